@@ -1,0 +1,2 @@
+//! The `expressway` command.
+fn main() {}

@@ -1,0 +1,218 @@
+//! The packet I/O trait and the types that cross it.
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+/// The two ECN bits of the IP header (RFC 3168, section 5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Ecn {
+    /// Not ECN-capable transport.
+    #[default]
+    NotEct = 0b00,
+    /// ECN-capable transport, codepoint 1 (L4S, RFC 9331).
+    Ect1 = 0b01,
+    /// ECN-capable transport, codepoint 0.
+    Ect0 = 0b10,
+    /// Congestion experienced.
+    Ce = 0b11,
+}
+
+impl Ecn {
+    /// The codepoint in the two low bits of a TOS or traffic-class byte.
+    pub fn from_tos(tos: u8) -> Self {
+        match tos & 0b11 {
+            0b00 => Self::NotEct,
+            0b01 => Self::Ect1,
+            0b10 => Self::Ect0,
+            _ => Self::Ce,
+        }
+    }
+}
+
+/// The way a datagram took into the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Via {
+    /// An AF_XDP socket, by its index within the backend.
+    Express(u16),
+    /// A kernel UDP socket, by its index within the backend.
+    Kernel(u16),
+    /// The simulated network.
+    Simulated,
+}
+
+/// One received UDP datagram, borrowed from the buffer it arrived in.
+///
+/// The payload is mutable so that a QUIC packet can be opened in place. The borrow ends with the
+/// receive callback: whoever needs the bytes longer copies them.
+#[derive(Debug)]
+pub struct Datagram<'a> {
+    /// UDP payload, one datagram (a GRO super-packet is handed over segment by segment).
+    pub payload: &'a mut [u8],
+    /// The address and port that the peer sent from.
+    pub remote: SocketAddr,
+    /// The address and port that the peer asked, never a wildcard.
+    pub local: SocketAddr,
+    /// ECN bits as received.
+    pub ecn: Ecn,
+    /// How it came in.
+    pub via: Via,
+}
+
+/// Where a burst of datagrams goes, and how it is marked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Flow {
+    /// Source address and port of what is sent; the address that the peer asked.
+    pub local: SocketAddr,
+    /// Destination address and port.
+    pub remote: SocketAddr,
+    /// ECN bits to send with.
+    pub ecn: Ecn,
+    /// Differentiated-services codepoint to send with, 0 to 63.
+    pub dscp: u8,
+}
+
+impl Flow {
+    /// A flow with neither ECN nor DSCP marks.
+    pub fn new(local: SocketAddr, remote: SocketAddr) -> Self {
+        Self { local, remote, ecn: Ecn::NotEct, dscp: 0 }
+    }
+}
+
+/// Why packet I/O failed. Losing one packet is no error but a counter; these stop a socket or a backend.
+#[derive(Debug, thiserror::Error)]
+pub enum IoError {
+    /// A system call failed on a socket.
+    #[error("{what}: {source}")]
+    Socket {
+        /// The socket and the call, for instance `udp 192.0.2.1:443: sendmmsg`.
+        what: String,
+        /// The error that the kernel gave.
+        source: std::io::Error,
+    },
+    /// The interface behind a socket has gone.
+    #[error("interface {interface} (index {ifindex}) is gone; the kernel socket serves its addresses")]
+    InterfaceGone {
+        /// Name as it was at start.
+        interface: String,
+        /// Kernel index as it was at start.
+        ifindex: u32,
+    },
+}
+
+/// Counters of one backend since it was made. Every field only grows.
+///
+/// `dropped_*` fields name the reason; nothing is dropped without one of them growing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoStats {
+    /// Datagrams handed to the service, by AF_XDP.
+    pub rx_express_packets: u64,
+    /// Payload bytes handed to the service, by AF_XDP.
+    pub rx_express_bytes: u64,
+    /// Datagrams handed to the service, by kernel sockets.
+    pub rx_kernel_packets: u64,
+    /// Payload bytes handed to the service, by kernel sockets.
+    pub rx_kernel_bytes: u64,
+    /// Datagrams sent by AF_XDP.
+    pub tx_express_packets: u64,
+    /// Payload bytes sent by AF_XDP.
+    pub tx_express_bytes: u64,
+    /// Datagrams sent by kernel sockets.
+    pub tx_kernel_packets: u64,
+    /// Payload bytes sent by kernel sockets.
+    pub tx_kernel_bytes: u64,
+    /// System calls made to send (AF_XDP kicks included).
+    pub tx_syscalls: u64,
+    /// System calls made to receive.
+    pub rx_syscalls: u64,
+    /// Frames received by AF_XDP that did not parse as a UDP datagram.
+    pub dropped_malformed: u64,
+    /// Datagrams received with a bad UDP checksum.
+    pub dropped_checksum: u64,
+    /// AF_XDP descriptors from the kernel that pointed outside the UMEM or overran a frame.
+    pub dropped_bad_descriptor: u64,
+    /// Datagrams larger than the receive buffer.
+    pub dropped_truncated: u64,
+    /// Datagrams that the kernel refused to send (EPERM, EMSGSIZE, ENOBUFS and the like).
+    pub dropped_send_refused: u64,
+    /// Datagrams not sent because no transmit buffer came free.
+    pub dropped_no_buffer: u64,
+    /// XDP_STATISTICS `rx_dropped`: packets dropped by the kernel for other reasons.
+    pub xdp_rx_dropped: u64,
+    /// XDP_STATISTICS `rx_invalid_descs`.
+    pub xdp_rx_invalid_descs: u64,
+    /// XDP_STATISTICS `tx_invalid_descs`.
+    pub xdp_tx_invalid_descs: u64,
+    /// XDP_STATISTICS `rx_ring_full`.
+    pub xdp_rx_ring_full: u64,
+    /// XDP_STATISTICS `rx_fill_ring_empty_descs`.
+    pub xdp_fill_ring_empty: u64,
+    /// XDP_STATISTICS `tx_ring_empty_descs`.
+    pub xdp_tx_ring_empty: u64,
+    /// Datagrams that took the kernel socket because the AF_XDP path had no usable neighbour.
+    pub tx_fallback_neighbour: u64,
+    /// Datagrams that took the kernel socket because the route leaves by another interface.
+    pub tx_fallback_route: u64,
+    /// Datagrams that took the kernel socket because the AF_XDP socket could not send.
+    pub tx_fallback_socket: u64,
+}
+
+/// What `transmit` accomplished.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Datagrams accepted for transmission.
+    pub packets: usize,
+    /// Payload bytes accepted for transmission.
+    pub bytes: usize,
+    /// The backend ran out of buffers before `fill` ran out of packets: call again after `flush`
+    /// or when the backend becomes writable.
+    pub blocked: bool,
+}
+
+/// Moves UDP datagrams. One instance belongs to one worker thread.
+///
+/// Contract, shown by the conformance suite on every implementation:
+/// * `receive` hands over each datagram exactly once and never blocks.
+/// * `transmit` calls `fill` with successive writable slices of exactly `segment` bytes, each the
+///   place that the datagram leaves from. `fill` returns the length it wrote; 0 ends the burst. A
+///   datagram shorter than `segment` does not end the burst.
+/// * Nothing is promised to be on the wire before `flush`; after `flush` everything accepted is with
+///   the kernel, or counted as dropped with its reason.
+/// * Neither call allocates per packet in steady state.
+pub trait PacketIo {
+    /// Receives up to one batch (at most [`PacketIo::batch`] datagrams of a socket) without blocking,
+    /// handing each datagram to `sink`. Returns how many were handed over.
+    fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(Datagram<'_>)) -> Result<usize, IoError>;
+
+    /// Builds datagrams of `flow` inside the buffers they leave in.
+    fn transmit(
+        &mut self,
+        flow: &Flow,
+        segment: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<Sent, IoError>;
+
+    /// Gives everything built so far to the kernel (or the simulated network).
+    fn flush(&mut self, now: Instant) -> Result<(), IoError>;
+
+    /// The largest UDP payload that one datagram of `flow` may carry on the first hop: MTU less the IP
+    /// and UDP headers, bounded by the frame size.
+    fn max_payload(&mut self, flow: &Flow) -> usize;
+
+    /// Calls `visit` with each file descriptor that becomes readable when `receive` would return
+    /// packets, or when the backend wants a turn (completions, link changes).
+    fn descriptors(&self, visit: &mut dyn FnMut(BorrowedFd<'_>));
+
+    /// Told before the worker sleeps. Returns true if work has arrived meanwhile and the worker must
+    /// not sleep.
+    fn prepare_sleep(&mut self) -> bool {
+        false
+    }
+
+    /// The most datagrams that one `receive` hands over for one socket.
+    fn batch(&self) -> usize;
+
+    /// Counters since start.
+    fn stats(&self) -> IoStats;
+}

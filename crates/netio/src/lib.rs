@@ -1,0 +1,16 @@
+//! Packet I/O for UDP services: one trait, several ways to move a datagram, one worker a core.
+//!
+//! [`PacketIo`] is the seam. Behind it stand AF_XDP ([`express`]), kernel UDP ([`udp`]), the hybrid of
+//! both and a simulated network ([`sim`]). In front of it stands a [`Service`], driven by a [`Worker`]:
+//! receive a batch, process it, fill transmit buffers, flush once, sleep until the next packet, message
+//! or timer. Nothing here knows what the datagrams mean.
+//!
+//! This crate never sees libbpf: BPF maps come in as [`std::os::fd::BorrowedFd`].
+
+pub mod io;
+pub mod mailbox;
+pub mod service;
+pub mod timer;
+
+pub use io::{Datagram, Ecn, Flow, IoError, IoStats, PacketIo, Via};
+pub use service::{Context, Service};
