@@ -1,0 +1,389 @@
+//! The configuration file of `expressway serve`: TOML, strict, and checked before anything is opened.
+//!
+//! [`Config::load`] reads and checks; it opens nothing but the file. What the file names (certificates,
+//! roots) is checked by [`Config::check_files`], so that `--check` and a reload see the same errors.
+
+mod error;
+mod value;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+pub use error::ConfigError;
+use error::Source;
+pub use value::{Congestion, IoMode, LogFormat, Retry, Size, Span, UdpSend, Workers};
+
+/// A whole configuration, defaults filled in. Relative paths are relative to the file's folder.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `[server]`
+    pub server: Server,
+    /// `[io]`
+    pub io: Io,
+    /// `[tls]`
+    pub tls: Tls,
+    /// `[quic]`
+    pub quic: Quic,
+    /// `[files]`
+    pub files: Files,
+    /// `[log]`
+    pub log: Log,
+    /// `[[site]]`, at least one; the first is the default.
+    pub sites: Vec<Site>,
+    /// `[admin]`, absent when there is no admin listener.
+    pub admin: Option<Admin>,
+    source: Source,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    server: Server,
+    #[serde(default)]
+    io: Io,
+    tls: Tls,
+    #[serde(default)]
+    quic: Quic,
+    #[serde(default)]
+    files: Files,
+    #[serde(default)]
+    log: Log,
+    #[serde(default)]
+    site: Vec<Site>,
+    admin: Option<Admin>,
+}
+
+/// `[server]`: where to listen and with how many workers.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Server {
+    /// UDP addresses for HTTP/3, at least one.
+    pub listen: Spanned<Vec<Spanned<SocketAddr>>>,
+    /// Also serve HTTP/1.1 and HTTP/2 on the same TCP port.
+    #[serde(default)]
+    pub tcp: Option<Spanned<bool>>,
+    /// Workers, one a core.
+    #[serde(default)]
+    pub workers: Workers,
+    /// Pin each worker to its core.
+    #[serde(default = "yes")]
+    pub pin: bool,
+    /// How long open connections may finish after SIGTERM.
+    #[serde(default = "ten_seconds")]
+    pub drain: Span,
+}
+
+/// `[io]`: how packets move.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Io {
+    /// The mode; `--io` overrides it.
+    pub mode: IoMode,
+    /// How the kernel path sends.
+    pub udp_send: UdpSend,
+    /// UMEM frames of each AF_XDP socket, a power of two; default 8192.
+    pub frames: Option<Spanned<u32>>,
+    /// Socket buffers of the kernel sockets.
+    pub socket_buffer: Option<Spanned<Size>>,
+    /// Detach a foreign XDP program from the interface; `--replace` does the same.
+    pub replace: bool,
+}
+
+/// `[tls]`: the certificate.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    /// PEM file with the leaf first and its chain behind.
+    pub certificate: Spanned<PathBuf>,
+    /// PEM file with the private key.
+    pub private_key: Spanned<PathBuf>,
+    /// File that TLS secrets are appended to in the SSLKEYLOGFILE format, for debugging.
+    pub keylog: Option<PathBuf>,
+}
+
+/// `[quic]`: transport parameters and limits.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Quic {
+    /// A connection with no packets for this long is closed.
+    pub idle_timeout: Span,
+    /// When a client must prove its address first.
+    pub retry: Retry,
+    /// Unfinished handshakes on a worker above which `retry = "under-load"` asks for the proof.
+    pub retry_threshold: u32,
+    /// Connections that a worker accepts at most.
+    pub max_connections: u32,
+    /// Requests at once on a connection.
+    pub max_requests: Spanned<u32>,
+    /// Body bytes of one connection that wait for acknowledgement or credit at most.
+    pub send_window: Spanned<Size>,
+    /// Congestion control.
+    pub congestion: Congestion,
+    /// Spread packets over the round trip instead of sending what the window allows at once.
+    pub pacing: bool,
+    /// Accept 0-RTT requests (GET and HEAD only; they can be replayed).
+    pub early_data: bool,
+    /// Largest UDP payload to send, bytes; default what the interface's MTU carries.
+    pub max_payload: Option<Spanned<u16>>,
+    /// Folder for one qlog file a connection, for debugging.
+    pub qlog: Option<Spanned<PathBuf>>,
+}
+
+impl Default for Quic {
+    fn default() -> Self {
+        Self {
+            idle_timeout: Span(Duration::from_secs(30)),
+            retry: Retry::default(),
+            retry_threshold: 1000,
+            max_connections: 100_000,
+            max_requests: Spanned::new(0..0, 128),
+            send_window: Spanned::new(0..0, Size(2 << 20)),
+            congestion: Congestion::default(),
+            pacing: true,
+            early_data: false,
+            max_payload: None,
+            qlog: None,
+        }
+    }
+}
+
+/// `[files]`: how files are read and kept.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Files {
+    /// Memory for hot blocks of files, shared by all workers.
+    pub cache: Size,
+    /// Open files kept at most.
+    pub open_files: u32,
+    /// How long an open file is served before its path is looked up again; 0 looks it up each time.
+    pub revalidate: Span,
+    /// Threads that read what the page cache does not hold.
+    pub readers: Spanned<u8>,
+}
+
+impl Default for Files {
+    fn default() -> Self {
+        Self {
+            cache: Size(256 << 20),
+            open_files: 4096,
+            revalidate: Span(Duration::from_secs(1)),
+            readers: Spanned::new(0..0, 4),
+        }
+    }
+}
+
+/// `[log]`: the access log.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// File to append to, or `-` for standard error; absent: no access log.
+    pub access: Option<PathBuf>,
+    /// Line format.
+    pub format: LogFormat,
+}
+
+/// `[[site]]`: what some hosts serve.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Site {
+    /// Host names without ports, lower case; `*.example` matches one level.
+    pub hosts: Spanned<Vec<String>>,
+    /// Folder that files come from.
+    pub root: Option<Spanned<PathBuf>>,
+    /// An origin server to proxy and cache.
+    pub origin: Option<Spanned<String>>,
+    /// Files that answer for a folder, in order.
+    #[serde(default = "index_html")]
+    pub index: Vec<String>,
+    /// Follow symbolic links as long as they stay under the root.
+    #[serde(default)]
+    pub symlinks: bool,
+    /// Answer with `.br` and `.gz` siblings where the client takes them.
+    #[serde(default = "yes")]
+    pub precompressed: bool,
+}
+
+/// `[admin]`: metrics and health over HTTP/1.1.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Admin {
+    /// TCP address; keep it off public interfaces.
+    pub listen: Spanned<SocketAddr>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn ten_seconds() -> Span {
+    Span(Duration::from_secs(10))
+}
+
+fn index_html() -> Vec<String> {
+    vec!["index.html".into()]
+}
+
+impl Config {
+    /// Reads and checks a file.
+    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(file)
+            .map_err(|error| Source::whole(file, format!("cannot be read: {error}")))?;
+        Self::parse(file, text)
+    }
+
+    /// Checks the text of a file; `file` is for messages and for relative paths.
+    pub fn parse(file: &Path, text: String) -> Result<Self, ConfigError> {
+        let source = Source { file: file.to_owned(), text };
+        let raw: Raw = toml::from_str(&source.text).map_err(|error| source.parse_error(&error))?;
+        let mut config = Self {
+            server: raw.server,
+            io: raw.io,
+            tls: raw.tls,
+            quic: raw.quic,
+            files: raw.files,
+            log: raw.log,
+            sites: raw.site,
+            admin: raw.admin,
+            source,
+        };
+        config.check_values()?;
+        config.resolve_paths(file.parent().unwrap_or(Path::new("")));
+        Ok(config)
+    }
+
+    /// UDP addresses to listen on.
+    pub fn listen(&self) -> Vec<SocketAddr> {
+        self.server.listen.get_ref().iter().map(|address| *address.get_ref()).collect()
+    }
+
+    /// Checks that what the file names is there and readable: certificate, key and roots.
+    pub fn check_files(&self) -> Result<(), ConfigError> {
+        for path in [&self.tls.certificate, &self.tls.private_key] {
+            std::fs::File::open(path.get_ref())
+                .map_err(|error| self.at(path.span(), format!("{}: {error}", path.get_ref().display())))?;
+        }
+        for root in self.sites.iter().filter_map(|site| site.root.as_ref()) {
+            let path = root.get_ref();
+            let found = std::fs::metadata(path)
+                .map_err(|error| self.at(root.span(), format!("{}: {error}", path.display())))?;
+            if !found.is_dir() {
+                return Err(self.at(root.span(), format!("{} is no folder", path.display())));
+            }
+        }
+        if let Some(qlog) = &self.quic.qlog
+            && !qlog.get_ref().is_dir()
+        {
+            return Err(self.at(qlog.span(), format!("{} is no folder", qlog.get_ref().display())));
+        }
+        Ok(())
+    }
+
+    /// An error about the certificate or key, found later than parsing.
+    pub fn tls_error(&self, problem: impl Into<String>) -> ConfigError {
+        self.at(self.tls.certificate.span(), problem)
+    }
+
+    fn at(&self, span: std::ops::Range<usize>, problem: impl Into<String>) -> ConfigError {
+        self.source.at(span, problem)
+    }
+
+    fn check_values(&self) -> Result<(), ConfigError> {
+        self.check_server()?;
+        self.check_sites()?;
+        let bounds = [
+            (self.quic.max_requests.span(), u64::from(*self.quic.max_requests.get_ref()), 1, 1 << 16),
+            (self.quic.send_window.span(), self.quic.send_window.get_ref().0, 16 << 10, 1 << 30),
+            (self.files.readers.span(), u64::from(*self.files.readers.get_ref()), 1, 64),
+        ];
+        for (span, value, low, high) in bounds {
+            if !(low..=high).contains(&value) {
+                return Err(self.at(span, format!("{value} is not between {low} and {high}")));
+            }
+        }
+        if let Some(payload) = &self.quic.max_payload
+            && *payload.get_ref() < 1200
+        {
+            return Err(
+                self.at(payload.span(), "QUIC needs datagrams of 1200 bytes at least (RFC 9000, section 14)")
+            );
+        }
+        if let Some(frames) = &self.io.frames
+            && !(frames.get_ref().is_power_of_two() && (512..=1 << 20).contains(frames.get_ref()))
+        {
+            return Err(self.at(frames.span(), "give a power of two between 512 and 1048576"));
+        }
+        Ok(())
+    }
+
+    fn check_server(&self) -> Result<(), ConfigError> {
+        let listen = &self.server.listen;
+        if listen.get_ref().is_empty() {
+            return Err(self.at(listen.span(), "give at least one address, such as \"192.0.2.1:443\""));
+        }
+        for (index, address) in listen.get_ref().iter().enumerate() {
+            if address.get_ref().port() == 0 {
+                return Err(self.at(address.span(), "port 0 means no port; give one, such as 443"));
+            }
+            if listen.get_ref()[..index].iter().any(|other| other.get_ref() == address.get_ref()) {
+                return Err(self.at(address.span(), format!("{} stands here twice", address.get_ref())));
+            }
+        }
+        if let Some(tcp) = &self.server.tcp
+            && *tcp.get_ref()
+        {
+            return Err(
+                self.at(tcp.span(), "this version serves HTTP/3 only; leave the key out or set it to false")
+            );
+        }
+        Ok(())
+    }
+
+    fn check_sites(&self) -> Result<(), ConfigError> {
+        if self.sites.is_empty() {
+            return Err(Source::whole(&self.source.file, "no [[site]]: give one with hosts and a root"));
+        }
+        let mut seen = std::collections::HashSet::new();
+        for site in &self.sites {
+            if let Some(origin) = &site.origin {
+                return Err(self.at(origin.span(), "this version serves files only; give a root"));
+            }
+            if site.root.is_none() {
+                return Err(self.at(site.hosts.span(), "the site has no root"));
+            }
+            for host in site.hosts.get_ref() {
+                if host.is_empty() || host.contains([':', '/', ' ']) || host.to_ascii_lowercase() != *host {
+                    return Err(self.at(
+                        site.hosts.span(),
+                        format!("`{host}` is no host name; give it in lower case, without scheme or port"),
+                    ));
+                }
+                if !seen.insert(host) {
+                    return Err(
+                        self.at(site.hosts.span(), format!("`{host}` is served by another site already"))
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn resolve_paths(&mut self, base: &Path) {
+        let join = |path: &mut Spanned<PathBuf>| *path.get_mut() = base.join(path.get_ref());
+        join(&mut self.tls.certificate);
+        join(&mut self.tls.private_key);
+        self.quic.qlog.iter_mut().for_each(join);
+        self.sites.iter_mut().filter_map(|site| site.root.as_mut()).for_each(join);
+        for path in [&mut self.tls.keylog, &mut self.log.access].into_iter().flatten() {
+            if path.as_os_str() != "-" {
+                *path = base.join(&*path);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+//! What the configuration accepts, and what it says about what it does not.
+
+use super::*;
+
+const GOOD: &str = r#"
+[server]
+listen = ["192.0.2.1:443", "[2001:db8::1]:443"]
+workers = "auto"
+[io]
+mode = "hybrid"
+[tls]
+certificate = "cert.pem"
+private_key = "/etc/key.pem"
+[[site]]
+hosts = ["edge.example"]
+root = "video"
+[admin]
+listen = "127.0.0.1:9180"
+"#;
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(Path::new("/srv/edge.toml"), text.into()).map_err(|error| error.to_string())
+}
+
+fn error_after(replace: &str, with: &str) -> String {
+    assert!(GOOD.contains(replace), "the good configuration has no {replace:?}");
+    parse(&GOOD.replacen(replace, with, 1)).expect_err("the configuration should be refused")
+}
+
+#[test]
+fn the_contract_example_is_accepted() {
+    let config = parse(GOOD).unwrap();
+    assert_eq!(config.listen().len(), 2);
+    assert_eq!(config.io.mode, IoMode::Hybrid);
+    assert_eq!(config.tls.certificate.get_ref(), Path::new("/srv/cert.pem"));
+    assert_eq!(config.tls.private_key.get_ref(), Path::new("/etc/key.pem"));
+    assert_eq!(config.sites[0].root.as_ref().unwrap().get_ref(), Path::new("/srv/video"));
+    assert!(!config.quic.early_data, "0-RTT is off unless asked for");
+}
+
+#[test]
+fn an_unknown_key_names_the_nearest() {
+    assert_eq!(
+        error_after("certificate =", "certifcate ="),
+        "/srv/edge.toml:8: tls.certifcate: unknown key; did you mean `certificate`?"
+    );
+    assert_eq!(
+        error_after("root =", "rooot ="),
+        "/srv/edge.toml:12: site.0.rooot: unknown key; did you mean `root`?"
+    );
+    assert!(error_after("[admin]", "[adminn]").contains("did you mean `admin`?"));
+    let far = error_after("workers =", "zzzzzzzzzzzzzzzz =");
+    assert!(far.contains("known here: listen, tcp, workers"), "{far}");
+}
+
+#[test]
+fn a_bad_value_names_file_line_and_key() {
+    let mode = error_after("\"hybrid\"", "\"warp\"");
+    assert_eq!(
+        mode,
+        "/srv/edge.toml:6: io.mode: `warp` is none of auto, zerocopy, copy, hybrid, generic, udp"
+    );
+    let address = error_after("\"192.0.2.1:443\"", "\"192.0.2.1\"");
+    assert!(address.starts_with("/srv/edge.toml:3: server.listen.0: invalid socket address"), "{address}");
+    let workers = error_after("\"auto\"", "0");
+    assert_eq!(workers, "/srv/edge.toml:4: server.workers: give \"auto\" or a number from 1 to 255");
+}
+
+#[test]
+fn values_that_parse_but_make_no_sense_are_refused() {
+    let cases = [
+        ("\"192.0.2.1:443\", ", "\"[2001:db8::1]:443\", ", "stands here twice"),
+        ("\"192.0.2.1:443\"", "\"192.0.2.1:0\"", "port 0"),
+        ("mode = \"hybrid\"", "frames = 1000", "power of two"),
+        ("[io]", "[quic]\nmax_payload = 1000\n[io]", "1200"),
+        ("[io]", "[quic]\nmax_requests = 0\n[io]", "not between"),
+        ("[io]", "[files]\nreaders = 0\n[io]", "not between"),
+        ("\"edge.example\"", "\"Edge.example\"", "lower case"),
+        ("\"edge.example\"", "\"a.example\", \"a.example\"", "another site"),
+        ("root = \"video\"", "origin = \"http://127.0.0.1:1\"", "files only"),
+        ("root = \"video\"", "", "no root"),
+        ("workers = \"auto\"", "tcp = true", "HTTP/3 only"),
+    ];
+    for (replace, with, expected) in cases {
+        let error = error_after(replace, with);
+        assert!(error.contains(expected), "{with:?} gave {error:?}");
+        assert_eq!(error.lines().count(), 1);
+        assert!(error.starts_with("/srv/edge.toml:"));
+    }
+}
+
+#[test]
+fn broken_toml_and_missing_parts_are_one_line_errors() {
+    for text in ["[server", "server = 3", "", "[server]\nlisten = []"] {
+        let error = parse(text).unwrap_err();
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    assert!(parse("[server]\nlisten=[\"127.0.0.1:443\"]").unwrap_err().contains("tls"));
+}
+
+#[test]
+fn files_that_are_not_there_are_named_with_their_key() {
+    let error = parse(GOOD).unwrap().check_files().unwrap_err().to_string();
+    assert!(error.starts_with("/srv/edge.toml:8: tls.certificate: /srv/cert.pem: No such file"), "{error}");
+}
