@@ -3,4 +3,6 @@
 //! Request handling itself (files, ranges, conditions) is `expressway-web`, which knows nothing of QUIC;
 //! packets come and go by `expressway-netio`, which knows nothing of HTTP. This crate joins the two.
 
+pub mod admin;
 pub mod config;
+pub mod metrics;
