@@ -10,7 +10,12 @@
 pub mod io;
 pub mod mailbox;
 pub mod service;
+pub mod stats;
 pub mod timer;
+pub mod worker;
 
-pub use io::{Datagram, Ecn, Flow, IoError, IoStats, PacketIo, Via};
+pub use io::{Datagram, Ecn, Flow, IoError, IoStats, PacketIo, Sent, Via};
+pub use mailbox::{Inbox, Mailbox, mailbox};
 pub use service::{Context, Service};
+pub use timer::TimerWheel;
+pub use worker::{Worker, WorkerOptions};

@@ -1,0 +1,352 @@
+//! The per-core loop: receive, process, fill, flush, sleep.
+//!
+//! A [`Worker`] drives one [`Service`] over one [`PacketIo`] on one thread, pinned if told. It runs to
+//! completion: no locks, no allocation per packet, no other thread in the way. [`Worker::run`] is the loop
+//! under the real clock; [`Worker::turn`] is one pass of it under any clock, which the simulated network
+//! uses.
+//!
+//! It sleeps in `epoll_pwait2` until a descriptor of the backend, a message or the next timer, and never
+//! spins: a turn that could send more but gets no buffers waits for a bounded, growing moment, and so does a
+//! descriptor that stays readable though nothing comes of it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::thread::CpuSet;
+
+use crate::io::{IoError, PacketIo};
+use crate::mailbox::{Inbox, Mailbox};
+use crate::service::{Context, Service};
+use crate::stats::StatsCell;
+use crate::timer::TimerWheel;
+
+use counting::Counting;
+use sleep::Poller;
+
+mod counting;
+mod sleep;
+#[cfg(test)]
+mod tests;
+
+/// How old published counters may get while the worker has something to do.
+pub const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
+
+/// First and longest pause of a worker that could send more but finds no transmit buffer. The first is about
+/// what a copy-mode socket takes to complete one batch; the longest bounds the cost of a link that is down.
+const BLOCKED_PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(2));
+
+/// So many wake-ups in a row by a descriptor without any work count as a descriptor in error; each further
+/// one is followed by a pause of `STUCK_PAUSE`.
+const STUCK_WAKES: u32 = 64;
+const STUCK_PAUSE: Duration = Duration::from_millis(1);
+
+/// How a worker runs.
+#[derive(Clone, Debug)]
+pub struct WorkerOptions {
+    /// This worker's index; its mailbox is `peers[index]`.
+    pub index: usize,
+    /// The CPU to pin its thread to.
+    pub core: Option<usize>,
+    /// The most batches received in one turn. More amortise transmission better under load; timers and
+    /// messages wait for that many batches at most.
+    pub receive_batches: usize,
+    /// The most messages handled in one turn.
+    pub message_limit: usize,
+    /// Timer tokens below this number cost no allocation when first armed (32 bytes each).
+    pub timer_tokens: usize,
+}
+
+impl Default for WorkerOptions {
+    fn default() -> Self {
+        Self { index: 0, core: None, receive_batches: 4, message_limit: 256, timer_tokens: 1024 }
+    }
+}
+
+crate::stats::counters! {
+    /// Counters of one worker since it was made.
+    pub struct WorkerStats {
+        /// Turns taken: one pass over receive, messages, timers, transmit, flush.
+        pub turns: u64,
+        /// Times the worker slept.
+        pub sleeps: u64,
+        /// Datagrams received and handled.
+        pub received: u64,
+        /// Datagrams built for transmission.
+        pub transmitted: u64,
+        /// Messages from other threads handled.
+        pub messages: u64,
+        /// Timers fired.
+        pub timers: u64,
+        /// Turns that wanted to send more than there were buffers for.
+        pub blocked: u64,
+        /// Pauses taken because a descriptor stayed readable without giving anything.
+        pub stuck_pauses: u64,
+        /// Times the backend's descriptors changed and were watched anew.
+        pub descriptor_changes: u64,
+    }
+}
+
+/// What one turn did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Datagrams handled.
+    pub received: usize,
+    /// Messages handled.
+    pub messages: usize,
+    /// Timers fired.
+    pub timers: usize,
+    /// Datagrams built for transmission.
+    pub transmitted: usize,
+    /// A limit of the turn was reached, so that more input may be waiting: turn again without sleeping.
+    pub input_left: bool,
+    /// The service could send more if there were buffers.
+    pub blocked: bool,
+}
+
+impl Turn {
+    /// Whether anything happened.
+    pub fn is_idle(&self) -> bool {
+        self.received + self.messages + self.timers + self.transmitted == 0
+    }
+}
+
+/// One service on one core.
+pub struct Worker<S: Service, P: PacketIo> {
+    options: WorkerOptions,
+    service: S,
+    io: P,
+    inbox: Inbox<S::Message>,
+    peers: Arc<[Mailbox<S::Message>]>,
+    timers: TimerWheel,
+    due: Vec<usize>,
+    stats: WorkerStats,
+    cell: Arc<StatsCell>,
+}
+
+impl<S: Service, P: PacketIo> Worker<S, P> {
+    /// A worker whose time begins at `now`: `Instant::now()`, or the beginning of virtual time.
+    ///
+    /// `inbox` receives what is sent to `peers[options.index]`.
+    pub fn new(
+        options: WorkerOptions,
+        now: Instant,
+        service: S,
+        io: P,
+        inbox: Inbox<S::Message>,
+        peers: Arc<[Mailbox<S::Message>]>,
+    ) -> Self {
+        let timers = TimerWheel::with_capacity(now, options.timer_tokens);
+        let due = Vec::with_capacity(options.timer_tokens);
+        let (stats, cell) = (WorkerStats::default(), Arc::default());
+        Self { options, service, io, inbox, peers, timers, due, stats, cell }
+    }
+
+    /// The service.
+    pub fn service(&self) -> &S {
+        &self.service
+    }
+
+    /// The service, to be changed between turns.
+    pub fn service_mut(&mut self) -> &mut S {
+        &mut self.service
+    }
+
+    /// The backend.
+    pub fn io(&self) -> &P {
+        &self.io
+    }
+
+    /// The backend, to be changed between turns.
+    pub fn io_mut(&mut self) -> &mut P {
+        &mut self.io
+    }
+
+    /// Ends the worker and gives back its service and backend.
+    pub fn into_parts(self) -> (S, P) {
+        (self.service, self.io)
+    }
+
+    /// Counters of the worker itself.
+    pub fn stats(&self) -> WorkerStats {
+        self.stats
+    }
+
+    /// Where this worker publishes its counters and its backend's; keep a clone to show them.
+    pub fn stats_cell(&self) -> Arc<StatsCell> {
+        Arc::clone(&self.cell)
+    }
+
+    /// When the next turn is due for a timer, if one is armed; see [`TimerWheel::next_deadline`].
+    pub fn next_deadline(&mut self) -> Option<Instant> {
+        self.timers.next_deadline()
+    }
+
+    /// Whether messages wait.
+    pub fn has_messages(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+
+    /// Calls `act` with the service and a context, outside a turn: to start something at the beginning, or
+    /// from a test. What it wants to send leaves in the next turn.
+    pub fn with_service<R>(
+        &mut self,
+        now: Instant,
+        act: impl FnOnce(&mut S, &mut Context<'_, S::Message>) -> R,
+    ) -> R {
+        let mut context =
+            Context { now, timers: &mut self.timers, worker: self.options.index, peers: &self.peers };
+        act(&mut self.service, &mut context)
+    }
+
+    /// One pass: receive, messages, timers, transmit, flush. Never blocks.
+    pub fn turn(&mut self, now: Instant) -> Result<Turn, IoError> {
+        let mut turn = Turn::default();
+        self.receive(now, &mut turn)?;
+        self.handle_messages(now, &mut turn);
+        self.fire_timers(now, &mut turn);
+
+        let mut io = Counting::new(&mut self.io);
+        let mut context =
+            Context { now, timers: &mut self.timers, worker: self.options.index, peers: &self.peers };
+        turn.blocked = self.service.poll_transmit(&mut context, &mut io)?;
+        turn.transmitted = io.accepted();
+        self.io.flush(now)?;
+
+        self.stats.turns += 1;
+        self.stats.received += turn.received as u64;
+        self.stats.transmitted += turn.transmitted as u64;
+        self.stats.messages += turn.messages as u64;
+        self.stats.timers += turn.timers as u64;
+        self.stats.blocked += u64::from(turn.blocked);
+        Ok(turn)
+    }
+
+    fn receive(&mut self, now: Instant, turn: &mut Turn) -> Result<(), IoError> {
+        let batch = self.io.batch();
+        turn.input_left = true;
+        for _ in 0..self.options.receive_batches.max(1) {
+            let mut context =
+                Context { now, timers: &mut self.timers, worker: self.options.index, peers: &self.peers };
+            let service = &mut self.service;
+            let received =
+                self.io.receive(now, &mut |datagram| service.handle_datagram(&mut context, datagram))?;
+            turn.received += received;
+            // No socket had a full batch: all are drained, as far as can be known without another call.
+            // What has come in since makes a descriptor readable.
+            if received < batch {
+                turn.input_left = false;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_messages(&mut self, now: Instant, turn: &mut Turn) {
+        let mut context =
+            Context { now, timers: &mut self.timers, worker: self.options.index, peers: &self.peers };
+        let service = &mut self.service;
+        let limit = self.options.message_limit.max(1);
+        turn.messages = self.inbox.drain(limit, |message| service.handle_message(&mut context, message));
+        turn.input_left |= turn.messages == limit;
+    }
+
+    fn fire_timers(&mut self, now: Instant, turn: &mut Turn) {
+        self.timers.expire(now, &mut self.due);
+        for token in self.due.drain(..) {
+            // A handler before this one may have cancelled or moved the timer.
+            if self.timers.take_fired(token) {
+                let mut context =
+                    Context { now, timers: &mut self.timers, worker: self.options.index, peers: &self.peers };
+                self.service.handle_timer(&mut context, token);
+                turn.timers += 1;
+            }
+        }
+    }
+
+    /// Pins the thread if told, then turns and sleeps until the service is finished or the backend fails.
+    ///
+    /// Counters are published at the end in either case.
+    pub fn run(&mut self) -> Result<(), IoError> {
+        self.pin()?;
+        let mut poller = Poller::new(&self.io, &self.inbox, self.options.index)?;
+        let result = self.run_with(&mut poller);
+        self.cell.store(&self.io.stats(), &self.stats);
+        result
+    }
+
+    fn run_with(&mut self, poller: &mut Poller) -> Result<(), IoError> {
+        let mut published = Instant::now();
+        let mut unpublished = true;
+        let mut pause = BLOCKED_PAUSES.0;
+        loop {
+            let now = Instant::now();
+            let turn = self.turn(now)?;
+            if self.service.is_finished() {
+                return Ok(());
+            }
+            unpublished |= !turn.is_idle();
+            if unpublished && now.saturating_duration_since(published) >= PUBLISH_INTERVAL {
+                self.cell.store(&self.io.stats(), &self.stats);
+                (published, unpublished) = (now, false);
+            }
+            if poller.follow(&self.io, &self.inbox)? {
+                self.stats.descriptor_changes += 1;
+                continue;
+            }
+            if turn.input_left || (turn.blocked && turn.transmitted != 0) {
+                pause = BLOCKED_PAUSES.0;
+                continue;
+            }
+            let mut until = self.timers.next_deadline();
+            if unpublished {
+                until = sooner(until, published + PUBLISH_INTERVAL);
+            }
+            if turn.blocked {
+                until = sooner(until, now + pause);
+                pause = (pause * 2).min(BLOCKED_PAUSES.1);
+            } else {
+                pause = BLOCKED_PAUSES.0;
+            }
+            self.sleep(poller, turn, until)?;
+        }
+    }
+
+    fn sleep(&mut self, poller: &mut Poller, turn: Turn, until: Option<Instant>) -> Result<(), IoError> {
+        if poller.is_stuck(turn.is_idle()) {
+            self.stats.stuck_pauses += 1;
+            std::thread::sleep(STUCK_PAUSE);
+            return Ok(());
+        }
+        if self.inbox.prepare_sleep() {
+            return Ok(());
+        }
+        if self.io.prepare_sleep() {
+            self.inbox.awake();
+            return Ok(());
+        }
+        self.stats.sleeps += 1;
+        let slept = poller.wait(until);
+        self.inbox.awake();
+        slept
+    }
+
+    fn pin(&self) -> Result<(), IoError> {
+        let Some(core) = self.options.core else { return Ok(()) };
+        let mut set = CpuSet::new();
+        // `CpuSet::set` panics beyond the kernel's mask; such a core does not exist either.
+        let pinned = if core < CpuSet::MAX_CPU {
+            set.set(core);
+            rustix::thread::sched_setaffinity(None, &set)
+        } else {
+            Err(rustix::io::Errno::INVAL)
+        };
+        pinned.map_err(|error| IoError::Socket {
+            what: format!("worker {}: pin to core {core}", self.options.index),
+            source: error.into(),
+        })
+    }
+}
+
+fn sooner(one: Option<Instant>, other: Instant) -> Option<Instant> {
+    Some(one.map_or(other, |one| one.min(other)))
+}

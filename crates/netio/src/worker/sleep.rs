@@ -1,0 +1,99 @@
+//! Where a worker sleeps: epoll over the backend's descriptors and the mailbox's eventfd.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+
+use crate::io::{IoError, PacketIo};
+use crate::mailbox::Inbox;
+
+/// Which descriptors woke the worker does not matter, as each turn asks them all; one event is enough to
+/// end the sleep, and a few are taken so that edge-triggered ones do not wake it again.
+const EVENTS: usize = 8;
+
+pub(super) struct Poller {
+    epoll: OwnedFd,
+    generation: u64,
+    worker: usize,
+    /// The last wait was ended by a descriptor.
+    woken: bool,
+    /// Wake-ups by a descriptor in a row that nothing came of.
+    fruitless: u32,
+}
+
+impl Poller {
+    pub(super) fn new<M>(io: &impl PacketIo, inbox: &Inbox<M>, worker: usize) -> Result<Self, IoError> {
+        let generation = io.descriptors_generation();
+        let epoll = watch(io, inbox).map_err(|error| failed(worker, "watch descriptors", error))?;
+        Ok(Self { epoll, generation, worker, woken: false, fruitless: 0 })
+    }
+
+    /// Watches the backend's descriptors anew if they have changed; true when they had.
+    ///
+    /// The descriptors watched before may be closed and their numbers taken by others: a new epoll
+    /// instance makes no assumption.
+    pub(super) fn follow<M>(&mut self, io: &impl PacketIo, inbox: &Inbox<M>) -> Result<bool, IoError> {
+        let generation = io.descriptors_generation();
+        if generation == self.generation {
+            return Ok(false);
+        }
+        self.epoll = watch(io, inbox).map_err(|error| failed(self.worker, "watch descriptors", error))?;
+        self.generation = generation;
+        Ok(true)
+    }
+
+    /// Told whether the turn after the last wait was idle; true when a descriptor keeps waking the worker
+    /// for nothing.
+    pub(super) fn is_stuck(&mut self, idle: bool) -> bool {
+        if !(self.woken && idle) {
+            self.fruitless = 0;
+            return false;
+        }
+        self.fruitless = self.fruitless.saturating_add(1);
+        self.fruitless > super::STUCK_WAKES
+    }
+
+    /// Sleeps until a descriptor is readable or `until` has come.
+    pub(super) fn wait(&mut self, until: Option<Instant>) -> Result<(), IoError> {
+        self.woken = false;
+        let timeout = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+            None => None,
+            Some(left) if left.is_zero() => return Ok(()),
+            Some(left) => Some(Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: i64::from(left.subsec_nanos()),
+            }),
+        };
+        let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
+        match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+            Ok((woken, _)) => {
+                self.woken = !woken.is_empty();
+                Ok(())
+            }
+            // A signal: the service may want to see what it set.
+            Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(failed(self.worker, "epoll_pwait2", error)),
+        }
+    }
+}
+
+fn watch<M>(io: &impl PacketIo, inbox: &Inbox<M>) -> Result<OwnedFd, Errno> {
+    let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let data = epoll::EventData::new_u64(0);
+    // Edge-triggered: each write wakes once, and nobody has to read the eventfd.
+    epoll::add(&poll, inbox.as_fd(), data, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+    let mut result = Ok(());
+    io.descriptors(&mut |descriptor| {
+        if result.is_ok() {
+            result = epoll::add(&poll, descriptor, data, epoll::EventFlags::IN);
+        }
+    });
+    result.map(|()| poll)
+}
+
+fn failed(worker: usize, what: &str, error: Errno) -> IoError {
+    IoError::Socket { what: format!("worker {worker}: {what}"), source: error.into() }
+}
