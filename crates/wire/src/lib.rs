@@ -1,1 +1,42 @@
-//! Placeholder.
+//! Packet views, builders and checksums for UDP over Ethernet. Pure functions over byte slices.
+//!
+//! What it does:
+//! * [`parse_udp`] finds the UDP datagram in an Ethernet frame (up to two VLAN tags, IPv4 with options,
+//!   IPv6 with extension headers) and returns a plain [`UdpLayout`] of offsets, addresses and marks.
+//! * [`UdpHeaders`] and its compiled form [`UdpTemplate`] write headers in front of a payload that already
+//!   lies in its place, so that packets are sealed where they leave from.
+//! * One module a protocol has a checked view over bytes (`…Packet`, `…Frame`) and, where it is built, a
+//!   plain representation (`…Repr`) with `parse` and `emit`.
+//! * [`icmpv4`] and [`icmpv6`] read and build the errors that path MTU discovery depends on.
+//! * [`checksum`] has the Internet checksum: whole, pseudo-header only, and incremental.
+//!
+//! What it does not: no I/O, no clock, no reassembly, no ARP or neighbour discovery. It never allocates
+//! (the crate is `no_std`), and no input makes it panic.
+//!
+//! Errors are of two kinds: [`ParseError`] blames the bytes that came in, [`BuildError`] the caller.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+mod error;
+mod layout;
+mod mac;
+mod template;
+
+pub mod checksum;
+pub mod ethernet;
+pub mod ipv4;
+pub mod ipv6;
+pub mod ipv6_ext;
+pub mod protocol;
+pub mod udp;
+
+pub use checksum::{ChecksumMode, ChecksumState};
+pub use error::{BuildError, Layer, ParseError};
+pub use ethernet::{VlanTag, VlanTags};
+pub use layout::{UdpLayout, parse_udp};
+pub use mac::MacAddr;
+pub use template::{MAX_HEADER_LEN, UdpHeaders, UdpTemplate};
