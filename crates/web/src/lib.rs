@@ -1,1 +1,34 @@
-//! Placeholder.
+//! HTTP request handling without a transport.
+//!
+//! A transport (HTTP/3 in `expressway-gateway`, others over TCP) turns what it received into a
+//! [`RequestHead`], hands it to a [`Handler`] and polls the [`Exchange`] that comes back: first for one
+//! [`ResponseHead`], then for body chunks, which are reference-counted slices and never copied again here.
+//!
+//! Nothing in this crate blocks the thread that polls. What cannot be answered at once is finished by a
+//! small pool of reader threads, which calls [`Wake::wake`] when polling again makes sense. There is no
+//! async runtime, no socket and no notion of packets or streams.
+//!
+//! * [`Sites`] maps a request's host to a site; it is immutable and swapped whole on reload.
+//! * [`files`] serves a directory tree with nginx's semantics: conditions, ranges, precompressed siblings.
+//! * [`access_log`] writes one line a request from a thread of its own.
+//! * [`metrics`] is how caches, pool and log expose their counters.
+#![forbid(unsafe_code)]
+
+pub mod access_log;
+mod date;
+mod exchange;
+pub mod files;
+mod handler;
+pub mod metrics;
+mod request;
+mod response;
+mod sites;
+mod wake;
+
+pub use date::date_header;
+pub use exchange::{Exchange, Source};
+pub use handler::Handler;
+pub use request::{Protocol, RequestHead, Scheme};
+pub use response::{BodyError, ResponseHead};
+pub use sites::{SiteConfig, SiteError, Sites};
+pub use wake::{Notify, Wake};

@@ -1,0 +1,108 @@
+//! One request's response, polled by the transport.
+
+use std::fmt;
+use std::task::Poll;
+
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, Method, StatusCode};
+
+use crate::files::FileExchange;
+use crate::{BodyError, ResponseHead, date_header};
+
+/// What produces a response: files here, caches and origins later.
+///
+/// The contract is that of the methods of the same names on [`Exchange`].
+pub trait Source: Send {
+    /// See [`Exchange::poll_head`].
+    fn poll_head(&mut self) -> Poll<ResponseHead>;
+    /// See [`Exchange::poll_body`].
+    fn poll_body(&mut self, max: usize) -> Poll<Option<Result<Bytes, BodyError>>>;
+    /// See [`Exchange::remaining`].
+    fn remaining(&self) -> Option<u64>;
+}
+
+/// One request's response in the making. Dropping it abandons whatever it waits for.
+pub struct Exchange(Inner);
+
+enum Inner {
+    Fixed(Fixed),
+    File(Box<FileExchange>),
+    Other(Box<dyn Source>),
+}
+
+/// A response that is complete from the start.
+struct Fixed {
+    head: Option<ResponseHead>,
+    body: Bytes,
+}
+
+impl Exchange {
+    /// An exchange whose response comes from `source`.
+    pub fn new(source: Box<dyn Source>) -> Self {
+        Self(Inner::Other(source))
+    }
+
+    /// A response that is complete: `headers` plus `content-length` and `date`. `method` decides whether
+    /// the body is sent.
+    pub fn fixed(method: &Method, status: StatusCode, mut headers: HeaderMap, body: Bytes) -> Self {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+        headers.insert(http::header::DATE, date_header());
+        let body = if *method == Method::HEAD { Bytes::new() } else { body };
+        let head = ResponseHead { status, headers, body_length: Some(body.len() as u64) };
+        Self(Inner::Fixed(Fixed { head: Some(head), body }))
+    }
+
+    /// An error (or redirection) whose body is its status line as plain text.
+    pub fn error(method: &Method, status: StatusCode, mut headers: HeaderMap) -> Self {
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+        let body = format!("{} {}\n", status.as_str(), status.canonical_reason().unwrap_or("Error"));
+        Self::fixed(method, status, headers, Bytes::from(body))
+    }
+
+    pub(crate) fn file(exchange: FileExchange) -> Self {
+        Self(Inner::File(Box::new(exchange)))
+    }
+
+    /// The response head, once. After it was returned this stays `Pending` for ever.
+    pub fn poll_head(&mut self) -> Poll<ResponseHead> {
+        match &mut self.0 {
+            Inner::Fixed(fixed) => fixed.head.take().map_or(Poll::Pending, Poll::Ready),
+            Inner::File(file) => file.poll_head(),
+            Inner::Other(source) => source.poll_head(),
+        }
+    }
+
+    /// The next chunk of the body, of 1 to `max` octets; `None` at its end. To be called after the head was
+    /// returned, with `max` above 0.
+    ///
+    /// An error is final: the transport resets the stream.
+    pub fn poll_body(&mut self, max: usize) -> Poll<Option<Result<Bytes, BodyError>>> {
+        debug_assert!(max > 0, "a chunk of no octets cannot be told from no progress");
+        match &mut self.0 {
+            Inner::Fixed(fixed) if fixed.body.is_empty() => Poll::Ready(None),
+            Inner::Fixed(fixed) => {
+                let length = fixed.body.len().min(max);
+                Poll::Ready(Some(Ok(fixed.body.split_to(length))))
+            }
+            Inner::File(file) => file.poll_body(max),
+            Inner::Other(source) => source.poll_body(max),
+        }
+    }
+
+    /// Octets of the body not yet returned by [`poll_body`](Self::poll_body); `None` if not known (always so
+    /// before the head is ready). 0 tells a transport that the chunk it just got was the last one.
+    pub fn remaining(&self) -> Option<u64> {
+        match &self.0 {
+            Inner::Fixed(fixed) => Some(fixed.body.len() as u64),
+            Inner::File(file) => file.remaining(),
+            Inner::Other(source) => source.remaining(),
+        }
+    }
+}
+
+impl fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exchange").field("remaining", &self.remaining()).finish_non_exhaustive()
+    }
+}

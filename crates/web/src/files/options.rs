@@ -1,0 +1,110 @@
+//! What can be tuned: once a process ([`FileOptions`]) and once a site ([`FilesConfig`]).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+
+/// Options of the process-wide [`FileStore`](super::FileStore).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileOptions {
+    /// Octets a block of the block cache, a power of two of at least 4096. A block is read by one system
+    /// call and is the unit of caching and of reading ahead.
+    pub block_bytes: usize,
+    /// Octets that the block cache may hold. 0 caches nothing. Chunks that connections still send keep
+    /// their blocks alive beyond this; those are bounded by the transport's send windows.
+    pub cache_bytes: u64,
+    /// Reader threads, which take what the page cache cannot answer at once.
+    pub reader_threads: usize,
+    /// Reads and lookups that may queue for the reader threads; more wait in their exchanges.
+    pub reader_queue: usize,
+    /// Blocks read ahead by the reader threads when a body's blocks come from the disk. 0 turns it off.
+    pub readahead_blocks: usize,
+    /// Open files kept for the next request of the same path; each holds a file descriptor. 0 keeps none.
+    pub open_files: usize,
+    /// How long a kept open file is used without looking at the path again. Within this time a file that
+    /// was renamed over is still served in its old version, whole and consistent. Zero looks at the path
+    /// on every request, as nginx does by default.
+    pub open_file_valid: Duration,
+}
+
+impl Default for FileOptions {
+    /// 256 KiB blocks, 256 MiB of cache, 4 readers with a queue of 512, 2 blocks read ahead, 1024 open
+    /// files kept for 100 ms: long enough that a hot file costs no system call, too short to matter to a
+    /// live playlist, which changes at segment pace.
+    fn default() -> Self {
+        Self {
+            block_bytes: 256 * 1024,
+            cache_bytes: 256 * 1024 * 1024,
+            reader_threads: 4,
+            reader_queue: 512,
+            readahead_blocks: 2,
+            open_files: 1024,
+            open_file_valid: Duration::from_millis(100),
+        }
+    }
+}
+
+/// What to do about symbolic links under a root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Symlinks {
+    /// Any symbolic link in a path is refused with 403, as nginx's `disable_symlinks on` does.
+    #[default]
+    Deny,
+    /// Links are followed while they stay beneath the root; a link that leaves it is refused with 403.
+    Beneath,
+    /// Links are followed wherever they lead, as nginx does by default.
+    Follow,
+}
+
+/// A content coding with precompressed siblings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Deserialize, serde::Serialize)]
+pub enum Encoding {
+    /// Brotli (RFC 7932), files named `*.br`.
+    #[serde(rename = "br")]
+    Brotli,
+    /// gzip (RFC 1952), files named `*.gz`.
+    #[serde(rename = "gzip")]
+    Gzip,
+}
+
+/// A site that is a directory tree.
+#[derive(Debug, Clone)]
+pub struct FilesConfig {
+    /// The directory that the URL path `/` means. May itself be or contain symbolic links.
+    pub root: PathBuf,
+    /// Names tried in order when a directory is asked for.
+    pub index: Vec<String>,
+    /// What to do about symbolic links beneath the root.
+    pub symlinks: Symlinks,
+    /// Whether names that begin with a dot are served (nginx's behaviour). When false they are answered
+    /// with 404, except `/.well-known/`.
+    pub hidden: bool,
+    /// Precompressed siblings to look for, in order of preference among equal `q` values.
+    pub precompressed: Vec<Encoding>,
+    /// The media type of files whose extension says nothing.
+    pub default_type: String,
+    /// Ranges a request may ask for; the whole file is sent to a request for more. 0 ignores `range` and
+    /// sends no `accept-ranges`.
+    pub max_ranges: usize,
+    /// Header fields added to successful responses, redirections and 304, such as `cache-control`.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl FilesConfig {
+    /// The defaults for `root`: `index.html`, symbolic links denied, hidden files served, no precompressed
+    /// siblings, `application/octet-stream`, at most 200 ranges, no added headers.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self {
+            root: root.into(),
+            index: vec!["index.html".to_owned()],
+            symlinks: Symlinks::default(),
+            hidden: true,
+            precompressed: Vec::new(),
+            default_type: "application/octet-stream".to_owned(),
+            max_ranges: 200,
+            headers: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! What a transport calls with a request.
+
+use crate::{Exchange, RequestHead, Wake};
+
+/// Answers requests. Shared by all workers.
+pub trait Handler: Send + Sync {
+    /// Starts answering `request`. Never blocks and never fails: what is wrong with the request becomes the
+    /// exchange's response.
+    ///
+    /// Whenever a poll of the exchange returns `Pending`, `wake` is called once polling makes sense again.
+    fn start(&self, request: &RequestHead, wake: Wake) -> Exchange;
+}
