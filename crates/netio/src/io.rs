@@ -134,6 +134,8 @@ crate::stats::counters! {
         pub dropped_bad_descriptor: u64,
         /// Datagrams larger than the receive buffer.
         pub dropped_truncated: u64,
+        /// Datagrams that the kernel dropped at a UDP socket: its receive buffer was full, or the checksum wrong.
+        pub rx_kernel_dropped: u64,
         /// Datagrams that the kernel refused to send (EPERM, EMSGSIZE, ENOBUFS and the like).
         pub dropped_send_refused: u64,
         /// Datagrams not sent because no transmit buffer came free.

@@ -9,9 +9,11 @@
 
 pub mod io;
 pub mod mailbox;
+pub mod route;
 pub mod service;
 pub mod stats;
 pub mod timer;
+pub mod udp;
 pub mod worker;
 
 pub use io::{Datagram, Ecn, Flow, IoError, IoStats, PacketIo, Sent, Via};

@@ -1,0 +1,430 @@
+//! [`UdpIo`]: the kernel UDP implementation of [`PacketIo`].
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+
+use super::config::{MAX_PAYLOAD, SendMode, UdpConfig};
+use super::control::Received;
+use super::errors::{Verdict, blames_gso, judge};
+use super::path_mtu::PathMtus;
+use super::socket::{UdpGroup, UdpSocket, UdpSockets};
+use super::sys::{self, ReceiveBatch, SendBatch};
+use super::transmit::Outbox;
+use crate::io::{Datagram, Ecn, Flow, IoError, IoStats, PacketIo, Sent, Via};
+use crate::route::Resolver;
+
+/// The largest message that GRO puts together, with room to spare: 64 KiB.
+const GRO_BUFFER: usize = 65_536;
+
+/// Segments in one GRO message at most: a GSO message can pass a local link unsegmented, and the kernel
+/// takes up to 128 segments there (`UDP_MAX_SEGMENTS` since Linux 6.9).
+const GRO_SEGMENTS: usize = 128;
+
+/// Messages given to one `sendmmsg`.
+const SEND_BATCH: usize = 64;
+
+/// Entries taken off an error queue at a time, so that a flood of ICMP messages cannot hold the worker.
+const ERROR_BATCH: usize = 64;
+
+/// An error queue wakes the worker, but its entries need not show on a call: after this many receives
+/// without a datagram the queues are looked at.
+const IDLE_RECEIVES: u32 = 16;
+
+/// Datagrams taken from a caller whose address no socket serves.
+const REFUSED_BURST: usize = 64;
+
+/// MTU of a path that nothing is known about.
+const DEFAULT_MTU: usize = 1500;
+
+/// Per-socket state beside the socket.
+#[derive(Default)]
+struct State {
+    /// Since when its buffer is full.
+    full_since: Option<Instant>,
+    /// `SK_MEMINFO_DROPS` as the socket was taken over.
+    drops_at_start: u32,
+}
+
+/// Kernel UDP packet I/O of one worker.
+pub struct UdpIo {
+    sockets: Vec<UdpSocket>,
+    states: Vec<State>,
+    /// Holds the sockets that wait for room, for `EPOLLOUT`; empty in normal operation.
+    writable: OwnedFd,
+    receive: ReceiveBatch,
+    send: SendBatch,
+    outbox: Outbox,
+    mode: SendMode,
+    patience: Duration,
+    max_payload: usize,
+    path_mtus: PathMtus,
+    resolver: Option<Resolver>,
+    last_socket: usize,
+    first_to_receive: usize,
+    idle_receives: u32,
+    now: Instant,
+    stats: IoStats,
+}
+
+impl UdpIo {
+    /// Packet I/O over `sockets`, which [`UdpGroup::bind`] made from the same configuration.
+    ///
+    /// # Errors
+    /// When the process has no file descriptor left.
+    pub fn new(config: &UdpConfig, sockets: UdpSockets) -> Result<Self, IoError> {
+        let writable = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|errno| IoError::Socket { what: "udp: epoll_create".into(), source: errno.into() })?;
+        let sockets = sockets.sockets;
+        let gro = sockets.iter().any(|socket| socket.gro);
+        let size = if gro { GRO_BUFFER } else { config.receive_buffer };
+        let states = sockets
+            .iter()
+            .map(|socket| State { full_since: None, drops_at_start: sys::drops(socket.fd()).unwrap_or(0) });
+        Ok(Self {
+            states: states.collect(),
+            writable,
+            receive: ReceiveBatch::new(config.receive_batch, size),
+            send: SendBatch::new(SEND_BATCH),
+            outbox: Outbox::new(sockets.len(), config.transmit_memory),
+            mode: config.send,
+            patience: config.send_patience,
+            max_payload: config.max_payload,
+            path_mtus: PathMtus::new(),
+            resolver: None,
+            last_socket: 0,
+            first_to_receive: 0,
+            idle_receives: 0,
+            now: Instant::now(),
+            stats: IoStats::default(),
+            sockets,
+        })
+    }
+
+    /// Packet I/O for a single worker: [`UdpGroup::bind`] and [`UdpIo::new`] in one.
+    ///
+    /// # Errors
+    /// Those of both.
+    pub fn bind(config: &UdpConfig) -> Result<Self, IoError> {
+        let mut workers = UdpGroup::bind(config, 1)?.into_workers();
+        Self::new(config, workers.remove(0))
+    }
+
+    /// Lets [`PacketIo::max_payload`] ask the routes for the MTU of the first hop.
+    pub fn set_resolver(&mut self, resolver: Resolver) {
+        self.resolver = Some(resolver);
+    }
+
+    /// The bound addresses with their actual ports, by socket index (see [`Via::Kernel`]).
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.sockets.iter().map(|socket| socket.bound)
+    }
+
+    /// Whether every socket sends by GSO: asked for, and not turned off by a send error.
+    pub fn is_gso(&self) -> bool {
+        self.sockets.iter().all(|socket| socket.gso)
+    }
+
+    /// Whether every socket receives with GRO.
+    pub fn is_gro(&self) -> bool {
+        self.sockets.iter().all(|socket| socket.gro)
+    }
+
+    /// The socket at `index`, for options that this module does not know of.
+    pub fn socket(&self, index: usize) -> Option<BorrowedFd<'_>> {
+        self.sockets.get(index).map(UdpSocket::fd)
+    }
+
+    fn socket_for(&mut self, local: &SocketAddr) -> Option<usize> {
+        if !self.sockets[self.last_socket].serves(local) {
+            self.last_socket = self.sockets.iter().position(|socket| socket.serves(local))?;
+        }
+        Some(self.last_socket)
+    }
+
+    /// One `recvmmsg` on one socket.
+    fn receive_from(&mut self, index: usize, sink: &mut dyn FnMut(Datagram<'_>)) -> Result<usize, IoError> {
+        let mut tries = 0;
+        let messages = loop {
+            self.stats.rx_syscalls += 1;
+            tries += 1;
+            match self.receive.receive(self.sockets[index].fd()) {
+                Ok(count) => break count,
+                Err(error) => match judge(error.raw_os_error().unwrap_or(0)) {
+                    Verdict::Full => return Ok(0),
+                    Verdict::Fatal => return Err(fault(&self.sockets[index], "recvmmsg", error)),
+                    // An ICMP error of something sent. A flood of them must not hold the worker here.
+                    _ if tries > 2 => return Ok(0),
+                    _ => self.drain_errors(index),
+                },
+            }
+        };
+        let bound = self.sockets[index].bound;
+        let mut handed = 0;
+        for number in 0..messages {
+            let message = self.receive.message(number);
+            let Some(remote) = message.remote.filter(|_| !message.truncated) else {
+                self.stats.dropped_truncated += 1;
+                continue;
+            };
+            let received = Received::decode(message.control);
+            let local = local_address(bound, &received);
+            let ecn = Ecn::from_tos(received.tos);
+            let via = Via::Kernel(index as u16);
+            self.stats.rx_kernel_bytes += message.payload.len() as u64;
+            if received.segment == 0 || received.segment >= message.payload.len() {
+                handed += 1;
+                sink(Datagram { payload: message.payload, remote, local, ecn, via });
+                continue;
+            }
+            for payload in message.payload.chunks_mut(received.segment) {
+                handed += 1;
+                sink(Datagram { payload, remote, local, ecn, via });
+            }
+        }
+        self.stats.rx_kernel_packets += handed as u64;
+        Ok(handed)
+    }
+
+    /// Empties a socket's error queue, and learns path MTUs from it.
+    fn drain_errors(&mut self, index: usize) {
+        for _ in 0..ERROR_BATCH {
+            match sys::queued_error(self.sockets[index].fd()) {
+                Ok(Some((destination, error))) if error.errno == libc::EMSGSIZE => {
+                    self.path_mtus.insert(destination.ip(), error.info as usize, self.now);
+                }
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Sends what waits for one socket. What is left afterwards waits for room.
+    fn flush_socket(&mut self, index: usize) -> Result<(), IoError> {
+        let limit = if self.mode == SendMode::Sendmsg { 1 } else { SEND_BATCH };
+        let mut retried = false;
+        while self.outbox.front(index).is_some() {
+            let socket = &self.sockets[index];
+            let gso = socket.gso;
+            self.stats.tx_syscalls += 1;
+            match self.send.send(socket.fd(), self.outbox.outgoing(index, gso), limit) {
+                Ok(count) => {
+                    retried = false;
+                    self.account_sent(index, count, gso);
+                }
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(0);
+                    match judge(errno) {
+                        Verdict::Again => {}
+                        Verdict::Full => {
+                            self.wait_for_room(index);
+                            return Ok(());
+                        }
+                        Verdict::Stale if !retried => {
+                            retried = true;
+                            self.drain_errors(index);
+                        }
+                        Verdict::Stale | Verdict::Refused => {
+                            retried = false;
+                            self.handle_refusal(index, errno);
+                        }
+                        Verdict::Fatal => return Err(fault(socket, "sendmmsg", error)),
+                    }
+                }
+            }
+        }
+        self.stop_waiting(index);
+        Ok(())
+    }
+
+    fn account_sent(&mut self, index: usize, units: usize, gso: bool) {
+        for _ in 0..units {
+            let unit = self.outbox.advance(index, gso);
+            self.stats.tx_kernel_packets += unit.datagrams as u64;
+            self.stats.tx_kernel_bytes += unit.bytes as u64;
+            let socket = &mut self.sockets[index];
+            if let Some(errno) = unit.refused.filter(|errno| socket.gso && blames_gso(*errno)) {
+                // The very datagrams that were refused together pass one by one: GSO is to blame.
+                socket.gso = false;
+                let error = std::io::Error::from_raw_os_error(errno);
+                tracing::warn!(address = %socket.bound, %error, "UDP GSO does not work here: sending without it");
+            }
+        }
+    }
+
+    /// The first unit in the queue was refused for good.
+    fn handle_refusal(&mut self, index: usize, errno: i32) {
+        let gso = self.sockets[index].gso;
+        let Some(message) = self.outbox.front(index) else { return };
+        if gso && message.refused.is_none() && message.datagrams() > 1 {
+            message.refused = Some(errno);
+            return;
+        }
+        let destination = message.flow().remote;
+        let unit = self.outbox.advance(index, gso);
+        self.stats.dropped_send_refused += unit.datagrams as u64;
+        tracing::debug!(
+            local = %self.sockets[index].bound, %destination, bytes = unit.bytes,
+            error = %std::io::Error::from_raw_os_error(errno),
+            "the kernel refused to send"
+        );
+    }
+
+    /// Notes that the socket's buffer is full; gives up what has waited longer than the patience.
+    fn wait_for_room(&mut self, index: usize) {
+        let since = *self.states[index].full_since.get_or_insert(self.now);
+        if since == self.now {
+            let data = epoll::EventData::new_u64(index as u64);
+            let fd = self.sockets[index].fd();
+            // An error (no memory) leaves the retry to the next flush instead of to a wake-up; being there
+            // already is what is wanted.
+            let _ = epoll::add(&self.writable, fd, data, epoll::EventFlags::OUT);
+        }
+        if self.now.saturating_duration_since(since) >= self.patience {
+            self.stats.dropped_no_buffer += self.outbox.clear(index) as u64;
+            self.stop_waiting(index);
+        }
+    }
+
+    fn stop_waiting(&mut self, index: usize) {
+        if self.states[index].full_since.take().is_some() {
+            // Only fails when it is not there, which is what is wanted.
+            let _ = epoll::delete(&self.writable, self.sockets[index].fd());
+        }
+    }
+
+    fn flush_all(&mut self) -> Result<(), IoError> {
+        for index in 0..self.sockets.len() {
+            self.flush_socket(index)?;
+        }
+        self.outbox.reclaim();
+        Ok(())
+    }
+
+    /// Takes what the caller has for an address that no socket serves, so that it goes on, and counts it.
+    fn refuse_burst(&mut self, segment: usize, fill: &mut dyn FnMut(&mut [u8]) -> usize) {
+        let mut scratch = [0u8; 2048];
+        let mut large = Vec::new();
+        let slice = if segment <= scratch.len() {
+            &mut scratch[..segment]
+        } else {
+            large.resize(segment, 0);
+            &mut large[..]
+        };
+        for _ in 0..REFUSED_BURST {
+            if fill(slice) == 0 {
+                return;
+            }
+            self.stats.dropped_send_refused += 1;
+        }
+    }
+}
+
+fn fault(socket: &UdpSocket, call: &str, source: std::io::Error) -> IoError {
+    IoError::Socket { what: format!("udp {}: {call}", socket.bound), source }
+}
+
+/// The address that the peer asked: the bound one, or what the packet information says.
+fn local_address(bound: SocketAddr, received: &Received) -> SocketAddr {
+    let Some((ip, interface)) = received.destination else { return bound };
+    let mut local = SocketAddr::new(ip, bound.port());
+    if let SocketAddr::V6(v6) = &mut local
+        && v6.ip().is_unicast_link_local()
+    {
+        v6.set_scope_id(interface);
+    }
+    local
+}
+
+impl PacketIo for UdpIo {
+    fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(Datagram<'_>)) -> Result<usize, IoError> {
+        self.now = now;
+        let mut handed = 0;
+        let count = self.sockets.len();
+        for offset in 0..count {
+            handed += self.receive_from((self.first_to_receive + offset) % count, sink)?;
+        }
+        // The next batch begins with another socket, so that none always waits behind a busy one.
+        self.first_to_receive = (self.first_to_receive + 1) % count;
+        self.idle_receives = if handed == 0 { self.idle_receives + 1 } else { 0 };
+        if self.idle_receives >= IDLE_RECEIVES {
+            self.idle_receives = 0;
+            self.path_mtus.expire(now);
+            (0..count).for_each(|index| self.drain_errors(index));
+        }
+        Ok(handed)
+    }
+
+    fn transmit(
+        &mut self,
+        flow: &Flow,
+        segment: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<Sent, IoError> {
+        if segment == 0 || segment > MAX_PAYLOAD {
+            let what = format!("udp: transmit with a segment of {segment} bytes (1 to {MAX_PAYLOAD})");
+            return Err(IoError::Socket { what, source: std::io::ErrorKind::InvalidInput.into() });
+        }
+        let Some(index) = self.socket_for(&flow.local) else {
+            self.refuse_burst(segment, fill);
+            return Ok(Sent::default());
+        };
+        let name_source = self.sockets[index].bound.ip().is_unspecified();
+        let mode = if self.sockets[index].gso { SendMode::Gso } else { SendMode::Sendmmsg };
+        let mut sent = self.outbox.build(index, flow, name_source, segment, mode, fill);
+        while sent.blocked {
+            self.flush_all()?;
+            let more = self.outbox.build(index, flow, name_source, segment, mode, fill);
+            sent.packets += more.packets;
+            sent.bytes += more.bytes;
+            sent.blocked = more.blocked;
+            if more.packets == 0 {
+                break;
+            }
+        }
+        Ok(sent)
+    }
+
+    fn flush(&mut self, now: Instant) -> Result<(), IoError> {
+        self.now = now;
+        if self.outbox.is_empty() {
+            return Ok(());
+        }
+        self.flush_all()
+    }
+
+    fn max_payload(&mut self, flow: &Flow) -> usize {
+        let headers = if flow.remote.is_ipv4() { 28 } else { 48 };
+        let mut mtu = self
+            .resolver
+            .as_mut()
+            .and_then(|resolver| resolver.mtu(flow.local.ip(), flow.remote.ip()))
+            .unwrap_or(DEFAULT_MTU);
+        if let Some(reported) = self.path_mtus.lookup(&flow.remote.ip()) {
+            mtu = mtu.min(reported);
+        }
+        mtu.saturating_sub(headers).min(self.max_payload)
+    }
+
+    fn descriptors(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
+        self.sockets.iter().for_each(|socket| visit(socket.fd()));
+        visit(self.writable.as_fd());
+    }
+
+    fn batch(&self) -> usize {
+        let segments = if self.sockets.iter().any(|socket| socket.gro) { GRO_SEGMENTS } else { 1 };
+        self.receive.capacity() * segments
+    }
+
+    fn stats(&self) -> IoStats {
+        let mut stats = self.stats;
+        for (socket, state) in self.sockets.iter().zip(&self.states) {
+            if let Ok(drops) = sys::drops(socket.fd()) {
+                stats.rx_kernel_dropped += u64::from(drops.wrapping_sub(state.drops_at_start));
+            }
+        }
+        stats
+    }
+}

@@ -1,0 +1,25 @@
+//! Packet I/O over kernel UDP sockets.
+//!
+//! One socket a worker and listen address, in a SO_REUSEPORT group whose selector steers by a byte of the
+//! payload ([`Steering`]). Receives by `recvmmsg` with `UDP_GRO`; sends by GSO messages in one `sendmmsg`
+//! for all flows of a turn, or by `sendmmsg`, or by `sendmsg` ([`SendMode`]). Replies leave from the
+//! address that was asked. Datagrams are never fragmented: DF is set, and what the path's routers report
+//! comes back through [`crate::PacketIo::max_payload`].
+//!
+//! It does not segment for the caller, pace, or know what datagrams mean.
+//!
+//! [`UdpGroup::bind`] makes the sockets of all workers in order; each worker's [`UdpSockets`] becomes its
+//! [`UdpIo`].
+
+mod backend;
+mod config;
+mod control;
+mod errors;
+mod path_mtu;
+mod socket;
+mod sys;
+mod transmit;
+
+pub use backend::UdpIo;
+pub use config::{MAX_PAYLOAD, SendMode, Steering, UdpConfig};
+pub use socket::{UdpGroup, UdpSockets};
