@@ -27,33 +27,47 @@ pub enum ChecksumState {
     Absent,
 }
 
-/// Bytes that one turn of the wide loop takes. 64 keeps eight independent lanes busy, which LLVM turns into
-/// vector additions on every 64-bit target.
-const BLOCK: usize = 64;
+/// Bytes that one turn of the wide loop takes: four 64-bit lanes for the low halves of its words and four
+/// for the high halves. LLVM keeps them in vector registers on any 64-bit target; of the widths tried with
+/// SSE2 only, this is the fastest that needs no carry.
+const BLOCK: usize = 32;
 
 /// The one's complement sum of `data` as 16-bit words in network order, folded to 16 bits, not complemented.
 /// An odd last byte is padded with zero.
 #[inline]
 pub fn sum(data: &[u8]) -> u16 {
     // The sum is the same in either byte order but for a swap at the end (RFC 1071, section 2(B)), so words
-    // are added as they lie in memory. 32-bit halves in 64-bit lanes cannot overflow below 2^32 additions.
-    let mut lanes = [0u64; BLOCK / 8];
-    let mut blocks = data.chunks_exact(BLOCK);
-    for block in &mut blocks {
-        for (lane, word) in lanes.iter_mut().zip(block.as_chunks::<8>().0) {
+    // are added as they lie in memory.
+    let (blocks, rest) = data.as_chunks::<BLOCK>();
+    let mut total = sum_blocks(blocks);
+    let (words, rest) = rest.as_chunks::<4>();
+    for word in words {
+        total += u64::from(u32::from_ne_bytes(*word));
+    }
+    let (words, rest) = rest.as_chunks::<2>();
+    for word in words {
+        total += u64::from(u16::from_ne_bytes(*word));
+    }
+    if let [last] = rest {
+        total += u64::from(u16::from_ne_bytes([*last, 0]));
+    }
+    u16::from_be(fold(total))
+}
+
+/// Adds 32-bit words in 64-bit lanes, which cannot overflow below 2^32 additions a lane.
+#[inline]
+fn sum_blocks(blocks: &[[u8; BLOCK]]) -> u64 {
+    let mut low = [0u64; BLOCK / 8];
+    let mut high = [0u64; BLOCK / 8];
+    for block in blocks {
+        let words = block.as_chunks::<8>().0;
+        for ((low, high), word) in low.iter_mut().zip(&mut high).zip(words) {
             let word = u64::from_ne_bytes(*word);
-            *lane += (word & 0xffff_ffff) + (word >> 32);
+            *low += word & 0xffff_ffff;
+            *high += word >> 32;
         }
     }
-    let mut total: u64 = lanes.iter().sum();
-    let (words, tail) = blocks.remainder().as_chunks::<4>();
-    total += words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum::<u64>();
-    let mut last = [0u8; 4];
-    for (to, from) in last.iter_mut().zip(tail) {
-        *to = *from;
-    }
-    total += u64::from(u32::from_ne_bytes(last));
-    u16::from_be(fold(total))
+    low.iter().sum::<u64>() + high.iter().sum::<u64>()
 }
 
 /// Folds a sum to 16 bits with end-around carry.

@@ -233,6 +233,12 @@ pub enum BuildError {
     /// A UDP datagram over IPv6 without a checksum (RFC 8200, section 8.1).
     #[error("UDP over IPv6 needs a checksum")]
     ChecksumRequired,
+    /// The UDP checksum of the frame is a pseudo-header sum that a device was to finish.
+    #[error("UDP checksum of the frame is not finished")]
+    ChecksumUnfinished,
+    /// The layout was parsed from another frame.
+    #[error("layout does not belong to this frame")]
+    NotThisFrame,
     /// An MTU below the minimum of the protocol (68 for IPv4, 1280 for IPv6), or 0.
     #[error("MTU {0} is below the minimum of the protocol")]
     Mtu(u32),

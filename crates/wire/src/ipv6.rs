@@ -155,6 +155,16 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv6Packet<T> {
         self.buffer.as_mut()[0..4].copy_from_slice(&word.to_be_bytes());
     }
 
+    /// Sets the source address. The transport checksum is the caller's.
+    pub fn set_source(&mut self, address: Ipv6Addr) {
+        self.buffer.as_mut()[8..24].copy_from_slice(&address.octets());
+    }
+
+    /// Sets the destination address. The transport checksum is the caller's.
+    pub fn set_destination(&mut self, address: Ipv6Addr) {
+        self.buffer.as_mut()[24..40].copy_from_slice(&address.octets());
+    }
+
     /// The payload with its extension headers, writable.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let to = IPV6_HEADER_LEN + self.payload_len();

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
 
-use crate::checksum::ChecksumState;
+use crate::checksum::{self, ChecksumState};
 use crate::ethernet::EthernetRepr;
 use crate::ipv4::Ipv4Packet;
 use crate::ipv6::Ipv6Packet;
@@ -67,12 +67,23 @@ impl UdpLayout {
         self.tos >> 2
     }
 
+    /// Whether the checksum field holds the sum of the pseudo-header alone, as a sender on the same machine
+    /// leaves it for a device to finish (`CHECKSUM_PARTIAL`; a kernel peer on veth sends so).
+    ///
+    /// One finished checksum in 65536 looks the same, so ask [`UdpLayout::verify_checksum`] first. A host across a wire can write the same value, and then nothing protects its payload: accept it only
+    /// on interfaces whose frames come from this machine.
+    #[inline]
+    pub fn is_checksum_partial(&self) -> bool {
+        let length = (UDP_HEADER_LEN + self.payload_len) as u32;
+        let (source, destination) = (self.source.ip(), self.destination.ip());
+        self.udp_checksum == checksum::pseudo_header(source, destination, protocol::UDP, length).folded()
+    }
+
     /// Verifies the UDP checksum of the frame that this layout was parsed from.
     ///
     /// 0 is "absent" on IPv4 and [`ParseError::UdpChecksumMissing`] on IPv6. Frames that a local sender
-    /// handed over with the checksum left to the device (veth: `CHECKSUM_PARTIAL`) carry a pseudo-header
-    /// sum only and fail; verify only where the wire or the sender's offload setting says that the field is
-    /// finished.
+    /// handed over with the checksum left to the device carry a pseudo-header sum only and fail: see
+    /// [`UdpLayout::is_checksum_partial`].
     #[inline]
     pub fn verify_checksum(&self, frame: &[u8]) -> Result<ChecksumState, ParseError> {
         let end = self.payload().end;

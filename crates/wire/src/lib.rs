@@ -21,6 +21,8 @@
 #[cfg(test)]
 extern crate std;
 
+mod edit;
+mod embedded;
 mod error;
 mod layout;
 mod mac;
@@ -28,6 +30,8 @@ mod template;
 
 pub mod checksum;
 pub mod ethernet;
+pub mod icmpv4;
+pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
 pub mod ipv6_ext;
@@ -35,6 +39,7 @@ pub mod protocol;
 pub mod udp;
 
 pub use checksum::{ChecksumMode, ChecksumState};
+pub use embedded::EmbeddedUdp;
 pub use error::{BuildError, Layer, ParseError};
 pub use ethernet::{VlanTag, VlanTags};
 pub use layout::{UdpLayout, parse_udp};
