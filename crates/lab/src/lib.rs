@@ -1,1 +1,30 @@
-//! Placeholder.
+//! The lab: two network namespaces, `server` and `client`, joined by a multi-queue veth.
+//!
+//! The demo, the end-to-end tests and the benchmarks run in it, because it gives native XDP, AF_XDP in copy
+//! mode, several queues and jumbo frames on any machine, and because nothing in it can reach a real network.
+//! [`Lab::up`] makes one, [`Lab::down`] removes it, [`Lab::status`] tells what there is, [`Lab::exec`]
+//! and [`Lab::command`] run programs inside, [`Lab::run`] runs a closure inside.
+//!
+//! The kernel is the truth: a lab named `NAME` is the namespaces `expressway-NAME-server` and
+//! `expressway-NAME-client` (see `ip netns list`). The file `/run/expressway/lab/NAME.json` only remembers
+//! how it was made, and is written last: a lab without it was not finished and is rebuilt by the next `up`.
+//! So a run that was killed at any point leaves nothing that `down` or `up` does not clean.
+//!
+//! It drives the `ip`, `ethtool` and `tc` programs, and each interface is made inside a lab namespace: the
+//! machine's own interfaces, routes and settings are never touched. It does not shape traffic (no loss, no
+//! delay): the simulated network of `expressway-netio` does that deterministically.
+
+mod address;
+mod command;
+mod config;
+mod error;
+mod lab;
+mod namespace;
+mod napi;
+mod processes;
+mod state;
+
+pub use address::Addresses;
+pub use config::{DEFAULT_NAME, LabConfig, Offload, Role, Target};
+pub use error::LabError;
+pub use lab::{Lab, LabStatus, Removed};
