@@ -7,10 +7,12 @@
 //!
 //! This crate never sees libbpf: BPF maps come in as [`std::os::fd::BorrowedFd`].
 
+pub mod express;
 pub mod io;
 pub mod mailbox;
 pub mod route;
 pub mod service;
+pub mod sim;
 pub mod stats;
 pub mod timer;
 pub mod udp;
