@@ -1,0 +1,194 @@
+//! Putting the program on an interface by a bpf_link, and what may stand in the way.
+//!
+//! A link belongs to a file descriptor: when the last one is closed, by drop or by the death of the
+//! process however it dies, the kernel takes the program off. Nothing is pinned.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use libbpf_rs::libbpf_sys::{XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE};
+use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
+
+use crate::error::{Error, ForeignProgram, Holder, Interface};
+use crate::sys;
+
+/// Where on the receive path the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AttachMode {
+    /// In the driver, before a socket buffer exists. Needs a driver with XDP.
+    Native,
+    /// In the stack, on socket buffers (`XDP_FLAGS_SKB_MODE`): any interface, at about the cost of the
+    /// stack's own receive path. Super-packets that offloads built arrive whole: turn `gro` and, on
+    /// veth, the peer's `tx-udp-segmentation` off.
+    Generic,
+}
+
+impl AttachMode {
+    /// `native` or `generic`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+        }
+    }
+
+    fn flags(self) -> u32 {
+        match self {
+            Self::Native => XDP_FLAGS_DRV_MODE,
+            Self::Generic => XDP_FLAGS_SKB_MODE,
+        }
+    }
+}
+
+/// What to do about an XDP program that is already on the interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Existing {
+    /// Leave it alone and fail with its name.
+    #[default]
+    Refuse,
+    /// Take it off if netlink set it. One that a bpf_link holds can't be replaced and is still an error.
+    Replace,
+}
+
+/// The program on an interface, for as long as this lives.
+#[derive(Debug)]
+pub struct Attachment {
+    link: OwnedFd,
+    interface: Interface,
+    mode: AttachMode,
+}
+
+impl Attachment {
+    /// The interface, as it was when attached.
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    /// The mode asked for, which is the mode obtained: the kernel never falls back on its own.
+    pub fn mode(&self) -> AttachMode {
+        self.mode
+    }
+
+    /// Whether the program still is on the interface. False once the interface is gone, or somebody
+    /// with the privilege to do so has detached the link by force; attach anew then.
+    ///
+    /// # Errors
+    /// [`Error::Query`] if the kernel won't tell.
+    pub fn is_attached(&self) -> Result<bool, Error> {
+        match sys::link_interface(self.link.as_fd()) {
+            Ok(index) => Ok(index == self.interface.index),
+            Err(source) => {
+                Err(Error::Query { interface: self.interface.clone(), action: "bpf_link state", source })
+            }
+        }
+    }
+}
+
+/// Attaches `program` to `ifindex`; see [`crate::Redirect::attach`].
+pub(crate) fn attach(
+    program: BorrowedFd<'_>,
+    ifindex: u32,
+    mode: AttachMode,
+    existing: Existing,
+) -> Result<Attachment, Error> {
+    let interface = interface(ifindex);
+    if let Some(attached) = query(&interface)? {
+        clear(&interface, attached, existing)?;
+    }
+    match sys::link_create(program, ifindex, mode.flags()) {
+        Ok(link) => {
+            tracing::debug!(%interface, mode = mode.name(), "XDP program attached");
+            Ok(Attachment { link, interface, mode })
+        }
+        Err(error) => Err(refusal(interface, mode, error)),
+    }
+}
+
+/// Takes off what may be taken off, or says what is in the way.
+fn clear(interface: &Interface, attached: sys::Attached, existing: Existing) -> Result<(), Error> {
+    let foreign = foreign(interface, attached);
+    let in_the_way = |program| Error::Foreign { interface: interface.clone(), program };
+    if existing == Existing::Refuse || matches!(foreign.holder, Holder::Link(_)) {
+        return Err(in_the_way(foreign));
+    }
+    let query = |source: io::Error| Error::Query {
+        interface: interface.clone(),
+        action: "taking off the existing XDP program",
+        source,
+    };
+    let program = match libbpf_rs::Program::fd_from_id(foreign.id) {
+        Ok(program) => program,
+        // It has gone by itself since the query.
+        Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(query(io::Error::other(error))),
+    };
+    match sys::detach(interface.index, attached.mode, program.as_fd()) {
+        Ok(()) => {
+            tracing::warn!(%interface, program = %foreign, "existing XDP program replaced");
+            Ok(())
+        }
+        // Held by a link after all (`Holder::Unknown`), or changed since the query.
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Err(in_the_way(foreign)),
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+            Err(Error::Busy { interface: interface.clone() })
+        }
+        Err(error) => Err(query(error)),
+    }
+}
+
+/// What the kernel's answer to BPF_LINK_CREATE means (`dev_xdp_attach` in net/core/dev.c, and drivers).
+fn refusal(interface: Interface, mode: AttachMode, source: io::Error) -> Error {
+    match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            Error::NotPermitted { action: format!("{interface}: attaching the XDP program") }
+        }
+        Some(libc::ENODEV) => Error::NoInterface { interface },
+        // Somebody was faster than we between query and attach.
+        Some(libc::EBUSY | libc::EEXIST) => match query(&interface) {
+            Ok(Some(attached)) => {
+                let program = foreign(&interface, attached);
+                Error::Foreign { interface, program }
+            }
+            Ok(None) => Error::Busy { interface },
+            Err(error) => error,
+        },
+        Some(libc::EOPNOTSUPP) if mode == AttachMode::Native => Error::NoNativeXdp { interface },
+        Some(libc::ENOSPC) => Error::TooFewQueues { interface },
+        Some(libc::ERANGE) => Error::MtuTooLarge { interface },
+        _ => Error::Attach { interface, mode: mode.name(), source },
+    }
+}
+
+fn query(interface: &Interface) -> Result<Option<sys::Attached>, Error> {
+    sys::query(interface.index).map_err(|source| match source.raw_os_error() {
+        Some(libc::ENODEV) => Error::NoInterface { interface: interface.clone() },
+        _ => Error::Query { interface: interface.clone(), action: "query of the XDP program", source },
+    })
+}
+
+/// Name and holder of a program, as far as this process may see them.
+fn foreign(interface: &Interface, attached: sys::Attached) -> ForeignProgram {
+    let name = libbpf_rs::Program::fd_from_id(attached.program)
+        .ok()
+        .and_then(|program| sys::program_name(program.as_fd()).ok())
+        .unwrap_or_default();
+    let link = LinkInfoIter::default().find(|link| {
+        link.prog_id == attached.program
+            && matches!(&link.info, LinkTypeInfo::Xdp(xdp) if xdp.ifindex == interface.index)
+    });
+    let holder = match link {
+        Some(link) => Holder::Link(link.id),
+        None if sys::links_visible() => Holder::Netlink,
+        None => Holder::Unknown,
+    };
+    ForeignProgram { id: attached.program, name, holder }
+}
+
+/// The interface's name, for messages: without one, the index has to do.
+fn interface(index: u32) -> Interface {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+    let name = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+        .and_then(|socket| netdevice::index_to_name(&socket, index))
+        .unwrap_or_default();
+    Interface { index, name }
+}

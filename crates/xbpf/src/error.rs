@@ -1,0 +1,182 @@
+//! What can go wrong with the BPF side, whose object it concerns, and what to do about it.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+
+/// An interface as errors name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Kernel index in the network namespace of the caller.
+    pub index: u32,
+    /// Name at the time of the call; empty if the index had none.
+    pub name: String,
+}
+
+impl fmt::Display for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name.as_str() {
+            "" => write!(f, "interface index {}", self.index),
+            name => write!(f, "interface {name}"),
+        }
+    }
+}
+
+/// How an XDP program came onto an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// Held by a bpf_link of this id: only who holds the link takes it off.
+    Link(u32),
+    /// Set through netlink (`ip link set xdp`, a libxdp dispatcher): stays until someone clears it.
+    Netlink,
+    /// One of the two; seeing which takes CAP_SYS_ADMIN.
+    Unknown,
+}
+
+/// An XDP program on an interface that is not ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignProgram {
+    /// Kernel-wide program id.
+    pub id: u32,
+    /// Name as loaded, at most 15 characters; empty if it has none or could not be read.
+    pub name: String,
+    /// How it is attached.
+    pub holder: Holder,
+}
+
+impl fmt::Display for ForeignProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = if self.name.is_empty() { "without a name" } else { &self.name };
+        write!(f, "program {name} (id {})", self.id)?;
+        match self.holder {
+            Holder::Link(id) => write!(f, ", held by bpf_link {id}"),
+            Holder::Netlink => write!(f, ", set by netlink"),
+            Holder::Unknown => Ok(()),
+        }
+    }
+}
+
+/// Why loading, attaching or using the BPF programs failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The process may not use BPF.
+    #[error("{action}: not permitted; run as root or with CAP_BPF and CAP_NET_ADMIN")]
+    NotPermitted {
+        /// What was tried.
+        action: String,
+    },
+    /// The kernel refused the program or a map. The verifier's log is in the trace.
+    #[error("XDP program: load failed: {source}; Linux 5.18 or newer with BPF and AF_XDP is needed")]
+    Load {
+        /// What libbpf reported.
+        source: libbpf_rs::Error,
+    },
+    /// There is no such interface in the caller's network namespace.
+    #[error("{interface}: no such interface in this network namespace")]
+    NoInterface {
+        /// The interface asked for.
+        interface: Interface,
+    },
+    /// Another XDP program is on the interface, and `Existing::Refuse` was asked for, or it can't be
+    /// replaced.
+    #[error("{interface}: carries another XDP {program}; {}", match program.holder {
+        Holder::Link(_) => "a bpf_link can't be replaced: stop the process that holds it",
+        Holder::Netlink | Holder::Unknown => "remove it with `ip link set dev … xdp off`, or replace it with --replace",
+    })]
+    Foreign {
+        /// The interface asked for.
+        interface: Interface,
+        /// What is there.
+        program: ForeignProgram,
+    },
+    /// The interface is held in a way that a query doesn't show.
+    #[error("{interface}: busy: another XDP program came or went meanwhile; try again")]
+    Busy {
+        /// The interface asked for.
+        interface: Interface,
+    },
+    /// The driver has no native XDP.
+    #[error("{interface}: the driver has no native XDP; use generic XDP (--io generic) or --io udp")]
+    NoNativeXdp {
+        /// The interface asked for.
+        interface: Interface,
+    },
+    /// The driver lacks queues for XDP. On veth: fewer RX queues than the peer has TX queues.
+    #[error(
+        "{interface}: not enough queues for XDP: on veth give it as many RX queues as its peer has TX \
+         queues (`ethtool -L … rx N`), elsewhere lower the channel count (`ethtool -L … combined N`)"
+    )]
+    TooFewQueues {
+        /// The interface asked for.
+        interface: Interface,
+    },
+    /// The MTU (on veth: the peer's) is beyond what the driver runs XDP with.
+    #[error("{interface}: the MTU is too large for the driver's XDP; lower it (on veth: the peer's)")]
+    MtuTooLarge {
+        /// The interface asked for.
+        interface: Interface,
+    },
+    /// Attaching failed for a reason that has no better name.
+    #[error("{interface}: attaching the XDP program in {mode} mode: {source}")]
+    Attach {
+        /// The interface asked for.
+        interface: Interface,
+        /// `native` or `generic`.
+        mode: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Asking the kernel about an interface, program or link failed.
+    #[error("{interface}: {action}: {source}")]
+    Query {
+        /// The interface asked about.
+        interface: Interface,
+        /// What was asked.
+        action: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The pair has a wildcard address or port.
+    #[error("{pair}: a wildcard can't be redirected: give the addresses of the interface one by one")]
+    Wildcard {
+        /// The pair asked for.
+        pair: SocketAddr,
+    },
+    /// The pairs map is full.
+    #[error("{pair}: all {limit} (address, port) pairs are taken; raise the limit or listen on fewer")]
+    PairLimit {
+        /// The pair that did not fit.
+        pair: SocketAddr,
+        /// How many fit.
+        limit: u32,
+    },
+    /// Reading or writing a map failed.
+    #[error("BPF map {map}: {source}")]
+    Map {
+        /// The map's name.
+        map: &'static str,
+        /// What libbpf reported.
+        source: libbpf_rs::Error,
+    },
+    /// A map's content has not the expected shape.
+    #[error("BPF map {map}: content does not match redirect_shared.h")]
+    Layout {
+        /// The map's name.
+        map: &'static str,
+    },
+    /// A test run failed.
+    #[error("BPF_PROG_TEST_RUN on a frame of {length} bytes: {source}")]
+    TestRun {
+        /// Length of the frame.
+        length: usize,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A file descriptor could not be duplicated.
+    #[error("duplicating a BPF file descriptor: {source}; raise the limit of open files (RLIMIT_NOFILE)")]
+    Descriptor {
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}

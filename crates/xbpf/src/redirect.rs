@@ -1,0 +1,223 @@
+//! The redirect program: loaded, given its pairs and sockets, attached, read.
+
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Once;
+use std::time::Duration;
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, PrintLevel};
+
+use crate::attachment::{self, AttachMode, Attachment, Existing};
+use crate::counters::{Counters, Verdict};
+use crate::error::Error;
+use crate::skeleton::RedirectSkelBuilder;
+use crate::{pair, sys};
+
+/// What is fixed when the program is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Receive queues that can have a socket, at least 1. A queue from here on passes everything. Costs
+    /// 8 bytes each.
+    pub queues: u32,
+    /// The most (address, port) pairs at a time, at least 1. Costs about 80 bytes each, at once.
+    pub pairs: u32,
+    /// The interface's MAC. When given, frames to any other MAC, multicast ones included, pass: what a
+    /// switch floods belongs to the station it is addressed to. Should the MAC change, everything passes.
+    pub local_mac: Option<[u8; 6]>,
+}
+
+impl Default for Options {
+    /// 256 queues (more than common NICs have), 1024 pairs, any MAC.
+    fn default() -> Self {
+        Self { queues: 256, pairs: 1024, local_mac: None }
+    }
+}
+
+/// The loaded redirect program with its maps. Dropping it does not end an [`Attachment`].
+///
+/// Maps may be read and changed from any thread while traffic flows.
+#[derive(Debug)]
+pub struct Redirect {
+    program: OwnedFd,
+    pairs: MapHandle,
+    sockets: MapHandle,
+    stats: MapHandle,
+}
+
+impl Redirect {
+    /// Loads the program and makes its maps, unattached and without pairs.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`] without CAP_BPF and CAP_NET_ADMIN; [`Error::Load`] if the kernel is older
+    /// than 5.18, lacks AF_XDP, or won't have an option.
+    pub fn load(options: &Options) -> Result<Self, Error> {
+        forward_libbpf_messages();
+        let load = |source: libbpf_rs::Error| match source.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied => {
+                Error::NotPermitted { action: "loading the XDP program".to_owned() }
+            }
+            _ => Error::Load { source },
+        };
+        let mut storage = MaybeUninit::uninit();
+        let mut open = RedirectSkelBuilder::default().open(&mut storage).map_err(load)?;
+        open.maps.pairs_map.set_max_entries(options.pairs).map_err(load)?;
+        open.maps.xsks_map.set_max_entries(options.queues).map_err(load)?;
+        if let (Some(mac), Some(knobs)) = (options.local_mac, open.maps.rodata_data.as_deref_mut()) {
+            knobs.check_mac = true;
+            knobs.local_mac = mac;
+        }
+        let loaded = open.load().map_err(load)?;
+        let program = loaded.progs.expressway_udp.as_fd().try_clone_to_owned();
+        Ok(Self {
+            program: program.map_err(|source| Error::Descriptor { source })?,
+            pairs: MapHandle::try_from(&loaded.maps.pairs_map).map_err(load)?,
+            sockets: MapHandle::try_from(&loaded.maps.xsks_map).map_err(load)?,
+            stats: MapHandle::try_from(&loaded.maps.stats_map).map_err(load)?,
+        })
+    }
+
+    /// Attaches the program to the interface `ifindex` of the caller's network namespace by a bpf_link.
+    /// The mode is the one asked for or an error; whoever wants generic after native failed asks again.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] names a program that is already there. The others are [`Error::NoInterface`],
+    /// [`Error::NoNativeXdp`], [`Error::TooFewQueues`], [`Error::MtuTooLarge`], [`Error::NotPermitted`],
+    /// [`Error::Busy`], [`Error::Attach`] and [`Error::Query`].
+    pub fn attach(&self, ifindex: u32, mode: AttachMode, existing: Existing) -> Result<Attachment, Error> {
+        attachment::attach(self.program.as_fd(), ifindex, mode, existing)
+    }
+
+    /// Takes the datagrams to `pair` from the next packet on. Returns false if they were taken already.
+    ///
+    /// An IPv6 pair is the address alone: a link-local one is taken whatever interface it came by.
+    ///
+    /// # Errors
+    /// [`Error::Wildcard`], [`Error::PairLimit`], [`Error::Map`].
+    pub fn add_pair(&self, pair: SocketAddr) -> Result<bool, Error> {
+        let key = pair::key(pair)?;
+        match self.pairs.update(&key, &[1], MapFlags::NO_EXIST) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists => Ok(false),
+            Err(error) if errno(&error) == Some(libc::E2BIG) => {
+                Err(Error::PairLimit { pair, limit: self.pairs.max_entries() })
+            }
+            Err(source) => Err(Error::Map { map: "pairs_map", source }),
+        }
+    }
+
+    /// Leaves the datagrams to `pair` to the kernel from the next packet on. Returns false if it already
+    /// did so.
+    ///
+    /// # Errors
+    /// [`Error::Wildcard`], [`Error::Map`].
+    pub fn remove_pair(&self, pair: SocketAddr) -> Result<bool, Error> {
+        match self.pairs.delete(&pair::key(pair)?) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => Ok(false),
+            Err(source) => Err(Error::Map { map: "pairs_map", source }),
+        }
+    }
+
+    /// The pairs taken now, in no order. While another thread changes them, one may be missed or listed
+    /// twice.
+    pub fn pairs(&self) -> Vec<SocketAddr> {
+        self.pairs.keys().filter_map(|key| pair::pair(&key)).collect()
+    }
+
+    /// The XSKMAP: key is the receive queue, value the file descriptor of its AF_XDP socket.
+    pub fn xsk_map(&self) -> BorrowedFd<'_> {
+        self.sockets.as_fd()
+    }
+
+    /// The program, for `bpf(2)` calls of one's own.
+    pub fn program(&self) -> BorrowedFd<'_> {
+        self.program.as_fd()
+    }
+
+    /// What became of the packets since load, summed over CPUs and over all interfaces attached to.
+    ///
+    /// # Errors
+    /// [`Error::Map`], [`Error::Layout`].
+    pub fn counters(&self) -> Result<Counters, Error> {
+        const MAP: &str = "stats_map";
+        let cpus = self
+            .stats
+            .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|source| Error::Map { map: MAP, source })?;
+        cpus.as_deref().and_then(Counters::from_cpus).ok_or(Error::Layout { map: MAP })
+    }
+
+    /// Runs the program `repeat` times on `frame` by BPF_PROG_TEST_RUN, as if received on queue 0. No
+    /// packet moves; the counters count.
+    ///
+    /// # Errors
+    /// [`Error::TestRun`]; the kernel wants at least 14 bytes.
+    pub fn prog_test_run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, Error> {
+        self.test_run(&sys::TestRunInput { frame, linear: None, repeat })
+    }
+
+    /// As [`Redirect::prog_test_run`] once, on a multi-buffer frame of which only the first `linear`
+    /// bytes are in the linear part. Linux 6.18.
+    ///
+    /// # Errors
+    /// [`Error::TestRun`], with EINVAL on older kernels or for less than 14 linear bytes.
+    pub fn prog_test_run_split(&self, frame: &[u8], linear: u32) -> Result<TestRun, Error> {
+        self.test_run(&sys::TestRunInput { frame, linear: Some(linear), repeat: 1 })
+    }
+
+    fn test_run(&self, input: &sys::TestRunInput<'_>) -> Result<TestRun, Error> {
+        let failed = |source| Error::TestRun { length: input.frame.len(), source };
+        let output = sys::test_run(self.program.as_fd(), input).map_err(failed)?;
+        let verdict = match output.verdict {
+            libbpf_rs::libbpf_sys::XDP_DROP => Verdict::Drop,
+            libbpf_rs::libbpf_sys::XDP_PASS => Verdict::Pass,
+            libbpf_rs::libbpf_sys::XDP_REDIRECT => Verdict::Redirect,
+            other => {
+                return Err(failed(std::io::Error::other(format!("the program returned {other}"))));
+            }
+        };
+        let duration = Duration::from_nanos(output.nanoseconds.into());
+        Ok(TestRun { verdict, frame: output.frame, duration })
+    }
+}
+
+/// What a test run came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TestRun {
+    /// What the program returned.
+    pub verdict: Verdict,
+    /// The frame afterwards.
+    pub frame: Vec<u8>,
+    /// Mean time of a run; the kernel measures in whole nanoseconds over all repetitions.
+    pub duration: Duration,
+}
+
+/// The operating system's error number behind a libbpf error.
+fn errno(error: &libbpf_rs::Error) -> Option<i32> {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = source {
+        if let Some(code) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error) {
+            return Some(code);
+        }
+        source = error.source();
+    }
+    None
+}
+
+/// libbpf prints to standard error unless told otherwise; its messages, the verifier's log among them,
+/// belong into the trace.
+fn forward_libbpf_messages() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        libbpf_rs::set_print(Some((PrintLevel::Debug, |level, message| {
+            let message = message.trim_end();
+            match level {
+                PrintLevel::Warn => tracing::warn!(target: "libbpf", "{message}"),
+                PrintLevel::Info => tracing::info!(target: "libbpf", "{message}"),
+                PrintLevel::Debug => tracing::trace!(target: "libbpf", "{message}"),
+            }
+        })));
+    });
+}

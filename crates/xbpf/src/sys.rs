@@ -1,0 +1,164 @@
+//! The bpf(2) and netlink calls that libbpf-rs has no safe form of: links with a mode, detaching
+//! exactly one program, names by file descriptor, test runs on split frames.
+//!
+//! Each function is one call into libbpf with its arguments checked by type and its result turned into
+//! an [`io::Result`]; nothing is kept between calls.
+#![allow(unsafe_code, reason = "calls into libbpf's C interface")]
+
+use std::ffi::CStr;
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libbpf_rs::libbpf_sys as ffi;
+
+/// libbpf 1.x returns `-errno`, or a value that is not negative.
+fn result(code: i32) -> io::Result<i32> {
+    if code < 0 { Err(io::Error::from_raw_os_error(-code)) } else { Ok(code) }
+}
+
+/// Interface indices are positive `int`s in the kernel; anything else names no interface.
+fn index(ifindex: u32) -> io::Result<i32> {
+    i32::try_from(ifindex)
+        .ok()
+        .filter(|index| *index > 0)
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))
+}
+
+/// BPF_LINK_CREATE of an XDP program; `flags` choose the mode (`XDP_FLAGS_DRV_MODE`, `_SKB_MODE`).
+pub(crate) fn link_create(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
+    let options = ffi::bpf_link_create_opts {
+        sz: size_of::<ffi::bpf_link_create_opts>() as ffi::size_t,
+        flags,
+        ..Default::default()
+    };
+    // SAFETY: `program` is open for the call and `options` is a whole struct that names its size.
+    let code = unsafe { ffi::bpf_link_create(program.as_raw_fd(), index(ifindex)?, ffi::BPF_XDP, &options) };
+    let fd = result(code)?;
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Takes off the program that netlink put on `ifindex`, if it still is `program`.
+pub(crate) fn detach(ifindex: u32, flags: u32, program: BorrowedFd<'_>) -> io::Result<()> {
+    let options = ffi::bpf_xdp_attach_opts {
+        sz: size_of::<ffi::bpf_xdp_attach_opts>() as ffi::size_t,
+        old_prog_fd: program.as_raw_fd(),
+        ..Default::default()
+    };
+    // SAFETY: `program` is open for the call and `options` is a whole struct that names its size.
+    result(unsafe { ffi::bpf_xdp_detach(index(ifindex)?, flags, &options) }).map(drop)
+}
+
+/// The XDP program on an interface.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attached {
+    /// Kernel-wide program id.
+    pub(crate) program: u32,
+    /// The `XDP_FLAGS_*_MODE` it runs in.
+    pub(crate) mode: u32,
+}
+
+/// Asks netlink for the XDP program on `ifindex`.
+pub(crate) fn query(ifindex: u32) -> io::Result<Option<Attached>> {
+    let mut options = ffi::bpf_xdp_query_opts {
+        sz: size_of::<ffi::bpf_xdp_query_opts>() as ffi::size_t,
+        ..Default::default()
+    };
+    // SAFETY: `options` is a whole struct that names its size, and is ours to be written to.
+    result(unsafe { ffi::bpf_xdp_query(index(ifindex)?, 0, &mut options) })?;
+    let by_mode = [
+        (options.drv_prog_id, ffi::XDP_FLAGS_DRV_MODE),
+        (options.skb_prog_id, ffi::XDP_FLAGS_SKB_MODE),
+        (options.hw_prog_id, ffi::XDP_FLAGS_HW_MODE),
+    ];
+    Ok(by_mode.into_iter().find(|(id, _)| *id != 0).map(|(program, mode)| Attached { program, mode }))
+}
+
+/// Name and id of the program behind `program`.
+pub(crate) fn program_name(program: BorrowedFd<'_>) -> io::Result<String> {
+    let mut info = ffi::bpf_prog_info::default();
+    let mut size = size_of::<ffi::bpf_prog_info>() as u32;
+    // SAFETY: `info` is ours, zeroed (so it asks for no arrays), and `size` bytes long.
+    result(unsafe { ffi::bpf_obj_get_info_by_fd(program.as_raw_fd(), (&raw mut info).cast(), &mut size) })?;
+    // SAFETY: the kernel ends the name by a zero within its 16 bytes (BPF_OBJ_NAME_LEN).
+    let name = unsafe { CStr::from_ptr(info.name.as_ptr()) };
+    Ok(name.to_string_lossy().into_owned())
+}
+
+/// The interface that an XDP link is on; 0 once the interface has gone.
+pub(crate) fn link_interface(link: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut info = ffi::bpf_link_info::default();
+    let mut size = size_of::<ffi::bpf_link_info>() as u32;
+    // SAFETY: `info` is ours, zeroed (so it asks for no strings), and `size` bytes long.
+    result(unsafe { ffi::bpf_obj_get_info_by_fd(link.as_raw_fd(), (&raw mut info).cast(), &mut size) })?;
+    if info.type_ != ffi::BPF_LINK_TYPE_XDP {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    // SAFETY: the type says that the kernel filled the union's `xdp` member.
+    Ok(unsafe { info.__bindgen_anon_1.xdp.ifindex })
+}
+
+/// Whether this process may walk the links of the system (CAP_SYS_ADMIN).
+pub(crate) fn links_visible() -> bool {
+    let mut next = 0;
+    // SAFETY: `next` is ours to be written to.
+    let code = unsafe { ffi::bpf_link_get_next_id(0, &mut next) };
+    result(code).is_ok_and(|_| true) || code == -libc::ENOENT
+}
+
+/// What a test run is given beyond the frame.
+pub(crate) struct TestRunInput<'a> {
+    /// The frame from its Ethernet header on.
+    pub(crate) frame: &'a [u8],
+    /// Bytes of it in the linear part; the rest lies in fragments.
+    pub(crate) linear: Option<u32>,
+    /// Times to run.
+    pub(crate) repeat: u32,
+}
+
+/// What a test run gave back: return value, the frame afterwards, mean nanoseconds a run.
+pub(crate) struct TestRunOutput {
+    pub(crate) verdict: u32,
+    pub(crate) frame: Vec<u8>,
+    pub(crate) nanoseconds: u32,
+}
+
+/// BPF_PROG_TEST_RUN of an XDP program.
+pub(crate) fn test_run(program: BorrowedFd<'_>, input: &TestRunInput<'_>) -> io::Result<TestRunOutput> {
+    let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
+    let length = u32::try_from(input.frame.len()).map_err(invalid)?;
+    let repeat = i32::try_from(input.repeat).map_err(invalid)?;
+    let mut out = vec![0; input.frame.len()];
+    let context = input.linear.map(|linear| ffi::xdp_md { data_end: linear, ..Default::default() });
+    let mut options = ffi::bpf_test_run_opts {
+        sz: size_of::<ffi::bpf_test_run_opts>() as ffi::size_t,
+        data_in: input.frame.as_ptr().cast(),
+        data_size_in: length,
+        data_out: out.as_mut_ptr().cast(),
+        data_size_out: length,
+        repeat,
+        ..Default::default()
+    };
+    if let Some(context) = &context {
+        options.ctx_in = (&raw const *context).cast();
+        options.ctx_size_in = size_of::<ffi::xdp_md>() as u32;
+    }
+    // SAFETY: the pointers in `options` come from `input.frame`, `out` and `context`, which outlive the
+    // call, with their lengths beside them; the kernel writes to `out` and `options` only.
+    result(unsafe { ffi::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) })?;
+    out.truncate(options.data_size_out as usize);
+    Ok(TestRunOutput { verdict: options.retval, frame: out, nanoseconds: options.duration })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indices_that_name_no_interface_are_refused_before_the_kernel() {
+        for wrong in [0, 1 << 31, u32::MAX] {
+            assert_eq!(query(wrong).unwrap_err().raw_os_error(), Some(libc::ENODEV));
+        }
+    }
+}
