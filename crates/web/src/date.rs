@@ -1,10 +1,11 @@
 //! The `date` header, formatted once a second and thread.
 
 use std::cell::RefCell;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::HeaderValue;
+use rustix::time::{ClockId, clock_gettime};
 
 thread_local! {
     static CURRENT: RefCell<(u64, HeaderValue)> = const { RefCell::new((u64::MAX, HeaderValue::from_static(""))) };
@@ -12,7 +13,7 @@ thread_local! {
 
 /// The value of a `date` header for now (RFC 9110, 6.6.1), one-second resolution.
 pub fn date_header() -> HeaderValue {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
+    let now = u64::try_from(clock_gettime(ClockId::RealtimeCoarse).tv_sec).unwrap_or(0);
     CURRENT.with_borrow_mut(|(second, value)| {
         if *second != now {
             *value = http_date(now);
@@ -33,6 +34,8 @@ pub(crate) fn http_date(seconds: u64) -> HeaderValue {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::task::Poll;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
 
 use crate::files::FileExchange;
@@ -45,19 +45,15 @@ impl Exchange {
 
     /// A response that is complete: `headers` plus `content-length` and `date`. `method` decides whether
     /// the body is sent.
-    pub fn fixed(method: &Method, status: StatusCode, mut headers: HeaderMap, body: Bytes) -> Self {
-        headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
-        headers.insert(http::header::DATE, date_header());
-        let body = if *method == Method::HEAD { Bytes::new() } else { body };
-        let head = ResponseHead { status, headers, body_length: Some(body.len() as u64) };
+    pub fn fixed(method: &Method, status: StatusCode, headers: HeaderMap, body: Bytes) -> Self {
+        let (head, body) = fixed_response(method, status, headers, body);
         Self(Inner::Fixed(Fixed { head: Some(head), body }))
     }
 
     /// An error (or redirection) whose body is its status line as plain text.
-    pub fn error(method: &Method, status: StatusCode, mut headers: HeaderMap) -> Self {
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
-        let body = format!("{} {}\n", status.as_str(), status.canonical_reason().unwrap_or("Error"));
-        Self::fixed(method, status, headers, Bytes::from(body))
+    pub fn error(method: &Method, status: StatusCode, headers: HeaderMap) -> Self {
+        let (head, body) = error_response(method, status, headers);
+        Self(Inner::Fixed(Fixed { head: Some(head), body }))
     }
 
     pub(crate) fn file(exchange: FileExchange) -> Self {
@@ -105,4 +101,27 @@ impl fmt::Debug for Exchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Exchange").field("remaining", &self.remaining()).finish_non_exhaustive()
     }
+}
+
+fn fixed_response(
+    method: &Method,
+    status: StatusCode,
+    mut headers: HeaderMap,
+    body: Bytes,
+) -> (ResponseHead, Bytes) {
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+    headers.insert(DATE, date_header());
+    let body = if *method == Method::HEAD { Bytes::new() } else { body };
+    (ResponseHead { status, headers, body_length: Some(body.len() as u64) }, body)
+}
+
+/// The head and body of an error (or redirection).
+pub(crate) fn error_response(
+    method: &Method,
+    status: StatusCode,
+    mut headers: HeaderMap,
+) -> (ResponseHead, Bytes) {
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    let body = format!("{} {}\n", status.as_str(), status.canonical_reason().unwrap_or("Error"));
+    fixed_response(method, status, headers, Bytes::from(body))
 }

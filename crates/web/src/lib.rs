@@ -15,14 +15,19 @@
 #![forbid(unsafe_code)]
 
 pub mod access_log;
+mod coding;
+mod condition;
 mod date;
 mod exchange;
 pub mod files;
 mod handler;
+mod media_type;
 pub mod metrics;
+mod range;
 mod request;
 mod response;
 mod sites;
+mod target;
 mod wake;
 
 pub use date::date_header;

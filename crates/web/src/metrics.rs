@@ -27,11 +27,11 @@ macro_rules! counters {
     ($(#[$meta:meta])* $vis:vis struct $name:ident { $($help:literal $field:ident,)* }) => {
         $(#[$meta])*
         #[derive(Debug, Default)]
-        $vis struct $name { $(#[doc = $help] pub $field: std::sync::atomic::AtomicU64,)* }
+        $vis struct $name { $(#[doc = $help] $vis $field: std::sync::atomic::AtomicU64,)* }
 
         impl $name {
             /// Every counter with its name (suffixed `_total`), help text and current value.
-            pub fn fields(&self) -> impl Iterator<Item = $crate::metrics::Metric> + use<> {
+            $vis fn fields(&self) -> impl Iterator<Item = $crate::metrics::Metric> + use<> {
                 [$($crate::metrics::Metric {
                     name: concat!(stringify!($field), "_total"),
                     help: $help,

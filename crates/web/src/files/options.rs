@@ -45,6 +45,35 @@ impl Default for FileOptions {
     }
 }
 
+impl FileOptions {
+    /// What is wrong with the options, naming the one to change.
+    pub fn validate(&self) -> Result<(), String> {
+        if !self.block_bytes.is_power_of_two() || !(4096..=1 << 24).contains(&self.block_bytes) {
+            return Err(format!(
+                "block_bytes is {}: use a power of two from 4096 to 16777216",
+                self.block_bytes
+            ));
+        }
+        if self.cache_bytes > 0 && self.cache_bytes < 2 * self.block_bytes as u64 {
+            return Err(format!(
+                "cache_bytes is {}: use 0 to cache nothing, or at least two blocks of {}",
+                self.cache_bytes, self.block_bytes
+            ));
+        }
+        for (name, value, range) in [
+            ("reader_threads", self.reader_threads, 1..=1024),
+            ("reader_queue", self.reader_queue, 1..=1 << 20),
+            ("readahead_blocks", self.readahead_blocks, 0..=64),
+            ("open_files", self.open_files, 0..=1 << 24),
+        ] {
+            if !range.contains(&value) {
+                return Err(format!("{name} is {value}: use {} to {}", range.start(), range.end()));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// What to do about symbolic links under a root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -67,6 +96,24 @@ pub enum Encoding {
     /// gzip (RFC 1952), files named `*.gz`.
     #[serde(rename = "gzip")]
     Gzip,
+}
+
+impl Encoding {
+    /// The name in `content-encoding`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Brotli => "br",
+            Self::Gzip => "gzip",
+        }
+    }
+
+    /// What is appended to a file's name for its sibling.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Self::Brotli => ".br",
+            Self::Gzip => ".gz",
+        }
+    }
 }
 
 /// A site that is a directory tree.
@@ -106,5 +153,20 @@ impl FilesConfig {
             max_ranges: 200,
             headers: Vec::new(),
         }
+    }
+
+    /// What is wrong with the options, naming the one to change.
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        for index in &self.index {
+            if index.is_empty() || index.contains(['/', '\0']) || index == "." || index == ".." {
+                return Err(format!("index {index:?} is not a file name"));
+            }
+        }
+        for (position, encoding) in self.precompressed.iter().enumerate() {
+            if self.precompressed[..position].contains(encoding) {
+                return Err(format!("precompressed names {:?} twice", encoding.as_str()));
+            }
+        }
+        Ok(())
     }
 }

@@ -1,14 +1,21 @@
 //! Which site answers for a host.
 
+mod host;
+
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, StatusCode};
 
-use crate::files::{FileExchange, FileStore, FilesConfig};
-use crate::{Exchange, Handler, RequestHead, ResponseHead, Wake, date_header};
+use crate::files::{FileSite, FileSiteError, FileStore, FilesConfig};
+use crate::{Exchange, Handler, RequestHead, Wake};
+use host::Host;
+
+/// Octets of path and query that are accepted; more is 414. nginx's `large_client_header_buffers` lets as
+/// much through.
+const MAX_TARGET: usize = 8192;
 
 /// One site: the hosts it answers for and what it serves.
 #[derive(Debug, Clone)]
@@ -74,43 +81,75 @@ pub enum SiteError {
 /// keep what they need of the old set.
 #[derive(Debug)]
 pub struct Sites {
-    hosts: HashMap<String, usize>,
-    sites: Vec<SiteConfig>,
+    exact: HashMap<String, usize>,
+    /// Keyed by what follows `*.`.
+    wildcard: HashMap<String, usize>,
+    sites: Vec<FileSite>,
 }
 
 impl Sites {
     /// Opens the roots of `configs`, whose first is the default for unknown hosts. Nothing is changed on
     /// failure, so that a bad new configuration leaves the old one serving.
     pub fn new(configs: &[SiteConfig], store: &Arc<FileStore>) -> Result<Self, SiteError> {
-        let _ = store;
-        let hosts = configs
-            .iter()
-            .enumerate()
-            .flat_map(|(index, site)| site.hosts.iter().map(move |host| (host.to_lowercase(), index)))
-            .collect();
+        let mut sites = Self { exact: HashMap::new(), wildcard: HashMap::new(), sites: Vec::new() };
         if configs.is_empty() {
             return Err(SiteError::Empty);
         }
-        Ok(Self { hosts, sites: configs.to_vec() })
+        for (site, config) in configs.iter().enumerate() {
+            if site > 0 && config.hosts.is_empty() {
+                return Err(SiteError::NoHosts { site });
+            }
+            for host in &config.hosts {
+                sites.claim(host, site)?;
+            }
+            let files = FileSite::new(&config.files, store).map_err(|error| match error {
+                FileSiteError::Root(source) => {
+                    SiteError::Root { site, root: config.files.root.clone(), source }
+                }
+                FileSiteError::Invalid(problem) => SiteError::Invalid { site, problem },
+            })?;
+            sites.sites.push(files);
+        }
+        Ok(sites)
+    }
+
+    fn claim(&mut self, host: &str, site: usize) -> Result<(), SiteError> {
+        let (map, name) = match host.strip_prefix("*.") {
+            Some(suffix) => (&mut self.wildcard, suffix),
+            None => (&mut self.exact, host),
+        };
+        let parsed = match Host::parse(name) {
+            Some(parsed) if parsed.len() == name.len() && !parsed.is_empty() => parsed.into_owned(),
+            _ => return Err(SiteError::InvalidHost { site, host: host.to_owned() }),
+        };
+        match map.insert(parsed, site) {
+            Some(first) if first != site => {
+                Err(SiteError::DuplicateHost { first, second: site, host: host.to_owned() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The site of `host`, in lower case: exact names first, then the longest wildcard, then the first.
+    fn site(&self, host: &str) -> &FileSite {
+        let index = self.exact.get(host).or_else(|| {
+            if self.wildcard.is_empty() {
+                return None;
+            }
+            host.match_indices('.').find_map(|(dot, _)| self.wildcard.get(&host[dot + 1..]))
+        });
+        &self.sites[index.copied().unwrap_or(0)]
     }
 }
 
 impl Handler for Sites {
-    fn start(&self, request: &RequestHead, _wake: Wake) -> Exchange {
-        let host = request.authority.split(':').next().unwrap_or_default().to_lowercase();
-        let site = &self.sites[self.hosts.get(&host).copied().unwrap_or(0)];
-        let path = request.target.split('?').next().unwrap_or_default();
-        if path.contains("..") || path.contains('%') {
-            return Exchange::error(&request.method, StatusCode::BAD_REQUEST, HeaderMap::new());
+    fn start(&self, request: &RequestHead, wake: Wake) -> Exchange {
+        if request.target.len() > MAX_TARGET {
+            return Exchange::error(&request.method, StatusCode::URI_TOO_LONG, HeaderMap::new());
         }
-        let Ok(body) = std::fs::read(site.files.root.join(path.trim_start_matches('/'))) else {
-            return Exchange::error(&request.method, StatusCode::NOT_FOUND, HeaderMap::new());
-        };
-        let mut headers = HeaderMap::new();
-        headers.insert("content-length", body.len().into());
-        headers.insert("date", date_header());
-        let body = if request.method == Method::HEAD { Vec::new() } else { body };
-        let head = ResponseHead { status: StatusCode::OK, headers, body_length: Some(body.len() as u64) };
-        Exchange::file(FileExchange { head: Some(head), body: body.into() })
+        match Host::parse(&request.authority) {
+            Some(host) => self.site(&host).start(request, wake),
+            None => Exchange::error(&request.method, StatusCode::BAD_REQUEST, HeaderMap::new()),
+        }
     }
 }

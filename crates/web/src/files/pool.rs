@@ -1,0 +1,325 @@
+//! Reader threads: a bounded queue of blocking work, one flight a key.
+//!
+//! ```text
+//!   join / submit ──▶ queue (bounded) ──▶ reader thread ──▶ flight done ──▶ every waiter woken
+//!        │ full                                │ takes a job: slots are free
+//!        ▼                                     ▼
+//!   blocked (one entry a live exchange) ◀── woken in order, submits again
+//! ```
+//!
+//! Who wants a key that is in flight joins it instead of queueing another job. A waiter that goes away
+//! leaves no entry behind, and a queued job that nobody waits for any more is dropped unread, so a client
+//! that opens and cancels requests buys neither memory nor disk time.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::Hash;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::Wake;
+use crate::metrics::{count, counters};
+
+/// How long a reader with an empty queue waits for those it woke from `blocked` to submit before it wakes
+/// the next ones: a woken exchange may have nothing to submit any more.
+const BLOCKED_RETRY: Duration = Duration::from_millis(5);
+
+counters! {
+    /// What the reader threads did.
+    pub(crate) struct PoolCounters {
+        "Jobs run by reader threads." reader_jobs,
+        "Waits that joined a job for the same block or path." reader_coalesced,
+        "Jobs dropped because nobody waited for them any more." reader_cancelled,
+        "Attempts to queue a job that found the queue full and were retried later." reader_queue_full,
+        "Blocks queued ahead of their need." reader_prefetches,
+        "Jobs that panicked; a defect." reader_panics,
+    }
+}
+
+type Work<V> = Box<dyn FnOnce() -> V + Send>;
+
+/// The outcome of one job, shared by all who wait for it.
+struct Flight<V> {
+    done: OnceLock<V>,
+}
+
+struct InFlight<V> {
+    flight: Arc<Flight<V>>,
+    waiters: BTreeMap<u64, Wake>,
+    /// Run even if nobody waits.
+    prefetch: bool,
+}
+
+struct State<K, V> {
+    queue: VecDeque<(K, Work<V>)>,
+    flights: HashMap<K, InFlight<V>>,
+    blocked: BTreeMap<u64, Wake>,
+    next: u64,
+    stopping: bool,
+}
+
+struct Shared<K, V> {
+    state: Mutex<State<K, V>>,
+    available: Condvar,
+    capacity: usize,
+    counters: PoolCounters,
+    /// What waiters get when their job panicked or the pool stopped.
+    lost: V,
+}
+
+/// A pool of reader threads. Dropping it ends them after the job each is running.
+pub(crate) struct Pool<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> {
+    shared: Arc<Shared<K, V>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// A place in a flight. Dropping it gives the place up.
+pub(crate) struct Ticket<K: Eq + Hash, V> {
+    shared: Arc<Shared<K, V>>,
+    flight: Arc<Flight<V>>,
+    key: K,
+    id: u64,
+}
+
+/// A place among those who wait for the queue to have room. Dropping it gives the place up.
+pub(crate) struct Blocked<K: Eq + Hash, V> {
+    shared: Arc<Shared<K, V>>,
+    id: u64,
+}
+
+/// Where a submission ended up.
+pub(crate) enum Submitted<K: Eq + Hash, V> {
+    /// In flight.
+    Ticket(Ticket<K, V>),
+    /// Not yet: submit again, with this, when woken.
+    Full(Blocked<K, V>),
+}
+
+impl<K, V> Shared<K, V> {
+    /// Jobs run outside the lock and nothing in it unwinds, so a poisoned state is still consistent.
+    fn lock(&self) -> MutexGuard<'_, State<K, V>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K, V> State<K, V> {
+    fn next_id(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Takes up to `room` blocked waiters, oldest first.
+    fn unblock(&mut self, room: usize) -> Vec<Wake> {
+        let mut wakes = Vec::new();
+        while wakes.len() < room {
+            let Some((_, wake)) = self.blocked.pop_first() else { break };
+            wakes.push(wake);
+        }
+        wakes
+    }
+}
+
+impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Pool<K, V> {
+    /// Starts `threads` readers with a queue of `capacity`. `lost` is what waiters get for a job that
+    /// cannot be finished.
+    pub(crate) fn start(threads: usize, capacity: usize, lost: V) -> io::Result<Self> {
+        let state = State {
+            queue: VecDeque::with_capacity(capacity),
+            flights: HashMap::new(),
+            blocked: BTreeMap::new(),
+            next: 0,
+            stopping: false,
+        };
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            available: Condvar::new(),
+            capacity,
+            counters: PoolCounters::default(),
+            lost,
+        });
+        let mut pool = Self { shared, threads: Vec::with_capacity(threads) };
+        for index in 0..threads {
+            let shared = Arc::clone(&pool.shared);
+            let builder = std::thread::Builder::new().name(format!("reader-{index}"));
+            pool.threads.push(builder.spawn(move || run(&shared))?);
+        }
+        Ok(pool)
+    }
+
+    /// Joins the flight of `key` if there is one.
+    pub(crate) fn join(&self, key: &K, wake: &Wake) -> Option<Ticket<K, V>> {
+        let mut state = self.shared.lock();
+        let id = state.next_id();
+        let in_flight = state.flights.get_mut(key)?;
+        in_flight.waiters.insert(id, wake.clone());
+        let flight = Arc::clone(&in_flight.flight);
+        drop(state);
+        count(&self.shared.counters.reader_coalesced);
+        Some(Ticket { shared: Arc::clone(&self.shared), flight, key: key.clone(), id })
+    }
+
+    /// Joins the flight of `key` or queues `work` for it. `blocked` is what an earlier attempt returned.
+    pub(crate) fn submit(
+        &self,
+        key: K,
+        wake: &Wake,
+        blocked: Option<Blocked<K, V>>,
+        work: impl FnOnce() -> V + Send + 'static,
+    ) -> Submitted<K, V> {
+        if let Some(ticket) = self.join(&key, wake) {
+            return Submitted::Ticket(ticket);
+        }
+        let mut state = self.shared.lock();
+        if state.queue.len() >= self.shared.capacity && !state.flights.contains_key(&key) {
+            count(&self.shared.counters.reader_queue_full);
+            let blocked =
+                blocked.unwrap_or_else(|| Blocked { shared: Arc::clone(&self.shared), id: state.next_id() });
+            state.blocked.insert(blocked.id, wake.clone());
+            return Submitted::Full(blocked);
+        }
+        let id = state.next_id();
+        let flight = Self::enqueue(&mut state, &key, Box::new(work), false);
+        if let Some(in_flight) = state.flights.get_mut(&key) {
+            in_flight.waiters.insert(id, wake.clone());
+        }
+        drop(state);
+        drop(blocked);
+        self.shared.available.notify_one();
+        Submitted::Ticket(Ticket { shared: Arc::clone(&self.shared), flight, key, id })
+    }
+
+    /// Queues `work` for `key` with nobody waiting, unless it is in flight or the queue is half full:
+    /// reading ahead must not push out what is needed now.
+    pub(crate) fn prefetch(&self, key: K, work: impl FnOnce() -> V + Send + 'static) {
+        let mut state = self.shared.lock();
+        if state.queue.len() >= self.shared.capacity / 2 || state.flights.contains_key(&key) {
+            return;
+        }
+        Self::enqueue(&mut state, &key, Box::new(work), true);
+        drop(state);
+        count(&self.shared.counters.reader_prefetches);
+        self.shared.available.notify_one();
+    }
+
+    /// The flight of `key`, whose job is queued if it is new.
+    fn enqueue(state: &mut State<K, V>, key: &K, work: Work<V>, prefetch: bool) -> Arc<Flight<V>> {
+        if let Some(in_flight) = state.flights.get(key) {
+            return Arc::clone(&in_flight.flight);
+        }
+        let flight = Arc::new(Flight { done: OnceLock::new() });
+        let in_flight = InFlight { flight: Arc::clone(&flight), waiters: BTreeMap::new(), prefetch };
+        state.flights.insert(key.clone(), in_flight);
+        state.queue.push_back((key.clone(), work));
+        flight
+    }
+
+    /// Counters.
+    pub(crate) fn counters(&self) -> &PoolCounters {
+        &self.shared.counters
+    }
+
+    /// Jobs queued, and exchanges that wait for room in the queue.
+    pub(crate) fn levels(&self) -> (usize, usize) {
+        let state = self.shared.lock();
+        (state.queue.len(), state.blocked.len())
+    }
+}
+
+impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Drop for Pool<K, V> {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.stopping = true;
+        state.queue.clear();
+        let mut wakes = state.unblock(usize::MAX);
+        drop(state);
+        self.shared.available.notify_all();
+        for thread in self.threads.drain(..) {
+            // The last owner may be a job that a reader has just finished; it cannot wait for itself.
+            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+                tracing::error!("a reader thread panicked");
+            }
+        }
+        for (_, in_flight) in self.shared.lock().flights.drain() {
+            let _ = in_flight.flight.done.set(self.shared.lost.clone());
+            wakes.extend(in_flight.waiters.into_values());
+        }
+        wakes.iter().for_each(Wake::wake);
+    }
+}
+
+/// A reader thread.
+fn run<K: Eq + Hash + Clone, V: Clone>(shared: &Shared<K, V>) {
+    let mut state = shared.lock();
+    while !state.stopping {
+        if let Some((key, work)) = state.queue.pop_front() {
+            let room = shared.capacity - state.queue.len();
+            let unblocked = state.unblock(room);
+            let wanted = state.flights.get(&key).is_some_and(|f| f.prefetch || !f.waiters.is_empty());
+            if !wanted {
+                state.flights.remove(&key);
+            }
+            drop(state);
+            unblocked.iter().for_each(Wake::wake);
+            if wanted {
+                finish(shared, &key, work);
+            } else {
+                count(&shared.counters.reader_cancelled);
+            }
+            state = shared.lock();
+        } else if state.blocked.is_empty() {
+            state = shared.available.wait(state).unwrap_or_else(PoisonError::into_inner);
+        } else {
+            let unblocked = state.unblock(shared.capacity);
+            drop(state);
+            unblocked.iter().for_each(Wake::wake);
+            let state_again = shared.lock();
+            state = match shared.available.wait_timeout(state_again, BLOCKED_RETRY) {
+                Ok((state, _)) => state,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+}
+
+/// Runs one job and tells its waiters.
+fn finish<K: Eq + Hash, V: Clone>(shared: &Shared<K, V>, key: &K, work: Work<V>) {
+    let value = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        count(&shared.counters.reader_panics);
+        shared.lost.clone()
+    });
+    count(&shared.counters.reader_jobs);
+    let in_flight = shared.lock().flights.remove(key);
+    if let Some(in_flight) = in_flight {
+        let _ = in_flight.flight.done.set(value);
+        in_flight.waiters.values().for_each(Wake::wake);
+    }
+}
+
+impl<K: Eq + Hash, V: Clone> Ticket<K, V> {
+    /// The outcome, once it is there.
+    pub(crate) fn poll(&self) -> Option<V> {
+        self.flight.done.get().cloned()
+    }
+}
+
+impl<K: Eq + Hash, V> Drop for Ticket<K, V> {
+    fn drop(&mut self) {
+        if self.flight.done.get().is_some() {
+            return;
+        }
+        let mut state = self.shared.lock();
+        if let Some(in_flight) = state.flights.get_mut(&self.key)
+            && Arc::ptr_eq(&in_flight.flight, &self.flight)
+        {
+            in_flight.waiters.remove(&self.id);
+        }
+    }
+}
+
+impl<K: Eq + Hash, V> Drop for Blocked<K, V> {
+    fn drop(&mut self) {
+        self.shared.lock().blocked.remove(&self.id);
+    }
+}
