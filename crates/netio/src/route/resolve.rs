@@ -1,8 +1,18 @@
 //! From an address pair to the frame header of the first hop.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use expressway_wire::{MacAddr, VlanTags};
+use expressway_wire::{MacAddr, VlanTag, VlanTags};
+use netlink_packet_route::route::{RouteAttribute, RouteMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::link::{Link, LinkKind};
+use super::mirror::Shared;
+use super::netlink::RequestSocket;
+use super::snapshot::Snapshot;
+use super::table::{Decision, Hop, decode_answer};
 
 /// How frames to one destination leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,17 +63,181 @@ pub enum Resolution {
     Unreachable,
 }
 
-/// Resolves for one worker.
-pub struct Resolver {}
+/// Address pairs remembered in one generation of the memory; there are two.
+const CAPACITY: usize = 8192;
+
+/// MTU to go by when the kernel's answer does not lead to an interface.
+const DEFAULT_MTU: usize = 1500;
+
+/// Resolves address pairs for one worker, and remembers the answers until the mirror changes.
+///
+/// Memory is bounded by two maps of 8,192 pairs: the older is dropped when the newer is full.
+pub struct Resolver {
+    shared: Arc<Shared>,
+    snapshot: Arc<Snapshot>,
+    requests: RequestSocket,
+    recent: HashMap<(IpAddr, IpAddr), Resolution>,
+    older: HashMap<(IpAddr, IpAddr), Resolution>,
+    asked: u64,
+}
 
 impl Resolver {
-    /// The way from `local` to `remote`.
-    pub fn resolve(&mut self, _local: IpAddr, _remote: IpAddr) -> Resolution {
-        Resolution::Unreachable
+    pub(super) fn new(shared: Arc<Shared>, requests: RequestSocket) -> Self {
+        let snapshot = shared.snapshot();
+        Self { shared, snapshot, requests, recent: HashMap::new(), older: HashMap::new(), asked: 0 }
+    }
+
+    /// The way from `local`, which may be a wildcard, to `remote`.
+    ///
+    /// Does not block, unless the kernel has to be asked: that is one system call, bounded by a quarter of
+    /// a second, and remembered like every other answer.
+    pub fn resolve(&mut self, local: IpAddr, remote: IpAddr) -> Resolution {
+        if self.shared.generation() != self.snapshot.generation() {
+            self.snapshot = self.shared.snapshot();
+            self.recent.clear();
+            self.older.clear();
+        }
+        let key = (local, remote);
+        if let Some(known) = self.recent.get(&key) {
+            return *known;
+        }
+        let resolution = self.older.get(&key).copied().unwrap_or_else(|| self.work_out(local, remote));
+        if self.recent.len() >= CAPACITY {
+            std::mem::swap(&mut self.recent, &mut self.older);
+            self.recent.clear();
+        }
+        self.recent.insert(key, resolution);
+        resolution
     }
 
     /// MTU of the first hop from `local` to `remote`, in bytes of IP packet; `None` without a route.
-    pub fn mtu(&mut self, _local: IpAddr, _remote: IpAddr) -> Option<usize> {
-        None
+    pub fn mtu(&mut self, local: IpAddr, remote: IpAddr) -> Option<usize> {
+        match self.resolve(local, remote) {
+            Resolution::Ready(path) => Some(path.mtu),
+            Resolution::Unresolved { mtu, .. } | Resolution::NotDirect { mtu, .. } => Some(mtu),
+            Resolution::Unreachable => None,
+        }
     }
+
+    /// The state that answers are worked out from.
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// How often the kernel was asked for a route.
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    fn work_out(&mut self, local: IpAddr, remote: IpAddr) -> Resolution {
+        let by_kernel = Resolution::NotDirect { egress: 0, mtu: DEFAULT_MTU };
+        let link_local = matches!(remote, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let broadcast = matches!(remote, IpAddr::V4(ip) if ip.is_broadcast());
+        if link_local || broadcast || remote.is_multicast() || remote.is_unspecified() {
+            // Which link is meant does not stand in the address.
+            return by_kernel;
+        }
+        let decision = match self.snapshot.decide(local, remote) {
+            Decision::Ask => self.ask(local, remote),
+            decided => decided,
+        };
+        match decision {
+            Decision::Forward { hop, source, mtu } => self.frame(local, remote, &hop, source, mtu),
+            Decision::Kernel => {
+                let mtu = self.snapshot.interface_of(remote).map_or(DEFAULT_MTU, |link| link.mtu);
+                Resolution::NotDirect { egress: 0, mtu }
+            }
+            Decision::Ask => by_kernel,
+            Decision::Unreachable => Resolution::Unreachable,
+        }
+    }
+
+    /// From the route to the frame header.
+    fn frame(
+        &self,
+        local: IpAddr,
+        remote: IpAddr,
+        hop: &Hop,
+        source: Option<IpAddr>,
+        route_mtu: Option<u32>,
+    ) -> Resolution {
+        let snapshot = &*self.snapshot;
+        let egress = hop.egress;
+        let Some(link) = snapshot.link(egress) else {
+            return Resolution::NotDirect { egress, mtu: DEFAULT_MTU };
+        };
+        let mtu = route_mtu.map_or(link.mtu, |mtu| link.mtu.min(mtu as usize));
+        let indirect = Resolution::NotDirect { egress, mtu };
+        let Some((device, vlan)) = descend(snapshot, link) else { return indirect };
+        let Some(source_mac) = link.mac.filter(|_| link.is_running() && device.is_running()) else {
+            return indirect;
+        };
+        let source = match (local.is_unspecified(), source) {
+            (false, _) => Some(local),
+            (true, Some(source)) => Some(source),
+            (true, None) => snapshot.source_on(egress, remote),
+        };
+        let Some(source) = source else { return indirect };
+        let next_hop = hop.gateway.unwrap_or(remote);
+        match snapshot.neighbour(egress, next_hop) {
+            Some(neighbour) => Resolution::Ready(Path {
+                ifindex: device.index,
+                egress,
+                source_mac,
+                destination_mac: neighbour.mac,
+                vlan,
+                mtu,
+                source,
+                stale: neighbour.stale,
+            }),
+            None => Resolution::Unresolved { egress, next_hop, mtu },
+        }
+    }
+
+    /// Asks the kernel for the route.
+    fn ask(&mut self, local: IpAddr, remote: IpAddr) -> Decision {
+        self.asked += 1;
+        let mut request = RouteMessage::default();
+        let (family, length) =
+            if remote.is_ipv4() { (AddressFamily::Inet, 32) } else { (AddressFamily::Inet6, 128) };
+        request.header.address_family = family;
+        request.header.destination_prefix_length = length;
+        request.attributes.push(RouteAttribute::Destination(remote.into()));
+        if !local.is_unspecified() {
+            request.header.source_prefix_length = length;
+            request.attributes.push(RouteAttribute::Source(local.into()));
+        }
+        // Some rules look at the protocol; ports are not known for an address pair.
+        request.attributes.push(RouteAttribute::IpProto(libc::IPPROTO_UDP as u8));
+        match self.requests.ask(RouteNetlinkMessage::GetRoute(request)) {
+            Ok(RouteNetlinkMessage::NewRoute(answer)) => decode_answer(answer),
+            Ok(_) => Decision::Kernel,
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL) => {
+                    Decision::Unreachable
+                }
+                _ => {
+                    tracing::warn!(%local, %remote, %error, "the kernel did not say the route");
+                    Decision::Kernel
+                }
+            },
+        }
+    }
+}
+
+/// From an interface down through VLANs to the device that frames leave by, and the tags on the way.
+/// `None` when frames cannot be put there, or a port's controller decides.
+fn descend<'a>(snapshot: &'a Snapshot, link: &'a Link) -> Option<(&'a Link, VlanTags)> {
+    let mut tags = Vec::with_capacity(2);
+    let mut device = link;
+    while let LinkKind::Vlan { id, protocol, lower } = device.kind {
+        if tags.len() == 2 || !device.is_running() {
+            return None;
+        }
+        // The interface nearest to the address has the innermost tag.
+        tags.insert(0, VlanTag { tpid: protocol, priority: 0, drop_eligible: false, id });
+        device = snapshot.link(lower?)?;
+    }
+    let free = link.controller.is_none() && device.controller.is_none();
+    Some((device, VlanTags::new(&tags).ok()?)).filter(|(device, _)| device.is_direct() && free)
 }
