@@ -1,0 +1,156 @@
+//! The seeds that a corpus starts from: one input for each branch that random bytes would be long in finding.
+
+use expressway_wire::icmpv4::FragmentationNeededRepr;
+use expressway_wire::icmpv6::PacketTooBigRepr;
+use expressway_wire::{ChecksumMode, MacAddr, UdpHeaders, VlanTag, VlanTags};
+
+/// A named input.
+pub type Seed = (String, Vec<u8>);
+
+/// The seeds of a target; none for a name that is no target.
+pub fn of(target: &str) -> Vec<Seed> {
+    let named = |seeds: &[(&str, Vec<u8>)]| {
+        seeds.iter().map(|(name, bytes)| (format!("seed-{name}"), bytes.clone())).collect()
+    };
+    let layer = |family: char, skip: usize| -> Vec<(&str, Vec<u8>)> {
+        let frames =
+            frames().into_iter().filter(|(name, _)| name.starts_with(family) && !name.contains("vlan"));
+        frames.map(|(name, bytes)| (name, bytes[skip..].to_vec())).collect()
+    };
+    match target {
+        "wire_frame" | "wire_ethernet" => named(&frames()),
+        "wire_ipv4" => named(&layer('4', 14)),
+        "wire_ipv6" => named(&layer('6', 14)),
+        "wire_udp" => named(&[("ipv4", frame(4, 0)[34..].to_vec()), ("ipv6", frame(6, 0)[54..].to_vec())]),
+        "wire_icmpv4" => named(&[("error", icmpv4()), ("offending", frame(4, 0)[14..].to_vec())]),
+        "wire_icmpv6" => named(&[("error", icmpv6()), ("offending", frame(6, 0)[14..].to_vec())]),
+        "wire_build" => named(&builds()),
+        "wire_checksum" => named(&[("ones", vec![0xff; 75]), ("zeros", vec![0; 40]), ("text", frame(6, 2))]),
+        _ => Vec::new(),
+    }
+}
+
+fn headers(version: u8, tags: usize) -> UdpHeaders {
+    let (source, destination) = match version {
+        4 => ("192.0.2.1:4433", "198.51.100.7:50000"),
+        _ => ("[2001:db8::1]:4433", "[2001:db8::7]:50000"),
+    };
+    let parse = |text: &str| text.parse().expect("a literal address");
+    let mut headers = UdpHeaders::new(
+        MacAddr([2, 0, 0, 0, 0, 1]),
+        MacAddr([2, 0, 0, 0, 0, 2]),
+        parse(source),
+        parse(destination),
+    );
+    let all = [VlanTag::service(100), VlanTag::customer(200)];
+    headers.vlan = VlanTags::new(&all[2 - tags..]).expect("valid tags");
+    headers
+}
+
+fn with_payload(headers: &UdpHeaders, payload: &[u8], mode: ChecksumMode) -> Vec<u8> {
+    let mut frame = vec![0; headers.header_len()];
+    frame.extend_from_slice(payload);
+    headers.write(&mut frame, payload.len(), mode, 7).expect("a valid seed");
+    frame
+}
+
+fn frame(version: u8, tags: usize) -> Vec<u8> {
+    with_payload(&headers(version, tags), b"a datagram that is longer than padding", ChecksumMode::Full)
+}
+
+/// An IPv6 frame with these extension headers in front of UDP.
+fn extended(first: u8, chain: &[u8]) -> Vec<u8> {
+    let mut frame = frame(6, 0);
+    frame.splice(54..54, chain.iter().copied());
+    let length = (frame.len() - 54) as u16;
+    frame[18..20].copy_from_slice(&length.to_be_bytes());
+    frame[20] = first;
+    frame
+}
+
+/// An IPv4 frame with these options; the target makes its header checksum right.
+fn with_options(options: &[u8]) -> Vec<u8> {
+    let mut frame = frame(4, 0);
+    frame.splice(34..34, options.iter().copied());
+    frame[14] = 0x45 + (options.len() / 4) as u8;
+    let length = (frame.len() - 14) as u16;
+    frame[16..18].copy_from_slice(&length.to_be_bytes());
+    frame
+}
+
+fn padded(mut frame: Vec<u8>) -> Vec<u8> {
+    frame.resize(frame.len().max(60) + 4, 0xee);
+    frame
+}
+
+fn frames() -> Vec<(&'static str, Vec<u8>)> {
+    let short = |version| padded(with_payload(&headers(version, 0), b"x", ChecksumMode::Full));
+    let mut fragment = frame(4, 0);
+    fragment[20] = 0x20;
+    vec![
+        ("4-plain", frame(4, 0)),
+        ("4-vlan", frame(4, 1)),
+        ("4-vlan-qinq", frame(4, 2)),
+        ("4-padded", short(4)),
+        ("4-no-checksum", with_payload(&headers(4, 0), b"data", ChecksumMode::None)),
+        ("4-partial-checksum", with_payload(&headers(4, 0), b"data", ChecksumMode::PseudoOnly)),
+        ("4-options", with_options(&[1, 7, 7, 4, 0, 0, 0, 0, 148, 4, 0, 0])),
+        ("4-source-route", with_options(&[131, 7, 4, 192, 0, 2, 9, 0])),
+        ("4-fragment", fragment),
+        ("6-plain", frame(6, 0)),
+        ("6-vlan", frame(6, 1)),
+        ("6-vlan-qinq", frame(6, 2)),
+        ("6-padded", short(6)),
+        ("6-partial-checksum", with_payload(&headers(6, 0), b"data", ChecksumMode::PseudoOnly)),
+        ("6-hop-by-hop", extended(0, &[17, 0, 5, 2, 0, 0, 1, 0])),
+        ("6-routing", extended(43, &[17, 0, 2, 0, 0, 0, 0, 0])),
+        ("6-routing-pending", extended(43, &[17, 0, 2, 1, 0, 0, 0, 0])),
+        ("6-destination-options", extended(60, &[17, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])),
+        ("6-fragment", extended(44, &[17, 0, 0, 1, 0, 0, 0, 9])),
+        (
+            "6-chain",
+            extended(0, &[60, 0, 1, 4, 0, 0, 0, 0, 43, 0, 1, 4, 0, 0, 0, 0, 17, 0, 2, 0, 0, 0, 0, 0]),
+        ),
+    ]
+}
+
+fn icmpv4() -> Vec<u8> {
+    let offending = frame(4, 0).split_off(14);
+    let router = [203, 0, 113, 1].into();
+    let repr = FragmentationNeededRepr { router, next_hop_mtu: 1400, ttl: 64, offending: &offending };
+    let mut out = vec![0; repr.wire_len()];
+    repr.emit(&mut out).expect("a valid seed");
+    out
+}
+
+fn icmpv6() -> Vec<u8> {
+    let offending = frame(6, 0).split_off(14);
+    let router = [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into();
+    let repr = PacketTooBigRepr { router, mtu: 1400, hop_limit: 64, offending: &offending };
+    let mut out = vec![0; repr.wire_len()];
+    repr.emit(&mut out).expect("a valid seed");
+    out
+}
+
+/// Inputs of the build target: 64 bytes of fields, then the payload.
+fn builds() -> Vec<(&'static str, Vec<u8>)> {
+    let fields = |flags: u8, mode: u8| {
+        let mut bytes = vec![0; 64];
+        (bytes[0], bytes[1]) = (flags, mode);
+        bytes[4..20].copy_from_slice(&[0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        bytes[20..36].copy_from_slice(&[0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+        bytes[36..44].copy_from_slice(&[1, 187, 200, 0, 46, 2, 64, 0]);
+        bytes[44..48].copy_from_slice(&[0x81, 0, 0x20, 9]);
+        bytes.extend_from_slice(b"payload");
+        bytes
+    };
+    vec![
+        ("ipv4-full", fields(0, 0)),
+        ("ipv4-pseudo", fields(4, 1)),
+        ("ipv4-none", fields(8, 2)),
+        ("ipv6-full", fields(3, 0)),
+        ("ipv6-pseudo", fields(7, 1)),
+        ("ipv6-none", fields(11, 2)),
+        ("mixed", fields(1, 0)),
+    ]
+}
