@@ -5,4 +5,6 @@
 
 pub mod admin;
 pub mod config;
+mod h3;
 pub mod metrics;
+pub mod quic;

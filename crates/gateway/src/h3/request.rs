@@ -1,0 +1,303 @@
+//! From a header section to a request head, by the rules of RFC 9114, sections 4.2 to 4.3.
+
+use std::net::SocketAddr;
+
+use expressway_web::{Protocol, RequestHead, Scheme};
+use http::header::{CONTENT_LENGTH, COOKIE, HOST, TE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+
+use super::priority;
+use crate::quic::engine::Priority;
+
+/// More fields than any client sends.
+const MAX_FIELDS: usize = 128;
+
+/// What a header section amounts to.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) head: RequestHead,
+    pub(super) priority: Priority,
+    /// The length that the client says its body has.
+    pub(super) content_length: Option<u64>,
+}
+
+/// Why there is no request in it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The section is malformed; the stream is reset with H3_MESSAGE_ERROR.
+    Malformed(&'static str),
+    /// It is well formed but answered by this layer.
+    Answer(StatusCode),
+}
+
+use Refusal::{Answer, Malformed};
+
+#[derive(Default)]
+struct Pseudo<'a> {
+    method: Option<&'a [u8]>,
+    scheme: Option<&'a [u8]>,
+    authority: Option<&'a [u8]>,
+    path: Option<&'a [u8]>,
+}
+
+impl<'a> Pseudo<'a> {
+    fn set(&mut self, name: &[u8], value: &'a [u8]) -> Result<(), Refusal> {
+        let place = match name {
+            b":method" => &mut self.method,
+            b":scheme" => &mut self.scheme,
+            b":authority" => &mut self.authority,
+            b":path" => &mut self.path,
+            _ => return Err(Malformed("unknown pseudo-header field")),
+        };
+        match place.replace(value) {
+            None => Ok(()),
+            Some(_) => Err(Malformed("repeated pseudo-header field")),
+        }
+    }
+}
+
+/// Reads the fields of a request that came from `remote`; `max_size` bounds them, in bytes as RFC 9114,
+/// section 4.2.2 counts.
+pub(super) fn parse<'a>(
+    fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    remote: SocketAddr,
+    max_size: u64,
+) -> Result<Request, Refusal> {
+    let mut pseudo = Pseudo::default();
+    let mut headers = HeaderMap::new();
+    let mut size = 0u64;
+    for (name, value) in fields {
+        size += (name.len() + value.len() + 32) as u64;
+        if headers.len() >= MAX_FIELDS || size > max_size {
+            return Err(Answer(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
+        }
+        if name.first() == Some(&b':') {
+            if !headers.is_empty() {
+                return Err(Malformed("pseudo-header field after a regular field"));
+            }
+            pseudo.set(name, value)?;
+        } else {
+            append(&mut headers, name, value)?;
+        }
+    }
+    let method = pseudo.method.ok_or(Malformed("no :method"))?;
+    let method = Method::from_bytes(method).map_err(|_| Malformed(":method is no token"))?;
+    if method == Method::CONNECT {
+        if pseudo.scheme.is_some() || pseudo.path.is_some() || pseudo.authority.is_none() {
+            return Err(Malformed("CONNECT has :authority and neither :scheme nor :path"));
+        }
+        return Err(Answer(StatusCode::NOT_IMPLEMENTED));
+    }
+    let scheme = match pseudo.scheme.ok_or(Malformed("no :scheme"))? {
+        scheme if scheme.eq_ignore_ascii_case(b"https") => Scheme::Https,
+        scheme if scheme.eq_ignore_ascii_case(b"http") => Scheme::Http,
+        _ => return Err(Answer(StatusCode::BAD_REQUEST)),
+    };
+    let target = target(pseudo.path.ok_or(Malformed("no :path"))?, &method)?;
+    let authority = authority(pseudo.authority, headers.get(HOST))?;
+    let content_length = content_length(&headers)?;
+    let priority = headers.get("priority").map(|value| priority::parse(value.as_bytes())).unwrap_or_default();
+    let head = RequestHead { method, scheme, authority, target, headers, protocol: Protocol::H3, remote };
+    Ok(Request { head, priority, content_length })
+}
+
+/// Checks a trailer section: no pseudo-header fields, well-formed names and values.
+pub(super) fn check_trailers<'a>(
+    fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+) -> Result<(), &'static str> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in fields.take(MAX_FIELDS) {
+        if name.first() == Some(&b':') {
+            return Err("pseudo-header field in trailers");
+        }
+        if let Err(Malformed(reason)) = append(&mut headers, name, value) {
+            return Err(reason);
+        }
+    }
+    Ok(())
+}
+
+fn append(headers: &mut HeaderMap, name: &[u8], value: &[u8]) -> Result<(), Refusal> {
+    let name = HeaderName::from_lowercase(name).map_err(|_| Malformed("field name"))?;
+    let edge = |byte: Option<&u8>| byte.is_some_and(|byte| matches!(byte, b' ' | b'\t'));
+    if edge(value.first()) || edge(value.last()) {
+        return Err(Malformed("white space around a field value"));
+    }
+    let value = HeaderValue::from_bytes(value).map_err(|_| Malformed("field value"))?;
+    match name.as_str() {
+        "connection" | "keep-alive" | "proxy-connection" | "transfer-encoding" | "upgrade" => {
+            return Err(Malformed("connection-specific field"));
+        }
+        "te" if value != "trailers" => return Err(Malformed("te other than trailers")),
+        _ => {}
+    }
+    debug_assert!(name != TE || value == "trailers");
+    // Clients may split the cookie field (RFC 9114, section 4.2.1); handlers expect one.
+    if name == COOKIE
+        && let Some(first) = headers.get_mut(COOKIE)
+    {
+        let joined = [first.as_bytes(), b"; ", value.as_bytes()].concat();
+        *first = HeaderValue::from_bytes(&joined).map_err(|_| Malformed("cookie"))?;
+        return Ok(());
+    }
+    headers.append(name, value);
+    Ok(())
+}
+
+fn target(path: &[u8], method: &Method) -> Result<String, Refusal> {
+    let well_formed = match path {
+        b"*" => *method == Method::OPTIONS,
+        [b'/', rest @ ..] => rest.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'#'),
+        _ => false,
+    };
+    if !well_formed {
+        return Err(Malformed(":path"));
+    }
+    String::from_utf8(path.to_vec()).map_err(|_| Malformed(":path"))
+}
+
+fn authority(pseudo: Option<&[u8]>, host: Option<&HeaderValue>) -> Result<String, Refusal> {
+    let host = host.map(HeaderValue::as_bytes);
+    let authority = match (pseudo, host) {
+        (Some(one), Some(other)) if !one.eq_ignore_ascii_case(other) => {
+            return Err(Malformed(":authority and host differ"));
+        }
+        (Some(one), _) | (None, Some(one)) => one,
+        (None, None) => return Err(Malformed("neither :authority nor host")),
+    };
+    let allowed = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'@' | b'/' | b'?' | b'#' | b'\\');
+    if authority.is_empty() || !authority.iter().all(allowed) {
+        return Err(Malformed(":authority"));
+    }
+    String::from_utf8(authority.to_vec()).map_err(|_| Malformed(":authority"))
+}
+
+fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
+    let mut length = None;
+    for value in headers.get_all(CONTENT_LENGTH) {
+        let text = value.to_str().map_err(|_| Malformed("content-length"))?;
+        if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(Malformed("content-length"));
+        }
+        let value: u64 = text.parse().map_err(|_| Malformed("content-length"))?;
+        if length.is_some_and(|length| length != value) {
+            return Err(Malformed("content-length fields differ"));
+        }
+        length = Some(value);
+    }
+    Ok(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GET: [(&str, &str); 4] =
+        [(":method", "GET"), (":scheme", "https"), (":authority", "edge.example"), (":path", "/a?b=1")];
+
+    fn read(fields: &[(&str, &str)]) -> Result<Request, Refusal> {
+        let remote = "192.0.2.1:1".parse().unwrap();
+        parse(fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())), remote, 16 << 10)
+    }
+
+    fn with(extra: &[(&str, &str)]) -> Result<Request, Refusal> {
+        read(&[&GET[..], extra].concat())
+    }
+
+    fn without(name: &str, extra: &[(&str, &str)]) -> Result<Request, Refusal> {
+        let rest: Vec<_> = GET.iter().copied().filter(|(field, _)| *field != name).collect();
+        read(&[&rest[..], extra].concat())
+    }
+
+    #[test]
+    fn a_request_is_read_whole() {
+        let request =
+            with(&[("range", "bytes=0-1"), ("priority", "u=1, i"), ("content-length", "0")]).unwrap();
+        assert_eq!(request.head.method, Method::GET);
+        assert_eq!(request.head.authority, "edge.example");
+        assert_eq!(request.head.target, "/a?b=1");
+        assert_eq!(request.head.headers["range"], "bytes=0-1");
+        assert_eq!(request.priority, Priority { urgency: 1, incremental: true });
+        assert_eq!(request.content_length, Some(0));
+    }
+
+    #[test]
+    fn malformed_sections_are_refused() {
+        let malformed = |result: Result<Request, Refusal>, what: &str| {
+            assert!(matches!(result, Err(Malformed(_))), "{what}: {result:?}");
+        };
+        for name in [":method", ":scheme", ":path", ":authority"] {
+            malformed(without(name, &[]), name);
+            let value = GET.iter().find(|(field, _)| *field == name).unwrap().1;
+            malformed(with(&[(name, value)]), "twice");
+        }
+        malformed(with(&[(":status", "200")]), "response pseudo-header");
+        malformed(with(&[("a", "b"), (":protocol", "x")]), "pseudo after regular");
+        for (name, value) in [
+            ("Upper", "x"),
+            ("sp ace", "x"),
+            ("", "x"),
+            ("connection", "close"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "x"),
+            ("te", "gzip"),
+            ("x", " leading"),
+            ("x", "trailing\t"),
+            ("x", "a\r\nb"),
+            ("x", "nul\0"),
+            ("host", "other.example"),
+            ("content-length", "-1"),
+            ("content-length", "+1"),
+            ("content-length", ""),
+            ("content-length", "99999999999999999999"),
+        ] {
+            malformed(with(&[(name, value)]), &format!("{name}: {value}"));
+        }
+        malformed(with(&[("content-length", "1"), ("content-length", "2")]), "two lengths");
+        for path in ["", "a", "*", "http://x/", "/a b", "/a#b", "/\u{e9}", "/\0"] {
+            malformed(without(":path", &[(":path", path)]), path);
+        }
+        for authority in ["", "user@host", "a b", "a/b", "h\u{f6}st"] {
+            malformed(without(":authority", &[(":authority", authority)]), authority);
+        }
+    }
+
+    #[test]
+    fn host_serves_where_authority_is_missing() {
+        let request = without(":authority", &[("host", "h.example:8443")]).unwrap();
+        assert_eq!(request.head.authority, "h.example:8443");
+        assert!(with(&[("host", "EDGE.example")]).is_ok(), "hosts compare without case");
+    }
+
+    #[test]
+    fn what_is_well_formed_but_not_served_is_answered() {
+        let status = |result: Result<Request, Refusal>| match result {
+            Err(Answer(status)) => status.as_u16(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(status(read(&[(":method", "CONNECT"), (":authority", "a:1")])), 501);
+        assert_eq!(status(without(":scheme", &[(":scheme", "ftp")])), 400);
+        let long = "x".repeat(20_000);
+        assert_eq!(status(with(&[("x", &long)])), 431);
+        let many: Vec<(&str, &str)> = vec![("x", "y"); 200];
+        assert_eq!(status(with(&many)), 431);
+        assert!(without(":path", &[(":path", "*")]).is_err());
+        let options = [(":method", "OPTIONS"), (":scheme", "https"), (":authority", "a"), (":path", "*")];
+        assert!(read(&options).is_ok());
+    }
+
+    #[test]
+    fn cookie_crumbs_are_joined_and_te_trailers_passes() {
+        let request = with(&[("cookie", "a=1"), ("te", "trailers"), ("cookie", "b=2")]).unwrap();
+        assert_eq!(request.head.headers["cookie"], "a=1; b=2");
+        assert_eq!(request.head.headers.get_all("cookie").iter().count(), 1);
+    }
+
+    #[test]
+    fn trailers_carry_no_pseudo_fields() {
+        let check = |name: &'static str| check_trailers([(name.as_bytes(), b"x".as_slice())].into_iter());
+        assert!(check("digest").is_ok());
+        assert!(check(":path").is_err());
+        assert!(check("Upper").is_err());
+    }
+}

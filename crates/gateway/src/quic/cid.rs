@@ -1,0 +1,146 @@
+//! Connection IDs: how this server's look, and how one is known again.
+//!
+//! A connection ID that we issue has 16 bytes:
+//!
+//! ```text
+//!  0        1                          14      16
+//!  +--------+--------------------------+--------+
+//!  | worker | 13 random bytes          | check  |
+//!  +--------+--------------------------+--------+
+//! ```
+//!
+//! The worker number is in clear because the kernel's socket selector and other workers read it without a
+//! key. The 13 random bytes make IDs unguessable and unlinkable (RFC 9000, section 5.1). The check is a
+//! truncated HMAC over the rest: it tells an ID that a worker of this server issued from one that a client
+//! made up for its first Initial, so that only the former is handed over to the worker it names.
+
+use std::hash::{BuildHasherDefault, Hasher};
+
+use boring::hash::hmac_sha256;
+
+/// Length of the connection IDs that this server issues, in bytes.
+pub const CID_LENGTH: usize = 16;
+
+/// The longest connection ID of QUIC version 1, in bytes (RFC 9000, section 17.2).
+pub const MAX_CID_LENGTH: usize = 20;
+
+/// A connection ID of this server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Cid(pub [u8; CID_LENGTH]);
+
+impl Cid {
+    /// The worker that owns the connection.
+    pub fn worker(&self) -> usize {
+        usize::from(self.0[0])
+    }
+
+    /// The ID in `bytes`, if they have this server's length.
+    pub fn from_slice(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(Self)
+    }
+}
+
+/// Makes connection IDs for one worker and knows those of all workers.
+#[derive(Clone)]
+pub struct CidIssuer {
+    worker: u8,
+    key: [u8; 32],
+    /// Random bytes drawn ahead: one draw from the generator serves many IDs.
+    pool: [u8; 13 * 32],
+    used: usize,
+}
+
+impl CidIssuer {
+    /// An issuer for `worker` whose check is keyed with `key`, the same on all workers.
+    pub fn new(worker: u8, key: [u8; 32]) -> Self {
+        Self { worker, key, pool: [0; 13 * 32], used: 13 * 32 }
+    }
+
+    /// A new ID. Fails when the system's random generator does.
+    pub fn issue(&mut self) -> Result<Cid, boring::error::ErrorStack> {
+        if self.used == self.pool.len() {
+            boring::rand::rand_bytes(&mut self.pool)?;
+            self.used = 0;
+        }
+        let mut cid = [0; CID_LENGTH];
+        cid[0] = self.worker;
+        cid[1..14].copy_from_slice(&self.pool[self.used..self.used + 13]);
+        self.used += 13;
+        let check = check(&self.key, &cid);
+        cid[14..].copy_from_slice(&check);
+        Ok(Cid(cid))
+    }
+
+    /// True if a worker that shares the key issued `cid` (or a guess hit one of 65,536).
+    pub fn is_ours(&self, cid: &Cid) -> bool {
+        check(&self.key, &cid.0) == cid.0[14..]
+    }
+}
+
+fn check(key: &[u8; 32], cid: &[u8; CID_LENGTH]) -> [u8; 2] {
+    // HMAC fails only when memory for the digest context runs out; an all-zero check then loses the
+    // hand-over of an Initial, nothing else.
+    hmac_sha256(key, &cid[..14]).map_or([0; 2], |mac| [mac[0], mac[1]])
+}
+
+/// Hashes issued IDs by 8 of their random bytes: only this server inserts them, so no one can aim
+/// collisions at the table.
+#[derive(Default)]
+pub struct CidHasher(u64);
+
+impl Hasher for CidHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some(random) = bytes.get(4..12).and_then(|slice| <[u8; 8]>::try_from(slice).ok()) {
+            self.0 = u64::from_ne_bytes(random);
+        }
+    }
+
+    fn write_usize(&mut self, _length: usize) {}
+}
+
+/// See [`CidHasher`].
+pub type CidHashBuilder = BuildHasherDefault<CidHasher>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_issued_id_names_its_worker_and_is_known_by_every_worker() {
+        let key = [7; 32];
+        let mut first = CidIssuer::new(3, key);
+        let second = CidIssuer::new(4, key);
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..100 {
+            let cid = first.issue().unwrap();
+            assert_eq!(cid.worker(), 3);
+            assert!(second.is_ours(&cid));
+            assert!(seen.insert(cid), "issued twice");
+        }
+    }
+
+    #[test]
+    fn a_made_up_id_is_not_ours() {
+        let mut issuer = CidIssuer::new(0, [7; 32]);
+        let stranger = CidIssuer::new(0, [8; 32]);
+        let foreign = (0..64).filter(|_| stranger.is_ours(&issuer.issue().unwrap())).count();
+        assert!(foreign < 4, "{foreign} of 64 passed another server's check");
+        let mut changed = issuer.issue().unwrap();
+        changed.0[5] ^= 1;
+        assert!(!issuer.is_ours(&changed));
+    }
+
+    #[test]
+    fn the_hasher_takes_its_bits_from_the_random_part() {
+        use std::hash::BuildHasher;
+        let build = CidHashBuilder::default();
+        let mut cid = [1u8; CID_LENGTH];
+        let one = build.hash_one(Cid(cid));
+        cid[6] = 9;
+        assert_ne!(one, build.hash_one(Cid(cid)));
+    }
+}

@@ -1,0 +1,142 @@
+//! New connections: the checks of RFC 9000 before state is kept, Retry, and refusal.
+
+use std::time::SystemTime;
+
+use super::Endpoint;
+use super::connection::Connection;
+use super::receive::Path;
+use crate::quic::cid::Cid;
+use crate::quic::engine::{Accept, CloseKind, Engine, EngineError, OpenError, Transport};
+use crate::quic::header::{self, Header};
+use crate::quic::settings::{MIN_UDP_PAYLOAD, RetryPolicy};
+use crate::quic::token::{MAX_TOKEN_LENGTH, Verdict};
+
+/// CONNECTION_REFUSED (RFC 9000, section 20.1).
+const CONNECTION_REFUSED: u64 = 0x02;
+/// INVALID_TOKEN.
+const INVALID_TOKEN: u64 = 0x0b;
+
+/// What becomes of a new connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Welcome<'a> {
+    /// It is served; with the client's original ID if it came back from a Retry.
+    Serve(Option<&'a [u8]>),
+    /// It is told no, with this code.
+    Refuse(u64),
+}
+
+impl Endpoint {
+    /// Handles an Initial packet of no known connection.
+    pub(super) fn receive_initial(&mut self, payload: &mut [u8], path: Path) {
+        let Ok(Header::Long { dcid, scid, token, .. }) = header::parse(payload) else { return };
+        if payload.len() < MIN_UDP_PAYLOAD {
+            self.stats.dropped_small_initial += 1;
+            return;
+        }
+        if dcid.len() < 8 {
+            self.stats.dropped_short_cid += 1;
+            return;
+        }
+        let verdict = self.tokens.verify(token, path.1, dcid, SystemTime::now());
+        let welcome = match verdict {
+            _ if self.drain.is_some() => {
+                self.stats.refused_draining += 1;
+                Welcome::Refuse(CONNECTION_REFUSED)
+            }
+            Verdict::Valid(original) => {
+                self.stats.retries_validated += 1;
+                Welcome::Serve(Some(original))
+            }
+            Verdict::Invalid => {
+                self.stats.refused_invalid_token += 1;
+                Welcome::Refuse(INVALID_TOKEN)
+            }
+            Verdict::Foreign if self.wants_retry() => return self.send_retry(dcid, scid, path),
+            Verdict::Foreign => Welcome::Serve(None),
+        };
+        if self.table.len() >= self.setup.settings.max_connections {
+            self.stats.dropped_connection_limit += 1;
+            return;
+        }
+        // The engine opens the packet in place, so what it needs of the header is copied: at most 60 bytes.
+        let (dcid, mut original) = (dcid.to_vec(), Vec::new());
+        let (retry, refuse) = match welcome {
+            Welcome::Serve(Some(id)) => {
+                original.extend_from_slice(id);
+                (Some((&original[..], &dcid[..])), None)
+            }
+            Welcome::Serve(None) => (None, None),
+            Welcome::Refuse(code) => (None, Some(code)),
+        };
+        match self.make(retry, path) {
+            Ok((cid, transport)) => self.begin(cid, transport, &dcid, payload, path, refuse),
+            Err(error) => {
+                tracing::warn!(remote = %path.1, %error, "a connection could not be set up");
+                self.stats.dropped_local_error += 1;
+            }
+        }
+    }
+
+    fn wants_retry(&self) -> bool {
+        match self.setup.settings.retry {
+            RetryPolicy::Never => false,
+            RetryPolicy::Always => true,
+            RetryPolicy::UnderLoad { handshaking } => self.stats.handshaking >= handshaking as u64,
+        }
+    }
+
+    fn send_retry(&mut self, dcid: &[u8], scid: &[u8], (local, remote): Path) {
+        let Ok(new) = self.cids.issue() else {
+            self.stats.dropped_local_error += 1;
+            return;
+        };
+        let mut token = [0; MAX_TOKEN_LENGTH];
+        let minted = self.tokens.mint(&mut token, remote, dcid, &new.0, SystemTime::now());
+        let Ok(length) = minted else {
+            self.stats.dropped_local_error += 1;
+            return;
+        };
+        let pushed = self
+            .replies
+            .push(local, remote, |out| Engine::write_retry(out, scid, dcid, &new, &token[..length]));
+        match pushed {
+            true => self.stats.retries_sent += 1,
+            false => self.stats.dropped_reply_queue += 1,
+        }
+    }
+
+    fn make(&mut self, retry: Option<(&[u8], &[u8])>, path: Path) -> Result<(Cid, Transport), EngineError> {
+        let cid = self.cids.issue()?;
+        let reset_token = self.resets.token(&cid)?;
+        let (local, remote) = path;
+        let interface = self.max_payload[usize::from(local.is_ipv6())];
+        let max_payload = self.setup.settings.max_udp_payload.min(interface).max(MIN_UDP_PAYLOAD);
+        let accept = Accept { cid, reset_token, retry, local, remote, max_payload };
+        Ok((cid, self.engine.accept(&accept)?))
+    }
+
+    fn begin(
+        &mut self,
+        cid: Cid,
+        mut transport: Transport,
+        dcid: &[u8],
+        payload: &mut [u8],
+        path: Path,
+        refuse: Option<u64>,
+    ) {
+        if let Err(OpenError::NotAuthentic) = transport.open(payload, path.0, path.1) {
+            self.stats.dropped_bad_initial += 1;
+            return;
+        }
+        if let Some(code) = refuse {
+            transport.close(CloseKind::Transport, code, "");
+        }
+        self.generation = self.generation.wrapping_add(1);
+        let setup = std::sync::Arc::clone(&self.setup);
+        let connection = Connection::new(transport, setup, cid, dcid, path, self.generation);
+        let key = self.table.insert(connection, cid, dcid);
+        self.stats.connections_accepted += 1;
+        self.stats.handshaking += 1;
+        self.enqueue(key);
+    }
+}

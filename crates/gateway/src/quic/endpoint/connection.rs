@@ -1,0 +1,300 @@
+//! What an endpoint keeps of a connection beside the engine's state.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use expressway_web::Notify;
+
+use super::Setup;
+use crate::h3::{Session, SessionContext};
+use crate::quic::cid::{Cid, CidIssuer};
+use crate::quic::engine::{CloseKind, PathChange, Transport};
+use crate::quic::reset::Resets;
+use crate::quic::settings::MIN_UDP_PAYLOAD;
+use crate::quic::stats::Stats;
+use crate::quic::table::{Key, Table};
+
+/// How long a connection that has nothing left to do stays open after GOAWAY, for requests that were on
+/// their way.
+const LINGER: Duration = Duration::from_millis(200);
+
+/// Timeouts in a row without a packet from the peer after which a path MTU above the minimum is doubted
+/// (RFC 8899, section 4.3).
+const BLACK_HOLE_TIMEOUTS: u8 = 3;
+
+/// A connection.
+pub(super) struct Connection {
+    pub(super) transport: Transport,
+    pub(super) session: Option<Box<Session>>,
+    pub(super) setup: Arc<Setup>,
+    /// IDs of ours that lead here.
+    pub(super) cids: Vec<Cid>,
+    /// The client's first destination ID, until the handshake is complete.
+    pub(super) initial: Option<Box<[u8]>>,
+    /// The address the client asked, and the client's, on the active path.
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
+    /// The size of full datagrams on the active path.
+    pub(super) segment: usize,
+    /// What the wheel has for it; never later than needed.
+    pub(super) armed: Option<Instant>,
+    /// The pacer holds packets back until then.
+    pub(super) release: Option<Instant>,
+    /// After GOAWAY: closed then, if it still has nothing to do.
+    pub(super) linger: Option<Instant>,
+    pub(super) generation: u16,
+    timeouts: u8,
+    /// It is in the ready line.
+    pub(super) queued: bool,
+    /// Packets came in since its last turn.
+    pub(super) fresh: bool,
+    /// The engine had nothing left to send at the end of its last turn, so streams can be refilled.
+    pub(super) drained: bool,
+    /// It may have more than one path.
+    pub(super) several_paths: bool,
+    pub(super) established: bool,
+}
+
+/// What connections are driven with.
+pub(super) struct Surroundings<'a> {
+    pub(super) stats: &'a mut Stats,
+    pub(super) notify: &'a Arc<dyn Notify>,
+    pub(super) scratch: &'a mut [u8],
+    pub(super) cids: &'a mut CidIssuer,
+    pub(super) resets: &'a Resets,
+    pub(super) now: Instant,
+    pub(super) worker: u8,
+    pub(super) draining: bool,
+}
+
+impl Connection {
+    pub(super) fn new(
+        transport: Transport,
+        setup: Arc<Setup>,
+        cid: Cid,
+        initial: &[u8],
+        (local, remote): (SocketAddr, SocketAddr),
+        generation: u16,
+    ) -> Self {
+        Self {
+            transport,
+            session: None,
+            setup,
+            cids: vec![cid],
+            initial: Some(initial.into()),
+            local,
+            remote,
+            segment: MIN_UDP_PAYLOAD,
+            armed: None,
+            release: None,
+            linger: None,
+            generation,
+            timeouts: 0,
+            queued: false,
+            fresh: true,
+            drained: true,
+            several_paths: false,
+            established: false,
+        }
+    }
+
+    /// Bytes of response bodies in memory.
+    pub(super) fn held(&self) -> usize {
+        self.session.as_ref().map_or(0, |session| session.held())
+    }
+
+    pub(super) fn handle_packet(&mut self) {
+        self.fresh = true;
+        self.timeouts = 0;
+    }
+
+    pub(super) fn handle_timer(&mut self, now: Instant) {
+        self.armed = None;
+        if self.release.is_some_and(|release| release <= now) {
+            self.release = None;
+        }
+        if self.transport.timeout().is_some_and(|timeout| timeout <= now) {
+            self.transport.handle_timeout();
+            self.timeouts = self.timeouts.saturating_add(1);
+            if self.timeouts == BLACK_HOLE_TIMEOUTS && self.segment > MIN_UDP_PAYLOAD {
+                self.segment = MIN_UDP_PAYLOAD;
+                self.transport.doubt_mtu();
+            }
+        }
+    }
+
+    /// When it wants to be woken.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        [self.transport.timeout(), self.release, self.linger].into_iter().flatten().min()
+    }
+
+    /// Runs `action` on the session, if there is one.
+    pub(super) fn with_session(
+        &mut self,
+        key: Key,
+        around: &mut Surroundings<'_>,
+        action: impl FnOnce(&mut Session, &mut SessionContext<'_>),
+    ) {
+        let Some(session) = &mut self.session else { return };
+        let mut context = SessionContext {
+            transport: &mut self.transport,
+            stats: around.stats,
+            handler: &*self.setup.handler,
+            log: self.setup.access_log.as_deref(),
+            notify: around.notify,
+            token: u64::from(self.generation) << 48 | (key as u64) << 24,
+            now: around.now,
+            remote: self.remote,
+            window: self.setup.settings.send_window,
+            max_header_size: self.setup.settings.max_header_size,
+            io_mode: &self.setup.io_mode,
+            worker: u16::from(around.worker),
+            scratch: around.scratch,
+        };
+        action(session, &mut context);
+    }
+
+    /// Handles what came in since the last turn, and gives streams what there is room for.
+    pub(super) fn progress(&mut self, key: Key, around: &mut Surroundings<'_>, table: &mut IdChanges) {
+        if self.fresh {
+            self.fresh = false;
+            self.follow_handshake(around, table);
+            self.follow_paths(around);
+            if self.transport.is_readable() {
+                self.with_session(key, around, |session, context| session.handle_readable(context));
+            }
+            self.follow_ids(around, table);
+        }
+        if self.drained {
+            self.with_session(key, around, |session, context| session.handle_writable(context));
+        }
+        if around.draining {
+            self.follow_drain(key, around);
+        }
+    }
+
+    fn follow_handshake(&mut self, around: &mut Surroundings<'_>, table: &mut IdChanges) {
+        if self.established {
+            return;
+        }
+        let done = self.transport.is_established();
+        if self.session.is_none() && (done || self.transport.is_in_early_data()) {
+            match Session::start(&mut self.transport) {
+                Ok(session) => self.session = Some(Box::new(session)),
+                Err(error) => {
+                    tracing::debug!(remote = %self.remote, error, "HTTP/3 could not start");
+                    around.stats.connections_protocol_error += 1;
+                }
+            }
+            if !done {
+                around.stats.connections_early_data += 1;
+            }
+        }
+        if done {
+            self.established = true;
+            around.stats.connections_established += 1;
+            around.stats.handshaking -= 1;
+            table.forget_initial = self.initial.take();
+            if around.draining && self.session.is_some() {
+                self.linger = Some(around.now + LINGER);
+            }
+        }
+    }
+
+    fn follow_paths(&mut self, around: &mut Surroundings<'_>) {
+        while let Some(change) = self.transport.path_change() {
+            match change {
+                PathChange::New => {
+                    around.stats.paths_new += 1;
+                    self.several_paths = true;
+                }
+                PathChange::Migrated => around.stats.paths_migrated += 1,
+                PathChange::Failed => around.stats.paths_failed += 1,
+                PathChange::Mtu(payload) => self.segment = payload,
+            }
+        }
+        if self.several_paths {
+            self.follow_active_path();
+        }
+    }
+
+    /// Finds where the engine sends now. The path MTU is kept if only the port changed, which is a NAT's
+    /// doing; on another address it starts from the minimum (RFC 9000, section 9.4).
+    fn follow_active_path(&mut self) {
+        let (mut active, mut count) = (None, 0);
+        self.transport.paths(|local, remote, is_active| {
+            count += 1;
+            if is_active {
+                active = Some((local, remote));
+            }
+        });
+        if let Some((local, remote)) = active {
+            if remote.ip() != self.remote.ip() || local.ip() != self.local.ip() {
+                self.segment = MIN_UDP_PAYLOAD;
+            }
+            (self.local, self.remote) = (local, remote);
+        }
+        self.several_paths = count > 1;
+    }
+
+    /// Keeps the peer in spare connection IDs, for paths to come.
+    fn follow_ids(&mut self, around: &mut Surroundings<'_>, table: &mut IdChanges) {
+        if !self.established {
+            return;
+        }
+        while let Some(retired) = self.transport.retired_connection_id() {
+            self.cids.retain(|cid| *cid != retired);
+            table.retired.push(retired);
+        }
+        while self.transport.connection_ids_wanted() > 0 {
+            let Ok(cid) = around.cids.issue() else { break };
+            let Ok(token) = around.resets.token(&cid) else { break };
+            if !self.transport.offer_connection_id(&cid, token) {
+                break;
+            }
+            self.cids.push(cid);
+            table.added.push(cid);
+        }
+    }
+
+    /// After GOAWAY: closes a connection that has had nothing to do for a while.
+    fn follow_drain(&mut self, _key: Key, around: &mut Surroundings<'_>) {
+        let busy = self.session.as_ref().is_some_and(|session| session.active() > 0 || session.held() > 0);
+        if busy || !self.established || self.transport.is_ending() {
+            self.linger = None;
+            return;
+        }
+        match self.linger {
+            None => self.linger = Some(around.now + LINGER),
+            Some(linger) if linger <= around.now => {
+                self.linger = None;
+                self.transport.close(CloseKind::Application, crate::h3::code::NO_ERROR, "");
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// Changes to the connection table that a connection's progress asks for.
+#[derive(Default)]
+pub(super) struct IdChanges {
+    added: Vec<Cid>,
+    retired: Vec<Cid>,
+    forget_initial: Option<Box<[u8]>>,
+}
+
+impl IdChanges {
+    /// Applies them for the connection `key`, and is empty afterwards.
+    pub(super) fn apply(&mut self, table: &mut Table<Connection>, key: Key) {
+        for cid in self.added.drain(..) {
+            table.add_cid(cid, key);
+        }
+        for cid in self.retired.drain(..) {
+            table.remove_cid(&cid);
+        }
+        if let Some(initial) = self.forget_initial.take() {
+            table.forget_initial(&initial);
+        }
+    }
+}

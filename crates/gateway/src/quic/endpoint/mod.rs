@@ -1,0 +1,240 @@
+//! The QUIC endpoint of one worker.
+//!
+//! A datagram is opened when it comes in; what it brought is handled when its connection's turn to send
+//! comes, so that a train of datagrams costs one round of HTTP/3, one refill of streams and one burst.
+
+mod accept;
+mod connection;
+mod drain;
+mod receive;
+mod replies;
+mod transmit;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use expressway_netio::mailbox::Mailbox;
+use expressway_netio::{Context, Datagram, IoError, PacketIo, Service};
+use expressway_web::access_log::AccessLog;
+use expressway_web::{Handler, Notify};
+
+use super::cid::CidIssuer;
+use super::engine::{Engine, EngineError};
+use super::message::{BufferPool, Message, WakeList};
+use super::reset::Resets;
+use super::settings::Settings;
+use super::stats::{Published, Publisher, Stats};
+use super::table::{Key, Table};
+use super::tls::Secrets;
+use super::token::RetryTokens;
+use connection::Connection;
+use replies::Replies;
+
+/// What new connections of an endpoint are made with. Replaced whole by [`Message::Reload`]; a connection
+/// keeps the one it was made with.
+pub struct Setup {
+    /// Limits, timers and TLS.
+    pub settings: Settings,
+    /// Answers requests.
+    pub handler: Arc<dyn Handler>,
+    /// Gets a line a request.
+    pub access_log: Option<Arc<AccessLog>>,
+    /// The name of the I/O mode, for the access log.
+    pub io_mode: Arc<str>,
+}
+
+/// Hand-over buffers of all workers together: enough for a batch from each queue to be on its way.
+const HANDOVER_BUFFERS: usize = 1024;
+
+/// The token of the endpoint's own timer; that of a connection is its key plus 1.
+const DRAIN_TIMER: usize = 0;
+
+/// What the endpoints of a server have in common.
+pub struct Shared {
+    secrets: Secrets,
+    pool: BufferPool,
+    published: Box<[Published]>,
+}
+
+impl Shared {
+    /// For `workers` endpoints (1 to 256, as a connection ID names its worker by a byte), with secrets
+    /// derived from the private key in `setup`; fails only when the TLS library does.
+    pub fn new(setup: &Setup, workers: usize) -> Result<Arc<Self>, EngineError> {
+        let settings = &setup.settings;
+        Ok(Arc::new(Self {
+            secrets: Secrets::derive(&settings.identity)?,
+            pool: BufferPool::new(HANDOVER_BUFFERS, settings.max_receive_payload()),
+            published: (0..workers.clamp(1, 256)).map(|_| Published::default()).collect(),
+        }))
+    }
+
+    /// The numbers of one worker, or of all.
+    pub fn stats(&self, worker: Option<usize>) -> Stats {
+        let mut sum = Stats::default();
+        for (index, published) in self.published.iter().enumerate() {
+            if worker.is_none_or(|worker| worker == index) {
+                sum.add(&published.read());
+            }
+        }
+        sum
+    }
+
+    /// Tries out `setup` without using it: whether the TLS context and log files can be made. For reloads,
+    /// which must change nothing when the new configuration is bad.
+    pub fn check(&self, setup: &Setup) -> Result<(), EngineError> {
+        Engine::new(&setup.settings, &self.secrets).map(|_| ())
+    }
+}
+
+/// The QUIC endpoint of one worker; see the module.
+pub struct Endpoint {
+    worker: u8,
+    shared: Arc<Shared>,
+    setup: Arc<Setup>,
+    engine: Engine,
+    cids: CidIssuer,
+    tokens: RetryTokens,
+    resets: Resets,
+    table: Table<Connection>,
+    /// Connections that may have something to send, each once.
+    ready: VecDeque<Key>,
+    replies: Replies,
+    wakes: Arc<WakeList>,
+    notify: Arc<dyn Notify>,
+    /// Scratch for wake tokens.
+    woken: Vec<u64>,
+    /// Scratch for bodies that nobody wants.
+    scratch: Box<[u8]>,
+    generation: u16,
+    /// What packet I/O last said about the largest payload, for IPv4 and IPv6.
+    max_payload: [usize; 2],
+    drain: Option<Instant>,
+    expired: bool,
+    stats: Stats,
+    publisher: Publisher,
+}
+
+impl Endpoint {
+    /// The endpoint of worker number `worker`, whose own mailbox is `mailbox`.
+    pub fn new(
+        worker: usize,
+        shared: Arc<Shared>,
+        setup: Arc<Setup>,
+        mailbox: Mailbox<Message>,
+    ) -> Result<Self, EngineError> {
+        let number = u8::try_from(worker).unwrap_or(u8::MAX);
+        let settings = &setup.settings;
+        let wakes = WakeList::new(mailbox);
+        Ok(Self {
+            worker: number,
+            engine: Engine::new(settings, &shared.secrets)?,
+            cids: CidIssuer::new(number, shared.secrets.cid),
+            tokens: RetryTokens::new(shared.secrets.retry, settings.retry_lifetime),
+            resets: Resets::new(shared.secrets.reset, settings.resets_per_second),
+            table: Table::new(),
+            ready: VecDeque::new(),
+            replies: Replies::default(),
+            notify: Arc::clone(&wakes) as Arc<dyn Notify>,
+            wakes,
+            woken: Vec::new(),
+            scratch: vec![0; 16 << 10].into_boxed_slice(),
+            generation: 0,
+            max_payload: [1472, 1452],
+            drain: None,
+            expired: false,
+            stats: Stats::default(),
+            publisher: Publisher::default(),
+            shared,
+            setup,
+        })
+    }
+
+    /// The numbers as they are now, for whoever runs the endpoint on its own thread.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Bytes of response bodies that all connections hold in memory now.
+    pub fn held_bytes(&mut self) -> usize {
+        let keys = self.table.keys();
+        keys.into_iter().filter_map(|key| self.table.get_mut(key).map(|connection| connection.held())).sum()
+    }
+
+    /// Puts a connection in line to send, unless it is.
+    fn enqueue(&mut self, key: Key) {
+        if let Some(connection) = self.table.get_mut(key)
+            && !connection.queued
+        {
+            connection.queued = true;
+            self.ready.push_back(key);
+        }
+    }
+
+    fn reload(&mut self, setup: Arc<Setup>) {
+        match Engine::new(&setup.settings, &self.shared.secrets) {
+            Ok(engine) => {
+                self.engine = engine;
+                self.resets.set_rate(setup.settings.resets_per_second);
+                self.tokens = RetryTokens::new(self.shared.secrets.retry, setup.settings.retry_lifetime);
+                self.setup = setup;
+            }
+            Err(error) => {
+                tracing::error!(worker = self.worker, %error, "reload failed; the old setup stays in use");
+            }
+        }
+    }
+}
+
+impl Service for Endpoint {
+    type Message = Message;
+
+    fn handle_datagram(&mut self, context: &mut Context<'_, Message>, datagram: Datagram<'_>) {
+        self.receive(context, datagram.payload, datagram.local, datagram.remote);
+    }
+
+    fn handle_message(&mut self, context: &mut Context<'_, Message>, message: Message) {
+        match message {
+            Message::Datagram(mut datagram) => {
+                self.stats.taken_over += 1;
+                let (local, remote) = (datagram.local, datagram.remote);
+                self.receive_foreign(context, datagram.buffer.payload_mut(), local, remote);
+            }
+            // The list is looked at in every turn.
+            Message::Wake => {}
+            Message::Reload(setup) => self.reload(setup),
+            Message::Drain { deadline } => self.begin_drain(context, deadline),
+        }
+    }
+
+    fn handle_timer(&mut self, context: &mut Context<'_, Message>, token: usize) {
+        if token == DRAIN_TIMER {
+            self.end_drain();
+            return;
+        }
+        let key = token - 1;
+        if let Some(connection) = self.table.get_mut(key) {
+            connection.handle_timer(context.now);
+            self.enqueue(key);
+        }
+    }
+
+    fn poll_transmit(
+        &mut self,
+        context: &mut Context<'_, Message>,
+        io: &mut dyn PacketIo,
+    ) -> Result<bool, IoError> {
+        let more = self.transmit(context, io)?;
+        self.stats.connections = self.table.len() as u64;
+        let published = self.shared.published.get(usize::from(self.worker));
+        if let Some(published) = published {
+            let last = self.is_finished();
+            self.publisher.publish(&self.stats, published, context.now, last);
+        }
+        Ok(more)
+    }
+
+    fn is_finished(&self) -> bool {
+        self.drain.is_some() && (self.table.len() == 0 || self.expired && self.ready.is_empty())
+    }
+}

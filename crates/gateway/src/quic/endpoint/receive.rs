@@ -1,0 +1,167 @@
+//! From a datagram to its connection.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use expressway_netio::Context;
+
+use super::Endpoint;
+use crate::quic::cid::Cid;
+use crate::quic::engine::OpenError;
+use crate::quic::header::{self, Header, HeaderError, LongType};
+use crate::quic::message::{ForeignDatagram, Message};
+use crate::quic::settings::MIN_UDP_PAYLOAD;
+use crate::quic::table::Key;
+
+/// A datagram's two addresses, ours first.
+pub(super) type Path = (SocketAddr, SocketAddr);
+
+impl Endpoint {
+    /// Handles a datagram from packet I/O.
+    pub(super) fn receive(
+        &mut self,
+        context: &mut Context<'_, Message>,
+        payload: &mut [u8],
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) {
+        self.stats.datagrams_received += 1;
+        self.stats.bytes_received += payload.len() as u64;
+        let owner = match header::parse(payload) {
+            Ok(Header::Short { dcid }) => match self.table.by_cid(&dcid) {
+                Some(key) => return self.open(key, payload, (local, remote)),
+                None => self.foreign_owner(&dcid),
+            },
+            Ok(Header::Long { dcid, .. }) => self.owner_of_long(dcid),
+            _ => None,
+        };
+        match owner {
+            Some(worker) => self.hand_over(context, worker, payload, (local, remote)),
+            None => self.receive_own(context.now, payload, (local, remote)),
+        }
+    }
+
+    /// Handles a datagram that another worker handed over; it is never handed on.
+    pub(super) fn receive_foreign(
+        &mut self,
+        context: &mut Context<'_, Message>,
+        payload: &mut [u8],
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) {
+        self.stats.datagrams_received += 1;
+        self.stats.bytes_received += payload.len() as u64;
+        self.receive_own(context.now, payload, (local, remote));
+    }
+
+    /// The other worker that an unknown ID names, if it is one that this server issued.
+    fn foreign_owner(&self, dcid: &Cid) -> Option<usize> {
+        let worker = dcid.worker();
+        (worker != usize::from(self.worker) && self.cids.is_ours(dcid)).then_some(worker)
+    }
+
+    fn owner_of_long(&mut self, dcid: &[u8]) -> Option<usize> {
+        let cid = Cid::from_slice(dcid)?;
+        if self.table.by_cid(&cid).is_some() || self.table.by_initial(dcid).is_some() {
+            return None;
+        }
+        self.foreign_owner(&cid)
+    }
+
+    fn hand_over(
+        &mut self,
+        context: &mut Context<'_, Message>,
+        worker: usize,
+        payload: &[u8],
+        (local, remote): Path,
+    ) {
+        let Some(peer) = context.peers.get(worker) else {
+            // Fewer workers than before a restart: nobody has the connection.
+            self.stats.dropped_handover_worker += 1;
+            self.reset_unknown(context.now, payload, (local, remote));
+            return;
+        };
+        let Some(buffer) = self.shared.pool.take(payload) else {
+            self.stats.dropped_handover_buffer += 1;
+            return;
+        };
+        match peer.try_send(Message::Datagram(ForeignDatagram { buffer, remote, local })) {
+            Ok(()) => self.stats.handed_over += 1,
+            Err(_) => self.stats.dropped_handover_full += 1,
+        }
+    }
+
+    /// Handles a datagram that is this worker's to handle.
+    fn receive_own(&mut self, now: Instant, payload: &mut [u8], path: Path) {
+        let length = payload.len();
+        match header::parse(payload) {
+            Ok(Header::Short { dcid }) => match self.table.by_cid(&dcid) {
+                Some(key) => self.open(key, payload, path),
+                None => self.reset_unknown(now, payload, path),
+            },
+            Ok(Header::Long { kind, dcid, .. }) => {
+                let issued = Cid::from_slice(dcid).and_then(|cid| self.table.by_cid(&cid));
+                match issued.or_else(|| self.table.by_initial(dcid)) {
+                    Some(_) if kind == LongType::Initial && length < MIN_UDP_PAYLOAD => {
+                        self.stats.dropped_small_initial += 1;
+                    }
+                    Some(key) => self.open(key, payload, path),
+                    None if kind == LongType::Initial => self.receive_initial(payload, path),
+                    None => self.stats.dropped_no_connection += 1,
+                }
+            }
+            Ok(Header::OtherVersion { dcid, scid, .. }) => {
+                if length < MIN_UDP_PAYLOAD {
+                    self.stats.dropped_unknown_version += 1;
+                    return;
+                }
+                let random = scid.first().copied().unwrap_or(0x55) & 0x7f;
+                let (local, remote) = path;
+                let pushed = self
+                    .replies
+                    .push(local, remote, |out| header::write_version_negotiation(out, dcid, scid, random));
+                match pushed {
+                    true => self.stats.version_negotiations_sent += 1,
+                    false => self.stats.dropped_reply_queue += 1,
+                }
+            }
+            Err(HeaderError::ServerOnly) => self.stats.dropped_server_only += 1,
+            Err(HeaderError::Truncated | HeaderError::Invalid) => self.stats.dropped_malformed += 1,
+        }
+    }
+
+    /// Gives a datagram to its connection, which opens it in place.
+    fn open(&mut self, key: Key, payload: &mut [u8], (local, remote): Path) {
+        let Some(connection) = self.table.get_mut(key) else { return };
+        match connection.transport.open(payload, local, remote) {
+            Ok(()) => {}
+            Err(OpenError::NotAuthentic) => self.stats.dropped_bad_initial += 1,
+            Err(OpenError::Protocol(error)) => {
+                tracing::debug!(%remote, error, "the client broke QUIC");
+                self.stats.connections_protocol_error += 1;
+            }
+        }
+        connection.handle_packet();
+        if !connection.queued {
+            connection.queued = true;
+            self.ready.push_back(key);
+        }
+    }
+
+    /// Answers a packet of a connection that is not known (any more) by a stateless reset.
+    fn reset_unknown(&mut self, now: Instant, payload: &[u8], (local, remote): Path) {
+        let Ok(Header::Short { dcid }) = header::parse(payload) else {
+            self.stats.dropped_no_connection += 1;
+            return;
+        };
+        // An ID that no worker ever issued has no reset token that anyone knows.
+        let resets = &mut self.resets;
+        let sent = self.drain.is_none()
+            && self.cids.is_ours(&dcid)
+            && self.replies.push(local, remote, |out| resets.write(out, &dcid, payload.len(), now));
+        match sent {
+            true => self.stats.resets_sent += 1,
+            false => self.stats.dropped_unknown_connection += 1,
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Who sends next, and how much.
+//!
+//! Connections with something to do stand in one line. Each gets a turn: what came in is handled, streams
+//! are refilled, one burst goes out. A connection that still has packets goes to the end of the line.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use expressway_netio::{Context, Flow, IoError, PacketIo};
+
+use super::Endpoint;
+use super::connection::{Connection, IdChanges};
+use crate::quic::engine::{Sealed, Transport};
+use crate::quic::message::Message;
+use crate::quic::settings::{CongestionControl, MIN_UDP_PAYLOAD};
+use crate::quic::stats::Stats;
+use crate::quic::table::Key;
+
+/// Datagrams that a connection sends in one turn: as many as one GSO message holds (UDP_MAX_SEGMENTS in
+/// include/linux/udp.h was 64 until Linux 6.9).
+const BURST: usize = 64;
+
+/// Datagrams after which the worker looks at what came in, about half a millisecond of sealing.
+const TURN: usize = 512;
+
+/// Packets that probe a path which is not the active one.
+const PROBES: usize = 4;
+
+/// A packet that the pacer wants out within this time leaves now: no timer is finer.
+const SLACK: Duration = Duration::from_micros(250);
+
+/// What a burst came to.
+#[derive(Clone, Copy, Default)]
+struct Burst {
+    packets: usize,
+    /// The engine has nothing left to send.
+    drained: bool,
+    /// The pacer holds the next packet back until then.
+    release: Option<Instant>,
+    /// Packet I/O has no buffer.
+    blocked: bool,
+}
+
+impl Endpoint {
+    /// One turn of sending. True when there is more to send at once.
+    pub(super) fn transmit(
+        &mut self,
+        context: &mut Context<'_, Message>,
+        io: &mut dyn PacketIo,
+    ) -> Result<bool, IoError> {
+        self.handle_wakes(context.now);
+        if !self.replies.is_empty() {
+            let (packets, bytes) = self.replies.send(io)?;
+            self.stats.datagrams_sent += packets as u64;
+            self.stats.bytes_sent += bytes as u64;
+        }
+        let mut budget = TURN;
+        let mut changes = IdChanges::default();
+        while budget > 0 {
+            let Some(key) = self.ready.pop_front() else { break };
+            let Some(connection) = self.table.get_mut(key) else { continue };
+            connection.queued = false;
+            let burst = self.turn(context, io, key, &mut changes)?;
+            budget = budget.saturating_sub(burst.packets.max(1));
+            if burst.blocked {
+                if let Some(connection) = self.table.get_mut(key) {
+                    connection.queued = true;
+                    self.ready.push_front(key);
+                }
+                return Ok(true);
+            }
+        }
+        Ok(!self.ready.is_empty() || !self.replies.is_empty())
+    }
+
+    fn handle_wakes(&mut self, now: Instant) {
+        let mut woken = std::mem::take(&mut self.woken);
+        self.wakes.take(&mut woken);
+        for token in woken.drain(..) {
+            let key = (token >> 24) as usize & 0xff_ffff;
+            let handled = self.with_connection(key, now, |connection, key, around| {
+                if connection.generation == (token >> 48) as u16 {
+                    let number = token & crate::h3::STREAM_MASK;
+                    connection
+                        .with_session(key, around, |session, context| session.handle_wake(context, number));
+                    true
+                } else {
+                    false
+                }
+            });
+            match handled {
+                Some(true) => self.enqueue(key),
+                _ => self.stats.wakeups_stale += 1,
+            }
+        }
+        self.woken = woken;
+    }
+
+    /// One connection's turn.
+    fn turn(
+        &mut self,
+        context: &mut Context<'_, Message>,
+        io: &mut dyn PacketIo,
+        key: Key,
+        changes: &mut IdChanges,
+    ) -> Result<Burst, IoError> {
+        let now = context.now;
+        self.with_connection(key, now, |connection, key, around| connection.progress(key, around, changes));
+        changes.apply(&mut self.table, key);
+        let Some(connection) = self.table.get_mut(key) else { return Ok(Burst::default()) };
+        let mut burst = Burst { drained: connection.drained, ..Burst::default() };
+        if connection.release.is_none_or(|release| release <= now) {
+            let segment = connection.segment_on(io, &mut self.max_payload);
+            burst = connection.send(io, now, segment, &mut self.stats)?;
+            connection.drained = burst.drained;
+            connection.release = burst.release;
+        }
+        // A drained server waits for nobody's last words.
+        let gone = connection.transport.is_closed()
+            || self.drain.is_some() && burst.drained && connection.transport.is_ending();
+        if gone {
+            self.remove(context, key);
+            return Ok(Burst { blocked: false, ..burst });
+        }
+        connection.arm(context, key);
+        if !burst.drained && burst.release.is_none() && !burst.blocked {
+            self.enqueue(key);
+        }
+        Ok(burst)
+    }
+}
+
+impl Connection {
+    /// The size of full datagrams now, with path-MTU changes and the interface's limit taken in.
+    fn segment_on(&mut self, io: &mut dyn PacketIo, limits: &mut [usize; 2]) -> usize {
+        if !self.established {
+            return MIN_UDP_PAYLOAD;
+        }
+        let discover = self.setup.settings.discover_pmtu;
+        if self.segment == MIN_UDP_PAYLOAD {
+            let limit = io.max_payload(&Flow::new(self.local, self.remote)).max(MIN_UDP_PAYLOAD);
+            limits[usize::from(self.local.is_ipv6())] = limit;
+            if !discover {
+                self.segment = self.transport.max_datagram().min(limit);
+            }
+        }
+        self.segment
+    }
+
+    /// Sends one burst on the active path, and what probes other paths need.
+    fn send(
+        &mut self,
+        io: &mut dyn PacketIo,
+        now: Instant,
+        segment: usize,
+        stats: &mut Stats,
+    ) -> Result<Burst, IoError> {
+        let settings = &self.setup.settings;
+        let paced = settings.pacing && settings.congestion == CongestionControl::Bbr2;
+        let limit = if paced { (self.transport.quantum() / segment).clamp(1, BURST) } else { BURST };
+        let mut sender = Sender { transport: &mut self.transport, io, stats, now, paced };
+        if self.several_paths {
+            let active = (self.local, self.remote);
+            let mut others = Vec::new();
+            sender.transport.paths(|local, remote, is_active| {
+                if !is_active {
+                    others.push((local, remote));
+                }
+            });
+            for path in others {
+                let burst = sender.burst(path, true, MIN_UDP_PAYLOAD, PROBES)?;
+                if burst.blocked {
+                    return Ok(burst);
+                }
+            }
+            return sender.burst(active, true, segment, limit);
+        }
+        let path = (self.local, self.remote);
+        if self.established && settings.discover_pmtu && sender.transport.is_probing_mtu() {
+            // A probe needs a larger place than other datagrams; whatever else is sealed into it only ends
+            // a GSO message early.
+            let largest = sender.io.max_payload(&Flow::new(path.0, path.1)).min(settings.max_udp_payload);
+            if largest > segment {
+                let burst = sender.burst(path, false, largest, 1)?;
+                if burst.drained || burst.blocked || burst.release.is_some() {
+                    return Ok(burst);
+                }
+            }
+        }
+        sender.burst(path, false, segment, limit)
+    }
+
+    /// Sets the timer if it must fire earlier than it is set to.
+    fn arm(&mut self, context: &mut Context<'_, Message>, key: Key) {
+        if let Some(deadline) = self.deadline()
+            && self.armed.is_none_or(|armed| deadline < armed)
+        {
+            context.timers.arm(key + 1, deadline);
+            self.armed = Some(deadline);
+        }
+    }
+}
+
+/// A connection's transport on its way through packet I/O.
+struct Sender<'a> {
+    transport: &'a mut Transport,
+    io: &'a mut dyn PacketIo,
+    stats: &'a mut Stats,
+    now: Instant,
+    paced: bool,
+}
+
+impl Sender<'_> {
+    /// Seals up to `limit` datagrams of up to `segment` bytes inside the buffers they leave in. `pinned`
+    /// asks the engine for packets of this very path.
+    fn burst(
+        &mut self,
+        path: (SocketAddr, SocketAddr),
+        pinned: bool,
+        segment: usize,
+        limit: usize,
+    ) -> Result<Burst, IoError> {
+        let Self { transport, io, stats, now, paced } = self;
+        let mut burst = Burst::default();
+        let on = pinned.then_some(path);
+        let sent = io.transmit(&Flow::new(path.0, path.1), segment, &mut |slot| {
+            if burst.packets == limit {
+                return 0;
+            }
+            if *paced && let Some(release) = transport.release_time(*now).filter(|at| *at > *now + SLACK) {
+                burst.release = Some(release);
+                return 0;
+            }
+            match transport.seal(slot, on) {
+                Sealed::Packet { length, .. } => {
+                    burst.packets += 1;
+                    length
+                }
+                Sealed::Nothing => {
+                    burst.drained = true;
+                    0
+                }
+                // Whatever says that the connection is closed goes in the next turn.
+                Sealed::Failed => 0,
+            }
+        })?;
+        burst.blocked = sent.blocked && !burst.drained;
+        if sent.packets > 0 {
+            stats.bursts_sent += 1;
+            stats.datagrams_sent += sent.packets as u64;
+            stats.bytes_sent += sent.bytes as u64;
+        }
+        Ok(burst)
+    }
+}

@@ -1,0 +1,243 @@
+//! The QUIC engine behind a narrow interface of our own: nothing outside this folder names `quiche`.
+//!
+//! [`Engine`] makes [`Transport`]s (one QUIC connection each) and holds what they are configured with.
+//! [`Http`] frames HTTP/3 on a transport. None of them does I/O; time is the engine's own reading of the
+//! monotonic clock.
+
+mod http;
+mod transport;
+
+use std::fs::File;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use boring::ssl::SslOptions;
+use bytes::Bytes;
+
+use super::cid::Cid;
+use super::settings::{CongestionControl, Settings};
+use super::tls::Secrets;
+
+pub(crate) use http::{Fields, Http, HttpEvent, Priority, SendError};
+pub(crate) use transport::{CloseKind, OpenError, PathChange, Sealed, Transport};
+
+/// Why the engine could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The TLS context.
+    #[error("TLS context: {0}")]
+    Tls(#[from] boring::error::ErrorStack),
+    /// The QUIC configuration.
+    #[error("QUIC configuration: {0}")]
+    Quic(#[from] quiche::Error),
+    /// The HTTP/3 configuration.
+    #[error("HTTP/3 configuration: {0}")]
+    Http(#[from] quiche::h3::Error),
+    /// The key log cannot be written.
+    #[error("{}: {source}", path.display())]
+    KeyLog {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The qlog directory cannot be written.
+    #[error("{}: {source}", path.display())]
+    Qlog {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// How stream data is held: a reference-counted slice, split and never copied.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Buffers;
+
+impl quiche::BufFactory for Buffers {
+    type Buf = Bytes;
+    type DgramBuf = Vec<u8>;
+
+    fn buf_from_slice(slice: &[u8]) -> Bytes {
+        Bytes::copy_from_slice(slice)
+    }
+
+    fn dgram_buf_from_slice(slice: &[u8]) -> Vec<u8> {
+        slice.to_vec()
+    }
+}
+
+/// A new connection's particulars.
+pub(crate) struct Accept<'a> {
+    /// Our connection ID.
+    pub(crate) cid: Cid,
+    /// The stateless reset token of `cid`.
+    pub(crate) reset_token: [u8; 16],
+    /// After a Retry: the client's first destination connection ID, and that of the Retry.
+    pub(crate) retry: Option<(&'a [u8], &'a [u8])>,
+    /// The address that the client asked.
+    pub(crate) local: SocketAddr,
+    /// The client's address.
+    pub(crate) remote: SocketAddr,
+    /// The largest UDP payload to send.
+    pub(crate) max_payload: usize,
+}
+
+/// Makes connections. One a worker, since its configuration changes with each connection.
+pub(crate) struct Engine {
+    config: quiche::Config,
+    http: Arc<quiche::h3::Config>,
+    keylog: Option<SharedWriter>,
+    qlog: Option<PathBuf>,
+}
+
+impl Engine {
+    /// An engine that follows `settings`, with the session ticket key that all workers share.
+    pub(crate) fn new(settings: &Settings, secrets: &Secrets) -> Result<Self, EngineError> {
+        let mut context = settings.identity.context()?;
+        if !settings.session_tickets {
+            context.set_options(SslOptions::NO_TICKET);
+        }
+        let mut config = quiche::Config::with_boring_ssl_ctx_builder(quiche::PROTOCOL_VERSION, context)?;
+        if settings.session_tickets {
+            config.set_ticket_key(&secrets.ticket)?;
+        }
+        config.set_application_protos(quiche::h3::APPLICATION_PROTOCOL)?;
+        limit(&mut config, settings);
+        let keylog = settings.keylog.as_ref().map(open_keylog).transpose()?;
+        if keylog.is_some() {
+            config.log_keys();
+        }
+        if let Some(path) = &settings.qlog {
+            std::fs::create_dir_all(path)
+                .map_err(|source| EngineError::Qlog { path: path.clone(), source })?;
+        }
+        let mut http = quiche::h3::Config::new()?;
+        http.set_max_field_section_size(settings.max_header_size);
+        // Static table only: no state to keep for a peer, no stream that waits for another.
+        http.set_qpack_max_table_capacity(0);
+        http.set_qpack_blocked_streams(0);
+        http.set_max_priority_update_size(256);
+        Ok(Self { config, http: Arc::new(http), keylog, qlog: settings.qlog.clone() })
+    }
+
+    /// Makes the server side of a connection.
+    pub(crate) fn accept(&mut self, accept: &Accept<'_>) -> Result<Transport, EngineError> {
+        let config = &mut self.config;
+        config.set_stateless_reset_token(Some(u128::from_be_bytes(accept.reset_token)));
+        config.set_max_send_udp_payload_size(accept.max_payload);
+        let cid = quiche::ConnectionId::from_ref(&accept.cid.0);
+        let mut connection = match accept.retry {
+            Some((original, retry)) => quiche::accept_with_retry::<Buffers>(
+                &cid,
+                quiche::RetryConnectionIds {
+                    original_destination_cid: &quiche::ConnectionId::from_ref(original),
+                    retry_source_cid: &quiche::ConnectionId::from_ref(retry),
+                },
+                accept.local,
+                accept.remote,
+                config,
+            )?,
+            None => {
+                quiche::accept_with_buf_factory::<Buffers>(&cid, None, accept.local, accept.remote, config)?
+            }
+        };
+        if let Some(writer) = &self.keylog {
+            connection.set_keylog(Box::new(writer.clone()));
+        }
+        if let Some(directory) = &self.qlog {
+            let path = directory.join(format!("{}.sqlog", connection.trace_id()));
+            match File::create(&path) {
+                Ok(file) => connection.set_qlog(
+                    Box::new(std::io::BufWriter::new(file)),
+                    "expressway".to_owned(),
+                    format!("server {} client {}", accept.local, accept.remote),
+                ),
+                Err(error) => tracing::warn!(path = %path.display(), %error, "no qlog of this connection"),
+            }
+        }
+        Ok(Transport::new(connection, Arc::clone(&self.http)))
+    }
+
+    /// Writes a Retry packet (RFC 9000, section 17.2.5) that answers an Initial with `dcid` and `scid`, and
+    /// returns its length.
+    pub(crate) fn write_retry(
+        out: &mut [u8],
+        scid: &[u8],
+        dcid: &[u8],
+        new_scid: &Cid,
+        token: &[u8],
+    ) -> Option<usize> {
+        quiche::retry(
+            &quiche::ConnectionId::from_ref(scid),
+            &quiche::ConnectionId::from_ref(dcid),
+            &quiche::ConnectionId::from_ref(&new_scid.0),
+            token,
+            quiche::PROTOCOL_VERSION,
+            out,
+        )
+        .ok()
+    }
+}
+
+/// Client streams of one direction: control, two for QPACK, and room for reserved types (RFC 9114, section
+/// 6.2) which clients open to keep servers honest.
+const UNIDIRECTIONAL_STREAMS: u64 = 8;
+
+/// Control and QPACK streams carry little.
+const UNIDIRECTIONAL_WINDOW: u64 = 16 << 10;
+
+fn limit(config: &mut quiche::Config, settings: &Settings) {
+    let milliseconds = u64::try_from(settings.idle_timeout.as_millis()).unwrap_or(u64::MAX);
+    config.set_max_idle_timeout(milliseconds);
+    config.set_max_recv_udp_payload_size(settings.max_receive_payload());
+    // Request bodies are discarded, so one window serves all streams of a connection.
+    config.set_initial_max_data(settings.receive_window * 4);
+    config.set_max_connection_window(settings.receive_window * 4);
+    config.set_initial_max_stream_data_bidi_remote(settings.receive_window);
+    config.set_initial_max_stream_data_bidi_local(0);
+    config.set_initial_max_stream_data_uni(UNIDIRECTIONAL_WINDOW);
+    config.set_max_stream_window(settings.receive_window);
+    config.set_initial_max_streams_bidi(settings.max_requests);
+    config.set_initial_max_streams_uni(UNIDIRECTIONAL_STREAMS);
+    config.set_active_connection_id_limit(settings.connection_ids);
+    config.set_initial_congestion_window_packets(settings.initial_window);
+    config.set_cc_algorithm(match settings.congestion {
+        CongestionControl::Reno => quiche::CongestionControlAlgorithm::Reno,
+        CongestionControl::Cubic => quiche::CongestionControlAlgorithm::CUBIC,
+        CongestionControl::Bbr2 => quiche::CongestionControlAlgorithm::Bbr2Gcongestion,
+    });
+    config.enable_pacing(settings.pacing);
+    config.discover_pmtu(settings.discover_pmtu);
+    if settings.early_data {
+        config.enable_early_data();
+    }
+}
+
+/// A key log that connections of a worker append to, one whole line a call.
+#[derive(Clone)]
+struct SharedWriter(Arc<Mutex<File>>);
+
+impl Write for SharedWriter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).flush()
+    }
+}
+
+fn open_keylog(path: &PathBuf) -> Result<SharedWriter, EngineError> {
+    use std::os::unix::fs::OpenOptionsExt;
+    File::options()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(path)
+        .map(|file| SharedWriter(Arc::new(Mutex::new(file))))
+        .map_err(|source| EngineError::KeyLog { path: path.clone(), source })
+}

@@ -1,0 +1,285 @@
+//! One QUIC connection.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::{Buffers, Http};
+use crate::quic::cid::Cid;
+use crate::quic::settings::MIN_UDP_PAYLOAD;
+
+/// What `seal` wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sealed {
+    /// A datagram of this length, which the pacer wants out at this time.
+    Packet {
+        /// Bytes written.
+        length: usize,
+        /// When it may leave.
+        at: Instant,
+    },
+    /// There is nothing to send on the path.
+    Nothing,
+    /// The engine failed; the connection has been closed with an internal error.
+    Failed,
+}
+
+/// Why a datagram could not be opened. What merely does not belong is ignored and no error.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum OpenError {
+    /// The first packets did not authenticate: junk, not a connection.
+    NotAuthentic,
+    /// The peer broke the protocol, and the connection is closing because of it.
+    Protocol(String),
+}
+
+/// Whose vocabulary a close code is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CloseKind {
+    /// RFC 9000, section 20.1.
+    Transport,
+    /// RFC 9114, section 8.1.
+    Application,
+}
+
+/// What happened to a connection's paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PathChange {
+    /// The peer was seen at another address.
+    New,
+    /// The peer proved another address and moved there.
+    Migrated,
+    /// An address could not be validated.
+    Failed,
+    /// Path-MTU discovery settled on this many bytes of UDP payload.
+    Mtu(usize),
+}
+
+/// The server side of a QUIC connection.
+pub(crate) struct Transport {
+    pub(super) quic: Box<quiche::Connection<Buffers>>,
+    http: Arc<quiche::h3::Config>,
+}
+
+impl Transport {
+    pub(super) fn new(quic: quiche::Connection<Buffers>, http: Arc<quiche::h3::Config>) -> Self {
+        Self { quic: Box::new(quic), http }
+    }
+
+    /// Opens a datagram in place.
+    #[inline]
+    pub(crate) fn open(
+        &mut self,
+        datagram: &mut [u8],
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Result<(), OpenError> {
+        let info = quiche::RecvInfo { from: remote, to: local };
+        self.quic.recv(datagram, info).map(|_| ()).map_err(|error| match error {
+            quiche::Error::CryptoFail | quiche::Error::InvalidPacket | quiche::Error::BufferTooShort
+                if !self.quic.is_established() =>
+            {
+                OpenError::NotAuthentic
+            }
+            error => OpenError::Protocol(error.to_string()),
+        })
+    }
+
+    /// Seals the next datagram into `out`; on `path` (local, remote) if given, else on the active path.
+    #[inline]
+    pub(crate) fn seal(&mut self, out: &mut [u8], path: Option<(SocketAddr, SocketAddr)>) -> Sealed {
+        let result = match path {
+            None => self.quic.send(out),
+            Some((local, remote)) => self.quic.send_on_path(out, Some(local), Some(remote)),
+        };
+        match result {
+            Ok((length, info)) => Sealed::Packet { length, at: info.at },
+            Err(quiche::Error::Done) => Sealed::Nothing,
+            // The path has gone.
+            Err(quiche::Error::InvalidState) if path.is_some() => Sealed::Nothing,
+            Err(error) => {
+                tracing::debug!(connection = self.quic.trace_id(), %error, "sealing a packet failed");
+                let internal = quiche::WireErrorCode::InternalError as u64;
+                let _ = self.quic.close(false, internal, b"");
+                Sealed::Failed
+            }
+        }
+    }
+
+    /// When [`Self::handle_timeout`] wants to be called next.
+    #[inline]
+    pub(crate) fn timeout(&self) -> Option<Instant> {
+        self.quic.timeout_instant()
+    }
+
+    /// Handles whatever timeout is due; does nothing when none is.
+    pub(crate) fn handle_timeout(&mut self) {
+        self.quic.on_timeout();
+    }
+
+    /// When the pacer releases the next packet, if that is after `now`.
+    #[inline]
+    pub(crate) fn release_time(&self, now: Instant) -> Option<Instant> {
+        self.quic.get_next_release_time()?.time(now)
+    }
+
+    /// Bytes that may leave in one burst.
+    #[inline]
+    pub(crate) fn quantum(&self) -> usize {
+        self.quic.send_quantum()
+    }
+
+    /// The largest datagram that the engine builds now, path-MTU probes aside.
+    pub(crate) fn max_datagram(&self) -> usize {
+        self.quic.max_send_udp_payload_size()
+    }
+
+    /// True while path-MTU discovery on the active path has not come to an end.
+    pub(crate) fn is_probing_mtu(&self) -> bool {
+        self.quic.pmtu().is_none()
+    }
+
+    /// Has path-MTU discovery start over on the active path, from the minimum.
+    pub(crate) fn doubt_mtu(&mut self) {
+        self.quic.revalidate_pmtu();
+    }
+
+    /// The handshake is complete.
+    #[inline]
+    pub(crate) fn is_established(&self) -> bool {
+        self.quic.is_established()
+    }
+
+    /// 0-RTT data is being received.
+    pub(crate) fn is_in_early_data(&self) -> bool {
+        self.quic.is_in_early_data()
+    }
+
+    /// Nothing of it is needed any more.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.quic.is_closed()
+    }
+
+    /// It was the idle timeout that closed it.
+    pub(crate) fn is_timed_out(&self) -> bool {
+        self.quic.is_timed_out()
+    }
+
+    /// It is closing or draining (RFC 9000, section 10.2): nothing new happens on it.
+    #[inline]
+    pub(crate) fn is_ending(&self) -> bool {
+        self.quic.is_draining() || self.quic.local_error().is_some() || self.quic.is_closed()
+    }
+
+    /// Some stream has data to read.
+    #[inline]
+    pub(crate) fn is_readable(&self) -> bool {
+        self.quic.is_readable()
+    }
+
+    /// Closes the connection; the peer is told by the next packet.
+    pub(crate) fn close(&mut self, kind: CloseKind, code: u64, reason: &str) {
+        // An error says that it is closing already.
+        let _ = self.quic.close(kind == CloseKind::Application, code, reason.as_bytes());
+    }
+
+    /// The cipher suite in IANA's spelling; empty before the handshake.
+    pub(crate) fn cipher(&mut self) -> &'static str {
+        let ssl: &mut boring::ssl::SslRef = (*self.quic).as_mut();
+        ssl.current_cipher().and_then(|cipher| cipher.standard_name()).unwrap_or("")
+    }
+
+    /// How many more connection IDs the peer would keep.
+    #[inline]
+    pub(crate) fn connection_ids_wanted(&self) -> usize {
+        self.quic.scids_left()
+    }
+
+    /// Offers `cid` to the peer. False when it cannot be.
+    pub(crate) fn offer_connection_id(&mut self, cid: &Cid, reset_token: [u8; 16]) -> bool {
+        let token = u128::from_be_bytes(reset_token);
+        self.quic.new_scid(&quiche::ConnectionId::from_ref(&cid.0), token, false).is_ok()
+    }
+
+    /// The next of our connection IDs that the peer has retired.
+    #[inline]
+    pub(crate) fn retired_connection_id(&mut self) -> Option<Cid> {
+        self.quic.retired_scid_next().and_then(|cid| Cid::from_slice(&cid))
+    }
+
+    /// The next thing that happened to its paths.
+    #[inline]
+    pub(crate) fn path_change(&mut self) -> Option<PathChange> {
+        loop {
+            return Some(match self.quic.path_event_next()? {
+                quiche::PathEvent::New(..) => PathChange::New,
+                quiche::PathEvent::PeerMigrated(..) => PathChange::Migrated,
+                quiche::PathEvent::FailedValidation(..) => PathChange::Failed,
+                quiche::PathEvent::PmtuUpdated { pmtu, .. } => PathChange::Mtu(pmtu.max(MIN_UDP_PAYLOAD)),
+                // Validation shows in `Migrated`; closed paths and reused IDs ask for nothing.
+                _ => continue,
+            });
+        }
+    }
+
+    /// Calls `visit` with (local, remote, is active) of each path.
+    pub(crate) fn paths(&self, mut visit: impl FnMut(SocketAddr, SocketAddr, bool)) {
+        for path in self.quic.path_stats() {
+            visit(path.local_addr, path.peer_addr, path.active);
+        }
+    }
+
+    /// Packets declared lost and bytes retransmitted on streams since the connection was made.
+    pub(crate) fn losses(&self) -> (u64, u64) {
+        let stats = self.quic.stats();
+        (stats.lost as u64, stats.stream_retrans_bytes)
+    }
+
+    /// Starts HTTP/3 on it: opens our control streams and sends SETTINGS.
+    pub(crate) fn start_http(&mut self) -> Result<Http, String> {
+        quiche::h3::Connection::with_transport(&mut self.quic, &self.http)
+            .map(Http::new)
+            .map_err(|error| error.to_string())
+    }
+
+    /// The next stream that can take data, once; see [`Self::capacity`] for how it is named again.
+    #[inline]
+    pub(crate) fn writable(&mut self) -> Option<u64> {
+        self.quic.stream_writable_next()
+    }
+
+    /// Bytes that `stream` can take now, within flow control and the congestion window; 0 has the stream
+    /// named by [`Self::writable`] once there is room. `None`: the peer wants no more of it.
+    pub(crate) fn capacity(&mut self, stream: u64) -> Option<usize> {
+        let capacity = self.quic.stream_capacity(stream).ok()?;
+        if capacity == 0 {
+            let _ = self.quic.stream_writable(stream, 1);
+        }
+        Some(capacity)
+    }
+
+    /// Queues `data` on `stream` without copying. Returns how much was taken and the rest; `None` when the
+    /// peer wants no more of it.
+    pub(crate) fn send(&mut self, stream: u64, data: Bytes) -> Option<(usize, Bytes)> {
+        let whole = data.clone();
+        match self.quic.stream_send_zc(stream, data, false) {
+            Ok((taken, rest)) => Some((taken, rest.unwrap_or_default())),
+            Err(quiche::Error::Done) => Some((0, whole)),
+            Err(_) => None,
+        }
+    }
+
+    /// Resets our side of `stream` with an HTTP/3 error code (RFC 9114, section 8.1).
+    pub(crate) fn reset_stream(&mut self, stream: u64, code: u64) {
+        // An error says that the stream is over already.
+        let _ = self.quic.stream_shutdown(stream, quiche::Shutdown::Write, code);
+    }
+
+    /// Asks the peer to send no more on `stream`.
+    pub(crate) fn stop_stream(&mut self, stream: u64, code: u64) {
+        let _ = self.quic.stream_shutdown(stream, quiche::Shutdown::Read, code);
+    }
+}

@@ -1,0 +1,33 @@
+//! QUIC endpoints: one [`Endpoint`] a worker, which is an `expressway_netio::Service`.
+//!
+//! * [`Endpoint`] finds the connection of each datagram, makes and ends connections, hands over what belongs
+//!   to other workers, and decides who sends next.
+//! * [`Settings`] and [`Setup`] are what it is told; [`Message`] is how it is told later.
+//! * [`cid`], [`token`], [`reset`] and [`header`] are the stateless parts of RFC 9000 that a server sees to
+//!   before an engine knows the connection.
+//! * `engine` is the QUIC implementation behind an interface of our own.
+//!
+//! There is no I/O, no thread and no clock here.
+
+pub mod cid;
+mod endpoint;
+pub(crate) mod engine;
+pub mod header;
+mod message;
+pub mod reset;
+mod settings;
+pub mod stats;
+mod table;
+#[cfg(test)]
+pub(crate) mod testing;
+mod tls;
+pub mod token;
+
+pub use endpoint::{Endpoint, Setup, Shared};
+pub use engine::EngineError;
+pub use message::{ForeignDatagram, Message};
+pub use settings::{
+    CongestionControl, MAX_UDP_PAYLOAD, MIN_UDP_PAYLOAD, RetryPolicy, Settings, SettingsError,
+};
+pub use stats::Stats;
+pub use tls::{Identity, Secrets, TlsError, Validity};

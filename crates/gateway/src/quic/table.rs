@@ -1,0 +1,118 @@
+//! The connections of one worker, by key and by connection ID.
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+
+use slab::Slab;
+
+use super::cid::{Cid, CidHashBuilder};
+
+/// A connection's place in the table; reused after it has gone.
+pub(crate) type Key = usize;
+
+/// Connections with the IDs that lead to them.
+pub(crate) struct Table<C> {
+    connections: Slab<C>,
+    /// IDs that we issued.
+    issued: HashMap<Cid, u32, CidHashBuilder>,
+    /// IDs that clients made up for their first packets, until the handshake is done. A keyed hash: these
+    /// are chosen by strangers.
+    initial: HashMap<Box<[u8]>, u32, RandomState>,
+    /// The last short-header lookup: datagrams come in trains.
+    last: Option<(Cid, u32)>,
+}
+
+impl<C> Table<C> {
+    pub(crate) fn new() -> Self {
+        Self { connections: Slab::new(), issued: HashMap::default(), initial: HashMap::default(), last: None }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Adds a connection known by `cid` and, until [`Self::forget_initial`], by the client's `initial` ID.
+    pub(crate) fn insert(&mut self, connection: C, cid: Cid, initial: &[u8]) -> Key {
+        let key = self.connections.insert(connection);
+        self.issued.insert(cid, key as u32);
+        self.initial.insert(initial.into(), key as u32);
+        key
+    }
+
+    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut C> {
+        self.connections.get_mut(key)
+    }
+
+    pub(crate) fn keys(&self) -> Vec<Key> {
+        self.connections.iter().map(|(key, _)| key).collect()
+    }
+
+    #[inline]
+    pub(crate) fn by_cid(&mut self, cid: &Cid) -> Option<Key> {
+        if let Some((last, key)) = &self.last
+            && last == cid
+        {
+            return Some(*key as usize);
+        }
+        let key = *self.issued.get(cid)?;
+        self.last = Some((*cid, key));
+        Some(key as usize)
+    }
+
+    pub(crate) fn by_initial(&self, dcid: &[u8]) -> Option<Key> {
+        self.initial.get(dcid).map(|key| *key as usize)
+    }
+
+    /// Leads `cid` to the connection too.
+    pub(crate) fn add_cid(&mut self, cid: Cid, key: Key) {
+        self.issued.insert(cid, key as u32);
+    }
+
+    /// `cid` leads nowhere any more.
+    pub(crate) fn remove_cid(&mut self, cid: &Cid) {
+        self.issued.remove(cid);
+        self.last = None;
+    }
+
+    /// The client's own ID is not needed after the handshake.
+    pub(crate) fn forget_initial(&mut self, initial: &[u8]) {
+        self.initial.remove(initial);
+    }
+
+    /// Takes the connection out with all of `cids`.
+    pub(crate) fn remove(&mut self, key: Key, cids: &[Cid], initial: Option<&[u8]>) -> Option<C> {
+        for cid in cids {
+            self.issued.remove(cid);
+        }
+        if let Some(initial) = initial {
+            self.initial.remove(initial);
+        }
+        self.last = None;
+        self.connections.try_remove(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_id_leads_to_the_connection_until_it_goes() {
+        let mut table = Table::new();
+        let (a, b) = (Cid([1; 16]), Cid([2; 16]));
+        let key = table.insert("x", a, b"client id");
+        table.add_cid(b, key);
+        assert_eq!(table.by_cid(&a), Some(key));
+        assert_eq!(table.by_cid(&a), Some(key), "from the cache");
+        assert_eq!(table.by_cid(&b), Some(key));
+        assert_eq!(table.by_initial(b"client id"), Some(key));
+        table.remove_cid(&b);
+        assert_eq!(table.by_cid(&b), None, "not from the cache either");
+        table.forget_initial(b"client id");
+        assert_eq!(table.by_initial(b"client id"), None);
+        assert_eq!(table.by_cid(&a), Some(key));
+        assert_eq!(table.remove(key, &[a], None), Some("x"));
+        assert_eq!(table.by_cid(&a), None);
+        assert_eq!(table.len(), 0);
+    }
+}
