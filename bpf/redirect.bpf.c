@@ -178,7 +178,7 @@ static __always_inline enum redirect_counter walk_extensions(struct xdp_md *ctx,
 		if (!read_extension(ctx, *offset, &header))
 			return REDIRECT_PASS_TRUNCATED;
 		size = 8 * (header.length + 1);
-		if (*offset + size > end)
+		if (*offset + size > end || !frame_holds(ctx, *offset + size))
 			return REDIRECT_PASS_TRUNCATED;
 		if (next == NEXT_ROUTING) {
 			if (header.segments_left)
