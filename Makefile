@@ -1,0 +1,56 @@
+# What people type. Each target installs what it needs first (as root, on Debian) or says what is missing.
+#
+#   make build    target/release/expressway
+#   make demo     a real clip over HTTP/3 in every mode of this machine, and a table
+#   make test     everything that CI runs; SECTIONS="fmt e2e" runs some of it (scripts/test --list)
+#   make bench    side by side with nginx; SCENARIOS="..." and BENCH_FLAGS="..." are passed on
+
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+BINARY := $(TARGET)/release/expressway
+SECTIONS ?=
+SCENARIOS ?=
+BENCH_FLAGS ?=
+
+.PHONY: build demo test bench audit fmt lint doc setup clean
+
+build: setup
+	cargo build --release --locked -p expressway
+
+demo: build
+	scripts/setup demo
+	scripts/peers clip python
+	python3 scripts/demo.py --binary $(BINARY)
+
+test:
+	scripts/setup build test
+	scripts/test $(SECTIONS)
+
+bench: build
+	scripts/setup bench
+	cargo build --release --locked -p expressway-load
+	scripts/nginx
+	$(BINARY) bench $(BENCH_FLAGS) $(SCENARIOS)
+
+audit:
+	python3 scripts/audit.py
+
+fmt:
+	cargo fmt --all
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
+
+doc:
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
+
+setup:
+	scripts/setup build
+
+clean:
+	cargo clean
+	rm -rf target fuzz/target
