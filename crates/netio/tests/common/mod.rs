@@ -1,0 +1,4 @@
+//! What several test binaries share.
+#![allow(dead_code, unreachable_pub)] // Each test binary uses a part of it.
+
+pub mod netns;

@@ -1,0 +1,50 @@
+//! One suite for every backend of packet I/O.
+//!
+//! The checks are functions over a [`bed::Bed`]; the macro below runs each on each backend. The simulated
+//! network needs nothing. The others run over a veth between two namespaces and need root
+//! (CAP_NET_ADMIN); without it they say so and pass, unless `EXPRESSWAY_REQUIRE_ROOT_TESTS=1`.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod adversity;
+mod bed;
+mod peer;
+mod simulated;
+mod traffic;
+mod veth;
+
+/// A module of tests: every check on the bed that `$make` makes.
+macro_rules! suite {
+    ($name:ident, $privileged:expr, $make:expr) => {
+        suite!(@checks $name, $privileged, $make;
+            traffic: receives_each_datagram_once, sends_every_size,
+                sends_runs_of_equal_size_and_a_shorter_last, sends_mixed_sizes_in_one_burst,
+                interleaves_flows_in_one_flush, keeps_the_order_of_a_flow,
+                replies_from_the_address_that_was_asked, carries_ecn_both_ways, sends_more_than_it_has_buffers_for,
+                receives_empty_datagrams, counts_what_it_moves, becomes_readable_and_never_blocks;
+            adversity: survives_garbage, sends_the_first_burst_to_an_unknown_neighbour,
+                serves_again_after_the_link_was_down, counts_what_cannot_be_sent, receives_the_largest;
+        );
+    };
+    (@checks $name:ident, $privileged:expr, $make:expr; $($group:ident: $($check:ident),*;)*) => {
+        mod $name {
+            $($(
+                #[test]
+                fn $check() {
+                    if !$privileged || crate::common::netns::is_privileged() {
+                        let mut bed = $make;
+                        crate::$group::$check(&mut bed);
+                    }
+                }
+            )*)*
+        }
+    };
+}
+
+suite!(simulated_1500, false, crate::simulated::Simulated::new(1500));
+suite!(simulated_9000, false, crate::simulated::Simulated::new(9000));
+suite!(kernel_gso, true, crate::veth::kernel(1500, expressway_netio::udp::SendMode::Gso, true));
+suite!(kernel_sendmmsg, true, crate::veth::kernel(1500, expressway_netio::udp::SendMode::Sendmmsg, false));
+suite!(kernel_sendmsg, true, crate::veth::kernel(1500, expressway_netio::udp::SendMode::Sendmsg, true));
+suite!(kernel_9000, true, crate::veth::kernel(9000, expressway_netio::udp::SendMode::Gso, true));
