@@ -1,0 +1,58 @@
+//! Echoes UDP datagrams over kernel sockets on one worker: `cargo run --example echo 127.0.0.1:7777`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use expressway_netio::udp::{UdpConfig, UdpIo};
+use expressway_netio::{Context, Datagram, Flow, IoError, PacketIo, Service, Worker, WorkerOptions, mailbox};
+
+/// What is to be echoed at the end of the turn. Both buffers are reused.
+#[derive(Default)]
+struct Echo {
+    replies: Vec<(Flow, usize)>,
+    bytes: Vec<u8>,
+}
+
+impl Service for Echo {
+    type Message = ();
+
+    fn handle_datagram(&mut self, _: &mut Context<'_, ()>, datagram: Datagram<'_>) {
+        self.replies.push((Flow::new(datagram.local, datagram.remote), datagram.payload.len()));
+        self.bytes.extend_from_slice(datagram.payload);
+    }
+
+    fn handle_message(&mut self, _: &mut Context<'_, ()>, (): ()) {}
+
+    fn handle_timer(&mut self, _: &mut Context<'_, ()>, _: usize) {}
+
+    fn poll_transmit(&mut self, _: &mut Context<'_, ()>, io: &mut dyn PacketIo) -> Result<bool, IoError> {
+        let mut bytes = self.bytes.as_slice();
+        for &(flow, len) in &self.replies {
+            let (reply, rest) = bytes.split_at(len);
+            let mut once = Some(reply);
+            // Without a free buffer the reply is lost, as UDP may; an empty datagram cannot be built.
+            io.transmit(&flow, len, &mut |slot| {
+                let Some(reply) = once.take() else { return 0 };
+                slot[..len].copy_from_slice(reply);
+                len
+            })?;
+            bytes = rest;
+        }
+        self.replies.clear();
+        self.bytes.clear();
+        Ok(false)
+    }
+
+    fn is_finished(&self) -> bool {
+        false
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let address = std::env::args().nth(1).ok_or("usage: echo ADDRESS:PORT")?.parse()?;
+    let io = UdpIo::bind(&UdpConfig::new(vec![address]))?;
+    let (mailbox, inbox) = mailbox(1)?;
+    let peers = Arc::from([mailbox]);
+    Worker::new(WorkerOptions::default(), Instant::now(), Echo::default(), io, inbox, peers).run()?;
+    Ok(())
+}
