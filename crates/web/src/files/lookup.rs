@@ -36,6 +36,9 @@ pub(crate) struct Resource {
 #[derive(Debug)]
 pub(crate) struct Representation {
     pub(crate) file: Arc<OpenFile>,
+    /// Whether it may be had in ranges. Not if it is coded, as in nginx: a range of the coded octets is of
+    /// use only to a client that holds the rest of exactly them.
+    pub(crate) ranges: bool,
     pub(crate) headers: HeaderMap,
 }
 
@@ -154,7 +157,8 @@ impl Tree {
         headers.insert(CONTENT_LENGTH, file.identity.size.into());
         headers.insert(LAST_MODIFIED, file.last_modified.clone());
         headers.insert(ETAG, file.etag.clone());
-        if self.config.max_ranges > 0 {
+        let ranges = encoding.is_none() && self.config.max_ranges > 0;
+        if ranges {
             headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
         }
         if let Some(encoding) = encoding {
@@ -166,7 +170,7 @@ impl Tree {
         for (name, value) in &self.config.headers {
             headers.append(name, value.clone());
         }
-        Representation { file: Arc::new(file), headers }
+        Representation { file: Arc::new(file), ranges, headers }
     }
 }
 

@@ -102,21 +102,24 @@ fn choose<'a>(headers: &HeaderMap, resource: &'a Resource) -> Option<&'a Represe
     resource.plain.as_ref()
 }
 
+/// The response to GET or HEAD of a file that is there.
 fn represent(config: &FilesConfig, question: Question<'_>, representation: &Representation) -> Answer {
     let validators = representation.file.validators();
     match validators.evaluate(question.headers) {
-        Verdict::Failed => return error(question.method, StatusCode::PRECONDITION_FAILED, HeaderMap::new()),
+        Verdict::Failed => {
+            return error(question.method, StatusCode::PRECONDITION_FAILED, HeaderMap::new());
+        }
         Verdict::NotModified => return not_modified(representation),
         Verdict::Proceed => {}
     }
     let size = representation.file.identity.size;
-    if config.max_ranges > 0
+    if representation.ranges
         && let Some(range) = question.headers.get(RANGE)
         && validators.allows_range(question.headers)
     {
         match Ranges::parse(range.as_bytes(), size, config.max_ranges) {
             Ranges::Whole => {}
-            Ranges::Unsatisfiable => return unsatisfiable(question.method, size),
+            Ranges::Unsatisfiable => return unsatisfiable(config, question.method, size),
             Ranges::Parts(parts) => return partial(question.method, representation, &parts),
         }
     }
@@ -136,9 +139,14 @@ fn not_modified(representation: &Representation) -> Answer {
     Answer::Fixed(head, Bytes::new())
 }
 
-fn unsatisfiable(method: &Method, size: u64) -> Answer {
+/// 416 with the size. Alone among errors it carries the site's added fields, as nginx's does: a script that
+/// plays media needs its CORS fields to read `content-range`.
+fn unsatisfiable(config: &FilesConfig, method: &Method, size: u64) -> Answer {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_RANGE, text(format!("bytes */{size}")));
+    for (name, value) in &config.headers {
+        headers.append(name, value.clone());
+    }
     error(method, StatusCode::RANGE_NOT_SATISFIABLE, headers)
 }
 
