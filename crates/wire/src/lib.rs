@@ -13,6 +13,25 @@
 //! What it does not: no I/O, no clock, no reassembly, no ARP or neighbour discovery. It never allocates
 //! (the crate is `no_std`), and no input makes it panic.
 //!
+//! ```
+//! use expressway_wire::{ChecksumMode, MacAddr, UdpHeaders, parse_udp};
+//!
+//! let (local, remote) = ("192.0.2.1:443".parse()?, "198.51.100.7:50000".parse()?);
+//! let flow = UdpHeaders::new(MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]), local, remote);
+//! let template = flow.template()?;
+//!
+//! // The payload is sealed where it leaves from, then its headers are written in front of it.
+//! let mut frame = [0u8; 2048];
+//! frame[template.header_len()..][..5].copy_from_slice(b"hello");
+//! let total = template.write(&mut frame, 5, ChecksumMode::Full, 0)?;
+//!
+//! let layout = parse_udp(&frame[..total])?;
+//! layout.verify_checksum(&frame[..total])?;
+//! let payload: &mut [u8] = &mut frame[layout.payload()];
+//! assert_eq!((layout.destination, &*payload), (remote, &b"hello"[..]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Errors are of two kinds: [`ParseError`] blames the bytes that came in, [`BuildError`] the caller.
 
 #![no_std]
