@@ -83,7 +83,7 @@ HEADER_READER(ports, struct udp_ports)
 /* Whether the frame is at least `length` bytes long, fragments included. */
 static __always_inline bool frame_holds(struct xdp_md *ctx, __u32 length)
 {
-	if (ctx->data_end - ctx->data >= length)
+	if ((void *)(long)ctx->data + length <= (void *)(long)ctx->data_end)
 		return true;
 	return bpf_xdp_get_buff_len(ctx) >= length;
 }

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use libbpf_rs::libbpf_sys::{XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE};
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
 
-use crate::error::{Error, ForeignProgram, Holder, Interface};
+use crate::error::{CAPABILITIES, Error, ForeignProgram, Holder, Interface};
 use crate::sys;
 
 /// Where on the receive path the program runs.
@@ -120,6 +120,10 @@ fn clear(interface: &Interface, attached: sys::Attached, existing: Existing) -> 
         Ok(program) => program,
         // It has gone by itself since the query.
         Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == libbpf_rs::ErrorKind::PermissionDenied => {
+            let action = format!("{interface}: replacing XDP {foreign}");
+            return Err(Error::NotPermitted { action, needed: "CAP_SYS_ADMIN" });
+        }
         Err(error) => return Err(query(io::Error::other(error))),
     };
     match sys::detach(interface.index, attached.mode, program.as_fd()) {
@@ -139,9 +143,10 @@ fn clear(interface: &Interface, attached: sys::Attached, existing: Existing) -> 
 /// What the kernel's answer to BPF_LINK_CREATE means (`dev_xdp_attach` in net/core/dev.c, and drivers).
 fn refusal(interface: Interface, mode: AttachMode, source: io::Error) -> Error {
     match source.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => {
-            Error::NotPermitted { action: format!("{interface}: attaching the XDP program") }
-        }
+        Some(libc::EPERM | libc::EACCES) => Error::NotPermitted {
+            action: format!("{interface}: attaching the XDP program"),
+            needed: CAPABILITIES,
+        },
         Some(libc::ENODEV) => Error::NoInterface { interface },
         // Somebody was faster than we between query and attach.
         Some(libc::EBUSY | libc::EEXIST) => match query(&interface) {

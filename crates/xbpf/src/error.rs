@@ -56,15 +56,21 @@ impl fmt::Display for ForeignProgram {
     }
 }
 
+/// What loading and attaching take. CAP_PERFMON because the verifier allows packet access at computed
+/// offsets only with it (`bypass_spec_v1` in kernel/bpf/verifier.c).
+pub(crate) const CAPABILITIES: &str = "CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON";
+
 /// Why loading, attaching or using the BPF programs failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The process may not use BPF.
-    #[error("{action}: not permitted; run as root or with CAP_BPF and CAP_NET_ADMIN")]
+    #[error("{action}: not permitted; run as root or with {needed}")]
     NotPermitted {
         /// What was tried.
         action: String,
+        /// The capabilities it takes.
+        needed: &'static str,
     },
     /// The kernel refused the program or a map. The verifier's log is in the trace.
     #[error("XDP program: load failed: {source}; Linux 5.18 or newer with BPF and AF_XDP is needed")]

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, PrintLevel};
+use rustix::thread::CapabilitySet;
 
 use crate::attachment::{self, AttachMode, Attachment, Existing};
 use crate::counters::{Counters, Verdict};
-use crate::error::Error;
+use crate::error::{CAPABILITIES, Error};
 use crate::skeleton::RedirectSkelBuilder;
 use crate::{pair, sys};
 
@@ -50,13 +51,14 @@ impl Redirect {
     /// Loads the program and makes its maps, unattached and without pairs.
     ///
     /// # Errors
-    /// [`Error::NotPermitted`] without CAP_BPF and CAP_NET_ADMIN; [`Error::Load`] if the kernel is older
+    /// [`Error::NotPermitted`] without CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON (the verifier allows packet
+    /// access at computed offsets only with the last one); [`Error::Load`] if the kernel is older
     /// than 5.18, lacks AF_XDP, or won't have an option.
     pub fn load(options: &Options) -> Result<Self, Error> {
         forward_libbpf_messages();
         let load = |source: libbpf_rs::Error| match source.kind() {
-            libbpf_rs::ErrorKind::PermissionDenied => {
-                Error::NotPermitted { action: "loading the XDP program".to_owned() }
+            libbpf_rs::ErrorKind::PermissionDenied if !is_privileged() => {
+                Error::NotPermitted { action: "loading the XDP program".to_owned(), needed: CAPABILITIES }
             }
             _ => Error::Load { source },
         };
@@ -100,7 +102,7 @@ impl Redirect {
         match self.pairs.update(&key, &[1], MapFlags::NO_EXIST) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists => Ok(false),
-            Err(error) if errno(&error) == Some(libc::E2BIG) => {
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::TooBig => {
                 Err(Error::PairLimit { pair, limit: self.pairs.max_entries() })
             }
             Err(source) => Err(Error::Map { map: "pairs_map", source }),
@@ -194,16 +196,13 @@ pub struct TestRun {
     pub duration: Duration,
 }
 
-/// The operating system's error number behind a libbpf error.
-fn errno(error: &libbpf_rs::Error) -> Option<i32> {
-    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = source {
-        if let Some(code) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error) {
-            return Some(code);
-        }
-        source = error.source();
-    }
-    None
+/// Whether the thread has what loading takes. The verifier's refusals bear the same error number as missing
+/// privilege, so this tells them apart.
+fn is_privileged() -> bool {
+    let needed = CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON;
+    rustix::thread::capabilities(None).is_ok_and(|sets| {
+        sets.effective.contains(needed) || sets.effective.contains(CapabilitySet::SYS_ADMIN)
+    })
 }
 
 /// libbpf prints to standard error unless told otherwise; its messages, the verifier's log among them,

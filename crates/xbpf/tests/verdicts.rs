@@ -265,9 +265,9 @@ fn with_a_local_mac_frames_to_others_pass() {
     let _socket = support::fill_slot(&redirect, 0);
     redirect.prog_test_run(&frame, 1).unwrap();
     assert_eq!(redirect.counters().unwrap()[Taken], 1);
-    for byte in 0..6 {
-        redirect.prog_test_run(&patched(&frame, byte, &[MAC[byte] ^ 1]), 1).unwrap();
-        assert_eq!(redirect.counters().unwrap()[PassOtherMac], byte as u64 + 1);
+    for (index, byte) in MAC.into_iter().enumerate() {
+        redirect.prog_test_run(&patched(&frame, index, &[byte ^ 1]), 1).unwrap();
+        assert_eq!(redirect.counters().unwrap()[PassOtherMac], index as u64 + 1);
     }
 }
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod frame;
 pub(crate) mod netns;
+pub(crate) mod raw;
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -31,7 +32,7 @@ pub(crate) fn load(options: &Options) -> Option<Redirect> {
     match Redirect::load(options) {
         Ok(redirect) => Some(redirect),
         Err(Error::NotPermitted { .. }) if !privileges_required() => {
-            eprintln!("skipped: needs root (CAP_BPF, CAP_NET_ADMIN)");
+            eprintln!("skipped: needs root (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON)");
             None
         }
         Err(error) => panic!("{error}"),
@@ -84,4 +85,16 @@ pub(crate) fn fill_slot(redirect: &Redirect, queue: u32) -> OwnedFd {
     let map = MapHandle::from_map_id(id).unwrap();
     map.update(&queue.to_ne_bytes(), &socket.as_raw_fd().to_ne_bytes(), MapFlags::ANY).unwrap();
     socket
+}
+
+/// Whether `condition` comes true within a time that only a failure takes.
+pub(crate) fn eventually(condition: impl Fn() -> bool) -> bool {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !condition() {
+        if std::time::Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(std::time::Duration::from_micros(200));
+    }
+    true
 }

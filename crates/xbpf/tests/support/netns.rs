@@ -73,6 +73,11 @@ impl Link {
         inside(&self.far, || UdpSocket::bind(address).unwrap())
     }
 
+    /// Runs `work` on a thread inside the far namespace.
+    pub(crate) fn in_far<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        inside(&self.far, work)
+    }
+
     /// `ip ARGUMENTS` in the near namespace.
     pub(crate) fn ip_near(&self, arguments: &str) -> String {
         ip(&format!("-n {} {arguments}", self.near))
@@ -81,11 +86,6 @@ impl Link {
     /// `ip ARGUMENTS` in the far namespace.
     pub(crate) fn ip_far(&self, arguments: &str) -> String {
         ip(&format!("-n {} {arguments}", self.far))
-    }
-
-    /// The far namespace's name.
-    pub(crate) fn far(&self) -> &str {
-        &self.far
     }
 
     /// The near namespace's name.
