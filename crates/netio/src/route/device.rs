@@ -1,4 +1,4 @@
-//! Questions to a device by ethtool: the number of its queues.
+//! Questions to a device by ethtool: the number of its queues, and whether it segments UDP.
 #![allow(unsafe_code)] // SIOCETHTOOL passes a pointer to a structure; no safe wrapper exists.
 
 use std::io;
@@ -10,6 +10,21 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 /// `ETHTOOL_GCHANNELS` (`linux/ethtool.h`).
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
+
+/// `ETHTOOL_GSSET_INFO` (`linux/ethtool.h`).
+const ETHTOOL_GSSET_INFO: u32 = 0x37;
+/// `ETHTOOL_GSTRINGS` (`linux/ethtool.h`).
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
+/// `ETHTOOL_GFEATURES` (`linux/ethtool.h`).
+const ETHTOOL_GFEATURES: u32 = 0x3a;
+/// `ETH_SS_FEATURES`: the string set of feature names (`linux/ethtool.h`).
+const ETH_SS_FEATURES: u32 = 4;
+/// `ETH_GSTRING_LEN`: bytes of one name (`linux/ethtool.h`).
+const GSTRING_LEN: usize = 32;
+/// The name of UDP segmentation among the features (`netdev_features_strings` in `net/ethtool/common.c`).
+const UDP_SEGMENTATION: &[u8] = b"tx-udp-segmentation";
+/// The most features that are asked for; kernels have about 64.
+const MAX_FEATURES: usize = 256;
 
 /// `struct ethtool_channels` (`linux/ethtool.h`).
 #[repr(C)]
@@ -46,28 +61,99 @@ pub struct Channels {
 /// [`Link::rx_queues`](super::Link)); `ENODEV` for an unknown interface; `InvalidInput` for a name longer than
 /// 15 bytes.
 pub fn channels(name: &str) -> io::Result<Channels> {
-    let socket =
-        rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    if name.is_empty() || name.len() >= libc::IFNAMSIZ {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
     let mut answer = EthtoolChannels { cmd: ETHTOOL_GCHANNELS, ..EthtoolChannels::default() };
-    // SAFETY: `ifreq` is a name and a union of integers and pointers, for which zero is a value.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *place = byte as libc::c_char;
-    }
-    request.ifr_ifru.ifru_data = (&raw mut answer).cast();
-    // SAFETY: `request` and `answer` live through the call; the kernel reads the command from `answer` and
-    // writes one `ethtool_channels` there, whose layout the type has.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    ethtool(name, &mut answer)?;
     Ok(Channels {
         rx: answer.rx + answer.combined,
         tx: answer.tx + answer.combined,
         max_rx: answer.max_rx + answer.max_combined,
         max_tx: answer.max_tx + answer.max_combined,
     })
+}
+
+/// `struct ethtool_sset_info` with room for one set.
+#[repr(C)]
+struct SetInfo {
+    cmd: u32,
+    reserved: u32,
+    mask: u64,
+    length: u32,
+}
+
+/// `struct ethtool_gstrings` with its strings.
+#[repr(C)]
+struct Strings {
+    cmd: u32,
+    set: u32,
+    length: u32,
+    names: [[u8; GSTRING_LEN]; MAX_FEATURES],
+}
+
+/// `struct ethtool_gfeatures` with its blocks of 32 features: available, requested, active, never changed.
+#[repr(C)]
+struct Features {
+    cmd: u32,
+    size: u32,
+    blocks: [[u32; 4]; MAX_FEATURES / 32],
+}
+
+/// Whether interface `name` takes UDP super-packets and segments them itself (`tx-udp-segmentation` is on),
+/// in the calling thread's network namespace. False when the kernel knows no such feature.
+///
+/// # Errors
+/// As [`channels`].
+pub fn udp_segmentation(name: &str) -> io::Result<bool> {
+    let mut info = SetInfo { cmd: ETHTOOL_GSSET_INFO, reserved: 0, mask: 1 << ETH_SS_FEATURES, length: 0 };
+    ethtool(name, &mut info)?;
+    let length = info.length as usize;
+    if info.mask == 0 || length > MAX_FEATURES {
+        return Ok(false);
+    }
+    let mut strings = Strings {
+        cmd: ETHTOOL_GSTRINGS,
+        set: ETH_SS_FEATURES,
+        length: info.length,
+        names: [[0; GSTRING_LEN]; MAX_FEATURES],
+    };
+    ethtool(name, &mut strings)?;
+    let is_wanted = |name: &[u8; GSTRING_LEN]| name.split(|byte| *byte == 0).next() == Some(UDP_SEGMENTATION);
+    let Some(feature) = strings.names[..length].iter().position(is_wanted) else { return Ok(false) };
+    let blocks = [[0; 4]; MAX_FEATURES / 32];
+    let mut features = Features { cmd: ETHTOOL_GFEATURES, size: info.length.div_ceil(32), blocks };
+    ethtool(name, &mut features)?;
+    let active = features.blocks[feature / 32][2];
+    Ok(active & (1 << (feature % 32)) != 0)
+}
+
+/// One SIOCETHTOOL call. `T` is a `repr(C)` structure that begins with the command and is large enough for
+/// what the kernel writes for it.
+fn ethtool<T>(name: &str, argument: &mut T) -> io::Result<()> {
+    let socket =
+        rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    if name.is_empty() || name.len() >= libc::IFNAMSIZ {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: `ifreq` is a name and a union of integers and pointers, for which zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *place = byte as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = std::ptr::from_mut(argument).cast();
+    // SAFETY: `request` and `argument` live through the call; the callers in this file pass the structure of
+    // their command, with the lengths in it that say how much the kernel may write.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_segments_udp_in_the_device_and_nonsense_is_an_error() {
+        // NETIF_F_GSO_SOFTWARE is among loopback's fixed features (`gen_lo_setup` in drivers/net/loopback.c).
+        assert!(udp_segmentation("lo").unwrap());
+        assert_eq!(udp_segmentation("no-such-if0").unwrap_err().raw_os_error(), Some(libc::ENODEV));
+        assert_eq!(udp_segmentation("").unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
 }

@@ -140,3 +140,46 @@ fn decode_kind(infos: Vec<LinkInfo>) -> LinkKind {
     }
     kind
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(infos: Vec<LinkInfo>, foreign: bool) -> LinkMessage {
+        let mut message = LinkMessage::default();
+        message.header.index = 5;
+        message.header.link_layer_type = LinkLayerType::Ether;
+        message.header.flags = LinkFlags::Up | LinkFlags::LowerUp;
+        message.attributes = vec![
+            LinkAttribute::IfName("v.7".into()),
+            LinkAttribute::Mtu(1496),
+            LinkAttribute::Address(vec![2, 0, 0, 0, 0, 1]),
+            LinkAttribute::Link(3),
+            LinkAttribute::LinkInfo(infos),
+        ];
+        if foreign {
+            message.attributes.push(LinkAttribute::LinkNetNsId(0));
+        }
+        message
+    }
+
+    #[test]
+    fn a_vlan_names_its_tag_and_the_device_below() {
+        for (protocol, tpid) in [(VlanProtocol::Ieee8021Q, 0x8100), (VlanProtocol::Ieee8021Ad, 0x88a8)] {
+            let data = InfoData::Vlan(vec![InfoVlan::Id(7), InfoVlan::Protocol(protocol)]);
+            let infos = vec![LinkInfo::Kind(InfoKind::Vlan), LinkInfo::Data(data)];
+            let link = Link::decode(message(infos.clone(), false)).unwrap();
+            assert_eq!(link.kind, LinkKind::Vlan { id: 7, protocol: tpid, lower: Some(3) });
+            assert!(link.is_running() && !link.is_direct());
+            let link = Link::decode(message(infos, true)).unwrap();
+            assert_eq!(link.kind, LinkKind::Vlan { id: 7, protocol: tpid, lower: None });
+        }
+    }
+
+    #[test]
+    fn messages_about_bridge_ports_are_no_links() {
+        let mut port = message(vec![], false);
+        port.header.interface_family = AddressFamily::Bridge;
+        assert_eq!(Link::decode(port), None);
+    }
+}

@@ -60,7 +60,7 @@ impl Shared {
         self.current.load_full()
     }
 
-    fn publish(&self, snapshot: &Snapshot) {
+    pub(super) fn publish(&self, snapshot: &Snapshot) {
         self.current.store(Arc::new(snapshot.clone()));
         self.generation.store(snapshot.generation(), Ordering::Release);
     }

@@ -241,3 +241,99 @@ fn descend<'a>(snapshot: &'a Snapshot, link: &'a Link) -> Option<(&'a Link, Vlan
     let free = link.controller.is_none() && device.controller.is_none();
     Some((device, VlanTags::new(&tags).ok()?)).filter(|(device, _)| device.is_direct() && free)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::neighbour::Neighbour;
+    use super::*;
+
+    const NEXT: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
+
+    fn link(index: u32, kind: LinkKind) -> Link {
+        Link {
+            index,
+            name: format!("d{index}"),
+            mac: Some(MacAddr([2, 0, 0, 0, 0, index as u8])),
+            mtu: 1500 + index as usize,
+            is_up: true,
+            has_carrier: true,
+            kind,
+            controller: None,
+            rx_queues: 1,
+            tx_queues: 1,
+        }
+    }
+
+    fn vlan(index: u32, id: u16, protocol: u16, lower: Option<u32>) -> Link {
+        link(index, LinkKind::Vlan { id, protocol, lower })
+    }
+
+    /// The way out by interface `egress` to a neighbour that is known on every interface.
+    fn way(links: Vec<Link>, egress: u32) -> Resolution {
+        let remote = IpAddr::from([192, 0, 2, 2]);
+        let neighbour = Neighbour { mac: NEXT, stale: false };
+        let snapshot = Snapshot {
+            generation: 1,
+            neighbours: Arc::new(links.iter().map(|link| ((link.index, remote), neighbour)).collect()),
+            links: Arc::new(links),
+            ..Snapshot::default()
+        };
+        let shared = Arc::<Shared>::default();
+        shared.publish(&snapshot);
+        let resolver = Resolver::new(shared, RequestSocket::open().unwrap());
+        let hop = Hop::direct(egress);
+        resolver.frame([192, 0, 2, 1].into(), remote, &hop, None, None)
+    }
+
+    fn is_not_direct(resolution: Resolution) -> bool {
+        matches!(resolution, Resolution::NotDirect { .. })
+    }
+
+    #[test]
+    fn vlans_stack_from_the_device_outwards() {
+        let links = vec![
+            link(1, LinkKind::Physical),
+            vlan(2, 7, 0x88a8, Some(1)),
+            vlan(3, 42, 0x8100, Some(2)),
+            vlan(4, 5, 0x8100, Some(3)),
+        ];
+        let Resolution::Ready(path) = way(links.clone(), 3) else { panic!("two tags fit") };
+        let tags: Vec<_> = path.vlan.as_slice().iter().map(|tag| (tag.tpid, tag.id)).collect();
+        assert_eq!(tags, [(0x88a8, 7), (0x8100, 42)], "outermost first");
+        assert_eq!((path.ifindex, path.egress, path.mtu), (1, 3, 1503));
+        assert_eq!((path.source_mac.0[5], path.destination_mac), (3, NEXT), "the egress interface's address");
+        assert!(is_not_direct(way(links, 4)), "a third tag has no room");
+    }
+
+    #[test]
+    fn a_vlan_without_a_usable_device_below_goes_by_the_kernel() {
+        assert!(is_not_direct(way(vec![vlan(2, 7, 0x8100, None)], 2)), "below in another namespace");
+        assert!(is_not_direct(way(vec![vlan(2, 7, 0x8100, Some(1))], 2)), "below not known");
+        let bond = link(1, LinkKind::Other("bond".into()));
+        assert!(is_not_direct(way(vec![bond, vlan(2, 7, 0x8100, Some(1))], 2)));
+        let mut down = link(1, LinkKind::Physical);
+        down.has_carrier = false;
+        assert!(is_not_direct(way(vec![down, vlan(2, 7, 0x8100, Some(1))], 2)));
+        assert!(is_not_direct(way(vec![vlan(2, 7, 0x8100, Some(2))], 2)), "a loop ends");
+    }
+
+    #[test]
+    fn a_port_of_a_bond_or_vrf_goes_by_the_kernel() {
+        let mut port = link(1, LinkKind::Physical);
+        assert!(matches!(way(vec![port.clone()], 1), Resolution::Ready(_)));
+        port.controller = Some(9);
+        assert!(is_not_direct(way(vec![port], 1)));
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let shared = Arc::<Shared>::default();
+        let mut resolver = Resolver::new(shared, RequestSocket::open().unwrap());
+        let local = IpAddr::from([192, 0, 2, 1]);
+        for host in 0..5 * CAPACITY as u32 {
+            let remote = IpAddr::V4((0x0a00_0000 + host).into());
+            assert_eq!(resolver.resolve(local, remote), Resolution::Unreachable);
+            assert!(resolver.recent.len() <= CAPACITY && resolver.older.len() <= CAPACITY);
+        }
+    }
+}

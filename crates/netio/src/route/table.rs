@@ -26,6 +26,14 @@ pub(super) struct Hop {
     dead: bool,
 }
 
+#[cfg(test)]
+impl Hop {
+    /// The only way, straight onto a link.
+    pub(super) fn direct(egress: u32) -> Self {
+        Self { egress, gateway: None, weight: 1, dead: false }
+    }
+}
+
 /// What a route does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {

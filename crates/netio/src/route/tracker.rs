@@ -310,3 +310,59 @@ impl Collector for NeighbourCollector {
         apply_neighbour(&mut self.0, &message);
     }
 }
+
+#[cfg(test)]
+#[path = "../../tests/udp_netns/mod.rs"]
+mod udp_netns;
+
+#[cfg(test)]
+mod tests {
+    use super::udp_netns::{Namespace, is_privileged, sh};
+    use super::*;
+
+    #[test]
+    fn lost_notifications_lead_to_a_reading_of_everything() {
+        if !is_privileged() {
+            return;
+        }
+        let (near, _far) = Namespace::pair();
+        // Room for a few notifications only.
+        let mut tracker = near.run(|| Tracker::open(4096).unwrap());
+        tracker.hear().unwrap();
+        assert!(tracker.refresh().unwrap());
+        assert!(!tracker.refresh().unwrap(), "nothing has changed");
+        let generation = tracker.snapshot().generation();
+        let mut batch = String::new();
+        for host in 10..200 {
+            batch += &format!("neigh add 10.9.0.{host} lladdr 02:00:00:00:00:01 dev v0 nud permanent\n");
+            batch += &format!("route add 10.8.{host}.0/24 via 10.9.0.2\n");
+        }
+        sh(&format!("echo '{batch}' | ip -n {} -batch -", near.name));
+        tracker.hear().unwrap();
+        assert!(tracker.overflows() > 0);
+        assert_eq!(tracker.dirty, Dirty::ALL);
+        assert!(tracker.refresh().unwrap());
+        let snapshot = tracker.snapshot();
+        assert!(snapshot.generation() > generation);
+        let v0 = snapshot.link_by_name("v0").unwrap().index;
+        for host in 10..200u8 {
+            assert!(snapshot.neighbour(v0, IpAddr::from([10, 9, 0, host])).is_some());
+            let decision = snapshot.decide([10, 9, 0, 1].into(), [10, 8, host, 1].into());
+            assert!(matches!(decision, crate::route::table::Decision::Forward { .. }));
+        }
+    }
+
+    #[test]
+    fn a_tracker_that_resumes_goes_on_counting() {
+        if !is_privileged() {
+            return;
+        }
+        let (near, _far) = Namespace::pair();
+        let mut first = near.run(|| Tracker::open(1 << 20).unwrap());
+        first.refresh().unwrap();
+        let mut second = near.run(|| Tracker::open(1 << 20).unwrap());
+        second.resume(first.snapshot());
+        second.refresh().unwrap();
+        assert!(second.snapshot().generation() > first.snapshot().generation());
+    }
+}

@@ -254,19 +254,20 @@ impl UdpIo {
         }
     }
 
-    /// The first unit in the queue was refused for good.
+    /// What is first in the queue was refused for good.
     fn handle_refusal(&mut self, index: usize, errno: i32) {
         let gso = self.sockets[index].gso;
         let Some(message) = self.outbox.front(index) else { return };
-        if gso && message.refused.is_none() && message.datagrams() > 1 {
+        let whole = gso && message.refused.is_none() && message.datagrams() > 1;
+        if whole && blames_gso(errno) {
             message.refused = Some(errno);
             return;
         }
         let destination = message.flow().remote;
-        let unit = self.outbox.advance(index, gso);
-        self.stats.dropped_send_refused += unit.datagrams as u64;
+        let datagrams = self.outbox.give_up(index, errno == libc::EMSGSIZE);
+        self.stats.dropped_send_refused += datagrams as u64;
         tracing::debug!(
-            local = %self.sockets[index].bound, %destination, bytes = unit.bytes,
+            local = %self.sockets[index].bound, %destination, datagrams,
             error = %std::io::Error::from_raw_os_error(errno),
             "the kernel refused to send"
         );
@@ -301,6 +302,17 @@ impl UdpIo {
         }
         self.outbox.reclaim();
         Ok(())
+    }
+
+    /// Drops what waits for sockets without room, so that they do not hold the memory that others need.
+    fn give_up_on_full_sockets(&mut self) {
+        for index in 0..self.sockets.len() {
+            if self.states[index].full_since.is_some() {
+                self.stats.dropped_no_buffer += self.outbox.clear(index) as u64;
+                self.stop_waiting(index);
+            }
+        }
+        self.outbox.reclaim();
     }
 
     /// Takes what the caller has for an address that no socket serves, so that it goes on, and counts it.
@@ -376,6 +388,9 @@ impl PacketIo for UdpIo {
         let mut sent = self.outbox.build(index, flow, name_source, segment, mode, fill);
         while sent.blocked {
             self.flush_all()?;
+            if self.states[index].full_since.is_none() {
+                self.give_up_on_full_sockets();
+            }
             let more = self.outbox.build(index, flow, name_source, segment, mode, fill);
             sent.packets += more.packets;
             sent.bytes += more.bytes;

@@ -171,6 +171,22 @@ impl Outbox {
         unit
     }
 
+    /// Gives up the message at the front, for an error that meets all its datagrams alike; returns how many.
+    /// With `too_large`, which does not meet a shorter last one, that one stays.
+    pub(super) fn give_up(&mut self, socket: usize, too_large: bool) -> usize {
+        let queue = &mut self.queues[socket];
+        let Some(message) = queue.front_mut() else { return 0 };
+        let all = message.datagrams();
+        let last = message.length % message.segment;
+        if too_large && all > 1 && last > 0 {
+            message.start += message.length - last;
+            message.length = last;
+            return all - 1;
+        }
+        queue.pop_front();
+        all
+    }
+
     /// Gives up everything that waits for `socket`; returns the number of datagrams.
     pub(super) fn clear(&mut self, socket: usize) -> usize {
         self.queues[socket].drain(..).map(|message| message.datagrams()).sum()
@@ -254,5 +270,19 @@ mod tests {
         assert_eq!(unit, Unit { datagrams: 1, bytes: 100, refused: Some(libc::EIO) });
         assert_eq!(shapes(&outbox, true), [(100, 0), (30, 0)]);
         assert_eq!(outbox.clear(0), 2);
+    }
+
+    #[test]
+    fn giving_up_spares_what_is_not_too_large() {
+        let mut outbox = Outbox::new(1, 65_536);
+        build(&mut outbox, 100, SendMode::Gso, &[100, 100, 30, 100, 100]);
+        assert_eq!(outbox.give_up(0, true), 2);
+        assert_eq!(shapes(&outbox, true), [(30, 0), (200, 100)]);
+        assert_eq!(outbox.give_up(0, true), 1, "a lone datagram is not spared");
+        assert_eq!(outbox.give_up(0, true), 2, "nor is one of full size");
+        assert_eq!(outbox.give_up(0, true), 0);
+        build(&mut outbox, 100, SendMode::Gso, &[100, 30]);
+        assert_eq!(outbox.give_up(0, false), 2);
+        assert!(outbox.is_empty());
     }
 }
