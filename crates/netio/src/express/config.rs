@@ -1,0 +1,180 @@
+//! Configuration of an AF_XDP port and of the backend over it.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::abi::XDP_PACKET_HEADROOM;
+use super::error::OpenError;
+
+/// Bytes in front of a payload that is built in a frame. The longest headers take 70 (Ethernet with two VLAN
+/// tags, IPv6, UDP); 128 puts every payload at the start of a cache line, where AEADs work fastest.
+pub(super) const HEADER_SPACE: usize = 128;
+
+const _: () = assert!(expressway_wire::MAX_HEADER_LEN <= HEADER_SPACE);
+
+/// How to bind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BindMode {
+    /// Zero-copy where the driver has it, else copy. The mode obtained is read back.
+    #[default]
+    Auto,
+    /// Copy mode, on every driver.
+    Copy,
+    /// Zero-copy or an error.
+    ZeroCopy,
+}
+
+impl fmt::Display for BindMode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Auto => "auto",
+            Self::Copy => "copy",
+            Self::ZeroCopy => "zero-copy",
+        })
+    }
+}
+
+/// What bind obtained, as XDP_OPTIONS tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObtainedMode {
+    /// The kernel copies between its buffers and the UMEM.
+    Copy,
+    /// The driver works on the UMEM itself.
+    ZeroCopy,
+}
+
+impl fmt::Display for ObtainedMode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Copy => "copy",
+            Self::ZeroCopy => "zero-copy",
+        })
+    }
+}
+
+/// One queue of one interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// Interface name in the network namespace of the calling thread. Of a bond: a member.
+    pub interface: String,
+    /// Queue of the interface, from 0. Packets received on it come here; what is sent leaves by it.
+    pub queue: u32,
+    /// Key of the XSKMAP to put the socket at; the redirect program looks its receive queue up.
+    pub map_key: u32,
+    /// How to bind.
+    pub mode: BindMode,
+    /// Bytes of a frame, 2048 or 4096. A received packet has 256 fewer; a larger one spans frames and is
+    /// put together by a copy. A sent payload has [`PortConfig::max_payload`] bytes at most.
+    pub frame_size: u32,
+    /// Entries of the fill and RX rings, a power of two; as many frames receive. Memory: this times
+    /// `frame_size`.
+    pub rx_ring: u32,
+    /// Entries of the TX and completion rings, a power of two; as many frames transmit. Memory: this times
+    /// `frame_size`.
+    pub tx_ring: u32,
+    /// Take the UMEM from huge pages where the machine has them.
+    pub huge_pages: bool,
+    /// How long [`super::Port::open`] goes on trying while bind answers EBUSY: the kernel releases a closed
+    /// socket's queue later than the close returns.
+    pub bind_patience: Duration,
+}
+
+impl PortConfig {
+    /// The defaults for a queue: 2048 frames of 2048 bytes each way (8 MiB), any mode. 2048 packets are
+    /// 2 ms at a million packets a second, as long as a worker may be off its core.
+    pub fn new(interface: impl Into<String>, queue: u32) -> Self {
+        Self {
+            interface: interface.into(),
+            queue,
+            map_key: queue,
+            mode: BindMode::Auto,
+            frame_size: 2048,
+            rx_ring: 2048,
+            tx_ring: 2048,
+            huge_pages: true,
+            bind_patience: Duration::from_secs(3),
+        }
+    }
+
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// [`OpenError::Config`] names the first that is out of range.
+    pub fn validate(&self) -> Result<(), OpenError> {
+        let complain = |field, value: u32, must| Err(OpenError::Config { field, value: value.into(), must });
+        if self.frame_size != 2048 && self.frame_size != 4096 {
+            return complain("frame_size", self.frame_size, "must be 2048 or 4096");
+        }
+        for (field, value) in [("rx_ring", self.rx_ring), ("tx_ring", self.tx_ring)] {
+            if !value.is_power_of_two() {
+                return complain(field, value, "must be a power of two");
+            }
+            if !(64..=32_768).contains(&value) {
+                return complain(field, value, "must be 64 to 32768");
+            }
+        }
+        Ok(())
+    }
+
+    /// The largest UDP payload that one frame carries: frames are sent singly, also where the MTU is larger.
+    pub fn max_payload(&self) -> usize {
+        self.frame_size as usize - HEADER_SPACE
+    }
+
+    /// The largest frame on the wire (without its check sequence) that is received in one UMEM frame.
+    pub(super) fn single_frame(&self) -> u32 {
+        self.frame_size - XDP_PACKET_HEADROOM
+    }
+}
+
+/// Which way datagrams leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransmitVia {
+    /// AF_XDP, and the kernel socket only where AF_XDP cannot.
+    #[default]
+    Express,
+    /// The kernel socket always: the hybrid of AF_XDP receive and GSO transmit.
+    Kernel,
+}
+
+/// How [`super::ExpressIo`] works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpressConfig {
+    /// Which way datagrams leave.
+    pub transmit: TransmitVia,
+    /// Verify UDP checksums on receipt. Off by default: what QUIC carries is authenticated, and senders on
+    /// the same machine (a veth peer) leave the checksum unfinished, which fails verification. The kernel
+    /// sockets always verify.
+    pub verify_checksum: bool,
+    /// Packets taken from a socket in one turn.
+    pub batch: usize,
+    /// TTL or hop limit of what AF_XDP sends.
+    pub ttl: u8,
+}
+
+impl Default for ExpressConfig {
+    fn default() -> Self {
+        // 64 packets of 1500 bytes fit the L2 cache beside what handles them, and share one look at the ring.
+        Self { transmit: TransmitVia::Express, verify_checksum: false, batch: 64, ttl: 64 }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ring_sizes_and_frame_sizes_are_checked() {
+        let good = PortConfig::new("eth9", 0);
+        good.validate().unwrap();
+        let bad = [
+            (PortConfig { rx_ring: 1000, ..good.clone() }, "AF_XDP rx_ring = 1000: must be a power of two"),
+            (PortConfig { tx_ring: 0, ..good.clone() }, "AF_XDP tx_ring = 0: must be a power of two"),
+            (PortConfig { tx_ring: 65_536, ..good.clone() }, "AF_XDP tx_ring = 65536: must be 64 to 32768"),
+            (PortConfig { frame_size: 3000, ..good }, "AF_XDP frame_size = 3000: must be 2048 or 4096"),
+        ];
+        for (config, message) in bad {
+            assert_eq!(config.validate().unwrap_err().to_string(), message);
+        }
+    }
+}

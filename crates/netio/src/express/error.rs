@@ -1,0 +1,150 @@
+//! Why an AF_XDP port could not be opened, and what to do about it.
+
+use std::io;
+
+use super::config::BindMode;
+
+/// Opening a port failed. Every message names the object, the error and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A value of the configuration is out of its range.
+    #[error("AF_XDP {field} = {value}: {must}")]
+    Config {
+        /// Field of [`super::PortConfig`].
+        field: &'static str,
+        /// What it was set to.
+        value: u64,
+        /// What it must be.
+        must: &'static str,
+    },
+    /// There is no such interface in the network namespace of the calling thread.
+    #[error(
+        "interface {interface}: {}; `ip link` lists the interfaces of this network namespace",
+        describe(source)
+    )]
+    Interface {
+        /// Name as configured.
+        interface: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A system call failed on the way to a bound socket.
+    #[error("{interface} queue {queue}: AF_XDP {step}: {}{advice}", describe(source))]
+    Socket {
+        /// Interface.
+        interface: String,
+        /// Receive and transmit queue of the interface.
+        queue: u32,
+        /// The step that failed, for instance `bind in zero-copy mode`.
+        step: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+        /// What to do, after a separator; empty if nothing is known.
+        advice: &'static str,
+    },
+    /// Bind succeeded, but not in the mode that was asked for.
+    #[error(
+        "{interface} queue {queue}: AF_XDP bind asked for {asked} and the kernel gave {obtained}: \
+         set the mode to `auto` to accept that"
+    )]
+    Mode {
+        /// Interface.
+        interface: String,
+        /// Queue.
+        queue: u32,
+        /// Mode asked for.
+        asked: BindMode,
+        /// Mode read back.
+        obtained: super::ObtainedMode,
+    },
+}
+
+/// A step on the way to a bound socket, for [`OpenError::Socket`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Create,
+    Memory,
+    Register,
+    Ring,
+    Bind(BindMode),
+    Options,
+    Map,
+}
+
+impl Step {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Create => "socket",
+            Self::Memory => "mapping of the UMEM",
+            Self::Register => "registration of the UMEM",
+            Self::Ring => "set-up of the rings",
+            Self::Bind(BindMode::ZeroCopy) => "bind in zero-copy mode",
+            Self::Bind(BindMode::Copy) => "bind in copy mode",
+            Self::Bind(BindMode::Auto) => "bind",
+            Self::Options => "socket option",
+            Self::Map => "insertion into the XSKMAP",
+        }
+    }
+
+    fn advice(self, errno: i32, multi_buffer: bool) -> &'static str {
+        match (self, errno) {
+            (Self::Create, libc::EPERM | libc::EACCES) => "; it takes CAP_NET_RAW: run as root or grant it",
+            (Self::Create, libc::EAFNOSUPPORT) => "; this kernel is built without CONFIG_XDP_SOCKETS",
+            (Self::Memory, _) => "; there is not enough memory: lower the ring sizes or the frame size",
+            (Self::Register, libc::ENOBUFS | libc::ENOMEM | libc::EPERM) => {
+                "; locked memory is limited: raise RLIMIT_MEMLOCK (`ulimit -l`) or lower the ring sizes"
+            }
+            (Self::Register, libc::EINVAL) => "; the frame size must not exceed the page size",
+            (Self::Bind(BindMode::ZeroCopy), libc::EOPNOTSUPP | libc::EINVAL) if multi_buffer => {
+                "; the driver cannot do zero-copy with packets larger than a frame: lower the interface's MTU, \
+                 enlarge the frames, or use copy mode"
+            }
+            (Self::Bind(BindMode::ZeroCopy), libc::EOPNOTSUPP) => {
+                "; the driver has no zero-copy AF_XDP: use mode copy or auto"
+            }
+            (Self::Bind(_), libc::EBUSY) => {
+                "; another AF_XDP socket holds this queue: stop that program or choose another queue"
+            }
+            (Self::Bind(_), libc::EINVAL) => {
+                "; the interface has no such queue (`ethtool -l` shows the current channels), or the kernel is older than 6.6 \
+                 and the MTU needs several frames a packet"
+            }
+            (Self::Bind(_), libc::ENETDOWN) => "; set the interface up (`ip link set ... up`)",
+            (Self::Bind(_), libc::ENODEV) => "; the interface went away",
+            (Self::Map, libc::EPERM) => "; it takes CAP_BPF and a map that is not frozen",
+            (Self::Map, libc::E2BIG) => "; the map has fewer entries than that queue number",
+            (Self::Map, libc::EINVAL | libc::EOPNOTSUPP | libc::EBADF) => "; the descriptor is of no XSKMAP",
+            _ => "",
+        }
+    }
+
+    /// The error of this step.
+    pub(super) fn failed(
+        self,
+        interface: &str,
+        queue: u32,
+        multi_buffer: bool,
+        source: io::Error,
+    ) -> OpenError {
+        let advice = self.advice(source.raw_os_error().unwrap_or(0), multi_buffer);
+        OpenError::Socket { interface: interface.to_owned(), queue, step: self.name(), source, advice }
+    }
+}
+
+/// The error with the symbolic name that manuals use.
+fn describe(error: &io::Error) -> String {
+    let name = match error.raw_os_error() {
+        Some(libc::EPERM) => "EPERM",
+        Some(libc::EACCES) => "EACCES",
+        Some(libc::EBUSY) => "EBUSY",
+        Some(libc::EINVAL) => "EINVAL",
+        Some(libc::ENODEV) => "ENODEV",
+        Some(libc::ENOBUFS) => "ENOBUFS",
+        Some(libc::ENOMEM) => "ENOMEM",
+        Some(libc::ENETDOWN) => "ENETDOWN",
+        Some(libc::EOPNOTSUPP) => "EOPNOTSUPP",
+        Some(libc::EAFNOSUPPORT) => "EAFNOSUPPORT",
+        _ => return error.to_string(),
+    };
+    format!("{name}, {error}")
+}

@@ -1,0 +1,78 @@
+//! Frames: the fixed pieces of a UMEM, each with exactly one owner.
+//!
+//! A [`Frame`] is the program's ownership of one frame: it can be moved, not copied, and only
+//! [`super::umem::Umem`] makes it, after its own record says that the frame is the kernel's to give back.
+//! Handing a frame to a ring consumes the handle. So a frame with two owners does not compile in the
+//! program, and cannot be made up by the kernel.
+//!
+//! [`FramePool`] keeps frames that wait for work, last in first out: the frame that was used last is the one
+//! still in the cache.
+
+/// Who may touch a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// The program: a [`Frame`] handle exists.
+    Program,
+    /// The kernel, to receive into: from the fill ring until the RX entry is popped.
+    Receive,
+    /// The kernel, to send from: from the TX ring until the completion is popped.
+    Transmit,
+}
+
+/// The program's ownership of one frame. Move-only; given up by handing it to a ring.
+#[derive(Debug)]
+#[must_use = "a frame that is dropped is lost to its UMEM: give it to a ring or to a pool"]
+pub(super) struct Frame {
+    index: u32,
+    umem: u32,
+}
+
+impl Frame {
+    /// Called by the UMEM alone, which has just recorded that the frame is the program's.
+    pub(super) fn new(index: u32, umem: u32) -> Self {
+        Self { index, umem }
+    }
+
+    /// Place of the frame within its UMEM.
+    #[inline]
+    pub(super) fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Identity of the UMEM that the frame is a part of.
+    #[inline]
+    pub(super) fn umem(&self) -> u32 {
+        self.umem
+    }
+}
+
+/// A stack of idle frames, sized once and never grown.
+#[derive(Debug)]
+pub(super) struct FramePool {
+    frames: Vec<Frame>,
+}
+
+impl FramePool {
+    /// An empty pool with room for `capacity` frames.
+    pub(super) fn with_capacity(capacity: usize) -> Self {
+        Self { frames: Vec::with_capacity(capacity) }
+    }
+
+    /// Keeps a frame. The pool is sized for all frames that can come, so this never allocates.
+    #[inline]
+    pub(super) fn push(&mut self, frame: Frame) {
+        debug_assert!(self.frames.len() < self.frames.capacity(), "a pool holds every frame of its UMEM");
+        self.frames.push(frame);
+    }
+
+    /// The frame that was kept last.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<Frame> {
+        self.frames.pop()
+    }
+
+    /// Frames waiting.
+    pub(super) fn len(&self) -> usize {
+        self.frames.len()
+    }
+}

@@ -1,0 +1,150 @@
+//! What the kernel says of interfaces: index, MTU, up or down, and that something changed.
+//!
+//! One netlink socket subscribed to link changes makes a worker wake when an interface goes down, comes
+//! back or disappears. The messages are not read for their content: any of them makes the owner ask for the
+//! state of its few interfaces anew, so a lost message (ENOBUFS) costs nothing. (XSKs themselves tell nothing:
+//! `xsk_poll` in `net/xdp/xsk.c` never answers EPOLLERR.)
+
+#![allow(unsafe_code)] // ioctl with an `ifreq`.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{self, AddressFamily, RecvFlags, SocketFlags, SocketType, netlink};
+
+/// `RTMGRP_LINK` (`include/uapi/linux/rtnetlink.h`).
+const RTMGRP_LINK: u32 = 1;
+
+/// Whether packets can pass an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LinkState {
+    /// Set up, and with a carrier.
+    Up,
+    /// Set down, or without a carrier.
+    Down,
+    /// There is no interface of that index any more.
+    Gone,
+}
+
+/// A socket to ask about the interfaces of the network namespace that it was opened in.
+#[derive(Debug)]
+pub(super) struct Interfaces {
+    socket: OwnedFd,
+}
+
+impl Interfaces {
+    /// Opens the socket, subscribed to link changes.
+    pub(super) fn open() -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        // NETLINK_ROUTE is protocol 0.
+        let socket = net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        net::bind(&socket, &netlink::SocketAddrNetlink::new(0, RTMGRP_LINK))?;
+        Ok(Self { socket })
+    }
+
+    /// Index of the interface called `name`.
+    pub(super) fn index(&self, name: &str) -> io::Result<u32> {
+        let mut request = named(name.as_bytes())?;
+        self.ioctl(libc::SIOCGIFINDEX, &mut request)?;
+        // SAFETY: SIOCGIFINDEX has filled this member.
+        let index = unsafe { request.ifr_ifru.ifru_ifindex };
+        u32::try_from(index).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+    }
+
+    /// MTU of an interface in bytes.
+    pub(super) fn mtu(&self, index: u32) -> io::Result<u32> {
+        let mut request = self.by_index(index)?;
+        self.ioctl(libc::SIOCGIFMTU, &mut request)?;
+        // SAFETY: SIOCGIFMTU has filled this member.
+        let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+        u32::try_from(mtu).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+    }
+
+    /// Whether packets can pass the interface of that index.
+    pub(super) fn state(&self, index: u32) -> LinkState {
+        let flags = self.by_index(index).and_then(|mut request| {
+            self.ioctl(libc::SIOCGIFFLAGS, &mut request)?;
+            // SAFETY: SIOCGIFFLAGS has filled this member.
+            Ok(i32::from(unsafe { request.ifr_ifru.ifru_flags }))
+        });
+        match flags {
+            Ok(flags) if flags & libc::IFF_UP != 0 && flags & libc::IFF_RUNNING != 0 => LinkState::Up,
+            Ok(_) => LinkState::Down,
+            Err(_) => LinkState::Gone,
+        }
+    }
+
+    /// Reads away the notices that wait. True if there were any.
+    pub(super) fn drain(&self) -> bool {
+        let mut buffer = [0u8; 4096];
+        let mut changed = false;
+        // Bounded: links that flap faster than this are looked at again next turn.
+        for _ in 0..64 {
+            match net::recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) | Err(rustix::io::Errno::AGAIN) => break,
+                // ENOBUFS: notices were lost, which is a notice too.
+                Ok(_) | Err(_) => changed = true,
+            }
+        }
+        changed
+    }
+
+    /// A request that names the interface of that index: the name can change while the program runs.
+    fn by_index(&self, index: u32) -> io::Result<libc::ifreq> {
+        let mut request = named(b"")?;
+        request.ifr_ifru.ifru_ifindex = i32::try_from(index).map_err(|_| no_device())?;
+        self.ioctl(libc::SIOCGIFNAME, &mut request)?;
+        // SAFETY: `ifr_name` is an array of IFNAMSIZ bytes, any values.
+        let bytes: [u8; libc::IFNAMSIZ] = unsafe { std::mem::transmute(request.ifr_name) };
+        let name = CStr::from_bytes_until_nul(&bytes).map_err(|_| no_device())?;
+        named(name.to_bytes())
+    }
+
+    fn ioctl(&self, request: libc::c_ulong, argument: &mut libc::ifreq) -> io::Result<()> {
+        // SAFETY: the requests used here read and write one `ifreq`.
+        match unsafe { libc::ioctl(self.socket.as_raw_fd(), request as _, std::ptr::from_mut(argument)) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl AsFd for Interfaces {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// An `ifreq` for a name of at most 15 bytes.
+fn named(name: &[u8]) -> io::Result<libc::ifreq> {
+    // SAFETY: `ifreq` is a plain C structure: all zeroes are valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.len() >= request.ifr_name.len() || name.contains(&0) {
+        return Err(no_device());
+    }
+    for (place, byte) in request.ifr_name.iter_mut().zip(name) {
+        *place = *byte as libc::c_char;
+    }
+    Ok(request)
+}
+
+fn no_device() -> io::Error {
+    io::Error::from_raw_os_error(libc::ENODEV)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_there_and_nonsense_is_not() {
+        let interfaces = Interfaces::open().unwrap();
+        let loopback = interfaces.index("lo").unwrap();
+        assert!(interfaces.mtu(loopback).unwrap() >= 1280);
+        assert_ne!(interfaces.state(loopback), LinkState::Gone);
+        assert_eq!(interfaces.state(0x7fff_fff0), LinkState::Gone);
+        assert!(interfaces.index("no-such-if0").is_err());
+        assert!(interfaces.index("a-name-longer-than-an-ifreq").is_err());
+    }
+}

@@ -1,0 +1,410 @@
+//! [`ExpressIo`]: the ports of one worker and its kernel sockets behind one [`PacketIo`].
+//!
+//! Receives from both. Sends a burst by AF_XDP if frames for its path can be built and a port of that
+//! interface is up, else by the kernel socket, with a counter that says why. What is for the kernel socket
+//! is built in the kernel socket's own buffers, so nothing is ever copied from one way to the other.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use expressway_wire::{ChecksumMode, UdpTemplate, parse_udp};
+use rustix::event::epoll;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+
+use super::config::{ExpressConfig, HEADER_SPACE, TransmitVia};
+use super::interface::Interfaces;
+use super::path_cache::{PathCache, Reminders, Routes};
+use super::port::{Port, PortReport};
+use crate::io::{Datagram, Ecn, Flow, IoError, IoStats, PacketIo, Sent, Via};
+use crate::route::{Path, Resolution, Resolver};
+use crate::udp::UdpIo;
+
+/// Link notices are looked for no oftener than this while there is nothing else to do.
+const LINK_INTERVAL: Duration = Duration::from_millis(10);
+/// Turns with packets from AF_XDP after which the kernel sockets are asked though the turns go on: a
+/// datagram there waits for 8 batches at most, and their system call is shared by as many.
+const KERNEL_EVERY: u32 = 8;
+/// Bytes of an IPv4 and of an IPv6 header with the UDP header.
+const HEADERS_V4: usize = 28;
+const HEADERS_V6: usize = 48;
+
+/// AF_XDP packet I/O of one worker, with the kernel sockets of the same addresses beside it.
+///
+/// `K` is the kernel's way and `R` knows the paths; tests put other things there.
+pub struct ExpressIo<K = UdpIo, R = Resolver> {
+    ports: Vec<Port>,
+    kernel: K,
+    routes: R,
+    config: ExpressConfig,
+    links: Interfaces,
+    /// Holds what wakes the worker besides packets: link notices, the timer, sockets opened anew.
+    events: OwnedFd,
+    timer: OwnedFd,
+    armed: Option<Instant>,
+    links_checked: Instant,
+    paths: PathCache,
+    reminders: Reminders,
+    now: Instant,
+    turns: u32,
+    busy: bool,
+    stats: IoStats,
+}
+
+/// Why a burst takes the kernel socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fallback {
+    Neighbour,
+    Route,
+    Socket,
+}
+
+impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
+    /// Packet I/O over `ports`, and over `kernel` for what they do not receive or cannot send. `kernel` must
+    /// have a socket on every address that the redirect program takes packets of.
+    ///
+    /// # Errors
+    /// When the process has no file descriptor left.
+    pub fn new(ports: Vec<Port>, kernel: K, routes: R, config: ExpressConfig) -> Result<Self, IoError> {
+        let failed = |what: &str| {
+            let what = format!("AF_XDP: {what}");
+            move |source: io::Error| IoError::Socket { what, source }
+        };
+        let links = Interfaces::open().map_err(failed("netlink socket for link changes"))?;
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|errno| failed("epoll_create")(errno.into()))?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)
+            .map_err(|errno| failed("timerfd_create")(errno.into()))?;
+        for fd in [links.as_fd(), timer.as_fd()] {
+            epoll::add(&events, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+                .map_err(|errno| failed("epoll_ctl")(errno.into()))?;
+        }
+        let now = Instant::now();
+        Ok(Self {
+            ports,
+            kernel,
+            routes,
+            links,
+            events,
+            timer,
+            armed: None,
+            links_checked: now,
+            paths: PathCache::new(config.ttl),
+            reminders: Reminders::new(),
+            now,
+            turns: 0,
+            busy: false,
+            stats: IoStats::default(),
+            config: ExpressConfig { batch: config.batch.max(1), ..config },
+        })
+    }
+
+    /// The ports and how they fare.
+    pub fn reports(&self) -> impl Iterator<Item = PortReport> {
+        self.ports.iter().map(Port::report)
+    }
+
+    /// The kernel's side.
+    pub fn kernel(&self) -> &K {
+        &self.kernel
+    }
+
+    /// Follows link changes and opens failed sockets anew.
+    fn watch(&mut self, now: Instant) {
+        if self.armed.is_some_and(|armed| armed <= now) {
+            let mut expirations = [0u8; 8];
+            // Nothing to read means that it has not fired yet, and it stays armed.
+            if rustix::io::read(&self.timer, &mut expirations).is_ok() {
+                self.armed = None;
+            }
+        }
+        for port in &mut self.ports {
+            if port.reopen(now)
+                && let Some(fd) = port.descriptor()
+            {
+                // Failing (no memory) costs wake-ups of this port only; busy workers do not notice.
+                let _ = epoll::add(&self.events, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+            }
+        }
+        if now.saturating_duration_since(self.links_checked) >= LINK_INTERVAL {
+            self.links_checked = now;
+            if self.links.drain() {
+                for port in &mut self.ports {
+                    port.set_link(self.links.state(port.ifindex()));
+                }
+            }
+        }
+    }
+
+    /// Which port and path a burst takes, or why the kernel's.
+    fn plan(&mut self, flow: &Flow, segment: usize, hash: u64) -> Result<(usize, Path), Fallback> {
+        // Which interface a link-local address means is the kernel socket's to know.
+        if is_link_local(&flow.remote) {
+            return Err(Fallback::Route);
+        }
+        let path = match self.routes.resolve(flow.local.ip(), flow.remote.ip()) {
+            Resolution::Ready(path) => path,
+            Resolution::Unresolved { .. } => return Err(Fallback::Neighbour),
+            Resolution::NotDirect { .. } | Resolution::Unreachable => return Err(Fallback::Route),
+        };
+        let port = self.choose(&path, hash)?;
+        if segment > self.ports[port].max_payload() {
+            return Err(Fallback::Socket);
+        }
+        if path.stale && self.reminders.is_due(&path, self.now) {
+            return Err(Fallback::Neighbour);
+        }
+        Ok((port, path))
+    }
+
+    /// A port of the path's interface that is up; of several, always the same for a flow.
+    fn choose(&self, path: &Path, hash: u64) -> Result<usize, Fallback> {
+        let here = |port: &&Port| port.ifindex() == path.ifindex;
+        let usable = self.ports.iter().filter(here).filter(|port| port.is_up()).count();
+        if usable == 0 {
+            let known = self.ports.iter().any(|port| here(&port));
+            return Err(if known { Fallback::Socket } else { Fallback::Route });
+        }
+        let chosen = (hash >> 32) as usize % usable;
+        self.ports
+            .iter()
+            .enumerate()
+            .filter(|(_, port)| here(port) && port.is_up())
+            .nth(chosen)
+            .map(|(index, _)| index)
+            .ok_or(Fallback::Socket)
+    }
+
+    /// Sends a burst by the kernel socket.
+    fn fall_back(
+        &mut self,
+        reason: Fallback,
+        flow: &Flow,
+        segment: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<Sent, IoError> {
+        let sent = self.kernel.transmit(flow, segment, fill)?;
+        let counter = match reason {
+            Fallback::Neighbour => &mut self.stats.tx_fallback_neighbour,
+            Fallback::Route => &mut self.stats.tx_fallback_route,
+            Fallback::Socket => &mut self.stats.tx_fallback_socket,
+        };
+        *counter += sent.packets as u64;
+        Ok(sent)
+    }
+
+    fn receive_express(&mut self, now: Instant, sink: &mut dyn FnMut(Datagram<'_>)) -> usize {
+        let (stats, verify) = (&mut self.stats, self.config.verify_checksum);
+        let mut handed = 0;
+        for (index, port) in self.ports.iter_mut().enumerate() {
+            let origin = Origin { via: Via::Express(index as u16), ifindex: port.ifindex(), verify };
+            port.receive(now, self.config.batch, |frame| {
+                handed += usize::from(deliver(frame, origin, stats, sink));
+            });
+        }
+        handed
+    }
+}
+
+/// Where a frame came in, and what is to be checked of it.
+#[derive(Clone, Copy)]
+struct Origin {
+    via: Via,
+    ifindex: u32,
+    verify: bool,
+}
+
+/// Finds the datagram in a received frame and hands it over where it lies. False if it is dropped.
+#[inline]
+fn deliver(
+    frame: &mut [u8],
+    origin: Origin,
+    stats: &mut IoStats,
+    sink: &mut dyn FnMut(Datagram<'_>),
+) -> bool {
+    let Ok(layout) = parse_udp(frame) else {
+        stats.dropped_malformed += 1;
+        return false;
+    };
+    if origin.verify && layout.verify_checksum(frame).is_err() {
+        stats.dropped_checksum += 1;
+        return false;
+    }
+    let payload = &mut frame[layout.payload()];
+    stats.rx_express_packets += 1;
+    stats.rx_express_bytes += payload.len() as u64;
+    let (mut remote, mut local) = (layout.source, layout.destination);
+    if layout.vlan.is_empty() {
+        scope(&mut remote, origin.ifindex);
+        scope(&mut local, origin.ifindex);
+    }
+    sink(Datagram { payload, remote, local, ecn: Ecn::from_tos(layout.tos), via: origin.via });
+    true
+}
+
+/// Says on which link a link-local address is, as the kernel's sockets do.
+#[inline]
+fn scope(address: &mut SocketAddr, ifindex: u32) {
+    if let SocketAddr::V6(v6) = address
+        && v6.ip().is_unicast_link_local()
+    {
+        v6.set_scope_id(ifindex);
+    }
+}
+
+fn is_link_local(address: &SocketAddr) -> bool {
+    matches!(address, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local())
+}
+
+/// Builds a burst in frames of `port`.
+fn build(
+    port: &mut Port,
+    template: &UdpTemplate,
+    segment: usize,
+    now: Instant,
+    stats: &mut IoStats,
+    fill: &mut dyn FnMut(&mut [u8]) -> usize,
+) -> Sent {
+    let start = HEADER_SPACE - template.header_len();
+    let mut sent = Sent::default();
+    let mut flushed = false;
+    loop {
+        let Some(mut frame) = port.acquire() else {
+            // In copy mode a kick gives frames back at once; else the caller comes again.
+            if flushed || !port.is_up() {
+                sent.blocked = true;
+                return sent;
+            }
+            flushed = true;
+            port.flush(now);
+            continue;
+        };
+        flushed = false;
+        let bytes = frame.bytes();
+        let length = fill(&mut bytes[HEADER_SPACE..HEADER_SPACE + segment]);
+        if length == 0 {
+            return sent;
+        }
+        let length = length.min(segment);
+        // UMEM frames have the room and the template was checked, so only a datagram that no header can
+        // describe fails; IPv4 identification may be 0 in packets that are not fragmented (RFC 6864).
+        let packet = template.write(&mut bytes[start..], length, ChecksumMode::Full, 0);
+        if !packet.is_ok_and(|packet| frame.submit(start..start + packet)) {
+            stats.dropped_send_refused += 1;
+            continue;
+        }
+        stats.tx_express_packets += 1;
+        stats.tx_express_bytes += length as u64;
+        sent.packets += 1;
+        sent.bytes += length;
+    }
+}
+
+impl<K: PacketIo, R: Routes> PacketIo for ExpressIo<K, R> {
+    fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(Datagram<'_>)) -> Result<usize, IoError> {
+        self.now = now;
+        self.watch(now);
+        let mut received = self.receive_express(now, sink);
+        // A turn without packets that follows one with packets leads to sleep, whose wait would tell of the
+        // kernel sockets anyway: request and response by AF_XDP cost no call on them.
+        let was_busy = std::mem::replace(&mut self.busy, received > 0);
+        self.turns += 1;
+        if self.turns >= KERNEL_EVERY || (received == 0 && !was_busy) {
+            self.turns = 0;
+            received += self.kernel.receive(now, sink)?;
+        }
+        Ok(received)
+    }
+
+    fn transmit(
+        &mut self,
+        flow: &Flow,
+        segment: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<Sent, IoError> {
+        if self.config.transmit == TransmitVia::Kernel || segment == 0 {
+            return self.kernel.transmit(flow, segment, fill);
+        }
+        let hash = self.paths.hash(flow);
+        let (port, path) = match self.plan(flow, segment, hash) {
+            Ok(plan) => plan,
+            Err(reason) => return self.fall_back(reason, flow, segment, fill),
+        };
+        let Ok(template) = self.paths.template(flow, &path, hash) else {
+            return self.fall_back(Fallback::Route, flow, segment, fill);
+        };
+        Ok(build(&mut self.ports[port], template, segment, self.now, &mut self.stats, fill))
+    }
+
+    fn flush(&mut self, now: Instant) -> Result<(), IoError> {
+        self.now = now;
+        for port in &mut self.ports {
+            port.flush(now);
+        }
+        self.kernel.flush(now)
+    }
+
+    fn max_payload(&mut self, flow: &Flow) -> usize {
+        // Path MTUs that routers reported come to the kernel socket, whichever way the datagram took.
+        let kernel = self.kernel.max_payload(flow);
+        if self.config.transmit == TransmitVia::Kernel || is_link_local(&flow.remote) {
+            return kernel;
+        }
+        let Resolution::Ready(path) = self.routes.resolve(flow.local.ip(), flow.remote.ip()) else {
+            return kernel;
+        };
+        let frame = self.ports.iter().filter(|port| port.ifindex() == path.ifindex).map(Port::max_payload);
+        let headers = if flow.remote.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
+        match frame.min() {
+            Some(frame) => kernel.min(frame).min(path.mtu.saturating_sub(headers)),
+            None => kernel,
+        }
+    }
+
+    fn descriptors(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
+        self.ports.iter().filter_map(Port::descriptor).for_each(&mut *visit);
+        visit(self.events.as_fd());
+        self.kernel.descriptors(visit);
+    }
+
+    fn prepare_sleep(&mut self) -> bool {
+        let now = Instant::now();
+        let mut work = false;
+        let mut wake_at: Option<Instant> = None;
+        for port in &mut self.ports {
+            work |= port.prepare_sleep(now);
+            if let Some(turn) = port.next_turn(now) {
+                wake_at = Some(wake_at.map_or(turn, |earlier| earlier.min(turn)));
+            }
+        }
+        if let Some(turn) = wake_at
+            && self.armed.is_none_or(|armed| turn < armed)
+        {
+            // A timer of 0 would be disarmed.
+            let pause = turn.saturating_duration_since(now).max(Duration::from_micros(1));
+            let value = Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() };
+            let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+            match timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once) {
+                Ok(_) => self.armed = Some(turn),
+                // Cannot happen with these arguments; without the timer the worker must not sleep.
+                Err(_) => work = true,
+            }
+        }
+        self.kernel.prepare_sleep() || work
+    }
+
+    fn batch(&self) -> usize {
+        self.config.batch.max(self.kernel.batch())
+    }
+
+    fn stats(&self) -> IoStats {
+        let mut stats = self.kernel.stats();
+        stats += self.stats;
+        self.ports.iter().for_each(|port| port.count(&mut stats));
+        stats
+    }
+}

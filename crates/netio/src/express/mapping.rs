@@ -1,0 +1,164 @@
+//! Memory mapped into the process: anonymous memory for a UMEM, and the kernel's pages of a ring.
+//!
+//! A [`Mapping`] owns its pages and unmaps them when dropped. It hands out nothing but its address and
+//! length: what may be touched when is for [`super::umem`] and [`super::mapped`] to argue.
+
+#![allow(unsafe_code)] // mmap, madvise and munmap.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+/// Size of the huge pages asked for: the default huge page of x86-64 and of arm64 with 4 KiB pages.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// What kind of pages hold a UMEM. Fewer translations miss the TLB when pages are large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// Huge pages reserved in advance (`vm.nr_hugepages`).
+    HugeTlb,
+    /// Ordinary memory, aligned so that transparent huge pages can serve it, and advised so.
+    TransparentHuge,
+    /// Ordinary pages, as configured or because the kernel refused the advice.
+    Normal,
+}
+
+/// A range of mapped memory, unmapped on drop.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the mapping is a plain range of the process's memory, tied to no thread.
+unsafe impl Send for Mapping {}
+// SAFETY: a shared `Mapping` gives out only its address and length.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps zeroed memory of at least `length` bytes, from huge pages when `huge` and where available.
+    pub(super) fn anonymous(length: usize, huge: bool) -> io::Result<(Self, Backing)> {
+        let private = MapFlags::PRIVATE;
+        if !huge {
+            return Ok((Self::map(round_up(length, 4096)?, private | MapFlags::POPULATE)?, Backing::Normal));
+        }
+        let rounded = round_up(length, HUGE_PAGE)?;
+        if let Ok(mapping) = Self::map(rounded, private | MapFlags::HUGETLB | MapFlags::POPULATE) {
+            return Ok((mapping, Backing::HugeTlb));
+        }
+        // Mapped larger than needed and trimmed, so that it starts where a huge page can.
+        let mut mapping = Self::map(rounded.checked_add(HUGE_PAGE).ok_or_else(too_large)?, private)?;
+        mapping.trim(rounded);
+        // SAFETY: the range is a mapping of this process that nothing else refers to yet.
+        let advised =
+            unsafe { madvise(mapping.start.as_ptr().cast(), mapping.length, Advice::LinuxHugepage) };
+        mapping.touch();
+        Ok((mapping, if advised.is_ok() { Backing::TransparentHuge } else { Backing::Normal }))
+    }
+
+    /// Maps `length` bytes of an AF_XDP socket at a ring's page offset.
+    pub(super) fn ring(socket: BorrowedFd<'_>, length: usize, offset: u64) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: the kernel chooses an address that is free.
+        let start = unsafe { mmap(std::ptr::null_mut(), length, protection, flags, socket, offset) }?;
+        Self::new(start.cast(), length)
+    }
+
+    fn map(length: usize, flags: MapFlags) -> io::Result<Self> {
+        // SAFETY: the kernel chooses an address that is free.
+        let start = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, flags)
+        }?;
+        Self::new(start.cast(), length)
+    }
+
+    fn new(start: *mut u8, length: usize) -> io::Result<Self> {
+        let start = NonNull::new(start).ok_or_else(|| io::Error::other("mmap answered the null page"))?;
+        Ok(Self { start, length })
+    }
+
+    /// Unmaps what lies before the first huge-page boundary and what is beyond `length` after it.
+    fn trim(&mut self, length: usize) {
+        let skip = self.start.as_ptr().align_offset(HUGE_PAGE);
+        if skip > self.length - length {
+            return;
+        }
+        let tail = self.length - length - skip;
+        // SAFETY: all three ranges lie within the one mapping, which nothing refers to yet; both ends are
+        // page-aligned because the mapping, huge pages and `length` are. An unmapping that fails leaves
+        // untouched address space behind, which is harmless.
+        unsafe {
+            let start = self.start.as_ptr();
+            if skip > 0 {
+                let _ = munmap(start.cast(), skip);
+            }
+            if tail > 0 {
+                let _ = munmap(start.add(skip + length).cast(), tail);
+            }
+            self.start = NonNull::new_unchecked(start.add(skip));
+        }
+        self.length = length;
+    }
+
+    /// Writes one byte a page, so that no page fault meets the packet path.
+    fn touch(&mut self) {
+        for offset in (0..self.length).step_by(4096) {
+            // SAFETY: within the mapping, which nothing else refers to yet. Volatile, as the value is
+            // the zero that is there already.
+            unsafe { self.start.as_ptr().add(offset).write_volatile(0) };
+        }
+    }
+
+    /// First byte.
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Length in bytes, at least what was asked for.
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by this value and is unmapped once; whoever keeps pointers into it
+        // keeps the mapping too. Failure would mean a range that is not mapped: nothing to release then.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
+    }
+}
+
+fn round_up(length: usize, unit: usize) -> io::Result<usize> {
+    length.checked_next_multiple_of(unit).ok_or_else(too_large)
+}
+
+fn too_large() -> io::Error {
+    io::Error::from(io::ErrorKind::OutOfMemory)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn anonymous_memory_is_large_enough_and_aligned() {
+        for huge in [false, true] {
+            let (mapping, backing) = Mapping::anonymous(3 * 4096 + 1, huge).unwrap();
+            assert!(mapping.length() > 3 * 4096);
+            assert_eq!(mapping.start().as_ptr().align_offset(4096), 0);
+            if backing == Backing::TransparentHuge {
+                assert_eq!(mapping.start().as_ptr().align_offset(HUGE_PAGE), 0);
+                assert_eq!(mapping.length(), HUGE_PAGE);
+            }
+        }
+    }
+
+    #[test]
+    fn absurd_lengths_are_refused() {
+        assert!(Mapping::anonymous(usize::MAX, false).is_err());
+        assert!(Mapping::anonymous(usize::MAX - HUGE_PAGE, true).is_err());
+    }
+}

@@ -1,0 +1,493 @@
+//! A port: one AF_XDP socket on one queue of one interface, through good times and bad.
+//!
+//! ```text
+//!               link down, ENETDOWN                    unregistered, ENXIO
+//!        Up ─────────────────────────▶ Down ─────────────────────────────▶ Gone (for good)
+//!        ▲ ◀───────────────────────── link up                                ▲
+//!        │                                                                   │
+//!        └──────── bound again ◀──── Reopening ◀── stuck, corrupt, refused ──┴── from Up
+//! ```
+//!
+//! Only in `Up` does a port send; what it cannot send takes the kernel socket ([`super::ExpressIo`]). A link
+//! that goes down keeps the socket: it stays bound, and opening another takes privileges that the process
+//! may have given up. The packets of the burst that met the link going down stay in the TX ring and leave
+//! when it is up again. A socket that takes packets and completes none for [`STALL_TIME`] is replaced, UMEM
+//! and all: drivers exist whose queue dies silently.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use super::assembly::ASSEMBLY_SIZE;
+use super::config::{ObtainedMode, PortConfig};
+use super::error::{OpenError, Step};
+use super::interface::{Interfaces, LinkState};
+use super::kick::{self, Outcome};
+use super::mapping::Backing;
+use super::queue::{Mapped, Queue, TxFrame};
+use super::socket::Socket;
+use super::umem::Umem;
+use super::xskmap;
+use crate::io::IoStats;
+
+/// A transmit queue that completes nothing for this long although it is kicked is dead. Longer than any
+/// driver's transmit watchdog is quiet (5 s is their usual `watchdog_timeo`, after which they reset).
+const STALL_TIME: Duration = Duration::from_secs(6);
+/// Kicks without a completion that it takes besides: time alone also passes while the worker sleeps.
+const STALL_KICKS: u32 = 16;
+/// First pause before a failed socket is opened anew; doubles up to [`REOPEN_LONGEST`].
+const REOPEN_FIRST: Duration = Duration::from_millis(50);
+/// Longest pause between two tries to open a socket anew.
+const REOPEN_LONGEST: Duration = Duration::from_secs(5);
+/// How long packets wait in the TX ring of a full device before they are kicked again.
+const KICK_AGAIN: Duration = Duration::from_millis(1);
+/// Ethernet header and two VLAN tags: what an MTU does not count.
+const LINK_HEADERS: u32 = 22;
+
+/// How a port fares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortState {
+    /// Bound, and the link is up.
+    Up,
+    /// Bound, and the link is down.
+    Down,
+    /// The socket failed; a new one is tried in intervals.
+    Reopening,
+    /// The interface is gone, or the privileges to open a socket are: the kernel socket serves from now on.
+    Gone,
+}
+
+/// What a port is and how it fares, for logs and metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortReport {
+    /// Interface name as configured.
+    pub interface: String,
+    /// Interface index.
+    pub ifindex: u32,
+    /// Queue of the interface.
+    pub queue: u32,
+    /// State of the port.
+    pub state: PortState,
+    /// Mode that bind obtained; `None` while there is no socket.
+    pub mode: Option<ObtainedMode>,
+    /// Pages that hold the UMEM; `None` while there is no socket.
+    pub backing: Option<Backing>,
+    /// Whether packets larger than a frame are received (`XDP_USE_SG`).
+    pub multi_buffer: bool,
+    /// Packets put together from several frames, by a copy.
+    pub gathered: u64,
+    /// Times that a failed socket was replaced.
+    pub reopened: u64,
+}
+
+/// A bound socket with its rings.
+struct Active {
+    socket: Socket,
+    queue: Queue<Mapped>,
+    mode: ObtainedMode,
+    /// Since when, how often kicked, and the count of completions then, while packets are in flight and none
+    /// is completed.
+    quiet: Option<(Instant, u32, u64)>,
+    /// Packets wait in the TX ring for room in the device.
+    deferred: bool,
+}
+
+/// One AF_XDP socket on one queue.
+pub struct Port {
+    config: PortConfig,
+    ifindex: u32,
+    multi_buffer: bool,
+    map: OwnedFd,
+    active: Option<Active>,
+    state: PortState,
+    next_try: Instant,
+    pause: Duration,
+    reopened: u64,
+    gathered: u64,
+    /// Counters of this port, those of sockets that it once had included.
+    counters: IoStats,
+}
+
+impl Port {
+    /// Opens a socket on a queue and puts it into `map`, an XSKMAP that the redirect program of that
+    /// interface uses, at [`PortConfig::map_key`]. The program should be attached before: some drivers need
+    /// it for a zero-copy bind, and some restart the link when it comes.
+    ///
+    /// Takes CAP_NET_RAW and CAP_BPF. `map` is duplicated; dropping the port takes the socket out again.
+    ///
+    /// # Errors
+    /// [`OpenError`] names interface, queue and remedy. A mode that was asked for is obtained or an error.
+    pub fn open(config: PortConfig, map: BorrowedFd<'_>) -> Result<Self, OpenError> {
+        config.validate()?;
+        let named = |source| OpenError::Interface { interface: config.interface.clone(), source };
+        let interfaces = Interfaces::open().map_err(named)?;
+        let ifindex = interfaces.index(&config.interface).map_err(named)?;
+        let mtu = interfaces.mtu(ifindex).map_err(named)?;
+        let multi_buffer = mtu.saturating_add(LINK_HEADERS) > config.single_frame();
+        let map = map
+            .try_clone_to_owned()
+            .map_err(|source| Step::Map.failed(&config.interface, config.queue, multi_buffer, source))?;
+        let active = Active::open(&config, ifindex, multi_buffer, map.as_fd(), config.bind_patience)?;
+        let state = match interfaces.state(ifindex) {
+            LinkState::Up => PortState::Up,
+            LinkState::Down | LinkState::Gone => PortState::Down,
+        };
+        tracing::info!(
+            interface = config.interface,
+            queue = config.queue,
+            mode = %active.mode,
+            backing = ?active.queue.umem().backing(),
+            multi_buffer,
+            ?state,
+            "AF_XDP socket bound"
+        );
+        Ok(Self {
+            config,
+            ifindex,
+            multi_buffer,
+            map,
+            active: Some(active),
+            state,
+            next_try: Instant::now(),
+            pause: REOPEN_FIRST,
+            reopened: 0,
+            gathered: 0,
+            counters: IoStats::default(),
+        })
+    }
+
+    /// Index of the interface.
+    pub fn ifindex(&self) -> u32 {
+        self.ifindex
+    }
+
+    /// The mode that bind obtained; `None` while there is no socket.
+    pub fn mode(&self) -> Option<ObtainedMode> {
+        self.active.as_ref().map(|active| active.mode)
+    }
+
+    /// What the port is and how it fares.
+    pub fn report(&self) -> PortReport {
+        let active = self.active.as_ref();
+        PortReport {
+            interface: self.config.interface.clone(),
+            ifindex: self.ifindex,
+            queue: self.config.queue,
+            state: self.state,
+            mode: self.mode(),
+            backing: active.map(|active| active.queue.umem().backing()),
+            multi_buffer: self.multi_buffer,
+            gathered: self.gathered + active.map_or(0, |active| active.queue.counters().gathered),
+            reopened: self.reopened,
+        }
+    }
+
+    /// The largest UDP payload that a frame carries.
+    pub(super) fn max_payload(&self) -> usize {
+        self.config.max_payload()
+    }
+
+    /// True if the port can send.
+    pub(super) fn is_up(&self) -> bool {
+        self.state == PortState::Up
+    }
+
+    /// The socket, to wait on.
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.active.as_ref().map(|active| active.socket.as_fd())
+    }
+
+    /// Recycles completions and hands up to `limit` received frames to `handle`.
+    pub(super) fn receive<F: FnMut(&mut [u8])>(&mut self, now: Instant, limit: usize, handle: F) -> usize {
+        let Some(active) = &mut self.active else { return 0 };
+        active.queue.complete();
+        let packets = active.queue.receive(limit, handle);
+        if packets > 0 {
+            self.wake(now);
+        }
+        if self.active.as_ref().is_some_and(|active| active.queue.is_corrupt()) {
+            self.fail(now, "the kernel moved a ring index where it cannot be");
+        }
+        packets
+    }
+
+    /// Tells the kernel of a filled fill ring, if it asks for that.
+    fn wake(&mut self, now: Instant) {
+        let Some(active) = &mut self.active else { return };
+        if !active.queue.receive_needs_wakeup() {
+            return;
+        }
+        self.counters.rx_syscalls += 1;
+        if let Err(error) = active.socket.wake() {
+            match kick::permanent(error) {
+                Outcome::Down => self.set_link(LinkState::Down),
+                Outcome::Gone => self.set_link(LinkState::Gone),
+                // EAGAIN and its like: the flag stays set and the next turn tries again.
+                _ if matches!(error, libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOBUFS) => {}
+                _ => self.fail(now, "waking reception failed"),
+            }
+        }
+    }
+
+    /// A frame to build a packet in; `None` if all are with the kernel.
+    #[inline]
+    pub(super) fn acquire(&mut self) -> Option<TxFrame<'_, Mapped>> {
+        self.active.as_mut()?.queue.acquire()
+    }
+
+    /// Gives everything built so far to the kernel.
+    pub(super) fn flush(&mut self, now: Instant) {
+        if self.state != PortState::Up {
+            return;
+        }
+        let Some(Active { socket, queue, mode, quiet, deferred }) = &mut self.active else { return };
+        queue.publish();
+        if queue.untaken() == 0 {
+            *deferred = false;
+            return;
+        }
+        let kicked = match mode {
+            ObtainedMode::Copy => kick::copy_mode(|| queue.untaken(), || socket.kick()),
+            ObtainedMode::ZeroCopy if queue.transmit_needs_wakeup() => kick::zero_copy(|| socket.kick()),
+            ObtainedMode::ZeroCopy => kick::Kicked { calls: 0, refused: 0, outcome: Outcome::Sent },
+        };
+        self.counters.tx_syscalls += u64::from(kicked.calls);
+        self.counters.dropped_send_refused += u64::from(kicked.refused);
+        queue.complete();
+        *deferred = kicked.outcome == Outcome::Later;
+        let stalled = is_stalled(quiet, now, queue.in_flight(), queue.counters().completed);
+        match kicked.outcome {
+            Outcome::Down => self.set_link(LinkState::Down),
+            Outcome::Gone => self.set_link(LinkState::Gone),
+            Outcome::Fault(error) => {
+                let error = io::Error::from_raw_os_error(error);
+                self.fail(now, &format!("sending failed: {error}"));
+            }
+            Outcome::Sent | Outcome::Later if stalled => self.fail(now, "transmission is stuck"),
+            Outcome::Sent | Outcome::Later => {}
+        }
+    }
+
+    /// True if packets wait that a sleeping worker would miss. Wakes the kernel where that asks for it.
+    pub(super) fn prepare_sleep(&mut self, now: Instant) -> bool {
+        if self.state != PortState::Up {
+            return false;
+        }
+        self.wake(now);
+        self.active.as_mut().is_some_and(|active| active.queue.has_received())
+    }
+
+    /// When the port needs a turn though no packet comes.
+    pub(super) fn next_turn(&self, now: Instant) -> Option<Instant> {
+        match self.state {
+            PortState::Up if self.active.as_ref().is_some_and(|active| active.deferred) => {
+                Some(now + KICK_AGAIN)
+            }
+            PortState::Reopening => Some(self.next_try),
+            _ => None,
+        }
+    }
+
+    /// Follows a change of the link.
+    pub(super) fn set_link(&mut self, link: LinkState) {
+        let state = match (self.state, link) {
+            (PortState::Up | PortState::Down, LinkState::Up) => PortState::Up,
+            (PortState::Up | PortState::Down, LinkState::Down) => PortState::Down,
+            (_, LinkState::Gone) => PortState::Gone,
+            (state, _) => state,
+        };
+        if state == self.state {
+            return;
+        }
+        self.state = state;
+        let (interface, queue) = (&self.config.interface, self.config.queue);
+        match state {
+            PortState::Up => tracing::info!(interface, queue, "link is up: AF_XDP sends again"),
+            PortState::Down => tracing::warn!(interface, queue, "link is down: the kernel socket sends"),
+            PortState::Reopening | PortState::Gone => {
+                tracing::warn!(interface, queue, "interface is gone: the kernel socket serves");
+                self.close();
+            }
+        }
+    }
+
+    /// Gives a socket up that is of no use any more, to open another.
+    fn fail(&mut self, now: Instant, reason: &str) {
+        let (interface, queue) = (&self.config.interface, self.config.queue);
+        tracing::warn!(interface, queue, reason, "AF_XDP socket failed: opening another");
+        self.close();
+        self.state = PortState::Reopening;
+        self.pause = REOPEN_FIRST;
+        self.next_try = now + self.pause;
+    }
+
+    /// Tries to open a failed socket anew when it is time. True if that has succeeded.
+    pub(super) fn reopen(&mut self, now: Instant) -> bool {
+        if self.state != PortState::Reopening || now < self.next_try {
+            return false;
+        }
+        let (interface, queue) = (&self.config.interface, self.config.queue);
+        match Active::open(&self.config, self.ifindex, self.multi_buffer, self.map.as_fd(), Duration::ZERO) {
+            Ok(active) => {
+                tracing::info!(interface, queue, mode = %active.mode, "AF_XDP socket opened anew");
+                self.active = Some(active);
+                self.state = PortState::Up;
+                self.reopened += 1;
+                true
+            }
+            Err(error) if is_denied(&error) => {
+                tracing::error!(interface, queue, %error, "cannot open AF_XDP socket anew: the kernel socket serves");
+                self.state = PortState::Gone;
+                false
+            }
+            Err(error) => {
+                tracing::debug!(interface, queue, %error, "AF_XDP socket cannot be opened yet");
+                self.pause = (self.pause * 2).min(REOPEN_LONGEST);
+                self.next_try = now + self.pause;
+                false
+            }
+        }
+    }
+
+    /// Closes the socket, keeping its counters. Packets that the kernel had not taken are lost with it.
+    fn close(&mut self) {
+        let mut counters = self.counters;
+        if let Some(mut active) = self.active.take() {
+            active.count(&mut counters);
+            counters.dropped_send_refused += u64::from(active.queue.untaken());
+            self.gathered += active.queue.counters().gathered;
+            // Closing does this too; without CAP_BPF that is the only way.
+            let _ = xskmap::remove(self.map.as_fd(), self.config.map_key);
+        }
+        self.counters = counters;
+    }
+
+    /// Adds this port's counters to `stats`.
+    pub(super) fn count(&self, stats: &mut IoStats) {
+        *stats += self.counters;
+        if let Some(active) = &self.active {
+            active.count(stats);
+        }
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Active {
+    /// A bound socket that receives, in the order that drivers need: fill ring full, bind, map.
+    fn open(
+        config: &PortConfig,
+        ifindex: u32,
+        multi_buffer: bool,
+        map: BorrowedFd<'_>,
+        patience: Duration,
+    ) -> Result<Self, OpenError> {
+        let failed =
+            |step: Step| move |source| step.failed(&config.interface, config.queue, multi_buffer, source);
+        let frames = config.rx_ring + config.tx_ring;
+        let socket = Socket::new().map_err(failed(Step::Create))?;
+        let (umem, frames) =
+            Umem::new(config.frame_size, frames, config.huge_pages).map_err(failed(Step::Memory))?;
+        socket.register(&umem).map_err(failed(Step::Register))?;
+        let rings = socket.rings(config.rx_ring, config.tx_ring).map_err(failed(Step::Ring))?;
+        let assembly = if multi_buffer { ASSEMBLY_SIZE } else { 0 };
+        let queue = Queue::new(umem, frames, rings, assembly);
+        socket
+            .bind(ifindex, config.queue, config.mode, multi_buffer, patience)
+            .map_err(failed(Step::Bind(config.mode)))?;
+        let mode = socket.mode().map_err(failed(Step::Options))?;
+        check_mode(config, mode)?;
+        // In copy mode each packet under way takes a socket buffer of up to 4 KiB.
+        socket.widen_transmit(config.tx_ring.saturating_mul(4096), config.tx_ring);
+        xskmap::insert(map, config.map_key, socket.as_fd()).map_err(failed(Step::Map))?;
+        Ok(Self { socket, queue, mode, quiet: None, deferred: false })
+    }
+
+    fn count(&self, stats: &mut IoStats) {
+        let counters = self.queue.counters();
+        stats.dropped_bad_descriptor += counters.bad_descriptor;
+        stats.dropped_truncated += counters.truncated;
+        // A socket whose device is gone still answers; one that does not has nothing to add.
+        if let Ok(kernel) = self.socket.statistics() {
+            stats.xdp_rx_dropped += kernel.rx_dropped;
+            stats.xdp_rx_invalid_descs += kernel.rx_invalid_descs;
+            stats.xdp_tx_invalid_descs += kernel.tx_invalid_descs;
+            stats.xdp_rx_ring_full += kernel.rx_ring_full;
+            stats.xdp_fill_ring_empty += kernel.rx_fill_ring_empty_descs;
+            stats.xdp_tx_ring_empty += kernel.tx_ring_empty_descs;
+        }
+    }
+}
+
+/// Refuses a mode other than the one asked for: some drivers bind in copy mode whatever they are told.
+fn check_mode(config: &PortConfig, obtained: ObtainedMode) -> Result<(), OpenError> {
+    use super::config::BindMode;
+    match (config.mode, obtained) {
+        (BindMode::Auto, _)
+        | (BindMode::Copy, ObtainedMode::Copy)
+        | (BindMode::ZeroCopy, ObtainedMode::ZeroCopy) => Ok(()),
+        (asked, obtained) => {
+            Err(OpenError::Mode { interface: config.interface.clone(), queue: config.queue, asked, obtained })
+        }
+    }
+}
+
+/// True if opening failed for want of privileges, which do not come back.
+fn is_denied(error: &OpenError) -> bool {
+    matches!(error, OpenError::Socket { source, .. }
+        if matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES)))
+}
+
+/// Follows the completions at each kick; true when there have been none for too long.
+fn is_stalled(
+    quiet: &mut Option<(Instant, u32, u64)>,
+    now: Instant,
+    in_flight: usize,
+    completed: u64,
+) -> bool {
+    match quiet {
+        Some((since, kicks, before)) if in_flight > 0 && *before == completed => {
+            *kicks += 1;
+            *kicks >= STALL_KICKS && now.saturating_duration_since(*since) >= STALL_TIME
+        }
+        _ => {
+            *quiet = Some((now, 1, completed));
+            false
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_stuck_when_kicked_often_and_long_without_a_completion() {
+        let start = Instant::now();
+        let mut quiet = None;
+        for kick in 0..100 {
+            assert!(!is_stalled(&mut quiet, start, 5, 7), "kicked {kick} times at once");
+        }
+        assert!(is_stalled(&mut quiet, start + STALL_TIME, 5, 7));
+        assert!(!is_stalled(&mut quiet, start + STALL_TIME, 5, 8), "one was completed");
+        assert!(!is_stalled(&mut quiet, start + STALL_TIME * 2, 5, 8), "long, but kicked twice");
+        for _ in 0..100 {
+            is_stalled(&mut quiet, start + STALL_TIME * 2, 5, 8);
+        }
+        assert!(!is_stalled(&mut quiet, start + STALL_TIME * 9, 0, 8), "nothing in flight");
+    }
+
+    #[test]
+    fn an_explicit_mode_is_obtained_or_an_error() {
+        use super::super::config::BindMode;
+        let config = |mode| PortConfig { mode, ..PortConfig::new("eth9", 3) };
+        check_mode(&config(BindMode::Auto), ObtainedMode::Copy).unwrap();
+        check_mode(&config(BindMode::ZeroCopy), ObtainedMode::ZeroCopy).unwrap();
+        let error = check_mode(&config(BindMode::ZeroCopy), ObtainedMode::Copy).unwrap_err().to_string();
+        assert!(error.starts_with("eth9 queue 3: AF_XDP bind asked for zero-copy and the kernel gave copy"));
+    }
+}

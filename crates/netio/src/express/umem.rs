@@ -1,0 +1,222 @@
+//! The UMEM: one range of memory that program and kernel share, cut into frames of one size.
+//!
+//! The UMEM keeps, outside the shared memory, who owns each frame. [`Umem::give`] turns a [`Frame`] into the
+//! address that goes into a ring; [`Umem::take`] turns an address out of a ring back into a `Frame`, but only
+//! if that frame is with the kernel for that purpose. An address out of range, a frame that the program
+//! holds, or one returned twice is a [`BadAddress`], in release builds too.
+//!
+//! What this module does not do: it registers nothing with the kernel ([`super::socket`]) and knows no rings
+//! ([`super::queue`]).
+
+#![allow(unsafe_code)] // Slices of memory that the kernel writes too, at times the ownership record excludes.
+
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::frame::{Frame, Owner};
+use super::mapping::{Backing, Mapping};
+
+/// Source of UMEM identities. Wrapping needs four thousand million UMEMs in one process.
+static NEXT_ID: AtomicU32 = AtomicU32::new(0);
+
+/// An address from the kernel that names no frame which is the kernel's to return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BadAddress;
+
+/// Memory of `count` frames of `frame_size` bytes, with the record of their owners.
+#[derive(Debug)]
+pub(super) struct Umem {
+    mapping: Mapping,
+    backing: Backing,
+    id: u32,
+    frame_size: u32,
+    shift: u32,
+    owners: Box<[Owner]>,
+}
+
+impl Umem {
+    /// Maps a UMEM and hands out all its frames, which are the program's.
+    ///
+    /// `frame_size` must be a power of two (the caller has checked it against the kernel's rules).
+    pub(super) fn new(frame_size: u32, count: u32, huge: bool) -> io::Result<(Self, Vec<Frame>)> {
+        assert!(frame_size.is_power_of_two(), "frame size {frame_size} is no power of two");
+        let length = (frame_size as usize)
+            .checked_mul(count as usize)
+            .ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        let (mapping, backing) = Mapping::anonymous(length, huge)?;
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let owners = vec![Owner::Program; count as usize].into_boxed_slice();
+        let frames = (0..count).map(|index| Frame::new(index, id)).collect();
+        Ok((Self { mapping, backing, id, frame_size, shift: frame_size.trailing_zeros(), owners }, frames))
+    }
+
+    /// Bytes of a frame.
+    #[inline]
+    pub(super) fn frame_size(&self) -> u32 {
+        self.frame_size
+    }
+
+    /// How many frames there are.
+    #[inline]
+    pub(super) fn count(&self) -> usize {
+        self.owners.len()
+    }
+
+    /// The pages behind it.
+    pub(super) fn backing(&self) -> Backing {
+        self.backing
+    }
+
+    /// Address and length to register with the kernel: whole frames only.
+    pub(super) fn registration(&self) -> (u64, u64) {
+        let length = self.owners.len() as u64 * u64::from(self.frame_size);
+        (self.mapping.start().as_ptr() as u64, length)
+    }
+
+    /// Gives a frame to the kernel. Returns the UMEM address of its first byte.
+    #[inline]
+    pub(super) fn give(&mut self, frame: Frame, to: Owner) -> u64 {
+        let index = self.index_of(&frame);
+        debug_assert_ne!(to, Owner::Program);
+        debug_assert_eq!(self.owners[index], Owner::Program);
+        self.owners[index] = to;
+        (index as u64) << self.shift
+    }
+
+    /// Takes back the frame that holds `addr`, which the kernel returned out of `from`.
+    #[inline]
+    pub(super) fn take(&mut self, addr: u64, from: Owner) -> Result<Frame, BadAddress> {
+        debug_assert_ne!(from, Owner::Program);
+        let index = u32::try_from(addr >> self.shift).map_err(|_| BadAddress)?;
+        match self.owners.get_mut(index as usize) {
+            Some(owner) if *owner == from => {
+                *owner = Owner::Program;
+                Ok(Frame::new(index, self.id))
+            }
+            _ => Err(BadAddress),
+        }
+    }
+
+    /// Where `len` bytes at UMEM address `addr` lie within their frame; `None` if they overrun it.
+    #[inline]
+    pub(super) fn range(&self, addr: u64, len: u32) -> Option<Range<usize>> {
+        let start = (addr & u64::from(self.frame_size - 1)) as usize;
+        let end = start + len as usize;
+        (end <= self.frame_size as usize).then_some(start..end)
+    }
+
+    /// The bytes of a frame that the program owns.
+    #[inline]
+    pub(super) fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
+        let index = self.index_of(frame);
+        let size = self.frame_size as usize;
+        // SAFETY: `index_of` has checked that the frame is one of this UMEM's, so the range lies within the
+        // mapping, which lives as long as `self`. A `Frame` exists only while the record says that the
+        // program owns it: the kernel was not given this range, or has returned it. Only one `Frame` of
+        // an index exists at a time and it is borrowed mutably, so this slice is the only one.
+        unsafe { std::slice::from_raw_parts_mut(self.mapping.start().add(index * size).as_ptr(), size) }
+    }
+
+    /// Index of a frame after checking that it is of this UMEM: a foreign one would alias.
+    #[inline]
+    fn index_of(&self, frame: &Frame) -> usize {
+        assert_eq!(frame.umem(), self.id, "a frame of another UMEM");
+        let index = frame.index() as usize;
+        assert!(index < self.owners.len());
+        index
+    }
+
+    /// Frames by owner.
+    #[cfg(test)]
+    pub(super) fn owned_by(&self, owner: Owner) -> usize {
+        self.owners.iter().filter(|one| **one == owner).count()
+    }
+
+    /// What the kernel does on receipt: writes into a frame that it owns. False if it does not own it.
+    #[cfg(test)]
+    pub(super) fn kernel_write(&mut self, addr: u64, bytes: &[u8]) -> bool {
+        if self.owners[(addr >> self.shift) as usize] != Owner::Receive {
+            return false;
+        }
+        let range = self.range(addr, bytes.len() as u32).expect("within the frame");
+        let base = ((addr >> self.shift) << self.shift) as usize;
+        // SAFETY: within the mapping; no `Frame` exists for a frame that the kernel owns.
+        let slice = unsafe {
+            std::slice::from_raw_parts_mut(self.mapping.start().add(base + range.start).as_ptr(), bytes.len())
+        };
+        slice.copy_from_slice(bytes);
+        true
+    }
+
+    /// What the kernel does on transmission: reads a frame that it owns.
+    #[cfg(test)]
+    pub(super) fn kernel_read(&self, addr: u64, len: u32) -> Vec<u8> {
+        assert_eq!(self.owners[(addr >> self.shift) as usize], Owner::Transmit, "not the kernel's frame");
+        let range = self.range(addr, len).expect("within the frame");
+        let base = ((addr >> self.shift) << self.shift) as usize;
+        // SAFETY: within the mapping; no `Frame` exists for a frame that the kernel owns.
+        unsafe {
+            std::slice::from_raw_parts(self.mapping.start().add(base + range.start).as_ptr(), len as usize)
+        }
+        .to_vec()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn umem() -> (Umem, Vec<Frame>) {
+        Umem::new(2048, 4, false).unwrap()
+    }
+
+    #[test]
+    fn a_frame_comes_back_once_and_only_from_where_it_went() {
+        let (mut umem, mut frames) = umem();
+        let addr = umem.give(frames.pop().unwrap(), Owner::Receive);
+        assert_eq!(addr, 3 * 2048);
+        assert_eq!(umem.take(addr, Owner::Transmit).err(), Some(BadAddress));
+        let frame = umem.take(addr + 300, Owner::Receive).unwrap();
+        assert_eq!(frame.index(), 3);
+        assert_eq!(umem.take(addr, Owner::Receive).err(), Some(BadAddress));
+        frames.push(frame);
+    }
+
+    #[test]
+    fn addresses_outside_are_refused() {
+        let (mut umem, frames) = umem();
+        for addr in [4 * 2048, u64::MAX, 1 << 43, (1 << 32) * 2048] {
+            assert_eq!(umem.take(addr, Owner::Receive).err(), Some(BadAddress), "{addr:#x}");
+        }
+        assert_eq!(umem.take(0, Owner::Receive).err(), Some(BadAddress), "the program holds it");
+        assert_eq!(frames.len(), 4);
+    }
+
+    #[test]
+    fn lengths_that_overrun_a_frame_are_refused() {
+        let (umem, _frames) = umem();
+        assert_eq!(umem.range(2048 + 256, 1792), Some(256..2048));
+        assert_eq!(umem.range(2048 + 256, 1793), None);
+        assert_eq!(umem.range(0, u32::MAX), None);
+        assert_eq!(umem.range(u64::MAX, 1), Some(2047..2048));
+    }
+
+    #[test]
+    #[should_panic(expected = "a frame of another UMEM")]
+    fn a_frame_of_another_umem_is_refused() {
+        let (mut one, _frames) = umem();
+        let (_other, mut foreign) = umem();
+        one.give(foreign.pop().unwrap(), Owner::Receive);
+    }
+
+    #[test]
+    fn slices_of_different_frames_do_not_overlap() {
+        let (umem, mut frames) = umem();
+        let (first, rest) = frames.split_at_mut(1);
+        let (one, two) = (umem.bytes_mut(&mut first[0]), umem.bytes_mut(&mut rest[0]));
+        one.fill(1);
+        two.fill(2);
+        assert!(one.iter().all(|byte| *byte == 1) && one.len() == 2048);
+    }
+}
