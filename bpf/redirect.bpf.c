@@ -78,10 +78,11 @@ __attribute__((noinline)) int options_skippable(struct xdp_md *ctx, __u32 offset
 		if (option[0] & OPTION_ACTION)
 			return 0;
 		if (option[0] != OPTION_PAD1) {
-			if (length < 2 || bpf_xdp_load_bytes(ctx, offset + 1, option + 1, 1))
+			if (bpf_xdp_load_bytes(ctx, offset + 1, option + 1, 1))
 				return 0;
 			size = 2 + option[1];
 		}
+		/* Also what a type byte without a length byte comes to. */
 		if (size > length)
 			return 0;
 		offset += size;

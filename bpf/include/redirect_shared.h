@@ -16,7 +16,10 @@ enum redirect_limit {
 	 * options, routing, destination options ahead of a payload that is neither fragment nor IPsec.
 	 */
 	REDIRECT_IPV6_HEADERS = 4,
-	/* Options looked at in one hop-by-hop or destination options header; RFC 9673 asks for 8. */
+	/*
+	 * Options looked at in one hop-by-hop or destination options header, padding included; RFC 8504
+	 * section 5.3 lets hosts stop at 8 without it.
+	 */
 	REDIRECT_IPV6_OPTIONS = 16,
 };
 

@@ -59,7 +59,7 @@ fn variable(name: &str) -> Result<String, String> {
 }
 
 fn check_version(clang: &str) -> Result<(), String> {
-    let install = "on Debian: apt-get install clang llvm linux-libc-dev; or name one in CLANG";
+    let install = "on Debian: apt-get install clang linux-libc-dev; or name one in CLANG";
     let output = Command::new(clang)
         .arg("-dumpversion")
         .output()

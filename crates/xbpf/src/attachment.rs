@@ -50,7 +50,7 @@ pub enum Existing {
     Replace,
 }
 
-/// The program on an interface, for as long as this lives.
+/// The program on an interface, for as long as this lives. Once dropped, it is off.
 #[derive(Debug)]
 pub struct Attachment {
     link: OwnedFd,
@@ -80,6 +80,16 @@ impl Attachment {
             Err(source) => {
                 Err(Error::Query { interface: self.interface.clone(), action: "bpf_link state", source })
             }
+        }
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        // Closing would do, but not at once: a child between fork and exec holds a duplicate.
+        if let Err(error) = sys::link_detach(self.link.as_fd()) {
+            let interface = &self.interface;
+            tracing::warn!(%interface, %error, "XDP program not detached; closing its link");
         }
     }
 }
@@ -196,4 +206,34 @@ fn interface(index: u32) -> Interface {
         .and_then(|socket| netdevice::index_to_name(&socket, index))
         .unwrap_or_default();
     Interface { index, name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(mode: AttachMode, errno: i32) -> String {
+        let interface = Interface { index: 7, name: "eth7".to_owned() };
+        refusal(interface, mode, io::Error::from_raw_os_error(errno)).to_string()
+    }
+
+    #[test]
+    fn refusals_name_the_interface_and_the_remedy() {
+        for (errno, remedy) in [
+            (libc::EPERM, "CAP_NET_ADMIN"),
+            (libc::ENODEV, "no such interface"),
+            (libc::EOPNOTSUPP, "--io generic"),
+            (libc::ENOSPC, "ethtool -L"),
+            (libc::ERANGE, "lower it"),
+            (libc::ENOMEM, "in native mode: Cannot allocate memory"),
+        ] {
+            let message = refused(AttachMode::Native, errno);
+            assert!(message.contains("eth7") && message.contains(remedy), "{message}");
+        }
+    }
+
+    #[test]
+    fn generic_mode_is_not_told_to_use_generic_mode() {
+        assert!(refused(AttachMode::Generic, libc::EOPNOTSUPP).contains("in generic mode"));
+    }
 }

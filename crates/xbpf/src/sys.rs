@@ -39,6 +39,12 @@ pub(crate) fn link_create(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> 
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// BPF_LINK_DETACH: takes the program off now, however many descriptors refer to the link.
+pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: `link` is open for the call.
+    result(unsafe { ffi::bpf_link_detach(link.as_raw_fd()) }).map(drop)
+}
+
 /// Takes off the program that netlink put on `ifindex`, if it still is `program`.
 pub(crate) fn detach(ifindex: u32, flags: u32, program: BorrowedFd<'_>) -> io::Result<()> {
     let options = ffi::bpf_xdp_attach_opts {

@@ -22,7 +22,7 @@ fn samples() -> Vec<Sample> {
     let behind_headers = extension(
         DESTINATION,
         &[1, 4, 0, 0, 0, 0],
-        &extension(UDP, &[1, 4, 0, 0, 0, 0], &udp(443, b"payload")),
+        &extension(UDP, &[1, 4, 0, 0, 0, 0, 1, 6, 0, 0, 0, 0, 0, 0], &udp(443, b"payload")),
     );
     let packet6 = ipv6(HOP_BY_HOP, "2001:db8::1".parse().unwrap(), &behind_headers);
     vec![
@@ -36,7 +36,7 @@ fn samples() -> Vec<Sample> {
         Sample {
             name: "IPv6 behind a tag, with hop-by-hop and destination options",
             frame: ethernet(&[(C_TAG, 2)], IPV6, &packet6),
-            udp: ETHERNET + 4 + 40 + 16,
+            udp: ETHERNET + 4 + 40 + 8 + 16,
         },
     ]
 }
