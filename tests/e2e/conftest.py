@@ -1,0 +1,89 @@
+"""Fixtures: a certificate, a web root with real clips, labs and servers that end with their test."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.lab import Lab
+from harness.paths import BINARY, CLIP, HOST, LONG_CLIP, PEERS, run
+from harness.server import Server, Settings, address
+
+PAGE = """<!doctype html>
+<title>clip</title>
+<video id="video" src="/long.mp4" muted preload="auto"></video>
+"""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def machine() -> None:
+    """Refuses to run where it could not, rather than to fail in each test."""
+    if os.geteuid() != 0:
+        if os.environ.get("EXPRESSWAY_REQUIRE_ROOT_TESTS") == "1":
+            pytest.exit("EXPRESSWAY_REQUIRE_ROOT_TESTS=1, but not root", 1)
+        pytest.skip("needs root (CAP_NET_ADMIN)", allow_module_level=True)
+    missing = [path for path in (BINARY, CLIP, LONG_CLIP, PEERS / "quicgo") if not path.exists()]
+    if missing:
+        pytest.exit(f"missing {', '.join(map(str, missing))}: run make build and scripts/peers", 1)
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ca.pem, cert.pem and key.pem for `edge.test`."""
+    folder = tmp_path_factory.mktemp("certificates")
+    run([BINARY, "cert", "--host", HOST, "--out", folder])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is served: two clips and a page that plays one."""
+    folder = tmp_path_factory.mktemp("root")
+    shutil.copy(CLIP, folder / "clip.mp4")
+    shutil.copy(LONG_CLIP, folder / "long.mp4")
+    (folder / "small.txt").write_text("A small file.\n")
+    (folder / "player.html").write_text(PAGE)
+    # Everyone may read it: one test serves as an ordinary user.
+    for path in (folder, folder.parent, folder.parent.parent):
+        path.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def make_lab() -> Iterator[Callable[..., Lab]]:
+    """Makes labs; they are gone when the test is."""
+    labs: list[Lab] = []
+
+    def make(**options: str | int | bool) -> Lab:
+        lab = Lab(f"e2e-{os.getpid()}-{len(labs)}", **options)
+        labs.append(lab)
+        return lab
+
+    yield make
+    for lab in labs:
+        lab.down()
+
+
+ServerMaker = Callable[..., Server]
+
+
+@pytest.fixture
+def make_server(certificates: Path, root: Path, tmp_path: Path) -> Iterator[ServerMaker]:
+    """Starts servers and waits until they are ready; at the end each that still runs has to stop cleanly."""
+    servers: list[Server] = []
+
+    def make(lab: Lab, *, ready: bool = True, prefix: tuple[str, ...] = (), **settings) -> Server:
+        settings.setdefault("certificates", certificates)
+        settings.setdefault("root", root)
+        settings.setdefault("listen", [address(lab.server["ipv4"])])
+        folder = tmp_path / f"server-{len(servers)}"
+        folder.mkdir()
+        server = Server(lab, folder, Settings(**settings), prefix)
+        servers.append(server)
+        return server.wait_ready() if ready else server
+
+    yield make
+    for server in servers:
+        server.stop() if server.process.poll() is None else None

@@ -1,0 +1,46 @@
+"""Labs, by `expressway lab` as a user has them."""
+
+import json
+import subprocess
+from pathlib import Path
+
+from .paths import BINARY, run
+
+
+class Unsupported(Exception):
+    """The running kernel lacks what the lab would need."""
+
+
+class Lab:
+    """One lab that is up. `down` may be called twice."""
+
+    def __init__(self, name: str, **options: str | int | bool) -> None:
+        self.name = name
+        flags: list[str] = []
+        for key, value in options.items():
+            flag = f"--{key.replace('_', '-')}"
+            flags += [flag] if value is True else [flag, str(value)]
+        command = [str(BINARY), "lab", "up", name, *flags, "--json"]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if "this kernel has no" in result.stderr:
+            raise Unsupported(result.stderr.strip())
+        assert result.returncode == 0, f"{command}: {result.stderr}"
+        (status,) = json.loads(result.stdout)
+        assert status["complete"], status
+        namespaces = {namespace["role"]: namespace for namespace in status["namespaces"]}
+        self.server = namespaces["server"]["addresses"]
+        self.client = namespaces["client"]["addresses"]
+        self.server_namespace = namespaces["server"]["namespace"]
+        self.client_namespace = namespaces["client"]["namespace"]
+
+    def inside(self, role: str, *command: str | Path) -> list[str]:
+        """The command line that runs `command` in the namespace of `role`."""
+        return [str(BINARY), "lab", "exec", f"{self.name}/{role}", "--", *map(str, command)]
+
+    def run(self, role: str, *command: str | Path) -> str:
+        """Runs a command inside to its end and returns what it printed."""
+        return run(self.inside(role, *command))
+
+    def down(self) -> None:
+        """Removes the lab and ends what runs in it."""
+        run([BINARY, "lab", "down", self.name])

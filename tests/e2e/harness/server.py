@@ -1,0 +1,173 @@
+"""`expressway serve` as a process in a lab."""
+
+import http.client
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .lab import Lab
+from .metrics import Metrics
+from .namespace import run_inside
+from .paths import BINARY, LIMIT, PORT
+
+ADMIN = ("127.0.0.1", 9180)
+
+
+@dataclass
+class Settings:
+    """A configuration file in the making."""
+
+    certificates: Path
+    root: Path
+    listen: Sequence[str]
+    mode: str = "copy"
+    udp_send: str = "gso"
+    workers: int = 1
+    # More keys by table: {"quic": {"retry": '"always"'}}, values as TOML has them.
+    more: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """The file."""
+        quoted = ", ".join(f'"{address}"' for address in self.listen)
+        tables = {
+            "server": {"listen": f"[{quoted}]", "workers": str(self.workers)},
+            "io": {"mode": f'"{self.mode}"', "udp_send": f'"{self.udp_send}"'},
+            "tls": {
+                "certificate": f'"{self.certificates}/cert.pem"',
+                "private_key": f'"{self.certificates}/key.pem"',
+            },
+            "admin": {"listen": f'"{ADMIN[0]}:{ADMIN[1]}"'},
+        }
+        for name, keys in self.more.items():
+            tables.setdefault(name, {}).update(keys)
+        lines: list[str] = []
+        for name, keys in tables.items():
+            lines += [f"[{name}]", *(f"{key} = {value}" for key, value in keys.items()), ""]
+        lines += ["[[site]]", 'hosts = ["edge.test"]', f'root = "{self.root}"', ""]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A `ready` line."""
+
+    listen: str
+    io: str
+    workers: int
+
+
+class Server:
+    """A running server. `ready` says what it obtained; `log` is everything it said on standard error."""
+
+    def __init__(self, lab: Lab, folder: Path, settings: Settings, prefix: Sequence[str] = ()) -> None:
+        self.lab = lab
+        self.settings = settings
+        self.config = folder / "expressway.toml"
+        self.config.write_text(settings.text())
+        self.log_file = folder / "expressway.log"
+        command = lab.inside("server", *prefix, BINARY, "serve", "--config", self.config)
+        with self.log_file.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        self.ready: list[Ready] = []
+        self._all_ready = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            words = line.split()
+            if words[:1] == ["ready"]:
+                pairs = dict(word.split("=", 1) for word in words[1:])
+                self.ready.append(Ready(pairs["listen"], pairs["io"], int(pairs["workers"])))
+                if len(self.ready) == len(self.settings.listen):
+                    self._all_ready.set()
+        self._all_ready.set()
+
+    def wait_ready(self) -> "Server":
+        """Waits for a `ready` line of each address."""
+        assert self._all_ready.wait(LIMIT), f"no ready line:\n{self.log()}"
+        assert len(self.ready) == len(self.settings.listen), (
+            f"ended with {self.process.wait(LIMIT)} before it was ready:\n{self.log()}"
+        )
+        return self
+
+    def log(self) -> str:
+        """What it said."""
+        return self.log_file.read_text(errors="replace")
+
+    def obtained(self) -> str:
+        """The one I/O mode of all its addresses."""
+        (mode,) = {ready.io for ready in self.ready}
+        return mode
+
+    def ask(self, path: str) -> tuple[int, str]:
+        """Asks the admin listener."""
+
+        def get() -> tuple[int, str]:
+            connection = http.client.HTTPConnection(*ADMIN, timeout=LIMIT)
+            try:
+                connection.request("GET", path)
+                response = connection.getresponse()
+                return response.status, response.read().decode()
+            finally:
+                connection.close()
+
+        return run_inside(self.lab.server_namespace, get)
+
+    def metrics(self) -> Metrics:
+        """The metrics page now; a worker's numbers in it may be 100 ms old."""
+        status, page = self.ask("/metrics")
+        assert status == 200, page
+        return Metrics(page)
+
+    def wait_for(self, what: str, true: Callable[[Metrics], bool]) -> Metrics:
+        """Waits until the metrics say so."""
+        deadline = time.monotonic() + LIMIT
+        while True:
+            metrics = self.metrics()
+            if true(metrics):
+                return metrics
+            if time.monotonic() > deadline:
+                raise AssertionError(f"never so: {what}\n{self.ask('/metrics')[1]}\n{self.log()}")
+            time.sleep(0.02)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends it a signal."""
+        os.kill(self.process.pid, number)
+
+    def wait_log(self, text: str) -> None:
+        """Waits until it has said something."""
+        deadline = time.monotonic() + LIMIT
+        while text not in self.log():
+            assert self.process.poll() is None, f"ended before it said {text!r}:\n{self.log()}"
+            assert time.monotonic() < deadline, f"never said {text!r}:\n{self.log()}"
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """SIGKILL, and its end."""
+        self.process.kill()
+        self.process.wait(LIMIT)
+
+    def wait(self) -> int:
+        """Its exit code."""
+        code = self.process.wait(LIMIT)
+        self._reader.join(LIMIT)
+        return code
+
+    def stop(self) -> None:
+        """SIGTERM; it has to end well and to leave no XDP program behind."""
+        if self.process.poll() is None:
+            self.signal(signal.SIGTERM)
+        assert self.wait() == 0, self.log()
+        assert "xdp" not in self.lab.run("server", "ip", "link", "show", "server0"), "an XDP program stayed"
+
+
+def address(host: str, port: int = PORT) -> str:
+    """`host:port`, in brackets where it has to be."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,115 @@
+"""What networks and operators do to a server: fragments, a link that goes, a kill, a foreign program."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness import clients
+from harness.paths import CLIP, LONG_CLIP
+from harness.server import address
+
+FOREIGN_PROGRAM = """
+__attribute__((section("xdp"), used)) int foreign_pass(void *context) { return 2; }
+char license[] __attribute__((section("license"), used)) = "Dual BSD/GPL";
+"""
+
+
+@pytest.mark.parametrize("mode", ["copy", "hybrid", "udp"])
+def test_a_client_behind_a_path_that_fragments(make_lab, make_server, certificates: Path, mode: str) -> None:
+    lab = make_lab()
+    server = make_server(lab, mode=mode)
+    # QUIC's first packets have 1200 bytes or more: with this route each leaves in two fragments.
+    lab.run("client", "ip", "route", "change", "198.18.0.0/24", "dev", "client0", "mtu", "1000")
+    (answer,) = clients.fetch(lab, "quicgo", address(lab.server["ipv4"]), certificates, ["/clip.mp4"])
+    assert answer.sha256 == clients.sha256(CLIP)
+    metrics = server.wait_for("the bytes counted", lambda m: m.sum("bytes_sent_total") > CLIP.stat().st_size)
+    # The kernel put the fragments together and gave them to the worker's socket.
+    assert metrics.sum("rx_kernel_packets_total") > 0
+    if mode != "udp":
+        assert metrics.sum("xdp_packets_total", reason="fragment") > 0
+        assert metrics.sum("rx_express_packets_total") > 0
+
+
+@pytest.mark.parametrize("mode", ["copy", "hybrid", "udp"])
+@pytest.mark.parametrize("end", ["server", "client"])
+def test_a_link_that_goes_down_and_comes_back(
+    make_lab, make_server, certificates: Path, mode: str, end: str
+) -> None:
+    lab = make_lab()
+    server = make_server(lab, mode=mode)
+    paths = ["/long.mp4"] * 20
+    client = clients.start(lab, address(lab.server["ipv4"]), certificates, paths, "-timeout", "110s")
+    sent = server.wait_for("transfer under way", lambda m: m.sum("bytes_sent_total") > 20_000_000)
+    assert sent.sum("responses_complete_total") < len(paths)
+    lab.run(end, "ip", "link", "set", f"{end}0", "down")
+    lab.run(end, "ip", "link", "set", f"{end}0", "up")
+    report = clients.finish(client)
+    assert not report.get("error"), report
+    assert {answer["sha256"] for answer in report["responses"]} == {clients.sha256(LONG_CLIP)}
+    assert len(report["responses"]) == len(paths)
+    metrics = server.wait_for("the last one counted", lambda m: m.sum("responses_complete_total") == len(paths))
+    if mode != "udp":
+        assert metrics.sum("rx_express_packets_total") > sent.sum("rx_express_packets_total")
+
+
+@pytest.mark.parametrize("mode", ["copy", "hybrid", "udp"])
+def test_a_kill_leaves_nothing_that_a_restart_does_not_clean(
+    make_lab, make_server, certificates: Path, mode: str
+) -> None:
+    lab = make_lab()
+    connect = address(lab.server["ipv4"])
+    server = make_server(lab, mode=mode)
+    client = clients.start(lab, connect, certificates, ["/clip.mp4"], "-pause")
+    assert client.stdout and client.stdout.readline() == "paused\n"
+    server.kill()
+    # The kernel took the program away with the process.
+    assert "xdp" not in lab.run("server", "ip", "link", "show", "server0")
+
+    again = make_server(lab, mode=mode)
+    assert again.obtained() == mode
+    # The old client learns at once that its connection is gone, instead of waiting out its timeout.
+    report = clients.finish(client, "\n")
+    assert report["kind"] == "stateless-reset", report
+    assert [answer["sha256"] for answer in report["responses"]] == [clients.sha256(CLIP)]
+    (answer,) = clients.fetch(lab, "quicgo", connect, certificates, ["/clip.mp4"])
+    assert answer.sha256 == clients.sha256(CLIP)
+    metrics = again.wait_for("the reset counted", lambda m: m.sum("resets_sent_total") >= 1)
+    if mode != "udp":
+        assert metrics.sum("rx_express_packets_total") > 0
+
+
+@pytest.fixture
+def foreign_object(tmp_path: Path) -> Path:
+    """A BPF object with somebody else's XDP program."""
+    source, built = tmp_path / "foreign.c", tmp_path / "foreign.o"
+    source.write_text(FOREIGN_PROGRAM)
+    subprocess.run(["clang", "-O2", "-g", "-target", "bpf", "-c", source, "-o", built], check=True)
+    return built
+
+
+def attach(lab, built: Path) -> None:
+    """Attaches it in native mode, as another tool would."""
+    lab.run("server", "ip", "link", "set", "dev", "server0", "xdpdrv", "obj", built, "sec", "xdp")
+
+
+def test_a_foreign_program_is_named_and_left_alone(make_lab, make_server, foreign_object: Path) -> None:
+    lab = make_lab()
+    attach(lab, foreign_object)
+    server = make_server(lab, mode="copy", ready=False)
+    assert server.wait() == 1
+    log = server.log()
+    assert "server0" in log and "foreign_pass" in log and "--replace" in log, log
+    assert "prog/xdp" in lab.run("server", "ip", "link", "show", "server0")
+    lab.run("server", "ip", "link", "set", "dev", "server0", "xdpdrv", "off")
+
+
+def test_a_foreign_program_is_replaced_when_told(
+    make_lab, make_server, certificates: Path, foreign_object: Path
+) -> None:
+    lab = make_lab()
+    attach(lab, foreign_object)
+    server = make_server(lab, mode="copy", more={"io": {"replace": "true"}})
+    (answer,) = clients.fetch(lab, "quicgo", address(lab.server["ipv4"]), certificates, ["/clip.mp4"])
+    assert answer.sha256 == clients.sha256(CLIP)
+    assert server.metrics().sum("rx_express_packets_total") > 0

@@ -1,0 +1,144 @@
+"""Signals, configuration mistakes and missing privilege, as an operator meets them."""
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness import clients
+from harness.paths import BINARY, CLIP, LONG_CLIP, run
+from harness.server import Settings, address
+
+NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all")
+
+
+@pytest.mark.parametrize("mode", ["copy", "udp"])
+def test_sigterm_lets_open_transfers_finish(make_lab, make_server, certificates: Path, mode: str) -> None:
+    lab = make_lab()
+    server = make_server(lab, mode=mode, more={"server": {"drain": '"60s"'}})
+    connect = address(lab.server["ipv4"])
+    # Not one body that fits into the window at once.
+    client = clients.start(lab, connect, certificates, ["/long.mp4"])
+    server.wait_for("transfer under way", lambda m: m.sum("requests_active") == 1)
+    server.signal(signal.SIGTERM)
+    report = clients.finish(client)
+    assert not report.get("error"), report
+    assert report["responses"][0]["sha256"] == clients.sha256(LONG_CLIP)
+    assert server.wait() == 0, server.log()
+    refused = clients.report(lab, connect, certificates, ["/clip.mp4"], "-timeout", "2s")
+    assert refused["error"], "still served after SIGTERM"
+
+
+def test_sigterm_ends_a_silent_connection(make_lab, make_server, certificates: Path) -> None:
+    lab = make_lab()
+    server = make_server(lab, mode="copy", more={"server": {"drain": '"60s"'}})
+    client = clients.start(lab, address(lab.server["ipv4"]), certificates, ["/clip.mp4"], "-pause")
+    assert client.stdout and client.stdout.readline() == "paused\n"
+    server.signal(signal.SIGTERM)
+    # No request is open: nothing to wait for. H3_NO_ERROR says that it was on purpose.
+    assert server.wait() == 0, server.log()
+    report = clients.finish(client, "\n")
+    assert report["kind"] == "application-0x100", report
+
+
+def test_sighup_takes_a_good_configuration_and_leaves_open_connections_alone(
+    make_lab, make_server, certificates: Path, tmp_path: Path
+) -> None:
+    lab = make_lab()
+    server = make_server(lab, mode="copy")
+    connect = address(lab.server["ipv4"])
+    client = clients.start(lab, connect, certificates, ["/clip.mp4"], "-pause")
+    assert client.stdout and client.stdout.readline() == "paused\n"
+    # Another root and another certificate, from another CA.
+    other_root, other_certificates = tmp_path / "root", tmp_path / "certificates"
+    other_root.mkdir()
+    (other_root / "new.txt").write_text("new\n")
+    run([BINARY, "cert", "--host", "edge.test", "--out", other_certificates])
+    server.settings.root = other_root
+    server.settings.certificates = other_certificates
+    server.config.write_text(server.settings.text())
+    server.signal(signal.SIGHUP)
+    server.wait_log("reload: done")
+    new, old = clients.fetch(lab, "quicgo", connect, other_certificates, ["/new.txt", "/clip.mp4"])
+    assert (new.status, new.bytes, old.status) == (200, 4, 404)
+    # The old connection lives, on the new sites.
+    report = clients.finish(client, "\n")
+    assert not report.get("error"), report
+    assert [answer["status"] for answer in report["responses"]] == [200, 404]
+
+
+def test_sighup_with_a_bad_configuration_changes_nothing(make_lab, make_server, certificates: Path) -> None:
+    lab = make_lab()
+    server = make_server(lab, mode="copy")
+    good = server.config.read_text()
+    server.config.write_text(good.replace("root =", "rot ="))
+    server.signal(signal.SIGHUP)
+    server.wait_log("reload: nothing changed")
+    assert "rot" in server.log()
+    (answer,) = clients.fetch(lab, "quicgo", address(lab.server["ipv4"]), certificates, ["/clip.mp4"])
+    assert answer.sha256 == clients.sha256(CLIP)
+    assert server.ask("/healthz")[0] == 200
+
+
+def test_a_broken_certificate_stops_the_start(make_lab, make_server, certificates: Path, tmp_path: Path) -> None:
+    lab = make_lab()
+    broken = tmp_path / "broken"
+    shutil.copytree(certificates, broken)
+    (broken / "cert.pem").write_text("not a certificate\n")
+    server = make_server(lab, ready=False, certificates=broken)
+    assert server.wait() == 2
+    assert f"{broken}/cert.pem" in server.log()
+    (broken / "cert.pem").unlink()
+    server = make_server(lab, ready=False, certificates=broken)
+    assert server.wait() == 2
+    assert f"{broken}/cert.pem" in server.log()
+
+
+def check(config: Path) -> subprocess.CompletedProcess[str]:
+    """`expressway serve --check`."""
+    command = [str(BINARY), "serve", "--config", str(config), "--check"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_an_unknown_key_suggests_the_nearest(certificates: Path, root: Path, tmp_path: Path) -> None:
+    config = tmp_path / "expressway.toml"
+    text = Settings(certificates, root, ["198.18.0.1:4433"]).text()
+    config.write_text(text)
+    assert check(config).returncode == 0, check(config).stderr
+    config.write_text(text.replace("workers =", "worker ="))
+    result = check(config)
+    assert result.returncode == 2
+    line = text[: text.index("workers =")].count("\n") + 1
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    for part in (f"{config}:{line}", "worker", "workers"):
+        assert part in result.stderr, result.stderr
+
+
+def test_without_privilege_af_xdp_says_what_it_needs(make_lab, make_server, certificates: Path) -> None:
+    lab = make_lab()
+    readable = certificates / "key.pem"
+    os.chmod(readable, 0o644)
+    os.chmod(certificates, 0o755)
+    server = make_server(lab, mode="copy", ready=False, prefix=NOBODY)
+    assert server.wait() == 1
+    assert "CAP_" in server.log(), server.log()
+    server = make_server(lab, mode="udp", prefix=NOBODY)
+    assert server.obtained() == "udp"
+    (answer,) = clients.fetch(lab, "quicgo", address(lab.server["ipv4"]), certificates, ["/clip.mp4"])
+    assert answer.sha256 == clients.sha256(CLIP)
+    server.stop()
+    # `auto` steps down, and says why.
+    server = make_server(lab, mode="auto", prefix=NOBODY)
+    assert server.obtained() == "udp"
+    assert "CAP_" in server.log(), server.log()
+
+
+def test_zero_copy_is_an_error_where_there_is_none(make_lab, make_server) -> None:
+    lab = make_lab()
+    server = make_server(lab, mode="zerocopy", ready=False)
+    assert server.wait() == 1
+    assert "server0" in server.log()
+    assert "xdp" not in lab.run("server", "ip", "link", "show", "server0")
