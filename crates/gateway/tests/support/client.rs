@@ -1,0 +1,263 @@
+//! A quiche client on the simulated network.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use expressway_netio::sim::{Network, Node, SimIo};
+use expressway_netio::{Flow, IoError, PacketIo};
+use quiche::h3::NameValue;
+
+use super::handler::pattern;
+
+/// What came back on one request.
+#[derive(Default, Debug)]
+pub struct Response {
+    pub status: Option<u16>,
+    pub headers: Vec<(String, String)>,
+    pub received: u64,
+    pub body: Vec<u8>,
+    /// Every byte was what the pattern says.
+    pub intact: bool,
+    pub finished: bool,
+    pub reset: Option<u64>,
+}
+
+impl Response {
+    pub fn is_over(&self) -> bool {
+        self.finished || self.reset.is_some()
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// How a client behaves.
+pub struct Options {
+    pub max_data: u64,
+    pub early_data: bool,
+    pub session: Option<Vec<u8>>,
+    /// Response bodies are read off streams.
+    pub reads: bool,
+    pub idle_timeout: u64,
+    pub max_payload: usize,
+    pub active_ids: u64,
+    /// A version that nobody speaks, to be negotiated away.
+    pub version: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            max_data: 64 << 20,
+            early_data: false,
+            session: None,
+            reads: true,
+            idle_timeout: 30_000,
+            max_payload: 1472,
+            active_ids: 4,
+            version: quiche::PROTOCOL_VERSION,
+        }
+    }
+}
+
+type Fields = Vec<(String, String)>;
+
+/// A client with one connection.
+pub struct Client {
+    pub io: SimIo,
+    pub quic: quiche::Connection,
+    pub http: Option<quiche::h3::Connection>,
+    local: SocketAddr,
+    server: SocketAddr,
+    waiting: Vec<(Fields, Vec<u8>)>,
+    pub responses: BTreeMap<u64, Response>,
+    /// Stream IDs in the order of the requests.
+    pub streams: Vec<u64>,
+    pub goaway: Option<u64>,
+    pub reads: bool,
+    pub datagrams_received: u64,
+    pub largest_received: usize,
+    scratch: Vec<u8>,
+}
+
+pub fn config(options: &Options) -> quiche::Config {
+    let mut config = quiche::Config::new(options.version).unwrap();
+    config.set_application_protos(quiche::h3::APPLICATION_PROTOCOL).unwrap();
+    config.verify_peer(false);
+    config.set_max_idle_timeout(options.idle_timeout);
+    config.set_max_recv_udp_payload_size(options.max_payload);
+    config.set_max_send_udp_payload_size(1350);
+    config.set_initial_max_data(options.max_data);
+    config.set_max_connection_window(options.max_data);
+    config.set_initial_max_stream_data_bidi_local(options.max_data);
+    config.set_max_stream_window(options.max_data);
+    config.set_initial_max_stream_data_bidi_remote(1 << 20);
+    config.set_initial_max_stream_data_uni(1 << 20);
+    config.set_initial_max_streams_bidi(100);
+    config.set_initial_max_streams_uni(100);
+    config.set_active_connection_id_limit(options.active_ids);
+    if options.early_data {
+        config.enable_early_data();
+    }
+    config
+}
+
+impl Client {
+    pub fn new(network: &Network, local: &str, server: SocketAddr, options: Options) -> Self {
+        let local: SocketAddr = local.parse().unwrap();
+        let io = network.endpoint(&[local]).unwrap();
+        let mut scid = [0; 16];
+        boring::rand::rand_bytes(&mut scid).unwrap();
+        let scid = quiche::ConnectionId::from_ref(&scid);
+        let mut config = config(&options);
+        let mut quic = quiche::connect(Some("edge.example"), &scid, local, server, &mut config).unwrap();
+        if let Some(session) = &options.session {
+            quic.set_session(session).unwrap();
+        }
+        Self {
+            io,
+            quic,
+            http: None,
+            local,
+            server,
+            waiting: Vec::new(),
+            responses: BTreeMap::new(),
+            streams: Vec::new(),
+            goaway: None,
+            reads: options.reads,
+            datagrams_received: 0,
+            largest_received: 0,
+            scratch: vec![0; 64 << 10],
+        }
+    }
+
+    /// Asks for `path` as soon as that is possible.
+    pub fn get(&mut self, path: &str) {
+        self.request("GET", path, &[], b"");
+    }
+
+    pub fn request(&mut self, method: &str, path: &str, extra: &[(&str, &str)], body: &[u8]) {
+        let mut fields =
+            vec![(":method", method), (":scheme", "https"), (":authority", "edge.example"), (":path", path)];
+        fields.extend(extra);
+        self.raw(&fields, body);
+    }
+
+    pub fn raw(&mut self, fields: &[(&str, &str)], body: &[u8]) {
+        let owned = fields.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        self.waiting.push((owned, body.to_vec()));
+    }
+
+    pub fn response(&self, index: usize) -> &Response {
+        &self.responses[&self.streams[index]]
+    }
+
+    /// All requests made so far are over.
+    pub fn is_done(&self) -> bool {
+        self.waiting.is_empty() && self.responses.values().all(Response::is_over)
+    }
+
+    pub fn received(&self) -> u64 {
+        self.responses.values().map(|response| response.received).sum()
+    }
+
+    fn send_waiting(&mut self) {
+        let Some(http) = &mut self.http else { return };
+        while let Some((fields, body)) = self.waiting.first() {
+            let list: Vec<_> = fields
+                .iter()
+                .map(|(name, value)| quiche::h3::Header::new(name.as_bytes(), value.as_bytes()))
+                .collect();
+            let Ok(stream) = http.send_request(&mut self.quic, &list, body.is_empty()) else { return };
+            if !body.is_empty() {
+                http.send_body(&mut self.quic, stream, body, true).unwrap();
+            }
+            self.streams.push(stream);
+            self.responses.insert(stream, Response { intact: true, ..Response::default() });
+            self.waiting.remove(0);
+        }
+    }
+
+    fn poll_http(&mut self) {
+        let Some(http) = &mut self.http else { return };
+        loop {
+            let (stream, event) = match http.poll(&mut self.quic) {
+                Ok(event) => event,
+                Err(_) => break,
+            };
+            if let quiche::h3::Event::GoAway = event {
+                self.goaway = Some(stream);
+                continue;
+            }
+            let response = self.responses.entry(stream).or_default();
+            match event {
+                quiche::h3::Event::Headers { list, .. } => {
+                    for field in list {
+                        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                        if field.name() == b":status" {
+                            response.status = text(field.value()).parse().ok();
+                        } else {
+                            response.headers.push((text(field.name()), text(field.value())));
+                        }
+                    }
+                }
+                quiche::h3::Event::Data if self.reads => {
+                    while let Ok(length) = http.recv_body(&mut self.quic, stream, &mut self.scratch) {
+                        for byte in &self.scratch[..length] {
+                            response.intact &= *byte == pattern(response.received);
+                            response.received += 1;
+                        }
+                        if response.body.len() < 4096 {
+                            response.body.extend_from_slice(&self.scratch[..length]);
+                        }
+                    }
+                }
+                quiche::h3::Event::Finished => response.finished = true,
+                quiche::h3::Event::Reset(code) => response.reset = Some(code),
+                _ => {}
+            }
+        }
+    }
+
+    fn receive(&mut self, now: Instant) -> Result<usize, IoError> {
+        let Self { io, quic, datagrams_received, largest_received, .. } = self;
+        io.receive(now, &mut |datagram| {
+            *datagrams_received += 1;
+            *largest_received = (*largest_received).max(datagram.payload.len());
+            let info = quiche::RecvInfo { from: datagram.remote, to: datagram.local };
+            let _ = quic.recv(datagram.payload, info);
+        })
+    }
+
+    fn send(&mut self, now: Instant) -> Result<usize, IoError> {
+        let Self { io, quic, local, server, .. } = self;
+        let sent = io.transmit(&Flow::new(*local, *server), 1350, &mut |slot| {
+            quic.send(slot).map_or(0, |(length, _)| length)
+        })?;
+        io.flush(now)?;
+        Ok(sent.packets)
+    }
+}
+
+impl Node for Client {
+    fn turn(&mut self, now: Instant) -> Result<bool, IoError> {
+        let received = self.receive(now)?;
+        if self.quic.timeout_instant().is_some_and(|timeout| timeout <= now) {
+            self.quic.on_timeout();
+        }
+        if self.http.is_none() && (self.quic.is_established() || self.quic.is_in_early_data()) {
+            let config = quiche::h3::Config::new().unwrap();
+            self.http = quiche::h3::Connection::with_transport(&mut self.quic, &config).ok();
+        }
+        self.send_waiting();
+        self.poll_http();
+        let sent = self.send(now)?;
+        Ok(received + sent > 0)
+    }
+
+    fn next_deadline(&mut self) -> Option<Instant> {
+        self.quic.timeout_instant()
+    }
+}

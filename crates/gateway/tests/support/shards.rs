@@ -1,0 +1,83 @@
+//! One address served by several workers, as RSS or SO_REUSEPORT spread it: by the client's port.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use expressway_netio::sim::SimIo;
+use expressway_netio::{Datagram, Ecn, Flow, IoError, IoStats, PacketIo, Sent, Via};
+
+struct Waiting {
+    payload: Vec<u8>,
+    remote: SocketAddr,
+    local: SocketAddr,
+}
+
+struct State {
+    io: SimIo,
+    queues: Vec<VecDeque<Waiting>>,
+}
+
+/// One worker's share of a [`SimIo`].
+pub struct Shard {
+    state: Arc<Mutex<State>>,
+    index: usize,
+}
+
+/// Splits `io` between `count` workers.
+pub fn split(io: SimIo, count: usize) -> Vec<Shard> {
+    let queues = (0..count).map(|_| VecDeque::new()).collect();
+    let state = Arc::new(Mutex::new(State { io, queues }));
+    (0..count).map(|index| Shard { state: Arc::clone(&state), index }).collect()
+}
+
+impl PacketIo for Shard {
+    fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(Datagram<'_>)) -> Result<usize, IoError> {
+        let mut state = self.state.lock().unwrap();
+        let State { io, queues } = &mut *state;
+        let count = queues.len();
+        io.receive(now, &mut |datagram| {
+            let queue = usize::from(datagram.remote.port()) % count;
+            let payload = datagram.payload.to_vec();
+            queues[queue].push_back(Waiting { payload, remote: datagram.remote, local: datagram.local });
+        })?;
+        let mut mine = std::mem::take(&mut queues[self.index]);
+        drop(state);
+        let received = mine.len();
+        for waiting in &mut mine {
+            let Waiting { payload, remote, local } = waiting;
+            let (remote, local) = (*remote, *local);
+            sink(Datagram { payload, remote, local, ecn: Ecn::NotEct, via: Via::Simulated });
+        }
+        Ok(received)
+    }
+
+    fn transmit(
+        &mut self,
+        flow: &Flow,
+        segment: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<Sent, IoError> {
+        self.state.lock().unwrap().io.transmit(flow, segment, fill)
+    }
+
+    fn flush(&mut self, now: Instant) -> Result<(), IoError> {
+        self.state.lock().unwrap().io.flush(now)
+    }
+
+    fn max_payload(&mut self, flow: &Flow) -> usize {
+        self.state.lock().unwrap().io.max_payload(flow)
+    }
+
+    fn descriptors(&self, _visit: &mut dyn FnMut(BorrowedFd<'_>)) {}
+
+    fn batch(&self) -> usize {
+        usize::MAX
+    }
+
+    fn stats(&self) -> IoStats {
+        self.state.lock().unwrap().io.stats()
+    }
+}

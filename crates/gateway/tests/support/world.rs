@@ -1,0 +1,176 @@
+//! Workers and clients on one network.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use expressway_gateway::quic::{Endpoint, Identity, Message, Settings, Setup, Shared, Stats};
+use expressway_netio::sim::{Clock, Link, Network, Node, run_until};
+use expressway_netio::{IoError, Mailbox, PacketIo, Worker, WorkerOptions, mailbox};
+
+use super::client::Client;
+use super::handler::PatternHandler;
+use super::shards::{Shard, split};
+
+pub const SERVER: &str = "192.0.2.1:443";
+
+/// Long enough for any test on a loaded machine; reaching it is a failure.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A self-signed certificate and its key in PEM.
+pub fn certificate(name: &str) -> (String, String) {
+    let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+    (made.cert.pem(), made.signing_key.serialize_pem())
+}
+
+pub fn identity((chain, key): &(String, String)) -> Arc<Identity> {
+    let path = Path::new("test.pem");
+    Arc::new(Identity::from_pem(chain.as_bytes(), key.as_bytes(), path, path).unwrap())
+}
+
+pub fn setup(name: &'static str, settings: Settings) -> Arc<Setup> {
+    Arc::new(Setup {
+        settings,
+        handler: PatternHandler::new(name),
+        access_log: None,
+        io_mode: Arc::from("simulated"),
+    })
+}
+
+/// A worker as a node: the endpoint says when it is finished.
+struct Server(Worker<Endpoint, Shard>);
+
+impl Node for Server {
+    fn turn(&mut self, now: Instant) -> Result<bool, IoError> {
+        let turn = self.0.turn(now)?;
+        Ok(!turn.is_idle() || turn.input_left || turn.blocked || self.0.has_messages())
+    }
+
+    fn next_deadline(&mut self) -> Option<Instant> {
+        // Wake-ups from other threads and datagrams for other shards have no deadline: look often.
+        let soon = Instant::now() + Duration::from_millis(1);
+        Some(self.0.next_deadline().map_or(soon, |deadline| deadline.min(soon)))
+    }
+}
+
+/// Everything of a test.
+pub struct World {
+    pub network: Network,
+    pub clients: Vec<Client>,
+    servers: Vec<Server>,
+    pub peers: Arc<[Mailbox<Message>]>,
+    pub shared: Arc<Shared>,
+    pub certificate: (String, String),
+}
+
+pub struct Build {
+    pub link: Link,
+    pub seed: u64,
+    pub workers: usize,
+    pub certificate: Option<(String, String)>,
+    pub tune: fn(&mut Settings),
+}
+
+impl Default for Build {
+    fn default() -> Self {
+        let link = Link { delay: Duration::from_millis(2), ..Link::default() };
+        Self { link, seed: 1, workers: 1, certificate: None, tune: |_| {} }
+    }
+}
+
+impl Build {
+    pub fn world(self) -> World {
+        let certificate = self.certificate.unwrap_or_else(|| certificate("edge.example"));
+        let mut settings = Settings::new(identity(&certificate));
+        (self.tune)(&mut settings);
+        settings.check().unwrap();
+        let network = Network::real_time(self.seed, self.link);
+        let setup = setup("first", settings);
+        let shared = Shared::new(&setup, self.workers).unwrap();
+        let mut world = World {
+            network,
+            clients: Vec::new(),
+            servers: Vec::new(),
+            peers: Arc::from([]),
+            shared,
+            certificate,
+        };
+        world.start(&setup, self.workers);
+        world
+    }
+}
+
+impl World {
+    /// Starts workers, in place of those there are: what a killed and restarted server looks like.
+    pub fn start(&mut self, setup: &Arc<Setup>, workers: usize) {
+        self.servers.clear();
+        self.shared = Shared::new(setup, workers).unwrap();
+        let (senders, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(256).unwrap()).unzip();
+        self.peers = Arc::from(senders);
+        let io = self.network.endpoint(&[SERVER.parse().unwrap()]).unwrap();
+        let shards = split(io, workers);
+        for (index, (io, inbox)) in shards.into_iter().zip(inboxes).enumerate() {
+            let mailbox = self.peers[index].clone();
+            let endpoint = Endpoint::new(index, self.shared.clone(), setup.clone(), mailbox).unwrap();
+            let options = WorkerOptions { index, ..WorkerOptions::default() };
+            let worker = Worker::new(options, Instant::now(), endpoint, io, inbox, Arc::clone(&self.peers));
+            self.servers.push(Server(worker));
+        }
+    }
+
+    pub fn server(&self) -> SocketAddr {
+        SERVER.parse().unwrap()
+    }
+
+    pub fn add(&mut self, client: Client) -> usize {
+        self.clients.push(client);
+        self.clients.len() - 1
+    }
+
+    pub fn stats(&self, worker: usize) -> Stats {
+        self.servers[worker].0.service().stats()
+    }
+
+    pub fn held_bytes(&mut self) -> usize {
+        self.servers.iter_mut().map(|server| server.0.service_mut().held_bytes()).sum()
+    }
+
+    pub fn is_finished(&self) -> bool {
+        use expressway_netio::Service;
+        self.servers.iter().all(|server| server.0.service().is_finished())
+    }
+
+    pub fn io_stats(&self) -> expressway_netio::IoStats {
+        self.servers[0].0.io().stats()
+    }
+
+    /// Runs until `done`, or fails the test.
+    #[track_caller]
+    pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        let limit = Instant::now() + LIMIT;
+        while !done(self) {
+            assert!(Instant::now() < limit, "timed out waiting for: {what}");
+            self.step();
+        }
+    }
+
+    /// Runs for a while, whatever happens.
+    pub fn for_a_while(&mut self, time: Duration) {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            self.step();
+        }
+    }
+
+    fn step(&mut self) {
+        let Self { network, clients, servers, .. } = self;
+        let mut nodes: Vec<&mut dyn Node> = Vec::new();
+        nodes.extend(servers.iter_mut().map(|server| server as &mut dyn Node));
+        nodes.extend(clients.iter_mut().map(|client| client as &mut dyn Node));
+        let first = RefCell::new(true);
+        let limit = Instant::now() + Duration::from_millis(5);
+        run_until(network, &mut nodes, &mut Clock::Real, limit, || !first.replace(false)).unwrap();
+    }
+}
