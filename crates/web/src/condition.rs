@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use Verdict::*;
 
-    const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+    const SAME: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
     const EARLIER: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
     const LATER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
 
@@ -126,7 +126,7 @@ mod tests {
     }
 
     fn evaluate(lines: &[(HeaderName, &str)]) -> Verdict {
-        let (etag, date) = (HeaderValue::from_static("\"a-1\""), HeaderValue::from_static(DATE));
+        let (etag, date) = (HeaderValue::from_static("\"a-1\""), HeaderValue::from_static(SAME));
         let validators = Validators { etag: &etag, last_modified: &date, modified: 784_111_777 };
         validators.evaluate(&headers(lines))
     }
@@ -147,12 +147,12 @@ mod tests {
             (IF_MATCH, "*", Proceed),
             (IF_MATCH, "W/\"a-1\"", Failed),
             (IF_MATCH, "\"b\"", Failed),
-            (IF_MODIFIED_SINCE, DATE, NotModified),
+            (IF_MODIFIED_SINCE, SAME, NotModified),
             (IF_MODIFIED_SINCE, "Sunday, 06-Nov-94 08:49:37 GMT", NotModified),
             (IF_MODIFIED_SINCE, EARLIER, Proceed),
             (IF_MODIFIED_SINCE, LATER, Proceed),
             (IF_MODIFIED_SINCE, "yesterday", Proceed),
-            (IF_UNMODIFIED_SINCE, DATE, Proceed),
+            (IF_UNMODIFIED_SINCE, SAME, Proceed),
             (IF_UNMODIFIED_SINCE, LATER, Proceed),
             (IF_UNMODIFIED_SINCE, EARLIER, Failed),
             (IF_UNMODIFIED_SINCE, "yesterday", Failed),
@@ -165,9 +165,9 @@ mod tests {
     fn pairs_of_conditions() {
         use header::*;
         for (first, second, expected) in [
-            ((IF_NONE_MATCH, "\"a-1\""), (IF_MODIFIED_SINCE, DATE), NotModified),
+            ((IF_NONE_MATCH, "\"a-1\""), (IF_MODIFIED_SINCE, SAME), NotModified),
             ((IF_NONE_MATCH, "\"a-1\""), (IF_MODIFIED_SINCE, EARLIER), Proceed),
-            ((IF_NONE_MATCH, "\"b\""), (IF_MODIFIED_SINCE, DATE), Proceed),
+            ((IF_NONE_MATCH, "\"b\""), (IF_MODIFIED_SINCE, SAME), Proceed),
             ((IF_NONE_MATCH, "\"b\""), (IF_NONE_MATCH, "\"a-1\""), NotModified),
             ((IF_MATCH, "\"b\""), (IF_NONE_MATCH, "\"a-1\""), Failed),
             ((IF_MATCH, "\"a-1\""), (IF_NONE_MATCH, "\"a-1\""), NotModified),
@@ -179,13 +179,13 @@ mod tests {
 
     #[test]
     fn if_range_wants_a_strong_tag_or_the_exact_date() {
-        let (etag, date) = (HeaderValue::from_static("\"a-1\""), HeaderValue::from_static(DATE));
+        let (etag, date) = (HeaderValue::from_static("\"a-1\""), HeaderValue::from_static(SAME));
         let validators = Validators { etag: &etag, last_modified: &date, modified: 784_111_777 };
         for (value, expected) in [
             ("\"a-1\"", true),
             ("W/\"a-1\"", false),
             ("\"b\"", false),
-            (DATE, true),
+            (SAME, true),
             (LATER, false),
             ("x", false),
         ] {

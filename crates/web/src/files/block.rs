@@ -178,8 +178,12 @@ impl Blocks {
         self.complete(file, index, octets, length).map(Some)
     }
 
-    /// Reads a block, waiting for the disk.
+    /// Reads a block, waiting for the disk; or returns it if it was cached since the job was queued.
     pub(crate) fn read(&self, file: &OpenFile, index: u64) -> Result<Bytes, BodyError> {
+        let key = BlockKey { file: file.identity, index };
+        if let Some(block) = self.cache.as_ref().and_then(|cache| cache.peek(&key)) {
+            return Ok(block);
+        }
         let (offset, length) = self.extent(file, index);
         let mut octets = self.take(length);
         let mut filled = 0;

@@ -280,7 +280,8 @@ impl FileBody {
             *wait = Wait::Ticket(ticket);
             return Poll::Pending;
         }
-        match store.blocks.read_now(&self.file, index) {
+        let read = if store.try_on_worker { store.blocks.read_now(&self.file, index) } else { Ok(None) };
+        match read {
             Ok(Some(block)) => {
                 self.cold = false;
                 self.enter(index, &block, last, store);

@@ -22,8 +22,6 @@ mod respond;
 mod root;
 mod site;
 mod store;
-#[cfg(test)]
-mod tests;
 
 pub(crate) use exchange::FileExchange;
 pub use options::{Encoding, FileOptions, FilesConfig, Symlinks};

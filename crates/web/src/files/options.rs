@@ -14,6 +14,10 @@ pub struct FileOptions {
     /// Octets that the block cache may hold. 0 caches nothing. Chunks that connections still send keep
     /// their blocks alive beyond this; those are bounded by the transport's send windows.
     pub cache_bytes: u64,
+    /// Whether workers try the kernel's directory and page caches themselves before they ask the reader
+    /// threads. To be turned off for file systems that wait in spite of RESOLVE_CACHED and RWF_NOWAIT, as
+    /// some network file systems do.
+    pub try_on_worker: bool,
     /// Reader threads, which take what the page cache cannot answer at once.
     pub reader_threads: usize,
     /// Reads and lookups that may queue for the reader threads; more wait in their exchanges.
@@ -36,6 +40,7 @@ impl Default for FileOptions {
         Self {
             block_bytes: 256 * 1024,
             cache_bytes: 256 * 1024 * 1024,
+            try_on_worker: true,
             reader_threads: 4,
             reader_queue: 512,
             readahead_blocks: 2,

@@ -22,6 +22,9 @@ use std::time::Duration;
 use crate::Wake;
 use crate::metrics::{count, counters};
 
+#[cfg(test)]
+mod tests;
+
 /// How long a reader with an empty queue waits for those it woke from `blocked` to submit before it wakes
 /// the next ones: a woken exchange may have nothing to submit any more.
 const BLOCKED_RETRY: Duration = Duration::from_millis(5);

@@ -61,7 +61,11 @@ impl FileSite {
             }
         }
         count(&self.store.counters.open_file_cache_misses);
-        match self.tree.look_up(&target.path, true) {
+        let looked_up = match self.store.try_on_worker {
+            true => self.tree.look_up(&target.path, true),
+            false => Err(LookupError::WouldBlock),
+        };
+        match looked_up {
             Ok(found) => {
                 let found = Arc::new(found);
                 self.store.open_files.keep(root, &target.path, &found);

@@ -163,6 +163,7 @@ pub struct FileStore {
     pub(crate) pool: Pool<Job, Outcome>,
     pub(crate) counters: Arc<LookupCounters>,
     pub(crate) readahead: u64,
+    pub(crate) try_on_worker: bool,
 }
 
 impl FileStore {
@@ -178,6 +179,7 @@ impl FileStore {
             pool: Pool::start(options.reader_threads, options.reader_queue, Outcome::Lost)?,
             counters: Arc::default(),
             readahead,
+            try_on_worker: options.try_on_worker,
         }))
     }
 

@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 /// A mailbox that a test can wait on. Gives up loudly: a lost wake-up must not hang the suite.
 #[derive(Default)]
-pub struct Mailbox {
+pub(crate) struct Mailbox {
     wakes: Mutex<u64>,
     changed: Condvar,
 }
@@ -28,17 +28,17 @@ impl Notify for Mailbox {
 }
 
 impl Mailbox {
-    pub fn wake(self: &Arc<Self>) -> Wake {
+    pub(crate) fn wake(self: &Arc<Self>) -> Wake {
         let notify: Arc<dyn Notify> = self.clone();
         Wake::new(notify, 0)
     }
 
-    pub fn seen(&self) -> u64 {
+    pub(crate) fn seen(&self) -> u64 {
         *self.wakes.lock().unwrap()
     }
 
     /// Waits until there were more than `seen` wake-ups.
-    pub fn wait_beyond(&self, seen: u64) {
+    pub(crate) fn wait_beyond(&self, seen: u64) {
         let wakes = self.wakes.lock().unwrap();
         let (wakes, result) =
             self.changed.wait_timeout_while(wakes, Duration::from_secs(60), |wakes| *wakes <= seen).unwrap();
@@ -47,18 +47,18 @@ impl Mailbox {
 }
 
 /// One exchange with the mailbox that it wakes.
-pub struct Client {
-    pub exchange: Exchange,
+pub(crate) struct Client {
+    pub(crate) exchange: Exchange,
     mailbox: Arc<Mailbox>,
 }
 
 impl Client {
-    pub fn start(handler: &dyn Handler, request: &RequestHead) -> Self {
+    pub(crate) fn start(handler: &dyn Handler, request: &RequestHead) -> Self {
         let mailbox = Arc::new(Mailbox::default());
         Self { exchange: handler.start(request, mailbox.wake()), mailbox }
     }
 
-    pub fn head(&mut self) -> ResponseHead {
+    pub(crate) fn head(&mut self) -> ResponseHead {
         loop {
             let seen = self.mailbox.seen();
             if let Poll::Ready(head) = self.exchange.poll_head() {
@@ -68,7 +68,7 @@ impl Client {
         }
     }
 
-    pub fn chunk(&mut self, max: usize) -> Option<Result<Bytes, BodyError>> {
+    pub(crate) fn chunk(&mut self, max: usize) -> Option<Result<Bytes, BodyError>> {
         loop {
             let seen = self.mailbox.seen();
             if let Poll::Ready(chunk) = self.exchange.poll_body(max) {
@@ -79,7 +79,7 @@ impl Client {
     }
 
     /// The rest of the body, in chunks of up to `max`.
-    pub fn body(&mut self, max: usize) -> Result<Vec<u8>, BodyError> {
+    pub(crate) fn body(&mut self, max: usize) -> Result<Vec<u8>, BodyError> {
         let mut body = Vec::new();
         while let Some(chunk) = self.chunk(max) {
             let chunk = chunk?;
@@ -91,7 +91,7 @@ impl Client {
     }
 }
 
-pub fn request(method: &str, authority: &str, target: &str, headers: &[(&str, &str)]) -> RequestHead {
+pub(crate) fn request(method: &str, authority: &str, target: &str, headers: &[(&str, &str)]) -> RequestHead {
     let mut map = HeaderMap::new();
     for (name, value) in headers {
         map.append(name.parse::<HeaderName>().unwrap(), HeaderValue::from_bytes(value.as_bytes()).unwrap());
@@ -107,21 +107,21 @@ pub fn request(method: &str, authority: &str, target: &str, headers: &[(&str, &s
     }
 }
 
-pub fn get(target: &str) -> RequestHead {
+pub(crate) fn get(target: &str) -> RequestHead {
     request("GET", "plain.test", target, &[])
 }
 
-pub fn site(files: FilesConfig) -> SiteConfig {
+pub(crate) fn site(files: FilesConfig) -> SiteConfig {
     SiteConfig { hosts: Vec::new(), files }
 }
 
 /// Octets that tell their position.
-pub fn pattern(length: usize) -> Vec<u8> {
+pub(crate) fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect()
 }
 
 /// Asks and expects the whole answer.
-pub fn fetch(handler: &dyn Handler, request: &RequestHead) -> (ResponseHead, Vec<u8>) {
+pub(crate) fn fetch(handler: &dyn Handler, request: &RequestHead) -> (ResponseHead, Vec<u8>) {
     let mut client = Client::start(handler, request);
     let head = client.head();
     assert!(head.status.as_u16() >= 200);
@@ -131,7 +131,7 @@ pub fn fetch(handler: &dyn Handler, request: &RequestHead) -> (ResponseHead, Vec
 }
 
 /// Whether a test that needs `what` may be skipped for want of it; says so when it may.
-pub fn skip(what: &str) {
+pub(crate) fn skip(what: &str) {
     assert!(
         std::env::var_os("EXPRESSWAY_REQUIRE_ROOT_TESTS").is_none_or(|value| value != "1"),
         "{what} is required (EXPRESSWAY_REQUIRE_ROOT_TESTS=1)"
@@ -140,7 +140,7 @@ pub fn skip(what: &str) {
 }
 
 /// Makes file permissions count for this thread and those it starts, even for root.
-pub fn drop_file_capabilities() {
+pub(crate) fn drop_file_capabilities() {
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
     let mut sets = capabilities(None).unwrap();
     sets.effective.remove(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);

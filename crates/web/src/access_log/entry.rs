@@ -1,0 +1,106 @@
+//! A record on its way to the log's thread: one allocation.
+
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
+
+use super::Record;
+use crate::{Protocol, Scheme};
+
+/// Texts of a record.
+const TEXTS: usize = 9;
+
+impl<'a> Record<'a> {
+    fn texts(&self) -> [&'a str; TEXTS] {
+        [
+            self.method,
+            self.host,
+            self.target,
+            self.range,
+            self.referer,
+            self.user_agent,
+            self.tls_version,
+            self.tls_cipher,
+            self.io_mode,
+        ]
+    }
+
+    /// Octets of text that the record holds.
+    pub(super) fn text_length(&self) -> usize {
+        self.texts().iter().map(|text| text.len()).sum()
+    }
+}
+
+/// An owned [`Record`].
+#[derive(Debug)]
+pub(super) struct Entry {
+    time: SystemTime,
+    duration: Duration,
+    body_bytes: u64,
+    /// All texts, one after the other.
+    text: Box<str>,
+    /// Where each text ends.
+    ends: [u32; TEXTS],
+    remote: SocketAddr,
+    status: u16,
+    worker: u16,
+    scheme: Scheme,
+    protocol: Protocol,
+    complete: bool,
+}
+
+impl Entry {
+    pub(super) fn new(record: &Record<'_>) -> Self {
+        let mut text = String::with_capacity(record.text_length());
+        let mut ends = [0; TEXTS];
+        for (end, part) in ends.iter_mut().zip(record.texts()) {
+            text.push_str(part);
+            *end = u32::try_from(text.len()).unwrap_or(u32::MAX);
+        }
+        Self {
+            time: record.time,
+            duration: record.duration,
+            body_bytes: record.body_bytes,
+            text: text.into_boxed_str(),
+            ends,
+            remote: record.remote,
+            status: record.status,
+            worker: record.worker,
+            scheme: record.scheme,
+            protocol: record.protocol,
+            complete: record.complete,
+        }
+    }
+
+    /// Octets of text that the entry holds.
+    pub(super) fn text_length(&self) -> usize {
+        self.text.len()
+    }
+
+    fn part(&self, index: usize) -> &str {
+        let start = if index == 0 { 0 } else { self.ends[index - 1] as usize };
+        self.text.get(start..self.ends[index] as usize).unwrap_or_default()
+    }
+
+    pub(super) fn record(&self) -> Record<'_> {
+        Record {
+            time: self.time,
+            duration: self.duration,
+            remote: self.remote,
+            method: self.part(0),
+            scheme: self.scheme,
+            host: self.part(1),
+            target: self.part(2),
+            protocol: self.protocol,
+            status: self.status,
+            body_bytes: self.body_bytes,
+            complete: self.complete,
+            range: self.part(3),
+            referer: self.part(4),
+            user_agent: self.part(5),
+            tls_version: self.part(6),
+            tls_cipher: self.part(7),
+            io_mode: self.part(8),
+            worker: self.worker,
+        }
+    }
+}
