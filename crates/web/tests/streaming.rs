@@ -122,8 +122,8 @@ fn a_popular_cold_block_is_read_once() {
     for client in &mut clients {
         client.head();
     }
-    let pending = clients.iter_mut().filter(|client| client.exchange.poll_body(BLOCK).is_pending()).count();
-    assert!(pending > 0);
+    let pending = clients.iter_mut().map(|client| client.exchange.poll_body(BLOCK).is_pending());
+    assert!(pending.fold(false, |any, pending| any || pending));
     for client in &mut clients[1..] {
         // The first may have taken its chunk above.
         if client.exchange.remaining() == Some(BLOCK as u64) {
