@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
 use libbpf_cargo::SkeletonBuilder;
+use libbpf_cargo::util::CargoWarningFormatter;
 
 /// The programs, as the stems of their files in `bpf/`.
 const PROGRAMS: [&str; 1] = ["redirect"];
@@ -16,6 +17,11 @@ const PROGRAMS: [&str; 1] = ["redirect"];
 const CLANG_MINIMUM: u32 = 14;
 
 fn main() {
+    // clang's warnings become cargo's; what libbpf-cargo says of itself stays out.
+    tracing_subscriber::fmt()
+        .event_format(CargoWarningFormatter)
+        .with_env_filter("compiler-stderr=info,compiler-stdout=info")
+        .init();
     if let Err(message) = build() {
         eprintln!("error: {message}");
         exit(1);
@@ -32,7 +38,7 @@ fn build() -> Result<(), String> {
     println!("cargo::rerun-if-env-changed=CLANG");
     check_version(&clang)?;
 
-    let mut arguments: Vec<String> = ["-Wall", "-Wextra", "-Werror", "-mcpu=v3"].map(str::to_owned).into();
+    let mut arguments: Vec<String> = ["-Wall", "-Wextra", "-mcpu=v3"].map(str::to_owned).into();
     arguments.push(format!("-I{}", source.join("include").display()));
     for directory in system_includes(&clang)? {
         arguments.extend(["-idirafter".to_owned(), directory]);

@@ -86,3 +86,22 @@ pub(crate) fn patched(frame: &[u8], offset: usize, bytes: &[u8]) -> Vec<u8> {
     frame[offset..offset + bytes.len()].copy_from_slice(bytes);
     frame
 }
+
+/// `frame` with the checksum of an IPv4 header without options set right, which the program leaves to user
+/// space.
+pub(crate) fn with_ipv4_checksum(frame: &[u8]) -> Vec<u8> {
+    let word = |bytes: &[u8], offset: usize| u16::from_be_bytes([bytes[offset], bytes[offset + 1]]);
+    let mut ethertype = 12;
+    while [C_TAG, S_TAG].contains(&word(frame, ethertype)) {
+        ethertype += 4;
+    }
+    if word(frame, ethertype) != IPV4 {
+        return frame.to_vec();
+    }
+    let header = ethertype + 2;
+    let sum: u32 =
+        (0..20).step_by(2).filter(|at| *at != 10).map(|at| u32::from(word(frame, header + at))).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let folded = (folded & 0xffff) + (folded >> 16);
+    patched(frame, header + 10, &(!(folded as u16)).to_be_bytes())
+}

@@ -73,6 +73,12 @@ impl Service {
         let (counter, _) = grown.iter().find(|(_, packets)| *packets == 1).unwrap();
         assert_eq!(run.verdict, counter.verdict(), "{counter}");
         assert_eq!(run.frame, frame, "the program changes no byte");
+        if counter == Counter::Taken {
+            let layout = expressway_wire::parse_udp(&frame::with_ipv4_checksum(frame));
+            let layout =
+                layout.unwrap_or_else(|error| panic!("taken, but user space says {error}: {frame:?}"));
+            assert!([pair4(), pair6()].contains(&layout.destination), "{}", layout.destination);
+        }
         counter
     }
 }
