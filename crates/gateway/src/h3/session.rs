@@ -68,8 +68,11 @@ pub(crate) struct Session {
     held: Held,
     /// Streams that wait for the peer to acknowledge some of what the connection holds.
     starved: Vec<u64>,
-    /// The first request stream that the client has not used yet.
+    /// The first request stream beyond all that the client has used.
     next_stream: u64,
+    /// Streams below it whose request has not come yet, as packets overtake each other; no more than a
+    /// client may have open.
+    late: Vec<u64>,
     /// Requests that ended early, less those that went through.
     abandoned: u32,
     /// After GOAWAY: requests from this stream on are rejected.
@@ -87,6 +90,7 @@ impl Session {
             held: Held::default(),
             starved: Vec::new(),
             next_stream: 0,
+            late: Vec::new(),
             abandoned: 0,
             refused_from: None,
             goaway_pending: false,
@@ -132,6 +136,11 @@ impl Session {
             HttpEvent::Data(stream) => self.discard_body(context, stream),
             HttpEvent::Finished(stream) => self.handle_finished(context, stream),
             HttpEvent::Reset(stream) => {
+                if self.is_new(stream) {
+                    // Given up before its header section was complete.
+                    context.transport.reset_stream(stream, code::REQUEST_CANCELLED);
+                    self.count_abandoned(context);
+                }
                 if self.streams.contains_key(&stream) {
                     context.transport.reset_stream(stream, code::REQUEST_CANCELLED);
                     self.end(context, stream, Progress::Cancelled);
@@ -157,11 +166,10 @@ impl Session {
             }
             return;
         }
-        if stream < self.next_stream {
+        if !self.is_new(stream) {
             // Trailers of a request that was answered already.
             return;
         }
-        self.next_stream = stream + 4;
         context.stats.requests += 1;
         if self.refused_from.is_some_and(|first| stream >= first) {
             context.stats.refused_goaway += 1;
@@ -183,6 +191,17 @@ impl Session {
             }
             Err(Refusal::Malformed(reason)) => self.refuse_malformed(context, stream, reason),
         }
+    }
+
+    /// True the first time it is asked about a stream.
+    fn is_new(&mut self, stream: u64) -> bool {
+        if stream >= self.next_stream {
+            self.late.extend((self.next_stream..stream).step_by(4));
+            self.next_stream = stream + 4;
+            return true;
+        }
+        let found = self.late.iter().position(|late| *late == stream);
+        found.map(|index| self.late.swap_remove(index)).is_some()
     }
 
     fn start_request(&mut self, context: &mut SessionContext<'_>, stream: u64, request: Request, more: bool) {
@@ -244,9 +263,8 @@ impl Session {
     }
 
     fn handle_finished(&mut self, context: &mut SessionContext<'_>, stream: u64) {
-        if stream >= self.next_stream {
+        if self.is_new(stream) {
             // It ended before its header section did.
-            self.next_stream = stream + 4;
             context.stats.refused_malformed += 1;
             self.abort(context, stream, code::REQUEST_INCOMPLETE);
             self.count_abandoned(context);
@@ -360,6 +378,9 @@ impl Session {
             }
             _ => {
                 context.stats.responses_cancelled += 1;
+                if !request.request_ended {
+                    context.transport.stop_stream(stream, code::REQUEST_CANCELLED);
+                }
                 self.http.forget(context.transport, stream);
                 self.count_abandoned(context);
             }
@@ -369,6 +390,7 @@ impl Session {
             // An idle connection keeps no room for requests.
             self.streams = Streams::default();
             self.starved = Vec::new();
+            self.late.shrink_to_fit();
         }
     }
 

@@ -154,6 +154,19 @@ impl Client {
         &self.responses[&self.streams[index]]
     }
 
+    /// Sends the first flight, and nothing after it.
+    pub fn send_first_flight(&mut self) {
+        self.send(Instant::now()).unwrap();
+    }
+
+    /// The first flight, unsent.
+    pub fn first_flight(&mut self) -> Vec<u8> {
+        let mut datagram = vec![0; 1350];
+        let (length, _) = self.quic.send(&mut datagram).unwrap();
+        datagram.truncate(length);
+        datagram
+    }
+
     /// All requests made so far are over.
     pub fn is_done(&self) -> bool {
         self.waiting.is_empty() && self.responses.values().all(Response::is_over)

@@ -17,7 +17,7 @@ use super::shards::{Shard, split};
 pub const SERVER: &str = "192.0.2.1:443";
 
 /// Long enough for any test on a loaded machine; reaching it is a failure.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// A self-signed certificate and its key in PEM.
 pub fn certificate(name: &str) -> (String, String) {
@@ -151,9 +151,28 @@ impl World {
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let limit = Instant::now() + LIMIT;
         while !done(self) {
-            assert!(Instant::now() < limit, "timed out waiting for: {what}");
+            assert!(Instant::now() < limit, "timed out waiting for: {what}\n{}", self.describe());
             self.step();
         }
+    }
+
+    /// How things stand, for a failed test.
+    fn describe(&mut self) -> String {
+        let mut text = String::new();
+        for server in &self.servers {
+            for (field, value) in server.0.service().stats().fields().filter(|(_, value)| *value != 0) {
+                text += &format!("  {} {value}\n", field.name);
+            }
+        }
+        text += &format!("  held {} of network {:?}\n", self.held_bytes(), self.network.stats());
+        for client in &self.clients {
+            text += &format!("  client {:?} closed {}\n", client.quic.stats(), client.quic.is_closed());
+            for (stream, response) in client.responses.iter().filter(|(_, response)| !response.is_over()) {
+                text +=
+                    &format!("  stream {stream}: {} bytes of {:?}\n", response.received, response.headers);
+            }
+        }
+        text
     }
 
     /// Runs for a while, whatever happens.

@@ -10,7 +10,7 @@ use expressway_netio::{Context, Flow, IoError, PacketIo};
 
 use super::Endpoint;
 use super::connection::{Connection, IdChanges};
-use crate::quic::engine::{Sealed, Transport};
+use crate::quic::engine::Transport;
 use crate::quic::message::Message;
 use crate::quic::settings::{CongestionControl, MIN_UDP_PAYLOAD};
 use crate::quic::stats::Stats;
@@ -231,18 +231,10 @@ impl Sender<'_> {
                 burst.release = Some(release);
                 return 0;
             }
-            match transport.seal(slot, on) {
-                Sealed::Packet { length, .. } => {
-                    burst.packets += 1;
-                    length
-                }
-                Sealed::Nothing => {
-                    burst.drained = true;
-                    0
-                }
-                // Whatever says that the connection is closed goes in the next turn.
-                Sealed::Failed => 0,
-            }
+            let length = transport.seal(slot, on);
+            burst.drained = length == 0;
+            burst.packets += usize::from(length > 0);
+            length
         })?;
         burst.blocked = sent.blocked && !burst.drained;
         if sent.packets > 0 {

@@ -21,7 +21,7 @@ use super::settings::{CongestionControl, Settings};
 use super::tls::Secrets;
 
 pub(crate) use http::{Fields, Http, HttpEvent, Priority, SendError};
-pub(crate) use transport::{CloseKind, OpenError, PathChange, Sealed, Transport};
+pub(crate) use transport::{CloseKind, OpenError, PathChange, Transport};
 
 /// Why the engine could not be set up.
 #[derive(Debug, thiserror::Error)]

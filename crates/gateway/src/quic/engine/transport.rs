@@ -10,22 +10,6 @@ use super::{Buffers, Http};
 use crate::quic::cid::Cid;
 use crate::quic::settings::MIN_UDP_PAYLOAD;
 
-/// What `seal` wrote.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sealed {
-    /// A datagram of this length, which the pacer wants out at this time.
-    Packet {
-        /// Bytes written.
-        length: usize,
-        /// When it may leave.
-        at: Instant,
-    },
-    /// There is nothing to send on the path.
-    Nothing,
-    /// The engine failed; the connection has been closed with an internal error.
-    Failed,
-}
-
 /// Why a datagram could not be opened. What merely does not belong is ignored and no error.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum OpenError {
@@ -87,25 +71,36 @@ impl Transport {
         })
     }
 
-    /// Seals the next datagram into `out`; on `path` (local, remote) if given, else on the active path.
+    /// Seals the next datagram into `out` and returns its length, 0 when there is nothing to send; on `path`
+    /// (local, remote) if given, else on the active path.
     #[inline]
-    pub(crate) fn seal(&mut self, out: &mut [u8], path: Option<(SocketAddr, SocketAddr)>) -> Sealed {
-        let result = match path {
-            None => self.quic.send(out),
-            Some((local, remote)) => self.quic.send_on_path(out, Some(local), Some(remote)),
-        };
-        match result {
-            Ok((length, info)) => Sealed::Packet { length, at: info.at },
-            Err(quiche::Error::Done) => Sealed::Nothing,
+    pub(crate) fn seal(&mut self, out: &mut [u8], path: Option<(SocketAddr, SocketAddr)>) -> usize {
+        match self.seal_once(out, path) {
+            Ok(length) => length,
+            Err(quiche::Error::Done) => 0,
             // The path has gone.
-            Err(quiche::Error::InvalidState) if path.is_some() => Sealed::Nothing,
+            Err(quiche::Error::InvalidState) if path.is_some() => 0,
             Err(error) => {
                 tracing::debug!(connection = self.quic.trace_id(), %error, "sealing a packet failed");
                 let internal = quiche::WireErrorCode::InternalError as u64;
                 let _ = self.quic.close(false, internal, b"");
-                Sealed::Failed
+                // The packet that tells the peer; if that fails too, the idle timeout ends it.
+                self.seal_once(out, path).unwrap_or(0)
             }
         }
+    }
+
+    #[inline]
+    fn seal_once(
+        &mut self,
+        out: &mut [u8],
+        path: Option<(SocketAddr, SocketAddr)>,
+    ) -> Result<usize, quiche::Error> {
+        let sealed = match path {
+            None => self.quic.send(out),
+            Some((local, remote)) => self.quic.send_on_path(out, Some(local), Some(remote)),
+        };
+        sealed.map(|(length, _)| length)
     }
 
     /// When [`Self::handle_timeout`] wants to be called next.
