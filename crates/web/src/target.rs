@@ -6,6 +6,8 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+
 /// A target in normal form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target<'a> {
@@ -94,18 +96,30 @@ fn normalize(path: &[u8]) -> Result<Vec<u8>, InvalidTarget> {
     Ok(normal)
 }
 
-/// `path` percent-encoded for a `location` header: everything but unreserved characters, sub-delimiters,
-/// `:`, `@` and `/` (RFC 3986, 3.3), so that no octet of a file name can end or split the header.
+/// What a path may hold as it is: unreserved characters, sub-delimiters, `:`, `@` and `/` (RFC 3986, 3.3).
+const PATH: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'!')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'\'')
+    .remove(b'(')
+    .remove(b')')
+    .remove(b'*')
+    .remove(b'+')
+    .remove(b',')
+    .remove(b';')
+    .remove(b'=')
+    .remove(b':')
+    .remove(b'@')
+    .remove(b'/');
+
+/// `path` percent-encoded for a `location` header, so that no octet of a file name can end or split it.
 pub(crate) fn encode_path(path: &[u8]) -> String {
-    let mut encoded = String::with_capacity(path.len() + 8);
-    for &byte in path {
-        if byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    encoded
+    percent_encode(path, PATH).to_string()
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Static files with nginx's semantics.
 //!
-//! A request's way: [`site`] normalises the path and asks the open-file cache ([`lookup`]); a miss is
-//! looked up with `openat2(RESOLVE_CACHED)` on the calling thread, and by a reader thread ([`pool`]) if the
-//! kernel's directory cache does not know the path. [`respond`] turns the resource and the request's
-//! conditions and ranges into a head and a list of parts; [`exchange`] hands the parts out block by block
-//! ([`block`]): from the block cache, else from the page cache with `preadv2(RWF_NOWAIT)`, else from a
+//! A request's way: `site` normalises the path and asks the open-file cache (`lookup`); a miss is
+//! looked up with `openat2(RESOLVE_CACHED)` on the calling thread, and by a reader thread (`pool`) if the
+//! kernel's directory cache does not know the path. `respond` turns the resource and the request's
+//! conditions and ranges into a head and a list of parts; `exchange` hands the parts out block by block
+//! (`block`): from the block cache, else from the page cache with `preadv2(RWF_NOWAIT)`, else from a
 //! reader thread.
 //!
 //! Files are read, never mapped: a file that is truncated under a mapping kills the process with SIGBUS.
