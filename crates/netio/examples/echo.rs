@@ -17,6 +17,9 @@ impl Service for Echo {
     type Message = ();
 
     fn handle_datagram(&mut self, _: &mut Context<'_, ()>, datagram: Datagram<'_>) {
+        if datagram.payload.is_empty() {
+            return; // An empty datagram cannot be built.
+        }
         self.replies.push((Flow::new(datagram.local, datagram.remote), datagram.payload.len()));
         self.bytes.extend_from_slice(datagram.payload);
     }
@@ -30,7 +33,7 @@ impl Service for Echo {
         for &(flow, len) in &self.replies {
             let (reply, rest) = bytes.split_at(len);
             let mut once = Some(reply);
-            // Without a free buffer the reply is lost, as UDP may; an empty datagram cannot be built.
+            // Without a free buffer the reply is lost, as UDP may.
             io.transmit(&flow, len, &mut |slot| {
                 let Some(reply) = once.take() else { return 0 };
                 slot[..len].copy_from_slice(reply);

@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use expressway_netio::express::{ExpressConfig, TransmitVia};
 use expressway_netio::sim::{Link, Network, SimIo};
 use expressway_netio::udp::{SendMode, UdpConfig, UdpIo};
 use expressway_netio::{Context, Datagram, Flow, IoError, PacketIo, Service, Worker, WorkerOptions, mailbox};
@@ -228,4 +229,24 @@ fn kernel_sendmmsg_allocates_nothing() {
 #[test]
 fn kernel_sendmsg_allocates_nothing() {
     kernel(SendMode::Sendmsg, false, NEAR[0]);
+}
+
+fn express(transmit: TransmitVia, to: IpAddr) {
+    if !is_privileged() {
+        return;
+    }
+    let pair = Pair::new(1500, 1);
+    let config = ExpressConfig { transmit, ..ExpressConfig::default() };
+    let (io, _around) = common::express::open(&pair, 1, PORT, config);
+    check_on_veth(&pair, to, io);
+}
+
+#[test]
+fn express_copy_allocates_nothing() {
+    express(TransmitVia::Express, NEAR[0]);
+}
+
+#[test]
+fn hybrid_allocates_nothing() {
+    express(TransmitVia::Kernel, NEAR[2]);
 }

@@ -96,8 +96,11 @@ impl PacketIo for SimIo {
         fill: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> Result<Sent, IoError> {
         let mut sent = Sent::default();
-        if segment == 0 {
-            return Ok(sent);
+        if !(1..=MAX_PAYLOAD).contains(&segment) {
+            return Err(IoError::Socket {
+                what: format!("sim: transmit with a segment of {segment} bytes (1 to {MAX_PAYLOAD})"),
+                source: std::io::ErrorKind::InvalidInput.into(),
+            });
         }
         loop {
             if self.staged.len() == TRANSMIT_BUFFERS {

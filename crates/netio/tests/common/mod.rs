@@ -1,4 +1,5 @@
 //! What several test binaries share.
 #![allow(dead_code, unreachable_pub)] // Each test binary uses a part of it.
 
+pub mod express;
 pub mod netns;

@@ -96,6 +96,7 @@ pub const FAR_MAC: [u8; 6] = [0x02, 0xc0, 0x4f, 0, 0, 2];
 pub struct Pair {
     pub near: Namespace,
     pub far: Namespace,
+    pub mtu: usize,
 }
 
 impl Pair {
@@ -124,7 +125,7 @@ impl Pair {
         }
         near.ip(&format!("link set {NEAR_DEVICE} up"));
         far.ip(&format!("link set {FAR_DEVICE} up"));
-        Self { near, far }
+        Self { near, far, mtu }
     }
 }
 

@@ -53,6 +53,11 @@ pub trait Bed {
         true
     }
 
+    /// Whether datagrams with a wrong UDP checksum are dropped.
+    fn verifies_checksums(&self) -> bool {
+        true
+    }
+
     /// MTU of the path.
     fn mtu(&self) -> usize;
 

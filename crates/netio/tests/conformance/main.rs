@@ -29,6 +29,9 @@ macro_rules! suite {
     };
     (@checks $name:ident, $privileged:expr, $make:expr; $($group:ident: $($check:ident),*;)*) => {
         mod $name {
+            #[allow(unused_imports)] // Each suite needs one of them.
+            use expressway_netio::{express::TransmitVia, udp::SendMode};
+
             $($(
                 #[test]
                 fn $check() {
@@ -44,7 +47,12 @@ macro_rules! suite {
 
 suite!(simulated_1500, false, crate::simulated::Simulated::new(1500));
 suite!(simulated_9000, false, crate::simulated::Simulated::new(9000));
-suite!(kernel_gso, true, crate::veth::kernel(1500, expressway_netio::udp::SendMode::Gso, true));
-suite!(kernel_sendmmsg, true, crate::veth::kernel(1500, expressway_netio::udp::SendMode::Sendmmsg, false));
-suite!(kernel_sendmsg, true, crate::veth::kernel(1500, expressway_netio::udp::SendMode::Sendmsg, true));
-suite!(kernel_9000, true, crate::veth::kernel(9000, expressway_netio::udp::SendMode::Gso, true));
+suite!(kernel_gso, true, crate::veth::kernel(1500, SendMode::Gso, true));
+suite!(kernel_sendmmsg, true, crate::veth::kernel(1500, SendMode::Sendmmsg, false));
+suite!(kernel_sendmsg, true, crate::veth::kernel(1500, SendMode::Sendmsg, true));
+suite!(kernel_9000, true, crate::veth::kernel(9000, SendMode::Gso, true));
+suite!(express_copy, true, crate::veth::express(1500, 1, TransmitVia::Express, true));
+suite!(express_two_queues, true, crate::veth::express(1500, 2, TransmitVia::Express, false));
+suite!(express_9000, true, crate::veth::express(9000, 1, TransmitVia::Express, false));
+suite!(hybrid, true, crate::veth::express(1500, 1, TransmitVia::Kernel, true));
+suite!(hybrid_9000, true, crate::veth::express(9000, 2, TransmitVia::Kernel, false));

@@ -1,33 +1,35 @@
 //! A veth between two namespaces as a bed: the backend at one end, plain sockets at the other.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
+use expressway_netio::express::{ExpressConfig, ExpressIo, TransmitVia};
 use expressway_netio::udp::{SendMode, UdpConfig, UdpIo};
 use expressway_netio::{Ecn, PacketIo};
 
 use super::bed::{Bed, Family, PORT, Seen};
 use super::peer::{Injector, Peer};
+use crate::common::express::{self, Around};
 use crate::common::netns::{FAR, FAR_DEVICE, NEAR, NEAR_DEVICE, Pair};
 
 pub struct Veth<P> {
     io: P,
     /// What the backend needs alive: the XDP program, the thread that mirrors routes.
-    _around: Vec<Box<dyn Any>>,
+    _around: Around,
     peers: HashMap<SocketAddr, Peer>,
     injector: Injector,
     pair: Pair,
     mtu: usize,
+    verifies: bool,
 }
 
 impl<P: PacketIo> Veth<P> {
     /// A bed whose backend `make` makes, on a thread in the near namespace.
-    pub fn with(mtu: usize, queues: usize, make: impl FnOnce(&Pair) -> (P, Vec<Box<dyn Any>>)) -> Self {
+    pub fn with(mtu: usize, queues: usize, make: impl FnOnce(&Pair) -> (P, Around)) -> Self {
         let pair = Pair::new(mtu, queues);
         let (io, _around) = make(&pair);
         let injector = pair.far.enter(|| Injector::open(FAR_DEVICE));
-        Self { io, _around, peers: HashMap::new(), injector, pair, mtu }
+        Self { io, _around, peers: HashMap::new(), injector, pair, mtu, verifies: true }
     }
 
     fn peer(&mut self, family: Family, port: u16) -> &Peer {
@@ -35,11 +37,6 @@ impl<P: PacketIo> Veth<P> {
         let far = &self.pair.far;
         self.peers.entry(address).or_insert_with(|| far.enter(|| Peer::bind(address)))
     }
-}
-
-/// Every address of the near end, with the port.
-pub fn listen() -> Vec<SocketAddr> {
-    NEAR.iter().map(|&ip| SocketAddr::new(ip, PORT)).collect()
 }
 
 /// Kernel UDP on wildcards.
@@ -50,6 +47,13 @@ pub fn kernel(mtu: usize, send: SendMode, gro: bool) -> Veth<UdpIo> {
             UdpConfig { send, gro, receive_buffer: mtu.max(2048), ..UdpConfig::new(wildcards.to_vec()) };
         (pair.near.enter(|| UdpIo::bind(&config).expect("the addresses are free")), Vec::new())
     })
+}
+
+/// AF_XDP on `queues` queues, transmitting by itself or by the kernel.
+pub fn express(mtu: usize, queues: u32, transmit: TransmitVia, verify_checksum: bool) -> Veth<ExpressIo> {
+    let config = ExpressConfig { transmit, verify_checksum, ..ExpressConfig::default() };
+    let bed = Veth::with(mtu, queues as usize, |pair| express::open(pair, queues, PORT, config));
+    Veth { verifies: verify_checksum, ..bed }
 }
 
 impl<P: PacketIo> Bed for Veth<P> {
@@ -76,6 +80,10 @@ impl<P: PacketIo> Bed for Veth<P> {
 
     fn mtu(&self) -> usize {
         self.mtu
+    }
+
+    fn verifies_checksums(&self) -> bool {
+        self.verifies
     }
 
     fn inject(&mut self, frame: &[u8]) -> bool {
