@@ -118,6 +118,7 @@ impl Mapping {
     }
 
     /// Length in bytes, at least what was asked for.
+    #[cfg(test)]
     pub(super) fn length(&self) -> usize {
         self.length
     }

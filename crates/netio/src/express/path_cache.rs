@@ -149,3 +149,111 @@ impl Reminders {
         true
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use expressway_wire::{ChecksumMode, VlanTag, VlanTags, parse_udp};
+
+    use super::*;
+    use crate::io::Ecn;
+
+    const MAC: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])];
+
+    fn path(source: &str) -> Path {
+        Path {
+            ifindex: 3,
+            egress: 3,
+            source_mac: MAC[0],
+            destination_mac: MAC[1],
+            vlan: VlanTags::NONE,
+            mtu: 1500,
+            source: source.parse().unwrap(),
+            stale: false,
+        }
+    }
+
+    fn flow(local: &str, remote: &str) -> Flow {
+        Flow::new(local.parse().unwrap(), remote.parse().unwrap())
+    }
+
+    /// The headers that the cache has for a flow, read back by the parser.
+    fn headers(cache: &mut PathCache, flow: &Flow, path: &Path) -> expressway_wire::UdpLayout {
+        let hash = cache.hash(flow);
+        let mut frame = [0; 128];
+        let length =
+            cache.template(flow, path, hash).unwrap().write(&mut frame, 5, ChecksumMode::Full, 0).unwrap();
+        let layout = parse_udp(&frame[..length]).unwrap();
+        layout.verify_checksum(&frame[..length]).unwrap();
+        layout
+    }
+
+    #[test]
+    fn headers_carry_addresses_marks_and_tags() {
+        let mut cache = PathCache::new(33);
+        let mut four = flow("192.0.2.1:443", "198.51.100.7:5000");
+        (four.ecn, four.dscp) = (Ecn::Ect0, 46);
+        let mut tagged = path("192.0.2.1");
+        tagged.vlan = VlanTags::new(&[VlanTag::service(20), VlanTag::customer(30)]).unwrap();
+        let layout = headers(&mut cache, &four, &tagged);
+        assert_eq!((layout.source, layout.destination), (four.local, four.remote));
+        assert_eq!((layout.source_mac, layout.destination_mac), (MAC[0], MAC[1]));
+        assert_eq!((layout.tos, layout.ttl, layout.dont_fragment), (46 << 2 | 2, 33, true));
+        assert_eq!(layout.vlan, tagged.vlan);
+        let six = flow("[2001:db8::1]:443", "[2001:db8::2]:5000");
+        let layout = headers(&mut cache, &six, &path("2001:db8::1"));
+        assert_ne!(layout.flow_label, 0);
+        assert_eq!((layout.source, layout.tos), (six.local, 0));
+    }
+
+    #[test]
+    fn a_wildcard_source_becomes_the_route_s_choice() {
+        let mut cache = PathCache::new(64);
+        let layout = headers(&mut cache, &flow("0.0.0.0:443", "198.51.100.7:5000"), &path("192.0.2.9"));
+        assert_eq!(layout.source, "192.0.2.9:443".parse().unwrap());
+    }
+
+    #[test]
+    fn ipv4_and_ipv6_of_one_slot_do_not_mix() {
+        // One entry holds one family's template; a look-up for the other compiles it anew.
+        let mut cache = PathCache::new(64);
+        let (four, six) =
+            (flow("192.0.2.1:443", "198.51.100.7:5000"), flow("[2001:db8::1]:443", "[2001:db8::2]:5000"));
+        for _ in 0..2 {
+            let template = cache.template(&four, &path("192.0.2.1"), 0).unwrap();
+            assert_eq!((template.is_ipv4(), template.header_len()), (true, 42));
+            let template = cache.template(&six, &path("2001:db8::1"), 0).unwrap();
+            assert_eq!((template.is_ipv4(), template.header_len()), (false, 62));
+        }
+    }
+
+    #[test]
+    fn a_neighbour_that_moved_gets_new_headers() {
+        let mut cache = PathCache::new(64);
+        let flow = flow("192.0.2.1:443", "198.51.100.7:5000");
+        let before = path("192.0.2.1");
+        assert_eq!(headers(&mut cache, &flow, &before).destination_mac, MAC[1]);
+        let moved = Path { destination_mac: MacAddr([2, 0, 0, 0, 0, 9]), ..before };
+        assert_eq!(headers(&mut cache, &flow, &moved).destination_mac, moved.destination_mac);
+    }
+
+    #[test]
+    fn what_frames_cannot_carry_is_an_error() {
+        let mut cache = PathCache::new(64);
+        let mapped = flow("[2001:db8::1]:443", "[::ffff:198.51.100.7]:5000");
+        assert!(cache.template(&mapped, &path("2001:db8::1"), 0).is_err());
+        let port_zero = flow("192.0.2.1:443", "198.51.100.7:0");
+        assert!(cache.template(&port_zero, &path("192.0.2.1"), 0).is_err());
+    }
+
+    #[test]
+    fn a_stale_neighbour_is_reminded_once_a_second() {
+        let mut reminders = Reminders::new();
+        let (path, start) = (path("192.0.2.1"), Instant::now());
+        assert!(reminders.is_due(&path, start));
+        assert!(!reminders.is_due(&path, start));
+        assert!(!reminders.is_due(&path, start + Duration::from_millis(999)));
+        assert!(reminders.is_due(&path, start + REMIND_EVERY));
+        let other = Path { destination_mac: MacAddr([2, 0, 0, 0, 0, 7]), ..path };
+        assert!(reminders.is_due(&other, start), "each neighbour has its own second");
+    }
+}
