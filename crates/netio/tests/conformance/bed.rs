@@ -53,6 +53,11 @@ pub trait Bed {
         true
     }
 
+    /// Which ways datagrams take when nothing is in the way: received by AF_XDP, sent by AF_XDP.
+    fn ways(&self) -> (bool, bool) {
+        (false, false)
+    }
+
     /// Whether datagrams with a wrong UDP checksum are dropped.
     fn verifies_checksums(&self) -> bool {
         true

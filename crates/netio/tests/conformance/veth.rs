@@ -21,6 +21,7 @@ pub struct Veth<P> {
     pair: Pair,
     mtu: usize,
     verifies: bool,
+    ways: (bool, bool),
 }
 
 impl<P: PacketIo> Veth<P> {
@@ -29,7 +30,7 @@ impl<P: PacketIo> Veth<P> {
         let pair = Pair::new(mtu, queues);
         let (io, _around) = make(&pair);
         let injector = pair.far.enter(|| Injector::open(FAR_DEVICE));
-        Self { io, _around, peers: HashMap::new(), injector, pair, mtu, verifies: true }
+        Self { io, _around, peers: HashMap::new(), injector, pair, mtu, verifies: true, ways: (false, false) }
     }
 
     fn peer(&mut self, family: Family, port: u16) -> &Peer {
@@ -53,7 +54,7 @@ pub fn kernel(mtu: usize, send: SendMode, gro: bool) -> Veth<UdpIo> {
 pub fn express(mtu: usize, queues: u32, transmit: TransmitVia, verify_checksum: bool) -> Veth<ExpressIo> {
     let config = ExpressConfig { transmit, verify_checksum, ..ExpressConfig::default() };
     let bed = Veth::with(mtu, queues as usize, |pair| express::open(pair, queues, PORT, config));
-    Veth { verifies: verify_checksum, ..bed }
+    Veth { verifies: verify_checksum, ways: (true, transmit == TransmitVia::Express), ..bed }
 }
 
 impl<P: PacketIo> Bed for Veth<P> {
@@ -80,6 +81,10 @@ impl<P: PacketIo> Bed for Veth<P> {
 
     fn mtu(&self) -> usize {
         self.mtu
+    }
+
+    fn ways(&self) -> (bool, bool) {
+        self.ways
     }
 
     fn verifies_checksums(&self) -> bool {
