@@ -1,4 +1,4 @@
-//! What an endpoint keeps of a connection beside the engine's state.
+//! What an endpoint keeps of a connection beside the engine's state. Where its packets go is in `address`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use expressway_web::Notify;
 
 use super::Setup;
+use super::address::Address;
 use crate::h3::{Session, SessionContext};
 use crate::quic::cid::{Cid, CidIssuer};
-use crate::quic::engine::{CloseKind, PathChange, Transport};
+use crate::quic::engine::{CloseKind, OpenError, PathChange, Transport};
 use crate::quic::reset::Resets;
 use crate::quic::settings::MIN_UDP_PAYLOAD;
 use crate::quic::stats::Stats;
@@ -32,9 +33,8 @@ pub(super) struct Connection {
     pub(super) cids: Vec<Cid>,
     /// The client's first destination ID, until the handshake is complete.
     pub(super) initial: Option<Box<[u8]>>,
-    /// The address the client asked, and the client's, on the active path.
-    pub(super) local: SocketAddr,
-    pub(super) remote: SocketAddr,
+    /// Where its packets go.
+    pub(super) address: Address,
     /// The size of full datagrams on the active path.
     pub(super) segment: usize,
     /// What the wheel has for it; never later than needed.
@@ -51,8 +51,6 @@ pub(super) struct Connection {
     pub(super) fresh: bool,
     /// The engine had nothing left to send at the end of its last turn, so streams can be refilled.
     pub(super) drained: bool,
-    /// It may have more than one path.
-    pub(super) several_paths: bool,
     pub(super) established: bool,
 }
 
@@ -83,8 +81,7 @@ impl Connection {
             setup,
             cids: vec![cid],
             initial: Some(initial.into()),
-            local,
-            remote,
+            address: Address::new(local, remote),
             segment: MIN_UDP_PAYLOAD,
             armed: None,
             release: None,
@@ -94,7 +91,6 @@ impl Connection {
             queued: false,
             fresh: true,
             drained: true,
-            several_paths: false,
             established: false,
         }
     }
@@ -102,11 +98,6 @@ impl Connection {
     /// Bytes of response bodies in memory.
     pub(super) fn held(&self) -> usize {
         self.session.as_ref().map_or(0, |session| session.held())
-    }
-
-    pub(super) fn handle_packet(&mut self) {
-        self.fresh = true;
-        self.timeouts = 0;
     }
 
     pub(super) fn handle_timer(&mut self, now: Instant) {
@@ -145,7 +136,7 @@ impl Connection {
             notify: around.notify,
             token: u64::from(self.generation) << 48 | (key as u64) << 24,
             now: around.now,
-            remote: self.remote,
+            remote: self.address.remote,
             window: self.setup.settings.send_window,
             max_header_size: self.setup.settings.max_header_size,
             io_mode: &self.setup.io_mode,
@@ -160,7 +151,7 @@ impl Connection {
         if self.fresh {
             self.fresh = false;
             self.follow_handshake(around, table);
-            self.follow_paths(around);
+            self.follow_paths(around.stats, None);
             if self.transport.is_readable() {
                 self.with_session(key, around, |session, context| session.handle_readable(context));
             }
@@ -183,7 +174,7 @@ impl Connection {
             match Session::start(&mut self.transport) {
                 Ok(session) => self.session = Some(Box::new(session)),
                 Err(error) => {
-                    tracing::debug!(remote = %self.remote, error, "HTTP/3 could not start");
+                    tracing::debug!(remote = %self.address.remote, error, "HTTP/3 could not start");
                     around.stats.connections_protocol_error += 1;
                 }
             }
@@ -202,40 +193,79 @@ impl Connection {
         }
     }
 
-    fn follow_paths(&mut self, around: &mut Surroundings<'_>) {
+    /// Opens a datagram that came from `remote` to `local`; `cid` is its destination ID if that is one of
+    /// ours in a short header.
+    pub(super) fn open(
+        &mut self,
+        payload: &mut [u8],
+        cid: Option<Cid>,
+        (local, remote): (SocketAddr, SocketAddr),
+        stats: &mut Stats,
+    ) -> Result<(), OpenError> {
+        let length = payload.len();
+        let seen_as = self.address.seen_as(local, remote, length);
+        let opened = self.transport.open(payload, local, seen_as);
+        if (local, remote) == (self.address.local, self.address.remote) {
+            self.address.cid = cid.or(self.address.cid);
+        } else if self.established {
+            let same_cid = cid.is_some() && cid == self.address.cid;
+            self.follow_paths(stats, same_cid.then_some((local, remote, length)));
+            if same_cid && self.address.is_back_home(remote) {
+                tracing::debug!(%remote, "the client is back at its former address");
+            }
+        }
+        self.fresh = true;
+        self.timeouts = 0;
+        opened
+    }
+
+    /// Takes in what the engine says about paths. `arrival` is a datagram that came from another address
+    /// under the same connection ID: if the engine sees that address as new, it is a NAT's doing.
+    fn follow_paths(&mut self, stats: &mut Stats, arrival: Option<(SocketAddr, SocketAddr, usize)>) {
+        let mut changed = false;
         while let Some(change) = self.transport.path_change() {
             match change {
-                PathChange::New => {
-                    around.stats.paths_new += 1;
-                    self.several_paths = true;
+                PathChange::New(peer) => {
+                    stats.paths_new += 1;
+                    self.address.several = true;
+                    changed = true;
+                    if let Some((local, remote, length)) = arrival
+                        && remote == peer
+                        && local == self.address.local
+                    {
+                        if remote.ip() != self.address.remote.ip() {
+                            self.segment = MIN_UDP_PAYLOAD;
+                        }
+                        self.address.rebind(remote, length);
+                    }
                 }
-                PathChange::Migrated => around.stats.paths_migrated += 1,
-                PathChange::Failed => around.stats.paths_failed += 1,
+                PathChange::Validated(peer) => self.address.validated(peer),
+                PathChange::Migrated => {
+                    stats.paths_migrated += 1;
+                    changed = true;
+                }
+                PathChange::Failed(peer) => {
+                    stats.paths_failed += 1;
+                    self.address.failed(peer);
+                    changed = true;
+                }
                 PathChange::Mtu(payload) => self.segment = payload,
             }
         }
-        if self.several_paths {
-            self.follow_active_path();
-        }
-    }
-
-    /// Finds where the engine sends now. The path MTU is kept if only the port changed, which is a NAT's
-    /// doing; on another address it starts from the minimum (RFC 9000, section 9.4).
-    fn follow_active_path(&mut self) {
-        let (mut active, mut count) = (None, 0);
-        self.transport.paths(|local, remote, is_active| {
-            count += 1;
-            if is_active {
-                active = Some((local, remote));
-            }
-        });
-        if let Some((local, remote)) = active {
-            if remote.ip() != self.remote.ip() || local.ip() != self.local.ip() {
+        if changed && self.address.several {
+            let mut active = None;
+            self.transport.paths(|local, remote, is_active| {
+                if is_active {
+                    active = Some((local, remote));
+                }
+            });
+            if let Some((local, remote)) = active
+                && self.address.follow(local, remote)
+            {
+                // Another path has another MTU (RFC 9000, section 9.4).
                 self.segment = MIN_UDP_PAYLOAD;
             }
-            (self.local, self.remote) = (local, remote);
         }
-        self.several_paths = count > 1;
     }
 
     /// Keeps the peer in spare connection IDs, for paths to come.

@@ -4,6 +4,7 @@
 //! comes, so that a train of datagrams costs one round of HTTP/3, one refill of streams and one burst.
 
 mod accept;
+mod address;
 mod connection;
 mod drain;
 mod receive;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use expressway_netio::{Context, Flow, IoError, PacketIo};
 
 use super::Endpoint;
+use super::address::Address;
 use super::connection::{Connection, IdChanges};
 use crate::quic::engine::Transport;
 use crate::quic::message::Message;
@@ -23,8 +24,9 @@ const BURST: usize = 64;
 /// Datagrams after which the worker looks at what came in, about half a millisecond of sealing.
 const TURN: usize = 512;
 
-/// Packets that probe a path which is not the active one.
-const PROBES: usize = 4;
+/// Packets in a turn on a path that is not in use: challenges and responses. Two are what the engine's PTO
+/// retransmits whole if they are lost.
+const PROBES: usize = 2;
 
 /// A packet that the pacer wants out within this time leaves now: no timer is finer.
 const SLACK: Duration = Duration::from_micros(250);
@@ -39,6 +41,8 @@ struct Burst {
     release: Option<Instant>,
     /// Packet I/O has no buffer.
     blocked: bool,
+    /// The client must prove its address before more goes there.
+    unproven: bool,
 }
 
 impl Endpoint {
@@ -123,7 +127,7 @@ impl Endpoint {
             return Ok(Burst { blocked: false, ..burst });
         }
         connection.arm(context, key);
-        if !burst.drained && burst.release.is_none() && !burst.blocked {
+        if !burst.drained && burst.release.is_none() && !burst.blocked && !burst.unproven {
             self.enqueue(key);
         }
         Ok(burst)
@@ -138,8 +142,9 @@ impl Connection {
         }
         let discover = self.setup.settings.discover_pmtu;
         if self.segment == MIN_UDP_PAYLOAD {
-            let limit = io.max_payload(&Flow::new(self.local, self.remote)).max(MIN_UDP_PAYLOAD);
-            limits[usize::from(self.local.is_ipv6())] = limit;
+            let limit =
+                io.max_payload(&Flow::new(self.address.local, self.address.remote)).max(MIN_UDP_PAYLOAD);
+            limits[usize::from(self.address.local.is_ipv6())] = limit;
             if !discover {
                 self.segment = self.transport.max_datagram().min(limit);
             }
@@ -158,36 +163,28 @@ impl Connection {
         let settings = &self.setup.settings;
         let paced = settings.pacing && settings.congestion == CongestionControl::Bbr2;
         let limit = if paced { (self.transport.quantum() / segment).clamp(1, BURST) } else { BURST };
+        let allowance = self.address.allowance(segment);
         let mut sender = Sender { transport: &mut self.transport, io, stats, now, paced };
-        if self.several_paths {
-            let active = (self.local, self.remote);
-            let mut others = Vec::new();
-            sender.transport.paths(|local, remote, is_active| {
-                if !is_active {
-                    others.push((local, remote));
-                }
-            });
-            for path in others {
-                let burst = sender.burst(path, true, MIN_UDP_PAYLOAD, PROBES)?;
-                if burst.blocked {
-                    return Ok(burst);
-                }
-            }
-            return sender.burst(active, true, segment, limit);
-        }
-        let path = (self.local, self.remote);
-        if self.established && settings.discover_pmtu && sender.transport.is_probing_mtu() {
-            // A probe needs a larger place than other datagrams; whatever else is sealed into it only ends
-            // a GSO message early.
-            let largest = sender.io.max_payload(&Flow::new(path.0, path.1)).min(settings.max_udp_payload);
-            if largest > segment {
-                let burst = sender.burst(path, false, largest, 1)?;
-                if burst.drained || burst.blocked || burst.release.is_some() {
-                    return Ok(burst);
+        let mut burst = if self.address.several {
+            sender.paths(&self.address, segment, limit.min(allowance))?
+        } else {
+            let flow = Flow::new(self.address.local, self.address.remote);
+            if self.established && settings.discover_pmtu && sender.transport.is_probing_mtu() {
+                // A probe needs a larger place than other datagrams; whatever else is sealed into it only
+                // ends a GSO message early.
+                let largest = sender.io.max_payload(&flow).min(settings.max_udp_payload);
+                if largest > segment {
+                    let burst = sender.burst(&flow, None, largest, 1)?;
+                    if burst.drained || burst.blocked || burst.release.is_some() {
+                        return Ok(burst);
+                    }
                 }
             }
-        }
-        sender.burst(path, false, segment, limit)
+            sender.burst(&flow, None, segment, limit)?
+        };
+        self.address.spend(burst.packets * segment);
+        burst.unproven = self.address.allowance(segment) == 0;
+        Ok(burst)
     }
 
     /// Sets the timer if it must fire earlier than it is set to.
@@ -211,19 +208,42 @@ struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    /// Seals up to `limit` datagrams of up to `segment` bytes inside the buffers they leave in. `pinned`
-    /// asks the engine for packets of this very path.
+    /// Sends on each path that the engine knows: a burst on the one it uses, what probes others need.
+    fn paths(&mut self, address: &Address, segment: usize, limit: usize) -> Result<Burst, IoError> {
+        let mut paths = Vec::new();
+        self.transport.paths(|local, engine, active| paths.push((local, engine, active)));
+        // The one in use comes last, so that its burst is the one that is told of.
+        paths.sort_by_key(|(_, _, active)| *active);
+        let mut burst = Burst { drained: true, ..Burst::default() };
+        for (local, engine, active) in paths {
+            let flow = Flow::new(local, address.destination(engine));
+            let in_use = active && engine == address.engine;
+            let (segment, limit) = if in_use { (segment, limit) } else { (MIN_UDP_PAYLOAD, PROBES) };
+            burst = self.burst(&flow, Some((local, engine)), segment, limit)?;
+            if burst.blocked {
+                break;
+            }
+            if active && !in_use {
+                // The engine tries an alias as a path of its own for as long as it takes the client to send
+                // one more packet; see `address`.
+                burst.drained = true;
+            }
+        }
+        Ok(burst)
+    }
+
+    /// Seals up to `limit` datagrams of up to `segment` bytes inside the buffers they leave in. `path` asks
+    /// the engine for packets of this very path.
     fn burst(
         &mut self,
-        path: (SocketAddr, SocketAddr),
-        pinned: bool,
+        flow: &Flow,
+        path: Option<(SocketAddr, SocketAddr)>,
         segment: usize,
         limit: usize,
     ) -> Result<Burst, IoError> {
         let Self { transport, io, stats, now, paced } = self;
         let mut burst = Burst::default();
-        let on = pinned.then_some(path);
-        let sent = io.transmit(&Flow::new(path.0, path.1), segment, &mut |slot| {
+        let sent = io.transmit(flow, segment, &mut |slot| {
             if burst.packets == limit {
                 return 0;
             }
@@ -231,7 +251,7 @@ impl Sender<'_> {
                 burst.release = Some(release);
                 return 0;
             }
-            let length = transport.seal(slot, on);
+            let length = transport.seal(slot, path);
             burst.drained = length == 0;
             burst.packets += usize::from(length > 0);
             length

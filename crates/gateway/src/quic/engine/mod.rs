@@ -116,7 +116,8 @@ impl Engine {
                 .map_err(|source| EngineError::Qlog { path: path.clone(), source })?;
         }
         let mut http = quiche::h3::Config::new()?;
-        http.set_max_field_section_size(settings.max_header_size);
+        // The engine closes the connection beyond its limit; below it a request too large is answered 431.
+        http.set_max_field_section_size(settings.max_header_size * 2);
         // Static table only: no state to keep for a peer, no stream that waits for another.
         http.set_qpack_max_table_capacity(0);
         http.set_qpack_blocked_streams(0);

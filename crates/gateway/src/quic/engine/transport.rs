@@ -31,12 +31,14 @@ pub(crate) enum CloseKind {
 /// What happened to a connection's paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PathChange {
-    /// The peer was seen at another address.
-    New,
-    /// The peer proved another address and moved there.
+    /// The peer was seen at this address for the first time.
+    New(SocketAddr),
+    /// The peer proved that it receives at this address.
+    Validated(SocketAddr),
+    /// The peer moved to another address, and proved it.
     Migrated,
-    /// An address could not be validated.
-    Failed,
+    /// This address could not be validated.
+    Failed(SocketAddr),
     /// Path-MTU discovery settled on this many bytes of UDP payload.
     Mtu(usize),
 }
@@ -210,11 +212,12 @@ impl Transport {
     pub(crate) fn path_change(&mut self) -> Option<PathChange> {
         loop {
             return Some(match self.quic.path_event_next()? {
-                quiche::PathEvent::New(..) => PathChange::New,
+                quiche::PathEvent::New(_, peer) => PathChange::New(peer),
+                quiche::PathEvent::Validated(_, peer) => PathChange::Validated(peer),
                 quiche::PathEvent::PeerMigrated(..) => PathChange::Migrated,
-                quiche::PathEvent::FailedValidation(..) => PathChange::Failed,
+                quiche::PathEvent::FailedValidation(_, peer) => PathChange::Failed(peer),
                 quiche::PathEvent::PmtuUpdated { pmtu, .. } => PathChange::Mtu(pmtu.max(MIN_UDP_PAYLOAD)),
-                // Validation shows in `Migrated`; closed paths and reused IDs ask for nothing.
+                // Closed paths and reused IDs ask for nothing.
                 _ => continue,
             });
         }

@@ -1,0 +1,183 @@
+//! Where a connection's packets go, when the client's address changes under it.
+//!
+//! A client that moves on purpose uses a new connection ID (RFC 9000, section 9.5), and the engine migrates.
+//! A client behind a NAT that gave it another port knows nothing and keeps its ID; to the engine this would
+//! be a migration too, with a fresh congestion window, and what was under way to the old port would be
+//! lost without its loss detection ever noticing, since each path only compares its own packet numbers.
+//!
+//! So a rebinding is an *alias*: the engine goes on with the path it has, and its packets go to the new
+//! address. The first datagram from there is given to the engine as it is, so that it sends a PATH_CHALLENGE
+//! to the new address and validates it as a path of its own; later ones are given to it as if they came
+//! from the address that it knows. Until the new address has answered the challenge no more than three
+//! times what came from it is sent there (RFC 9000, section 9.3.1).
+
+use std::net::SocketAddr;
+
+use crate::quic::cid::Cid;
+
+/// Bytes that may be sent for each byte received from an address that is not validated.
+const AMPLIFICATION: usize = 3;
+
+/// Datagrams in a row from the address that the engine knows after which an alias is given up: reordered
+/// ones come from there for a moment.
+const BACK_HOME: u8 = 8;
+
+/// The addresses of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    /// The address that the client asked.
+    pub(super) local: SocketAddr,
+    /// Where the client is.
+    pub(super) remote: SocketAddr,
+    /// Where the engine believes it to be.
+    pub(super) engine: SocketAddr,
+    /// The ID that the client uses from there.
+    pub(super) cid: Option<Cid>,
+    /// The engine may know more than one path.
+    pub(super) several: bool,
+    /// Bytes that may go to `remote` before it is validated; `None` once it is.
+    unproven: Option<usize>,
+    strays: u8,
+}
+
+impl Address {
+    pub(super) fn new(local: SocketAddr, remote: SocketAddr) -> Self {
+        Self { local, remote, engine: remote, cid: None, several: false, unproven: None, strays: 0 }
+    }
+
+    /// The address that the engine is told for a datagram of `length` bytes.
+    pub(super) fn seen_as(&mut self, local: SocketAddr, remote: SocketAddr, length: usize) -> SocketAddr {
+        if (local, remote) != (self.local, self.remote) {
+            return remote;
+        }
+        self.strays = 0;
+        if let Some(budget) = &mut self.unproven {
+            *budget += AMPLIFICATION * length;
+        }
+        self.engine
+    }
+
+    /// The client was seen at a new address, by a datagram of `length` bytes that authenticated.
+    pub(super) fn rebind(&mut self, remote: SocketAddr, length: usize) {
+        self.remote = remote;
+        self.unproven = Some(AMPLIFICATION * length);
+        self.strays = 0;
+    }
+
+    /// `remote` has answered its challenge.
+    pub(super) fn validated(&mut self, remote: SocketAddr) {
+        if remote == self.remote {
+            self.unproven = None;
+        }
+    }
+
+    /// `remote` has not answered its challenge.
+    pub(super) fn failed(&mut self, remote: SocketAddr) {
+        if remote == self.remote {
+            (self.remote, self.unproven) = (self.engine, None);
+        }
+    }
+
+    /// Counts a datagram from `remote`, which is not where the client is thought to be. True when the client
+    /// turns out to be where the engine believes it to be.
+    pub(super) fn is_back_home(&mut self, remote: SocketAddr) -> bool {
+        if remote != self.engine {
+            return false;
+        }
+        self.strays = self.strays.saturating_add(1);
+        let back = self.strays >= BACK_HOME;
+        if back {
+            (self.remote, self.unproven, self.strays) = (self.engine, None, 0);
+        }
+        back
+    }
+
+    /// Takes in which path the engine sends on. True when it has migrated, so that nothing is known of the
+    /// path's MTU.
+    pub(super) fn follow(&mut self, local: SocketAddr, engine: SocketAddr) -> bool {
+        if local == self.local && (engine == self.engine || engine == self.remote) {
+            return false;
+        }
+        *self = Self { several: self.several, ..Self::new(local, engine) };
+        true
+    }
+
+    /// Where packets of the engine's path to `engine` go.
+    pub(super) fn destination(&self, engine: SocketAddr) -> SocketAddr {
+        if engine == self.engine { self.remote } else { engine }
+    }
+
+    /// Datagrams of `segment` bytes that may go to the client now.
+    pub(super) fn allowance(&self, segment: usize) -> usize {
+        self.unproven.map_or(usize::MAX, |budget| budget / segment)
+    }
+
+    /// `bytes` have gone to the client.
+    pub(super) fn spend(&mut self, bytes: usize) {
+        if let Some(budget) = &mut self.unproven {
+            *budget = budget.saturating_sub(bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    fn at_home() -> Address {
+        Address::new(address("192.0.2.1:443"), address("198.51.100.1:1000"))
+    }
+
+    #[test]
+    fn a_rebinding_is_an_alias_with_a_budget_until_it_is_validated() {
+        let (mut one, home, new) = (at_home(), at_home().remote, address("198.51.100.1:2000"));
+        assert_eq!(one.allowance(1200), usize::MAX);
+        one.rebind(new, 800);
+        assert_eq!((one.remote, one.engine, one.destination(home)), (new, home, new));
+        assert_eq!(one.allowance(1200), 2);
+        one.spend(1300);
+        assert_eq!(one.allowance(1200), 0);
+        assert_eq!(one.seen_as(one.local, new, 500), home);
+        assert_eq!(one.allowance(1200), 2);
+        one.validated(new);
+        assert_eq!(one.allowance(1200), usize::MAX);
+    }
+
+    #[test]
+    fn an_address_that_fails_or_a_client_that_returns_ends_the_alias() {
+        let (mut one, home, new) = (at_home(), at_home().remote, address("203.0.113.1:2000"));
+        one.rebind(new, 100);
+        one.failed(new);
+        assert_eq!((one.remote, one.allowance(1200)), (home, usize::MAX));
+        one.rebind(new, 100);
+        for count in 1..=BACK_HOME {
+            assert_eq!(one.is_back_home(home), count == BACK_HOME);
+        }
+        assert_eq!(one.remote, home);
+    }
+
+    #[test]
+    fn reordered_datagrams_from_the_former_address_change_nothing() {
+        let (mut one, home, new) = (at_home(), at_home().remote, address("203.0.113.1:2000"));
+        one.rebind(new, 100);
+        for _ in 0..100 {
+            assert!(!one.is_back_home(home));
+            one.seen_as(one.local, new, 50);
+        }
+        assert_eq!(one.remote, new);
+    }
+
+    #[test]
+    fn a_migration_of_the_engine_replaces_everything() {
+        let (mut one, new) = (at_home(), address("203.0.113.1:2000"));
+        one.rebind(new, 100);
+        assert!(!one.follow(one.local, new), "the engine tries the alias as a path");
+        let other = address("203.0.113.9:3000");
+        assert!(one.follow(one.local, other));
+        assert_eq!((one.remote, one.engine, one.allowance(1200)), (other, other, usize::MAX));
+    }
+}
