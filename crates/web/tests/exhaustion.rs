@@ -30,12 +30,17 @@ fn the_open_file_cache_gives_way_and_then_503_answers() {
     let mut others = Vec::new();
     drop(sites);
     let sites = Sites::new(&[site(FilesConfig::new(directory.path()))], &store).unwrap();
-    while let Ok(file) = File::open("/dev/null") {
-        others.push(file);
-    }
-    assert_eq!(fetch(&sites, &get("/0")).0.status, 503);
-    let exhausted = store.metrics().iter().find(|m| m.name == "lookups_exhausted_total").unwrap().value;
-    assert_eq!(exhausted, 1);
+    // A reader thread may still be letting go of the last file it opened, so the first attempts may succeed.
+    let refused = (0..200).find(|i| {
+        while let Ok(file) = File::open("/dev/null") {
+            others.push(file);
+        }
+        let (head, _) = fetch(&sites, &get(&format!("/{i}")));
+        assert!(head.status == 200 || head.status == 503);
+        head.status == 503
+    });
+    assert!(refused.is_some());
+    assert!(store.metrics().iter().any(|m| m.name == "lookups_exhausted_total" && m.value == 1));
     drop(others);
     assert_eq!(fetch(&sites, &get("/0")).0.status, 200);
 }
