@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
 from harness.lab import Lab
 from harness.paths import BINARY, CLIP, HOST, LONG_CLIP, PEERS, run
 from harness.server import Server, Settings, address

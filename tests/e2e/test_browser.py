@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
 from harness.browser import Browser
 from harness.lab import Lab
 from harness.paths import HOST, LONG_CLIP, PORT

@@ -4,7 +4,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from harness import clients
 from harness.paths import CLIP, LONG_CLIP
 from harness.server import address

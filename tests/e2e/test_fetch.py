@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from harness import clients
 from harness.metrics import Metrics
 from harness.paths import CLIP

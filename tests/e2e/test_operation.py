@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from harness import clients
 from harness.paths import BINARY, CLIP, LONG_CLIP, run
 from harness.server import Settings, address

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from harness import clients
 from harness.lab import Lab, Unsupported
 from harness.paths import CLIENTS, CLIP, LIMIT
@@ -40,7 +39,7 @@ class TaggedClient:
         self.lab = lab
         macs = {role: self._mac(role) for role in ("server", "client")}
         given = [word for tag in tags for word in ("--tag", str(tag))]
-        relay = [CLIENTS / "vlan_relay.py", "--tap", "tap0", "--interface", "client0", *given]
+        relay: list[str | Path] = [CLIENTS / "vlan_relay.py", "--tap", "tap0", "--interface", "client0", *given]
         command = lab.inside("client", "python3", *relay)
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout and self.process.stdout.readline() == "ready\n"

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from harness import clients
 from harness.paths import LONG_CLIP
 from harness.server import address

@@ -5,7 +5,6 @@ import hashlib
 import time
 
 from curl_cffi import CurlHttpVersion, CurlOpt, requests
-
 from peer_arguments import Arguments, parse, show
 
 
@@ -13,7 +12,8 @@ def main(arguments: Arguments) -> None:
     """Asks for everything on one connection."""
     options = {CurlOpt.RESOLVE: [f"{arguments.name}:{arguments.port}:{arguments.host}"]}
     responses = []
-    with requests.Session(http_version=CurlHttpVersion.V3ONLY, verify=arguments.ca, curl_options=options) as session:
+    session = requests.Session(http_version=CurlHttpVersion.V3ONLY, verify=arguments.ca, curl_options=options)
+    with session:
         for path, span in arguments.requests:
             headers = {"Range": f"bytes={span}"} if span else {}
             url = f"https://{arguments.name}:{arguments.port}{path}"

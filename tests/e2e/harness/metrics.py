@@ -41,7 +41,8 @@ class Metrics:
         found: dict[str, int] = {}
         for sample in self.samples:
             if sample.value and ("drop" in sample.name or "refused" in sample.name):
-                labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()) if key != "worker")
+                pairs = sorted(pair for pair in sample.labels.items() if pair[0] != "worker")
+                labels = ",".join(f"{label}={value}" for label, value in pairs)
                 key = f"{sample.name}{{{labels}}}" if labels else sample.name
                 found[key] = found.get(key, 0) + int(sample.value)
         return found
