@@ -3,6 +3,7 @@
 //! The checks are functions over a [`bed::Bed`]; the macro below runs each on each backend. The simulated
 //! network needs nothing. The others run over a veth between two namespaces and need root
 //! (CAP_NET_ADMIN); without it they say so and pass, unless `EXPRESSWAY_REQUIRE_ROOT_TESTS=1`.
+#![allow(unreachable_pub)] // The modules of one binary see each other's items.
 
 #[path = "../common/mod.rs"]
 mod common;
