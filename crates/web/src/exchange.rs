@@ -20,6 +20,8 @@ pub trait Source: Send {
     fn poll_body(&mut self, max: usize) -> Poll<Option<Result<Bytes, BodyError>>>;
     /// See [`Exchange::remaining`].
     fn remaining(&self) -> Option<u64>;
+    /// See [`Exchange::release`].
+    fn release(&mut self) {}
 }
 
 /// One request's response in the making. Dropping it abandons whatever it waits for.
@@ -95,7 +97,24 @@ impl Exchange {
             Inner::Other(source) => source.remaining(),
         }
     }
+
+    /// Lets go of what is kept only to make the next chunk cheap, such as the block of a file that it comes
+    /// from. For a transport whose client has stopped reading: until the next poll the exchange then holds
+    /// a few hundred octets and a file descriptor.
+    pub fn release(&mut self) {
+        match &mut self.0 {
+            Inner::Fixed(_) => {}
+            Inner::File(file) => file.release(),
+            Inner::Other(source) => source.release(),
+        }
+    }
 }
+
+/// Exchanges move to the thread that polls them.
+const _: () = {
+    const fn is_send<T: Send>() {}
+    is_send::<Exchange>();
+};
 
 impl fmt::Debug for Exchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

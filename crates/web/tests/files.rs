@@ -158,6 +158,9 @@ fn configurations_that_cannot_work_are_refused() {
     let mut odd = site(&[], good);
     odd.files.index = vec!["../index.html".to_owned()];
     assert!(error(&[odd]).to_string().contains("../index.html"));
+    let mut reserved = site(&[], good);
+    reserved.files.headers = vec![(http::header::CONTENT_LENGTH, http::HeaderValue::from_static("5"))];
+    assert!(error(&[reserved]).to_string().contains("content-length"));
     let options = FileOptions { block_bytes: 5000, ..FileOptions::default() };
     assert!(FileStore::new(options).unwrap_err().to_string().contains("block_bytes is 5000"));
 }

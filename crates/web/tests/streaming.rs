@@ -88,6 +88,25 @@ fn chunks_are_slices_of_cached_blocks() {
 }
 
 #[test]
+fn a_released_exchange_goes_on_where_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let content = pattern(10 * BLOCK);
+    std::fs::write(directory.path().join("a"), &content).unwrap();
+    for try_on_worker in [true, false] {
+        let (sites, _store) =
+            serve(directory.path(), FileOptions { try_on_worker, cache_bytes: 0, ..scarce() });
+        let mut client = Client::start(&sites, &get("/a"));
+        client.head();
+        let mut body = Vec::new();
+        while let Some(chunk) = client.chunk(1500) {
+            body.extend_from_slice(&chunk.unwrap());
+            client.exchange.release();
+        }
+        assert!(body == content);
+    }
+}
+
+#[test]
 fn many_cold_files_share_one_reader_and_a_queue_of_one() {
     let directory = tempfile::tempdir().unwrap();
     let content = |i: usize| pattern(3 * BLOCK + i);

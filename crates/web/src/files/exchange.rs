@@ -126,6 +126,12 @@ impl FileExchange {
         }
     }
 
+    pub(crate) fn release(&mut self) {
+        if let State::File(body) = &mut self.state {
+            body.current = None;
+        }
+    }
+
     pub(crate) fn remaining(&self) -> Option<u64> {
         match &self.state {
             State::Looking(_) => None,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use http::header::{
-    ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue,
+    ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, HeaderMap, HeaderValue,
     LAST_MODIFIED, VARY,
 };
 use rustix::io::Errno;
@@ -32,7 +32,7 @@ pub(crate) struct Resource {
     pub(crate) coded: Vec<(Encoding, Representation)>,
 }
 
-/// One representation and the header fields of its 200 response, all but `date`.
+/// One representation and the header fields of its 200 response; `date` is still to be set.
 #[derive(Debug)]
 pub(crate) struct Representation {
     pub(crate) file: Arc<OpenFile>,
@@ -153,6 +153,8 @@ impl Tree {
         varies: bool,
     ) -> Representation {
         let mut headers = HeaderMap::with_capacity(9 + self.config.headers.len());
+        // A place for the date, so that setting it in a copy never makes the copy grow.
+        headers.insert(DATE, HeaderValue::from_static(""));
         headers.insert(CONTENT_TYPE, media_type);
         headers.insert(CONTENT_LENGTH, file.identity.size.into());
         headers.insert(LAST_MODIFIED, file.last_modified.clone());

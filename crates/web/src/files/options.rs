@@ -3,13 +3,36 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue};
+use http::header::{
+    ACCEPT_RANGES, ALLOW, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, DATE,
+    ETAG, HeaderName, HeaderValue, LAST_MODIFIED, LOCATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+
+/// Fields that describe the message or the representation, and those of a connection (RFC 9114, 4.2).
+const RESERVED: [HeaderName; 15] = [
+    ACCEPT_RANGES,
+    ALLOW,
+    CONNECTION,
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    CONTENT_RANGE,
+    CONTENT_TYPE,
+    DATE,
+    ETAG,
+    LAST_MODIFIED,
+    LOCATION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
 
 /// Options of the process-wide [`FileStore`](super::FileStore).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileOptions {
     /// Octets a block of the block cache, a power of two of at least 4096. A block is read by one system
-    /// call and is the unit of caching and of reading ahead.
+    /// call and is the unit of caching and of reading ahead. A body in progress holds its current block
+    /// (see [`Exchange::release`](crate::Exchange::release)), and chunks hold the blocks that they lie in.
     pub block_bytes: usize,
     /// Octets that the block cache may hold. 0 caches nothing. Chunks that connections still send keep
     /// their blocks alive beyond this; those are bounded by the transport's send windows.
@@ -124,7 +147,8 @@ impl Encoding {
 /// A site that is a directory tree.
 #[derive(Debug, Clone)]
 pub struct FilesConfig {
-    /// The directory that the URL path `/` means. May itself be or contain symbolic links.
+    /// The directory that the URL path `/` means. May itself be or contain symbolic links: it is opened
+    /// once, so a link that is switched to another directory counts from the next reload on.
     pub root: PathBuf,
     /// Names tried in order when a directory is asked for.
     pub index: Vec<String>,
@@ -140,7 +164,8 @@ pub struct FilesConfig {
     /// Ranges a request may ask for; the whole file is sent to a request for more. 0 ignores `range` and
     /// sends no `accept-ranges`.
     pub max_ranges: usize,
-    /// Header fields added to successful responses, redirections and 304, such as `cache-control`.
+    /// Header fields added to successful responses, redirections, 304 and 416, such as `cache-control`.
+    /// Fields that the server sets itself are refused.
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
@@ -165,6 +190,11 @@ impl FilesConfig {
         for index in &self.index {
             if index.is_empty() || index.contains(['/', '\0']) || index == "." || index == ".." {
                 return Err(format!("index {index:?} is not a file name"));
+            }
+        }
+        for (name, _) in &self.headers {
+            if RESERVED.contains(name) {
+                return Err(format!("the header field {name} is set by the server; remove it from headers"));
             }
         }
         for (position, encoding) in self.precompressed.iter().enumerate() {
