@@ -95,8 +95,7 @@ impl Interfaces {
         let mut request = named(b"")?;
         request.ifr_ifru.ifru_ifindex = i32::try_from(index).map_err(|_| no_device())?;
         self.ioctl(libc::SIOCGIFNAME, &mut request)?;
-        // SAFETY: `ifr_name` is an array of IFNAMSIZ bytes, any values.
-        let bytes: [u8; libc::IFNAMSIZ] = unsafe { std::mem::transmute(request.ifr_name) };
+        let bytes = request.ifr_name.map(|character| character as u8);
         let name = CStr::from_bytes_until_nul(&bytes).map_err(|_| no_device())?;
         named(name.to_bytes())
     }

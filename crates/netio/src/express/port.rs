@@ -242,7 +242,9 @@ impl Port {
         }
         let Some(Active { socket, queue, mode, quiet, deferred }) = &mut self.active else { return };
         queue.publish();
-        if queue.untaken() == 0 {
+        // With frames left, that completions are slow is no one's concern; some drivers reap them only when
+        // they send again.
+        if queue.untaken() == 0 && !queue.is_exhausted() {
             *deferred = false;
             return;
         }
@@ -462,32 +464,5 @@ fn is_stalled(
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_queue_is_stuck_when_kicked_often_and_long_without_a_completion() {
-        let start = Instant::now();
-        let mut quiet = None;
-        for kick in 0..100 {
-            assert!(!is_stalled(&mut quiet, start, 5, 7), "kicked {kick} times at once");
-        }
-        assert!(is_stalled(&mut quiet, start + STALL_TIME, 5, 7));
-        assert!(!is_stalled(&mut quiet, start + STALL_TIME, 5, 8), "one was completed");
-        assert!(!is_stalled(&mut quiet, start + STALL_TIME * 2, 5, 8), "long, but kicked twice");
-        for _ in 0..100 {
-            is_stalled(&mut quiet, start + STALL_TIME * 2, 5, 8);
-        }
-        assert!(!is_stalled(&mut quiet, start + STALL_TIME * 9, 0, 8), "nothing in flight");
-    }
-
-    #[test]
-    fn an_explicit_mode_is_obtained_or_an_error() {
-        use super::super::config::BindMode;
-        let config = |mode| PortConfig { mode, ..PortConfig::new("eth9", 3) };
-        check_mode(&config(BindMode::Auto), ObtainedMode::Copy).unwrap();
-        check_mode(&config(BindMode::ZeroCopy), ObtainedMode::ZeroCopy).unwrap();
-        let error = check_mode(&config(BindMode::ZeroCopy), ObtainedMode::Copy).unwrap_err().to_string();
-        assert!(error.starts_with("eth9 queue 3: AF_XDP bind asked for zero-copy and the kernel gave copy"));
-    }
-}
+#[path = "port_tests.rs"]
+mod tests;

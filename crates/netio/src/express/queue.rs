@@ -261,6 +261,11 @@ impl<M: Memory> Queue<M> {
         self.umem.count() - receiving.min(self.umem.count()) - self.idle.len()
     }
 
+    /// True if all transmit frames are with the kernel.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.idle.len() == 0
+    }
+
     /// True if transmission waits for a system call.
     pub(super) fn transmit_needs_wakeup(&self) -> bool {
         self.tx.needs_wakeup()

@@ -10,7 +10,9 @@ use super::*;
 mod fake_side {
     use super::*;
 
-    fn ring(capacity: u32, start: u32) -> (Producer<Arc<HeapRing<u64>>>, Consumer<Arc<HeapRing<u64>>>) {
+    type Ring = Arc<HeapRing<u64>>;
+
+    fn ring(capacity: u32, start: u32) -> (Producer<Ring>, Consumer<Ring>) {
         let memory = HeapRing::starting_at(capacity, start);
         (Producer::new(Arc::clone(&memory)), Consumer::new(memory))
     }

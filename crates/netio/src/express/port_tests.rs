@@ -1,0 +1,168 @@
+//! Tests of a port: what it makes of failures, on a veth where it takes the kernel to fail.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::super::config::BindMode;
+use super::*;
+
+#[test]
+fn a_queue_is_stuck_when_kicked_often_and_long_without_a_completion() {
+    let start = Instant::now();
+    let mut quiet = None;
+    for kick in 0..100 {
+        assert!(!is_stalled(&mut quiet, start, 5, 7), "kicked {kick} times at once");
+    }
+    assert!(is_stalled(&mut quiet, start + STALL_TIME, 5, 7));
+    assert!(!is_stalled(&mut quiet, start + STALL_TIME, 5, 8), "one was completed");
+    assert!(!is_stalled(&mut quiet, start + STALL_TIME * 2, 5, 8), "long, but kicked twice");
+    for _ in 0..100 {
+        is_stalled(&mut quiet, start + STALL_TIME * 2, 5, 8);
+    }
+    assert!(!is_stalled(&mut quiet, start + STALL_TIME * 9, 0, 8), "nothing in flight");
+}
+
+#[test]
+fn an_explicit_mode_is_obtained_or_an_error() {
+    let config = |mode| PortConfig { mode, ..PortConfig::new("eth9", 3) };
+    check_mode(&config(BindMode::Auto), ObtainedMode::Copy).unwrap();
+    check_mode(&config(BindMode::ZeroCopy), ObtainedMode::ZeroCopy).unwrap();
+    let error = check_mode(&config(BindMode::ZeroCopy), ObtainedMode::Copy).unwrap_err().to_string();
+    assert!(error.starts_with("eth9 queue 3: AF_XDP bind asked for zero-copy and the kernel gave copy"));
+}
+
+/// A veth in a network namespace, one end of which a port is opened on; removed on drop.
+struct Veth {
+    name: String,
+}
+
+impl Veth {
+    fn new() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            let required =
+                std::env::var_os("EXPRESSWAY_REQUIRE_ROOT_TESTS").is_some_and(|value| value == "1");
+            assert!(!required, "EXPRESSWAY_REQUIRE_ROOT_TESTS=1 but this is not root");
+            eprintln!("skipped: needs root (CAP_NET_ADMIN)");
+            return None;
+        }
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("xsk-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        run(&format!("ip netns add {name}"));
+        let veth = Self { name };
+        veth.ip(
+            "link add xsk0 numrxqueues 1 numtxqueues 1 type veth peer name far0 numrxqueues 1 numtxqueues 1",
+        );
+        veth.ip("link set xsk0 up");
+        veth.ip("link set far0 up");
+        let file = std::fs::File::open(format!("/run/netns/{}", veth.name)).expect("just made");
+        rustix::thread::move_into_link_name_space(
+            file.as_fd(),
+            Some(rustix::thread::LinkNameSpaceType::Network),
+        )
+        .expect("root may enter a namespace");
+        Some(veth)
+    }
+
+    fn ip(&self, arguments: &str) {
+        run(&format!("ip -n {} {arguments}", self.name));
+    }
+}
+
+impl Drop for Veth {
+    fn drop(&mut self) {
+        // The kernel frees a namespace that cannot be named any more with its last socket.
+        let _ = std::process::Command::new("ip").args(["netns", "del", &self.name]).status();
+    }
+}
+
+fn run(command: &str) {
+    let mut words = command.split_whitespace();
+    let program = words.next().expect("a command has a first word");
+    let output = std::process::Command::new(program).args(words).output().expect("it can be started");
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Sends one frame and waits until the kernel has completed it.
+fn send_one(port: &mut Port) {
+    let before = port.active.as_ref().expect("open").queue.counters().completed;
+    let mut frame = port.acquire().expect("a frame is idle");
+    frame.bytes()[..64].fill(0xff);
+    assert!(frame.submit(0..64));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        port.flush(Instant::now());
+        let active = port.active.as_mut().expect("still open");
+        active.queue.complete();
+        if active.queue.counters().completed > before {
+            return;
+        }
+        assert!(Instant::now() < deadline, "never completed: {:?}", port.report());
+    }
+}
+
+#[test]
+fn a_failed_socket_is_replaced_and_its_counters_stay() {
+    let Some(_veth) = Veth::new() else { return };
+    let redirect = expressway_xbpf::Redirect::load(&expressway_xbpf::Options::default()).unwrap();
+    let config = PortConfig { rx_ring: 64, tx_ring: 64, ..PortConfig::new("xsk0", 0) };
+    let mut port = Port::open(config, redirect.xsk_map()).unwrap();
+    assert_eq!(port.state, PortState::Up);
+    for _ in 0..100 {
+        send_one(&mut port);
+    }
+    // One is built, but the socket fails before it is sent.
+    assert!(port.acquire().unwrap().submit(0..64));
+    port.active.as_mut().unwrap().queue.publish();
+    let now = Instant::now();
+    port.fail(now, "for the test");
+    assert_eq!((port.state, port.mode(), port.is_up()), (PortState::Reopening, None, false));
+    assert!(port.acquire().is_none() && port.descriptor().is_none());
+    assert_eq!(port.receive(now, 64, |_| ()), 0);
+    port.flush(now);
+    assert!(!port.reopen(now), "not before its time");
+    let mut lost = IoStats::default();
+    port.count(&mut lost);
+    assert_eq!(lost.dropped_send_refused, 1, "the one that was not sent is counted");
+    let deadline = now + Duration::from_secs(20);
+    while !port.reopen(Instant::now()) {
+        assert_eq!(port.state, PortState::Reopening);
+        assert!(port.next_turn(Instant::now()).is_some(), "a sleeping worker is woken for the next try");
+        assert!(Instant::now() < deadline, "the queue never came free");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!((port.state, port.report().reopened), (PortState::Up, 1));
+    for _ in 0..100 {
+        send_one(&mut port);
+    }
+    let mut stats = IoStats::default();
+    port.count(&mut stats);
+    assert_eq!(stats.dropped_send_refused, 1);
+}
+
+#[test]
+fn states_follow_the_link() {
+    let Some(veth) = Veth::new() else { return };
+    let redirect = expressway_xbpf::Redirect::load(&expressway_xbpf::Options::default()).unwrap();
+    veth.ip("link set far0 down");
+    let mut port = Port::open(PortConfig::new("xsk0", 0), redirect.xsk_map()).unwrap();
+    assert_eq!(port.state, PortState::Down, "no carrier");
+    veth.ip("link set far0 up");
+    let interfaces = Interfaces::open().unwrap();
+    port.set_link(interfaces.state(port.ifindex()));
+    assert_eq!(port.state, PortState::Up);
+    send_one(&mut port);
+    veth.ip("link set xsk0 down");
+    assert!(interfaces.drain(), "going down is told");
+    // Nobody told the port; the kick meets it.
+    assert!(port.acquire().unwrap().submit(0..64));
+    port.flush(Instant::now());
+    assert_eq!(port.state, PortState::Down);
+    assert_eq!(port.mode(), Some(ObtainedMode::Copy), "the socket is kept");
+    veth.ip("link set xsk0 up");
+    port.set_link(interfaces.state(port.ifindex()));
+    send_one(&mut port);
+    veth.ip("link del xsk0");
+    port.set_link(interfaces.state(port.ifindex()));
+    assert_eq!((port.state, port.mode()), (PortState::Gone, None));
+    port.set_link(LinkState::Up);
+    assert_eq!(port.state, PortState::Gone, "another interface of that index is another interface");
+}
