@@ -212,12 +212,14 @@ impl RequestSocket {
         self.send(request, 0)?;
         loop {
             let length = self.receive()?;
-            for message in messages(&self.buffer[..length]).filter(|m| m.sequence == self.sequence) {
-                match parse(message.bytes) {
-                    Some(NetlinkPayload::InnerMessage(content)) => return Ok(content),
-                    Some(NetlinkPayload::Error(error)) if error.code.is_some() => return Err(error.to_io()),
-                    _ => return Err(io::ErrorKind::InvalidData.into()),
-                }
+            // Late answers to questions that were given up are passed over.
+            let mut answers = messages(&self.buffer[..length]).filter(|m| m.sequence == self.sequence);
+            if let Some(answer) = answers.next() {
+                return match parse(answer.bytes) {
+                    Some(NetlinkPayload::InnerMessage(content)) => Ok(content),
+                    Some(NetlinkPayload::Error(error)) if error.code.is_some() => Err(error.to_io()),
+                    _ => Err(io::ErrorKind::InvalidData.into()),
+                };
             }
         }
     }

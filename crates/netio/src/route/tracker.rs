@@ -15,7 +15,7 @@ use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessa
 use netlink_packet_route::link::LinkMessage;
 use netlink_packet_route::neighbour::NeighbourMessage;
 use netlink_packet_route::route::RouteMessage;
-use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::link::Link;
@@ -171,8 +171,11 @@ impl Tracker {
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let mut request = RouteMessage::default();
             request.header.address_family = family;
+            // A kernel without the family answers with what it has of the others (`rtnl_dump_all`).
             let mut routes = Collected::new(|message| match message {
-                RouteNetlinkMessage::NewRoute(message) => Some(message),
+                RouteNetlinkMessage::NewRoute(message) => {
+                    (message.header.address_family == family).then_some(message)
+                }
                 _ => None,
             });
             self.requests.dump(&RouteNetlinkMessage::GetRoute(request), &mut routes)?;
@@ -191,7 +194,11 @@ impl Tracker {
                 RouteNetlinkMessage::NewRule(message) => Some(plain_rule(&message)),
                 _ => None,
             });
-            self.requests.dump(&RouteNetlinkMessage::GetRule(request), &mut rules)?;
+            match self.requests.dump(&RouteNetlinkMessage::GetRule(request), &mut rules) {
+                // A kernel without the family, or without policy routing, has no rules to obey.
+                Err(error) if is_unsupported(&error) => continue,
+                result => result?,
+            }
             // The dump is in order of priority.
             *custom = !rules.items.iter().copied().eq(tables.iter().map(|table| Some(*table)));
         }
@@ -229,6 +236,10 @@ fn apply_neighbour(neighbours: &mut HashMap<NeighbourKey, Neighbour>, message: &
     }
 }
 
+fn is_unsupported(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP))
+}
+
 /// The table of a rule that selects nothing, as the rules that a namespace starts with; `None` for others.
 fn plain_rule(message: &RuleMessage) -> Option<u32> {
     let header = &message.header;
@@ -236,7 +247,7 @@ fn plain_rule(message: &RuleMessage) -> Option<u32> {
         || header.src_len != 0
         || header.dst_len != 0
         || header.tos != 0
-        || !header.flags.is_empty()
+        || header.flags.contains(RuleFlags::Invert)
     {
         return None;
     }

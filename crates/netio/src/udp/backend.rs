@@ -49,6 +49,11 @@ struct State {
 }
 
 /// Kernel UDP packet I/O of one worker.
+///
+/// What was built is with the kernel after a flush, with one exception: while a socket's buffer is full, it
+/// waits in the transmit memory, at most for [`UdpConfig::send_patience`] and at most until another socket
+/// needs that memory. It goes with the next flush after a descriptor has said that there is room, or is
+/// counted in `dropped_no_buffer`.
 pub struct UdpIo {
     sockets: Vec<UdpSocket>,
     states: Vec<State>,
@@ -259,18 +264,23 @@ impl UdpIo {
         let gso = self.sockets[index].gso;
         let Some(message) = self.outbox.front(index) else { return };
         let whole = gso && message.refused.is_none() && message.datagrams() > 1;
-        if whole && blames_gso(errno) {
+        let too_large = errno == libc::EMSGSIZE;
+        if whole && (too_large || blames_gso(errno)) {
+            // Of a lone datagram that is too large the kernel reports the MTU, of a GSO message not.
             message.refused = Some(errno);
             return;
         }
         let destination = message.flow().remote;
-        let datagrams = self.outbox.give_up(index, errno == libc::EMSGSIZE);
+        let datagrams = self.outbox.give_up(index, too_large);
         self.stats.dropped_send_refused += datagrams as u64;
         tracing::debug!(
             local = %self.sockets[index].bound, %destination, datagrams,
             error = %std::io::Error::from_raw_os_error(errno),
             "the kernel refused to send"
         );
+        if too_large {
+            self.drain_errors(index);
+        }
     }
 
     /// Notes that the socket's buffer is full; gives up what has waited longer than the patience.
@@ -353,6 +363,7 @@ fn local_address(bound: SocketAddr, received: &Received) -> SocketAddr {
 impl PacketIo for UdpIo {
     fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(Datagram<'_>)) -> Result<usize, IoError> {
         self.now = now;
+        self.path_mtus.expire(now);
         let mut handed = 0;
         let count = self.sockets.len();
         for offset in 0..count {
@@ -363,7 +374,6 @@ impl PacketIo for UdpIo {
         self.idle_receives = if handed == 0 { self.idle_receives + 1 } else { 0 };
         if self.idle_receives >= IDLE_RECEIVES {
             self.idle_receives = 0;
-            self.path_mtus.expire(now);
             (0..count).for_each(|index| self.drain_errors(index));
         }
         Ok(handed)

@@ -155,7 +155,7 @@ impl ReceiveBatch {
     pub(super) fn message(&mut self, index: usize) -> Message<'_> {
         let header = &self.headers[index];
         let length = (header.msg_len as usize).min(self.size);
-        let control = (header.msg_hdr.msg_controllen as usize).min(ReceiveControl::CAPACITY);
+        let control = header.msg_hdr.msg_controllen.min(ReceiveControl::CAPACITY);
         let start = index * self.size;
         Message {
             payload: &mut self.memory[start..start + length],
@@ -251,7 +251,7 @@ pub(super) fn queued_error(fd: BorrowedFd<'_>) -> io::Result<Option<(SocketAddr,
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    let length = (header.msg_controllen as usize).min(ReceiveControl::CAPACITY);
+    let length = header.msg_controllen.min(ReceiveControl::CAPACITY);
     let error = QueuedError::decode(&control.bytes[..length]);
     Ok(name.decode().zip(error))
 }

@@ -181,6 +181,8 @@ impl Outbox {
         if too_large && all > 1 && last > 0 {
             message.start += message.length - last;
             message.length = last;
+            // Whatever refused them together, it was their size.
+            message.refused = message.refused.and(Some(libc::EMSGSIZE));
             return all - 1;
         }
         queue.pop_front();
@@ -276,7 +278,9 @@ mod tests {
     fn giving_up_spares_what_is_not_too_large() {
         let mut outbox = Outbox::new(1, 65_536);
         build(&mut outbox, 100, SendMode::Gso, &[100, 100, 30, 100, 100]);
+        outbox.front(0).unwrap().refused = Some(libc::EINVAL);
         assert_eq!(outbox.give_up(0, true), 2);
+        assert_eq!(outbox.front(0).unwrap().refused, Some(libc::EMSGSIZE), "GSO is not to blame");
         assert_eq!(shapes(&outbox, true), [(30, 0), (200, 100)]);
         assert_eq!(outbox.give_up(0, true), 1, "a lone datagram is not spared");
         assert_eq!(outbox.give_up(0, true), 2, "nor is one of full size");

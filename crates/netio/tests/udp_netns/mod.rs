@@ -1,8 +1,6 @@
 //! Network namespaces for tests: made, entered by threads of their own, removed on drop.
 #![allow(dead_code, unreachable_pub)] // Each test binary uses a part of it.
 
-pub mod option;
-
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::process::Command;

@@ -1,4 +1,5 @@
 //! A socket option that no safe wrapper has.
+#![allow(unreachable_pub)] // A module of a test binary.
 #![allow(unsafe_code)] // `setsockopt` with an option that rustix does not know.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
