@@ -192,10 +192,10 @@ mod tests {
     fn a_strangers_token_is_foreign_and_never_panics() {
         let client = "192.0.2.1:5000".parse().unwrap();
         for length in 0..80 {
-            let verdict = tokens().verify(&vec![0; length], client, &[2; 16], at(NOW));
-            assert_eq!(verdict, Verdict::Foreign);
-            let verdict = tokens().verify(&vec![FORMAT; length], client, &[2; 16], at(NOW));
-            assert_ne!(verdict, Verdict::Valid(&[]));
+            let (zeros, formats) = (vec![0; length], vec![FORMAT; length]);
+            assert_eq!(tokens().verify(&zeros, client, &[2; 16], at(NOW)), Verdict::Foreign);
+            let verdict = tokens().verify(&formats, client, &[2; 16], at(NOW));
+            assert!(!matches!(verdict, Verdict::Valid(_)));
         }
     }
 }
