@@ -137,3 +137,45 @@ impl Writer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::sync::atomic::AtomicU64;
+
+    use rustix::pipe::{PipeFlags, pipe_with};
+
+    use super::*;
+
+    fn value(counter: &AtomicU64) -> u64 {
+        counter.load(Ordering::Relaxed)
+    }
+
+    /// A pipe that takes 64 KiB and then refuses stands for a disk that fills within a line.
+    #[test]
+    fn a_torn_line_is_ended_before_the_next_one() {
+        let (reader, writer) = pipe_with(PipeFlags::NONBLOCK).unwrap();
+        let mut reader = File::from(reader);
+        let shared = Arc::<Shared>::default();
+        let mut log = Writer::new(Target::Stdout, Format::Json, File::from(writer), Arc::clone(&shared));
+        let counters = &shared.counters;
+
+        let line = [vec![b'x'; 9999], vec![b'\n']].concat();
+        log.batch = line.repeat(10);
+        log.write();
+        assert_eq!((value(&counters.access_log_lines), value(&counters.access_log_failed)), (6, 4));
+        log.batch = b"lost\n".to_vec();
+        log.write();
+        assert_eq!((value(&counters.access_log_lines), value(&counters.access_log_failed)), (6, 5));
+
+        let mut taken = vec![0; 1 << 17];
+        let length = reader.read(&mut taken).unwrap();
+        assert_eq!(length, 65536);
+        log.batch = b"kept\n".to_vec();
+        log.write();
+        let length = reader.read(&mut taken).unwrap();
+        assert_eq!(&taken[..length], b"\nkept\n");
+        assert_eq!((value(&counters.access_log_lines), value(&counters.access_log_failed)), (7, 5));
+        assert!(!log.torn && !log.failing);
+    }
+}
