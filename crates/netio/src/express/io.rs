@@ -64,7 +64,9 @@ enum Fallback {
 
 impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
     /// Packet I/O over `ports`, and over `kernel` for what they do not receive or cannot send. `kernel` must
-    /// have a socket on every address that the redirect program takes packets of.
+    /// have a socket on every address that the redirect program takes packets of. Its `max_payload` bounds
+    /// this one's, for reported path MTUs come to it: a [`UdpIo`] wants a resolver
+    /// ([`UdpIo::set_resolver`]), without which it assumes an MTU of 1500.
     ///
     /// # Errors
     /// When the process has no file descriptor left.
@@ -408,3 +410,7 @@ impl<K: PacketIo, R: Routes> PacketIo for ExpressIo<K, R> {
         stats
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "io_tests.rs"]
+mod tests;
