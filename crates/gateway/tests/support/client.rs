@@ -195,11 +195,7 @@ impl Client {
 
     fn poll_http(&mut self) {
         let Some(http) = &mut self.http else { return };
-        loop {
-            let (stream, event) = match http.poll(&mut self.quic) {
-                Ok(event) => event,
-                Err(_) => break,
-            };
+        while let Ok((stream, event)) = http.poll(&mut self.quic) {
             if let quiche::h3::Event::GoAway = event {
                 self.goaway = Some(stream);
                 continue;

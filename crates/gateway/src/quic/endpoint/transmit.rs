@@ -135,17 +135,14 @@ impl Endpoint {
 }
 
 impl Connection {
-    /// The size of full datagrams now, with path-MTU changes and the interface's limit taken in.
+    /// The size of full datagrams now. While it is the least there is, the interface is asked for its limit,
+    /// which also serves the connections to come.
     fn segment_on(&mut self, io: &mut dyn PacketIo, limits: &mut [usize; 2]) -> usize {
-        if !self.established {
-            return MIN_UDP_PAYLOAD;
-        }
-        let discover = self.setup.settings.discover_pmtu;
         if self.segment == MIN_UDP_PAYLOAD {
-            let limit =
-                io.max_payload(&Flow::new(self.address.local, self.address.remote)).max(MIN_UDP_PAYLOAD);
+            let flow = Flow::new(self.address.local, self.address.remote);
+            let limit = io.max_payload(&flow).max(MIN_UDP_PAYLOAD);
             limits[usize::from(self.address.local.is_ipv6())] = limit;
-            if !discover {
+            if self.established && !self.setup.settings.discover_pmtu {
                 self.segment = self.transport.max_datagram().min(limit);
             }
         }
