@@ -118,7 +118,7 @@ impl Mapping {
     }
 
     /// Length in bytes, at least what was asked for.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn length(&self) -> usize {
         self.length
     }

@@ -60,6 +60,17 @@ impl AtomicIndex for std::sync::atomic::AtomicU32 {
     }
 }
 
+#[cfg(all(test, loom))]
+impl AtomicIndex for loom::sync::atomic::AtomicU32 {
+    fn load(&self, ordering: Ordering) -> u32 {
+        self.load(ordering)
+    }
+
+    fn store(&self, value: u32, ordering: Ordering) {
+        self.store(value, ordering);
+    }
+}
+
 /// The memory of one ring: two indices, a flags word and `capacity` slots.
 pub(super) trait RingMemory {
     /// The type of the shared words.
@@ -188,7 +199,7 @@ impl<M: RingMemory> Producer<M> {
         self.corrupt
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn memory(&self) -> &M {
         &self.memory
     }
@@ -265,7 +276,7 @@ impl<M: RingMemory> Consumer<M> {
         self.corrupt
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn memory(&self) -> &M {
         &self.memory
     }

@@ -128,13 +128,13 @@ impl Umem {
     }
 
     /// Frames by owner.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn owned_by(&self, owner: Owner) -> usize {
         self.owners.iter().filter(|one| **one == owner).count()
     }
 
     /// What the kernel does on receipt: writes into a frame that it owns. False if it does not own it.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn kernel_write(&mut self, addr: u64, bytes: &[u8]) -> bool {
         if self.owners[(addr >> self.shift) as usize] != Owner::Receive {
             return false;
@@ -150,7 +150,7 @@ impl Umem {
     }
 
     /// What the kernel does on transmission: reads a frame that it owns.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn kernel_read(&self, addr: u64, len: u32) -> Vec<u8> {
         assert_eq!(self.owners[(addr >> self.shift) as usize], Owner::Transmit, "not the kernel's frame");
         let range = self.range(addr, len).expect("within the frame");
