@@ -176,6 +176,22 @@ fn a_nat_rebinding_in_mid_transfer_changes_nothing_for_the_client() {
 }
 
 #[test]
+fn a_client_may_migrate_with_a_connection_id_of_its_own() {
+    let mut world = Build::default().world();
+    let id = client(&mut world, 5000, Options::default());
+    world.clients[id].get("/bytes/10000000");
+    world.until("some of the body", |world| world.clients[id].received() > 1_000_000);
+    assert!(world.clients[id].quic.available_dcids() >= 2, "the server offers spare connection IDs");
+    world.clients[id].offer_spare_id();
+    world.clients[id].migrate("198.51.100.1:25000");
+    world.until("the rest", |world| world.clients[id].is_done());
+    let response = world.clients[id].response(0);
+    assert!(response.finished && response.intact && response.received == 10_000_000, "{response:?}");
+    let stats = world.stats(0);
+    assert_eq!((stats.paths_new, stats.paths_migrated, stats.connections_accepted), (1, 1, 1));
+}
+
+#[test]
 fn a_rebinding_that_lands_on_another_worker_is_handed_over() {
     let mut world = Build { workers: 2, ..Build::default() }.world();
     let outer = |port: u16| format!("203.0.113.7:{port}").parse().unwrap();

@@ -69,8 +69,6 @@ pub struct Client {
     pub io: SimIo,
     pub quic: quiche::Connection,
     pub http: Option<quiche::h3::Connection>,
-    local: SocketAddr,
-    server: SocketAddr,
     waiting: Vec<(Fields, Vec<u8>)>,
     pub responses: BTreeMap<u64, Response>,
     /// Stream IDs in the order of the requests.
@@ -107,7 +105,9 @@ pub fn config(options: &Options) -> quiche::Config {
 impl Client {
     pub fn new(network: &Network, local: &str, server: SocketAddr, options: Options) -> Self {
         let local: SocketAddr = local.parse().unwrap();
-        let io = network.endpoint(&[local]).unwrap();
+        // A second address, one port up, to migrate to.
+        let second = SocketAddr::new(local.ip(), local.port() + 20_000);
+        let io = network.endpoint(&[local, second]).unwrap();
         let mut scid = [0; 16];
         boring::rand::rand_bytes(&mut scid).unwrap();
         let scid = quiche::ConnectionId::from_ref(&scid);
@@ -120,8 +120,6 @@ impl Client {
             io,
             quic,
             http: None,
-            local,
-            server,
             waiting: Vec::new(),
             responses: BTreeMap::new(),
             streams: Vec::new(),
@@ -240,13 +238,34 @@ impl Client {
         })
     }
 
+    /// Sends what there is, each datagram on the path that the engine chose for it.
     fn send(&mut self, now: Instant) -> Result<usize, IoError> {
-        let Self { io, quic, local, server, .. } = self;
-        let sent = io.transmit(&Flow::new(*local, *server), 1350, &mut |slot| {
-            quic.send(slot).map_or(0, |(length, _)| length)
-        })?;
-        io.flush(now)?;
-        Ok(sent.packets)
+        let Self { io, quic, .. } = self;
+        let (mut packet, mut sent) = ([0; 1350], 0);
+        while let Ok((length, info)) = quic.send(&mut packet) {
+            let mut source = Some(&packet[..length]);
+            io.transmit(&Flow::new(info.from, info.to), length, &mut |slot| {
+                source.take().map_or(0, |packet| {
+                    slot.copy_from_slice(packet);
+                    packet.len()
+                })
+            })?;
+            io.flush(now)?;
+            sent += 1;
+        }
+        Ok(sent)
+    }
+
+    /// Moves to another local address of the same client, with a connection ID of its own.
+    pub fn migrate(&mut self, local: &str) {
+        self.quic.migrate_source(local.parse().unwrap()).unwrap();
+    }
+
+    /// Gives the server a spare connection ID, which it needs to answer on another path.
+    pub fn offer_spare_id(&mut self) {
+        let mut scid = [0; 16];
+        boring::rand::rand_bytes(&mut scid).unwrap();
+        self.quic.new_scid(&quiche::ConnectionId::from_ref(&scid), 7, false).unwrap();
     }
 }
 
