@@ -9,8 +9,11 @@ use super::*;
 
 const VIA: Via = Via::Express(3);
 
+/// Payload, remote, local and ECN of a datagram.
+type Seen = (Vec<u8>, SocketAddr, SocketAddr, Ecn);
+
 /// Hands a frame over; what the sink saw, and the counters.
-fn delivered(frame: &mut [u8], verify: bool) -> (Option<(Vec<u8>, SocketAddr, SocketAddr, Ecn)>, IoStats) {
+fn delivered(frame: &mut [u8], verify: bool) -> (Option<Seen>, IoStats) {
     let (mut stats, mut seen) = (IoStats::default(), None);
     let origin = Origin { via: VIA, ifindex: 7, verify };
     let handed = deliver(frame, origin, &mut stats, &mut |datagram| {

@@ -135,7 +135,7 @@ fn bad_descriptors_are_counted_and_never_handed_over() {
 }
 
 #[test]
-fn a_frame_returned_twice_by_rx_is_refused_the_second_time() {
+fn a_frame_returned_twice_by_rx_keeps_one_owner() {
     let (mut queue, mut kernel) = queue_and_kernel(RING, 0);
     // Two descriptors of one frame in one batch: the frame goes back to the fill ring between them, so
     // the second again names a frame of the kernel's. It may be handed over, but has one owner throughout.
