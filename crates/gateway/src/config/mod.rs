@@ -58,7 +58,7 @@ struct Raw {
 }
 
 /// `[server]`: where to listen and with how many workers.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Server {
     /// UDP addresses for HTTP/3, at least one.
@@ -78,7 +78,7 @@ pub struct Server {
 }
 
 /// `[io]`: how packets move.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Io {
     /// The mode; `--io` overrides it.
@@ -152,7 +152,7 @@ impl Default for Quic {
 }
 
 /// `[files]`: how files are read and kept.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Files {
     /// Memory for hot blocks of files, shared by all workers.
@@ -170,17 +170,17 @@ impl Default for Files {
         Self {
             cache: Size(256 << 20),
             open_files: 4096,
-            revalidate: Span(Duration::from_secs(1)),
+            revalidate: Span(Duration::from_millis(100)),
             readers: Spanned::new(0..0, 4),
         }
     }
 }
 
 /// `[log]`: the access log.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
-    /// File to append to, or `-` for standard error; absent: no access log.
+    /// File to append to, or `-` for standard output; absent: no access log.
     pub access: Option<PathBuf>,
     /// Line format.
     pub format: LogFormat,
@@ -208,7 +208,7 @@ pub struct Site {
 }
 
 /// `[admin]`: metrics and health over HTTP/1.1.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Admin {
     /// TCP address; keep it off public interfaces.
@@ -280,6 +280,38 @@ impl Config {
             return Err(self.at(qlog.span(), format!("{} is no folder", qlog.get_ref().display())));
         }
         Ok(())
+    }
+
+    /// The file's text.
+    pub fn text(&self) -> &str {
+        &self.source.text
+    }
+
+    /// Sections that differ from `running` and that only a restart applies.
+    pub fn needs_restart(&self, running: &Self) -> Vec<&'static str> {
+        let mut sections = Vec::new();
+        if self.server != running.server {
+            sections.push("server");
+        }
+        if self.io != running.io {
+            sections.push("io");
+        }
+        if self.files != running.files {
+            sections.push("files");
+        }
+        if self.admin != running.admin {
+            sections.push("admin");
+        }
+        sections
+    }
+
+    /// Takes over what a reload applies, and keeps the sections that need a restart.
+    pub fn adopt(&mut self, new: Self) {
+        self.tls = new.tls;
+        self.quic = new.quic;
+        self.log = new.log;
+        self.sites = new.sites;
+        self.source = new.source;
     }
 
     /// An error about the certificate or key, found later than parsing.

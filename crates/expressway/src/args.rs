@@ -1,0 +1,161 @@
+//! The command line. What is described here is also the man page's text.
+
+use std::path::PathBuf;
+
+use clap::builder::TypedValueParser;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use expressway_gateway::config::IoMode;
+
+use crate::fail::Failure;
+use crate::lab::LabCommand;
+
+/// HTTP/3 gateway and UDP data plane for Linux on XDP and AF_XDP
+#[derive(Parser)]
+#[command(name = "expressway", version, max_term_width = 100)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) logging: Logging,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Logs go to standard error.
+#[derive(Args)]
+pub(crate) struct Logging {
+    /// What to log: error, warn, info, debug or trace, also by module (info,expressway_netio=debug)
+    #[arg(long, global = true, default_value = "info", value_name = "FILTER")]
+    pub(crate) log_level: String,
+    /// How to log
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+/// What to do.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Serve HTTP/3 from files, over AF_XDP or kernel UDP
+    Serve(Serve),
+    /// Make a development CA and a leaf certificate signed by it
+    Cert(Cert),
+    /// Make, enter and remove a two-namespace veth test bed
+    Lab(LabArguments),
+    /// Measure gateways side by side on this machine
+    Bench(Bench),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man(Man),
+}
+
+/// Serves HTTP/3 until SIGTERM or SIGINT, which finish open connections for up to `[server] drain`.
+/// SIGHUP reloads sites, files and certificates; a bad new configuration changes nothing.
+/// Prints `ready listen=ADDR io=MODE workers=N` for each address once it serves.
+#[derive(Args)]
+pub(crate) struct Serve {
+    /// Configuration file (TOML)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Check the configuration and the files that it names, then exit
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// How packets move, over `[io] mode`: auto, zerocopy, copy, hybrid, generic or udp
+    #[arg(long, value_name = "MODE")]
+    pub(crate) io: Option<IoMode>,
+    /// Detach a foreign XDP program from the interface first
+    #[arg(long)]
+    pub(crate) replace: bool,
+}
+
+/// Writes ca.pem, cert.pem (the leaf and the CA) and key.pem. An existing CA in the folder (ca.pem and
+/// ca-key.pem) signs further leaves; existing leaf files are replaced.
+#[derive(Args)]
+pub(crate) struct Cert {
+    /// Host name or address that the certificate is for; may be given several times
+    #[arg(long = "host", value_name = "NAME", required = true)]
+    pub(crate) hosts: Vec<String>,
+    /// Folder to write to; made if it is missing
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// Days that the leaf is valid, at most 397 (browsers accept no more)
+    #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u16).range(1..=397))]
+    pub(crate) days: u16,
+    /// Print the files written as one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The lab is two network namespaces, `server` and `client`, joined by a multi-queue veth. Nothing in it
+/// reaches a real network.
+#[derive(Args)]
+pub(crate) struct LabArguments {
+    #[command(subcommand)]
+    pub(crate) command: LabCommand,
+}
+
+/// Runs benchmark scenarios in a lab of their own: all, or those named. Needs root. Every run is one JSON
+/// line in DIR/raw.jsonl; the table shows medians of runs in alternating order.
+#[derive(Args)]
+pub(crate) struct Bench {
+    /// Scenarios to run; see --list
+    #[arg(value_name = "SCENARIO")]
+    pub(crate) scenarios: Vec<String>,
+    /// List the scenarios
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// Folder for the raw file and scratch files
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    pub(crate) out: PathBuf,
+    /// Print the raw lines as one JSON document instead of tables
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Rounds; each server runs once in each
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000).map(|n| n as usize))]
+    pub(crate) rounds: usize,
+    /// Seconds of each run
+    #[arg(long, default_value_t = 4.0)]
+    pub(crate) seconds: f64,
+    /// Only this server, by the name that tables show; may be given several times
+    #[arg(long = "server", value_name = "NAME")]
+    pub(crate) servers: Vec<String>,
+    /// Only bodies of this size; may be given several times
+    #[arg(long = "body", value_name = "BYTES")]
+    pub(crate) bodies: Vec<u64>,
+    /// An nginx binary with HTTP/3
+    #[arg(long, value_name = "FILE")]
+    pub(crate) nginx: Option<PathBuf>,
+}
+
+/// Where to write the manual pages.
+#[derive(Args)]
+pub(crate) struct Man {
+    /// Folder to write to; made if it is missing
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+}
+
+/// Writes one page a command, from the same source as `--help`.
+pub(crate) fn man(arguments: &Man) -> Result<std::process::ExitCode, Failure> {
+    let out = &arguments.out;
+    std::fs::create_dir_all(out).map_err(|error| Failure::run_time(format!("{}: {error}", out.display())))?;
+    clap_mangen::generate_to(Arguments::command(), out)
+        .map_err(|error| Failure::run_time(format!("{}: {error}", out.display())))?;
+    Ok(std::process::ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

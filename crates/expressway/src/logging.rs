@@ -1,0 +1,21 @@
+//! Logs, on standard error, as text or JSON lines.
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::args::{LogFormat, Logging};
+use crate::fail::Failure;
+
+/// Sets the process's log up; called once, before any thread is started.
+pub(crate) fn start(arguments: &Logging) -> Result<(), Failure> {
+    let filter = EnvFilter::builder()
+        .parse(&arguments.log_level)
+        .map_err(|error| Failure::usage(format!("--log-level {}: {error}", arguments.log_level)))?;
+    let base = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match arguments.log_format {
+        LogFormat::Json => base.json().init(),
+        LogFormat::Text => base.with_ansi(std::io::stderr().is_terminal()).with_target(false).init(),
+    }
+    Ok(())
+}

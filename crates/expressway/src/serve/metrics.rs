@@ -1,0 +1,93 @@
+//! Every layer's counters on the metrics page.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwapOption;
+use expressway_gateway::metrics::{Registry, Sample};
+use expressway_gateway::quic::{Shared, stats};
+use expressway_netio::stats::{StatField, StatsCell};
+use expressway_web::access_log::AccessLog;
+use expressway_web::files::FileStore;
+use expressway_web::metrics as web;
+
+use super::data_path::DataPath;
+
+/// Registers what belongs to the process as a whole.
+pub(crate) fn register(
+    registry: &Registry,
+    shared: &Arc<Shared>,
+    files: &Arc<FileStore>,
+    path: &Arc<Mutex<DataPath>>,
+    log: &Arc<ArcSwapOption<AccessLog>>,
+    workers: usize,
+) {
+    let (shared, files, path, log) = (shared.clone(), files.clone(), path.clone(), log.clone());
+    registry.register(move |out: &mut Vec<Sample>| {
+        out.push(
+            Sample::gauge("info", "Always 1; its labels describe the process.", 1)
+                .label("version", env!("CARGO_PKG_VERSION"))
+                .label("workers", workers.to_string()),
+        );
+        data_path(&path, out);
+        for worker in 0..workers {
+            out.extend(shared.stats(Some(worker)).fields().map(|(field, value)| quic(field, value, worker)));
+        }
+        out.extend(files.metrics().into_iter().map(web_sample));
+        if let Some(log) = &*log.load() {
+            out.extend(log.metrics().into_iter().map(web_sample));
+        }
+    });
+}
+
+/// Registers what belongs to one worker.
+pub(crate) fn register_worker(registry: &Registry, worker: usize, cell: Arc<StatsCell>) {
+    registry.register(move |out: &mut Vec<Sample>| {
+        let sample = |field: StatField| {
+            Sample::counter(field.name, field.help, field.value).label("worker", worker.to_string())
+        };
+        out.extend(cell.io().fields().map(sample));
+        out.extend(cell.worker().fields().map(sample));
+    });
+}
+
+fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {
+    let path = path.lock().unwrap_or_else(PoisonError::into_inner);
+    for (address, mode) in path.modes() {
+        out.push(
+            Sample::gauge("listen", "Always 1; an address and the I/O mode that it obtained.", 1)
+                .label("address", address.to_string())
+                .label("io", mode.to_string()),
+        );
+    }
+    for (interface, _, counters) in path.counters() {
+        for (counter, value) in counters.iter() {
+            out.push(
+                Sample::counter(
+                    "xdp_packets",
+                    "Packets seen by the XDP program, by verdict and reason.",
+                    value,
+                )
+                .label("interface", interface.clone())
+                .label("verdict", counter.verdict().name())
+                .label("reason", counter.name()),
+            );
+        }
+    }
+}
+
+fn quic(field: &stats::Field, value: u64, worker: usize) -> Sample {
+    let sample = match field.kind {
+        stats::Kind::Counter => Sample::counter(field.name, field.help, value),
+        stats::Kind::Gauge => Sample::gauge(field.name, field.help, value),
+    };
+    sample.label("worker", worker.to_string())
+}
+
+fn web_sample(metric: web::Metric) -> Sample {
+    match metric.kind {
+        web::Kind::Counter => {
+            Sample::counter(metric.name.trim_end_matches("_total"), metric.help, metric.value)
+        }
+        web::Kind::Gauge => Sample::gauge(metric.name, metric.help, metric.value),
+    }
+}

@@ -1,0 +1,301 @@
+//! The running server: workers on their cores, reload, drain, and the end.
+
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+use expressway_gateway::admin::{Admin, State};
+use expressway_gateway::config::{Config, Workers};
+use expressway_gateway::metrics::Registry;
+use expressway_gateway::quic::{Endpoint, Message, Setup, Shared};
+use expressway_netio::worker::{Worker, WorkerOptions};
+use expressway_netio::{Inbox, Mailbox, PacketIo, mailbox};
+use expressway_web::access_log::AccessLog;
+use expressway_web::files::FileStore;
+
+use super::data_path::{DataPath, WorkerIo};
+use super::events::{Event, follow_signals};
+use super::setup::{Parts, Previous};
+use super::{load, metrics, setup};
+use crate::args::Serve;
+use crate::fail::Failure;
+
+/// Messages that may wait for a worker: datagrams of other queues and wake-ups.
+const MAILBOX: usize = 4096;
+
+/// How often the main thread looks after the data path.
+const MAINTENANCE: Duration = Duration::from_secs(1);
+
+/// What `/healthz` and `/config` show.
+pub(crate) struct Status {
+    state: Mutex<Result<(), String>>,
+    configuration: Mutex<String>,
+}
+
+impl State for Status {
+    fn health(&self) -> Result<(), String> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn configuration(&self) -> String {
+        self.configuration.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// All of a running server.
+pub(crate) struct Server {
+    arguments: Serve,
+    config: Config,
+    files: Arc<FileStore>,
+    shared: Arc<Shared>,
+    setup: Arc<Setup>,
+    mailboxes: Arc<[Mailbox<Message>]>,
+    path: Arc<Mutex<DataPath>>,
+    status: Arc<Status>,
+    /// The access log in use, for the metrics page.
+    log: Arc<ArcSwapOption<AccessLog>>,
+    events: Receiver<Event>,
+    threads: Vec<JoinHandle<()>>,
+    alive: usize,
+    failure: Option<Failure>,
+    _admin: Option<Admin>,
+}
+
+impl Server {
+    /// Opens the data path, starts the workers and says `ready`.
+    pub(crate) fn start(
+        arguments: Serve,
+        config: Config,
+        files: Arc<FileStore>,
+        parts: Parts,
+    ) -> Result<Self, Failure> {
+        let cores = cores();
+        let workers = match config.server.workers {
+            Workers::Auto => cores.len().min(256),
+            Workers::Count(count) => usize::from(count),
+        };
+        let (sender, events) = channel();
+        follow_signals(sender.clone())?;
+        let (path, ios) = DataPath::open(&config, workers)?;
+        let setup = Arc::new(assemble(parts, &path.mode().to_string()));
+        let shared = Shared::new(&setup, workers).map_err(Failure::run_time)?;
+        let status = Arc::new(Status {
+            state: Mutex::new(Ok(())),
+            configuration: Mutex::new(config.text().to_owned()),
+        });
+        let registry = Registry::default();
+        let path = Arc::new(Mutex::new(path));
+        let log = Arc::new(ArcSwapOption::new(setup.access_log.clone()));
+        metrics::register(&registry, &shared, &files, &path, &log, workers);
+        let (mailboxes, inboxes) = mailboxes(workers)?;
+        let mut server = Self {
+            arguments,
+            files,
+            shared,
+            setup,
+            mailboxes,
+            path,
+            status,
+            log,
+            events,
+            threads: Vec::new(),
+            alive: 0,
+            failure: None,
+            _admin: None,
+            config,
+        };
+        for ((index, io), inbox) in ios.into_iter().enumerate().zip(inboxes) {
+            let core = server.config.server.pin.then(|| cores[index % cores.len()]);
+            let options = WorkerOptions { index, core, ..WorkerOptions::default() };
+            match io {
+                WorkerIo::Kernel(io) => server.spawn(options, io, inbox, &sender, &registry)?,
+                WorkerIo::Express(io) => server.spawn(options, io, inbox, &sender, &registry)?,
+            }
+        }
+        if let Some(admin) = &server.config.admin {
+            let address = *admin.listen.get_ref();
+            let status = server.status.clone();
+            let admin = Admin::start(address, registry, status)
+                .map_err(|error| Failure::run_time(format!("[admin] listen {address}: {error}")))?;
+            server._admin = Some(admin);
+        }
+        for (address, mode) in server.lock_path().modes() {
+            println!("ready listen={address} io={mode} workers={workers}");
+        }
+        Ok(server)
+    }
+
+    fn spawn<P: PacketIo + Send + 'static>(
+        &mut self,
+        options: WorkerOptions,
+        io: P,
+        inbox: Inbox<Message>,
+        events: &Sender<Event>,
+        registry: &Registry,
+    ) -> Result<(), Failure> {
+        let index = options.index;
+        let endpoint =
+            Endpoint::new(index, self.shared.clone(), self.setup.clone(), self.mailboxes[index].clone())
+                .map_err(Failure::run_time)?;
+        let mut worker = Worker::new(options, Instant::now(), endpoint, io, inbox, self.mailboxes.clone());
+        metrics::register_worker(registry, index, worker.stats_cell());
+        let end = WorkerEnd { index, events: events.clone(), result: None };
+        let run = move || {
+            let mut end = end;
+            end.result = Some(worker.run());
+        };
+        let thread = std::thread::Builder::new()
+            .name(format!("expressway-{index}"))
+            .spawn(run)
+            .map_err(|error| Failure::run_time(format!("worker {index}: {error}")))?;
+        self.threads.push(thread);
+        self.alive += 1;
+        Ok(())
+    }
+
+    /// Follows events until the last worker has ended.
+    pub(crate) fn run(mut self) -> Result<ExitCode, Failure> {
+        let mut stopping = false;
+        while self.alive > 0 {
+            match self.events.recv_timeout(MAINTENANCE) {
+                Err(RecvTimeoutError::Timeout) => self.lock_path().maintain(),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Ok(Event::Reload) if stopping => tracing::warn!("reload: ignored while stopping"),
+                Ok(Event::Reload) => self.reload(),
+                Ok(Event::Stop) if stopping => {
+                    return Err(Failure::run_time("stopped by a second signal; connections were cut"));
+                }
+                Ok(Event::Stop) => {
+                    stopping = true;
+                    self.drain("stopping");
+                }
+                Ok(Event::WorkerEnded { worker, result }) => self.worker_ended(worker, result, &mut stopping),
+            }
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        match self.failure.take() {
+            Some(failure) => Err(failure),
+            None => Ok(ExitCode::SUCCESS),
+        }
+    }
+
+    /// A worker that fails takes the server down in order: its connections are gone, and the kernel would go
+    /// on steering packets to its socket.
+    fn worker_ended(
+        &mut self,
+        worker: usize,
+        result: Option<Result<(), expressway_netio::IoError>>,
+        stopping: &mut bool,
+    ) {
+        self.alive -= 1;
+        let problem = match result {
+            Some(Ok(())) if *stopping => return,
+            Some(Ok(())) => "ended".to_owned(),
+            Some(Err(error)) => error.to_string(),
+            None => "panicked".to_owned(),
+        };
+        let problem = format!("worker {worker}: {problem}");
+        tracing::error!("{problem}; the server stops");
+        self.failure.get_or_insert_with(|| Failure::run_time(&problem));
+        if !*stopping {
+            *stopping = true;
+            self.drain(&problem);
+        }
+    }
+
+    /// Tells the workers to finish what is open.
+    fn drain(&self, why: &str) {
+        tracing::info!(limit = ?self.config.server.drain.0, "{why}: open connections may finish");
+        *self.status.state.lock().unwrap_or_else(PoisonError::into_inner) = Err(why.to_owned());
+        let deadline = Instant::now() + self.config.server.drain.0;
+        for mailbox in self.mailboxes.iter() {
+            // A full mailbox empties within a turn of its worker.
+            if mailbox.send_until(Message::Drain { deadline }, deadline).is_err() {
+                tracing::debug!("a worker has ended already");
+            }
+        }
+    }
+
+    /// Reads the configuration again. Anything wrong leaves everything as it was.
+    fn reload(&mut self) {
+        match self.try_reload() {
+            Ok(()) => tracing::info!("reload: done"),
+            Err(failure) => tracing::error!("reload: nothing changed: {failure}"),
+        }
+    }
+
+    fn try_reload(&mut self) -> Result<(), Failure> {
+        let config = load(&self.arguments)?;
+        let previous = Previous { log: self.config.log.clone(), access_log: self.setup.access_log.clone() };
+        let parts = setup::build(&config, &self.files, Some(&previous))?;
+        let setup = Arc::new(assemble(parts, &self.setup.io_mode));
+        self.shared.check(&setup).map_err(Failure::run_time)?;
+        for section in config.needs_restart(&self.config) {
+            tracing::warn!("reload: [{section}] changed; that takes effect at the next start");
+        }
+        if let Some(log) = &setup.access_log {
+            log.reopen();
+        }
+        let limit = Instant::now() + MAINTENANCE;
+        for mailbox in self.mailboxes.iter() {
+            mailbox
+                .send_until(Message::Reload(setup.clone()), limit)
+                .map_err(|_| Failure::run_time("a worker takes no messages"))?;
+        }
+        *self.status.configuration.lock().unwrap_or_else(PoisonError::into_inner) = config.text().to_owned();
+        self.log.store(setup.access_log.clone());
+        self.setup = setup;
+        self.config.adopt(config);
+        Ok(())
+    }
+
+    fn lock_path(&self) -> std::sync::MutexGuard<'_, DataPath> {
+        self.path.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reports the end of a worker's thread, also when it unwinds.
+struct WorkerEnd {
+    index: usize,
+    events: Sender<Event>,
+    result: Option<Result<(), expressway_netio::IoError>>,
+}
+
+impl Drop for WorkerEnd {
+    fn drop(&mut self) {
+        let _ = self.events.send(Event::WorkerEnded { worker: self.index, result: self.result.take() });
+    }
+}
+
+fn assemble(parts: Parts, io_mode: &str) -> Setup {
+    Setup {
+        settings: parts.settings,
+        handler: parts.sites,
+        access_log: parts.access_log,
+        io_mode: io_mode.into(),
+    }
+}
+
+type Mailboxes = (Arc<[Mailbox<Message>]>, Vec<Inbox<Message>>);
+
+fn mailboxes(workers: usize) -> Result<Mailboxes, Failure> {
+    let mut pairs = Vec::with_capacity(workers);
+    for _ in 0..workers {
+        pairs.push(mailbox(MAILBOX).map_err(|error| Failure::run_time(format!("mailbox: {error}")))?);
+    }
+    let (senders, inboxes): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+    Ok((senders.into(), inboxes))
+}
+
+/// The cores that the process may run on.
+fn cores() -> Vec<usize> {
+    use rustix::thread::{CpuSet, sched_getaffinity};
+    let set = sched_getaffinity(None).unwrap_or_default();
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect();
+    if cores.is_empty() { vec![0] } else { cores }
+}
