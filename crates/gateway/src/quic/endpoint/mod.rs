@@ -124,7 +124,7 @@ impl Endpoint {
         setup: Arc<Setup>,
         mailbox: Mailbox<Message>,
     ) -> Result<Self, EngineError> {
-        let number = u8::try_from(worker).unwrap_or(u8::MAX);
+        let number = u8::try_from(worker).map_err(|_| EngineError::TooManyWorkers { worker })?;
         let settings = &setup.settings;
         let wakes = WakeList::new(mailbox);
         Ok(Self {

@@ -35,6 +35,12 @@ pub enum EngineError {
     /// The HTTP/3 configuration.
     #[error("HTTP/3 configuration: {0}")]
     Http(#[from] quiche::h3::Error),
+    /// A connection ID names its worker by one byte.
+    #[error("worker {worker}: there can be 256 workers at most")]
+    TooManyWorkers {
+        /// The worker's index.
+        worker: usize,
+    },
     /// The key log cannot be written.
     #[error("{}: {source}", path.display())]
     KeyLog {
