@@ -127,6 +127,7 @@ fn expressway(place: &Place<'_>, mode: &str, udp_send: &str) -> String {
         "[server]
 listen = [\"{address}:{PORT}\"]
 workers = 1
+drain = \"100ms\"
 [io]
 mode = \"{mode}\"
 udp_send = \"{udp_send}\"

@@ -163,7 +163,9 @@ mod tests {
 
     fn ask(address: SocketAddr, head: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.write_all(format!("{head} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes()).unwrap();
+        stream
+            .write_all(format!("{head} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes())
+            .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer

@@ -46,8 +46,8 @@ class Browser:
             f"--ignore-certificate-errors-spki-list={public_key_hash(certificates / 'cert.pem')}",
             "--remote-debugging-pipe",
         ]
-        # The shell puts the pipes where Chromium looks for them.
-        shell = ["sh", "-c", f'exec 3<&{to_browser} 4>&{from_browser}; exec "$@"', "sh", "chromium", *flags]
+        # bash puts the pipes where Chromium looks for them; sh knows descriptors of one digit only.
+        shell = ["bash", "-c", f'exec 3<&{to_browser} 4>&{from_browser}; exec "$@"', "bash", "chromium", *flags]
         self.log = folder / "chromium.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(

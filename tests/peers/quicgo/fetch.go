@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -163,6 +164,10 @@ func one(o *options, trust *tls.Config) (*report, error) {
 		if err = pause(); err == nil {
 			var again []response
 			again, err = c.round(ctx)
+			if err != nil {
+				// HTTP/3 says that it could not; QUIC knows why.
+				err = errors.Join(err, context.Cause(c.conn.Context()))
+			}
 			result.Responses = append(result.Responses, again...)
 		}
 	}
