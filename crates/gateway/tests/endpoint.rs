@@ -401,7 +401,9 @@ fn junk_leaves_no_state_and_hurts_nobody() {
     });
     world.for_a_while(Duration::from_millis(50));
     let stats = world.stats(0);
-    assert!(stats.dropped_malformed > 100 && stats.dropped_bad_initial > 100, "{stats:?}");
+    assert!(stats.dropped_malformed > 20 && stats.dropped_bad_initial > 20, "{stats:?}");
+    // A flight that was altered only where it does not matter opens a connection, and all its like go there.
+    assert!(stats.connections_accepted <= 4, "{stats:?}");
     world.clients[id].get("/bytes/100000");
     world.until("service as before", |world| world.clients[id].is_done());
     assert!(world.clients[id].response(1).intact);
