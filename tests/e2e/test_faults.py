@@ -10,7 +10,7 @@ from harness.server import address
 
 FOREIGN_PROGRAM = """
 __attribute__((section("xdp"), used)) int foreign_pass(void *context) { return 2; }
-char license[] __attribute__((section("license"), used)) = "Dual BSD/GPL";
+char _license[] __attribute__((section("license"), used)) = "Dual BSD/GPL";
 """
 
 

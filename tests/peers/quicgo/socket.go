@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -86,6 +88,9 @@ func (s *socket) WriteTo(packet []byte, to net.Addr) (int, error) {
 		length, err := conn.WriteTo(packet, to)
 		if now, _ := s.conn(); err != nil && !closed && now != conn {
 			continue
+		}
+		if errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETDOWN) {
+			return len(packet), nil // the link is away: a lost packet, for QUIC to send again
 		}
 		return length, err
 	}
