@@ -51,6 +51,33 @@ impl Message {
     }
 }
 
+/// Datagrams back to back that can go as one GSO message: as long as the first, the last may be shorter. The
+/// first decides, whatever its length: equal small responses join as full packets do.
+struct Run {
+    start: usize,
+    length: usize,
+    segment: usize,
+    closed: bool,
+}
+
+impl Run {
+    /// Takes a datagram of `length` bytes in, if it fits.
+    fn take(&mut self, length: usize) -> bool {
+        let most = MAX_SEGMENTS.min(MAX_PAYLOAD / self.segment) * self.segment;
+        if self.closed || length > self.segment || self.length + self.segment > most {
+            return false;
+        }
+        self.closed = length < self.segment;
+        self.length += length;
+        true
+    }
+
+    fn into_message(self, flow: Flow, name_source: bool) -> Message {
+        let Self { start, length, segment, .. } = self;
+        Message { flow, name_source, start, length, segment, refused: None }
+    }
+}
+
 /// What one unit took with it when it left the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unit {
@@ -98,45 +125,31 @@ impl Outbox {
         mode: SendMode,
         fill: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> Sent {
-        let segments = if mode == SendMode::Gso { MAX_SEGMENTS.min(MAX_PAYLOAD / segment) } else { 1 };
         let mut sent = Sent::default();
+        let mut run: Option<Run> = None;
         loop {
-            let queue = &mut self.queues[socket];
-            if queue.len() >= MAX_MESSAGES {
+            let waiting = self.queues[socket].len() + usize::from(run.is_some());
+            let room = self.arena.get_mut(self.used..self.used + segment).filter(|_| waiting < MAX_MESSAGES);
+            let Some(slice) = room else {
                 sent.blocked = true;
-                return sent;
+                break;
+            };
+            let written = fill(slice).min(segment);
+            if written == 0 {
+                break;
             }
-            let start = self.used;
-            let mut count = 0;
-            let mut done = false;
-            while count < segments {
-                let Some(slice) = self.arena.get_mut(self.used..self.used + segment) else {
-                    sent.blocked = true;
-                    break;
-                };
-                let written = fill(slice).min(segment);
-                if written == 0 {
-                    done = true;
-                    break;
-                }
-                self.used += written;
-                count += 1;
-                if written < segment {
-                    break;
+            sent.packets += 1;
+            sent.bytes += written;
+            if run.as_mut().is_none_or(|run| mode != SendMode::Gso || !run.take(written)) {
+                let begun = Run { start: self.used, length: written, segment: written, closed: false };
+                if let Some(ended) = run.replace(begun) {
+                    self.queues[socket].push_back(ended.into_message(*flow, name_source));
                 }
             }
-            if count > 0 {
-                let length = self.used - start;
-                // A lone datagram is its own segment, so that nothing takes it for a short one.
-                let segment = if count == 1 { length } else { segment };
-                queue.push_back(Message { flow: *flow, name_source, start, length, segment, refused: None });
-                sent.packets += count;
-                sent.bytes += length;
-            }
-            if done || sent.blocked {
-                return sent;
-            }
+            self.used += written;
         }
+        self.queues[socket].extend(run.map(|run| run.into_message(*flow, name_source)));
+        sent
     }
 
     /// What `socket` is to send next, in order.
@@ -224,6 +237,14 @@ mod tests {
         assert_eq!(sent, Sent { packets: 6, bytes: 356, blocked: false });
         assert_eq!(shapes(&outbox, true), [(240, 100), (107, 100), (9, 0)]);
         assert_eq!(shapes(&outbox, false), [(100, 0), (100, 0), (40, 0), (100, 0), (7, 0), (9, 0)]);
+    }
+
+    #[test]
+    fn equal_short_datagrams_join_and_a_longer_one_begins_anew() {
+        let mut outbox = Outbox::new(1, 65_536);
+        build(&mut outbox, 100, SendMode::Gso, &[70, 70, 70, 100, 100, 70, 70, 20]);
+        assert_eq!(shapes(&outbox, true), [(210, 70), (270, 100), (90, 70)]);
+        assert_eq!(outbox.arena[210], 100, "laid back to back");
     }
 
     #[test]
