@@ -47,7 +47,7 @@ def test_a_client_whose_port_keeps_changing(make_lab, make_server, certificates:
     lab = make_lab(queues=2)
     make_server(lab, mode=mode, workers=2)
     connect = address(lab.server["ipv4"])
-    more = ["-rebind-every", "2000000", "-timeout", "20s"]
+    more = ["-rebind-every", "2000000", "-timeout", "8s"]
     report = clients.report(lab, connect, certificates, ["/long.mp4"], *more)
     assert not report.get("error"), report
     assert report["responses"][0]["sha256"] == clients.sha256(LONG_CLIP)
