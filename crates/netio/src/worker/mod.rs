@@ -313,9 +313,9 @@ impl<S: Service, P: PacketIo> Worker<S, P> {
 
     fn sleep(&mut self, poller: &mut Poller, turn: Turn, until: Option<Instant>) -> Result<(), IoError> {
         if poller.is_stuck(turn.is_idle()) {
+            // Only the wait behind the pause can tell that the descriptor has recovered.
             self.stats.stuck_pauses += 1;
             std::thread::sleep(STUCK_PAUSE);
-            return Ok(());
         }
         if self.inbox.prepare_sleep() {
             return Ok(());

@@ -228,11 +228,13 @@ fn a_core_that_does_not_exist_is_an_error() {
     }
 }
 
-/// A backend whose descriptor is always readable and gives nothing, and which is replaced once.
+/// A backend whose descriptor is readable and gives nothing, and which is replaced once.
 struct Stuck {
     readable: std::os::fd::OwnedFd,
     generation: u64,
     fail_after: usize,
+    /// The `fail_after` at which the descriptor stops to be readable.
+    recover_at: usize,
 }
 
 impl PacketIo for Stuck {
@@ -240,6 +242,9 @@ impl PacketIo for Stuck {
         self.fail_after -= 1;
         if self.fail_after == 50 {
             self.generation += 1;
+        }
+        if self.fail_after == self.recover_at {
+            rustix::io::read(&self.readable, &mut [0u8; 8]).expect("it was readable");
         }
         match self.fail_after {
             0 => Err(IoError::InterfaceGone { interface: "veth7".to_owned(), ifindex: 7 }),
@@ -284,7 +289,7 @@ impl PacketIo for Stuck {
 #[test]
 fn a_stuck_descriptor_is_paused_and_a_fatal_error_ends_the_run() {
     let readable = rustix::event::eventfd(1, rustix::event::EventfdFlags::empty()).expect("an eventfd");
-    let io = Stuck { readable, generation: 0, fail_after: 200 };
+    let io = Stuck { readable, generation: 0, fail_after: 200, recover_at: usize::MAX };
     let (sender, inbox) = mailbox(8).expect("an eventfd");
     let peers = Arc::from([sender]);
     let mut worker =
@@ -295,4 +300,21 @@ fn a_stuck_descriptor_is_paused_and_a_fatal_error_ends_the_run() {
     assert!(stats.stuck_pauses > 0, "a descriptor that gives nothing is paused");
     assert_eq!(stats.descriptor_changes, 1);
     assert_eq!(stats.turns, 199);
+}
+
+#[test]
+fn a_descriptor_that_recovers_lets_the_worker_sleep_again() {
+    // Readable for 70 turns, 6 of them beyond the limit; then it sleeps until the timer.
+    let readable = rustix::event::eventfd(1, rustix::event::EventfdFlags::empty()).expect("an eventfd");
+    let io = Stuck { readable, generation: 0, fail_after: usize::MAX, recover_at: usize::MAX - 70 };
+    let (sender, inbox) = mailbox(8).expect("an eventfd");
+    let peers = Arc::from([sender]);
+    let start = Instant::now();
+    let mut worker = Worker::new(WorkerOptions::default(), start, Recorder::default(), io, inbox, peers);
+    worker.with_service(start, |_, context| {
+        context.timers.arm(99, start + Duration::from_millis(500));
+    });
+    worker.run().expect("the timer ends it");
+    let stats = worker.stats();
+    assert!(stats.stuck_pauses <= 70 - u64::from(STUCK_WAKES), "{stats:?}");
 }
