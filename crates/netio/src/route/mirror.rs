@@ -175,7 +175,9 @@ impl Follower {
                 PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
                 PollFd::from_borrowed_fd(tracker.fd(), PollFlags::IN),
             ];
-            match poll(&mut fds, None) {
+            // What could not be read does not wait for another change.
+            let retry = Timespec { tv_sec: 0, tv_nsec: RETRY.subsec_nanos().into() };
+            match poll(&mut fds, tracker.is_behind().then_some(&retry)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }

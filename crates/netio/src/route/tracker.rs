@@ -91,6 +91,11 @@ impl Tracker {
         &self.current
     }
 
+    /// True when something is to be read though no notification waits.
+    pub(super) fn is_behind(&self) -> bool {
+        self.dirty != Dirty::default()
+    }
+
     /// Takes in waiting notifications without blocking.
     pub(super) fn hear(&mut self) -> io::Result<()> {
         for _ in 0..HEAR_BATCH {
@@ -114,11 +119,11 @@ impl Tracker {
         Ok(())
     }
 
-    /// Reads what has to be read again. Returns true when the snapshot has changed. What fails to be read
-    /// stays to be read.
+    /// Reads what has to be read again. Returns true when the snapshot has changed. After an error
+    /// all of it stays to be read: what was read before the error is not kept.
     pub(super) fn refresh(&mut self) -> io::Result<bool> {
-        let mut next = self.current.clone();
-        if self.dirty.links {
+        let (mut next, mut dirty) = (self.current.clone(), self.dirty);
+        if dirty.links {
             let mut links = Collected::new(|message| match message {
                 RouteNetlinkMessage::NewLink(message) => Link::decode(message),
                 _ => None,
@@ -126,9 +131,9 @@ impl Tracker {
             self.requests.dump(&RouteNetlinkMessage::GetLink(LinkMessage::default()), &mut links)?;
             links.items.sort_by_key(|link| link.index);
             next.links = Arc::new(links.items);
-            self.dirty.links = false;
+            dirty.links = false;
         }
-        if self.dirty.addresses {
+        if dirty.addresses {
             let mut addresses = Collected::new(|message| match message {
                 RouteNetlinkMessage::NewAddress(message) => decode_address(&message),
                 _ => None,
@@ -136,23 +141,23 @@ impl Tracker {
             let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
             self.requests.dump(&request, &mut addresses)?;
             next.addresses = Arc::new(addresses.items);
-            self.dirty.addresses = false;
+            dirty.addresses = false;
         }
-        if self.dirty.routes {
+        if dirty.routes {
             next.tables = Arc::new(self.read_routes()?);
-            self.dirty.routes = false;
+            dirty.routes = false;
         }
-        if self.dirty.rules {
+        if dirty.rules {
             next.rules = self.read_rules()?;
-            self.dirty.rules = false;
+            dirty.rules = false;
         }
-        if self.dirty.neighbours {
+        if dirty.neighbours {
             let mut neighbours = NeighbourCollector(HashMap::new());
             let request = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
             self.requests.dump(&request, &mut neighbours)?;
             self.neighbours = neighbours.0;
             self.neighbours_changed = true;
-            self.dirty.neighbours = false;
+            dirty.neighbours = false;
         }
         if std::mem::take(&mut self.neighbours_changed) {
             next.neighbours = Arc::new(self.neighbours.clone());
@@ -162,7 +167,7 @@ impl Tracker {
         if changed {
             next.generation += 1;
         }
-        self.current = next;
+        (self.current, self.dirty) = (next, dirty);
         Ok(changed)
     }
 
