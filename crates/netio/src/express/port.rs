@@ -35,7 +35,8 @@ use crate::io::IoStats;
 const STALL_TIME: Duration = Duration::from_secs(6);
 /// Kicks without a completion that it takes besides: time alone also passes while the worker sleeps.
 const STALL_KICKS: u32 = 16;
-/// First pause before a failed socket is opened anew; doubles up to [`REOPEN_LONGEST`].
+/// First pause before a failed socket is opened anew; doubles up to [`REOPEN_LONGEST`] with each try that
+/// fails and each socket that fails before it has lived that long.
 const REOPEN_FIRST: Duration = Duration::from_millis(50);
 /// Longest pause between two tries to open a socket anew.
 const REOPEN_LONGEST: Duration = Duration::from_secs(5);
@@ -102,6 +103,7 @@ pub struct Port {
     state: PortState,
     next_try: Instant,
     pause: Duration,
+    opened: Instant,
     reopened: u64,
     gathered: u64,
     /// Counters of this port, those of sockets that it once had included.
@@ -141,6 +143,7 @@ impl Port {
             ?state,
             "AF_XDP socket bound"
         );
+        let now = Instant::now();
         Ok(Self {
             config,
             ifindex,
@@ -148,8 +151,9 @@ impl Port {
             map,
             active: Some(active),
             state,
-            next_try: Instant::now(),
+            next_try: now,
             pause: REOPEN_FIRST,
+            opened: now,
             reopened: 0,
             gathered: 0,
             counters: IoStats::default(),
@@ -319,7 +323,12 @@ impl Port {
         tracing::warn!(interface, queue, reason, "AF_XDP socket failed: opening another");
         self.close();
         self.state = PortState::Reopening;
-        self.pause = REOPEN_FIRST;
+        let lived = now.saturating_duration_since(self.opened);
+        // The first socket has no pause behind it that could grow.
+        self.pause = match self.reopened > 0 && lived < REOPEN_LONGEST {
+            true => (self.pause * 2).min(REOPEN_LONGEST),
+            false => REOPEN_FIRST,
+        };
         self.next_try = now + self.pause;
     }
 
@@ -335,6 +344,7 @@ impl Port {
                 self.active = Some(active);
                 self.state = PortState::Up;
                 self.reopened += 1;
+                self.opened = now;
                 true
             }
             Err(error) if is_denied(&error) => {

@@ -136,6 +136,13 @@ fn a_failed_socket_is_replaced_and_its_counters_stay() {
     let mut stats = IoStats::default();
     port.count(&mut stats);
     assert_eq!(stats.dropped_send_refused, 1);
+
+    let opened = port.opened;
+    let pause = port.pause;
+    port.fail(opened, "one that fails as soon as it is open");
+    assert_eq!(port.next_try, opened + (pause * 2).min(REOPEN_LONGEST));
+    port.fail(opened + REOPEN_LONGEST, "one that has served a while");
+    assert_eq!(port.pause, REOPEN_FIRST);
 }
 
 #[test]
