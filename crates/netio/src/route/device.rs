@@ -1,4 +1,5 @@
-//! Questions to a device by ethtool: the number of its queues, and whether it segments UDP.
+//! Questions to a device by ethtool: the number of its queues, whether it segments UDP, and which of its
+//! settings harm the service.
 #![allow(unsafe_code)] // SIOCETHTOOL passes a pointer to a structure; no safe wrapper exists.
 
 use std::io;
@@ -23,6 +24,14 @@ const ETH_SS_FEATURES: u32 = 4;
 const GSTRING_LEN: usize = 32;
 /// The name of UDP segmentation among the features (`netdev_features_strings` in `net/ethtool/common.c`).
 const UDP_SEGMENTATION: &[u8] = b"tx-udp-segmentation";
+/// `NETIF_F_GRO_UDP_FWD_BIT`, in the same table.
+const GRO_FORWARDING: &[u8] = b"rx-udp-gro-forwarding";
+/// `ETHTOOL_GRXFH` (`linux/ethtool.h`).
+const ETHTOOL_GRXFH: u32 = 0x29;
+/// `UDP_V4_FLOW` and `UDP_V6_FLOW` (`linux/ethtool.h`), with what `ethtool -N` calls them.
+const UDP_FLOWS: [(u32, &str); 2] = [(0x02, "udp4"), (0x06, "udp6")];
+/// `RXH_L4_B_0_1 | RXH_L4_B_2_3`: both ports (`linux/ethtool.h`).
+const RXH_PORTS: u64 = 1 << 6 | 1 << 7;
 /// The most features that are asked for; kernels have about 64.
 const MAX_FEATURES: usize = 256;
 
@@ -103,6 +112,47 @@ struct Features {
 /// # Errors
 /// As [`channels`].
 pub fn udp_segmentation(name: &str) -> io::Result<bool> {
+    feature(name, UDP_SEGMENTATION)
+}
+
+/// `struct ethtool_rxnfc` as far as ETHTOOL_GRXFH reads and writes it (`ethtool_rxnfc_copy_struct` in
+/// `net/ethtool/ioctl.c`).
+#[repr(C)]
+struct FlowHash {
+    cmd: u32,
+    flow: u32,
+    data: u64,
+}
+
+/// The settings of interface `name` that harm a UDP service on it, each with the command that mends it: GRO
+/// that merges datagrams to be forwarded, and receive queues chosen without the ports. What the driver does
+/// not tell is taken for harmless.
+pub fn hazards(name: &str) -> Vec<String> {
+    let mut hazards = Vec::new();
+    if feature(name, GRO_FORWARDING).unwrap_or(false) {
+        hazards.push(format!(
+            "rx-udp-gro-forwarding merges the datagrams of a flow: `ethtool -K {name} rx-udp-gro-forwarding off`"
+        ));
+    }
+    if channels(name).is_ok_and(|channels| channels.rx > 1) {
+        for (flow, word) in UDP_FLOWS {
+            let mut hash = FlowHash { cmd: ETHTOOL_GRXFH, flow, data: 0 };
+            if ethtool(name, &mut hash).is_ok() && !hashes_ports(hash.data) {
+                hazards.push(format!(
+                    "{word} is spread over the receive queues by address alone: `ethtool -N {name} rx-flow-hash {word} sdfn`"
+                ));
+            }
+        }
+    }
+    hazards
+}
+
+fn hashes_ports(fields: u64) -> bool {
+    fields & RXH_PORTS == RXH_PORTS
+}
+
+/// Whether the feature of that name is active.
+fn feature(name: &str, wanted: &[u8]) -> io::Result<bool> {
     let mut info = SetInfo { cmd: ETHTOOL_GSSET_INFO, reserved: 0, mask: 1 << ETH_SS_FEATURES, length: 0 };
     ethtool(name, &mut info)?;
     let length = info.length as usize;
@@ -116,7 +166,7 @@ pub fn udp_segmentation(name: &str) -> io::Result<bool> {
         names: [[0; GSTRING_LEN]; MAX_FEATURES],
     };
     ethtool(name, &mut strings)?;
-    let is_wanted = |name: &[u8; GSTRING_LEN]| name.split(|byte| *byte == 0).next() == Some(UDP_SEGMENTATION);
+    let is_wanted = |name: &[u8; GSTRING_LEN]| name.split(|byte| *byte == 0).next() == Some(wanted);
     let Some(feature) = strings.names[..length].iter().position(is_wanted) else { return Ok(false) };
     let blocks = [[0; 4]; MAX_FEATURES / 32];
     let mut features = Features { cmd: ETHTOOL_GFEATURES, size: info.length.div_ceil(32), blocks };
@@ -155,5 +205,13 @@ mod tests {
         assert!(udp_segmentation("lo").unwrap());
         assert_eq!(udp_segmentation("no-such-if0").unwrap_err().raw_os_error(), Some(libc::ENODEV));
         assert_eq!(udp_segmentation("").unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn both_ports_must_count() {
+        // `ethtool -N ... rx-flow-hash udp4 sdfn`, `sd` and `sdf`.
+        assert!(hashes_ports(0xf0));
+        assert!(!hashes_ports(0x30) && !hashes_ports(0x70));
+        assert!(hazards("no-such-if0").is_empty());
     }
 }
