@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use expressway_gateway::config::{Config, IoMode, UdpSend};
 use expressway_netio::express::{ExpressConfig, ExpressIo, ObtainedMode, Port, PortConfig, TransmitVia};
-use expressway_netio::route::device::{channels, udp_segmentation};
+use expressway_netio::route::device::{channels, hazards, udp_segmentation};
 use expressway_netio::route::{Link, LinkKind, Resolver, RouteMirror, Snapshot};
 use expressway_netio::udp::{SendMode, Steering, UdpConfig, UdpGroup, UdpIo};
 use expressway_xbpf::{Attachment, Counters, Existing, Options, Redirect};
@@ -273,6 +273,9 @@ fn pairs(listen: &[SocketAddr], snapshot: &Snapshot, index: u32) -> HashSet<Sock
 fn open_interface(config: &Config, link: &Link, workers: usize) -> Result<Option<Opened>, Failure> {
     let mode = config.io.mode;
     let segments = udp_segmentation(&link.name).unwrap_or(false);
+    for hazard in hazards(&link.name) {
+        tracing::warn!(interface = link.name, "{hazard}");
+    }
     for step in steps(mode, segments) {
         match try_step(config, link, workers, step) {
             Ok(opened) => {
