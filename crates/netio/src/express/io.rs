@@ -70,7 +70,7 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
     ///
     /// # Errors
     /// When the process has no file descriptor left.
-    pub fn new(ports: Vec<Port>, kernel: K, routes: R, config: ExpressConfig) -> Result<Self, IoError> {
+    pub fn new(mut ports: Vec<Port>, kernel: K, routes: R, config: ExpressConfig) -> Result<Self, IoError> {
         let failed = |what: &str| {
             let what = format!("AF_XDP: {what}");
             move |source: io::Error| IoError::Socket { what, source }
@@ -84,6 +84,10 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
         for fd in [links.as_fd(), timer.as_fd()] {
             epoll::add(&events, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
                 .map_err(|errno| failed("epoll_ctl")(errno.into()))?;
+        }
+        // What changed between the opening of a port and that of the socket above was told to nobody.
+        for port in &mut ports {
+            port.set_link(links.state(port.ifindex()));
         }
         let now = Instant::now();
         Ok(Self {
@@ -262,11 +266,12 @@ fn is_link_local(address: &SocketAddr) -> bool {
     matches!(address, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local())
 }
 
-/// Builds a burst in frames of `port`.
+/// Builds a burst in frames of `port`: slices of `segment` bytes, of which a datagram may fill `largest`. The
+/// kernel sends frames above the MTU of a device unasked, and the device or its peer loses them uncounted.
 fn build(
     port: &mut Port,
     template: &UdpTemplate,
-    segment: usize,
+    [segment, largest]: [usize; 2],
     now: Instant,
     stats: &mut IoStats,
     fill: &mut dyn FnMut(&mut [u8]) -> usize,
@@ -292,6 +297,10 @@ fn build(
             return sent;
         }
         let length = length.min(segment);
+        if length > largest {
+            stats.dropped_send_refused += 1;
+            continue;
+        }
         // UMEM frames have the room and the template was checked, so only a datagram that no header can
         // describe fails; IPv4 identification may be 0 in packets that are not fragmented (RFC 6864).
         let packet = template.write(&mut bytes[start..], length, ChecksumMode::Full, 0);
@@ -339,7 +348,8 @@ impl<K: PacketIo, R: Routes> PacketIo for ExpressIo<K, R> {
         let Ok(template) = self.paths.template(flow, &path, hash) else {
             return self.fall_back(Fallback::Route, flow, segment, fill);
         };
-        Ok(build(&mut self.ports[port], template, segment, self.now, &mut self.stats, fill))
+        let largest = path.mtu.saturating_sub(if template.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 });
+        Ok(build(&mut self.ports[port], template, [segment, largest], self.now, &mut self.stats, fill))
     }
 
     fn flush(&mut self, now: Instant) -> Result<(), IoError> {

@@ -1,0 +1,120 @@
+//! Limits of the way out by AF_XDP: the MTU of the path, a link that comes up unseen, and settings of the
+//! device that harm it.
+
+mod common;
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use common::netns::{FAR, FAR_DEVICE, FAR_MAC, NEAR, NEAR_DEVICE, NEAR_MAC, Pair, is_privileged};
+use expressway_netio::express::{BindMode, ExpressConfig, ExpressIo, Port, PortConfig, PortState, Routes};
+use expressway_netio::route::{Path, Resolution, device};
+use expressway_netio::udp::{UdpConfig, UdpIo};
+use expressway_netio::{Flow, PacketIo, Sent};
+use expressway_wire::{MacAddr, VlanTags};
+use expressway_xbpf::{Options, Redirect};
+
+const PORT: u16 = 4433;
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Below the interface's, as a route may say.
+const MTU: usize = 1400;
+
+/// Everything leaves by one interface.
+struct Direct(u32);
+
+impl Routes for Direct {
+    fn resolve(&mut self, local: IpAddr, _remote: IpAddr) -> Resolution {
+        Resolution::Ready(Path {
+            ifindex: self.0,
+            egress: self.0,
+            source_mac: MacAddr(NEAR_MAC),
+            destination_mac: MacAddr(FAR_MAC),
+            vlan: VlanTags::NONE,
+            mtu: MTU,
+            source: local,
+            stale: false,
+        })
+    }
+}
+
+fn port(redirect: &Redirect, queue: u32) -> Port {
+    let config =
+        PortConfig { mode: BindMode::Copy, rx_ring: 64, tx_ring: 64, ..PortConfig::new(NEAR_DEVICE, queue) };
+    Port::open(config, redirect.xsk_map()).unwrap()
+}
+
+fn backend(port: Port) -> ExpressIo<UdpIo, Direct> {
+    let listen = NEAR.iter().map(|&ip| SocketAddr::new(ip, PORT)).collect();
+    let kernel = UdpIo::bind(&UdpConfig { freebind: true, ..UdpConfig::new(listen) }).unwrap();
+    let routes = Direct(port.ifindex());
+    ExpressIo::new(vec![port], kernel, routes, ExpressConfig::default()).unwrap()
+}
+
+/// Waits until a port that is opened finds the link so: carriers are reported by a work item of the kernel.
+fn await_link(redirect: &Redirect, state: PortState) {
+    let deadline = Instant::now() + PATIENCE;
+    while port(redirect, 1).report().state != state {
+        assert!(Instant::now() < deadline, "the link never was {state:?}");
+    }
+}
+
+fn redirect() -> Redirect {
+    Redirect::load(&Options::default()).unwrap()
+}
+
+#[test]
+fn datagrams_above_the_mtu_of_the_path_are_refused_and_counted() {
+    if !is_privileged() {
+        return;
+    }
+    let (pair, redirect) = (Pair::new(1500, 1), redirect());
+    let mut io = pair.near.enter(|| backend(port(&redirect, 0)));
+    for (near, far, headers) in [(NEAR[0], FAR[0], 28), (NEAR[2], FAR[1], 48)] {
+        let flow = Flow::new(SocketAddr::new(near, PORT), SocketAddr::new(far, 9));
+        let before = io.stats();
+        let largest = MTU - headers;
+        let mut lengths = [largest, largest + 1, largest].into_iter();
+        let mut fill = |_: &mut [u8]| lengths.next().unwrap_or(0);
+        let sent = io.transmit(&flow, 1500, &mut fill).unwrap();
+        assert_eq!(sent, Sent { packets: 2, bytes: 2 * largest, blocked: false });
+        io.flush(Instant::now()).unwrap();
+        let stats = io.stats();
+        assert_eq!(stats.dropped_send_refused - before.dropped_send_refused, 1);
+        assert_eq!(stats.tx_express_packets - before.tx_express_packets, 2);
+    }
+}
+
+#[test]
+fn a_link_that_comes_up_before_anyone_listens_is_used() {
+    if !is_privileged() {
+        return;
+    }
+    let (pair, redirect) = (Pair::new(1500, 2), redirect());
+    let mut io = pair.near.enter(|| {
+        pair.far.ip(&format!("link set {FAR_DEVICE} down"));
+        await_link(&redirect, PortState::Down);
+        let port = port(&redirect, 0);
+        assert_eq!(port.report().state, PortState::Down, "no carrier");
+        pair.far.ip(&format!("link set {FAR_DEVICE} up"));
+        await_link(&redirect, PortState::Up);
+        backend(port)
+    });
+    io.receive(Instant::now(), &mut |_| ()).unwrap();
+    assert!(io.reports().all(|report| report.state == PortState::Up));
+}
+
+#[test]
+fn gro_that_merges_forwarded_datagrams_is_told_with_its_remedy() {
+    if !is_privileged() {
+        return;
+    }
+    let pair = Pair::new(1500, 1);
+    assert!(pair.near.enter(|| device::hazards(NEAR_DEVICE)).is_empty());
+    pair.near.exec(&format!("ethtool -K {NEAR_DEVICE} rx-udp-gro-forwarding on"));
+    let hazards = pair.near.enter(|| device::hazards(NEAR_DEVICE));
+    assert!(
+        hazards[0].ends_with(&format!("`ethtool -K {NEAR_DEVICE} rx-udp-gro-forwarding off`")),
+        "{hazards:?}"
+    );
+    assert_eq!(hazards.len(), 1);
+}
