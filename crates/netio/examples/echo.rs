@@ -25,7 +25,6 @@ impl Service for Echo {
     }
 
     fn handle_message(&mut self, _: &mut Context<'_, ()>, (): ()) {}
-
     fn handle_timer(&mut self, _: &mut Context<'_, ()>, _: usize) {}
 
     fn poll_transmit(&mut self, _: &mut Context<'_, ()>, io: &mut dyn PacketIo) -> Result<bool, IoError> {
@@ -55,7 +54,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).ok_or("usage: echo ADDRESS:PORT")?.parse()?;
     let io = UdpIo::bind(&UdpConfig::new(vec![address]))?;
     let (mailbox, inbox) = mailbox(1)?;
-    let peers = Arc::from([mailbox]);
-    Worker::new(WorkerOptions::default(), Instant::now(), Echo::default(), io, inbox, peers).run()?;
-    Ok(())
+    let (options, echo) = (WorkerOptions::default(), Echo::default());
+    Ok(Worker::new(options, Instant::now(), echo, io, inbox, Arc::from([mailbox])).run()?)
 }

@@ -189,6 +189,10 @@ pub trait PacketIo {
     fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(Datagram<'_>)) -> Result<usize, IoError>;
 
     /// Builds datagrams of `flow` inside the buffers they leave in.
+    ///
+    /// # Errors
+    /// [`IoError::Socket`] of kind `InvalidInput`, before `fill` is called, when `segment` is 0 or larger than
+    /// any UDP payload (65,507 bytes); what stops a socket.
     fn transmit(
         &mut self,
         flow: &Flow,
