@@ -126,7 +126,8 @@ crate::stats::counters! {
         pub tx_syscalls: u64,
         /// System calls made to receive.
         pub rx_syscalls: u64,
-        /// Frames received by AF_XDP that did not parse as a UDP datagram.
+        /// Frames received by AF_XDP that did not parse as a UDP datagram, or whose source address no packet on
+        /// a wire may have: loopback, a group, the destination itself.
         pub dropped_malformed: u64,
         /// Datagrams received with a bad UDP checksum.
         pub dropped_checksum: u64,

@@ -5,7 +5,7 @@
 //! is built in the kernel socket's own buffers, so nothing is ever copied from one way to the other.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -66,7 +66,8 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
     /// Packet I/O over `ports`, and over `kernel` for what they do not receive or cannot send. `kernel` must
     /// have a socket on every address that the redirect program takes packets of. Its `max_payload` bounds
     /// this one's, for reported path MTUs come to it: a [`UdpIo`] wants a resolver
-    /// ([`UdpIo::set_resolver`]), without which it assumes an MTU of 1500.
+    /// ([`UdpIo::set_resolver`]), without which it assumes an MTU of 1500. Called in the network namespace of
+    /// the ports, whose links it asks for.
     ///
     /// # Errors
     /// When the process has no file descriptor left.
@@ -236,6 +237,12 @@ fn deliver(
         stats.dropped_malformed += 1;
         return false;
     };
+    // The kernel's own check (`fib_validate_source`) is passed by: an answer to such a source would reach
+    // services of this machine that trust it.
+    if is_martian(layout.source.ip()) || layout.source.ip() == layout.destination.ip() {
+        stats.dropped_malformed += 1;
+        return false;
+    }
     if origin.verify && layout.verify_checksum(frame).is_err() {
         stats.dropped_checksum += 1;
         return false;
@@ -250,6 +257,16 @@ fn deliver(
     }
     sink(Datagram { payload, remote, local, ecn: Ecn::from_tos(layout.tos), via: origin.via });
     true
+}
+
+/// True for a source address that no packet on a wire may have (RFC 1812, section 5.3.7; RFC 4291, sections
+/// 2.5.2, 2.5.3 and 2.7).
+#[inline]
+fn is_martian(source: IpAddr) -> bool {
+    match source {
+        IpAddr::V4(ip) => matches!(ip.octets()[0], 0 | 127 | 224..),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unspecified() || ip.is_multicast(),
+    }
 }
 
 /// Says on which link a link-local address is, as the kernel's sockets do.

@@ -69,6 +69,25 @@ fn a_wrong_checksum_is_dropped_only_where_it_is_verified() {
     assert_eq!((seen.is_some(), stats.dropped_checksum), (true, 0));
 }
 
+#[test]
+fn sources_that_would_turn_the_answer_inwards_are_dropped() {
+    for (source, destination) in [
+        ("127.0.0.1:53", "192.0.2.1:443"),
+        ("192.0.2.1:443", "192.0.2.1:443"),
+        ("[::1]:53", "[2001:db8::1]:443"),
+        ("[2001:db8::1]:53", "[2001:db8::1]:443"),
+    ] {
+        let (seen, stats) = delivered(&mut frame(source, destination, b"x"), true);
+        assert_eq!((seen, stats.dropped_malformed, stats.rx_express_packets), (None, 1, 0), "{source}");
+    }
+    for source in ["0.0.0.0", "0.1.2.3", "224.0.0.1", "240.0.0.1", "255.255.255.255", "::", "ff02::1"] {
+        assert!(is_martian(source.parse().unwrap()), "{source}");
+    }
+    for source in ["10.0.0.1", "223.255.255.255", "169.254.0.1", "fe80::1", "2001:db8::1"] {
+        assert!(!is_martian(source.parse().unwrap()), "{source}");
+    }
+}
+
 /// A kernel's way that takes everything.
 #[derive(Default)]
 struct Taker {
