@@ -108,6 +108,25 @@ fn a_hop_that_swallows_large_datagrams_is_found_and_lived_with() {
 }
 
 #[test]
+fn large_links_are_used_and_a_limit_that_shrank_is_survived() {
+    let delay = Duration::from_millis(1);
+    let link = Link { delay, mtu: 9000, path_mtu: 9000, ..Link::default() };
+    let mut world = Build { link, ..Build::default() }.world();
+    // The first connection tells the endpoint what the interface carries.
+    let large = || Options { max_payload: 9000, ..Options::default() };
+    fetch(&mut world, large(), &[("/bytes/1000", 1000)]);
+    let id = fetch(&mut world, large(), &[("/bytes/3000000", 3_000_000)]);
+    assert_eq!(world.clients[id].largest_received, 8972);
+    // The next one is made for that limit, and finds a smaller one.
+    let (server, client) = (world.server().ip(), "198.51.100.1".parse().unwrap());
+    world.network.set_link(server, client, Link { delay, ..Link::default() });
+    let id = fetch(&mut world, large(), &[("/bytes/40000000", 40_000_000)]);
+    assert!(world.stats(0).mtu_probes_dropped > 0);
+    let largest = world.clients[id].largest_received;
+    assert!((1201..=1472).contains(&largest), "largest datagram: {largest}");
+}
+
+#[test]
 fn an_always_retry_server_serves_those_who_come_back() {
     let mut world =
         Build { tune: |settings| settings.retry = RetryPolicy::Always, ..Build::default() }.world();
@@ -132,6 +151,36 @@ fn retry_begins_under_load_and_not_before() {
     assert_eq!(world.stats(0).retries_sent, 0);
     fetch(&mut world, Options::default(), &[("/bytes/1000", 1000)]);
     assert!(world.stats(0).retries_validated >= 1);
+}
+
+#[test]
+fn under_load_a_forged_token_buys_no_handshake() {
+    let tune = |settings: &mut Settings| settings.retry = RetryPolicy::UnderLoad { handshaking: 0 };
+    let mut world = Build { tune, ..Build::default() }.world();
+    let mut forged =
+        Client::new(&world.network, "198.51.100.8:1", world.server(), Options::default()).first_flight();
+    // Behind the two connection IDs stands the token's length, 0; the format byte and the length within make
+    // it one of this server's by looks.
+    let scid = 6 + usize::from(forged[5]);
+    let token = scid + 1 + usize::from(forged[scid]);
+    assert_eq!(forged[token], 0);
+    let mut bytes = [0; 1 + 34];
+    (bytes[0], bytes[1], bytes[2], bytes[10]) = (34, 0xe1, 0xff, 8);
+    forged.splice(token..=token, bytes);
+    let from = "198.51.100.66:6666".parse().unwrap();
+    let mut junk = world.network.endpoint(&[from]).unwrap();
+    let mut source = Some(forged);
+    junk.transmit(&Flow::new(from, world.server()), 1472, &mut |slot| {
+        source.take().map_or(0, |payload| {
+            slot[..payload.len()].copy_from_slice(&payload);
+            payload.len()
+        })
+    })
+    .unwrap();
+    junk.flush(Instant::now()).unwrap();
+    world.until("the forgery", |world| world.stats(0).dropped_invalid_token == 1);
+    assert_eq!(world.stats(0).connections_accepted, 0);
+    fetch(&mut world, Options::default(), &[("/bytes/1000", 1000)]);
 }
 
 #[test]

@@ -27,7 +27,8 @@ pub use endpoint::{Endpoint, Setup, Shared};
 pub use engine::EngineError;
 pub use message::{ForeignDatagram, Message};
 pub use settings::{
-    CongestionControl, MAX_UDP_PAYLOAD, MIN_UDP_PAYLOAD, RetryPolicy, Settings, SettingsError,
+    CongestionControl, JUMBO_UDP_PAYLOAD, MAX_UDP_PAYLOAD, MIN_UDP_PAYLOAD, RetryPolicy, Settings,
+    SettingsError,
 };
 pub use stats::Stats;
 pub use tls::{Identity, Secrets, TlsError, Validity};

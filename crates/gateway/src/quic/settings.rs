@@ -15,6 +15,9 @@ pub const MIN_UDP_PAYLOAD: usize = 1200;
 /// The largest UDP payload that the engine builds, in bytes: lengths are two-byte varints.
 pub const MAX_UDP_PAYLOAD: usize = 16_383;
 
+/// What an MTU of 9000 leaves for UDP over IPv4, in bytes: the default bound of what is sent.
+pub const JUMBO_UDP_PAYLOAD: usize = 8972;
+
 /// When a client must prove its address before state is kept for it (RFC 9000, section 8.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryPolicy {
@@ -104,7 +107,7 @@ impl Settings {
             congestion: CongestionControl::Cubic,
             pacing: true,
             initial_window: 32,
-            max_udp_payload: 1472,
+            max_udp_payload: JUMBO_UDP_PAYLOAD,
             discover_pmtu: true,
             early_data: false,
             session_tickets: true,
@@ -138,7 +141,8 @@ impl Settings {
         range("retry_lifetime (s)", self.retry_lifetime.as_secs(), 1, 3600)
     }
 
-    /// The largest UDP payload that clients may send, and so the size of hand-over buffers, in bytes.
+    /// The largest UDP payload that clients may send, and so the size of hand-over buffers, in bytes. The
+    /// engine probes no path MTU beyond it.
     pub(crate) fn max_receive_payload(&self) -> usize {
         self.max_udp_payload.max(1500)
     }

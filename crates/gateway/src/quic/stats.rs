@@ -97,6 +97,8 @@ counters! {
     Counter paths_migrated,
     /// Client addresses that could not be validated.
     Counter paths_failed,
+    /// Path-MTU probes larger than the interface or a router's report allows, which were not sent.
+    Counter mtu_probes_dropped,
     /// Version Negotiation packets sent.
     Counter version_negotiations_sent,
     /// Retry packets sent.
@@ -141,6 +143,8 @@ counters! {
     Counter refused_draining,
     /// New connections refused because their Retry token was invalid.
     Counter refused_invalid_token,
+    /// New connections with an invalid Retry token that were not answered, under load.
+    Counter dropped_invalid_token,
     /// Requests received.
     Counter requests,
     /// Responses sent to their end.

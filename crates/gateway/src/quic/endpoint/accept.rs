@@ -16,6 +16,10 @@ const CONNECTION_REFUSED: u64 = 0x02;
 /// INVALID_TOKEN.
 const INVALID_TOKEN: u64 = 0x0b;
 
+/// Unfinished handshakes on a worker from which on invalid tokens are not answered, where the retry policy
+/// names no number.
+const REFUSALS: usize = 1000;
+
 /// What becomes of a new connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Welcome<'a> {
@@ -46,6 +50,12 @@ impl Endpoint {
             Verdict::Valid(original) => {
                 self.stats.retries_validated += 1;
                 Welcome::Serve(Some(original))
+            }
+            Verdict::Invalid if self.is_loaded() => {
+                // The refusal costs a TLS handshake, which a forged token must not buy under load. RFC 9000,
+                // section 8.1.2 lets the packet be discarded.
+                self.stats.dropped_invalid_token += 1;
+                return;
             }
             Verdict::Invalid => {
                 self.stats.refused_invalid_token += 1;
@@ -85,6 +95,15 @@ impl Endpoint {
         }
     }
 
+    /// So many handshakes are unfinished that nothing more is spent on clients without a valid token.
+    fn is_loaded(&self) -> bool {
+        let limit = match self.setup.settings.retry {
+            RetryPolicy::UnderLoad { handshaking } => handshaking,
+            RetryPolicy::Never | RetryPolicy::Always => REFUSALS,
+        };
+        self.stats.handshaking >= limit as u64
+    }
+
     fn send_retry(&mut self, dcid: &[u8], scid: &[u8], (local, remote): Path) {
         let Ok(new) = self.cids.issue() else {
             self.stats.dropped_local_error += 1;
@@ -109,10 +128,15 @@ impl Endpoint {
         let cid = self.cids.issue()?;
         let reset_token = self.resets.token(&cid)?;
         let (local, remote) = path;
-        let interface = self.max_payload[usize::from(local.is_ipv6())];
-        let max_payload = self.setup.settings.max_udp_payload.min(interface).max(MIN_UDP_PAYLOAD);
+        let max_payload = self.probe_limit(local);
         let accept = Accept { cid, reset_token, retry, local, remote, max_payload };
         Ok((cid, self.engine.accept(&accept)?))
+    }
+
+    /// The largest datagram that a new connection on `local` may try.
+    fn probe_limit(&self, local: std::net::SocketAddr) -> usize {
+        let interface = self.max_payload[usize::from(local.is_ipv6())];
+        self.setup.settings.max_udp_payload.min(interface).max(MIN_UDP_PAYLOAD)
     }
 
     fn begin(
@@ -124,16 +148,24 @@ impl Endpoint {
         path: Path,
         refuse: Option<u64>,
     ) {
-        if let Err(OpenError::NotAuthentic) = transport.open(payload, path.0, path.1) {
-            self.stats.dropped_bad_initial += 1;
-            return;
+        match transport.open(payload, path.0, path.1) {
+            Ok(()) => {}
+            Err(OpenError::NotAuthentic) => {
+                self.stats.dropped_bad_initial += 1;
+                return;
+            }
+            Err(OpenError::Protocol(error)) => {
+                tracing::debug!(remote = %path.1, error, "the client broke QUIC");
+                self.stats.connections_protocol_error += 1;
+            }
         }
         if let Some(code) = refuse {
             transport.close(CloseKind::Transport, code, "");
         }
         self.generation = self.generation.wrapping_add(1);
         let setup = std::sync::Arc::clone(&self.setup);
-        let connection = Connection::new(transport, setup, cid, dcid, path, self.generation);
+        let limit = self.probe_limit(path.0);
+        let connection = Connection::new(transport, setup, cid, dcid, path, self.generation, limit);
         let key = self.table.insert(connection, cid, dcid);
         self.stats.connections_accepted += 1;
         self.stats.handshaking += 1;

@@ -37,6 +37,8 @@ pub(super) struct Connection {
     pub(super) address: Address,
     /// The size of full datagrams on the active path.
     pub(super) segment: usize,
+    /// The largest datagram that the engine probes for.
+    pub(super) probe_limit: usize,
     /// What the wheel has for it; never later than needed.
     pub(super) armed: Option<Instant>,
     /// The pacer holds packets back until then.
@@ -74,6 +76,7 @@ impl Connection {
         initial: &[u8],
         (local, remote): (SocketAddr, SocketAddr),
         generation: u16,
+        probe_limit: usize,
     ) -> Self {
         Self {
             transport,
@@ -83,6 +86,7 @@ impl Connection {
             initial: Some(initial.into()),
             address: Address::new(local, remote),
             segment: MIN_UDP_PAYLOAD,
+            probe_limit,
             armed: None,
             release: None,
             linger: None,

@@ -112,10 +112,12 @@ impl Endpoint {
         self.with_connection(key, now, |connection, key, around| connection.progress(key, around, changes));
         changes.apply(&mut self.table, key);
         let Some(connection) = self.table.get_mut(key) else { return Ok(Burst::default()) };
-        let mut burst = Burst { drained: connection.drained, ..Burst::default() };
+        // Held back by the pacer it leaves the line: the timer brings it back.
+        let held = Burst { drained: connection.drained, release: connection.release, ..Burst::default() };
+        let mut burst = held;
         if connection.release.is_none_or(|release| release <= now) {
             let segment = connection.segment_on(io, &mut self.max_payload);
-            burst = connection.send(io, now, segment, &mut self.stats)?;
+            burst = connection.send(io, now, segment, &mut self.stats, &mut self.scratch)?;
             connection.drained = burst.drained;
             connection.release = burst.release;
         }
@@ -156,6 +158,7 @@ impl Connection {
         now: Instant,
         segment: usize,
         stats: &mut Stats,
+        scratch: &mut [u8],
     ) -> Result<Burst, IoError> {
         let settings = &self.setup.settings;
         let paced = settings.pacing && settings.congestion == CongestionControl::Bbr2;
@@ -170,8 +173,9 @@ impl Connection {
                 // A probe needs a larger place than other datagrams; whatever else is sealed into it only
                 // ends a GSO message early.
                 let largest = sender.io.max_payload(&flow).min(settings.max_udp_payload);
-                if largest > segment {
-                    let burst = sender.burst(&flow, None, largest, 1)?;
+                if self.probe_limit > segment {
+                    let scratch = scratch.get_mut(..self.probe_limit).filter(|_| self.probe_limit > largest);
+                    let burst = sender.probe(&flow, largest.max(segment), scratch)?;
                     if burst.drained || burst.blocked || burst.release.is_some() {
                         return Ok(burst);
                     }
@@ -229,6 +233,42 @@ impl Sender<'_> {
         Ok(burst)
     }
 
+    /// Sends one datagram that may be a path-MTU probe of up to `largest` bytes. With `scratch` the engine
+    /// may probe for more than that: the limit is another interface's, or a router has reported a smaller
+    /// MTU meanwhile. The engine only goes on to smaller sizes once such a probe was sent and is lost, so it
+    /// is sealed there and dropped here.
+    fn probe(&mut self, flow: &Flow, largest: usize, scratch: Option<&mut [u8]>) -> Result<Burst, IoError> {
+        let Some(scratch) = scratch else { return self.burst(flow, None, largest, 1) };
+        let Self { transport, io, stats, .. } = self;
+        let mut burst = Burst::default();
+        let sent = io.transmit(flow, largest, &mut |slot| {
+            if burst.packets == 1 {
+                return 0;
+            }
+            let mut length = transport.seal(scratch, None);
+            if length > slot.len() {
+                stats.mtu_probes_dropped += 1;
+                length = transport.seal(slot, None);
+            } else {
+                slot[..length].copy_from_slice(&scratch[..length]);
+            }
+            burst.drained = length == 0;
+            burst.packets += usize::from(length > 0);
+            length
+        })?;
+        burst.blocked = sent.blocked && !burst.drained;
+        self.count(sent.packets, sent.bytes);
+        Ok(burst)
+    }
+
+    fn count(&mut self, packets: usize, bytes: usize) {
+        if packets > 0 {
+            self.stats.bursts_sent += 1;
+            self.stats.datagrams_sent += packets as u64;
+            self.stats.bytes_sent += bytes as u64;
+        }
+    }
+
     /// Seals up to `limit` datagrams of up to `segment` bytes inside the buffers they leave in. `path` asks
     /// the engine for packets of this very path.
     fn burst(
@@ -238,7 +278,7 @@ impl Sender<'_> {
         segment: usize,
         limit: usize,
     ) -> Result<Burst, IoError> {
-        let Self { transport, io, stats, now, paced } = self;
+        let Self { transport, io, now, paced, .. } = self;
         let mut burst = Burst::default();
         let sent = io.transmit(flow, segment, &mut |slot| {
             if burst.packets == limit {
@@ -254,11 +294,7 @@ impl Sender<'_> {
             length
         })?;
         burst.blocked = sent.blocked && !burst.drained;
-        if sent.packets > 0 {
-            stats.bursts_sent += 1;
-            stats.datagrams_sent += sent.packets as u64;
-            stats.bytes_sent += sent.bytes as u64;
-        }
+        self.count(sent.packets, sent.bytes);
         Ok(burst)
     }
 }

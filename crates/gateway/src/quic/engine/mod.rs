@@ -96,6 +96,7 @@ pub(crate) struct Accept<'a> {
 pub(crate) struct Engine {
     config: quiche::Config,
     http: Arc<quiche::h3::Config>,
+    initial_window: usize,
     keylog: Option<SharedWriter>,
     qlog: Option<PathBuf>,
 }
@@ -128,7 +129,8 @@ impl Engine {
         http.set_qpack_max_table_capacity(0);
         http.set_qpack_blocked_streams(0);
         http.set_max_priority_update_size(256);
-        Ok(Self { config, http: Arc::new(http), keylog, qlog: settings.qlog.clone() })
+        let initial_window = settings.initial_window;
+        Ok(Self { config, http: Arc::new(http), initial_window, keylog, qlog: settings.qlog.clone() })
     }
 
     /// Makes the server side of a connection.
@@ -136,6 +138,7 @@ impl Engine {
         let config = &mut self.config;
         config.set_stateless_reset_token(Some(u128::from_be_bytes(accept.reset_token)));
         config.set_max_send_udp_payload_size(accept.max_payload);
+        config.set_initial_congestion_window_packets(initial_window(self.initial_window, accept.max_payload));
         let cid = quiche::ConnectionId::from_ref(&accept.cid.0);
         let mut connection = match accept.retry {
             Some((original, retry)) => quiche::accept_with_retry::<Buffers>(
@@ -197,6 +200,12 @@ const UNIDIRECTIONAL_STREAMS: u64 = 8;
 /// Control and QPACK streams carry little.
 const UNIDIRECTIONAL_WINDOW: u64 = 16 << 10;
 
+/// The initial window in packets of `max_payload` bytes, in which the engine counts once it probes the path
+/// MTU: as many bytes as `packets` of Ethernet's size, and ten packets at least (RFC 9002, section 7.2).
+fn initial_window(packets: usize, max_payload: usize) -> usize {
+    (packets * 1472 / max_payload.max(1472)).max(packets.min(10))
+}
+
 fn limit(config: &mut quiche::Config, settings: &Settings) {
     let milliseconds = u64::try_from(settings.idle_timeout.as_millis()).unwrap_or(u64::MAX);
     config.set_max_idle_timeout(milliseconds);
@@ -211,7 +220,6 @@ fn limit(config: &mut quiche::Config, settings: &Settings) {
     config.set_initial_max_streams_bidi(settings.max_requests);
     config.set_initial_max_streams_uni(UNIDIRECTIONAL_STREAMS);
     config.set_active_connection_id_limit(settings.connection_ids);
-    config.set_initial_congestion_window_packets(settings.initial_window);
     config.set_cc_algorithm(match settings.congestion {
         CongestionControl::Reno => quiche::CongestionControlAlgorithm::Reno,
         CongestionControl::Cubic => quiche::CongestionControlAlgorithm::CUBIC,
