@@ -101,6 +101,23 @@ pub(super) fn parse<'a>(
     Ok(Request { head, priority, content_length })
 }
 
+/// Bytes of a refused request's fields that are logged.
+const MAX_LOGGED: usize = 1024;
+
+/// The method of a section that is not served, as far as it can be read; else GET, whose answer has a body.
+pub(super) fn method<'a>(mut fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Method {
+    let found = fields.find(|(name, _)| *name == b":method");
+    found.and_then(|(_, value)| Method::from_bytes(value).ok()).unwrap_or(Method::GET)
+}
+
+/// The start of a field of a section that is not served, for the log; empty if it is missing.
+pub(super) fn text<'a>(mut fields: impl Iterator<Item = (&'a [u8], &'a [u8])>, wanted: &[u8]) -> String {
+    let found = fields.find(|(name, _)| *name == wanted);
+    found.map_or_else(String::new, |(_, value)| {
+        String::from_utf8_lossy(&value[..value.len().min(MAX_LOGGED)]).into_owned()
+    })
+}
+
 /// Checks a trailer section: no pseudo-header fields, well-formed names and values.
 pub(super) fn check_trailers<'a>(
     fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
@@ -284,6 +301,21 @@ mod tests {
         assert!(without(":path", &[(":path", "*")]).is_err());
         let options = [(":method", "OPTIONS"), (":scheme", "https"), (":authority", "a"), (":path", "*")];
         assert!(read(&options).is_ok());
+    }
+
+    #[test]
+    fn what_can_be_read_of_a_refused_section_is() {
+        let fields = |list: &'static [(&'static str, &'static str)]| {
+            list.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()))
+        };
+        let head = &[(":method", "HEAD"), (":path", "/a")];
+        assert_eq!(method(fields(head)), Method::HEAD, "its answer must have no body");
+        assert_eq!(text(fields(head), b":path"), "/a");
+        assert_eq!(text(fields(head), b":authority"), "");
+        assert_eq!(method(fields(&[(":method", "no token")])), Method::GET);
+        let long = vec![0xff; 5000];
+        let logged = text([(b":path".as_slice(), &long[..])].into_iter(), b":path");
+        assert_eq!(logged.chars().count(), MAX_LOGGED);
     }
 
     #[test]

@@ -178,16 +178,16 @@ impl Session {
         }
         let early = context.transport.is_in_early_data();
         match request::parse(fields.iter(), context.remote, context.max_header_size) {
-            Ok(request) if early && !request.head.method.is_safe() => {
+            Ok(request) if early && !matches!(request.head.method, Method::GET | Method::HEAD) => {
                 context.stats.refused_early_data += 1;
-                self.answer(context, stream, StatusCode::TOO_EARLY, more);
+                self.answer(context, stream, StatusCode::TOO_EARLY, fields, more);
             }
             Ok(request) => self.start_request(context, stream, request, more),
             Err(Refusal::Answer(status)) => {
                 if status == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE {
                     context.stats.refused_header_size += 1;
                 }
-                self.answer(context, stream, status, more);
+                self.answer(context, stream, status, fields, more);
             }
             Err(Refusal::Malformed(reason)) => self.refuse_malformed(context, stream, reason),
         }
@@ -215,16 +215,25 @@ impl Session {
         self.open(context, state, more);
     }
 
-    /// Answers with an error of this layer's own.
-    fn answer(&mut self, context: &mut SessionContext<'_>, stream: u64, status: StatusCode, more: bool) {
-        let exchange = Exchange::error(&Method::GET, status, HeaderMap::new());
+    /// Answers with an error of this layer's own. `fields` may be anything, so that only what can be read of
+    /// them is logged.
+    fn answer(
+        &mut self,
+        context: &mut SessionContext<'_>,
+        stream: u64,
+        status: StatusCode,
+        fields: &Fields,
+        more: bool,
+    ) {
+        let method = request::method(fields.iter());
+        let exchange = Exchange::error(&method, status, HeaderMap::new());
         let mut state = RequestStream::new(stream, exchange, Priority::default(), None);
         if context.log.is_some() {
             let head = RequestHead {
-                method: Method::GET,
+                method,
                 scheme: Scheme::Https,
-                authority: String::new(),
-                target: String::new(),
+                authority: request::text(fields.iter(), b":authority"),
+                target: request::text(fields.iter(), b":path"),
                 headers: HeaderMap::new(),
                 protocol: Protocol::H3,
                 remote: context.remote,
