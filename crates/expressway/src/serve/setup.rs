@@ -75,8 +75,8 @@ fn settings(config: &Config, identity: Arc<Identity>) -> Settings {
     let quic = &config.quic;
     let defaults = Settings::new(identity);
     Settings {
-        idle_timeout: quic.idle_timeout.0,
-        max_connections: quic.max_connections as usize,
+        idle_timeout: quic.idle_timeout.get_ref().0,
+        max_connections: *quic.max_connections.get_ref() as usize,
         max_requests: u64::from(*quic.max_requests.get_ref()),
         send_window: quic.send_window.get_ref().0 as usize,
         retry: match quic.retry {

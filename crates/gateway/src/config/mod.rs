@@ -110,13 +110,13 @@ pub struct Tls {
 #[serde(deny_unknown_fields, default)]
 pub struct Quic {
     /// A connection with no packets for this long is closed.
-    pub idle_timeout: Span,
+    pub idle_timeout: Spanned<Span>,
     /// When a client must prove its address first.
     pub retry: Retry,
     /// Unfinished handshakes on a worker above which `retry = "under-load"` asks for the proof.
     pub retry_threshold: u32,
     /// Connections that a worker accepts at most.
-    pub max_connections: u32,
+    pub max_connections: Spanned<u32>,
     /// Requests at once on a connection.
     pub max_requests: Spanned<u32>,
     /// Body bytes of one connection that wait for acknowledgement or credit at most.
@@ -136,10 +136,10 @@ pub struct Quic {
 impl Default for Quic {
     fn default() -> Self {
         Self {
-            idle_timeout: Span(Duration::from_secs(30)),
+            idle_timeout: Spanned::new(0..0, Span(Duration::from_secs(30))),
             retry: Retry::default(),
             retry_threshold: 1000,
-            max_connections: 100_000,
+            max_connections: Spanned::new(0..0, 100_000),
             max_requests: Spanned::new(0..0, 128),
             send_window: Spanned::new(0..0, Size(2 << 20)),
             congestion: Congestion::default(),
@@ -190,7 +190,7 @@ pub struct Log {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Site {
-    /// Host names without ports, lower case; `*.example` matches one level.
+    /// Host names without ports, lower case; `*.example` matches any name below `example`.
     pub hosts: Spanned<Vec<String>>,
     /// Folder that files come from.
     pub root: Option<Spanned<PathBuf>>,
@@ -225,6 +225,13 @@ fn ten_seconds() -> Span {
 
 fn index_html() -> Vec<String> {
     vec!["index.html".into()]
+}
+
+/// A name in lower case without port, or `*.` in front of one.
+fn is_host(host: &str) -> bool {
+    let name = host.strip_prefix("*.").unwrap_or(host);
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte);
+    name.split('.').all(|label| !label.is_empty()) && name.bytes().all(allowed)
 }
 
 impl Config {
@@ -326,9 +333,19 @@ impl Config {
     fn check_values(&self) -> Result<(), ConfigError> {
         self.check_server()?;
         self.check_sites()?;
+        let idle = self.quic.idle_timeout.get_ref().0;
+        if !(Duration::from_secs(1)..=Duration::from_secs(86_400)).contains(&idle) {
+            return Err(self.at(self.quic.idle_timeout.span(), "give a time between \"1s\" and \"24h\""));
+        }
         let bounds = [
-            (self.quic.max_requests.span(), u64::from(*self.quic.max_requests.get_ref()), 1, 1 << 16),
-            (self.quic.send_window.span(), self.quic.send_window.get_ref().0, 16 << 10, 1 << 30),
+            (
+                self.quic.max_connections.span(),
+                u64::from(*self.quic.max_connections.get_ref()),
+                1,
+                16_000_000,
+            ),
+            (self.quic.max_requests.span(), u64::from(*self.quic.max_requests.get_ref()), 1, 10_000),
+            (self.quic.send_window.span(), self.quic.send_window.get_ref().0, 64 << 10, 1 << 30),
             (self.files.readers.span(), u64::from(*self.files.readers.get_ref()), 1, 64),
         ];
         for (span, value, low, high) in bounds {
@@ -337,11 +354,12 @@ impl Config {
             }
         }
         if let Some(payload) = &self.quic.max_payload
-            && *payload.get_ref() < 1200
+            && !(1200..=16_383).contains(payload.get_ref())
         {
-            return Err(
-                self.at(payload.span(), "QUIC needs datagrams of 1200 bytes at least (RFC 9000, section 14)")
-            );
+            return Err(self.at(
+                payload.span(),
+                "give 1200 to 16383: QUIC needs datagrams of 1200 bytes at least (RFC 9000, section 14)",
+            ));
         }
         if let Some(frames) = &self.io.frames
             && !(frames.get_ref().is_power_of_two() && (512..=1 << 20).contains(frames.get_ref()))
@@ -387,10 +405,11 @@ impl Config {
                 return Err(self.at(site.hosts.span(), "the site has no root"));
             }
             for host in site.hosts.get_ref() {
-                if host.is_empty() || host.contains([':', '/', ' ']) || host.to_ascii_lowercase() != *host {
+                if !is_host(host) {
                     return Err(self.at(
                         site.hosts.span(),
-                        format!("`{host}` is no host name; give it in lower case, without scheme or port"),
+                        format!("`{host}` is no host name; give it in lower case, without scheme or port; `*.` may stand \
+                             in front, and the first site serves all other hosts"),
                     ));
                 }
                 if !seen.insert(host) {

@@ -39,6 +39,11 @@ fn the_contract_example_is_accepted() {
 }
 
 #[test]
+fn a_wildcard_stands_for_names_below_it() {
+    assert!(parse(&GOOD.replace("\"edge.example\"", "\"*.edge.example\", \"edge.example\"")).is_ok());
+}
+
+#[test]
 fn an_unknown_key_names_the_nearest() {
     assert_eq!(
         error_after("certificate =", "certifcate ="),
@@ -74,8 +79,17 @@ fn values_that_parse_but_make_no_sense_are_refused() {
         ("mode = \"hybrid\"", "frames = 1000", "power of two"),
         ("[io]", "[quic]\nmax_payload = 1000\n[io]", "1200"),
         ("[io]", "[quic]\nmax_requests = 0\n[io]", "not between"),
+        ("[io]", "[quic]\nmax_payload = 20000\n[io]", "16383"),
+        ("[io]", "[quic]\nmax_requests = 20000\n[io]", "between 1 and 10000"),
+        ("[io]", "[quic]\nmax_connections = 0\n[io]", "not between"),
+        ("[io]", "[quic]\nidle_timeout = \"500ms\"\n[io]", "24h"),
+        ("[io]", "[quic]\nsend_window = \"32KiB\"\n[io]", "not between"),
         ("[io]", "[files]\nreaders = 0\n[io]", "not between"),
         ("\"edge.example\"", "\"Edge.example\"", "lower case"),
+        ("\"edge.example\"", "\"*\"", "no host name"),
+        ("\"edge.example\"", "\"*.\"", "no host name"),
+        ("\"edge.example\"", "\"a.*.example\"", "no host name"),
+        ("\"edge.example\"", "\"a..example\"", "no host name"),
         ("\"edge.example\"", "\"a.example\", \"a.example\"", "another site"),
         ("root = \"video\"", "origin = \"http://127.0.0.1:1\"", "files only"),
         ("root = \"video\"", "", "no root"),
