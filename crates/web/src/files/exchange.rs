@@ -15,6 +15,10 @@ use super::store::{FileStore, Job, Outcome};
 use crate::metrics::count;
 use crate::{BodyError, ResponseHead, Wake};
 
+/// A slice shorter than this part of its block is copied: it would keep the whole block in memory until the
+/// client acknowledges it, and a request for many small ranges would pin as many blocks.
+const PINNED_SHARE: usize = 16;
+
 /// What an exchange waits for in the reader pool.
 enum Wait {
     Nothing,
@@ -242,6 +246,9 @@ impl FileBody {
         span.start += length as u64;
         if offset + length == block.len() || length == rest {
             self.current = None;
+        }
+        if length < block.len() / PINNED_SHARE {
+            return Bytes::copy_from_slice(&block[offset..offset + length]);
         }
         block.slice(offset..offset + length)
     }
