@@ -14,6 +14,7 @@ mod mode;
 mod server;
 mod setup;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use expressway_gateway::config::Config;
@@ -28,11 +29,19 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
     let files = setup::file_store(&config)?;
     let setup = setup::build(&config, &files, None)?;
     if arguments.check {
-        println!("{}: ok", arguments.config.display());
+        print(&format!("{}: ok\n", arguments.config.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
     raise_file_limit();
     Server::start(arguments, config, files, setup)?.run()
+}
+
+/// Writes to standard output at once. That nobody reads it is an error like any other, and no panic.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::run_time(format!("standard output: {error}")))
 }
 
 /// Reads and checks the configuration, with what the command line overrides.

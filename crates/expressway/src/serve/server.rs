@@ -29,6 +29,9 @@ const MAILBOX: usize = 4096;
 /// How often the main thread looks after the data path.
 const MAINTENANCE: Duration = Duration::from_secs(1);
 
+/// What workers have beyond the drain deadline to send their last packets.
+const DRAIN_GRACE: Duration = Duration::from_secs(3);
+
 /// What `/healthz` and `/config` show.
 pub(crate) struct Status {
     state: Mutex<Result<(), String>>,
@@ -61,6 +64,9 @@ pub(crate) struct Server {
     threads: Vec<JoinHandle<()>>,
     alive: usize,
     failure: Option<Failure>,
+    /// While stopping: workers that have not ended by then never will, as on an interface that takes no
+    /// packets.
+    give_up: Instant,
     _admin: Option<Admin>,
 }
 
@@ -104,6 +110,7 @@ impl Server {
             threads: Vec::new(),
             alive: 0,
             failure: None,
+            give_up: Instant::now(),
             _admin: None,
             config,
         };
@@ -122,9 +129,12 @@ impl Server {
                 .map_err(|error| Failure::run_time(format!("[admin] listen {address}: {error}")))?;
             server._admin = Some(admin);
         }
-        for (address, mode) in server.lock_path().modes() {
-            println!("ready listen={address} io={mode} workers={workers}");
-        }
+        let modes = server.lock_path().modes();
+        let lines: String = modes
+            .iter()
+            .map(|(address, mode)| format!("ready listen={address} io={mode} workers={workers}\n"))
+            .collect();
+        super::print(&lines)?;
         Ok(server)
     }
 
@@ -160,6 +170,12 @@ impl Server {
     pub(crate) fn run(mut self) -> Result<ExitCode, Failure> {
         let mut stopping = false;
         while self.alive > 0 {
+            if stopping && Instant::now() > self.give_up {
+                return Err(Failure::run_time(format!(
+                    "{} workers did not end after the drain deadline; their connections were cut",
+                    self.alive
+                )));
+            }
             match self.events.recv_timeout(MAINTENANCE) {
                 Err(RecvTimeoutError::Timeout) => self.lock_path().maintain(),
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -209,10 +225,11 @@ impl Server {
     }
 
     /// Tells the workers to finish what is open.
-    fn drain(&self, why: &str) {
+    fn drain(&mut self, why: &str) {
         tracing::info!(limit = ?self.config.server.drain.0, "{why}: open connections may finish");
         *self.status.state.lock().unwrap_or_else(PoisonError::into_inner) = Err(why.to_owned());
         let deadline = Instant::now() + self.config.server.drain.0;
+        self.give_up = deadline + DRAIN_GRACE;
         for mailbox in self.mailboxes.iter() {
             // A full mailbox empties within a turn of its worker.
             if mailbox.send_until(Message::Drain { deadline }, deadline).is_err() {
