@@ -1,7 +1,7 @@
 //! Benchmark scenarios: contestants side by side on one machine, in one run, alternating.
 //!
 //! A scenario starts built binaries as processes inside a lab (`expressway-lab`), loads them with a client
-//! that is not ours ([`load`]), and reads what they cost from the scheduler ([`cpu`]). It links nothing of
+//! that is not ours (`load`), and reads what they cost from the scheduler (`cpu`). It links nothing of
 //! what it measures. Every run is one JSON line in the raw file; tables are made from those lines alone.
 //!
 //! The server has one core and its interface's NAPI thread shares it; the client and its NAPI thread have the

@@ -26,9 +26,9 @@ const STEERING: Steering = Steering::ByteAt { offset: 1, clear_mask: 0x80 };
 /// A worker's packet I/O.
 pub(crate) enum WorkerIo {
     /// Kernel sockets alone.
-    Kernel(UdpIo),
+    Kernel(Box<UdpIo>),
     /// AF_XDP sockets with kernel sockets behind.
-    Express(ExpressIo<UdpIo, Resolver>),
+    Express(Box<ExpressIo<UdpIo, Resolver>>),
 }
 
 /// What all workers share of the data path; dropping it detaches the XDP programs.
@@ -90,13 +90,13 @@ impl DataPath {
             let mut kernel = UdpIo::new(&udp, sockets).map_err(Failure::run_time)?;
             kernel.set_resolver(mirror.resolver().map_err(Failure::run_time)?);
             if ports.is_empty() {
-                ios.push(WorkerIo::Kernel(kernel));
+                ios.push(WorkerIo::Kernel(Box::new(kernel)));
                 continue;
             }
             let resolver = mirror.resolver().map_err(Failure::run_time)?;
             let express = ExpressConfig { transmit, ..ExpressConfig::default() };
             let io = ExpressIo::new(ports, kernel, resolver, express).map_err(Failure::run_time)?;
-            ios.push(WorkerIo::Express(io));
+            ios.push(WorkerIo::Express(Box::new(io)));
         }
         let mut path = Self { listen, mirror, generation: 0, interfaces };
         path.follow_addresses()?;

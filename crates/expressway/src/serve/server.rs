@@ -118,8 +118,8 @@ impl Server {
             let core = server.config.server.pin.then(|| cores[index % cores.len()]);
             let options = WorkerOptions { index, core, ..WorkerOptions::default() };
             match io {
-                WorkerIo::Kernel(io) => server.spawn(options, io, inbox, &sender, &registry)?,
-                WorkerIo::Express(io) => server.spawn(options, io, inbox, &sender, &registry)?,
+                WorkerIo::Kernel(io) => server.spawn(options, *io, inbox, &sender, &registry)?,
+                WorkerIo::Express(io) => server.spawn(options, *io, inbox, &sender, &registry)?,
             }
         }
         if let Some(admin) = &server.config.admin {
