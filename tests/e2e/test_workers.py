@@ -39,9 +39,6 @@ def test_clients_whose_port_changes_in_mid_transfer(
     )
 
 
-@pytest.mark.xfail(
-    strict=True, reason="quiche keeps the paths of ports that are gone, and takes no fifth path of a connection"
-)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_client_whose_port_keeps_changing(make_lab, make_server, certificates: Path, mode: str) -> None:
     lab = make_lab(queues=2)

@@ -206,61 +206,6 @@ fn a_restarted_server_resets_the_connections_it_does_not_know() {
 }
 
 #[test]
-fn a_nat_rebinding_in_mid_transfer_changes_nothing_for_the_client() {
-    let mut world = Build::default().world();
-    let outer = |port: u16| format!("203.0.113.7:{port}").parse().unwrap();
-    world.network.translate("198.51.100.1:5000".parse().unwrap(), outer(7000));
-    let id = client(&mut world, 5000, Options::default());
-    world.clients[id].get("/bytes/20000000");
-    for step in 1..4 {
-        world.until("some of the body", |world| world.clients[id].received() > step * 2_000_000);
-        world.network.translate("198.51.100.1:5000".parse().unwrap(), outer(7000 + step as u16 * 2));
-        // What was under way is lost; a client that only ever acknowledges would have nothing to say.
-        world.clients[id].quic.send_ack_eliciting().unwrap();
-    }
-    world.until("the rest", |world| world.clients[id].is_done());
-    let response = world.clients[id].response(0);
-    assert!(response.finished && response.intact && response.received == 20_000_000, "{response:?}");
-    let stats = world.stats(0);
-    assert_eq!(stats.connections_accepted, 1);
-    assert_eq!(stats.paths_new, 3);
-}
-
-#[test]
-fn a_client_may_migrate_with_a_connection_id_of_its_own() {
-    let mut world = Build::default().world();
-    let id = client(&mut world, 5000, Options::default());
-    world.clients[id].get("/bytes/10000000");
-    world.until("some of the body", |world| world.clients[id].received() > 1_000_000);
-    assert!(world.clients[id].quic.available_dcids() >= 2, "the server offers spare connection IDs");
-    world.clients[id].offer_spare_id();
-    world.clients[id].migrate("198.51.100.1:25000");
-    world.until("the rest", |world| world.clients[id].is_done());
-    let response = world.clients[id].response(0);
-    assert!(response.finished && response.intact && response.received == 10_000_000, "{response:?}");
-    let stats = world.stats(0);
-    assert_eq!((stats.paths_new, stats.paths_migrated, stats.connections_accepted), (1, 1, 1));
-}
-
-#[test]
-fn a_rebinding_that_lands_on_another_worker_is_handed_over() {
-    let mut world = Build { workers: 2, ..Build::default() }.world();
-    let outer = |port: u16| format!("203.0.113.7:{port}").parse().unwrap();
-    world.network.translate("198.51.100.1:5000".parse().unwrap(), outer(7000));
-    let id = client(&mut world, 5000, Options::default());
-    world.clients[id].get("/bytes/10000000");
-    world.until("some of the body", |world| world.clients[id].received() > 2_000_000);
-    world.network.translate("198.51.100.1:5000".parse().unwrap(), outer(7001));
-    world.clients[id].quic.send_ack_eliciting().unwrap();
-    world.until("the rest", |world| world.clients[id].is_done());
-    let response = world.clients[id].response(0);
-    assert!(response.finished && response.intact && response.received == 10_000_000, "{response:?}");
-    let (first, second) = (world.stats(0), world.stats(1));
-    assert_eq!((first.connections_accepted, second.connections_accepted), (1, 0));
-    assert!(first.taken_over > 10 && first.taken_over <= second.handed_over, "{first:?} {second:?}");
-}
-
-#[test]
 fn draining_finishes_what_is_under_way_and_refuses_the_rest() {
     let mut world = Build::default().world();
     let busy = client(&mut world, 5000, Options::default());

@@ -5,21 +5,23 @@
 //! be a migration too, with a fresh congestion window, and what was under way to the old port would be
 //! lost without its loss detection ever noticing, since each path only compares its own packet numbers.
 //!
-//! So a rebinding is an *alias*: the engine goes on with the path it has, and its packets go to the new
-//! address. The first datagram from there is given to the engine as it is, so that it sends a PATH_CHALLENGE
-//! to the new address and validates it as a path of its own; later ones are given to it as if they came
-//! from the address that it knows. Until the new address has answered the challenge no more than three
-//! times what came from it is sent there (RFC 9000, section 9.3.1).
+//! So a rebinding is an *alias*: the engine goes on with the path it has, its packets go to the new address,
+//! and datagrams from there are given to it as if they came from the address that it knows. There may be any
+//! number of rebindings, one after the other: what is kept is where the client is now and the last address
+//! that was validated. Until the new address has answered a challenge (see `probe`) no more than three times
+//! what came from it is sent there (RFC 9000, section 9.3.1); if it does not answer, or the client is heard
+//! from the validated address only, packets go there again (section 9.3.2).
 
 use std::net::SocketAddr;
 
+use super::probe::PLACE;
 use crate::quic::cid::Cid;
 
 /// Bytes that may be sent for each byte received from an address that is not validated.
 const AMPLIFICATION: usize = 3;
 
-/// Datagrams in a row from the address that the engine knows after which an alias is given up: reordered
-/// ones come from there for a moment.
+/// Datagrams in a row from the last validated address after which another is given up: reordered ones come
+/// from there for a moment.
 const BACK_HOME: u8 = 8;
 
 /// The addresses of a connection.
@@ -31,6 +33,8 @@ pub(super) struct Address {
     pub(super) remote: SocketAddr,
     /// Where the engine believes it to be.
     pub(super) engine: SocketAddr,
+    /// The last address that was validated.
+    proven: SocketAddr,
     /// The ID that the client uses from there.
     pub(super) cid: Option<Cid>,
     /// The engine may know more than one path.
@@ -42,7 +46,16 @@ pub(super) struct Address {
 
 impl Address {
     pub(super) fn new(local: SocketAddr, remote: SocketAddr) -> Self {
-        Self { local, remote, engine: remote, cid: None, several: false, unproven: None, strays: 0 }
+        Self {
+            local,
+            remote,
+            engine: remote,
+            proven: remote,
+            cid: None,
+            several: false,
+            unproven: None,
+            strays: 0,
+        }
     }
 
     /// The address that the engine is told for a datagram of `length` bytes.
@@ -64,30 +77,33 @@ impl Address {
         self.strays = 0;
     }
 
-    /// `remote` has answered its challenge.
-    pub(super) fn validated(&mut self, remote: SocketAddr) {
-        if remote == self.remote {
-            self.unproven = None;
-        }
+    /// The address is not validated.
+    pub(super) fn is_unproven(&self) -> bool {
+        self.unproven.is_some()
     }
 
-    /// `remote` has not answered its challenge.
-    pub(super) fn failed(&mut self, remote: SocketAddr) {
-        if remote == self.remote {
-            (self.remote, self.unproven) = (self.engine, None);
-        }
+    /// The client may be at `remote`, although it is thought to be elsewhere.
+    pub(super) fn is_proven(&self, remote: SocketAddr) -> bool {
+        remote == self.proven
     }
 
-    /// Counts a datagram from `remote`, which is not where the client is thought to be. True when the client
-    /// turns out to be where the engine believes it to be.
-    pub(super) fn is_back_home(&mut self, remote: SocketAddr) -> bool {
-        if remote != self.engine {
-            return false;
-        }
+    /// The client has answered a challenge.
+    pub(super) fn validated(&mut self) {
+        (self.proven, self.unproven) = (self.remote, None);
+    }
+
+    /// The client has not answered a challenge.
+    pub(super) fn failed(&mut self) {
+        (self.remote, self.unproven, self.strays) = (self.proven, None, 0);
+    }
+
+    /// Counts a datagram from the last validated address, which is not where the client is thought to be.
+    /// True when it turns out to be there after all.
+    pub(super) fn is_back_home(&mut self) -> bool {
         self.strays = self.strays.saturating_add(1);
         let back = self.strays >= BACK_HOME;
         if back {
-            (self.remote, self.unproven, self.strays) = (self.engine, None, 0);
+            self.failed();
         }
         back
     }
@@ -95,7 +111,7 @@ impl Address {
     /// Takes in which path the engine sends on. True when it has migrated, so that nothing is known of the
     /// path's MTU.
     pub(super) fn follow(&mut self, local: SocketAddr, engine: SocketAddr) -> bool {
-        if local == self.local && (engine == self.engine || engine == self.remote) {
+        if local == self.local && (engine == self.engine || engine == PLACE) {
             return false;
         }
         *self = Self { several: self.several, ..Self::new(local, engine) };
@@ -104,7 +120,12 @@ impl Address {
 
     /// Where packets of the engine's path to `engine` go.
     pub(super) fn destination(&self, engine: SocketAddr) -> SocketAddr {
-        if engine == self.engine { self.remote } else { engine }
+        if engine == self.engine || engine == PLACE { self.remote } else { engine }
+    }
+
+    /// A packet of `length` bytes may go to the client now.
+    pub(super) fn allows(&self, length: usize) -> bool {
+        self.allowance(length) > 0
     }
 
     /// Datagrams of `segment` bytes that may go to the client now.
@@ -143,19 +164,24 @@ mod tests {
         assert_eq!(one.allowance(1200), 0);
         assert_eq!(one.seen_as(one.local, new, 500), home);
         assert_eq!(one.allowance(1200), 2);
-        one.validated(new);
+        one.validated();
         assert_eq!(one.allowance(1200), usize::MAX);
+        let next = address("198.51.100.1:3000");
+        one.rebind(next, 800);
+        assert_eq!(one.destination(home), next);
+        one.failed();
+        assert_eq!((one.remote, one.engine, one.allowance(1200)), (new, home, usize::MAX));
     }
 
     #[test]
     fn an_address_that_fails_or_a_client_that_returns_ends_the_alias() {
         let (mut one, home, new) = (at_home(), at_home().remote, address("203.0.113.1:2000"));
         one.rebind(new, 100);
-        one.failed(new);
+        one.failed();
         assert_eq!((one.remote, one.allowance(1200)), (home, usize::MAX));
         one.rebind(new, 100);
         for count in 1..=BACK_HOME {
-            assert_eq!(one.is_back_home(home), count == BACK_HOME);
+            assert_eq!(one.is_back_home(), count == BACK_HOME);
         }
         assert_eq!(one.remote, home);
     }
@@ -165,7 +191,7 @@ mod tests {
         let (mut one, home, new) = (at_home(), at_home().remote, address("203.0.113.1:2000"));
         one.rebind(new, 100);
         for _ in 0..100 {
-            assert!(!one.is_back_home(home));
+            assert!(!one.is_back_home());
             one.seen_as(one.local, new, 50);
         }
         assert_eq!(one.remote, new);
@@ -175,7 +201,7 @@ mod tests {
     fn a_migration_of_the_engine_replaces_everything() {
         let (mut one, new) = (at_home(), address("203.0.113.1:2000"));
         one.rebind(new, 100);
-        assert!(!one.follow(one.local, new), "the engine tries the alias as a path");
+        assert!(!one.follow(one.local, PLACE), "the path for challenges is no migration");
         let other = address("203.0.113.9:3000");
         assert!(one.follow(one.local, other));
         assert_eq!((one.remote, one.engine, one.allowance(1200)), (other, other, usize::MAX));

@@ -8,6 +8,7 @@ use expressway_web::Notify;
 
 use super::Setup;
 use super::address::Address;
+use super::probe::{Outcome, PLACE, Probe};
 use crate::h3::{Session, SessionContext};
 use crate::quic::cid::{Cid, CidIssuer};
 use crate::quic::engine::{CloseKind, OpenError, PathChange, Transport};
@@ -35,6 +36,8 @@ pub(super) struct Connection {
     pub(super) initial: Option<Box<[u8]>>,
     /// Where its packets go.
     pub(super) address: Address,
+    /// The validation of that address; none before the first rebinding.
+    pub(super) probe: Option<Box<Probe>>,
     /// The size of full datagrams on the active path.
     pub(super) segment: usize,
     /// The largest datagram that the engine probes for.
@@ -46,6 +49,8 @@ pub(super) struct Connection {
     /// After GOAWAY: closed then, if it still has nothing to do.
     pub(super) linger: Option<Instant>,
     pub(super) generation: u16,
+    /// The address that the engine last said the client had moved to, or its first.
+    moved_to: SocketAddr,
     timeouts: u8,
     /// It is in the ready line.
     pub(super) queued: bool,
@@ -85,12 +90,14 @@ impl Connection {
             cids: vec![cid],
             initial: Some(initial.into()),
             address: Address::new(local, remote),
+            probe: None,
             segment: MIN_UDP_PAYLOAD,
             probe_limit,
             armed: None,
             release: None,
             linger: None,
             generation,
+            moved_to: remote,
             timeouts: 0,
             queued: false,
             fresh: true,
@@ -104,24 +111,32 @@ impl Connection {
         self.session.as_ref().map_or(0, |session| session.held())
     }
 
-    pub(super) fn handle_timer(&mut self, now: Instant) {
+    pub(super) fn handle_timer(&mut self, now: Instant, stats: &mut Stats) {
         self.armed = None;
         if self.release.is_some_and(|release| release <= now) {
             self.release = None;
         }
         if self.transport.timeout().is_some_and(|timeout| timeout <= now) {
             self.transport.handle_timeout();
+            if let Some(probe) = &mut self.probe {
+                probe.handle_timeout(&mut self.transport);
+            }
             self.timeouts = self.timeouts.saturating_add(1);
             if self.timeouts == BLACK_HOLE_TIMEOUTS && self.segment > MIN_UDP_PAYLOAD {
                 self.segment = MIN_UDP_PAYLOAD;
                 self.transport.doubt_mtu();
             }
         }
+        if let Some(probe) = &mut self.probe {
+            let outcome = probe.handle_repeat(&mut self.transport, now);
+            self.take_in(outcome, stats);
+        }
     }
 
     /// When it wants to be woken.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        [self.transport.timeout(), self.release, self.linger].into_iter().flatten().min()
+        let probe = self.probe.as_ref().and_then(|probe| probe.deadline());
+        [self.transport.timeout(), self.release, self.linger, probe].into_iter().flatten().min()
     }
 
     /// Runs `action` on the session, if there is one.
@@ -155,7 +170,7 @@ impl Connection {
         if self.fresh {
             self.fresh = false;
             self.follow_handshake(around, table);
-            self.follow_paths(around.stats, None);
+            self.follow_paths(around.stats);
             if self.transport.is_readable() {
                 self.with_session(key, around, |session, context| session.handle_readable(context));
             }
@@ -205,52 +220,112 @@ impl Connection {
         cid: Option<Cid>,
         (local, remote): (SocketAddr, SocketAddr),
         stats: &mut Stats,
+        now: Instant,
     ) -> Result<(), OpenError> {
         let length = payload.len();
-        let seen_as = self.address.seen_as(local, remote, length);
-        let opened = self.transport.open(payload, local, seen_as);
-        if (local, remote) == (self.address.local, self.address.remote) {
-            self.address.cid = cid.or(self.address.cid);
-        } else if self.established {
-            let same_cid = cid.is_some() && cid == self.address.cid;
-            self.follow_paths(stats, same_cid.then_some((local, remote, length)));
-            if same_cid && self.address.is_back_home(remote) {
-                tracing::debug!(%remote, "the client is back at its former address");
-            }
-        }
+        let known = (local, remote) == (self.address.local, self.address.remote);
+        let same_cid = local == self.address.local && cid.is_some() && cid == self.address.cid;
         self.fresh = true;
         self.timeouts = 0;
+        if !known && same_cid && self.established {
+            return self.open_rebound(payload, remote, stats, now);
+        }
+        let seen_as = self.address.seen_as(local, remote, length);
+        let opened = self.transport.open(payload, local, seen_as);
+        if known {
+            self.address.cid = cid.or(self.address.cid);
+            self.follow_probe(stats);
+        } else if self.established {
+            self.follow_paths(stats);
+        }
         opened
     }
 
-    /// Takes in what the engine says about paths. `arrival` is a datagram that came from another address
-    /// under the same connection ID: if the engine sees that address as new, it is a NAT's doing.
-    fn follow_paths(&mut self, stats: &mut Stats, arrival: Option<(SocketAddr, SocketAddr, usize)>) {
+    /// Opens a datagram that came from another address than the client's last one, under the same
+    /// connection ID: it is a NAT's doing, or somebody else's who got hold of a datagram.
+    fn open_rebound(
+        &mut self,
+        payload: &mut [u8],
+        remote: SocketAddr,
+        stats: &mut Stats,
+        now: Instant,
+    ) -> Result<(), OpenError> {
+        let length = payload.len();
+        let is_proven = self.address.is_proven(remote);
+        let has_place = self.probe.as_ref().is_some_and(|probe| probe.is_ready());
+        let seen_as = if is_proven || has_place { self.address.engine } else { PLACE };
+        let before = self.transport.packets_opened();
+        let opened = self.transport.open(payload, self.address.local, seen_as);
+        if self.transport.packets_opened() == before {
+            return opened;
+        }
+        self.follow_paths(stats);
+        self.follow_probe(stats);
+        if !is_proven {
+            stats.paths_new += 1;
+            if remote.ip() != self.address.remote.ip() {
+                self.segment = MIN_UDP_PAYLOAD;
+            }
+            self.address.several = true;
+            self.address.rebind(remote, length);
+            let probe = self.probe.get_or_insert_with(|| Box::new(Probe::new(self.address.local)));
+            probe.begin(&mut self.transport, remote, now);
+        } else if self.address.is_back_home() {
+            tracing::debug!(%remote, "the client is back at its former address");
+            if let Some(probe) = &mut self.probe {
+                probe.end();
+            }
+        }
+        opened
+    }
+
+    /// Sees whether the datagram just opened has answered a challenge.
+    fn follow_probe(&mut self, stats: &mut Stats) {
+        if self.address.is_unproven()
+            && let Some(probe) = &mut self.probe
+        {
+            let outcome = probe.handle_arrival(&mut self.transport);
+            self.take_in(outcome, stats);
+        }
+    }
+
+    fn take_in(&mut self, outcome: Outcome, stats: &mut Stats) {
+        match outcome {
+            Outcome::Open => {}
+            Outcome::Answered => {
+                stats.paths_migrated += 1;
+                self.address.validated();
+            }
+            Outcome::Failed => {
+                stats.paths_failed += 1;
+                self.address.failed();
+            }
+        }
+    }
+
+    /// Takes in what the engine says about paths of its own: the client has migrated on purpose.
+    fn follow_paths(&mut self, stats: &mut Stats) {
         let mut changed = false;
         while let Some(change) = self.transport.path_change() {
             match change {
-                PathChange::New(peer) => {
+                PathChange::New(PLACE) => self.address.several = true,
+                PathChange::New(_) => {
                     stats.paths_new += 1;
                     self.address.several = true;
                     changed = true;
-                    if let Some((local, remote, length)) = arrival
-                        && remote == peer
-                        && local == self.address.local
-                    {
-                        if remote.ip() != self.address.remote.ip() {
-                            self.segment = MIN_UDP_PAYLOAD;
-                        }
-                        self.address.rebind(remote, length);
+                }
+                PathChange::Validated(_) => {}
+                PathChange::Migrated(peer) => {
+                    // Back from the path for challenges it has not moved.
+                    changed |= peer != PLACE;
+                    stats.paths_migrated += u64::from(peer != PLACE && peer != self.moved_to);
+                    if peer != PLACE {
+                        self.moved_to = peer;
                     }
                 }
-                PathChange::Validated(peer) => self.address.validated(peer),
-                PathChange::Migrated => {
-                    stats.paths_migrated += 1;
-                    changed = true;
-                }
-                PathChange::Failed(peer) => {
+                PathChange::Failed(PLACE) => changed = true,
+                PathChange::Failed(_) => {
                     stats.paths_failed += 1;
-                    self.address.failed(peer);
                     changed = true;
                 }
                 PathChange::Mtu(payload) => self.segment = payload,
@@ -268,6 +343,9 @@ impl Connection {
             {
                 // Another path has another MTU (RFC 9000, section 9.4).
                 self.segment = MIN_UDP_PAYLOAD;
+                if let Some(probe) = &mut self.probe {
+                    probe.end();
+                }
             }
         }
     }

@@ -7,6 +7,7 @@ mod accept;
 mod address;
 mod connection;
 mod drain;
+mod probe;
 mod receive;
 mod replies;
 mod transmit;
@@ -215,7 +216,7 @@ impl Service for Endpoint {
         }
         let key = token - 1;
         if let Some(connection) = self.table.get_mut(key) {
-            connection.handle_timer(context.now);
+            connection.handle_timer(context.now, &mut self.stats);
             self.enqueue(key);
         }
     }

@@ -29,7 +29,7 @@ impl Endpoint {
         self.stats.bytes_received += payload.len() as u64;
         let owner = match header::parse(payload) {
             Ok(Header::Short { dcid }) => match self.table.by_cid(&dcid) {
-                Some(key) => return self.open(key, payload, Some(dcid), (local, remote)),
+                Some(key) => return self.open(context.now, key, payload, Some(dcid), (local, remote)),
                 None => self.foreign_owner(&dcid),
             },
             Ok(Header::Long { dcid, .. }) => self.owner_of_long(dcid),
@@ -96,7 +96,7 @@ impl Endpoint {
         let length = payload.len();
         match header::parse(payload) {
             Ok(Header::Short { dcid }) => match self.table.by_cid(&dcid) {
-                Some(key) => self.open(key, payload, Some(dcid), path),
+                Some(key) => self.open(now, key, payload, Some(dcid), path),
                 None => self.reset_unknown(now, payload, path),
             },
             Ok(Header::Long { kind, dcid, .. }) => {
@@ -105,7 +105,7 @@ impl Endpoint {
                     Some(_) if kind == LongType::Initial && length < MIN_UDP_PAYLOAD => {
                         self.stats.dropped_small_initial += 1;
                     }
-                    Some(key) => self.open(key, payload, None, path),
+                    Some(key) => self.open(now, key, payload, None, path),
                     None if kind == LongType::Initial => self.receive_initial(payload, path),
                     None => self.stats.dropped_no_connection += 1,
                 }
@@ -131,9 +131,9 @@ impl Endpoint {
     }
 
     /// Gives a datagram to its connection, which opens it in place.
-    fn open(&mut self, key: Key, payload: &mut [u8], cid: Option<Cid>, path: Path) {
+    fn open(&mut self, now: Instant, key: Key, payload: &mut [u8], cid: Option<Cid>, path: Path) {
         let Some(connection) = self.table.get_mut(key) else { return };
-        match connection.open(payload, cid, path, &mut self.stats) {
+        match connection.open(payload, cid, path, &mut self.stats, now) {
             Ok(()) => {}
             Err(OpenError::NotAuthentic) => self.stats.dropped_bad_initial += 1,
             Err(OpenError::Protocol(error)) => {

@@ -11,6 +11,7 @@ use expressway_netio::{Context, Flow, IoError, PacketIo};
 use super::Endpoint;
 use super::address::Address;
 use super::connection::{Connection, IdChanges};
+use super::probe::{CHALLENGE, PLACE, Probe};
 use crate::quic::engine::Transport;
 use crate::quic::message::Message;
 use crate::quic::settings::{CongestionControl, MIN_UDP_PAYLOAD};
@@ -163,8 +164,14 @@ impl Connection {
         let settings = &self.setup.settings;
         let paced = settings.pacing && settings.congestion == CongestionControl::Bbr2;
         let limit = if paced { (self.transport.quantum() / segment).clamp(1, BURST) } else { BURST };
-        let allowance = self.address.allowance(segment);
         let mut sender = Sender { transport: &mut self.transport, io, stats, now, paced };
+        if let Some(probe) = &mut self.probe
+            && probe.is_waiting()
+            && sender.challenges(&mut self.address, probe)?
+        {
+            return Ok(Burst { blocked: true, ..Burst::default() });
+        }
+        let allowance = self.address.allowance(segment);
         let mut burst = if self.address.several {
             sender.paths(&self.address, segment, limit.min(allowance))?
         } else {
@@ -209,6 +216,21 @@ struct Sender<'a> {
 }
 
 impl Sender<'_> {
+    /// Sends the challenges that wait, as far as they are allowed. True when packet I/O has no buffer.
+    fn challenges(&mut self, address: &mut Address, probe: &mut Probe) -> Result<bool, IoError> {
+        let flow = Flow::new(address.local, address.remote);
+        let sent = self.io.transmit(&flow, CHALLENGE, &mut |slot| {
+            let Some(packet) = probe.peek().filter(|packet| address.allows(packet.len())) else { return 0 };
+            let length = packet.len();
+            slot[..length].copy_from_slice(packet);
+            probe.pop();
+            address.spend(length);
+            length
+        })?;
+        self.count(sent.packets, sent.bytes);
+        Ok(sent.blocked && probe.is_waiting())
+    }
+
     /// Sends on each path that the engine knows: a burst on the one it uses, what probes others need.
     fn paths(&mut self, address: &Address, segment: usize, limit: usize) -> Result<Burst, IoError> {
         let mut paths = Vec::new();
@@ -219,15 +241,17 @@ impl Sender<'_> {
         for (local, engine, active) in paths {
             let flow = Flow::new(local, address.destination(engine));
             let in_use = active && engine == address.engine;
+            if engine == PLACE && !self.transport.is_ending() {
+                // Its packets are `probe`'s. In use it is until the client's next packet.
+                if active {
+                    burst = Burst { drained: true, ..Burst::default() };
+                }
+                continue;
+            }
             let (segment, limit) = if in_use { (segment, limit) } else { (MIN_UDP_PAYLOAD, PROBES) };
             burst = self.burst(&flow, Some((local, engine)), segment, limit)?;
             if burst.blocked {
                 break;
-            }
-            if active && !in_use {
-                // The engine tries an alias as a path of its own for as long as it takes the client to send
-                // one more packet; see `address`.
-                burst.drained = true;
             }
         }
         Ok(burst)

@@ -219,7 +219,8 @@ fn limit(config: &mut quiche::Config, settings: &Settings) {
     config.set_max_stream_window(settings.receive_window);
     config.set_initial_max_streams_bidi(settings.max_requests);
     config.set_initial_max_streams_uni(UNIDIRECTIONAL_STREAMS);
-    config.set_active_connection_id_limit(settings.connection_ids);
+    // The engine has as many paths, and one of them is for challenges.
+    config.set_active_connection_id_limit(settings.connection_ids + 1);
     config.set_cc_algorithm(match settings.congestion {
         CongestionControl::Reno => quiche::CongestionControlAlgorithm::Reno,
         CongestionControl::Cubic => quiche::CongestionControlAlgorithm::CUBIC,

@@ -35,8 +35,8 @@ pub(crate) enum PathChange {
     New(SocketAddr),
     /// The peer proved that it receives at this address.
     Validated(SocketAddr),
-    /// The peer moved to another address, and proved it.
-    Migrated,
+    /// The peer moved to this address, and proved it.
+    Migrated(SocketAddr),
     /// This address could not be validated.
     Failed(SocketAddr),
     /// Path-MTU discovery settled on this many bytes of UDP payload.
@@ -90,6 +90,30 @@ impl Transport {
                 self.seal_once(out, path).unwrap_or(0)
             }
         }
+    }
+
+    /// Asks for a PATH_CHALLENGE on `path` (local, remote), which must be known, and lets some hundred bytes
+    /// be sent there even though the engine has not validated it: who asks keeps to the limit itself.
+    pub(crate) fn request_challenge(&mut self, local: SocketAddr, remote: SocketAddr) {
+        // A Version Negotiation packet is nothing to a server, and counts as received.
+        let mut credit = [0; 7 + 4 * 28];
+        credit[0] = 0xc0;
+        if self.quic.probe_path(local, remote).is_ok() {
+            let _ = self.quic.recv(&mut credit, quiche::RecvInfo { from: remote, to: local });
+        }
+    }
+
+    /// Seals what the engine has for a path that is not in use, as [`Self::seal`]; 0 also when it cannot.
+    pub(crate) fn seal_probe(&mut self, out: &mut [u8], local: SocketAddr, remote: SocketAddr) -> usize {
+        if self.is_ending() {
+            return 0;
+        }
+        self.seal_once(out, Some((local, remote))).unwrap_or(0)
+    }
+
+    /// Packets that were authentic and new.
+    pub(crate) fn packets_opened(&self) -> usize {
+        self.quic.stats().recv
     }
 
     #[inline]
@@ -214,7 +238,7 @@ impl Transport {
             return Some(match self.quic.path_event_next()? {
                 quiche::PathEvent::New(_, peer) => PathChange::New(peer),
                 quiche::PathEvent::Validated(_, peer) => PathChange::Validated(peer),
-                quiche::PathEvent::PeerMigrated(..) => PathChange::Migrated,
+                quiche::PathEvent::PeerMigrated(_, peer) => PathChange::Migrated(peer),
                 quiche::PathEvent::FailedValidation(_, peer) => PathChange::Failed(peer),
                 quiche::PathEvent::PmtuUpdated { pmtu, .. } => PathChange::Mtu(pmtu.max(MIN_UDP_PAYLOAD)),
                 // Closed paths and reused IDs ask for nothing.

@@ -1,0 +1,226 @@
+//! Whether a client receives at the address that it was seen at: PATH_CHALLENGE without a migration.
+//!
+//! The engine validates an address only as a path of its own, keeps the path for good, and takes no more of
+//! them than connection IDs. So there is one such path for all the ports that a NAT may come up with: its
+//! address is [`PLACE`], which is nobody's, and its challenges are sent to where the client is. It never
+//! becomes fully validated in the engine's eyes, because challenges are shorter than the 1200 bytes that it
+//! asks for; so each answer has it want another challenge, and that is how an answer is told. Nothing else
+//! that the engine would send on a path not in use fits in [`CHALLENGE`] bytes.
+//!
+//! RFC 9000, section 8.2.1 has challenges expanded to 1200 bytes, as far as amplification allows, to see that
+//! the path takes such datagrams. After a rebinding this is left to the data: the route is the same as far as
+//! the NAT, and if full datagrams get lost the connection's path-MTU discovery starts over.
+//!
+//! Challenges that are under way were all sent to one address, and an answer proves that address. Before
+//! another is challenged they must be answered or have timed out, or else a client could answer for an
+//! address that it forged.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use crate::quic::engine::Transport;
+
+/// The address of the engine's path for challenges.
+pub(super) const PLACE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// A short header with the longest ID, a packet number, a PATH_CHALLENGE and the AEAD tag. With an empty ID
+/// there is room for 33 bytes of frames, and a NEW_CONNECTION_ID with our IDs has 36 at least.
+pub(super) const CHALLENGE: usize = 1 + 20 + 4 + 9 + 16;
+
+/// Challenges are repeated after this time, besides what the engine's loss detection does.
+const REPEAT: Duration = Duration::from_secs(1);
+
+/// Repetitions after which an address counts as unreachable; together what RFC 9000, section 8.2.4
+/// recommends where nothing is known of the path.
+const TRIES: u8 = 3;
+
+/// Packets that the engine may want to send on the path after a timeout: a challenge, two PTO probes.
+const DRAIN: usize = 4;
+
+type Packet = [u8; CHALLENGE];
+
+/// What came of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Nothing is decided.
+    Open,
+    /// The client receives at the address that is probed.
+    Answered,
+    /// It does not, or says nothing.
+    Failed,
+}
+
+/// The validation of a connection's address.
+#[derive(Debug)]
+pub(super) struct Probe {
+    local: SocketAddr,
+    /// The address that is probed; `None` when the client's is validated.
+    target: Option<SocketAddr>,
+    /// Where challenges that may still be answered were sent to, and how many.
+    asked: SocketAddr,
+    asked_open: u8,
+    /// The engine has its path.
+    ready: bool,
+    tries: u8,
+    repeat: Option<Instant>,
+    /// Challenges to send to `target`.
+    waiting: Vec<Packet>,
+}
+
+impl Probe {
+    pub(super) fn new(local: SocketAddr) -> Self {
+        Self {
+            local,
+            target: None,
+            asked: PLACE,
+            asked_open: 0,
+            ready: false,
+            tries: 0,
+            repeat: None,
+            waiting: Vec::new(),
+        }
+    }
+
+    /// The engine has a path for challenges. Until then datagrams from a new address must be given to it as
+    /// if they came from [`PLACE`], so that it makes one.
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready
+    }
+
+    /// When [`Self::handle_repeat`] wants to be called.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.repeat
+    }
+
+    /// Begins to validate `target`, in place of any other.
+    pub(super) fn begin(&mut self, transport: &mut Transport, target: SocketAddr, now: Instant) {
+        self.withdraw();
+        self.target = Some(target);
+        self.tries = 0;
+        self.repeat = Some(now + REPEAT);
+        self.ask(transport);
+    }
+
+    /// Ends the validation without a result.
+    pub(super) fn end(&mut self) {
+        self.withdraw();
+        (self.target, self.repeat) = (None, None);
+    }
+
+    /// Takes in that the engine has opened a datagram as from the path in use.
+    pub(super) fn handle_arrival(&mut self, transport: &mut Transport) -> Outcome {
+        let Some(target) = self.target else { return Outcome::Open };
+        if self.asked_open == 0 || self.is_in_use(transport) {
+            return Outcome::Open;
+        }
+        let packets = self.drain(transport);
+        if packets.is_empty() {
+            return Outcome::Open;
+        }
+        self.asked_open -= 1;
+        if self.asked == target {
+            self.end();
+            return Outcome::Answered;
+        }
+        if self.asked_open == 0 {
+            self.send(target, packets);
+        }
+        Outcome::Open
+    }
+
+    /// Takes in that one of the engine's timers has fired. If it was the one of the path for challenges, all
+    /// that are under way are void, and the engine wants to send something.
+    pub(super) fn handle_timeout(&mut self, transport: &mut Transport) {
+        let Some(target) = self.target else { return };
+        let in_use = self.is_in_use(transport);
+        let packets = self.drain(transport);
+        if in_use && self.asked_open > 0 && self.asked != target {
+            return;
+        }
+        if !packets.is_empty() {
+            // Those just drained never leave: there may be PTO probes in place of a challenge among them.
+            self.asked_open = 0;
+            self.withdraw();
+            self.ask(transport);
+        }
+    }
+
+    /// Asks again if it is time to.
+    pub(super) fn handle_repeat(&mut self, transport: &mut Transport, now: Instant) -> Outcome {
+        if self.repeat.is_none_or(|repeat| repeat > now) {
+            return Outcome::Open;
+        }
+        self.tries += 1;
+        if self.tries >= TRIES {
+            self.end();
+            return Outcome::Failed;
+        }
+        self.repeat = Some(now + REPEAT);
+        self.ask(transport);
+        Outcome::Open
+    }
+
+    /// The next packet to send to the address that is probed.
+    pub(super) fn peek(&self) -> Option<&[u8]> {
+        self.waiting.first().map(|packet| &packet[..])
+    }
+
+    /// It has left.
+    pub(super) fn pop(&mut self) {
+        self.waiting.remove(0);
+    }
+
+    /// Whether packets wait to be sent.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Has the engine make a challenge. One for another address than those under way never leaves: it only
+    /// sees to it that the engine's timer runs, which ends them.
+    fn ask(&mut self, transport: &mut Transport) {
+        let Some(target) = self.target else { return };
+        transport.request_challenge(self.local, PLACE);
+        let packets = self.drain(transport);
+        self.ready |= !packets.is_empty();
+        if self.asked_open == 0 || self.asked == target {
+            self.send(target, packets);
+        }
+    }
+
+    fn send(&mut self, target: SocketAddr, packets: Vec<Packet>) {
+        if packets.is_empty() {
+            return;
+        }
+        self.asked = target;
+        self.asked_open = self.asked_open.saturating_add(1);
+        // One is the challenge; a path in use may have put an acknowledgement in front of it.
+        self.waiting = packets;
+        self.waiting.truncate(2);
+    }
+
+    /// What waits is not sent any more. It still counts as asked: a part may have left.
+    fn withdraw(&mut self) {
+        self.waiting.clear();
+    }
+
+    fn drain(&self, transport: &mut Transport) -> Vec<Packet> {
+        let mut packets = Vec::new();
+        while packets.len() < DRAIN {
+            // A shorter ID leaves more room, which the engine pads.
+            let mut packet = [0; CHALLENGE];
+            if transport.seal_probe(&mut packet, self.local, PLACE) != CHALLENGE {
+                break;
+            }
+            packets.push(packet);
+        }
+        packets
+    }
+
+    /// The engine takes its path for challenges to be the one in use: so it does from the datagram that has
+    /// it make the path to the next one.
+    fn is_in_use(&self, transport: &Transport) -> bool {
+        let mut in_use = false;
+        transport.paths(|_, remote, active| in_use |= active && remote == PLACE);
+        in_use
+    }
+}
