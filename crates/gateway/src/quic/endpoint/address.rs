@@ -20,8 +20,8 @@ use crate::quic::cid::Cid;
 /// Bytes that may be sent for each byte received from an address that is not validated.
 const AMPLIFICATION: usize = 3;
 
-/// Datagrams in a row from the last validated address after which another is given up: reordered ones come
-/// from there for a moment.
+/// Datagrams in a row from an address that the client has left after which it is back there: reordered ones
+/// come from there for a moment.
 const BACK_HOME: u8 = 8;
 
 /// The addresses of a connection.
@@ -35,6 +35,8 @@ pub(super) struct Address {
     pub(super) engine: SocketAddr,
     /// The last address that was validated.
     proven: SocketAddr,
+    /// Where the client was before its last rebinding.
+    former: SocketAddr,
     /// The ID that the client uses from there.
     pub(super) cid: Option<Cid>,
     /// The engine may know more than one path.
@@ -51,6 +53,7 @@ impl Address {
             remote,
             engine: remote,
             proven: remote,
+            former: remote,
             cid: None,
             several: false,
             unproven: None,
@@ -72,6 +75,7 @@ impl Address {
 
     /// The client was seen at a new address, by a datagram of `length` bytes that authenticated.
     pub(super) fn rebind(&mut self, remote: SocketAddr, length: usize) {
+        self.former = self.remote;
         self.remote = remote;
         self.unproven = Some(AMPLIFICATION * length);
         self.strays = 0;
@@ -97,15 +101,14 @@ impl Address {
         (self.remote, self.unproven, self.strays) = (self.proven, None, 0);
     }
 
-    /// Counts a datagram from the last validated address, which is not where the client is thought to be.
-    /// True when it turns out to be there after all.
-    pub(super) fn is_back_home(&mut self) -> bool {
-        self.strays = self.strays.saturating_add(1);
-        let back = self.strays >= BACK_HOME;
-        if back {
-            self.failed();
+    /// Counts a datagram from `remote`, where the client is not thought to be. True when it turns out to be
+    /// there after all: at once if it has not been there lately.
+    pub(super) fn is_at(&mut self, remote: SocketAddr) -> bool {
+        if remote != self.proven && remote != self.former {
+            return true;
         }
-        back
+        self.strays = self.strays.saturating_add(1);
+        self.strays >= BACK_HOME
     }
 
     /// Takes in which path the engine sends on. True when it has migrated, so that nothing is known of the
@@ -166,6 +169,8 @@ mod tests {
         assert_eq!(one.allowance(1200), 2);
         one.validated();
         assert_eq!(one.allowance(1200), usize::MAX);
+        assert!(!one.is_at(home), "reordered");
+        assert!(one.is_at(address("198.51.100.1:4000")));
         let next = address("198.51.100.1:3000");
         one.rebind(next, 800);
         assert_eq!(one.destination(home), next);
@@ -181,8 +186,9 @@ mod tests {
         assert_eq!((one.remote, one.allowance(1200)), (home, usize::MAX));
         one.rebind(new, 100);
         for count in 1..=BACK_HOME {
-            assert_eq!(one.is_back_home(), count == BACK_HOME);
+            assert_eq!(one.is_at(home), count == BACK_HOME);
         }
+        one.failed();
         assert_eq!(one.remote, home);
     }
 
@@ -191,7 +197,7 @@ mod tests {
         let (mut one, home, new) = (at_home(), at_home().remote, address("203.0.113.1:2000"));
         one.rebind(new, 100);
         for _ in 0..100 {
-            assert!(!one.is_back_home());
+            assert!(!one.is_at(home));
             one.seen_as(one.local, new, 50);
         }
         assert_eq!(one.remote, new);

@@ -261,6 +261,9 @@ impl Connection {
         }
         self.follow_paths(stats);
         self.follow_probe(stats);
+        if !self.address.is_at(remote) {
+            return opened;
+        }
         if !is_proven {
             stats.paths_new += 1;
             if remote.ip() != self.address.remote.ip() {
@@ -270,8 +273,9 @@ impl Connection {
             self.address.rebind(remote, length);
             let probe = self.probe.get_or_insert_with(|| Box::new(Probe::new(self.address.local)));
             probe.begin(&mut self.transport, remote, now);
-        } else if self.address.is_back_home() {
+        } else {
             tracing::debug!(%remote, "the client is back at its former address");
+            self.address.failed();
             if let Some(probe) = &mut self.probe {
                 probe.end();
             }
