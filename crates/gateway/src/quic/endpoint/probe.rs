@@ -34,8 +34,12 @@ const REPEAT: Duration = Duration::from_secs(1);
 /// recommends where nothing is known of the path.
 const TRIES: u8 = 3;
 
-/// Packets that the engine may want to send on the path after a timeout: a challenge, two PTO probes.
+/// Packets that the engine may want to send on the path after a timeout, and one: a challenge, two PTO probes.
 const DRAIN: usize = 4;
+
+/// Packets sealed while the engine takes the path to be in use: an acknowledgement may come before the
+/// challenge. It puts stream data in them too, and a PTO retransmits no more than two packets of a path.
+const FIRST: usize = 2;
 
 type Packet = [u8; CHALLENGE];
 
@@ -61,6 +65,8 @@ pub(super) struct Probe {
     asked_open: u8,
     /// The engine has its path.
     ready: bool,
+    /// That the engine wants a challenge may be due to something other than an answer.
+    stale: bool,
     tries: u8,
     repeat: Option<Instant>,
     /// Challenges to send to `target`.
@@ -75,6 +81,7 @@ impl Probe {
             asked: PLACE,
             asked_open: 0,
             ready: false,
+            stale: false,
             tries: 0,
             repeat: None,
             waiting: Vec::new(),
@@ -110,10 +117,15 @@ impl Probe {
     /// Takes in that the engine has opened a datagram as from the path in use.
     pub(super) fn handle_arrival(&mut self, transport: &mut Transport) -> Outcome {
         let Some(target) = self.target else { return Outcome::Open };
-        if self.asked_open == 0 || self.is_in_use(transport) {
+        if (self.asked_open == 0 && !self.stale) || self.is_in_use(transport) {
             return Outcome::Open;
         }
-        let packets = self.drain(transport);
+        let packets = self.drain(transport, DRAIN);
+        if self.stale {
+            self.stale = false;
+            self.ask(transport);
+            return Outcome::Open;
+        }
         if packets.is_empty() {
             return Outcome::Open;
         }
@@ -132,12 +144,16 @@ impl Probe {
     /// that are under way are void, and the engine wants to send something.
     pub(super) fn handle_timeout(&mut self, transport: &mut Transport) {
         let Some(target) = self.target else { return };
-        let in_use = self.is_in_use(transport);
-        let packets = self.drain(transport);
-        if in_use && self.asked_open > 0 && self.asked != target {
+        if self.is_in_use(transport) {
+            // One packet goes to whoever has been silent, as long as it is who was asked.
+            self.stale = true;
+            if self.asked == target && self.waiting.is_empty() {
+                let packets = self.drain(transport, 1);
+                self.send(target, packets);
+            }
             return;
         }
-        if !packets.is_empty() {
+        if !self.drain(transport, DRAIN).is_empty() {
             // Those just drained never leave: there may be PTO probes in place of a challenge among them.
             self.asked_open = 0;
             self.withdraw();
@@ -179,8 +195,13 @@ impl Probe {
     /// sees to it that the engine's timer runs, which ends them.
     fn ask(&mut self, transport: &mut Transport) {
         let Some(target) = self.target else { return };
+        let in_use = self.is_in_use(transport);
+        if in_use && self.ready {
+            self.stale = true;
+            return;
+        }
         transport.request_challenge(self.local, PLACE);
-        let packets = self.drain(transport);
+        let packets = self.drain(transport, if in_use { FIRST } else { DRAIN });
         self.ready |= !packets.is_empty();
         if self.asked_open == 0 || self.asked == target {
             self.send(target, packets);
@@ -195,7 +216,7 @@ impl Probe {
         self.asked_open = self.asked_open.saturating_add(1);
         // One is the challenge; a path in use may have put an acknowledgement in front of it.
         self.waiting = packets;
-        self.waiting.truncate(2);
+        self.waiting.truncate(FIRST);
     }
 
     /// What waits is not sent any more. It still counts as asked: a part may have left.
@@ -203,9 +224,9 @@ impl Probe {
         self.waiting.clear();
     }
 
-    fn drain(&self, transport: &mut Transport) -> Vec<Packet> {
+    fn drain(&self, transport: &mut Transport, most: usize) -> Vec<Packet> {
         let mut packets = Vec::new();
-        while packets.len() < DRAIN {
+        while packets.len() < most {
             // A shorter ID leaves more room, which the engine pads.
             let mut packet = [0; CHALLENGE];
             if transport.seal_probe(&mut packet, self.local, PLACE) != CHALLENGE {
