@@ -314,6 +314,9 @@ fn build(
             return sent;
         }
         let length = length.min(segment);
+        // Accepted either way: what cannot be sent is counted as dropped, as the kernel socket does it.
+        sent.packets += 1;
+        sent.bytes += length;
         if length > largest {
             stats.dropped_send_refused += 1;
             continue;
@@ -327,8 +330,6 @@ fn build(
         }
         stats.tx_express_packets += 1;
         stats.tx_express_bytes += length as u64;
-        sent.packets += 1;
-        sent.bytes += length;
     }
 }
 
