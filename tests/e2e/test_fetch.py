@@ -21,7 +21,7 @@ MODES = {
     "copy": ("copy", "express", "express"),
     "hybrid": ("hybrid", "express", "kernel"),
     "generic": ("generic", "express", "express"),
-    "auto": ("udp", "kernel", "kernel"),
+    "auto": ("hybrid", "express", "kernel"),
 }
 
 

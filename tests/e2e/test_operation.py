@@ -8,26 +8,32 @@ from pathlib import Path
 
 import pytest
 from harness import clients
-from harness.paths import BINARY, CLIP, LONG_CLIP, run
+from harness.paths import BINARY, CLIP, run
 from harness.server import Settings, address
 
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all")
 
 
 @pytest.mark.parametrize("mode", ["copy", "udp"])
-def test_sigterm_lets_open_transfers_finish(make_lab, make_server, certificates: Path, mode: str) -> None:
+def test_sigterm_lets_open_transfers_finish(
+    make_lab, make_server, certificates: Path, tmp_path: Path, mode: str
+) -> None:
     lab = make_lab()
-    server = make_server(lab, mode=mode, more={"server": {"drain": '"60s"'}})
+    root = tmp_path / "root"
+    root.mkdir()
+    # It takes far longer than counters take to be published, at any speed that a veth has.
+    with (root / "huge.bin").open("wb") as huge:
+        huge.truncate(512 << 20)
+    server = make_server(lab, mode=mode, root=root, more={"server": {"drain": '"60s"'}})
     connect = address(lab.server["ipv4"])
-    # Not one body that fits into the window at once.
-    client = clients.start(lab, connect, certificates, ["/long.mp4"])
+    client = clients.start(lab, connect, certificates, ["/huge.bin"])
     server.wait_for("transfer under way", lambda m: m.sum("requests_active") == 1)
     server.signal(signal.SIGTERM)
     report = clients.finish(client)
     assert not report.get("error"), report
-    assert report["responses"][0]["sha256"] == clients.sha256(LONG_CLIP)
+    assert report["responses"][0]["sha256"] == clients.sha256(root / "huge.bin")
     assert server.wait() == 0, server.log()
-    refused = clients.report(lab, connect, certificates, ["/clip.mp4"], "-timeout", "2s")
+    refused = clients.report(lab, connect, certificates, ["/huge.bin"], "-timeout", "2s")
     assert refused["error"], "still served after SIGTERM"
 
 

@@ -55,8 +55,8 @@ impl Step {
 /// other. `device_segments` says whether the interface segments UDP itself (`tx-udp-segmentation`).
 ///
 /// The order for `auto` follows the cost of transmission: GSO with segmentation in the device, AF_XDP
-/// zero-copy, GSO in software, AF_XDP copy. In copy mode receiving by AF_XDP saves no more on a gateway,
-/// which mostly sends, than its second receive path costs, so `auto` stays with kernel UDP there.
+/// zero-copy, GSO in software, AF_XDP copy. Receiving is cheaper by AF_XDP in either mode, so without
+/// zero-copy `auto` is the hybrid: AF_XDP receive, GSO transmit.
 pub(crate) fn steps(mode: IoMode, device_segments: bool) -> Vec<Step> {
     let native = |bind, transmit| Step { attach: AttachMode::Native, bind, transmit };
     match mode {
@@ -67,8 +67,11 @@ pub(crate) fn steps(mode: IoMode, device_segments: bool) -> Vec<Step> {
         IoMode::Generic => {
             vec![Step { attach: AttachMode::Generic, bind: BindMode::Copy, transmit: TransmitVia::Express }]
         }
-        IoMode::Auto if device_segments => vec![native(BindMode::ZeroCopy, TransmitVia::Kernel)],
-        IoMode::Auto => vec![native(BindMode::ZeroCopy, TransmitVia::Express)],
+        IoMode::Auto if device_segments => vec![native(BindMode::Auto, TransmitVia::Kernel)],
+        IoMode::Auto => vec![
+            native(BindMode::ZeroCopy, TransmitVia::Express),
+            native(BindMode::Copy, TransmitVia::Kernel),
+        ],
     }
 }
 
@@ -94,8 +97,9 @@ mod tests {
 
     #[test]
     fn auto_sends_by_the_device_where_it_segments() {
-        assert_eq!(steps(IoMode::Auto, true)[0].transmit, TransmitVia::Kernel);
-        assert_eq!(steps(IoMode::Auto, false)[0].transmit, TransmitVia::Express);
-        assert!(steps(IoMode::Auto, false).iter().all(|step| step.bind == BindMode::ZeroCopy));
+        assert!(steps(IoMode::Auto, true).iter().all(|step| step.transmit == TransmitVia::Kernel));
+        let [first, second] = steps(IoMode::Auto, false)[..] else { panic!("two steps") };
+        assert_eq!((first.bind, first.transmit), (BindMode::ZeroCopy, TransmitVia::Express));
+        assert_eq!(second.obtained(false), Obtained::Hybrid);
     }
 }
