@@ -121,12 +121,10 @@ impl DataPath {
         self.interfaces.first().map_or(Obtained::Udp, |interface| interface.obtained)
     }
 
-    /// Each interface's name, mode and counters of the XDP program.
-    pub(crate) fn counters(&self) -> Vec<(String, Obtained, Counters)> {
-        let read = |interface: &Interface| {
-            let counters = interface.redirect.counters().ok()?;
-            Some((interface.name.clone(), interface.obtained, counters))
-        };
+    /// Each interface's name and the counters of its XDP program.
+    pub(crate) fn counters(&self) -> Vec<(String, Counters)> {
+        let read =
+            |interface: &Interface| Some((interface.name.clone(), interface.redirect.counters().ok()?));
         self.interfaces.iter().filter_map(read).collect()
     }
 

@@ -59,7 +59,7 @@ fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {
                 .label("io", mode.to_string()),
         );
     }
-    for (interface, _, counters) in path.counters() {
+    for (interface, counters) in path.counters() {
         for (counter, value) in counters.iter() {
             out.push(
                 Sample::counter(
