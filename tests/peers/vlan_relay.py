@@ -7,6 +7,7 @@ ended; prints `ready` once both are open.
 """
 
 import argparse
+import errno
 import fcntl
 import os
 import select
@@ -33,6 +34,15 @@ def untag(frame: bytes) -> bytes:
     return frame
 
 
+def deliver(tap: int, frame: bytes) -> None:
+    """Gives the frame to the tap; one that is not up yet loses it, as a cable without a far end does."""
+    try:
+        os.write(tap, frame)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+
+
 def relay(tap: int, wire: socket.socket, header: bytes) -> NoReturn:
     """Carries frames both ways."""
     while True:
@@ -43,7 +53,7 @@ def relay(tap: int, wire: socket.socket, header: bytes) -> NoReturn:
         if wire in readable:
             frame, address = wire.recvfrom(FRAME)
             if address[2] != socket.PACKET_OUTGOING:
-                os.write(tap, untag(frame))
+                deliver(tap, untag(frame))
 
 
 def main() -> NoReturn:
