@@ -33,7 +33,7 @@ bench: build
 	scripts/setup bench
 	cargo build --release --locked -p expressway-load
 	scripts/nginx
-	$(BINARY) bench --nginx target/peers/nginx $(BENCH_FLAGS) $(SCENARIOS)
+	EXPRESSWAY_COMMIT=$$(git describe --always --dirty) $(BINARY) bench --nginx target/peers/nginx $(BENCH_FLAGS) $(SCENARIOS)
 
 audit:
 	python3 scripts/audit.py

@@ -49,8 +49,10 @@ impl Measurement {
     }
 }
 
-/// A Markdown table of medians, one block for each offload state and body size, with the ratio to the first
-/// contestant of the block.
+/// A Markdown table of medians, one block for each offload state and body size. The ratio is to the first
+/// contestant of the block, run by run: its median over the rounds and the quartiles around it. Runs of a round
+/// follow each other at once, so that a machine whose speed changes from minute to minute changes both sides of
+/// a ratio.
 pub fn table(measurements: &[Measurement]) -> String {
     let mut text = String::new();
     for (offload, body) in distinct(measurements, |m| (m.udp_segmentation.clone(), m.body)) {
@@ -58,18 +60,24 @@ pub fn table(measurements: &[Measurement]) -> String {
             measurements.iter().filter(|m| m.udp_segmentation == offload && m.body == body).collect();
         let _ = writeln!(text, "\nbody {body} B, tx-udp-segmentation {offload}\n");
         text.push_str(
-            "| server | Gbit/CPU-s | ratio | µs CPU/request | Gbit/s | NAPI share | B/datagram | runs |\n",
+            "| server | Gbit/CPU-s | ratio | quartiles | µs CPU/request | Gbit/s | NAPI share | B/datagram | runs |\n",
         );
-        text.push_str("|---|---|---|---|---|---|---|---|\n");
-        let mut first = None;
-        for name in distinct_of(&block, |m| m.contestant.clone()) {
-            let runs: Vec<&Measurement> = block.iter().filter(|m| m.contestant == name).copied().collect();
-            let rate = median(&runs, Measurement::gbit_per_cpu_second);
-            let base = *first.get_or_insert(rate);
+        text.push_str("|---|---|---|---|---|---|---|---|---|\n");
+        let names = distinct_of(&block, |m| m.contestant.clone());
+        let runs_of = |name: &String| -> Vec<&Measurement> {
+            block.iter().filter(|m| m.contestant == *name).copied().collect()
+        };
+        let base = names.first().map(runs_of).unwrap_or_default();
+        for name in &names {
+            let runs = runs_of(name);
+            let ratios = ratios(&runs, &base);
             let _ = writeln!(
                 text,
-                "| {name} | {rate:.2} | {:.2} | {:.2} | {:.2} | {:.0} % | {:.0} | {} |",
-                rate / base,
+                "| {name} | {:.2} | {:.2} | {:.2} to {:.2} | {:.2} | {:.2} | {:.0} % | {:.0} | {} |",
+                median(&runs, Measurement::gbit_per_cpu_second),
+                quantile(&ratios, 0.5),
+                quantile(&ratios, 0.25),
+                quantile(&ratios, 0.75),
                 median(&runs, Measurement::us_per_request),
                 median(&runs, |m| m.counted.bytes as f64 * 8e-9 / m.counted.seconds),
                 100.0 * median(&runs, |m| m.server_napi_ns as f64 / m.server_ns() as f64),
@@ -96,12 +104,31 @@ fn distinct_of<K: PartialEq>(measurements: &[&Measurement], key: impl Fn(&Measur
     keys
 }
 
-/// The middle value; of an even number, the mean of the middle two. `runs` is not empty.
+/// What `runs` gave for each second of server CPU, by what `base` gave in the same round; sorted.
+fn ratios(runs: &[&Measurement], base: &[&Measurement]) -> Vec<f64> {
+    let mut ratios: Vec<f64> = runs
+        .iter()
+        .filter_map(|run| {
+            let other = base.iter().find(|other| other.round == run.round)?;
+            Some(run.gbit_per_cpu_second() / other.gbit_per_cpu_second())
+        })
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    ratios
+}
+
 fn median(runs: &[&Measurement], value: impl Fn(&Measurement) -> f64) -> f64 {
     let mut values: Vec<f64> = runs.iter().map(|run| value(run)).collect();
     values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 }
+    quantile(&values, 0.5)
+}
+
+/// The `part` quantile of sorted values, between neighbours in proportion; NaN of none.
+fn quantile(values: &[f64], part: f64) -> f64 {
+    let Some(last) = values.len().checked_sub(1) else { return f64::NAN };
+    let place = part * last as f64;
+    let (low, high) = (values[place.floor() as usize], values[place.ceil() as usize]);
+    low + (high - low) * place.fract()
 }
 
 #[cfg(test)]
@@ -132,17 +159,28 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_of_medians_to_the_first() {
+    fn ratios_are_taken_within_a_round() {
+        // The machine becomes four times slower after the first round; b is always twice as good.
         let runs = [
             run("a", 0, 1_000_000_000),
             run("b", 0, 500_000_000),
-            run("b", 1, 400_000_000),
-            run("a", 1, 3_000_000_000),
-            run("a", 2, 2_000_000_000),
-            run("b", 2, 900_000_000),
+            run("b", 1, 2_000_000_000),
+            run("a", 1, 4_000_000_000),
+            run("a", 2, 4_000_000_000),
+            run("b", 2, 2_000_000_000),
         ];
         let table = table(&runs);
-        assert!(table.contains("| a | 4.00 | 1.00 | 2000.00 | 8.00 | 0 % | 1400 | 3 |"), "{table}");
-        assert!(table.contains("| b | 16.00 | 4.00 | 500.00 |"), "{table}");
+        assert!(
+            table.contains("| a | 2.00 | 1.00 | 1.00 to 1.00 | 4000.00 | 8.00 | 0 % | 1400 | 3 |"),
+            "{table}"
+        );
+        assert!(table.contains("| b | 4.00 | 2.00 | 2.00 to 2.00 | 2000.00 |"), "{table}");
+    }
+
+    #[test]
+    fn quantiles_lie_between_neighbours() {
+        assert_eq!(quantile(&[1.0, 2.0, 3.0, 5.0], 0.5), 2.5);
+        assert_eq!(quantile(&[1.0, 2.0, 3.0], 0.25), 1.5);
+        assert!(quantile(&[], 0.5).is_nan());
     }
 }

@@ -115,14 +115,15 @@ impl RawFile {
     }
 }
 
-/// What a reader must know of the machine to judge the figures.
+/// What a reader must know of the machine to judge the figures. The commit comes from the environment, as the
+/// binary may run anywhere.
 fn environment() -> serde_json::Value {
     let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("");
     serde_json::json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "commit": option_env!("EXPRESSWAY_COMMIT").unwrap_or("unknown"),
+        "commit": std::env::var("EXPRESSWAY_COMMIT").unwrap_or_else(|_| "unknown".into()),
         "command": std::env::args().collect::<Vec<_>>().join(" "),
         "kernel": read("/proc/sys/kernel/osrelease").trim(),
         "cpu": model.trim_start_matches([' ', '\t', ':']),
