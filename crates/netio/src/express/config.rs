@@ -116,7 +116,8 @@ impl PortConfig {
         Ok(())
     }
 
-    /// The largest UDP payload that one frame carries: frames are sent singly, also where the MTU is larger.
+    /// The largest UDP payload that one frame carries. Larger ones leave in several frames, at the price of a
+    /// copy, where the socket sends multi-buffer packets ([`super::PortReport::max_segments`]).
     pub fn max_payload(&self) -> usize {
         self.frame_size as usize - HEADER_SPACE
     }

@@ -48,6 +48,8 @@ pub struct ExpressIo<K = UdpIo, R = Resolver> {
     links_checked: Instant,
     paths: PathCache,
     reminders: Reminders,
+    /// Where datagrams larger than a frame are built, before they are cut into frames.
+    staging: Box<[u8]>,
     now: Instant,
     turns: u32,
     busy: bool,
@@ -91,7 +93,10 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
             port.set_link(links.state(port.ifindex()));
         }
         let now = Instant::now();
+        let largest = ports.iter().filter(|port| port.max_payload() > port.max_in_frame());
+        let staging = largest.map(|port| HEADER_SPACE + port.max_payload()).max().unwrap_or(0);
         Ok(Self {
+            staging: vec![0; staging].into_boxed_slice(),
             ports,
             kernel,
             routes,
@@ -159,13 +164,18 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
             Resolution::NotDirect { .. } | Resolution::Unreachable => return Err(Fallback::Route),
         };
         let port = self.choose(&path, hash)?;
-        if segment > self.ports[port].max_payload() {
+        if segment > self.ports[port].max_payload().min(self.staging_room(port)) {
             return Err(Fallback::Socket);
         }
         if path.stale && self.reminders.is_due(&path, self.now) {
             return Err(Fallback::Neighbour);
         }
         Ok((port, path))
+    }
+
+    /// The largest payload that this worker can build for a port: a frame's, or what the staging buffer holds.
+    fn staging_room(&self, port: usize) -> usize {
+        self.staging.len().saturating_sub(HEADER_SPACE).max(self.ports[port].max_in_frame())
     }
 
     /// A port of the path's interface that is up; of several, always the same for a flow.
@@ -283,6 +293,48 @@ fn is_link_local(address: &SocketAddr) -> bool {
     matches!(address, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local())
 }
 
+/// Builds a burst of datagrams larger than a frame: each in `staging`, from where it is copied into frames. Frames
+/// that lie side by side would save the copy, but soon none do: completions come back in any order.
+fn build_parts(
+    port: &mut Port,
+    template: &UdpTemplate,
+    [segment, largest]: [usize; 2],
+    staging: &mut [u8],
+    now: Instant,
+    stats: &mut IoStats,
+    fill: &mut dyn FnMut(&mut [u8]) -> usize,
+) -> Sent {
+    let start = HEADER_SPACE - template.header_len();
+    let mut sent = Sent::default();
+    loop {
+        if !port.has_room(template.header_len() + segment) {
+            // In copy mode a kick gives frames back at once; else the caller comes again.
+            port.flush(now);
+            if !port.is_up() || !port.has_room(template.header_len() + segment) {
+                sent.blocked = true;
+                return sent;
+            }
+        }
+        let length = fill(&mut staging[HEADER_SPACE..HEADER_SPACE + segment]);
+        if length == 0 {
+            return sent;
+        }
+        let length = length.min(segment);
+        sent.packets += 1;
+        sent.bytes += length;
+        let packet = match length <= largest {
+            true => template.write(&mut staging[start..], length, ChecksumMode::Full, 0).ok(),
+            false => None,
+        };
+        if packet.is_some_and(|packet| port.submit_parts(&staging[start..start + packet])) {
+            stats.tx_express_packets += 1;
+            stats.tx_express_bytes += length as u64;
+        } else {
+            stats.dropped_send_refused += 1;
+        }
+    }
+}
+
 /// Builds a burst in frames of `port`: slices of `segment` bytes, of which a datagram may fill `largest`. The
 /// kernel sends frames above the MTU of a device unasked, and the device or its peer loses them uncounted.
 fn build(
@@ -367,7 +419,12 @@ impl<K: PacketIo, R: Routes> PacketIo for ExpressIo<K, R> {
             return self.fall_back(Fallback::Route, flow, segment, fill);
         };
         let largest = path.mtu.saturating_sub(if template.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 });
-        Ok(build(&mut self.ports[port], template, [segment, largest], self.now, &mut self.stats, fill))
+        let (port, stats, now, sizes) =
+            (&mut self.ports[port], &mut self.stats, self.now, [segment, largest]);
+        Ok(match segment > port.max_in_frame() {
+            true => build_parts(port, template, sizes, &mut self.staging, now, stats, fill),
+            false => build(port, template, sizes, now, stats, fill),
+        })
     }
 
     fn flush(&mut self, now: Instant) -> Result<(), IoError> {

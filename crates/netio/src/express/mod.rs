@@ -61,8 +61,9 @@
 //!
 //! # Limits
 //!
-//! * A sent payload fits one frame: [`PortConfig::max_payload`], 1920 bytes with frames of 2048 and 3968
-//!   with frames of 4096, whatever the MTU. Larger segments take the kernel socket.
+//! * A payload up to [`PortConfig::max_payload`], 1920 bytes with frames of 2048 and 3968 with frames of 4096,
+//!   is built in the frame that it leaves in. A larger one, as far as the MTU goes, is built aside and copied
+//!   into several frames. In zero-copy mode that is left to the kernel socket.
 //! * Received packets may be as large as the interface's MTU at open. Beyond one frame they need Linux 6.6,
 //!   a program with `xdp.frags`, and cost a copy that puts them together.
 //! * UDP checksums of received packets are not verified unless [`ExpressConfig::verify_checksum`] says so.
@@ -74,7 +75,7 @@
 //! |---|---|
 //! | `tx_fallback_neighbour` | the next hop's hardware address is unknown, or the kernel has not confirmed it lately and is reminded, once a second |
 //! | `tx_fallback_route` | the route leaves by an interface without a port, or by none that takes frames |
-//! | `tx_fallback_socket` | the port is down, or the segment larger than a frame |
+//! | `tx_fallback_socket` | the port is down, or the segment larger than a packet may be in its mode |
 
 mod abi;
 mod assembly;

@@ -18,13 +18,15 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use expressway_wire::MAX_HEADER_LEN;
+
 use super::assembly::ASSEMBLY_SIZE;
 use super::config::{ObtainedMode, PortConfig};
 use super::error::{OpenError, Step};
 use super::interface::{Interfaces, LinkState};
 use super::kick::{self, Outcome};
 use super::mapping::Backing;
-use super::queue::{Mapped, Queue, TxFrame};
+use super::queue::{Mapped, PART_OFFSET, Queue, TxFrame};
 use super::socket::Socket;
 use super::umem::Umem;
 use super::xskmap;
@@ -44,6 +46,13 @@ const REOPEN_LONGEST: Duration = Duration::from_secs(5);
 const KICK_AGAIN: Duration = Duration::from_millis(1);
 /// Ethernet header and two VLAN tags: what an MTU does not count.
 const LINK_HEADERS: u32 = 22;
+/// Frames of one sent packet in copy mode: the parts behind the first become fragments of a socket buffer, of
+/// which there are `MAX_SKB_FRAGS`, 17 unless the kernel is built with more (`xsk_build_skb` in
+/// `net/xdp/xsk.c`).
+const COPY_SEGMENTS: u32 = 17;
+
+/// Bytes of the largest UDP payload over IPv4 (RFC 768, RFC 791).
+const LARGEST_PAYLOAD: usize = 65_507;
 
 /// How a port fares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +84,8 @@ pub struct PortReport {
     pub backing: Option<Backing>,
     /// Whether packets larger than a frame are received (`XDP_USE_SG`).
     pub multi_buffer: bool,
+    /// Frames that one sent packet may take; 1 where packets larger than a frame leave by the kernel socket.
+    pub max_segments: u32,
     /// Packets put together from several frames, by a copy.
     pub gathered: u64,
     /// Times that a failed socket was replaced.
@@ -181,14 +192,34 @@ impl Port {
             mode: self.mode(),
             backing: active.map(|active| active.queue.umem().backing()),
             multi_buffer: self.multi_buffer,
+            max_segments: self.max_segments(),
             gathered: self.gathered + active.map_or(0, |active| active.queue.counters().gathered),
             reopened: self.reopened,
         }
     }
 
     /// The largest UDP payload that a frame carries.
-    pub(super) fn max_payload(&self) -> usize {
+    pub(super) fn max_in_frame(&self) -> usize {
         self.config.max_payload()
+    }
+
+    /// Frames that one sent packet may take.
+    fn max_segments(&self) -> u32 {
+        match self.mode() {
+            Some(ObtainedMode::Copy) if self.multi_buffer => COPY_SEGMENTS,
+            _ => 1,
+        }
+    }
+
+    /// The largest UDP payload that can be sent, in one frame or several.
+    pub(super) fn max_payload(&self) -> usize {
+        match self.max_segments() {
+            1 => self.max_in_frame(),
+            several => {
+                let room = several as usize * (self.config.frame_size as usize - PART_OFFSET);
+                (room - MAX_HEADER_LEN).min(LARGEST_PAYLOAD)
+            }
+        }
     }
 
     /// True if the port can send.
@@ -237,6 +268,19 @@ impl Port {
     #[inline]
     pub(super) fn acquire(&mut self) -> Option<TxFrame<'_, Mapped>> {
         self.active.as_mut()?.queue.acquire()
+    }
+
+    /// True if a packet of up to `length` bytes can be sent in several frames now.
+    pub(super) fn has_room(&mut self, length: usize) -> bool {
+        self.active.as_mut().is_some_and(|active| {
+            let parts = active.queue.parts(length);
+            active.queue.has_room(parts)
+        })
+    }
+
+    /// Sends a whole packet in as many frames as it takes; see [`Queue::submit_parts`].
+    pub(super) fn submit_parts(&mut self, packet: &[u8]) -> bool {
+        self.active.as_mut().is_some_and(|active| active.queue.submit_parts(packet))
     }
 
     /// Gives everything built so far to the kernel.

@@ -23,6 +23,10 @@ use super::mapped::MappedRing;
 use super::ring::{Consumer, Producer, RingMemory};
 use super::umem::Umem;
 
+/// Where a part of a packet in several frames begins: room for transmit metadata, which the kernel wants in
+/// front of every descriptor once a UMEM has any (`xp_aligned_validate_desc` in `net/xdp/xsk_queue.h`).
+pub(super) const PART_OFFSET: usize = 64;
+
 /// The kind of memory that rings lie in.
 pub(super) trait Memory {
     /// Memory of the fill and completion rings.
@@ -225,6 +229,40 @@ impl<M: Memory> Queue<M> {
             }
         };
         Some(TxFrame { queue: self, frame: Some(frame) })
+    }
+
+    /// Frames that a packet of `length` bytes takes when it is sent in parts.
+    #[inline]
+    pub(super) fn parts(&self, length: usize) -> usize {
+        length.div_ceil(self.umem.frame_size() as usize - PART_OFFSET).max(1)
+    }
+
+    /// True if a packet of `parts` frames can be sent: frames are idle and the TX ring has the places.
+    pub(super) fn has_room(&mut self, parts: usize) -> bool {
+        if self.idle.len() < parts {
+            self.complete();
+        }
+        let wanted = u32::try_from(parts).unwrap_or(u32::MAX);
+        self.idle.len() >= parts && self.tx.free(wanted) >= wanted
+    }
+
+    /// Copies a packet into as many frames as it takes and puts them into the TX ring, all but the last
+    /// marked as continued. False, with nothing changed, if it is empty or has no room.
+    pub(super) fn submit_parts(&mut self, packet: &[u8]) -> bool {
+        let parts = self.parts(packet.len());
+        if packet.is_empty() || !self.has_room(parts) {
+            return false;
+        }
+        let most = self.umem.frame_size() as usize - PART_OFFSET;
+        for (number, part) in packet.chunks(most).enumerate() {
+            let Some(mut frame) = self.idle.pop() else { return false };
+            self.umem.bytes_mut(&mut frame)[PART_OFFSET..PART_OFFSET + part.len()].copy_from_slice(part);
+            let addr = self.umem.give(frame, Owner::Transmit) + PART_OFFSET as u64;
+            let options = if number + 1 < parts { XDP_PKT_CONTD } else { 0 };
+            let pushed = self.tx.push(Descriptor { addr, len: part.len() as u32, options });
+            debug_assert!(pushed.is_ok(), "room was found above");
+        }
+        true
     }
 
     /// Takes finished frames back from the completion ring. Returns how many.

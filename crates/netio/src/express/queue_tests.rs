@@ -196,6 +196,29 @@ fn a_sent_frame_is_reused_only_after_its_completion() {
 }
 
 #[test]
+fn a_packet_in_parts_is_sent_whole_or_not_at_all() {
+    let (mut queue, mut kernel) = queue_and_kernel(RING, 0);
+    let packet: Vec<u8> = (0..9014).map(|byte| (byte % 251) as u8).collect();
+    assert_eq!(queue.parts(packet.len()), 5);
+    assert!(queue.submit_parts(&packet));
+    assert!(!queue.submit_parts(&packet), "three frames are left");
+    assert!(!queue.submit_parts(&[]));
+    assert_eq!(queue.in_flight(), 5, "a refused packet holds no frame");
+    queue.publish();
+    assert_eq!(kernel.take(8), 5);
+    let mut sent = Vec::new();
+    for (number, part) in kernel.sending.iter().enumerate() {
+        assert_eq!(part.options, if number < 4 { XDP_PKT_CONTD } else { 0 });
+        assert!(part.addr % 2048 >= 24, "room for transmit metadata");
+        sent.extend(queue.umem().kernel_read(part.addr, part.len));
+    }
+    assert_eq!(sent, packet);
+    kernel.complete(8);
+    assert!(queue.submit_parts(&packet), "completions make room");
+    check_frames(&queue);
+}
+
+#[test]
 fn an_aborted_build_gives_its_frame_back() {
     let (mut queue, _kernel) = queue_and_kernel(RING, 0);
     drop(queue.acquire().unwrap());
@@ -249,6 +272,7 @@ enum Event {
     KernelCompletes(usize),
     ProgramReceives(usize),
     ProgramSends { length: usize },
+    ProgramSendsParts { length: usize },
     ProgramAborts,
     ProgramFlushes,
     ProgramCompletes,
@@ -269,6 +293,7 @@ fn honest() -> impl Strategy<Value = Event> {
         (1..9usize).prop_map(Event::KernelCompletes),
         (0..9usize).prop_map(Event::ProgramReceives),
         (1..2049usize).prop_map(|length| Event::ProgramSends { length }),
+        (0..18_000usize).prop_map(|length| Event::ProgramSendsParts { length }),
         Just(Event::ProgramAborts),
         Just(Event::ProgramFlushes),
         Just(Event::ProgramCompletes),
@@ -320,6 +345,9 @@ fn apply(queue: &mut Queue<Heap>, kernel: &mut FakeKernel, event: &Event) {
                 frame.bytes()[..length].fill(0x33);
                 frame.submit(0..length);
             }
+        }
+        Event::ProgramSendsParts { length } => {
+            queue.submit_parts(&vec![0x77; length]);
         }
         Event::ProgramAborts => drop(queue.acquire()),
         Event::ProgramFlushes => queue.publish(),

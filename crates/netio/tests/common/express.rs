@@ -42,8 +42,9 @@ pub fn open(pair: &Pair, queues: u32, port: u16, config: ExpressConfig) -> (Expr
             })
             .collect();
         let udp = UdpConfig { receive_buffer: mtu.max(2048), ..UdpConfig::new(listen(port)) };
-        let kernel = UdpIo::bind(&udp).expect("the addresses are free");
+        let mut kernel = UdpIo::bind(&udp).expect("the addresses are free");
         let mirror = RouteMirror::start().expect("rtnetlink can be read");
+        kernel.set_resolver(mirror.resolver().expect("rtnetlink can be asked"));
         let resolver = mirror.resolver().expect("rtnetlink can be asked");
         let io = ExpressIo::new(ports, kernel, resolver, config).expect("descriptors are left");
         (io, vec![Box::new(attachment) as Box<dyn Any + Send>, Box::new(redirect), Box::new(mirror)])

@@ -23,7 +23,7 @@ macro_rules! suite {
                 sends_runs_of_equal_size_and_a_shorter_last, sends_mixed_sizes_in_one_burst,
                 interleaves_flows_in_one_flush, keeps_the_order_of_a_flow,
                 replies_from_the_address_that_was_asked, carries_ecn_both_ways, sends_more_than_it_has_buffers_for,
-                receives_empty_datagrams, counts_what_it_moves,
+                receives_empty_datagrams, counts_what_it_moves, sends_datagrams_larger_than_a_frame,
                 takes_the_way_that_it_is_for, becomes_readable_and_never_blocks;
             adversity: survives_garbage, sends_the_first_burst_to_an_unknown_neighbour,
                 serves_again_after_the_link_was_down, counts_what_cannot_be_sent, receives_the_largest;

@@ -241,6 +241,33 @@ pub fn takes_the_way_that_it_is_for(bed: &mut dyn Bed) {
     }
 }
 
+/// Datagrams that no frame holds, between others: whole, once, and by the way that the backend is for.
+pub fn sends_datagrams_larger_than_a_frame(bed: &mut dyn Bed) {
+    let (knows_the_mtu, by_express) = bed.ways();
+    for family in FAMILIES {
+        bed.greet(family, 5000);
+        let flow = bed.flow(family, 5000);
+        let most = bed.io().max_payload(&flow);
+        let headers = if family == Family::V4 { 28 } else { 48 };
+        assert!(!knows_the_mtu || most == bed.mtu() - headers, "the MTU is the bound: {most}");
+        let before = bed.io().stats();
+        let sizes = [most, 1200, most - 1, 1, most / 2, most];
+        let sent: Vec<_> = (0..120).map(|number| payload(number, sizes[number % sizes.len()])).collect();
+        let mut seen = Vec::new();
+        for burst in sent.chunks(40) {
+            bed.send(&flow, burst);
+            seen.extend(bed.peer_receive_exactly(family, 5000, burst.len()));
+        }
+        assert!(bed.peer_receive(family, 5000).is_none(), "nothing comes twice");
+        assert_eq!(payloads(&seen), sorted(sent));
+        let after = bed.io().stats();
+        assert_eq!(after.tx_fallback_socket, before.tx_fallback_socket, "{family:?}: {after:?}");
+        let reminded = after.tx_fallback_neighbour - before.tx_fallback_neighbour;
+        let express = after.tx_express_packets - before.tx_express_packets;
+        assert_eq!(express + reminded, if by_express { 120 } else { 0 }, "{family:?}: {after:?}");
+    }
+}
+
 pub fn becomes_readable_and_never_blocks(bed: &mut dyn Bed) {
     bed.greet(Family::V4, 5000);
     bed.quiesce();
