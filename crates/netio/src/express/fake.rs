@@ -90,9 +90,10 @@ pub(super) use kernel::*;
 #[cfg(not(loom))]
 mod kernel {
     use super::super::abi::{Descriptor, XDP_PKT_CONTD};
-    use super::super::queue::{Memory, Queue, Rings};
+    use super::super::lane::{Memory, Rings};
+    use super::super::queue::Queue;
     use super::super::ring::{Consumer, Producer};
-    use super::super::umem::Umem;
+    use super::super::umem::Frames;
     use super::*;
 
     /// Marks queues whose rings lie on the heap.
@@ -130,8 +131,8 @@ mod kernel {
             sending: Vec::new(),
             headroom: 256,
         };
-        let (umem, frames) = Umem::new(2048, 2 * ring, false).expect("test memory");
-        (Queue::new(umem, frames, Rings { fill, rx, tx, completion }, assembly), kernel)
+        let frames = Frames::new(2048, 2 * ring, false).expect("test memory");
+        (Queue::new(frames, Rings { fill, rx, tx, completion }, assembly), kernel)
     }
 
     impl FakeKernel {

@@ -13,11 +13,15 @@
 pub(super) enum Owner {
     /// The program: a [`Frame`] handle exists.
     Program,
-    /// The kernel, to receive into: from the fill ring until the RX entry is popped.
-    Receive,
-    /// The kernel, to send from: from the TX ring until the completion is popped.
-    Transmit,
+    /// The kernel, to receive into: from that lane's fill ring until its RX entry is popped.
+    Receive(LaneId),
+    /// The kernel, to send from: from that lane's TX ring until the completion is popped.
+    Transmit(LaneId),
 }
+
+/// Which of the sockets on a UMEM has a frame: each has rings of its own, and returns what went into them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LaneId(pub(super) u16);
 
 /// The program's ownership of one frame. Move-only; given up by handing it to a ring.
 #[derive(Debug)]

@@ -87,6 +87,7 @@ mod frame;
 mod interface;
 mod io;
 mod kick;
+mod lane;
 mod mapped;
 mod mapping;
 mod path_cache;

@@ -25,10 +25,11 @@ use super::config::{ObtainedMode, PortConfig};
 use super::error::{OpenError, Step};
 use super::interface::{Interfaces, LinkState};
 use super::kick::{self, Outcome};
+use super::lane::{Mapped, PART_OFFSET, TxFrame};
 use super::mapping::Backing;
-use super::queue::{Mapped, PART_OFFSET, Queue, TxFrame};
+use super::queue::Queue;
 use super::socket::Socket;
-use super::umem::Umem;
+use super::umem::Frames;
 use super::xskmap;
 use crate::io::IoStats;
 
@@ -446,12 +447,12 @@ impl Active {
             |step: Step| move |source| step.failed(&config.interface, config.queue, multi_buffer, source);
         let frames = config.rx_ring + config.tx_ring;
         let socket = Socket::new().map_err(failed(Step::Create))?;
-        let (umem, frames) =
-            Umem::new(config.frame_size, frames, config.huge_pages).map_err(failed(Step::Memory))?;
-        socket.register(&umem).map_err(failed(Step::Register))?;
+        let frames =
+            Frames::new(config.frame_size, frames, config.huge_pages).map_err(failed(Step::Memory))?;
+        socket.register(&frames.umem).map_err(failed(Step::Register))?;
         let rings = socket.rings(config.rx_ring, config.tx_ring).map_err(failed(Step::Ring))?;
         let assembly = if multi_buffer { ASSEMBLY_SIZE } else { 0 };
-        let queue = Queue::new(umem, frames, rings, assembly);
+        let queue = Queue::new(frames, rings, assembly);
         socket
             .bind(ifindex, config.queue, config.mode, multi_buffer, patience)
             .map_err(failed(Step::Bind(config.mode)))?;

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::super::abi::{Descriptor, XDP_PKT_CONTD, XDP_RING_NEED_WAKEUP};
 use super::super::assembly::ASSEMBLY_SIZE;
 use super::super::fake::{FakeKernel, Heap, queue_and_kernel};
-use super::super::frame::Owner;
+use super::super::frame::{LaneId, Owner};
 use super::super::ring::{AtomicIndex, RingMemory};
 use super::Queue;
 
@@ -20,14 +20,16 @@ fn received(queue: &mut Queue<Heap>) -> Vec<Vec<u8>> {
     packets
 }
 
-/// Every frame has one owner, and the owners together have all frames.
+/// Every frame has one owner, the owners together have all frames, and neither direction has more than its
+/// share.
 fn check_frames(queue: &Queue<Heap>) {
-    let (spare, idle) = queue.pooled();
+    let (free, receiving, sending) = queue.held();
     let umem = queue.umem();
-    assert_eq!(umem.owned_by(Owner::Program), spare + idle, "a frame of the program's is in no pool");
-    assert_eq!(umem.owned_by(Owner::Receive) + spare, RING as usize, "a receive frame is lost");
-    assert_eq!(umem.owned_by(Owner::Transmit) + idle, RING as usize, "a transmit frame is lost");
-    assert_eq!(queue.in_flight(), umem.owned_by(Owner::Transmit));
+    assert_eq!(umem.owned_by(Owner::Program), free, "a frame of the program's is in no pool");
+    assert_eq!(umem.owned_by(Owner::Receive(LaneId(0))), receiving, "a receive frame is lost");
+    assert_eq!(umem.owned_by(Owner::Transmit(LaneId(0))), sending, "a transmit frame is lost");
+    assert_eq!(free + receiving + sending, umem.count());
+    assert!(receiving <= RING as usize && sending <= RING as usize, "{receiving} {sending}");
 }
 
 #[test]
@@ -228,7 +230,7 @@ fn an_aborted_build_gives_its_frame_back() {
     }));
     assert!(unwound.is_err());
     assert!(!queue.acquire().unwrap().submit(2000..2049), "beyond the frame");
-    assert_eq!(queue.pooled(), (0, RING as usize));
+    assert_eq!(queue.held(), (RING as usize, RING as usize, 0));
     check_frames(&queue);
 }
 
@@ -383,7 +385,7 @@ proptest! {
         }
         queue.complete();
         queue.receive(usize::MAX, |_| ());
-        prop_assert_eq!(queue.pooled(), (0, RING as usize));
+        prop_assert_eq!(queue.held(), (RING as usize, RING as usize, 0));
         prop_assert_eq!(kernel.fill.available(u32::MAX), RING);
         prop_assert_eq!(queue.counters().bad_descriptor, 0);
         prop_assert!(!queue.is_corrupt());

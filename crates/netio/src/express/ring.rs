@@ -27,7 +27,7 @@
 //!
 //! The code is written against [`RingMemory`], so that the same lines run over memory mapped from the
 //! kernel ([`super::mapped`]), over a fake kernel in tests and under loom. What this module does not do: it
-//! knows no frames ([`super::queue`]) and makes no system calls ([`super::socket`]).
+//! knows no frames ([`super::lane`]) and makes no system calls ([`super::socket`]).
 
 #![allow(unsafe_code)] // Slots are shared with the other side; exclusive access follows from the indices.
 

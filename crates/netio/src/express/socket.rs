@@ -2,7 +2,7 @@
 //!
 //! The order that drivers need: register the UMEM, make and map the rings, fill the fill ring, then bind.
 //! A zero-copy driver fills its hardware ring from the fill ring inside bind; found empty, some never look
-//! again. What this module does not do: it knows neither frames ([`super::queue`]) nor when to kick
+//! again. What this module does not do: it knows neither frames ([`super::lane`]) nor when to kick
 //! ([`super::kick`]).
 
 #![allow(unsafe_code)] // Socket options with structures, bind, sendto and recvfrom of AF_XDP.
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use super::abi::{self, MmapOffsets, Options, SockaddrXdp, Statistics, UmemReg};
 use super::config::{BindMode, ObtainedMode};
+use super::lane::{Mapped, Rings};
 use super::mapped::MappedRing;
-use super::queue::{Mapped, Rings};
 use super::umem::Umem;
 
 /// Pause between two tries of a bind that answers EBUSY.

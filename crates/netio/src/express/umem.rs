@@ -6,7 +6,7 @@
 //! holds, or one returned twice is a [`BadAddress`], in release builds too.
 //!
 //! What this module does not do: it registers nothing with the kernel ([`super::socket`]) and knows no rings
-//! ([`super::queue`]).
+//! ([`super::lane`]).
 
 #![allow(unsafe_code)] // Slices of memory that the kernel writes too, at times the ownership record excludes.
 
@@ -14,7 +14,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::frame::{Frame, Owner};
+use super::frame::{Frame, FramePool, Owner};
 use super::mapping::{Backing, Mapping};
 
 /// Source of UMEM identities. Wrapping needs four thousand million UMEMs in one process.
@@ -23,6 +23,26 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 /// An address from the kernel that names no frame which is the kernel's to return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BadAddress;
+
+/// A UMEM and those of its frames that wait for work.
+#[derive(Debug)]
+pub(super) struct Frames {
+    /// The memory, with the record of owners.
+    pub(super) umem: Umem,
+    /// Frames of the program's that hold nothing. Every socket on the UMEM takes from here and gives back.
+    pub(super) free: FramePool,
+}
+
+impl Frames {
+    /// Maps a UMEM whose frames are all free.
+    pub(super) fn new(frame_size: u32, count: u32, huge: bool) -> io::Result<Self> {
+        let (umem, frames) = Umem::new(frame_size, count, huge)?;
+        let mut free = FramePool::with_capacity(frames.len());
+        // The lowest addresses are used first.
+        frames.into_iter().rev().for_each(|frame| free.push(frame));
+        Ok(Self { umem, free })
+    }
+}
 
 /// Memory of `count` frames of `frame_size` bytes, with the record of their owners.
 #[derive(Debug)]
@@ -58,7 +78,7 @@ impl Umem {
     }
 
     /// How many frames there are.
-    #[inline]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn count(&self) -> usize {
         self.owners.len()
     }
@@ -136,7 +156,7 @@ impl Umem {
     /// What the kernel does on receipt: writes into a frame that it owns. False if it does not own it.
     #[cfg(all(test, not(loom)))]
     pub(super) fn kernel_write(&mut self, addr: u64, bytes: &[u8]) -> bool {
-        if self.owners[(addr >> self.shift) as usize] != Owner::Receive {
+        if !matches!(self.owners[(addr >> self.shift) as usize], Owner::Receive(_)) {
             return false;
         }
         let range = self.range(addr, bytes.len() as u32).expect("within the frame");
@@ -152,7 +172,8 @@ impl Umem {
     /// What the kernel does on transmission: reads a frame that it owns.
     #[cfg(all(test, not(loom)))]
     pub(super) fn kernel_read(&self, addr: u64, len: u32) -> Vec<u8> {
-        assert_eq!(self.owners[(addr >> self.shift) as usize], Owner::Transmit, "not the kernel's frame");
+        let owner = self.owners[(addr >> self.shift) as usize];
+        assert!(matches!(owner, Owner::Transmit(_)), "not the kernel's frame: {owner:?}");
         let range = self.range(addr, len).expect("within the frame");
         let base = ((addr >> self.shift) << self.shift) as usize;
         // SAFETY: within the mapping; no `Frame` exists for a frame that the kernel owns.
@@ -165,7 +186,10 @@ impl Umem {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::frame::LaneId;
     use super::*;
+
+    const RECEIVE: Owner = Owner::Receive(LaneId(0));
 
     fn umem() -> (Umem, Vec<Frame>) {
         Umem::new(2048, 4, false).unwrap()
@@ -174,12 +198,14 @@ mod tests {
     #[test]
     fn a_frame_comes_back_once_and_only_from_where_it_went() {
         let (mut umem, mut frames) = umem();
-        let addr = umem.give(frames.pop().unwrap(), Owner::Receive);
+        let addr = umem.give(frames.pop().unwrap(), RECEIVE);
         assert_eq!(addr, 3 * 2048);
-        assert_eq!(umem.take(addr, Owner::Transmit).err(), Some(BadAddress));
-        let frame = umem.take(addr + 300, Owner::Receive).unwrap();
+        for other in [Owner::Transmit(LaneId(0)), Owner::Receive(LaneId(1))] {
+            assert_eq!(umem.take(addr, other).err(), Some(BadAddress), "{other:?}");
+        }
+        let frame = umem.take(addr + 300, RECEIVE).unwrap();
         assert_eq!(frame.index(), 3);
-        assert_eq!(umem.take(addr, Owner::Receive).err(), Some(BadAddress));
+        assert_eq!(umem.take(addr, RECEIVE).err(), Some(BadAddress));
         frames.push(frame);
     }
 
@@ -187,9 +213,9 @@ mod tests {
     fn addresses_outside_are_refused() {
         let (mut umem, frames) = umem();
         for addr in [4 * 2048, u64::MAX, 1 << 43, (1 << 32) * 2048] {
-            assert_eq!(umem.take(addr, Owner::Receive).err(), Some(BadAddress), "{addr:#x}");
+            assert_eq!(umem.take(addr, RECEIVE).err(), Some(BadAddress), "{addr:#x}");
         }
-        assert_eq!(umem.take(0, Owner::Receive).err(), Some(BadAddress), "the program holds it");
+        assert_eq!(umem.take(0, RECEIVE).err(), Some(BadAddress), "the program holds it");
         assert_eq!(frames.len(), 4);
     }
 
@@ -207,7 +233,7 @@ mod tests {
     fn a_frame_of_another_umem_is_refused() {
         let (mut one, _frames) = umem();
         let (_other, mut foreign) = umem();
-        one.give(foreign.pop().unwrap(), Owner::Receive);
+        one.give(foreign.pop().unwrap(), RECEIVE);
     }
 
     #[test]
