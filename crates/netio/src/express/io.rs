@@ -16,6 +16,7 @@ use rustix::time::{
 };
 
 use super::config::{ExpressConfig, HEADER_SPACE, TransmitVia};
+use super::inlet::{Change, PortInlet};
 use super::interface::Interfaces;
 use super::path_cache::{PathCache, Reminders, Routes};
 use super::port::{Port, PortReport};
@@ -41,6 +42,7 @@ pub struct ExpressIo<K = UdpIo, R = Resolver> {
     routes: R,
     config: ExpressConfig,
     links: Interfaces,
+    inlet: PortInlet,
     /// Holds what wakes the worker besides packets: link notices, the timer, sockets opened anew.
     events: OwnedFd,
     timer: OwnedFd,
@@ -84,7 +86,8 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)
             .map_err(|errno| failed("timerfd_create")(errno.into()))?;
-        for fd in [links.as_fd(), timer.as_fd()] {
+        let inlet = PortInlet::new().map_err(failed("eventfd"))?;
+        for fd in [links.as_fd(), timer.as_fd(), inlet.fd()] {
             epoll::add(&events, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
                 .map_err(|errno| failed("epoll_ctl")(errno.into()))?;
         }
@@ -101,6 +104,7 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
             kernel,
             routes,
             links,
+            inlet,
             events,
             timer,
             armed: None,
@@ -120,13 +124,42 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
         self.ports.iter().map(Port::report)
     }
 
+    /// Where ports are added and removed while this runs on a worker.
+    pub fn inlet(&self) -> PortInlet {
+        self.inlet.clone()
+    }
+
     /// The kernel's side.
     pub fn kernel(&self) -> &K {
         &self.kernel
     }
 
+    /// Adds and removes the ports that the inlet says.
+    fn follow_inlet(&mut self) {
+        for change in self.inlet.take() {
+            match change {
+                Change::Add(mut port) => {
+                    port.set_link(self.links.state(port.ifindex()));
+                    if let Some(fd) = port.descriptor() {
+                        // As in `watch`.
+                        let _ =
+                            epoll::add(&self.events, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+                    }
+                    self.ports.push(port);
+                }
+                Change::Remove { ifindex } => {
+                    for mut port in self.ports.extract_if(.., |port| port.ifindex() == ifindex) {
+                        port.close();
+                        port.count(&mut self.stats);
+                    }
+                }
+            }
+        }
+    }
+
     /// Follows link changes and opens failed sockets anew.
     fn watch(&mut self, now: Instant) {
+        self.follow_inlet();
         if self.armed.is_some_and(|armed| armed <= now) {
             let mut expirations = [0u8; 8];
             // Nothing to read means that it has not fired yet, and it stays armed.

@@ -84,6 +84,7 @@ mod error;
 #[cfg(test)]
 mod fake;
 mod frame;
+mod inlet;
 mod interface;
 mod io;
 mod kick;
@@ -100,6 +101,7 @@ mod xskmap;
 
 pub use config::{BindMode, ExpressConfig, ObtainedMode, PortConfig, TransmitVia};
 pub use error::OpenError;
+pub use inlet::PortInlet;
 pub use io::ExpressIo;
 pub use mapping::Backing;
 pub use path_cache::Routes;

@@ -407,7 +407,7 @@ impl Port {
     }
 
     /// Closes the socket, keeping its counters. Packets that the kernel had not taken are lost with it.
-    fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         let mut counters = self.counters;
         if let Some(mut active) = self.active.take() {
             active.count(&mut counters);

@@ -145,18 +145,35 @@ fn a_failed_socket_is_replaced_and_its_counters_stay() {
     assert_eq!(port.pause, REOPEN_FIRST);
 }
 
+/// Waits until the kernel says so of the link, and tells the port: carriers are reported by a work item of the
+/// kernel (`net/core/link_watch.c`), some time after the command that changed them.
+fn follow(port: &mut Port, interfaces: &Interfaces, link: LinkState) {
+    await_link(interfaces, port.ifindex(), link);
+    port.set_link(link);
+}
+
+fn await_link(interfaces: &Interfaces, ifindex: u32, link: LinkState) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while interfaces.state(ifindex) != link {
+        assert!(Instant::now() < deadline, "the link never was {link:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn states_follow_the_link() {
     let Some(veth) = Veth::new() else { return };
     let redirect = expressway_xbpf::Redirect::load(&expressway_xbpf::Options::default()).unwrap();
+    let interfaces = Interfaces::open().unwrap();
     veth.ip("link set far0 down");
+    await_link(&interfaces, interfaces.index("xsk0").unwrap(), LinkState::Down);
     let mut port = Port::open(PortConfig::new("xsk0", 0), redirect.xsk_map()).unwrap();
     assert_eq!(port.state, PortState::Down, "no carrier");
     veth.ip("link set far0 up");
-    let interfaces = Interfaces::open().unwrap();
-    port.set_link(interfaces.state(port.ifindex()));
+    follow(&mut port, &interfaces, LinkState::Up);
     assert_eq!(port.state, PortState::Up);
     send_one(&mut port);
+    interfaces.drain();
     veth.ip("link set xsk0 down");
     assert!(interfaces.drain(), "going down is told");
     // Nobody told the port; the kick meets it.
@@ -165,10 +182,10 @@ fn states_follow_the_link() {
     assert_eq!(port.state, PortState::Down);
     assert_eq!(port.mode(), Some(ObtainedMode::Copy), "the socket is kept");
     veth.ip("link set xsk0 up");
-    port.set_link(interfaces.state(port.ifindex()));
+    follow(&mut port, &interfaces, LinkState::Up);
     send_one(&mut port);
     veth.ip("link del xsk0");
-    port.set_link(interfaces.state(port.ifindex()));
+    follow(&mut port, &interfaces, LinkState::Gone);
     assert_eq!((port.state, port.mode()), (PortState::Gone, None));
     port.set_link(LinkState::Up);
     assert_eq!(port.state, PortState::Gone, "another interface of that index is another interface");

@@ -1,0 +1,114 @@
+//! [`PortInlet`]: ports that come and go while a worker runs.
+//!
+//! A worker owns its ports and shares nothing on the packet path. Whoever opens interfaces anew (one that was
+//! removed and made again, one whose channels changed) puts the ports here from a thread of its own; the worker
+//! takes them at its next turn, which an eventfd brings about.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::port::Port;
+
+/// Changes that may wait for a worker: more ports than any machine has queues, each 10 MiB.
+const WAITING: usize = 1024;
+
+/// What is to become of a worker's ports.
+pub(super) enum Change {
+    /// Another one.
+    Add(Port),
+    /// Those of an interface are to be closed.
+    Remove {
+        /// Index of the interface.
+        ifindex: u32,
+    },
+}
+
+/// Where a worker's ports are added and removed from another thread. Clones are the same inlet.
+#[derive(Clone)]
+pub struct PortInlet {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    changes: Mutex<Vec<Change>>,
+    /// What the worker looks at in each turn instead of the lock.
+    pending: AtomicBool,
+    wake: OwnedFd,
+}
+
+impl PortInlet {
+    pub(super) fn new() -> std::io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let shared = Shared { changes: Mutex::default(), pending: AtomicBool::new(false), wake };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Gives the worker a port. False, with the port closed, if the worker has not looked for long.
+    pub fn add(&self, port: Port) -> bool {
+        self.push(Change::Add(port))
+    }
+
+    /// Makes the worker close its ports of an interface; their counters stay. False as [`PortInlet::add`].
+    pub fn remove(&self, ifindex: u32) -> bool {
+        self.push(Change::Remove { ifindex })
+    }
+
+    fn push(&self, change: Change) -> bool {
+        let mut changes = self.shared.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        if changes.len() >= WAITING {
+            return false;
+        }
+        changes.push(change);
+        self.shared.pending.store(true, Ordering::Release);
+        drop(changes);
+        // An eventfd whose counter is at its limit is readable, which is all that it is for.
+        let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
+        true
+    }
+
+    /// What has been asked since the last call, in order. One load when that is nothing.
+    #[inline]
+    pub(super) fn take(&self) -> Vec<Change> {
+        if !self.shared.pending.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut changes = self.shared.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        self.shared.pending.store(false, Ordering::Release);
+        let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
+        std::mem::take(&mut *changes)
+    }
+
+    /// Readable when something waits.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.shared.wake.as_fd()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_come_in_order_once_and_are_bounded() {
+        let inlet = PortInlet::new().unwrap();
+        assert!(inlet.take().is_empty());
+        for ifindex in 0..WAITING as u32 {
+            assert!(inlet.remove(ifindex));
+        }
+        assert!(!inlet.remove(7), "nobody takes them");
+        let indices: Vec<u32> = inlet
+            .take()
+            .into_iter()
+            .map(|change| match change {
+                Change::Remove { ifindex } => ifindex,
+                Change::Add(_) => panic!("none was added"),
+            })
+            .collect();
+        assert!(indices.into_iter().eq(0..WAITING as u32));
+        assert!(inlet.take().is_empty());
+        assert!(inlet.remove(7));
+    }
+}
