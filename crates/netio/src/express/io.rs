@@ -140,6 +140,11 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
             match change {
                 Change::Add(mut port) => {
                     port.set_link(self.links.state(port.ifindex()));
+                    if port.max_payload() > port.max_in_frame()
+                        && self.staging.len() < HEADER_SPACE + port.max_payload()
+                    {
+                        self.staging = vec![0; HEADER_SPACE + port.max_payload()].into_boxed_slice();
+                    }
                     if let Some(fd) = port.descriptor() {
                         // As in `watch`.
                         let _ =
