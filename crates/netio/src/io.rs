@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
+use crate::wait::Wait;
+
 /// The two ECN bits of the IP header (RFC 3168, section 5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -216,6 +218,15 @@ pub trait PacketIo {
     /// so that the worker watches the new ones. Read after every turn: keep it a field.
     fn descriptors_generation(&self) -> u64 {
         0
+    }
+
+    /// Prepares the sockets for the way that the worker waits; see [`crate::wait`]. Sockets opened anew later are
+    /// prepared alike.
+    ///
+    /// # Errors
+    /// What the strategy takes is not permitted, or the kernel has it not.
+    fn set_wait(&mut self, _wait: Wait) -> Result<(), IoError> {
+        Ok(())
     }
 
     /// Told before the worker sleeps. Returns true if work has arrived meanwhile and the worker must

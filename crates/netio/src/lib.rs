@@ -16,10 +16,12 @@ pub mod sim;
 pub mod stats;
 pub mod timer;
 pub mod udp;
+pub mod wait;
 pub mod worker;
 
 pub use io::{Datagram, Ecn, Flow, IoError, IoStats, PacketIo, Sent, Via};
 pub use mailbox::{Inbox, Mailbox, mailbox};
 pub use service::{Context, Service};
 pub use timer::TimerWheel;
+pub use wait::Wait;
 pub use worker::{Worker, WorkerOptions};

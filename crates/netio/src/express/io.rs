@@ -23,6 +23,7 @@ use super::port::{Port, PortReport};
 use crate::io::{Datagram, Ecn, Flow, IoError, IoStats, PacketIo, Sent, Via};
 use crate::route::{Path, Resolution, Resolver};
 use crate::udp::UdpIo;
+use crate::wait::Wait;
 
 /// Link notices are looked for no oftener than this while there is nothing else to do.
 const LINK_INTERVAL: Duration = Duration::from_millis(10);
@@ -54,6 +55,9 @@ pub struct ExpressIo<K = UdpIo, R = Resolver> {
     staging: Box<[u8]>,
     now: Instant,
     turns: u32,
+    wait: Wait,
+    /// When the kernel sockets were asked last.
+    kernel_asked: Instant,
     busy: bool,
     stats: IoStats,
 }
@@ -113,6 +117,8 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
             reminders: Reminders::new(),
             now,
             turns: 0,
+            wait: Wait::Interrupt,
+            kernel_asked: now,
             busy: false,
             stats: IoStats::default(),
             config: ExpressConfig { batch: config.batch.max(1), ..config },
@@ -432,8 +438,14 @@ impl<K: PacketIo, R: Routes> PacketIo for ExpressIo<K, R> {
         // kernel sockets anyway: request and response by AF_XDP cost no call on them.
         let was_busy = std::mem::replace(&mut self.busy, received > 0);
         self.turns += 1;
-        if self.turns >= KERNEL_EVERY || (received == 0 && !was_busy) {
+        let ask_kernel = match self.wait {
+            // Idle turns follow each other without a pause here: time is the measure.
+            Wait::Spin(spin) => now.saturating_duration_since(self.kernel_asked) >= spin.kernel_interval,
+            Wait::Interrupt | Wait::BusyPoll(_) => self.turns >= KERNEL_EVERY || (received == 0 && !was_busy),
+        };
+        if ask_kernel {
             self.turns = 0;
+            self.kernel_asked = now;
             received += self.kernel.receive(now, sink)?;
         }
         Ok(received)
@@ -488,6 +500,14 @@ impl<K: PacketIo, R: Routes> PacketIo for ExpressIo<K, R> {
             Some(frame) => kernel.min(frame).min(path.mtu.saturating_sub(headers)),
             None => kernel,
         }
+    }
+
+    fn set_wait(&mut self, wait: Wait) -> Result<(), IoError> {
+        self.wait = wait;
+        for port in &mut self.ports {
+            port.set_wait(wait)?;
+        }
+        self.kernel.set_wait(wait)
     }
 
     fn descriptors(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {

@@ -31,7 +31,8 @@ use super::queue::Queue;
 use super::socket::Socket;
 use super::umem::Frames;
 use super::xskmap;
-use crate::io::IoStats;
+use crate::io::{IoError, IoStats};
+use crate::wait::{self, Wait};
 
 /// A transmit queue that completes nothing for this long although it is kicked is dead. Longer than any
 /// driver's transmit watchdog is quiet (5 s is their usual `watchdog_timeo`, after which they reset).
@@ -87,6 +88,8 @@ pub struct PortReport {
     pub multi_buffer: bool,
     /// Frames that one sent packet may take; 1 where packets larger than a frame leave by the kernel socket.
     pub max_segments: u32,
+    /// The NAPI context of the queue, by which it can be busy-polled; `None` where the device names none.
+    pub napi: Option<u32>,
     /// Packets put together from several frames, by a copy.
     pub gathered: u64,
     /// Times that a failed socket was replaced.
@@ -111,6 +114,7 @@ pub struct Port {
     ifindex: u32,
     multi_buffer: bool,
     map: OwnedFd,
+    wait: Wait,
     active: Option<Active>,
     state: PortState,
     next_try: Instant,
@@ -161,6 +165,7 @@ impl Port {
             ifindex,
             multi_buffer,
             map,
+            wait: Wait::Interrupt,
             active: Some(active),
             state,
             next_try: now,
@@ -194,9 +199,32 @@ impl Port {
             backing: active.map(|active| active.queue.umem().backing()),
             multi_buffer: self.multi_buffer,
             max_segments: self.max_segments(),
+            napi: self.napi_id(),
             gathered: self.gathered + active.map_or(0, |active| active.queue.counters().gathered),
             reopened: self.reopened,
         }
+    }
+
+    /// Prepares the socket, and those that replace it, for the way that the worker waits.
+    pub(super) fn set_wait(&mut self, wait: Wait) -> Result<(), IoError> {
+        self.wait = wait;
+        let Some(active) = &self.active else { return Ok(()) };
+        let (interface, queue) = (&self.config.interface, self.config.queue);
+        let what = format!("{interface} queue {queue}: AF_XDP");
+        wait::prepare_socket(active.socket.as_fd(), wait, &what)?;
+        if matches!(wait, Wait::BusyPoll(_)) && self.napi_id().is_none() {
+            tracing::warn!(
+                interface,
+                queue,
+                "the device's queue has no NAPI id: there is nothing to busy-poll, interrupts wake the worker"
+            );
+        }
+        Ok(())
+    }
+
+    /// The NAPI context that busy polling polls; see [`wait::napi_id`].
+    fn napi_id(&self) -> Option<u32> {
+        self.active.as_ref().and_then(|active| wait::napi_id(active.socket.as_fd()))
     }
 
     /// The largest UDP payload that a frame carries.
@@ -386,6 +414,10 @@ impl Port {
         match Active::open(&self.config, self.ifindex, self.multi_buffer, self.map.as_fd(), Duration::ZERO) {
             Ok(active) => {
                 tracing::info!(interface, queue, mode = %active.mode, "AF_XDP socket opened anew");
+                // What the first socket was given, this one gets; without it, it serves all the same.
+                if let Err(error) = wait::prepare_socket(active.socket.as_fd(), self.wait, interface) {
+                    tracing::warn!(interface, queue, %error, "the new socket is not busy-polled");
+                }
                 self.active = Some(active);
                 self.state = PortState::Up;
                 self.reopened += 1;

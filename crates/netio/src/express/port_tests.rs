@@ -190,3 +190,28 @@ fn states_follow_the_link() {
     port.set_link(LinkState::Up);
     assert_eq!(port.state, PortState::Gone, "another interface of that index is another interface");
 }
+
+#[test]
+fn busy_poll_settings_are_on_the_socket_and_on_the_one_that_replaces_it() {
+    let Some(_veth) = Veth::new() else { return };
+    let redirect = expressway_xbpf::Redirect::load(&expressway_xbpf::Options::default()).unwrap();
+    let mut port = Port::open(PortConfig::new("xsk0", 0), redirect.xsk_map()).unwrap();
+    let read = |port: &Port| {
+        let fd = port.descriptor().expect("open");
+        // The budget cannot be read (`sk_getsockopt` in `net/core/sock.c`).
+        [wait::SO_PREFER_BUSY_POLL, libc::SO_BUSY_POLL]
+            .map(|name| crate::udp::sys::option(fd, libc::SOL_SOCKET, name).unwrap())
+    };
+    assert_eq!(read(&port)[0], 0);
+    let poll = wait::BusyPoll { time: Duration::from_micros(40), budget: 32 };
+    port.set_wait(Wait::BusyPoll(poll)).unwrap();
+    assert_eq!(read(&port), [1, 40]);
+    assert_eq!(port.report().napi, None, "a veth's queue names no NAPI context");
+    port.fail(Instant::now(), "for the test");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !port.reopen(Instant::now()) {
+        assert!(Instant::now() < deadline, "the queue never came free");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(read(&port), [1, 40]);
+}

@@ -15,6 +15,7 @@ use super::sys::{self, ReceiveBatch, SendBatch};
 use super::transmit::Outbox;
 use crate::io::{Datagram, Ecn, Flow, IoError, IoStats, PacketIo, Sent, Via};
 use crate::route::Resolver;
+use crate::wait::{self, Wait};
 
 /// The largest message that GRO puts together, with room to spare: 64 KiB.
 const GRO_BUFFER: usize = 65_536;
@@ -436,6 +437,13 @@ impl PacketIo for UdpIo {
     fn descriptors(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
         self.sockets.iter().for_each(|socket| visit(socket.fd()));
         visit(self.writable.as_fd());
+    }
+
+    fn set_wait(&mut self, wait: Wait) -> Result<(), IoError> {
+        for socket in &self.sockets {
+            wait::prepare_socket(socket.fd(), wait, &format!("udp {}", socket.bound))?;
+        }
+        Ok(())
     }
 
     fn batch(&self) -> usize {

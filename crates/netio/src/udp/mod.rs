@@ -17,7 +17,7 @@ mod control;
 mod errors;
 mod path_mtu;
 mod socket;
-mod sys;
+pub(crate) mod sys;
 mod transmit;
 
 pub use backend::UdpIo;

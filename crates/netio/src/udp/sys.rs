@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use super::control::{QueuedError, RawAddress, ReceiveControl, SendControl};
 
 /// Sets a socket option that takes an `int`.
-pub(super) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
+pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
     // SAFETY: `value` lives through the call and its true size is given.
     let result = unsafe {
         libc::setsockopt(
@@ -25,7 +25,7 @@ pub(super) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) 
 }
 
 /// Reads a socket option that is an `int`.
-pub(super) fn option(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> {
+pub(crate) fn option(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> {
     let mut value = 0i32;
     let mut length = size_of::<i32>() as libc::socklen_t;
     // SAFETY: both pointers are to live locals, `length` is the true size of `value`.

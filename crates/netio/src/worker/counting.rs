@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use crate::io::{Datagram, Flow, IoError, IoStats, PacketIo, Sent};
+use crate::wait::Wait;
 
 /// Passes every call on to `inner`.
 pub(super) struct Counting<'a, P> {
@@ -52,6 +53,10 @@ impl<P: PacketIo> PacketIo for Counting<'_, P> {
 
     fn descriptors_generation(&self) -> u64 {
         self.inner.descriptors_generation()
+    }
+
+    fn set_wait(&mut self, wait: Wait) -> Result<(), IoError> {
+        self.inner.set_wait(wait)
     }
 
     fn prepare_sleep(&mut self) -> bool {

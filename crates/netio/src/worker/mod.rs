@@ -5,9 +5,9 @@
 //! under the real clock; [`Worker::turn`] is one pass of it under any clock, which the simulated network
 //! uses.
 //!
-//! It sleeps in `epoll_pwait2` until a descriptor of the backend, a message or the next timer, and never
-//! spins: a turn that could send more but gets no buffers waits for a bounded, growing moment, and so does a
-//! descriptor that stays readable though nothing comes of it.
+//! It sleeps in `epoll_pwait2` until a descriptor of the backend, a message or the next timer, and does not
+//! spin unless told to ([`Wait`]): a turn that could send more but gets no buffers waits for a bounded, growing
+//! moment, and so does a descriptor that stays readable though nothing comes of it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,10 +19,12 @@ use crate::mailbox::{Inbox, Mailbox};
 use crate::service::{Context, Service};
 use crate::stats::StatsCell;
 use crate::timer::TimerWheel;
+use crate::wait::Wait;
 
 use counting::Counting;
 use sleep::Poller;
 
+mod busy_poll;
 mod counting;
 mod sleep;
 #[cfg(test)]
@@ -54,11 +56,20 @@ pub struct WorkerOptions {
     pub message_limit: usize,
     /// Timer tokens below this number cost no allocation when first armed (32 bytes each).
     pub timer_tokens: usize,
+    /// How it waits when there is nothing to do.
+    pub wait: Wait,
 }
 
 impl Default for WorkerOptions {
     fn default() -> Self {
-        Self { index: 0, core: None, receive_batches: 4, message_limit: 256, timer_tokens: 1024 }
+        Self {
+            index: 0,
+            core: None,
+            receive_batches: 4,
+            message_limit: 256,
+            timer_tokens: 1024,
+            wait: Wait::Interrupt,
+        }
     }
 }
 
@@ -69,6 +80,8 @@ crate::stats::counters! {
         pub turns: u64,
         /// Times the worker slept.
         pub sleeps: u64,
+        /// Turns without work after which a spinning worker turned again instead of sleeping.
+        pub spins: u64,
         /// Datagrams received and handled.
         pub received: u64,
         /// Datagrams built for transmission.
@@ -268,7 +281,9 @@ impl<S: Service, P: PacketIo> Worker<S, P> {
     /// Counters are published at the end in either case.
     pub fn run(&mut self) -> Result<(), IoError> {
         self.pin()?;
-        let mut poller = Poller::new(&self.io, &self.inbox, self.options.index)?;
+        let wait = self.options.wait;
+        self.io.set_wait(wait)?;
+        let mut poller = Poller::new(&self.io, &self.inbox, self.options.index, wait)?;
         let result = self.run_with(&mut poller);
         self.cell.store(&self.io.stats(), &self.stats);
         result
@@ -295,6 +310,15 @@ impl<S: Service, P: PacketIo> Worker<S, P> {
             }
             if turn.input_left || (turn.blocked && turn.transmitted != 0) {
                 pause = BLOCKED_PAUSES.0;
+                continue;
+            }
+            if matches!(self.options.wait, Wait::Spin(_)) {
+                // What a sleeper must not miss, a spinner sees in its next turn; but the backend may have to wake
+                // the driver, and sockets in want of a turn.
+                self.io.prepare_sleep();
+                self.stats.spins += u64::from(turn.is_idle());
+                unpublished = true;
+                std::hint::spin_loop();
                 continue;
             }
             let mut until = self.timers.next_deadline();

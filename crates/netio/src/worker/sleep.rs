@@ -7,8 +7,10 @@ use std::time::Instant;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
+use super::busy_poll;
 use crate::io::{IoError, PacketIo};
 use crate::mailbox::Inbox;
+use crate::wait::Wait;
 
 /// Which descriptors woke the worker does not matter, as each turn asks them all; one event is enough to
 /// end the sleep, and a few are taken so that edge-triggered ones do not wake it again.
@@ -18,6 +20,7 @@ pub(super) struct Poller {
     epoll: OwnedFd,
     generation: u64,
     worker: usize,
+    wait: Wait,
     /// The last wait was ended by a descriptor.
     woken: bool,
     /// Wake-ups by a descriptor in a row that nothing came of.
@@ -25,10 +28,36 @@ pub(super) struct Poller {
 }
 
 impl Poller {
-    pub(super) fn new<M>(io: &impl PacketIo, inbox: &Inbox<M>, worker: usize) -> Result<Self, IoError> {
+    pub(super) fn new<M>(
+        io: &impl PacketIo,
+        inbox: &Inbox<M>,
+        worker: usize,
+        wait: Wait,
+    ) -> Result<Self, IoError> {
         let generation = io.descriptors_generation();
         let epoll = watch(io, inbox).map_err(|error| failed(worker, "watch descriptors", error))?;
-        Ok(Self { epoll, generation, worker, woken: false, fruitless: 0 })
+        let poller = Self { epoll, generation, worker, wait, woken: false, fruitless: 0 };
+        poller.prefer_busy_poll()?;
+        Ok(poller)
+    }
+
+    /// Makes `epoll_wait` poll the device, if that is the strategy.
+    fn prefer_busy_poll(&self) -> Result<(), IoError> {
+        let Wait::BusyPoll(poll) = self.wait else { return Ok(()) };
+        match busy_poll::set(self.epoll.as_fd(), poll) {
+            Ok(()) => Ok(()),
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
+                tracing::warn!(
+                    worker = self.worker,
+                    "epoll takes no busy-poll parameters (Linux 6.9 has them): net.core.busy_poll decides"
+                );
+                Ok(())
+            }
+            Err(source) => {
+                let what = format!("worker {}: EPIOCSPARAMS (takes CAP_NET_ADMIN)", self.worker);
+                Err(IoError::Socket { what, source })
+            }
+        }
     }
 
     /// Watches the backend's descriptors anew if they have changed; true when they had.
@@ -42,6 +71,7 @@ impl Poller {
         }
         self.epoll = watch(io, inbox).map_err(|error| failed(self.worker, "watch descriptors", error))?;
         self.generation = generation;
+        self.prefer_busy_poll()?;
         Ok(true)
     }
 

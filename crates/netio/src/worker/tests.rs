@@ -318,3 +318,21 @@ fn a_descriptor_that_recovers_lets_the_worker_sleep_again() {
     let stats = worker.stats();
     assert!(stats.stuck_pauses <= 70 - u64::from(STUCK_WAKES), "{stats:?}");
 }
+
+#[test]
+fn a_spinning_worker_never_sleeps_and_hears_messages() {
+    let network = Network::new(1, Link::default());
+    let options = WorkerOptions { wait: Wait::Spin(Default::default()), ..WorkerOptions::default() };
+    let (mut worker, sender, _peer, log) = bed(&network, options);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(5));
+            sender.try_send(0).expect("there is room");
+        });
+        worker.run().expect("nothing fails");
+    });
+    let stats = worker.stats();
+    assert_eq!((stats.sleeps, stats.messages), (0, 1));
+    assert!(stats.spins > 0 && stats.turns > stats.spins);
+    assert!(log.borrow().contains(&"message 0".to_owned()));
+}

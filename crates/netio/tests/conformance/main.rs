@@ -32,7 +32,7 @@ macro_rules! suite {
     (@checks $name:ident, $privileged:expr, $make:expr; $($group:ident: $($check:ident),*;)*) => {
         mod $name {
             #[allow(unused_imports)] // Each suite needs one of them.
-            use expressway_netio::{express::TransmitVia, udp::SendMode};
+            use expressway_netio::{Wait, express::TransmitVia, udp::SendMode};
 
             $($(
                 #[test]
@@ -56,5 +56,31 @@ suite!(kernel_9000, true, crate::veth::kernel(9000, SendMode::Gso, true));
 suite!(express_copy, true, crate::veth::express(1500, 1, TransmitVia::Express, true));
 suite!(express_two_queues, true, crate::veth::express(1500, 2, TransmitVia::Express, false));
 suite!(express_9000, true, crate::veth::express(9000, 1, TransmitVia::Express, false));
+suite!(
+    express_busy_poll,
+    true,
+    crate::veth::waiting(
+        crate::veth::express(1500, 1, TransmitVia::Express, true),
+        Wait::BusyPoll(Default::default())
+    )
+);
+suite!(
+    express_spin,
+    true,
+    crate::veth::waiting(
+        crate::veth::express(1500, 1, TransmitVia::Express, true),
+        Wait::Spin(Default::default())
+    )
+);
+suite!(
+    kernel_busy_poll,
+    true,
+    crate::veth::waiting(crate::veth::kernel(1500, SendMode::Gso, true), Wait::BusyPoll(Default::default()))
+);
+suite!(
+    kernel_spin,
+    true,
+    crate::veth::waiting(crate::veth::kernel(1500, SendMode::Gso, true), Wait::Spin(Default::default()))
+);
 suite!(hybrid, true, crate::veth::express(1500, 1, TransmitVia::Kernel, true));
 suite!(hybrid_9000, true, crate::veth::express(9000, 2, TransmitVia::Kernel, false));

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use expressway_netio::express::{ExpressConfig, ExpressIo, TransmitVia};
 use expressway_netio::udp::{SendMode, UdpConfig, UdpIo};
-use expressway_netio::{Ecn, PacketIo};
+use expressway_netio::{Ecn, PacketIo, Wait};
 
 use super::bed::{Bed, Family, PORT, Seen};
 use super::peer::{Injector, Peer};
@@ -55,6 +55,12 @@ pub fn express(mtu: usize, queues: u32, transmit: TransmitVia, verify_checksum: 
     let config = ExpressConfig { transmit, verify_checksum, ..ExpressConfig::default() };
     let bed = Veth::with(mtu, queues as usize, |pair| express::open(pair, queues, PORT, config));
     Veth { verifies: verify_checksum, ways: (true, transmit == TransmitVia::Express), ..bed }
+}
+
+/// `bed`, prepared for a worker that waits in this way.
+pub fn waiting<P: PacketIo>(mut bed: Veth<P>, wait: Wait) -> Veth<P> {
+    bed.io.set_wait(wait).expect("root may busy-poll");
+    bed
 }
 
 impl<P: PacketIo> Bed for Veth<P> {
