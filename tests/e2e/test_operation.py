@@ -75,6 +75,19 @@ def test_sighup_takes_a_good_configuration_and_leaves_open_connections_alone(
     assert [answer["sha256"] for answer in report["responses"]] == [clients.sha256(CLIP)] * 2
 
 
+def test_what_a_reload_cannot_change_is_said(make_lab, make_server) -> None:
+    server = make_server(make_lab(), mode="udp")
+    assert server.ask("/config")[1] == server.config.read_text()
+    server.settings.workers = 2
+    server.config.write_text(server.settings.text())
+    server.signal(signal.SIGHUP)
+    server.wait_log("[server] changed; that takes effect at the next start")
+    server.wait_log("reload: done")
+    first, rest = server.ask("/config")[1].split("\n", 1)
+    assert first.startswith("# [server]") and "not in force" in first
+    assert rest == server.config.read_text()
+
+
 def test_sighup_with_a_bad_configuration_changes_nothing(make_lab, make_server, certificates: Path) -> None:
     lab = make_lab()
     server = make_server(lab, mode="copy")

@@ -418,8 +418,8 @@ fn a_reload_changes_new_connections_and_leaves_open_ones() {
     assert_eq!(before, "first");
     let settings = Settings::new(identity(&certificate("edge.example")));
     let second = setup("second", settings);
-    world.shared.check(&second).unwrap();
-    assert!(world.peers[0].try_send(Message::Reload(second)).is_ok());
+    world.shared.reload(second).unwrap();
+    assert!(world.peers[0].try_send(Message::Wake).is_ok());
     world.for_a_while(Duration::from_millis(20));
     assert_eq!(name(&mut world, old), ("first".to_owned(), first_certificate.clone()));
     let new = client(&mut world, 5001, Options::default());

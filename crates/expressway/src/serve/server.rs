@@ -147,9 +147,8 @@ impl Server {
         registry: &Registry,
     ) -> Result<(), Failure> {
         let index = options.index;
-        let endpoint =
-            Endpoint::new(index, self.shared.clone(), self.setup.clone(), self.mailboxes[index].clone())
-                .map_err(Failure::run_time)?;
+        let endpoint = Endpoint::new(index, self.shared.clone(), self.mailboxes[index].clone())
+            .map_err(Failure::run_time)?;
         let mut worker = Worker::new(options, Instant::now(), endpoint, io, inbox, self.mailboxes.clone());
         metrics::register_worker(registry, index, worker.stats_cell());
         let end = WorkerEnd { index, events: events.clone(), result: None };
@@ -251,20 +250,20 @@ impl Server {
         let previous = Previous { log: self.config.log.clone(), access_log: self.setup.access_log.clone() };
         let parts = setup::build(&config, &self.files, Some(&previous))?;
         let setup = Arc::new(assemble(parts, &self.setup.io_mode));
-        self.shared.check(&setup).map_err(Failure::run_time)?;
-        for section in config.needs_restart(&self.config) {
+        self.shared.reload(setup.clone()).map_err(Failure::run_time)?;
+        for mailbox in self.mailboxes.iter() {
+            // A worker whose mailbox is full is awake.
+            let _ = mailbox.try_send(Message::Wake);
+        }
+        let waiting = config.needs_restart(&self.config);
+        for section in &waiting {
             tracing::warn!("reload: [{section}] changed; that takes effect at the next start");
         }
         if let Some(log) = &setup.access_log {
             log.reopen();
         }
-        let limit = Instant::now() + MAINTENANCE;
-        for mailbox in self.mailboxes.iter() {
-            mailbox
-                .send_until(Message::Reload(setup.clone()), limit)
-                .map_err(|_| Failure::run_time("a worker takes no messages"))?;
-        }
-        *self.status.configuration.lock().unwrap_or_else(PoisonError::into_inner) = config.text().to_owned();
+        *self.status.configuration.lock().unwrap_or_else(PoisonError::into_inner) =
+            in_force(config.text(), &waiting);
         self.log.store(setup.access_log.clone());
         self.setup = setup;
         self.config.adopt(config);
@@ -287,6 +286,15 @@ impl Drop for WorkerEnd {
     fn drop(&mut self) {
         let _ = self.events.send(Event::WorkerEnded { worker: self.index, result: self.result.take() });
     }
+}
+
+/// What `/config` shows of a configuration some of whose sections take effect at the next start only.
+fn in_force(text: &str, waiting: &[&str]) -> String {
+    let notes: String = waiting
+        .iter()
+        .map(|section| format!("# [{section}] was changed by a reload: not in force before the next start\n"))
+        .collect();
+    notes + text
 }
 
 fn assemble(parts: Parts, io_mode: &str) -> Setup {

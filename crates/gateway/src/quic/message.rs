@@ -9,16 +9,12 @@ use crossbeam_queue::ArrayQueue;
 use expressway_netio::mailbox::Mailbox;
 use expressway_web::Notify;
 
-use super::endpoint::Setup;
-
 /// A message to an endpoint.
 pub enum Message {
     /// A datagram that arrived at another worker.
     Datagram(ForeignDatagram),
-    /// Requests can make progress; which ones, the endpoint's wake list says.
+    /// Requests can make progress; which ones, the endpoint's wake list says. Or there is a new setup.
     Wake,
-    /// New connections follow this from now on.
-    Reload(Arc<Setup>),
     /// Take no new connections, finish what is under way until the deadline, then end.
     Drain {
         /// When what is still open is closed.
@@ -31,7 +27,6 @@ impl std::fmt::Debug for Message {
         formatter.write_str(match self {
             Self::Datagram(_) => "Datagram",
             Self::Wake => "Wake",
-            Self::Reload(_) => "Reload",
             Self::Drain { .. } => "Drain",
         })
     }

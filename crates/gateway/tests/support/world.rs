@@ -113,7 +113,7 @@ impl World {
         let shards = split(io, workers);
         for (index, (io, inbox)) in shards.into_iter().zip(inboxes).enumerate() {
             let mailbox = self.peers[index].clone();
-            let endpoint = Endpoint::new(index, self.shared.clone(), setup.clone(), mailbox).unwrap();
+            let endpoint = Endpoint::new(index, self.shared.clone(), mailbox).unwrap();
             let options = WorkerOptions { index, ..WorkerOptions::default() };
             let worker = Worker::new(options, Instant::now(), endpoint, io, inbox, Arc::clone(&self.peers));
             self.servers.push(Server(worker));

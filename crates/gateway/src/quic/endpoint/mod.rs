@@ -13,7 +13,8 @@ mod replies;
 mod transmit;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use expressway_netio::mailbox::Mailbox;
@@ -33,8 +34,8 @@ use super::token::RetryTokens;
 use connection::Connection;
 use replies::Replies;
 
-/// What new connections of an endpoint are made with. Replaced whole by [`Message::Reload`]; a connection
-/// keeps the one it was made with.
+/// What new connections of an endpoint are made with. Replaced whole by [`Shared::reload`]; a connection keeps
+/// the one it was made with.
 pub struct Setup {
     /// Limits, timers and TLS.
     pub settings: Settings,
@@ -57,17 +58,22 @@ pub struct Shared {
     secrets: Secrets,
     pool: BufferPool,
     published: Box<[Published]>,
+    /// What new connections are to be made with, and how often it was replaced.
+    setup: Mutex<Arc<Setup>>,
+    revision: AtomicU64,
 }
 
 impl Shared {
     /// For `workers` endpoints (1 to 256, as a connection ID names its worker by a byte), with secrets
     /// derived from the private key in `setup`; fails only when the TLS library does.
-    pub fn new(setup: &Setup, workers: usize) -> Result<Arc<Self>, EngineError> {
+    pub fn new(setup: &Arc<Setup>, workers: usize) -> Result<Arc<Self>, EngineError> {
         let settings = &setup.settings;
         Ok(Arc::new(Self {
             secrets: Secrets::derive(&settings.identity)?,
             pool: BufferPool::new(HANDOVER_BUFFERS, settings.max_receive_payload()),
             published: (0..workers.clamp(1, 256)).map(|_| Published::default()).collect(),
+            setup: Mutex::new(Arc::clone(setup)),
+            revision: AtomicU64::new(0),
         }))
     }
 
@@ -82,10 +88,18 @@ impl Shared {
         sum
     }
 
-    /// Tries out `setup` without using it: whether the TLS context and log files can be made. For reloads,
-    /// which must change nothing when the new configuration is bad.
-    pub fn check(&self, setup: &Setup) -> Result<(), EngineError> {
-        Engine::new(&setup.settings, &self.secrets).map(|_| ())
+    /// Has all endpoints make new connections with `setup` from their next turn on ([`Message::Wake`] brings
+    /// one about). Changes nothing when its TLS context or log files can't be made. All or none: no worker
+    /// can be too busy to hear of it.
+    pub fn reload(&self, setup: Arc<Setup>) -> Result<(), EngineError> {
+        Engine::new(&setup.settings, &self.secrets)?;
+        *self.lock_setup() = setup;
+        self.revision.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    fn lock_setup(&self) -> MutexGuard<'_, Arc<Setup>> {
+        self.setup.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -94,6 +108,7 @@ pub struct Endpoint {
     worker: u8,
     shared: Arc<Shared>,
     setup: Arc<Setup>,
+    revision: u64,
     engine: Engine,
     cids: CidIssuer,
     tokens: RetryTokens,
@@ -119,13 +134,10 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// The endpoint of worker number `worker`, whose own mailbox is `mailbox`.
-    pub fn new(
-        worker: usize,
-        shared: Arc<Shared>,
-        setup: Arc<Setup>,
-        mailbox: Mailbox<Message>,
-    ) -> Result<Self, EngineError> {
+    pub fn new(worker: usize, shared: Arc<Shared>, mailbox: Mailbox<Message>) -> Result<Self, EngineError> {
         let number = u8::try_from(worker).map_err(|_| EngineError::TooManyWorkers { worker })?;
+        let revision = shared.revision.load(Ordering::Acquire);
+        let setup = Arc::clone(&shared.lock_setup());
         let settings = &setup.settings;
         let wakes = WakeList::new(mailbox);
         Ok(Self {
@@ -149,6 +161,7 @@ impl Endpoint {
             publisher: Publisher::default(),
             shared,
             setup,
+            revision,
         })
     }
 
@@ -173,7 +186,14 @@ impl Endpoint {
         }
     }
 
-    fn reload(&mut self, setup: Arc<Setup>) {
+    /// Takes up what [`Shared::reload`] left, if anything.
+    fn follow_setup(&mut self) {
+        let revision = self.shared.revision.load(Ordering::Acquire);
+        if revision == self.revision {
+            return;
+        }
+        self.revision = revision;
+        let setup = Arc::clone(&self.shared.lock_setup());
         match Engine::new(&setup.settings, &self.shared.secrets) {
             Ok(engine) => {
                 self.engine = engine;
@@ -181,6 +201,7 @@ impl Endpoint {
                 self.tokens = RetryTokens::new(self.shared.secrets.retry, setup.settings.retry_lifetime);
                 self.setup = setup;
             }
+            // It could be made a moment ago: memory has run out, or a log's folder has gone.
             Err(error) => {
                 tracing::error!(worker = self.worker, %error, "reload failed; the old setup stays in use");
             }
@@ -202,9 +223,8 @@ impl Service for Endpoint {
                 let (local, remote) = (datagram.local, datagram.remote);
                 self.receive_foreign(context, datagram.buffer.payload_mut(), local, remote);
             }
-            // The list is looked at in every turn.
+            // The list of wake-ups and the setup are looked at in every turn.
             Message::Wake => {}
-            Message::Reload(setup) => self.reload(setup),
             Message::Drain { deadline } => self.begin_drain(context, deadline),
         }
     }
@@ -226,6 +246,7 @@ impl Service for Endpoint {
         context: &mut Context<'_, Message>,
         io: &mut dyn PacketIo,
     ) -> Result<bool, IoError> {
+        self.follow_setup();
         let more = self.transmit(context, io)?;
         self.stats.connections = self.table.len() as u64;
         let published = self.shared.published.get(usize::from(self.worker));
