@@ -10,6 +10,7 @@
 pub mod express;
 pub mod io;
 pub mod mailbox;
+pub mod netdev;
 pub mod route;
 pub mod service;
 pub mod sim;
