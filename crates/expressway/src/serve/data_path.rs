@@ -7,16 +7,20 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use expressway_gateway::config::{Config, IoMode, UdpSend};
-use expressway_netio::express::{ExpressConfig, ExpressIo, ObtainedMode, Port, PortConfig, TransmitVia};
+use expressway_netio::express::{
+    ExpressConfig, ExpressIo, ObtainedMode, Port, PortConfig, PortInlet, TransmitVia,
+};
 use expressway_netio::route::device::{channels, hazards, udp_segmentation};
-use expressway_netio::route::{Link, LinkKind, Resolver, RouteMirror, Snapshot};
+use expressway_netio::route::{Link, Resolver, RouteMirror};
 use expressway_netio::udp::{SendMode, Steering, UdpConfig, UdpGroup, UdpIo};
 use expressway_xbpf::{Attachment, Counters, Existing, Options, Redirect};
 
+use super::devices::{Device, Reason, devices, pairs};
 use super::mode::{Obtained, Step, steps};
+use super::upkeep::Upkeep;
 use crate::fail::Failure;
 
 /// Where the worker's number stands in a short-header packet: the first byte of the connection ID, behind
@@ -33,21 +37,28 @@ pub(crate) enum WorkerIo {
 
 /// What all workers share of the data path; dropping it detaches the XDP programs.
 pub(crate) struct DataPath {
-    listen: Vec<SocketAddr>,
-    mirror: RouteMirror,
-    generation: u64,
-    interfaces: Vec<Interface>,
+    pub(super) config: Config,
+    pub(super) listen: Vec<SocketAddr>,
+    pub(super) mirror: RouteMirror,
+    pub(super) generation: u64,
+    pub(super) interfaces: Vec<Interface>,
+    /// Where each worker takes sockets from; none when the mode is kernel UDP.
+    pub(super) inlets: Vec<PortInlet>,
+    pub(super) upkeep: Upkeep,
 }
 
 /// An interface with our program on it.
-struct Interface {
-    index: u32,
-    name: String,
+pub(super) struct Interface {
+    pub(super) index: u32,
+    pub(super) name: String,
     obtained: Obtained,
+    /// Receive channels when it was opened.
+    pub(super) queues: u32,
     pairs: HashSet<SocketAddr>,
     redirect: Redirect,
-    attachment: Attachment,
-    lost: bool,
+    pub(super) attachment: Attachment,
+    /// Its program was taken off by somebody.
+    pub(super) detached: bool,
 }
 
 /// An interface opened, with its sockets by worker.
@@ -57,26 +68,21 @@ struct Opened {
     transmit: TransmitVia,
 }
 
-/// Why an address cannot take the express path.
-struct Reason(String);
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 impl DataPath {
     /// Opens everything for `workers` workers.
-    pub(crate) fn open(config: &Config, workers: usize) -> Result<(Self, Vec<WorkerIo>), Failure> {
+    pub(crate) fn start(config: &Config, workers: usize) -> Result<(Self, Vec<WorkerIo>), Failure> {
         let listen = config.listen();
         let udp = udp_config(config);
         let kernel = UdpGroup::bind(&udp, workers).map_err(Failure::run_time)?.into_workers();
         let mirror = RouteMirror::start().map_err(Failure::run_time)?;
         let snapshot = mirror.snapshot();
         let mut opened = Vec::new();
-        for link in devices(config.io.mode, &listen, &snapshot)? {
-            opened.extend(open_interface(config, &link, workers)?);
+        let mut upkeep = Upkeep::default();
+        for device in devices(config.io.mode, &listen, &snapshot)? {
+            match open_interface(config, &device, workers)? {
+                Some(one) => opened.push(one),
+                None => upkeep.leave(&device.link.name, device.link.index),
+            }
         }
         let transmit = opened.first().map_or(TransmitVia::Kernel, |first| first.transmit);
         let mut ports: Vec<Vec<Port>> = (0..workers).map(|_| Vec::new()).collect();
@@ -85,20 +91,22 @@ impl DataPath {
             one.ports.into_iter().for_each(|(worker, port)| ports[worker].push(port));
             interfaces.push(one.interface);
         }
-        let mut ios = Vec::new();
+        let (mut ios, mut inlets) = (Vec::new(), Vec::new());
         for (sockets, ports) in kernel.into_iter().zip(ports) {
             let mut kernel = UdpIo::new(&udp, sockets).map_err(Failure::run_time)?;
             kernel.set_resolver(mirror.resolver().map_err(Failure::run_time)?);
-            if ports.is_empty() {
+            if config.io.mode == IoMode::Udp {
                 ios.push(WorkerIo::Kernel(Box::new(kernel)));
                 continue;
             }
             let resolver = mirror.resolver().map_err(Failure::run_time)?;
             let express = ExpressConfig { transmit, ..ExpressConfig::default() };
             let io = ExpressIo::new(ports, kernel, resolver, express).map_err(Failure::run_time)?;
+            inlets.push(io.inlet());
             ios.push(WorkerIo::Express(Box::new(io)));
         }
-        let mut path = Self { listen, mirror, generation: 0, interfaces };
+        let config = config.clone();
+        let mut path = Self { config, listen, mirror, generation: 0, interfaces, inlets, upkeep };
         path.follow_addresses()?;
         Ok((path, ios))
     }
@@ -107,9 +115,13 @@ impl DataPath {
     pub(crate) fn modes(&self) -> Vec<(SocketAddr, Obtained)> {
         let snapshot = self.mirror.snapshot();
         let mode = |address: &SocketAddr| {
-            let device = snapshot.interface_of(address.ip()).and_then(|link| snapshot.device_of(link.index));
+            let carriers = snapshot
+                .interface_of(address.ip())
+                .map_or(Vec::new(), |link| snapshot.carriers_of(link.index));
             let serves = |interface: &&Interface| {
-                address.ip().is_unspecified() || device.is_some_and(|device| device.index == interface.index)
+                !interface.detached
+                    && (address.ip().is_unspecified()
+                        || carriers.iter().any(|device| device.index == interface.index))
             };
             self.interfaces.iter().find(serves).map_or(Obtained::Udp, |interface| interface.obtained)
         };
@@ -128,27 +140,22 @@ impl DataPath {
         self.interfaces.iter().filter_map(read).collect()
     }
 
-    /// Looks after what changes outside: addresses come and go, programs are taken off.
-    pub(crate) fn maintain(&mut self) {
-        if self.generation != self.mirror.generation()
-            && let Err(failure) = self.follow_addresses()
-        {
-            tracing::warn!("addresses changed: {failure}");
-        }
-        for interface in &mut self.interfaces {
-            let lost = !interface.attachment.is_attached().unwrap_or(true);
-            if lost && !interface.lost {
-                tracing::warn!(
-                    interface = interface.name,
-                    "the XDP program is no longer on the interface; kernel sockets serve its addresses"
-                );
+    /// Opens an interface while the workers run, and gives them its sockets.
+    pub(super) fn open(&mut self, device: &Device) -> Result<Obtained, Reason> {
+        let workers = self.inlets.len();
+        let Opened { interface, ports, .. } = open_steps(&self.config, device, workers)?;
+        for (worker, port) in ports {
+            if !self.inlets[worker].add(port) {
+                return Err(Reason(format!("worker {worker} takes no more sockets")));
             }
-            interface.lost = lost;
         }
+        let obtained = interface.obtained;
+        self.interfaces.push(interface);
+        Ok(obtained)
     }
 
     /// Makes each interface take the pairs that belong to it now.
-    fn follow_addresses(&mut self) -> Result<(), Failure> {
+    pub(super) fn follow_addresses(&mut self) -> Result<(), Failure> {
         self.generation = self.mirror.generation();
         let snapshot = self.mirror.snapshot();
         for interface in &mut self.interfaces {
@@ -180,119 +187,53 @@ fn udp_config(config: &Config) -> UdpConfig {
     udp
 }
 
-/// The devices that frames to the listen addresses come in by. An explicit mode fails where an address has
-/// none that XDP can serve; `auto` says why and leaves the address to the kernel.
-fn devices(mode: IoMode, listen: &[SocketAddr], snapshot: &Snapshot) -> Result<Vec<Link>, Failure> {
-    let mut found: Vec<Link> = Vec::new();
-    if mode == IoMode::Udp {
-        return Ok(found);
+/// Opens one interface at start. `None` when `auto` leaves it to the kernel.
+fn open_interface(config: &Config, device: &Device, workers: usize) -> Result<Option<Opened>, Failure> {
+    let (mode, name) = (config.io.mode, &device.link.name);
+    for hazard in hazards(name) {
+        tracing::warn!(interface = name, "{hazard}");
     }
-    for address in listen {
-        match devices_of(address.ip(), snapshot) {
-            Ok(links) => {
-                for link in links {
-                    if !found.iter().any(|known| known.index == link.index) {
-                        found.push(link);
-                    }
-                }
-            }
-            Err(reason) if mode == IoMode::Auto => {
-                tracing::info!(listen = %address, "kernel UDP serves this address: {reason}");
-            }
-            Err(reason) => return Err(Failure::run_time(format!("--io {mode}: {address}: {reason}"))),
+    match open_steps(config, device, workers) {
+        Ok(opened) => {
+            let (mode, sockets) = (opened.interface.obtained, opened.ports.len());
+            tracing::info!(interface = name, %mode, sockets, "express path open");
+            Ok(Some(opened))
         }
-    }
-    Ok(found)
-}
-
-fn devices_of(address: IpAddr, snapshot: &Snapshot) -> Result<Vec<Link>, Reason> {
-    if !address.is_unspecified() {
-        let link = snapshot
-            .interface_of(address)
-            .ok_or_else(|| Reason("no interface has this address; see `ip address`".into()))?;
-        return device(link, snapshot).map(|device| vec![device.clone()]);
-    }
-    let mut links: Vec<Link> = Vec::new();
-    let mut last = Reason("no interface has an address of this family".into());
-    for link in snapshot.links() {
-        if !snapshot.addresses(link.index).any(|own| own.address.is_ipv4() == address.is_ipv4()) {
-            continue;
+        Err(reason) if mode == IoMode::Auto => {
+            tracing::info!(interface = name, "kernel UDP serves this interface: {reason}");
+            Ok(None)
         }
-        match device(link, snapshot) {
-            Ok(device) if !links.iter().any(|known| known.index == device.index) => {
-                links.push(device.clone())
-            }
-            Ok(_) => {}
-            Err(reason) => last = reason,
-        }
+        Err(reason) => Err(Failure::run_time(format!("--io {mode}: {reason}"))),
     }
-    if links.is_empty() { Err(last) } else { Ok(links) }
 }
 
-fn device<'a>(link: &Link, snapshot: &'a Snapshot) -> Result<&'a Link, Reason> {
-    let device = snapshot
-        .device_of(link.index)
-        .ok_or_else(|| Reason(format!("the device below {} is in another network namespace", link.name)))?;
-    if device.kind == LinkKind::Loopback {
-        return Err(Reason("loopback has no AF_XDP path".into()));
-    }
-    if !device.is_direct() {
-        return Err(Reason(format!(
-            "frames of {} come in by its members; AF_XDP binds to those",
-            device.name
-        )));
-    }
-    Ok(device)
-}
-
-/// The pairs that the program on device `index` takes: listen addresses that the device, or a VLAN on it,
-/// has; wildcards mean each of its addresses. Link-local ones stay with the kernel, which knows their scope.
-fn pairs(listen: &[SocketAddr], snapshot: &Snapshot, index: u32) -> HashSet<SocketAddr> {
-    let on_device = |ifindex: u32| snapshot.device_of(ifindex).is_some_and(|device| device.index == index);
-    let own: Vec<IpAddr> = snapshot
-        .links()
-        .iter()
-        .filter(|link| on_device(link.index))
-        .flat_map(|link| snapshot.addresses(link.index).map(|address| address.address))
-        .filter(|address| !matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()))
-        .collect();
-    let mut pairs = HashSet::new();
-    for address in listen {
-        let fits = |candidate: &&IpAddr| {
-            **candidate == address.ip()
-                || (address.ip().is_unspecified() && candidate.is_ipv4() == address.ip().is_ipv4())
-        };
-        pairs.extend(own.iter().filter(fits).map(|ip| SocketAddr::new(*ip, address.port())));
-    }
-    pairs
-}
-
-/// Tries the steps of the mode on one interface. `None` when `auto` leaves it to the kernel.
-fn open_interface(config: &Config, link: &Link, workers: usize) -> Result<Option<Opened>, Failure> {
-    let mode = config.io.mode;
-    let segments = udp_segmentation(&link.name).unwrap_or(false);
-    for hazard in hazards(&link.name) {
-        tracing::warn!(interface = link.name, "{hazard}");
-    }
+/// Tries the steps of the mode on one interface; the reason is that of the last.
+fn open_steps(config: &Config, device: &Device, workers: usize) -> Result<Opened, Reason> {
+    let (mode, name) = (config.io.mode, &device.link.name);
+    let segments = udp_segmentation(name).unwrap_or(false);
+    let mut last = Reason(format!("{name}: no mode to try"));
     for step in steps(mode, segments) {
-        match try_step(config, link, workers, step) {
-            Ok(opened) => {
-                tracing::info!(
-                    interface = link.name,
-                    mode = %opened.interface.obtained,
-                    sockets = opened.ports.len(),
-                    "express path open"
-                );
-                return Ok(Some(opened));
+        let step = match (device.is_member, step.transmit) {
+            (true, TransmitVia::Express) if mode != IoMode::Auto => {
+                last = Reason(format!(
+                    "{name}: its bond chooses the member that sends: use --io hybrid or auto"
+                ));
+                continue;
             }
-            Err(reason) if mode == IoMode::Auto => {
-                tracing::info!(interface = link.name, bind = %step.bind, "auto steps down: {reason}");
+            (true, _) => Step { transmit: TransmitVia::Kernel, ..step },
+            (false, _) => step,
+        };
+        match try_step(config, &device.link, workers, step) {
+            Ok(opened) => return Ok(opened),
+            Err(reason) => {
+                if mode == IoMode::Auto {
+                    tracing::info!(interface = name, bind = %step.bind, "auto steps down: {reason}");
+                }
+                last = reason;
             }
-            Err(reason) => return Err(Failure::run_time(format!("--io {mode}: {reason}"))),
         }
     }
-    tracing::info!(interface = link.name, "kernel UDP serves this interface");
-    Ok(None)
+    Err(last)
 }
 
 fn try_step(config: &Config, link: &Link, workers: usize, step: Step) -> Result<Opened, Reason> {
@@ -319,8 +260,9 @@ fn try_step(config: &Config, link: &Link, workers: usize, step: Step) -> Result<
         obtained: step.obtained(zero_copy),
         pairs: HashSet::new(),
         redirect,
+        queues,
         attachment,
-        lost: false,
+        detached: false,
     };
     Ok(Opened { interface, ports, transmit: step.transmit })
 }

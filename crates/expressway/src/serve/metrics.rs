@@ -59,6 +59,17 @@ fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {
                 .label("io", mode.to_string()),
         );
     }
+    for (interface, cause, count) in path.reopened() {
+        out.push(
+            Sample::counter(
+                "io_reattach",
+                "Times that the XDP program and AF_XDP sockets of an interface were opened again, by reason.",
+                count,
+            )
+            .label("interface", interface)
+            .label("reason", cause.to_string()),
+        );
+    }
     for (interface, counters) in path.counters() {
         for (counter, value) in counters.iter() {
             out.push(

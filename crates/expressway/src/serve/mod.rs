@@ -3,16 +3,20 @@
 //!
 //! * [`setup`] turns a configuration into what QUIC and request handling are given.
 //! * [`data_path`] chooses the I/O mode of each interface and opens what it needs.
+//! * [`devices`] says which devices the frames of an address come in on.
+//! * [`upkeep`] follows what happens to interfaces while the server runs.
 //! * [`events`] is what the main thread waits for.
 //! * [`server`] is the running whole: workers, reload, drain.
 //! * [`metrics`] shows every layer's counters.
 
 mod data_path;
+mod devices;
 mod events;
 mod metrics;
 mod mode;
 mod server;
 mod setup;
+mod upkeep;
 
 use std::io::Write;
 use std::process::ExitCode;

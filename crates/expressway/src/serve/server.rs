@@ -85,7 +85,7 @@ impl Server {
         };
         let (sender, events) = channel();
         follow_signals(sender.clone())?;
-        let (path, ios) = DataPath::open(&config, workers)?;
+        let (path, ios) = DataPath::start(&config, workers)?;
         let setup = Arc::new(assemble(parts, &path.mode().to_string()));
         let shared = Shared::new(&setup, workers).map_err(Failure::run_time)?;
         let status = Arc::new(Status {

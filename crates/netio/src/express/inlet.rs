@@ -18,7 +18,7 @@ const WAITING: usize = 1024;
 /// What is to become of a worker's ports.
 pub(super) enum Change {
     /// Another one.
-    Add(Port),
+    Add(Box<Port>),
     /// Those of an interface are to be closed.
     Remove {
         /// Index of the interface.
@@ -48,7 +48,7 @@ impl PortInlet {
 
     /// Gives the worker a port. False, with the port closed, if the worker has not looked for long.
     pub fn add(&self, port: Port) -> bool {
-        self.push(Change::Add(port))
+        self.push(Change::Add(Box::new(port)))
     }
 
     /// Makes the worker close its ports of an interface; their counters stay. False as [`PortInlet::add`].

@@ -156,7 +156,7 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
                         let _ =
                             epoll::add(&self.events, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
                     }
-                    self.ports.push(port);
+                    self.ports.push(*port);
                 }
                 Change::Remove { ifindex } => {
                     for mut port in self.ports.extract_if(.., |port| port.ifindex() == ifindex) {

@@ -63,6 +63,11 @@ impl Link {
         self.mac.is_some() && matches!(self.kind, LinkKind::Physical | LinkKind::Veth | LinkKind::Tun)
     }
 
+    /// Whether it is a bond, which passes the frames of its members on (`drivers/net/bonding`).
+    pub fn is_bond(&self) -> bool {
+        matches!(&self.kind, LinkKind::Other(kind) if kind == "bond")
+    }
+
     /// Whether it is up and has carrier.
     pub fn is_running(&self) -> bool {
         self.is_up && self.has_carrier

@@ -94,6 +94,22 @@ impl Snapshot {
         None
     }
 
+    /// The devices on which the frames of interface `ifindex` come in as they are, so that XDP and AF_XDP can
+    /// have them: the lowest one below a stack of VLANs, if it is hardware, veth or tap; the members of a bond.
+    /// None for what sorts frames by rules of its own (bridge, macvlan, tunnel), for loopback, and for a device
+    /// in another namespace.
+    pub fn carriers_of(&self, ifindex: u32) -> Vec<&Link> {
+        let Some(device) = self.device_of(ifindex) else { return Vec::new() };
+        if device.is_direct() {
+            return vec![device];
+        }
+        if !device.is_bond() {
+            return Vec::new();
+        }
+        let member = |link: &&Link| link.controller == Some(device.index) && link.is_direct();
+        self.links.iter().filter(member).collect()
+    }
+
     /// What the mirrored tables say; [`Decision::Ask`] when they are not all there is.
     pub(super) fn decide(&self, local: IpAddr, remote: IpAddr) -> Decision {
         let custom = if remote.is_ipv4() { self.rules.v4_custom } else { self.rules.v6_custom };
@@ -116,5 +132,70 @@ impl Snapshot {
             && self.rules == other.rules
             && self.neighbours == other.neighbours
             && self.unseen == other.unseen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expressway_wire::MacAddr;
+
+    use super::super::LinkKind;
+    use super::*;
+
+    fn link(index: u32, kind: LinkKind, controller: Option<u32>) -> Link {
+        Link {
+            index,
+            name: format!("if{index}"),
+            mac: Some(MacAddr([2, 0, 0, 0, 0, index as u8])),
+            mtu: 1500,
+            is_up: true,
+            has_carrier: true,
+            kind,
+            controller,
+            rx_queues: 1,
+            tx_queues: 1,
+        }
+    }
+
+    fn carriers(links: &[Link], ifindex: u32) -> Vec<u32> {
+        let snapshot = Snapshot { links: Arc::new(links.to_vec()), ..Snapshot::default() };
+        snapshot.carriers_of(ifindex).iter().map(|link| link.index).collect()
+    }
+
+    fn vlan(lower: Option<u32>) -> LinkKind {
+        LinkKind::Vlan { id: 7, protocol: 0x8100, lower }
+    }
+
+    fn other(kind: &str) -> LinkKind {
+        LinkKind::Other(kind.into())
+    }
+
+    #[test]
+    fn frames_of_a_vlan_come_in_on_the_device_below_and_those_of_a_bond_on_its_members() {
+        let links = [
+            link(2, LinkKind::Physical, None),
+            link(3, LinkKind::Physical, Some(5)),
+            link(4, LinkKind::Veth, Some(5)),
+            link(5, other("bond"), None),
+            link(6, vlan(Some(5)), None),
+            link(7, vlan(Some(2)), None),
+        ];
+        assert_eq!(carriers(&links, 2), [2]);
+        assert_eq!(carriers(&links, 7), [2]);
+        assert_eq!(carriers(&links, 5), [3, 4]);
+        assert_eq!(carriers(&links, 6), [3, 4], "a VLAN on a bond");
+    }
+
+    #[test]
+    fn what_sorts_frames_by_its_own_rules_has_no_carrier() {
+        let mut links = vec![link(2, LinkKind::Loopback, None), link(3, LinkKind::Veth, Some(4))];
+        links.push(link(4, other("bridge"), None));
+        links.push(link(5, other("macvlan"), None));
+        links.push(link(6, vlan(None), None));
+        links.push(link(7, other("bond"), None));
+        for ifindex in [2, 4, 5, 6, 7, 99] {
+            assert!(carriers(&links, ifindex).is_empty(), "{ifindex}");
+        }
+        assert_eq!(carriers(&links, 3), [3], "a bridge's port is a device nonetheless");
     }
 }

@@ -1,0 +1,261 @@
+//! Looks after the interfaces while the server runs: what comes and goes outside.
+//!
+//! ```text
+//!            attached, sockets on every channel
+//!   open ◀─────────────────────────────────────── waiting: kernel sockets serve
+//!     │   ▲ it has an address, is up,               ▲     tried again after 1 s, 2 s, … 60 s,
+//!     │   │ and opening worked                      │     and at once when it is another interface
+//!     │   └─────────────────────────────────────────┤
+//!     ├── removed, or its channels changed ─────────┘
+//!     └── its program taken off by force: left alone, for whoever did it had a reason
+//! ```
+//!
+//! A link that goes down and comes back needs nothing of this: the sockets stay bound and follow it by themselves,
+//! as they follow the MTU.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use expressway_netio::route::Snapshot;
+use expressway_netio::route::device::channels;
+
+use super::data_path::DataPath;
+use super::devices::devices_now;
+
+/// First pause before an interface that could not be opened is tried again; doubles up to [`LONGEST`].
+const FIRST: Duration = Duration::from_secs(1);
+/// The longest such pause. A try costs a load of the XDP program.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Why an interface was opened again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Cause {
+    /// It was removed, and one of that name is there again.
+    Removed,
+    /// The number of its receive queues in use changed.
+    Channels,
+    /// It came, came up or got an address after the start.
+    Appeared,
+}
+
+impl Cause {
+    const ALL: [Self; 3] = [Self::Removed, Self::Channels, Self::Appeared];
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Removed => "removed",
+            Self::Channels => "channels",
+            Self::Appeared => "appeared",
+        })
+    }
+}
+
+/// An interface that could serve but is not open.
+#[derive(Debug)]
+struct Waiting {
+    /// Index when it was tried or lost; 0 if it has not been seen.
+    index: u32,
+    cause: Cause,
+    /// When it is tried again; `None`: only when it is another interface.
+    next_try: Option<Instant>,
+    pause: Duration,
+    /// What was wrong the last time.
+    problem: Option<String>,
+}
+
+/// What upkeep remembers from one round to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Upkeep {
+    waiting: HashMap<String, Waiting>,
+    reopened: HashMap<(String, Cause), u64>,
+}
+
+impl Upkeep {
+    /// The interface was tried at start and left to the kernel: that stands while it is the same one.
+    pub(crate) fn leave(&mut self, name: &str, index: u32) {
+        let waiting = Waiting { index, cause: Cause::Appeared, next_try: None, pause: FIRST, problem: None };
+        self.waiting.insert(name.to_owned(), waiting);
+    }
+
+    /// Times that each interface was opened again, by cause: all causes of each one in `open` and of those that
+    /// were.
+    fn reopened<'a>(&'a self, open: impl Iterator<Item = &'a str>) -> Vec<(String, Cause, u64)> {
+        let known = self.reopened.keys().map(|(name, _)| name.as_str());
+        let names: BTreeSet<&str> = open.chain(known).collect();
+        let count = |name: &str, cause| self.reopened.get(&(name.to_owned(), cause)).copied().unwrap_or(0);
+        let of = |name: &str| Cause::ALL.map(|cause| (name.to_owned(), cause, count(name, cause)));
+        names.into_iter().flat_map(of).collect()
+    }
+
+    fn lose(&mut self, name: &str, cause: Cause, now: Instant) {
+        let waiting = Waiting { index: 0, cause, next_try: Some(now), pause: FIRST, problem: None };
+        self.waiting.insert(name.to_owned(), waiting);
+    }
+
+    /// Whether to try the interface now.
+    fn is_due(&self, name: &str, index: u32, now: Instant) -> bool {
+        self.waiting.get(name).is_none_or(|waiting| {
+            (waiting.index != index && waiting.index != 0) || waiting.next_try.is_some_and(|at| at <= now)
+        })
+    }
+
+    /// Notes a failed try. True if that is news.
+    fn fail(&mut self, name: &str, index: u32, now: Instant, problem: String) -> bool {
+        let cause = self.waiting.get(name).map_or(Cause::Appeared, |waiting| waiting.cause);
+        let before = self.waiting.remove(name);
+        let same = before.filter(|before| before.index == index || before.index == 0);
+        let pause = same.as_ref().map_or(FIRST, |before| before.pause);
+        let news = same.and_then(|before| before.problem).is_none_or(|before| before != problem);
+        let waiting = Waiting {
+            index,
+            cause,
+            next_try: Some(now + pause),
+            pause: (pause * 2).min(LONGEST),
+            problem: Some(problem),
+        };
+        self.waiting.insert(name.to_owned(), waiting);
+        news
+    }
+
+    fn succeed(&mut self, name: &str) -> Cause {
+        let cause = self.waiting.remove(name).map_or(Cause::Appeared, |waiting| waiting.cause);
+        *self.reopened.entry((name.to_owned(), cause)).or_default() += 1;
+        cause
+    }
+}
+
+impl DataPath {
+    /// Times that each interface was opened again, by cause.
+    pub(crate) fn reopened(&self) -> Vec<(String, Cause, u64)> {
+        self.upkeep.reopened(self.interfaces.iter().map(|interface| interface.name.as_str()))
+    }
+
+    /// Looks after what changes outside: interfaces, their channels, addresses, programs taken off.
+    pub(crate) fn maintain(&mut self) {
+        let snapshot = self.mirror.snapshot();
+        let now = Instant::now();
+        self.find_lost(&snapshot, now);
+        let opened = self.open_missing(&snapshot, now);
+        if (opened || self.generation != snapshot.generation())
+            && let Err(failure) = self.follow_addresses()
+        {
+            tracing::warn!("addresses changed: {failure}");
+        }
+    }
+
+    /// Gives up what is gone or no longer fits.
+    fn find_lost(&mut self, snapshot: &Snapshot, now: Instant) {
+        let mut lost = Vec::new();
+        for interface in &mut self.interfaces {
+            let name = &interface.name;
+            if !interface.attachment.is_attached().unwrap_or(true) {
+                if snapshot.link(interface.index).is_none() {
+                    tracing::warn!(
+                        interface = name,
+                        "removed; kernel sockets serve its addresses until it is there again"
+                    );
+                    lost.push((interface.index, Cause::Removed));
+                } else if !interface.detached {
+                    tracing::warn!(
+                        interface = name,
+                        "the XDP program is no longer on the interface; kernel sockets serve its addresses"
+                    );
+                    interface.detached = true;
+                }
+            } else if let Ok(channels) = channels(name)
+                && channels.rx.max(1) != interface.queues
+            {
+                tracing::warn!(
+                    interface = name,
+                    "receive channels changed from {} to {}: AF_XDP sockets are opened anew, kernel sockets \
+                     serve meanwhile",
+                    interface.queues,
+                    channels.rx
+                );
+                lost.push((interface.index, Cause::Channels));
+            }
+        }
+        for (index, cause) in lost {
+            self.close(index, cause, now);
+        }
+    }
+
+    /// Takes program and sockets off an interface; the workers close theirs at their next turn.
+    fn close(&mut self, index: u32, cause: Cause, now: Instant) {
+        for inlet in &self.inlets {
+            if !inlet.remove(index) {
+                tracing::error!("a worker takes no changes; its AF_XDP sockets stay");
+            }
+        }
+        for closed in self.interfaces.extract_if(.., |interface| interface.index == index) {
+            self.upkeep.lose(&closed.name, cause, now);
+        }
+    }
+
+    /// Opens the interfaces that have an address of ours and no program yet. True if there was one.
+    fn open_missing(&mut self, snapshot: &Snapshot, now: Instant) -> bool {
+        let mut any = false;
+        for device in devices_now(self.config.io.mode, &self.listen, snapshot) {
+            let (name, index) = (device.link.name.clone(), device.link.index);
+            if !device.link.is_up
+                || self.interfaces.iter().any(|interface| interface.index == index)
+                || !self.upkeep.is_due(&name, index, now)
+            {
+                continue;
+            }
+            match self.open(&device) {
+                Ok(mode) => {
+                    let cause = self.upkeep.succeed(&name);
+                    tracing::info!(interface = name, %mode, %cause, "express path open again");
+                    any = true;
+                }
+                Err(problem) => {
+                    let text = problem.to_string();
+                    if self.upkeep.fail(&name, index, now, text.clone()) {
+                        tracing::warn!(interface = name, "kernel UDP serves this interface: {text}");
+                    }
+                }
+            }
+        }
+        any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_interface_is_tried_again_ever_later_and_at_once_when_it_is_another() {
+        let (mut upkeep, start) = (Upkeep::default(), Instant::now());
+        assert!(upkeep.is_due("eth9", 7, start), "never seen");
+        upkeep.lose("eth9", Cause::Removed, start);
+        let mut now = start;
+        for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
+            assert!(upkeep.is_due("eth9", 7, now));
+            let news = upkeep.fail("eth9", 7, now, "no such thing".into());
+            assert_eq!(news, seconds == 1, "said once");
+            assert!(!upkeep.is_due("eth9", 7, now + Duration::from_secs(seconds) - Duration::from_millis(1)));
+            now += Duration::from_secs(seconds);
+        }
+        assert!(upkeep.is_due("eth9", 8, start), "another interface of that name");
+        assert!(upkeep.fail("eth9", 8, start, "no such thing".into()), "news of another interface");
+        assert!(upkeep.is_due("eth9", 8, start + FIRST));
+        assert_eq!(upkeep.succeed("eth9"), Cause::Removed);
+        let counts = upkeep.reopened(["eth8"].into_iter());
+        assert_eq!(counts.len(), 6, "each cause of both, 0 included: {counts:?}");
+        assert!(counts.contains(&("eth9".into(), Cause::Removed, 1)), "{counts:?}");
+    }
+
+    #[test]
+    fn what_was_left_to_the_kernel_at_start_stays_so_while_it_is_the_same_interface() {
+        let (mut upkeep, now) = (Upkeep::default(), Instant::now());
+        upkeep.leave("eth9", 7);
+        assert!(!upkeep.is_due("eth9", 7, now + LONGEST * 10));
+        assert!(upkeep.is_due("eth9", 8, now));
+        assert_eq!(upkeep.succeed("eth9"), Cause::Appeared);
+    }
+}
