@@ -238,6 +238,12 @@ pub trait PacketIo {
     /// The most datagrams that one `receive` hands over for one socket.
     fn batch(&self) -> usize;
 
+    /// Asked after a `receive` that handed over `received` datagrams: whether a socket gave as much as it gives
+    /// at once, so that more may wait. Backends whose sockets differ in that override it.
+    fn may_have_more(&self, received: usize) -> bool {
+        received >= self.batch()
+    }
+
     /// Counters since start.
     fn stats(&self) -> IoStats;
 }

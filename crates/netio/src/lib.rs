@@ -7,6 +7,7 @@
 //!
 //! This crate never sees libbpf: BPF maps come in as [`std::os::fd::BorrowedFd`].
 
+pub mod device;
 pub mod express;
 pub mod io;
 pub mod mailbox;

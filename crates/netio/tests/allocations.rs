@@ -236,8 +236,8 @@ fn express(transmit: TransmitVia, to: IpAddr) {
         return;
     }
     let pair = Pair::new(1500, 1);
-    let config = ExpressConfig { transmit, ..ExpressConfig::default() };
-    let (io, _around) = common::express::open(&pair, 1, PORT, config);
+    let config = ExpressConfig::default();
+    let (io, _around) = common::express::open_sending(&pair, 1, PORT, config, transmit);
     check_on_veth(&pair, to, io);
 }
 

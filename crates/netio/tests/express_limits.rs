@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::netns::{FAR, FAR_DEVICE, FAR_MAC, NEAR, NEAR_DEVICE, NEAR_MAC, Pair, is_privileged};
 use expressway_netio::express::{BindMode, ExpressConfig, ExpressIo, Port, PortConfig, PortState, Routes};
-use expressway_netio::route::{Path, Resolution, device};
+use expressway_netio::route::{Path, Resolution};
 use expressway_netio::udp::{UdpConfig, UdpIo};
 use expressway_netio::{Flow, PacketIo, Sent};
 use expressway_wire::{MacAddr, VlanTags};
@@ -105,20 +105,4 @@ fn a_link_that_comes_up_before_anyone_listens_is_used() {
     });
     io.receive(Instant::now(), &mut |_| ()).unwrap();
     assert!(io.reports().all(|report| report.state == PortState::Up));
-}
-
-#[test]
-fn gro_that_merges_forwarded_datagrams_is_told_with_its_remedy() {
-    if !is_privileged() {
-        return;
-    }
-    let pair = Pair::new(1500, 1);
-    assert!(pair.near.enter(|| device::hazards(NEAR_DEVICE)).is_empty());
-    pair.near.exec(&format!("ethtool -K {NEAR_DEVICE} rx-udp-gro-forwarding on"));
-    let hazards = pair.near.enter(|| device::hazards(NEAR_DEVICE));
-    assert!(
-        hazards[0].ends_with(&format!("`ethtool -K {NEAR_DEVICE} rx-udp-gro-forwarding off`")),
-        "{hazards:?}"
-    );
-    assert_eq!(hazards.len(), 1);
 }

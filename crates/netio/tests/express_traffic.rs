@@ -37,6 +37,8 @@ struct Shape {
     addresses: Vec<IpAddr>,
     frame_size: u32,
     tx_ring: u32,
+    /// Which way the datagrams of a queue leave.
+    transmit: fn(u32) -> TransmitVia,
     config: ExpressConfig,
 }
 
@@ -49,6 +51,7 @@ impl Default for Shape {
             addresses: NEAR.to_vec(),
             frame_size: 2048,
             tx_ring: 512,
+            transmit: |_| TransmitVia::Express,
             config: ExpressConfig::default(),
         }
     }
@@ -71,6 +74,7 @@ impl Bed {
                     mode: BindMode::Copy,
                     frame_size: shape.frame_size,
                     tx_ring: shape.tx_ring,
+                    transmit: (shape.transmit)(queue),
                     ..PortConfig::new(NEAR_DEVICE, queue)
                 };
                 Port::open(config, redirect.xsk_map()).unwrap()
@@ -362,8 +366,7 @@ fn hybrid_receives_by_af_xdp_and_sends_by_the_kernel() {
     if !is_privileged() {
         return;
     }
-    let config = ExpressConfig { transmit: TransmitVia::Kernel, ..ExpressConfig::default() };
-    let mut bed = Bed::new(Shape { config, ..Shape::default() }, |_| ());
+    let mut bed = Bed::new(Shape { transmit: |_| TransmitVia::Kernel, ..Shape::default() }, |_| ());
     let peer = bed.peer(NEAR[2]);
     for size in 1..20 {
         bed.exchange(&peer, &vec![7; size * 70], false);
@@ -373,6 +376,48 @@ fn hybrid_receives_by_af_xdp_and_sends_by_the_kernel() {
     assert_eq!((stats.rx_express_packets, stats.tx_kernel_packets), (19, 19));
     let fallbacks = stats.tx_fallback_neighbour + stats.tx_fallback_route + stats.tx_fallback_socket;
     assert_eq!((stats.tx_express_packets, fallbacks), (0, 0), "no fallback, but what was asked for");
+}
+
+#[test]
+fn each_queue_sends_as_it_is_told() {
+    if !is_privileged() {
+        return;
+    }
+    let transmit = |queue| if queue == 0 { TransmitVia::Kernel } else { TransmitVia::Express };
+    let mut bed = Bed::new(Shape { queues: 2, ports: 2, transmit, ..Shape::default() }, |_| ());
+    let peer = bed.peer(NEAR[0]);
+    bed.warm_up(&peer);
+    let before = bed.io.stats();
+    for size in 1..20 {
+        bed.exchange(&peer, &vec![7; size * 70], false);
+    }
+    // One queue of the interface sends by AF_XDP, and its port is every flow's.
+    let stats = bed.io.stats();
+    assert_no_drops(&stats);
+    assert_eq!(stats.tx_express_packets - before.tx_express_packets, 19);
+    let reports: Vec<PortReport> = bed.io.reports().collect();
+    assert_eq!((reports[0].transmit, reports[1].transmit), (TransmitVia::Kernel, TransmitVia::Express));
+}
+
+#[test]
+fn a_full_batch_of_af_xdp_says_that_more_may_wait() {
+    if !is_privileged() {
+        return;
+    }
+    let config = ExpressConfig { batch: 4, ..ExpressConfig::default() };
+    let mut bed = Bed::new(Shape { config, ..Shape::default() }, |_| ());
+    let peer = bed.peer(NEAR[0]);
+    bed.warm_up(&peer);
+    for _ in 0..6 {
+        peer.send(b"waiting").unwrap();
+    }
+    // The veth delivers in the sender's system call.
+    let mut counts = Vec::new();
+    for _ in 0..3 {
+        let received = bed.io.receive(Instant::now(), &mut |_| ()).unwrap();
+        counts.push((received, bed.io.may_have_more(received)));
+    }
+    assert_eq!(counts, [(4, true), (2, false), (0, false)]);
 }
 
 #[test]

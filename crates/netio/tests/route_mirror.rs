@@ -4,7 +4,8 @@ mod udp_netns;
 
 use std::net::{IpAddr, UdpSocket};
 
-use expressway_netio::route::{LinkKind, Path, Resolution, Resolver, RouteMirror, device};
+use expressway_netio::device::{self, DeviceFacts};
+use expressway_netio::route::{LinkKind, Path, Resolution, Resolver, RouteMirror};
 use expressway_netio::udp::{UdpConfig, UdpIo};
 use expressway_netio::{Flow, PacketIo};
 use expressway_wire::{MacAddr, VlanTag};
@@ -369,6 +370,20 @@ fn the_snapshot_answers_about_links_and_addresses() {
     assert_eq!((channels.rx, channels.tx), (4, 4));
     assert_eq!(near.run(|| device::channels("absent")).unwrap_err().raw_os_error(), Some(libc::ENODEV));
     assert!(device::channels("a-name-too-long-for-linux").is_err());
+    let facts = near.run(|| DeviceFacts::read("q0", link.index)).unwrap();
+    assert_eq!((facts.driver_name(), facts.channels), ("veth", Some(channels)));
+    assert!(facts.spread.is_none() && facts.locality.is_none(), "a veth hashes nothing and sits nowhere");
+    if let Some(offer) = facts.xdp {
+        assert!(offer.xdp && !offer.zero_copy && !offer.offload);
+    }
+    assert!(!facts.has(device::GRO_FORWARDING));
+    near.run(|| device::set_feature("q0", device::GRO_FORWARDING, true)).unwrap();
+    let facts = near.run(|| DeviceFacts::read("q0", link.index)).unwrap();
+    assert!(facts.can_turn_off(device::GRO_FORWARDING));
+    assert_eq!(
+        near.run(|| device::hash_ports("q0", "udp4")).unwrap_err().raw_os_error(),
+        Some(libc::EOPNOTSUPP)
+    );
     far.ip("link set q1 down");
     eventually("the loss of carrier", || {
         let snapshot = mirror.snapshot();

@@ -10,10 +10,10 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use expressway_gateway::config::{Config, IoMode, UdpSend};
+use expressway_netio::device::{DeviceFacts, GRO_FORWARDING, UDP_SEGMENTATION};
 use expressway_netio::express::{
     ExpressConfig, ExpressIo, ObtainedMode, Port, PortConfig, PortInlet, TransmitVia,
 };
-use expressway_netio::route::device::{channels, hazards, udp_segmentation};
 use expressway_netio::route::{Link, Resolver, RouteMirror};
 use expressway_netio::udp::{SendMode, Steering, UdpConfig, UdpGroup, UdpIo};
 use expressway_xbpf::{Attachment, Counters, Existing, Options, Redirect};
@@ -65,7 +65,6 @@ pub(super) struct Interface {
 struct Opened {
     interface: Interface,
     ports: Vec<(usize, Port)>,
-    transmit: TransmitVia,
 }
 
 impl DataPath {
@@ -84,7 +83,6 @@ impl DataPath {
                 None => upkeep.leave(&device.link.name, device.link.index),
             }
         }
-        let transmit = opened.first().map_or(TransmitVia::Kernel, |first| first.transmit);
         let mut ports: Vec<Vec<Port>> = (0..workers).map(|_| Vec::new()).collect();
         let mut interfaces = Vec::new();
         for one in opened {
@@ -100,8 +98,8 @@ impl DataPath {
                 continue;
             }
             let resolver = mirror.resolver().map_err(Failure::run_time)?;
-            let express = ExpressConfig { transmit, ..ExpressConfig::default() };
-            let io = ExpressIo::new(ports, kernel, resolver, express).map_err(Failure::run_time)?;
+            let io = ExpressIo::new(ports, kernel, resolver, ExpressConfig::default())
+                .map_err(Failure::run_time)?;
             inlets.push(io.inlet());
             ios.push(WorkerIo::Express(Box::new(io)));
         }
@@ -143,7 +141,7 @@ impl DataPath {
     /// Opens an interface while the workers run, and gives them its sockets.
     pub(super) fn open(&mut self, device: &Device) -> Result<Obtained, Reason> {
         let workers = self.inlets.len();
-        let Opened { interface, ports, .. } = open_steps(&self.config, device, workers)?;
+        let Opened { interface, ports } = open_steps(&self.config, device, workers)?;
         for (worker, port) in ports {
             if !self.inlets[worker].add(port) {
                 return Err(Reason(format!("worker {worker} takes no more sockets")));
@@ -190,7 +188,7 @@ fn udp_config(config: &Config) -> UdpConfig {
 /// Opens one interface at start. `None` when `auto` leaves it to the kernel.
 fn open_interface(config: &Config, device: &Device, workers: usize) -> Result<Option<Opened>, Failure> {
     let (mode, name) = (config.io.mode, &device.link.name);
-    for hazard in hazards(name) {
+    for hazard in facts(&device.link).map_or_else(|_| Vec::new(), |facts| hazards(&facts)) {
         tracing::warn!(interface = name, "{hazard}");
     }
     match open_steps(config, device, workers) {
@@ -210,9 +208,9 @@ fn open_interface(config: &Config, device: &Device, workers: usize) -> Result<Op
 /// Tries the steps of the mode on one interface; the reason is that of the last.
 fn open_steps(config: &Config, device: &Device, workers: usize) -> Result<Opened, Reason> {
     let (mode, name) = (config.io.mode, &device.link.name);
-    let segments = udp_segmentation(name).unwrap_or(false);
+    let facts = facts(&device.link)?;
     let mut last = Reason(format!("{name}: no mode to try"));
-    for step in steps(mode, segments) {
+    for step in steps(mode, facts.has(UDP_SEGMENTATION)) {
         let step = match (device.is_member, step.transmit) {
             (true, TransmitVia::Express) if mode != IoMode::Auto => {
                 last = Reason(format!(
@@ -223,7 +221,7 @@ fn open_steps(config: &Config, device: &Device, workers: usize) -> Result<Opened
             (true, _) => Step { transmit: TransmitVia::Kernel, ..step },
             (false, _) => step,
         };
-        match try_step(config, &device.link, workers, step) {
+        match try_step(config, &device.link, &facts, workers, step) {
             Ok(opened) => return Ok(opened),
             Err(reason) => {
                 if mode == IoMode::Auto {
@@ -236,9 +234,39 @@ fn open_steps(config: &Config, device: &Device, workers: usize) -> Result<Opened
     Err(last)
 }
 
-fn try_step(config: &Config, link: &Link, workers: usize, step: Step) -> Result<Opened, Reason> {
+fn facts(link: &Link) -> Result<DeviceFacts, Reason> {
+    DeviceFacts::read(&link.name, link.index)
+        .map_err(|error| Reason(format!("interface {}: {error}", link.name)))
+}
+
+/// The settings of a device that harm a UDP service on it, each with the command that mends it: GRO that merges
+/// datagrams to be forwarded, and receive queues chosen without the ports.
+fn hazards(facts: &DeviceFacts) -> Vec<String> {
+    let name = &facts.name;
+    let mut hazards = Vec::new();
+    if facts.has(GRO_FORWARDING) {
+        hazards.push(format!(
+            "rx-udp-gro-forwarding merges the datagrams of a flow: `ethtool -K {name} rx-udp-gro-forwarding off`"
+        ));
+    }
+    for hash in facts.hashes.iter().filter(|hash| !hash.ports) {
+        let flow = &hash.flow;
+        hazards.push(format!(
+            "{flow} is spread over the receive queues by address alone: `ethtool -N {name} rx-flow-hash {flow} sdfn`"
+        ));
+    }
+    hazards
+}
+
+fn try_step(
+    config: &Config,
+    link: &Link,
+    facts: &DeviceFacts,
+    workers: usize,
+    step: Step,
+) -> Result<Opened, Reason> {
     let reason = |error: &dyn fmt::Display| Reason(error.to_string());
-    let queues = channels(&link.name).map_or(link.rx_queues, |channels| channels.rx).max(1);
+    let queues = facts.channels.map_or(link.rx_queues, |channels| channels.rx).max(1);
     let redirect =
         Redirect::load(&Options { queues, ..Options::default() }).map_err(|error| reason(&error))?;
     let existing = if config.io.replace { Existing::Replace } else { Existing::Refuse };
@@ -246,7 +274,8 @@ fn try_step(config: &Config, link: &Link, workers: usize, step: Step) -> Result<
     let mut ports = Vec::new();
     let mut zero_copy = true;
     for queue in 0..queues {
-        let mut port = PortConfig { mode: step.bind, ..PortConfig::new(&link.name, queue) };
+        let mut port =
+            PortConfig { mode: step.bind, transmit: step.transmit, ..PortConfig::new(&link.name, queue) };
         if let Some(frames) = &config.io.frames {
             (port.rx_ring, port.tx_ring) = (frames.get_ref() / 2, frames.get_ref() / 2);
         }
@@ -264,5 +293,5 @@ fn try_step(config: &Config, link: &Link, workers: usize, step: Step) -> Result<
         attachment,
         detached: false,
     };
-    Ok(Opened { interface, ports, transmit: step.transmit })
+    Ok(Opened { interface, ports })
 }

@@ -17,8 +17,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use expressway_netio::device::channels;
 use expressway_netio::route::Snapshot;
-use expressway_netio::route::device::channels;
 
 use super::data_path::DataPath;
 use super::devices::devices_now;

@@ -74,6 +74,10 @@ pub struct PortConfig {
     pub tx_ring: u32,
     /// Take the UMEM from huge pages where the machine has them.
     pub huge_pages: bool,
+    /// Which way the datagrams leave that would go by this queue.
+    pub transmit: TransmitVia,
+    /// What to do about a socket that fails again after it was replaced.
+    pub failing: Failing,
     /// How long [`super::Port::open`] goes on trying while bind answers EBUSY: the kernel releases a closed
     /// socket's queue later than the close returns.
     pub bind_patience: Duration,
@@ -92,6 +96,8 @@ impl PortConfig {
             rx_ring: 2048,
             tx_ring: 2048,
             huge_pages: true,
+            transmit: TransmitVia::Express,
+            failing: Failing::Replace,
             bind_patience: Duration::from_secs(3),
         }
     }
@@ -128,7 +134,7 @@ impl PortConfig {
     }
 }
 
-/// Which way datagrams leave.
+/// Which way the datagrams of a queue leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransmitVia {
     /// AF_XDP, and the kernel socket only where AF_XDP cannot.
@@ -138,11 +144,20 @@ pub enum TransmitVia {
     Kernel,
 }
 
+/// What becomes of a socket that fails again soon after it was replaced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Failing {
+    /// It is replaced again, for ever: the mode is kept. The kernel socket serves between the tries.
+    #[default]
+    Replace,
+    /// The kernel socket takes over for good: transmission after two failures to send, the whole queue after
+    /// three to receive.
+    Demote,
+}
+
 /// How [`super::ExpressIo`] works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpressConfig {
-    /// Which way datagrams leave.
-    pub transmit: TransmitVia,
     /// Verify UDP checksums on receipt. Off by default: what QUIC carries is authenticated, and senders on
     /// the same machine (a veth peer) leave the checksum unfinished, which fails verification. The kernel
     /// sockets always verify.
@@ -156,7 +171,7 @@ pub struct ExpressConfig {
 impl Default for ExpressConfig {
     fn default() -> Self {
         // 64 packets of 1500 bytes fit the L2 cache beside what handles them, and share one look at the ring.
-        Self { transmit: TransmitVia::Express, verify_checksum: false, batch: 64, ttl: 64 }
+        Self { verify_checksum: false, batch: 64, ttl: 64 }
     }
 }
 

@@ -15,7 +15,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-use super::config::{ExpressConfig, HEADER_SPACE, TransmitVia};
+use super::config::{ExpressConfig, HEADER_SPACE};
 use super::inlet::{Change, PortInlet};
 use super::interface::Interfaces;
 use super::path_cache::{PathCache, Reminders, Routes};
@@ -59,6 +59,8 @@ pub struct ExpressIo<K = UdpIo, R = Resolver> {
     /// When the kernel sockets were asked last.
     kernel_asked: Instant,
     busy: bool,
+    /// A socket gave a full batch in the last receive.
+    full: bool,
     stats: IoStats,
 }
 
@@ -68,6 +70,8 @@ enum Fallback {
     Neighbour,
     Route,
     Socket,
+    /// The ports of that interface leave sending to the kernel: nothing has gone wrong.
+    Chosen,
 }
 
 impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
@@ -120,6 +124,7 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
             wait: Wait::Interrupt,
             kernel_asked: now,
             busy: false,
+            full: false,
             stats: IoStats::default(),
             config: ExpressConfig { batch: config.batch.max(1), ..config },
         })
@@ -133,6 +138,11 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
     /// Where ports are added and removed while this runs on a worker.
     pub fn inlet(&self) -> PortInlet {
         self.inlet.clone()
+    }
+
+    /// True unless every port leaves sending to the kernel, so that no path needs to be looked up.
+    fn transmits(&self) -> bool {
+        self.ports.is_empty() || self.ports.iter().any(Port::transmits)
     }
 
     /// The kernel's side.
@@ -191,6 +201,9 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
             if self.links.drain() {
                 for port in &mut self.ports {
                     port.set_link(self.links.state(port.ifindex()));
+                    if let Ok(mtu) = self.links.mtu(port.ifindex()) {
+                        port.set_mtu(now, mtu);
+                    }
                 }
             }
         }
@@ -222,13 +235,17 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
         self.staging.len().saturating_sub(HEADER_SPACE).max(self.ports[port].max_in_frame())
     }
 
-    /// A port of the path's interface that is up; of several, always the same for a flow.
+    /// A port of the path's interface that sends and is up; of several, always the same for a flow.
     fn choose(&self, path: &Path, hash: u64) -> Result<usize, Fallback> {
-        let here = |port: &&Port| port.ifindex() == path.ifindex;
+        let here = |port: &&Port| port.ifindex() == path.ifindex && port.transmits();
         let usable = self.ports.iter().filter(here).filter(|port| port.is_up()).count();
         if usable == 0 {
-            let known = self.ports.iter().any(|port| here(&port));
-            return Err(if known { Fallback::Socket } else { Fallback::Route });
+            let mut own = self.ports.iter().filter(|port| port.ifindex() == path.ifindex);
+            return Err(match (self.ports.iter().any(|port| here(&port)), own.next()) {
+                (true, _) => Fallback::Socket,
+                (false, Some(_)) => Fallback::Chosen,
+                (false, None) => Fallback::Route,
+            });
         }
         let chosen = (hash >> 32) as usize % usable;
         self.ports
@@ -250,6 +267,7 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
     ) -> Result<Sent, IoError> {
         let sent = self.kernel.transmit(flow, segment, fill)?;
         let counter = match reason {
+            Fallback::Chosen => return Ok(sent),
             Fallback::Neighbour => &mut self.stats.tx_fallback_neighbour,
             Fallback::Route => &mut self.stats.tx_fallback_route,
             Fallback::Socket => &mut self.stats.tx_fallback_socket,
@@ -261,11 +279,13 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
     fn receive_express(&mut self, now: Instant, sink: &mut dyn FnMut(Datagram<'_>)) -> usize {
         let (stats, verify) = (&mut self.stats, self.config.verify_checksum);
         let mut handed = 0;
+        self.full = false;
         for (index, port) in self.ports.iter_mut().enumerate() {
             let origin = Origin { via: Via::Express(index as u16), ifindex: port.ifindex(), verify };
-            port.receive(now, self.config.batch, |frame| {
+            let taken = port.receive(now, self.config.batch, |frame| {
                 handed += usize::from(deliver(frame, origin, stats, sink));
             });
+            self.full |= taken >= self.config.batch;
         }
         handed
     }
@@ -446,7 +466,9 @@ impl<K: PacketIo, R: Routes> PacketIo for ExpressIo<K, R> {
         if ask_kernel {
             self.turns = 0;
             self.kernel_asked = now;
-            received += self.kernel.receive(now, sink)?;
+            let by_kernel = self.kernel.receive(now, sink)?;
+            self.full |= self.kernel.may_have_more(by_kernel);
+            received += by_kernel;
         }
         Ok(received)
     }
@@ -457,7 +479,7 @@ impl<K: PacketIo, R: Routes> PacketIo for ExpressIo<K, R> {
         segment: usize,
         fill: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> Result<Sent, IoError> {
-        if self.config.transmit == TransmitVia::Kernel || segment == 0 {
+        if segment == 0 || !self.transmits() {
             return self.kernel.transmit(flow, segment, fill);
         }
         let hash = self.paths.hash(flow);
@@ -488,13 +510,14 @@ impl<K: PacketIo, R: Routes> PacketIo for ExpressIo<K, R> {
     fn max_payload(&mut self, flow: &Flow) -> usize {
         // Path MTUs that routers reported come to the kernel socket, whichever way the datagram took.
         let kernel = self.kernel.max_payload(flow);
-        if self.config.transmit == TransmitVia::Kernel || is_link_local(&flow.remote) {
+        if !self.transmits() || is_link_local(&flow.remote) {
             return kernel;
         }
         let Resolution::Ready(path) = self.routes.resolve(flow.local.ip(), flow.remote.ip()) else {
             return kernel;
         };
-        let frame = self.ports.iter().filter(|port| port.ifindex() == path.ifindex).map(Port::max_payload);
+        let here = |port: &&Port| port.ifindex() == path.ifindex && port.transmits();
+        let frame = self.ports.iter().filter(here).map(Port::max_payload);
         let headers = if flow.remote.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
         match frame.min() {
             Some(frame) => kernel.min(frame).min(path.mtu.saturating_sub(headers)),
@@ -544,6 +567,10 @@ impl<K: PacketIo, R: Routes> PacketIo for ExpressIo<K, R> {
 
     fn batch(&self) -> usize {
         self.config.batch.max(self.kernel.batch())
+    }
+
+    fn may_have_more(&self, _received: usize) -> bool {
+        self.full
     }
 
     fn stats(&self) -> IoStats {

@@ -143,9 +143,8 @@ impl Routes for Fixed {
     }
 }
 
-fn backend(resolution: Resolution, transmit: TransmitVia) -> ExpressIo<Taker, Fixed> {
-    let config = ExpressConfig { transmit, ..ExpressConfig::default() };
-    ExpressIo::new(Vec::new(), Taker::default(), Fixed(resolution), config).unwrap()
+fn backend(resolution: Resolution) -> ExpressIo<Taker, Fixed> {
+    ExpressIo::new(Vec::new(), Taker::default(), Fixed(resolution), ExpressConfig::default()).unwrap()
 }
 
 /// Sends three datagrams; the fallback counters (neighbour, route, socket).
@@ -188,20 +187,14 @@ fn what_af_xdp_cannot_send_takes_the_kernel_socket_and_is_counted_by_reason() {
         (ready, "[fe80::2]:9", [0, 3, 0]),
     ];
     for (resolution, remote, expected) in cases {
-        let mut io = backend(resolution, TransmitVia::Express);
+        let mut io = backend(resolution);
         assert_eq!(fallbacks(&mut io, remote), expected, "{resolution:?} {remote}");
     }
 }
 
 #[test]
-fn hybrid_transmission_is_no_fallback() {
-    let mut io = backend(Resolution::Unreachable, TransmitVia::Kernel);
-    assert_eq!(fallbacks(&mut io, "[2001:db8::2]:9"), [0, 0, 0]);
-}
-
-#[test]
 fn an_idle_backend_asks_the_kernel_each_turn() {
-    let mut io = backend(Resolution::Unreachable, TransmitVia::Express);
+    let mut io = backend(Resolution::Unreachable);
     for _ in 0..5 {
         io.receive(Instant::now(), &mut |_| ()).unwrap();
     }

@@ -99,10 +99,10 @@ mod socket;
 mod umem;
 mod xskmap;
 
-pub use config::{BindMode, ExpressConfig, ObtainedMode, PortConfig, TransmitVia};
+pub use config::{BindMode, ExpressConfig, Failing, ObtainedMode, PortConfig, TransmitVia};
 pub use error::OpenError;
 pub use inlet::PortInlet;
 pub use io::ExpressIo;
 pub use mapping::Backing;
 pub use path_cache::Routes;
-pub use port::{Port, PortReport, PortState};
+pub use port::{Port, PortReport, PortState, PortStatus};

@@ -12,16 +12,20 @@
 //! that goes down keeps the socket: it stays bound, and opening another takes privileges that the process
 //! may have given up. The packets of the burst that met the link going down stay in the TX ring and leave
 //! when it is up again. A socket that takes packets and completes none for [`STALL_TIME`] is replaced, UMEM
-//! and all: drivers exist whose queue dies silently.
+//! and all: drivers exist whose queue dies silently. What happens when the new one fails too says
+//! [`super::Failing`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use expressway_wire::MAX_HEADER_LEN;
 
 use super::assembly::ASSEMBLY_SIZE;
-use super::config::{ObtainedMode, PortConfig};
+
+use super::config::{Failing, ObtainedMode, PortConfig, TransmitVia};
 use super::error::{OpenError, Step};
 use super::interface::{Interfaces, LinkState};
 use super::kick::{self, Outcome};
@@ -44,6 +48,12 @@ const STALL_KICKS: u32 = 16;
 const REOPEN_FIRST: Duration = Duration::from_millis(50);
 /// Longest pause between two tries to open a socket anew.
 const REOPEN_LONGEST: Duration = Duration::from_secs(5);
+/// Failures farther apart than this are not held against each other.
+const FAILURE_MEMORY: Duration = Duration::from_secs(600);
+/// Failures to send, and to receive, after which [`Failing::Demote`] gives up: the first may be a driver's
+/// reset; receiving is given up later because the whole queue goes with it.
+const SEND_FAILURES: u32 = 2;
+const RECEIVE_FAILURES: u32 = 3;
 /// How long packets wait in the TX ring of a full device before they are kicked again.
 const KICK_AGAIN: Duration = Duration::from_millis(1);
 /// Ethernet header and two VLAN tags: what an MTU does not count.
@@ -84,6 +94,10 @@ pub struct PortReport {
     pub mode: Option<ObtainedMode>,
     /// Pages that hold the UMEM; `None` while there is no socket.
     pub backing: Option<Backing>,
+    /// Which way datagrams leave.
+    pub transmit: TransmitVia,
+    /// Why the port is not, or no longer, what it was opened as; `None` while nothing has gone wrong for good.
+    pub reason: Option<String>,
     /// Whether packets larger than a frame are received (`XDP_USE_SG`).
     pub multi_buffer: bool,
     /// Frames that one sent packet may take; 1 where packets larger than a frame leave by the kernel socket.
@@ -94,6 +108,27 @@ pub struct PortReport {
     pub gathered: u64,
     /// Times that a failed socket was replaced.
     pub reopened: u64,
+}
+
+/// How a port fares, to be asked from any thread. The report is that of the last change of state: `gathered`
+/// is as of then.
+#[derive(Clone, Debug)]
+pub struct PortStatus {
+    report: Arc<ArcSwap<PortReport>>,
+}
+
+impl PortStatus {
+    /// The report as last published.
+    pub fn report(&self) -> Arc<PortReport> {
+        self.report.load_full()
+    }
+}
+
+/// What a socket failed at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Task {
+    Send,
+    Receive,
 }
 
 /// A bound socket with its rings.
@@ -122,6 +157,11 @@ pub struct Port {
     opened: Instant,
     reopened: u64,
     gathered: u64,
+    /// Failures to send and to receive lately, and when the last one was.
+    failures: [u32; 2],
+    failed: Option<Instant>,
+    reason: Option<String>,
+    published: Arc<ArcSwap<PortReport>>,
     /// Counters of this port, those of sockets that it once had included.
     counters: IoStats,
 }
@@ -160,7 +200,22 @@ impl Port {
             "AF_XDP socket bound"
         );
         let now = Instant::now();
-        Ok(Self {
+        let report = PortReport {
+            interface: config.interface.clone(),
+            ifindex,
+            queue: config.queue,
+            state,
+            mode: Some(active.mode),
+            backing: Some(active.queue.umem().backing()),
+            transmit: config.transmit,
+            reason: None,
+            multi_buffer,
+            max_segments: 1,
+            napi: None,
+            gathered: 0,
+            reopened: 0,
+        };
+        let port = Self {
             config,
             ifindex,
             multi_buffer,
@@ -173,8 +228,29 @@ impl Port {
             opened: now,
             reopened: 0,
             gathered: 0,
+            failures: [0; 2],
+            failed: None,
+            reason: None,
+            published: Arc::new(ArcSwap::from_pointee(report)),
             counters: IoStats::default(),
-        })
+        };
+        port.publish();
+        Ok(port)
+    }
+
+    /// Where to learn from another thread how this port fares.
+    pub fn status(&self) -> PortStatus {
+        PortStatus { report: Arc::clone(&self.published) }
+    }
+
+    /// Chooses which way datagrams leave from now on. What waits in the TX ring leaves as it was built.
+    pub fn set_transmit(&mut self, transmit: TransmitVia) {
+        self.config.transmit = transmit;
+        self.publish();
+    }
+
+    fn publish(&self) {
+        self.published.store(Arc::new(self.report()));
     }
 
     /// Index of the interface.
@@ -197,6 +273,8 @@ impl Port {
             state: self.state,
             mode: self.mode(),
             backing: active.map(|active| active.queue.umem().backing()),
+            transmit: self.config.transmit,
+            reason: self.reason.clone(),
             multi_buffer: self.multi_buffer,
             max_segments: self.max_segments(),
             napi: self.napi_id(),
@@ -251,7 +329,12 @@ impl Port {
         }
     }
 
-    /// True if the port can send.
+    /// True if datagrams are to leave by this port.
+    pub(super) fn transmits(&self) -> bool {
+        self.config.transmit == TransmitVia::Express
+    }
+
+    /// True if the socket is there and the link up.
     pub(super) fn is_up(&self) -> bool {
         self.state == PortState::Up
     }
@@ -270,7 +353,7 @@ impl Port {
             self.wake(now);
         }
         if self.active.as_ref().is_some_and(|active| active.queue.is_corrupt()) {
-            self.fail(now, "the kernel moved a ring index where it cannot be");
+            self.fail(now, Task::Receive, "the kernel moved a ring index where it cannot be");
         }
         packets
     }
@@ -288,7 +371,7 @@ impl Port {
                 Outcome::Gone => self.set_link(LinkState::Gone),
                 // EAGAIN and its like: the flag stays set and the next turn tries again.
                 _ if matches!(error, libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOBUFS) => {}
-                _ => self.fail(now, "waking reception failed"),
+                _ => self.fail(now, Task::Receive, "waking reception failed"),
             }
         }
     }
@@ -340,9 +423,11 @@ impl Port {
             Outcome::Gone => self.set_link(LinkState::Gone),
             Outcome::Fault(error) => {
                 let error = io::Error::from_raw_os_error(error);
-                self.fail(now, &format!("sending failed: {error}"));
+                self.fail(now, Task::Send, &format!("sending failed: {error}"));
             }
-            Outcome::Sent | Outcome::Later if stalled => self.fail(now, "transmission is stuck"),
+            Outcome::Sent | Outcome::Later if stalled => {
+                self.fail(now, Task::Send, "transmission is stuck: nothing sent was completed for 6 s");
+            }
             Outcome::Sent | Outcome::Later => {}
         }
     }
@@ -385,17 +470,74 @@ impl Port {
             PortState::Down => tracing::warn!(interface, queue, "link is down: the kernel socket sends"),
             PortState::Reopening | PortState::Gone => {
                 tracing::warn!(interface, queue, "interface is gone: the kernel socket serves");
+                self.reason = Some("the interface is gone".into());
                 self.close();
             }
         }
+        self.publish();
+    }
+
+    /// Follows a change of the MTU: a socket that takes one frame a packet is replaced once packets may be
+    /// larger. Without the privilege to open another it stays, and the kernel drops what is larger than a frame.
+    pub(super) fn set_mtu(&mut self, now: Instant, mtu: u32) {
+        let multi_buffer = mtu.saturating_add(LINK_HEADERS) > self.config.single_frame();
+        if !multi_buffer || self.multi_buffer || self.active.is_none() {
+            return;
+        }
+        let (interface, queue) = (&self.config.interface, self.config.queue);
+        if let Err(error) = Socket::new() {
+            let reason = format!("packets larger than a frame are dropped: MTU raised to {mtu}, and {error}");
+            if self.reason.as_ref() != Some(&reason) {
+                tracing::error!(interface, queue, "{reason}; restart the process");
+                self.reason = Some(reason);
+                self.publish();
+            }
+            return;
+        }
+        tracing::info!(interface, queue, mtu, "MTU raised beyond a frame: AF_XDP socket opened anew");
+        self.close();
+        self.multi_buffer = true;
+        self.state = PortState::Reopening;
+        self.next_try = now;
+        self.publish();
     }
 
     /// Gives a socket up that is of no use any more, to open another.
-    fn fail(&mut self, now: Instant, reason: &str) {
-        let (interface, queue) = (&self.config.interface, self.config.queue);
-        tracing::warn!(interface, queue, reason, "AF_XDP socket failed: opening another");
+    fn fail(&mut self, now: Instant, task: Task, reason: &str) {
         self.close();
+        if self.failed.is_some_and(|failed| now.saturating_duration_since(failed) > FAILURE_MEMORY) {
+            self.failures = [0; 2];
+        }
+        self.failed = Some(now);
+        let count = &mut self.failures[task as usize];
+        *count += 1;
+        let (interface, queue, demote) =
+            (&self.config.interface, self.config.queue, self.config.failing == Failing::Demote);
         self.state = PortState::Reopening;
+        match task {
+            Task::Send if demote && *count >= SEND_FAILURES => {
+                tracing::error!(
+                    interface,
+                    queue,
+                    reason,
+                    "AF_XDP fails to send again: the kernel socket sends"
+                );
+                self.config.transmit = TransmitVia::Kernel;
+                self.reason = Some(reason.to_owned());
+            }
+            Task::Receive if demote && *count >= RECEIVE_FAILURES => {
+                tracing::error!(
+                    interface,
+                    queue,
+                    reason,
+                    "AF_XDP fails again and again: the kernel socket serves"
+                );
+                self.state = PortState::Gone;
+                self.reason = Some(reason.to_owned());
+            }
+            _ => tracing::warn!(interface, queue, reason, "AF_XDP socket failed: opening another"),
+        }
+        self.publish();
         let lived = now.saturating_duration_since(self.opened);
         // The first socket has no pause behind it that could grow.
         self.pause = match self.reopened > 0 && lived < REOPEN_LONGEST {
@@ -422,11 +564,14 @@ impl Port {
                 self.state = PortState::Up;
                 self.reopened += 1;
                 self.opened = now;
+                self.publish();
                 true
             }
             Err(error) if is_denied(&error) => {
                 tracing::error!(interface, queue, %error, "cannot open AF_XDP socket anew: the kernel socket serves");
                 self.state = PortState::Gone;
+                self.reason = Some(error.to_string());
+                self.publish();
                 false
             }
             Err(error) => {

@@ -113,7 +113,7 @@ fn a_failed_socket_is_replaced_and_its_counters_stay() {
     assert!(port.acquire().unwrap().submit(0..64));
     port.active.as_mut().unwrap().queue.publish();
     let now = Instant::now();
-    port.fail(now, "for the test");
+    port.fail(now, Task::Send, "for the test");
     assert_eq!((port.state, port.mode(), port.is_up()), (PortState::Reopening, None, false));
     assert!(port.acquire().is_none() && port.descriptor().is_none());
     assert_eq!(port.receive(now, 64, |_| ()), 0);
@@ -139,9 +139,9 @@ fn a_failed_socket_is_replaced_and_its_counters_stay() {
 
     let opened = port.opened;
     let pause = port.pause;
-    port.fail(opened, "one that fails as soon as it is open");
+    port.fail(opened, Task::Send, "one that fails as soon as it is open");
     assert_eq!(port.next_try, opened + (pause * 2).min(REOPEN_LONGEST));
-    port.fail(opened + REOPEN_LONGEST, "one that has served a while");
+    port.fail(opened + REOPEN_LONGEST, Task::Send, "one that has served a while");
     assert_eq!(port.pause, REOPEN_FIRST);
 }
 
@@ -207,11 +207,96 @@ fn busy_poll_settings_are_on_the_socket_and_on_the_one_that_replaces_it() {
     port.set_wait(Wait::BusyPoll(poll)).unwrap();
     assert_eq!(read(&port), [1, 40]);
     assert_eq!(port.report().napi, None, "a veth's queue names no NAPI context");
-    port.fail(Instant::now(), "for the test");
+    port.fail(Instant::now(), Task::Send, "for the test");
     let deadline = Instant::now() + Duration::from_secs(20);
     while !port.reopen(Instant::now()) {
         assert!(Instant::now() < deadline, "the queue never came free");
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(read(&port), [1, 40]);
+}
+
+#[test]
+fn sending_that_fails_again_goes_to_the_kernel_where_that_is_allowed() {
+    let Some(_veth) = Veth::new() else { return };
+    let redirect = expressway_xbpf::Redirect::load(&expressway_xbpf::Options::default()).unwrap();
+    for (failing, kept) in [(Failing::Demote, false), (Failing::Replace, true)] {
+        let config = PortConfig { rx_ring: 64, tx_ring: 64, failing, ..PortConfig::new("xsk0", 0) };
+        let mut port = Port::open(config, redirect.xsk_map()).unwrap();
+        let status = port.status();
+        let mut now = Instant::now();
+        for _ in 0..2 {
+            assert!(port.transmits());
+            port.fail(now, Task::Send, "for the test");
+            assert_eq!(status.report().state, PortState::Reopening);
+            now += REOPEN_LONGEST;
+            reopen(&mut port, now);
+        }
+        assert_eq!(port.transmits(), kept);
+        let report = status.report();
+        assert_eq!(
+            (report.state, report.mode),
+            (PortState::Up, Some(ObtainedMode::Copy)),
+            "it still receives"
+        );
+        assert_eq!(report.transmit == TransmitVia::Express, kept);
+        assert_eq!(report.reason.as_deref(), (!kept).then_some("for the test"));
+        // Failures that lie far apart are not held against each other.
+        if kept {
+            port.config.failing = Failing::Demote;
+            port.fail(now + FAILURE_MEMORY * 2, Task::Send, "for the test");
+            assert!(port.transmits());
+        }
+    }
+}
+
+#[test]
+fn receiving_that_fails_again_and_again_goes_to_the_kernel() {
+    let Some(_veth) = Veth::new() else { return };
+    let redirect = expressway_xbpf::Redirect::load(&expressway_xbpf::Options::default()).unwrap();
+    let config =
+        PortConfig { rx_ring: 64, tx_ring: 64, failing: Failing::Demote, ..PortConfig::new("xsk0", 0) };
+    let mut port = Port::open(config, redirect.xsk_map()).unwrap();
+    let mut now = Instant::now();
+    for _ in 1..RECEIVE_FAILURES {
+        port.fail(now, Task::Receive, "for the test");
+        now += REOPEN_LONGEST;
+        reopen(&mut port, now);
+    }
+    port.fail(now, Task::Receive, "for the test");
+    let report = port.status().report();
+    assert_eq!((report.state, report.mode), (PortState::Gone, None));
+    assert_eq!(report.reason.as_deref(), Some("for the test"));
+}
+
+/// Opens a failed socket anew; the kernel may hold its queue for a moment yet.
+fn reopen(port: &mut Port, mut now: Instant) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !port.reopen(now) {
+        assert!(Instant::now() < deadline, "the queue never came free");
+        std::thread::sleep(Duration::from_millis(5));
+        now += REOPEN_LONGEST;
+    }
+}
+
+#[test]
+fn a_raised_mtu_is_followed() {
+    let Some(veth) = Veth::new() else { return };
+    let redirect = expressway_xbpf::Redirect::load(&expressway_xbpf::Options::default()).unwrap();
+    let config = PortConfig { rx_ring: 64, tx_ring: 64, ..PortConfig::new("xsk0", 0) };
+    let mut port = Port::open(config, redirect.xsk_map()).unwrap();
+    let interfaces = Interfaces::open().unwrap();
+    let now = Instant::now();
+    port.set_mtu(now, interfaces.mtu(port.ifindex()).unwrap());
+    assert_eq!((port.state, port.multi_buffer), (PortState::Up, false));
+    veth.ip("link set xsk0 mtu 9000");
+    assert!(interfaces.drain(), "a changed MTU is told");
+    port.set_mtu(now, interfaces.mtu(port.ifindex()).unwrap());
+    assert_eq!((port.state, port.multi_buffer), (PortState::Reopening, true));
+    reopen(&mut port, now);
+    assert!(port.report().multi_buffer);
+    send_one(&mut port);
+    // A smaller one changes nothing: the socket takes packets of any size now.
+    port.set_mtu(now, 1500);
+    assert_eq!((port.state, port.multi_buffer), (PortState::Up, true));
 }

@@ -45,6 +45,8 @@ pub struct Features {
     pub xdp: bool,
     /// Zero-copy AF_XDP: `NETDEV_XDP_ACT_XSK_ZEROCOPY`.
     pub zero_copy: bool,
+    /// XDP programs run in the device: `NETDEV_XDP_ACT_HW_OFFLOAD`.
+    pub offload: bool,
     /// XDP on packets of several buffers: `NETDEV_XDP_ACT_RX_SG`.
     pub multi_buffer: bool,
     /// Frames that one packet sent in zero-copy mode may take; 1 when not told.
@@ -69,6 +71,7 @@ impl Features {
         Self {
             xdp: has(dev::XDP_FEATURES, 1 | 2),
             zero_copy: has(dev::XDP_FEATURES, 8),
+            offload: has(dev::XDP_FEATURES, 16),
             multi_buffer: has(dev::XDP_FEATURES, 32),
             zero_copy_segments: answer.u32(dev::ZC_MAX_SEGS).unwrap_or(1).max(1),
             rx_timestamp: has(dev::RX_METADATA, 1),

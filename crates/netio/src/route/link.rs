@@ -51,7 +51,7 @@ pub struct Link {
     /// Index of the bond, bridge or VRF that it is a port of.
     pub controller: Option<u32>,
     /// RX queues that were allocated (`IFLA_NUM_RX_QUEUES`): an upper bound of those in use, for which see
-    /// [`super::device::channels`].
+    /// [`crate::device::channels`].
     pub rx_queues: u32,
     /// TX queues that were allocated.
     pub tx_queues: u32,

@@ -9,7 +9,6 @@
 //! Nothing here changes the kernel's tables, and nothing resolves neighbours: a datagram through a kernel
 //! socket does that.
 
-pub mod device;
 mod link;
 mod mirror;
 mod neighbour;

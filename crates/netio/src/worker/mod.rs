@@ -235,7 +235,6 @@ impl<S: Service, P: PacketIo> Worker<S, P> {
     }
 
     fn receive(&mut self, now: Instant, turn: &mut Turn) -> Result<(), IoError> {
-        let batch = self.io.batch();
         turn.input_left = true;
         for _ in 0..self.options.receive_batches.max(1) {
             let mut context =
@@ -246,7 +245,7 @@ impl<S: Service, P: PacketIo> Worker<S, P> {
             turn.received += received;
             // No socket had a full batch: all are drained, as far as can be known without another call.
             // What has come in since makes a descriptor readable.
-            if received < batch {
+            if !self.io.may_have_more(received) {
                 turn.input_left = false;
                 break;
             }

@@ -3,7 +3,9 @@
 use std::any::Any;
 use std::net::SocketAddr;
 
-use expressway_netio::express::{BindMode, ExpressConfig, ExpressIo, ObtainedMode, Port, PortConfig};
+use expressway_netio::express::{
+    BindMode, ExpressConfig, ExpressIo, ObtainedMode, Port, PortConfig, TransmitVia,
+};
 use expressway_netio::route::RouteMirror;
 use expressway_netio::udp::{UdpConfig, UdpIo};
 use expressway_xbpf::{AttachMode, Existing, Options, Redirect};
@@ -18,8 +20,19 @@ pub fn listen(port: u16) -> Vec<SocketAddr> {
     NEAR.iter().map(|&ip| SocketAddr::new(ip, port)).collect()
 }
 
-/// AF_XDP in copy mode, as veth has no other, on every one of `queues`.
+/// AF_XDP in copy mode, as veth has no other, on every one of `queues`, sending by itself.
 pub fn open(pair: &Pair, queues: u32, port: u16, config: ExpressConfig) -> (ExpressIo, Around) {
+    open_sending(pair, queues, port, config, TransmitVia::Express)
+}
+
+/// As [`open`], sending as told.
+pub fn open_sending(
+    pair: &Pair,
+    queues: u32,
+    port: u16,
+    config: ExpressConfig,
+    transmit: TransmitVia,
+) -> (ExpressIo, Around) {
     if config.verify_checksum {
         // A veth hands over what its own kernel sends with unfinished checksums.
         pair.far.exec(&format!("ethtool -K {FAR_DEVICE} tx off"));
@@ -35,7 +48,8 @@ pub fn open(pair: &Pair, queues: u32, port: u16, config: ExpressConfig) -> (Expr
             redirect.attach(index, AttachMode::Native, Existing::Refuse).expect("a veth takes the program");
         let ports: Vec<Port> = (0..queues)
             .map(|queue| {
-                let config = PortConfig { mode: BindMode::Copy, ..PortConfig::new(NEAR_DEVICE, queue) };
+                let config =
+                    PortConfig { mode: BindMode::Copy, transmit, ..PortConfig::new(NEAR_DEVICE, queue) };
                 let port = Port::open(config, redirect.xsk_map()).expect("a veth takes AF_XDP sockets");
                 assert_eq!(port.mode(), Some(ObtainedMode::Copy));
                 port

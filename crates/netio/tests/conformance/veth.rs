@@ -52,8 +52,9 @@ pub fn kernel(mtu: usize, send: SendMode, gro: bool) -> Veth<UdpIo> {
 
 /// AF_XDP on `queues` queues, transmitting by itself or by the kernel.
 pub fn express(mtu: usize, queues: u32, transmit: TransmitVia, verify_checksum: bool) -> Veth<ExpressIo> {
-    let config = ExpressConfig { transmit, verify_checksum, ..ExpressConfig::default() };
-    let bed = Veth::with(mtu, queues as usize, |pair| express::open(pair, queues, PORT, config));
+    let config = ExpressConfig { verify_checksum, ..ExpressConfig::default() };
+    let bed =
+        Veth::with(mtu, queues as usize, |pair| express::open_sending(pair, queues, PORT, config, transmit));
     Veth { verifies: verify_checksum, ways: (true, transmit == TransmitVia::Express), ..bed }
 }
 
