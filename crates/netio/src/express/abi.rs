@@ -47,6 +47,11 @@ pub(super) const XDP_RING_NEED_WAKEUP: u32 = 1 << 0;
 
 /// [`Descriptor::options`]: the packet goes on in the next descriptor (Linux 6.6).
 pub(super) const XDP_PKT_CONTD: u32 = 1 << 0;
+/// [`Descriptor::options`]: transmit metadata lies in front of the packet (Linux 6.8).
+pub(super) const XDP_TX_METADATA: u32 = 1 << 1;
+
+/// [`UmemReg::flags`]: `tx_metadata_len` counts (Linux 6.11).
+pub(super) const XDP_UMEM_TX_METADATA_LEN: u32 = 1 << 2;
 
 /// Page offset to map the receive ring.
 pub(super) const XDP_PGOFF_RX_RING: u64 = 0;
@@ -98,7 +103,7 @@ pub(super) struct MmapOffsets {
 }
 
 /// `struct xdp_umem_reg`. The kernel takes every prefix that it once had; the last field is of Linux 6.8
-/// and read only when `XDP_UMEM_TX_METADATA_LEN` (Linux 6.11) is set, which this crate does not.
+/// and read only when [`XDP_UMEM_TX_METADATA_LEN`] is set.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct UmemReg {
@@ -177,6 +182,7 @@ mod tests {
         assert_eq!(XDP_OPTIONS_ZEROCOPY, libc::XDP_OPTIONS_ZEROCOPY);
         assert_eq!(XDP_RING_NEED_WAKEUP, libc::XDP_RING_NEED_WAKEUP);
         assert_eq!(XDP_PKT_CONTD, libc::XDP_PKT_CONTD);
+        assert_eq!(XDP_TX_METADATA, libc::XDP_TX_METADATA);
         assert_eq!(XDP_PGOFF_RX_RING, libc::XDP_PGOFF_RX_RING as u64);
         assert_eq!(XDP_PGOFF_TX_RING, libc::XDP_PGOFF_TX_RING as u64);
         assert_eq!(XDP_UMEM_PGOFF_FILL_RING, libc::XDP_UMEM_PGOFF_FILL_RING);

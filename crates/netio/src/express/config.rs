@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::abi::XDP_PACKET_HEADROOM;
 use super::error::OpenError;
+use super::hints::TransmitHints;
 
 /// Bytes in front of a payload that is built in a frame. The longest headers take 70 (Ethernet with two VLAN
 /// tags, IPv6, UDP); 128 puts every payload at the start of a cache line, where AEADs work fastest.
@@ -72,6 +73,8 @@ pub struct PortConfig {
     /// Entries of the TX and completion rings, a power of two; as many frames transmit. Memory: this times
     /// `frame_size`.
     pub tx_ring: u32,
+    /// Offloads by transmit metadata to ask for. What is refused is logged with its reason and done without.
+    pub hints: TransmitHints,
     /// Take the UMEM from huge pages where the machine has them.
     pub huge_pages: bool,
     /// Which way the datagrams leave that would go by this queue.
@@ -95,6 +98,7 @@ impl PortConfig {
             frame_size: 2048,
             rx_ring: 2048,
             tx_ring: 2048,
+            hints: TransmitHints::default(),
             huge_pages: true,
             transmit: TransmitVia::Express,
             failing: Failing::Replace,

@@ -16,8 +16,10 @@ use rustix::time::{
 };
 
 use super::config::{ExpressConfig, HEADER_SPACE};
+use super::hints::{ChecksumProbe, ChecksumProof, Grant, PROBE_LEN};
 use super::inlet::{Change, PortInlet};
 use super::interface::Interfaces;
+use super::metadata::{Request, TransmitTime, Unfinished};
 use super::path_cache::{PathCache, Reminders, Routes};
 use super::port::{Port, PortReport};
 use crate::io::{Datagram, Ecn, Flow, IoError, IoStats, PacketIo, Sent, Via};
@@ -32,6 +34,8 @@ const LINK_INTERVAL: Duration = Duration::from_millis(10);
 const KERNEL_EVERY: u32 = 8;
 /// Bytes of an IPv4 and of an IPv6 header with the UDP header.
 const HEADERS_V4: usize = 28;
+/// Bytes of a UDP header (RFC 768).
+const UDP_HEADER: usize = 8;
 const HEADERS_V6: usize = 48;
 
 /// AF_XDP packet I/O of one worker, with the kernel sockets of the same addresses beside it.
@@ -54,6 +58,8 @@ pub struct ExpressIo<K = UdpIo, R = Resolver> {
     /// Where datagrams larger than a frame are built, before they are cut into frames.
     staging: Box<[u8]>,
     now: Instant,
+    /// Checksum probes sent.
+    probes: u64,
     turns: u32,
     wait: Wait,
     /// When the kernel sockets were asked last.
@@ -120,6 +126,7 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
             paths: PathCache::new(config.ttl),
             reminders: Reminders::new(),
             now,
+            probes: 0,
             turns: 0,
             wait: Wait::Interrupt,
             kernel_asked: now,
@@ -156,6 +163,9 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
             match change {
                 Change::Add(mut port) => {
                     port.set_link(self.links.state(port.ifindex()));
+                    if let Err(error) = port.set_wait(self.wait) {
+                        tracing::warn!(%error, "the added socket is not busy-polled");
+                    }
                     if port.max_payload() > port.max_in_frame()
                         && self.staging.len() < HEADER_SPACE + port.max_payload()
                     {
@@ -255,6 +265,66 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
             .nth(chosen)
             .map(|(index, _)| index)
             .ok_or(Fallback::Socket)
+    }
+
+    /// Builds a burst on a port, in frames or in several frames a datagram.
+    fn build_on(
+        &mut self,
+        (port, path, hash): (usize, &Path, u64),
+        flow: &Flow,
+        segment: usize,
+        launch: Option<u64>,
+        fill: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<Sent, IoError> {
+        let Ok(template) = self.paths.template(flow, path, hash) else {
+            return self.fall_back(Fallback::Route, flow, segment, fill);
+        };
+        let largest = path.mtu.saturating_sub(if template.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 });
+        let burst = Burst { template, segment, largest, launch, now: self.now };
+        let (port, stats) = (&mut self.ports[port], &mut self.stats);
+        Ok(match segment > port.max_in_frame() {
+            true => build_parts(port, burst, &mut self.staging, stats, fill),
+            false => build(port, burst, stats, fill),
+        })
+    }
+
+    /// Fetches the time stamps of datagrams sent by AF_XDP, with the index of their port, oldest first. A port keeps
+    /// as many as its ring has entries; those it could not keep are counted in `tx_stamps_unfetched`.
+    pub fn transmit_times(&mut self, visit: &mut dyn FnMut(u16, TransmitTime)) {
+        for (index, port) in self.ports.iter_mut().enumerate() {
+            while let Some(time) = port.next_stamp() {
+                visit(index as u16, time);
+            }
+        }
+    }
+
+    /// Sends a datagram of `flow` whose checksum is left to the device, for a receiver that judges it
+    /// ([`ChecksumProbe::judge`]). It leaves with the next flush. `None` where the flow leaves by the kernel socket,
+    /// or its port was granted no checksums.
+    pub fn send_checksum_probe(&mut self, flow: &Flow) -> Option<ChecksumProbe> {
+        let hash = self.paths.hash(flow);
+        let (port, path) = self.plan(flow, PROBE_LEN, hash).ok()?;
+        let template = self.paths.template(flow, &path, hash).ok()?;
+        let port = &mut self.ports[port];
+        if !port.grants().checksum.is_granted() {
+            return None;
+        }
+        let start = HEADER_SPACE - template.header_len();
+        let udp = template.header_len() - UDP_HEADER;
+        let probe = ChecksumProbe::new(port.ifindex(), port.queue(), self.probes);
+        self.probes += 1;
+        let mut frame = port.acquire()?;
+        let bytes = frame.bytes();
+        bytes[HEADER_SPACE..HEADER_SPACE + PROBE_LEN].copy_from_slice(&probe.payload);
+        let packet = template.write(&mut bytes[start..], PROBE_LEN, ChecksumMode::PseudoOnly, 0).ok()?;
+        let checksum = Some(Unfinished { start: udp as u16, offset: 6 });
+        frame.submit(start..start + packet, Request { checksum, ..Request::default() }).then_some(probe)
+    }
+
+    /// Leaves the checksums of the port that a probe was sent by to its device, until its socket is opened anew. False
+    /// where that port is gone.
+    pub fn trust_checksum(&mut self, proof: &ChecksumProof) -> bool {
+        self.ports.iter_mut().any(|port| port.trust_checksum(proof))
     }
 
     /// Sends a burst by the kernel socket.
@@ -357,18 +427,30 @@ fn is_link_local(address: &SocketAddr) -> bool {
     matches!(address, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local())
 }
 
+/// What is built for: the headers, slices of `segment` bytes of which a datagram may fill `largest`, and the time to
+/// leave at. The kernel sends frames above the MTU of a device unasked, and the device or its peer loses them
+/// uncounted.
+struct Burst<'a> {
+    template: &'a UdpTemplate,
+    segment: usize,
+    largest: usize,
+    launch: Option<u64>,
+    now: Instant,
+}
+
 /// Builds a burst of datagrams larger than a frame: each in `staging`, from where it is copied into frames. Frames
 /// that lie side by side would save the copy, but soon none do: completions come back in any order.
 fn build_parts(
     port: &mut Port,
-    template: &UdpTemplate,
-    [segment, largest]: [usize; 2],
+    burst: Burst<'_>,
     staging: &mut [u8],
-    now: Instant,
     stats: &mut IoStats,
     fill: &mut dyn FnMut(&mut [u8]) -> usize,
 ) -> Sent {
+    let Burst { template, segment, largest, launch, now } = burst;
     let start = HEADER_SPACE - template.header_len();
+    let (checksum, unfinished) = port.checksum(template.header_len() - UDP_HEADER);
+    let request = Request { checksum: unfinished, launch, stamp: None };
     let mut sent = Sent::default();
     loop {
         if !port.has_room(template.header_len() + segment) {
@@ -387,10 +469,10 @@ fn build_parts(
         sent.packets += 1;
         sent.bytes += length;
         let packet = match length <= largest {
-            true => template.write(&mut staging[start..], length, ChecksumMode::Full, 0).ok(),
+            true => template.write(&mut staging[start..], length, checksum, 0).ok(),
             false => None,
         };
-        if packet.is_some_and(|packet| port.submit_parts(&staging[start..start + packet])) {
+        if packet.is_some_and(|packet| port.submit_parts(&staging[start..start + packet], request)) {
             stats.tx_express_packets += 1;
             stats.tx_express_bytes += length as u64;
         } else {
@@ -399,17 +481,17 @@ fn build_parts(
     }
 }
 
-/// Builds a burst in frames of `port`: slices of `segment` bytes, of which a datagram may fill `largest`. The
-/// kernel sends frames above the MTU of a device unasked, and the device or its peer loses them uncounted.
+/// Builds a burst in frames of `port`.
 fn build(
     port: &mut Port,
-    template: &UdpTemplate,
-    [segment, largest]: [usize; 2],
-    now: Instant,
+    burst: Burst<'_>,
     stats: &mut IoStats,
     fill: &mut dyn FnMut(&mut [u8]) -> usize,
 ) -> Sent {
+    let Burst { template, segment, largest, launch, now } = burst;
     let start = HEADER_SPACE - template.header_len();
+    let (checksum, unfinished) = port.checksum(template.header_len() - UDP_HEADER);
+    let request = Request { checksum: unfinished, launch, stamp: None };
     let mut sent = Sent::default();
     let mut flushed = false;
     loop {
@@ -439,8 +521,8 @@ fn build(
         }
         // UMEM frames have the room and the template was checked, so only a datagram that no header can
         // describe fails; IPv4 identification may be 0 in packets that are not fragmented (RFC 6864).
-        let packet = template.write(&mut bytes[start..], length, ChecksumMode::Full, 0);
-        if !packet.is_ok_and(|packet| frame.submit(start..start + packet)) {
+        let packet = template.write(&mut bytes[start..], length, checksum, 0);
+        if !packet.is_ok_and(|packet| frame.submit(start..start + packet, request)) {
             stats.dropped_send_refused += 1;
             continue;
         }
@@ -483,20 +565,37 @@ impl<K: PacketIo, R: Routes> PacketIo for ExpressIo<K, R> {
             return self.kernel.transmit(flow, segment, fill);
         }
         let hash = self.paths.hash(flow);
-        let (port, path) = match self.plan(flow, segment, hash) {
-            Ok(plan) => plan,
-            Err(reason) => return self.fall_back(reason, flow, segment, fill),
+        match self.plan(flow, segment, hash) {
+            Ok((port, path)) => self.build_on((port, &path, hash), flow, segment, None, fill),
+            Err(reason) => self.fall_back(reason, flow, segment, fill),
+        }
+    }
+
+    fn transmit_at(
+        &mut self,
+        flow: &Flow,
+        segment: usize,
+        launch: u64,
+        fill: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<Sent, IoError> {
+        let hash = self.paths.hash(flow);
+        let unsupported = |why: &str| IoError::Socket {
+            what: format!("launch time for {}: {why}", flow.remote),
+            source: io::ErrorKind::Unsupported.into(),
         };
-        let Ok(template) = self.paths.template(flow, &path, hash) else {
-            return self.fall_back(Fallback::Route, flow, segment, fill);
-        };
-        let largest = path.mtu.saturating_sub(if template.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 });
-        let (port, stats, now, sizes) =
-            (&mut self.ports[port], &mut self.stats, self.now, [segment, largest]);
-        Ok(match segment > port.max_in_frame() {
-            true => build_parts(port, template, sizes, &mut self.staging, now, stats, fill),
-            false => build(port, template, sizes, now, stats, fill),
-        })
+        if segment == 0 || !self.transmits() {
+            return Err(unsupported("the kernel socket sends"));
+        }
+        match self.plan(flow, segment, hash) {
+            Ok((port, path)) => match self.ports[port].grants().launch_time {
+                Grant::Granted => self.build_on((port, &path, hash), flow, segment, Some(launch), fill),
+                refused => Err(unsupported(&refused.to_string())),
+            },
+            // Better early than never: the neighbour is unknown for a moment only.
+            Err(Fallback::Neighbour) => self.fall_back(Fallback::Neighbour, flow, segment, fill),
+            Err(Fallback::Chosen) => Err(unsupported("the kernel socket sends")),
+            Err(Fallback::Route | Fallback::Socket) => Err(unsupported("no AF_XDP socket can send it")),
+        }
     }
 
     fn flush(&mut self, now: Instant) -> Result<(), IoError> {

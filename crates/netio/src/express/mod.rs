@@ -57,13 +57,15 @@
 //! ```
 //!
 //! The payload's place does not depend on the headers, which are written in front once the payload is there,
-//! because the UDP checksum needs it. It is computed in full, in software.
+//! because the UDP checksum needs it. It is computed in full, in software, unless the device was shown to do it
+//! ([`ChecksumProbe`]). Transmit metadata lies in front of the headers where a port asks for any ([`TransmitHints`]).
 //!
 //! # Limits
 //!
 //! * A payload up to [`PortConfig::max_payload`], 1920 bytes with frames of 2048 and 3968 with frames of 4096,
 //!   is built in the frame that it leaves in. A larger one, as far as the MTU goes, is built aside and copied
-//!   into several frames. In zero-copy mode that is left to the kernel socket.
+//!   into several frames: 17 in copy mode, as many as the device says (`xdp-zc-max-segs`) in zero-copy mode. What
+//!   those do not hold takes the kernel socket.
 //! * Received packets may be as large as the interface's MTU at open. Beyond one frame they need Linux 6.6,
 //!   a program with `xdp.frags`, and cost a copy that puts them together.
 //! * UDP checksums of received packets are not verified unless [`ExpressConfig::verify_checksum`] says so.
@@ -84,6 +86,7 @@ mod error;
 #[cfg(test)]
 mod fake;
 mod frame;
+mod hints;
 mod inlet;
 mod interface;
 mod io;
@@ -91,6 +94,7 @@ mod kick;
 mod lane;
 mod mapped;
 mod mapping;
+mod metadata;
 mod path_cache;
 mod port;
 mod queue;
@@ -101,8 +105,10 @@ mod xskmap;
 
 pub use config::{BindMode, ExpressConfig, Failing, ObtainedMode, PortConfig, TransmitVia};
 pub use error::OpenError;
+pub use hints::{ChecksumFault, ChecksumProbe, ChecksumProof, Grant, TransmitGrants, TransmitHints};
 pub use inlet::PortInlet;
 pub use io::ExpressIo;
 pub use mapping::Backing;
+pub use metadata::TransmitTime;
 pub use path_cache::Routes;
 pub use port::{Port, PortReport, PortState, PortStatus};

@@ -21,21 +21,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use expressway_wire::MAX_HEADER_LEN;
+use expressway_wire::{ChecksumMode, MAX_HEADER_LEN};
 
 use super::assembly::ASSEMBLY_SIZE;
-
 use super::config::{Failing, ObtainedMode, PortConfig, TransmitVia};
 use super::error::{OpenError, Step};
+use super::hints::{ChecksumProof, Grant, TransmitGrants};
 use super::interface::{Interfaces, LinkState};
 use super::kick::{self, Outcome};
 use super::lane::{Mapped, PART_OFFSET, TxFrame};
 use super::mapping::Backing;
+use super::metadata::{Request, TransmitTime, Unfinished};
 use super::queue::Queue;
 use super::socket::Socket;
 use super::umem::Frames;
 use super::xskmap;
 use crate::io::{IoError, IoStats};
+use crate::netdev::Netdev;
 use crate::wait::{self, Wait};
 
 /// A transmit queue that completes nothing for this long although it is kicked is dead. Longer than any
@@ -102,6 +104,10 @@ pub struct PortReport {
     pub multi_buffer: bool,
     /// Frames that one sent packet may take; 1 where packets larger than a frame leave by the kernel socket.
     pub max_segments: u32,
+    /// What the port may do by transmit metadata.
+    pub grants: TransmitGrants,
+    /// Whether the device computes UDP checksums: granted, and proven since the socket was opened.
+    pub device_checksum: bool,
     /// The NAPI context of the queue, by which it can be busy-polled; `None` where the device names none.
     pub napi: Option<u32>,
     /// Packets put together from several frames, by a copy.
@@ -136,6 +142,11 @@ struct Active {
     socket: Socket,
     queue: Queue<Mapped>,
     mode: ObtainedMode,
+    /// Frames that one sent packet may take.
+    segments: u32,
+    grants: TransmitGrants,
+    /// The device was shown to finish checksums.
+    checksum_proven: bool,
     /// Since when, how often kicked, and the count of completions then, while packets are in flight and none
     /// is completed.
     quiet: Option<(Instant, u32, u64)>,
@@ -211,6 +222,8 @@ impl Port {
             reason: None,
             multi_buffer,
             max_segments: 1,
+            grants: active.grants,
+            device_checksum: false,
             napi: None,
             gathered: 0,
             reopened: 0,
@@ -253,6 +266,11 @@ impl Port {
         self.published.store(Arc::new(self.report()));
     }
 
+    /// Queue of the interface.
+    pub fn queue(&self) -> u32 {
+        self.config.queue
+    }
+
     /// Index of the interface.
     pub fn ifindex(&self) -> u32 {
         self.ifindex
@@ -277,6 +295,8 @@ impl Port {
             reason: self.reason.clone(),
             multi_buffer: self.multi_buffer,
             max_segments: self.max_segments(),
+            grants: self.grants(),
+            device_checksum: active.is_some_and(|active| active.checksum_proven),
             napi: self.napi_id(),
             gathered: self.gathered + active.map_or(0, |active| active.queue.counters().gathered),
             reopened: self.reopened,
@@ -305,6 +325,38 @@ impl Port {
         self.active.as_ref().and_then(|active| wait::napi_id(active.socket.as_fd()))
     }
 
+    /// What the port may do by transmit metadata.
+    pub fn grants(&self) -> TransmitGrants {
+        self.active.as_ref().map_or_else(TransmitGrants::default, |active| active.grants)
+    }
+
+    /// Who finishes the checksum of a datagram whose UDP header begins at `udp`, and what that asks for.
+    #[inline]
+    pub(super) fn checksum(&self, udp: usize) -> (ChecksumMode, Option<Unfinished>) {
+        match self.active.as_ref().is_some_and(|active| active.checksum_proven) {
+            true => (ChecksumMode::PseudoOnly, Some(Unfinished { start: udp as u16, offset: 6 })),
+            false => (ChecksumMode::Full, None),
+        }
+    }
+
+    /// Leaves checksums to the device from now on, if the proof is of this port and they were granted.
+    pub(super) fn trust_checksum(&mut self, proof: &ChecksumProof) -> bool {
+        let here = (proof.ifindex, proof.queue) == (self.ifindex, self.config.queue);
+        match &mut self.active {
+            Some(active) if here && active.grants.checksum.is_granted() => {
+                active.checksum_proven = true;
+                self.publish();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The oldest time stamp of a sent datagram that waits to be fetched.
+    pub(super) fn next_stamp(&mut self) -> Option<TransmitTime> {
+        self.active.as_mut()?.queue.stamps()?.pop()
+    }
+
     /// The largest UDP payload that a frame carries.
     pub(super) fn max_in_frame(&self) -> usize {
         self.config.max_payload()
@@ -312,10 +364,7 @@ impl Port {
 
     /// Frames that one sent packet may take.
     fn max_segments(&self) -> u32 {
-        match self.mode() {
-            Some(ObtainedMode::Copy) if self.multi_buffer => COPY_SEGMENTS,
-            _ => 1,
-        }
+        self.active.as_ref().map_or(1, |active| active.segments)
     }
 
     /// The largest UDP payload that can be sent, in one frame or several.
@@ -391,8 +440,8 @@ impl Port {
     }
 
     /// Sends a whole packet in as many frames as it takes; see [`Queue::submit_parts`].
-    pub(super) fn submit_parts(&mut self, packet: &[u8]) -> bool {
-        self.active.as_mut().is_some_and(|active| active.queue.submit_parts(packet))
+    pub(super) fn submit_parts(&mut self, packet: &[u8], request: Request) -> bool {
+        self.active.as_mut().is_some_and(|active| active.queue.submit_parts(packet, request))
     }
 
     /// Gives everything built so far to the kernel.
@@ -400,7 +449,7 @@ impl Port {
         if self.state != PortState::Up {
             return;
         }
-        let Some(Active { socket, queue, mode, quiet, deferred }) = &mut self.active else { return };
+        let Some(Active { socket, queue, mode, quiet, deferred, .. }) = &mut self.active else { return };
         queue.publish();
         // With frames left, that completions are slow is no one's concern; some drivers reap them only when
         // they send again.
@@ -626,7 +675,10 @@ impl Active {
         let socket = Socket::new().map_err(failed(Step::Create))?;
         let frames =
             Frames::new(config.frame_size, frames, config.huge_pages).map_err(failed(Step::Memory))?;
-        socket.register(&frames.umem).map_err(failed(Step::Register))?;
+        let metadata = config.hints.any() && socket.register(&frames.umem, true).is_ok();
+        if !metadata {
+            socket.register(&frames.umem, false).map_err(failed(Step::Register))?;
+        }
         let rings = socket.rings(config.rx_ring, config.tx_ring).map_err(failed(Step::Ring))?;
         let assembly = if multi_buffer { ASSEMBLY_SIZE } else { 0 };
         let queue = Queue::new(frames, rings, assembly);
@@ -638,13 +690,54 @@ impl Active {
         // In copy mode each packet under way takes a socket buffer of up to 4 KiB.
         socket.widen_transmit(config.tx_ring.saturating_mul(4096), config.tx_ring);
         xskmap::insert(map, config.map_key, socket.as_fd()).map_err(failed(Step::Map))?;
-        Ok(Self { socket, queue, mode, quiet: None, deferred: false })
+        let features = match (mode, multi_buffer, config.hints.any()) {
+            (ObtainedMode::Copy, _, _) | (_, false, false) => None,
+            // What the kernel does not tell is absent.
+            (ObtainedMode::ZeroCopy, ..) => {
+                Netdev::open().and_then(|mut netdev| netdev.features(ifindex)).ok()
+            }
+        };
+        let segments = match mode {
+            _ if !multi_buffer => 1,
+            ObtainedMode::Copy => COPY_SEGMENTS,
+            ObtainedMode::ZeroCopy => features.map_or(1, |features| features.zero_copy_segments),
+        };
+        let grants = TransmitGrants::decide(config.hints, mode, features, metadata);
+        for (offload, grant) in grants.named() {
+            if let Grant::Refused(reason) = grant {
+                tracing::warn!(
+                    interface = config.interface,
+                    queue = config.queue,
+                    offload,
+                    reason,
+                    "transmit offload refused"
+                );
+            }
+        }
+        let mut queue = queue;
+        if grants.timestamps.is_granted() {
+            queue.stamp_transmits(config.tx_ring as usize);
+        }
+        Ok(Self {
+            socket,
+            queue,
+            mode,
+            segments,
+            grants,
+            checksum_proven: false,
+            quiet: None,
+            deferred: false,
+        })
     }
 
     fn count(&self, stats: &mut IoStats) {
         let counters = self.queue.counters();
         stats.dropped_bad_descriptor += counters.bad_descriptor;
         stats.dropped_truncated += counters.truncated;
+        if let Some(stamps) = self.queue.stamps_seen() {
+            stats.tx_stamps_unfetched += stamps.unfetched;
+            stats.tx_stamps_implausible += stamps.implausible;
+        }
         // A socket whose device is gone still answers; one that does not has nothing to add.
         if let Ok(kernel) = self.socket.statistics() {
             stats.xdp_rx_dropped += kernel.rx_dropped;

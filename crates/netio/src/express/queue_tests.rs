@@ -9,6 +9,7 @@ use super::super::abi::{Descriptor, XDP_PKT_CONTD, XDP_RING_NEED_WAKEUP};
 use super::super::assembly::ASSEMBLY_SIZE;
 use super::super::fake::{FakeKernel, Heap, queue_and_kernel};
 use super::super::frame::{LaneId, Owner};
+use super::super::metadata::Request;
 use super::super::ring::{AtomicIndex, RingMemory};
 use super::Queue;
 
@@ -179,7 +180,7 @@ fn a_sent_frame_is_reused_only_after_its_completion() {
     for packet in 0..RING as u8 {
         let mut frame = queue.acquire().unwrap();
         frame.bytes()[58..61].fill(packet);
-        assert!(frame.submit(58..61));
+        assert!(frame.submit(58..61, Request::default()));
     }
     assert!(queue.acquire().is_none());
     assert_eq!(kernel.take(8), 0, "not published yet");
@@ -202,9 +203,9 @@ fn a_packet_in_parts_is_sent_whole_or_not_at_all() {
     let (mut queue, mut kernel) = queue_and_kernel(RING, 0);
     let packet: Vec<u8> = (0..9014).map(|byte| (byte % 251) as u8).collect();
     assert_eq!(queue.parts(packet.len()), 5);
-    assert!(queue.submit_parts(&packet));
-    assert!(!queue.submit_parts(&packet), "three frames are left");
-    assert!(!queue.submit_parts(&[]));
+    assert!(queue.submit_parts(&packet, Request::default()));
+    assert!(!queue.submit_parts(&packet, Request::default()), "three frames are left");
+    assert!(!queue.submit_parts(&[], Request::default()));
     assert_eq!(queue.in_flight(), 5, "a refused packet holds no frame");
     queue.publish();
     assert_eq!(kernel.take(8), 5);
@@ -216,7 +217,7 @@ fn a_packet_in_parts_is_sent_whole_or_not_at_all() {
     }
     assert_eq!(sent, packet);
     kernel.complete(8);
-    assert!(queue.submit_parts(&packet), "completions make room");
+    assert!(queue.submit_parts(&packet, Request::default()), "completions make room");
     check_frames(&queue);
 }
 
@@ -229,7 +230,7 @@ fn an_aborted_build_gives_its_frame_back() {
         panic!("fill");
     }));
     assert!(unwound.is_err());
-    assert!(!queue.acquire().unwrap().submit(2000..2049), "beyond the frame");
+    assert!(!queue.acquire().unwrap().submit(2000..2049, Request::default()), "beyond the frame");
     assert_eq!(queue.held(), (RING as usize, RING as usize, 0));
     check_frames(&queue);
 }
@@ -237,7 +238,7 @@ fn an_aborted_build_gives_its_frame_back() {
 #[test]
 fn false_completions_are_counted_and_change_nothing() {
     let (mut queue, mut kernel) = queue_and_kernel(RING, 0);
-    assert!(queue.acquire().unwrap().submit(0..64));
+    assert!(queue.acquire().unwrap().submit(0..64, Request::default()));
     queue.publish();
     kernel.take(1);
     let sent = kernel.sending.pop().unwrap().addr;
@@ -345,11 +346,11 @@ fn apply(queue: &mut Queue<Heap>, kernel: &mut FakeKernel, event: &Event) {
         Event::ProgramSends { length } => {
             if let Some(mut frame) = queue.acquire() {
                 frame.bytes()[..length].fill(0x33);
-                frame.submit(0..length);
+                frame.submit(0..length, Request::default());
             }
         }
         Event::ProgramSendsParts { length } => {
-            queue.submit_parts(&vec![0x77; length]);
+            queue.submit_parts(&vec![0x77; length], Request::default());
         }
         Event::ProgramAborts => drop(queue.acquire()),
         Event::ProgramFlushes => queue.publish(),

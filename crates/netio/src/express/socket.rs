@@ -15,6 +15,7 @@ use super::abi::{self, MmapOffsets, Options, SockaddrXdp, Statistics, UmemReg};
 use super::config::{BindMode, ObtainedMode};
 use super::lane::{Mapped, Rings};
 use super::mapped::MappedRing;
+use super::metadata::METADATA_LEN;
 use super::umem::Umem;
 
 /// Pause between two tries of a bind that answers EBUSY.
@@ -38,8 +39,9 @@ impl Socket {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// Registers memory as this socket's UMEM.
-    pub(super) fn register(&self, umem: &Umem) -> io::Result<()> {
+    /// Registers memory as this socket's UMEM, with room for transmit metadata in front of packets if told;
+    /// kernels before 6.11 answer EINVAL to that.
+    pub(super) fn register(&self, umem: &Umem, metadata: bool) -> io::Result<()> {
         let (addr, len) = umem.registration();
         let registration = UmemReg {
             addr,
@@ -47,8 +49,8 @@ impl Socket {
             chunk_size: umem.frame_size(),
             // The kernel's 256 bytes are headroom enough: nothing is put in front of received packets.
             headroom: 0,
-            flags: 0,
-            tx_metadata_len: 0,
+            flags: if metadata { abi::XDP_UMEM_TX_METADATA_LEN } else { 0 },
+            tx_metadata_len: if metadata { METADATA_LEN as u32 } else { 0 },
         };
         self.set_option(abi::SOL_XDP, abi::XDP_UMEM_REG, &registration)
     }
