@@ -11,21 +11,21 @@ use bytes::Bytes;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held(Arc<AtomicUsize>);
 
-struct Counted {
-    bytes: Bytes,
+struct Counted<T: AsRef<[u8]>> {
+    bytes: T,
     held: Held,
 }
 
-impl AsRef<[u8]> for Counted {
+impl<T: AsRef<[u8]>> AsRef<[u8]> for Counted<T> {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes
+        self.bytes.as_ref()
     }
 }
 
-impl Drop for Counted {
+impl<T: AsRef<[u8]>> Drop for Counted<T> {
     fn drop(&mut self) {
         // One thread changes it; only its being shared with `Bytes`, which is Send, makes it atomic.
-        self.held.0.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+        self.held.0.fetch_sub(self.bytes.as_ref().len(), Ordering::Relaxed);
     }
 }
 
@@ -35,9 +35,9 @@ impl Held {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The same slice, counted until it is dropped.
-    pub(crate) fn count(&self, bytes: Bytes) -> Bytes {
-        self.0.fetch_add(bytes.len(), Ordering::Relaxed);
+    /// The same bytes, counted until they are dropped.
+    pub(crate) fn count<T: AsRef<[u8]> + Send + 'static>(&self, bytes: T) -> Bytes {
+        self.0.fetch_add(bytes.as_ref().len(), Ordering::Relaxed);
         Bytes::from_owner(Counted { bytes, held: self.clone() })
     }
 }
@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn a_slice_counts_until_its_last_part_is_gone() {
         let held = Held::default();
-        let mut all = held.count(Bytes::from_static(&[7; 1000]));
+        let mut all = held.count(vec![7; 1000]);
         let rest = all.split_off(400);
         assert_eq!(held.bytes(), 1000);
         drop(all);

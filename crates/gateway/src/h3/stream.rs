@@ -1,14 +1,18 @@
 //! One request and its response on their way.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::task::Poll;
 use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
+use expressway_h3::frame;
 use expressway_web::access_log::Record;
-use expressway_web::{BodyError, Exchange, RequestHead, ResponseHead};
+use expressway_web::{BodyError, Exchange, RequestHead};
 
 use super::held::Held;
-use crate::quic::engine::{Http, Priority, SendError, Transport};
+use super::response;
+use crate::quic::engine::{Priority, SendError, Transport};
 
 /// The most that is fetched from an exchange at a time, in bytes: large enough that its cost is spread over
 /// many packets, small enough that streams of a connection share its send window.
@@ -17,8 +21,29 @@ const MAX_CHUNK: usize = 256 << 10;
 /// The least that is fetched at a time, so that a trickle of capacity does not become a trickle of calls.
 const MIN_CHUNK: usize = 16 << 10;
 
-/// Bodies longer than this go as one DATA frame announced up front; see [`Http::begin_data`].
-const WHOLE_FRAME: u64 = 64 << 10;
+/// Bodies up to this many bytes are copied behind their head, so that a response is one buffer and one call
+/// of the engine; beyond it a copy costs more than a second buffer.
+const SMALL: u64 = 4 << 10;
+
+/// Stream IDs of requests are multiples of 4 within a window of the configured width, so multiplying
+/// spreads them and no client can aim collisions.
+#[derive(Default)]
+pub(super) struct StreamIdHasher(u64);
+
+impl Hasher for StreamIdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _bytes: &[u8]) {}
+
+    fn write_u64(&mut self, id: u64) {
+        self.0 = (id >> 2).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+/// What is kept by stream ID.
+pub(super) type StreamMap<T> = HashMap<u64, Box<T>, BuildHasherDefault<StreamIdHasher>>;
 
 /// Where a stream stands after it was pumped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,15 +63,16 @@ pub(super) enum Progress {
 }
 
 /// What of the response comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// The head, once the exchange has it.
-    Head(Option<ResponseHead>),
-    /// The body, a DATA frame for what fits.
-    Body,
-    /// The body, within a DATA frame of which this many bytes are left.
+    Head,
+    /// A body of unknown length, a DATA frame for each chunk.
+    Chunks,
+    /// A body of known length within its one DATA frame, of which this many bytes are still to be fetched.
     Frame(u64),
-    /// The end of the stream.
-    End,
+    /// Nothing: what is fetched is the last.
+    Fetched,
 }
 
 /// What the access log wants to know of a request.
@@ -61,6 +87,10 @@ pub(super) struct RequestStream {
     pub(super) id: u64,
     exchange: Exchange,
     phase: Phase,
+    /// Framing, with a small body perhaps, that goes before the chunk.
+    front: Bytes,
+    /// Bytes at the end of `front` that are body.
+    copied: usize,
     /// Fetched and not yet taken by the transport.
     chunk: Bytes,
     pub(super) priority: Priority,
@@ -79,7 +109,9 @@ impl RequestStream {
         Self {
             id,
             exchange,
-            phase: Phase::Head(None),
+            phase: Phase::Head,
+            front: Bytes::new(),
+            copied: 0,
             chunk: Bytes::new(),
             priority,
             logged: None,
@@ -92,63 +124,66 @@ impl RequestStream {
     }
 
     /// Moves as much of the response as goes now. `window` bounds the bytes that the connection holds.
-    pub(super) fn pump(
-        &mut self,
-        http: &mut Http,
-        transport: &mut Transport,
-        held: &Held,
-        window: usize,
-    ) -> Progress {
+    pub(super) fn pump(&mut self, transport: &mut Transport, held: &Held, window: usize) -> Progress {
         loop {
-            let step = match &mut self.phase {
-                Phase::Head(_) => self.send_head(http, transport),
-                Phase::Body | Phase::Frame(_) => match self.fill(transport, held, window) {
-                    Ok(()) => self.send_body(http, transport),
-                    Err(progress) => Err(progress),
-                },
-                Phase::End => Err(match http.finish(transport, self.id) {
-                    Ok(()) => Progress::Complete,
-                    Err(error) => stuck(error),
-                }),
+            let step = if self.front.is_empty() && self.chunk.is_empty() {
+                self.fetch(transport, held, window)
+            } else {
+                Ok(())
             };
-            if let Err(progress) = step {
+            if let Err(progress) = step.and_then(|()| self.send(transport)) {
                 return progress;
             }
         }
     }
 
-    fn send_head(&mut self, http: &mut Http, transport: &mut Transport) -> Result<(), Progress> {
-        let Phase::Head(waiting) = &mut self.phase else { return Ok(()) };
-        let head = match waiting.take() {
-            Some(head) => head,
-            None => match self.exchange.poll_head() {
-                Poll::Ready(head) => head,
-                Poll::Pending => return Err(Progress::Exchange),
-            },
-        };
-        let end = head.is_bodyless();
-        let fields = head.headers.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
-        let status = (b":status".as_slice(), head.status.as_str().as_bytes());
-        let sent =
-            http.send_head(transport, self.id, std::iter::once(status).chain(fields), self.priority, end);
-        match sent {
-            Ok(()) => {
-                self.status = head.status.as_u16();
-                self.phase = Phase::Body;
-                if end { Err(Progress::Complete) } else { Ok(()) }
-            }
-            Err(error) => {
-                self.phase = Phase::Head(Some(head));
-                Err(stuck(error))
-            }
+    /// Makes sure that there is something to send, if only the end of the stream.
+    fn fetch(&mut self, transport: &mut Transport, held: &Held, window: usize) -> Result<(), Progress> {
+        match self.phase {
+            Phase::Head => self.fetch_head(transport, held, window),
+            Phase::Chunks | Phase::Frame(_) => self.fetch_body(transport, held, window),
+            Phase::Fetched => Ok(()),
         }
     }
 
-    /// Makes sure that there is a chunk to send, or turns to the end of the stream.
-    fn fill(&mut self, transport: &mut Transport, held: &Held, window: usize) -> Result<(), Progress> {
-        if !self.chunk.is_empty() {
-            return Ok(());
+    fn fetch_head(&mut self, transport: &mut Transport, held: &Held, window: usize) -> Result<(), Progress> {
+        let Poll::Ready(head) = self.exchange.poll_head() else { return Err(Progress::Exchange) };
+        self.status = head.status.as_u16();
+        let length = if head.is_bodyless() { Some(0) } else { self.exchange.remaining() };
+        let small = length.filter(|length| *length <= SMALL).unwrap_or(0) as usize;
+        let mut out = response::head(&head, small);
+        self.phase = match length {
+            Some(0) => Phase::Fetched,
+            Some(length) => {
+                frame::write_header(frame::DATA, length, &mut out);
+                Phase::Frame(length)
+            }
+            None => Phase::Chunks,
+        };
+        let copies = small > 0 && held.bytes() + out.len() + small <= window;
+        if copies {
+            match self.exchange.poll_body(small) {
+                Poll::Ready(Some(Ok(chunk))) => {
+                    self.take_in(&chunk)?;
+                    out.extend_from_slice(&chunk);
+                    self.copied = chunk.len();
+                }
+                Poll::Ready(Some(Err(error))) => return Err(self.fail(&error)),
+                Poll::Ready(None) => return Err(self.fail(&BodyError::Changed)),
+                Poll::Pending => {}
+            }
         }
+        // The engine's own default takes turns with others, which makes no difference to a response that is
+        // handed over whole.
+        if self.phase != Phase::Fetched || self.priority.urgency != Priority::default().urgency {
+            transport.set_priority(self.id, self.priority);
+        }
+        // A connection has no more heads than requests; what counts towards its window is bodies.
+        self.front = if copies { held.count(out) } else { out.into() };
+        Ok(())
+    }
+
+    fn fetch_body(&mut self, transport: &mut Transport, held: &Held, window: usize) -> Result<(), Progress> {
         let capacity = transport.capacity(self.id).ok_or(Progress::Cancelled)?;
         if capacity == 0 {
             return Err(Progress::Transport);
@@ -160,65 +195,60 @@ impl RequestStream {
         match self.exchange.poll_body(room.min(capacity.clamp(MIN_CHUNK, MAX_CHUNK))) {
             Poll::Pending => Err(Progress::Exchange),
             Poll::Ready(Some(Ok(chunk))) => {
+                self.take_in(&chunk)?;
                 self.chunk = held.count(chunk);
                 Ok(())
             }
             Poll::Ready(Some(Err(error))) => Err(self.fail(&error)),
-            Poll::Ready(None) => match self.phase {
-                Phase::Frame(left) if left > 0 => Err(self.fail(&BodyError::Changed)),
-                _ => {
-                    self.phase = Phase::End;
-                    Ok(())
-                }
-            },
-        }
-    }
-
-    fn send_body(&mut self, http: &mut Http, transport: &mut Transport) -> Result<(), Progress> {
-        match &mut self.phase {
-            Phase::Body => self.send_frame(http, transport),
-            Phase::Frame(left) => {
-                if self.chunk.len() as u64 > *left {
-                    return Err(self.fail(&BodyError::Changed));
-                }
-                let capacity = transport.capacity(self.id).ok_or(Progress::Cancelled)?;
-                if capacity == 0 {
-                    return Err(Progress::Transport);
-                }
-                let piece = self.chunk.split_to(capacity.min(self.chunk.len()));
-                let (taken, rest) = transport.send(self.id, piece).ok_or(Progress::Cancelled)?;
-                self.body_sent += taken as u64;
-                *left -= taken as u64;
-                let ended = *left == 0;
-                if ended {
-                    self.phase = Phase::End;
-                } else if !rest.is_empty() {
-                    // The capacity was asked for just before, so this is only ever a matter of form.
-                    self.chunk = [rest, std::mem::take(&mut self.chunk)].concat().into();
-                    return Err(Progress::Transport);
-                }
+            Poll::Ready(None) if self.phase == Phase::Chunks => {
+                self.phase = Phase::Fetched;
                 Ok(())
             }
-            Phase::Head(_) | Phase::End => Ok(()),
+            Poll::Ready(None) => Err(self.fail(&BodyError::Changed)),
         }
     }
 
-    /// Sends the chunk in a DATA frame of its own, or announces one for all that is left.
-    fn send_frame(&mut self, http: &mut Http, transport: &mut Transport) -> Result<(), Progress> {
-        let remaining = self.exchange.remaining();
-        let left = remaining.map(|remaining| remaining + self.chunk.len() as u64);
-        if let Some(left) = left.filter(|left| *left > WHOLE_FRAME) {
-            http.begin_data(transport, self.id, left).map_err(stuck)?;
-            self.phase = Phase::Frame(left);
-            return Ok(());
+    /// Accounts for a chunk that the exchange gave.
+    fn take_in(&mut self, chunk: &Bytes) -> Result<(), Progress> {
+        match self.phase {
+            Phase::Frame(left) => {
+                let left = left.checked_sub(chunk.len() as u64);
+                let left = left.ok_or_else(|| self.fail(&BodyError::Changed))?;
+                self.phase = if left == 0 { Phase::Fetched } else { Phase::Frame(left) };
+            }
+            _ => {
+                let mut header = Vec::with_capacity(16);
+                frame::write_header(frame::DATA, chunk.len() as u64, &mut header);
+                self.front = header.into();
+                if self.exchange.remaining() == Some(0) {
+                    self.phase = Phase::Fetched;
+                }
+            }
         }
-        let last = remaining == Some(0);
-        let sent = http.send_data(transport, self.id, &mut self.chunk, last).map_err(stuck)?;
-        self.body_sent += sent as u64;
-        if !self.chunk.is_empty() {
-            return Err(Progress::Transport);
+        Ok(())
+    }
+
+    /// Hands over what was fetched, and the end of the stream with the last of it.
+    fn send(&mut self, transport: &mut Transport) -> Result<(), Progress> {
+        let is_last = self.phase == Phase::Fetched;
+        let has_chunk = !self.chunk.is_empty();
+        if !self.front.is_empty() || !has_chunk {
+            transport.send(self.id, &mut self.front, is_last && !has_chunk).map_err(stuck)?;
+            let copied = self.copied.min(self.front.len());
+            self.body_sent += (self.copied - copied) as u64;
+            self.copied = copied;
+            if !self.front.is_empty() {
+                return Err(Progress::Transport);
+            }
         }
-        if last { Err(Progress::Complete) } else { Ok(()) }
+        if has_chunk {
+            let sent = transport.send(self.id, &mut self.chunk, is_last).map_err(stuck)?;
+            self.body_sent += sent as u64;
+            if !self.chunk.is_empty() {
+                return Err(Progress::Transport);
+            }
+        }
+        if is_last { Err(Progress::Complete) } else { Ok(()) }
     }
 
     fn fail(&mut self, error: &BodyError) -> Progress {

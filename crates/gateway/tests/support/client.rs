@@ -40,6 +40,8 @@ pub struct Options {
     pub session: Option<Vec<u8>>,
     /// Response bodies are read off streams.
     pub reads: bool,
+    /// HTTP/3 is spoken; else streams are the test's own.
+    pub http: bool,
     pub idle_timeout: u64,
     pub max_payload: usize,
     pub active_ids: u64,
@@ -54,6 +56,7 @@ impl Default for Options {
             early_data: false,
             session: None,
             reads: true,
+            http: true,
             idle_timeout: 30_000,
             max_payload: 1472,
             active_ids: 4,
@@ -75,6 +78,7 @@ pub struct Client {
     pub streams: Vec<u64>,
     pub goaway: Option<u64>,
     pub reads: bool,
+    speaks_http: bool,
     pub datagrams_received: u64,
     pub largest_received: usize,
     scratch: Vec<u8>,
@@ -125,6 +129,7 @@ impl Client {
             streams: Vec::new(),
             goaway: None,
             reads: options.reads,
+            speaks_http: options.http,
             datagrams_received: 0,
             largest_received: 0,
             scratch: vec![0; 64 << 10],
@@ -275,7 +280,10 @@ impl Node for Client {
         if self.quic.timeout_instant().is_some_and(|timeout| timeout <= now) {
             self.quic.on_timeout();
         }
-        if self.http.is_none() && (self.quic.is_established() || self.quic.is_in_early_data()) {
+        if self.speaks_http
+            && self.http.is_none()
+            && (self.quic.is_established() || self.quic.is_in_early_data())
+        {
             let config = quiche::h3::Config::new().unwrap();
             self.http = quiche::h3::Connection::with_transport(&mut self.quic, &config).ok();
         }

@@ -66,6 +66,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) stats: &'a mut Stats,
     pub(super) notify: &'a Arc<dyn Notify>,
     pub(super) scratch: &'a mut [u8],
+    pub(super) strings: &'a mut Vec<u8>,
     pub(super) cids: &'a mut CidIssuer,
     pub(super) resets: &'a Resets,
     pub(super) now: Instant,
@@ -146,8 +147,14 @@ impl Connection {
         around: &mut Surroundings<'_>,
         action: impl FnOnce(&mut Session, &mut SessionContext<'_>),
     ) {
-        let Some(session) = &mut self.session else { return };
-        let mut context = SessionContext {
+        let Some(mut session) = self.session.take() else { return };
+        action(&mut session, &mut self.context(key, around));
+        self.session = Some(session);
+    }
+
+    /// What a session is driven with.
+    fn context<'a>(&'a mut self, key: Key, around: &'a mut Surroundings<'_>) -> SessionContext<'a> {
+        SessionContext {
             transport: &mut self.transport,
             stats: around.stats,
             handler: &*self.setup.handler,
@@ -160,16 +167,17 @@ impl Connection {
             max_header_size: self.setup.settings.max_header_size,
             io_mode: &self.setup.io_mode,
             worker: u16::from(around.worker),
+            max_requests: self.setup.settings.max_requests,
             scratch: around.scratch,
-        };
-        action(session, &mut context);
+            strings: around.strings,
+        }
     }
 
     /// Handles what came in since the last turn, and gives streams what there is room for.
     pub(super) fn progress(&mut self, key: Key, around: &mut Surroundings<'_>, table: &mut IdChanges) {
         if self.fresh {
             self.fresh = false;
-            self.follow_handshake(around, table);
+            self.follow_handshake(key, around, table);
             self.follow_paths(around.stats);
             if self.transport.is_readable() {
                 self.with_session(key, around, |session, context| session.handle_readable(context));
@@ -184,19 +192,14 @@ impl Connection {
         }
     }
 
-    fn follow_handshake(&mut self, around: &mut Surroundings<'_>, table: &mut IdChanges) {
+    fn follow_handshake(&mut self, key: Key, around: &mut Surroundings<'_>, table: &mut IdChanges) {
         if self.established {
             return;
         }
         let done = self.transport.is_established();
         if self.session.is_none() && (done || self.transport.is_in_early_data()) {
-            match Session::start(&mut self.transport) {
-                Ok(session) => self.session = Some(Box::new(session)),
-                Err(error) => {
-                    tracing::debug!(remote = %self.address.remote, error, "HTTP/3 could not start");
-                    around.stats.connections_protocol_error += 1;
-                }
-            }
+            let session = Session::start(&mut self.context(key, around));
+            self.session = Some(Box::new(session));
             if !done {
                 around.stats.connections_early_data += 1;
             }

@@ -50,6 +50,7 @@ impl Endpoint {
             stats: &mut self.stats,
             notify: &self.notify,
             scratch: &mut self.scratch,
+            strings: &mut self.strings,
             cids: &mut self.cids,
             resets: &self.resets,
             now,

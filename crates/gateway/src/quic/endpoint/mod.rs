@@ -121,8 +121,10 @@ pub struct Endpoint {
     notify: Arc<dyn Notify>,
     /// Scratch for wake tokens.
     woken: Vec<u64>,
-    /// Scratch for bodies that nobody wants.
+    /// Scratch for what is read off streams.
     scratch: Box<[u8]>,
+    /// Scratch for strings of header sections; it grows to 8/5 of the largest that is read.
+    strings: Vec<u8>,
     generation: u16,
     /// What packet I/O last said about the largest payload, for IPv4 and IPv6.
     max_payload: [usize; 2],
@@ -153,6 +155,7 @@ impl Endpoint {
             wakes,
             woken: Vec::new(),
             scratch: vec![0; 16 << 10].into_boxed_slice(),
+            strings: Vec::new(),
             generation: 0,
             max_payload: [1472, 1452],
             drain: None,

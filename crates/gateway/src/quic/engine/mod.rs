@@ -1,10 +1,9 @@
 //! The QUIC engine behind a narrow interface of our own: nothing outside this folder names `quiche`.
 //!
-//! [`Engine`] makes [`Transport`]s (one QUIC connection each) and holds what they are configured with.
-//! [`Http`] frames HTTP/3 on a transport. None of them does I/O; time is the engine's own reading of the
-//! monotonic clock.
+//! [`Engine`] makes [`Transport`]s (one QUIC connection each) and holds what they are configured with. Neither
+//! does I/O; time is the engine's own reading of the monotonic clock. HTTP/3 is `crate::h3`'s.
 
-mod http;
+mod stream;
 mod transport;
 
 use std::fs::File;
@@ -20,7 +19,7 @@ use super::cid::Cid;
 use super::settings::{CongestionControl, Settings};
 use super::tls::Secrets;
 
-pub(crate) use http::{Fields, Http, HttpEvent, Priority, SendError};
+pub(crate) use stream::{Priority, Received, SendError};
 pub(crate) use transport::{CloseKind, OpenError, PathChange, Transport};
 
 /// Why the engine could not be set up.
@@ -32,9 +31,6 @@ pub enum EngineError {
     /// The QUIC configuration.
     #[error("QUIC configuration: {0}")]
     Quic(#[from] quiche::Error),
-    /// The HTTP/3 configuration.
-    #[error("HTTP/3 configuration: {0}")]
-    Http(#[from] quiche::h3::Error),
     /// A connection ID names its worker by one byte.
     #[error("worker {worker}: there can be 256 workers at most")]
     TooManyWorkers {
@@ -95,7 +91,6 @@ pub(crate) struct Accept<'a> {
 /// Makes connections. One a worker, since its configuration changes with each connection.
 pub(crate) struct Engine {
     config: quiche::Config,
-    http: Arc<quiche::h3::Config>,
     initial_window: usize,
     keylog: Option<SharedWriter>,
     qlog: Option<PathBuf>,
@@ -112,7 +107,7 @@ impl Engine {
         if settings.session_tickets {
             config.set_ticket_key(&secrets.ticket)?;
         }
-        config.set_application_protos(quiche::h3::APPLICATION_PROTOCOL)?;
+        config.set_application_protos(&[ALPN])?;
         limit(&mut config, settings);
         let keylog = settings.keylog.as_ref().map(open_keylog).transpose()?;
         if keylog.is_some() {
@@ -122,15 +117,8 @@ impl Engine {
             std::fs::create_dir_all(path)
                 .map_err(|source| EngineError::Qlog { path: path.clone(), source })?;
         }
-        let mut http = quiche::h3::Config::new()?;
-        // The engine closes the connection beyond its limit; below it a request too large is answered 431.
-        http.set_max_field_section_size(settings.max_header_size * 2);
-        // Static table only: no state to keep for a peer, no stream that waits for another.
-        http.set_qpack_max_table_capacity(0);
-        http.set_qpack_blocked_streams(0);
-        http.set_max_priority_update_size(256);
         let initial_window = settings.initial_window;
-        Ok(Self { config, http: Arc::new(http), initial_window, keylog, qlog: settings.qlog.clone() })
+        Ok(Self { config, initial_window, keylog, qlog: settings.qlog.clone() })
     }
 
     /// Makes the server side of a connection.
@@ -169,7 +157,7 @@ impl Engine {
                 Err(error) => tracing::warn!(path = %path.display(), %error, "no qlog of this connection"),
             }
         }
-        Ok(Transport::new(connection, Arc::clone(&self.http)))
+        Ok(Transport::new(connection))
     }
 
     /// Writes a Retry packet (RFC 9000, section 17.2.5) that answers an Initial with `dcid` and `scid`, and
@@ -192,6 +180,9 @@ impl Engine {
         .ok()
     }
 }
+
+/// HTTP/3 (RFC 9114, section 3.1).
+const ALPN: &[u8] = b"h3";
 
 /// Client streams of one direction: control, two for QPACK, and room for reserved types (RFC 9114, section
 /// 6.2) which clients open to keep servers honest.

@@ -1,12 +1,9 @@
 //! One QUIC connection.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::Bytes;
-
-use super::{Buffers, Http};
+use super::Buffers;
 use crate::quic::cid::Cid;
 use crate::quic::settings::MIN_UDP_PAYLOAD;
 
@@ -46,12 +43,11 @@ pub(crate) enum PathChange {
 /// The server side of a QUIC connection.
 pub(crate) struct Transport {
     pub(super) quic: Box<quiche::Connection<Buffers>>,
-    http: Arc<quiche::h3::Config>,
 }
 
 impl Transport {
-    pub(super) fn new(quic: quiche::Connection<Buffers>, http: Arc<quiche::h3::Config>) -> Self {
-        Self { quic: Box::new(quic), http }
+    pub(super) fn new(quic: quiche::Connection<Buffers>) -> Self {
+        Self { quic: Box::new(quic) }
     }
 
     /// Opens a datagram in place.
@@ -195,12 +191,6 @@ impl Transport {
         self.quic.is_draining() || self.quic.local_error().is_some() || self.quic.is_closed()
     }
 
-    /// Some stream has data to read.
-    #[inline]
-    pub(crate) fn is_readable(&self) -> bool {
-        self.quic.is_readable()
-    }
-
     /// Closes the connection; the peer is told by the next packet.
     pub(crate) fn close(&mut self, kind: CloseKind, code: u64, reason: &str) {
         // An error says that it is closing already.
@@ -258,50 +248,5 @@ impl Transport {
     pub(crate) fn losses(&self) -> (u64, u64) {
         let stats = self.quic.stats();
         (stats.lost as u64, stats.stream_retrans_bytes)
-    }
-
-    /// Starts HTTP/3 on it: opens our control streams and sends SETTINGS.
-    pub(crate) fn start_http(&mut self) -> Result<Http, String> {
-        quiche::h3::Connection::with_transport(&mut self.quic, &self.http)
-            .map(Http::new)
-            .map_err(|error| error.to_string())
-    }
-
-    /// The next stream that can take data, once; see [`Self::capacity`] for how it is named again.
-    #[inline]
-    pub(crate) fn writable(&mut self) -> Option<u64> {
-        self.quic.stream_writable_next()
-    }
-
-    /// Bytes that `stream` can take now, within flow control and the congestion window; 0 has the stream
-    /// named by [`Self::writable`] once there is room. `None`: the peer wants no more of it.
-    pub(crate) fn capacity(&mut self, stream: u64) -> Option<usize> {
-        let capacity = self.quic.stream_capacity(stream).ok()?;
-        if capacity == 0 {
-            let _ = self.quic.stream_writable(stream, 1);
-        }
-        Some(capacity)
-    }
-
-    /// Queues `data` on `stream` without copying. Returns how much was taken and the rest; `None` when the
-    /// peer wants no more of it.
-    pub(crate) fn send(&mut self, stream: u64, data: Bytes) -> Option<(usize, Bytes)> {
-        let whole = data.clone();
-        match self.quic.stream_send_zc(stream, data, false) {
-            Ok((taken, rest)) => Some((taken, rest.unwrap_or_default())),
-            Err(quiche::Error::Done) => Some((0, whole)),
-            Err(_) => None,
-        }
-    }
-
-    /// Resets our side of `stream` with an HTTP/3 error code (RFC 9114, section 8.1).
-    pub(crate) fn reset_stream(&mut self, stream: u64, code: u64) {
-        // An error says that the stream is over already.
-        let _ = self.quic.stream_shutdown(stream, quiche::Shutdown::Write, code);
-    }
-
-    /// Asks the peer to send no more on `stream`.
-    pub(crate) fn stop_stream(&mut self, stream: u64, code: u64) {
-        let _ = self.quic.stream_shutdown(stream, quiche::Shutdown::Read, code);
     }
 }

@@ -1,0 +1,195 @@
+//! The streams of one direction that a client opens (RFC 9114, section 6.2), and our control stream.
+
+use bytes::Bytes;
+use expressway_h3::{
+    ControlEvent, ControlReader, Error, InstructionReader, Instructions, code, frame, settings, stream_type,
+    varint,
+};
+
+use super::priority;
+use crate::quic::engine::{Priority, Received, SendError, Transport};
+
+/// Our control stream: the first of one direction that a server opens.
+const OUR_CONTROL: u64 = 3;
+
+/// What is known of a client's stream.
+enum Stream {
+    /// Its type has not come whole.
+    Unknown {
+        start: [u8; varint::MAX_LEN],
+        length: usize,
+    },
+    Control(ControlReader),
+    Qpack(InstructionReader),
+}
+
+impl Stream {
+    fn is_critical(&self) -> bool {
+        !matches!(self, Self::Unknown { .. })
+    }
+}
+
+/// The streams that carry no requests.
+pub(super) struct Peer {
+    /// As many as a client may have open at a time, less those that were ended here.
+    streams: Vec<(u64, Stream)>,
+    has_control: bool,
+    has_encoder: bool,
+    has_decoder: bool,
+    /// What our control stream has not taken yet.
+    unsent: Bytes,
+    goaway: Option<u64>,
+}
+
+impl Peer {
+    /// Begins our control stream with SETTINGS and a reserved frame (RFC 9114, section 7.2.8), made from
+    /// `seed`. QPACK streams are not opened: without a dynamic table they carry nothing (RFC 9204, section
+    /// 4.2).
+    pub(super) fn new(max_field_section_size: u64, seed: u32) -> Self {
+        let mut out = Vec::with_capacity(64);
+        varint::write(stream_type::CONTROL, &mut out);
+        settings::write(max_field_section_size, seed & 0xffff, &mut out);
+        frame::write_header(frame::reserved(seed >> 16), 0, &mut out);
+        Self {
+            streams: Vec::new(),
+            has_control: false,
+            has_encoder: false,
+            has_decoder: false,
+            unsent: out.into(),
+            goaway: None,
+        }
+    }
+
+    /// Tells the client that requests from `first_refused` on will not be processed (RFC 9114, section 5.2).
+    pub(super) fn goaway(&mut self, first_refused: u64) {
+        if self.goaway.is_none_or(|last| first_refused < last) {
+            self.goaway = Some(first_refused);
+            let mut out = Vec::from(std::mem::take(&mut self.unsent));
+            frame::write_goaway(first_refused, &mut out);
+            self.unsent = out.into();
+        }
+    }
+
+    /// Gives our control stream what it takes of what waits; the rest goes by a later call.
+    #[inline]
+    pub(super) fn flush(&mut self, transport: &mut Transport) -> Result<(), Error> {
+        if self.unsent.is_empty() {
+            return Ok(());
+        }
+        match transport.send(OUR_CONTROL, &mut self.unsent, false) {
+            Ok(_) | Err(SendError::Blocked) => Ok(()),
+            Err(SendError::Over) => Err(our_control_stopped()),
+        }
+    }
+
+    /// A stream that is no request's can take data again, or was stopped.
+    pub(super) fn handle_writable(&mut self, transport: &mut Transport, stream: u64) -> Result<(), Error> {
+        if stream == OUR_CONTROL && transport.capacity(stream).is_none() {
+            return Err(our_control_stopped());
+        }
+        Ok(())
+    }
+
+    /// Reads `stream` to its end for now. Priorities go to `reprioritize`, which may refuse them.
+    pub(super) fn read(
+        &mut self,
+        transport: &mut Transport,
+        stream: u64,
+        scratch: &mut [u8],
+        mut reprioritize: impl FnMut(&mut Transport, u64, Priority) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        loop {
+            let (length, last) = match transport.receive(stream, scratch) {
+                Received::Data { length, last } => (length, last),
+                Received::Reset => (0, true),
+                Received::Nothing => return Ok(()),
+            };
+            let mut input = &scratch[..length];
+            let at = self.identify(transport, stream, &mut input)?;
+            match at.map(|at| &mut self.streams[at].1) {
+                Some(Stream::Control(reader)) => {
+                    while let Some(event) = reader.next(&mut input)? {
+                        if let ControlEvent::Priority(request, value) = event {
+                            reprioritize(transport, request, priority::parse(value))?;
+                        }
+                    }
+                }
+                Some(Stream::Qpack(reader)) => reader.read(input)?,
+                Some(Stream::Unknown { .. }) => {}
+                // Of a type that means nothing here.
+                None => return Ok(()),
+            }
+            if last {
+                return self.close(stream);
+            }
+        }
+    }
+
+    /// Where the state of `stream` is, after its type was taken off `input` if that is still to come. `None`:
+    /// it is of a type that is not read, and the client is asked to stop.
+    fn identify(
+        &mut self,
+        transport: &mut Transport,
+        stream: u64,
+        input: &mut &[u8],
+    ) -> Result<Option<usize>, Error> {
+        let known = self.streams.iter().position(|(id, _)| *id == stream);
+        let at = known.unwrap_or_else(|| {
+            self.streams.push((stream, Stream::Unknown { start: [0; varint::MAX_LEN], length: 0 }));
+            self.streams.len() - 1
+        });
+        let Stream::Unknown { start, length } = &mut self.streams[at].1 else { return Ok(Some(at)) };
+        let kind = loop {
+            if let Some((kind, _)) = varint::read(&start[..*length]) {
+                break kind;
+            }
+            let Some((byte, rest)) = input.split_first() else { return Ok(Some(at)) };
+            start[*length] = *byte;
+            *length += 1;
+            *input = rest;
+        };
+        let twice = |seen: &mut bool| {
+            if std::mem::replace(seen, true) {
+                return Err(Error::connection(code::STREAM_CREATION_ERROR, "a second critical stream"));
+            }
+            Ok(())
+        };
+        self.streams[at].1 = match kind {
+            stream_type::CONTROL => {
+                twice(&mut self.has_control)?;
+                Stream::Control(ControlReader::default())
+            }
+            stream_type::QPACK_ENCODER => {
+                twice(&mut self.has_encoder)?;
+                Stream::Qpack(InstructionReader::new(Instructions::Encoder))
+            }
+            stream_type::QPACK_DECODER => {
+                twice(&mut self.has_decoder)?;
+                Stream::Qpack(InstructionReader::new(Instructions::Decoder))
+            }
+            stream_type::PUSH => {
+                return Err(Error::connection(code::STREAM_CREATION_ERROR, "a push stream from a client"));
+            }
+            _ => {
+                self.streams.swap_remove(at);
+                transport.stop_stream(stream, code::STREAM_CREATION_ERROR);
+                return Ok(None);
+            }
+        };
+        Ok(Some(at))
+    }
+
+    /// The client's side of `stream` has ended.
+    fn close(&mut self, stream: u64) -> Result<(), Error> {
+        let Some(at) = self.streams.iter().position(|(id, _)| *id == stream) else { return Ok(()) };
+        let (_, state) = self.streams.swap_remove(at);
+        if state.is_critical() {
+            return Err(Error::connection(code::CLOSED_CRITICAL_STREAM, "a critical stream was closed"));
+        }
+        Ok(())
+    }
+}
+
+fn our_control_stopped() -> Error {
+    Error::connection(code::CLOSED_CRITICAL_STREAM, "our control stream was stopped")
+}

@@ -1,0 +1,20 @@
+//! What a response's head and framing look like on its stream.
+
+use expressway_h3::{frame, qpack};
+use expressway_web::ResponseHead;
+
+/// Room for a usual response head with its frame headers.
+const HEAD: usize = 320;
+
+/// A buffer with a HEADERS frame of `head`, and room for `more` bytes behind it and a frame header.
+pub(super) fn head(head: &ResponseHead, more: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEAD + more);
+    frame::write(frame::HEADERS, &mut out, |out| {
+        let mut encoder = qpack::Encoder::new(out);
+        encoder.field(b":status", head.status.as_str().as_bytes());
+        for (name, value) in &head.headers {
+            encoder.field(name.as_str().as_bytes(), value.as_bytes());
+        }
+    });
+    out
+}

@@ -1,0 +1,139 @@
+//! The streams of a connection.
+
+use bytes::Bytes;
+
+use super::Transport;
+
+/// Added to an urgency of RFC 9218 (0 to 7) to make the engine's stream priority, so that urgency 3 is its
+/// default of 127.
+const URGENCY_OFFSET: u8 = 124;
+
+/// A request's priority (RFC 9218, section 4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Priority {
+    /// 0 is the most urgent, 7 the least.
+    pub(crate) urgency: u8,
+    /// Streams of the same urgency take turns.
+    pub(crate) incremental: bool,
+}
+
+impl Default for Priority {
+    fn default() -> Self {
+        Self { urgency: 3, incremental: false }
+    }
+}
+
+/// What reading a stream brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// This many bytes; `last` ends the stream with them.
+    Data {
+        /// Bytes at the front of the buffer.
+        length: usize,
+        /// The peer's side has ended, and all of it was read.
+        last: bool,
+    },
+    /// The peer reset its side of the stream.
+    Reset,
+    /// Nothing for now, or never again.
+    Nothing,
+}
+
+/// Why something was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SendError {
+    /// No room now; the stream is named by [`Transport::writable`] when there is.
+    Blocked,
+    /// The stream is over: stopped by the peer, or the connection is closing.
+    Over,
+}
+
+impl From<quiche::Error> for SendError {
+    fn from(error: quiche::Error) -> Self {
+        match error {
+            // The peer's limit of streams counts when the first bytes of a stream of ours are sent.
+            quiche::Error::Done | quiche::Error::StreamLimit => Self::Blocked,
+            _ => Self::Over,
+        }
+    }
+}
+
+impl Transport {
+    /// Some stream has data to read.
+    #[inline]
+    pub(crate) fn is_readable(&self) -> bool {
+        self.quic.is_readable()
+    }
+
+    /// The next stream with something to read, once: it is named again only after all of it was read.
+    #[inline]
+    pub(crate) fn readable(&mut self) -> Option<u64> {
+        self.quic.stream_readable_next()
+    }
+
+    /// Reads `stream` into `out`.
+    #[inline]
+    pub(crate) fn receive(&mut self, stream: u64, out: &mut [u8]) -> Received {
+        match self.quic.stream_recv(stream, out) {
+            Ok((length, last)) => Received::Data { length, last },
+            Err(quiche::Error::StreamReset(_)) => Received::Reset,
+            Err(_) => Received::Nothing,
+        }
+    }
+
+    /// The next stream that can take data or was stopped, once; see [`Self::capacity`] for how it is named
+    /// again.
+    #[inline]
+    pub(crate) fn writable(&mut self) -> Option<u64> {
+        self.quic.stream_writable_next()
+    }
+
+    /// Bytes that `stream` can take now, within flow control and the congestion window; 0 has the stream
+    /// named by [`Self::writable`] once there is room. `None`: the peer wants no more of it.
+    pub(crate) fn capacity(&mut self, stream: u64) -> Option<usize> {
+        let capacity = self.quic.stream_capacity(stream).ok()?;
+        if capacity == 0 {
+            let _ = self.quic.stream_writable(stream, 1);
+        }
+        Some(capacity)
+    }
+
+    /// Queues what fits of `data` on `stream` without copying, taking that from its front, and says how much it
+    /// was. `last` ends the stream if all of it fits. When not all of it does, the stream is named by
+    /// [`Self::writable`] once there is room.
+    #[inline]
+    pub(crate) fn send(&mut self, stream: u64, data: &mut Bytes, last: bool) -> Result<usize, SendError> {
+        if data.is_empty() {
+            return if last { Ok(self.quic.stream_send(stream, &[], true)?) } else { Ok(0) };
+        }
+        let kept = data.clone();
+        match self.quic.stream_send_zc(stream, std::mem::take(data), last) {
+            Ok((taken, rest)) => {
+                *data = rest.unwrap_or_default();
+                Ok(taken)
+            }
+            Err(error) => {
+                *data = kept;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Changes the priority of `stream`.
+    pub(crate) fn set_priority(&mut self, stream: u64, priority: Priority) {
+        let urgency = priority.urgency.min(7) + URGENCY_OFFSET;
+        // An error says that the stream is over.
+        let _ = self.quic.stream_priority(stream, urgency, priority.incremental);
+    }
+
+    /// Resets our side of `stream` with an HTTP/3 error code (RFC 9114, section 8.1).
+    pub(crate) fn reset_stream(&mut self, stream: u64, code: u64) {
+        // An error says that the stream is over already.
+        let _ = self.quic.stream_shutdown(stream, quiche::Shutdown::Write, code);
+    }
+
+    /// Asks the peer to send no more on `stream`.
+    pub(crate) fn stop_stream(&mut self, stream: u64, code: u64) {
+        let _ = self.quic.stream_shutdown(stream, quiche::Shutdown::Read, code);
+    }
+}
