@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod h3;
 pub mod seeds;
 pub mod wire;
 
@@ -22,4 +23,7 @@ pub const TARGETS: &[Target] = &[
     ("wire_frame", wire::frame),
     ("wire_build", wire::build),
     ("wire_checksum", wire::checksum),
+    ("h3_request", h3::request),
+    ("h3_control", h3::control),
+    ("h3_qpack", h3::qpack),
 ];

@@ -26,8 +26,52 @@ pub fn of(target: &str) -> Vec<Seed> {
         "wire_icmpv6" => named(&[("error", icmpv6()), ("offending", frame(6, 0)[14..].to_vec())]),
         "wire_build" => named(&builds()),
         "wire_checksum" => named(&[("ones", vec![0xff; 75]), ("zeros", vec![0; 40]), ("text", frame(6, 2))]),
+        "h3_request" => named(&requests()),
+        "h3_control" => named(&controls()),
+        "h3_qpack" => named(&sections()),
         _ => Vec::new(),
     }
+}
+
+/// Inputs of the request target: the size of chunks, then frames.
+fn requests() -> Vec<(&'static str, Vec<u8>)> {
+    let get = b"\x01\x12\x00\x00\xd1\xd7\x50\x01a\x51\x09/bytes/10";
+    let with = |size: u8, rest: &[u8]| [&[size], get.as_slice(), rest].concat();
+    vec![
+        ("get", with(255, b"")),
+        ("cut", with(3, b"")),
+        ("body-trailers", with(2, b"\x00\x02ab\x00\x00\x00\x01c\x01\x06\x00\x00\x21x\x01y")),
+        ("grease", with(1, b"\x40\x5f\x02\x00\x00")),
+        ("too-long", b"\x01\x01\x44\x00\x00".to_vec()),
+        ("http2", with(1, b"\x06\x00")),
+        ("data-first", b"\x01\x00\x01x".to_vec()),
+        ("end-within", with(1, b"\x00\x05x")),
+    ]
+}
+
+/// Inputs of the control target: the size of chunks, then what follows the stream type.
+fn controls() -> Vec<(&'static str, Vec<u8>)> {
+    let with = |rest: &[u8]| [&[2, 4, 3, 6, 0x40, 0x64], rest].concat();
+    vec![
+        ("settings", with(b"")),
+        ("priority", with(b"\x80\x0f\x07\x00\x04\x04u=1")),
+        ("ids", with(b"\x0d\x01\x05\x07\x01\x04\x07\x01\x00")),
+        ("ids-wrong", with(b"\x0d\x01\x05\x0d\x01\x04")),
+        ("grease", with(b"\x21\x03abc")),
+        ("none", b"\x01\x07\x01\x00".to_vec()),
+    ]
+}
+
+/// Header sections.
+fn sections() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("get", b"\x00\x00\xd1\xd7\x50\x01a\x51\x0b/index.html".to_vec()),
+        ("huffman", b"\x00\x00\x2a\xf2\xff\x81\x07".to_vec()),
+        ("literal", b"\x00\x00\x27\x00abcdefg\x01v\x31x\x01v".to_vec()),
+        ("long-integer", b"\x00\x00\x51\x7f\xff\xff\xff\xff\xff\xff\xff\xff\x01".to_vec()),
+        ("dynamic", b"\x03\x81\x10\x11".to_vec()),
+        ("last-entry", b"\x00\x00\xff\x23".to_vec()),
+    ]
 }
 
 fn headers(version: u8, tags: usize) -> UdpHeaders {

@@ -14,7 +14,10 @@ const THIRD: u64 = 10;
 const SETTINGS: &[u8] = &[0, 4, 0];
 
 /// HEADERS with a GET of /bytes/10 at a host named "a": `:method`, `:scheme`, `:authority`, `:path`.
-const GET: &[u8] = b"\x01\x13\x00\x00\xd1\xd7\x50\x01a\x51\x09/bytes/10";
+const GET: &[u8] = b"\x01\x12\x00\x00\xd1\xd7\x50\x01a\x51\x09/bytes/10";
+
+/// The same for /slow/400000, whose answer is not over before all that comes with the request was read.
+const SLOW: &[u8] = b"\x01\x15\x00\x00\xd1\xd7\x50\x01a\x51\x0c/slow/400000";
 
 /// What a client writes: stream, bytes, and whether it ends the stream.
 type Write<'a> = (u64, &'a [u8], bool);
@@ -124,7 +127,7 @@ fn a_critical_stream_that_is_reset_or_stopped_ends_the_connection() {
         world.for_a_while(std::time::Duration::from_millis(8));
         world.clients[id].quic.stream_shutdown(shutdown.0, shutdown.1, 0x10c).unwrap();
         world.until("the end", |world| world.clients[id].quic.peer_error().is_some());
-        assert_eq!(world.clients[id].quic.peer_error().unwrap().error_code, 0x104, "{shutdown:?}");
+        assert_eq!(world.clients[id].quic.peer_error().unwrap().error_code, 0x104, "stream {}", shutdown.0);
     }
 }
 
@@ -136,7 +139,7 @@ fn qpack_streams_carry_only_what_a_table_without_capacity_allows() {
     closes_with(0x202, "an increment", &[(SECOND, &[3, 0x01], false)]);
     closes_with(0x200, "a reference to the table", &[(0, &[1, 3, 2, 0, 0x80], true)]);
     closes_with(0x200, "a section that is cut", &[(0, &[1, 3, 0, 0, 0x51], true)]);
-    closes_with(0x200, "trailers that are cut", &[(0, GET, false), (0, &[1, 3, 0, 0, 0x51], true)]);
+    closes_with(0x200, "trailers that are cut", &[(0, &[SLOW, &[1, 3, 0, 0, 0x51]].concat(), true)]);
 }
 
 #[test]
@@ -187,9 +190,9 @@ fn streams_and_frames_that_mean_nothing_are_passed_over() {
 }
 
 #[test]
-fn a_request_in_single_bytes_is_answered_in_one_frame_each() {
+fn a_request_in_single_bytes_is_answered_by_one_frame_of_each_kind() {
     let (mut world, id) = connected(|_| {});
-    let whole = [GET, &[0, 2, b'a', b'b'], &[0, 1, b'c'], b"\x01\x06\x00\x00\x21x\x01y"].concat();
+    let whole = [&[0x21, 1, 0], GET].concat();
     for (at, byte) in whole.iter().enumerate() {
         write(&mut world, id, &[(0, &[*byte], at + 1 == whole.len())]);
         if at % 3 == 0 {
@@ -202,6 +205,20 @@ fn a_request_in_single_bytes_is_answered_in_one_frame_each() {
     assert_eq!((answer[0], answer[3..6].to_vec()), (1, vec![0, 0, 0xd9]), ":status 200 is static entry 25");
     assert_eq!(answer[3 + head..], [0, 10, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     assert_eq!(world.stats(0).responses_complete, 1);
+}
+
+#[test]
+fn a_body_and_trailers_are_read_beside_the_answer() {
+    let (mut world, id) = connected(|_| {});
+    let whole = [SLOW, &[0, 2, b'a', b'b'], &[0, 0, 0, 1, b'c'], b"\x01\x06\x00\x00\x21x\x01y"].concat();
+    write(&mut world, id, &[(0, &whole, true)]);
+    let answer = read(&mut world, id, 0).unwrap();
+    assert!(answer.len() > 400_000);
+    // Trailers may have no pseudo-header fields.
+    write(&mut world, id, &[(4, &[SLOW, b"\x01\x03\x00\x00\xd1"].concat(), true)]);
+    assert_eq!(read(&mut world, id, 4), Err(0x10e), "H3_MESSAGE_ERROR");
+    let stats = world.stats(0);
+    assert_eq!((stats.responses_complete, stats.refused_malformed), (1, 1));
 }
 
 #[test]

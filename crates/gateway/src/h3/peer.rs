@@ -70,22 +70,17 @@ impl Peer {
         }
     }
 
-    /// Gives our control stream what it takes of what waits; the rest goes by a later call.
+    /// Gives our control stream what it takes of what waits; the rest goes by a later call. An error says that
+    /// the client has stopped it, which the engine does not tell by itself.
     #[inline]
     pub(super) fn flush(&mut self, transport: &mut Transport) -> Result<(), Error> {
-        if self.unsent.is_empty() {
-            return Ok(());
-        }
-        match transport.send(OUR_CONTROL, &mut self.unsent, false) {
-            Ok(_) | Err(SendError::Blocked) => Ok(()),
-            Err(SendError::Over) => Err(our_control_stopped()),
-        }
-    }
-
-    /// A stream that is no request's can take data again, or was stopped.
-    pub(super) fn handle_writable(&mut self, transport: &mut Transport, stream: u64) -> Result<(), Error> {
-        if stream == OUR_CONTROL && transport.capacity(stream).is_none() {
-            return Err(our_control_stopped());
+        let is_over = if self.unsent.is_empty() {
+            transport.is_stopped(OUR_CONTROL)
+        } else {
+            transport.send(OUR_CONTROL, &mut self.unsent, false) == Err(SendError::Over)
+        };
+        if is_over {
+            return Err(Error::connection(code::CLOSED_CRITICAL_STREAM, "our control stream was stopped"));
         }
         Ok(())
     }
@@ -188,8 +183,4 @@ impl Peer {
         }
         Ok(())
     }
-}
-
-fn our_control_stopped() -> Error {
-    Error::connection(code::CLOSED_CRITICAL_STREAM, "our control stream was stopped")
 }

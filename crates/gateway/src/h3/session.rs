@@ -444,12 +444,7 @@ impl Session {
             }
         }
         while let Some(stream) = context.transport.writable() {
-            if stream & 3 == 0 {
-                self.pump(context, stream);
-            } else if let Err(error) = self.peer.handle_writable(context.transport, stream) {
-                self.fail(context, stream, &error);
-                return;
-            }
+            self.pump(context, stream);
         }
     }
 

@@ -98,6 +98,12 @@ impl Transport {
         Some(capacity)
     }
 
+    /// The peer wants no more of `stream`, which is open.
+    #[inline]
+    pub(crate) fn is_stopped(&mut self, stream: u64) -> bool {
+        matches!(self.quic.stream_capacity(stream), Err(quiche::Error::StreamStopped(_)))
+    }
+
     /// Queues what fits of `data` on `stream` without copying, taking that from its front, and says how much it
     /// was. `last` ends the stream if all of it fits. When not all of it does, the stream is named by
     /// [`Self::writable`] once there is room.

@@ -1,0 +1,66 @@
+//! Targets of the HTTP/3 readers: whatever a client sends, cut however the network cuts it.
+
+use expressway_h3::qpack::{Encoder, Fields};
+use expressway_h3::{ControlReader, RequestEvent, RequestReader};
+
+/// The longest section that the targets let a reader keep.
+const MAX_SECTION: u64 = 512;
+
+/// What a reader made of a stream: sections and body, or the code that it was refused with.
+fn read_request<'a>(chunks: impl Iterator<Item = &'a [u8]>) -> Result<(Vec<Vec<u8>>, Vec<u8>), u64> {
+    let (mut reader, mut sections, mut body) = (RequestReader::default(), Vec::new(), Vec::new());
+    for mut input in chunks {
+        while let Some(event) = reader.next(&mut input, MAX_SECTION).map_err(|error| error.code)? {
+            match event {
+                RequestEvent::Headers(section) => sections.push(section.to_vec()),
+                RequestEvent::Data(piece) => {
+                    assert!(!piece.is_empty());
+                    body.extend_from_slice(piece);
+                }
+            }
+        }
+        assert!(input.is_empty(), "input was left over");
+        assert!(reader.kept() as u64 <= MAX_SECTION, "{} bytes kept", reader.kept());
+    }
+    reader.end().map_err(|error| error.code)?;
+    Ok((sections, body))
+}
+
+/// A request stream reads the same whole and cut; the first byte says how it is cut.
+pub fn request(data: &[u8]) {
+    let Some((size, bytes)) = data.split_first() else { return };
+    let whole = read_request([bytes].into_iter());
+    let parts = read_request(bytes.chunks(usize::from(*size).max(1)));
+    assert_eq!(whole, parts);
+}
+
+/// A control stream reads the same whole and cut; the first byte says how it is cut.
+pub fn control(data: &[u8]) {
+    let Some((size, bytes)) = data.split_first() else { return };
+    let read = |size: usize| {
+        let (mut reader, mut events) = (ControlReader::default(), Vec::new());
+        for mut input in bytes.chunks(size) {
+            while let Some(event) = reader.next(&mut input).map_err(|error| error.code)? {
+                events.push(format!("{event:?}"));
+            }
+        }
+        Ok::<_, u64>(events)
+    };
+    assert_eq!(read(bytes.len().max(1)), read(usize::from(*size).max(1)));
+}
+
+/// A section decodes to fields that, encoded again, decode to the same.
+pub fn qpack(data: &[u8]) {
+    let mut scratch = Vec::new();
+    let mut fields = Fields::new(data, &mut scratch);
+    let list: Vec<_> = fields.by_ref().collect();
+    if fields.error().is_some() {
+        return;
+    }
+    let (mut again, mut other) = (Vec::new(), Vec::new());
+    let mut encoder = Encoder::new(&mut again);
+    list.iter().for_each(|(name, value)| encoder.field(name, value));
+    let mut decoded = Fields::new(&again, &mut other);
+    assert!(decoded.by_ref().eq(list.iter().copied()));
+    assert_eq!(decoded.error(), None);
+}
