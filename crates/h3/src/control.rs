@@ -154,7 +154,8 @@ mod tests {
     #[test]
     fn what_it_may_not_say_has_its_code() {
         let long = [0; 3000];
-        let cases: &[(&str, &[(u64, &[u8])], u64)] = &[
+        type Frames<'a> = &'a [(u64, &'a [u8])];
+        let cases: &[(&str, Frames<'_>, u64)] = &[
             ("no settings", &[(0x21, b"")], code::MISSING_SETTINGS),
             ("GOAWAY first", &[(7, &[0])], code::MISSING_SETTINGS),
             ("DATA first", &[(0, &[0])], code::MISSING_SETTINGS),

@@ -170,7 +170,10 @@ mod tests {
         })
     }
 
-    fn read_all(chunks: &[&[u8]]) -> (Vec<(u64, Vec<u8>)>, Vec<u8>, bool, usize) {
+    /// Whole frames, pieces, whether the end is between frames, and the most that was kept.
+    type Read = (Vec<(u64, Vec<u8>)>, Vec<u8>, bool, usize);
+
+    fn read_all(chunks: &[&[u8]]) -> Read {
         let mut reader = FrameReader::default();
         let (mut whole, mut pieces, mut most) = (Vec::new(), Vec::new(), 0);
         for chunk in chunks {
