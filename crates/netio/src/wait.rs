@@ -8,7 +8,7 @@
 //!
 //! Busy polling works by NAPI: the kernel polls the receive queue that a socket belongs to, which it knows by the
 //! socket's NAPI id. A device without one (veth, tap) leaves nothing to poll, and the strategy is then
-//! [`Wait::Interrupt`] in effect; [`napi_id`] tells. What this module does not do: it changes no setting of a
+//! [`Wait::Interrupt`] in effect; `napi_id` tells. What this module does not do: it changes no setting of a
 //! device ([`crate::netdev`]).
 
 use std::os::fd::BorrowedFd;

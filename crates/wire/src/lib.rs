@@ -62,5 +62,5 @@ pub use embedded::EmbeddedUdp;
 pub use error::{BuildError, Layer, ParseError};
 pub use ethernet::{VlanTag, VlanTags};
 pub use layout::{UdpLayout, parse_udp};
-pub use mac::MacAddr;
+pub use mac::{MacAddr, ParseMacError};
 pub use template::{MAX_HEADER_LEN, UdpHeaders, UdpTemplate};

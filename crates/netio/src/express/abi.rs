@@ -10,6 +10,10 @@
 /// Socket option level of AF_XDP sockets (`include/linux/socket.h`).
 pub(super) const SOL_XDP: i32 = 283;
 
+/// `sockaddr_xdp.flags`: on the UMEM of the socket `shared_umem_fd`, which is bound. No other flag may be given:
+/// mode and need_wakeup are those of the first socket (`xsk_bind` in `net/xdp/xsk.c`). With rings of its own a
+/// socket may be of another queue or interface since Linux 5.10.
+pub(super) const XDP_SHARED_UMEM: u16 = 1 << 0;
 /// `sockaddr_xdp.flags`: the kernel copies packets between driver and UMEM.
 pub(super) const XDP_COPY: u16 = 1 << 1;
 /// `sockaddr_xdp.flags`: the driver reads and writes the UMEM itself, or bind fails.
@@ -179,6 +183,7 @@ mod tests {
                 libc::XDP_OPTIONS
             ]
         );
+        assert_eq!(XDP_SHARED_UMEM, libc::XDP_SHARED_UMEM);
         assert_eq!(XDP_OPTIONS_ZEROCOPY, libc::XDP_OPTIONS_ZEROCOPY);
         assert_eq!(XDP_RING_NEED_WAKEUP, libc::XDP_RING_NEED_WAKEUP);
         assert_eq!(XDP_PKT_CONTD, libc::XDP_PKT_CONTD);

@@ -1,6 +1,7 @@
 //! Configuration of an AF_XDP port and of the backend over it.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::abi::XDP_PACKET_HEADROOM;
@@ -135,6 +136,67 @@ impl PortConfig {
     /// The largest frame on the wire (without its check sequence) that is received in one UMEM frame.
     pub(super) fn single_frame(&self) -> u32 {
         self.frame_size - XDP_PACKET_HEADROOM
+    }
+}
+
+/// Memory of a [`super::SharedUmem`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UmemConfig {
+    /// How many frames: the sum of `rx_ring` and `tx_ring` of all sockets that will be bound, and of the quotas
+    /// of all readers that may connect. Memory: this times `frame_size`.
+    pub frames: u32,
+    /// Bytes of a frame, 2048 or 4096. A received packet has 256 fewer, and must fit one frame.
+    pub frame_size: u32,
+    /// Take the memory from huge pages where the machine has them.
+    pub huge_pages: bool,
+    /// Make memory that can be lent to other processes ([`super::SharedUmem::share`]). Every reader can read
+    /// all of it, what others were lent and what is sent included.
+    pub shareable: bool,
+}
+
+impl Default for UmemConfig {
+    /// 8192 private frames of 2048 bytes (16 MiB): two sockets with the rings of [`PortConfig::new`].
+    fn default() -> Self {
+        Self { frames: 8192, frame_size: 2048, huge_pages: true, shareable: false }
+    }
+}
+
+impl UmemConfig {
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// [`OpenError::Config`] names the first that is out of range.
+    pub fn validate(&self) -> Result<(), OpenError> {
+        let complain = |field, value: u32, must| Err(OpenError::Config { field, value: value.into(), must });
+        if self.frame_size != 2048 && self.frame_size != 4096 {
+            return complain("frame_size", self.frame_size, "must be 2048 or 4096");
+        }
+        // Two rings of 64 entries; 4 GiB.
+        if !(128..=1 << 20).contains(&self.frames) {
+            return complain("frames", self.frames, "must be 128 to 1048576");
+        }
+        Ok(())
+    }
+}
+
+/// Who may read a [`super::SharedUmem`] from another process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShareConfig {
+    /// Path of the unix socket (SOCK_SEQPACKET) that readers connect to. A socket that a dead process left
+    /// there is replaced.
+    pub path: PathBuf,
+    /// Permissions of the socket: who may connect may read every frame.
+    pub mode: u32,
+    /// Readers at a time, 1 to 32.
+    pub readers: u32,
+    /// Frames that each reader may hold, 1 to 32768. They are set aside when it connects.
+    pub quota: u32,
+}
+
+impl ShareConfig {
+    /// One reader of the same user, which may hold 1024 frames.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), mode: 0o600, readers: 1, quota: 1024 }
     }
 }
 

@@ -10,7 +10,7 @@ pub enum OpenError {
     /// A value of the configuration is out of its range.
     #[error("AF_XDP {field} = {value}: {must}")]
     Config {
-        /// Field of [`super::PortConfig`].
+        /// Field of [`super::PortConfig`] or [`super::UmemConfig`].
         field: &'static str,
         /// What it was set to.
         value: u64,
@@ -42,6 +42,19 @@ pub enum OpenError {
         /// What to do, after a separator; empty if nothing is known.
         advice: &'static str,
     },
+    /// A UMEM of its own could not be made.
+    #[error(
+        "AF_XDP UMEM of {frames} frames of {frame_size} bytes: {}; there is not enough memory, or no descriptor is left",
+        describe(source)
+    )]
+    Memory {
+        /// Frames asked for.
+        frames: u32,
+        /// Bytes of each.
+        frame_size: u32,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// Bind succeeded, but not in the mode that was asked for.
     #[error(
         "{interface} queue {queue}: AF_XDP bind asked for {asked} and the kernel gave {obtained}: \
@@ -59,6 +72,89 @@ pub enum OpenError {
     },
 }
 
+/// Lending a UMEM's frames to other processes could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum ShareError {
+    /// The memory is private.
+    #[error("the UMEM is private memory: set `shareable` when it is made to lend its frames")]
+    Private,
+    /// It is shared already.
+    #[error("the UMEM has a socket for readers already")]
+    Twice,
+    /// A number is out of its range.
+    #[error("readers of a UMEM: {field} = {value}: {must}")]
+    Config {
+        /// Field of [`super::ShareConfig`].
+        field: &'static str,
+        /// What it was set to.
+        value: u64,
+        /// What it must be.
+        must: &'static str,
+    },
+    /// A system call failed.
+    #[error("socket for readers {}: {step}: {}{advice}", path.display(), describe(source))]
+    Socket {
+        /// Path of the unix socket.
+        path: std::path::PathBuf,
+        /// What was tried.
+        step: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+        /// What to do, after a separator; empty if nothing is known.
+        advice: &'static str,
+    },
+}
+
+/// A socket of a UMEM cannot send any more, or not now.
+#[derive(Debug, thiserror::Error)]
+#[error("{interface} queue {queue}: AF_XDP sending: {}{advice}", describe(source))]
+pub struct SendError {
+    /// Interface.
+    pub interface: String,
+    /// Queue.
+    pub queue: u32,
+    /// What the kernel said: ENETDOWN while the link is down, ENXIO when the interface is gone.
+    pub source: io::Error,
+    pub(super) advice: &'static str,
+}
+
+/// A reader could not connect, or its receiver is gone.
+#[derive(Debug, thiserror::Error)]
+pub enum ReaderError {
+    /// A system call failed.
+    #[error("UMEM of {}: {step}: {}", path.display(), describe(source))]
+    Socket {
+        /// Path of the receiver's unix socket.
+        path: std::path::PathBuf,
+        /// What was tried.
+        step: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The receiver said no.
+    #[error("UMEM of {}: the receiver refuses another reader: {reason}", path.display())]
+    Refused {
+        /// Path of the receiver's unix socket.
+        path: std::path::PathBuf,
+        /// Why.
+        reason: &'static str,
+    },
+    /// What listens there speaks something else.
+    #[error("{}: no receiver of this version listens there: {what}", path.display())]
+    Foreign {
+        /// Path of the unix socket.
+        path: std::path::PathBuf,
+        /// What was wrong with its message.
+        what: String,
+    },
+    /// The receiver closed the connection, or wrote what cannot be into the rings. Connect again.
+    #[error("UMEM of {}: the receiver is gone: connect again", path.display())]
+    Gone {
+        /// Path of the receiver's unix socket.
+        path: std::path::PathBuf,
+    },
+}
+
 /// A step on the way to a bound socket, for [`OpenError::Socket`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
@@ -67,6 +163,7 @@ pub(super) enum Step {
     Register,
     Ring,
     Bind(BindMode),
+    BindShared,
     Options,
     Map,
 }
@@ -81,6 +178,7 @@ impl Step {
             Self::Bind(BindMode::ZeroCopy) => "bind in zero-copy mode",
             Self::Bind(BindMode::Copy) => "bind in copy mode",
             Self::Bind(BindMode::Auto) => "bind",
+            Self::BindShared => "bind on a shared UMEM",
             Self::Options => "socket option",
             Self::Map => "insertion into the XSKMAP",
         }
@@ -102,15 +200,23 @@ impl Step {
             (Self::Bind(BindMode::ZeroCopy), libc::EOPNOTSUPP) => {
                 "; the driver has no zero-copy AF_XDP: use mode copy or auto"
             }
-            (Self::Bind(_), libc::EBUSY) => {
+            (Self::BindShared, libc::EOPNOTSUPP) => {
+                "; the UMEM's first socket is in zero-copy mode, which this driver has not: bind the first in copy mode"
+            }
+            (Self::Bind(_) | Self::BindShared, libc::EBUSY) => {
                 "; another AF_XDP socket holds this queue: stop that program or choose another queue"
+            }
+            (Self::BindShared, libc::EINVAL) => {
+                "; the interface has no such queue (`ethtool -l` shows the current channels), or the kernel is older than 5.10"
             }
             (Self::Bind(_), libc::EINVAL) => {
                 "; the interface has no such queue (`ethtool -l` shows the current channels), or the kernel is older than 6.6 \
                  and the MTU needs several frames a packet"
             }
-            (Self::Bind(_), libc::ENETDOWN) => "; set the interface up (`ip link set ... up`)",
-            (Self::Bind(_), libc::ENODEV) => "; the interface went away",
+            (Self::Bind(_) | Self::BindShared, libc::ENETDOWN) => {
+                "; set the interface up (`ip link set ... up`)"
+            }
+            (Self::Bind(_) | Self::BindShared, libc::ENODEV) => "; the interface went away",
             (Self::Map, libc::EPERM) => "; it takes CAP_BPF and a map that is not frozen",
             (Self::Map, libc::E2BIG) => "; the map has fewer entries than that queue number",
             (Self::Map, libc::EINVAL | libc::EOPNOTSUPP | libc::EBADF) => "; the descriptor is of no XSKMAP",
@@ -142,6 +248,10 @@ fn describe(error: &io::Error) -> String {
         Some(libc::ENOBUFS) => "ENOBUFS",
         Some(libc::ENOMEM) => "ENOMEM",
         Some(libc::ENETDOWN) => "ENETDOWN",
+        Some(libc::ENXIO) => "ENXIO",
+        Some(libc::ENOENT) => "ENOENT",
+        Some(libc::EADDRINUSE) => "EADDRINUSE",
+        Some(libc::ECONNREFUSED) => "ECONNREFUSED",
         Some(libc::EOPNOTSUPP) => "EOPNOTSUPP",
         Some(libc::EAFNOSUPPORT) => "EAFNOSUPPORT",
         _ => return error.to_string(),

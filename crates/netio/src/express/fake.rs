@@ -91,9 +91,10 @@ pub(super) use kernel::*;
 mod kernel {
     use super::super::abi::{Descriptor, XDP_PKT_CONTD};
     use super::super::lane::{Memory, Rings};
+    use super::super::loan::Loan;
     use super::super::queue::Queue;
     use super::super::ring::{Consumer, Producer};
-    use super::super::umem::Frames;
+    use super::super::umem::{Frames, Umem};
     use super::*;
 
     /// Marks queues whose rings lie on the heap.
@@ -103,6 +104,7 @@ mod kernel {
     impl Memory for Heap {
         type Addresses = Arc<HeapRing<u64>>;
         type Descriptors = Arc<HeapRing<Descriptor>>;
+        type Loans = Arc<HeapRing<Loan>>;
     }
 
     /// The kernel's ends of the four rings, and the frames that it holds.
@@ -117,8 +119,8 @@ mod kernel {
         pub(in super::super) headroom: u64,
     }
 
-    /// A queue of `ring` entries each way with frames of 2048 bytes, and the kernel at its other side.
-    pub(in super::super) fn queue_and_kernel(ring: u32, assembly: usize) -> (Queue<Heap>, FakeKernel) {
+    /// Four rings of `ring` entries, and the kernel at their other side.
+    pub(in super::super) fn rings_and_kernel(ring: u32) -> (Rings<Heap>, FakeKernel) {
         // Indices near the wrap, so that every test crosses it.
         let start = u32::MAX - 2;
         let (fill, completion) = (HeapRing::starting_at(ring, start), HeapRing::starting_at(ring, start));
@@ -131,13 +133,24 @@ mod kernel {
             sending: Vec::new(),
             headroom: 256,
         };
+        (Rings { fill, rx, tx, completion }, kernel)
+    }
+
+    /// A queue of `ring` entries each way with frames of 2048 bytes, and the kernel at its other side.
+    pub(in super::super) fn queue_and_kernel(ring: u32, assembly: usize) -> (Queue<Heap>, FakeKernel) {
+        let (rings, kernel) = rings_and_kernel(ring);
         let frames = Frames::new(2048, 2 * ring, false).expect("test memory");
-        (Queue::new(frames, Rings { fill, rx, tx, completion }, assembly), kernel)
+        (Queue::new(frames, rings, assembly), kernel)
     }
 
     impl FakeKernel {
         /// Receives a packet into as many frames as it needs. False if the kernel had to drop it.
         pub(in super::super) fn receive(&mut self, queue: &mut Queue<Heap>, packet: &[u8]) -> bool {
+            self.receive_into(queue.umem_mut(), packet)
+        }
+
+        /// The same, into any UMEM.
+        pub(in super::super) fn receive_into(&mut self, umem: &mut Umem, packet: &[u8]) -> bool {
             let room = 2048 - self.headroom as usize;
             let parts = packet.chunks(room).count().max(1) as u32;
             if self.fill.available(u32::MAX) < parts || self.rx.free(parts) < parts {
@@ -146,7 +159,7 @@ mod kernel {
             for (place, part) in packet.chunks(room).enumerate() {
                 let Some(frame) = self.fill.pop() else { break };
                 let addr = frame + self.headroom;
-                queue.umem_mut().kernel_write(addr, part);
+                umem.kernel_write(addr, part);
                 let options = if place as u32 + 1 < parts { XDP_PKT_CONTD } else { 0 };
                 self.push_rx(Descriptor { addr, len: part.len() as u32, options });
             }

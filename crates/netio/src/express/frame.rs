@@ -17,6 +17,8 @@ pub(super) enum Owner {
     Receive(LaneId),
     /// The kernel, to send from: from that lane's TX ring until the completion is popped.
     Transmit(LaneId),
+    /// Readers in other processes, who cannot write it: until the last of them has returned it or is gone.
+    Lent,
 }
 
 /// Which of the sockets on a UMEM has a frame: each has rings of its own, and returns what went into them.

@@ -6,6 +6,7 @@
 //! room for stays in the ring for the next turn.
 
 use super::abi::TX_BATCH_SIZE;
+use super::config::ObtainedMode;
 
 /// Calls in one flush that may pass without the kernel taking a packet.
 const FRUITLESS_CALLS: u32 = 3;
@@ -36,11 +37,23 @@ pub(super) struct Kicked {
     pub(super) outcome: Outcome,
 }
 
-/// Kicks a copy-mode socket until `untaken` says that the TX ring is empty.
-pub(super) fn copy_mode(
-    mut untaken: impl FnMut() -> u32,
-    mut call: impl FnMut() -> Result<(), i32>,
+/// Kicks a socket as its mode wants it. `needs_wakeup` is the flag of its TX ring, which copy mode has always
+/// set.
+pub(super) fn transmit(
+    mode: ObtainedMode,
+    needs_wakeup: bool,
+    untaken: impl FnMut() -> u32,
+    call: impl FnMut() -> Result<(), i32>,
 ) -> Kicked {
+    match mode {
+        ObtainedMode::Copy => copy_mode(untaken, call),
+        ObtainedMode::ZeroCopy if needs_wakeup => zero_copy(call),
+        ObtainedMode::ZeroCopy => Kicked { calls: 0, refused: 0, outcome: Outcome::Sent },
+    }
+}
+
+/// Kicks a copy-mode socket until `untaken` says that the TX ring is empty.
+fn copy_mode(mut untaken: impl FnMut() -> u32, mut call: impl FnMut() -> Result<(), i32>) -> Kicked {
     let mut waiting = untaken();
     let mut kicked = Kicked { calls: 0, refused: 0, outcome: Outcome::Sent };
     // Every call but the fruitless ones takes a packet at least, and a full batch in the usual case.
@@ -71,7 +84,7 @@ pub(super) fn copy_mode(
 }
 
 /// Kicks a zero-copy socket once.
-pub(super) fn zero_copy(mut call: impl FnMut() -> Result<(), i32>) -> Kicked {
+fn zero_copy(mut call: impl FnMut() -> Result<(), i32>) -> Kicked {
     let outcome = match call() {
         Ok(()) => Outcome::Sent,
         Err(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => Outcome::Later,

@@ -22,6 +22,7 @@ use std::ops::Range;
 use super::abi::{Descriptor, XDP_PKT_CONTD, XDP_TX_METADATA};
 use super::assembly::{Added, Assembly};
 use super::frame::{Frame, LaneId, Owner};
+use super::loan::Loan;
 use super::mapped::MappedRing;
 use super::metadata::{METADATA_LEN, Request, Stamps};
 use super::ring::{Consumer, Producer, RingMemory};
@@ -39,6 +40,8 @@ pub(super) trait Memory {
     type Addresses: RingMemory<Entry = u64>;
     /// Memory of the RX and TX rings.
     type Descriptors: RingMemory<Entry = Descriptor>;
+    /// Memory of the rings that lend packets to readers; what they return comes through `Addresses`.
+    type Loans: RingMemory<Entry = Loan>;
 }
 
 /// Rings mapped from the kernel.
@@ -48,6 +51,7 @@ pub(super) struct Mapped;
 impl Memory for Mapped {
     type Addresses = MappedRing<u64>;
     type Descriptors = MappedRing<Descriptor>;
+    type Loans = MappedRing<Loan>;
 }
 
 /// Memory of the four rings of one socket.
@@ -393,6 +397,22 @@ impl<M: Memory> Lane<M> {
     /// True if the kernel moved an index where it cannot be: the lane is of no use any more.
     pub(super) fn is_corrupt(&self) -> bool {
         self.fill.is_corrupt() || self.rx.is_corrupt() || self.tx.is_corrupt() || self.completion.is_corrupt()
+    }
+
+    /// Frames that this lane may have, both ways.
+    pub(super) fn share(&self) -> usize {
+        (self.fill.capacity() + self.tx.capacity()) as usize
+    }
+
+    /// Ends a lane whose kernel side is gone: what it had is free.
+    pub(super) fn reclaim(self, frames: &mut Frames) {
+        for owner in [Owner::Receive(self.id), Owner::Transmit(self.id)] {
+            for index in 0..frames.umem.count() {
+                if let Ok(frame) = frames.umem.take(frames.umem.address(index), owner) {
+                    frames.free.push(frame);
+                }
+            }
+        }
     }
 
     /// Counters since the lane was made.

@@ -5,11 +5,14 @@
 
 #![allow(unsafe_code)] // mmap, madvise and munmap.
 
+use std::ffi::CStr;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::param::page_size;
 
 /// Size of the huge pages asked for: the default huge page of x86-64 and of arm64 with 4 KiB pages.
 const HUGE_PAGE: usize = 2 << 20;
@@ -58,7 +61,31 @@ impl Mapping {
         Ok((mapping, if advised.is_ok() { Backing::TransparentHuge } else { Backing::Normal }))
     }
 
-    /// Maps `length` bytes of an AF_XDP socket at a ring's page offset.
+    /// Maps zeroed memory of at least `length` bytes of which other processes can have a read-only view: a
+    /// memfd, from reserved huge pages when `huge` and where there are any.
+    ///
+    /// Once this mapping is there, the file is sealed: nobody, this process included, can change its size or
+    /// make another writable mapping of it, by whatever descriptor (`F_SEAL_FUTURE_WRITE`, Linux 5.1). The
+    /// kernel goes on writing into the pages that it pinned through this mapping.
+    pub(super) fn shareable(length: usize, huge: bool) -> io::Result<(Self, Backing, OwnedFd)> {
+        if huge
+            && let Ok((mapping, fd)) = Self::memory_file(round_up(length, HUGE_PAGE)?, MemfdFlags::HUGETLB)
+        {
+            return Ok((mapping, Backing::HugeTlb, fd));
+        }
+        let (mapping, fd) = Self::memory_file(round_up(length, page_size())?, MemfdFlags::empty())?;
+        Ok((mapping, Backing::Normal, fd))
+    }
+
+    fn memory_file(length: usize, flags: MemfdFlags) -> io::Result<(Self, OwnedFd)> {
+        let fd = memory_file(c"expressway-umem", length, flags)?;
+        let mapping = Self::ring(fd.as_fd(), length, 0)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+        fcntl_add_seals(&fd, seals)?;
+        Ok((mapping, fd))
+    }
+
+    /// Maps `length` bytes of an AF_XDP socket, or of a file of memory, at a ring's page offset.
     pub(super) fn ring(socket: BorrowedFd<'_>, length: usize, offset: u64) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
@@ -132,6 +159,66 @@ impl Drop for Mapping {
     }
 }
 
+/// A file of `length` zeroed bytes that are memory. Its size is not sealed yet.
+pub(super) fn memory_file(name: &CStr, length: usize, flags: MemfdFlags) -> io::Result<OwnedFd> {
+    let fd = memfd_create(name, flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&fd, length as u64)?;
+    Ok(fd)
+}
+
+/// Another process's memory, mapped to be read.
+#[derive(Debug)]
+pub(super) struct View {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the mapping is a plain range of the process's memory, tied to no thread.
+unsafe impl Send for View {}
+// SAFETY: a shared `View` gives out only slices that are read.
+unsafe impl Sync for View {}
+
+impl View {
+    /// Maps `length` bytes of a file of memory whose size must be sealed: one that could shrink would end its
+    /// reader by SIGBUS.
+    pub(super) fn map(file: BorrowedFd<'_>, length: usize) -> io::Result<Self> {
+        let sealed = fcntl_get_seals(file)?.contains(SealFlags::SHRINK);
+        if !sealed || length == 0 || fstat(file)?.st_size < i64::try_from(length).unwrap_or(i64::MAX) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "it is not of the size promised, and sealed",
+            ));
+        }
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: the kernel chooses an address that is free.
+        let start = unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, flags, file, 0) }?;
+        let start =
+            NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mmap answered the null page"))?;
+        Ok(Self { start, length })
+    }
+
+    /// Bytes of it; `None` if they do not lie within. Whoever writes the memory must leave them alone while
+    /// the slice lives: of a UMEM, a frame that the receiver has lent and that was not given back.
+    #[inline]
+    pub(super) fn slice(&self, start: u64, len: u32) -> Option<&[u8]> {
+        let end = start.checked_add(len.into())?;
+        if end > self.length as u64 {
+            return None;
+        }
+        // SAFETY: within the mapping, which lives as long as `self` and cannot shrink. The writer is another
+        // process, whose part of the protocol it is to leave lent frames alone; a reader that connects to a
+        // receiver trusts it in that, as it trusts what the packets say.
+        Some(unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(start as usize), len as usize) })
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: mapped by this value, unmapped once; slices of it have ended with its borrow.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
+    }
+}
+
 fn round_up(length: usize, unit: usize) -> io::Result<usize> {
     length.checked_next_multiple_of(unit).ok_or_else(too_large)
 }
@@ -155,6 +242,42 @@ mod tests {
                 assert_eq!(mapping.length(), HUGE_PAGE);
             }
         }
+    }
+
+    /// What a reader could try with the descriptor that it is given.
+    #[test]
+    fn nobody_can_map_a_shared_umem_writable_and_its_owner_goes_on_writing() {
+        let (mapping, _, fd) = Mapping::shareable(8192, false).unwrap();
+        let view = View::map(fd.as_fd(), 8192).unwrap();
+        let reopened = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd)))
+            .unwrap();
+        for file in [fd.as_fd(), reopened.as_fd()] {
+            assert_eq!(Mapping::ring(file, 8192, 0).unwrap_err().raw_os_error(), Some(libc::EPERM));
+            assert_eq!(rustix::io::pwrite(file, b"x", 0).unwrap_err(), rustix::io::Errno::PERM);
+            assert_eq!(ftruncate(file, 0).unwrap_err(), rustix::io::Errno::PERM);
+            assert!(fcntl_add_seals(file, SealFlags::WRITE).is_err(), "the owner's mapping is in its way");
+        }
+        // SAFETY: a read-only mapping of this test's; the change of protection is refused.
+        let writable = unsafe {
+            rustix::mm::mprotect(view.start.as_ptr().cast(), 4096, rustix::mm::MprotectFlags::WRITE)
+        };
+        assert_eq!(writable.unwrap_err(), rustix::io::Errno::ACCESS);
+        // SAFETY: within the mapping; the slice below is made after the write.
+        unsafe { mapping.start().as_ptr().add(5).write(7) };
+        assert_eq!(view.slice(4, 3), Some(&[0, 7, 0][..]));
+        assert_eq!((view.slice(8190, 3), view.slice(u64::MAX, 1)), (None, None));
+    }
+
+    #[test]
+    fn a_view_of_what_could_shrink_is_refused() {
+        let fd = memory_file(c"test", 4096, MemfdFlags::empty()).unwrap();
+        assert!(View::map(fd.as_fd(), 4096).is_err());
+        fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+        assert!(View::map(fd.as_fd(), 4097).is_err());
+        assert!(View::map(fd.as_fd(), 4096).is_ok());
     }
 
     #[test]

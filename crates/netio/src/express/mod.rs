@@ -83,32 +83,46 @@ mod abi;
 mod assembly;
 mod config;
 mod error;
+mod exchange;
 #[cfg(test)]
 mod fake;
 mod frame;
+mod gate;
 mod hints;
 mod inlet;
 mod interface;
 mod io;
 mod kick;
 mod lane;
+mod lender;
+mod loan;
 mod mapped;
 mod mapping;
 mod metadata;
 mod path_cache;
 mod port;
 mod queue;
+mod reader;
 mod ring;
+mod shared;
 mod socket;
 mod umem;
 mod xskmap;
 
-pub use config::{BindMode, ExpressConfig, Failing, ObtainedMode, PortConfig, TransmitVia};
-pub use error::OpenError;
+pub use config::{
+    BindMode, ExpressConfig, Failing, ObtainedMode, PortConfig, ShareConfig, TransmitVia, UmemConfig,
+};
+pub use error::{OpenError, ReaderError, SendError, ShareError};
 pub use hints::{ChecksumFault, ChecksumProbe, ChecksumProof, Grant, TransmitGrants, TransmitHints};
 pub use inlet::PortInlet;
 pub use io::ExpressIo;
+pub use lender::ReaderStats;
 pub use mapping::Backing;
 pub use metadata::TransmitTime;
 pub use path_cache::Routes;
 pub use port::{Port, PortReport, PortState, PortStatus};
+pub use reader::{LentPacket, UmemReader};
+pub use shared::{
+    ForeignSocket, NotSent, ReaderReport, Readers, Received, ShareStats, SharedUmem, SocketId,
+    interface_index,
+};

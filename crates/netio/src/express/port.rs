@@ -59,7 +59,7 @@ const RECEIVE_FAILURES: u32 = 3;
 /// How long packets wait in the TX ring of a full device before they are kicked again.
 const KICK_AGAIN: Duration = Duration::from_millis(1);
 /// Ethernet header and two VLAN tags: what an MTU does not count.
-const LINK_HEADERS: u32 = 22;
+pub(super) const LINK_HEADERS: u32 = 22;
 /// Frames of one sent packet in copy mode: the parts behind the first become fragments of a socket buffer, of
 /// which there are `MAX_SKB_FRAGS`, 17 unless the kernel is built with more (`xsk_build_skb` in
 /// `net/xdp/xsk.c`).
@@ -457,11 +457,8 @@ impl Port {
             *deferred = false;
             return;
         }
-        let kicked = match mode {
-            ObtainedMode::Copy => kick::copy_mode(|| queue.untaken(), || socket.kick()),
-            ObtainedMode::ZeroCopy if queue.transmit_needs_wakeup() => kick::zero_copy(|| socket.kick()),
-            ObtainedMode::ZeroCopy => kick::Kicked { calls: 0, refused: 0, outcome: Outcome::Sent },
-        };
+        let needs_wakeup = queue.transmit_needs_wakeup();
+        let kicked = kick::transmit(*mode, needs_wakeup, || queue.untaken(), || socket.kick());
         self.counters.tx_syscalls += u64::from(kicked.calls);
         self.counters.dropped_send_refused += u64::from(kicked.refused);
         queue.complete();
@@ -738,20 +735,12 @@ impl Active {
             stats.tx_stamps_unfetched += stamps.unfetched;
             stats.tx_stamps_implausible += stamps.implausible;
         }
-        // A socket whose device is gone still answers; one that does not has nothing to add.
-        if let Ok(kernel) = self.socket.statistics() {
-            stats.xdp_rx_dropped += kernel.rx_dropped;
-            stats.xdp_rx_invalid_descs += kernel.rx_invalid_descs;
-            stats.xdp_tx_invalid_descs += kernel.tx_invalid_descs;
-            stats.xdp_rx_ring_full += kernel.rx_ring_full;
-            stats.xdp_fill_ring_empty += kernel.rx_fill_ring_empty_descs;
-            stats.xdp_tx_ring_empty += kernel.tx_ring_empty_descs;
-        }
+        self.socket.count(stats);
     }
 }
 
 /// Refuses a mode other than the one asked for: some drivers bind in copy mode whatever they are told.
-fn check_mode(config: &PortConfig, obtained: ObtainedMode) -> Result<(), OpenError> {
+pub(super) fn check_mode(config: &PortConfig, obtained: ObtainedMode) -> Result<(), OpenError> {
     use super::config::BindMode;
     match (config.mode, obtained) {
         (BindMode::Auto, _)

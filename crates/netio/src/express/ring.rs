@@ -84,7 +84,7 @@ pub(super) trait RingMemory {
     fn producer(&self) -> &Self::Index;
     /// The index that only the consumer writes.
     fn consumer(&self) -> &Self::Index;
-    /// The flags word, written by the kernel.
+    /// The flags word: of the kernel's rings written by the kernel, of readers' rings by the consumer.
     fn flags(&self) -> &Self::Index;
 
     /// Reads a slot.
@@ -269,6 +269,16 @@ impl<M: RingMemory> Consumer<M> {
             self.memory.consumer().store(self.next, Ordering::Release);
             self.released = self.next;
         }
+    }
+
+    /// Asks the producer for a wake-up, or withdraws that. True if entries wait, so that there is nothing to
+    /// sleep for.
+    pub(super) fn want_wakeup(&mut self, wanted: bool) -> bool {
+        self.memory.flags().store(if wanted { XDP_RING_NEED_WAKEUP } else { 0 }, Ordering::Relaxed);
+        // The other half of `Producer::needs_wakeup`: the flag is seen by a producer whose entry is not seen
+        // here.
+        fence(Ordering::SeqCst);
+        self.available(1) > 0
     }
 
     /// True when the producer's index was impossible; the ring yields nothing any more.

@@ -173,6 +173,44 @@ mod loom_models {
         });
     }
 
+    /// A frame goes to a reader in another process and comes back: no write of the receiver's meets a read of
+    /// the reader's, and each sees what the other left.
+    #[test]
+    fn loom_a_lent_frame_is_touched_by_one_side_at_a_time() {
+        loom::model(|| {
+            let (loans, returns) = (HeapRing::starting_at(2, 0), HeapRing::starting_at(2, u32::MAX));
+            let frame = Arc::new(loom::cell::UnsafeCell::new(0u64));
+            let mut to_reader = Producer::new(Arc::clone(&loans));
+            let mut from_reader = Consumer::new(Arc::clone(&returns));
+            let shown = Arc::clone(&frame);
+            let reader = loom::thread::spawn(move || {
+                let (mut taken, mut given) = (Consumer::new(loans), Producer::new(returns));
+                for _ in 0..2 {
+                    if let Some(packet) = taken.pop() {
+                        // SAFETY: lent, so the receiver does not write it; loom fails the test if it does.
+                        assert_eq!(shown.with(|bytes| unsafe { *bytes }), packet);
+                        taken.release();
+                        given.push(packet).unwrap();
+                        given.publish();
+                    }
+                }
+            });
+            let mut mine = true;
+            for packet in 1..4u64 {
+                mine = mine || from_reader.pop().is_some();
+                from_reader.release();
+                if mine {
+                    // SAFETY: never lent, or returned.
+                    frame.with_mut(|bytes| unsafe { *bytes = packet });
+                    to_reader.push(packet).unwrap();
+                    to_reader.publish();
+                    mine = false;
+                }
+            }
+            reader.join().unwrap();
+        });
+    }
+
     /// The wake-up protocol: the kernel raises the flag and looks again, the program publishes and reads the
     /// flag. Whatever the order, one of them notices.
     #[test]
@@ -180,11 +218,7 @@ mod loom_models {
         loom::model(|| {
             let memory = HeapRing::starting_at(2, 0);
             let mut producer = Producer::new(Arc::clone(&memory));
-            let kernel = loom::thread::spawn(move || {
-                memory.flags().store(XDP_RING_NEED_WAKEUP, Ordering::Relaxed);
-                fence(Ordering::SeqCst);
-                Consumer::new(memory).available(1) > 0
-            });
+            let kernel = loom::thread::spawn(move || Consumer::new(memory).want_wakeup(true));
             producer.push(1u64).unwrap();
             producer.publish();
             let told = producer.needs_wakeup();

@@ -17,6 +17,7 @@ use super::lane::{Mapped, Rings};
 use super::mapped::MappedRing;
 use super::metadata::METADATA_LEN;
 use super::umem::Umem;
+use crate::io::IoStats;
 
 /// Pause between two tries of a bind that answers EBUSY.
 const BIND_RETRY: Duration = Duration::from_millis(10);
@@ -99,12 +100,35 @@ impl Socket {
             queue_id: queue,
             shared_umem_fd: 0,
         };
+        self.bind_to(&address, patience)
+    }
+
+    /// Binds to a queue that no other socket on this UMEM has, on the UMEM of `other`, which is bound. Mode and
+    /// need_wakeup are that socket's. The rings must be made, the UMEM must not be registered here too.
+    pub(super) fn bind_shared(
+        &self,
+        ifindex: u32,
+        queue: u32,
+        other: &Self,
+        patience: Duration,
+    ) -> io::Result<()> {
+        let address = SockaddrXdp {
+            family: libc::AF_XDP as u16,
+            flags: abi::XDP_SHARED_UMEM,
+            ifindex,
+            queue_id: queue,
+            shared_umem_fd: other.fd.as_raw_fd() as u32,
+        };
+        self.bind_to(&address, patience)
+    }
+
+    fn bind_to(&self, address: &SockaddrXdp, patience: Duration) -> io::Result<()> {
         let deadline = Instant::now() + patience;
         loop {
             let length = size_of::<SockaddrXdp>() as libc::socklen_t;
             // SAFETY: an address of AF_XDP, as long as said.
             let result = unsafe {
-                libc::bind(self.fd.as_raw_fd(), std::ptr::from_ref(&address).cast::<libc::sockaddr>(), length)
+                libc::bind(self.fd.as_raw_fd(), std::ptr::from_ref(address).cast::<libc::sockaddr>(), length)
             };
             if result == 0 {
                 return Ok(());
@@ -138,6 +162,18 @@ impl Socket {
     /// Drops that the kernel counted for this socket.
     pub(super) fn statistics(&self) -> io::Result<Statistics> {
         self.option(abi::XDP_STATISTICS)
+    }
+
+    /// Adds them to `stats`. A socket whose device is gone still answers; one that does not has nothing to add.
+    pub(super) fn count(&self, stats: &mut IoStats) {
+        if let Ok(kernel) = self.statistics() {
+            stats.xdp_rx_dropped += kernel.rx_dropped;
+            stats.xdp_rx_invalid_descs += kernel.rx_invalid_descs;
+            stats.xdp_tx_invalid_descs += kernel.tx_invalid_descs;
+            stats.xdp_rx_ring_full += kernel.rx_ring_full;
+            stats.xdp_fill_ring_empty += kernel.rx_fill_ring_empty_descs;
+            stats.xdp_tx_ring_empty += kernel.tx_ring_empty_descs;
+        }
     }
 
     /// Asks the kernel to send what the TX ring holds. The error is the plain number: several of them are

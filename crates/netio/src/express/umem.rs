@@ -12,6 +12,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::frame::{Frame, FramePool, Owner};
@@ -36,11 +37,20 @@ pub(super) struct Frames {
 impl Frames {
     /// Maps a UMEM whose frames are all free.
     pub(super) fn new(frame_size: u32, count: u32, huge: bool) -> io::Result<Self> {
-        let (umem, frames) = Umem::new(frame_size, count, huge)?;
+        Ok(Self::of(Umem::new(frame_size, count, huge)?))
+    }
+
+    /// The same in memory that other processes can read, with the descriptor for them.
+    pub(super) fn shareable(frame_size: u32, count: u32, huge: bool) -> io::Result<(Self, OwnedFd)> {
+        let (mapping, backing, fd) = Mapping::shareable(Umem::length(frame_size, count)?, huge)?;
+        Ok((Self::of(Umem::over(mapping, backing, frame_size, count)), fd))
+    }
+
+    fn of((umem, frames): (Umem, Vec<Frame>)) -> Self {
         let mut free = FramePool::with_capacity(frames.len());
         // The lowest addresses are used first.
         frames.into_iter().rev().for_each(|frame| free.push(frame));
-        Ok(Self { umem, free })
+        Self { umem, free }
     }
 }
 
@@ -60,15 +70,28 @@ impl Umem {
     ///
     /// `frame_size` must be a power of two (the caller has checked it against the kernel's rules).
     pub(super) fn new(frame_size: u32, count: u32, huge: bool) -> io::Result<(Self, Vec<Frame>)> {
-        assert!(frame_size.is_power_of_two(), "frame size {frame_size} is no power of two");
-        let length = (frame_size as usize)
+        let (mapping, backing) = Mapping::anonymous(Self::length(frame_size, count)?, huge)?;
+        Ok(Self::over(mapping, backing, frame_size, count))
+    }
+
+    fn length(frame_size: u32, count: u32) -> io::Result<usize> {
+        (frame_size as usize)
             .checked_mul(count as usize)
-            .ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        let (mapping, backing) = Mapping::anonymous(length, huge)?;
+            .ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+    }
+
+    /// `mapping` is large enough for `count` frames.
+    fn over(mapping: Mapping, backing: Backing, frame_size: u32, count: u32) -> (Self, Vec<Frame>) {
+        assert!(frame_size.is_power_of_two(), "frame size {frame_size} is no power of two");
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let owners = vec![Owner::Program; count as usize].into_boxed_slice();
         let frames = (0..count).map(|index| Frame::new(index, id)).collect();
-        Ok((Self { mapping, backing, id, frame_size, shift: frame_size.trailing_zeros(), owners }, frames))
+        (Self { mapping, backing, id, frame_size, shift: frame_size.trailing_zeros(), owners }, frames)
+    }
+
+    /// Identity of the UMEM in this process.
+    pub(super) fn id(&self) -> u32 {
+        self.id
     }
 
     /// Bytes of a frame.
@@ -78,7 +101,6 @@ impl Umem {
     }
 
     /// How many frames there are.
-    #[cfg(all(test, not(loom)))]
     pub(super) fn count(&self) -> usize {
         self.owners.len()
     }
@@ -94,17 +116,17 @@ impl Umem {
         (self.mapping.start().as_ptr() as u64, length)
     }
 
-    /// Gives a frame to the kernel. Returns the UMEM address of its first byte.
+    /// Gives a frame to the kernel, or to readers. Returns the UMEM address of its first byte.
     #[inline]
     pub(super) fn give(&mut self, frame: Frame, to: Owner) -> u64 {
         let index = self.index_of(&frame);
         debug_assert_ne!(to, Owner::Program);
         debug_assert_eq!(self.owners[index], Owner::Program);
         self.owners[index] = to;
-        (index as u64) << self.shift
+        self.address(index)
     }
 
-    /// Takes back the frame that holds `addr`, which the kernel returned out of `from`.
+    /// Takes back the frame that holds `addr`, which came back out of `from`.
     #[inline]
     pub(super) fn take(&mut self, addr: u64, from: Owner) -> Result<Frame, BadAddress> {
         debug_assert_ne!(from, Owner::Program);
@@ -116,6 +138,18 @@ impl Umem {
             }
             _ => Err(BadAddress),
         }
+    }
+
+    /// Place of the frame that holds `addr`; `None` if that lies outside.
+    #[inline]
+    pub(super) fn index(&self, addr: u64) -> Option<usize> {
+        usize::try_from(addr >> self.shift).ok().filter(|&index| index < self.owners.len())
+    }
+
+    /// UMEM address of the first byte of the frame at a place.
+    #[inline]
+    pub(super) fn address(&self, index: usize) -> u64 {
+        (index as u64) << self.shift
     }
 
     /// Where `len` bytes at UMEM address `addr` lie within their frame; `None` if they overrun it.
