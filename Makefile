@@ -3,6 +3,7 @@
 #   make build    target/release/expressway
 #   make demo     a real clip over HTTP/3 in every mode of this machine, and a table
 #   make test     everything that CI runs; SECTIONS="fmt e2e" runs some of it (scripts/test --list)
+#   make test-drivers   AF_XDP on more emulated NICs: igb with RSS, virtio-net with several queues
 #   make bench    side by side with nginx; SCENARIOS="..." and BENCH_FLAGS="..." are passed on
 
 SHELL := /bin/bash
@@ -15,7 +16,7 @@ SECTIONS ?=
 SCENARIOS ?=
 BENCH_FLAGS ?=
 
-.PHONY: build demo test bench audit fmt lint doc setup clean
+.PHONY: build demo test test-drivers bench audit fmt lint doc setup clean
 
 build: setup
 	cargo build --release --locked -p expressway
@@ -28,6 +29,10 @@ demo: build
 test:
 	scripts/setup build test
 	scripts/test $(SECTIONS)
+
+test-drivers:
+	scripts/setup build test
+	scripts/test build drivers
 
 bench: build
 	scripts/setup bench

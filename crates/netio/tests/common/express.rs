@@ -37,6 +37,17 @@ pub fn open_sending(
         // A veth hands over what its own kernel sends with unfinished checksums.
         pair.far.exec(&format!("ethtool -K {FAR_DEVICE} tx off"));
     }
+    open_mode(pair, queues, port, config, (ObtainedMode::Copy, transmit))
+}
+
+/// AF_XDP in a mode that XDP_OPTIONS must confirm, on every one of `queues`.
+pub fn open_mode(
+    pair: &Pair,
+    queues: u32,
+    port: u16,
+    config: ExpressConfig,
+    (mode, transmit): (ObtainedMode, TransmitVia),
+) -> (ExpressIo, Around) {
     let mtu = pair.mtu;
     pair.near.enter(|| {
         let redirect = Redirect::load(&Options::default()).expect("root may load the program");
@@ -44,14 +55,18 @@ pub fn open_sending(
             redirect.add_pair(address).expect("there is room for the pair");
         }
         let index = ifindex(NEAR_DEVICE);
-        let attachment =
-            redirect.attach(index, AttachMode::Native, Existing::Refuse).expect("a veth takes the program");
+        let attachment = redirect
+            .attach(index, AttachMode::Native, Existing::Refuse)
+            .expect("the device takes the program");
         let ports: Vec<Port> = (0..queues)
             .map(|queue| {
-                let config =
-                    PortConfig { mode: BindMode::Copy, transmit, ..PortConfig::new(NEAR_DEVICE, queue) };
-                let port = Port::open(config, redirect.xsk_map()).expect("a veth takes AF_XDP sockets");
-                assert_eq!(port.mode(), Some(ObtainedMode::Copy));
+                let bind = match mode {
+                    ObtainedMode::Copy => BindMode::Copy,
+                    ObtainedMode::ZeroCopy => BindMode::ZeroCopy,
+                };
+                let config = PortConfig { mode: bind, transmit, ..PortConfig::new(NEAR_DEVICE, queue) };
+                let port = Port::open(config, redirect.xsk_map()).expect("the device takes AF_XDP sockets");
+                assert_eq!(port.mode(), Some(mode), "what XDP_OPTIONS says");
                 port
             })
             .collect();

@@ -1,10 +1,11 @@
-//! Two network namespaces joined by a veth, for tests with real packets.
+//! Two network namespaces joined by a veth or by devices of the machine, for tests with real packets.
 
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -92,14 +93,17 @@ pub const FAR: [IpAddr; 2] =
 pub const NEAR_MAC: [u8; 6] = [0x02, 0xc0, 0x4f, 0, 0, 1];
 pub const FAR_MAC: [u8; 6] = [0x02, 0xc0, 0x4f, 0, 0, 2];
 
-/// Two namespaces joined by a veth.
+/// Two namespaces joined by a link.
 pub struct Pair {
+    /// Given back before the namespaces go.
+    _devices: Option<Devices>,
     pub near: Namespace,
     pub far: Namespace,
     pub mtu: usize,
 }
 
 impl Pair {
+    /// Joined by a veth.
     pub fn new(mtu: usize, queues: usize) -> Self {
         let (near, far) = (Namespace::new(), Namespace::new());
         let shape = format!("mtu {mtu} numrxqueues {queues} numtxqueues {queues}");
@@ -111,21 +115,84 @@ impl Pair {
             mac(FAR_MAC),
             far.name,
         ));
+        // Without a queue veth drops what its ring of 256 has no room for.
+        near.exec(&format!("tc qdisc replace dev {NEAR_DEVICE} root pfifo limit 4000"));
+        far.exec(&format!("tc qdisc replace dev {FAR_DEVICE} root pfifo limit 4000"));
+        Self { _devices: None, near, far, mtu }.set_up()
+    }
+
+    /// Joined by two devices of the machine that are wired to each other, those that [`DEVICES`] names.
+    pub fn of_devices(mtu: usize) -> Self {
+        let (near, far) = (Namespace::new(), Namespace::new());
+        let devices = Devices::lend([&near, &far]);
+        near.ip(&format!("link set {NEAR_DEVICE} mtu {mtu} address {}", mac(NEAR_MAC)));
+        far.ip(&format!("link set {FAR_DEVICE} mtu {mtu} address {}", mac(FAR_MAC)));
+        Self { _devices: Some(devices), near, far, mtu }.set_up()
+    }
+
+    /// Gives both ends their addresses and sets them up.
+    fn set_up(self) -> Self {
         let sides: [(&Namespace, &str, &[IpAddr]); 2] =
-            [(&near, NEAR_DEVICE, &NEAR), (&far, FAR_DEVICE, &FAR)];
+            [(&self.near, NEAR_DEVICE, &NEAR), (&self.far, FAR_DEVICE, &FAR)];
         for (namespace, device, addresses) in sides {
-            // Without a queue veth drops what its ring of 256 has no room for.
-            namespace.exec(&format!("tc qdisc replace dev {device} root pfifo limit 4000"));
             for address in addresses {
                 match address {
                     IpAddr::V4(_) => namespace.ip(&format!("addr add {address}/24 dev {device}")),
                     IpAddr::V6(_) => namespace.ip(&format!("addr add {address}/64 dev {device} nodad")),
                 }
             }
+            namespace.ip(&format!("link set {device} up"));
         }
-        near.ip(&format!("link set {NEAR_DEVICE} up"));
-        far.ip(&format!("link set {FAR_DEVICE} up"));
-        Self { near, far, mtu }
+        self
+    }
+}
+
+/// The environment variable that names two devices of the machine which tests may take, `eth0 eth1`: what is
+/// sent by one is received by the other.
+pub const DEVICES: &str = "EXPRESSWAY_TEST_DEVICES";
+
+/// The environment variable with the number of their queues, 1 unless it is set.
+const QUEUES: &str = "EXPRESSWAY_TEST_QUEUES";
+
+/// How many queues each of the two devices has.
+pub fn device_queues() -> u32 {
+    let value = std::env::var(QUEUES).unwrap_or_else(|_| "1".to_owned());
+    value.parse().unwrap_or_else(|_| panic!("{QUEUES}={value}: must be a number"))
+}
+
+/// The two devices, moved into namespaces; moved back on drop.
+struct Devices {
+    names: [String; 2],
+    namespaces: [String; 2],
+    /// There is one pair of devices for all tests.
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Devices {
+    fn lend(namespaces: [&Namespace; 2]) -> Self {
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let value = std::env::var(DEVICES)
+            .unwrap_or_else(|_| panic!("{DEVICES} must name two devices that are wired to each other"));
+        let names: Vec<String> = value.split_whitespace().map(str::to_owned).collect();
+        let names: [String; 2] =
+            names.try_into().unwrap_or_else(|_| panic!("{DEVICES}={value}: must be two names"));
+        for ((name, namespace), inside) in names.iter().zip(namespaces).zip([NEAR_DEVICE, FAR_DEVICE]) {
+            run(&format!("ip link set {name} netns {} name {inside}", namespace.name));
+        }
+        Self { names, namespaces: namespaces.map(|namespace| namespace.name.clone()), _turn: turn }
+    }
+}
+
+impl Drop for Devices {
+    fn drop(&mut self) {
+        for ((name, namespace), inside) in
+            self.names.iter().zip(&self.namespaces).zip([NEAR_DEVICE, FAR_DEVICE])
+        {
+            // Where it fails the next test fails to take it, and says so.
+            let arguments = format!("-n {namespace} link set {inside} netns 1 name {name}");
+            let _ = Command::new("ip").args(arguments.split(' ')).status();
+        }
     }
 }
 

@@ -7,8 +7,12 @@ use std::time::{Duration, Instant};
 use expressway_netio::{Ecn, Flow, PacketIo};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// After this long without what must come, a check fails. Nothing is asserted about time below it.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// After this long without what must come, a check fails: 20 s, or as many as EXPRESSWAY_TEST_LIMIT says, for
+/// machines that are slow. Nothing is asserted about time below it.
+pub fn patience() -> Duration {
+    let limit = std::env::var("EXPRESSWAY_TEST_LIMIT").ok().and_then(|value| value.parse().ok());
+    Duration::from_secs(limit.unwrap_or(20))
+}
 
 /// The port that the backend listens on.
 pub const PORT: u16 = 4433;
@@ -254,12 +258,12 @@ impl Pause {
     }
 
     pub fn wait_noting(&mut self, note: &str) {
-        assert!(self.since.elapsed() < PATIENCE, "did not happen: {} {note}", self.what);
+        assert!(self.since.elapsed() < patience(), "did not happen: {} {note}", self.what);
         std::thread::sleep(Duration::from_millis(1));
     }
 
     pub fn wait_for(&mut self, descriptors: &[OwnedFd], note: &str) {
-        assert!(self.since.elapsed() < PATIENCE, "did not happen: {} {note}", self.what);
+        assert!(self.since.elapsed() < patience(), "did not happen: {} {note}", self.what);
         let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         let mut polled: Vec<_> =
             borrowed.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();

@@ -2,7 +2,8 @@
 //!
 //! The checks are functions over a [`bed::Bed`]; the macro below runs each on each backend. The simulated
 //! network needs nothing. The others run over a veth between two namespaces and need root
-//! (CAP_NET_ADMIN); without it they say so and pass, unless `EXPRESSWAY_REQUIRE_ROOT_TESTS=1`.
+//! (CAP_NET_ADMIN); without it they say so and pass, unless `EXPRESSWAY_REQUIRE_ROOT_TESTS=1`. Those on
+//! devices are ignored unless asked for.
 #![allow(unreachable_pub)] // The modules of one binary see each other's items.
 
 #[path = "../common/mod.rs"]
@@ -10,15 +11,15 @@ mod common;
 
 mod adversity;
 mod bed;
+mod linked;
 mod peer;
 mod simulated;
 mod traffic;
-mod veth;
 
 /// A module of tests: every check on the bed that `$make` makes.
 macro_rules! suite {
-    ($name:ident, $privileged:expr, $make:expr) => {
-        suite!(@checks $name, $privileged, $make;
+    ($(#[$attribute:meta])* $name:ident, $privileged:expr, $make:expr) => {
+        suite!(@checks [$(#[$attribute])*] $name, $privileged, $make;
             traffic: receives_each_datagram_once, sends_every_size,
                 sends_runs_of_equal_size_and_a_shorter_last, sends_mixed_sizes_in_one_burst,
                 interleaves_flows_in_one_flush, keeps_the_order_of_a_flow,
@@ -29,58 +30,92 @@ macro_rules! suite {
                 serves_again_after_the_link_was_down, counts_what_cannot_be_sent, receives_the_largest;
         );
     };
-    (@checks $name:ident, $privileged:expr, $make:expr; $($group:ident: $($check:ident),*;)*) => {
+    (@checks $attributes:tt $name:ident, $privileged:expr, $make:expr; $($group:ident: $($check:ident),*;)*) => {
         mod $name {
-            #[allow(unused_imports)] // Each suite needs one of them.
-            use expressway_netio::{Wait, express::TransmitVia, udp::SendMode};
+            #[allow(unused_imports)] // Each suite needs some of them.
+            use expressway_netio::{Wait, express::{ObtainedMode, TransmitVia}, udp::SendMode};
 
-            $($(
-                #[test]
-                fn $check() {
-                    if !$privileged || crate::common::netns::is_privileged() {
-                        let mut bed = $make;
-                        crate::$group::$check(&mut bed);
-                    }
-                }
-            )*)*
+            $($(suite!(@check $attributes $privileged, $make, $group, $check);)*)*
+        }
+    };
+    (@check [$(#[$attribute:meta])*] $privileged:expr, $make:expr, $group:ident, $check:ident) => {
+        #[test]
+        $(#[$attribute])*
+        fn $check() {
+            if !$privileged || crate::common::netns::is_privileged() {
+                let mut bed = $make;
+                crate::$group::$check(&mut bed);
+            }
         }
     };
 }
 
 suite!(simulated_1500, false, crate::simulated::Simulated::new(1500));
 suite!(simulated_9000, false, crate::simulated::Simulated::new(9000));
-suite!(kernel_gso, true, crate::veth::kernel(1500, SendMode::Gso, true));
-suite!(kernel_sendmmsg, true, crate::veth::kernel(1500, SendMode::Sendmmsg, false));
-suite!(kernel_sendmsg, true, crate::veth::kernel(1500, SendMode::Sendmsg, true));
-suite!(kernel_9000, true, crate::veth::kernel(9000, SendMode::Gso, true));
-suite!(express_copy, true, crate::veth::express(1500, 1, TransmitVia::Express, true));
-suite!(express_two_queues, true, crate::veth::express(1500, 2, TransmitVia::Express, false));
-suite!(express_9000, true, crate::veth::express(9000, 1, TransmitVia::Express, false));
+suite!(kernel_gso, true, crate::linked::kernel(1500, SendMode::Gso, true));
+suite!(kernel_sendmmsg, true, crate::linked::kernel(1500, SendMode::Sendmmsg, false));
+suite!(kernel_sendmsg, true, crate::linked::kernel(1500, SendMode::Sendmsg, true));
+suite!(kernel_9000, true, crate::linked::kernel(9000, SendMode::Gso, true));
+suite!(express_copy, true, crate::linked::express(1500, 1, TransmitVia::Express, true));
+suite!(express_two_queues, true, crate::linked::express(1500, 2, TransmitVia::Express, false));
+suite!(express_9000, true, crate::linked::express(9000, 1, TransmitVia::Express, false));
 suite!(
     express_busy_poll,
     true,
-    crate::veth::waiting(
-        crate::veth::express(1500, 1, TransmitVia::Express, true),
+    crate::linked::waiting(
+        crate::linked::express(1500, 1, TransmitVia::Express, true),
         Wait::BusyPoll(Default::default())
     )
 );
 suite!(
     express_spin,
     true,
-    crate::veth::waiting(
-        crate::veth::express(1500, 1, TransmitVia::Express, true),
+    crate::linked::waiting(
+        crate::linked::express(1500, 1, TransmitVia::Express, true),
         Wait::Spin(Default::default())
     )
 );
 suite!(
     kernel_busy_poll,
     true,
-    crate::veth::waiting(crate::veth::kernel(1500, SendMode::Gso, true), Wait::BusyPoll(Default::default()))
+    crate::linked::waiting(
+        crate::linked::kernel(1500, SendMode::Gso, true),
+        Wait::BusyPoll(Default::default())
+    )
 );
 suite!(
     kernel_spin,
     true,
-    crate::veth::waiting(crate::veth::kernel(1500, SendMode::Gso, true), Wait::Spin(Default::default()))
+    crate::linked::waiting(crate::linked::kernel(1500, SendMode::Gso, true), Wait::Spin(Default::default()))
 );
-suite!(hybrid, true, crate::veth::express(1500, 1, TransmitVia::Kernel, true));
-suite!(hybrid_9000, true, crate::veth::express(9000, 2, TransmitVia::Kernel, false));
+suite!(hybrid, true, crate::linked::express(1500, 1, TransmitVia::Kernel, true));
+suite!(hybrid_9000, true, crate::linked::express(9000, 2, TransmitVia::Kernel, false));
+
+// On the machine's own devices, which it takes a machine for that has some to spare: tests/guest makes one.
+suite!(
+    #[ignore = "needs two wired devices with zero-copy in EXPRESSWAY_TEST_DEVICES: scripts/test guest"]
+    device_zero_copy,
+    true,
+    crate::linked::device(ObtainedMode::ZeroCopy, TransmitVia::Express)
+);
+suite!(
+    #[ignore = "needs two wired devices with zero-copy in EXPRESSWAY_TEST_DEVICES: scripts/test guest"]
+    device_hybrid,
+    true,
+    crate::linked::device(ObtainedMode::ZeroCopy, TransmitVia::Kernel)
+);
+suite!(
+    #[ignore = "needs two wired devices in EXPRESSWAY_TEST_DEVICES: scripts/test guest"]
+    device_copy,
+    true,
+    crate::linked::device(ObtainedMode::Copy, TransmitVia::Express)
+);
+suite!(
+    #[ignore = "needs two wired devices with zero-copy in EXPRESSWAY_TEST_DEVICES: scripts/test guest"]
+    device_busy_poll,
+    true,
+    crate::linked::waiting(
+        crate::linked::device(ObtainedMode::ZeroCopy, TransmitVia::Express),
+        Wait::BusyPoll(Default::default())
+    )
+);

@@ -20,8 +20,8 @@ impl Peer {
     pub fn bind(local: SocketAddr) -> Self {
         let socket = UdpSocket::bind(local).expect("the peer's address is free");
         socket.set_nonblocking(true).expect("a socket can be non-blocking");
-        // More than any check sends in one go.
-        sockopt::set_socket_recv_buffer_size_force(&socket, 8 << 20).expect("root may");
+        // More than any check sends in one go, a page a packet where the driver takes that much.
+        sockopt::set_socket_recv_buffer_size_force(&socket, 32 << 20).expect("root may");
         if local.is_ipv4() {
             sockopt::set_ip_recvtos(&socket, true).expect("an option of IPv4 sockets");
         } else {

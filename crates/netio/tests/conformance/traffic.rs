@@ -278,7 +278,7 @@ pub fn becomes_readable_and_never_blocks(bed: &mut dyn Bed) {
         let mut seen = 0;
         let mut pause = Pause::new("a readable descriptor leads to the datagram");
         while seen == 0 {
-            assert!(is_readable(&bed.descriptors(), super::bed::PATIENCE), "a descriptor becomes readable");
+            assert!(is_readable(&bed.descriptors(), super::bed::patience()), "a descriptor becomes readable");
             seen = bed.received().len();
             pause.wait();
         }

@@ -1,18 +1,20 @@
-//! A veth between two namespaces as a bed: the backend at one end, plain sockets at the other.
+//! A link between two namespaces as a bed: the backend at one end, plain sockets at the other. The link is a
+//! veth, or two devices of the machine that are wired to each other.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
 
-use expressway_netio::express::{ExpressConfig, ExpressIo, TransmitVia};
+use expressway_netio::express::{ExpressConfig, ExpressIo, ObtainedMode, PortState, TransmitVia};
 use expressway_netio::udp::{SendMode, UdpConfig, UdpIo};
 use expressway_netio::{Ecn, PacketIo, Wait};
 
-use super::bed::{Bed, Family, PORT, Seen};
+use super::bed::{Bed, Family, PORT, Pause, Seen};
 use super::peer::{Injector, Peer};
 use crate::common::express::{self, Around};
-use crate::common::netns::{FAR, FAR_DEVICE, NEAR, NEAR_DEVICE, Pair};
+use crate::common::netns::{self, FAR, FAR_DEVICE, NEAR, NEAR_DEVICE, Pair};
 
-pub struct Veth<P> {
+pub struct Linked<P> {
     io: P,
     /// What the backend needs alive: the XDP program, the thread that mirrors routes.
     _around: Around,
@@ -24,10 +26,10 @@ pub struct Veth<P> {
     ways: (bool, bool),
 }
 
-impl<P: PacketIo> Veth<P> {
+impl<P: PacketIo> Linked<P> {
     /// A bed whose backend `make` makes, on a thread in the near namespace.
-    pub fn with(mtu: usize, queues: usize, make: impl FnOnce(&Pair) -> (P, Around)) -> Self {
-        let pair = Pair::new(mtu, queues);
+    pub fn with(pair: Pair, make: impl FnOnce(&Pair) -> (P, Around)) -> Self {
+        let mtu = pair.mtu;
         let (io, _around) = make(&pair);
         let injector = pair.far.enter(|| Injector::open(FAR_DEVICE));
         Self { io, _around, peers: HashMap::new(), injector, pair, mtu, verifies: true, ways: (false, false) }
@@ -41,8 +43,8 @@ impl<P: PacketIo> Veth<P> {
 }
 
 /// Kernel UDP on wildcards.
-pub fn kernel(mtu: usize, send: SendMode, gro: bool) -> Veth<UdpIo> {
-    Veth::with(mtu, 1, |pair| {
+pub fn kernel(mtu: usize, send: SendMode, gro: bool) -> Linked<UdpIo> {
+    Linked::with(Pair::new(mtu, 1), |pair| {
         let wildcards = ["0.0.0.0", "::"].map(|ip| SocketAddr::new(ip.parse().expect("an address"), PORT));
         let config =
             UdpConfig { send, gro, receive_buffer: mtu.max(2048), ..UdpConfig::new(wildcards.to_vec()) };
@@ -51,20 +53,36 @@ pub fn kernel(mtu: usize, send: SendMode, gro: bool) -> Veth<UdpIo> {
 }
 
 /// AF_XDP on `queues` queues, transmitting by itself or by the kernel.
-pub fn express(mtu: usize, queues: u32, transmit: TransmitVia, verify_checksum: bool) -> Veth<ExpressIo> {
+pub fn express(mtu: usize, queues: u32, transmit: TransmitVia, verify_checksum: bool) -> Linked<ExpressIo> {
     let config = ExpressConfig { verify_checksum, ..ExpressConfig::default() };
-    let bed =
-        Veth::with(mtu, queues as usize, |pair| express::open_sending(pair, queues, PORT, config, transmit));
-    Veth { verifies: verify_checksum, ways: (true, transmit == TransmitVia::Express), ..bed }
+    let bed = Linked::with(Pair::new(mtu, queues as usize), |pair| {
+        express::open_sending(pair, queues, PORT, config, transmit)
+    });
+    Linked { verifies: verify_checksum, ways: (true, transmit == TransmitVia::Express), ..bed }
 }
 
 /// `bed`, prepared for a worker that waits in this way.
-pub fn waiting<P: PacketIo>(mut bed: Veth<P>, wait: Wait) -> Veth<P> {
+pub fn waiting<P: PacketIo>(mut bed: Linked<P>, wait: Wait) -> Linked<P> {
     bed.io.set_wait(wait).expect("root may busy-poll");
     bed
 }
 
-impl<P: PacketIo> Bed for Veth<P> {
+/// AF_XDP in `mode` on every queue of the machine's own devices.
+pub fn device(mode: ObtainedMode, transmit: TransmitVia) -> Linked<ExpressIo> {
+    let config = ExpressConfig { verify_checksum: true, ..ExpressConfig::default() };
+    let mut bed = Linked::with(Pair::of_devices(1500), |pair| {
+        express::open_mode(pair, netns::device_queues(), PORT, config, (mode, transmit))
+    });
+    // Some drivers restart the link when a program comes, and the kernel tells of a carrier up to a second late.
+    let mut pause = Pause::new("the link comes up");
+    while bed.io.reports().any(|port| port.state != PortState::Up) {
+        bed.io.receive(Instant::now(), &mut |_| ()).expect("a link that is down is no error");
+        pause.wait();
+    }
+    Linked { ways: (true, transmit == TransmitVia::Express), ..bed }
+}
+
+impl<P: PacketIo> Bed for Linked<P> {
     fn io(&mut self) -> &mut dyn PacketIo {
         &mut self.io
     }
