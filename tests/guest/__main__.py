@@ -128,7 +128,7 @@ def image(bed: Bed, root: Path, kernel: Kernel, binary: Path, archive: Path) -> 
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     lines = [f"export {name}={value}\n" for name, value in environment.items()]
-    lines.append(f'pytest() {{ {python} -m pytest -p no:cacheprovider -ra -v --durations=5 "$@"; }}\n')
+    lines.append(f'pytest() {{ {python} -m pytest -p no:cacheprovider --color=no -ra -v --durations=5 "$@"; }}\n')
     lines.append(f'conformance() {{ {INSIDE}/bin/conformance "$@"; }}\n')
     made.write("/environment", "".join(lines))
     # Each runs, whatever became of those before; one that fails makes the whole fail.

@@ -9,22 +9,12 @@ from harness.server import address
 FILE = "/noise.bin"
 RANGES = {"0-999": slice(0, 1000), "1000-200000": slice(1000, 200_001), "-4096": slice(-4096, None)}
 
-# What each asked mode obtains where the driver does zero-copy and does not segment UDP: whether the sockets are
-# zero-copy, and whether AF_XDP sends.
-MODES = {
-    "zerocopy": ("zerocopy", True, True),
-    "auto": ("zerocopy", True, True),
-    "copy": ("copy", False, True),
-    "hybrid": ("hybrid", True, False),
-}
+# What each explicit mode obtains: whether the sockets are zero-copy, and whether AF_XDP sends.
+MODES = {"zerocopy": (True, True), "copy": (False, True), "hybrid": (True, False)}
 
 
-@pytest.mark.parametrize("mode", list(MODES))
-def test_every_mode_serves_whole_files_and_ranges(lab, make_server, root: Path, certificates: Path, mode: str) -> None:
-    obtained, zero_copy, sends = MODES[mode]
-    server = make_server(mode=mode)
-    assert server.obtained() == obtained
-    assert lab.zero_copy_sockets() == [zero_copy] * lab.queues, server.log()
+def check_fetches(lab, root: Path, certificates: Path) -> int:
+    """Fetches a file and parts of it by both families; returns the number of requests."""
     body = root / FILE.lstrip("/")
     size = body.stat().st_size
     for family in ("ipv4", "ipv6"):
@@ -35,17 +25,41 @@ def test_every_mode_serves_whole_files_and_ranges(lab, make_server, root: Path, 
             start, stop, _ = span.indices(size)
             assert (part.status, part.content_range) == (206, f"bytes {start}-{stop - 1}/{size}")
             assert (part.bytes, part.sha256) == (stop - start, clients.sha256(body, span))
-    requests = 2 * (1 + len(RANGES))
+    return 2 * (1 + len(RANGES))
+
+
+def check_truth(lab, server, mode: str, zero_copy: bool, sends: bool, requests: int) -> None:
+    """What `ready`, the metrics and the kernel say of the mode agrees, and packets went that way."""
+    assert server.obtained() == mode
+    assert lab.zero_copy_sockets() == [zero_copy] * lab.queues, server.log()
     metrics = server.wait_for("all counted", lambda m: m.sum("responses_complete_total") == requests)
     listening = [sample.labels["io"] for sample in metrics.samples if sample.name == "expressway_listen"]
-    assert listening == [obtained] * 2, "the metrics page says what `ready` says"
-    assert metrics.sum("rx_express_packets_total") > 1000
+    assert listening == [mode] * 2, "the metrics page says what `ready` says"
+    # A client acknowledges many packets at once.
+    assert metrics.sum("rx_express_packets_total") > 50
     if sends:
-        # The kernel sends what tells it that a neighbour is still there.
-        assert metrics.sum("tx_express_packets_total") > 50 * metrics.sum("tx_kernel_packets_total")
+        # The kernel sends while the link comes up, and what tells it that a neighbour is still there.
+        assert metrics.sum("tx_express_packets_total") > 10 * metrics.sum("tx_kernel_packets_total")
     else:
         assert metrics.sum("tx_express_packets_total") == 0
-    assert lab.zero_copy_sockets() == [zero_copy] * lab.queues, "no socket was replaced by a lesser one"
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_every_mode_serves_whole_files_and_ranges(lab, make_server, root: Path, certificates: Path, mode: str) -> None:
+    server = make_server(mode=mode)
+    # Before the first packet: what bind obtained.
+    assert lab.zero_copy_sockets() == [MODES[mode][0]] * lab.queues, server.log()
+    requests = check_fetches(lab, root, certificates)
+    check_truth(lab, server, mode, *MODES[mode], requests)
+
+
+def test_auto_says_what_it_chose(lab, make_server, root: Path, certificates: Path) -> None:
+    server = make_server(mode="auto")
+    requests = check_fetches(lab, root, certificates)
+    # Which of them depends on what the device can do; native XDP and zero-copy it can.
+    chosen = server.obtained()
+    assert chosen in ("zerocopy", "hybrid"), server.log()
+    check_truth(lab, server, chosen, *MODES[chosen], requests)
 
 
 def test_a_link_that_goes_down_and_comes_back(lab, make_server, root: Path, certificates: Path) -> None:
@@ -58,7 +72,7 @@ def test_a_link_that_goes_down_and_comes_back(lab, make_server, root: Path, cert
     server.wait_log("AF_XDP sends again")
     sent = server.metrics().sum("tx_express_packets_total")
     assert clients.fetch(lab, "quicgo", connect, certificates, [FILE]) == before
-    server.wait_for("AF_XDP sends", lambda m: m.sum("tx_express_packets_total") > sent + 1000)
+    server.wait_for("AF_XDP sends", lambda m: m.sum("tx_express_packets_total") > sent + 500)
     assert lab.zero_copy_sockets() == [True] * lab.queues
 
 
