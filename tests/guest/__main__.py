@@ -32,7 +32,7 @@ GUEST = ROOT / "target" / "guest"
 PEERS = ROOT / "target" / "peers"
 # Where the repository's files stand in the guest.
 INSIDE = "/expressway"
-TOOLS = ("ip", "ss", "ethtool")
+TOOLS = ("ip", "ss", "tc", "ethtool")
 
 
 def say(text: str) -> None:
@@ -123,7 +123,7 @@ def image(bed: Bed, root: Path, kernel: Kernel, binary: Path, archive: Path) -> 
         "EXPRESSWAY_REQUIRE_ROOT_TESTS": "1",
         "EXPRESSWAY_TEST_DEVICES": "'eth0 eth1'",
         "EXPRESSWAY_TEST_QUEUES": str(bed.queues),
-        "EXPRESSWAY_TEST_LIMIT": "300",
+        "EXPRESSWAY_TEST_LIMIT": "100",
         "PYTHONPATH": f"{INSIDE}/site:{INSIDE}/tests/e2e",
         "PYTHONDONTWRITEBYTECODE": "1",
     }

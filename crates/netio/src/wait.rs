@@ -72,14 +72,22 @@ impl Default for Spin {
     }
 }
 
-/// Sets what `wait` asks of one socket; `what` names it in the error.
+/// Sets what `wait` asks of one socket; `what` names it in the error. `prefer` says whether polling may stand in for
+/// interrupts and wake-ups altogether. For a zero-copy AF_XDP socket it must not: with SO_PREFER_BUSY_POLL `sendto`
+/// no longer wakes the driver (`xsk_no_wakeup` in `net/xdp/xsk.c`, Linux 6.18), and polling reaches the NAPI context
+/// of the receive queue alone. A driver with another one for transmission (virtio_net) then sends nothing.
 ///
 /// # Errors
 /// EPERM without CAP_NET_ADMIN, which busy polling takes; ENOPROTOOPT or EOPNOTSUPP from a kernel without it.
-pub(crate) fn prepare_socket(fd: BorrowedFd<'_>, wait: Wait, what: &str) -> Result<(), IoError> {
+pub(crate) fn prepare_socket(
+    fd: BorrowedFd<'_>,
+    wait: Wait,
+    prefer: bool,
+    what: &str,
+) -> Result<(), IoError> {
     let Wait::BusyPoll(poll) = wait else { return Ok(()) };
     for (name, value, option) in [
-        (SO_PREFER_BUSY_POLL, 1, "SO_PREFER_BUSY_POLL"),
+        (SO_PREFER_BUSY_POLL, i32::from(prefer), "SO_PREFER_BUSY_POLL"),
         (libc::SO_BUSY_POLL, poll.microseconds(), "SO_BUSY_POLL"),
         (SO_BUSY_POLL_BUDGET, i32::from(poll.budget), "SO_BUSY_POLL_BUDGET"),
     ] {
@@ -115,7 +123,7 @@ mod tests {
     fn interrupt_and_spin_leave_sockets_alone() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         for wait in [Wait::Interrupt, Wait::Spin(Spin::default())] {
-            prepare_socket(socket.as_fd(), wait, "udp").unwrap();
+            prepare_socket(socket.as_fd(), wait, true, "udp").unwrap();
             assert_eq!(sys::option(socket.as_fd(), libc::SOL_SOCKET, SO_PREFER_BUSY_POLL).unwrap(), 0);
         }
     }
@@ -131,7 +139,7 @@ mod tests {
         }
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let poll = BusyPoll { time: Duration::from_micros(70), budget: 16 };
-        prepare_socket(socket.as_fd(), Wait::BusyPoll(poll), "udp").unwrap();
+        prepare_socket(socket.as_fd(), Wait::BusyPoll(poll), true, "udp").unwrap();
         let read = |name| sys::option(socket.as_fd(), libc::SOL_SOCKET, name).unwrap();
         // The budget cannot be read (`sk_getsockopt` in `net/core/sock.c`).
         assert_eq!([read(SO_PREFER_BUSY_POLL), read(libc::SO_BUSY_POLL)], [1, 70]);

@@ -309,7 +309,7 @@ impl Port {
         let Some(active) = &self.active else { return Ok(()) };
         let (interface, queue) = (&self.config.interface, self.config.queue);
         let what = format!("{interface} queue {queue}: AF_XDP");
-        wait::prepare_socket(active.socket.as_fd(), wait, &what)?;
+        active.prepare(wait, &what)?;
         if matches!(wait, Wait::BusyPoll(_)) && self.napi_id().is_none() {
             tracing::warn!(
                 interface,
@@ -603,7 +603,7 @@ impl Port {
             Ok(active) => {
                 tracing::info!(interface, queue, mode = %active.mode, "AF_XDP socket opened anew");
                 // What the first socket was given, this one gets; without it, it serves all the same.
-                if let Err(error) = wait::prepare_socket(active.socket.as_fd(), self.wait, interface) {
+                if let Err(error) = active.prepare(self.wait, interface) {
                     tracing::warn!(interface, queue, %error, "the new socket is not busy-polled");
                 }
                 self.active = Some(active);
@@ -658,6 +658,11 @@ impl Drop for Port {
 }
 
 impl Active {
+    /// Prepares the socket for the way that the worker waits.
+    fn prepare(&self, wait: Wait, what: &str) -> Result<(), IoError> {
+        wait::prepare_socket(self.socket.as_fd(), wait, self.mode == ObtainedMode::Copy, what)
+    }
+
     /// A bound socket that receives, in the order that drivers need: fill ring full, bind, map.
     fn open(
         config: &PortConfig,

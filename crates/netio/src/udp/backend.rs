@@ -441,7 +441,7 @@ impl PacketIo for UdpIo {
 
     fn set_wait(&mut self, wait: Wait) -> Result<(), IoError> {
         for socket in &self.sockets {
-            wait::prepare_socket(socket.fd(), wait, &format!("udp {}", socket.bound))?;
+            wait::prepare_socket(socket.fd(), wait, true, &format!("udp {}", socket.bound))?;
         }
         Ok(())
     }

@@ -115,9 +115,6 @@ impl Pair {
             mac(FAR_MAC),
             far.name,
         ));
-        // Without a queue veth drops what its ring of 256 has no room for.
-        near.exec(&format!("tc qdisc replace dev {NEAR_DEVICE} root pfifo limit 4000"));
-        far.exec(&format!("tc qdisc replace dev {FAR_DEVICE} root pfifo limit 4000"));
         Self { _devices: None, near, far, mtu }.set_up()
     }
 
@@ -135,6 +132,9 @@ impl Pair {
         let sides: [(&Namespace, &str, &[IpAddr]); 2] =
             [(&self.near, NEAR_DEVICE, &NEAR), (&self.far, FAR_DEVICE, &FAR)];
         for (namespace, device, addresses) in sides {
+            // Without a queue veth drops what its ring of 256 has no room for; fq_codel, the default of many
+            // devices, drops what waits.
+            namespace.exec(&format!("tc qdisc replace dev {device} root pfifo limit 4000"));
             for address in addresses {
                 match address {
                     IpAddr::V4(_) => namespace.ip(&format!("addr add {address}/24 dev {device}")),
