@@ -52,4 +52,6 @@ def make_server(lab: DeviceLab, certificates: Path, root: Path, tmp_path: Path) 
 
     yield make
     for server in servers:
-        server.stop()
+        # One that a test has killed has nothing left to stop.
+        if server.process.poll() is None:
+            server.stop()
