@@ -5,6 +5,9 @@
 //! receive a batch, process it, fill transmit buffers, flush once, sleep until the next packet, message
 //! or timer. Nothing here knows what the datagrams mean.
 //!
+//! For whole packets instead of datagrams there is [`express::SharedUmem`], which needs neither a worker nor a service;
+//! [`express`] explains AF_XDP from the start. `examples/` has a program for each. No use of this crate needs `unsafe`.
+//!
 //! This crate never sees libbpf: BPF maps come in as [`std::os::fd::BorrowedFd`].
 
 pub mod device;

@@ -80,6 +80,16 @@ fn exchange(socket: &UdpSocket, to: SocketAddr, request: &[u8]) -> (Vec<u8>, Soc
 }
 
 #[test]
+fn each_example_is_short_and_needs_no_unsafe() {
+    for name in ["echo", "l2fwd", "receive_and_drop", "transmit"] {
+        let path = format!("{}/examples/{name}.rs", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.lines().count() < 60, "{path}");
+        assert!(!text.contains("unsafe"), "{path}");
+    }
+}
+
+#[test]
 fn echo_answers_with_what_it_was_sent() {
     if !is_privileged() {
         return;

@@ -452,3 +452,34 @@ fn a_packet_cannot_be_sent_by_a_socket_of_another_umem() {
     }
     assert!(bed.umem.as_fd().try_clone_to_owned().is_ok());
 }
+
+#[test]
+fn a_link_that_goes_is_an_error_that_names_it_and_packets_wait_for_it() {
+    if !is_privileged() {
+        return;
+    }
+    let mut bed = Bed::new(1);
+    let build = |bed: &mut Bed| {
+        let built = bed.umem.transmit(bed.socket, |frame| {
+            frame[..60].fill(0xff);
+            60
+        });
+        assert!(built.unwrap());
+        bed.umem.flush()
+    };
+    build(&mut bed).unwrap();
+    bed.pair.near.ip(&format!("link set {NEAR_DEVICE} down"));
+    let message = build(&mut bed).expect_err("the link is down").to_string();
+    assert!(message.starts_with("near0 queue 0: AF_XDP sending: ENETDOWN"), "{message}");
+    assert!(message.ends_with("; set the interface up (`ip link set ... up`)"), "{message}");
+    assert_eq!(bed.umem.in_flight(bed.socket).unwrap(), 1, "it waits");
+    bed.pair.near.ip(&format!("link set {NEAR_DEVICE} up"));
+    bed.umem.flush().unwrap();
+    while bed.umem.in_flight(bed.socket).unwrap() > 0 {
+        bed.umem.wait(Some(Duration::from_millis(1))).unwrap();
+    }
+    bed.pair.near.ip(&format!("link del {NEAR_DEVICE}"));
+    let message = build(&mut bed).expect_err("the interface is gone").to_string();
+    assert!(message.starts_with("near0 queue 0: AF_XDP sending: ENXIO"), "{message}");
+    assert!(message.ends_with("the interface went away: make the sockets anew"), "{message}");
+}

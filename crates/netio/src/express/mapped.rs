@@ -100,8 +100,9 @@ impl<T: Copy> RingMemory for MappedRing<T> {
     #[inline]
     unsafe fn read(&self, slot: u32) -> T {
         // SAFETY: valid and aligned by `slot`; filled by the kernel and not written while the caller,
-        // as the trait demands, owns it. Entries are plain integers: every bit pattern is one.
-        unsafe { self.slot(slot).read() }
+        // as the trait demands, owns it. Entries are plain integers: every bit pattern is one. Volatile, as a
+        // hostile reader of a UMEM may write it all the same: it is read once, and then checked.
+        unsafe { self.slot(slot).read_volatile() }
     }
 
     #[inline]

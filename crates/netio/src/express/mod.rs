@@ -1,8 +1,15 @@
 //! Packet I/O over AF_XDP: datagrams between a queue of an interface and this process, past the stack.
 //!
-//! [`Port`] is one AF_XDP socket (XSK) on one queue; [`ExpressIo`] makes a worker's ports and its kernel
-//! sockets one [`crate::PacketIo`]. What this module does not do: it loads no BPF program (an XSKMAP comes
-//! in as a descriptor), resolves no routes ([`crate::route`]) and knows nothing of what datagrams mean.
+//! | type | is | for |
+//! |---|---|---|
+//! | [`ExpressIo`] | a worker's [`Port`]s and its kernel sockets as one [`crate::PacketIo`] | UDP services: datagrams in and out, with routes, neighbours and a way round everything that AF_XDP cannot |
+//! | [`Port`] | one AF_XDP socket (XSK) on one queue, replaced when it fails | `ExpressIo` |
+//! | [`SharedUmem`] | several sockets on one memory | whole packets: forwarding, generating, counting, handing to other processes |
+//! | [`UmemReader`] | packets that another process received | business code without privileges; in C: `include/expressway/umem.h` |
+//!
+//! None of them needs `unsafe` of its user, and with none can a frame be kept or lost. What this module does not do: it loads no
+//! BPF program (an XSKMAP comes in as a descriptor), resolves no routes ([`crate::route`]) and knows nothing of
+//! what datagrams mean.
 //!
 //! # AF_XDP in a page
 //!
@@ -24,12 +31,54 @@
 //!                                    └──────────────┘
 //! ```
 //!
+//! Each ring has one producer and one consumer, so that neither side ever waits for the other. A socket
+//! belongs to one *queue* of an interface: it receives what arrives on that queue, and what it sends leaves by
+//! it. A network card spreads flows over its queues by a hash (RSS), so a program has a socket for each queue, or
+//! misses packets.
+//!
+//! Which packets come here an *XDP program* decides, which runs in the driver for each packet. It answers
+//! `XDP_PASS`, and the kernel's stack has the packet as ever, or redirects to an *XSKMAP*, a table of sockets
+//! by queue. The programs of this project are in the crate `expressway-xbpf`; any other will do that redirects
+//! to an XSKMAP.
+//!
 //! Nothing is copied in *zero-copy* mode: the driver's hardware rings name the UMEM's frames. In *copy*
 //! mode, which every driver has, the kernel copies between its own buffers and the frames, in the process's
-//! system calls when sending. A driver that sleeps says so in a flag of the ring (*need_wakeup*), and only
-//! then a system call is made: `sendto` for TX, `recvfrom` for fill, both without data.
+//! system calls when sending. Which one a bind obtained is read back, never guessed ([`ObtainedMode`]).
+//!
+//! The rings need no system call as long as both sides look at them. A driver that sleeps says so in a flag of
+//! the ring (*need_wakeup*), and only then a system call is made: `sendto` for TX, `recvfrom` for fill, both
+//! without data. In copy mode sending always takes one, a batch.
+//!
+//! # A first program
+//!
+//! Counts the datagrams to one address on queue 0 and answers none. `examples/` has more: `receive_and_drop`,
+//! `transmit`, `l2fwd`, and `echo` on the trait that all backends share.
+//!
+//! ```no_run
+//! use expressway_netio::express::{PortConfig, SharedUmem, UmemConfig, interface_index};
+//! use expressway_xbpf::{AttachMode, Existing, Options, Redirect};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // The program first: some drivers need it before a zero-copy bind.
+//! let redirect = Redirect::load(&Options::default())?;
+//! redirect.add_pair("192.0.2.1:5000".parse()?)?;
+//! let _attached = redirect.attach(interface_index("eth1")?, AttachMode::Native, Existing::Refuse)?;
+//!
+//! let mut umem = SharedUmem::new(&UmemConfig::default())?;
+//! let socket = umem.bind(&PortConfig::new("eth1", 0), Some(redirect.xsk_map()))?;
+//! let mut bytes = 0;
+//! loop {
+//!     umem.receive(socket, 64, |mut packet| bytes += packet.bytes().len())?;
+//!     umem.wait(None)?;
+//! }
+//! # }
+//! ```
 //!
 //! # The life of a frame here
+//!
+//! AF_XDP leaves to the program who may touch which frame when, and a mistake is no error but a wrong packet: a
+//! frame sent twice carries another's bytes, one that is forgotten is gone for good, one in the fill ring while
+//! it is read changes under its reader. So a record beside the UMEM says who has each frame.
 //!
 //! ```text
 //!   state                 who may touch it     as a type                 how it goes on
@@ -41,12 +90,30 @@
 //!     received
 //!   received              program              Frame in a guard, lent    the callback returns, or
 //!                                              as &mut [u8]              unwinds: fill ring, at once
+//!   lent to readers       nobody: they read    nothing                   the last of them returns it, or goes
 //! ```
 //!
 //! A `Frame` is move-only. It is made only when the UMEM's record says that the frame is with the kernel for
 //! just that purpose, so whatever a ring holds, no frame gets two owners; descriptors out of range, of a
 //! frame the kernel does not have, or longer than their frame are dropped and counted
 //! (`dropped_bad_descriptor`), in release builds too.
+//!
+//! # One UMEM for several sockets
+//!
+//! The sockets of a [`SharedUmem`] are of different queues or interfaces and of one thread. Each has its own four
+//! rings (`XDP_SHARED_UMEM`, Linux 5.10); the frames are common. What one receives another sends, from the same
+//! frame ([`Received::send`]). Each has a share of as many frames as its rings have entries, so that a socket whose
+//! device is stuck never starves the others.
+//!
+//! # Readers in other processes
+//!
+//! A packet may be lent to other processes ([`SharedUmem::share`], [`Received::lend`]): they see it in a read-only
+//! mapping of the UMEM, without a copy and without a privilege, and return it. Each may hold its quota of frames;
+//! what comes beyond is dropped for that reader and counted. Nothing that a reader writes is believed, and when its
+//! connection ends, by whatever end, what it held is free again. Whoever is admitted can read every frame, so
+//! readers are of one domain of trust; the permissions of the socket say which.
+//!
+//! # Building a packet
 //!
 //! A frame that is sent from:
 //!
