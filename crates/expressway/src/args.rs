@@ -44,6 +44,8 @@ pub(crate) enum LogFormat {
 pub(crate) enum Command {
     /// Serve HTTP/3 from files, over AF_XDP or kernel UDP
     Serve(Serve),
+    /// Prepare interfaces and sockets for processes without privilege, by a policy
+    Agent(Agent),
     /// Make a development CA and a leaf certificate signed by it
     Cert(Cert),
     /// Make, enter and remove a two-namespace veth test bed
@@ -72,6 +74,29 @@ pub(crate) struct Serve {
     /// Detach a foreign XDP program from the interface first
     #[arg(long)]
     pub(crate) replace: bool,
+    /// Socket of an `expressway agent` that prepares what takes privilege, over `[io] agent`
+    #[arg(long, value_name = "PATH")]
+    pub(crate) agent: Option<PathBuf>,
+}
+
+/// Runs with privilege, in the network namespace whose interfaces it is about: attaches XDP programs, binds
+/// AF_XDP and UDP sockets, and passes them over a unix socket to processes without any privilege (`--agent`).
+/// The policy file says which users may have which addresses, interfaces, queues and how much memory. What a
+/// client has ends with its connection. Prints `ready agent=PATH` once it listens.
+#[derive(Args)]
+pub(crate) struct Agent {
+    /// Policy file (TOML)
+    #[arg(long, value_name = "FILE", required_unless_present = "own")]
+    pub(crate) config: Option<PathBuf>,
+    /// Check the policy, then exit
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Serve the one client at the other end of standard input, which may have these addresses
+    #[arg(long, hide = true, value_name = "ADDR", conflicts_with = "config", num_args = 1..)]
+    pub(crate) own: Option<Vec<std::net::SocketAddr>>,
+    /// Let that client replace foreign XDP programs
+    #[arg(long, hide = true, requires = "own")]
+    pub(crate) own_replace: bool,
 }
 
 /// Writes ca.pem, cert.pem (the leaf and the CA) and key.pem. An existing CA in the folder (ca.pem and

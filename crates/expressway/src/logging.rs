@@ -1,17 +1,29 @@
 //! Logs, on standard error, as text or JSON lines.
 
 use std::io::IsTerminal;
+use std::sync::OnceLock;
 
 use tracing_subscriber::EnvFilter;
 
 use crate::args::{LogFormat, Logging};
 use crate::fail::Failure;
 
+/// The options that this process was started with, for one that logs beside it.
+static OPTIONS: OnceLock<[String; 2]> = OnceLock::new();
+
+/// See [`OPTIONS`]; none before [`start`].
+pub(crate) fn options() -> &'static [String] {
+    OPTIONS.get().map_or(&[], |options| options)
+}
+
 /// Sets the process's log up; called once, before any thread is started.
 pub(crate) fn start(arguments: &Logging) -> Result<(), Failure> {
     let filter = EnvFilter::builder()
         .parse(&arguments.log_level)
         .map_err(|error| Failure::usage(format!("--log-level {}: {error}", arguments.log_level)))?;
+    let format = if matches!(arguments.log_format, LogFormat::Json) { "json" } else { "text" };
+    OPTIONS
+        .get_or_init(|| [format!("--log-level={}", arguments.log_level), format!("--log-format={format}")]);
     let base = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match arguments.log_format {
         LogFormat::Json => base.json().init(),

@@ -1,5 +1,6 @@
 //! The `expressway` command: arguments, logging, exit codes, and the wiring of the crates.
 
+mod agent;
 mod args;
 mod bench;
 mod cert;
@@ -8,11 +9,13 @@ mod lab;
 mod logging;
 mod serve;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use args::{Arguments, Command};
+use fail::Failure;
 
 /// The gateway allocates per connection and per request, mostly small and short-lived: mimalloc costs about
 /// a third of what the C library's allocator does for that.
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
     }
     let result = match arguments.command {
         Command::Serve(arguments) => serve::run(arguments),
+        Command::Agent(arguments) => agent::run(arguments),
         Command::Cert(arguments) => cert::run(&arguments),
         Command::Lab(arguments) => lab::run(arguments),
         Command::Bench(arguments) => bench::run(&arguments),
@@ -43,4 +47,12 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }
+}
+
+/// Writes to standard output at once. That nobody reads it is an error like any other, and no panic.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::run_time(format!("standard output: {error}")))
 }

@@ -69,6 +69,12 @@ impl Attachment {
         self.mode
     }
 
+    /// The bpf_link. A duplicate keeps the program on the interface when this process dies; dropping the
+    /// attachment takes the program off all the same.
+    pub fn link(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
+    }
+
     /// Whether the program still is on the interface. False once the interface is gone, or somebody
     /// with the privilege to do so has detached the link by force; attach anew then.
     ///

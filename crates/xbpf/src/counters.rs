@@ -136,6 +136,11 @@ impl Counters {
         Some(sum)
     }
 
+    /// Counters read elsewhere, in the order of [`Counter::ALL`]. `None` for another number of them.
+    pub fn from_packets(packets: &[u64]) -> Option<Self> {
+        Some(Self { packets: packets.try_into().ok()? })
+    }
+
     /// Each counter with its packets, in the order of [`Counter::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = (Counter, u64)> + '_ {
         Counter::ALL.into_iter().zip(self.packets)

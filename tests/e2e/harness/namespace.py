@@ -13,13 +13,16 @@ _CLONE_NEWNET = 0x40000000
 
 
 def run_inside(namespace: str, work: Callable[[], T]) -> T:
-    """Runs `work` on a thread in the namespace; sockets that it makes stay there wherever they are used."""
+    """Runs `work` on a thread in the namespace; sockets that it makes stay there wherever they are used.
+
+    A namespace is a name, or the path of its file.
+    """
     results: list[T] = []
     errors: list[BaseException] = []
 
     def enter() -> None:
         try:
-            descriptor = os.open(f"/run/netns/{namespace}", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(os.path.join("/run/netns", namespace), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 if _LIBC.setns(descriptor, _CLONE_NEWNET) != 0:
                     number = ctypes.get_errno()

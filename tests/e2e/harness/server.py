@@ -67,6 +67,8 @@ class Server:
     def __init__(self, lab: Lab, folder: Path, settings: Settings, prefix: Sequence[str] = ()) -> None:
         self.lab = lab
         self.settings = settings
+        # Where the admin listener is, if not in the lab.
+        self.namespace: str | None = None
         self.config = folder / "expressway.toml"
         self.config.write_text(settings.text())
         self.log_file = folder / "expressway.log"
@@ -118,7 +120,7 @@ class Server:
             finally:
                 connection.close()
 
-        return run_inside(self.lab.server_namespace, get)
+        return run_inside(self.namespace or self.lab.server_namespace, get)
 
     def metrics(self) -> Metrics:
         """The metrics page now; a worker's numbers in it may be 100 ms old."""

@@ -15,11 +15,12 @@ use expressway_netio::express::{
     ExpressConfig, ExpressIo, ObtainedMode, Port, PortConfig, PortInlet, TransmitVia,
 };
 use expressway_netio::route::{Link, Resolver, RouteMirror};
-use expressway_netio::udp::{SendMode, Steering, UdpConfig, UdpGroup, UdpIo};
-use expressway_xbpf::{Attachment, Counters, Existing, Options, Redirect};
+use expressway_netio::udp::{SendMode, Steering, UdpConfig, UdpIo};
+use expressway_xbpf::{Counters, Existing};
 
 use super::devices::{Device, Reason, devices, pairs};
 use super::mode::{Obtained, Step, steps};
+use super::source::{Program, Source};
 use super::upkeep::Upkeep;
 use crate::fail::Failure;
 
@@ -38,6 +39,7 @@ pub(crate) enum WorkerIo {
 /// What all workers share of the data path; dropping it detaches the XDP programs.
 pub(crate) struct DataPath {
     pub(super) config: Config,
+    pub(super) source: Source,
     pub(super) listen: Vec<SocketAddr>,
     pub(super) mirror: RouteMirror,
     pub(super) generation: u64,
@@ -55,8 +57,7 @@ pub(super) struct Interface {
     /// Receive channels when it was opened.
     pub(super) queues: u32,
     pairs: HashSet<SocketAddr>,
-    redirect: Redirect,
-    pub(super) attachment: Attachment,
+    pub(super) program: Program,
     /// Its program was taken off by somebody.
     pub(super) detached: bool,
 }
@@ -68,17 +69,21 @@ struct Opened {
 }
 
 impl DataPath {
-    /// Opens everything for `workers` workers.
-    pub(crate) fn start(config: &Config, workers: usize) -> Result<(Self, Vec<WorkerIo>), Failure> {
+    /// Opens everything for `workers` workers, with what takes privilege from `source`.
+    pub(crate) fn start(
+        config: &Config,
+        source: Source,
+        workers: usize,
+    ) -> Result<(Self, Vec<WorkerIo>), Failure> {
         let listen = config.listen();
         let udp = udp_config(config);
-        let kernel = UdpGroup::bind(&udp, workers).map_err(Failure::run_time)?.into_workers();
-        let mirror = RouteMirror::start().map_err(Failure::run_time)?;
+        let kernel = source.kernel_sockets(&udp, workers)?.into_workers();
+        let mirror = source.mirror()?;
         let snapshot = mirror.snapshot();
         let mut opened = Vec::new();
         let mut upkeep = Upkeep::default();
         for device in devices(config.io.mode, &listen, &snapshot)? {
-            match open_interface(config, &device, workers)? {
+            match open_interface(config, &source, &device, workers)? {
                 Some(one) => opened.push(one),
                 None => upkeep.leave(&device.link.name, device.link.index),
             }
@@ -104,7 +109,7 @@ impl DataPath {
             ios.push(WorkerIo::Express(Box::new(io)));
         }
         let config = config.clone();
-        let mut path = Self { config, listen, mirror, generation: 0, interfaces, inlets, upkeep };
+        let mut path = Self { config, source, listen, mirror, generation: 0, interfaces, inlets, upkeep };
         path.follow_addresses()?;
         Ok((path, ios))
     }
@@ -133,15 +138,14 @@ impl DataPath {
 
     /// Each interface's name and the counters of its XDP program.
     pub(crate) fn counters(&self) -> Vec<(String, Counters)> {
-        let read =
-            |interface: &Interface| Some((interface.name.clone(), interface.redirect.counters().ok()?));
+        let read = |interface: &Interface| Some((interface.name.clone(), interface.program.counters()?));
         self.interfaces.iter().filter_map(read).collect()
     }
 
     /// Opens an interface while the workers run, and gives them its sockets.
     pub(super) fn open(&mut self, device: &Device) -> Result<Obtained, Reason> {
         let workers = self.inlets.len();
-        let Opened { interface, ports } = open_steps(&self.config, device, workers)?;
+        let Opened { interface, ports } = open_steps(&self.config, &self.source, device, workers)?;
         for (worker, port) in ports {
             if !self.inlets[worker].add(port) {
                 return Err(Reason(format!("worker {worker} takes no more sockets")));
@@ -159,10 +163,10 @@ impl DataPath {
         for interface in &mut self.interfaces {
             let wanted = pairs(&self.listen, &snapshot, interface.index);
             for gone in interface.pairs.difference(&wanted) {
-                interface.redirect.remove_pair(*gone).map_err(Failure::run_time)?;
+                interface.program.remove_pair(*gone)?;
             }
             for new in wanted.difference(&interface.pairs) {
-                interface.redirect.add_pair(*new).map_err(Failure::run_time)?;
+                interface.program.add_pair(*new)?;
             }
             interface.pairs = wanted;
         }
@@ -186,12 +190,17 @@ fn udp_config(config: &Config) -> UdpConfig {
 }
 
 /// Opens one interface at start. `None` when `auto` leaves it to the kernel.
-fn open_interface(config: &Config, device: &Device, workers: usize) -> Result<Option<Opened>, Failure> {
+fn open_interface(
+    config: &Config,
+    source: &Source,
+    device: &Device,
+    workers: usize,
+) -> Result<Option<Opened>, Failure> {
     let (mode, name) = (config.io.mode, &device.link.name);
-    for hazard in facts(&device.link).map_or_else(|_| Vec::new(), |facts| hazards(&facts)) {
+    for hazard in source.device(&device.link).map_or_else(|_| Vec::new(), |found| hazards(&found.facts)) {
         tracing::warn!(interface = name, "{hazard}");
     }
-    match open_steps(config, device, workers) {
+    match open_steps(config, source, device, workers) {
         Ok(opened) => {
             let (mode, sockets) = (opened.interface.obtained, opened.ports.len());
             tracing::info!(interface = name, %mode, sockets, "express path open");
@@ -206,11 +215,17 @@ fn open_interface(config: &Config, device: &Device, workers: usize) -> Result<Op
 }
 
 /// Tries the steps of the mode on one interface; the reason is that of the last.
-fn open_steps(config: &Config, device: &Device, workers: usize) -> Result<Opened, Reason> {
+fn open_steps(config: &Config, source: &Source, device: &Device, workers: usize) -> Result<Opened, Reason> {
     let (mode, name) = (config.io.mode, &device.link.name);
-    let facts = facts(&device.link)?;
+    let found = source.device(&device.link)?;
+    let queues = found.facts.channels.map_or(device.link.rx_queues, |channels| channels.rx).max(1);
+    let may = |queue: &u32| found.allowed.as_ref().is_none_or(|allowed| allowed.contains(queue));
+    let usable: Vec<u32> = (0..queues).filter(may).collect();
+    if usable.is_empty() {
+        return Err(Reason(format!("{name}: the agent's rule allows none of its {queues} queues")));
+    }
     let mut last = Reason(format!("{name}: no mode to try"));
-    for step in steps(mode, facts.has(UDP_SEGMENTATION)) {
+    for step in steps(mode, found.facts.has(UDP_SEGMENTATION)) {
         let step = match (device.is_member, step.transmit) {
             (true, TransmitVia::Express) if mode != IoMode::Auto => {
                 last = Reason(format!(
@@ -221,7 +236,7 @@ fn open_steps(config: &Config, device: &Device, workers: usize) -> Result<Opened
             (true, _) => Step { transmit: TransmitVia::Kernel, ..step },
             (false, _) => step,
         };
-        match try_step(config, &device.link, &facts, workers, step) {
+        match try_step(config, source, &device.link, (queues, &usable), workers, step) {
             Ok(opened) => return Ok(opened),
             Err(reason) => {
                 if mode == IoMode::Auto {
@@ -232,11 +247,6 @@ fn open_steps(config: &Config, device: &Device, workers: usize) -> Result<Opened
         }
     }
     Err(last)
-}
-
-fn facts(link: &Link) -> Result<DeviceFacts, Reason> {
-    DeviceFacts::read(&link.name, link.index)
-        .map_err(|error| Reason(format!("interface {}: {error}", link.name)))
 }
 
 /// The settings of a device that harm a UDP service on it, each with the command that mends it: GRO that merges
@@ -260,26 +270,24 @@ fn hazards(facts: &DeviceFacts) -> Vec<String> {
 
 fn try_step(
     config: &Config,
+    source: &Source,
     link: &Link,
-    facts: &DeviceFacts,
+    (queues, usable): (u32, &[u32]),
     workers: usize,
     step: Step,
 ) -> Result<Opened, Reason> {
     let reason = |error: &dyn fmt::Display| Reason(error.to_string());
-    let queues = facts.channels.map_or(link.rx_queues, |channels| channels.rx).max(1);
-    let redirect =
-        Redirect::load(&Options { queues, ..Options::default() }).map_err(|error| reason(&error))?;
     let existing = if config.io.replace { Existing::Replace } else { Existing::Refuse };
-    let attachment = redirect.attach(link.index, step.attach, existing).map_err(|error| reason(&error))?;
+    let program = source.attach(link, queues, step.attach, existing)?;
     let mut ports = Vec::new();
     let mut zero_copy = true;
-    for queue in 0..queues {
+    for &queue in usable {
         let mut port =
             PortConfig { mode: step.bind, transmit: step.transmit, ..PortConfig::new(&link.name, queue) };
         if let Some(frames) = &config.io.frames {
             (port.rx_ring, port.tx_ring) = (frames.get_ref() / 2, frames.get_ref() / 2);
         }
-        let port = Port::open(port, redirect.xsk_map()).map_err(|error| reason(&error))?;
+        let port = program.port(port).map_err(|error| reason(&error))?;
         zero_copy &= port.mode() == Some(ObtainedMode::ZeroCopy);
         ports.push((queue as usize % workers, port));
     }
@@ -288,9 +296,8 @@ fn try_step(
         name: link.name.clone(),
         obtained: step.obtained(zero_copy),
         pairs: HashSet::new(),
-        redirect,
+        program,
         queues,
-        attachment,
         detached: false,
     };
     Ok(Opened { interface, ports })

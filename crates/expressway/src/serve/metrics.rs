@@ -70,6 +70,13 @@ fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {
             .label("reason", cause.to_string()),
         );
     }
+    if let Some(connected) = path.source.agent_connected() {
+        out.push(Sample::gauge(
+            "agent_connected",
+            "1 while the agent is there; without it, what it gave goes on working.",
+            connected.into(),
+        ));
+    }
     for (interface, counters) in path.counters() {
         for (counter, value) in counters.iter() {
             out.push(

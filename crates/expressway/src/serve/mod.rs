@@ -5,6 +5,7 @@
 //! * [`data_path`] chooses the I/O mode of each interface and opens what it needs.
 //! * [`devices`] says which devices the frames of an address come in on.
 //! * [`upkeep`] follows what happens to interfaces while the server runs.
+//! * [`privilege`] gives up what the server does not need; [`source`] asks for what it does.
 //! * [`events`] is what the main thread waits for.
 //! * [`server`] is the running whole: workers, reload, drain.
 //! * [`metrics`] shows every layer's counters.
@@ -14,38 +15,49 @@ mod devices;
 mod events;
 mod metrics;
 mod mode;
+mod privilege;
 mod server;
 mod setup;
+mod source;
 mod upkeep;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use expressway_gateway::config::Config;
 
 use crate::args::Serve;
 use crate::fail::Failure;
+use privilege::Identity;
 use server::Server;
+use source::Source;
 
 /// Serves until told to stop.
 pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
-    let config = load(&arguments)?;
+    let mut config = load(&arguments)?;
+    let identity = Identity::of(&config)?;
+    let mut agent = None;
+    if let Some(identity) = identity {
+        raise_file_limit();
+        let has_another = config.io.agent.is_some() || config.io.device_plugin.is_some();
+        if !has_another && !arguments.check {
+            agent = Some(privilege::start_agent(&config)?);
+        }
+        identity.assume()?;
+        // What a reload will read, this user has to be able to read now.
+        config = load(&arguments)?;
+    }
     let files = setup::file_store(&config)?;
     let setup = setup::build(&config, &files, None)?;
     if arguments.check {
-        print(&format!("{}: ok\n", arguments.config.display()))?;
+        crate::print(&format!("{}: ok\n", arguments.config.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
     raise_file_limit();
-    Server::start(arguments, config, files, setup)?.run()
-}
-
-/// Writes to standard output at once. That nobody reads it is an error like any other, and no panic.
-fn print(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::run_time(format!("standard output: {error}")))
+    let source = match agent {
+        Some(socket) => Source::Agent(privilege::client(socket)?),
+        None => Source::of(&config)?,
+    };
+    Server::start(arguments, config, source, files, setup)?.run()
 }
 
 /// Reads and checks the configuration, with what the command line overrides.
@@ -55,6 +67,9 @@ fn load(arguments: &Serve) -> Result<Config, Failure> {
         config.io.mode = mode;
     }
     config.io.replace |= arguments.replace;
+    if let Some(agent) = &arguments.agent {
+        config.io.agent = Some(agent.clone());
+    }
     config.check_files().map_err(Failure::usage)?;
     Ok(config)
 }

@@ -19,6 +19,7 @@ use expressway_web::files::FileStore;
 use super::data_path::{DataPath, WorkerIo};
 use super::events::{Event, follow_signals};
 use super::setup::{Parts, Previous};
+use super::source::Source;
 use super::{load, metrics, setup};
 use crate::args::Serve;
 use crate::fail::Failure;
@@ -75,6 +76,7 @@ impl Server {
     pub(crate) fn start(
         arguments: Serve,
         config: Config,
+        source: Source,
         files: Arc<FileStore>,
         parts: Parts,
     ) -> Result<Self, Failure> {
@@ -85,7 +87,7 @@ impl Server {
         };
         let (sender, events) = channel();
         follow_signals(sender.clone())?;
-        let (path, ios) = DataPath::start(&config, workers)?;
+        let (path, ios) = DataPath::start(&config, source, workers)?;
         let setup = Arc::new(assemble(parts, &path.mode().to_string()));
         let shared = Shared::new(&setup, workers).map_err(Failure::run_time)?;
         let status = Arc::new(Status {
@@ -134,7 +136,7 @@ impl Server {
             .iter()
             .map(|(address, mode)| format!("ready listen={address} io={mode} workers={workers}\n"))
             .collect();
-        super::print(&lines)?;
+        crate::print(&lines)?;
         Ok(server)
     }
 
@@ -193,6 +195,8 @@ impl Server {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+        // The programs are off before the process has ended, also where an agent takes them off.
+        self.lock_path().interfaces.clear();
         match self.failure.take() {
             Some(failure) => Err(failure),
             None => Ok(ExitCode::SUCCESS),

@@ -17,7 +17,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use expressway_netio::device::channels;
 use expressway_netio::route::Snapshot;
 
 use super::data_path::DataPath;
@@ -137,6 +136,8 @@ impl DataPath {
     pub(crate) fn maintain(&mut self) {
         let snapshot = self.mirror.snapshot();
         let now = Instant::now();
+        // Asking notices the agent's end, which is logged once.
+        self.source.agent_connected();
         self.find_lost(&snapshot, now);
         let opened = self.open_missing(&snapshot, now);
         if (opened || self.generation != snapshot.generation())
@@ -151,7 +152,7 @@ impl DataPath {
         let mut lost = Vec::new();
         for interface in &mut self.interfaces {
             let name = &interface.name;
-            if !interface.attachment.is_attached().unwrap_or(true) {
+            if !interface.program.is_attached() {
                 if snapshot.link(interface.index).is_none() {
                     tracing::warn!(
                         interface = name,
@@ -165,7 +166,8 @@ impl DataPath {
                     );
                     interface.detached = true;
                 }
-            } else if let Ok(channels) = channels(name)
+            } else if let Some(link) = snapshot.link(interface.index)
+                && let Some(channels) = self.source.channels(link)
                 && channels.rx.max(1) != interface.queues
             {
                 tracing::warn!(

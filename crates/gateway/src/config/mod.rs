@@ -3,7 +3,6 @@
 //! [`Config::load`] reads and checks; it opens nothing but the file. What the file names (certificates,
 //! roots) is checked by [`Config::check_files`], so that `--check` and a reload see the same errors.
 
-mod error;
 mod value;
 
 use std::net::SocketAddr;
@@ -13,9 +12,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-pub use error::ConfigError;
-use error::Source;
-pub use value::{Congestion, IoMode, LogFormat, Retry, Size, Span, UdpSend, Workers};
+use expressway_settings::Source;
+pub use expressway_settings::{ConfigError, Size, Span};
+pub use value::{Congestion, IoMode, LogFormat, Retry, UdpSend, Workers};
 
 /// A whole configuration, defaults filled in. Relative paths are relative to the file's folder.
 #[derive(Clone, Debug)]
@@ -75,6 +74,12 @@ pub struct Server {
     /// How long open connections may finish after SIGTERM.
     #[serde(default = "ten_seconds")]
     pub drain: Span,
+    /// User to become once started as root.
+    #[serde(default)]
+    pub user: Option<Spanned<String>>,
+    /// Group to become; the user's own if absent.
+    #[serde(default)]
+    pub group: Option<String>,
 }
 
 /// `[io]`: how packets move.
@@ -91,6 +96,10 @@ pub struct Io {
     pub socket_buffer: Option<Spanned<Size>>,
     /// Detach a foreign XDP program from the interface; `--replace` does the same.
     pub replace: bool,
+    /// Socket of an agent that prepares what takes privilege; `--agent` overrides it.
+    pub agent: Option<PathBuf>,
+    /// Socket of the AF_XDP device plugin of Kubernetes, whose XDP program is used.
+    pub device_plugin: Option<Spanned<PathBuf>>,
 }
 
 /// `[tls]`: the certificate.
@@ -237,15 +246,13 @@ fn is_host(host: &str) -> bool {
 impl Config {
     /// Reads and checks a file.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(file)
-            .map_err(|error| Source::whole(file, format!("cannot be read: {error}")))?;
-        Self::parse(file, text)
+        Self::parse(file, Source::read(file)?.text)
     }
 
     /// Checks the text of a file; `file` is for messages and for relative paths.
     pub fn parse(file: &Path, text: String) -> Result<Self, ConfigError> {
         let source = Source { file: file.to_owned(), text };
-        let raw: Raw = toml::from_str(&source.text).map_err(|error| source.parse_error(&error))?;
+        let raw: Raw = source.parse()?;
         let mut config = Self {
             server: raw.server,
             io: raw.io,
@@ -326,6 +333,11 @@ impl Config {
         self.at(self.tls.certificate.span(), problem)
     }
 
+    /// An error about the user or group, found later than parsing.
+    pub fn user_error(&self, problem: impl Into<String>) -> ConfigError {
+        self.at(self.server.user.as_ref().map_or(0..0, Spanned::span), problem)
+    }
+
     fn at(&self, span: std::ops::Range<usize>, problem: impl Into<String>) -> ConfigError {
         self.source.at(span, problem)
     }
@@ -360,6 +372,11 @@ impl Config {
                 payload.span(),
                 "give 1200 to 16383: QUIC needs datagrams of 1200 bytes at least (RFC 9000, section 14)",
             ));
+        }
+        if let Some(plugin) = &self.io.device_plugin
+            && self.io.agent.is_some()
+        {
+            return Err(self.at(plugin.span(), "an agent and a device plugin do the same work: name one"));
         }
         if let Some(frames) = &self.io.frames
             && !(frames.get_ref().is_power_of_two() && (512..=1 << 20).contains(frames.get_ref()))
@@ -428,6 +445,8 @@ impl Config {
         join(&mut self.tls.private_key);
         self.quic.qlog.iter_mut().for_each(join);
         self.sites.iter_mut().filter_map(|site| site.root.as_mut()).for_each(join);
+        self.io.agent.iter_mut().for_each(|path| *path = base.join(&*path));
+        self.io.device_plugin.iter_mut().for_each(join);
         for path in [&mut self.tls.keylog, &mut self.log.access].into_iter().flatten() {
             if path.as_os_str() != "-" {
                 *path = base.join(&*path);

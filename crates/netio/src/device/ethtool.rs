@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use serde::{Deserialize, Serialize};
 
 use super::Feature;
 
@@ -55,7 +56,7 @@ struct EthtoolChannels {
 }
 
 /// The queues of a device that are in use now, and the most that it could have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Channels {
     /// RX queues in use.
     pub rx: u32,
@@ -100,7 +101,7 @@ struct RingParam {
 }
 
 /// Descriptors of each hardware queue, now and at most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rings {
     /// Of an RX queue.
     pub rx: u32,
@@ -132,7 +133,7 @@ struct DriverInfo {
 }
 
 /// The driver of a device.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Driver {
     /// Name, such as `ixgbe`.
     pub name: String,
@@ -270,7 +271,7 @@ struct FlowFields {
 }
 
 /// What a device hashes of the UDP datagrams of one family to choose the receive queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowHash {
     /// `udp4` or `udp6`, as `ethtool -N` calls it.
     pub flow: String,
@@ -312,7 +313,7 @@ struct Indirection {
 }
 
 /// How a device spreads hashes over receive queues (the RSS indirection table).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spread {
     /// Entries of the table.
     pub entries: u32,

@@ -9,6 +9,8 @@ mod sysfs;
 
 use std::io;
 
+use serde::{Deserialize, Serialize};
+
 use crate::netdev::{Features, Netdev};
 
 pub use ethtool::{Channels, Driver, FLOW_HASHES, FlowHash, Rings, Spread};
@@ -46,7 +48,7 @@ const FEATURES: [&str; 8] = [
 ];
 
 /// A feature of a device by its name in ethtool.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Feature {
     /// Its name.
     pub name: String,
@@ -57,7 +59,7 @@ pub struct Feature {
 }
 
 /// The facts of one interface.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceFacts {
     /// Name.
     pub name: String,

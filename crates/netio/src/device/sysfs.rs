@@ -4,8 +4,10 @@
 use std::fs;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 /// Where a device is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Locality {
     /// NUMA node; `None` on a machine with one.
     pub node: Option<u32>,

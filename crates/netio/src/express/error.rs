@@ -55,6 +55,18 @@ pub enum OpenError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The process that binds sockets for this one did not.
+    #[error("{interface} queue {queue}: {reason}")]
+    Refused {
+        /// Interface.
+        interface: String,
+        /// Queue.
+        queue: u32,
+        /// What it said, or that it is gone.
+        reason: String,
+        /// Asking again may help.
+        transient: bool,
+    },
     /// Bind succeeded, but not in the mode that was asked for.
     #[error(
         "{interface} queue {queue}: AF_XDP bind asked for {asked} and the kernel gave {obtained}: \

@@ -11,10 +11,9 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::net::{self, AddressFamily, RecvFlags, SocketFlags, SocketType, netlink};
+use rustix::net::{self, RecvFlags};
 
-/// `RTMGRP_LINK` (`include/uapi/linux/rtnetlink.h`).
-const RTMGRP_LINK: u32 = 1;
+use crate::route::{NetlinkSource, NetlinkUse};
 
 /// Whether packets can pass an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,12 +34,8 @@ pub(super) struct Interfaces {
 
 impl Interfaces {
     /// Opens the socket, subscribed to link changes.
-    pub(super) fn open() -> io::Result<Self> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        // NETLINK_ROUTE is protocol 0.
-        let socket = net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
-        net::bind(&socket, &netlink::SocketAddrNetlink::new(0, RTMGRP_LINK))?;
-        Ok(Self { socket })
+    pub(super) fn open(source: &dyn NetlinkSource) -> io::Result<Self> {
+        Ok(Self { socket: source.open(NetlinkUse::Links)? })
     }
 
     /// Index of the interface called `name`.
@@ -138,7 +133,7 @@ mod tests {
 
     #[test]
     fn loopback_is_there_and_nonsense_is_not() {
-        let interfaces = Interfaces::open().unwrap();
+        let interfaces = Interfaces::open(&crate::route::OwnNamespace).unwrap();
         let loopback = interfaces.index("lo").unwrap();
         assert!(interfaces.mtu(loopback).unwrap() >= 1280);
         assert_ne!(interfaces.state(loopback), LinkState::Gone);

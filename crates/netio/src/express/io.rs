@@ -84,8 +84,8 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
     /// Packet I/O over `ports`, and over `kernel` for what they do not receive or cannot send. `kernel` must
     /// have a socket on every address that the redirect program takes packets of. Its `max_payload` bounds
     /// this one's, for reported path MTUs come to it: a [`UdpIo`] wants a resolver
-    /// ([`UdpIo::set_resolver`]), without which it assumes an MTU of 1500. Called in the network namespace of
-    /// the ports, whose links it asks for.
+    /// ([`UdpIo::set_resolver`]), without which it assumes an MTU of 1500. `routes` must
+    /// be of the network namespace of the ports, whose links are asked for.
     ///
     /// # Errors
     /// When the process has no file descriptor left.
@@ -94,7 +94,7 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
             let what = format!("AF_XDP: {what}");
             move |source: io::Error| IoError::Socket { what, source }
         };
-        let links = Interfaces::open().map_err(failed("netlink socket for link changes"))?;
+        let links = Interfaces::open(routes.source()).map_err(failed("netlink socket for link changes"))?;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|errno| failed("epoll_create")(errno.into()))?;
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;

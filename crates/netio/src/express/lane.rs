@@ -108,7 +108,24 @@ impl<M: Memory> Lane<M> {
     /// Takes the rings and fills the fill ring, so that it is full before the socket is bound. `assembly` is
     /// the size of the buffer for packets in several frames, 0 if there are none.
     pub(super) fn new(id: LaneId, frames: &mut Frames, rings: Rings<M>, assembly: usize) -> Self {
-        let mut lane = Self {
+        let mut lane = Self::over(id, rings, assembly);
+        lane.refill(frames);
+        lane
+    }
+
+    /// As [`Lane::new`] where somebody else has filled the fill ring with the frames that are free first.
+    pub(super) fn adopt(id: LaneId, frames: &mut Frames, rings: Rings<M>, assembly: usize) -> Self {
+        let mut lane = Self::over(id, rings, assembly);
+        while lane.receiving < lane.fill.capacity() {
+            let Some(frame) = frames.free.pop() else { break };
+            frames.umem.give(frame, Owner::Receive(id));
+            lane.receiving += 1;
+        }
+        lane
+    }
+
+    fn over(id: LaneId, rings: Rings<M>, assembly: usize) -> Self {
+        Self {
             id,
             fill: Producer::new(rings.fill),
             rx: Consumer::new(rings.rx),
@@ -120,9 +137,7 @@ impl<M: Memory> Lane<M> {
             stamps: None,
             sequence: 0,
             counters: LaneCounters::default(),
-        };
-        lane.refill(frames);
-        lane
+        }
     }
 
     /// Gives a frame to the kernel to receive into, or to the free ones if this lane has its share.

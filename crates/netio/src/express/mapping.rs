@@ -26,6 +26,8 @@ pub enum Backing {
     TransparentHuge,
     /// Ordinary pages, as configured or because the kernel refused the advice.
     Normal,
+    /// A memfd that the privileged side registered; transparent huge pages if `shmem_enabled` lets it have them.
+    Shared,
 }
 
 /// A range of mapped memory, unmapped on drop.
@@ -59,6 +61,29 @@ impl Mapping {
             unsafe { madvise(mapping.start.as_ptr().cast(), mapping.length, Advice::LinuxHugepage) };
         mapping.touch();
         Ok((mapping, if advised.is_ok() { Backing::TransparentHuge } else { Backing::Normal }))
+    }
+
+    /// Makes a memfd of `length` bytes that cannot change its size, and maps it. Every page is there when this
+    /// returns, and charged to this process.
+    pub(super) fn registrable(length: usize, huge: bool) -> io::Result<(Self, OwnedFd)> {
+        let memory = memory_file(c"expressway-umem", length, MemfdFlags::empty())?;
+        fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let mut mapping = Self::file(memory.as_fd(), length)?;
+        if huge {
+            // SAFETY: the range is a mapping of this process that nothing else refers to yet. Refused, the
+            // pages are ordinary ones.
+            let _ = unsafe { madvise(mapping.start.as_ptr().cast(), mapping.length, Advice::LinuxHugepage) };
+        }
+        mapping.touch();
+        Ok((mapping, memory))
+    }
+
+    /// Maps the first `length` bytes of a file, shared with whoever else has it.
+    pub(super) fn file(file: BorrowedFd<'_>, length: usize) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses an address that is free.
+        let start = unsafe { mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, file, 0) }?;
+        Self::new(start.cast(), length)
     }
 
     /// Maps zeroed memory of at least `length` bytes of which other processes can have a read-only view: a

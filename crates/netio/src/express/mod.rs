@@ -173,6 +173,7 @@ mod reader;
 mod ring;
 mod shared;
 mod socket;
+mod source;
 mod umem;
 mod xskmap;
 
@@ -193,3 +194,4 @@ pub use shared::{
     ForeignSocket, NotSent, ReaderReport, Readers, Received, ShareStats, SharedUmem, SocketId,
     interface_index,
 };
+pub use source::{Bound, SocketSource, bind_for, memory_of};

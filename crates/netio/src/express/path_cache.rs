@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use expressway_wire::{BuildError, MacAddr, UdpHeaders, UdpTemplate};
 
 use crate::io::Flow;
-use crate::route::{Path, Resolution, Resolver};
+use crate::route::{NetlinkSource, OwnNamespace, Path, Resolution, Resolver};
 
 /// Flows remembered: about 256 KiB, and enough that the flows of one turn rarely meet.
 const FLOWS: usize = 1024;
@@ -25,11 +25,20 @@ const REMIND_EVERY: Duration = Duration::from_secs(1);
 pub trait Routes {
     /// The way from `local` to `remote`.
     fn resolve(&mut self, local: IpAddr, remote: IpAddr) -> Resolution;
+
+    /// Where rtnetlink sockets of that network come from.
+    fn source(&self) -> &dyn NetlinkSource {
+        &OwnNamespace
+    }
 }
 
 impl Routes for Resolver {
     fn resolve(&mut self, local: IpAddr, remote: IpAddr) -> Resolution {
         Resolver::resolve(self, local, remote)
+    }
+
+    fn source(&self) -> &dyn NetlinkSource {
+        Resolver::source(self)
     }
 }
 

@@ -34,10 +34,12 @@ use super::mapping::Backing;
 use super::metadata::{Request, TransmitTime, Unfinished};
 use super::queue::Queue;
 use super::socket::Socket;
+use super::source::SocketSource;
 use super::umem::Frames;
 use super::xskmap;
 use crate::io::{IoError, IoStats};
 use crate::netdev::Netdev;
+use crate::route::OwnNamespace;
 use crate::wait::{self, Wait};
 
 /// A transmit queue that completes nothing for this long although it is kicked is dead. Longer than any
@@ -154,12 +156,39 @@ struct Active {
     deferred: bool,
 }
 
+/// Who makes the port's sockets.
+enum Maker {
+    /// This process, which enters them into this XSKMAP.
+    Own(OwnedFd),
+    /// Another process.
+    Other(Box<dyn SocketSource>),
+}
+
+impl Maker {
+    /// A bound socket; what it finds out about interface and packets comes with it.
+    fn make(
+        &mut self,
+        config: &PortConfig,
+        ifindex: u32,
+        multi_buffer: bool,
+        patience: Duration,
+    ) -> Result<Active, OpenError> {
+        match self {
+            Self::Own(map) => Active::open(config, ifindex, multi_buffer, map.as_fd(), patience),
+            Self::Other(source) => {
+                let config = PortConfig { bind_patience: patience, ..config.clone() };
+                Active::adopt(&config, &mut **source).map(|(active, ..)| active)
+            }
+        }
+    }
+}
+
 /// One AF_XDP socket on one queue.
 pub struct Port {
     config: PortConfig,
     ifindex: u32,
     multi_buffer: bool,
-    map: OwnedFd,
+    maker: Maker,
     wait: Wait,
     active: Option<Active>,
     state: PortState,
@@ -189,7 +218,7 @@ impl Port {
     pub fn open(config: PortConfig, map: BorrowedFd<'_>) -> Result<Self, OpenError> {
         config.validate()?;
         let named = |source| OpenError::Interface { interface: config.interface.clone(), source };
-        let interfaces = Interfaces::open().map_err(named)?;
+        let interfaces = Interfaces::open(&OwnNamespace).map_err(named)?;
         let ifindex = interfaces.index(&config.interface).map_err(named)?;
         let mtu = interfaces.mtu(ifindex).map_err(named)?;
         let multi_buffer = mtu.saturating_add(LINK_HEADERS) > config.single_frame();
@@ -210,6 +239,17 @@ impl Port {
             ?state,
             "AF_XDP socket bound"
         );
+        Ok(Self::new(config, ifindex, multi_buffer, Maker::Own(map), active, state))
+    }
+
+    fn new(
+        config: PortConfig,
+        ifindex: u32,
+        multi_buffer: bool,
+        maker: Maker,
+        active: Active,
+        state: PortState,
+    ) -> Self {
         let now = Instant::now();
         let report = PortReport {
             interface: config.interface.clone(),
@@ -232,7 +272,7 @@ impl Port {
             config,
             ifindex,
             multi_buffer,
-            map,
+            maker,
             wait: Wait::Interrupt,
             active: Some(active),
             state,
@@ -248,7 +288,7 @@ impl Port {
             counters: IoStats::default(),
         };
         port.publish();
-        Ok(port)
+        port
     }
 
     /// Where to learn from another thread how this port fares.
@@ -269,6 +309,24 @@ impl Port {
     /// Queue of the interface.
     pub fn queue(&self) -> u32 {
         self.config.queue
+    }
+
+    /// As [`Port::open`], with sockets that `source` has bound by a process that may do so; this one needs no
+    /// capability. Whether the link is up shows once [`super::ExpressIo`] has the port.
+    ///
+    /// # Errors
+    /// As [`Port::open`], and [`OpenError::Refused`].
+    pub fn open_from(config: PortConfig, mut source: Box<dyn SocketSource>) -> Result<Self, OpenError> {
+        config.validate()?;
+        let (active, ifindex, multi_buffer) = Active::adopt(&config, &mut *source)?;
+        tracing::info!(
+            interface = config.interface,
+            queue = config.queue,
+            mode = %active.mode,
+            multi_buffer,
+            "AF_XDP socket obtained"
+        );
+        Ok(Self::new(config, ifindex, multi_buffer, Maker::Other(source), active, PortState::Up))
     }
 
     /// Index of the interface.
@@ -599,7 +657,7 @@ impl Port {
             return false;
         }
         let (interface, queue) = (&self.config.interface, self.config.queue);
-        match Active::open(&self.config, self.ifindex, self.multi_buffer, self.map.as_fd(), Duration::ZERO) {
+        match self.maker.make(&self.config, self.ifindex, self.multi_buffer, Duration::ZERO) {
             Ok(active) => {
                 tracing::info!(interface, queue, mode = %active.mode, "AF_XDP socket opened anew");
                 // What the first socket was given, this one gets; without it, it serves all the same.
@@ -636,8 +694,10 @@ impl Port {
             active.count(&mut counters);
             counters.dropped_send_refused += u64::from(active.queue.untaken());
             self.gathered += active.queue.counters().gathered;
-            // Closing does this too; without CAP_BPF that is the only way.
-            let _ = xskmap::remove(self.map.as_fd(), self.config.map_key);
+            // Closing does this too; without CAP_BPF or the map that is the only way.
+            if let Maker::Own(map) = &self.maker {
+                let _ = xskmap::remove(map.as_fd(), self.config.map_key);
+            }
         }
         self.counters = counters;
     }
@@ -699,11 +759,7 @@ impl Active {
                 Netdev::open().and_then(|mut netdev| netdev.features(ifindex)).ok()
             }
         };
-        let segments = match mode {
-            _ if !multi_buffer => 1,
-            ObtainedMode::Copy => COPY_SEGMENTS,
-            ObtainedMode::ZeroCopy => features.map_or(1, |features| features.zero_copy_segments),
-        };
+        let segments = segments(mode, multi_buffer, features.map(|features| features.zero_copy_segments));
         let grants = TransmitGrants::decide(config.hints, mode, features, metadata);
         for (offload, grant) in grants.named() {
             if let Grant::Refused(reason) = grant {
@@ -732,6 +788,31 @@ impl Active {
         })
     }
 
+    /// A bound socket from elsewhere, with the index of its interface and whether packets may span frames.
+    fn adopt(config: &PortConfig, source: &mut dyn SocketSource) -> Result<(Self, u32, bool), OpenError> {
+        let failed = |step: Step| move |source| step.failed(&config.interface, config.queue, false, source);
+        let (frames, memory) =
+            Frames::registrable(config.frame_size, config.rx_ring + config.tx_ring, config.huge_pages)
+                .map_err(failed(Step::Memory))?;
+        let bound = source.bind(config, memory.as_fd())?;
+        let socket = Socket::bound(bound.socket);
+        let rings = socket.map_rings(config.rx_ring, config.tx_ring).map_err(failed(Step::Ring))?;
+        let assembly = if bound.multi_buffer { ASSEMBLY_SIZE } else { 0 };
+        let queue = Queue::adopt(frames, rings, assembly);
+        let active = Self {
+            socket,
+            queue,
+            mode: bound.mode,
+            segments: bound.segments,
+            // The other side registers UMEMs without room for metadata.
+            grants: TransmitGrants::decide(config.hints, bound.mode, None, false),
+            checksum_proven: false,
+            quiet: None,
+            deferred: false,
+        };
+        Ok((active, bound.ifindex, bound.multi_buffer))
+    }
+
     fn count(&self, stats: &mut IoStats) {
         let counters = self.queue.counters();
         stats.dropped_bad_descriptor += counters.bad_descriptor;
@@ -741,6 +822,15 @@ impl Active {
             stats.tx_stamps_implausible += stamps.implausible;
         }
         self.socket.count(stats);
+    }
+}
+
+/// Frames that one sent packet may take. `zero_copy` is what the device takes, where that is known.
+pub(super) fn segments(mode: ObtainedMode, multi_buffer: bool, zero_copy: Option<u32>) -> u32 {
+    match mode {
+        _ if !multi_buffer => 1,
+        ObtainedMode::Copy => COPY_SEGMENTS,
+        ObtainedMode::ZeroCopy => zero_copy.unwrap_or(1),
     }
 }
 
@@ -759,8 +849,13 @@ pub(super) fn check_mode(config: &PortConfig, obtained: ObtainedMode) -> Result<
 
 /// True if opening failed for want of privileges, which do not come back.
 fn is_denied(error: &OpenError) -> bool {
-    matches!(error, OpenError::Socket { source, .. }
-        if matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES)))
+    match error {
+        OpenError::Socket { source, .. } => {
+            matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES))
+        }
+        OpenError::Refused { transient, .. } => !transient,
+        _ => false,
+    }
 }
 
 /// Follows the completions at each kick; true when there have been none for too long.

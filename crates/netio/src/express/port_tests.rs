@@ -164,7 +164,7 @@ fn await_link(interfaces: &Interfaces, ifindex: u32, link: LinkState) {
 fn states_follow_the_link() {
     let Some(veth) = Veth::new() else { return };
     let redirect = expressway_xbpf::Redirect::load(&expressway_xbpf::Options::default()).unwrap();
-    let interfaces = Interfaces::open().unwrap();
+    let interfaces = Interfaces::open(&OwnNamespace).unwrap();
     veth.ip("link set far0 down");
     await_link(&interfaces, interfaces.index("xsk0").unwrap(), LinkState::Down);
     let mut port = Port::open(PortConfig::new("xsk0", 0), redirect.xsk_map()).unwrap();
@@ -285,7 +285,7 @@ fn a_raised_mtu_is_followed() {
     let redirect = expressway_xbpf::Redirect::load(&expressway_xbpf::Options::default()).unwrap();
     let config = PortConfig { rx_ring: 64, tx_ring: 64, ..PortConfig::new("xsk0", 0) };
     let mut port = Port::open(config, redirect.xsk_map()).unwrap();
-    let interfaces = Interfaces::open().unwrap();
+    let interfaces = Interfaces::open(&OwnNamespace).unwrap();
     let now = Instant::now();
     port.set_mtu(now, interfaces.mtu(port.ifindex()).unwrap());
     assert_eq!((port.state, port.multi_buffer), (PortState::Up, false));

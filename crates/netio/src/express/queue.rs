@@ -51,6 +51,12 @@ impl<M: Memory> Queue<M> {
         Self { frames, lane }
     }
 
+    /// As [`Queue::new`] where the fill ring was filled already, with the first frames ([`super::source`]).
+    pub(super) fn adopt(mut frames: Frames, rings: Rings<M>, assembly: usize) -> Self {
+        let lane = Lane::adopt(LaneId(0), &mut frames, rings, assembly);
+        Self { frames, lane }
+    }
+
     /// Hands up to `limit` received packets to `handle`, each in one piece, and refills the fill ring.
     pub(super) fn receive<F: FnMut(&mut [u8])>(&mut self, limit: usize, mut handle: F) -> usize {
         let Self { frames, lane } = self;

@@ -33,6 +33,7 @@ use super::socket::Socket;
 use super::umem::Frames;
 use super::xskmap;
 use crate::io::IoStats;
+use crate::route::OwnNamespace;
 use crate::stats::counters;
 
 /// Marks the listening socket among the events; readers are beyond it, sockets below.
@@ -47,7 +48,7 @@ const READER: u64 = 1 << 33;
 /// [`OpenError::Interface`] if there is none of that name.
 pub fn interface_index(name: &str) -> Result<u32, OpenError> {
     let named = |source| OpenError::Interface { interface: name.to_owned(), source };
-    Interfaces::open().and_then(|interfaces| interfaces.index(name)).map_err(named)
+    Interfaces::open(&OwnNamespace).and_then(|interfaces| interfaces.index(name)).map_err(named)
 }
 
 /// One of the sockets on a [`SharedUmem`].
@@ -214,7 +215,7 @@ impl SharedUmem {
         let config = PortConfig { frame_size: self.exchange.frames().umem.frame_size(), ..config.clone() };
         config.validate()?;
         let named = |source| OpenError::Interface { interface: config.interface.clone(), source };
-        let interfaces = Interfaces::open().map_err(named)?;
+        let interfaces = Interfaces::open(&OwnNamespace).map_err(named)?;
         let ifindex = interfaces.index(&config.interface).map_err(named)?;
         let mtu = interfaces.mtu(ifindex).map_err(named)?;
         self.check_bind(&config, ifindex, mtu)?;

@@ -40,14 +40,36 @@ impl Socket {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
+    /// Takes a socket that was bound elsewhere.
+    pub(super) fn bound(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
+    /// The socket's descriptor.
+    pub(super) fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
     /// Registers memory as this socket's UMEM, with room for transmit metadata in front of packets if told;
     /// kernels before 6.11 answer EINVAL to that.
     pub(super) fn register(&self, umem: &Umem, metadata: bool) -> io::Result<()> {
         let (addr, len) = umem.registration();
+        self.register_range(addr, len, umem.frame_size(), metadata)
+    }
+
+    /// Registers a range of this process's memory as this socket's UMEM. The kernel pins the pages, so the
+    /// range may be unmapped afterwards.
+    pub(super) fn register_range(
+        &self,
+        addr: u64,
+        len: u64,
+        frame_size: u32,
+        metadata: bool,
+    ) -> io::Result<()> {
         let registration = UmemReg {
             addr,
             len,
-            chunk_size: umem.frame_size(),
+            chunk_size: frame_size,
             // The kernel's 256 bytes are headroom enough: nothing is put in front of received packets.
             headroom: 0,
             flags: if metadata { abi::XDP_UMEM_TX_METADATA_LEN } else { 0 },
@@ -62,6 +84,11 @@ impl Socket {
         self.set_option(abi::SOL_XDP, abi::XDP_UMEM_COMPLETION_RING, &tx_ring)?;
         self.set_option(abi::SOL_XDP, abi::XDP_RX_RING, &rx_ring)?;
         self.set_option(abi::SOL_XDP, abi::XDP_TX_RING, &tx_ring)?;
+        self.map_rings(rx_ring, tx_ring)
+    }
+
+    /// Maps the four rings, made with so many entries.
+    pub(super) fn map_rings(&self, rx_ring: u32, tx_ring: u32) -> io::Result<Rings<Mapped>> {
         let offsets: MmapOffsets = self.option(abi::XDP_MMAP_OFFSETS)?;
         let fd = self.fd.as_fd();
         Ok(Rings {

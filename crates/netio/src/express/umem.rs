@@ -46,6 +46,12 @@ impl Frames {
         Ok((Self::of(Umem::over(mapping, backing, frame_size, count)), fd))
     }
 
+    /// The same in memory that another process can register with a socket of its own making.
+    pub(super) fn registrable(frame_size: u32, count: u32, huge: bool) -> io::Result<(Self, OwnedFd)> {
+        let (mapping, fd) = Mapping::registrable(Umem::length(frame_size, count)?, huge)?;
+        Ok((Self::of(Umem::over(mapping, Backing::Shared, frame_size, count)), fd))
+    }
+
     fn of((umem, frames): (Umem, Vec<Frame>)) -> Self {
         let mut free = FramePool::with_capacity(frames.len());
         // The lowest addresses are used first.

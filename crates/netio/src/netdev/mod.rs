@@ -10,6 +10,7 @@ mod napi;
 use std::io;
 
 use genetlink::{Answer, Attribute, GenericSocket};
+use serde::{Deserialize, Serialize};
 
 pub use napi::{Napi, NapiGuard, NapiSettings};
 
@@ -39,7 +40,7 @@ mod queue {
 }
 
 /// What a device says that it can do for AF_XDP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Features {
     /// Native XDP with redirects: `NETDEV_XDP_ACT_BASIC` and `_REDIRECT`.
     pub xdp: bool,

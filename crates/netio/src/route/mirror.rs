@@ -12,13 +12,10 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
 use super::RouteError;
-use super::netlink::RequestSocket;
+use super::netlink::{NetlinkSource, OwnNamespace, RequestSocket};
 use super::resolve::Resolver;
 use super::snapshot::Snapshot;
 use super::tracker::Tracker;
-
-/// Room for notifications between two turns of the thread.
-const EVENT_BUFFER: usize = 4 << 20;
 
 /// The least time between two readings: a storm of changes is read once.
 const MIN_PAUSE: Duration = Duration::from_millis(2);
@@ -71,6 +68,7 @@ impl Shared {
 /// Dropping it ends its thread; resolvers keep the last snapshot.
 pub struct RouteMirror {
     shared: Arc<Shared>,
+    source: Arc<dyn NetlinkSource>,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -81,19 +79,28 @@ impl RouteMirror {
     /// # Errors
     /// [`RouteError`] when rtnetlink cannot be read, or no thread started.
     pub fn start() -> Result<Self, RouteError> {
+        Self::start_from(Arc::new(OwnNamespace))
+    }
+
+    /// As [`RouteMirror::start`], in the network namespace that `source` opens sockets in.
+    ///
+    /// # Errors
+    /// As there, and what `source` answers.
+    pub fn start_from(source: Arc<dyn NetlinkSource>) -> Result<Self, RouteError> {
         let fault = |what| move |source: io::Error| RouteError { what, source };
-        let mut tracker = Tracker::open(EVENT_BUFFER).map_err(fault("open"))?;
+        let mut tracker = Tracker::open(&*source).map_err(fault("open"))?;
         tracker.refresh().map_err(fault("read the tables"))?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| fault("eventfd")(errno.into()))?;
         let (shared, stop) = (Arc::<Shared>::default(), Arc::new(stop));
         shared.publish(tracker.snapshot());
-        let follower = Follower { shared: Arc::clone(&shared), stop: Arc::clone(&stop) };
+        let follower =
+            Follower { shared: Arc::clone(&shared), source: Arc::clone(&source), stop: Arc::clone(&stop) };
         let thread = std::thread::Builder::new()
             .name("expressway-route".into())
             .spawn(move || follower.run(tracker))
             .map_err(fault("start the thread"))?;
-        Ok(Self { shared, stop, thread: Some(thread) })
+        Ok(Self { shared, source, stop, thread: Some(thread) })
     }
 
     /// The current state.
@@ -115,14 +122,15 @@ impl RouteMirror {
         }
     }
 
-    /// A resolver for one worker. Call it in the network namespace that the mirror was started in.
+    /// A resolver for one worker. Call it in the network namespace that the mirror was started in, unless the
+    /// mirror has a source of another one.
     ///
     /// # Errors
     /// [`RouteError`] when no socket for asking the kernel can be opened.
     pub fn resolver(&self) -> Result<Resolver, RouteError> {
-        let requests = RequestSocket::open()
+        let requests = RequestSocket::open(&*self.source)
             .map_err(|source| RouteError { what: "open a socket for requests", source })?;
-        Ok(Resolver::new(Arc::clone(&self.shared), requests))
+        Ok(Resolver::new(Arc::clone(&self.shared), Arc::clone(&self.source), requests))
     }
 }
 
@@ -141,6 +149,7 @@ impl Drop for RouteMirror {
 /// The thread's side.
 struct Follower {
     shared: Arc<Shared>,
+    source: Arc<dyn NetlinkSource>,
     stop: Arc<OwnedFd>,
 }
 
@@ -158,7 +167,7 @@ impl Follower {
                 return;
             }
             // A thread is born in its maker's namespace, so new sockets are in the right one.
-            if let Ok(mut fresh) = Tracker::open(EVENT_BUFFER) {
+            if let Ok(mut fresh) = Tracker::open(&*self.source) {
                 fresh.resume(tracker.snapshot());
                 tracker = fresh;
                 if let Err(error) = self.read(&mut tracker) {

@@ -21,6 +21,7 @@ mod tracker;
 pub use link::{Link, LinkKind};
 pub use mirror::{MirrorStats, RouteMirror};
 pub use neighbour::Neighbour;
+pub use netlink::{NetlinkSource, NetlinkUse, OwnNamespace};
 pub use resolve::{Path, Resolution, Resolver};
 pub use snapshot::{InterfaceAddress, Snapshot};
 

@@ -1,5 +1,6 @@
-//! rtnetlink sockets: one that hears of changes, one that asks.
+//! rtnetlink sockets: one that hears of changes, one that asks; and where they come from.
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -11,9 +12,12 @@ use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
+/// `RTMGRP_LINK` (`linux/rtnetlink.h`).
+const GROUP_LINK: u32 = 0x1;
+
 /// Multicast groups of the events socket (`RTMGRP_*` and `RTNLGRP_*`, `linux/rtnetlink.h`): links,
 /// neighbours, addresses, routes and rules of both families, next-hop objects.
-const GROUPS: u32 = 0x1 | 0x4 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18 | 1 << 31;
+const GROUPS: u32 = GROUP_LINK | 0x4 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18 | 1 << 31;
 
 /// Room for the largest message that the kernel builds: 32 KiB for a dump, with as much again to spare.
 const BUFFER: usize = 65_536;
@@ -34,12 +38,58 @@ pub(super) mod kind {
     pub(in crate::route) const NEXT_HOPS: std::ops::RangeInclusive<u16> = 104..=105;
 }
 
-fn open(flags: SocketFlags, groups: u32) -> io::Result<OwnedFd> {
-    let flags = flags | SocketFlags::CLOEXEC;
-    // NETLINK_ROUTE is protocol 0.
-    let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
-    rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
-    Ok(fd)
+/// Room for notifications between two turns of the mirror's thread.
+const EVENT_BUFFER: usize = 4 << 20;
+
+/// What an rtnetlink socket is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetlinkUse {
+    /// To ask the kernel.
+    Requests,
+    /// To hear of changes of links, addresses, routes, rules, neighbours and next-hop objects.
+    Changes,
+    /// To hear of changes of links alone.
+    Links,
+}
+
+impl NetlinkUse {
+    fn groups(self) -> u32 {
+        match self {
+            Self::Requests => 0,
+            Self::Changes => GROUPS,
+            Self::Links => GROUP_LINK,
+        }
+    }
+}
+
+/// Where rtnetlink sockets come from, and with them the network namespace that is mirrored: a socket belongs
+/// to the namespace that it was opened in, whoever holds it.
+pub trait NetlinkSource: fmt::Debug + Send + Sync {
+    /// A blocking socket for that use.
+    ///
+    /// # Errors
+    /// The kernel's, or the other side's that opens it.
+    fn open(&self, usage: NetlinkUse) -> io::Result<OwnedFd>;
+}
+
+/// Opens rtnetlink sockets in the network namespace of the calling thread.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OwnNamespace;
+
+impl NetlinkSource for OwnNamespace {
+    fn open(&self, usage: NetlinkUse) -> io::Result<OwnedFd> {
+        // NETLINK_ROUTE is protocol 0.
+        let fd =
+            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        rustix::net::bind(&fd, &SocketAddrNetlink::new(0, usage.groups()))?;
+        if usage == NetlinkUse::Changes
+            && sockopt::set_socket_recv_buffer_size_force(&fd, EVENT_BUFFER).is_err()
+        {
+            // Without CAP_NET_ADMIN: up to net.core.rmem_max.
+            sockopt::set_socket_recv_buffer_size(&fd, EVENT_BUFFER)?;
+        }
+        Ok(fd)
+    }
 }
 
 /// One message as it lies in a buffer: type, flags, and all of its bytes.
@@ -92,13 +142,9 @@ pub(super) enum Heard {
 }
 
 impl EventSocket {
-    /// Opens the socket in the calling thread's network namespace, with room for `bytes` of messages.
-    pub(super) fn open(bytes: usize) -> io::Result<Self> {
-        let fd = open(SocketFlags::NONBLOCK, GROUPS)?;
-        if sockopt::set_socket_recv_buffer_size_force(&fd, bytes).is_err() {
-            sockopt::set_socket_recv_buffer_size(&fd, bytes)?;
-        }
-        Ok(Self { fd, buffer: vec![0; BUFFER] })
+    /// Opens the socket in the source's network namespace.
+    pub(super) fn open(source: &dyn NetlinkSource) -> io::Result<Self> {
+        Ok(Self { fd: source.open(NetlinkUse::Changes)?, buffer: vec![0; BUFFER] })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -137,9 +183,9 @@ pub(super) struct RequestSocket {
 }
 
 impl RequestSocket {
-    /// Opens the socket in the calling thread's network namespace.
-    pub(super) fn open() -> io::Result<Self> {
-        let fd = open(SocketFlags::empty(), 0)?;
+    /// Opens the socket in the source's network namespace.
+    pub(super) fn open(source: &dyn NetlinkSource) -> io::Result<Self> {
+        let fd = source.open(NetlinkUse::Requests)?;
         sockopt::set_socket_timeout(&fd, Timeout::Recv, Some(PATIENCE))?;
         Ok(Self { fd, buffer: vec![0; BUFFER], sequence: 0 })
     }

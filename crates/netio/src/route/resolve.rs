@@ -10,7 +10,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::link::{Link, LinkKind};
 use super::mirror::Shared;
-use super::netlink::RequestSocket;
+use super::netlink::{NetlinkSource, RequestSocket};
 use super::snapshot::Snapshot;
 use super::table::{Decision, Hop, decode_answer};
 
@@ -74,6 +74,7 @@ const DEFAULT_MTU: usize = 1500;
 /// Memory is bounded by two maps of 8,192 pairs: the older is dropped when the newer is full.
 pub struct Resolver {
     shared: Arc<Shared>,
+    source: Arc<dyn NetlinkSource>,
     snapshot: Arc<Snapshot>,
     requests: RequestSocket,
     recent: HashMap<(IpAddr, IpAddr), Resolution>,
@@ -82,9 +83,14 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    pub(super) fn new(shared: Arc<Shared>, requests: RequestSocket) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, source: Arc<dyn NetlinkSource>, requests: RequestSocket) -> Self {
         let snapshot = shared.snapshot();
-        Self { shared, snapshot, requests, recent: HashMap::new(), older: HashMap::new(), asked: 0 }
+        Self { shared, source, snapshot, requests, recent: HashMap::new(), older: HashMap::new(), asked: 0 }
+    }
+
+    /// Where the mirror's rtnetlink sockets come from.
+    pub fn source(&self) -> &dyn NetlinkSource {
+        &*self.source
     }
 
     /// The way from `local`, which may be a wildcard, to `remote`.
@@ -245,7 +251,13 @@ fn descend<'a>(snapshot: &'a Snapshot, link: &'a Link) -> Option<(&'a Link, Vlan
 #[cfg(test)]
 mod tests {
     use super::super::neighbour::Neighbour;
+    use super::super::netlink::OwnNamespace;
     use super::*;
+
+    fn resolver(shared: Arc<Shared>) -> Resolver {
+        let requests = RequestSocket::open(&OwnNamespace).unwrap();
+        Resolver::new(shared, Arc::new(OwnNamespace), requests)
+    }
 
     const NEXT: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 
@@ -280,7 +292,7 @@ mod tests {
         };
         let shared = Arc::<Shared>::default();
         shared.publish(&snapshot);
-        let resolver = Resolver::new(shared, RequestSocket::open().unwrap());
+        let resolver = resolver(shared);
         let hop = Hop::direct(egress);
         resolver.frame([192, 0, 2, 1].into(), remote, &hop, None, None)
     }
@@ -328,7 +340,7 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let shared = Arc::<Shared>::default();
-        let mut resolver = Resolver::new(shared, RequestSocket::open().unwrap());
+        let mut resolver = resolver(shared);
         let local = IpAddr::from([192, 0, 2, 1]);
         for host in 0..5 * CAPACITY as u32 {
             let remote = IpAddr::V4((0x0a00_0000 + host).into());

@@ -20,7 +20,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::link::Link;
 use super::neighbour::{self, Neighbour, NeighbourKey};
-use super::netlink::{Collector, EventSocket, Heard, RequestSocket, kind};
+use super::netlink::{Collector, EventSocket, Heard, NetlinkSource, RequestSocket, kind};
 use super::snapshot::{InterfaceAddress, Rules, Snapshot};
 use super::table::Tables;
 
@@ -55,12 +55,11 @@ pub(super) struct Tracker {
 }
 
 impl Tracker {
-    /// Opens the sockets in the calling thread's network namespace; everything is to be read.
-    /// `event_buffer` is the room for notifications in bytes.
-    pub(super) fn open(event_buffer: usize) -> io::Result<Self> {
+    /// Opens the sockets in the source's network namespace; everything is to be read.
+    pub(super) fn open(source: &dyn NetlinkSource) -> io::Result<Self> {
         Ok(Self {
-            events: EventSocket::open(event_buffer)?,
-            requests: RequestSocket::open()?,
+            events: EventSocket::open(source)?,
+            requests: RequestSocket::open(source)?,
             dirty: Dirty::ALL,
             neighbours: HashMap::new(),
             neighbours_changed: false,
@@ -334,7 +333,22 @@ mod udp_netns;
 #[cfg(test)]
 mod tests {
     use super::udp_netns::{Namespace, is_privileged, sh};
+    use crate::route::{NetlinkUse, OwnNamespace};
+    use std::os::fd::OwnedFd;
+
     use super::*;
+
+    /// Sockets with room for a few notifications only.
+    #[derive(Debug)]
+    struct SmallBuffers;
+
+    impl NetlinkSource for SmallBuffers {
+        fn open(&self, usage: NetlinkUse) -> io::Result<OwnedFd> {
+            let fd = OwnNamespace.open(usage)?;
+            rustix::net::sockopt::set_socket_recv_buffer_size(&fd, 4096)?;
+            Ok(fd)
+        }
+    }
 
     #[test]
     fn lost_notifications_lead_to_a_reading_of_everything() {
@@ -342,8 +356,7 @@ mod tests {
             return;
         }
         let (near, _far) = Namespace::pair();
-        // Room for a few notifications only.
-        let mut tracker = near.run(|| Tracker::open(4096).unwrap());
+        let mut tracker = near.run(|| Tracker::open(&SmallBuffers).unwrap());
         tracker.hear().unwrap();
         assert!(tracker.refresh().unwrap());
         assert!(!tracker.refresh().unwrap(), "nothing has changed");
@@ -374,9 +387,9 @@ mod tests {
             return;
         }
         let (near, _far) = Namespace::pair();
-        let mut first = near.run(|| Tracker::open(1 << 20).unwrap());
+        let mut first = near.run(|| Tracker::open(&OwnNamespace).unwrap());
         first.refresh().unwrap();
-        let mut second = near.run(|| Tracker::open(1 << 20).unwrap());
+        let mut second = near.run(|| Tracker::open(&OwnNamespace).unwrap());
         second.resume(first.snapshot());
         second.refresh().unwrap();
         assert!(second.snapshot().generation() > first.snapshot().generation());

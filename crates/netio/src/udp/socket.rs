@@ -50,6 +50,11 @@ impl UdpSockets {
         self.sockets.iter().map(|socket| socket.bound)
     }
 
+    /// The descriptors, in the order of the configuration.
+    pub fn into_fds(self) -> Vec<OwnedFd> {
+        self.sockets.into_iter().map(|socket| socket.fd).collect()
+    }
+
     /// The index of the worker that they belong to.
     pub fn worker(&self) -> usize {
         self.worker
@@ -92,6 +97,40 @@ impl UdpGroup {
                 sys::attach_selector(first.fd(), &selector(offset, clear_mask))
                     .map_err(fault(address, "SO_ATTACH_REUSEPORT_CBPF"))?;
             }
+        }
+        Ok(Self { workers: group })
+    }
+
+    /// Takes sockets that [`UdpGroup::bind`] made in another process from the same configuration: by worker,
+    /// in the order of the listen addresses.
+    ///
+    /// # Errors
+    /// An invalid configuration; a descriptor that is no UDP socket, or is bound to another address; another
+    /// number of sockets than of addresses.
+    pub fn adopt(config: &UdpConfig, workers: Vec<Vec<OwnedFd>>) -> Result<Self, IoError> {
+        config.validate(workers.len())?;
+        let adopt = |(fd, listen): (OwnedFd, &SocketAddr)| {
+            let bound = rustix::net::getsockname(&fd)
+                .and_then(SocketAddr::try_from)
+                .map_err(|errno| fault(*listen, "getsockname")(errno.into()))?;
+            let is_ours = bound.ip() == listen.ip() && (bound.port() == listen.port() || listen.port() == 0);
+            if !is_ours {
+                let source = io::Error::from(io::ErrorKind::AddrNotAvailable);
+                return Err(fault(*listen, "a socket was given that is bound elsewhere")(source));
+            }
+            let gro = config.gro
+                && sys::option(fd.as_fd(), libc::SOL_UDP, control::UDP_GRO).is_ok_and(|on| on != 0);
+            Ok(UdpSocket { fd, bound, gro, gso: config.send == SendMode::Gso })
+        };
+        let mut group = Vec::new();
+        for (worker, fds) in workers.into_iter().enumerate() {
+            if fds.len() != config.listen.len() {
+                let what =
+                    format!("udp: {} sockets were given for {} addresses", fds.len(), config.listen.len());
+                return Err(IoError::Socket { what, source: io::ErrorKind::InvalidInput.into() });
+            }
+            let sockets = fds.into_iter().zip(&config.listen).map(adopt).collect::<Result<_, _>>()?;
+            group.push(UdpSockets { sockets, worker });
         }
         Ok(Self { workers: group })
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 
 /// One thing wrong with a configuration file. Its display is one line.
@@ -36,18 +37,39 @@ impl fmt::Display for ConfigError {
 
 /// Finds lines and keys for byte offsets of one file.
 #[derive(Debug, Clone)]
-pub(crate) struct Source {
-    pub(crate) file: PathBuf,
-    pub(crate) text: String,
+pub struct Source {
+    /// The file as it was named, for messages.
+    pub file: PathBuf,
+    /// Its text.
+    pub text: String,
 }
 
 impl Source {
-    pub(crate) fn whole(file: &Path, problem: impl Into<String>) -> ConfigError {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is not UTF-8.
+    pub fn read(file: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(file)
+            .map_err(|error| Self::whole(file, format!("cannot be read: {error}")))?;
+        Ok(Self { file: file.to_owned(), text })
+    }
+
+    /// Reads the text as TOML into `T`, which denies unknown fields.
+    ///
+    /// # Errors
+    /// With file, line and key; for an unknown key with the nearest known one.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
+        toml::from_str(&self.text).map_err(|error| self.parse_error(&error))
+    }
+
+    /// An error about the file as a whole.
+    pub fn whole(file: &Path, problem: impl Into<String>) -> ConfigError {
         ConfigError { file: file.to_owned(), line: 0, key: String::new(), problem: problem.into() }
     }
 
     /// An error at a place of the file; the key is looked up from the place.
-    pub(crate) fn at(&self, span: Range<usize>, problem: impl Into<String>) -> ConfigError {
+    pub fn at(&self, span: Range<usize>, problem: impl Into<String>) -> ConfigError {
         ConfigError {
             file: self.file.clone(),
             line: self.line(span.start),
@@ -57,7 +79,7 @@ impl Source {
     }
 
     /// Turns the parser's error into ours, with the nearest known key where a key is unknown.
-    pub(crate) fn parse_error(&self, error: &toml::de::Error) -> ConfigError {
+    fn parse_error(&self, error: &toml::de::Error) -> ConfigError {
         let span = error.span().unwrap_or(0..0);
         let message = error.message().lines().collect::<Vec<_>>().join(" ");
         match unknown_field(&message) {

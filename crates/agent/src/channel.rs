@@ -1,0 +1,323 @@
+//! One message a datagram over a SOCK_SEQPACKET unix socket, with file descriptors beside it.
+//!
+//! ```text
+//!   0        4         6          8           12         16
+//!   ├ "XWAG" ┼ version ┼ fd count ┼ sequence ─┼ length ──┼ JSON, `length` bytes ─┤     little endian
+//! ```
+//!
+//! A datagram that is shorter or longer than it says, longer than [`MAX_MESSAGE`], or comes with another
+//! number of descriptors than it says is an error before anything of it is parsed; its descriptors are
+//! closed. A reply bears the sequence number of its request, so that one which comes too late is told apart.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Version of the protocol.
+pub const VERSION: u16 = 1;
+/// The longest message, header included: 16 KiB hold the hazards of an interface many times over.
+pub const MAX_MESSAGE: usize = 16 << 10;
+/// The most descriptors beside a message. The kernel takes 253 (`SCM_MAX_FD`).
+pub const MAX_FDS: usize = 64;
+
+const MAGIC: [u8; 4] = *b"XWAG";
+const HEADER: usize = 16;
+
+/// Why a message could not be sent or understood.
+#[derive(Debug, thiserror::Error)]
+pub enum ChannelError {
+    /// The other side has closed the connection.
+    #[error("the connection was closed")]
+    Closed,
+    /// Nothing came, or nothing was taken, in time.
+    #[error("no answer in time")]
+    Timeout,
+    /// The message is malformed.
+    #[error("a malformed message: {0}")]
+    Malformed(String),
+    /// The other side speaks another version.
+    #[error("the other side speaks version {0} of the protocol, and this one {VERSION}")]
+    Version(u16),
+    /// The kernel's error.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Channel {
+    socket: OwnedFd,
+}
+
+/// A message as received.
+#[derive(Debug)]
+pub struct Received<T> {
+    /// Its sequence number.
+    pub sequence: u32,
+    /// What it says.
+    pub content: T,
+    /// What came beside it.
+    pub fds: Vec<OwnedFd>,
+}
+
+impl Channel {
+    /// Takes a connected SOCK_SEQPACKET socket. `patience` bounds each send.
+    ///
+    /// # Errors
+    /// The kernel's, for something that is no socket.
+    pub fn new(socket: OwnedFd, patience: Duration) -> io::Result<Self> {
+        sockopt::set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+        Ok(Self { socket })
+    }
+
+    /// Bounds each receive; `None` waits for ever.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set_receive_timeout(&self, patience: Option<Duration>) -> io::Result<()> {
+        Ok(sockopt::set_socket_timeout(&self.socket, Timeout::Recv, patience)?)
+    }
+
+    /// Sends a message with up to [`MAX_FDS`] descriptors.
+    ///
+    /// # Errors
+    /// [`ChannelError::Malformed`] for one that is too long; the others as they come.
+    pub fn send<T: Serialize>(
+        &self,
+        sequence: u32,
+        content: &T,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), ChannelError> {
+        let too_long = |what: &str| ChannelError::Malformed(format!("too {what} to send"));
+        let body = serde_json::to_vec(content).map_err(|error| ChannelError::Malformed(error.to_string()))?;
+        if HEADER + body.len() > MAX_MESSAGE {
+            return Err(too_long("long"));
+        }
+        if fds.len() > MAX_FDS {
+            return Err(too_long("many descriptors"));
+        }
+        let mut message = Vec::with_capacity(HEADER + body.len());
+        message.extend_from_slice(&MAGIC);
+        message.extend_from_slice(&VERSION.to_le_bytes());
+        message.extend_from_slice(&(fds.len() as u16).to_le_bytes());
+        message.extend_from_slice(&sequence.to_le_bytes());
+        message.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        message.extend_from_slice(&body);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(too_long("many descriptors"));
+        }
+        loop {
+            let parts = [IoSlice::new(&message)];
+            match rustix::net::sendmsg(&self.socket, &parts, &mut control, SendFlags::NOSIGNAL) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+    }
+
+    /// Receives a message with at most `most` descriptors.
+    ///
+    /// # Errors
+    /// [`ChannelError`]; after [`ChannelError::Malformed`] or [`ChannelError::Version`] the connection is of no
+    /// use any more.
+    pub fn receive<T: DeserializeOwned>(&self, most: usize) -> Result<Received<T>, ChannelError> {
+        let mut buffer = vec![0; MAX_MESSAGE];
+        let mut fds = Vec::new();
+        // Room for all that anybody may send; more than is taken here is closed when this returns.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let (length, flags) = loop {
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut parts = [IoSliceMut::new(&mut buffer)];
+            match rustix::net::recvmsg(&self.socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Ok(received) => {
+                    for message in control.drain() {
+                        if let RecvAncillaryMessage::ScmRights(rights) = message {
+                            fds.extend(rights);
+                        }
+                    }
+                    break (received.bytes, received.flags);
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(failed(errno)),
+            }
+        };
+        if length == 0 {
+            return Err(ChannelError::Closed);
+        }
+        if flags.contains(ReturnFlags::TRUNC) {
+            return Err(malformed(format!("longer than {MAX_MESSAGE} bytes")));
+        }
+        if flags.contains(ReturnFlags::CTRUNC) {
+            return Err(malformed(format!("with more than {MAX_FDS} descriptors")));
+        }
+        let (sequence, body) = header(&buffer[..length], fds.len())?;
+        if fds.len() > most {
+            return Err(malformed(format!("with {} descriptors, where {most} may come", fds.len())));
+        }
+        let content = serde_json::from_slice(body).map_err(|error| malformed(error.to_string()))?;
+        Ok(Received { sequence, content, fds })
+    }
+
+    /// Whether the other side has closed the connection. Takes nothing from it.
+    pub fn is_closed(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::RDHUP)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(poll(&mut fds, Some(&at_once)), Ok(1..))
+            && fds[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR)
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Checks the header; returns the sequence number and the body.
+fn header(message: &[u8], fds: usize) -> Result<(u32, &[u8]), ChannelError> {
+    let Some((head, body)) = message.split_first_chunk::<HEADER>() else {
+        return Err(malformed(format!("{} bytes are less than a header", message.len())));
+    };
+    let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+    let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    if head[..4] != MAGIC {
+        return Err(malformed("no message of this protocol".to_owned()));
+    }
+    if half(4) != VERSION {
+        return Err(ChannelError::Version(half(4)));
+    }
+    if usize::from(half(6)) != fds {
+        return Err(malformed(format!("{} descriptors announced, {fds} there", half(6))));
+    }
+    if word(12) as usize != body.len() {
+        return Err(malformed(format!("{} bytes announced, {} there", word(12), body.len())));
+    }
+    Ok((word(8), body))
+}
+
+fn malformed(what: String) -> ChannelError {
+    ChannelError::Malformed(what)
+}
+
+fn failed(errno: Errno) -> ChannelError {
+    match errno {
+        Errno::AGAIN => ChannelError::Timeout,
+        Errno::PIPE | Errno::CONNRESET => ChannelError::Closed,
+        errno => ChannelError::Io(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::super::message::{Code, Refusal, Reply, Request};
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    fn pair() -> (Channel, Channel) {
+        let (one, other) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        (Channel::new(one, PATIENCE).unwrap(), Channel::new(other, PATIENCE).unwrap())
+    }
+
+    fn raw(version: u16, fds: u16, announced: u32, body: &[u8]) -> Vec<u8> {
+        let mut message = MAGIC.to_vec();
+        message.extend(version.to_le_bytes());
+        message.extend(fds.to_le_bytes());
+        message.extend(7u32.to_le_bytes());
+        message.extend(announced.to_le_bytes());
+        message.extend(body);
+        message
+    }
+
+    fn refused(bytes: &[u8]) -> ChannelError {
+        let (one, other) = pair();
+        rustix::net::send(&one, bytes, SendFlags::empty()).unwrap();
+        other.receive::<Request>(1).unwrap_err()
+    }
+
+    #[test]
+    fn messages_and_descriptors_arrive_as_they_were() {
+        let (one, other) = pair();
+        let request = Request::AddPair { interface: "eth0".into(), pair: "[::1]:443".parse().unwrap() };
+        one.send(3, &request, &[one.as_fd(), other.as_fd()]).unwrap();
+        let received = other.receive::<Request>(2).unwrap();
+        assert_eq!((received.sequence, received.content, received.fds.len()), (3, request, 2));
+        let reply = Reply::Refused(Refusal::new(Code::Queue, "no"));
+        other.send(3, &reply, &[]).unwrap();
+        assert_eq!(one.receive::<Reply>(0).unwrap().content, reply);
+    }
+
+    #[test]
+    fn malformed_messages_are_named() {
+        let good = br#"{"hello":{"client":"x"}}"#;
+        let length = good.len() as u32;
+        for (bytes, part) in [
+            (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "no message of this protocol"),
+            (b"XWAG".to_vec(), "less than a header"),
+            (raw(1, 0, length + 1, good), "bytes announced"),
+            (raw(1, 0, length - 1, good), "bytes announced"),
+            (raw(1, 1, length, good), "1 descriptors announced, 0 there"),
+            (raw(1, 0, 2, b"{}"), "expected"),
+            (raw(1, 0, 13, b"{\"reboot\":{}}"), "unknown variant"),
+            (raw(1, 0, length - 1, &good[..good.len() - 1]), "EOF"),
+            (raw(1, 0, 37, br#"{"hello":{"client":"x","extra":true}}"#), "unknown field"),
+            (raw(1, 0, 4, &[0xff, 0xfe, 0, 1]), "expected value"),
+        ] {
+            let error = refused(&bytes).to_string();
+            assert!(error.contains(part), "{error} has no `{part}`");
+        }
+        assert!(matches!(refused(&raw(9, 0, length, good)), ChannelError::Version(9)));
+    }
+
+    #[test]
+    fn oversized_messages_are_refused_at_both_ends() {
+        let error = refused(&raw(1, 0, MAX_MESSAGE as u32, &vec![b' '; MAX_MESSAGE])).to_string();
+        assert!(error.contains("longer than"), "{error}");
+        let (one, _other) = pair();
+        let request = Request::Hello { client: "x".repeat(MAX_MESSAGE) };
+        assert!(one.send(1, &request, &[]).unwrap_err().to_string().contains("too long"));
+    }
+
+    #[test]
+    fn more_descriptors_than_may_come_are_refused_and_closed() {
+        let (one, other) = pair();
+        // The far end of a pipe tells when the last copy of the near one is closed.
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let fds: Vec<_> = (0..3).map(|_| writer.as_fd()).collect();
+        one.send(1, &Request::Hello { client: String::new() }, &fds).unwrap();
+        drop(writer);
+        let error = other.receive::<Request>(1).unwrap_err().to_string();
+        assert!(error.contains("3 descriptors, where 1 may come"), "{error}");
+        assert_eq!(rustix::io::read(&reader, &mut [0; 1]).unwrap(), 0, "all copies are closed");
+        let many: Vec<_> = (0..=MAX_FDS).map(|_| one.as_fd()).collect();
+        assert!(one.send(1, &Request::Hello { client: String::new() }, &many).is_err());
+    }
+
+    #[test]
+    fn a_closed_connection_and_silence_are_told_apart() {
+        let (one, other) = pair();
+        one.set_receive_timeout(Some(Duration::from_millis(1))).unwrap();
+        assert!(matches!(one.receive::<Reply>(0), Err(ChannelError::Timeout)));
+        assert!(!one.is_closed());
+        drop(other);
+        assert!(one.is_closed());
+        assert!(matches!(one.receive::<Reply>(0), Err(ChannelError::Closed)));
+    }
+}

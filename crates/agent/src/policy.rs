@@ -1,0 +1,417 @@
+//! The policy file: who may have which addresses, interfaces, queues and how much memory.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use expressway_settings::{ConfigError, Size, Source};
+use nix::unistd::{Group, User};
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::message::{Code, Refusal};
+
+/// Clients at once that the whole agent takes unless told otherwise: each is a thread.
+const CLIENTS: u32 = 64;
+
+/// A checked policy.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// The socket's path; an agent for one given connection has none.
+    pub socket: Option<PathBuf>,
+    /// Permission bits of the socket.
+    pub socket_mode: u32,
+    /// Clients at once, of all rules.
+    pub clients: u32,
+    /// The rules; the first that fits a client counts.
+    pub rules: Vec<Rule>,
+}
+
+/// What some users may have.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Name, for messages.
+    pub name: String,
+    /// User ids; `None` is everyone.
+    pub users: Option<BTreeSet<u32>>,
+    /// Primary group ids.
+    pub groups: BTreeSet<u32>,
+    /// Addresses and ports. A wildcard covers every address of its family.
+    pub listen: Vec<SocketAddr>,
+    /// Interfaces; `None` is all.
+    pub interfaces: Option<BTreeSet<String>>,
+    /// Queues; `None` is all.
+    pub queues: Option<BTreeSet<u32>>,
+    /// Bytes of UMEM at once, of one client.
+    pub memory: u64,
+    /// Sockets on an address.
+    pub workers: u32,
+    /// Clients at once.
+    pub clients: u32,
+    /// Take foreign XDP programs off.
+    pub replace: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    agent: RawAgent,
+    #[serde(default)]
+    allow: Vec<RawRule>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawAgent {
+    socket: PathBuf,
+    #[serde(default = "everyone")]
+    socket_mode: Spanned<u32>,
+    #[serde(default = "clients")]
+    clients: Spanned<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRule {
+    name: Spanned<String>,
+    #[serde(default)]
+    users: Vec<Spanned<Id>>,
+    #[serde(default)]
+    groups: Vec<Spanned<Id>>,
+    #[serde(default)]
+    listen: Vec<Spanned<SocketAddr>>,
+    #[serde(default)]
+    interfaces: Vec<Spanned<String>>,
+    #[serde(default)]
+    queues: Option<Spanned<Vec<u32>>>,
+    #[serde(default)]
+    memory: Option<Size>,
+    #[serde(default = "workers")]
+    workers: Spanned<u32>,
+    #[serde(default = "one")]
+    clients: Spanned<u32>,
+    #[serde(default)]
+    replace: bool,
+}
+
+/// A user or group by number or name.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Id {
+    Number(u32),
+    Name(String),
+}
+
+fn everyone() -> Spanned<u32> {
+    // Who connects is checked by credentials; permissions of the socket may narrow that.
+    Spanned::new(0..0, 0o666)
+}
+
+fn clients() -> Spanned<u32> {
+    Spanned::new(0..0, CLIENTS)
+}
+
+fn workers() -> Spanned<u32> {
+    Spanned::new(0..0, 64)
+}
+
+fn one() -> Spanned<u32> {
+    Spanned::new(0..0, 1)
+}
+
+impl Policy {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// With file, line and key.
+    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        Self::parse(&Source::read(file)?)
+    }
+
+    /// Checks the text of a file. A relative socket path is relative to the file's folder.
+    ///
+    /// # Errors
+    /// As [`Policy::load`].
+    pub fn parse(source: &Source) -> Result<Self, ConfigError> {
+        let raw: Raw = source.parse()?;
+        if raw.allow.is_empty() {
+            return Err(Source::whole(&source.file, "no [[allow]]: give one for each kind of client"));
+        }
+        let bounded = |value: &Spanned<u32>, low: u32, high: u32| match value.get_ref() {
+            inside if (low..=high).contains(inside) => Ok(*inside),
+            outside => Err(source.at(value.span(), format!("{outside} is not between {low} and {high}"))),
+        };
+        let mut names = BTreeSet::new();
+        let mut rules = Vec::new();
+        for rule in raw.allow {
+            if rule.name.get_ref().is_empty() || !names.insert(rule.name.get_ref().clone()) {
+                return Err(source.at(rule.name.span(), "give each rule a name of its own"));
+            }
+            if rule.users.is_empty() && rule.groups.is_empty() {
+                return Err(source.at(rule.name.span(), "no users and no groups: whom is it for?"));
+            }
+            rules.push(Rule {
+                users: Some(ids(source, &rule.users, "user", |name| {
+                    User::from_name(name).map(|found| found.map(|user| user.uid.as_raw()))
+                })?),
+                groups: ids(source, &rule.groups, "group", |name| {
+                    Group::from_name(name).map(|found| found.map(|group| group.gid.as_raw()))
+                })?,
+                listen: listen(source, &rule.listen)?,
+                interfaces: interfaces(source, &rule.interfaces)?,
+                queues: queues(source, rule.queues)?,
+                memory: rule.memory.map_or(64 << 20, |size| size.0),
+                workers: bounded(&rule.workers, 1, 256)?,
+                clients: bounded(&rule.clients, 1, 1024)?,
+                replace: rule.replace,
+                name: rule.name.into_inner(),
+            });
+        }
+        Ok(Self {
+            socket: Some(source.file.parent().unwrap_or(Path::new("")).join(raw.agent.socket)),
+            socket_mode: bounded(&raw.agent.socket_mode, 0, 0o777)?,
+            clients: bounded(&raw.agent.clients, 1, 1024)?,
+            rules,
+        })
+    }
+
+    /// A policy for one client that is known: it may have these addresses and whatever it asks for beside them.
+    pub fn for_own(listen: Vec<SocketAddr>, replace: bool) -> Self {
+        let rule = Rule {
+            name: "own".to_owned(),
+            users: None,
+            groups: BTreeSet::new(),
+            listen,
+            interfaces: None,
+            queues: None,
+            memory: u64::MAX,
+            workers: 256,
+            clients: 1,
+            replace,
+        };
+        Self { socket: None, socket_mode: 0, clients: 1, rules: vec![rule] }
+    }
+
+    /// The first rule for a user with that primary group.
+    pub fn rule(&self, uid: u32, gid: u32) -> Option<(usize, &Rule)> {
+        self.rules.iter().enumerate().find(|(_, rule)| rule.is_for(uid, gid))
+    }
+}
+
+fn ids(
+    source: &Source,
+    given: &[Spanned<Id>],
+    kind: &str,
+    find: impl Fn(&str) -> nix::Result<Option<u32>>,
+) -> Result<BTreeSet<u32>, ConfigError> {
+    let resolve = |id: &Spanned<Id>| match id.get_ref() {
+        Id::Number(number) => Ok(*number),
+        Id::Name(name) => match find(name) {
+            Ok(Some(number)) => Ok(number),
+            Ok(None) => Err(source.at(id.span(), format!("there is no {kind} `{name}` on this machine"))),
+            Err(error) => {
+                Err(source.at(id.span(), format!("{kind} `{name}` could not be looked up: {error}")))
+            }
+        },
+    };
+    given.iter().map(resolve).collect()
+}
+
+fn listen(source: &Source, given: &[Spanned<SocketAddr>]) -> Result<Vec<SocketAddr>, ConfigError> {
+    let check = |address: &Spanned<SocketAddr>| match address.get_ref().port() {
+        0 => Err(source.at(address.span(), "port 0 means no port; give one, such as 443")),
+        _ => Ok(*address.get_ref()),
+    };
+    given.iter().map(check).collect()
+}
+
+fn interfaces(source: &Source, given: &[Spanned<String>]) -> Result<Option<BTreeSet<String>>, ConfigError> {
+    if given.iter().any(|name| name.get_ref() == "*") {
+        return Ok(None);
+    }
+    let check = |name: &Spanned<String>| match name.get_ref().len() {
+        1..=15 => Ok(name.get_ref().clone()),
+        _ => Err(source.at(name.span(), "an interface's name has 1 to 15 characters")),
+    };
+    given.iter().map(check).collect::<Result<_, _>>().map(Some)
+}
+
+/// At most as many as a message to a client holds.
+fn queues(source: &Source, given: Option<Spanned<Vec<u32>>>) -> Result<Option<BTreeSet<u32>>, ConfigError> {
+    match given {
+        Some(queues) if queues.get_ref().len() > 256 => {
+            Err(source.at(queues.span(), "give 256 queues at most, or leave the key out for all"))
+        }
+        given => Ok(given.map(|queues| queues.into_inner().into_iter().collect())),
+    }
+}
+
+/// A list for a message.
+fn list<T: fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
+    let words: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
+    if words.is_empty() { "none".to_owned() } else { words.join(", ") }
+}
+
+impl Rule {
+    fn is_for(&self, uid: u32, gid: u32) -> bool {
+        self.users.as_ref().is_none_or(|users| users.contains(&uid)) || self.groups.contains(&gid)
+    }
+
+    fn refuse<T>(&self, code: Code, what: impl fmt::Display) -> Result<T, Refusal> {
+        Err(Refusal::new(code, format!("rule `{}`: {what}", self.name)))
+    }
+
+    /// Whether an address may be bound, or a pair be taken.
+    pub(crate) fn check_listen(&self, address: SocketAddr) -> Result<(), Refusal> {
+        let covers = |allowed: &SocketAddr| {
+            allowed.port() == address.port()
+                && allowed.is_ipv4() == address.is_ipv4()
+                && (allowed.ip() == address.ip() || allowed.ip().is_unspecified())
+        };
+        match self.listen.iter().any(covers) {
+            true => Ok(()),
+            false => {
+                self.refuse(Code::Listen, format!("{address} is not in its listen ({})", list(&self.listen)))
+            }
+        }
+    }
+
+    pub(crate) fn check_interface(&self, interface: &str) -> Result<(), Refusal> {
+        match &self.interfaces {
+            Some(allowed) if !allowed.contains(interface) => self.refuse(
+                Code::Interface,
+                format!("interface {interface} is not in its interfaces ({})", list(allowed)),
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn check_queue(&self, interface: &str, queue: u32) -> Result<(), Refusal> {
+        match &self.queues {
+            Some(allowed) if !allowed.contains(&queue) => self.refuse(
+                Code::Queue,
+                format!("queue {queue} of {interface} is not in its queues ({})", list(allowed)),
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn check_memory(&self, wanted: u64) -> Result<(), Refusal> {
+        match wanted <= self.memory {
+            true => Ok(()),
+            false => self.refuse(
+                Code::Memory,
+                format!("{wanted} bytes of UMEM in all are more than its memory ({})", self.memory),
+            ),
+        }
+    }
+
+    pub(crate) fn check_workers(&self, wanted: u32) -> Result<(), Refusal> {
+        match (1..=self.workers).contains(&wanted) {
+            true => Ok(()),
+            false => {
+                self.refuse(Code::Workers, format!("{wanted} workers, where it has 1 to {}", self.workers))
+            }
+        }
+    }
+
+    pub(crate) fn check_replace(&self, wanted: bool) -> Result<(), Refusal> {
+        match wanted && !self.replace {
+            true => self.refuse(Code::Replace, "it does not let foreign XDP programs be replaced"),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+[agent]
+socket = "agent.sock"
+
+[[allow]]
+name = "edge"
+users = ["root", 1000]
+listen = ["192.0.2.1:443", "[::]:443"]
+interfaces = ["eth0"]
+queues = [0, 1]
+memory = "8MiB"
+workers = 2
+
+[[allow]]
+name = "others"
+groups = [100]
+"#;
+
+    fn parse(text: &str) -> Result<Policy, ConfigError> {
+        Policy::parse(&Source { file: "/etc/agent.toml".into(), text: text.to_owned() })
+    }
+
+    #[test]
+    fn the_first_rule_with_the_user_or_group_counts() {
+        let policy = parse(GOOD).unwrap();
+        assert_eq!(policy.socket.as_deref(), Some(Path::new("/etc/agent.sock")));
+        let name = |uid, gid| policy.rule(uid, gid).map(|(_, rule)| rule.name.clone());
+        assert_eq!(name(0, 100).as_deref(), Some("edge"), "by name, and before the group's");
+        assert_eq!(name(1000, 5).as_deref(), Some("edge"));
+        assert_eq!(name(1001, 100).as_deref(), Some("others"));
+        assert_eq!(name(1001, 101), None);
+    }
+
+    #[test]
+    fn every_limit_refuses_by_its_name() {
+        let policy = parse(GOOD).unwrap();
+        let rule = &policy.rules[0];
+        for address in ["192.0.2.1:443", "[2001:db8::1]:443", "[::]:443"] {
+            rule.check_listen(address.parse().unwrap()).unwrap();
+        }
+        rule.check_interface("eth0").unwrap();
+        rule.check_queue("eth0", 1).unwrap();
+        rule.check_memory(8 << 20).unwrap();
+        rule.check_workers(2).unwrap();
+        rule.check_replace(false).unwrap();
+        for (result, code, part) in [
+            (rule.check_listen("192.0.2.2:443".parse().unwrap()), Code::Listen, "192.0.2.2:443"),
+            (rule.check_listen("0.0.0.0:443".parse().unwrap()), Code::Listen, "0.0.0.0:443"),
+            (rule.check_listen("[::1]:444".parse().unwrap()), Code::Listen, "[::1]:444"),
+            (rule.check_interface("eth1"), Code::Interface, "eth1"),
+            (rule.check_queue("eth0", 2), Code::Queue, "queue 2"),
+            (rule.check_memory((8 << 20) + 1), Code::Memory, "8388609"),
+            (rule.check_workers(3), Code::Workers, "3 workers"),
+            (rule.check_workers(0), Code::Workers, "0 workers"),
+            (rule.check_replace(true), Code::Replace, "foreign"),
+        ] {
+            let refusal = result.unwrap_err();
+            assert_eq!(refusal.code, code);
+            assert!(refusal.message.contains("rule `edge`") && refusal.message.contains(part), "{refusal}");
+        }
+        // What a rule does not name it does not give.
+        assert_eq!(policy.rules[1].check_interface("eth0").unwrap_err().code, Code::Interface);
+        assert_eq!(policy.rules[1].check_listen("[::]:443".parse().unwrap()).unwrap_err().code, Code::Listen);
+    }
+
+    #[test]
+    fn mistakes_name_file_line_and_key() {
+        for (from, to, parts) in [
+            ("queues =", "queue =", &["agent.toml:10", "did you mean `queues`?"][..]),
+            ("socket =", "sokcet =", &["agent.toml:3", "did you mean `socket`?"]),
+            ("users = [\"root\", 1000]", "", &["agent.toml:6", "whom is it for"]),
+            ("\"root\"", "\"no-such-user\"", &["agent.toml:7", "no user `no-such-user`"]),
+            (":443\", \"[", ":0\", \"[", &["agent.toml:8", "port 0"]),
+            ("\"eth0\"", "\"a-name-beyond-15\"", &["agent.toml:9", "15 characters"]),
+            ("workers = 2", "workers = 300", &["agent.toml:12", "between 1 and 256"]),
+            ("\"others\"", "\"edge\"", &["agent.toml:15", "name of its own"]),
+            ("\"8MiB\"", "\"8 parsecs\"", &["agent.toml:11", "parsecs"]),
+        ] {
+            let text = GOOD.replacen(from, to, 1);
+            assert_ne!(text, GOOD);
+            let message = parse(&text).unwrap_err().to_string();
+            assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+            assert_eq!(message.lines().count(), 1);
+        }
+        assert!(parse("[agent]\nsocket = \"s\"\n").unwrap_err().to_string().contains("no [[allow]]"));
+    }
+}

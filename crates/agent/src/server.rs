@@ -1,0 +1,348 @@
+//! The agent: listens, checks who connects, and gives each client a thread of its own, so that none waits for
+//! another.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use expressway_netio::route::{RouteError, RouteMirror};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
+    sockopt,
+};
+
+use crate::channel::Channel;
+use crate::message::{Code, Refusal, Reply};
+use crate::policy::{Policy, Rule};
+use crate::session::{Session, may_be_taken};
+
+/// How long an answer may wait for room in the client's socket. One answer follows each request, so a client
+/// that reads never makes it wait.
+const SEND_PATIENCE: Duration = Duration::from_secs(1);
+/// Connections that may wait for the agent.
+const BACKLOG: i32 = 64;
+
+/// Why the agent could not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The socket could not be made.
+    #[error("{}: {source}{advice}", path.display())]
+    Socket {
+        /// Its path.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+        /// What to do, after a separator.
+        advice: &'static str,
+    },
+    /// The addresses of the machine could not be read.
+    #[error(transparent)]
+    Routes(#[from] RouteError),
+    /// A thread could not be started.
+    #[error("thread for a client: {0}")]
+    Thread(io::Error),
+}
+
+/// What the agent has done so far. Every field only grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Clients that were let in.
+    pub clients: u64,
+    /// Connections turned away: no rule, or too many.
+    pub rejected: u64,
+    /// Requests refused.
+    pub refused: u64,
+    /// Connections ended for malformed messages or answers not taken.
+    pub dropped: u64,
+}
+
+/// What the clients' threads share.
+pub(crate) struct Shared {
+    mirror: RouteMirror,
+    /// Interfaces by the client that has them.
+    claims: Mutex<HashMap<String, u64>>,
+    /// Clients by rule.
+    clients: Mutex<HashMap<usize, u32>>,
+    numbers: AtomicU64,
+    rejected: AtomicU64,
+    refused: AtomicU64,
+    dropped: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn new() -> Result<Self, ServerError> {
+        Ok(Self {
+            mirror: RouteMirror::start()?,
+            claims: Mutex::default(),
+            clients: Mutex::default(),
+            numbers: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn count_refusal(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Index of an interface.
+    pub(crate) fn ifindex(&self, name: &str) -> Result<u32, Refusal> {
+        self.mirror.snapshot().link_by_name(name).map(|link| link.index).ok_or_else(|| {
+            Refusal::new(Code::Kernel, format!("interface {name}: none of this name where the agent runs"))
+        })
+    }
+
+    /// Whether an address is of an interface, of a VLAN on it, or of the bond that it is a member of.
+    pub(crate) fn has_address(&self, interface: &str, ip: IpAddr) -> bool {
+        let snapshot = self.mirror.snapshot();
+        let Some(device) = snapshot.link_by_name(interface) else { return false };
+        let on_device =
+            |ifindex: u32| snapshot.carriers_of(ifindex).iter().any(|carrier| carrier.index == device.index);
+        let has = |ifindex: u32| snapshot.addresses(ifindex).any(|own| own.address == ip);
+        may_be_taken(ip) && snapshot.links().iter().any(|link| on_device(link.index) && has(link.index))
+    }
+
+    /// Gives an interface to a client: its program hands every queue to one owner.
+    pub(crate) fn claim(&self, interface: &str, client: u64) -> Result<(), Refusal> {
+        let mut claims = lock(&self.claims);
+        match claims.get(interface) {
+            Some(holder) if *holder != client => Err(Refusal::new(
+                Code::Taken,
+                format!("interface {interface}: client {holder} of this agent has it"),
+            )),
+            _ => {
+                claims.insert(interface.to_owned(), client);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes it back.
+    pub(crate) fn release(&self, interface: &str, client: u64) {
+        let mut claims = lock(&self.claims);
+        if claims.get(interface) == Some(&client) {
+            claims.remove(interface);
+        }
+    }
+}
+
+/// The agent.
+pub struct Server {
+    policy: Policy,
+    shared: Arc<Shared>,
+    listener: OwnedFd,
+    path: PathBuf,
+}
+
+impl Server {
+    /// Listens at the policy's socket, in the network namespace of the calling thread, whose interfaces it is
+    /// about. A socket that nobody listens on any more is replaced.
+    ///
+    /// # Errors
+    /// [`ServerError`].
+    pub fn bind(policy: Policy) -> Result<Self, ServerError> {
+        let path = policy.socket.clone().unwrap_or_default();
+        let failed = |advice| {
+            let path = path.clone();
+            move |errno: Errno| ServerError::Socket { path, source: errno.into(), advice }
+        };
+        let address =
+            SocketAddrUnix::new(path.as_path()).map_err(failed("; the path is too long for a socket"))?;
+        clear(&path, &address)?;
+        let listener = seqpacket().map_err(failed(""))?;
+        bind(&listener, &address).map_err(failed("; is its folder there?"))?;
+        let mode = std::fs::Permissions::from_mode(policy.socket_mode);
+        std::fs::set_permissions(&path, mode).map_err(|source| ServerError::Socket {
+            path: path.clone(),
+            source,
+            advice: "",
+        })?;
+        listen(&listener, BACKLOG).map_err(failed(""))?;
+        Ok(Self { policy, shared: Arc::new(Shared::new()?), listener, path })
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> Counts {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counts {
+            clients: read(&self.shared.numbers),
+            rejected: read(&self.shared.rejected),
+            refused: read(&self.shared.refused),
+            dropped: read(&self.shared.dropped),
+        }
+    }
+
+    /// The socket's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Accepts clients, for ever.
+    ///
+    /// # Errors
+    /// When the listening socket fails.
+    pub fn run(&self) -> Result<(), ServerError> {
+        loop {
+            match accept_with(&self.listener, SocketFlags::CLOEXEC) {
+                Ok(socket) => self.admit(socket),
+                // Out of descriptors or memory: those that clients free help; a client that gave up is no fault.
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    tracing::error!("no descriptor is left for another client");
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(errno) => {
+                    let path = self.path.clone();
+                    return Err(ServerError::Socket { path, source: errno.into(), advice: "" });
+                }
+            }
+        }
+    }
+
+    /// Lets a client in, or turns it away with the reason.
+    fn admit(&self, socket: OwnedFd) {
+        let (channel, result) = match Channel::new(socket, SEND_PATIENCE) {
+            Ok(channel) => {
+                let result = self.check(&channel);
+                (channel, result)
+            }
+            Err(error) => return tracing::warn!(%error, "a connection cannot be used"),
+        };
+        let (index, rule) = match result {
+            Ok(found) => found,
+            Err(refusal) => {
+                self.shared.rejected.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(code = %refusal.code, "client turned away: {refusal}");
+                // The socket's buffer is empty: this does not wait.
+                let _ = channel.send(0, &Reply::Refused(refusal), &[]);
+                return;
+            }
+        };
+        let shared = Arc::clone(&self.shared);
+        let place = Place { index, shared: Arc::clone(&shared) };
+        let serve = move || {
+            let _place = place;
+            serve(&channel, rule, &shared);
+        };
+        if let Err(error) = std::thread::Builder::new().name("agent-client".into()).spawn(serve) {
+            tracing::error!(%error, "no thread for another client");
+        }
+    }
+
+    /// The rule of who is at the other end, if there is room for one more.
+    fn check(&self, channel: &Channel) -> Result<(usize, Rule), Refusal> {
+        let peer = sockopt::socket_peercred(channel)
+            .map_err(|errno| Refusal::new(Code::Kernel, format!("SO_PEERCRED: {errno}")))?;
+        let (uid, gid) = (peer.uid.as_raw(), peer.gid.as_raw());
+        let (index, rule) = self.policy.rule(uid, gid).ok_or_else(|| {
+            Refusal::new(Code::Unknown, format!("no [[allow]] of the agent has uid {uid} or gid {gid}"))
+        })?;
+        let mut clients = lock(&self.shared.clients);
+        let all: u32 = clients.values().sum();
+        let here = clients.entry(index).or_default();
+        if *here >= rule.clients {
+            let what = format!("rule `{}`: its {} clients are there already", rule.name, rule.clients);
+            return Err(Refusal::new(Code::Clients, what));
+        }
+        if all >= self.policy.clients {
+            let what = format!("the agent's {} clients are there already", self.policy.clients);
+            return Err(Refusal::new(Code::Clients, what));
+        }
+        *here += 1;
+        Ok((index, rule.clone()))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // What another agent may have put there meanwhile is its own to remove; the window is a restart's.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// A client's place under its rule.
+struct Place {
+    index: usize,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(count) = lock(&self.shared.clients).get_mut(&self.index) {
+            *count = count.saturating_sub(1);
+        }
+    }
+}
+
+/// Serves one client that was let in, until its connection ends.
+fn serve(channel: &Channel, rule: Rule, shared: &Arc<Shared>) {
+    let id = shared.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+    let mut session = Session::new(id, rule, Arc::clone(shared));
+    match session.serve(channel) {
+        Ok(()) => tracing::info!(client = id, "client gone: what it had is taken back"),
+        Err(error) => {
+            let dropped = shared.dropped.fetch_add(1, Ordering::Relaxed) + 1;
+            tracing::warn!(client = id, %error, dropped, "client dropped: what it had is taken back");
+        }
+    }
+}
+
+/// Serves the one client at the other end of `socket` by the policy's first rule, until it is gone.
+///
+/// # Errors
+/// [`ServerError`].
+pub fn serve_one(policy: &Policy, socket: OwnedFd) -> Result<(), ServerError> {
+    let channel = Channel::new(socket, SEND_PATIENCE).map_err(ServerError::Thread)?;
+    let shared = Arc::new(Shared::new()?);
+    if let Some(rule) = policy.rules.first() {
+        serve(&channel, rule.clone(), &shared);
+    }
+    Ok(())
+}
+
+fn seqpacket() -> Result<OwnedFd, Errno> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+/// Makes room for the socket: one that nobody listens on any more goes, anything else is left alone.
+fn clear(path: &Path, address: &SocketAddrUnix) -> Result<(), ServerError> {
+    let in_the_way = |advice| ServerError::Socket {
+        path: path.to_owned(),
+        source: io::Error::from(io::ErrorKind::AddrInUse),
+        advice,
+    };
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(ServerError::Socket { path: path.to_owned(), source, advice: "" }),
+        Ok(found) if !found.file_type().is_socket() => {
+            Err(in_the_way("; it is no socket: remove it, or name another"))
+        }
+        Ok(_) => {
+            let probe = seqpacket().map_err(|errno| ServerError::Socket {
+                path: path.to_owned(),
+                source: errno.into(),
+                advice: "",
+            })?;
+            match connect(&probe, address) {
+                Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(|source| ServerError::Socket {
+                    path: path.to_owned(),
+                    source,
+                    advice: "",
+                }),
+                _ => Err(in_the_way("; another agent listens there")),
+            }
+        }
+    }
+}

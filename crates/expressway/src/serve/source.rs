@@ -1,0 +1,173 @@
+//! Where the parts of the data path come from that take privilege: this process, an agent, or the device plugin of
+//! Kubernetes. The rest of the data path does not know which.
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use expressway_agent::Client;
+use expressway_agent::client::Program as AgentProgram;
+use expressway_agent::device_plugin::DevicePlugin;
+use expressway_agent::message::Device;
+use expressway_gateway::config::Config;
+use expressway_netio::device::{Channels, DeviceFacts, channels};
+use expressway_netio::express::{OpenError, Port, PortConfig};
+use expressway_netio::route::{Link, RouteMirror};
+use expressway_netio::udp::{UdpConfig, UdpGroup};
+use expressway_xbpf::{AttachMode, Attachment, Counters, Existing, Options, Redirect};
+
+use super::devices::Reason;
+use crate::fail::Failure;
+
+/// Who makes what takes privilege.
+pub(crate) enum Source {
+    /// This process.
+    Own,
+    /// An agent at the other end of a unix socket.
+    Agent(Client),
+    /// This process, but for the XDP program: that one is of the device plugin.
+    Plugin(DevicePlugin),
+}
+
+/// An XDP program on an interface; dropped, it is off.
+pub(crate) enum Program {
+    Own { redirect: Redirect, attachment: Attachment },
+    Agent(AgentProgram),
+    Plugin { sockets: OwnedFd },
+}
+
+fn reason(error: impl Display) -> Reason {
+    Reason(error.to_string())
+}
+
+impl Source {
+    /// What the configuration names.
+    pub(crate) fn of(config: &Config) -> Result<Self, Failure> {
+        if let Some(path) = &config.io.agent {
+            let name = format!("expressway serve, process {}", std::process::id());
+            return Client::connect(path, &name).map(Self::Agent).map_err(Failure::run_time);
+        }
+        if let Some(path) = &config.io.device_plugin {
+            // The plugin knows pods by their host name.
+            let pod = rustix::system::uname().nodename().to_string_lossy().into_owned();
+            return DevicePlugin::connect(path.get_ref(), &pod).map(Self::Plugin).map_err(Failure::run_time);
+        }
+        Ok(Self::Own)
+    }
+
+    /// Kernel sockets for every worker and address.
+    pub(crate) fn kernel_sockets(&self, config: &UdpConfig, workers: usize) -> Result<UdpGroup, Failure> {
+        match self {
+            Self::Agent(client) => client.udp_group(config, workers).map_err(Failure::run_time),
+            Self::Own | Self::Plugin(_) => UdpGroup::bind(config, workers).map_err(Failure::run_time),
+        }
+    }
+
+    /// The tables of the network namespace that the sockets are in.
+    pub(crate) fn mirror(&self) -> Result<RouteMirror, Failure> {
+        match self {
+            Self::Agent(client) => client.mirror().map_err(Failure::run_time),
+            Self::Own | Self::Plugin(_) => RouteMirror::start().map_err(Failure::run_time),
+        }
+    }
+
+    /// What an interface has.
+    pub(crate) fn device(&self, link: &Link) -> Result<Device, Reason> {
+        match self {
+            Self::Agent(client) => client.device(&link.name, link.index).map_err(reason),
+            Self::Own | Self::Plugin(_) => {
+                let facts = DeviceFacts::read(&link.name, link.index)
+                    .map_err(|error| Reason(format!("interface {}: {error}", link.name)))?;
+                Ok(Device { facts, allowed: None })
+            }
+        }
+    }
+
+    /// The queues that an interface has now, if the driver tells.
+    pub(crate) fn channels(&self, link: &Link) -> Option<Channels> {
+        match self {
+            Self::Agent(client) => client.device(&link.name, link.index).ok()?.facts.channels,
+            Self::Own | Self::Plugin(_) => channels(&link.name).ok(),
+        }
+    }
+
+    /// Puts the program on an interface, without pairs.
+    pub(crate) fn attach(
+        &self,
+        link: &Link,
+        queues: u32,
+        mode: AttachMode,
+        existing: Existing,
+    ) -> Result<Program, Reason> {
+        match self {
+            Self::Own => {
+                let redirect = Redirect::load(&Options { queues, ..Options::default() }).map_err(reason)?;
+                let attachment = redirect.attach(link.index, mode, existing).map_err(reason)?;
+                Ok(Program::Own { redirect, attachment })
+            }
+            Self::Agent(client) => {
+                let (generic, replace) = (mode == AttachMode::Generic, existing == Existing::Replace);
+                client.attach(&link.name, queues, generic, replace).map(Program::Agent).map_err(reason)
+            }
+            Self::Plugin(plugin) => {
+                plugin.xsk_map(&link.name).map(|sockets| Program::Plugin { sockets }).map_err(reason)
+            }
+        }
+    }
+
+    /// Whether an agent is connected; `None` where none is used.
+    pub(crate) fn agent_connected(&self) -> Option<bool> {
+        match self {
+            Self::Agent(client) => Some(client.is_connected()),
+            Self::Own | Self::Plugin(_) => None,
+        }
+    }
+}
+
+impl Program {
+    /// An AF_XDP socket on a queue.
+    pub(crate) fn port(&self, config: PortConfig) -> Result<Port, OpenError> {
+        match self {
+            Self::Own { redirect, .. } => Port::open(config, redirect.xsk_map()),
+            Self::Agent(program) => program.port(config),
+            Self::Plugin { sockets } => Port::open(config, sockets.as_fd()),
+        }
+    }
+
+    /// Takes the datagrams to `pair`. The plugin's program takes whatever it takes.
+    pub(crate) fn add_pair(&self, pair: SocketAddr) -> Result<(), Failure> {
+        match self {
+            Self::Own { redirect, .. } => redirect.add_pair(pair).map(|_| ()).map_err(Failure::run_time),
+            Self::Agent(program) => program.add_pair(pair).map_err(Failure::run_time),
+            Self::Plugin { .. } => Ok(()),
+        }
+    }
+
+    /// Leaves them to the kernel.
+    pub(crate) fn remove_pair(&self, pair: SocketAddr) -> Result<(), Failure> {
+        match self {
+            Self::Own { redirect, .. } => redirect.remove_pair(pair).map(|_| ()).map_err(Failure::run_time),
+            Self::Agent(program) => program.remove_pair(pair).map_err(Failure::run_time),
+            Self::Plugin { .. } => Ok(()),
+        }
+    }
+
+    /// The program's counters, if they can be read: those of a foreign program and of an agent that is gone
+    /// cannot.
+    pub(crate) fn counters(&self) -> Option<Counters> {
+        match self {
+            Self::Own { redirect, .. } => redirect.counters().ok(),
+            Self::Agent(program) => Counters::from_packets(&program.packets().ok()?),
+            Self::Plugin { .. } => None,
+        }
+    }
+
+    /// Whether the program is on the interface, as far as is known.
+    pub(crate) fn is_attached(&self) -> bool {
+        match self {
+            Self::Own { attachment, .. } => attachment.is_attached().unwrap_or(true),
+            Self::Agent(program) => program.is_attached().unwrap_or(true),
+            Self::Plugin { .. } => true,
+        }
+    }
+}

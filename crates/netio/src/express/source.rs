@@ -1,0 +1,134 @@
+//! Where bound AF_XDP sockets come from when this process may not make them: another process that may.
+//!
+//! ```text
+//!   unprivileged: Port::open_from                 privileged: bind_for
+//!   ──────────────────────────────                ───────────────────────────────────────────────
+//!   memfd for the UMEM, mapped       ── memfd ──▶ maps it, registers it, makes the rings,
+//!                                                 fills the fill ring with frames 0 to rx_ring - 1,
+//!                                                 binds, enters the socket into the XSKMAP, unmaps
+//!   maps the rings, takes the frames ◀─ socket ── keeps nothing
+//!   in the fill ring for the kernel's
+//! ```
+//!
+//! The privileged side binds before it hands the socket over: bind(2) of an AF_XDP socket takes no privilege
+//! (`xsk_bind` in `net/xdp/xsk.c`), so whoever holds an unbound one chooses interface and queue. It also
+//! registers the memory, because the kernel accounts pinned pages to who registers them (`xdp_umem_account_pages`
+//! in `net/xdp/xdp_umem.c`), and most users may pin 8 MiB. A UMEM can be registered once, so the size is fixed.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+
+use super::config::{ObtainedMode, PortConfig};
+use super::error::{OpenError, Step};
+use super::interface::Interfaces;
+use super::mapping::Mapping;
+use super::port::{LINK_HEADERS, check_mode, segments};
+use super::ring::Producer;
+use super::socket::Socket;
+use super::xskmap;
+use crate::netdev::Netdev;
+use crate::route::OwnNamespace;
+
+/// A bound AF_XDP socket of another process's making.
+#[derive(Debug)]
+pub struct Bound {
+    /// The socket, bound and in the XSKMAP; its UMEM is the memory given, its fill ring full.
+    pub socket: OwnedFd,
+    /// The mode that bind obtained.
+    pub mode: ObtainedMode,
+    /// Index of the interface.
+    pub ifindex: u32,
+    /// Whether packets larger than a frame are received (`XDP_USE_SG`).
+    pub multi_buffer: bool,
+    /// Frames that one sent packet may take.
+    pub segments: u32,
+}
+
+/// Knows who binds AF_XDP sockets for this process.
+pub trait SocketSource: Send {
+    /// Has a socket bound for `config` over `memory`, a memfd of [`memory_of`] bytes sealed against shrinking.
+    ///
+    /// # Errors
+    /// [`OpenError::Refused`] when the other side says no or is gone, whatever [`bind_for`] fails with there.
+    fn bind(&mut self, config: &PortConfig, memory: BorrowedFd<'_>) -> Result<Bound, OpenError>;
+}
+
+/// Bytes of UMEM that a port takes.
+pub fn memory_of(config: &PortConfig) -> u64 {
+    (u64::from(config.rx_ring) + u64::from(config.tx_ring)) * u64::from(config.frame_size)
+}
+
+/// Binds a socket for another process, whose memory `memory` is, and enters it into `map`. In the network
+/// namespace of the calling thread. Takes CAP_NET_RAW, CAP_IPC_LOCK for memory beyond RLIMIT_MEMLOCK, and
+/// CAP_BPF where that is asked for map updates.
+///
+/// The memory is not trusted: it must be a memfd that cannot shrink, and nothing in it is read or written.
+///
+/// # Errors
+/// As [`super::Port::open`].
+pub fn bind_for(
+    config: &PortConfig,
+    memory: BorrowedFd<'_>,
+    map: BorrowedFd<'_>,
+) -> Result<Bound, OpenError> {
+    config.validate()?;
+    let named = |source| OpenError::Interface { interface: config.interface.clone(), source };
+    let interfaces = Interfaces::open(&OwnNamespace).map_err(named)?;
+    let ifindex = interfaces.index(&config.interface).map_err(named)?;
+    let mtu = interfaces.mtu(ifindex).map_err(named)?;
+    let multi_buffer = mtu.saturating_add(LINK_HEADERS) > config.single_frame();
+    let failed =
+        |step: Step| move |source| step.failed(&config.interface, config.queue, multi_buffer, source);
+    let length = memory_of(config);
+    check_memory(memory, length).map_err(failed(Step::Memory))?;
+    let mapping = usize::try_from(length)
+        .map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))
+        .and_then(|length| Mapping::file(memory, length))
+        .map_err(failed(Step::Memory))?;
+    let socket = Socket::new().map_err(failed(Step::Create))?;
+    socket
+        .register_range(mapping.start().as_ptr() as u64, length, config.frame_size, false)
+        .map_err(failed(Step::Register))?;
+    let rings = socket.rings(config.rx_ring, config.tx_ring).map_err(failed(Step::Ring))?;
+    let mut fill = Producer::new(rings.fill);
+    for frame in 0..u64::from(config.rx_ring) {
+        if fill.push(frame * u64::from(config.frame_size)).is_err() {
+            break;
+        }
+    }
+    fill.publish();
+    socket
+        .bind(ifindex, config.queue, config.mode, multi_buffer, config.bind_patience)
+        .map_err(failed(Step::Bind(config.mode)))?;
+    let mode = socket.mode().map_err(failed(Step::Options))?;
+    check_mode(config, mode)?;
+    socket.widen_transmit(config.tx_ring.saturating_mul(4096), config.tx_ring);
+    xskmap::insert(map, config.map_key, socket.as_fd()).map_err(failed(Step::Map))?;
+    let zero_copy = match (mode, multi_buffer) {
+        (ObtainedMode::ZeroCopy, true) => {
+            let features = Netdev::open().and_then(|mut netdev| netdev.features(ifindex));
+            features.ok().map(|features| features.zero_copy_segments)
+        }
+        _ => None,
+    };
+    let segments = segments(mode, multi_buffer, zero_copy);
+    Ok(Bound { socket: socket.into_fd(), mode, ifindex, multi_buffer, segments })
+}
+
+/// Refuses what is no memory file, or one that may become smaller than said. Only memfds have seals, so no
+/// file system of the other side's answers page faults here.
+fn check_memory(memory: BorrowedFd<'_>, length: u64) -> io::Result<()> {
+    let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
+    let seals = fcntl_get_seals(memory).map_err(|_| invalid("the memory is no memfd"))?;
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err(invalid("the memfd is not sealed against shrinking (F_SEAL_SHRINK)"));
+    }
+    let size = fstat(memory)?.st_size;
+    if u64::try_from(size).is_ok_and(|size| size >= length) {
+        Ok(())
+    } else {
+        Err(invalid("the memfd is smaller than the frames that were asked for"))
+    }
+}

@@ -1,0 +1,8 @@
+//! What configuration files have in common: strict TOML whose errors name file, line and key, and suggest the
+//! nearest known key; sizes and spans of time with units. It knows no key of any file.
+
+mod error;
+mod value;
+
+pub use error::{ConfigError, Source};
+pub use value::{Size, Span};

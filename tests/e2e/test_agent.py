@@ -1,0 +1,329 @@
+"""Privilege separation: an agent with all of it, servers with none; refusals, and the end of either side."""
+
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from harness import clients
+from harness.agent import CONTAINED, NOBODY, UNPRIVILEGED, Agent, status
+from harness.paths import BINARY, CLIP, LIMIT, PORT
+from harness.server import Server, address
+
+RULE = f"""name = "edge"
+users = [{NOBODY}]
+listen = ["0.0.0.0:{PORT}", "[::]:{PORT}"]
+interfaces = ["server0"]
+"""
+
+
+@pytest.fixture
+def readable(certificates: Path, tmp_path: Path) -> Path:
+    """The certificates where everyone may read them."""
+    copy = shutil.copytree(certificates, tmp_path / "readable")
+    (copy / "key.pem").chmod(0o644)
+    for folder in (copy, tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    return copy
+
+
+@pytest.fixture
+def make_agent(tmp_path: Path) -> Iterator[Callable[..., Agent]]:
+    """Starts agents; they end with the test."""
+    agents: list[Agent] = []
+
+    def make(lab, *rules: str, limits: str = "") -> Agent:
+        agent = Agent(lab, tmp_path / f"agent-{len(agents)}", *(rules or (RULE,)), limits=limits)
+        agents.append(agent)
+        return agent
+
+    yield make
+    for agent in agents:
+        if agent.process.poll() is None:
+            agent.stop()
+
+
+def io(agent: Agent) -> dict[str, dict[str, str]]:
+    """The part of a configuration that names the agent."""
+    return {"io": {"agent": f'"{agent.socket}"'}}
+
+
+def fetch(server: Server, readable: Path, client: str = "quicgo") -> None:
+    """The clip, whole."""
+    (answer,) = clients.fetch(server.lab, client, address(server.lab.server["ipv4"]), readable, ["/clip.mp4"])
+    assert (answer.status, answer.sha256) == (200, clients.sha256(CLIP))
+
+
+def attached(lab) -> bool:
+    """Whether an XDP program is on the server's interface."""
+    return "xdp" in lab.run("server", "ip", "link", "show", "server0")
+
+
+def wait_until(true: Callable[[], bool], what: str) -> None:
+    """Waits for something outside."""
+    deadline = time.monotonic() + LIMIT
+    while not true():
+        assert time.monotonic() < deadline, f"never so: {what}"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("mode", ["copy", "hybrid", "udp"])
+@pytest.mark.parametrize("prefix", [UNPRIVILEGED, CONTAINED], ids=["user", "user-and-network-namespace"])
+def test_a_server_without_any_capability(
+    make_lab, make_agent, make_server, readable: Path, prefix: tuple[str, ...], mode: str
+) -> None:
+    lab = make_lab()
+    agent = make_agent(lab)
+    server = make_server(lab, mode=mode, certificates=readable, prefix=prefix, more=io(agent))
+    namespace = Path(f"/proc/{server.process.pid}/ns/net")
+    if prefix is CONTAINED:
+        server.namespace = str(namespace)
+        assert namespace.stat().st_ino != Path(f"/run/netns/{lab.server_namespace}").stat().st_ino
+    assert server.obtained() == mode
+    now = status(server.process.pid)
+    assert {now[f"Cap{kind}"] for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
+    assert now["NoNewPrivs"] == "1" and set(now["Uid"].split()) == {str(NOBODY)}, now
+    for client in clients.CLIENT_NAMES:
+        fetch(server, readable, client)
+    way = "kernel" if mode == "udp" else "express"
+    metrics = server.wait_for("packets", lambda m: m.sum(f"rx_{way}_packets_total") > 0)
+    assert metrics.sum("agent_connected") == 1
+    if mode == "copy":
+        server.wait_for("packets by AF_XDP", lambda m: m.sum("tx_express_packets_total") > 100)
+    if mode != "udp":
+        assert metrics.sum("rx_kernel_packets_total") == 0
+        assert metrics.sum("xdp_packets_total", reason="taken") > 0
+    server.stop()
+
+
+def test_a_wildcard_follows_addresses_through_the_agent(make_lab, make_agent, make_server, readable: Path) -> None:
+    lab = make_lab(second_address=True)
+    agent = make_agent(lab)
+    later = lab.server["second_ipv4"]
+    lab.run("server", "ip", "address", "del", f"{later}/24", "dev", "server0")
+    listen = [f"0.0.0.0:{PORT}"]
+    server = make_server(
+        lab, listen=listen, certificates=readable, prefix=UNPRIVILEGED, more=io(agent)
+    )
+    fetch(server, readable)
+    lab.run("server", "ip", "address", "add", f"{later}/24", "dev", "server0")
+
+    def taken() -> float:
+        return server.metrics().sum("xdp_packets_total", reason="taken")
+
+    def is_taken() -> bool:
+        before = taken()
+        (answer,) = clients.fetch(lab, "quicgo", address(later), readable, ["/small.txt"])
+        assert answer.status == 200
+        return taken() > before
+
+    wait_until(is_taken, "packets to the new address by AF_XDP")
+
+
+def test_a_killed_agent_leaves_its_clients_serving(make_lab, make_agent, make_server, readable: Path) -> None:
+    lab = make_lab()
+    agent = make_agent(lab)
+    server = make_server(lab, mode="copy", certificates=readable, prefix=UNPRIVILEGED, more=io(agent))
+    fetch(server, readable)
+    agent.kill()
+    before = server.wait_for("its end seen", lambda m: m.sum("agent_connected") == 0)
+    server.wait_log("the agent has gone")
+    assert attached(lab), "the program went with the agent"
+    fetch(server, readable)
+    server.wait_for(
+        "more packets by AF_XDP",
+        lambda m: m.sum("rx_express_packets_total") > before.sum("rx_express_packets_total"),
+    )
+    # Another agent takes the dead one's socket over.
+    agent.start()
+    server.stop()
+    again = make_server(lab, mode="copy", certificates=readable, prefix=UNPRIVILEGED, more=io(agent))
+    fetch(again, readable)
+
+
+def test_an_agent_that_stops_leaves_its_clients_serving(make_lab, make_agent, make_server, readable: Path) -> None:
+    lab = make_lab()
+    agent = make_agent(lab)
+    server = make_server(lab, mode="copy", certificates=readable, prefix=UNPRIVILEGED, more=io(agent))
+    agent.stop()
+    server.wait_log("the agent has gone")
+    assert attached(lab)
+    fetch(server, readable)
+
+
+def test_what_a_killed_client_had_is_taken_back(make_lab, make_agent, make_server, readable: Path) -> None:
+    lab = make_lab()
+    agent = make_agent(lab)
+    server = make_server(lab, mode="copy", certificates=readable, prefix=UNPRIVILEGED, more=io(agent))
+    fetch(server, readable)
+    server.kill()
+    wait_until(lambda: not attached(lab), "the program off")
+    agent.wait_log("what it had is taken back")
+    again = make_server(lab, mode="copy", certificates=readable, prefix=UNPRIVILEGED, more=io(agent))
+    fetch(again, readable)
+
+
+REFUSALS = {
+    "address": (RULE.replace("0.0.0.0", "192.0.2.1"), ("rule `edge`", "is not in its listen")),
+    "port": (RULE.replace(str(PORT), "443"), ("rule `edge`", f":{PORT} is not in its listen")),
+    "interface": (RULE.replace("server0", "eth9"), ("rule `edge`", "interface server0")),
+    "queue": (RULE + "queues = [7]", ("rule", "server0", "none of its", "queues")),
+    "memory": (RULE + 'memory = "1MiB"', ("rule `edge`", "bytes of UMEM")),
+    "workers": (RULE + "workers = 1", ("rule `edge`", "2 workers")),
+    "replace": (RULE, ("rule `edge`", "does not let foreign XDP programs be replaced")),
+    "user": (RULE.replace(str(NOBODY), "12345"), (f"uid {NOBODY}",)),
+}
+
+
+@pytest.mark.parametrize("what", list(REFUSALS))
+def test_every_refusal_names_its_rule(make_lab, make_agent, make_server, readable: Path, what: str) -> None:
+    lab = make_lab()
+    rule, parts = REFUSALS[what]
+    agent = make_agent(lab, rule)
+    more = io(agent)
+    if what == "replace":
+        more["io"]["replace"] = "true"
+    workers = 2 if what == "workers" else 1
+    server = make_server(
+        lab, ready=False, certificates=readable, prefix=UNPRIVILEGED, workers=workers, more=more
+    )
+    assert server.wait() == 1, server.log()
+    last = server.log().strip().splitlines()[-1]
+    assert all(part in last for part in parts), last
+    if what != "queue":
+        assert str(agent.socket) in last, last
+    assert not attached(lab)
+
+
+def test_clients_at_once_are_bounded_and_an_interface_has_one(
+    make_lab, make_agent, make_server, readable: Path
+) -> None:
+    lab = make_lab()
+    agent = make_agent(lab, RULE.replace("listen = [", 'listen = ["0.0.0.0:5555", ') + "clients = 2")
+    first = make_server(lab, mode="copy", certificates=readable, prefix=UNPRIVILEGED, more=io(agent))
+    # Another agent's client, by another port: the queues of the interface are the first one's.
+    other = make_agent(lab, RULE.replace(str(PORT), "5555"))
+    for another, reason in ((other, "expressway_udp"), (agent, "client 1 of this agent has it")):
+        server = make_server(
+            lab,
+            ready=False,
+            certificates=readable,
+            prefix=UNPRIVILEGED,
+            listen=[address(lab.server["ipv4"], 5555)],
+            more=io(another),
+        )
+        assert server.wait() == 1
+        assert reason in server.log(), server.log()
+    agent.wait_log("what it had is taken back")
+    fourth_client = connect(agent)
+    fifth_client = connect(agent)
+    assert b"clients are there already" in fifth_client.recv(4096)
+    fourth_client.close()
+    fifth_client.close()
+    fetch(first, readable)
+
+
+def connect(agent: Agent) -> socket.socket:
+    """A connection to an agent, by a user of its rule."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.connect(str(agent.socket))
+        socket.send_fds(ends[1], [b"x"], [connection.fileno()])
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    (descriptor,) = socket.recv_fds(ends[0], 1, 1)[1]
+    connection = socket.socket(fileno=descriptor)
+    connection.settimeout(LIMIT)
+    return connection
+
+
+def message(body: bytes, *, version: int = 1, fds: int = 0, length: int | None = None) -> bytes:
+    """A message of the agent's protocol, or nearly one."""
+    return b"XWAG" + struct.pack("<HHII", version, fds, 1, len(body) if length is None else length) + body
+
+
+HELLO = b'{"hello":{"client":"test"}}'
+
+GARBAGE = {
+    "not the protocol": b"GET / HTTP/1.1\r\n\r\n",
+    "another version": message(HELLO, version=7),
+    "longer than it says": message(HELLO, length=3),
+    "no JSON": message(b"\xff\xfe"),
+    "an unknown request": message(b'{"reboot":{}}'),
+    "a missing descriptor": message(HELLO, fds=1),
+    "empty": b"x",
+    "oversized": message(b" " * 20000),
+}
+
+
+def test_clients_that_stall_or_send_garbage_are_dropped_and_delay_nobody(
+    make_lab, make_agent, make_server, readable: Path
+) -> None:
+    lab = make_lab()
+    agent = make_agent(lab, RULE + "clients = 32")
+    # These say nothing, not even hello.
+    silent = [connect(agent) for _ in range(4)]
+    for number, (name, garbage) in enumerate(GARBAGE.items()):
+        connection = connect(agent)
+        connection.send(garbage)
+        answer = connection.recv(1 << 16)
+        assert b"refused" in answer, (name, answer)
+        assert connection.recv(1 << 16) == b"", name
+        agent.wait_log("client dropped", number + 1)
+    # Requests in the wrong order are refused, and the connection goes on.
+    early = connect(agent)
+    early.send(message(b'{"counters":{"interface":"server0"}}'))
+    assert b"say hello first" in early.recv(1 << 16)
+    early.send(message(HELLO))
+    assert b"welcome" in early.recv(1 << 16)
+    early.send(message(b'{"add_pair":{"interface":"server0","pair":"192.0.2.77:%d"}}' % PORT))
+    assert b"is no address of server0" in early.recv(1 << 16)
+    early.close()
+    server = make_server(lab, mode="copy", certificates=readable, prefix=UNPRIVILEGED, more=io(agent))
+    fetch(server, readable)
+    # This one asks and never reads an answer, until the agent has had enough of it.
+    stalled = connect(agent)
+    stalled.send(message(HELLO))
+    with pytest.raises(OSError):
+        while True:
+            stalled.send(message(b'{"device":{"interface":"server0","ifindex":1}}'))
+    agent.wait_log("no answer in time")
+    agent.wait_log("client dropped", len(GARBAGE) + 1)
+    fetch(server, readable)
+    for connection in (stalled, *silent):
+        connection.close()
+
+
+def test_no_agent_and_a_bad_policy_are_named(make_lab, make_agent, make_server, readable: Path, tmp_path: Path) -> None:
+    lab = make_lab()
+    server = make_server(
+        lab,
+        ready=False,
+        certificates=readable,
+        prefix=UNPRIVILEGED,
+        more={"io": {"agent": '"/nonexistent/agent.sock"'}},
+    )
+    assert server.wait() == 1
+    assert "/nonexistent/agent.sock" in server.log() and "expressway agent" in server.log()
+    policy = tmp_path / "bad.toml"
+    policy.write_text('[agent]\nsocket = "s"\n\n[[allow]]\nname = "x"\nuser = [1]\n')
+    command = [BINARY, "agent", "--config", policy, "--check"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert result.returncode == 2
+    assert f"{policy}:6" in result.stderr and "did you mean `users`?" in result.stderr, result.stderr
+    agent = make_agent(lab)
+    second = subprocess.run(
+        [BINARY, "agent", "--config", agent.config], capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    assert second.returncode == 1
+    assert "another agent listens there" in second.stderr, second.stderr
