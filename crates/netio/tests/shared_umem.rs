@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::netns::{FAR, NEAR, NEAR_DEVICE, Pair, is_privileged};
+use common::netns::{FAR, FAR_DEVICE, FAR_MAC, NEAR, NEAR_DEVICE, NEAR_MAC, Pair, is_privileged};
 use expressway_netio::express::{
     BindMode, ForeignSocket, NotSent, OpenError, PortConfig, ReaderError, ReaderReport, ShareConfig,
     ShareError, SharedUmem, SocketId, UmemConfig, UmemReader, interface_index,
 };
+use expressway_wire::{ChecksumMode, MacAddr, UdpHeaders};
 use expressway_xbpf::{AttachMode, Attachment, Existing, Options, Redirect};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -289,7 +290,7 @@ fn a_hostile_reader_cannot_write_and_its_returns_are_counted() {
         assert_eq!(
             hostile.output(),
             "map: Operation not permitted\nmap reopened: Operation not permitted\nprotect: Permission denied\n\
-             write: Operation not permitted\ntruncate: Operation not permitted\ndismissed\n"
+             write: refused\ntruncate: Operation not permitted\ndismissed\n"
         );
         assert_eq!(bed.umem.readers().count(), 1);
     }
@@ -482,4 +483,96 @@ fn a_link_that_goes_is_an_error_that_names_it_and_packets_wait_for_it() {
     let message = build(&mut bed).expect_err("the interface is gone").to_string();
     assert!(message.starts_with("near0 queue 0: AF_XDP sending: ENXIO"), "{message}");
     assert!(message.ends_with("the interface went away: make the sockets anew"), "{message}");
+}
+
+#[test]
+fn every_queue_receives_into_one_umem_and_forwards_to_any_other() {
+    if !is_privileged() {
+        return;
+    }
+    let pair = Pair::new(1500, 2);
+    let redirects: Vec<Redirect> =
+        (0..2).map(|_| Redirect::load(&Options { queues: 2, ..Options::default() }).unwrap()).collect();
+    // What is sent by queue n arrives on queue n of a veth's peer.
+    let ends = [(&pair.near, NEAR_DEVICE, &redirects[0]), (&pair.far, FAR_DEVICE, &redirects[1])];
+    let [mut near, mut far] = ends.map(|(namespace, device, redirect)| {
+        redirect.add_pair(SocketAddr::new(NEAR[0], PORT)).unwrap();
+        let mut umem = SharedUmem::new(&UmemConfig { frames: 4 * RING, ..UmemConfig::default() }).unwrap();
+        namespace.enter(|| {
+            let index = interface_index(device).unwrap();
+            let attachment = redirect.attach(index, AttachMode::Native, Existing::Refuse).unwrap();
+            let sockets = [0, 1].map(|queue| {
+                let config = PortConfig { interface: device.to_owned(), ..port(queue) };
+                umem.bind(&config, Some(redirect.xsk_map())).unwrap()
+            });
+            (umem, sockets, attachment)
+        })
+    });
+    let headers = UdpHeaders::new(
+        MacAddr(FAR_MAC),
+        MacAddr(NEAR_MAC),
+        SocketAddr::new(FAR[0], 9),
+        SocketAddr::new(NEAR[0], PORT),
+    )
+    .template()
+    .unwrap();
+    let start = Instant::now();
+    for queue in [0usize, 1] {
+        let (here, there) = (near.1[queue], near.1[1 - queue]);
+        let mut back = Vec::new();
+        // A veth may lose what is sent before its link is up.
+        while back.is_empty() {
+            assert!(start.elapsed() < Duration::from_secs(60), "queue {queue}: nothing comes back");
+            far.0
+                .transmit(far.1[queue], |frame| {
+                    frame[headers.header_len()] = b'0' + queue as u8;
+                    headers.write(frame, 1, ChecksumMode::Full, 0).unwrap()
+                })
+                .unwrap();
+            far.0.flush().unwrap();
+            near.0.wait(Some(Duration::from_millis(20))).unwrap();
+            assert_eq!(near.0.receive(there, 64, |_| ()).unwrap(), 0, "it came on its own queue");
+            near.0.receive(here, 64, |packet| packet.send(there).unwrap()).unwrap();
+            near.0.flush().unwrap();
+            far.0.wait(Some(Duration::from_millis(20))).unwrap();
+            far.0.receive(far.1[1 - queue], 64, |mut packet| back.push(packet.bytes().to_vec())).unwrap();
+        }
+        assert!(back.iter().all(|packet| packet[headers.header_len()] == b'0' + queue as u8));
+    }
+}
+
+#[test]
+fn what_listens_but_is_no_receiver_of_this_version_is_named() {
+    use rustix::net::{
+        AddressFamily, SendFlags, SocketAddrUnix, SocketType, accept, bind, listen, send, socket,
+    };
+    let greeting = |version: u32, status: u32| {
+        let mut bytes = [0u8; 64];
+        for (at, word) in [0x4d55_5058u32, version, status].into_iter().enumerate() {
+            bytes[4 * at..4 * at + 4].copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes.to_vec()
+    };
+    let cases = [
+        (b"HTTP/1.1 400 Bad Request".to_vec(), "its first message is no greeting"),
+        (greeting(2, 0), "it has version 2, this is 1"),
+        (greeting(1, 0), "it passed no descriptors"),
+        (greeting(1, 0)[..40].to_vec(), "its first message is no greeting"),
+        (greeting(1, 3), "it could not make the memory for it; its log says more"),
+    ];
+    for (message, wanted) in cases {
+        let path = path();
+        let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&listener, 1).unwrap();
+        let asking = std::thread::spawn({
+            let path = path.clone();
+            move || UmemReader::connect(path)
+        });
+        let connection = accept(&listener).unwrap();
+        send(&connection, &message, SendFlags::empty()).unwrap();
+        let error = asking.join().unwrap().expect_err("no receiver").to_string();
+        assert!(error.ends_with(wanted) && error.contains(path.to_str().unwrap()), "{error}");
+        std::fs::remove_file(&path).unwrap();
+    }
 }

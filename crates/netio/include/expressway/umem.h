@@ -71,7 +71,7 @@ struct expressway_hello {
 	uint32_t version;
 	uint32_t status;
 	uint32_t frame_size;     /* bytes, a power of two */
-	uint64_t umem_length;    /* bytes */
+	uint64_t umem_length;    /* bytes, whole pages of the kind that it is made of */
 	uint32_t entries;        /* of either ring, a power of two */
 	uint32_t quota;          /* frames that the reader may hold */
 	uint64_t loans;          /* offset of the loans' ring in the control memory */

@@ -73,7 +73,7 @@ pub(super) struct Hello {
     pub(super) status: u32,
     /// Bytes of a frame, a power of two.
     pub(super) frame_size: u32,
-    /// Bytes of the UMEM.
+    /// Bytes of the UMEM's mapping: whole pages, of the kind that it is made of.
     pub(super) umem_length: u64,
     /// Entries of either ring, a power of two.
     pub(super) entries: u32,
@@ -139,6 +139,7 @@ impl Hello {
         }
         match word(4) {
             Some(VERSION) if bytes.len() == Self::SIZE => {}
+            Some(VERSION) => return Err(None),
             other => return Err(other),
         }
         let read = || {

@@ -169,8 +169,7 @@ impl Mapping {
         self.start
     }
 
-    /// Length in bytes, at least what was asked for.
-    #[cfg(all(test, not(loom)))]
+    /// Length in bytes, at least what was asked for: whole pages, of the kind that it is made of.
     pub(super) fn length(&self) -> usize {
         self.length
     }
@@ -272,28 +271,31 @@ mod tests {
     /// What a reader could try with the descriptor that it is given.
     #[test]
     fn nobody_can_map_a_shared_umem_writable_and_its_owner_goes_on_writing() {
-        let (mapping, _, fd) = Mapping::shareable(8192, false).unwrap();
-        let view = View::map(fd.as_fd(), 8192).unwrap();
-        let reopened = std::fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd)))
-            .unwrap();
-        for file in [fd.as_fd(), reopened.as_fd()] {
-            assert_eq!(Mapping::ring(file, 8192, 0).unwrap_err().raw_os_error(), Some(libc::EPERM));
-            assert_eq!(rustix::io::pwrite(file, b"x", 0).unwrap_err(), rustix::io::Errno::PERM);
-            assert_eq!(ftruncate(file, 0).unwrap_err(), rustix::io::Errno::PERM);
-            assert!(fcntl_add_seals(file, SealFlags::WRITE).is_err(), "the owner's mapping is in its way");
+        for huge in [false, true] {
+            let (mapping, backing, fd) = Mapping::shareable(8192, huge).unwrap();
+            assert_ne!(backing, Backing::TransparentHuge);
+            let length = mapping.length();
+            let view = View::map(fd.as_fd(), length).unwrap();
+            let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+            let reopened = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+            for file in [fd.as_fd(), reopened.as_fd()] {
+                assert_eq!(Mapping::ring(file, length, 0).unwrap_err().raw_os_error(), Some(libc::EPERM));
+                assert!(rustix::io::pwrite(file, b"x", 0).is_err());
+                assert_eq!(ftruncate(file, 0).unwrap_err(), rustix::io::Errno::PERM);
+                assert!(
+                    fcntl_add_seals(file, SealFlags::WRITE).is_err(),
+                    "the owner's mapping is in its way"
+                );
+            }
+            let writable = rustix::mm::MprotectFlags::WRITE;
+            // SAFETY: a read-only mapping of this test's; the change of protection is refused.
+            let changed = unsafe { rustix::mm::mprotect(view.start.as_ptr().cast(), length, writable) };
+            assert_eq!(changed.unwrap_err(), rustix::io::Errno::ACCESS);
+            // SAFETY: within the mapping; the slice below is made after the write.
+            unsafe { mapping.start().as_ptr().add(5).write(7) };
+            assert_eq!(view.slice(4, 3), Some(&[0, 7, 0][..]));
+            assert_eq!((view.slice(length as u64 - 2, 3), view.slice(u64::MAX, 1)), (None, None));
         }
-        // SAFETY: a read-only mapping of this test's; the change of protection is refused.
-        let writable = unsafe {
-            rustix::mm::mprotect(view.start.as_ptr().cast(), 4096, rustix::mm::MprotectFlags::WRITE)
-        };
-        assert_eq!(writable.unwrap_err(), rustix::io::Errno::ACCESS);
-        // SAFETY: within the mapping; the slice below is made after the write.
-        unsafe { mapping.start().as_ptr().add(5).write(7) };
-        assert_eq!(view.slice(4, 3), Some(&[0, 7, 0][..]));
-        assert_eq!((view.slice(8190, 3), view.slice(u64::MAX, 1)), (None, None));
     }
 
     #[test]

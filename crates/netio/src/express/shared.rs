@@ -550,7 +550,7 @@ impl SharedUmem {
             Some(place) if !full && config.quota as usize <= self.exchange.unreserved() => {
                 let umem = &self.exchange.frames().umem;
                 let data = epoll::EventData::new_u64(READER + place as u64);
-                let admitted = gate.admit(&connection, (umem.frame_size(), umem.registration().1));
+                let admitted = gate.admit(&connection, (umem.frame_size(), umem.mapped_length()));
                 let watched = admitted.and_then(|rings| {
                     epoll::add(&self.events, &connection, data, epoll::EventFlags::IN)?;
                     Ok(rings)

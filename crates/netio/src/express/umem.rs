@@ -122,6 +122,11 @@ impl Umem {
         (self.mapping.start().as_ptr() as u64, length)
     }
 
+    /// Bytes of the mapping, whole pages: huge ones can be mapped and unmapped only whole.
+    pub(super) fn mapped_length(&self) -> u64 {
+        self.mapping.length() as u64
+    }
+
     /// Gives a frame to the kernel, or to readers. Returns the UMEM address of its first byte.
     #[inline]
     pub(super) fn give(&mut self, frame: Frame, to: Owner) -> u64 {
