@@ -5,7 +5,9 @@ mod args;
 mod bench;
 mod cert;
 mod fail;
+mod fanout;
 mod lab;
+mod limits;
 mod logging;
 mod serve;
 
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Agent(arguments) => agent::run(arguments),
+        Command::Fanout(arguments) => fanout::run(&arguments),
         Command::Cert(arguments) => cert::run(&arguments),
         Command::Lab(arguments) => lab::run(arguments),
         Command::Bench(arguments) => bench::run(&arguments),

@@ -27,6 +27,7 @@ use expressway_gateway::config::Config;
 
 use crate::args::Serve;
 use crate::fail::Failure;
+use crate::limits::raise_file_limit;
 use privilege::Identity;
 use server::Server;
 use source::Source;
@@ -72,14 +73,4 @@ fn load(arguments: &Serve) -> Result<Config, Failure> {
     }
     config.check_files().map_err(Failure::usage)?;
     Ok(config)
-}
-
-/// Open files and connections' files count against RLIMIT_NOFILE: take what the hard limit allows.
-fn raise_file_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::debug!(%error, "RLIMIT_NOFILE stays as it is");
-    }
 }

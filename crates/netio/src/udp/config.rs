@@ -71,6 +71,9 @@ pub struct UdpConfig {
     pub exclusive: bool,
     /// Bind addresses that the machine does not have yet (`IP_FREEBIND`).
     pub freebind: bool,
+    /// Let [`Self::listen`] name multicast groups. Whoever binds one joins it on the socket, and sends nothing
+    /// from it. Other sockets may be bound to the group too.
+    pub groups: bool,
 }
 
 impl UdpConfig {
@@ -91,6 +94,7 @@ impl UdpConfig {
             send_patience: Duration::from_millis(50),
             exclusive: true,
             freebind: false,
+            groups: false,
         }
     }
 
@@ -109,7 +113,7 @@ impl UdpConfig {
             if matches!(address.ip(), IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some()) {
                 return complain(format!("udp: listen address {address}: write it as an IPv4 address"));
             }
-            if address.ip().is_multicast() {
+            if address.ip().is_multicast() && !self.groups {
                 return complain(format!("udp: listen address {address} is a multicast group"));
             }
             if address.port() != 0 && self.listen[..index].contains(address) {

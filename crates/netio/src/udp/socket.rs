@@ -173,6 +173,11 @@ fn prepare(
         sockopt::set_socket_reuseport(fd, true)
             .map_err(|errno| fault(*address, "SO_REUSEPORT")(errno.into()))?;
     }
+    if address.ip().is_multicast() {
+        // Each socket of a group gets its own copy (`__udp4_lib_mcast_deliver` in net/ipv4/udp.c).
+        sockopt::set_socket_reuseaddr(fd, true)
+            .map_err(|errno| fault(*address, "SO_REUSEADDR")(errno.into()))?;
+    }
     if config.freebind {
         set(libc::IPPROTO_IP, libc::IP_FREEBIND, 1, "IP_FREEBIND")?;
     }

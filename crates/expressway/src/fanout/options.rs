@@ -1,0 +1,82 @@
+//! From the command line to what the fan-out is to do.
+
+use std::sync::Arc;
+
+use expressway_feed::fanout::{
+    Framing, Limits, Listen, Membership, Options, Protocol, SlowClient, TlsIdentity,
+};
+
+use crate::args::Fanout as Arguments;
+use crate::fail::Failure;
+
+/// Options and multicast membership, checked.
+pub(super) fn of(arguments: &Arguments) -> Result<(Options, Option<Membership>), Failure> {
+    check(arguments).map_err(Failure::usage)?;
+    let listen = [
+        (Protocol::Tcp, &arguments.tcp),
+        (Protocol::Tls, &arguments.tls),
+        (Protocol::WebSocket, &arguments.ws),
+        (Protocol::SecureWebSocket, &arguments.wss),
+    ];
+    let listen = listen
+        .iter()
+        .flat_map(|(protocol, addresses)| {
+            addresses.iter().map(|address| Listen { protocol: *protocol, address: *address })
+        })
+        .collect();
+    let tls = match (&arguments.certificate, &arguments.private_key) {
+        (Some(certificate), Some(key)) => {
+            Some(Arc::new(TlsIdentity::load(certificate, key).map_err(Failure::usage)?))
+        }
+        _ => None,
+    };
+    let slow_client = slow_client(arguments);
+    if slow_client == SlowClient::Drop && arguments.framing == Framing::None {
+        tracing::warn!(
+            "framing none has no gap marker: what a slow subscriber misses shows in statistics only"
+        );
+    }
+    let options = Options {
+        framing: arguments.framing,
+        slow_client,
+        limits: Limits {
+            lag_bytes: arguments.max_lag.0 as usize,
+            lag_age: arguments.max_age.0,
+            stall: arguments.stall.0,
+            send_buffer: arguments.send_buffer.0 as usize,
+            subscribers: arguments.max_subscribers,
+            handshake: arguments.handshake_timeout.0,
+        },
+        ring: arguments.ring.0 as usize,
+        start: arguments.start,
+        snapshot: arguments.snapshot_prefix.as_ref().map(|prefix| prefix.0.clone()),
+        allow: arguments.allow.clone(),
+        origins: arguments.origin.clone(),
+        tls,
+        threads: arguments.threads,
+        sources: arguments.source.clone(),
+        ..Options::new(listen)
+    };
+    options.check().map_err(|problem| Failure::usage(format!("--{problem}")))?;
+    Ok((options, super::membership(arguments)))
+}
+
+/// Without a word about it, gaps come only where the stream can tell them.
+fn slow_client(arguments: &Arguments) -> SlowClient {
+    let default = if arguments.framing == Framing::None { SlowClient::Disconnect } else { SlowClient::Drop };
+    arguments.slow_client.unwrap_or(default)
+}
+
+fn check(arguments: &Arguments) -> Result<(), String> {
+    if arguments.udp.port() == 0 {
+        return Err("--udp: port 0 says nothing of where the feed comes to; name its port".into());
+    }
+    let group = arguments.udp.ip().is_multicast();
+    if arguments.interface.is_some() && !group {
+        return Err(format!("--interface: {} is no multicast group", arguments.udp));
+    }
+    if let Some(other) = arguments.source.iter().find(|source| source.is_ipv4() != arguments.udp.is_ipv4()) {
+        return Err(format!("--source {other}: not of the address family of --udp {}", arguments.udp));
+    }
+    Ok(())
+}

@@ -1,0 +1,325 @@
+//! What is counted, for the whole and for each subscriber.
+//!
+//! Threads count in atomics that others read; nothing is locked but the list of subscribers, when one comes or
+//! goes or statistics are asked for. A subscriber's round-trip time is asked of the kernel then.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use super::options::Protocol;
+use super::ring;
+use super::sys;
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $field:ident;)+) => {
+        /// Counters of the whole; every one only grows.
+        #[derive(Debug, Default)]
+        pub(crate) struct Totals { $(pub(crate) $field: AtomicU64,)+ }
+
+        impl Totals {
+            fn counters(&self) -> Vec<Counter> {
+                vec![$(Counter {
+                    name: stringify!($field),
+                    metric: concat!("fanout_", stringify!($field)),
+                    help: concat!($($doc),+).trim_ascii(),
+                    value: self.$field.load(Ordering::Relaxed),
+                },)+]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Datagrams taken into the feed.
+    datagrams;
+    /// Payload bytes taken into the feed.
+    datagram_bytes;
+    /// Datagrams dropped because they did not come from an allowed source.
+    dropped_source;
+    /// Empty datagrams dropped because the framing cannot tell them.
+    dropped_empty;
+    /// Times that the multicast group was joined anew after its interface had gone.
+    group_rejoins;
+    /// Connections accepted.
+    accepted;
+    /// Connections closed at once because their address is not allowed.
+    refused_address;
+    /// Connections closed at once because there are as many subscribers as may be.
+    refused_limit;
+    /// Connections closed at once because the process has no file descriptor left.
+    refused_descriptors;
+    /// Handshakes that failed: TLS, WebSocket, or a first line that says no start.
+    refused_handshake;
+    /// Handshakes that took too long.
+    refused_handshake_timeout;
+    /// WebSocket requests of pages whose origin is not allowed.
+    refused_origin;
+    /// Pages served to browsers.
+    pages;
+    /// Sends to subscribers.
+    sends;
+    /// Bytes that subscribers' sockets took.
+    sent_bytes;
+    /// Datagrams that subscribers' sockets took.
+    sent_frames;
+    /// Times that a subscriber jumped over datagrams.
+    gaps;
+    /// Datagrams that subscribers jumped over.
+    skipped_frames;
+}
+
+/// Why a subscriber was disconnected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(usize)]
+pub enum Reason {
+    /// It closed the connection.
+    Closed,
+    /// It reset the connection.
+    Reset,
+    /// Its kernel did not answer (TCP_USER_TIMEOUT, keepalive).
+    TimedOut,
+    /// It was more bytes behind than allowed.
+    TooManyBytes,
+    /// It was further behind in time than allowed.
+    TooOld,
+    /// It took nothing for as long as the stall limit.
+    Stalled,
+    /// It sent more than a subscriber has to say.
+    Flooded,
+    /// It broke TLS or WebSocket.
+    Protocol,
+    /// The fan-out ended.
+    Stopped,
+}
+
+impl Reason {
+    /// All reasons.
+    pub const ALL: [Self; 9] = [
+        Self::Closed,
+        Self::Reset,
+        Self::TimedOut,
+        Self::TooManyBytes,
+        Self::TooOld,
+        Self::Stalled,
+        Self::Flooded,
+        Self::Protocol,
+        Self::Stopped,
+    ];
+
+    /// The word for metrics labels; unique and stable.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Reset => "reset",
+            Self::TimedOut => "timed_out",
+            Self::TooManyBytes => "lag_bytes",
+            Self::TooOld => "lag_age",
+            Self::Stalled => "stalled",
+            Self::Flooded => "flooded",
+            Self::Protocol => "protocol",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// A counter with its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// Name in snake case.
+    pub name: &'static str,
+    /// The same behind `fanout_`, as metrics pages name it.
+    pub metric: &'static str,
+    /// What it counts, in a sentence.
+    pub help: &'static str,
+    /// Its value.
+    pub value: u64,
+}
+
+/// One subscriber's counters, written by its shard.
+#[derive(Debug)]
+pub(crate) struct Account {
+    pub(crate) id: u64,
+    pub(crate) peer: SocketAddr,
+    pub(crate) protocol: Protocol,
+    pub(crate) shard: usize,
+    since: Instant,
+    socket: Weak<OwnedFd>,
+    pub(crate) sends: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) frames: AtomicU64,
+    pub(crate) gaps: AtomicU64,
+    pub(crate) skipped: AtomicU64,
+    /// Where it is in its ring's stream.
+    pub(crate) at_frame: AtomicU64,
+    pub(crate) at_byte: AtomicU64,
+}
+
+/// All that is counted.
+pub(crate) struct Ledger {
+    started: Instant,
+    pub(crate) totals: Totals,
+    disconnects: [AtomicU64; Reason::ALL.len()],
+    subscribers: Mutex<BTreeMap<u64, Arc<Account>>>,
+    /// Subscribers and handshakes now, against the limit.
+    pub(crate) present: AtomicUsize,
+    next_id: AtomicU64,
+    rings: Vec<Arc<ring::Shared>>,
+}
+
+impl Ledger {
+    pub(crate) fn new(rings: Vec<Arc<ring::Shared>>) -> Self {
+        Self {
+            started: Instant::now(),
+            totals: Totals::default(),
+            disconnects: Default::default(),
+            subscribers: Mutex::default(),
+            present: AtomicUsize::new(0),
+            next_id: AtomicU64::new(1),
+            rings,
+        }
+    }
+
+    fn subscribers(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<Account>>> {
+        self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens the account of a new subscriber.
+    pub(crate) fn open(
+        &self,
+        peer: SocketAddr,
+        protocol: Protocol,
+        shard: usize,
+        socket: &Arc<OwnedFd>,
+    ) -> Arc<Account> {
+        let zero = || AtomicU64::new(0);
+        let account = Arc::new(Account {
+            id: self.next_id.fetch_add(1, Ordering::Relaxed),
+            peer,
+            protocol,
+            shard,
+            since: Instant::now(),
+            socket: Arc::downgrade(socket),
+            sends: zero(),
+            bytes: zero(),
+            frames: zero(),
+            gaps: zero(),
+            skipped: zero(),
+            at_frame: zero(),
+            at_byte: zero(),
+        });
+        self.subscribers().insert(account.id, account.clone());
+        account
+    }
+
+    /// Closes an account, whose subscriber has gone for `reason`.
+    pub(crate) fn close(&self, account: &Account, reason: Reason) {
+        self.subscribers().remove(&account.id);
+        self.disconnects[reason as usize].fetch_add(1, Ordering::Relaxed);
+        self.present.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Everything as it is now.
+    pub(crate) fn statistics(&self) -> Statistics {
+        let accounts: Vec<Arc<Account>> = self.subscribers().values().cloned().collect();
+        Statistics {
+            uptime: self.started.elapsed(),
+            counters: self.totals.counters(),
+            disconnects: Reason::ALL
+                .map(|reason| (reason, self.disconnects[reason as usize].load(Ordering::Relaxed)))
+                .to_vec(),
+            subscribers: accounts.iter().map(|account| self.subscriber(account)).collect(),
+        }
+    }
+
+    fn subscriber(&self, account: &Account) -> SubscriberStatistics {
+        let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        let ring = &self.rings[usize::from(account.protocol.is_websocket())];
+        let tcp = account.socket.upgrade().and_then(|socket| sys::tcp_info(socket.as_fd()).ok());
+        SubscriberStatistics {
+            id: account.id,
+            peer: account.peer,
+            protocol: account.protocol,
+            thread: account.shard,
+            age: account.since.elapsed(),
+            sends: load(&account.sends),
+            bytes: load(&account.bytes),
+            frames: load(&account.frames),
+            gaps: load(&account.gaps),
+            skipped: load(&account.skipped),
+            lag_bytes: ring.bytes().saturating_sub(load(&account.at_byte)),
+            lag_frames: ring.frames().saturating_sub(load(&account.at_frame)),
+            rtt: tcp.map(|tcp| tcp.rtt),
+            retransmits: tcp.map(|tcp| tcp.retransmits),
+            unsent_bytes: tcp.map(|tcp| tcp.unsent_bytes),
+        }
+    }
+}
+
+/// What a fan-out has done.
+#[derive(Clone, Debug)]
+pub struct Statistics {
+    /// Since it began.
+    pub uptime: Duration,
+    /// Counters of the whole.
+    pub counters: Vec<Counter>,
+    /// Subscribers disconnected, by reason.
+    pub disconnects: Vec<(Reason, u64)>,
+    /// The subscribers of now, by identifier.
+    pub subscribers: Vec<SubscriberStatistics>,
+}
+
+impl Statistics {
+    /// The counter of that name.
+    pub fn counter(&self, name: &str) -> Option<u64> {
+        self.counters.iter().find(|counter| counter.name == name).map(|counter| counter.value)
+    }
+
+    /// Subscribers disconnected for `reason`.
+    pub fn disconnected(&self, reason: Reason) -> u64 {
+        self.disconnects.iter().find(|(own, _)| *own == reason).map_or(0, |(_, count)| *count)
+    }
+}
+
+/// One subscriber.
+#[derive(Clone, Debug)]
+pub struct SubscriberStatistics {
+    /// Counts subscribers from 1, in the order in which they came.
+    pub id: u64,
+    /// Its address.
+    pub peer: SocketAddr,
+    /// What it speaks.
+    pub protocol: Protocol,
+    /// The thread that sends to it.
+    pub thread: usize,
+    /// Since it came.
+    pub age: Duration,
+    /// Sends to it.
+    pub sends: u64,
+    /// Bytes that its socket took.
+    pub bytes: u64,
+    /// Datagrams that its socket took.
+    pub frames: u64,
+    /// Times that it jumped over datagrams.
+    pub gaps: u64,
+    /// Datagrams that it jumped over.
+    pub skipped: u64,
+    /// Bytes of the stream that its socket has not taken yet.
+    pub lag_bytes: u64,
+    /// Datagrams of the stream that its socket has not taken yet.
+    pub lag_frames: u64,
+    /// Smoothed round-trip time (`tcpi_rtt`).
+    pub rtt: Option<Duration>,
+    /// Segments retransmitted in all (`tcpi_total_retrans`).
+    pub retransmits: Option<u64>,
+    /// Bytes that the kernel has taken and not sent yet (`tcpi_notsent_bytes`).
+    pub unsent_bytes: Option<u64>,
+}
+
+/// Adds to a counter that others only read.
+pub(crate) fn add(counter: &AtomicU64, value: u64) {
+    counter.fetch_add(value, Ordering::Relaxed);
+}

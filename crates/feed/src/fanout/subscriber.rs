@@ -1,0 +1,420 @@
+//! One subscriber: a connection and a cursor, and what is to be done when it falls behind.
+//!
+//! ```text
+//!   ahead (handshake's answer, snapshot, rest of a cut frame, gap marker, pong) ─▶ socket
+//!   then the ring's bytes from `cursor` on                                      ─▶ socket
+//! ```
+//!
+//! `ahead` is bounded: it is filled only when it is empty, by one of those.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::framing::{append_close, append_pong};
+use super::options::{Limits, Protocol, SlowClient, Start};
+use super::ring::{Cursor, View};
+use super::stats::{Account, Ledger, Reason, add};
+use super::transport::{Refused, Transport};
+use super::websocket::{Input, Parser};
+
+/// Bytes that one subscriber is sent before the next has its turn.
+const TURN: usize = 256 << 10;
+
+/// Bytes that a subscriber may send in [`INPUT_WINDOW`]; it has nothing to say but pings and a close.
+const INPUT_LIMIT: usize = 64 << 10;
+const INPUT_WINDOW: u64 = 1_000_000_000;
+
+/// WebSocket status codes (RFC 6455, section 7.4.1, and the IANA registry): going away, protocol error, policy
+/// violation, try again later.
+const GOING_AWAY: u16 = 1001;
+const PROTOCOL_ERROR: u16 = 1002;
+const POLICY: u16 = 1008;
+const TRY_AGAIN: u16 = 1013;
+
+/// The newest snapshot.
+#[derive(Clone)]
+pub(crate) struct Snapshot {
+    pub(crate) payload: Arc<[u8]>,
+    /// Its frame number in each ring.
+    pub(crate) frames: [u64; 2],
+}
+
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It has everything.
+    Idle,
+    /// Its socket takes no more now.
+    Blocked,
+    /// It could take more.
+    More,
+    /// It is to be disconnected.
+    Gone(Reason),
+}
+
+/// What one step came to.
+enum Step {
+    /// Bytes were taken.
+    Sent,
+    /// Something is ready to be sent first.
+    Prepared,
+    /// There is nothing to send.
+    Nothing,
+    /// Others have their turn.
+    TurnOver,
+}
+
+/// What a connection brings when it becomes a subscriber.
+pub(crate) struct Newcomer {
+    pub(crate) transport: Transport,
+    pub(crate) protocol: Protocol,
+    pub(crate) peer: std::net::SocketAddr,
+    pub(crate) start: Start,
+    /// What goes out before anything else.
+    pub(crate) greeting: Vec<u8>,
+    /// What it has sent beyond the handshake.
+    pub(crate) input: Vec<u8>,
+}
+
+/// A subscriber on its shard.
+pub(crate) struct Subscriber {
+    transport: Transport,
+    pub(crate) account: Arc<Account>,
+    parser: Option<Parser>,
+    cursor: Cursor,
+    ahead: Vec<u8>,
+    ahead_sent: usize,
+    /// A pong, for the next boundary.
+    pong: Option<Vec<u8>>,
+    /// It is to jump to the newest frame once `ahead` has gone: the first frame that it does not get.
+    jump: Option<u64>,
+    /// `ahead` ends a frame that counts when it has gone.
+    finishing: bool,
+    pub(crate) blocked: bool,
+    /// Since when its socket has taken nothing of what was offered.
+    stuck: Option<u64>,
+    /// When it came: nothing counts as older than that.
+    came: u64,
+    input: usize,
+    input_since: u64,
+}
+
+impl Subscriber {
+    /// A subscriber at its start. `now` is the ring's clock.
+    pub(crate) fn new(
+        newcomer: Newcomer,
+        account: Arc<Account>,
+        view: &View,
+        snapshot: Option<&Snapshot>,
+        limits: &Limits,
+        now: u64,
+    ) -> Self {
+        let mut subscriber = Self {
+            transport: newcomer.transport,
+            parser: newcomer.protocol.is_websocket().then(Parser::default),
+            account,
+            cursor: view.head(),
+            ahead: newcomer.greeting,
+            ahead_sent: 0,
+            pong: None,
+            jump: None,
+            finishing: false,
+            blocked: false,
+            stuck: None,
+            came: now,
+            input: 0,
+            input_since: now,
+        };
+        match (newcomer.start, snapshot) {
+            (Start::Next, _) | (Start::Snapshot, None) => {}
+            (Start::Last(count), _) => {
+                subscriber.replay(view, view.frames().saturating_sub(count.into()), limits);
+            }
+            (Start::Snapshot, Some(snapshot)) => {
+                view.framing().append_frame(&snapshot.payload, &mut subscriber.ahead);
+                let next = snapshot.frames[usize::from(newcomer.protocol.is_websocket())] + 1;
+                if !subscriber.replay(view, next, limits) {
+                    subscriber.jump = Some(next);
+                }
+            }
+        }
+        subscriber.note_place(view);
+        subscriber
+    }
+
+    /// Starts at frame `first`, or as near as what is retained and within its limits. False: not at `first`.
+    fn replay(&mut self, view: &View, first: u64, limits: &Limits) -> bool {
+        let head = view.head();
+        let end = view.byte_of(head).unwrap_or(0);
+        let within =
+            |cursor: &Cursor| view.byte_of(*cursor).is_some_and(|byte| end - byte <= limits.lag_bytes as u64);
+        let (mut low, mut high) = (first.max(view.oldest_frame()), view.frames());
+        // The oldest frame from which on everything is within the limit.
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if within(&view.cursor_of_frame(middle)) { high = middle } else { low = middle + 1 }
+        }
+        self.cursor = if low >= view.frames() { head } else { view.cursor_of_frame(low) };
+        low == first
+    }
+
+    /// The oldest place in the ring that it still wants.
+    pub(crate) fn oldest_place(&self) -> Cursor {
+        self.cursor
+    }
+
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.transport
+    }
+
+    /// Sends what it has not seen, as far as its socket takes it.
+    pub(crate) fn turn(
+        &mut self,
+        view: &View,
+        now: u64,
+        limits: &Limits,
+        slow: SlowClient,
+        ledger: &Ledger,
+    ) -> Turn {
+        if self.blocked {
+            return self.judge(view, now, limits, slow);
+        }
+        let mut left = TURN;
+        let mut progress = false;
+        let refused = loop {
+            match self.step(view, &mut left, ledger) {
+                Ok(Step::Sent) => progress = true,
+                Ok(Step::Prepared) => {}
+                Ok(Step::Nothing) => match self.transport.drain() {
+                    Ok(true) => {
+                        self.stuck = None;
+                        return Turn::Idle;
+                    }
+                    Ok(false) => break Refused::Later,
+                    Err(reason) => return Turn::Gone(reason),
+                },
+                Ok(Step::TurnOver) => {
+                    self.stuck = None;
+                    return Turn::More;
+                }
+                Err(refused) => break refused,
+            }
+        };
+        if let Refused::Gone(reason) = refused {
+            return Turn::Gone(reason);
+        }
+        if progress || self.stuck.is_none() {
+            self.stuck = Some(now);
+        }
+        self.blocked = true;
+        self.judge(view, now, limits, slow)
+    }
+
+    /// One send, or what has to be done before the next.
+    fn step(&mut self, view: &View, left: &mut usize, ledger: &Ledger) -> Result<Step, Refused> {
+        if self.ahead_sent < self.ahead.len() {
+            let sent = self.transport.send(&self.ahead[self.ahead_sent..])?;
+            self.ahead_sent += sent;
+            self.count(sent, 0, ledger);
+            return Ok(Step::Sent);
+        }
+        if !self.ahead.is_empty() {
+            self.ahead.clear();
+            self.ahead_sent = 0;
+            let finished = u64::from(std::mem::take(&mut self.finishing));
+            self.count_frames(finished, ledger);
+        }
+        if let Some(first) = self.jump.take() {
+            self.jump_to_newest(view, first, ledger);
+            return Ok(Step::Prepared);
+        }
+        if *left == 0 {
+            return Ok(Step::TurnOver);
+        }
+        let Some((cursor, mut bytes)) = view.next(self.cursor) else {
+            // The ring went round while this shard was not scheduled. Blocks end at boundaries.
+            self.jump = Some(view.frame_of(self.cursor).unwrap_or_else(|| view.frames()));
+            return Ok(Step::Prepared);
+        };
+        self.cursor = cursor;
+        if self.pong.is_some() {
+            let rest = view.rest_of_frame(cursor).unwrap_or_default();
+            if rest.is_empty() {
+                self.ahead = self.pong.take().unwrap_or_default();
+                return Ok(Step::Prepared);
+            }
+            bytes = rest;
+        }
+        if bytes.is_empty() {
+            return Ok(Step::Nothing);
+        }
+        let sent = self.transport.send(&bytes[..bytes.len().min(*left)])?;
+        *left -= sent;
+        let before = view.frame_of(self.cursor).unwrap_or_default();
+        self.cursor.offset += sent;
+        let after = view.frame_of(self.cursor).unwrap_or(before);
+        self.count(sent, after - before, ledger);
+        self.note_place(view);
+        Ok(Step::Sent)
+    }
+
+    /// Decides about a subscriber whose socket takes nothing.
+    fn judge(&mut self, view: &View, now: u64, limits: &Limits, slow: SlowClient) -> Turn {
+        let nanoseconds = |limit: std::time::Duration| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        if self.stuck.is_some_and(|since| now.saturating_sub(since) > nanoseconds(limits.stall)) {
+            return Turn::Gone(Reason::Stalled);
+        }
+        if self.jump.is_some() {
+            return Turn::Blocked;
+        }
+        let end = view.byte_of(view.head()).unwrap_or(0);
+        let lag = end - view.byte_of(self.cursor).unwrap_or(end);
+        let oldest = view.time_of(self.cursor).map_or(now, |time| time.max(self.came));
+        let reason = if lag > limits.lag_bytes as u64 {
+            Reason::TooManyBytes
+        } else if now.saturating_sub(oldest) > nanoseconds(limits.lag_age) {
+            Reason::TooOld
+        } else {
+            return Turn::Blocked;
+        };
+        match slow {
+            SlowClient::Disconnect => Turn::Gone(reason),
+            SlowClient::Drop => {
+                self.fall_behind(view);
+                Turn::Blocked
+            }
+        }
+    }
+
+    /// Lets go of the ring: what remains of the frame in flight is copied, and then comes the jump.
+    fn fall_behind(&mut self, view: &View) {
+        let rest = view.rest_of_frame(self.cursor).unwrap_or_default();
+        let frame = view.frame_of(self.cursor).unwrap_or_else(|| view.frames());
+        self.jump = Some(frame + u64::from(!rest.is_empty()));
+        if !rest.is_empty() {
+            // Something of a frame is in the ring only after all of `ahead` has gone.
+            self.ahead.clear();
+            self.ahead.extend_from_slice(rest);
+            self.ahead_sent = 0;
+            self.finishing = true;
+        }
+        self.cursor = view.head();
+        tracing::debug!(subscriber = self.account.id, peer = %self.account.peer, "falls behind");
+    }
+
+    fn jump_to_newest(&mut self, view: &View, first: u64, ledger: &Ledger) {
+        self.cursor = view.head();
+        let head = view.frame_of(self.cursor).unwrap_or(first);
+        let missed = head.saturating_sub(first);
+        if missed != 0 {
+            view.framing().append_gap(missed, &mut self.ahead);
+            add(&self.account.gaps, 1);
+            add(&self.account.skipped, missed);
+            add(&ledger.totals.gaps, 1);
+            add(&ledger.totals.skipped_frames, missed);
+        }
+        self.note_place(view);
+    }
+
+    fn count(&mut self, bytes: usize, frames: u64, ledger: &Ledger) {
+        add(&self.account.sends, 1);
+        add(&self.account.bytes, bytes as u64);
+        add(&ledger.totals.sends, 1);
+        add(&ledger.totals.sent_bytes, bytes as u64);
+        self.count_frames(frames, ledger);
+    }
+
+    fn count_frames(&mut self, frames: u64, ledger: &Ledger) {
+        if frames != 0 {
+            add(&self.account.frames, frames);
+            add(&ledger.totals.sent_frames, frames);
+        }
+    }
+
+    fn note_place(&self, view: &View) {
+        let frame = self.jump.or_else(|| view.frame_of(self.cursor));
+        self.account.at_frame.store(frame.unwrap_or_default(), Ordering::Relaxed);
+        self.account.at_byte.store(view.byte_of(self.cursor).unwrap_or_default(), Ordering::Relaxed);
+    }
+
+    /// Whether it has nothing to wait for.
+    pub(crate) fn is_done(&mut self, view: &View) -> bool {
+        self.ahead_sent == self.ahead.len()
+            && self.jump.is_none()
+            && view.next(self.cursor).is_none_or(|(_, bytes)| bytes.is_empty())
+            && self.transport.drain() == Ok(true)
+    }
+
+    /// Reads what it has sent. Subscribers in clear TCP are never read: what they send stays with their kernel.
+    pub(crate) fn receive(&mut self, now: u64, scratch: &mut [u8]) -> Result<(), Reason> {
+        if matches!(self.transport, Transport::Plain(_)) && self.parser.is_none() {
+            return Ok(());
+        }
+        loop {
+            match self.transport.receive(scratch) {
+                Err(Refused::Later) => return Ok(()),
+                Err(Refused::Gone(reason)) => return Err(reason),
+                // Without a close frame a WebSocket has ended; a TLS subscriber may still read.
+                Ok(0) if self.parser.is_some() => return Err(Reason::Closed),
+                Ok(0) => return Ok(()),
+                Ok(length) => self.read(&scratch[..length], now)?,
+            }
+        }
+    }
+
+    /// Takes note of what it has sent.
+    pub(crate) fn read(&mut self, bytes: &[u8], now: u64) -> Result<(), Reason> {
+        if now.saturating_sub(self.input_since) > INPUT_WINDOW {
+            (self.input, self.input_since) = (0, now);
+        }
+        self.input += bytes.len();
+        if self.input > INPUT_LIMIT {
+            return Err(Reason::Flooded);
+        }
+        let Some(parser) = &mut self.parser else { return Ok(()) };
+        let (mut closed, pong) = (None, &mut self.pong);
+        let result = parser.read(bytes, &mut |input| match input {
+            // Only the newest has to be answered (RFC 6455, section 5.5.3).
+            Input::Ping(payload) => {
+                let mut out = Vec::new();
+                append_pong(&payload, &mut out);
+                *pong = Some(out);
+            }
+            Input::Close(code) => closed = Some(code),
+        });
+        match (result, closed) {
+            (Err(problem), _) => {
+                tracing::debug!(peer = %self.account.peer, "WebSocket: {problem}");
+                Err(Reason::Protocol)
+            }
+            (Ok(()), Some(_)) => Err(Reason::Closed),
+            (Ok(()), None) => Ok(()),
+        }
+    }
+
+    /// Ends the connection: in order where the stream stands at a boundary, else by a reset.
+    pub(crate) fn end(mut self, view: &View, reason: Reason) {
+        let boundary = self.ahead_sent == self.ahead.len()
+            && view.rest_of_frame(self.cursor).is_none_or(<[u8]>::is_empty)
+            && self.transport.drain() == Ok(true);
+        let over = matches!(reason, Reason::Reset | Reason::TimedOut);
+        if !boundary && reason != Reason::Closed {
+            self.transport.abort();
+            return;
+        }
+        if self.parser.is_some() && boundary && !over {
+            let (code, text) = match reason {
+                Reason::Closed => (1000, ""),
+                Reason::Stopped => (GOING_AWAY, "the feed ends"),
+                Reason::Protocol => (PROTOCOL_ERROR, "protocol error"),
+                Reason::Flooded => (POLICY, "too much sent to a feed"),
+                _ => (TRY_AGAIN, "too slow"),
+            };
+            let mut close = Vec::new();
+            append_close(code, text, &mut close);
+            // A socket without room is told by the end alone.
+            let _ = self.transport.send(&close);
+        }
+        self.transport.close();
+    }
+}

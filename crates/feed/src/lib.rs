@@ -1,0 +1,6 @@
+//! Feeds: UDP streams for many receivers.
+//!
+//! [`fanout`] sends one UDP feed to thousands of TCP, TLS and WebSocket subscribers. Datagrams come from the
+//! packet I/O of `expressway-netio`, whichever way it moves them.
+
+pub mod fanout;
