@@ -120,7 +120,13 @@ impl Transport {
             }
             Err(error) => {
                 *data = kept;
-                Err(error.into())
+                // Of a stream that was stopped and let go of, the engine says the same as of one without room.
+                match self.quic.stream_capacity(stream) {
+                    Err(quiche::Error::InvalidStreamState(_)) if !data.is_empty() && stream & 3 == 0 => {
+                        Err(SendError::Over)
+                    }
+                    _ => Err(error.into()),
+                }
             }
         }
     }
