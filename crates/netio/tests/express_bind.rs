@@ -157,3 +157,17 @@ fn ordinary_pages_serve_where_huge_ones_are_not_wanted() {
     let port = open(&pair, &redirect, small).unwrap();
     assert_eq!(port.report().backing, Some(Backing::Normal));
 }
+
+#[test]
+fn the_send_budget_is_what_was_asked_or_what_the_kernel_has() {
+    if !is_privileged() {
+        return;
+    }
+    let (pair, redirect, _attachment) = bed(1500, 1);
+    for (asked, expected) in [(None, 2048), (Some(64), 64)] {
+        let config = PortConfig { tx_budget: asked, ..config(0, BindMode::Copy) };
+        let budget = open(&pair, &redirect, config).unwrap().report().tx_budget;
+        // Linux 6.17 has the option; 32 is the constant of those before.
+        assert!(budget == expected || budget == 32, "{budget}");
+    }
+}

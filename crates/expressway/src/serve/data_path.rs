@@ -14,12 +14,14 @@ use expressway_netio::device::{DeviceFacts, GRO_FORWARDING, UDP_SEGMENTATION};
 use expressway_netio::express::{
     ExpressConfig, ExpressIo, ObtainedMode, Port, PortConfig, PortInlet, TransmitVia,
 };
+use expressway_netio::netdev::NapiGuard;
 use expressway_netio::route::{Link, Resolver, RouteMirror};
 use expressway_netio::udp::{SendMode, Steering, UdpConfig, UdpIo};
 use expressway_xbpf::{Counters, Existing};
 
 use super::devices::{Device, Reason, devices, pairs};
 use super::mode::{Obtained, Step, steps};
+use super::napi;
 use super::source::{Program, Source};
 use super::upkeep::Upkeep;
 use crate::fail::Failure;
@@ -47,6 +49,8 @@ pub(crate) struct DataPath {
     /// Where each worker takes sockets from; none when the mode is kernel UDP.
     pub(super) inlets: Vec<PortInlet>,
     pub(super) upkeep: Upkeep,
+    /// Puts the interfaces' NAPI settings back.
+    _napi: Option<NapiGuard>,
 }
 
 /// An interface with our program on it.
@@ -108,8 +112,10 @@ impl DataPath {
             inlets.push(io.inlet());
             ios.push(WorkerIo::Express(Box::new(io)));
         }
+        let napi = napi::defer(config, &interfaces)?;
         let config = config.clone();
-        let mut path = Self { config, source, listen, mirror, generation: 0, interfaces, inlets, upkeep };
+        let mut path =
+            Self { _napi: napi, config, source, listen, mirror, generation: 0, interfaces, inlets, upkeep };
         path.follow_addresses()?;
         Ok((path, ios))
     }
@@ -287,6 +293,7 @@ fn try_step(
         if let Some(frames) = &config.io.frames {
             (port.rx_ring, port.tx_ring) = (frames.get_ref() / 2, frames.get_ref() / 2);
         }
+        port.tx_budget = config.io.tx_budget.as_ref().map(|budget| *budget.get_ref());
         let port = program.port(port).map_err(|error| reason(&error))?;
         zero_copy &= port.mode() == Some(ObtainedMode::ZeroCopy);
         ports.push((queue as usize % workers, port));

@@ -15,6 +15,7 @@ mod devices;
 mod events;
 mod metrics;
 mod mode;
+mod napi;
 mod privilege;
 mod server;
 mod setup;

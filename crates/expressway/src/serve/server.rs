@@ -118,7 +118,8 @@ impl Server {
         };
         for ((index, io), inbox) in ios.into_iter().enumerate().zip(inboxes) {
             let core = server.config.server.pin.then(|| cores[index % cores.len()]);
-            let options = WorkerOptions { index, core, ..WorkerOptions::default() };
+            let wait = server.config.io.wait();
+            let options = WorkerOptions { index, core, wait, ..WorkerOptions::default() };
             match io {
                 WorkerIo::Kernel(io) => server.spawn(options, *io, inbox, &sender, &registry)?,
                 WorkerIo::Express(io) => server.spawn(options, *io, inbox, &sender, &registry)?,

@@ -4,6 +4,7 @@
 //! roots) is checked by [`Config::check_files`], so that `--check` and a reload see the same errors.
 
 mod value;
+mod wait;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use toml::Spanned;
 use expressway_settings::Source;
 pub use expressway_settings::{ConfigError, Size, Span};
 pub use value::{Congestion, IoMode, LogFormat, Retry, UdpSend, Workers};
+pub use wait::{Moment, Napi, Waiting};
 
 /// A whole configuration, defaults filled in. Relative paths are relative to the file's folder.
 #[derive(Clone, Debug)]
@@ -96,6 +98,18 @@ pub struct Io {
     pub socket_buffer: Option<Spanned<Size>>,
     /// Detach a foreign XDP program from the interface; `--replace` does the same.
     pub replace: bool,
+    /// How workers wait for packets.
+    pub wait: Waiting,
+    /// How long one wait polls the device before it sleeps.
+    pub busy_poll: Option<Spanned<Moment>>,
+    /// Packets that one poll of the device may take.
+    pub busy_poll_budget: Option<Spanned<u16>>,
+    /// How long a spinning worker leaves its kernel sockets unasked.
+    pub spin_kernel: Option<Spanned<Moment>>,
+    /// NAPI settings of the interfaces.
+    pub napi: Option<Napi>,
+    /// Packets that one system call may send in AF_XDP copy mode; default the TX ring's size.
+    pub tx_budget: Option<Spanned<u32>>,
     /// Socket of an agent that prepares what takes privilege; `--agent` overrides it.
     pub agent: Option<PathBuf>,
     /// Socket of the AF_XDP device plugin of Kubernetes, whose XDP program is used.
@@ -383,6 +397,14 @@ impl Config {
         {
             return Err(self.at(frames.span(), "give a power of two between 512 and 1048576"));
         }
+        let ring = self.io.frames.as_ref().map_or(2048, |frames| *frames.get_ref() / 2);
+        if let Some(budget) = &self.io.tx_budget
+            && !(32..=ring).contains(budget.get_ref())
+        {
+            let problem = format!("give 32 to {ring}, the entries of the TX ring (half of frames)");
+            return Err(self.at(budget.span(), problem));
+        }
+        self.io.check_wait().map_err(|(span, problem)| self.at(span, problem))?;
         Ok(())
     }
 

@@ -39,6 +39,24 @@ fn the_contract_example_is_accepted() {
 }
 
 #[test]
+fn strategies_of_waiting_carry_their_tuning() {
+    use expressway_netio::Wait;
+    use expressway_netio::wait::{BusyPoll, Spin};
+    let io = |keys: &str| parse(&GOOD.replace("mode = \"hybrid\"", keys)).unwrap().io;
+    assert_eq!(io("").wait(), Wait::Interrupt);
+    assert_eq!(io("wait = \"spin\"").wait(), Wait::Spin(Spin::default()));
+    let spin = Spin { kernel_interval: Duration::from_millis(1) };
+    assert_eq!(io("wait = \"spin\"\nspin_kernel = \"1ms\"").wait(), Wait::Spin(spin));
+    let polled = io("wait = \"busy-poll\"\nbusy_poll = \"70us\"\nbusy_poll_budget = 16\n\
+         napi = { defer_hard_irqs = 2, gro_flush_timeout = \"200us\", irq_suspend_timeout = \"20ms\" }");
+    let expected = BusyPoll { time: Duration::from_micros(70), budget: 16 };
+    assert_eq!(polled.wait(), Wait::BusyPoll(expected));
+    let napi = polled.napi().unwrap();
+    assert_eq!((napi.defer_hard_irqs, napi.gro_flush_timeout), (2, Duration::from_micros(200)));
+    assert_eq!(napi.irq_suspend_timeout, Duration::from_millis(20));
+}
+
+#[test]
 fn a_wildcard_stands_for_names_below_it() {
     assert!(parse(&GOOD.replace("\"edge.example\"", "\"*.edge.example\", \"edge.example\"")).is_ok());
 }
@@ -77,6 +95,30 @@ fn values_that_parse_but_make_no_sense_are_refused() {
         ("\"192.0.2.1:443\", ", "\"[2001:db8::1]:443\", ", "stands here twice"),
         ("\"192.0.2.1:443\"", "\"192.0.2.1:0\"", "port 0"),
         ("mode = \"hybrid\"", "frames = 1000", "power of two"),
+        ("mode = \"hybrid\"", "busy_poll = \"50us\"", "only with wait = \"busy-poll\""),
+        ("mode = \"hybrid\"", "spin_kernel = \"50us\"", "only with wait = \"spin\""),
+        ("mode = \"hybrid\"", "wait = \"doze\"", "none of interrupt, busy-poll, spin"),
+        ("mode = \"hybrid\"", "wait = \"busy-poll\"\nbusy_poll = \"50\"", "no unit of a short time"),
+        ("mode = \"hybrid\"", "wait = \"busy-poll\"\nbusy_poll = \"11ms\"", "between"),
+        ("mode = \"hybrid\"", "wait = \"busy-poll\"\nbusy_poll_budget = 65", "8 to 64"),
+        ("mode = \"hybrid\"", "wait = \"spin\"\nspin_kernel = \"0us\"", "between"),
+        (
+            "mode = \"hybrid\"",
+            "napi = { defer_hard_irqs = 2, gro_flush_timeout = \"200us\" }",
+            "only with wait = \"busy-poll\"",
+        ),
+        (
+            "mode = \"hybrid\"",
+            "wait = \"busy-poll\"\nnapi = { defer_hard_irqs = 0, gro_flush_timeout = \"200us\" }",
+            "1 to 10000",
+        ),
+        (
+            "mode = \"hybrid\"",
+            "wait = \"busy-poll\"\nnapi = { defer_hard_irqs = 2, gro_flush_timeout = \"200us\", irq_suspend_timeout = \"100us\" }",
+            "more than gro_flush_timeout",
+        ),
+        ("mode = \"hybrid\"", "tx_budget = 31", "32 to 2048"),
+        ("mode = \"hybrid\"", "frames = 1024\ntx_budget = 513", "32 to 512"),
         ("[io]", "[quic]\nmax_payload = 1000\n[io]", "1200"),
         ("[io]", "[quic]\nmax_requests = 0\n[io]", "not between"),
         ("[io]", "[quic]\nmax_payload = 20000\n[io]", "16383"),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::abi::XDP_PACKET_HEADROOM;
+use super::abi::{TX_BATCH_SIZE, XDP_PACKET_HEADROOM};
 use super::error::OpenError;
 use super::hints::TransmitHints;
 
@@ -74,6 +74,9 @@ pub struct PortConfig {
     /// Entries of the TX and completion rings, a power of two; as many frames transmit. Memory: this times
     /// `frame_size`.
     pub tx_ring: u32,
+    /// Packets that one system call may send in copy mode, 32 to `tx_ring` (`XDP_MAX_TX_SKB_BUDGET`, Linux 6.17);
+    /// `None` is `tx_ring`. Fewer calls a burst, each longer. Older kernels send 32.
+    pub tx_budget: Option<u32>,
     /// Offloads by transmit metadata to ask for. What is refused is logged with its reason and done without.
     pub hints: TransmitHints,
     /// Take the UMEM from huge pages where the machine has them.
@@ -99,6 +102,7 @@ impl PortConfig {
             frame_size: 2048,
             rx_ring: 2048,
             tx_ring: 2048,
+            tx_budget: None,
             hints: TransmitHints::default(),
             huge_pages: true,
             transmit: TransmitVia::Express,
@@ -123,6 +127,11 @@ impl PortConfig {
             if !(64..=32_768).contains(&value) {
                 return complain(field, value, "must be 64 to 32768");
             }
+        }
+        if let Some(budget) = self.tx_budget
+            && !(TX_BATCH_SIZE..=self.tx_ring).contains(&budget)
+        {
+            return complain("tx_budget", budget, "must be 32 to tx_ring");
         }
         Ok(())
     }
@@ -253,6 +262,10 @@ mod tests {
             (PortConfig { rx_ring: 1000, ..good.clone() }, "AF_XDP rx_ring = 1000: must be a power of two"),
             (PortConfig { tx_ring: 0, ..good.clone() }, "AF_XDP tx_ring = 0: must be a power of two"),
             (PortConfig { tx_ring: 65_536, ..good.clone() }, "AF_XDP tx_ring = 65536: must be 64 to 32768"),
+            (
+                PortConfig { tx_budget: Some(31), ..good.clone() },
+                "AF_XDP tx_budget = 31: must be 32 to tx_ring",
+            ),
             (PortConfig { frame_size: 3000, ..good }, "AF_XDP frame_size = 3000: must be 2048 or 4096"),
         ];
         for (config, message) in bad {

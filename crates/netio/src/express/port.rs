@@ -106,6 +106,8 @@ pub struct PortReport {
     pub multi_buffer: bool,
     /// Frames that one sent packet may take; 1 where packets larger than a frame leave by the kernel socket.
     pub max_segments: u32,
+    /// Packets that one system call may send in copy mode; 0 while there is no socket.
+    pub tx_budget: u32,
     /// What the port may do by transmit metadata.
     pub grants: TransmitGrants,
     /// Whether the device computes UDP checksums: granted, and proven since the socket was opened.
@@ -146,6 +148,8 @@ struct Active {
     mode: ObtainedMode,
     /// Frames that one sent packet may take.
     segments: u32,
+    /// Packets that one system call may send in copy mode.
+    tx_budget: u32,
     grants: TransmitGrants,
     /// The device was shown to finish checksums.
     checksum_proven: bool,
@@ -262,6 +266,7 @@ impl Port {
             reason: None,
             multi_buffer,
             max_segments: 1,
+            tx_budget: active.tx_budget,
             grants: active.grants,
             device_checksum: false,
             napi: None,
@@ -353,6 +358,7 @@ impl Port {
             reason: self.reason.clone(),
             multi_buffer: self.multi_buffer,
             max_segments: self.max_segments(),
+            tx_budget: active.map_or(0, |active| active.tx_budget),
             grants: self.grants(),
             device_checksum: active.is_some_and(|active| active.checksum_proven),
             napi: self.napi_id(),
@@ -750,7 +756,8 @@ impl Active {
         let mode = socket.mode().map_err(failed(Step::Options))?;
         check_mode(config, mode)?;
         // In copy mode each packet under way takes a socket buffer of up to 4 KiB.
-        socket.widen_transmit(config.tx_ring.saturating_mul(4096), config.tx_ring);
+        let tx_budget = socket
+            .widen_transmit(config.tx_ring.saturating_mul(4096), config.tx_budget.unwrap_or(config.tx_ring));
         xskmap::insert(map, config.map_key, socket.as_fd()).map_err(failed(Step::Map))?;
         let features = match (mode, multi_buffer, config.hints.any()) {
             (ObtainedMode::Copy, _, _) | (_, false, false) => None,
@@ -781,6 +788,7 @@ impl Active {
             queue,
             mode,
             segments,
+            tx_budget,
             grants,
             checksum_proven: false,
             quiet: None,

@@ -9,6 +9,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use super::abi::{self, MmapOffsets, Options, SockaddrXdp, Statistics, UmemReg};
@@ -169,14 +170,23 @@ impl Socket {
     }
 
     /// Widens what copy-mode transmission may have under way. `bytes` of socket buffer; `budget` packets a
-    /// system call. Both are hints that older kernels or fewer privileges bound.
-    pub(super) fn widen_transmit(&self, bytes: u32, budget: u32) {
+    /// system call. Both are hints that older kernels or fewer privileges bound. Returns the budget obtained.
+    pub(super) fn widen_transmit(&self, bytes: u32, budget: u32) -> u32 {
         if self.set_option(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes).is_err() {
             // Without CAP_NET_ADMIN: up to net.core.wmem_max.
             let _ = self.set_option(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes);
         }
         // Before Linux 6.17 there is no such option and the loop of `kick` makes more calls.
-        let _ = self.set_option(abi::SOL_XDP, abi::XDP_MAX_TX_SKB_BUDGET, &budget);
+        match self.set_option(abi::SOL_XDP, abi::XDP_MAX_TX_SKB_BUDGET, &budget) {
+            Ok(()) => budget,
+            Err(error) => {
+                static TOLD: Once = Once::new();
+                TOLD.call_once(|| {
+                    tracing::info!(%error, "no XDP_MAX_TX_SKB_BUDGET (Linux 6.17 has it): copy mode sends 32 packets a call");
+                });
+                abi::TX_BATCH_SIZE
+            }
+        }
     }
 
     /// The mode that bind obtained.
