@@ -94,3 +94,16 @@ def test_wildcards_answer_from_the_address_that_was_asked(make_lab, make_server,
     for key in ("ipv4", "second_ipv4", "ipv6", "second_ipv6"):
         check_fetches(server, certificates, key, address(lab.server[key]), "quicgo")
     check_ways(server, "express", "express")
+
+
+@pytest.mark.parametrize("mode", ["copy", "udp"])
+@pytest.mark.parametrize("wait", ["interrupt", "busy-poll", "spin"])
+def test_every_way_to_wait(make_lab, make_server, certificates: Path, wait: str, mode: str) -> None:
+    lab = make_lab()
+    host = lab.server["ipv4"]
+    server = make_server(lab, mode=mode, listen=[address(host)], more={"io": {"wait": f'"{wait}"'}})
+    check_fetches(server, certificates, host, address(host), clients.CLIENT_NAMES[0])
+    spins = server.metrics().sum("worker_spins_total")
+    assert (spins > 0) == (wait == "spin")
+    if wait == "busy-poll" and mode == "copy":
+        server.wait_log("no NAPI id")
