@@ -58,6 +58,7 @@ const struct redirect_enums {
 	enum redirect_limit limit;
 	enum redirect_family family;
 	enum redirect_counter counter;
+	enum redirect_valid valid;
 } redirect_enums = {};
 
 /*
@@ -262,6 +263,60 @@ static __always_inline enum redirect_counter classify(struct xdp_md *ctx)
 	return is_vlan(ethertype) ? REDIRECT_PASS_VLAN_DEPTH : REDIRECT_PASS_NOT_IP;
 }
 
+#ifdef REDIRECT_HINTS
+/* Drawn by user space at load; says that metadata is this program's and not what lay there before. */
+const volatile __u32 metadata_cookie = 0;
+
+/* `enum xdp_rss_hash_type` of include/net/xdp.h, as far as its size matters. */
+enum xdp_rss_hash_type { XDP_RSS_TYPE_UNKNOWN = 0, XDP_RSS_TYPE_WIDEST = 0x7fffffff };
+
+/*
+ * net/core/xdp.c. Each answers 0, or -EOPNOTSUPP where the driver has it not, or -ENODATA for this packet.
+ */
+extern int bpf_xdp_metadata_rx_timestamp(const struct xdp_md *ctx, __u64 *timestamp) __ksym __weak;
+extern int bpf_xdp_metadata_rx_hash(const struct xdp_md *ctx, __u32 *hash,
+				    enum xdp_rss_hash_type *rss_type) __ksym __weak;
+extern int bpf_xdp_metadata_rx_vlan_tag(const struct xdp_md *ctx, __be16 *vlan_proto,
+					__u16 *vlan_tci) __ksym __weak;
+
+/* Puts what the device knows of the packet in front of it. Without room there, the packet goes undescribed. */
+static __always_inline void describe(struct xdp_md *ctx)
+{
+	enum xdp_rss_hash_type hash_type = XDP_RSS_TYPE_UNKNOWN;
+	struct redirect_metadata found = {};
+	struct redirect_metadata *metadata;
+
+	found.version = REDIRECT_METADATA_VERSION;
+	found.cookie = metadata_cookie;
+	if (bpf_ksym_exists(bpf_xdp_metadata_rx_timestamp) &&
+	    bpf_xdp_metadata_rx_timestamp(ctx, &found.timestamp) == 0 && found.timestamp) {
+		found.valid |= REDIRECT_DEVICE_TIME;
+	} else {
+		found.timestamp = bpf_ktime_get_tai_ns();
+		found.valid |= REDIRECT_PROGRAM_TIME;
+	}
+	if (bpf_ksym_exists(bpf_xdp_metadata_rx_hash) &&
+	    bpf_xdp_metadata_rx_hash(ctx, &found.hash, &hash_type) == 0) {
+		found.hash_type = hash_type;
+		found.valid |= REDIRECT_HASH;
+	}
+	if (bpf_ksym_exists(bpf_xdp_metadata_rx_vlan_tag) &&
+	    bpf_xdp_metadata_rx_vlan_tag(ctx, &found.vlan_protocol, &found.vlan_tag) == 0)
+		found.valid |= REDIRECT_VLAN;
+
+	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*metadata)))
+		return;
+	metadata = (void *)(long)ctx->data_meta;
+	if ((void *)(metadata + 1) > (void *)(long)ctx->data)
+		return;
+	*metadata = found;
+}
+#else
+static __always_inline void describe(struct xdp_md *ctx __attribute__((unused)))
+{
+}
+#endif
+
 /* The name that shows in `ip link` and `bpftool`: 15 characters at most. */
 SEC("xdp.frags")
 int expressway_udp(struct xdp_md *ctx)
@@ -272,6 +327,7 @@ int expressway_udp(struct xdp_md *ctx)
 	__u32 zero = 0;
 
 	if (counter == REDIRECT_TAKEN) {
+		describe(ctx);
 		/* An empty slot, or a queue beyond the map, answers with the flags: XDP_PASS. */
 		verdict = bpf_redirect_map(&xsks_map, ctx->rx_queue_index, XDP_PASS);
 		if (verdict != XDP_REDIRECT)

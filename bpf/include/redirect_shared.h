@@ -40,6 +40,36 @@ struct redirect_pair {
 	__u16 family;     /* enum redirect_family, host byte order */
 };
 
+/* redirect_metadata.version */
+#define REDIRECT_METADATA_VERSION 1
+
+/* redirect_metadata.valid: which fields hold something. */
+enum redirect_valid {
+	/* timestamp is the device's, of its own clock. */
+	REDIRECT_DEVICE_TIME = 1,
+	/* timestamp is the kernel's TAI clock when the program ran. */
+	REDIRECT_PROGRAM_TIME = 2,
+	REDIRECT_HASH = 4,
+	/* vlan_protocol and vlan_tag are of a tag that is no longer in the frame. */
+	REDIRECT_VLAN = 8,
+};
+
+/*
+ * What redirect_hints.bpf.c puts in front of a packet. User space takes it for that only where version and
+ * cookie are right: the bytes in front of an undescribed packet are anybody's.
+ */
+struct redirect_metadata {
+	__u64 timestamp;      /* nanoseconds */
+	__u32 hash;           /* of the flow, as the device spreads it over its queues */
+	__u32 hash_type;      /* enum xdp_rss_hash_type */
+	__u16 vlan_protocol;  /* network byte order */
+	__u16 vlan_tag;       /* TCI, host byte order */
+	__u16 version;
+	__u16 valid;          /* enum redirect_valid */
+	__u32 cookie;
+	__u32 reserved;
+};
+
 /*
  * One counter a packet: what became of it and why. The prefix is the verdict: PASS gives the packet to
  * the kernel's stack, DROP ends it. Values are the index into redirect_stats.packets.

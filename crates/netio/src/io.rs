@@ -44,6 +44,51 @@ pub enum Via {
     Simulated,
 }
 
+/// Who stamped a received packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TimeSource {
+    /// The device, by its own clock.
+    Device,
+    /// The XDP program, by the kernel's TAI clock.
+    Program,
+}
+
+/// When a packet was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Timestamp {
+    /// Nanoseconds of the source's clock.
+    pub nanoseconds: u64,
+    /// Whose clock.
+    pub source: TimeSource,
+}
+
+/// A VLAN tag that the device took out of the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VlanHint {
+    /// Its ethertype: 0x8100 or 0x88a8.
+    pub protocol: u16,
+    /// Priority, drop eligibility and identifier (IEEE 802.1Q, TCI).
+    pub tag: u16,
+}
+
+impl VlanHint {
+    /// The identifier.
+    pub fn id(self) -> u16 {
+        self.tag & 0x0fff
+    }
+}
+
+/// What the device or the XDP program knows of a received packet beside its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Hints {
+    /// When it was received.
+    pub timestamp: Option<Timestamp>,
+    /// The hash by which the device chose the queue.
+    pub hash: Option<u32>,
+    /// The tag that the device stripped.
+    pub vlan: Option<VlanHint>,
+}
+
 /// One received UDP datagram, borrowed from the buffer it arrived in.
 ///
 /// The payload is mutable so that a QUIC packet can be opened in place. The borrow ends with the
@@ -60,6 +105,8 @@ pub struct Datagram<'a> {
     pub ecn: Ecn,
     /// How it came in.
     pub via: Via,
+    /// What is known of it besides; nothing unless the backend was opened for that.
+    pub hints: Hints,
 }
 
 /// Where a burst of datagrams goes, and how it is marked.

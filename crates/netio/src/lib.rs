@@ -24,7 +24,7 @@ pub mod udp;
 pub mod wait;
 pub mod worker;
 
-pub use io::{Datagram, Ecn, Flow, IoError, IoStats, PacketIo, Sent, Via};
+pub use io::{Datagram, Ecn, Flow, Hints, IoError, IoStats, PacketIo, Sent, Via};
 pub use mailbox::{Inbox, Mailbox, mailbox};
 pub use service::{Context, Service};
 pub use timer::TimerWheel;

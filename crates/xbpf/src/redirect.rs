@@ -1,5 +1,6 @@
 //! The redirect program: loaded, given its pairs and sockets, attached, read.
 
+use std::hash::{BuildHasher, Hasher};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,6 +15,7 @@ use crate::attachment::{self, AttachMode, Attachment, Existing};
 use crate::counters::{Counters, Verdict};
 use crate::error::{CAPABILITIES, Error};
 use crate::skeleton::RedirectSkelBuilder;
+use crate::skeleton::redirect_hints::RedirectHintsSkelBuilder;
 use crate::{pair, sys};
 
 /// What is fixed when the program is loaded.
@@ -27,12 +29,15 @@ pub struct Options {
     /// The interface's MAC. When given, frames to any other MAC, multicast ones included, pass: what a
     /// switch floods belongs to the station it is addressed to. Should the MAC change, everything passes.
     pub local_mac: Option<[u8; 6]>,
+    /// Describe packets by what this device knows of them: RX time stamp, hash, VLAN tag. The program is then
+    /// bound to that interface of the calling thread's network namespace and runs in native mode only.
+    pub hints: Option<u32>,
 }
 
 impl Default for Options {
     /// 256 queues (more than common NICs have), 1024 pairs, any MAC.
     fn default() -> Self {
-        Self { queues: 256, pairs: 1024, local_mac: None }
+        Self { queues: 256, pairs: 1024, local_mac: None, hints: None }
     }
 }
 
@@ -45,6 +50,38 @@ pub struct Redirect {
     pairs: MapHandle,
     sockets: MapHandle,
     stats: MapHandle,
+    cookie: Option<u32>,
+}
+
+/// `BPF_F_XDP_HAS_FRAGS` and `BPF_F_XDP_DEV_BOUND_ONLY` (`include/uapi/linux/bpf.h`).
+const FRAGMENTS: u32 = 1 << 5;
+const DEVICE_BOUND: u32 = 1 << 6;
+
+/// Sizes the maps of an open skeleton and sets its knobs. Both programs have the same, in types of their own.
+macro_rules! size {
+    ($open:ident, $options:ident, $load:ident) => {
+        $open.maps.pairs_map.set_max_entries($options.pairs).map_err($load)?;
+        $open.maps.xsks_map.set_max_entries($options.queues).map_err($load)?;
+        if let (Some(mac), Some(knobs)) = ($options.local_mac, $open.maps.rodata_data.as_deref_mut()) {
+            knobs.check_mac = true;
+            knobs.local_mac = mac;
+        }
+    };
+}
+
+/// Takes the descriptors out of a loaded skeleton.
+macro_rules! taken {
+    ($loaded:expr, $cookie:expr, $load:ident) => {{
+        let loaded = $loaded;
+        let program = loaded.progs.expressway_udp.as_fd().try_clone_to_owned();
+        Ok(Self {
+            program: program.map_err(|source| Error::Descriptor { source })?,
+            pairs: MapHandle::try_from(&loaded.maps.pairs_map).map_err($load)?,
+            sockets: MapHandle::try_from(&loaded.maps.xsks_map).map_err($load)?,
+            stats: MapHandle::try_from(&loaded.maps.stats_map).map_err($load)?,
+            cookie: $cookie,
+        })
+    }};
 }
 
 impl Redirect {
@@ -63,21 +100,28 @@ impl Redirect {
             _ => Error::Load { source },
         };
         let mut storage = MaybeUninit::uninit();
-        let mut open = RedirectSkelBuilder::default().open(&mut storage).map_err(load)?;
-        open.maps.pairs_map.set_max_entries(options.pairs).map_err(load)?;
-        open.maps.xsks_map.set_max_entries(options.queues).map_err(load)?;
-        if let (Some(mac), Some(knobs)) = (options.local_mac, open.maps.rodata_data.as_deref_mut()) {
-            knobs.check_mac = true;
-            knobs.local_mac = mac;
+        let Some(ifindex) = options.hints else {
+            let mut open = RedirectSkelBuilder::default().open(&mut storage).map_err(load)?;
+            size!(open, options, load);
+            return taken!(open.load().map_err(load)?, None, load);
+        };
+        let mut open = RedirectHintsSkelBuilder::default().open(&mut storage).map_err(load)?;
+        size!(open, options, load);
+        // Unguessable by who sends packets: each `RandomState` has keys of its own.
+        let cookie = std::hash::RandomState::new().build_hasher().finish() as u32;
+        if let Some(knobs) = open.maps.rodata_data.as_deref_mut() {
+            knobs.metadata_cookie = cookie;
         }
-        let loaded = open.load().map_err(load)?;
-        let program = loaded.progs.expressway_udp.as_fd().try_clone_to_owned();
-        Ok(Self {
-            program: program.map_err(|source| Error::Descriptor { source })?,
-            pairs: MapHandle::try_from(&loaded.maps.pairs_map).map_err(load)?,
-            sockets: MapHandle::try_from(&loaded.maps.xsks_map).map_err(load)?,
-            stats: MapHandle::try_from(&loaded.maps.stats_map).map_err(load)?,
-        })
+        open.progs.expressway_udp.set_ifindex(ifindex);
+        // `bpf_program__set_flags` replaces what the section's name set.
+        open.progs.expressway_udp.set_flags(DEVICE_BOUND | FRAGMENTS);
+        taken!(open.load().map_err(load)?, Some(cookie), load)
+    }
+
+    /// By which user space knows that what lies in front of a packet is this program's description of it
+    /// (`struct redirect_metadata` in `bpf/include/redirect_shared.h`). `None` for the plain program.
+    pub fn cookie(&self) -> Option<u32> {
+        self.cookie
     }
 
     /// Attaches the program to the interface `ifindex` of the caller's network namespace by a bpf_link.

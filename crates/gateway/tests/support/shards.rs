@@ -49,7 +49,14 @@ impl PacketIo for Shard {
         for waiting in &mut mine {
             let Waiting { payload, remote, local } = waiting;
             let (remote, local) = (*remote, *local);
-            sink(Datagram { payload, remote, local, ecn: Ecn::NotEct, via: Via::Simulated });
+            sink(Datagram {
+                payload,
+                remote,
+                local,
+                ecn: Ecn::NotEct,
+                via: Via::Simulated,
+                hints: Default::default(),
+            });
         }
         Ok(received)
     }

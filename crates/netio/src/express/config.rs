@@ -74,6 +74,9 @@ pub struct PortConfig {
     /// Entries of the TX and completion rings, a power of two; as many frames transmit. Memory: this times
     /// `frame_size`.
     pub tx_ring: u32,
+    /// The cookie of a redirect program that describes packets (time stamp, hash, VLAN tag), which then come as
+    /// [`crate::Hints`] of datagrams. `None`: nothing lies in front of packets.
+    pub description: Option<u32>,
     /// Packets that one system call may send in copy mode, 32 to `tx_ring` (`XDP_MAX_TX_SKB_BUDGET`, Linux 6.17);
     /// `None` is `tx_ring`. Fewer calls a burst, each longer. Older kernels send 32.
     pub tx_budget: Option<u32>,
@@ -102,6 +105,7 @@ impl PortConfig {
             frame_size: 2048,
             rx_ring: 2048,
             tx_ring: 2048,
+            description: None,
             tx_budget: None,
             hints: TransmitHints::default(),
             huge_pages: true,

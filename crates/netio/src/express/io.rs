@@ -16,13 +16,14 @@ use rustix::time::{
 };
 
 use super::config::{ExpressConfig, HEADER_SPACE};
+use super::description;
 use super::hints::{ChecksumProbe, ChecksumProof, Grant, PROBE_LEN};
 use super::inlet::{Change, PortInlet};
 use super::interface::Interfaces;
 use super::metadata::{Request, TransmitTime, Unfinished};
 use super::path_cache::{PathCache, Reminders, Routes};
 use super::port::{Port, PortReport};
-use crate::io::{Datagram, Ecn, Flow, IoError, IoStats, PacketIo, Sent, Via};
+use crate::io::{Datagram, Ecn, Flow, Hints, IoError, IoStats, PacketIo, Sent, Via};
 use crate::route::{Path, Resolution, Resolver};
 use crate::udp::UdpIo;
 use crate::wait::Wait;
@@ -351,7 +352,8 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
         let mut handed = 0;
         self.full = false;
         for (index, port) in self.ports.iter_mut().enumerate() {
-            let origin = Origin { via: Via::Express(index as u16), ifindex: port.ifindex(), verify };
+            let (ifindex, description) = (port.ifindex(), port.description());
+            let origin = Origin { via: Via::Express(index as u16), ifindex, verify, description };
             let taken = port.receive(now, self.config.batch, |frame| {
                 handed += usize::from(deliver(frame, origin, stats, sink));
             });
@@ -367,6 +369,7 @@ struct Origin {
     via: Via,
     ifindex: u32,
     verify: bool,
+    description: Option<u32>,
 }
 
 /// Finds the datagram in a received frame and hands it over where it lies. False if it is dropped.
@@ -377,6 +380,11 @@ fn deliver(
     stats: &mut IoStats,
     sink: &mut dyn FnMut(Datagram<'_>),
 ) -> bool {
+    let (hints, frame) = match (origin.description, frame.split_first_chunk_mut()) {
+        (Some(cookie), Some((area, frame))) => (description::take(area, cookie), frame),
+        (Some(_), None) => (Hints::default(), &mut [][..]),
+        (None, _) => (Hints::default(), frame),
+    };
     let Ok(layout) = parse_udp(frame) else {
         stats.dropped_malformed += 1;
         return false;
@@ -399,7 +407,7 @@ fn deliver(
         scope(&mut remote, origin.ifindex);
         scope(&mut local, origin.ifindex);
     }
-    sink(Datagram { payload, remote, local, ecn: Ecn::from_tos(layout.tos), via: origin.via });
+    sink(Datagram { payload, remote, local, ecn: Ecn::from_tos(layout.tos), via: origin.via, hints });
     true
 }
 

@@ -15,7 +15,7 @@ type Seen = (Vec<u8>, SocketAddr, SocketAddr, Ecn);
 /// Hands a frame over; what the sink saw, and the counters.
 fn delivered(frame: &mut [u8], verify: bool) -> (Option<Seen>, IoStats) {
     let (mut stats, mut seen) = (IoStats::default(), None);
-    let origin = Origin { via: VIA, ifindex: 7, verify };
+    let origin = Origin { via: VIA, ifindex: 7, verify, description: None };
     let handed = deliver(frame, origin, &mut stats, &mut |datagram| {
         assert_eq!(datagram.via, VIA);
         seen = Some((datagram.payload.to_vec(), datagram.remote, datagram.local, datagram.ecn));

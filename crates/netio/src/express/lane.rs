@@ -97,6 +97,8 @@ pub(super) struct Lane<M: Memory> {
     /// Frames with the kernel to send from.
     sending: u32,
     assembly: Assembly,
+    /// Bytes in front of a received packet that belong to it.
+    prefix: usize,
     /// Time stamps of what was sent, where they are asked for.
     stamps: Option<Stamps>,
     /// Packets put into the TX ring.
@@ -134,6 +136,7 @@ impl<M: Memory> Lane<M> {
             receiving: 0,
             sending: 0,
             assembly: Assembly::new(assembly),
+            prefix: 0,
             stamps: None,
             sequence: 0,
             counters: LaneCounters::default(),
@@ -185,6 +188,11 @@ impl<M: Memory> Lane<M> {
             self.assembly.spoil(more);
             self.recycle(frames, frame);
             return Some(Popped::Nothing);
+        };
+        // What describes a packet lies in front of its first part; drivers and the kernel leave 256 bytes there.
+        let range = match self.assembly.is_idle() {
+            true => range.start.saturating_sub(self.prefix)..range.end,
+            false => range,
         };
         if !more && self.assembly.is_idle() {
             return Some(Popped::Packet(frame, range));
@@ -324,6 +332,11 @@ impl<M: Memory> Lane<M> {
             Request::default().write(area);
         }
         0
+    }
+
+    /// Hands packets over with so many bytes in front of them from now on.
+    pub(super) fn include_prefix(&mut self, prefix: usize) {
+        self.prefix = prefix;
     }
 
     /// Asks for a time stamp of every packet sent from now on, of which `capacity` are kept.

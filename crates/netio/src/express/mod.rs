@@ -136,7 +136,8 @@
 //! * Received packets may be as large as the interface's MTU at open. Beyond one frame they need Linux 6.6,
 //!   a program with `xdp.frags`, and cost a copy that puts them together.
 //! * UDP checksums of received packets are not verified unless [`ExpressConfig::verify_checksum`] says so.
-//! * An interface whose driver strips VLAN tags on receipt hides them from XDP: turn `rx-vlan-offload` off.
+//! * An interface whose driver strips VLAN tags on receipt hides them from XDP: turn `rx-vlan-offload` off, or have the
+//!   program describe packets ([`PortConfig::description`]).
 //!
 //! # Fallback
 //!
@@ -149,6 +150,7 @@
 mod abi;
 mod assembly;
 mod config;
+mod description;
 mod error;
 mod exchange;
 #[cfg(test)]

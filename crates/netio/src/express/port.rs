@@ -25,6 +25,7 @@ use expressway_wire::{ChecksumMode, MAX_HEADER_LEN};
 
 use super::assembly::ASSEMBLY_SIZE;
 use super::config::{Failing, ObtainedMode, PortConfig, TransmitVia};
+use super::description::DESCRIPTION_LEN;
 use super::error::{OpenError, Step};
 use super::hints::{ChecksumProof, Grant, TransmitGrants};
 use super::interface::{Interfaces, LinkState};
@@ -387,6 +388,11 @@ impl Port {
     /// The NAPI context that busy polling polls; see [`wait::napi_id`].
     fn napi_id(&self) -> Option<u32> {
         self.active.as_ref().and_then(|active| wait::napi_id(active.socket.as_fd()))
+    }
+
+    /// The cookie of what lies in front of received packets, where anything does.
+    pub(super) fn description(&self) -> Option<u32> {
+        self.config.description
     }
 
     /// What the port may do by transmit metadata.
@@ -780,6 +786,9 @@ impl Active {
             }
         }
         let mut queue = queue;
+        if config.description.is_some() {
+            queue.include_prefix(DESCRIPTION_LEN);
+        }
         if grants.timestamps.is_granted() {
             queue.stamp_transmits(config.tx_ring as usize);
         }

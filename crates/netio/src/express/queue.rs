@@ -111,6 +111,11 @@ impl<M: Memory> Queue<M> {
         self.lane.submit_parts(&mut self.frames, packet, request)
     }
 
+    /// Hands packets over with so many bytes in front of them from now on.
+    pub(super) fn include_prefix(&mut self, prefix: usize) {
+        self.lane.include_prefix(prefix);
+    }
+
     /// Asks for a time stamp of every packet sent from now on, of which `capacity` are kept.
     pub(super) fn stamp_transmits(&mut self, capacity: usize) {
         self.lane.stamp_transmits(capacity);

@@ -80,6 +80,7 @@ impl PacketIo for SimIo {
                 local: arrival.local,
                 ecn: arrival.ecn,
                 via: Via::Simulated,
+                hints: Default::default(),
             });
             self.network.lock().recycle(arrival.payload);
         }

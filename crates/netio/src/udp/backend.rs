@@ -13,7 +13,7 @@ use super::path_mtu::PathMtus;
 use super::socket::{UdpGroup, UdpSocket, UdpSockets};
 use super::sys::{self, ReceiveBatch, SendBatch};
 use super::transmit::Outbox;
-use crate::io::{Datagram, Ecn, Flow, IoError, IoStats, PacketIo, Sent, Via};
+use crate::io::{Datagram, Ecn, Flow, Hints, IoError, IoStats, PacketIo, Sent, Via};
 use crate::route::Resolver;
 use crate::wait::{self, Wait};
 
@@ -182,12 +182,12 @@ impl UdpIo {
             self.stats.rx_kernel_bytes += message.payload.len() as u64;
             if received.segment == 0 || received.segment >= message.payload.len() {
                 handed += 1;
-                sink(Datagram { payload: message.payload, remote, local, ecn, via });
+                sink(Datagram { payload: message.payload, remote, local, ecn, via, hints: Hints::default() });
                 continue;
             }
             for payload in message.payload.chunks_mut(received.segment) {
                 handed += 1;
-                sink(Datagram { payload, remote, local, ecn, via });
+                sink(Datagram { payload, remote, local, ecn, via, hints: Hints::default() });
             }
         }
         self.stats.rx_kernel_packets += handed as u64;
