@@ -10,6 +10,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use expressway_gateway::config::{Config, IoMode, UdpSend};
+use expressway_netio::PacketIo;
 use expressway_netio::device::{DeviceFacts, GRO_FORWARDING, UDP_SEGMENTATION};
 use expressway_netio::express::{
     ExpressConfig, ExpressIo, ObtainedMode, Port, PortConfig, PortInlet, TransmitVia,
@@ -102,13 +103,17 @@ impl DataPath {
         for (sockets, ports) in kernel.into_iter().zip(ports) {
             let mut kernel = UdpIo::new(&udp, sockets).map_err(Failure::run_time)?;
             kernel.set_resolver(mirror.resolver().map_err(Failure::run_time)?);
+            let wait = config.io.wait();
             if config.io.mode == IoMode::Udp {
+                // The worker does this too, but an error should come before `ready`.
+                kernel.set_wait(wait).map_err(Failure::run_time)?;
                 ios.push(WorkerIo::Kernel(Box::new(kernel)));
                 continue;
             }
             let resolver = mirror.resolver().map_err(Failure::run_time)?;
-            let io = ExpressIo::new(ports, kernel, resolver, ExpressConfig::default())
+            let mut io = ExpressIo::new(ports, kernel, resolver, ExpressConfig::default())
                 .map_err(Failure::run_time)?;
+            io.set_wait(wait).map_err(Failure::run_time)?;
             inlets.push(io.inlet());
             ios.push(WorkerIo::Express(Box::new(io)));
         }

@@ -815,12 +815,17 @@ impl Active {
         let socket = Socket::bound(bound.socket);
         let rings = socket.map_rings(config.rx_ring, config.tx_ring).map_err(failed(Step::Ring))?;
         let assembly = if bound.multi_buffer { ASSEMBLY_SIZE } else { 0 };
-        let queue = Queue::adopt(frames, rings, assembly);
+        let mut queue = Queue::adopt(frames, rings, assembly);
+        if config.description.is_some() {
+            queue.include_prefix(DESCRIPTION_LEN);
+        }
         let active = Self {
             socket,
             queue,
             mode: bound.mode,
             segments: bound.segments,
+            // Whoever bound it asked for the whole ring; what it got is not told.
+            tx_budget: config.tx_ring,
             // The other side registers UMEMs without room for metadata.
             grants: TransmitGrants::decide(config.hints, bound.mode, None, false),
             checksum_proven: false,
