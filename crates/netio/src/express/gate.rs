@@ -39,6 +39,18 @@ pub(super) struct Gate {
     listener: OwnedFd,
     umem: OwnedFd,
     config: ShareConfig,
+    /// Given up for a moment to turn a reader away when the process has no other descriptor left.
+    spare: Option<OwnedFd>,
+}
+
+/// What [`Gate::accept`] found.
+pub(super) enum Arrival {
+    /// Nobody waits.
+    Nobody,
+    /// A reader that has connected.
+    Reader(OwnedFd),
+    /// A reader that was closed at once, for want of a descriptor.
+    TurnedAway,
 }
 
 impl Gate {
@@ -66,7 +78,8 @@ impl Gate {
         let listening = std::fs::set_permissions(&config.path, mode)
             .map_err(failed("chmod"))
             .and_then(|()| net::listen(&listener, BACKLOG).map_err(|errno| failed("listen")(errno.into())));
-        let gate = Self { listener, umem, config };
+        let spare = listener.try_clone().ok();
+        let gate = Self { listener, umem, config, spare };
         listening.map(|()| gate)
     }
 
@@ -75,11 +88,24 @@ impl Gate {
         &self.config
     }
 
-    /// A reader that has connected; `None` if there is none.
-    pub(super) fn accept(&self) -> Option<OwnedFd> {
-        // An error is of that one connection (it is gone again), or of a process without descriptors, in which
-        // case the next turn tries again.
-        net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()
+    /// A reader that has connected.
+    pub(super) fn accept(&mut self) -> Arrival {
+        match self.accept_one() {
+            Ok(connection) => Arrival::Reader(connection),
+            // Left in the backlog it would keep the listener readable, and its receiver awake, for ever.
+            Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
+                self.spare = None;
+                let arrival = self.accept_one().map_or(Arrival::Nobody, |_| Arrival::TurnedAway);
+                self.spare = self.listener.try_clone().ok();
+                arrival
+            }
+            // Of that one connection, which is gone again.
+            Err(_) => Arrival::Nobody,
+        }
+    }
+
+    fn accept_one(&self) -> rustix::io::Result<OwnedFd> {
+        net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
     }
 
     /// Tells a reader why it is not admitted.

@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::param::page_size;
 
@@ -190,59 +190,6 @@ pub(super) fn memory_file(name: &CStr, length: usize, flags: MemfdFlags) -> io::
     Ok(fd)
 }
 
-/// Another process's memory, mapped to be read.
-#[derive(Debug)]
-pub(super) struct View {
-    start: NonNull<u8>,
-    length: usize,
-}
-
-// SAFETY: the mapping is a plain range of the process's memory, tied to no thread.
-unsafe impl Send for View {}
-// SAFETY: a shared `View` gives out only slices that are read.
-unsafe impl Sync for View {}
-
-impl View {
-    /// Maps `length` bytes of a file of memory whose size must be sealed: one that could shrink would end its
-    /// reader by SIGBUS.
-    pub(super) fn map(file: BorrowedFd<'_>, length: usize) -> io::Result<Self> {
-        let sealed = fcntl_get_seals(file)?.contains(SealFlags::SHRINK);
-        if !sealed || length == 0 || fstat(file)?.st_size < i64::try_from(length).unwrap_or(i64::MAX) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "it is not of the size promised, and sealed",
-            ));
-        }
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: the kernel chooses an address that is free.
-        let start = unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, flags, file, 0) }?;
-        let start =
-            NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mmap answered the null page"))?;
-        Ok(Self { start, length })
-    }
-
-    /// Bytes of it; `None` if they do not lie within. Whoever writes the memory must leave them alone while
-    /// the slice lives: of a UMEM, a frame that the receiver has lent and that was not given back.
-    #[inline]
-    pub(super) fn slice(&self, start: u64, len: u32) -> Option<&[u8]> {
-        let end = start.checked_add(len.into())?;
-        if end > self.length as u64 {
-            return None;
-        }
-        // SAFETY: within the mapping, which lives as long as `self` and cannot shrink. The writer is another
-        // process, whose part of the protocol it is to leave lent frames alone; a reader that connects to a
-        // receiver trusts it in that, as it trusts what the packets say.
-        Some(unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(start as usize), len as usize) })
-    }
-}
-
-impl Drop for View {
-    fn drop(&mut self) {
-        // SAFETY: mapped by this value, unmapped once; slices of it have ended with its borrow.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
-    }
-}
-
 fn round_up(length: usize, unit: usize) -> io::Result<usize> {
     length.checked_next_multiple_of(unit).ok_or_else(too_large)
 }
@@ -253,6 +200,7 @@ fn too_large() -> io::Error {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::view::View;
     use super::*;
 
     #[test]
@@ -289,7 +237,7 @@ mod tests {
             }
             let writable = rustix::mm::MprotectFlags::WRITE;
             // SAFETY: a read-only mapping of this test's; the change of protection is refused.
-            let changed = unsafe { rustix::mm::mprotect(view.start.as_ptr().cast(), length, writable) };
+            let changed = unsafe { rustix::mm::mprotect(view.start().as_ptr().cast(), length, writable) };
             assert_eq!(changed.unwrap_err(), rustix::io::Errno::ACCESS);
             // SAFETY: within the mapping; the slice below is made after the write.
             unsafe { mapping.start().as_ptr().add(5).write(7) };

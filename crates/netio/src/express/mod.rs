@@ -172,11 +172,14 @@ mod path_cache;
 mod port;
 mod queue;
 mod reader;
+mod readers;
+mod received;
 mod ring;
 mod shared;
 mod socket;
 mod source;
 mod umem;
+mod view;
 mod xskmap;
 
 pub use config::{
@@ -192,8 +195,7 @@ pub use metadata::TransmitTime;
 pub use path_cache::Routes;
 pub use port::{Port, PortReport, PortState, PortStatus};
 pub use reader::{LentPacket, UmemReader};
-pub use shared::{
-    ForeignSocket, NotSent, ReaderReport, Readers, Received, ShareStats, SharedUmem, SocketId,
-    interface_index,
-};
+pub use readers::{ReaderReport, Readers, ShareStats};
+pub use received::{ForeignSocket, NotSent, Received, SocketId};
+pub use shared::{SharedUmem, interface_index};
 pub use source::{Bound, SocketSource, bind_for, memory_of};

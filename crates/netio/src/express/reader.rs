@@ -17,8 +17,8 @@ use super::error::ReaderError;
 use super::gate::seqpacket;
 use super::loan::{self, BLOCK, Hello, Loan};
 use super::mapped::MappedRing;
-use super::mapping::View;
 use super::ring::{Consumer, Producer};
+use super::view::View;
 
 /// A packet in the receiver's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,30 +16,33 @@ use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
 
-use super::config::{ObtainedMode, PortConfig, ShareConfig, UmemConfig};
-use super::error::{OpenError, SendError, ShareError, Step};
-use super::exchange::{Exchange, MAX_READERS, Taken};
+use super::config::{ObtainedMode, PortConfig, UmemConfig};
+use super::error::{OpenError, SendError, Step};
+use super::exchange::{Exchange, MAX_READERS};
 use super::frame::LaneId;
 use super::gate::{self, Gate};
 use super::interface::Interfaces;
 use super::kick::{self, Outcome};
 use super::lane::Mapped;
-use super::lender::{Lender, ReaderStats};
-use super::loan;
+use super::lender::ReaderStats;
 use super::mapping::Backing;
 use super::metadata::Request;
 use super::port::{LINK_HEADERS, check_mode};
+use super::readers::{Readers, ShareStats};
+use super::received::{ForeignSocket, Received, SocketId};
 use super::socket::Socket;
 use super::umem::Frames;
 use super::xskmap;
 use crate::io::IoStats;
 use crate::route::OwnNamespace;
-use crate::stats::counters;
 
 /// Marks the listening socket among the events; readers are beyond it, sockets below.
-const LISTENER: u64 = 1 << 32;
+pub(super) const LISTENER: u64 = 1 << 32;
 /// Marks the connection of the reader at place 0.
-const READER: u64 = 1 << 33;
+pub(super) const READER: u64 = 1 << 33;
+
+/// How long packets wait in the TX ring of a full device before [`SharedUmem::wait`] returns.
+const RETRY: Duration = Duration::from_millis(1);
 
 /// Index of the interface called `name` in the network namespace of the calling thread, to attach an XDP program
 /// to.
@@ -51,87 +54,14 @@ pub fn interface_index(name: &str) -> Result<u32, OpenError> {
     Interfaces::open(&OwnNamespace).and_then(|interfaces| interfaces.index(name)).map_err(named)
 }
 
-/// One of the sockets on a [`SharedUmem`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SocketId {
-    umem: u32,
-    lane: LaneId,
-}
-
-/// The socket is not one of this UMEM's, so its frames cannot go there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("AF_XDP socket {} is bound to another UMEM: a frame can only go to a socket of its own", .0.lane.0)]
-pub struct ForeignSocket(pub SocketId);
-
-/// Why a received packet was not sent on. It is dropped, its frame receives again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotSent {
-    /// As many packets as the TX ring has entries are on their way: flush, and let them go.
-    #[error("the TX ring is full")]
-    Full,
-    /// The socket is of another UMEM.
-    #[error(transparent)]
-    Foreign(#[from] ForeignSocket),
-}
-
-/// Several readers of a [`SharedUmem`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Readers(u32);
-
-impl Readers {
-    /// How many there are.
-    pub fn count(self) -> u32 {
-        self.0.count_ones()
-    }
-
-    /// True if there is none.
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    /// Each of them by itself.
-    pub fn iter(self) -> impl Iterator<Item = Self> {
-        (0..MAX_READERS).map(|place| Self(1 << place)).filter(move |one| self.0 & one.0 != 0)
-    }
-}
-
-/// How a reader fares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReaderReport {
-    /// Which one.
-    pub reader: Readers,
-    /// Frames that it may hold.
-    pub quota: u32,
-    /// Frames that it holds.
-    pub held: u32,
-    /// What it was given and gave back.
-    pub stats: ReaderStats,
-}
-
-counters! {
-    /// Readers that came and went.
-    pub struct ShareStats {
-        /// Readers admitted.
-        pub readers_accepted: u64,
-        /// Readers refused: too many, no frames for their quota, or no memory for their rings.
-        pub readers_refused: u64,
-        /// Readers that left or died.
-        pub readers_gone: u64,
-        /// Readers dismissed because they moved an index where it cannot be, or sent a message.
-        pub readers_dismissed: u64,
-        /// Frames taken back from readers that left, died or were dismissed.
-        pub frames_reclaimed: u64,
-    }
-}
-
 /// A bound socket.
-struct Bound {
+pub(super) struct Bound {
     socket: Socket,
     config: PortConfig,
     ifindex: u32,
     mode: ObtainedMode,
     map: Option<OwnedFd>,
-    stats: IoStats,
+    pub(super) stats: IoStats,
     /// Packets were put into the TX ring since the last flush, or are left from it.
     unsent: bool,
 }
@@ -159,16 +89,16 @@ struct Bound {
 /// # }
 /// ```
 pub struct SharedUmem {
-    exchange: Exchange<Mapped>,
+    pub(super) exchange: Exchange<Mapped>,
     bound: Vec<Bound>,
-    gate: Option<Gate>,
-    connections: [Option<OwnedFd>; MAX_READERS],
+    pub(super) gate: Option<Gate>,
+    pub(super) connections: [Option<OwnedFd>; MAX_READERS],
     /// The memory as a file, until readers are let in.
-    file: Option<OwnedFd>,
-    shareable: bool,
-    events: OwnedFd,
-    readers_past: ReaderStats,
-    share_stats: ShareStats,
+    pub(super) file: Option<OwnedFd>,
+    pub(super) shareable: bool,
+    pub(super) events: OwnedFd,
+    pub(super) readers_past: ReaderStats,
+    pub(super) share_stats: ShareStats,
 }
 
 impl SharedUmem {
@@ -286,40 +216,6 @@ impl SharedUmem {
         Ok(())
     }
 
-    /// Lets readers in at a unix socket. They come and go within [`SharedUmem::wait`].
-    ///
-    /// # Errors
-    /// [`ShareError`] says what is wrong: the UMEM was not made shareable, a number is out of range, or the
-    /// path cannot be bound.
-    pub fn share(&mut self, config: ShareConfig) -> Result<(), ShareError> {
-        let complain = |field, value: u32, must| Err(ShareError::Config { field, value: value.into(), must });
-        if !(1..=MAX_READERS as u32).contains(&config.readers) {
-            return complain("readers", config.readers, "must be 1 to 32");
-        }
-        if !(1..=32_768).contains(&config.quota) {
-            return complain("quota", config.quota, "must be 1 to 32768");
-        }
-        if config.quota as usize > self.exchange.unreserved() {
-            return complain(
-                "quota",
-                config.quota,
-                "must be left of the UMEM's frames beside its sockets' rings",
-            );
-        }
-        let Some(file) = &self.file else {
-            return Err(if self.shareable { ShareError::Twice } else { ShareError::Private });
-        };
-        let path = config.path.clone();
-        let failed = move |step, source| ShareError::Socket { path: path.clone(), step, source, advice: "" };
-        let file = file.try_clone().map_err(|source| failed("dup", source))?;
-        let gate = Gate::open(config, file)?;
-        epoll::add(&self.events, &gate, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)
-            .map_err(|errno| failed("epoll_ctl", errno.into()))?;
-        self.gate = Some(gate);
-        self.file = None;
-        Ok(())
-    }
-
     /// Hands up to `limit` packets that a socket has received to `handle`, where they lie. A packet that it
     /// neither sends nor lends is done with when it returns.
     ///
@@ -401,12 +297,11 @@ impl SharedUmem {
                 }
             }
         }
-        let asleep = Readers(self.exchange.publish_loans());
-        asleep.iter().for_each(|reader| {
-            if let Some(connection) = &self.connections[reader.0.trailing_zeros() as usize] {
+        for place in Readers(self.exchange.publish_loans()).places() {
+            if let Some(connection) = &self.connections[place] {
                 gate::wake(connection);
             }
-        });
+        }
         result
     }
 
@@ -450,31 +345,6 @@ impl SharedUmem {
         }
         self.collect();
         Ok(())
-    }
-
-    /// The readers that are connected.
-    pub fn readers(&self) -> Readers {
-        Readers(self.exchange.present())
-    }
-
-    /// How each of them fares.
-    pub fn reader_reports(&self) -> impl Iterator<Item = ReaderReport> {
-        self.readers().iter().filter_map(|reader| {
-            let one = self.exchange.reader(reader.0.trailing_zeros() as usize)?;
-            Some(ReaderReport { reader, quota: one.quota(), held: one.held(), stats: one.stats() })
-        })
-    }
-
-    /// What all readers, those that are gone included, were given and gave back.
-    pub fn reader_stats(&self) -> ReaderStats {
-        let mut stats = self.readers_past;
-        self.reader_reports().for_each(|report| stats += report.stats);
-        stats
-    }
-
-    /// Readers that came and went.
-    pub fn share_stats(&self) -> ShareStats {
-        self.share_stats
     }
 
     /// Counters of a socket. Of packets, not of datagrams: checksums and headers are the user's to check.
@@ -526,88 +396,7 @@ impl SharedUmem {
             let _ = one.socket.wake();
         }
     }
-
-    /// Takes back what readers have returned, and dismisses those who cheat.
-    fn collect(&mut self) {
-        if self.gate.is_none() {
-            return;
-        }
-        for reader in Readers(self.exchange.collect()).iter() {
-            let place = reader.0.trailing_zeros() as usize;
-            tracing::warn!(reader = place, "a reader of the UMEM wrote an impossible ring index: dismissed");
-            self.share_stats.readers_dismissed += 1;
-            self.dismiss(place);
-        }
-    }
-
-    fn admit(&mut self) {
-        let Some(gate) = &self.gate else { return };
-        let config = gate.config();
-        // One an event: the socket stays readable while others wait.
-        let Some(connection) = gate.accept() else { return };
-        let full = self.exchange.present().count_ones() >= config.readers;
-        let status = match self.exchange.vacancy() {
-            Some(place) if !full && config.quota as usize <= self.exchange.unreserved() => {
-                let umem = &self.exchange.frames().umem;
-                let data = epoll::EventData::new_u64(READER + place as u64);
-                let admitted = gate.admit(&connection, (umem.frame_size(), umem.mapped_length()));
-                let watched = admitted.and_then(|rings| {
-                    epoll::add(&self.events, &connection, data, epoll::EventFlags::IN)?;
-                    Ok(rings)
-                });
-                match watched {
-                    Ok((loans, returns)) => {
-                        tracing::info!(
-                            reader = place,
-                            quota = config.quota,
-                            "a reader of the UMEM connected"
-                        );
-                        self.exchange.admit(place, Lender::new(loans, returns, config.quota));
-                        self.connections[place] = Some(connection);
-                        self.share_stats.readers_accepted += 1;
-                        return;
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "a reader of the UMEM could not be admitted");
-                        loan::FAILED
-                    }
-                }
-            }
-            Some(_) if !full => loan::NO_FRAMES,
-            _ => loan::TOO_MANY_READERS,
-        };
-        self.share_stats.readers_refused += 1;
-        Gate::refuse(&connection, status);
-    }
-
-    fn check_reader(&mut self, place: usize) {
-        let Some(connection) = self.connections.get(place).and_then(Option::as_ref) else { return };
-        match gate::liveness(connection) {
-            gate::Liveness::Alive => return,
-            gate::Liveness::Gone => self.share_stats.readers_gone += 1,
-            gate::Liveness::Breach => {
-                tracing::warn!(reader = place, "a reader of the UMEM sent a message: dismissed");
-                self.share_stats.readers_dismissed += 1;
-            }
-        }
-        // What it returned before it went is returned.
-        self.exchange.collect();
-        self.dismiss(place);
-    }
-
-    fn dismiss(&mut self, place: usize) {
-        // Closing takes it out of the events.
-        self.connections[place] = None;
-        if let Some(reader) = self.exchange.dismiss(place) {
-            tracing::info!(reader = place, reclaimed = reader.held(), "a reader of the UMEM is gone");
-            self.share_stats.frames_reclaimed += u64::from(reader.held());
-            self.readers_past += reader.stats();
-        }
-    }
 }
-
-/// How long packets wait in the TX ring of a full device before [`SharedUmem::wait`] returns.
-const RETRY: Duration = Duration::from_millis(1);
 
 impl Drop for SharedUmem {
     fn drop(&mut self) {
@@ -628,50 +417,9 @@ impl AsFd for SharedUmem {
 }
 
 impl Bound {
-    fn count_sent(&mut self, length: usize) {
+    pub(super) fn count_sent(&mut self, length: usize) {
         self.unsent = true;
         self.stats.tx_express_packets += 1;
         self.stats.tx_express_bytes += length as u64;
-    }
-}
-
-/// A received packet in its frame. Dropped, it is done with and its frame receives again.
-pub struct Received<'a> {
-    taken: Taken<'a, Mapped>,
-    bound: &'a mut [Bound],
-    umem: u32,
-}
-
-impl Received<'_> {
-    /// The packet, from its Ethernet header on. It may be changed in place.
-    #[inline]
-    pub fn bytes(&mut self) -> &mut [u8] {
-        self.taken.bytes()
-    }
-
-    /// Sends the packet as it is now by a socket on the same UMEM, its own included, without a copy. It leaves
-    /// with [`SharedUmem::flush`].
-    ///
-    /// # Errors
-    /// [`NotSent`]: the packet is dropped, and counted with the socket that it was to leave by.
-    pub fn send(mut self, by: SocketId) -> Result<(), NotSent> {
-        if by.umem != self.umem {
-            return Err(NotSent::Foreign(ForeignSocket(by)));
-        }
-        let bound = &mut self.bound[by.lane.0 as usize];
-        let length = self.taken.bytes().len();
-        if self.taken.send(by.lane) {
-            bound.count_sent(length);
-            Ok(())
-        } else {
-            bound.stats.dropped_no_buffer += 1;
-            Err(NotSent::Full)
-        }
-    }
-
-    /// Lends the packet to `readers`. Those who are gone or hold their quota are left out; the others are
-    /// returned and see it after [`SharedUmem::flush`]. `timestamp` and `flags` are for them to read.
-    pub fn lend(self, readers: Readers, timestamp: u64, flags: u16) -> Readers {
-        Readers(self.taken.lend(readers.0, timestamp, flags))
     }
 }
