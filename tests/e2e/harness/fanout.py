@@ -30,6 +30,7 @@ class Fanout(Server):
 
     def __init__(self, lab: Lab, folder: Path, *flags: str, prefix: Sequence[str] = ()) -> None:
         self.lab = lab
+        self.namespace = None
         self.flags = flags
         self.prefix = prefix
         self.log_file = folder / "fanout.log"
