@@ -103,7 +103,7 @@ def test_every_way_to_wait(make_lab, make_server, certificates: Path, wait: str,
     host = lab.server["ipv4"]
     server = make_server(lab, mode=mode, listen=[address(host)], more={"io": {"wait": f'"{wait}"'}})
     check_fetches(server, certificates, host, address(host), clients.CLIENT_NAMES[0])
-    spins = server.metrics().sum("worker_spins_total")
+    spins = server.metrics().sum("spins_total")
     assert (spins > 0) == (wait == "spin")
     if wait == "busy-poll" and mode == "copy":
         server.wait_log("no NAPI id")
