@@ -64,7 +64,9 @@ BEDS = {
         about="igb, whose link bounces when XDP comes, with RSS over two queues",
         flavour="amd64",
         modules=["igb", "xsk_diag"],
-        devices=_on_hub("igb,romfile=", "igb,romfile="),
+        # Each on a bus of its own: their virtual functions claim the same slots.
+        devices=["-device", "pcie-root-port,id=bus0,chassis=1", "-device", "pcie-root-port,id=bus1,chassis=2"]
+        + _on_hub("igb,bus=bus0,romfile=", "igb,bus=bus1,romfile="),
         tests=[f"{CONFORMANCE} device_zero_copy", GATEWAY, "pytest /expressway/tests/guest/inside/test_rss.py"],
         queues=2,
     ),
