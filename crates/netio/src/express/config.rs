@@ -66,7 +66,9 @@ pub struct PortConfig {
     /// How to bind.
     pub mode: BindMode,
     /// Bytes of a frame, 2048 or 4096. A received packet has 256 fewer; a larger one spans frames and is
-    /// put together by a copy. A sent payload has [`PortConfig::max_payload`] bytes at most.
+    /// put together by a copy. A sent payload has [`PortConfig::max_payload`] bytes at most. Unless `mode` is
+    /// copy, 2048 becomes 4096 where the interface's MTU asks for it: NICs that count in KiB receive 1024
+    /// bytes into the one and 3072 into the other.
     pub frame_size: u32,
     /// Entries of the fill and RX rings, a power of two; as many frames receive. Memory: this times
     /// `frame_size`.
@@ -146,9 +148,26 @@ impl PortConfig {
         self.frame_size as usize - HEADER_SPACE
     }
 
-    /// The largest frame on the wire (without its check sequence) that is received in one UMEM frame.
+    /// The largest frame on the wire (without its check sequence) that is received in one UMEM frame. In copy mode
+    /// the NIC's own buffers are the kernel's. In zero-copy some NICs count the room in whole KiB
+    /// (`SRRCTL.BSIZEPKT` of igb, igc and the 82599), cut what is longer, and their drivers hand the pieces over
+    /// as packets (`igb_clean_rx_irq_zc`, Linux 6.18); the others lose nothing by the same count.
     pub(super) fn single_frame(&self) -> u32 {
-        self.frame_size - XDP_PACKET_HEADROOM
+        let room = self.frame_size - XDP_PACKET_HEADROOM;
+        match self.mode {
+            BindMode::Copy => room,
+            BindMode::ZeroCopy | BindMode::Auto => room & !1023,
+        }
+    }
+
+    /// With frames of 4096 bytes where those of 2048 would not hold a frame of `largest` bytes in zero-copy.
+    pub(super) fn fitted(mut self, largest: u32) -> Self {
+        let enlarged = Self { frame_size: 4096, ..self.clone() };
+        if self.mode != BindMode::Copy && largest > self.single_frame() && largest <= enlarged.single_frame()
+        {
+            self.frame_size = enlarged.frame_size;
+        }
+        self
     }
 }
 
@@ -257,6 +276,23 @@ impl Default for ExpressConfig {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn zero_copy_frames_hold_the_mtu_in_whole_kibibytes() {
+        let of = |mode, frame_size| PortConfig { mode, frame_size, ..PortConfig::new("eth9", 0) };
+        for mode in [BindMode::ZeroCopy, BindMode::Auto] {
+            assert_eq!((of(mode, 2048).single_frame(), of(mode, 4096).single_frame()), (1024, 3072));
+            let sizes =
+                [1024, 1522, 3072, 3073, 9022].map(|largest| of(mode, 2048).fitted(largest).frame_size);
+            assert_eq!(
+                sizes,
+                [2048, 4096, 4096, 2048, 2048],
+                "larger ones need several frames whatever their size"
+            );
+        }
+        assert_eq!(of(BindMode::Copy, 2048).single_frame(), 1792);
+        assert_eq!(of(BindMode::Copy, 2048).fitted(3000).frame_size, 2048);
+    }
 
     #[test]
     fn ring_sizes_and_frame_sizes_are_checked() {

@@ -222,11 +222,14 @@ impl Port {
     /// [`OpenError`] names interface, queue and remedy. A mode that was asked for is obtained or an error.
     pub fn open(config: PortConfig, map: BorrowedFd<'_>) -> Result<Self, OpenError> {
         config.validate()?;
-        let named = |source| OpenError::Interface { interface: config.interface.clone(), source };
+        let interface = config.interface.clone();
+        let named = |source| OpenError::Interface { interface: interface.clone(), source };
         let interfaces = Interfaces::open(&OwnNamespace).map_err(named)?;
         let ifindex = interfaces.index(&config.interface).map_err(named)?;
         let mtu = interfaces.mtu(ifindex).map_err(named)?;
-        let multi_buffer = mtu.saturating_add(LINK_HEADERS) > config.single_frame();
+        let largest = mtu.saturating_add(LINK_HEADERS);
+        let config = config.fitted(largest);
+        let multi_buffer = largest > config.single_frame();
         let map = map
             .try_clone_to_owned()
             .map_err(|source| Step::Map.failed(&config.interface, config.queue, multi_buffer, source))?;
@@ -240,6 +243,7 @@ impl Port {
             queue = config.queue,
             mode = %active.mode,
             backing = ?active.queue.umem().backing(),
+            frame_size = config.frame_size,
             multi_buffer,
             ?state,
             "AF_XDP socket bound"
