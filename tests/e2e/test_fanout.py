@@ -1,8 +1,6 @@
 """One UDP feed to many subscribers, over a veth, with clients on ordinary sockets."""
 
-import hashlib
 import json
-import os
 import signal
 import socket
 import ssl
@@ -81,6 +79,22 @@ def test_a_feed_reaches_all_subscribers_and_statistics_say_so(make_lab, make_fan
     assert end["statistics"]["disconnects"]["stopped"] == 5
     for subscriber in subscribers:
         assert subscriber.socket.recv(1) == b"", "no orderly end"
+
+
+@pytest.mark.parametrize("mode", ["copy", "hybrid", "generic", "auto"])
+def test_a_feed_by_af_xdp(make_lab, make_fanout, mode: str) -> None:
+    lab = make_lab()
+    fanout = make_fanout(lab, "--io", mode)
+    assert fanout.ready[0]["io"] == {"auto": "hybrid"}.get(mode, mode)
+    (subscriber,) = subscribe(lab, fanout)
+    sender = Sender(lab, lab.server["ipv4"])
+    for _ in range(10):
+        subscriber.read_to(sender.send(100))
+    assert not subscriber.gaps
+    metrics = fanout.wait_for("packets by AF_XDP", lambda m: m.sum("rx_express_packets_total") >= 1000)
+    assert metrics.sum("xdp_packets_total", verdict="redirect") >= 1000
+    fanout.stop()
+    assert "xdp" not in lab.run("server", "ip", "link", "show", "server0"), "an XDP program stayed"
 
 
 def join_source(lab: Lab) -> dict[str, str]:
@@ -412,6 +426,7 @@ WRONG = [
     (["--udp", "127.0.0.1:5000", "--tcp", "127.0.0.1:9000", "--ring", "1MiB"], "--ring is 1048576"),
     (["--udp", "127.0.0.1:5000", "--tcp", "127.0.0.1:9000", "--interface", "lo"], "no multicast group"),
     (["--udp", "127.0.0.1:5000", "--tcp", "127.0.0.1:9000", "--source", "::1"], "address family"),
+    (["--udp", "239.1.1.1:5000", "--tcp", "127.0.0.1:9000", "--io", "copy"], "received by kernel sockets"),
     (["--udp", "127.0.0.1:5000", "--tcp", "127.0.0.1:9000", "--start", "snapshot"], "snapshot-prefix"),
 ]
 

@@ -141,6 +141,13 @@ pub(crate) struct Fanout {
     /// Who forwards: user (this process) or auto, which is user; kernel is not built into this version
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub(crate) mode: FanoutMode,
+    /// How the feed is received: udp, or as with `serve` auto, zerocopy, copy, hybrid or generic. Multicast groups are
+    /// received by udp
+    #[arg(long, value_name = "MODE", default_value = "udp")]
+    pub(crate) io: IoMode,
+    /// Detach a foreign XDP program from the interface first
+    #[arg(long)]
+    pub(crate) replace: bool,
     /// What stands before each datagram in TCP and TLS streams: none, len16 or len32 (its length in network order)
     #[arg(long, value_name = "FRAMING", default_value = "none")]
     pub(crate) framing: Framing,

@@ -6,11 +6,12 @@ mod report;
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use expressway_feed::fanout::{Fanout, Membership};
 use expressway_gateway::admin::{Admin, State};
+use expressway_gateway::config::{Io, IoMode};
 use expressway_gateway::metrics::Registry;
 use expressway_netio::udp::{UdpConfig, UdpIo};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
@@ -18,12 +19,21 @@ use signal_hook::iterator::Signals;
 
 use crate::args::Fanout as Arguments;
 use crate::fail::Failure;
+use crate::serve::data_path::{DataPath, PathConfig, WorkerIo};
+use crate::serve::metrics;
+use crate::serve::source::Source;
 
 /// Datagrams taken by one recvmmsg: bursts longer than this take another.
 const RECEIVE_BATCH: usize = 64;
 
 /// How often the threads are looked after between signals.
 const WATCH: Duration = Duration::from_millis(200);
+
+/// How often the data path is looked after.
+const MAINTENANCE: Duration = Duration::from_secs(1);
+
+/// The data path, for its upkeep and the metrics page.
+type SharedPath = Arc<Mutex<DataPath>>;
 
 /// What `/healthz` and `/config` show.
 struct Status {
@@ -46,14 +56,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (options, membership) = options::of(arguments)?;
     crate::limits::raise_file_limit();
     let signals = follow_signals()?;
-    let io = UdpIo::bind(&udp(arguments)).map_err(Failure::run_time)?;
-    let feed = io.addresses().next().unwrap_or(arguments.udp);
     let threads = options.threads;
-    let fanout = Fanout::start(options, io, membership).map_err(Failure::run_time)?;
+    let (path, io) = open(arguments)?;
+    let fanout = match io {
+        WorkerIo::Kernel(io) => Fanout::start(options, *io, membership),
+        WorkerIo::Express(io) => Fanout::start(options, *io, membership),
+    };
+    let fanout = fanout.map_err(Failure::run_time)?;
     let status = Arc::new(Status { state: Mutex::new(Ok(())), command: command_line() });
-    let _admin = arguments.admin.map(|address| admin(address, &fanout, status.clone())).transpose()?;
-    report::ready(arguments.json, feed, fanout.listen(), threads)?;
-    let result = watch(arguments, &fanout, &signals);
+    let _admin = arguments.admin.map(|address| admin(address, &fanout, &path, status.clone())).transpose()?;
+    let io = path.as_ref().map_or_else(|| "udp".to_owned(), |path| lock(path).mode().to_string());
+    report::ready(arguments.json, arguments.udp, &io, &fanout, threads)?;
+    let result = watch(arguments, &fanout, path.as_deref(), &signals);
     *status.state.lock().unwrap_or_else(PoisonError::into_inner) = Err("stopping".into());
     let statistics = fanout.stop().map_err(Failure::run_time)?;
     if arguments.json {
@@ -62,9 +76,37 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     result.map(|()| ExitCode::SUCCESS)
 }
 
+/// The data path, if it is more than a kernel socket, and packet I/O.
+fn open(arguments: &Arguments) -> Result<(Option<SharedPath>, WorkerIo), Failure> {
+    let udp = udp(arguments);
+    if arguments.io == IoMode::Udp || arguments.udp.ip().is_multicast() {
+        let io = UdpIo::bind(&udp).map_err(Failure::run_time)?;
+        return Ok((None, WorkerIo::Kernel(Box::new(io))));
+    }
+    let io = Io { mode: arguments.io, replace: arguments.replace, ..Io::default() };
+    let (path, mut ios) = DataPath::start(PathConfig { io, udp }, Source::Own, 1)?;
+    Ok((Some(Arc::new(Mutex::new(path))), ios.remove(0)))
+}
+
+fn lock(path: &Mutex<DataPath>) -> MutexGuard<'_, DataPath> {
+    path.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Serves signals until one says stop, or a thread has ended by itself.
-fn watch(arguments: &Arguments, fanout: &Fanout, signals: &Receiver<i32>) -> Result<(), Failure> {
+fn watch(
+    arguments: &Arguments,
+    fanout: &Fanout,
+    path: Option<&Mutex<DataPath>>,
+    signals: &Receiver<i32>,
+) -> Result<(), Failure> {
+    let mut maintained = Instant::now();
     loop {
+        if let Some(path) = path
+            && maintained.elapsed() >= MAINTENANCE
+        {
+            lock(path).maintain();
+            maintained = Instant::now();
+        }
         match signals.recv_timeout(WATCH) {
             Ok(SIGUSR1) => report::print(arguments.json, &fanout.statistics())?,
             Ok(_) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
@@ -87,12 +129,21 @@ fn udp(arguments: &Arguments) -> UdpConfig {
     }
 }
 
-fn admin(address: SocketAddr, fanout: &Fanout, status: Arc<Status>) -> Result<Admin, Failure> {
+fn admin(
+    address: SocketAddr,
+    fanout: &Fanout,
+    path: &Option<SharedPath>,
+    status: Arc<Status>,
+) -> Result<Admin, Failure> {
     let registry = Registry::default();
     let source = fanout.statistics_source();
+    let path = path.clone();
     registry.register(move |out: &mut Vec<_>| {
         let (statistics, io) = source();
         report::samples(&statistics, &io, out);
+        if let Some(path) = &path {
+            metrics::data_path(path, out);
+        }
     });
     Admin::start(address, registry, status)
         .map_err(|error| Failure::run_time(format!("--admin {address}: {error}")))

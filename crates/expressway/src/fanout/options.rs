@@ -5,6 +5,7 @@ use std::sync::Arc;
 use expressway_feed::fanout::{
     Framing, Limits, Listen, Membership, Options, Protocol, SlowClient, TlsIdentity,
 };
+use expressway_gateway::config::IoMode;
 
 use crate::args::Fanout as Arguments;
 use crate::fail::Failure;
@@ -72,6 +73,12 @@ fn check(arguments: &Arguments) -> Result<(), String> {
         return Err("--udp: port 0 says nothing of where the feed comes to; name its port".into());
     }
     let group = arguments.udp.ip().is_multicast();
+    if group && !matches!(arguments.io, IoMode::Udp | IoMode::Auto) {
+        return Err(format!(
+            "--io {}: multicast groups are received by kernel sockets: use udp",
+            arguments.io
+        ));
+    }
     if arguments.interface.is_some() && !group {
         return Err(format!("--interface: {} is no multicast group", arguments.udp));
     }

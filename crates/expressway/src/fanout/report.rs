@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::net::SocketAddr;
 
-use expressway_feed::fanout::{Listen, Statistics, SubscriberStatistics};
+use expressway_feed::fanout::{Fanout, Statistics, SubscriberStatistics};
 use expressway_gateway::metrics::Sample;
 use expressway_netio::IoStats;
 use serde_json::{Value, json};
@@ -14,18 +14,19 @@ use crate::fail::Failure;
 pub(super) fn ready(
     as_json: bool,
     feed: SocketAddr,
-    listen: &[Listen],
+    io: &str,
+    fanout: &Fanout,
     threads: usize,
 ) -> Result<(), Failure> {
     let mut lines = String::new();
-    for one in listen {
+    for one in fanout.listen() {
         let (protocol, address) = (one.protocol.name(), one.address);
         if as_json {
             let ready = json!({"udp": feed, "protocol": protocol, "address": address, "mode": "user",
-                "io": "udp", "threads": threads});
+                "io": io, "threads": threads});
             lines += &format!("{}\n", json!({ "ready": ready }));
         } else {
-            lines += &format!("ready udp={feed} {protocol}={address} mode=user io=udp threads={threads}\n");
+            lines += &format!("ready udp={feed} {protocol}={address} mode=user io={io} threads={threads}\n");
         }
     }
     crate::print(&lines)

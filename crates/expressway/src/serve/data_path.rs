@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::net::SocketAddr;
 
-use expressway_gateway::config::{Config, IoMode, UdpSend};
+use expressway_gateway::config::{Config, Io, IoMode, UdpSend};
 use expressway_netio::PacketIo;
 use expressway_netio::device::{DeviceFacts, GRO_FORWARDING, UDP_SEGMENTATION};
 use expressway_netio::express::{
@@ -31,6 +31,22 @@ use crate::fail::Failure;
 /// the first byte of the packet; long headers (0x80) are left to the kernel's hash.
 const STEERING: Steering = Steering::ByteAt { offset: 1, clear_mask: 0x80 };
 
+/// What the data path is to be.
+#[derive(Clone)]
+pub(crate) struct PathConfig {
+    /// Mode, and settings of AF_XDP sockets.
+    pub(crate) io: Io,
+    /// The kernel sockets, and with them the addresses.
+    pub(crate) udp: UdpConfig,
+}
+
+impl PathConfig {
+    /// That of a gateway.
+    pub(crate) fn of(config: &Config) -> Self {
+        Self { io: config.io.clone(), udp: udp_config(config) }
+    }
+}
+
 /// A worker's packet I/O.
 pub(crate) enum WorkerIo {
     /// Kernel sockets alone.
@@ -41,7 +57,7 @@ pub(crate) enum WorkerIo {
 
 /// What all workers share of the data path; dropping it detaches the XDP programs.
 pub(crate) struct DataPath {
-    pub(super) config: Config,
+    pub(super) config: PathConfig,
     pub(super) source: Source,
     pub(super) listen: Vec<SocketAddr>,
     pub(super) mirror: RouteMirror,
@@ -76,19 +92,19 @@ struct Opened {
 impl DataPath {
     /// Opens everything for `workers` workers, with what takes privilege from `source`.
     pub(crate) fn start(
-        config: &Config,
+        config: PathConfig,
         source: Source,
         workers: usize,
     ) -> Result<(Self, Vec<WorkerIo>), Failure> {
-        let listen = config.listen();
-        let udp = udp_config(config);
-        let kernel = source.kernel_sockets(&udp, workers)?.into_workers();
+        let udp = &config.udp;
+        let listen = udp.listen.clone();
+        let kernel = source.kernel_sockets(udp, workers)?.into_workers();
         let mirror = source.mirror()?;
         let snapshot = mirror.snapshot();
         let mut opened = Vec::new();
         let mut upkeep = Upkeep::default();
         for device in devices(config.io.mode, &listen, &snapshot)? {
-            match open_interface(config, &source, &device, workers)? {
+            match open_interface(&config, &source, &device, workers)? {
                 Some(one) => opened.push(one),
                 None => upkeep.leave(&device.link.name, device.link.index),
             }
@@ -101,7 +117,7 @@ impl DataPath {
         }
         let (mut ios, mut inlets) = (Vec::new(), Vec::new());
         for (sockets, ports) in kernel.into_iter().zip(ports) {
-            let mut kernel = UdpIo::new(&udp, sockets).map_err(Failure::run_time)?;
+            let mut kernel = UdpIo::new(udp, sockets).map_err(Failure::run_time)?;
             kernel.set_resolver(mirror.resolver().map_err(Failure::run_time)?);
             let wait = config.io.wait();
             if config.io.mode == IoMode::Udp {
@@ -117,8 +133,7 @@ impl DataPath {
             inlets.push(io.inlet());
             ios.push(WorkerIo::Express(Box::new(io)));
         }
-        let napi = napi::defer(config, &interfaces)?;
-        let config = config.clone();
+        let napi = napi::defer(&config.io, &interfaces)?;
         let mut path =
             Self { _napi: napi, config, source, listen, mirror, generation: 0, interfaces, inlets, upkeep };
         path.follow_addresses()?;
@@ -202,7 +217,7 @@ fn udp_config(config: &Config) -> UdpConfig {
 
 /// Opens one interface at start. `None` when `auto` leaves it to the kernel.
 fn open_interface(
-    config: &Config,
+    config: &PathConfig,
     source: &Source,
     device: &Device,
     workers: usize,
@@ -226,7 +241,12 @@ fn open_interface(
 }
 
 /// Tries the steps of the mode on one interface; the reason is that of the last.
-fn open_steps(config: &Config, source: &Source, device: &Device, workers: usize) -> Result<Opened, Reason> {
+fn open_steps(
+    config: &PathConfig,
+    source: &Source,
+    device: &Device,
+    workers: usize,
+) -> Result<Opened, Reason> {
     let (mode, name) = (config.io.mode, &device.link.name);
     let found = source.device(&device.link)?;
     let queues = found.facts.channels.map_or(device.link.rx_queues, |channels| channels.rx).max(1);
@@ -280,7 +300,7 @@ fn hazards(facts: &DeviceFacts) -> Vec<String> {
 }
 
 fn try_step(
-    config: &Config,
+    config: &PathConfig,
     source: &Source,
     link: &Link,
     (queues, usable): (u32, &[u32]),

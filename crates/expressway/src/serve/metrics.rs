@@ -50,7 +50,8 @@ pub(crate) fn register_worker(registry: &Registry, worker: usize, cell: Arc<Stat
     });
 }
 
-fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {
+/// The data path: modes, programs, interfaces opened again.
+pub(crate) fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {
     let path = path.lock().unwrap_or_else(PoisonError::into_inner);
     for (address, mode) in path.modes() {
         out.push(

@@ -10,16 +10,16 @@
 //! * [`server`] is the running whole: workers, reload, drain.
 //! * [`metrics`] shows every layer's counters.
 
-mod data_path;
+pub(crate) mod data_path;
 mod devices;
 mod events;
-mod metrics;
+pub(crate) mod metrics;
 mod mode;
 mod napi;
 mod privilege;
 mod server;
 mod setup;
-mod source;
+pub(crate) mod source;
 mod upkeep;
 
 use std::process::ExitCode;

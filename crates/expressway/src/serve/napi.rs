@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use expressway_gateway::config::Config;
+use expressway_gateway::config::Io;
 use expressway_netio::netdev::{NapiGuard, Netdev};
 
 use super::data_path::Interface;
@@ -10,8 +10,8 @@ use crate::fail::Failure;
 
 /// Applies `[io.napi]` to the receive queues of `interfaces`. `None` when nothing is configured, or no device names
 /// its NAPI contexts; the latter is said.
-pub(super) fn defer(config: &Config, interfaces: &[Interface]) -> Result<Option<NapiGuard>, Failure> {
-    let Some(settings) = config.io.napi() else { return Ok(None) };
+pub(super) fn defer(io: &Io, interfaces: &[Interface]) -> Result<Option<NapiGuard>, Failure> {
+    let Some(settings) = io.napi() else { return Ok(None) };
     let failed = |error: std::io::Error| {
         let hint = match error.kind() {
             ErrorKind::PermissionDenied => "; it takes CAP_NET_ADMIN",

@@ -16,7 +16,7 @@ use expressway_netio::{Inbox, Mailbox, PacketIo, mailbox};
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::FileStore;
 
-use super::data_path::{DataPath, WorkerIo};
+use super::data_path::{DataPath, PathConfig, WorkerIo};
 use super::events::{Event, follow_signals};
 use super::setup::{Parts, Previous};
 use super::source::Source;
@@ -87,7 +87,7 @@ impl Server {
         };
         let (sender, events) = channel();
         follow_signals(sender.clone())?;
-        let (path, ios) = DataPath::start(&config, source, workers)?;
+        let (path, ios) = DataPath::start(PathConfig::of(&config), source, workers)?;
         let setup = Arc::new(assemble(parts, &path.mode().to_string()));
         let shared = Shared::new(&setup, workers).map_err(Failure::run_time)?;
         let status = Arc::new(Status {
