@@ -51,6 +51,16 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def readable(certificates: Path, tmp_path: Path) -> Path:
+    """The certificates where everyone may read them."""
+    copy = shutil.copytree(certificates, tmp_path / "readable")
+    (copy / "key.pem").chmod(0o644)
+    for folder in (copy, tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    return copy
+
+
+@pytest.fixture
 def make_lab() -> Iterator[Callable[..., Lab]]:
     """Makes labs; they are gone when the test is."""
     labs: list[Lab] = []

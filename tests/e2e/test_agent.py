@@ -1,7 +1,6 @@
 """Privilege separation: an agent with all of it, servers with none; refusals, and the end of either side."""
 
 import os
-import shutil
 import socket
 import struct
 import subprocess
@@ -20,16 +19,6 @@ users = [{NOBODY}]
 listen = ["0.0.0.0:{PORT}", "[::]:{PORT}"]
 interfaces = ["server0"]
 """
-
-
-@pytest.fixture
-def readable(certificates: Path, tmp_path: Path) -> Path:
-    """The certificates where everyone may read them."""
-    copy = shutil.copytree(certificates, tmp_path / "readable")
-    (copy / "key.pem").chmod(0o644)
-    for folder in (copy, tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
-    return copy
 
 
 @pytest.fixture

@@ -39,6 +39,9 @@ const MAX_TEXT: usize = 64;
 /// How long an answer may take: the plugin asks the kubelet who the pod is.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long the answer to a goodbye may take.
+const FAREWELL: Duration = Duration::from_millis(500);
+
 /// Why the device plugin did not give what was asked for. Every message names its socket.
 #[derive(Debug, thiserror::Error)]
 pub enum PluginError {
@@ -123,14 +126,6 @@ impl DevicePlugin {
         self.expect(&request, Some(socket), "/config_busy_poll_ack", advice).map(|_| ())
     }
 
-    /// Says goodbye: the plugin closes its end.
-    ///
-    /// # Errors
-    /// [`PluginError`].
-    pub fn finish(self) -> Result<(), PluginError> {
-        self.expect("/fin", None, "/fin_ack", "").map(|_| ())
-    }
-
     fn expect(
         &self,
         request: &str,
@@ -188,6 +183,18 @@ impl DevicePlugin {
     }
 }
 
+impl Drop for DevicePlugin {
+    /// Says goodbye; the plugin closes its end.
+    fn drop(&mut self) {
+        let patience = sockopt::set_socket_timeout(&self.socket, Timeout::Recv, Some(FAREWELL));
+        if patience.is_ok()
+            && let Err(error) = self.expect("/fin", None, "/fin_ack", "")
+        {
+            tracing::debug!(%error, "no goodbye");
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use rustix::net::{accept, bind, listen, recv, send};
@@ -223,7 +230,7 @@ mod tests {
         let plugin = DevicePlugin::connect(&path, "pod-1").unwrap();
         let (socket, _other) = rustix::pipe::pipe().unwrap();
         plugin.busy_poll(std::os::fd::AsFd::as_fd(&socket), 20, 64).unwrap();
-        plugin.finish().unwrap();
+        drop(plugin);
         let asked = thread.join().unwrap();
         assert_eq!(asked, ["/connect,pod-1", "/version", "/config_busy_poll,20,64", "/fin"]);
     }
@@ -240,7 +247,7 @@ mod tests {
             let message = DevicePlugin::connect(&path, "pod").unwrap_err().to_string();
             assert!(parts.iter().all(|part| message.contains(part)), "{message}");
             assert!(message.contains("afxdp.sock"), "{message}");
-            thread.join().unwrap();
+            drop(thread);
         }
         let (_folder, path, thread) =
             plugin(&["/host_ok", "0.1", "/fd_nak", "/fd_ack", "/config_busy_poll_nak"]);
@@ -249,7 +256,7 @@ mod tests {
         assert!(plugin.xsk_map("eth9").unwrap_err().to_string().contains("without a descriptor"));
         let (socket, _other) = rustix::pipe::pipe().unwrap();
         assert!(plugin.busy_poll(std::os::fd::AsFd::as_fd(&socket), 1, 1).is_err());
-        thread.join().unwrap();
+        drop(thread);
         assert!(plugin.xsk_map(&"x".repeat(60)).unwrap_err().to_string().contains("64 bytes"));
         let nowhere = DevicePlugin::connect(Path::new("/nonexistent/afxdp.sock"), "pod").unwrap_err();
         assert!(nowhere.to_string().contains("/nonexistent/afxdp.sock: connect"), "{nowhere}");

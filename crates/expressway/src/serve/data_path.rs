@@ -168,6 +168,13 @@ impl DataPath {
         self.interfaces.iter().filter_map(read).collect()
     }
 
+    /// Takes the programs off and takes leave of who gave them: before the process ends, also where that is an
+    /// agent's work.
+    pub(super) fn finish(&mut self) {
+        self.interfaces.clear();
+        self.source = Source::Own;
+    }
+
     /// Opens an interface while the workers run, and gives them its sockets.
     pub(super) fn open(&mut self, device: &Device) -> Result<Obtained, Reason> {
         let workers = self.inlets.len();

@@ -10,6 +10,7 @@ use expressway_web::access_log::AccessLog;
 use expressway_web::files::FileStore;
 use expressway_web::metrics as web;
 
+use super::confine::Confinement;
 use super::data_path::DataPath;
 
 /// Registers what belongs to the process as a whole.
@@ -35,6 +36,16 @@ pub(crate) fn register(
         out.extend(files.metrics().into_iter().map(web_sample));
         if let Some(log) = &*log.load() {
             out.extend(log.metrics().into_iter().map(web_sample));
+        }
+    });
+}
+
+/// Registers what the process is confined by.
+pub(crate) fn register_confinement(registry: &Registry, confinement: Confinement) {
+    registry.register(move |out: &mut Vec<Sample>| {
+        for (by, on) in [("landlock", confinement.landlock), ("seccomp", confinement.seccomp)] {
+            let help = "1 where the process is confined: its files by Landlock, its system calls by seccomp.";
+            out.push(Sample::gauge("confined", help, on.into()).label("by", by));
         }
     });
 }

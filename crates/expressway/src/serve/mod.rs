@@ -5,11 +5,13 @@
 //! * [`data_path`] chooses the I/O mode of each interface and opens what it needs.
 //! * [`devices`] says which devices the frames of an address come in on.
 //! * [`upkeep`] follows what happens to interfaces while the server runs.
-//! * [`privilege`] gives up what the server does not need; [`source`] asks for what it does.
+//! * [`privilege`] gives up what the server does not need, [`confine`] keeps it from more; [`source`] asks for what
+//!   it does.
 //! * [`events`] is what the main thread waits for.
 //! * [`server`] is the running whole: workers, reload, drain.
 //! * [`metrics`] shows every layer's counters.
 
+mod confine;
 pub(crate) mod data_path;
 mod devices;
 mod events;
@@ -48,18 +50,24 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
         // What a reload will read, this user has to be able to read now.
         config = load(&arguments)?;
     }
-    let files = setup::file_store(&config)?;
-    let setup = setup::build(&config, &files, None)?;
-    if arguments.check {
-        crate::print(&format!("{}: ok\n", arguments.config.display()))?;
-        return Ok(ExitCode::SUCCESS);
-    }
     raise_file_limit();
     let source = match agent {
-        Some(socket) => Source::Agent(privilege::client(socket)?),
-        None => Source::of(&config)?,
+        _ if arguments.check => None,
+        Some(socket) => Some(Source::Agent(privilege::client(socket)?)),
+        None => Some(Source::of(&config)?),
     };
-    Server::start(arguments, config, source, files, setup)?.run()
+    // Threads inherit it: the reader threads of the files are the first.
+    let confinement = match &source {
+        Some(Source::Agent(_) | Source::Plugin(_)) => Some(confine::confine(&config)?),
+        Some(Source::Own) | None => None,
+    };
+    let files = setup::file_store(&config)?;
+    let setup = setup::build(&config, &files, None)?;
+    let Some(source) = source else {
+        crate::print(&format!("{}: ok\n", arguments.config.display()))?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    Server::start(arguments, config, (source, confinement), files, setup)?.run()
 }
 
 /// Reads and checks the configuration, with what the command line overrides.

@@ -16,6 +16,7 @@ use expressway_netio::{Inbox, Mailbox, PacketIo, mailbox};
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::FileStore;
 
+use super::confine::Confinement;
 use super::data_path::{DataPath, PathConfig, WorkerIo};
 use super::events::{Event, follow_signals};
 use super::setup::{Parts, Previous};
@@ -76,7 +77,7 @@ impl Server {
     pub(crate) fn start(
         arguments: Serve,
         config: Config,
-        source: Source,
+        (source, confinement): (Source, Option<Confinement>),
         files: Arc<FileStore>,
         parts: Parts,
     ) -> Result<Self, Failure> {
@@ -98,6 +99,7 @@ impl Server {
         let path = Arc::new(Mutex::new(path));
         let log = Arc::new(ArcSwapOption::new(setup.access_log.clone()));
         metrics::register(&registry, &shared, &files, &path, &log, workers);
+        metrics::register_confinement(&registry, confinement.unwrap_or_default());
         let (mailboxes, inboxes) = mailboxes(workers)?;
         let mut server = Self {
             arguments,
@@ -196,8 +198,7 @@ impl Server {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
-        // The programs are off before the process has ended, also where an agent takes them off.
-        self.lock_path().interfaces.clear();
+        self.lock_path().finish();
         match self.failure.take() {
             Some(failure) => Err(failure),
             None => Ok(ExitCode::SUCCESS),

@@ -15,7 +15,7 @@ use toml::Spanned;
 
 use expressway_settings::Source;
 pub use expressway_settings::{ConfigError, Size, Span};
-pub use value::{Congestion, IoMode, LogFormat, Retry, UdpSend, Workers};
+pub use value::{Congestion, IoMode, LogFormat, Retry, Seccomp, UdpSend, Workers};
 pub use wait::{Moment, Napi, Waiting};
 
 /// A whole configuration, defaults filled in. Relative paths are relative to the file's folder.
@@ -82,6 +82,12 @@ pub struct Server {
     /// Group to become; the user's own if absent.
     #[serde(default)]
     pub group: Option<String>,
+    /// Without privilege: open no file outside the folders that the configuration names.
+    #[serde(default = "yes")]
+    pub landlock: bool,
+    /// Without privilege: make no system call that a server does not need.
+    #[serde(default)]
+    pub seccomp: Seccomp,
 }
 
 /// `[io]`: how packets move.
@@ -308,6 +314,11 @@ impl Config {
             return Err(self.at(qlog.span(), format!("{} is no folder", qlog.get_ref().display())));
         }
         Ok(())
+    }
+
+    /// The file, as it was named.
+    pub fn file(&self) -> &Path {
+        &self.source.file
     }
 
     /// The file's text.

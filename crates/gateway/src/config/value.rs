@@ -104,6 +104,24 @@ impl LogFormat {
     pub const NAMES: [(&'static str, Self); 2] = [("json", Self::Json), ("combined", Self::Combined)];
 }
 
+/// What becomes of system calls that a server does not need: `[server] seccomp`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Seccomp {
+    /// They kill the process.
+    #[default]
+    Enforce,
+    /// They are made, and logged by the kernel.
+    Log,
+    /// They are made.
+    Off,
+}
+
+impl Seccomp {
+    /// All by name.
+    pub const NAMES: [(&'static str, Self); 3] =
+        [("enforce", Self::Enforce), ("log", Self::Log), ("off", Self::Off)];
+}
+
 macro_rules! named {
     ($type:ty) => {
         impl FromStr for $type {
@@ -132,6 +150,7 @@ named!(UdpSend);
 named!(Retry);
 named!(Congestion);
 named!(LogFormat);
+named!(Seccomp);
 
 fn by_name<T: Copy>(text: &str, names: &[(&'static str, T)]) -> Result<T, String> {
     names.iter().find(|(name, _)| *name == text).map(|(_, value)| *value).ok_or_else(|| {

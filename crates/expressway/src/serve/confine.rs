@@ -1,0 +1,248 @@
+//! Confining the server once it has given up privilege: Landlock for files, seccomp for system calls. Both are
+//! settings that threads inherit, so this comes before the first thread.
+//!
+//! A kernel without Landlock serves all the same, and the log says so. A system call that is not on the list kills
+//! the process by SIGSYS, and the kernel's audit log names its number (`type=1326 … syscall=N`); with
+//! `seccomp = "log"` it is only logged there.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use expressway_gateway::config::{Config, Seccomp};
+use landlock::{
+    ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, path_beneath_rules,
+};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+
+use crate::fail::Failure;
+
+/// The newest rights that are asked for; older kernels enforce what they know.
+const LANDLOCK: ABI = ABI::V5;
+
+/// What a running server calls: memory and threads, its descriptors and sockets, files to read and logs to append
+/// to. No program is started, no file renamed or removed, nothing attached or mounted.
+const CALLS: &[libc::c_long] = &[
+    // Memory, threads, time.
+    libc::SYS_brk,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_mincore,
+    libc::SYS_memfd_create,
+    libc::SYS_ftruncate,
+    libc::SYS_membarrier,
+    libc::SYS_clone,
+    libc::SYS_clone3,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_futex,
+    libc::SYS_set_robust_list,
+    libc::SYS_set_tid_address,
+    libc::SYS_rseq,
+    libc::SYS_prctl,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_tgkill,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_restart_syscall,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_gettimeofday,
+    libc::SYS_getrandom,
+    libc::SYS_getrusage,
+    libc::SYS_prlimit64,
+    libc::SYS_uname,
+    libc::SYS_sysinfo,
+    // Descriptors and waiting.
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_pread64,
+    libc::SYS_preadv,
+    libc::SYS_preadv2,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_pwrite64,
+    libc::SYS_lseek,
+    libc::SYS_close,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_fcntl,
+    libc::SYS_ioctl,
+    libc::SYS_pipe2,
+    libc::SYS_eventfd2,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_ppoll,
+    // Sockets.
+    libc::SYS_socket,
+    libc::SYS_socketpair,
+    libc::SYS_bind,
+    libc::SYS_connect,
+    libc::SYS_listen,
+    libc::SYS_accept4,
+    libc::SYS_shutdown,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_sendto,
+    libc::SYS_recvfrom,
+    libc::SYS_sendmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_recvmmsg,
+    // Files.
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_readlinkat,
+    libc::SYS_getdents64,
+    libc::SYS_getcwd,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_fadvise64,
+];
+
+/// Calls that only older machines have; the C library prefers them there.
+#[cfg(target_arch = "x86_64")]
+const OLD_CALLS: &[libc::c_long] = &[
+    libc::SYS_open,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_readlink,
+    libc::SYS_access,
+    libc::SYS_poll,
+    libc::SYS_epoll_wait,
+    libc::SYS_arch_prctl,
+    libc::SYS_time,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD_CALLS: &[libc::c_long] = &[];
+
+/// What was obtained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Confinement {
+    /// Files are confined to those that the configuration names.
+    pub(crate) landlock: bool,
+    /// System calls are.
+    pub(crate) seccomp: bool,
+}
+
+impl fmt::Display for Confinement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = |on| if on { "on" } else { "off" };
+        write!(f, "landlock {}, seccomp {}", word(self.landlock), word(self.seccomp))
+    }
+}
+
+/// Confines this process to what the configuration names.
+pub(crate) fn confine(config: &Config) -> Result<Confinement, Failure> {
+    rustix::thread::set_no_new_privs(true)
+        .map_err(|errno| Failure::run_time(format!("no_new_privs: {errno}")))?;
+    let landlock = config.server.landlock && landlock(config)?;
+    let seccomp = match config.server.seccomp {
+        Seccomp::Off => false,
+        Seccomp::Log => filter(SeccompAction::Log, config)?,
+        Seccomp::Enforce => filter(SeccompAction::KillProcess, config)?,
+    };
+    let confinement = Confinement { landlock, seccomp };
+    tracing::info!("confined: {confinement}");
+    Ok(confinement)
+}
+
+/// Folders rather than files, because files are replaced by renaming and read again by a reload.
+fn folder(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+fn landlock(config: &Config) -> Result<bool, Failure> {
+    let failed = |error: &dyn fmt::Display| Failure::run_time(format!("[server] landlock: {error}"));
+    let mut read = vec![folder(config.file())];
+    read.extend([&config.tls.certificate, &config.tls.private_key].map(|path| folder(path.get_ref())));
+    read.extend(config.sites.iter().filter_map(|site| site.root.as_ref()).map(|root| root.get_ref().clone()));
+    let logs = [&config.tls.keylog, &config.log.access].into_iter().flatten();
+    let mut write: Vec<PathBuf> =
+        logs.filter(|path| path.as_os_str() != "-").map(|path| folder(path)).collect();
+    write.extend(config.quic.qlog.iter().map(|folder| folder.get_ref().clone()));
+    let status = Ruleset::default()
+        .handle_access(AccessFs::from_all(LANDLOCK))
+        .and_then(Ruleset::create)
+        .and_then(|rules| rules.add_rules(path_beneath_rules(read, AccessFs::ReadFile | AccessFs::ReadDir)))
+        .and_then(|rules| {
+            let append = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::MakeReg;
+            rules.add_rules(path_beneath_rules(write, append))
+        })
+        .and_then(|rules| rules.restrict_self())
+        .map_err(|error| failed(&error))?;
+    if status.ruleset == RulesetStatus::NotEnforced {
+        tracing::warn!("this kernel has no Landlock: files are not confined");
+    }
+    Ok(status.ruleset != RulesetStatus::NotEnforced)
+}
+
+fn filter(otherwise: SeccompAction, config: &Config) -> Result<bool, Failure> {
+    let failed = |error: &dyn fmt::Display| {
+        Failure::run_time(format!("[server] seccomp: {error}; seccomp = \"off\" does without"))
+    };
+    let mut calls: BTreeMap<i64, Vec<seccompiler::SeccompRule>> =
+        CALLS.iter().chain(OLD_CALLS).map(|call| (*call, Vec::new())).collect();
+    if config.io.device_plugin.is_some() {
+        // Sockets go into the plugin's map by this process.
+        calls.insert(libc::SYS_bpf, Vec::new());
+    }
+    let architecture = std::env::consts::ARCH.try_into().map_err(|error| failed(&error))?;
+    let filter = SeccompFilter::new(calls, otherwise, SeccompAction::Allow, architecture)
+        .map_err(|error| failed(&error))?;
+    let program: BpfProgram = filter.try_into().map_err(|error: seccompiler::BackendError| failed(&error))?;
+    seccompiler::apply_filter(&program).map_err(|error| failed(&error))?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_call_stands_twice_and_none_starts_programs() {
+        let mut calls: Vec<_> = CALLS.iter().chain(OLD_CALLS).collect();
+        calls.sort_unstable();
+        let before = calls.len();
+        calls.dedup();
+        assert_eq!(calls.len(), before);
+        for forbidden in
+            [libc::SYS_execve, libc::SYS_ptrace, libc::SYS_bpf, libc::SYS_mount, libc::SYS_setuid]
+        {
+            assert!(!calls.contains(&&forbidden));
+        }
+    }
+
+    #[test]
+    fn a_file_without_a_folder_lies_in_this_one() {
+        assert_eq!(folder(Path::new("expressway.toml")), Path::new("."));
+        assert_eq!(folder(Path::new("/etc/expressway/cert.pem")), Path::new("/etc/expressway"));
+    }
+}
