@@ -21,7 +21,8 @@ use crate::fail::Failure;
 const LANDLOCK: ABI = ABI::V5;
 
 /// What a running server calls: memory and threads, its descriptors and sockets, files to read and logs to append
-/// to. No program is started, no file renamed or removed, nothing attached or mounted.
+/// to.
+/// No program is started, no file renamed or removed, nothing attached or mounted.
 const CALLS: &[libc::c_long] = &[
     // Memory, threads, time.
     libc::SYS_brk,
@@ -118,6 +119,8 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_statx,
     libc::SYS_readlinkat,
     libc::SYS_getdents64,
+    // The folder of qlog files.
+    libc::SYS_mkdirat,
     libc::SYS_getcwd,
     libc::SYS_fsync,
     libc::SYS_fdatasync,
@@ -132,6 +135,7 @@ const OLD_CALLS: &[libc::c_long] = &[
     libc::SYS_lstat,
     libc::SYS_readlink,
     libc::SYS_access,
+    libc::SYS_mkdir,
     libc::SYS_poll,
     libc::SYS_epoll_wait,
     libc::SYS_arch_prctl,
