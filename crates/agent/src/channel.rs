@@ -138,6 +138,7 @@ impl Channel {
         let mut fds = Vec::new();
         // Room for all that anybody may send; more than is taken here is closed when this returns.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut was_reset = false;
         let (length, flags) = loop {
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let mut parts = [IoSliceMut::new(&mut buffer)];
@@ -151,6 +152,9 @@ impl Channel {
                     break (received.bytes, received.flags);
                 }
                 Err(Errno::INTR) => {}
+                // The other side closed before it had read everything. The kernel says so once, ahead of what that
+                // side said last (`sock_error` in `__skb_try_recv_datagram`, net/core/datagram.c).
+                Err(Errno::CONNRESET) if !was_reset => was_reset = true,
                 Err(errno) => return Err(failed(errno)),
             }
         };
@@ -308,6 +312,17 @@ mod tests {
         assert_eq!(rustix::io::read(&reader, &mut [0; 1]).unwrap(), 0, "all copies are closed");
         let many: Vec<_> = (0..=MAX_FDS).map(|_| one.as_fd()).collect();
         assert!(one.send(1, &Request::Hello { client: String::new() }, &many).is_err());
+    }
+
+    #[test]
+    fn last_words_are_heard_though_the_connection_was_reset() {
+        let (one, other) = pair();
+        one.send(1, &Request::Hello { client: "x".into() }, &[]).unwrap();
+        let reply = Reply::Refused(Refusal::new(Code::Clients, "no room"));
+        other.send(0, &reply, &[]).unwrap();
+        drop(other);
+        assert_eq!(one.receive::<Reply>(0).unwrap().content, reply);
+        assert!(matches!(one.receive::<Reply>(0), Err(ChannelError::Closed)));
     }
 
     #[test]
