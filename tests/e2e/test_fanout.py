@@ -381,6 +381,47 @@ def test_websocket_subscribers(make_lab, make_fanout) -> None:
     assert (opcode, content[:2]) == (8, struct.pack(">H", 1001))
 
 
+@pytest.mark.parametrize("protocol", ["tls", "ws"])
+def test_a_slow_subscriber_of_any_protocol_gets_whole_datagrams(
+    make_lab, make_fanout, certificates: Path, protocol: str
+) -> None:
+    lab = make_lab()
+    host = lab.server["ipv4"]
+    tls = ("--certificate", str(certificates / "cert.pem"), "--private-key", str(certificates / "key.pem"))
+    limits = ("--max-lag", "64KiB", "--send-buffer", "16KiB", "--ring", "1MiB")
+    fanout = make_fanout(lab, f"--{protocol}", address(host, 9003), *tls, *limits)
+    if protocol == "tls":
+        slow = Subscriber(lab, host, 9003)
+        context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+        slow.socket = context.wrap_socket(slow.socket, server_hostname=HOST)
+    else:
+        slow = WebSocket(lab, host, 9003)
+    fanout.wait_for("the subscriber", lambda m: m.sum("fanout_subscribers") == 1)
+    slow.expected = 0
+    sender = Sender(lab, host)
+    while "falls behind" not in fanout.log():
+        last = sender.send(50)
+        fanout.wait_for("the datagrams", lambda m: m.sum("fanout_datagrams_total") == last + 1)
+    slow.read_to(last)
+    slow.read_to(sender.send())
+    assert sum(slow.gaps) > 0
+    metrics = fanout.wait_for("the gaps", lambda m: m.sum("fanout_skipped_frames_total") == sum(slow.gaps))
+    assert metrics.sum("fanout_gaps_total") == len(slow.gaps)
+
+
+def test_who_floods_a_websocket_is_disconnected(make_lab, make_fanout) -> None:
+    lab = make_lab()
+    host = lab.server["ipv4"]
+    fanout = make_fanout(lab, "--ws", address(host, 9002))
+    flooder, quiet = WebSocket(lab, host, 9002), WebSocket(lab, host, 9002)
+    fanout.wait_for("the subscribers", lambda m: m.sum("fanout_subscribers") == 2)
+    with pytest.raises(OSError):  # noqa: PT011 - reset or broken pipe, as it happens
+        while True:
+            flooder.send(0x82, bytes(125))
+    fanout.wait_for("the flood", lambda m: m.sum("fanout_disconnects_total", reason="flooded") == 1)
+    quiet.read_to(Sender(lab, host).send(10))
+
+
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_chromium_shows_the_feed(make_lab, make_fanout, tmp_path: Path, certificates: Path, scheme: str) -> None:
     lab = make_lab()

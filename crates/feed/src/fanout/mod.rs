@@ -6,7 +6,7 @@
 //!   listeners ─▶ Door (a thread: accept, allow list, limit, TLS and WebSocket handshakes) ─▶ shards
 //! ```
 //!
-//! Everything that has been received is framed once into a [ring](ring); each subscriber is a cursor in it, and
+//! Everything that has been received is framed once into a ring; each subscriber is a cursor in it, and
 //! gets everything that it has not seen by one send. Few large segments instead of many small ones are what
 //! saves: per delivery a send and the ACKs that it causes cost the same whatever they carry.
 //!

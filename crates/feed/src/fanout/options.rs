@@ -217,7 +217,7 @@ pub struct Options {
     pub slow_client: SlowClient,
     /// Limits of a subscriber.
     pub limits: Limits,
-    /// Bytes of stream that are retained, at least four times [`Limits::lag_bytes`] or 1 MiB.
+    /// Bytes of stream that are retained, at least twice [`Limits::lag_bytes`] and 512 KiB.
     pub ring: usize,
     /// Where subscribers start.
     pub start: StartPolicy,
