@@ -11,7 +11,7 @@ import pytest
 from harness import clients, links
 from harness.lab import Lab
 from harness.metrics import Metrics
-from harness.paths import LONG_CLIP
+from harness.paths import LIMIT, LONG_CLIP
 from harness.server import Server, address
 
 FILES = 20
@@ -27,7 +27,7 @@ class Transfer:
         connect = address(host or server.lab.server["ipv4"])
         before = server.metrics().sum("bytes_sent_total")
         self.client: subprocess.Popen[str] = clients.start(
-            server.lab, connect, certificates, self.paths, "-timeout", "110s"
+            server.lab, connect, certificates, self.paths, "-timeout", f"{2 * LIMIT - 20:.0f}s"
         )
         self.start = server.wait_for("transfer under way", lambda m: m.sum("bytes_sent_total") > before + 10_000_000)
 

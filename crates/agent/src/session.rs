@@ -232,7 +232,8 @@ impl Session {
         let mode = if generic { AttachMode::Generic } else { AttachMode::Native };
         let existing = if replace { Existing::Replace } else { Existing::Refuse };
         let attachment = redirect.attach(ifindex, mode, existing).map_err(kernel)?;
-        let link = attachment.link().try_clone_to_owned().map_err(kernel)?;
+        let link = attachment.link().ok_or_else(|| kernel("the program has no bpf_link of its own"))?;
+        let link = link.try_clone_to_owned().map_err(kernel)?;
         Ok((Program { redirect, attachment, memory: HashMap::new() }, link))
     }
 

@@ -1,7 +1,8 @@
 //! Putting the program on an interface by a bpf_link, and what may stand in the way.
 //!
 //! A link belongs to a file descriptor: when the last one is closed, by drop or by the death of the
-//! process however it dies, the kernel takes the program off. Nothing is pinned.
+//! process however it dies, the kernel takes the program off. Nothing is pinned. Beside other programs ours is
+//! a component of a dispatcher instead, which is pinned: see [`crate::dispatcher`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use libbpf_rs::libbpf_sys::{XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE};
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
 
+use crate::dispatcher::{self, Membership};
 use crate::error::{CAPABILITIES, Error, ForeignProgram, Holder, Interface};
 use crate::sys;
 
@@ -32,7 +34,7 @@ impl AttachMode {
         }
     }
 
-    fn flags(self) -> u32 {
+    pub(crate) fn flags(self) -> u32 {
         match self {
             Self::Native => XDP_FLAGS_DRV_MODE,
             Self::Generic => XDP_FLAGS_SKB_MODE,
@@ -53,9 +55,18 @@ pub enum Existing {
 /// The program on an interface, for as long as this lives. Once dropped, it is off.
 #[derive(Debug)]
 pub struct Attachment {
-    link: OwnedFd,
+    hold: Hold,
     interface: Interface,
     mode: AttachMode,
+}
+
+/// What keeps the program there.
+#[derive(Debug)]
+enum Hold {
+    /// A link of our own; it goes with the process.
+    Link(OwnedFd),
+    /// A slot of a dispatcher. A process that is killed leaves it to the next one.
+    Slot(Membership),
 }
 
 impl Attachment {
@@ -69,10 +80,13 @@ impl Attachment {
         self.mode
     }
 
-    /// The bpf_link. A duplicate keeps the program on the interface when this process dies; dropping the
-    /// attachment takes the program off all the same.
-    pub fn link(&self) -> BorrowedFd<'_> {
-        self.link.as_fd()
+    /// The bpf_link; `None` beside other programs. A duplicate keeps the program on the interface when this
+    /// process dies; dropping the attachment takes the program off all the same.
+    pub fn link(&self) -> Option<BorrowedFd<'_>> {
+        match &self.hold {
+            Hold::Link(link) => Some(link.as_fd()),
+            Hold::Slot(_) => None,
+        }
     }
 
     /// Whether the program still is on the interface. False once the interface is gone, or somebody
@@ -81,7 +95,16 @@ impl Attachment {
     /// # Errors
     /// [`Error::Query`] if the kernel won't tell.
     pub fn is_attached(&self) -> Result<bool, Error> {
-        match sys::link_interface(self.link.as_fd()) {
+        let link = match &self.hold {
+            Hold::Link(link) => link,
+            Hold::Slot(membership) => {
+                return match membership.is_attached() {
+                    Err(Error::NoInterface { .. }) => Ok(false),
+                    result => result,
+                };
+            }
+        };
+        match sys::link_interface(link.as_fd()) {
             Ok(index) => Ok(index == self.interface.index),
             Err(source) => {
                 Err(Error::Query { interface: self.interface.clone(), action: "bpf_link state", source })
@@ -92,12 +115,18 @@ impl Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
+        let Hold::Link(link) = &self.hold else { return };
         // Closing would do, but not at once: a child between fork and exec holds a duplicate.
-        if let Err(error) = sys::link_detach(self.link.as_fd()) {
+        if let Err(error) = sys::link_detach(link.as_fd()) {
             let interface = &self.interface;
             tracing::warn!(%interface, %error, "XDP program not detached; closing its link");
         }
     }
+}
+
+/// The hold of a component of a dispatcher.
+pub(crate) fn of_membership(interface: Interface, mode: AttachMode, membership: Membership) -> Attachment {
+    Attachment { hold: Hold::Slot(membership), interface, mode }
 }
 
 /// Attaches `program` to `ifindex`; see [`crate::Redirect::attach`].
@@ -108,15 +137,19 @@ pub(crate) fn attach(
     existing: Existing,
 ) -> Result<Attachment, Error> {
     let interface = interface(ifindex);
+    if dispatcher::is_present(&interface)? {
+        // What a killed process of ours left is no foreign program.
+        dispatcher::recover(&interface)?;
+    }
     if let Some(attached) = query(&interface)? {
         clear(&interface, attached, existing)?;
     }
     match sys::link_create(program, ifindex, mode.flags()) {
         Ok(link) => {
             tracing::debug!(%interface, mode = mode.name(), "XDP program attached");
-            Ok(Attachment { link, interface, mode })
+            Ok(Attachment { hold: Hold::Link(link), interface, mode })
         }
-        Err(error) => Err(refusal(interface, mode, error)),
+        Err(error) => Err(refusal(interface, mode.flags(), error)),
     }
 }
 
@@ -157,7 +190,7 @@ fn clear(interface: &Interface, attached: sys::Attached, existing: Existing) -> 
 }
 
 /// What the kernel's answer to BPF_LINK_CREATE means (`dev_xdp_attach` in net/core/dev.c, and drivers).
-fn refusal(interface: Interface, mode: AttachMode, source: io::Error) -> Error {
+pub(crate) fn refusal(interface: Interface, mode: u32, source: io::Error) -> Error {
     match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => Error::NotPermitted {
             action: format!("{interface}: attaching the XDP program"),
@@ -173,14 +206,18 @@ fn refusal(interface: Interface, mode: AttachMode, source: io::Error) -> Error {
             Ok(None) => Error::Busy { interface },
             Err(error) => error,
         },
-        Some(libc::EOPNOTSUPP) if mode == AttachMode::Native => Error::NoNativeXdp { interface },
+        Some(libc::EOPNOTSUPP) if mode == XDP_FLAGS_DRV_MODE => Error::NoNativeXdp { interface },
         Some(libc::ENOSPC) => Error::TooFewQueues { interface },
         Some(libc::ERANGE) => Error::MtuTooLarge { interface },
-        _ => Error::Attach { interface, mode: mode.name(), source },
+        _ => Error::Attach {
+            interface,
+            mode: if mode == XDP_FLAGS_DRV_MODE { "native" } else { "generic" },
+            source,
+        },
     }
 }
 
-fn query(interface: &Interface) -> Result<Option<sys::Attached>, Error> {
+pub(crate) fn query(interface: &Interface) -> Result<Option<sys::Attached>, Error> {
     sys::query(interface.index).map_err(|source| match source.raw_os_error() {
         Some(libc::ENODEV) => Error::NoInterface { interface: interface.clone() },
         _ => Error::Query { interface: interface.clone(), action: "query of the XDP program", source },
@@ -188,7 +225,7 @@ fn query(interface: &Interface) -> Result<Option<sys::Attached>, Error> {
 }
 
 /// Name and holder of a program, as far as this process may see them.
-fn foreign(interface: &Interface, attached: sys::Attached) -> ForeignProgram {
+pub(crate) fn foreign(interface: &Interface, attached: sys::Attached) -> ForeignProgram {
     let name = libbpf_rs::Program::fd_from_id(attached.program)
         .ok()
         .and_then(|program| sys::program_name(program.as_fd()).ok())
@@ -206,7 +243,7 @@ fn foreign(interface: &Interface, attached: sys::Attached) -> ForeignProgram {
 }
 
 /// The interface's name, for messages: without one, the index has to do.
-fn interface(index: u32) -> Interface {
+pub(crate) fn interface(index: u32) -> Interface {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
     let name = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
         .and_then(|socket| netdevice::index_to_name(&socket, index))
@@ -220,7 +257,7 @@ mod tests {
 
     fn refused(mode: AttachMode, errno: i32) -> String {
         let interface = Interface { index: 7, name: "eth7".to_owned() };
-        refusal(interface, mode, io::Error::from_raw_os_error(errno)).to_string()
+        refusal(interface, mode.flags(), io::Error::from_raw_os_error(errno)).to_string()
     }
 
     #[test]

@@ -87,6 +87,9 @@ pub enum Error {
     /// Another XDP program is on the interface, and `Existing::Refuse` was asked for, or it can't be
     /// replaced.
     #[error("{interface}: carries another XDP {program}; {}", match program.holder {
+        // As another server attaches it.
+        Holder::Link(_) if program.name == crate::PROGRAM => "another expressway serves it: stop that one, or \
+            start both with `[io] dispatcher = \"always\"` and each with its own `[io] queues`",
         Holder::Link(_) => "a bpf_link can't be replaced: stop the process that holds it",
         Holder::Netlink | Holder::Unknown => "remove it with `ip link set dev … xdp off`, or replace it with --replace",
     })]
@@ -143,6 +146,22 @@ pub enum Error {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// The XDP dispatcher of an interface can't be read, made or changed.
+    #[error("{interface}: XDP dispatcher: {what}: {source}")]
+    Dispatcher {
+        /// The interface asked for.
+        interface: Interface,
+        /// What could not be done, or with what.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel loads no extension programs, of which a dispatcher's components are.
+    #[error(
+        "XDP dispatcher: this kernel refuses extension programs (BPF_PROG_TYPE_EXT) to root too, by a security \
+         policy; use `[io] dispatcher = \"never\"`"
+    )]
+    NoExtensions,
     /// The pair has a wildcard address or port.
     #[error("{pair}: a wildcard can't be redirected: give the addresses of the interface one by one")]
     Wildcard {

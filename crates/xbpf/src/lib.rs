@@ -3,7 +3,8 @@
 //! [`Redirect`] is the XDP program that gives the UDP datagrams of configured (address, port) pairs to
 //! the AF_XDP socket of their receive queue and passes everything else to the kernel. [`Attachment`] is
 //! its hold on an interface: a bpf_link, so that the death of the process, however it dies, takes the
-//! program off and frees the maps; nothing is pinned.
+//! program off and frees the maps; nothing is pinned. Beside programs of others it is a component of a libxdp
+//! dispatcher ([`Redirect::join`]): pinned, and what a killed process leaves is removed by the next.
 //!
 //! This crate never sees a socket: whoever owns the AF_XDP sockets puts them into
 //! [`Redirect::xsk_map`]. It holds no policy either: wildcards are expanded and modes chosen above.
@@ -69,12 +70,17 @@
 //! datagram checks them.
 
 mod attachment;
+mod bpffs;
 mod counters;
+mod dispatcher;
 mod error;
 mod pair;
 mod redirect;
 mod skeleton;
 mod sys;
+
+/// Name of the redirect program, as `ip link` and `xdp-loader status` show it.
+pub const PROGRAM: &str = "expressway_udp";
 
 pub use attachment::{AttachMode, Attachment, Existing};
 pub use counters::{Counter, Counters, Verdict};

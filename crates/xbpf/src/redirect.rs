@@ -3,12 +3,12 @@
 use std::hash::{BuildHasher, Hasher};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Once;
 use std::time::Duration;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, PrintLevel};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, PrintLevel, ProgramAttachType, ProgramType};
 use rustix::thread::CapabilitySet;
 
 use crate::attachment::{self, AttachMode, Attachment, Existing};
@@ -16,7 +16,7 @@ use crate::counters::{Counters, Verdict};
 use crate::error::{CAPABILITIES, Error};
 use crate::skeleton::RedirectSkelBuilder;
 use crate::skeleton::redirect_hints::RedirectHintsSkelBuilder;
-use crate::{pair, sys};
+use crate::{dispatcher, pair, sys};
 
 /// What is fixed when the program is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,17 +92,70 @@ impl Redirect {
     /// access at computed offsets only with the last one); [`Error::Load`] if the kernel is older
     /// than 5.18, lacks AF_XDP, or won't have an option.
     pub fn load(options: &Options) -> Result<Self, Error> {
+        Self::load_for(options, None)
+    }
+
+    /// Whether the program on the interface `ifindex` is a libxdp dispatcher, which [`Redirect::join`] joins.
+    ///
+    /// # Errors
+    /// [`Error::NoInterface`], [`Error::Query`].
+    pub fn is_dispatched(ifindex: u32) -> Result<bool, Error> {
+        dispatcher::is_present(&attachment::interface(ifindex))
+    }
+
+    /// Takes what killed processes of ours left in the dispatcher of the interface `ifindex` out, and the
+    /// dispatcher off with the last of them.
+    ///
+    /// # Errors
+    /// [`Error::Dispatcher`], [`Error::Busy`] and those of [`Redirect::attach`].
+    pub fn recover(ifindex: u32) -> Result<(), Error> {
+        match Self::is_dispatched(ifindex)? {
+            true => dispatcher::recover(&attachment::interface(ifindex)),
+            false => Ok(()),
+        }
+    }
+
+    /// Loads the program and puts it beside others on the interface `ifindex`, by the libxdp dispatcher that is
+    /// there or a new one. What it passes, the next program gets. Needs a BPF file system at `$LIBXDP_BPFFS` or
+    /// `/sys/fs/bpf`.
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] names a program that is no dispatcher, [`Error::Dispatcher`] says what is wrong with
+    /// one; further those of [`Redirect::load`] and [`Redirect::attach`].
+    pub fn join(options: &Options, ifindex: u32, mode: AttachMode) -> Result<(Self, Attachment), Error> {
+        let interface = attachment::interface(ifindex);
+        let load = |dispatcher: BorrowedFd<'_>, function: &str| {
+            let redirect = Self::load_for(options, Some((dispatcher, function)))?;
+            let program = redirect.program.try_clone().map_err(|source| Error::Descriptor { source })?;
+            Ok((program, redirect))
+        };
+        let (redirect, membership) = dispatcher::join(&interface, mode.flags(), crate::PROGRAM, load)?;
+        Ok((redirect, attachment::of_membership(interface, mode, membership)))
+    }
+
+    /// As an XDP program, or as the extension that replaces a function of a dispatcher.
+    fn load_for(options: &Options, target: Option<(BorrowedFd<'_>, &str)>) -> Result<Self, Error> {
         forward_libbpf_messages();
         let load = |source: libbpf_rs::Error| match source.kind() {
             libbpf_rs::ErrorKind::PermissionDenied if !is_privileged() => {
                 Error::NotPermitted { action: "loading the XDP program".to_owned(), needed: CAPABILITIES }
             }
+            // With every privilege: a security policy, which is not the program's fault.
+            libbpf_rs::ErrorKind::PermissionDenied if target.is_some() => Error::NoExtensions,
             _ => Error::Load { source },
         };
         let mut storage = MaybeUninit::uninit();
-        let Some(ifindex) = options.hints else {
+        // A component of a dispatcher is bound to no device, so it describes no packets.
+        let Some(ifindex) = options.hints.filter(|_| target.is_none()) else {
             let mut open = RedirectSkelBuilder::default().open(&mut storage).map_err(load)?;
             size!(open, options, load);
+            if let Some((dispatcher, function)) = target {
+                let program = &mut open.progs.expressway_udp;
+                program.set_prog_type(ProgramType::Ext);
+                // Extensions have none, which is 0, which bears this name.
+                program.set_attach_type(ProgramAttachType::CgroupInetIngress);
+                program.set_attach_target(dispatcher.as_raw_fd(), Some(function.to_owned())).map_err(load)?;
+            }
             return taken!(open.load().map_err(load)?, None, load);
         };
         let mut open = RedirectHintsSkelBuilder::default().open(&mut storage).map_err(load)?;
@@ -251,14 +304,14 @@ fn is_privileged() -> bool {
 
 /// libbpf prints to standard error unless told otherwise; its messages, the verifier's log among them,
 /// belong into the trace.
-fn forward_libbpf_messages() {
+pub(crate) fn forward_libbpf_messages() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         libbpf_rs::set_print(Some((PrintLevel::Debug, |level, message| {
             let message = message.trim_end();
             match level {
                 PrintLevel::Warn => tracing::warn!(target: "libbpf", "{message}"),
-                PrintLevel::Info => tracing::info!(target: "libbpf", "{message}"),
+                PrintLevel::Info => tracing::debug!(target: "libbpf", "{message}"),
                 PrintLevel::Debug => tracing::trace!(target: "libbpf", "{message}"),
             }
         })));

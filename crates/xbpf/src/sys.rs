@@ -5,10 +5,12 @@
 //! an [`io::Result`]; nothing is kept between calls.
 #![allow(unsafe_code, reason = "calls into libbpf's C interface")]
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use libbpf_rs::libbpf_sys as ffi;
 
@@ -43,6 +45,59 @@ pub(crate) fn link_create(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> 
 pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: `link` is open for the call.
     result(unsafe { ffi::bpf_link_detach(link.as_raw_fd()) }).map(drop)
+}
+
+/// Puts `program` on `ifindex` by netlink, in place of `expected`, or where there is none. EEXIST or EBUSY when
+/// there is another one.
+pub(crate) fn attach(
+    ifindex: u32,
+    flags: u32,
+    program: BorrowedFd<'_>,
+    expected: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let options = ffi::bpf_xdp_attach_opts {
+        sz: size_of::<ffi::bpf_xdp_attach_opts>() as ffi::size_t,
+        old_prog_fd: expected.map_or(0, |expected| expected.as_raw_fd()),
+        ..Default::default()
+    };
+    let flags = if expected.is_some() { flags } else { flags | ffi::XDP_FLAGS_UPDATE_IF_NOEXIST };
+    // SAFETY: both programs are open for the call and `options` is a whole struct that names its size.
+    result(unsafe { ffi::bpf_xdp_attach(index(ifindex)?, program.as_raw_fd(), flags, &options) }).map(drop)
+}
+
+/// BPF_LINK_CREATE of an extension: `program` takes the place of the function whose BTF id is `function`.
+pub(crate) fn extend(program: BorrowedFd<'_>, target: BorrowedFd<'_>, function: u32) -> io::Result<OwnedFd> {
+    let options = ffi::bpf_link_create_opts {
+        sz: size_of::<ffi::bpf_link_create_opts>() as ffi::size_t,
+        target_btf_id: function,
+        ..Default::default()
+    };
+    // SAFETY: both programs are open for the call and `options` is a whole struct that names its size. An
+    // extension's attach type is 0.
+    let code = unsafe { ffi::bpf_link_create(program.as_raw_fd(), target.as_raw_fd(), 0, &options) };
+    let fd = result(code)?;
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// BPF_OBJ_PIN: a name for a program or link in the BPF file system.
+pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let path = path_string(path)?;
+    // SAFETY: `object` is open for the call and `path` ends by a zero.
+    result(unsafe { ffi::bpf_obj_pin(object.as_raw_fd(), path.as_ptr()) }).map(drop)
+}
+
+/// BPF_OBJ_GET: the object of a name.
+pub(crate) fn pinned(path: &Path) -> io::Result<OwnedFd> {
+    let path = path_string(path)?;
+    // SAFETY: `path` ends by a zero.
+    let fd = result(unsafe { ffi::bpf_obj_get(path.as_ptr()) })?;
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn path_string(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
 }
 
 /// Takes off the program that netlink put on `ifindex`, if it still is `program`.
@@ -81,15 +136,37 @@ pub(crate) fn query(ifindex: u32) -> io::Result<Option<Attached>> {
     Ok(by_mode.into_iter().find(|(id, _)| *id != 0).map(|(program, mode)| Attached { program, mode }))
 }
 
-/// Name and id of the program behind `program`.
-pub(crate) fn program_name(program: BorrowedFd<'_>) -> io::Result<String> {
-    let mut info = ffi::bpf_prog_info::default();
+/// What the kernel knows of a program.
+#[derive(Clone, Debug)]
+pub(crate) struct ProgramInfo {
+    /// Kernel-wide id.
+    pub(crate) id: u32,
+    /// Name as loaded, at most 15 characters.
+    pub(crate) name: String,
+    /// Ids of the maps that it uses, 8 at most.
+    pub(crate) maps: Vec<u32>,
+}
+
+/// Asks the kernel about a program.
+pub(crate) fn program_info(program: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
+    let mut maps = [0u32; 8];
+    let mut info = ffi::bpf_prog_info {
+        nr_map_ids: maps.len() as u32,
+        map_ids: maps.as_mut_ptr() as u64,
+        ..Default::default()
+    };
     let mut size = size_of::<ffi::bpf_prog_info>() as u32;
-    // SAFETY: `info` is ours, zeroed (so it asks for no arrays), and `size` bytes long.
+    // SAFETY: `info` is ours and `size` bytes long; the one array that it asks for is `maps`, with its length.
     result(unsafe { ffi::bpf_obj_get_info_by_fd(program.as_raw_fd(), (&raw mut info).cast(), &mut size) })?;
     // SAFETY: the kernel ends the name by a zero within its 16 bytes (BPF_OBJ_NAME_LEN).
     let name = unsafe { CStr::from_ptr(info.name.as_ptr()) };
-    Ok(name.to_string_lossy().into_owned())
+    let count = maps.len().min(info.nr_map_ids as usize);
+    Ok(ProgramInfo { id: info.id, name: name.to_string_lossy().into_owned(), maps: maps[..count].to_vec() })
+}
+
+/// Name of the program behind `program`.
+pub(crate) fn program_name(program: BorrowedFd<'_>) -> io::Result<String> {
+    program_info(program).map(|info| info.name)
 }
 
 /// The interface that an XDP link is on; 0 once the interface has gone.

@@ -58,7 +58,7 @@ fn a_program_that_a_link_holds_is_named_and_stays() {
             assert!(matches!(program.holder, Holder::Link(_)));
             let message = error.to_string();
             assert!(message.starts_with("interface near: carries another XDP program expressway_udp (id "));
-            assert!(message.contains("stop the process that holds it"), "{message}");
+            assert!(message.contains("another expressway serves it: stop that one"), "{message}");
         }
         assert!(held.is_attached().unwrap());
     }

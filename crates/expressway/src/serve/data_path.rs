@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use expressway_gateway::config::{Config, Io, IoMode, UdpSend};
 use expressway_netio::PacketIo;
@@ -258,9 +259,11 @@ fn open_steps(
     let found = source.device(&device.link)?;
     let queues = found.facts.channels.map_or(device.link.rx_queues, |channels| channels.rx).max(1);
     let may = |queue: &u32| found.allowed.as_ref().is_none_or(|allowed| allowed.contains(queue));
-    let usable: Vec<u32> = (0..queues).filter(may).collect();
+    let usable: Vec<u32> = wanted(config, name, queues)?.into_iter().filter(may).collect();
     if usable.is_empty() {
-        return Err(Reason(format!("{name}: the agent's rule allows none of its {queues} queues")));
+        return Err(Reason(format!(
+            "{name}: the agent's rule allows none of the queues wanted, of {queues}"
+        )));
     }
     let mut last = Reason(format!("{name}: no mode to try"));
     for step in steps(mode, found.facts.has(UDP_SEGMENTATION)) {
@@ -316,9 +319,10 @@ fn try_step(
 ) -> Result<Opened, Reason> {
     let reason = |error: &dyn fmt::Display| Reason(error.to_string());
     let existing = if config.io.replace { Existing::Replace } else { Existing::Refuse };
-    let program = source.attach(link, queues, step.attach, existing)?;
+    let program = source.attach(link, queues, step.attach, existing, config.io.dispatcher)?;
     let mut ports = Vec::new();
     let mut zero_copy = true;
+    let mut taken = None;
     for &queue in usable {
         let mut port =
             PortConfig { mode: step.bind, transmit: step.transmit, ..PortConfig::new(&link.name, queue) };
@@ -326,9 +330,25 @@ fn try_step(
             (port.rx_ring, port.tx_ring) = (frames.get_ref() / 2, frames.get_ref() / 2);
         }
         port.tx_budget = config.io.tx_budget.as_ref().map(|budget| *budget.get_ref());
-        let port = program.port(port).map_err(|error| reason(&error))?;
-        zero_copy &= port.mode() == Some(ObtainedMode::ZeroCopy);
-        ports.push((queue as usize % workers, port));
+        if taken.is_some() {
+            // Whoever holds one queue for longer than a release takes will hold this one too.
+            port.bind_patience = Duration::ZERO;
+        }
+        match program.port(port) {
+            Ok(port) => {
+                zero_copy &= port.mode() == Some(ObtainedMode::ZeroCopy);
+                ports.push((queue as usize % workers, port));
+            }
+            // Another server on this interface, most likely: what comes by that queue is the kernel's.
+            Err(error) if error.is_taken() && config.io.mode == IoMode::Auto => {
+                tracing::warn!(interface = link.name, queue, "kernel UDP serves this queue: {error}");
+                taken = Some(error);
+            }
+            Err(error) => return Err(reason(&error)),
+        }
+    }
+    if let (true, Some(error)) = (ports.is_empty(), taken) {
+        return Err(reason(&error));
     }
     let interface = Interface {
         index: link.index,
@@ -340,4 +360,15 @@ fn try_step(
         detached: false,
     };
     Ok(Opened { interface, ports })
+}
+
+/// The receive queues to open, of those that the interface has.
+fn wanted(config: &Config, name: &str, queues: u32) -> Result<Vec<u32>, Reason> {
+    let Some(chosen) = &config.io.queues else { return Ok((0..queues).collect()) };
+    match chosen.get_ref().iter().find(|queue| **queue >= queues) {
+        Some(queue) => Err(Reason(format!(
+            "{name}: [io] queues names queue {queue}, and the interface has {queues}, from 0; see `ethtool -l {name}`"
+        ))),
+        None => Ok(chosen.get_ref().clone()),
+    }
 }

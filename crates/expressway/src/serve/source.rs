@@ -9,7 +9,7 @@ use expressway_agent::Client;
 use expressway_agent::client::Program as AgentProgram;
 use expressway_agent::device_plugin::DevicePlugin;
 use expressway_agent::message::Device;
-use expressway_gateway::config::Config;
+use expressway_gateway::config::{Config, Sharing};
 use expressway_netio::device::{Channels, DeviceFacts, channels};
 use expressway_netio::express::{OpenError, Port, PortConfig};
 use expressway_netio::route::{Link, RouteMirror};
@@ -98,13 +98,14 @@ impl Source {
         queues: u32,
         mode: AttachMode,
         existing: Existing,
+        sharing: Sharing,
     ) -> Result<Program, Reason> {
         match self {
-            Self::Own => {
-                let redirect = Redirect::load(&Options { queues, ..Options::default() }).map_err(reason)?;
-                let attachment = redirect.attach(link.index, mode, existing).map_err(reason)?;
-                Ok(Program::Own { redirect, attachment })
-            }
+            Self::Own => attach(link, &Options { queues, ..Options::default() }, mode, existing, sharing),
+            Self::Agent(_) if sharing == Sharing::Always => Err(Reason(
+                "[io] dispatcher = \"always\": an agent attaches programs by themselves; serve without one"
+                    .into(),
+            )),
             Self::Agent(client) => {
                 let (generic, replace) = (mode == AttachMode::Generic, existing == Existing::Replace);
                 client.attach(&link.name, queues, generic, replace).map(Program::Agent).map_err(reason)
@@ -122,6 +123,32 @@ impl Source {
             Self::Own | Self::Plugin(_) => None,
         }
     }
+}
+
+/// Loads the program and puts it on the interface, by itself or beside others.
+fn attach(
+    link: &Link,
+    options: &Options,
+    mode: AttachMode,
+    existing: Existing,
+    sharing: Sharing,
+) -> Result<Program, Reason> {
+    Redirect::recover(link.index).map_err(reason)?;
+    let beside = match sharing {
+        Sharing::Always => true,
+        Sharing::Never => false,
+        Sharing::Auto => Redirect::is_dispatched(link.index).map_err(reason)?,
+    };
+    let (redirect, attachment) = if beside {
+        let joined = Redirect::join(options, link.index, mode).map_err(reason)?;
+        tracing::info!(interface = link.name, "XDP program beside others in a dispatcher");
+        joined
+    } else {
+        let redirect = Redirect::load(options).map_err(reason)?;
+        let attachment = redirect.attach(link.index, mode, existing).map_err(reason)?;
+        (redirect, attachment)
+    };
+    Ok(Program::Own { redirect, attachment })
 }
 
 impl Program {

@@ -15,7 +15,7 @@ use toml::Spanned;
 
 use expressway_settings::Source;
 pub use expressway_settings::{ConfigError, Size, Span};
-pub use value::{Congestion, IoMode, LogFormat, Retry, Seccomp, UdpSend, Workers};
+pub use value::{Congestion, IoMode, LogFormat, Retry, Seccomp, Sharing, UdpSend, Workers};
 pub use wait::{Moment, Napi, Waiting};
 
 /// A whole configuration, defaults filled in. Relative paths are relative to the file's folder.
@@ -120,6 +120,10 @@ pub struct Io {
     pub agent: Option<PathBuf>,
     /// Socket of the AF_XDP device plugin of Kubernetes, whose XDP program is used.
     pub device_plugin: Option<Spanned<PathBuf>>,
+    /// Whether to share interfaces with other XDP programs by a libxdp dispatcher.
+    pub dispatcher: Sharing,
+    /// Receive queues to open AF_XDP sockets on; absent: all. Others are served by the kernel sockets.
+    pub queues: Option<Spanned<Vec<u32>>>,
 }
 
 /// `[tls]`: the certificate.
@@ -416,6 +420,14 @@ impl Config {
             return Err(self.at(budget.span(), problem));
         }
         self.io.check_wait().map_err(|(span, problem)| self.at(span, problem))?;
+        if let Some(queues) = &self.io.queues {
+            let mut sorted = queues.get_ref().clone();
+            sorted.sort_unstable();
+            sorted.dedup();
+            if sorted.is_empty() || sorted.len() != queues.get_ref().len() {
+                return Err(self.at(queues.span(), "give the numbers of receive queues, from 0, each once"));
+            }
+        }
         Ok(())
     }
 

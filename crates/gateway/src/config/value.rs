@@ -53,6 +53,24 @@ impl UdpSend {
         [("gso", Self::Gso), ("sendmmsg", Self::Sendmmsg), ("sendmsg", Self::Sendmsg)];
 }
 
+/// Whether the XDP program shares its interface by a libxdp dispatcher: `[io] dispatcher`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// When there is one already; else the program is attached by itself.
+    #[default]
+    Auto,
+    /// Always: one is made where there is none, so that others can join.
+    Always,
+    /// Never: a dispatcher is a foreign program.
+    Never,
+}
+
+impl Sharing {
+    /// All by name.
+    pub const NAMES: [(&'static str, Self); 3] =
+        [("auto", Self::Auto), ("always", Self::Always), ("never", Self::Never)];
+}
+
 /// When a client must prove its address by a Retry packet (RFC 9000, section 8.1.2): `[quic] retry`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Retry {
@@ -147,6 +165,7 @@ macro_rules! named {
 
 named!(IoMode);
 named!(UdpSend);
+named!(Sharing);
 named!(Retry);
 named!(Congestion);
 named!(LogFormat);

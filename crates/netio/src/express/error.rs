@@ -84,6 +84,13 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// True if another AF_XDP socket, of this process or another, holds the queue.
+    pub fn is_taken(&self) -> bool {
+        matches!(self, Self::Socket { source, .. } if source.raw_os_error() == Some(libc::EBUSY))
+    }
+}
+
 /// Lending a UMEM's frames to other processes could not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum ShareError {

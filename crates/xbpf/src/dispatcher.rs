@@ -1,0 +1,399 @@
+//! Several XDP programs on one interface, by libxdp's dispatcher (xdp-tools, `lib/libxdp/protocol.org`, version 2).
+//!
+//! The program on the interface is a dispatcher; the programs proper are its components, each in the place of one
+//! of its functions. A change of the components is a new dispatcher with all of them attached, swapped for the
+//! old one by a compare-and-exchange of the kernel; when somebody else was faster, everything starts over.
+//! Components are pinned, so that they outlive the process: one whose process was killed is found by the lock that
+//! it no longer holds ([`crate::bpffs`]) and left out at the next change.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use libbpf_rs::btf::{Btf, types::Func};
+use libbpf_rs::libbpf_sys::BPF_F_XDP_HAS_FRAGS;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use crate::bpffs::{self, BpfFs, Lock};
+use crate::error::{Error, Interface};
+use crate::skeleton::{DispatcherSkelBuilder, dispatcher_types::xdp_dispatcher_config};
+use crate::{attachment, sys};
+
+/// Name of the program that is a dispatcher.
+const NAME: &str = "xdp_dispatcher";
+/// `DISPATCHER_MAGIC`, `DISPATCHER_VERSION`, `DISPATCHER_SLOTS`, `DISPATCHER_NEXT` of dispatcher_shared.h.
+const MAGIC: u8 = 236;
+const VERSION: u8 = 2;
+const SLOTS: usize = 10;
+const NEXT: u32 = 31;
+/// Priority of a component that says nothing of it, as ours; lower ones run first.
+const PRIORITY: u32 = 50;
+/// `XDP_PASS` as a bit: what we pass, the next program gets.
+const CHAIN: u32 = 1 << libbpf_rs::libbpf_sys::XDP_PASS | 1 << NEXT;
+/// Times that others may be faster.
+const TRIES: u32 = 16;
+
+/// A program in a slot.
+#[derive(Debug)]
+struct Component {
+    program: OwnedFd,
+    id: u32,
+    name: String,
+    priority: u32,
+    chain: u32,
+    flags: u32,
+}
+
+/// A dispatcher as it is on an interface.
+#[derive(Debug)]
+struct Chain {
+    dispatcher: OwnedFd,
+    id: u32,
+    mode: u32,
+    components: Vec<Component>,
+}
+
+/// A dispatcher that has been loaded with its components attached, but is on no interface yet.
+struct Built {
+    dispatcher: OwnedFd,
+    id: u32,
+    links: Vec<OwnedFd>,
+}
+
+/// Our component of an interface's dispatcher.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    interface: Interface,
+    bpffs: BpfFs,
+    program: u32,
+    /// Says that the component has an owner.
+    _owner: Lock,
+}
+
+/// Whether the program on the interface is a dispatcher.
+pub(crate) fn is_present(interface: &Interface) -> Result<bool, Error> {
+    let Some(attached) = attachment::query(interface)? else { return Ok(false) };
+    let program = open_program(attached.program);
+    let name = program.and_then(|program| sys::program_name(program.as_fd()));
+    Ok(name.is_ok_and(|name| name == NAME))
+}
+
+/// Adds a component to the interface's dispatcher, or makes one. `load` is given the dispatcher and the name of
+/// the function to replace.
+pub(crate) fn join<T>(
+    interface: &Interface,
+    mode: u32,
+    name: &str,
+    load: impl Fn(BorrowedFd<'_>, &str) -> Result<(OwnedFd, T), Error>,
+) -> Result<(T, Membership), Error> {
+    let bpffs = BpfFs::open().map_err(|source| failed(interface, "the BPF file system", source))?;
+    let mut ours: Option<(OwnedFd, T, Membership)> = None;
+    for _ in 0..TRIES {
+        let _lock = bpffs.lock().map_err(|source| failed(interface, "libxdp's lock", source))?;
+        let old = read(interface, &bpffs)?;
+        let mut components = match &old {
+            Some(old) if old.mode != mode => {
+                let source = io::Error::other("it runs in the other mode (native or generic): use that one");
+                return Err(failed(interface, "the dispatcher there", source));
+            }
+            Some(old) => old.living(&bpffs)?,
+            None => Vec::new(),
+        };
+        if components.len() == SLOTS {
+            let source = io::Error::other(format!("all {SLOTS} slots of the dispatcher are taken"));
+            return Err(failed(interface, "one more XDP program", source));
+        }
+        let before = |other: &Component| (other.priority, other.name.as_str()) <= (PRIORITY, name);
+        let slot = components.iter().take_while(|other| before(other)).count();
+        let component = |program: &OwnedFd, id| {
+            Ok(Component {
+                program: clone(program)?,
+                id,
+                name: name.to_owned(),
+                priority: PRIORITY,
+                chain: CHAIN,
+                flags: BPF_F_XDP_HAS_FRAGS,
+            })
+        };
+        // The dispatcher has to be there before the component can be loaded against it.
+        let frags = components.iter().all(|other| other.flags & BPF_F_XDP_HAS_FRAGS != 0);
+        let mut plan: Vec<[u32; 3]> =
+            components.iter().map(|other| [other.priority, other.chain, other.flags]).collect();
+        plan.insert(slot, [PRIORITY, CHAIN, BPF_F_XDP_HAS_FRAGS]);
+        let (dispatcher, id) = load_dispatcher(interface, &plan, frags)?;
+        if ours.is_none() {
+            let (program, value) = load(dispatcher.as_fd(), &function(slot))?;
+            let info = sys::program_info(program.as_fd());
+            let info = info.map_err(|source| failed(interface, "our component", source))?;
+            let owner = bpffs.own(info.id).map_err(|source| failed(interface, "our own lock", source))?;
+            let membership = Membership {
+                interface: interface.clone(),
+                bpffs: bpffs.clone(),
+                program: info.id,
+                _owner: owner,
+            };
+            ours = Some((program, value, membership));
+        }
+        let Some((program, value, membership)) = ours.take() else { break };
+        components.insert(slot, component(&program, membership.program)?);
+        let links = link(interface, dispatcher.as_fd(), id, &components)?;
+        let built = Built { dispatcher, id, links };
+        if install(interface, &bpffs, mode, old.as_ref(), &built, &components)? {
+            return Ok((value, membership));
+        }
+        ours = Some((program, value, membership));
+    }
+    Err(Error::Busy { interface: interface.clone() })
+}
+
+/// Takes components out whose process was killed, and the dispatcher with the last of them. Without a
+/// dispatcher, or a BPF file system to look into, nothing happens.
+pub(crate) fn recover(interface: &Interface) -> Result<(), Error> {
+    let Ok(bpffs) = BpfFs::open() else { return Ok(()) };
+    remove(interface, &bpffs, None)
+}
+
+/// Takes `program` and orphans out of the interface's dispatcher.
+fn remove(interface: &Interface, bpffs: &BpfFs, program: Option<u32>) -> Result<(), Error> {
+    for _ in 0..TRIES {
+        let _lock = bpffs.lock().map_err(|source| failed(interface, "libxdp's lock", source))?;
+        let Some(old) = read(interface, bpffs)? else { return Ok(()) };
+        let mut left = old.living(bpffs)?;
+        left.retain(|component| Some(component.id) != program);
+        if left.len() == old.components.len() {
+            return Ok(());
+        }
+        if left.is_empty() {
+            match sys::detach(interface.index, old.mode, old.dispatcher.as_fd()) {
+                Ok(()) => bpffs::unpin(&bpffs.dispatcher(interface.index, old.id)),
+                Err(error) if is_race(&error) => continue,
+                Err(source) => return Err(failed(interface, "taking off the dispatcher", source)),
+            }
+            return Ok(());
+        }
+        let frags = left.iter().all(|other| other.flags & BPF_F_XDP_HAS_FRAGS != 0);
+        let plan: Vec<[u32; 3]> =
+            left.iter().map(|other| [other.priority, other.chain, other.flags]).collect();
+        let (dispatcher, id) = load_dispatcher(interface, &plan, frags)?;
+        let links = link(interface, dispatcher.as_fd(), id, &left)?;
+        let built = Built { dispatcher, id, links };
+        if install(interface, bpffs, old.mode, Some(&old), &built, &left)? {
+            return Ok(());
+        }
+    }
+    Err(Error::Busy { interface: interface.clone() })
+}
+
+impl Membership {
+    /// Whether our component still is on the interface.
+    pub(crate) fn is_attached(&self) -> Result<bool, Error> {
+        let Some(attached) = attachment::query(&self.interface)? else { return Ok(false) };
+        let directory = self.bpffs.dispatcher(self.interface.index, attached.program);
+        Ok(pinned(&directory).contains(&self.program))
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        let Self { interface, bpffs, program, .. } = self;
+        match remove(interface, bpffs, Some(*program)) {
+            // The device has gone and its dispatcher with it; the pins stay behind.
+            Err(Error::NoInterface { .. }) => {
+                for directory in bpffs.dispatchers(interface.index) {
+                    if pinned(&directory).contains(program) {
+                        bpffs::unpin(&directory);
+                    }
+                }
+            }
+            Err(error) => tracing::warn!(%interface, %error, "our XDP program stays in the dispatcher"),
+            Ok(()) => {}
+        }
+        bpffs.disown(*program);
+    }
+}
+
+impl Chain {
+    /// Its components, those of killed processes left out.
+    fn living(&self, bpffs: &BpfFs) -> Result<Vec<Component>, Error> {
+        let mut living = Vec::new();
+        for component in &self.components {
+            if component.name == crate::PROGRAM && bpffs.is_orphan(component.id) {
+                tracing::warn!(
+                    program = component.id,
+                    "removing the XDP program of a process that was killed"
+                );
+                continue;
+            }
+            living.push(Component {
+                program: clone(&component.program)?,
+                name: component.name.clone(),
+                ..*component
+            });
+        }
+        Ok(living)
+    }
+}
+
+/// The dispatcher on an interface; `None` without a program.
+fn read(interface: &Interface, bpffs: &BpfFs) -> Result<Option<Chain>, Error> {
+    let Some(attached) = attachment::query(interface)? else { return Ok(None) };
+    let wrong = |source| failed(interface, "the dispatcher there", source);
+    let dispatcher = open_program(attached.program).map_err(wrong)?;
+    let info = sys::program_info(dispatcher.as_fd()).map_err(wrong)?;
+    if info.name != NAME {
+        let program = attachment::foreign(interface, attached);
+        return Err(Error::Foreign { interface: interface.clone(), program });
+    }
+    let [map] = info.maps[..] else { return Err(wrong(io::Error::other("it has not the one map it must"))) };
+    let config = config(map).map_err(wrong)?;
+    let directory = bpffs.dispatcher(interface.index, attached.program);
+    let mut components = Vec::new();
+    for slot in 0..usize::from(config.num_progs_enabled).min(SLOTS) {
+        let [path, _] = bpffs::pins(&directory, slot);
+        let program = sys::pinned(&path)
+            .map_err(|error| wrong(io::Error::new(error.kind(), format!("{}: {error}", path.display()))))?;
+        let info = sys::program_info(program.as_fd()).map_err(wrong)?;
+        components.push(Component {
+            program,
+            id: info.id,
+            name: info.name,
+            priority: config.run_prios[slot],
+            chain: config.chain_call_actions[slot],
+            flags: config.program_flags[slot],
+        });
+    }
+    Ok(Some(Chain { dispatcher, id: attached.program, mode: attached.mode, components }))
+}
+
+/// The configuration in a dispatcher's map.
+fn config(map: u32) -> io::Result<xdp_dispatcher_config> {
+    let map = MapHandle::from_map_id(map).map_err(io::Error::other)?;
+    let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).map_err(io::Error::other)?;
+    let value = value.unwrap_or_default();
+    if value.len() != size_of::<xdp_dispatcher_config>() || value[0] != MAGIC || value[1] != VERSION {
+        let version = value.get(1).copied().unwrap_or_default();
+        let problem = format!("its version is {version}, and {VERSION} is what can be joined");
+        return Err(io::Error::other(problem));
+    }
+    let word = |at: usize| u32::from_ne_bytes([value[at], value[at + 1], value[at + 2], value[at + 3]]);
+    let words = |first: usize| std::array::from_fn(|slot| word(4 + 4 * (first * SLOTS + slot)));
+    Ok(xdp_dispatcher_config {
+        magic: value[0],
+        dispatcher_version: value[1],
+        num_progs_enabled: value[2],
+        is_xdp_frags: value[3],
+        chain_call_actions: words(0),
+        run_prios: words(1),
+        program_flags: words(2),
+    })
+}
+
+/// Loads a dispatcher for slots of (priority, chain, flags).
+fn load_dispatcher(interface: &Interface, plan: &[[u32; 3]], frags: bool) -> Result<(OwnedFd, u32), Error> {
+    let load =
+        |source: libbpf_rs::Error| failed(interface, "loading the dispatcher", io::Error::other(source));
+    let mut storage = MaybeUninit::uninit();
+    let mut open = DispatcherSkelBuilder::default().open(&mut storage).map_err(load)?;
+    if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+        let conf = &mut rodata.conf;
+        (conf.magic, conf.dispatcher_version) = (MAGIC, VERSION);
+        conf.num_progs_enabled = plan.len() as u8;
+        conf.is_xdp_frags = frags.into();
+        for (slot, [priority, chain, flags]) in plan.iter().enumerate() {
+            conf.run_prios[slot] = *priority;
+            conf.chain_call_actions[slot] = *chain;
+            conf.program_flags[slot] = *flags;
+        }
+    }
+    if frags {
+        open.progs.xdp_dispatcher.set_flags(BPF_F_XDP_HAS_FRAGS);
+    }
+    let loaded = open.load().map_err(load)?;
+    let program = loaded.progs.xdp_dispatcher.as_fd().try_clone_to_owned();
+    let program = program.map_err(|source| Error::Descriptor { source })?;
+    let info = sys::program_info(program.as_fd());
+    let id = info.map_err(|source| failed(interface, "the new dispatcher", source))?.id;
+    Ok((program, id))
+}
+
+/// Attaches each component to its slot of a new dispatcher.
+fn link(
+    interface: &Interface,
+    dispatcher: BorrowedFd<'_>,
+    id: u32,
+    components: &[Component],
+) -> Result<Vec<OwnedFd>, Error> {
+    let attaching = |source| failed(interface, "attaching to the new dispatcher", source);
+    let btf = Btf::from_prog_id(id).map_err(|source| attaching(io::Error::other(source)))?;
+    let mut links = Vec::new();
+    for (slot, component) in components.iter().enumerate() {
+        let target = btf.type_by_name::<Func<'_>>(&function(slot)).map(|function| function.type_id());
+        let target = target.ok_or_else(|| attaching(io::Error::other("a slot has no BTF")))?;
+        let link = sys::extend(component.program.as_fd(), dispatcher, target.into());
+        links.push(link.map_err(|error| {
+            attaching(io::Error::new(error.kind(), format!("program {} ({error})", component.name)))
+        })?);
+    }
+    Ok(links)
+}
+
+/// Pins what was built and swaps it for `old`. False if the program on the interface is another by now.
+fn install(
+    interface: &Interface,
+    bpffs: &BpfFs,
+    mode: u32,
+    old: Option<&Chain>,
+    built: &Built,
+    components: &[Component],
+) -> Result<bool, Error> {
+    let directory = bpffs.dispatcher(interface.index, built.id);
+    let pairs = components.iter().zip(&built.links);
+    bpffs::pin(&directory, pairs.map(|(component, link)| [component.program.as_fd(), link.as_fd()]))
+        .map_err(|source| failed(interface, "pinning", source))?;
+    let expected = old.map(|old| old.dispatcher.as_fd());
+    match sys::attach(interface.index, mode, built.dispatcher.as_fd(), expected) {
+        Ok(()) => {
+            if let Some(old) = old {
+                bpffs::unpin(&bpffs.dispatcher(interface.index, old.id));
+            }
+            Ok(true)
+        }
+        Err(error) => {
+            bpffs::unpin(&directory);
+            if is_race(&error) { Ok(false) } else { Err(attachment::refusal(interface.clone(), mode, error)) }
+        }
+    }
+}
+
+/// Whether the program on the interface was not the expected one (`dev_xdp_attach` in net/core/dev.c).
+fn is_race(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EEXIST | libc::EBUSY | libc::ENOENT))
+}
+
+/// The ids of the components that are pinned for a dispatcher.
+fn pinned(directory: &Path) -> Vec<u32> {
+    let id = |slot| {
+        let [program, _] = bpffs::pins(directory, slot);
+        let program = sys::pinned(&program).ok()?;
+        sys::program_info(program.as_fd()).ok().map(|info| info.id)
+    };
+    (0..SLOTS).map_while(id).collect()
+}
+
+fn function(slot: usize) -> String {
+    format!("prog{slot}")
+}
+
+fn open_program(id: u32) -> io::Result<OwnedFd> {
+    libbpf_rs::Program::fd_from_id(id).map_err(io::Error::other)
+}
+
+fn clone(program: &OwnedFd) -> Result<OwnedFd, Error> {
+    program.try_clone().map_err(|source| Error::Descriptor { source })
+}
+
+fn failed(interface: &Interface, what: &'static str, source: io::Error) -> Error {
+    Error::Dispatcher { interface: interface.clone(), what, source }
+}
