@@ -88,6 +88,20 @@ def conformance() -> Path:
     raise Failure("cargo built no test named conformance")
 
 
+def end_to_end(made: Image) -> None:
+    """What the end-to-end tests of a bed need besides: their files, libxdp's tool and its BPF objects."""
+    made.tree(ROOT / "tests" / "e2e", f"{INSIDE}/tests/e2e", without=["__pycache__"])
+    made.copy(ROOT / "tests" / "pytest.ini", f"{INSIDE}/tests/pytest.ini")
+    made.tree(PEERS / "clip", f"{INSIDE}/target/peers/clip")
+    made.copy(PEERS / "no_ping.o", f"{INSIDE}/target/peers/no_ping.o")
+    for tool, package in (("tc", "iproute2"), ("xdp-loader", "xdp-tools")):
+        found = shutil.which(tool, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+        if not found:
+            raise Failure(f"{tool} is missing: apt-get install {package}")
+        made.program(Path(found).resolve(), f"/usr/sbin/{tool}")
+    made.tree(Path(f"/usr/lib/{platform.machine()}-linux-gnu/bpf"))
+
+
 def image(bed: Bed, root: Path, kernel: Kernel, binary: Path, archive: Path) -> None:
     """Packs the guest's file system."""
     here = Path(__file__).resolve().parent
@@ -110,7 +124,10 @@ def image(bed: Bed, root: Path, kernel: Kernel, binary: Path, archive: Path) -> 
             raise Failure(f"{tool} is missing: apt-get install iproute2 ethtool")
         made.program(Path(found).resolve(), f"/usr/sbin/{tool}")
     made.program(binary, f"{INSIDE}/bin/expressway")
-    made.program(conformance(), f"{INSIDE}/bin/conformance")
+    if bed.end_to_end:
+        end_to_end(made)
+    else:
+        made.program(conformance(), f"{INSIDE}/bin/conformance")
     made.copy(PEERS / "quicgo", f"{INSIDE}/target/peers/quicgo")
     python = made.python(PEERS / "venv" / "bin" / "python", f"{INSIDE}/site")
     made.tree(ROOT / "tests" / "e2e" / "harness", f"{INSIDE}/tests/e2e/harness", without=["__pycache__"])

@@ -31,6 +31,8 @@ class Bed:
     deadline: float = 900
     # Whether it takes multi-queue taps of this machine, and therefore root.
     taps: bool = False
+    # Whether it runs tests of tests/e2e on labs of its own, for what its kernel has and this machine's may not.
+    end_to_end: bool = False
     memory: int = field(default=1536)
 
 
@@ -86,6 +88,15 @@ BEDS = {
         tests=[f"{CONFORMANCE} device_zero_copy", GATEWAY],
         queues=2,
         taps=True,
+    ),
+    "beside": Bed(
+        about="what a distribution's kernel has: XDP dispatchers beside libxdp's own tool, bonds",
+        flavour="cloud-amd64",
+        modules=["veth", "bonding"],
+        devices=[],
+        tests=["pytest /expressway/tests/e2e/test_beside.py /expressway/tests/e2e/test_bond.py"],
+        end_to_end=True,
+        memory=3072,
     ),
 }
 

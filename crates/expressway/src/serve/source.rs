@@ -31,7 +31,7 @@ pub(crate) enum Source {
 
 /// An XDP program on an interface; dropped, it is off.
 pub(crate) enum Program {
-    Own { redirect: Redirect, attachment: Attachment },
+    Own { redirect: Box<Redirect>, attachment: Box<Attachment> },
     Agent(AgentProgram),
     Plugin { sockets: OwnedFd },
 }
@@ -148,7 +148,7 @@ fn attach(
         let attachment = redirect.attach(link.index, mode, existing).map_err(reason)?;
         (redirect, attachment)
     };
-    Ok(Program::Own { redirect, attachment })
+    Ok(Program::Own { redirect: Box::new(redirect), attachment: Box::new(attachment) })
 }
 
 impl Program {
