@@ -363,7 +363,7 @@ fn try_step(
 }
 
 /// The receive queues to open, of those that the interface has.
-fn wanted(config: &Config, name: &str, queues: u32) -> Result<Vec<u32>, Reason> {
+fn wanted(config: &PathConfig, name: &str, queues: u32) -> Result<Vec<u32>, Reason> {
     let Some(chosen) = &config.io.queues else { return Ok((0..queues).collect()) };
     match chosen.get_ref().iter().find(|queue| **queue >= queues) {
         Some(queue) => Err(Reason(format!(
