@@ -111,17 +111,27 @@ impl Gateway {
 }
 
 /// A lab that goes with the scenario.
-struct Bed(Lab);
+pub(crate) struct Bed(Lab);
 
 impl Bed {
-    fn up(udp_segmentation: Offload) -> Result<Self, BenchError> {
+    /// As configured, under a name of this process.
+    pub(crate) fn with(config: LabConfig) -> Result<Self, BenchError> {
         let name = format!("bench-{}", std::process::id());
-        Ok(Self(Lab::up(LabConfig {
+        Ok(Self(Lab::up(LabConfig { name, ..config })?))
+    }
+
+    /// The lab.
+    pub(crate) fn lab(&self) -> &Lab {
+        &self.0
+    }
+
+    fn up(udp_segmentation: Offload) -> Result<Self, BenchError> {
+        Self::with(LabConfig {
             udp_segmentation,
             client_napi_core: Some(CLIENT_CORE),
             server_napi_core: Some(SERVER_CORE),
-            ..LabConfig::named(name)
-        })?))
+            ..LabConfig::default()
+        })
     }
 }
 

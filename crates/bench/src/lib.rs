@@ -13,6 +13,8 @@ mod cpu;
 mod gateway;
 mod idle;
 mod load;
+mod packet_io;
+mod peer;
 mod report;
 mod server;
 
@@ -21,6 +23,7 @@ use std::path::PathBuf;
 pub use contestant::Contestant;
 pub use gateway::Gateway;
 pub use idle::Idle;
+pub use packet_io::{PacketIo, Run, medians};
 pub use report::{Measurement, table};
 
 /// The core of the server and of its NAPI thread.
@@ -39,6 +42,8 @@ pub struct Tools {
     pub expressway: PathBuf,
     /// The `expressway-load` binary.
     pub load: PathBuf,
+    /// The `expressway-io` binary.
+    pub io: PathBuf,
     /// An nginx with HTTP/3, if there is one.
     pub nginx: Option<PathBuf>,
     /// Scratch folder for files, certificates and configurations.

@@ -5,18 +5,22 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use expressway_bench::{BenchError, Contestant, Gateway, Idle, Measurement, Tools, table};
+use expressway_bench::{
+    BenchError, Contestant, Gateway, Idle, Measurement, PacketIo, Run, Tools, medians, table,
+};
 
 use crate::args::Bench;
 use crate::fail::Failure;
 
 /// What can be run, with one line on each.
-const SCENARIOS: [(&str, &str); 2] = [
+const SCENARIOS: [(&str, &str); 4] = [
     (
         "gateway",
         "server CPU of HTTP/3 gateways, 1 MiB bodies and 1 KiB requests, UDP segmentation off and on",
     ),
     ("idle", "memory of 10,000 idle established connections"),
+    ("io", "CPU of a datagram by each way to send and to receive"),
+    ("waiting", "round-trip time and CPU by each way to wait"),
 ];
 
 /// Runs the scenarios named, or all.
@@ -47,6 +51,13 @@ pub(crate) fn run(arguments: &Bench) -> Result<ExitCode, Failure> {
                 memory.connections, memory.each, memory.contestant
             );
         }
+    }
+    let packet_io = PacketIo { rounds: arguments.rounds, seconds: arguments.seconds };
+    if wanted("io") {
+        runs("io", arguments, &mut raw, |each| packet_io.io(&tools, each))?;
+    }
+    if wanted("waiting") {
+        runs("waiting", arguments, &mut raw, |each| packet_io.waiting(&tools, each))?;
     }
     if arguments.json {
         println!("{}", serde_json::Value::Array(raw.lines));
@@ -87,6 +98,27 @@ fn gateway(arguments: &Bench, tools: &Tools, raw: &mut RawFile) -> Result<(), Fa
     });
     if !arguments.json {
         println!("{}", table(&measurements));
+    }
+    result.map_err(failure)?;
+    write_error.map_or(Ok(()), Err)
+}
+
+/// Runs a scenario of packet I/O: each run a line of the raw file, and the medians as a table.
+fn runs(
+    scenario: &str,
+    arguments: &Bench,
+    raw: &mut RawFile,
+    run: impl FnOnce(&mut dyn FnMut(&Run)) -> Result<(), BenchError>,
+) -> Result<(), Failure> {
+    let mut all: Vec<Run> = Vec::new();
+    let mut write_error = None;
+    let result = run(&mut |one| {
+        tracing::info!(scenario, run = %serde_json::json!(one));
+        write_error = write_error.take().or(raw.write(&serde_json::json!({ scenario: one })).err());
+        all.push(one.clone());
+    });
+    if !arguments.json {
+        println!("\n{scenario}:\n{}", medians(&all));
     }
     result.map_err(failure)?;
     write_error.map_or(Ok(()), Err)
@@ -141,13 +173,14 @@ fn tools(arguments: &Bench) -> Result<Tools, Failure> {
             load.display()
         )));
     }
+    let io = expressway.with_file_name("expressway-io");
     let nginx = arguments.nginx.clone();
     if let Some(nginx) = nginx.as_ref().filter(|nginx| !nginx.exists()) {
         return Err(Failure::usage(format!("--nginx {}: no such file", nginx.display())));
     }
     let work = std::path::absolute(arguments.out.join("work"))
         .map_err(|error| Failure::run_time(format!("{}: {error}", arguments.out.display())))?;
-    Ok(Tools { expressway, load, nginx, work })
+    Ok(Tools { expressway, load, io, nginx, work })
 }
 
 fn failure(error: BenchError) -> Failure {

@@ -1,0 +1,80 @@
+//! `expressway-io` as a process: one end of a measurement of packet I/O.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use expressway_lab::{Lab, Role};
+use serde::de::DeserializeOwned;
+
+use crate::{BenchError, CLIENT_CORE, SERVER_CORE, Tools, cpu, io_error};
+
+/// A running `expressway-io`; dropping it ends it.
+pub(crate) struct Peer {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    name: String,
+}
+
+impl Peer {
+    /// Starts a role in a namespace of the lab, on that side's core.
+    pub(crate) fn start(
+        lab: &Lab,
+        tools: &Tools,
+        side: Role,
+        arguments: &[String],
+    ) -> Result<Self, BenchError> {
+        let core = if side == Role::Server { SERVER_CORE } else { CLIENT_CORE };
+        let name = format!("expressway-io {}", arguments.join(" "));
+        let mut command: Command = lab.command(side, "taskset");
+        let mut child = command
+            .args(["-c", &core.to_string()])
+            .arg(&tools.io)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(io_error(name.clone()))?;
+        let Some(stdout) = child.stdout.take() else {
+            return Err(BenchError::Missing(format!("{name}: no output")));
+        };
+        Ok(Self { child, output: BufReader::new(stdout), name })
+    }
+
+    /// Waits until it has opened its sockets.
+    pub(crate) fn wait_ready(&mut self) -> Result<(), BenchError> {
+        let line = self.line()?;
+        if line == "ready" { Ok(()) } else { Err(self.failed(&format!("said `{line}` for `ready`"))) }
+    }
+
+    /// Waits for its report.
+    pub(crate) fn report<T: DeserializeOwned>(&mut self) -> Result<T, BenchError> {
+        let line = self.line()?;
+        serde_json::from_str(&line).map_err(|error| self.failed(&format!("report `{line}`: {error}")))
+    }
+
+    /// Nanoseconds of CPU so far.
+    pub(crate) fn cpu(&self) -> Result<u64, BenchError> {
+        cpu::of_tree(self.child.id())
+    }
+
+    fn line(&mut self) -> Result<String, BenchError> {
+        let mut line = String::new();
+        let read = self.output.read_line(&mut line).map_err(io_error(self.name.clone()))?;
+        if read == 0 {
+            return Err(self.failed("ended without a report; its error is above"));
+        }
+        Ok(line.trim().to_owned())
+    }
+
+    fn failed(&self, problem: &str) -> BenchError {
+        BenchError::Server { contestant: self.name.clone(), problem: problem.to_owned() }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // `ip netns exec` and `taskset` replace themselves, so this is the program. Its XDP program goes with it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

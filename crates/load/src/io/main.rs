@@ -1,0 +1,149 @@
+//! `expressway-io`: packet I/O by itself, for the benchmarks: echoes, sends, counts, or measures round trips, by one
+//! way of moving packets and one way of waiting. One thread; whoever starts it gives it a core.
+//!
+//! It prints `ready` when it listens, and one JSON document when it is done.
+
+mod backend;
+mod ping;
+mod role;
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use expressway_netio::Wait;
+use expressway_netio::udp::SendMode;
+
+/// Packet I/O by itself.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Sends back what comes, until it is killed.
+    Echo {
+        #[command(flatten)]
+        way: Way,
+    },
+    /// Counts what comes.
+    Sink {
+        #[command(flatten)]
+        way: Way,
+        /// Seconds.
+        #[arg(long, default_value_t = 2.0)]
+        seconds: f64,
+    },
+    /// Sends as fast as it can.
+    Send {
+        #[command(flatten)]
+        way: Way,
+        /// Where to.
+        #[arg(long)]
+        to: SocketAddr,
+        /// Bytes of a payload.
+        #[arg(long, default_value_t = 64)]
+        size: usize,
+        /// Seconds.
+        #[arg(long, default_value_t = 2.0)]
+        seconds: f64,
+    },
+    /// Measures round trips over a kernel socket that it never sleeps on.
+    Ping {
+        /// Where to.
+        #[arg(long)]
+        to: SocketAddr,
+        /// Bytes of a payload, 8 at least.
+        #[arg(long, default_value_t = 64)]
+        size: usize,
+        /// Microseconds between an answer and the next question.
+        #[arg(long, default_value_t = 100)]
+        pause: u64,
+        /// Seconds.
+        #[arg(long, default_value_t = 2.0)]
+        seconds: f64,
+    },
+}
+
+/// How packets move, and how to wait for them.
+#[derive(clap::Args)]
+struct Way {
+    /// Address and port of its own.
+    #[arg(long)]
+    listen: SocketAddr,
+    /// Interface for AF_XDP; without it, kernel UDP.
+    #[arg(long)]
+    interface: Option<String>,
+    /// How kernel UDP sends.
+    #[arg(long, value_enum, default_value_t = Sending::Gso)]
+    sending: Sending,
+    /// Receive by kernel UDP without GRO.
+    #[arg(long)]
+    no_gro: bool,
+    /// How to wait.
+    #[arg(long, value_enum, default_value_t = Waiting::Interrupt)]
+    wait: Waiting,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Sending {
+    Gso,
+    Sendmmsg,
+    Sendmsg,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Waiting {
+    Interrupt,
+    BusyPoll,
+    Spin,
+}
+
+impl Way {
+    fn wait(&self) -> Wait {
+        match self.wait {
+            Waiting::Interrupt => Wait::Interrupt,
+            Waiting::BusyPoll => Wait::BusyPoll(Default::default()),
+            Waiting::Spin => Wait::Spin(Default::default()),
+        }
+    }
+
+    fn send_mode(&self) -> SendMode {
+        match self.sending {
+            Sending::Gso => SendMode::Gso,
+            Sending::Sendmmsg => SendMode::Sendmmsg,
+            Sending::Sendmsg => SendMode::Sendmsg,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().role {
+        Role::Echo { way } => role::run(&way, role::Echo::default()).map(|_| None),
+        Role::Sink { way, seconds } => {
+            role::run(&way, role::Sink::new(Duration::from_secs_f64(seconds))).map(Some)
+        }
+        Role::Send { way, to, size, seconds } => {
+            role::run(&way, role::Send::new(way.listen, to, size, Duration::from_secs_f64(seconds))).map(Some)
+        }
+        Role::Ping { to, size, pause, seconds } => {
+            ping::run(to, size, Duration::from_micros(pause), Duration::from_secs_f64(seconds)).map(Some)
+        }
+    };
+    match result {
+        Ok(report) => {
+            if let Some(report) = report {
+                println!("{report}");
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("expressway-io: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

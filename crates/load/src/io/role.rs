@@ -1,0 +1,183 @@
+//! What a worker does with packets: echo, count, send.
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use expressway_netio::{
+    Context, Datagram, Flow, IoError, IoStats, PacketIo, Service, Worker, WorkerOptions, mailbox,
+};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::Way;
+use super::backend::{self, Backend};
+
+/// Answers that wait for a turn's end, more than any batch.
+const WAITING: usize = 4096;
+/// Datagrams of one burst.
+const BURST: usize = 64;
+const END: usize = 0;
+
+/// Runs a service on this thread. Reports what was moved, and the CPU time of the process between the first turn
+/// and the end.
+pub(crate) fn run<S: Service<Message = ()>>(
+    way: &Way,
+    service: S,
+) -> Result<serde_json::Value, Box<dyn Error>> {
+    match backend::open(way)? {
+        Backend::Kernel(io, _mirror) => drive(way, service, *io),
+        Backend::Express(io, _around) => drive(way, service, *io),
+    }
+}
+
+fn drive<S: Service<Message = ()>, P: PacketIo>(
+    way: &Way,
+    service: S,
+    io: P,
+) -> Result<serde_json::Value, Box<dyn Error>> {
+    let (sender, inbox) = mailbox(4)?;
+    let options = WorkerOptions { wait: way.wait(), ..WorkerOptions::default() };
+    let mut worker = Worker::new(options, Instant::now(), service, io, inbox, Arc::from([sender]));
+    println!("ready");
+    let (began, cpu) = (Instant::now(), cpu_time());
+    // Lets a service arm its timer: a turn without packets does.
+    worker.with_service(began, |service, context| service.handle_timer(context, usize::MAX));
+    worker.run()?;
+    let (seconds, cpu) = (began.elapsed().as_secs_f64(), cpu_time() - cpu);
+    let stats: IoStats = worker.io().stats();
+    Ok(serde_json::json!({
+        "seconds": seconds,
+        "cpu_ns": cpu,
+        "received": stats.rx_express_packets + stats.rx_kernel_packets,
+        "received_express": stats.rx_express_packets,
+        "sent": stats.tx_express_packets + stats.tx_kernel_packets,
+        "sent_express": stats.tx_express_packets,
+    }))
+}
+
+/// Nanoseconds that this process has run, user and kernel.
+fn cpu_time() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Sends everything back.
+#[derive(Default)]
+pub(crate) struct Echo {
+    answers: Vec<(Flow, Vec<u8>)>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Service for Echo {
+    type Message = ();
+
+    fn handle_datagram(&mut self, _: &mut Context<'_, ()>, datagram: Datagram<'_>) {
+        if self.answers.len() < WAITING {
+            let mut copy = self.spare.pop().unwrap_or_default();
+            copy.clear();
+            copy.extend_from_slice(datagram.payload);
+            self.answers.push((Flow::new(datagram.local, datagram.remote), copy));
+        }
+    }
+
+    fn handle_message(&mut self, _: &mut Context<'_, ()>, (): ()) {}
+
+    fn handle_timer(&mut self, _: &mut Context<'_, ()>, _: usize) {}
+
+    fn poll_transmit(&mut self, _: &mut Context<'_, ()>, io: &mut dyn PacketIo) -> Result<bool, IoError> {
+        for (flow, payload) in self.answers.drain(..) {
+            let mut once = true;
+            io.transmit(&flow, payload.len().max(1), &mut |slot| {
+                if !std::mem::take(&mut once) {
+                    return 0;
+                }
+                slot[..payload.len()].copy_from_slice(&payload);
+                payload.len()
+            })?;
+            self.spare.push(payload);
+        }
+        Ok(false)
+    }
+
+    fn is_finished(&self) -> bool {
+        false
+    }
+}
+
+/// Counts until its time is over; the backend keeps the count.
+pub(crate) struct Sink {
+    time: Duration,
+    finished: bool,
+}
+
+impl Sink {
+    pub(crate) fn new(time: Duration) -> Self {
+        Self { time, finished: false }
+    }
+}
+
+impl Service for Sink {
+    type Message = ();
+
+    fn handle_datagram(&mut self, _: &mut Context<'_, ()>, _: Datagram<'_>) {}
+
+    fn handle_message(&mut self, _: &mut Context<'_, ()>, (): ()) {}
+
+    fn handle_timer(&mut self, context: &mut Context<'_, ()>, token: usize) {
+        match token {
+            END => self.finished = true,
+            _ => context.timers.arm(END, context.now + self.time),
+        }
+    }
+
+    fn poll_transmit(&mut self, _: &mut Context<'_, ()>, _: &mut dyn PacketIo) -> Result<bool, IoError> {
+        Ok(false)
+    }
+
+    fn is_finished(&self) -> bool {
+        self.finished
+    }
+}
+
+/// Sends bursts until its time is over.
+pub(crate) struct Send {
+    flow: Flow,
+    size: usize,
+    sink: Sink,
+}
+
+impl Send {
+    pub(crate) fn new(from: SocketAddr, to: SocketAddr, size: usize, time: Duration) -> Self {
+        Self { flow: Flow::new(from, to), size: size.max(1), sink: Sink::new(time) }
+    }
+}
+
+impl Service for Send {
+    type Message = ();
+
+    fn handle_datagram(&mut self, _: &mut Context<'_, ()>, _: Datagram<'_>) {}
+
+    fn handle_message(&mut self, _: &mut Context<'_, ()>, (): ()) {}
+
+    fn handle_timer(&mut self, context: &mut Context<'_, ()>, token: usize) {
+        self.sink.handle_timer(context, token);
+    }
+
+    fn poll_transmit(&mut self, _: &mut Context<'_, ()>, io: &mut dyn PacketIo) -> Result<bool, IoError> {
+        let mut left = BURST;
+        io.transmit(&self.flow, self.size, &mut |slot| {
+            if left == 0 {
+                return 0;
+            }
+            left -= 1;
+            slot.fill(left as u8);
+            slot.len()
+        })?;
+        Ok(true)
+    }
+
+    fn is_finished(&self) -> bool {
+        self.sink.finished
+    }
+}
