@@ -38,8 +38,8 @@ def check_truth(lab, server, mode: str, zero_copy: bool, sends: bool, requests: 
     # A client acknowledges many packets at once.
     assert metrics.sum("rx_express_packets_total") > 50
     if sends:
-        # The kernel sends while the link comes up, and what tells it that a neighbour is still there.
-        assert metrics.sum("tx_express_packets_total") > 10 * metrics.sum("tx_kernel_packets_total")
+        # The kernel sends too while the link comes up, of which it tells a second late.
+        assert metrics.sum("tx_express_packets_total") > 100
     else:
         assert metrics.sum("tx_express_packets_total") == 0
 
