@@ -2,8 +2,10 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::super::config::BindMode;
+use super::health::{FAILURE_MEMORY, RECEIVE_FAILURES, REOPEN_LONGEST, STALL_TIME, Task, is_stalled};
 use super::*;
+use crate::express::config::{BindMode, Failing};
+use crate::express::metadata::Request;
 
 #[test]
 fn a_queue_is_stuck_when_kicked_often_and_long_without_a_completion() {

@@ -1,0 +1,213 @@
+//! A bound socket with its rings, and who makes it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use crate::express::assembly::ASSEMBLY_SIZE;
+use crate::express::config::{ObtainedMode, PortConfig};
+use crate::express::description::DESCRIPTION_LEN;
+use crate::express::error::{OpenError, Step};
+use crate::express::hints::{Grant, TransmitGrants};
+use crate::express::lane::Mapped;
+use crate::express::queue::Queue;
+use crate::express::socket::Socket;
+use crate::express::source::SocketSource;
+use crate::express::umem::Frames;
+use crate::express::xskmap;
+use crate::io::{IoError, IoStats};
+use crate::netdev::Netdev;
+use crate::wait::{self, Wait};
+
+/// Frames of one sent packet in copy mode: the parts behind the first become fragments of a socket buffer, of
+/// which there are `MAX_SKB_FRAGS`, 17 unless the kernel is built with more (`xsk_build_skb` in
+/// `net/xdp/xsk.c`).
+const COPY_SEGMENTS: u32 = 17;
+
+/// A bound socket with its rings.
+pub(super) struct Active {
+    pub(super) socket: Socket,
+    pub(super) queue: Queue<Mapped>,
+    pub(super) mode: ObtainedMode,
+    /// Frames that one sent packet may take.
+    pub(super) segments: u32,
+    /// Packets that one system call may send in copy mode.
+    pub(super) tx_budget: u32,
+    pub(super) grants: TransmitGrants,
+    /// The device was shown to finish checksums.
+    pub(super) checksum_proven: bool,
+    /// Since when, how often kicked, and the count of completions then, while packets are in flight and none
+    /// is completed.
+    pub(super) quiet: Option<(Instant, u32, u64)>,
+    /// Packets wait in the TX ring for room in the device.
+    pub(super) deferred: bool,
+}
+
+/// Who makes the port's sockets.
+pub(super) enum Maker {
+    /// This process, which enters them into this XSKMAP.
+    Own(OwnedFd),
+    /// Another process.
+    Other(Box<dyn SocketSource>),
+}
+
+impl Maker {
+    /// A bound socket; what it finds out about interface and packets comes with it.
+    pub(super) fn make(
+        &mut self,
+        config: &PortConfig,
+        ifindex: u32,
+        multi_buffer: bool,
+        patience: Duration,
+    ) -> Result<Active, OpenError> {
+        match self {
+            Self::Own(map) => Active::open(config, ifindex, multi_buffer, map.as_fd(), patience),
+            Self::Other(source) => {
+                let config = PortConfig { bind_patience: patience, ..config.clone() };
+                Active::adopt(&config, &mut **source).map(|(active, ..)| active)
+            }
+        }
+    }
+}
+
+impl Active {
+    /// Prepares the socket for the way that the worker waits.
+    pub(super) fn prepare(&self, wait: Wait, what: &str) -> Result<(), IoError> {
+        wait::prepare_socket(self.socket.as_fd(), wait, self.mode == ObtainedMode::Copy, what)
+    }
+
+    /// A bound socket that receives, in the order that drivers need: fill ring full, bind, map.
+    pub(super) fn open(
+        config: &PortConfig,
+        ifindex: u32,
+        multi_buffer: bool,
+        map: BorrowedFd<'_>,
+        patience: Duration,
+    ) -> Result<Self, OpenError> {
+        let failed =
+            |step: Step| move |source| step.failed(&config.interface, config.queue, multi_buffer, source);
+        let frames = config.rx_ring + config.tx_ring;
+        let socket = Socket::new().map_err(failed(Step::Create))?;
+        let frames =
+            Frames::new(config.frame_size, frames, config.huge_pages).map_err(failed(Step::Memory))?;
+        let metadata = config.hints.any() && socket.register(&frames.umem, true).is_ok();
+        if !metadata {
+            socket.register(&frames.umem, false).map_err(failed(Step::Register))?;
+        }
+        let rings = socket.rings(config.rx_ring, config.tx_ring).map_err(failed(Step::Ring))?;
+        let assembly = if multi_buffer { ASSEMBLY_SIZE } else { 0 };
+        let queue = Queue::new(frames, rings, assembly);
+        socket
+            .bind(ifindex, config.queue, config.mode, multi_buffer, patience)
+            .map_err(failed(Step::Bind(config.mode)))?;
+        let mode = socket.mode().map_err(failed(Step::Options))?;
+        check_mode(config, mode)?;
+        // In copy mode each packet under way takes a socket buffer of up to 4 KiB.
+        let tx_budget = socket
+            .widen_transmit(config.tx_ring.saturating_mul(4096), config.tx_budget.unwrap_or(config.tx_ring));
+        xskmap::insert(map, config.map_key, socket.as_fd()).map_err(failed(Step::Map))?;
+        let features = match (mode, multi_buffer, config.hints.any()) {
+            (ObtainedMode::Copy, _, _) | (_, false, false) => None,
+            // What the kernel does not tell is absent.
+            (ObtainedMode::ZeroCopy, ..) => {
+                Netdev::open().and_then(|mut netdev| netdev.features(ifindex)).ok()
+            }
+        };
+        let segments = segments(mode, multi_buffer, features.map(|features| features.zero_copy_segments));
+        let grants = TransmitGrants::decide(config.hints, mode, features, metadata);
+        for (offload, grant) in grants.named() {
+            if let Grant::Refused(reason) = grant {
+                tracing::warn!(
+                    interface = config.interface,
+                    queue = config.queue,
+                    offload,
+                    reason,
+                    "transmit offload refused"
+                );
+            }
+        }
+        let mut queue = queue;
+        if config.description.is_some() {
+            queue.include_prefix(DESCRIPTION_LEN);
+        }
+        if grants.timestamps.is_granted() {
+            queue.stamp_transmits(config.tx_ring as usize);
+        }
+        Ok(Self {
+            socket,
+            queue,
+            mode,
+            segments,
+            tx_budget,
+            grants,
+            checksum_proven: false,
+            quiet: None,
+            deferred: false,
+        })
+    }
+
+    /// A bound socket from elsewhere, with the index of its interface and whether packets may span frames.
+    pub(super) fn adopt(
+        config: &PortConfig,
+        source: &mut dyn SocketSource,
+    ) -> Result<(Self, u32, bool), OpenError> {
+        let failed = |step: Step| move |source| step.failed(&config.interface, config.queue, false, source);
+        let (frames, memory) =
+            Frames::registrable(config.frame_size, config.rx_ring + config.tx_ring, config.huge_pages)
+                .map_err(failed(Step::Memory))?;
+        let bound = source.bind(config, memory.as_fd())?;
+        let socket = Socket::bound(bound.socket);
+        let rings = socket.map_rings(config.rx_ring, config.tx_ring).map_err(failed(Step::Ring))?;
+        let assembly = if bound.multi_buffer { ASSEMBLY_SIZE } else { 0 };
+        let mut queue = Queue::adopt(frames, rings, assembly);
+        if config.description.is_some() {
+            queue.include_prefix(DESCRIPTION_LEN);
+        }
+        let active = Self {
+            socket,
+            queue,
+            mode: bound.mode,
+            segments: bound.segments,
+            // Whoever bound it asked for the whole ring; what it got is not told.
+            tx_budget: config.tx_ring,
+            // The other side registers UMEMs without room for metadata.
+            grants: TransmitGrants::decide(config.hints, bound.mode, None, false),
+            checksum_proven: false,
+            quiet: None,
+            deferred: false,
+        };
+        Ok((active, bound.ifindex, bound.multi_buffer))
+    }
+
+    pub(super) fn count(&self, stats: &mut IoStats) {
+        let counters = self.queue.counters();
+        stats.dropped_bad_descriptor += counters.bad_descriptor;
+        stats.dropped_truncated += counters.truncated;
+        if let Some(stamps) = self.queue.stamps_seen() {
+            stats.tx_stamps_unfetched += stamps.unfetched;
+            stats.tx_stamps_implausible += stamps.implausible;
+        }
+        self.socket.count(stats);
+    }
+}
+
+/// Frames that one sent packet may take. `zero_copy` is what the device takes, where that is known.
+pub(in crate::express) fn segments(mode: ObtainedMode, multi_buffer: bool, zero_copy: Option<u32>) -> u32 {
+    match mode {
+        _ if !multi_buffer => 1,
+        ObtainedMode::Copy => COPY_SEGMENTS,
+        ObtainedMode::ZeroCopy => zero_copy.unwrap_or(1),
+    }
+}
+
+/// Refuses a mode other than the one asked for: some drivers bind in copy mode whatever they are told.
+pub(in crate::express) fn check_mode(config: &PortConfig, obtained: ObtainedMode) -> Result<(), OpenError> {
+    use crate::express::config::BindMode;
+    match (config.mode, obtained) {
+        (BindMode::Auto, _)
+        | (BindMode::Copy, ObtainedMode::Copy)
+        | (BindMode::ZeroCopy, ObtainedMode::ZeroCopy) => Ok(()),
+        (asked, obtained) => {
+            Err(OpenError::Mode { interface: config.interface.clone(), queue: config.queue, asked, obtained })
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! A port: one AF_XDP socket on one queue of one interface, through good times and bad.
+//!
+//! ```text
+//!               link down, ENETDOWN                    unregistered, ENXIO
+//!        Up ─────────────────────────▶ Down ─────────────────────────────▶ Gone (for good)
+//!        ▲ ◀───────────────────────── link up                                ▲
+//!        │                                                                   │
+//!        └──────── bound again ◀──── Reopening ◀── stuck, corrupt, refused ──┴── from Up
+//! ```
+//!
+//! Only in `Up` does a port send; what it cannot send takes the kernel socket ([`super::ExpressIo`]). A link
+//! that goes down keeps the socket: it stays bound, and opening another takes privileges that the process
+//! may have given up. The packets of the burst that met the link going down stay in the TX ring and leave
+//! when it is up again. A socket that takes packets and completes none for [`health::STALL_TIME`] is replaced, UMEM
+//! and all: drivers exist whose queue dies silently. What happens when the new one fails too says
+//! [`super::Failing`].
+
+mod active;
+mod health;
+mod report;
+mod traffic;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use expressway_wire::{ChecksumMode, MAX_HEADER_LEN};
+
+use super::config::{ObtainedMode, PortConfig, TransmitVia};
+use super::error::{OpenError, Step};
+use super::hints::{ChecksumProof, TransmitGrants};
+use super::interface::{Interfaces, LinkState};
+use super::lane::PART_OFFSET;
+use super::metadata::{TransmitTime, Unfinished};
+use super::source::SocketSource;
+use super::xskmap;
+use crate::io::{IoError, IoStats};
+use crate::route::OwnNamespace;
+use crate::wait::{self, Wait};
+
+use active::{Active, Maker};
+use health::REOPEN_FIRST;
+
+pub(super) use active::{check_mode, segments};
+pub use report::{PortReport, PortState, PortStatus};
+
+/// Ethernet header and two VLAN tags: what an MTU does not count.
+pub(super) const LINK_HEADERS: u32 = 22;
+
+/// Bytes of the largest UDP payload over IPv4 (RFC 768, RFC 791).
+const LARGEST_PAYLOAD: usize = 65_507;
+
+/// One AF_XDP socket on one queue.
+pub struct Port {
+    config: PortConfig,
+    ifindex: u32,
+    multi_buffer: bool,
+    maker: Maker,
+    wait: Wait,
+    active: Option<Active>,
+    state: PortState,
+    next_try: Instant,
+    pause: Duration,
+    opened: Instant,
+    reopened: u64,
+    gathered: u64,
+    /// Failures to send and to receive lately, and when the last one was.
+    failures: [u32; 2],
+    failed: Option<Instant>,
+    reason: Option<String>,
+    published: Arc<ArcSwap<PortReport>>,
+    /// Counters of this port, those of sockets that it once had included.
+    counters: IoStats,
+}
+
+impl Port {
+    /// Opens a socket on a queue and puts it into `map`, an XSKMAP that the redirect program of that
+    /// interface uses, at [`PortConfig::map_key`]. The program should be attached before: some drivers need
+    /// it for a zero-copy bind, and some restart the link when it comes.
+    ///
+    /// Takes CAP_NET_RAW and CAP_BPF. `map` is duplicated; dropping the port takes the socket out again.
+    ///
+    /// # Errors
+    /// [`OpenError`] names interface, queue and remedy. A mode that was asked for is obtained or an error.
+    pub fn open(config: PortConfig, map: BorrowedFd<'_>) -> Result<Self, OpenError> {
+        config.validate()?;
+        let interface = config.interface.clone();
+        let named = |source| OpenError::Interface { interface: interface.clone(), source };
+        let interfaces = Interfaces::open(&OwnNamespace).map_err(named)?;
+        let ifindex = interfaces.index(&config.interface).map_err(named)?;
+        let mtu = interfaces.mtu(ifindex).map_err(named)?;
+        let largest = mtu.saturating_add(LINK_HEADERS);
+        let config = config.fitted(largest);
+        let multi_buffer = largest > config.single_frame();
+        let map = map
+            .try_clone_to_owned()
+            .map_err(|source| Step::Map.failed(&config.interface, config.queue, multi_buffer, source))?;
+        let active = Active::open(&config, ifindex, multi_buffer, map.as_fd(), config.bind_patience)?;
+        let state = match interfaces.state(ifindex) {
+            LinkState::Up => PortState::Up,
+            LinkState::Down | LinkState::Gone => PortState::Down,
+        };
+        tracing::info!(
+            interface = config.interface,
+            queue = config.queue,
+            mode = %active.mode,
+            backing = ?active.queue.umem().backing(),
+            frame_size = config.frame_size,
+            multi_buffer,
+            ?state,
+            "AF_XDP socket bound"
+        );
+        Ok(Self::new(config, ifindex, multi_buffer, Maker::Own(map), active, state))
+    }
+
+    /// As [`Port::open`], with sockets that `source` has bound by a process that may do so; this one needs no
+    /// capability. Whether the link is up shows once [`super::ExpressIo`] has the port.
+    ///
+    /// # Errors
+    /// As [`Port::open`], and [`OpenError::Refused`].
+    pub fn open_from(config: PortConfig, mut source: Box<dyn SocketSource>) -> Result<Self, OpenError> {
+        config.validate()?;
+        let (active, ifindex, multi_buffer) = Active::adopt(&config, &mut *source)?;
+        tracing::info!(
+            interface = config.interface,
+            queue = config.queue,
+            mode = %active.mode,
+            multi_buffer,
+            "AF_XDP socket obtained"
+        );
+        Ok(Self::new(config, ifindex, multi_buffer, Maker::Other(source), active, PortState::Up))
+    }
+
+    fn new(
+        config: PortConfig,
+        ifindex: u32,
+        multi_buffer: bool,
+        maker: Maker,
+        active: Active,
+        state: PortState,
+    ) -> Self {
+        let now = Instant::now();
+        let report = PortReport {
+            interface: config.interface.clone(),
+            ifindex,
+            queue: config.queue,
+            state,
+            mode: Some(active.mode),
+            backing: Some(active.queue.umem().backing()),
+            transmit: config.transmit,
+            reason: None,
+            multi_buffer,
+            max_segments: 1,
+            tx_budget: active.tx_budget,
+            grants: active.grants,
+            device_checksum: false,
+            napi: None,
+            gathered: 0,
+            reopened: 0,
+        };
+        let port = Self {
+            config,
+            ifindex,
+            multi_buffer,
+            maker,
+            wait: Wait::Interrupt,
+            active: Some(active),
+            state,
+            next_try: now,
+            pause: REOPEN_FIRST,
+            opened: now,
+            reopened: 0,
+            gathered: 0,
+            failures: [0; 2],
+            failed: None,
+            reason: None,
+            published: Arc::new(ArcSwap::from_pointee(report)),
+            counters: IoStats::default(),
+        };
+        port.publish();
+        port
+    }
+
+    /// Chooses which way datagrams leave from now on. What waits in the TX ring leaves as it was built.
+    pub fn set_transmit(&mut self, transmit: TransmitVia) {
+        self.config.transmit = transmit;
+        self.publish();
+    }
+
+    /// Queue of the interface.
+    pub fn queue(&self) -> u32 {
+        self.config.queue
+    }
+
+    /// Index of the interface.
+    pub fn ifindex(&self) -> u32 {
+        self.ifindex
+    }
+
+    /// The mode that bind obtained; `None` while there is no socket.
+    pub fn mode(&self) -> Option<ObtainedMode> {
+        self.active.as_ref().map(|active| active.mode)
+    }
+
+    /// Prepares the socket, and those that replace it, for the way that the worker waits.
+    pub(super) fn set_wait(&mut self, wait: Wait) -> Result<(), IoError> {
+        self.wait = wait;
+        let Some(active) = &self.active else { return Ok(()) };
+        let (interface, queue) = (&self.config.interface, self.config.queue);
+        let what = format!("{interface} queue {queue}: AF_XDP");
+        active.prepare(wait, &what)?;
+        if matches!(wait, Wait::BusyPoll(_)) && self.napi_id().is_none() {
+            tracing::warn!(
+                interface,
+                queue,
+                "the device's queue has no NAPI id: there is nothing to busy-poll, interrupts wake the worker"
+            );
+        }
+        Ok(())
+    }
+
+    /// The NAPI context that busy polling polls; see [`wait::napi_id`].
+    fn napi_id(&self) -> Option<u32> {
+        self.active.as_ref().and_then(|active| wait::napi_id(active.socket.as_fd()))
+    }
+
+    /// The cookie of what lies in front of received packets, where anything does.
+    pub(super) fn description(&self) -> Option<u32> {
+        self.config.description
+    }
+
+    /// What the port may do by transmit metadata.
+    pub fn grants(&self) -> TransmitGrants {
+        self.active.as_ref().map_or_else(TransmitGrants::default, |active| active.grants)
+    }
+
+    /// Who finishes the checksum of a datagram whose UDP header begins at `udp`, and what that asks for.
+    #[inline]
+    pub(super) fn checksum(&self, udp: usize) -> (ChecksumMode, Option<Unfinished>) {
+        match self.active.as_ref().is_some_and(|active| active.checksum_proven) {
+            true => (ChecksumMode::PseudoOnly, Some(Unfinished { start: udp as u16, offset: 6 })),
+            false => (ChecksumMode::Full, None),
+        }
+    }
+
+    /// Leaves checksums to the device from now on, if the proof is of this port and they were granted.
+    pub(super) fn trust_checksum(&mut self, proof: &ChecksumProof) -> bool {
+        let here = (proof.ifindex, proof.queue) == (self.ifindex, self.config.queue);
+        match &mut self.active {
+            Some(active) if here && active.grants.checksum.is_granted() => {
+                active.checksum_proven = true;
+                self.publish();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The oldest time stamp of a sent datagram that waits to be fetched.
+    pub(super) fn next_stamp(&mut self) -> Option<TransmitTime> {
+        self.active.as_mut()?.queue.stamps()?.pop()
+    }
+
+    /// The largest UDP payload that a frame carries.
+    pub(super) fn max_in_frame(&self) -> usize {
+        self.config.max_payload()
+    }
+
+    /// Frames that one sent packet may take.
+    fn max_segments(&self) -> u32 {
+        self.active.as_ref().map_or(1, |active| active.segments)
+    }
+
+    /// The largest UDP payload that can be sent, in one frame or several.
+    pub(super) fn max_payload(&self) -> usize {
+        match self.max_segments() {
+            1 => self.max_in_frame(),
+            several => {
+                let room = several as usize * (self.config.frame_size as usize - PART_OFFSET);
+                (room - MAX_HEADER_LEN).min(LARGEST_PAYLOAD)
+            }
+        }
+    }
+
+    /// True if datagrams are to leave by this port.
+    pub(super) fn transmits(&self) -> bool {
+        self.config.transmit == TransmitVia::Express
+    }
+
+    /// True if the socket is there and the link up.
+    pub(super) fn is_up(&self) -> bool {
+        self.state == PortState::Up
+    }
+
+    /// The socket, to wait on.
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.active.as_ref().map(|active| active.socket.as_fd())
+    }
+
+    /// Closes the socket, keeping its counters. Packets that the kernel had not taken are lost with it.
+    pub(super) fn close(&mut self) {
+        let mut counters = self.counters;
+        if let Some(mut active) = self.active.take() {
+            active.count(&mut counters);
+            counters.dropped_send_refused += u64::from(active.queue.untaken());
+            self.gathered += active.queue.counters().gathered;
+            // Closing does this too; without CAP_BPF or the map that is the only way.
+            if let Maker::Own(map) = &self.maker {
+                let _ = xskmap::remove(map.as_fd(), self.config.map_key);
+            }
+        }
+        self.counters = counters;
+    }
+
+    /// Adds this port's counters to `stats`.
+    pub(super) fn count(&self, stats: &mut IoStats) {
+        *stats += self.counters;
+        if let Some(active) = &self.active {
+            active.count(stats);
+        }
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;
