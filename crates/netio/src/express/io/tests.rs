@@ -1,11 +1,14 @@
 //! Tests of the backend's decisions without an interface: what a frame becomes, which way a burst takes.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use expressway_wire::{MacAddr, UdpHeaders, VlanTags};
+use expressway_wire::{ChecksumMode, MacAddr, UdpHeaders, VlanTags};
 use proptest::prelude::*;
 
+use super::receive::{Origin, deliver, is_martian};
 use super::*;
+use crate::io::{Ecn, Via};
+use crate::route::Path;
 
 const VIA: Via = Via::Express(3);
 

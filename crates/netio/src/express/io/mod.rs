@@ -1,0 +1,304 @@
+//! [`ExpressIo`]: the ports of one worker and its kernel sockets behind one [`PacketIo`].
+//!
+//! Receives from both. Sends a burst by AF_XDP if frames for its path can be built and a port of that
+//! interface is up, else by the kernel socket, with a counter that says why. What is for the kernel socket
+//! is built in the kernel socket's own buffers, so nothing is ever copied from one way to the other.
+
+mod burst;
+mod offload;
+mod plan;
+mod ports;
+mod receive;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+
+use super::config::{ExpressConfig, HEADER_SPACE};
+use super::hints::Grant;
+use super::inlet::PortInlet;
+use super::interface::Interfaces;
+use super::path_cache::{PathCache, Reminders, Routes};
+use super::port::{Port, PortReport};
+use crate::io::{Datagram, Flow, IoError, IoStats, PacketIo, Sent};
+use crate::route::{Resolution, Resolver};
+use crate::udp::UdpIo;
+use crate::wait::Wait;
+
+use plan::{Fallback, is_link_local};
+
+/// Turns with packets from AF_XDP after which the kernel sockets are asked though the turns go on: a
+/// datagram there waits for 8 batches at most, and their system call is shared by as many.
+const KERNEL_EVERY: u32 = 8;
+/// Bytes of an IPv4 and of an IPv6 header with the UDP header.
+const HEADERS_V4: usize = 28;
+const HEADERS_V6: usize = 48;
+/// Bytes of a UDP header (RFC 768).
+const UDP_HEADER: usize = 8;
+
+/// AF_XDP packet I/O of one worker, with the kernel sockets of the same addresses beside it.
+///
+/// `K` is the kernel's way and `R` knows the paths; tests put other things there.
+pub struct ExpressIo<K = UdpIo, R = Resolver> {
+    ports: Vec<Port>,
+    kernel: K,
+    routes: R,
+    config: ExpressConfig,
+    links: Interfaces,
+    inlet: PortInlet,
+    /// Holds what wakes the worker besides packets: link notices, the timer, sockets opened anew.
+    events: OwnedFd,
+    timer: OwnedFd,
+    armed: Option<Instant>,
+    links_checked: Instant,
+    paths: PathCache,
+    reminders: Reminders,
+    /// Where datagrams larger than a frame are built, before they are cut into frames.
+    staging: Box<[u8]>,
+    now: Instant,
+    /// Checksum probes sent.
+    probes: u64,
+    turns: u32,
+    wait: Wait,
+    /// When the kernel sockets were asked last.
+    kernel_asked: Instant,
+    busy: bool,
+    /// A socket gave a full batch in the last receive.
+    full: bool,
+    stats: IoStats,
+}
+
+impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
+    /// Packet I/O over `ports`, and over `kernel` for what they do not receive or cannot send. `kernel` must
+    /// have a socket on every address that the redirect program takes packets of. Its `max_payload` bounds
+    /// this one's, for reported path MTUs come to it: a [`UdpIo`] wants a resolver
+    /// ([`UdpIo::set_resolver`]), without which it assumes an MTU of 1500. `routes` must
+    /// be of the network namespace of the ports, whose links are asked for.
+    ///
+    /// # Errors
+    /// When the process has no file descriptor left.
+    pub fn new(mut ports: Vec<Port>, kernel: K, routes: R, config: ExpressConfig) -> Result<Self, IoError> {
+        let failed = |what: &str| {
+            let what = format!("AF_XDP: {what}");
+            move |source: io::Error| IoError::Socket { what, source }
+        };
+        let links = Interfaces::open(routes.source()).map_err(failed("netlink socket for link changes"))?;
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|errno| failed("epoll_create")(errno.into()))?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)
+            .map_err(|errno| failed("timerfd_create")(errno.into()))?;
+        let inlet = PortInlet::new().map_err(failed("eventfd"))?;
+        for fd in [links.as_fd(), timer.as_fd(), inlet.fd()] {
+            epoll::add(&events, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+                .map_err(|errno| failed("epoll_ctl")(errno.into()))?;
+        }
+        // What changed between the opening of a port and that of the socket above was told to nobody.
+        for port in &mut ports {
+            port.set_link(links.state(port.ifindex()));
+        }
+        let now = Instant::now();
+        let largest = ports.iter().filter(|port| port.max_payload() > port.max_in_frame());
+        let staging = largest.map(|port| HEADER_SPACE + port.max_payload()).max().unwrap_or(0);
+        Ok(Self {
+            staging: vec![0; staging].into_boxed_slice(),
+            ports,
+            kernel,
+            routes,
+            links,
+            inlet,
+            events,
+            timer,
+            armed: None,
+            links_checked: now,
+            paths: PathCache::new(config.ttl),
+            reminders: Reminders::new(),
+            now,
+            probes: 0,
+            turns: 0,
+            wait: Wait::Interrupt,
+            kernel_asked: now,
+            busy: false,
+            full: false,
+            stats: IoStats::default(),
+            config: ExpressConfig { batch: config.batch.max(1), ..config },
+        })
+    }
+
+    /// The ports and how they fare.
+    pub fn reports(&self) -> impl Iterator<Item = PortReport> {
+        self.ports.iter().map(Port::report)
+    }
+
+    /// Where ports are added and removed while this runs on a worker.
+    pub fn inlet(&self) -> PortInlet {
+        self.inlet.clone()
+    }
+
+    /// True unless every port leaves sending to the kernel, so that no path needs to be looked up.
+    fn transmits(&self) -> bool {
+        self.ports.is_empty() || self.ports.iter().any(Port::transmits)
+    }
+
+    /// The kernel's side.
+    pub fn kernel(&self) -> &K {
+        &self.kernel
+    }
+}
+
+impl<K: PacketIo, R: Routes> PacketIo for ExpressIo<K, R> {
+    fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(Datagram<'_>)) -> Result<usize, IoError> {
+        self.now = now;
+        self.watch(now);
+        let mut received = self.receive_express(now, sink);
+        // A turn without packets that follows one with packets leads to sleep, whose wait would tell of the
+        // kernel sockets anyway: request and response by AF_XDP cost no call on them.
+        let was_busy = std::mem::replace(&mut self.busy, received > 0);
+        self.turns += 1;
+        let ask_kernel = match self.wait {
+            // Idle turns follow each other without a pause here: time is the measure.
+            Wait::Spin(spin) => now.saturating_duration_since(self.kernel_asked) >= spin.kernel_interval,
+            Wait::Interrupt | Wait::BusyPoll(_) => self.turns >= KERNEL_EVERY || (received == 0 && !was_busy),
+        };
+        if ask_kernel {
+            self.turns = 0;
+            self.kernel_asked = now;
+            let by_kernel = self.kernel.receive(now, sink)?;
+            self.full |= self.kernel.may_have_more(by_kernel);
+            received += by_kernel;
+        }
+        Ok(received)
+    }
+
+    fn transmit(
+        &mut self,
+        flow: &Flow,
+        segment: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<Sent, IoError> {
+        if segment == 0 || !self.transmits() {
+            return self.kernel.transmit(flow, segment, fill);
+        }
+        let hash = self.paths.hash(flow);
+        match self.plan(flow, segment, hash) {
+            Ok((port, path)) => self.build_on((port, &path, hash), flow, segment, None, fill),
+            Err(reason) => self.fall_back(reason, flow, segment, fill),
+        }
+    }
+
+    fn transmit_at(
+        &mut self,
+        flow: &Flow,
+        segment: usize,
+        launch: u64,
+        fill: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<Sent, IoError> {
+        let hash = self.paths.hash(flow);
+        let unsupported = |why: &str| IoError::Socket {
+            what: format!("launch time for {}: {why}", flow.remote),
+            source: io::ErrorKind::Unsupported.into(),
+        };
+        if segment == 0 || !self.transmits() {
+            return Err(unsupported("the kernel socket sends"));
+        }
+        match self.plan(flow, segment, hash) {
+            Ok((port, path)) => match self.ports[port].grants().launch_time {
+                Grant::Granted => self.build_on((port, &path, hash), flow, segment, Some(launch), fill),
+                refused => Err(unsupported(&refused.to_string())),
+            },
+            // Better early than never: the neighbour is unknown for a moment only.
+            Err(Fallback::Neighbour) => self.fall_back(Fallback::Neighbour, flow, segment, fill),
+            Err(Fallback::Chosen) => Err(unsupported("the kernel socket sends")),
+            Err(Fallback::Route | Fallback::Socket) => Err(unsupported("no AF_XDP socket can send it")),
+        }
+    }
+
+    fn flush(&mut self, now: Instant) -> Result<(), IoError> {
+        self.now = now;
+        for port in &mut self.ports {
+            port.flush(now);
+        }
+        self.kernel.flush(now)
+    }
+
+    fn max_payload(&mut self, flow: &Flow) -> usize {
+        // Path MTUs that routers reported come to the kernel socket, whichever way the datagram took.
+        let kernel = self.kernel.max_payload(flow);
+        if !self.transmits() || is_link_local(&flow.remote) {
+            return kernel;
+        }
+        let Resolution::Ready(path) = self.routes.resolve(flow.local.ip(), flow.remote.ip()) else {
+            return kernel;
+        };
+        let here = |port: &&Port| port.ifindex() == path.ifindex && port.transmits();
+        let frame = self.ports.iter().filter(here).map(Port::max_payload);
+        let headers = if flow.remote.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
+        match frame.min() {
+            Some(frame) => kernel.min(frame).min(path.mtu.saturating_sub(headers)),
+            None => kernel,
+        }
+    }
+
+    fn set_wait(&mut self, wait: Wait) -> Result<(), IoError> {
+        self.wait = wait;
+        for port in &mut self.ports {
+            port.set_wait(wait)?;
+        }
+        self.kernel.set_wait(wait)
+    }
+
+    fn descriptors(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
+        self.ports.iter().filter_map(Port::descriptor).for_each(&mut *visit);
+        visit(self.events.as_fd());
+        self.kernel.descriptors(visit);
+    }
+
+    fn prepare_sleep(&mut self) -> bool {
+        let now = Instant::now();
+        let mut work = false;
+        let mut wake_at: Option<Instant> = None;
+        for port in &mut self.ports {
+            work |= port.prepare_sleep(now);
+            if let Some(turn) = port.next_turn(now) {
+                wake_at = Some(wake_at.map_or(turn, |earlier| earlier.min(turn)));
+            }
+        }
+        if let Some(turn) = wake_at
+            && self.armed.is_none_or(|armed| turn < armed)
+        {
+            // A timer of 0 would be disarmed.
+            let pause = turn.saturating_duration_since(now).max(Duration::from_micros(1));
+            let value = Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() };
+            let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+            match timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once) {
+                Ok(_) => self.armed = Some(turn),
+                // Cannot happen with these arguments; without the timer the worker must not sleep.
+                Err(_) => work = true,
+            }
+        }
+        self.kernel.prepare_sleep() || work
+    }
+
+    fn batch(&self) -> usize {
+        self.config.batch.max(self.kernel.batch())
+    }
+
+    fn may_have_more(&self, _received: usize) -> bool {
+        self.full
+    }
+
+    fn stats(&self) -> IoStats {
+        let mut stats = self.kernel.stats();
+        stats += self.stats;
+        self.ports.iter().for_each(|port| port.count(&mut stats));
+        stats
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,78 @@
+//! Ports that come, go, fail and open anew while the worker runs.
+
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+
+use super::ExpressIo;
+use crate::express::config::HEADER_SPACE;
+use crate::express::inlet::Change;
+use crate::express::path_cache::Routes;
+use crate::io::PacketIo;
+
+/// Link notices are looked for no oftener than this while there is nothing else to do.
+const LINK_INTERVAL: Duration = Duration::from_millis(10);
+
+impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
+    /// Adds and removes the ports that the inlet says.
+    fn follow_inlet(&mut self) {
+        for change in self.inlet.take() {
+            match change {
+                Change::Add(mut port) => {
+                    port.set_link(self.links.state(port.ifindex()));
+                    if let Err(error) = port.set_wait(self.wait) {
+                        tracing::warn!(%error, "the added socket is not busy-polled");
+                    }
+                    if port.max_payload() > port.max_in_frame()
+                        && self.staging.len() < HEADER_SPACE + port.max_payload()
+                    {
+                        self.staging = vec![0; HEADER_SPACE + port.max_payload()].into_boxed_slice();
+                    }
+                    if let Some(fd) = port.descriptor() {
+                        // As in `watch`.
+                        let _ =
+                            epoll::add(&self.events, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+                    }
+                    self.ports.push(*port);
+                }
+                Change::Remove { ifindex } => {
+                    for mut port in self.ports.extract_if(.., |port| port.ifindex() == ifindex) {
+                        port.close();
+                        port.count(&mut self.stats);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Follows link changes and opens failed sockets anew.
+    pub(super) fn watch(&mut self, now: Instant) {
+        self.follow_inlet();
+        if self.armed.is_some_and(|armed| armed <= now) {
+            let mut expirations = [0u8; 8];
+            // Nothing to read means that it has not fired yet, and it stays armed.
+            if rustix::io::read(&self.timer, &mut expirations).is_ok() {
+                self.armed = None;
+            }
+        }
+        for port in &mut self.ports {
+            if port.reopen(now)
+                && let Some(fd) = port.descriptor()
+            {
+                // Failing (no memory) costs wake-ups of this port only; busy workers do not notice.
+                let _ = epoll::add(&self.events, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+            }
+        }
+        if now.saturating_duration_since(self.links_checked) >= LINK_INTERVAL {
+            self.links_checked = now;
+            if self.links.drain() {
+                for port in &mut self.ports {
+                    port.set_link(self.links.state(port.ifindex()));
+                    if let Ok(mtu) = self.links.mtu(port.ifindex()) {
+                        port.set_mtu(now, mtu);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! From a received frame to its datagram.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
+
+use expressway_wire::parse_udp;
+
+use super::ExpressIo;
+use crate::express::description;
+use crate::express::path_cache::Routes;
+use crate::io::{Datagram, Ecn, Hints, IoStats, PacketIo, Via};
+
+impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
+    pub(super) fn receive_express(&mut self, now: Instant, sink: &mut dyn FnMut(Datagram<'_>)) -> usize {
+        let (stats, verify) = (&mut self.stats, self.config.verify_checksum);
+        let mut handed = 0;
+        self.full = false;
+        for (index, port) in self.ports.iter_mut().enumerate() {
+            let (ifindex, description) = (port.ifindex(), port.description());
+            let origin = Origin { via: Via::Express(index as u16), ifindex, verify, description };
+            let taken = port.receive(now, self.config.batch, |frame| {
+                handed += usize::from(deliver(frame, origin, stats, sink));
+            });
+            self.full |= taken >= self.config.batch;
+        }
+        handed
+    }
+}
+
+/// Where a frame came in, and what is to be checked of it.
+#[derive(Clone, Copy)]
+pub(super) struct Origin {
+    pub(super) via: Via,
+    pub(super) ifindex: u32,
+    pub(super) verify: bool,
+    pub(super) description: Option<u32>,
+}
+
+/// Finds the datagram in a received frame and hands it over where it lies. False if it is dropped.
+#[inline]
+pub(super) fn deliver(
+    frame: &mut [u8],
+    origin: Origin,
+    stats: &mut IoStats,
+    sink: &mut dyn FnMut(Datagram<'_>),
+) -> bool {
+    let (hints, frame) = match (origin.description, frame.split_first_chunk_mut()) {
+        (Some(cookie), Some((area, frame))) => (description::take(area, cookie), frame),
+        (Some(_), None) => (Hints::default(), &mut [][..]),
+        (None, _) => (Hints::default(), frame),
+    };
+    let Ok(layout) = parse_udp(frame) else {
+        stats.dropped_malformed += 1;
+        return false;
+    };
+    // The kernel's own check (`fib_validate_source`) is passed by: an answer to such a source would reach
+    // services of this machine that trust it.
+    if is_martian(layout.source.ip()) || layout.source.ip() == layout.destination.ip() {
+        stats.dropped_malformed += 1;
+        return false;
+    }
+    if origin.verify && layout.verify_checksum(frame).is_err() {
+        stats.dropped_checksum += 1;
+        return false;
+    }
+    let payload = &mut frame[layout.payload()];
+    stats.rx_express_packets += 1;
+    stats.rx_express_bytes += payload.len() as u64;
+    let (mut remote, mut local) = (layout.source, layout.destination);
+    if layout.vlan.is_empty() {
+        scope(&mut remote, origin.ifindex);
+        scope(&mut local, origin.ifindex);
+    }
+    sink(Datagram { payload, remote, local, ecn: Ecn::from_tos(layout.tos), via: origin.via, hints });
+    true
+}
+
+/// True for a source address that no packet on a wire may have (RFC 1812, section 5.3.7; RFC 4291, sections
+/// 2.5.2, 2.5.3 and 2.7).
+#[inline]
+pub(super) fn is_martian(source: IpAddr) -> bool {
+    match source {
+        IpAddr::V4(ip) => matches!(ip.octets()[0], 0 | 127 | 224..),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unspecified() || ip.is_multicast(),
+    }
+}
+
+/// Says on which link a link-local address is, as the kernel's sockets do.
+#[inline]
+fn scope(address: &mut SocketAddr, ifindex: u32) {
+    if let SocketAddr::V6(v6) = address
+        && v6.ip().is_unicast_link_local()
+    {
+        v6.set_scope_id(ifindex);
+    }
+}
