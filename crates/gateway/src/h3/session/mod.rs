@@ -1,0 +1,188 @@
+//! The requests of one connection.
+
+mod refusals;
+mod requests;
+mod responses;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use expressway_h3::Error;
+use expressway_web::access_log::AccessLog;
+use expressway_web::{Handler, Notify};
+
+use super::code;
+use super::held::Held;
+use super::incoming::Incoming;
+use super::peer::Peer;
+use super::stream::{RequestStream, StreamMap};
+use crate::quic::engine::{Priority, Transport};
+use crate::quic::stats::Stats;
+
+/// Priorities that a connection keeps for requests that have not come yet (RFC 9218, section 7.1); of more,
+/// the last are not kept, since a priority is advice.
+const MAX_EARLY_PRIORITIES: usize = 128;
+
+/// What a session needs of its surroundings while it handles an event.
+pub(crate) struct SessionContext<'a> {
+    pub(crate) transport: &'a mut Transport,
+    pub(crate) stats: &'a mut Stats,
+    pub(crate) handler: &'a dyn Handler,
+    pub(crate) log: Option<&'a AccessLog>,
+    /// Told when exchanges can make progress.
+    pub(crate) notify: &'a Arc<dyn Notify>,
+    /// The wake token of stream 0; the stream's number is added.
+    pub(crate) token: u64,
+    pub(crate) now: Instant,
+    pub(crate) remote: SocketAddr,
+    /// Bytes of bodies that the connection may hold.
+    pub(crate) window: usize,
+    pub(crate) max_header_size: u64,
+    pub(crate) io_mode: &'a str,
+    pub(crate) worker: u16,
+    pub(crate) max_requests: u64,
+    /// For what is read off streams.
+    pub(crate) scratch: &'a mut [u8],
+    /// For strings decoded from header sections.
+    pub(crate) strings: &'a mut Vec<u8>,
+}
+
+/// HTTP/3 on one connection.
+pub(crate) struct Session {
+    peer: Peer,
+    incoming: Incoming,
+    streams: StreamMap<RequestStream>,
+    held: Held,
+    /// Streams that wait for the peer to acknowledge some of what the connection holds.
+    starved: Vec<u64>,
+    /// The first request stream beyond all that the client has used.
+    next_stream: u64,
+    /// Streams below it whose request has not come yet, as packets overtake each other; no more than a
+    /// client may have open.
+    late: Vec<u64>,
+    /// Requests that ended early, less those that went through.
+    abandoned: u32,
+    /// After GOAWAY: requests from this stream on are rejected.
+    refused_from: Option<u64>,
+    /// Priorities of requests that have not come yet.
+    early_priorities: Vec<(u64, Priority)>,
+    cipher: &'static str,
+}
+
+impl Session {
+    /// Opens HTTP/3 on a connection: its SETTINGS go out before all else.
+    pub(crate) fn start(context: &mut SessionContext<'_>) -> Self {
+        let mut seed = [0; 4];
+        // Reserved numbers need no secrecy, so a generator that fails costs only their variety.
+        let _ = boring::rand::rand_bytes(&mut seed);
+        let mut session = Self {
+            peer: Peer::new(max_section(context), u32::from_ne_bytes(seed)),
+            incoming: Incoming::default(),
+            streams: StreamMap::default(),
+            held: Held::default(),
+            starved: Vec::new(),
+            next_stream: 0,
+            late: Vec::new(),
+            abandoned: 0,
+            refused_from: None,
+            early_priorities: Vec::new(),
+            cipher: context.transport.cipher(),
+        };
+        session.flush(context);
+        session
+    }
+
+    /// Requests under way.
+    pub(crate) fn active(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Bytes of bodies that the connection holds in memory.
+    pub(crate) fn held(&self) -> usize {
+        self.held.bytes()
+    }
+
+    /// The number within a wake token of `stream`.
+    fn token(context: &SessionContext<'_>, stream: u64) -> u64 {
+        context.token | (stream >> 2) & super::STREAM_MASK
+    }
+
+    /// Handles whatever the client sent.
+    pub(crate) fn handle_readable(&mut self, context: &mut SessionContext<'_>) {
+        let scratch = std::mem::take(&mut context.scratch);
+        while !context.transport.is_ending()
+            && let Some(stream) = context.transport.readable()
+        {
+            // Streams that a server opens are read by nobody, and are not named here.
+            let read = if stream & 3 == 0 {
+                self.read_request(context, stream, scratch)
+            } else {
+                self.read_peer(context, stream, scratch)
+            };
+            if let Err(error) = read {
+                self.fail(context, stream, &error);
+            }
+        }
+        context.scratch = scratch;
+    }
+
+    fn read_peer(
+        &mut self,
+        context: &mut SessionContext<'_>,
+        stream: u64,
+        scratch: &mut [u8],
+    ) -> Result<(), Error> {
+        let Self { peer, streams, early_priorities, next_stream, late, .. } = self;
+        // The client's limit is what it has used plus what it may have open, or less.
+        let limit = *next_stream + 4 * context.max_requests;
+        peer.read(context.transport, stream, scratch, |transport, id, priority| {
+            if id >= limit {
+                return Err(Error::connection(code::ID_ERROR, "PRIORITY_UPDATE beyond the limit of streams"));
+            }
+            if let Some(request) = streams.get_mut(&id) {
+                request.priority = priority;
+                transport.set_priority(id, priority);
+            } else if id >= *next_stream || late.contains(&id) {
+                early_priorities.retain(|(known, _)| *known != id);
+                if early_priorities.len() < MAX_EARLY_PRIORITIES {
+                    early_priorities.push((id, priority));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Gives our control stream what it takes.
+    fn flush(&mut self, context: &mut SessionContext<'_>) {
+        if context.transport.is_ending() {
+            return;
+        }
+        if let Err(error) = self.peer.flush(context.transport) {
+            self.fail(context, 0, &error);
+        }
+    }
+
+    /// Tells the client to open no more requests; those that it has opened are finished.
+    pub(crate) fn goaway(&mut self, context: &mut SessionContext<'_>) {
+        let first = *self.refused_from.get_or_insert(self.next_stream);
+        self.peer.goaway(first);
+        self.flush(context);
+    }
+
+    /// The connection has gone: counts and logs what was under way.
+    pub(crate) fn abandon(&mut self, context: &mut SessionContext<'_>) {
+        for (_, request) in std::mem::take(&mut self.streams) {
+            context.stats.requests_active -= 1;
+            context.stats.responses_cancelled += 1;
+            context.stats.response_body_bytes += request.body_sent;
+            self.log(context, &request, false);
+        }
+    }
+}
+
+/// The largest encoded header section that is read, in bytes; what decodes to more than the limit in force is
+/// answered 431.
+fn max_section(context: &SessionContext<'_>) -> u64 {
+    context.max_header_size * 2
+}

@@ -1,0 +1,213 @@
+//! Requests as they come: their header sections, their bodies, and the exchanges that answer them.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use expressway_h3::qpack::Fields;
+use expressway_h3::{Error, RequestEvent};
+use expressway_web::{Exchange, Protocol, RequestHead, Scheme, Wake};
+use http::{HeaderMap, Method, StatusCode};
+
+use super::{Session, SessionContext, max_section};
+use crate::h3::code;
+use crate::h3::request::{self, Refusal, Request};
+use crate::h3::stream::{Logged, RequestStream};
+use crate::quic::engine::{Priority, Received};
+
+impl Session {
+    /// Reads a request stream to its end for now.
+    pub(super) fn read_request(
+        &mut self,
+        context: &mut SessionContext<'_>,
+        stream: u64,
+        scratch: &mut [u8],
+    ) -> Result<(), Error> {
+        let max_section = max_section(context);
+        let mut reader = self.incoming.take(stream);
+        let mut is_over = false;
+        loop {
+            let (length, last) = match context.transport.receive(stream, scratch) {
+                Received::Data { length, last } => (length, last),
+                Received::Reset => {
+                    self.handle_reset(context, stream);
+                    return Ok(());
+                }
+                Received::Nothing => break,
+            };
+            let mut input = &scratch[..length];
+            while let Some(event) = reader.next(&mut input, max_section)? {
+                match event {
+                    RequestEvent::Headers(section) => {
+                        is_over = last && input.is_empty();
+                        self.handle_headers(context, stream, section, !is_over)?;
+                    }
+                    RequestEvent::Data(piece) => self.handle_data(context, stream, piece.len()),
+                }
+            }
+            if last {
+                reader.end()?;
+                if !is_over {
+                    self.handle_finished(context, stream);
+                }
+                return Ok(());
+            }
+        }
+        // A stream that was answered or refused meanwhile is not read on.
+        if self.streams.contains_key(&stream) || stream >= self.next_stream || self.late.contains(&stream) {
+            self.incoming.keep(stream, reader, max_section)?;
+        }
+        Ok(())
+    }
+
+    fn handle_headers(
+        &mut self,
+        context: &mut SessionContext<'_>,
+        stream: u64,
+        section: &[u8],
+        more: bool,
+    ) -> Result<(), Error> {
+        let undecodable = |fields: &Fields<'_>| match fields.error() {
+            Some(error) => {
+                tracing::debug!(stream, %error, "a header section cannot be decoded");
+                Err(Error::connection(code::QPACK_DECOMPRESSION_FAILED, "a section that cannot be decoded"))
+            }
+            None => Ok(()),
+        };
+        if let Some(request) = self.streams.get_mut(&stream) {
+            request.request_ended |= !more;
+            let mut fields = Fields::new(section, context.strings);
+            let checked = request::check_trailers(&mut fields);
+            undecodable(&fields)?;
+            if let Err(reason) = checked {
+                self.refuse_malformed(context, stream, reason);
+            }
+            return Ok(());
+        }
+        if !self.is_new(stream) {
+            // Trailers of a request that was answered already.
+            return Ok(());
+        }
+        context.stats.requests += 1;
+        if self.refused_from.is_some_and(|first| stream >= first) {
+            context.stats.refused_goaway += 1;
+            self.abort(context, stream, code::REQUEST_REJECTED);
+            return Ok(());
+        }
+        let early = context.transport.is_in_early_data();
+        let mut fields = Fields::new(section, context.strings);
+        let parsed = request::parse(&mut fields, context.remote, context.max_header_size);
+        undecodable(&fields)?;
+        match parsed {
+            Ok(request) if early && !matches!(request.head.method, Method::GET | Method::HEAD) => {
+                context.stats.refused_early_data += 1;
+                self.answer(context, stream, StatusCode::TOO_EARLY, section, more);
+            }
+            Ok(request) => self.start_request(context, stream, request, more),
+            Err(Refusal::Answer(status)) => {
+                if status == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE {
+                    context.stats.refused_header_size += 1;
+                }
+                self.answer(context, stream, status, section, more);
+            }
+            Err(Refusal::Malformed(reason)) => self.refuse_malformed(context, stream, reason),
+        }
+        Ok(())
+    }
+
+    /// True the first time it is asked about a stream.
+    pub(super) fn is_new(&mut self, stream: u64) -> bool {
+        if stream >= self.next_stream {
+            self.late.extend((self.next_stream..stream).step_by(4));
+            self.next_stream = stream + 4;
+            return true;
+        }
+        let found = self.late.iter().position(|late| *late == stream);
+        found.map(|index| self.late.swap_remove(index)).is_some()
+    }
+
+    fn start_request(&mut self, context: &mut SessionContext<'_>, stream: u64, request: Request, more: bool) {
+        let wake = Wake::new(Arc::clone(context.notify), Self::token(context, stream));
+        let exchange = context.handler.start(&request.head, wake);
+        let priority = self.early_priority(stream).unwrap_or(request.priority);
+        let mut state = RequestStream::new(stream, exchange, priority, request.content_length);
+        if context.log.is_some() {
+            let logged = Logged { head: request.head, time: SystemTime::now(), start: context.now };
+            state.logged = Some(Box::new(logged));
+        }
+        self.open(context, state, more);
+    }
+
+    /// What the client said of `stream` before it came, which goes before what it says with it.
+    fn early_priority(&mut self, stream: u64) -> Option<Priority> {
+        if self.early_priorities.is_empty() {
+            return None;
+        }
+        let at = self.early_priorities.iter().position(|(id, _)| *id == stream)?;
+        Some(self.early_priorities.swap_remove(at).1)
+    }
+
+    /// Answers with an error of this layer's own. `section` may hold anything, so that only what can be
+    /// read of it is logged.
+    fn answer(
+        &mut self,
+        context: &mut SessionContext<'_>,
+        stream: u64,
+        status: StatusCode,
+        section: &[u8],
+        more: bool,
+    ) {
+        let method = request::method(Fields::new(section, context.strings));
+        let exchange = Exchange::error(&method, status, HeaderMap::new());
+        let mut state = RequestStream::new(stream, exchange, Priority::default(), None);
+        if context.log.is_some() {
+            let head = RequestHead {
+                method,
+                scheme: Scheme::Https,
+                authority: request::text(Fields::new(section, context.strings), b":authority"),
+                target: request::text(Fields::new(section, context.strings), b":path"),
+                headers: HeaderMap::new(),
+                protocol: Protocol::H3,
+                remote: context.remote,
+            };
+            state.logged = Some(Box::new(Logged { head, time: SystemTime::now(), start: context.now }));
+        }
+        self.open(context, state, more);
+    }
+
+    fn open(&mut self, context: &mut SessionContext<'_>, mut state: RequestStream, more: bool) {
+        let stream = state.id;
+        state.request_ended = !more;
+        context.stats.requests_active += 1;
+        self.streams.insert(stream, Box::new(state));
+        if !more && self.is_length_wrong(stream) {
+            self.refuse_malformed(context, stream, "content-length without a body");
+        } else {
+            self.pump(context, stream);
+        }
+    }
+
+    /// Body data is counted, and wanted by nobody.
+    fn handle_data(&mut self, context: &mut SessionContext<'_>, stream: u64, length: usize) {
+        if let Some(request) = self.streams.get_mut(&stream) {
+            request.received += length as u64;
+            if request.expected.is_some_and(|expected| request.received > expected) {
+                self.refuse_malformed(context, stream, "more body than content-length");
+            }
+        }
+    }
+
+    fn handle_finished(&mut self, context: &mut SessionContext<'_>, stream: u64) {
+        if let Some(request) = self.streams.get_mut(&stream) {
+            request.request_ended = true;
+            if self.is_length_wrong(stream) {
+                self.refuse_malformed(context, stream, "less body than content-length");
+            }
+        }
+    }
+
+    fn is_length_wrong(&self, stream: u64) -> bool {
+        self.streams
+            .get(&stream)
+            .is_some_and(|request| request.expected.is_some_and(|expected| expected != request.received))
+    }
+}
