@@ -69,6 +69,25 @@ def test_a_pod_serves_by_the_plugins_program(make_lab, make_plugin, make_server,
     assert "xdp" in lab.run("server", "ip", "link", "show", "server0"), "the plugin's program is its own"
 
 
+def test_a_confined_pod_measures_and_keeps_nothing(make_lab, make_plugin, make_server, readable: Path) -> None:
+    lab = make_lab()
+    lab.run("server", "ethtool", "-K", "server0", "tx-udp-segmentation", "off")
+    plugin = make_plugin(lab)
+    # A system call that the confinement does not allow would kill the server.
+    more = io(plugin)
+    cache = readable / "cache" / "calibration.json"
+    more["io"]["calibration_cache"] = f'"{cache}"'
+    server = make_server(lab, mode="auto", certificates=readable, prefix=POD, more=more)
+    assert int(status(server.process.pid)["Seccomp"]) == 2
+    assert "sending measured" in server.log()
+    assert not cache.parent.exists()
+    assert server.obtained() in ("copy", "hybrid")
+    (answer,) = clients.fetch(lab, "quicgo", address(lab.server["ipv4"]), readable, ["/clip.mp4"])
+    assert answer.sha256 == clients.sha256(CLIP)
+    server.signal(15)
+    assert server.wait() == 0, server.log()
+
+
 def test_what_the_plugin_does_not_give_is_named(make_lab, make_plugin, make_server, readable: Path) -> None:
     lab = make_lab()
     plugin = make_plugin(lab, pod="another-pod")

@@ -25,9 +25,10 @@ pub(crate) struct Arguments {
 /// Logs go to standard error.
 #[derive(Args)]
 pub(crate) struct Logging {
-    /// What to log: error, warn, info, debug or trace, also by module (info,expressway_netio=debug)
-    #[arg(long, global = true, default_value = "info", value_name = "FILTER")]
-    pub(crate) log_level: String,
+    /// What to log: error, warn, info, debug or trace, also by module (info,expressway_netio=debug);
+    /// info if not given, and error for doctor
+    #[arg(long, global = true, value_name = "FILTER")]
+    pub(crate) log_level: Option<String>,
     /// How to log
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
@@ -55,6 +56,8 @@ pub(crate) enum Command {
     Cert(Cert),
     /// Make, enter and remove a two-namespace veth test bed
     Lab(LabArguments),
+    /// Say what packet I/O this host gives, what is in the way, and what mends it
+    Doctor(Doctor),
     /// Measure gateways side by side on this machine
     Bench(Bench),
     /// Write the manual pages
@@ -267,6 +270,26 @@ pub(crate) struct Cert {
 pub(crate) struct LabArguments {
     #[command(subcommand)]
     pub(crate) command: LabCommand,
+}
+
+/// Looks at the kernel, privileges, limits and interfaces and changes nothing, unless told by --fix or --probe.
+/// Each problem comes with the command that mends it. The exit code is 1 when a problem is left, else 0.
+#[derive(Args)]
+pub(crate) struct Doctor {
+    /// Only this interface; may be given several times
+    #[arg(short, long = "interface", value_name = "IFACE")]
+    pub(crate) interfaces: Vec<String>,
+    /// Try each I/O mode for real: attach the XDP program, bind sockets, send a probe frame, and take all of it off
+    /// again. Other traffic passes; some drivers restart the link
+    #[arg(long)]
+    pub(crate) probe: bool,
+    /// Mend what harms QUIC and can be undone: UDP hashed without ports, GRO that merges or chains datagrams,
+    /// VLAN tags taken out of frames
+    #[arg(long)]
+    pub(crate) fix: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Runs benchmark scenarios in a lab of their own: all, or those named. Needs root. Every run is one JSON

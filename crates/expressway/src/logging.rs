@@ -17,13 +17,13 @@ pub(crate) fn options() -> &'static [String] {
 }
 
 /// Sets the process's log up; called once, before any thread is started.
-pub(crate) fn start(arguments: &Logging) -> Result<(), Failure> {
+pub(crate) fn start(arguments: &Logging, default: &str) -> Result<(), Failure> {
+    let level = arguments.log_level.as_deref().unwrap_or(default);
     let filter = EnvFilter::builder()
-        .parse(&arguments.log_level)
-        .map_err(|error| Failure::usage(format!("--log-level {}: {error}", arguments.log_level)))?;
+        .parse(level)
+        .map_err(|error| Failure::usage(format!("--log-level {level}: {error}")))?;
     let format = if matches!(arguments.log_format, LogFormat::Json) { "json" } else { "text" };
-    OPTIONS
-        .get_or_init(|| [format!("--log-level={}", arguments.log_level), format!("--log-format={format}")]);
+    OPTIONS.get_or_init(|| [format!("--log-level={level}"), format!("--log-format={format}")]);
     let base = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match arguments.log_format {
         LogFormat::Json => base.json().init(),

@@ -4,6 +4,8 @@ mod agent;
 mod args;
 mod bench;
 mod cert;
+mod choice;
+mod doctor;
 mod fail;
 mod fanout;
 mod lab;
@@ -34,7 +36,9 @@ fn main() -> ExitCode {
             return code;
         }
     };
-    if let Err(failure) = logging::start(&arguments.logging) {
+    // A report is to be read, not what led to it.
+    let level = if matches!(arguments.command, Command::Doctor(_)) { "error" } else { "info" };
+    if let Err(failure) = logging::start(&arguments.logging, level) {
         return failure.report();
     }
     let result = match arguments.command {
@@ -43,6 +47,7 @@ fn main() -> ExitCode {
         Command::Fanout(arguments) => fanout::run(&arguments),
         Command::Cert(arguments) => cert::run(&arguments),
         Command::Lab(arguments) => lab::run(arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Man(arguments) => args::man(&arguments),
     };

@@ -31,6 +31,11 @@ pub trait State: Send + Sync + 'static {
 
     /// The configuration file in force, for `/config`.
     fn configuration(&self) -> String;
+
+    /// How packets move, as a JSON document, for `/io`; `None` where there is no such page.
+    fn io(&self) -> Option<String> {
+        None
+    }
 }
 
 /// A running admin listener; dropping it stops the listener and waits for its thread.
@@ -129,7 +134,11 @@ fn answer(request: &Request<Incoming>, registry: &Registry, state: &dyn State) -
             Err(why) => page(StatusCode::SERVICE_UNAVAILABLE, "text/plain", why + "\n"),
         },
         "/config" => page(StatusCode::OK, "text/plain; charset=utf-8", state.configuration()),
-        "/" => page(StatusCode::OK, "text/plain", "/metrics\n/healthz\n/config\n".into()),
+        "/io" => match state.io() {
+            Some(document) => page(StatusCode::OK, "application/json", document),
+            None => page(StatusCode::NOT_FOUND, "text/plain", "no such page; see /\n".into()),
+        },
+        "/" => page(StatusCode::OK, "text/plain", "/metrics\n/healthz\n/config\n/io\n".into()),
         _ => page(StatusCode::NOT_FOUND, "text/plain", "no such page; see /\n".into()),
     }
 }
@@ -159,6 +168,9 @@ mod tests {
         fn configuration(&self) -> String {
             "[server]\n".into()
         }
+        fn io(&self) -> Option<String> {
+            Some("{}\n".into())
+        }
     }
 
     fn ask(address: SocketAddr, head: &str) -> String {
@@ -184,6 +196,8 @@ mod tests {
         let ill = ask(address, "GET /healthz");
         assert!(ill.starts_with("HTTP/1.1 503") && ill.ends_with("draining\n"), "{ill}");
         assert!(ask(address, "GET /config").ends_with("[server]\n"));
+        let io = ask(address, "GET /io");
+        assert!(io.contains("application/json") && io.ends_with("{}\n"), "{io}");
         assert!(ask(address, "GET /nothing").starts_with("HTTP/1.1 404"));
         let refused = ask(address, "DELETE /metrics");
         assert!(refused.starts_with("HTTP/1.1 405") && refused.contains("allow: GET, HEAD"), "{refused}");

@@ -15,6 +15,7 @@ pub mod express;
 pub mod io;
 pub mod mailbox;
 pub mod netdev;
+pub mod packet;
 pub mod route;
 pub mod service;
 pub mod sim;

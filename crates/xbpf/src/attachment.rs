@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use libbpf_rs::libbpf_sys::{XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE};
+use libbpf_rs::libbpf_sys::{XDP_FLAGS_DRV_MODE, XDP_FLAGS_HW_MODE, XDP_FLAGS_SKB_MODE};
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
 
 use crate::dispatcher::{self, Membership};
@@ -23,14 +23,18 @@ pub enum AttachMode {
     /// stack's own receive path. Super-packets that offloads built arrive whole: turn `gro` and, on
     /// veth, the peer's `tx-udp-segmentation` off.
     Generic,
+    /// In the device (`XDP_FLAGS_HW_MODE`). Needs a driver that takes programs, and a program loaded for that
+    /// device ([`crate::Options::offload`]).
+    Offload,
 }
 
 impl AttachMode {
-    /// `native` or `generic`.
+    /// `native`, `generic` or `offload`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Native => "native",
             Self::Generic => "generic",
+            Self::Offload => "offload",
         }
     }
 
@@ -38,6 +42,7 @@ impl AttachMode {
         match self {
             Self::Native => XDP_FLAGS_DRV_MODE,
             Self::Generic => XDP_FLAGS_SKB_MODE,
+            Self::Offload => XDP_FLAGS_HW_MODE,
         }
     }
 }
@@ -153,6 +158,23 @@ pub(crate) fn attach(
     }
 }
 
+/// The XDP program on an interface, whoever put it there, with the mode it runs in; `None` without one. Where one
+/// runs in several modes at once, the kernel tells of the native one.
+///
+/// # Errors
+/// [`Error::NoInterface`], [`Error::Query`].
+pub fn attached(ifindex: u32) -> Result<Option<(ForeignProgram, AttachMode)>, Error> {
+    let interface = interface(ifindex);
+    Ok(query(&interface)?.map(|attached| {
+        let mode = match attached.mode {
+            XDP_FLAGS_SKB_MODE => AttachMode::Generic,
+            XDP_FLAGS_HW_MODE => AttachMode::Offload,
+            _ => AttachMode::Native,
+        };
+        (foreign(&interface, attached), mode)
+    }))
+}
+
 /// Takes off what may be taken off, or says what is in the way.
 fn clear(interface: &Interface, attached: sys::Attached, existing: Existing) -> Result<(), Error> {
     let foreign = foreign(interface, attached);
@@ -206,12 +228,17 @@ pub(crate) fn refusal(interface: Interface, mode: u32, source: io::Error) -> Err
             Ok(None) => Error::Busy { interface },
             Err(error) => error,
         },
+        Some(libc::EOPNOTSUPP | libc::EINVAL) if mode == XDP_FLAGS_HW_MODE => Error::NoOffload { interface },
         Some(libc::EOPNOTSUPP) if mode == XDP_FLAGS_DRV_MODE => Error::NoNativeXdp { interface },
         Some(libc::ENOSPC) => Error::TooFewQueues { interface },
         Some(libc::ERANGE) => Error::MtuTooLarge { interface },
         _ => Error::Attach {
             interface,
-            mode: if mode == XDP_FLAGS_DRV_MODE { "native" } else { "generic" },
+            mode: match mode {
+                XDP_FLAGS_DRV_MODE => "native",
+                XDP_FLAGS_HW_MODE => "offload",
+                _ => "generic",
+            },
             source,
         },
     }

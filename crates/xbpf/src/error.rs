@@ -111,6 +111,14 @@ pub enum Error {
         /// The interface asked for.
         interface: Interface,
     },
+    /// The device runs no XDP programs itself.
+    #[error(
+        "{interface}: the device takes no XDP program (no offload); use `attach = \"native\"` or leave it out"
+    )]
+    NoOffload {
+        /// The interface asked for.
+        interface: Interface,
+    },
     /// The driver lacks queues for XDP. On veth: fewer RX queues than the peer has TX queues.
     #[error(
         "{interface}: not enough queues for XDP: on veth give it as many RX queues as its peer has TX \
@@ -131,7 +139,7 @@ pub enum Error {
     Attach {
         /// The interface asked for.
         interface: Interface,
-        /// `native` or `generic`.
+        /// `native`, `generic` or `offload`.
         mode: &'static str,
         /// The kernel's answer.
         source: io::Error,

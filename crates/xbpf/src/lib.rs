@@ -82,7 +82,7 @@ mod sys;
 /// Name of the redirect program, as `ip link` and `xdp-loader status` show it.
 pub const PROGRAM: &str = "expressway_udp";
 
-pub use attachment::{AttachMode, Attachment, Existing};
+pub use attachment::{AttachMode, Attachment, Existing, attached};
 pub use counters::{Counter, Counters, Verdict};
 pub use error::{Error, ForeignProgram, Holder, Interface};
 pub use redirect::{Options, Redirect, TestRun};

@@ -32,12 +32,14 @@ pub struct Options {
     /// Describe packets by what this device knows of them: RX time stamp, hash, VLAN tag. The program is then
     /// bound to that interface of the calling thread's network namespace and runs in native mode only.
     pub hints: Option<u32>,
+    /// Index of the device that the program and its maps are loaded into, for [`AttachMode::Offload`].
+    pub offload: Option<u32>,
 }
 
 impl Default for Options {
     /// 256 queues (more than common NICs have), 1024 pairs, any MAC.
     fn default() -> Self {
-        Self { queues: 256, pairs: 1024, local_mac: None, hints: None }
+        Self { queues: 256, pairs: 1024, local_mac: None, hints: None, offload: None }
     }
 }
 
@@ -121,9 +123,12 @@ impl Redirect {
     ///
     /// # Errors
     /// [`Error::Foreign`] names a program that is no dispatcher, [`Error::Dispatcher`] says what is wrong with
-    /// one; further those of [`Redirect::load`] and [`Redirect::attach`].
+    /// one, [`Error::NoOffload`] that none is loaded into a device; further those of [`Redirect::load`] and [`Redirect::attach`].
     pub fn join(options: &Options, ifindex: u32, mode: AttachMode) -> Result<(Self, Attachment), Error> {
         let interface = attachment::interface(ifindex);
+        if options.offload.is_some() {
+            return Err(Error::NoOffload { interface });
+        }
         let load = |dispatcher: BorrowedFd<'_>, function: &str| {
             let redirect = Self::load_for(options, Some((dispatcher, function)))?;
             let program = redirect.program.try_clone().map_err(|source| Error::Descriptor { source })?;
@@ -142,7 +147,10 @@ impl Redirect {
             }
             // With every privilege: a security policy, which is not the program's fault.
             libbpf_rs::ErrorKind::PermissionDenied if target.is_some() => Error::NoExtensions,
-            _ => Error::Load { source },
+            _ => match options.offload {
+                Some(index) => Error::NoOffload { interface: attachment::interface(index) },
+                None => Error::Load { source },
+            },
         };
         let mut storage = MaybeUninit::uninit();
         // A component of a dispatcher is bound to no device, so it describes no packets.
@@ -155,6 +163,12 @@ impl Redirect {
                 // Extensions have none, which is 0, which bears this name.
                 program.set_attach_type(ProgramAttachType::CgroupInetIngress);
                 program.set_attach_target(dispatcher.as_raw_fd(), Some(function.to_owned())).map_err(load)?;
+            }
+            if let Some(index) = options.offload {
+                open.progs.expressway_udp.set_ifindex(index);
+                open.maps.pairs_map.set_map_ifindex(index);
+                open.maps.xsks_map.set_map_ifindex(index);
+                open.maps.stats_map.set_map_ifindex(index);
             }
             return taken!(open.load().map_err(load)?, None, load);
         };

@@ -31,6 +31,7 @@ class Fanout(Server):
     def __init__(self, lab: Lab, folder: Path, *flags: str, prefix: Sequence[str] = ()) -> None:
         self.lab = lab
         self.namespace = None
+        self.admin_port = ADMIN[1]
         self.flags = flags
         self.prefix = prefix
         self.log_file = folder / "fanout.log"

@@ -70,6 +70,7 @@ class Server:
     def __init__(self, lab: Lab, folder: Path, settings: Settings, prefix: Sequence[str] = ()) -> None:
         self.lab = lab
         self.settings = settings
+        self.admin_port = settings.admin
         # Where the admin listener is, if not in the lab.
         self.namespace: str | None = None
         self.config = folder / "expressway.toml"
@@ -115,7 +116,7 @@ class Server:
         """Asks the admin listener."""
 
         def get() -> tuple[int, str]:
-            connection = http.client.HTTPConnection(ADMIN[0], self.settings.admin, timeout=LIMIT)
+            connection = http.client.HTTPConnection(ADMIN[0], self.admin_port, timeout=LIMIT)
             try:
                 connection.request("GET", path)
                 response = connection.getresponse()

@@ -5,27 +5,24 @@
 //! attached with no pairs (everything passes), the sockets are bound and entered into its map, and only then
 //! the pairs are added: from that moment packets take the express path.
 
-use std::collections::HashSet;
-use std::fmt;
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use expressway_gateway::config::{Config, Io, IoMode, UdpSend};
 use expressway_netio::PacketIo;
-use expressway_netio::device::{DeviceFacts, GRO_FORWARDING, UDP_SEGMENTATION};
-use expressway_netio::express::{
-    ExpressConfig, ExpressIo, ObtainedMode, Port, PortConfig, PortInlet, TransmitVia,
-};
+use expressway_netio::device::Locality;
+use expressway_netio::express::{ExpressConfig, ExpressIo, Port, PortInlet};
 use expressway_netio::netdev::NapiGuard;
-use expressway_netio::route::{Link, Resolver, RouteMirror};
+use expressway_netio::route::{Resolver, RouteMirror, Snapshot};
 use expressway_netio::udp::{SendMode, Steering, UdpConfig, UdpIo};
-use expressway_xbpf::{Counters, Existing};
+use expressway_xbpf::{AttachMode, Counters};
 
 use super::devices::{Device, Reason, devices, pairs};
-use super::mode::{Obtained, Step, steps};
 use super::napi;
+use super::opening::{self, Opened, QueueWay, Way};
 use super::source::{Program, Source};
 use super::upkeep::Upkeep;
+use crate::choice::{Obtained, StepDown};
 use crate::fail::Failure;
 
 /// Where the worker's number stands in a short-header packet: the first byte of the connection ID, behind
@@ -69,13 +66,14 @@ pub(crate) struct DataPath {
     pub(super) upkeep: Upkeep,
     /// Puts the interfaces' NAPI settings back.
     _napi: Option<NapiGuard>,
+    left: Left,
 }
 
 /// An interface with our program on it.
 pub(super) struct Interface {
     pub(super) index: u32,
     pub(super) name: String,
-    obtained: Obtained,
+    way: Way,
     /// Receive channels when it was opened.
     pub(super) queues: u32,
     pairs: HashSet<SocketAddr>,
@@ -84,10 +82,16 @@ pub(super) struct Interface {
     pub(super) detached: bool,
 }
 
-/// An interface opened, with its sockets by worker.
-struct Opened {
-    interface: Interface,
-    ports: Vec<(usize, Port)>,
+/// Interfaces that were tried and left to the kernel, with the steps down.
+type Left = BTreeMap<String, Vec<StepDown>>;
+
+impl Interface {
+    fn new(device: &Device, opened: Opened) -> (Self, Vec<(usize, Port)>) {
+        let Opened { program, queues, ports, way } = opened;
+        let (index, name) = (device.link.index, device.link.name.clone());
+        let pairs = HashSet::new();
+        (Self { index, name, way, queues, pairs, program, detached: false }, ports)
+    }
 }
 
 impl DataPath {
@@ -102,19 +106,18 @@ impl DataPath {
         let kernel = source.kernel_sockets(udp, workers)?.into_workers();
         let mirror = source.mirror()?;
         let snapshot = mirror.snapshot();
-        let mut opened = Vec::new();
+        let mut ports: Vec<Vec<Port>> = (0..workers).map(|_| Vec::new()).collect();
+        let (mut interfaces, mut left) = (Vec::new(), Left::new());
         let mut upkeep = Upkeep::default();
         for device in devices(config.io.mode, &listen, &snapshot)? {
-            match open_interface(&config, &source, &device, workers)? {
-                Some(one) => opened.push(one),
+            match open_interface(&config, &source, &device, &snapshot, workers, &mut left)? {
+                Some(opened) => {
+                    let (interface, sockets) = Interface::new(&device, opened);
+                    sockets.into_iter().for_each(|(worker, port)| ports[worker].push(port));
+                    interfaces.push(interface);
+                }
                 None => upkeep.leave(&device.link.name, device.link.index),
             }
-        }
-        let mut ports: Vec<Vec<Port>> = (0..workers).map(|_| Vec::new()).collect();
-        let mut interfaces = Vec::new();
-        for one in opened {
-            one.ports.into_iter().for_each(|(worker, port)| ports[worker].push(port));
-            interfaces.push(one.interface);
         }
         let (mut ios, mut inlets) = (Vec::new(), Vec::new());
         for (sockets, ports) in kernel.into_iter().zip(ports) {
@@ -135,8 +138,18 @@ impl DataPath {
             ios.push(WorkerIo::Express(Box::new(io)));
         }
         let napi = napi::defer(&config.io, &interfaces)?;
-        let mut path =
-            Self { _napi: napi, config, source, listen, mirror, generation: 0, interfaces, inlets, upkeep };
+        let mut path = Self {
+            _napi: napi,
+            config,
+            source,
+            listen,
+            mirror,
+            generation: 0,
+            interfaces,
+            inlets,
+            upkeep,
+            left,
+        };
         path.follow_addresses()?;
         Ok((path, ios))
     }
@@ -153,14 +166,32 @@ impl DataPath {
                     && (address.ip().is_unspecified()
                         || carriers.iter().any(|device| device.index == interface.index))
             };
-            self.interfaces.iter().find(serves).map_or(Obtained::Udp, |interface| interface.obtained)
+            self.interfaces.iter().find(serves).map_or(Obtained::Udp, |interface| interface.way.obtained())
         };
         self.listen.iter().map(|address| (*address, mode(address))).collect()
     }
 
     /// The mode as one word: that of the first interface, or `udp`.
     pub(crate) fn mode(&self) -> Obtained {
-        self.interfaces.first().map_or(Obtained::Udp, |interface| interface.obtained)
+        self.interfaces.first().map_or(Obtained::Udp, |interface| interface.way.obtained())
+    }
+
+    /// Each open interface with how the program is attached and what its queues with a socket do now.
+    pub(crate) fn ways(&self) -> Vec<(&str, AttachMode, Vec<QueueWay>)> {
+        let way = |one: &'_ Interface| (one.way.attach, one.way.queues());
+        let named = self.interfaces.iter().map(|one| (one.name.as_str(), way(one)));
+        named.map(|(name, (attach, queues))| (name, attach, queues)).collect()
+    }
+
+    /// Where the devices of the open interfaces are in the machine.
+    pub(crate) fn localities(&self) -> Vec<Locality> {
+        self.interfaces.iter().filter_map(|interface| interface.way.locality.clone()).collect()
+    }
+
+    /// Every step down, of interfaces open and left to the kernel.
+    pub(crate) fn step_downs(&self) -> Vec<StepDown> {
+        let open = self.interfaces.iter().flat_map(|interface| interface.way.step_downs());
+        open.chain(self.left.values().flatten().cloned()).collect()
     }
 
     /// Each interface's name and the counters of its XDP program.
@@ -179,13 +210,20 @@ impl DataPath {
     /// Opens an interface while the workers run, and gives them its sockets.
     pub(super) fn open(&mut self, device: &Device) -> Result<Obtained, Reason> {
         let workers = self.inlets.len();
-        let Opened { interface, ports } = open_steps(&self.config, &self.source, device, workers)?;
+        let name = &device.link.name;
+        let opened = opening::open(&self.config.io, &self.source, device, &self.mirror.snapshot(), workers);
+        let opened = opened.map_err(|(reason, steps)| {
+            self.left.insert(name.clone(), steps);
+            reason
+        })?;
+        self.left.remove(name);
+        let (interface, ports) = Interface::new(device, opened);
         for (worker, port) in ports {
             if !self.inlets[worker].add(port) {
                 return Err(Reason(format!("worker {worker} takes no more sockets")));
             }
         }
-        let obtained = interface.obtained;
+        let obtained = interface.way.obtained();
         self.interfaces.push(interface);
         Ok(obtained)
     }
@@ -228,147 +266,22 @@ fn open_interface(
     config: &PathConfig,
     source: &Source,
     device: &Device,
+    snapshot: &Snapshot,
     workers: usize,
+    left: &mut Left,
 ) -> Result<Option<Opened>, Failure> {
     let (mode, name) = (config.io.mode, &device.link.name);
-    for hazard in source.device(&device.link).map_or_else(|_| Vec::new(), |found| hazards(&found.facts)) {
-        tracing::warn!(interface = name, "{hazard}");
-    }
-    match open_steps(config, source, device, workers) {
+    match opening::open(&config.io, source, device, snapshot, workers) {
         Ok(opened) => {
-            let (mode, sockets) = (opened.interface.obtained, opened.ports.len());
+            let (mode, sockets) = (opened.way.obtained(), opened.ports.len());
             tracing::info!(interface = name, %mode, sockets, "express path open");
             Ok(Some(opened))
         }
-        Err(reason) if mode == IoMode::Auto => {
+        Err((reason, steps)) if opening::may_leave(mode) => {
             tracing::info!(interface = name, "kernel UDP serves this interface: {reason}");
+            left.insert(name.clone(), steps);
             Ok(None)
         }
-        Err(reason) => Err(Failure::run_time(format!("--io {mode}: {reason}"))),
-    }
-}
-
-/// Tries the steps of the mode on one interface; the reason is that of the last.
-fn open_steps(
-    config: &PathConfig,
-    source: &Source,
-    device: &Device,
-    workers: usize,
-) -> Result<Opened, Reason> {
-    let (mode, name) = (config.io.mode, &device.link.name);
-    let found = source.device(&device.link)?;
-    let queues = found.facts.channels.map_or(device.link.rx_queues, |channels| channels.rx).max(1);
-    let may = |queue: &u32| found.allowed.as_ref().is_none_or(|allowed| allowed.contains(queue));
-    let usable: Vec<u32> = wanted(config, name, queues)?.into_iter().filter(may).collect();
-    if usable.is_empty() {
-        return Err(Reason(format!(
-            "{name}: the agent's rule allows none of the queues wanted, of {queues}"
-        )));
-    }
-    let mut last = Reason(format!("{name}: no mode to try"));
-    for step in steps(mode, found.facts.has(UDP_SEGMENTATION)) {
-        let step = match (device.is_member, step.transmit) {
-            (true, TransmitVia::Express) if mode != IoMode::Auto => {
-                last = Reason(format!(
-                    "{name}: its bond chooses the member that sends: use --io hybrid or auto"
-                ));
-                continue;
-            }
-            (true, _) => Step { transmit: TransmitVia::Kernel, ..step },
-            (false, _) => step,
-        };
-        match try_step(config, source, &device.link, (queues, &usable), workers, step) {
-            Ok(opened) => return Ok(opened),
-            Err(reason) => {
-                if mode == IoMode::Auto {
-                    tracing::info!(interface = name, bind = %step.bind, "auto steps down: {reason}");
-                }
-                last = reason;
-            }
-        }
-    }
-    Err(last)
-}
-
-/// The settings of a device that harm a UDP service on it, each with the command that mends it: GRO that merges
-/// datagrams to be forwarded, and receive queues chosen without the ports.
-fn hazards(facts: &DeviceFacts) -> Vec<String> {
-    let name = &facts.name;
-    let mut hazards = Vec::new();
-    if facts.has(GRO_FORWARDING) {
-        hazards.push(format!(
-            "rx-udp-gro-forwarding merges the datagrams of a flow: `ethtool -K {name} rx-udp-gro-forwarding off`"
-        ));
-    }
-    for hash in facts.hashes.iter().filter(|hash| !hash.ports) {
-        let flow = &hash.flow;
-        hazards.push(format!(
-            "{flow} is spread over the receive queues by address alone: `ethtool -N {name} rx-flow-hash {flow} sdfn`"
-        ));
-    }
-    hazards
-}
-
-fn try_step(
-    config: &PathConfig,
-    source: &Source,
-    link: &Link,
-    (queues, usable): (u32, &[u32]),
-    workers: usize,
-    step: Step,
-) -> Result<Opened, Reason> {
-    let reason = |error: &dyn fmt::Display| Reason(error.to_string());
-    let existing = if config.io.replace { Existing::Replace } else { Existing::Refuse };
-    let program = source.attach(link, queues, step.attach, existing, config.io.dispatcher)?;
-    let mut ports = Vec::new();
-    let mut zero_copy = true;
-    let mut taken = None;
-    for &queue in usable {
-        let mut port =
-            PortConfig { mode: step.bind, transmit: step.transmit, ..PortConfig::new(&link.name, queue) };
-        if let Some(frames) = &config.io.frames {
-            (port.rx_ring, port.tx_ring) = (frames.get_ref() / 2, frames.get_ref() / 2);
-        }
-        port.tx_budget = config.io.tx_budget.as_ref().map(|budget| *budget.get_ref());
-        if taken.is_some() {
-            // Whoever holds one queue for longer than a release takes will hold this one too.
-            port.bind_patience = Duration::ZERO;
-        }
-        match program.port(port) {
-            Ok(port) => {
-                zero_copy &= port.mode() == Some(ObtainedMode::ZeroCopy);
-                ports.push((queue as usize % workers, port));
-            }
-            // Another server on this interface, most likely: what comes by that queue is the kernel's.
-            Err(error) if error.is_taken() && config.io.mode == IoMode::Auto => {
-                tracing::warn!(interface = link.name, queue, "kernel UDP serves this queue: {error}");
-                taken = Some(error);
-            }
-            Err(error) => return Err(reason(&error)),
-        }
-    }
-    if let (true, Some(error)) = (ports.is_empty(), taken) {
-        return Err(reason(&error));
-    }
-    let interface = Interface {
-        index: link.index,
-        name: link.name.clone(),
-        obtained: step.obtained(zero_copy),
-        pairs: HashSet::new(),
-        program,
-        queues,
-        detached: false,
-    };
-    Ok(Opened { interface, ports })
-}
-
-/// The receive queues to open, of those that the interface has.
-fn wanted(config: &PathConfig, name: &str, queues: u32) -> Result<Vec<u32>, Reason> {
-    let Some(chosen) = &config.io.queues else { return Ok((0..queues).collect()) };
-    match chosen.get_ref().iter().find(|queue| **queue >= queues) {
-        Some(queue) => Err(Reason(format!(
-            "{name}: [io] queues names queue {queue}, and the interface has {queues}, from 0; see `ethtool -l {name}`"
-        ))),
-        None => Ok(chosen.get_ref().clone()),
+        Err((reason, _)) => Err(Failure::run_time(format!("--io {mode}: {reason}"))),
     }
 }

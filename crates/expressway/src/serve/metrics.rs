@@ -71,6 +71,36 @@ pub(crate) fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {
                 .label("io", mode.to_string()),
         );
     }
+    for (interface, attach, queues) in path.ways() {
+        for way in queues {
+            out.push(
+                Sample::gauge(
+                    "io_mode_info",
+                    "Always 1; how a queue with an AF_XDP socket moves packets now.",
+                    1,
+                )
+                .label("interface", interface.to_owned())
+                .label("queue", way.queue.to_string())
+                .label("attach", attach.name())
+                .label("receive", way.receive.to_string())
+                .label("transmit", way.transmit.to_string()),
+            );
+        }
+    }
+    for step in path.step_downs() {
+        out.push(
+            Sample::gauge(
+                "io_step_down_info",
+                "Always 1; a way that was not obtained or was given up, with the reason. No queue: all of them.",
+                1,
+            )
+            .label("interface", step.interface)
+            .label("queue", step.queue.map_or_else(String::new, |queue| queue.to_string()))
+            .label("from", step.from)
+            .label("to", step.to)
+            .label("reason", step.reason),
+        );
+    }
     for (interface, cause, count) in path.reopened() {
         out.push(
             Sample::counter(

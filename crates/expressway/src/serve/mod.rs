@@ -2,7 +2,9 @@
 //! signals until the last worker has ended.
 //!
 //! * [`setup`] turns a configuration into what QUIC and request handling are given.
-//! * [`data_path`] chooses the I/O mode of each interface and opens what it needs.
+//! * [`data_path`] is what all workers share: interfaces with their programs, and the way to each worker.
+//! * [`opening`] opens one interface: program, sockets, self-test, and how each queue sends.
+//! * [`cores`] says how many workers there are and where they run.
 //! * [`devices`] says which devices the frames of an address come in on.
 //! * [`upkeep`] follows what happens to interfaces while the server runs.
 //! * [`privilege`] gives up what the server does not need, [`confine`] keeps it from more; [`source`] asks for what
@@ -12,13 +14,15 @@
 //! * [`metrics`] shows every layer's counters.
 
 mod confine;
+mod cores;
 pub(crate) mod data_path;
 mod devices;
 mod events;
 pub(crate) mod metrics;
-mod mode;
 mod napi;
+mod opening;
 mod privilege;
+mod report;
 mod server;
 mod setup;
 pub(crate) mod source;
@@ -26,11 +30,14 @@ mod upkeep;
 
 use std::process::ExitCode;
 
-use expressway_gateway::config::Config;
+use expressway_gateway::config::{Config, Io, Workers};
+use expressway_netio::route::{Link, Snapshot};
 
 use crate::args::Serve;
+use crate::choice::{Obtained, Receive, StepDown, Transmit};
 use crate::fail::Failure;
 use crate::limits::raise_file_limit;
+pub(crate) use cores::allowed as allowed_cores;
 use privilege::Identity;
 use server::Server;
 use source::Source;
@@ -57,6 +64,11 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
         None => Some(Source::of(&config)?),
     };
     // Threads inherit it: the reader threads of the files are the first.
+    // What the CPU quota is, a confined process cannot read.
+    let workers = match config.server.workers {
+        Workers::Auto => cores::workers(),
+        Workers::Count(count) => usize::from(count),
+    };
     let confinement = match &source {
         Some(Source::Agent(_) | Source::Plugin(_)) => Some(confine::confine(&config)?),
         Some(Source::Own) | None => None,
@@ -67,8 +79,28 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
         crate::print(&format!("{}: ok\n", arguments.config.display()))?;
         return Ok(ExitCode::SUCCESS);
     };
-    Server::start(arguments, config, (source, confinement), files, setup)?.run()
+    Server::start(arguments, config, (source, confinement), workers, files, setup)?.run()
 }
+
+/// Opens an interface as `serve` would in that configuration, says what its queues do, and takes all off again.
+///
+/// # Errors
+/// Why it has no express path, with the steps down.
+pub(crate) fn try_mode(
+    config: &Io,
+    link: &Link,
+    is_member: bool,
+    snapshot: &Snapshot,
+) -> Result<Tried, (String, Vec<StepDown>)> {
+    let device = devices::Device { link: link.clone(), is_member };
+    let opened = opening::open(config, &Source::Own, &device, snapshot, 1)
+        .map_err(|(reason, steps)| (reason.to_string(), steps))?;
+    let queues = opened.way.queues().into_iter().map(|way| (way.receive, way.transmit)).collect();
+    Ok((opened.way.obtained(), queues, opened.way.step_downs()))
+}
+
+/// What an interface obtained, what each queue does, and the steps down on the way.
+pub(crate) type Tried = (Obtained, Vec<(Receive, Transmit)>, Vec<StepDown>);
 
 /// Reads and checks the configuration, with what the command line overrides.
 fn load(arguments: &Serve) -> Result<Config, Failure> {

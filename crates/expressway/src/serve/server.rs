@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use expressway_gateway::admin::{Admin, State};
-use expressway_gateway::config::{Config, Workers};
+use expressway_gateway::config::Config;
 use expressway_gateway::metrics::Registry;
 use expressway_gateway::quic::{Endpoint, Message, Setup, Shared};
 use expressway_netio::worker::{Worker, WorkerOptions};
@@ -21,7 +21,7 @@ use super::data_path::{DataPath, PathConfig, WorkerIo};
 use super::events::{Event, follow_signals};
 use super::setup::{Parts, Previous};
 use super::source::Source;
-use super::{load, metrics, setup};
+use super::{cores, load, metrics, setup};
 use crate::args::Serve;
 use crate::fail::Failure;
 
@@ -34,10 +34,11 @@ const MAINTENANCE: Duration = Duration::from_secs(1);
 /// What workers have beyond the drain deadline to send their last packets.
 const DRAIN_GRACE: Duration = Duration::from_secs(3);
 
-/// What `/healthz` and `/config` show.
+/// What `/healthz`, `/config` and `/io` show.
 pub(crate) struct Status {
     state: Mutex<Result<(), String>>,
     configuration: Mutex<String>,
+    path: Arc<Mutex<DataPath>>,
 }
 
 impl State for Status {
@@ -47,6 +48,11 @@ impl State for Status {
 
     fn configuration(&self) -> String {
         self.configuration.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn io(&self) -> Option<String> {
+        let path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(format!("{:#}\n", super::report::io(&path)))
     }
 }
 
@@ -73,30 +79,28 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Opens the data path, starts the workers and says `ready`.
+    /// Opens the data path, starts that many workers and says `ready`.
     pub(crate) fn start(
         arguments: Serve,
         config: Config,
         (source, confinement): (Source, Option<Confinement>),
+        workers: usize,
         files: Arc<FileStore>,
         parts: Parts,
     ) -> Result<Self, Failure> {
-        let cores = cores();
-        let workers = match config.server.workers {
-            Workers::Auto => cores.len().min(256),
-            Workers::Count(count) => usize::from(count),
-        };
         let (sender, events) = channel();
         follow_signals(sender.clone())?;
         let (path, ios) = DataPath::start(PathConfig::of(&config), source, workers)?;
+        let cores = cores::cores(path.localities());
         let setup = Arc::new(assemble(parts, &path.mode().to_string()));
         let shared = Shared::new(&setup, workers).map_err(Failure::run_time)?;
+        let path = Arc::new(Mutex::new(path));
         let status = Arc::new(Status {
             state: Mutex::new(Ok(())),
             configuration: Mutex::new(config.text().to_owned()),
+            path: path.clone(),
         });
         let registry = Registry::default();
-        let path = Arc::new(Mutex::new(path));
         let log = Arc::new(ArcSwapOption::new(setup.access_log.clone()));
         metrics::register(&registry, &shared, &files, &path, &log, workers);
         metrics::register_confinement(&registry, confinement.unwrap_or_default());
@@ -321,12 +325,4 @@ fn mailboxes(workers: usize) -> Result<Mailboxes, Failure> {
     }
     let (senders, inboxes): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
     Ok((senders.into(), inboxes))
-}
-
-/// The cores that the process may run on.
-fn cores() -> Vec<usize> {
-    use rustix::thread::{CpuSet, sched_getaffinity};
-    let set = sched_getaffinity(None).unwrap_or_default();
-    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect();
-    if cores.is_empty() { vec![0] } else { cores }
 }

@@ -101,7 +101,15 @@ impl Source {
         sharing: Sharing,
     ) -> Result<Program, Reason> {
         match self {
-            Self::Own => attach(link, &Options { queues, ..Options::default() }, mode, existing, sharing),
+            Self::Agent(_) | Self::Plugin(_) if mode == AttachMode::Offload => Err(Reason(format!(
+                "{}: `attach = \"offload\"` takes a server that attaches its program itself",
+                link.name
+            ))),
+            Self::Own => {
+                let offload = (mode == AttachMode::Offload).then_some(link.index);
+                let options = Options { queues, offload, ..Options::default() };
+                attach(link, &options, mode, existing, sharing)
+            }
             Self::Agent(_) if sharing == Sharing::Always => Err(Reason(
                 "[io] dispatcher = \"always\": an agent attaches programs by themselves; serve without one"
                     .into(),
@@ -114,6 +122,17 @@ impl Source {
                 plugin.xsk_map(&link.name).map(|sockets| Program::Plugin { sockets }).map_err(reason)
             }
         }
+    }
+
+    /// Whether interfaces are those of this process's network namespace, so that it may look at them and send on
+    /// them by itself.
+    pub(crate) fn is_here(&self) -> bool {
+        !matches!(self, Self::Agent(_))
+    }
+
+    /// Whether this process, once confined, may still write files of its own.
+    pub(crate) fn may_write(&self) -> bool {
+        matches!(self, Self::Own)
     }
 
     /// Whether an agent is connected; `None` where none is used.
@@ -137,6 +156,7 @@ fn attach(
     let beside = match sharing {
         Sharing::Always => true,
         Sharing::Never => false,
+        Sharing::Auto if options.offload.is_some() => false,
         Sharing::Auto => Redirect::is_dispatched(link.index).map_err(reason)?,
     };
     let (redirect, attachment) = if beside {

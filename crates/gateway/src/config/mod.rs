@@ -6,6 +6,7 @@
 mod value;
 mod wait;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use toml::Spanned;
 
 use expressway_settings::Source;
 pub use expressway_settings::{ConfigError, Size, Span};
-pub use value::{Congestion, IoMode, LogFormat, Retry, Seccomp, Sharing, UdpSend, Workers};
+pub use value::{Attach, Congestion, IoMode, LogFormat, Retry, Seccomp, Sharing, UdpSend, Workers};
 pub use wait::{Moment, Napi, Waiting};
 
 /// A whole configuration, defaults filled in. Relative paths are relative to the file's folder.
@@ -91,13 +92,22 @@ pub struct Server {
 }
 
 /// `[io]`: how packets move.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Io {
     /// The mode; `--io` overrides it.
     pub mode: IoMode,
+    /// How the XDP program is attached.
+    pub attach: Spanned<Attach>,
     /// How the kernel path sends.
     pub udp_send: UdpSend,
+    /// In mode `auto`, measure what sending costs where the order is not certain.
+    pub calibrate: bool,
+    /// Where measurements are kept; empty: nowhere.
+    pub calibration_cache: PathBuf,
+    /// By interface, the one of this machine at the other end of its link, which must see the probe frame of the
+    /// self-test.
+    pub probe_peers: BTreeMap<String, String>,
     /// UMEM frames of each AF_XDP socket, a power of two; default 8192.
     pub frames: Option<Spanned<u32>>,
     /// Socket buffers of the kernel sockets.
@@ -124,6 +134,32 @@ pub struct Io {
     pub dispatcher: Sharing,
     /// Receive queues to open AF_XDP sockets on; absent: all. Others are served by the kernel sockets.
     pub queues: Option<Spanned<Vec<u32>>>,
+}
+
+impl Default for Io {
+    fn default() -> Self {
+        Self {
+            mode: IoMode::default(),
+            attach: Spanned::new(0..0, Attach::default()),
+            udp_send: UdpSend::default(),
+            calibrate: true,
+            calibration_cache: PathBuf::from("/var/cache/expressway/calibration.json"),
+            probe_peers: BTreeMap::new(),
+            frames: None,
+            socket_buffer: None,
+            replace: false,
+            wait: Default::default(),
+            busy_poll: None,
+            busy_poll_budget: None,
+            spin_kernel: None,
+            napi: None,
+            tx_budget: None,
+            agent: None,
+            device_plugin: None,
+            dispatcher: Sharing::default(),
+            queues: None,
+        }
+    }
 }
 
 /// `[tls]`: the certificate.
@@ -407,6 +443,20 @@ impl Config {
         {
             return Err(self.at(plugin.span(), "an agent and a device plugin do the same work: name one"));
         }
+        if self.io.mode == IoMode::Generic
+            && matches!(self.io.attach.get_ref(), Attach::Native | Attach::Offload)
+        {
+            return Err(self.at(
+                self.io.attach.span(),
+                "mode \"generic\" attaches in the stack; leave attach out, or choose mode \"copy\"",
+            ));
+        }
+        if *self.io.attach.get_ref() == Attach::Offload && self.io.dispatcher == Sharing::Always {
+            return Err(self.at(
+                self.io.attach.span(),
+                "a dispatcher is not loaded into devices; leave attach or dispatcher = \"always\" out",
+            ));
+        }
         if let Some(frames) = &self.io.frames
             && !(frames.get_ref().is_power_of_two() && (512..=1 << 20).contains(frames.get_ref()))
         {
@@ -492,6 +542,9 @@ impl Config {
         self.sites.iter_mut().filter_map(|site| site.root.as_mut()).for_each(join);
         self.io.agent.iter_mut().for_each(|path| *path = base.join(&*path));
         self.io.device_plugin.iter_mut().for_each(join);
+        if !self.io.calibration_cache.as_os_str().is_empty() {
+            self.io.calibration_cache = base.join(&self.io.calibration_cache);
+        }
         for path in [&mut self.tls.keylog, &mut self.log.access].into_iter().flatten() {
             if path.as_os_str() != "-" {
                 *path = base.join(&*path);

@@ -122,6 +122,7 @@ fn values_that_parse_but_make_no_sense_are_refused() {
         ("mode = \"hybrid\"", "queues = [0, 1, 0]", "each once"),
         ("mode = \"hybrid\"", "queues = []", "numbers of receive queues"),
         ("mode = \"hybrid\"", "dispatcher = \"sometimes\"", "auto"),
+        ("mode = \"hybrid\"", "dispatcher = \"always\"\nattach = \"offload\"", "not loaded into devices"),
         ("[io]", "[quic]\nmax_payload = 1000\n[io]", "1200"),
         ("[io]", "[quic]\nmax_requests = 0\n[io]", "not between"),
         ("[io]", "[quic]\nmax_payload = 20000\n[io]", "16383"),

@@ -35,6 +35,30 @@ impl IoMode {
     ];
 }
 
+/// How the XDP program is attached: `[io] attach`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Attach {
+    /// In the driver, or in the stack for mode `generic`.
+    #[default]
+    Auto,
+    /// In the driver.
+    Native,
+    /// In the stack: any driver.
+    Generic,
+    /// In the device, where a driver has that.
+    Offload,
+}
+
+impl Attach {
+    /// All ways by name.
+    pub const NAMES: [(&'static str, Self); 4] = [
+        ("auto", Self::Auto),
+        ("native", Self::Native),
+        ("generic", Self::Generic),
+        ("offload", Self::Offload),
+    ];
+}
+
 /// How the kernel path sends: `[io] udp_send`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UdpSend {
@@ -166,6 +190,7 @@ macro_rules! named {
 named!(IoMode);
 named!(UdpSend);
 named!(Sharing);
+named!(Attach);
 named!(Retry);
 named!(Congestion);
 named!(LogFormat);

@@ -13,7 +13,7 @@ use super::Way;
 /// An open backend, with what has to live as long.
 pub(crate) enum Backend {
     Kernel(Box<UdpIo>, RouteMirror),
-    Express(Box<ExpressIo>, Around),
+    Express(Box<ExpressIo>, Box<Around>),
 }
 
 /// What AF_XDP needs around its sockets.
@@ -50,5 +50,5 @@ pub(crate) fn open(way: &Way) -> Result<Backend, Box<dyn Error>> {
     let io = ExpressIo::new(ports, kernel, mirror.resolver()?, ExpressConfig::default())?;
     redirect.add_pair(way.listen)?;
     let around = Around { _attachment: attachment, _redirect: redirect, _mirror: mirror };
-    Ok(Backend::Express(Box::new(io), around))
+    Ok(Backend::Express(Box::new(io), Box::new(around)))
 }

@@ -283,6 +283,18 @@ impl Port {
         }
     }
 
+    /// Frames completed by the socket that is open now.
+    pub(super) fn completed(&self) -> u64 {
+        self.active.as_ref().map_or(0, |active| active.queue.counters().completed)
+    }
+
+    /// Takes completed frames back.
+    pub(super) fn recycle(&mut self) {
+        if let Some(active) = &mut self.active {
+            active.queue.complete();
+        }
+    }
+
     /// True if datagrams are to leave by this port.
     pub(super) fn transmits(&self) -> bool {
         self.config.transmit == TransmitVia::Express

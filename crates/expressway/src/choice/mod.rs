@@ -1,0 +1,257 @@
+//! How packets move over a queue of an interface: which ways there are, what each costs, which one is chosen.
+//!
+//! Receiving and sending are chosen apart. What is here decides from facts and measurements that it is given;
+//! opening and trying is [`crate::serve`]'s, telling without trying is `doctor`'s.
+//!
+//! * [`plan`] says for a mode what is attached, bound and tried.
+//! * [`Costs`] orders the ways of sending: by capability, or as measured where the order is not certain.
+//! * [`StepDown`] is the record of a way that was not obtained.
+
+mod cache;
+mod costs;
+mod step_down;
+
+use std::fmt;
+
+use expressway_gateway::config::{Attach, IoMode, UdpSend};
+use expressway_netio::device::{DeviceFacts, TX_CHECKSUM, TX_CHECKSUM_V4, UDP_SEGMENTATION};
+use expressway_netio::express::{BindMode, ObtainedMode};
+use expressway_xbpf::AttachMode;
+
+pub(crate) use cache::{Cache, key};
+pub(crate) use costs::Costs;
+pub(crate) use step_down::StepDown;
+
+/// How a queue receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Receive {
+    ZeroCopy,
+    Copy,
+    Kernel,
+}
+
+impl From<ObtainedMode> for Receive {
+    fn from(mode: ObtainedMode) -> Self {
+        match mode {
+            ObtainedMode::ZeroCopy => Self::ZeroCopy,
+            ObtainedMode::Copy => Self::Copy,
+        }
+    }
+}
+
+impl fmt::Display for Receive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ZeroCopy => "zerocopy",
+            Self::Copy => "copy",
+            Self::Kernel => "kernel",
+        })
+    }
+}
+
+/// How what would leave by a queue is sent, cheapest first (see ARCHITECTURE.md, "Choosing a mode").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Transmit {
+    /// GSO messages of kernel sockets, segmented by the device.
+    GsoDevice,
+    /// AF_XDP zero-copy.
+    ZeroCopy,
+    /// GSO messages of kernel sockets, segmented in software.
+    GsoSoftware,
+    /// AF_XDP copy.
+    Copy,
+    /// Kernel sockets, a datagram a message.
+    Sendmmsg,
+    /// Kernel sockets, a datagram a system call.
+    Sendmsg,
+}
+
+impl Transmit {
+    /// What the kernel's sockets do on this device. GSO needs checksums in the device before Linux 6.11
+    /// (`udp_send_skb` in `net/ipv4/udp.c`).
+    pub(crate) fn by_kernel(send: UdpSend, facts: &DeviceFacts, kernel: (u32, u32)) -> Self {
+        match send {
+            UdpSend::Sendmsg => Self::Sendmsg,
+            UdpSend::Sendmmsg => Self::Sendmmsg,
+            UdpSend::Gso if facts.has(UDP_SEGMENTATION) => Self::GsoDevice,
+            UdpSend::Gso if facts.has(TX_CHECKSUM) || facts.has(TX_CHECKSUM_V4) || kernel >= (6, 11) => {
+                Self::GsoSoftware
+            }
+            UdpSend::Gso => Self::Sendmmsg,
+        }
+    }
+
+    /// What an AF_XDP socket bound in that mode does.
+    pub(crate) fn by_socket(mode: ObtainedMode) -> Self {
+        match mode {
+            ObtainedMode::ZeroCopy => Self::ZeroCopy,
+            ObtainedMode::Copy => Self::Copy,
+        }
+    }
+}
+
+impl fmt::Display for Transmit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::GsoDevice => "gso-device",
+            Self::ZeroCopy => "zerocopy",
+            Self::GsoSoftware => "gso",
+            Self::Copy => "copy",
+            Self::Sendmmsg => "sendmmsg",
+            Self::Sendmsg => "sendmsg",
+        })
+    }
+}
+
+/// The way of sending that a mode takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sending {
+    /// The cheaper of the socket's and the kernel's.
+    Cheapest,
+    /// AF_XDP.
+    Express,
+    /// The kernel's sockets.
+    Kernel,
+}
+
+/// What is attached, bound and tried for a mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// How the XDP program is attached.
+    pub(crate) attach: AttachMode,
+    /// How sockets are bound, best first; each next one is a step down.
+    pub(crate) binds: &'static [BindMode],
+    /// How datagrams leave.
+    pub(crate) sending: Sending,
+    /// Whether to step down; else the first failure is an error.
+    pub(crate) steps_down: bool,
+}
+
+/// The plan of a mode; `None` for kernel UDP.
+pub(crate) fn plan(mode: IoMode, attach: Attach) -> Option<Plan> {
+    use BindMode::{Auto, Copy, ZeroCopy};
+    let (binds, sending): (&'static [BindMode], Sending) = match mode {
+        IoMode::Udp => return None,
+        IoMode::Auto => (&[ZeroCopy, Copy], Sending::Cheapest),
+        IoMode::ZeroCopy => (&[ZeroCopy], Sending::Express),
+        IoMode::Copy | IoMode::Generic => (&[Copy], Sending::Express),
+        IoMode::Hybrid => (&[Auto], Sending::Kernel),
+    };
+    let attach = match attach {
+        Attach::Generic => AttachMode::Generic,
+        Attach::Offload => AttachMode::Offload,
+        Attach::Auto if mode == IoMode::Generic => AttachMode::Generic,
+        Attach::Auto | Attach::Native => AttachMode::Native,
+    };
+    // Generic XDP works on the stack's buffers.
+    let binds = if attach == AttachMode::Generic && mode == IoMode::Auto { &binds[1..] } else { binds };
+    Some(Plan { attach, binds, sending, steps_down: mode == IoMode::Auto })
+}
+
+/// The mode that an interface obtained, as `ready` and the metrics name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Obtained {
+    ZeroCopy,
+    Copy,
+    Hybrid,
+    Generic,
+    Udp,
+}
+
+impl Obtained {
+    /// The word for an interface whose queues receive and send so.
+    pub(crate) fn of(attach: AttachMode, queues: &[(Receive, Transmit)]) -> Self {
+        let express = |transmit| matches!(transmit, Transmit::ZeroCopy | Transmit::Copy);
+        if queues.iter().all(|(receive, _)| *receive == Receive::Kernel) {
+            Self::Udp
+        } else if attach == AttachMode::Generic {
+            Self::Generic
+        } else if !queues.iter().any(|(_, transmit)| express(*transmit)) {
+            Self::Hybrid
+        } else if queues.iter().all(|(receive, _)| *receive == Receive::ZeroCopy) {
+            Self::ZeroCopy
+        } else {
+            Self::Copy
+        }
+    }
+}
+
+impl fmt::Display for Obtained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ZeroCopy => "zerocopy",
+            Self::Copy => "copy",
+            Self::Hybrid => "hybrid",
+            Self::Generic => "generic",
+            Self::Udp => "udp",
+        })
+    }
+}
+
+/// Major and minor number of the running kernel, and the whole release.
+pub(crate) fn kernel() -> ((u32, u32), String) {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    (version(&release), release)
+}
+
+/// The first two numbers of a kernel release; 0 for what is none.
+pub(crate) fn version(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use expressway_netio::device::Feature;
+
+    use super::*;
+
+    fn facts(features: &[&str]) -> DeviceFacts {
+        let feature = |name: &&str| Feature { name: (*name).to_owned(), active: true, fixed: false };
+        DeviceFacts { features: features.iter().map(feature).collect(), ..DeviceFacts::default() }
+    }
+
+    #[test]
+    fn explicit_modes_try_one_thing_and_never_step_down() {
+        for (name, mode) in IoMode::NAMES {
+            let Some(plan) = plan(mode, Attach::Auto) else {
+                assert_eq!(mode, IoMode::Udp);
+                continue;
+            };
+            assert_eq!(plan.steps_down, mode == IoMode::Auto, "{name}");
+            assert_eq!(plan.binds.len(), if mode == IoMode::Auto { 2 } else { 1 }, "{name}");
+            assert_eq!(plan.attach == AttachMode::Generic, mode == IoMode::Generic, "{name}");
+        }
+        assert_eq!(plan(IoMode::Copy, Attach::Offload).unwrap().attach, AttachMode::Offload);
+        assert_eq!(plan(IoMode::Auto, Attach::Generic).unwrap().binds, [BindMode::Copy]);
+    }
+
+    #[test]
+    fn the_kernels_way_follows_the_device() {
+        let by_kernel = |send, features: &[&str], kernel| Transmit::by_kernel(send, &facts(features), kernel);
+        assert_eq!(by_kernel(UdpSend::Gso, &[UDP_SEGMENTATION], (6, 1)), Transmit::GsoDevice);
+        assert_eq!(by_kernel(UdpSend::Gso, &[TX_CHECKSUM], (6, 1)), Transmit::GsoSoftware);
+        assert_eq!(by_kernel(UdpSend::Gso, &[], (6, 1)), Transmit::Sendmmsg);
+        assert_eq!(by_kernel(UdpSend::Gso, &[], (6, 11)), Transmit::GsoSoftware);
+        assert_eq!(by_kernel(UdpSend::Sendmsg, &[UDP_SEGMENTATION], (6, 11)), Transmit::Sendmsg);
+    }
+
+    #[test]
+    fn an_interface_is_called_by_what_its_queues_do() {
+        use Receive as R;
+        use Transmit as T;
+        let native = |queues: &[(R, T)]| Obtained::of(AttachMode::Native, queues);
+        assert_eq!(native(&[(R::ZeroCopy, T::ZeroCopy)]), Obtained::ZeroCopy);
+        assert_eq!(native(&[(R::ZeroCopy, T::GsoDevice)]), Obtained::Hybrid);
+        assert_eq!(native(&[(R::ZeroCopy, T::ZeroCopy), (R::Copy, T::Copy)]), Obtained::Copy);
+        assert_eq!(native(&[(R::Kernel, T::GsoSoftware)]), Obtained::Udp);
+        assert_eq!(Obtained::of(AttachMode::Generic, &[(R::Copy, T::Copy)]), Obtained::Generic);
+    }
+
+    #[test]
+    fn kernel_releases_are_read() {
+        assert_eq!(version("6.18.0-rc2+deb13-amd64"), (6, 18));
+        assert_eq!(version("5.4"), (5, 4));
+        assert_eq!(version("unknown"), (0, 0));
+    }
+}

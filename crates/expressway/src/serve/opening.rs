@@ -1,0 +1,399 @@
+//! Opens one interface: attaches the program, binds a socket to each queue, tries it, and chooses how the queue
+//! sends. `auto` steps down queue by queue and keeps a record of each step; any other mode ends at the first
+//! failure.
+
+use std::fmt;
+use std::time::Duration;
+
+use expressway_gateway::config::{Io, IoMode};
+use expressway_netio::device::{DeviceFacts, Locality};
+use expressway_netio::express::{BindMode, Failing, OpenError, Port, PortConfig, PortStatus, TransmitVia};
+use expressway_netio::packet::ProbeListener;
+use expressway_netio::route::{Link, LinkKind, Snapshot};
+use expressway_xbpf::{AttachMode, Existing};
+
+use super::devices::{Device, Reason};
+use super::source::{Program, Source};
+use crate::choice::{self, Cache, Costs, Obtained, Plan, Receive, Sending, StepDown, Transmit};
+use crate::doctor::Severity;
+
+/// How long a probe frame may take. Drivers complete within their interrupt's delay, milliseconds at most.
+const PROBE_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a link that was up may take to be up again after the program came: some drivers restart it.
+const LINK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// An interface that was opened.
+pub(super) struct Opened {
+    pub(super) program: Program,
+    /// Receive channels.
+    pub(super) queues: u32,
+    /// The sockets, each with the number of its worker.
+    pub(super) ports: Vec<(usize, Port)>,
+    pub(super) way: Way,
+}
+
+/// How an interface moves packets: what was chosen, and how its sockets fare.
+#[derive(Debug)]
+pub(super) struct Way {
+    pub(super) interface: String,
+    pub(super) attach: AttachMode,
+    /// How kernel sockets send on it.
+    pub(super) by_kernel: Transmit,
+    pub(super) ports: Vec<PortStatus>,
+    /// Where its device is in the machine.
+    pub(super) locality: Option<Locality>,
+    /// Steps down on the way here.
+    pub(super) steps: Vec<StepDown>,
+}
+
+/// What a queue does now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueueWay {
+    pub(crate) queue: u32,
+    pub(crate) receive: Receive,
+    pub(crate) transmit: Transmit,
+}
+
+impl Way {
+    /// What each queue with a socket does now.
+    pub(super) fn queues(&self) -> Vec<QueueWay> {
+        let way = |status: &PortStatus| {
+            let report = status.report();
+            let transmit = match (report.mode, report.transmit) {
+                (Some(mode), TransmitVia::Express) => Transmit::by_socket(mode),
+                _ => self.by_kernel,
+            };
+            let receive = report.mode.map_or(Receive::Kernel, Receive::from);
+            QueueWay { queue: report.queue, receive, transmit }
+        };
+        self.ports.iter().map(way).collect()
+    }
+
+    /// The interface's mode as one word.
+    pub(super) fn obtained(&self) -> Obtained {
+        let queues: Vec<_> = self.queues().iter().map(|way| (way.receive, way.transmit)).collect();
+        Obtained::of(self.attach, &queues)
+    }
+
+    /// Every step down: those at start, and what sockets gave up since.
+    pub(super) fn step_downs(&self) -> Vec<StepDown> {
+        let mut steps = self.steps.clone();
+        for status in &self.ports {
+            let report = status.report();
+            if let Some(reason) = &report.reason {
+                let (from, to) = match report.mode {
+                    Some(mode) => (Transmit::by_socket(mode).to_string(), self.by_kernel.to_string()),
+                    None => ("af_xdp".to_owned(), "kernel".to_owned()),
+                };
+                steps.push(StepDown {
+                    interface: self.interface.clone(),
+                    queue: Some(report.queue),
+                    from,
+                    to,
+                    reason: reason.clone(),
+                });
+            }
+        }
+        steps
+    }
+}
+
+/// Opens `device` for `workers` workers.
+///
+/// # Errors
+/// Why the interface has no express path; in `auto` with the steps down, the last of which says the same.
+pub(super) fn open(
+    config: &Io,
+    source: &Source,
+    device: &Device,
+    snapshot: &Snapshot,
+    workers: usize,
+) -> Result<Opened, (Reason, Vec<StepDown>)> {
+    let plain = |reason| (reason, Vec::new());
+    let name = &device.link.name;
+    let plan = choice::plan(config.mode, *config.attach.get_ref())
+        .ok_or_else(|| plain(Reason(format!("{name}: no mode to try"))))?;
+    let found = source.device(&device.link).map_err(plain)?;
+    let facts = found.facts;
+    for finding in crate::doctor::settings(&facts, has_vlans(&device.link, snapshot)) {
+        if finding.severity >= Severity::Warn {
+            let remedy = finding.fix.map_or_else(String::new, |fix| format!(": `{}`", fix.command));
+            tracing::warn!(interface = name, "{}{remedy}", finding.text);
+        }
+    }
+    let by_kernel = Transmit::by_kernel(config.udp_send, &facts, choice::kernel().0);
+    let mut opening = Opening {
+        config,
+        source,
+        allowed: found.allowed,
+        device,
+        snapshot,
+        facts,
+        plan,
+        by_kernel,
+        first_bind: 0,
+        is_taken: false,
+        costs: None,
+        steps: Vec::new(),
+    };
+    match opening.open(workers) {
+        Ok((program, queues, ports)) => {
+            let way = Way {
+                interface: name.clone(),
+                attach: plan.attach,
+                by_kernel,
+                locality: opening.facts.locality.clone(),
+                ports: ports.iter().map(|(_, port)| port.status()).collect(),
+                steps: opening.steps,
+            };
+            Ok(Opened { program, queues, ports, way })
+        }
+        Err(reason) => {
+            if plan.steps_down {
+                opening.step_down(None, &"af_xdp", &"kernel", reason.to_string());
+            }
+            Err((reason, opening.steps))
+        }
+    }
+}
+
+type Parts = (Program, u32, Vec<(usize, Port)>);
+
+/// An interface that is being opened.
+struct Opening<'a> {
+    config: &'a Io,
+    source: &'a Source,
+    /// The queues that may be used; `None`: all.
+    allowed: Option<Vec<u32>>,
+    device: &'a Device,
+    snapshot: &'a Snapshot,
+    facts: DeviceFacts,
+    plan: Plan,
+    by_kernel: Transmit,
+    /// Of the plan's binds, the first that this driver has at all.
+    first_bind: usize,
+    /// A queue is held by a socket of somebody else.
+    is_taken: bool,
+    /// What sending costs, once it is known.
+    costs: Option<Costs>,
+    steps: Vec<StepDown>,
+}
+
+impl Opening<'_> {
+    fn open(&mut self, workers: usize) -> Result<Parts, Reason> {
+        let link = &self.device.link;
+        let name = &link.name;
+        if self.device.is_member && self.plan.sending == Sending::Express {
+            return Err(Reason(format!(
+                "{name}: its bond chooses the member that sends: use --io hybrid or auto"
+            )));
+        }
+        let listener = self.listener()?;
+        let queues = self.facts.channels.map_or(link.rx_queues, |channels| channels.rx).max(1);
+        let may = |queue: &u32| self.allowed.as_ref().is_none_or(|allowed| allowed.contains(queue));
+        let usable: Vec<u32> = wanted(self.config, name, queues)?.into_iter().filter(may).collect();
+        if usable.is_empty() {
+            return Err(Reason(format!(
+                "{name}: the agent's rule allows none of its {queues} queues that are wanted"
+            )));
+        }
+        let existing = if self.config.replace { Existing::Replace } else { Existing::Refuse };
+        let program = self.source.attach(link, queues, self.plan.attach, existing, self.config.dispatcher)?;
+        let mut ports = Vec::new();
+        let mut last = None;
+        for queue in usable {
+            match self.open_queue(&program, queue, listener.as_ref()) {
+                Ok(port) => ports.push((queue as usize % workers, port)),
+                Err(problem) if self.plan.steps_down => last = Some(problem),
+                Err(problem) => return Err(problem),
+            }
+        }
+        match last {
+            Some(problem) if ports.is_empty() => Err(problem),
+            _ => Ok((program, queues, ports)),
+        }
+    }
+
+    /// Listens at the other end of the link, where the configuration names one.
+    fn listener(&self) -> Result<Option<ProbeListener>, Reason> {
+        let Some(peer) = self.config.probe_peers.get(&self.device.link.name) else { return Ok(None) };
+        let named = |problem: &dyn fmt::Display| {
+            Reason(format!("[io] probe_peers: {} = {peer:?}: {problem}", self.device.link.name))
+        };
+        let link: &Link = self
+            .snapshot
+            .link_by_name(peer)
+            .ok_or_else(|| named(&"no such interface in this network namespace; see `ip link`"))?;
+        ProbeListener::open(link.index).map(Some).map_err(|error| named(&error))
+    }
+
+    /// A socket on one queue, by the best bind that works.
+    fn open_queue(
+        &mut self,
+        program: &Program,
+        queue: u32,
+        listener: Option<&ProbeListener>,
+    ) -> Result<Port, Reason> {
+        let binds = &self.plan.binds[self.first_bind..];
+        let mut last = Reason(format!("{} queue {queue}: no mode to try", self.device.link.name));
+        for (tried, bind) in binds.iter().enumerate() {
+            let (problem, driver_lacks_it) = match program.port(self.port(queue, *bind)) {
+                Err(error) if error.is_taken() => {
+                    // Another server on this interface, most likely: what comes by that queue is the kernel's. Whoever
+                    // holds one queue for longer than a release takes will hold the others too.
+                    self.is_taken = true;
+                    let problem = Reason(error.to_string());
+                    if self.plan.steps_down {
+                        self.step_down(Some(queue), bind, &"kernel", problem.to_string());
+                    }
+                    return Err(problem);
+                }
+                Err(error) => (Reason(error.to_string()), is_unsupported(&error)),
+                Ok(port) => match self.settle(port, listener) {
+                    Ok(port) => return Ok(port),
+                    Err(problem) => (problem, false),
+                },
+            };
+            if self.plan.steps_down {
+                let next = binds.get(tried + 1).map_or("kernel".to_owned(), ToString::to_string);
+                if driver_lacks_it && tried + 1 < binds.len() {
+                    self.first_bind += 1;
+                    self.step_down(None, bind, &next, problem.to_string());
+                } else {
+                    self.step_down(Some(queue), bind, &next, problem.to_string());
+                }
+            }
+            last = problem;
+        }
+        Err(last)
+    }
+
+    fn port(&self, queue: u32, mode: BindMode) -> PortConfig {
+        let failing = if self.plan.steps_down { Failing::Demote } else { Failing::Replace };
+        let mut port = PortConfig { mode, failing, ..PortConfig::new(&self.device.link.name, queue) };
+        if let Some(frames) = &self.config.frames {
+            (port.rx_ring, port.tx_ring) = (frames.get_ref() / 2, frames.get_ref() / 2);
+        }
+        if self.is_taken {
+            port.bind_patience = Duration::ZERO;
+        }
+        port.tx_budget = self.config.tx_budget.as_ref().map(|budget| *budget.get_ref());
+        port
+    }
+
+    /// Chooses how the queue of a bound socket sends, and tries that.
+    fn settle(&mut self, mut port: Port, listener: Option<&ProbeListener>) -> Result<Port, Reason> {
+        let Some(mode) = port.mode() else {
+            return Err(Reason(format!("{}: the socket is gone", self.device.link.name)));
+        };
+        if self.device.link.has_carrier && self.source.is_here() {
+            // A link that stays down is no failure of the mode: the port follows it.
+            let _ = port.wait_for_link(LINK_PATIENCE);
+        }
+        let socket = Transmit::by_socket(mode);
+        let express = match self.plan.sending {
+            Sending::Kernel => false,
+            Sending::Express => true,
+            Sending::Cheapest => {
+                !self.device.is_member && self.costs(&mut port, socket).prefer_socket(socket, self.by_kernel)
+            }
+        };
+        if !express {
+            port.set_transmit(TransmitVia::Kernel);
+            return Ok(port);
+        }
+        let Some(mac) = self.device.link.mac else { return Ok(port) };
+        match port.probe(mac, listener, PROBE_PATIENCE) {
+            Ok(_) => Ok(port),
+            // In copy mode receiving does not hang on what the device does with frames to send.
+            Err(error) if self.plan.sending == Sending::Cheapest && socket == Transmit::Copy => {
+                let queue = port.report().queue;
+                self.step_down(Some(queue), &socket, &self.by_kernel.to_string(), error.to_string());
+                port.set_transmit(TransmitVia::Kernel);
+                Ok(port)
+            }
+            Err(error) => Err(Reason(error.to_string())),
+        }
+    }
+
+    /// What sending costs on this interface: nothing known where the order is certain, else from the cache, else
+    /// measured, once.
+    fn costs(&mut self, port: &mut Port, socket: Transmit) -> Costs {
+        if !self.config.calibrate || !Costs::are_wanted(socket, self.by_kernel) {
+            return Costs::default();
+        }
+        if let Some(costs) = self.costs {
+            return costs;
+        }
+        let link = &self.device.link;
+        let (mac, file) = (link.mac, &self.config.calibration_cache);
+        // A confined server measures at each start: it may not replace files.
+        let keeps = self.source.may_write() && !file.as_os_str().is_empty();
+        let mut cache = Cache::open(keeps.then_some(file.as_path()));
+        let key = choice::key(&self.facts, &choice::kernel().1, self.plan.attach.name(), link.mtu);
+        let costs = cache.costs(&key).unwrap_or_else(|| {
+            // Where the interface is in another namespace, the kernel's ways cannot be tried.
+            let mac = mac.filter(|_| self.source.is_here());
+            let measured = mac.and_then(|mac| port.calibrate(mac, link.mtu)).map(Costs::from);
+            match measured {
+                Some(costs) => {
+                    tracing::info!(interface = link.name, ?costs, "sending measured, ns a datagram");
+                    cache.keep(key, costs);
+                    costs
+                }
+                None => {
+                    tracing::info!(
+                        interface = link.name,
+                        "sending not measured: too little was sent in time"
+                    );
+                    Costs::default()
+                }
+            }
+        });
+        self.costs = Some(costs);
+        costs
+    }
+
+    fn step_down(
+        &mut self,
+        queue: Option<u32>,
+        from: &dyn fmt::Display,
+        to: &dyn fmt::Display,
+        reason: String,
+    ) {
+        let interface = self.device.link.name.clone();
+        let step = StepDown { interface, queue, from: from.to_string(), to: to.to_string(), reason };
+        tracing::info!("auto: {step}");
+        self.steps.push(step);
+    }
+}
+
+/// The receive queues to open, of those that the interface has.
+fn wanted(config: &Io, name: &str, queues: u32) -> Result<Vec<u32>, Reason> {
+    let Some(chosen) = &config.queues else { return Ok((0..queues).collect()) };
+    match chosen.get_ref().iter().find(|queue| **queue >= queues) {
+        Some(queue) => Err(Reason(format!(
+            "{name}: [io] queues names queue {queue}, and the interface has {queues}, from 0; see `ethtool -l {name}`"
+        ))),
+        None => Ok(chosen.get_ref().clone()),
+    }
+}
+
+fn has_vlans(link: &Link, snapshot: &Snapshot) -> bool {
+    let over =
+        |other: &Link| matches!(other.kind, LinkKind::Vlan { lower: Some(lower), .. } if lower == link.index);
+    snapshot.links().iter().any(over)
+}
+
+/// True if the driver will not do it on any queue.
+fn is_unsupported(error: &OpenError) -> bool {
+    /// `EOPNOTSUPP` (`errno.h`).
+    const NOT_SUPPORTED: i32 = 95;
+    matches!(error, OpenError::Socket { source, .. } if source.raw_os_error() == Some(NOT_SUPPORTED))
+        || matches!(error, OpenError::Mode { .. })
+}
+
+/// True if a mode may leave an interface to the kernel.
+pub(super) fn may_leave(mode: IoMode) -> bool {
+    mode == IoMode::Auto
+}
