@@ -93,7 +93,7 @@ def test_channels_that_become_more(make_lab, make_server, certificates: Path, mo
     lab = make_lab(queues=4)
     links.set_channels(lab, 1)
     server = make_server(lab, mode=mode, workers=2)
-    with transfer(server, certificates) as under_way:
+    with transfer(server, certificates, files=40) as under_way:
         for times, (before, count) in enumerate(((1, 2), (2, 4)), 1):
             links.set_channels(lab, count)
             server.wait_for("opened again", reattached("channels", times))

@@ -319,7 +319,8 @@ impl Opening<'_> {
     /// What sending costs on this interface: nothing known where the order is certain, else from the cache, else
     /// measured, once.
     fn costs(&mut self, port: &mut Port, socket: Transmit) -> Costs {
-        if !self.config.calibrate || !Costs::are_wanted(socket, self.by_kernel) {
+        // Where the interface may be in another namespace, the kernel's ways cannot be tried.
+        if !self.config.calibrate || !self.source.is_here() || !Costs::are_wanted(socket, self.by_kernel) {
             return Costs::default();
         }
         if let Some(costs) = self.costs {
@@ -332,8 +333,6 @@ impl Opening<'_> {
         let mut cache = Cache::open(keeps.then_some(file.as_path()));
         let key = choice::key(&self.facts, &choice::kernel().1, self.plan.attach.name(), link.mtu);
         let costs = cache.costs(&key).unwrap_or_else(|| {
-            // Where the interface is in another namespace, the kernel's ways cannot be tried.
-            let mac = mac.filter(|_| self.source.is_here());
             let measured = mac.and_then(|mac| port.calibrate(mac, link.mtu)).map(Costs::from);
             match measured {
                 Some(costs) => {
