@@ -19,16 +19,28 @@ const GET: &[u8] = b"\x01\x12\x00\x00\xd1\xd7\x50\x01a\x51\x09/bytes/10";
 /// The same for /slow/400000, whose answer is not over before all that comes with the request was read.
 const SLOW: &[u8] = b"\x01\x15\x00\x00\xd1\xd7\x50\x01a\x51\x0c/slow/400000";
 
+/// HEADERS with a GET of `path` at the same host.
+fn get(path: &str) -> Vec<u8> {
+    let length = path.len() as u8;
+    [&[1, 9 + length], &GET[2..9], &[0x51, length], path.as_bytes()].concat()
+}
+
 /// What a client writes: stream, bytes, and whether it ends the stream.
 type Write<'a> = (u64, &'a [u8], bool);
 
 fn connected(tune: fn(&mut expressway_gateway::quic::Settings)) -> (World, usize) {
     let mut world = Build { tune, ..Build::default() }.world();
-    let options = Options { http: false, ..Options::default() };
-    let client = Client::new(&world.network, "198.51.100.1:5000", world.server(), options);
+    let id = join(&mut world, "198.51.100.1:5000", Options::default().max_data);
+    (world, id)
+}
+
+/// A client from `local` that takes `max_data` bytes before it has read some.
+fn join(world: &mut World, local: &str, max_data: u64) -> usize {
+    let options = Options { http: false, max_data, ..Options::default() };
+    let client = Client::new(&world.network, local, world.server(), options);
     let id = world.add(client);
     world.until("a connection", |world| world.clients[id].quic.is_established());
-    (world, id)
+    id
 }
 
 fn write(world: &mut World, id: usize, writes: &[Write<'_>]) {
@@ -235,6 +247,66 @@ fn a_client_that_opens_the_door_late_gets_settings_and_goaway_in_order() {
     world.until("GOAWAY", |world| world.clients[id].quic.stream_readable(3));
     let (length, _) = world.clients[id].quic.stream_recv(3, &mut control).unwrap();
     assert_eq!(control[..length], [7, 0x40, 1, 4], "requests from stream 4 on are refused");
+}
+
+#[test]
+fn a_goaway_that_finds_no_room_goes_when_there_is_some() {
+    let (mut world, idle) = connected(|_| {});
+    let full = join(&mut world, "198.51.100.2:5000", 50_000);
+    let mut control = [0; 200];
+    for id in [idle, full] {
+        write(&mut world, id, &[(CONTROL, SETTINGS, false)]);
+        world.until("SETTINGS", |world| world.clients[id].quic.stream_readable(3));
+        while world.clients[id].quic.stream_recv(3, &mut control).is_ok() {}
+    }
+    // The answer takes all that the client has room for, which reads none of it.
+    write(&mut world, full, &[(0, &get("/bytes/400000"), true)]);
+    world.until("DATA_BLOCKED", |world| world.clients[full].quic.stats().data_blocked_recv_count > 0);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    assert!(world.peers[0].try_send(expressway_gateway::quic::Message::Drain { deadline }).is_ok());
+    world.until("the other's GOAWAY", |world| world.clients[idle].quic.stream_readable(3));
+    world.for_a_while(std::time::Duration::from_millis(8));
+    assert!(!world.clients[full].quic.stream_readable(3), "there is no room for it");
+    assert!(read(&mut world, full, 0).is_ok_and(|bytes| bytes.len() > 400_000));
+    world.until("GOAWAY", |world| world.clients[full].quic.stream_readable(3));
+    let (length, _) = world.clients[full].quic.stream_recv(3, &mut control).unwrap();
+    assert_eq!(control[..length], [7, 0x40, 1, 4]);
+}
+
+/// Asks for two large answers after `control`; which stream ends first.
+fn first_to_end(control: &[u8]) -> u64 {
+    let (mut world, id) = connected(|_| {});
+    write(&mut world, id, &[(CONTROL, control, false)]);
+    // The control stream is read before the requests come.
+    world.until("SETTINGS", |world| world.clients[id].quic.stream_readable(3));
+    world.for_a_while(std::time::Duration::from_millis(8));
+    let request = get("/bytes/1000000");
+    write(&mut world, id, &[(0, &request, true), (4, &request, true)]);
+    let mut first = None;
+    world.until("an answer", |world| {
+        let mut buffer = [0; 4096];
+        for stream in [0, 4] {
+            while let Ok((_, last)) = world.clients[id].quic.stream_recv(stream, &mut buffer) {
+                if last {
+                    first = first.or(Some(stream));
+                }
+            }
+        }
+        first.is_some()
+    });
+    first.unwrap()
+}
+
+#[test]
+fn the_priority_of_a_request_may_come_before_it() {
+    assert_eq!(first_to_end(SETTINGS), 0, "the first of the same urgency");
+    let update =
+        |value: &[u8]| [SETTINGS, &[0x80, 0x0f, 0x07, 0x00, 1 + value.len() as u8, 4], value].concat();
+    assert_eq!(first_to_end(&update(b"u=1")), 4, "the more urgent");
+    assert_eq!(first_to_end(&update(b"u=5")), 0, "the less urgent");
+    // What was said last of a stream counts.
+    let twice = [&update(b"u=5")[..], &update(b"u=0")[SETTINGS.len()..]].concat();
+    assert_eq!(first_to_end(&twice), 4, "the more urgent in the end");
 }
 
 #[test]
