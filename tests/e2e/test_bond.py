@@ -38,8 +38,7 @@ def bonded(make_lab: Callable[..., Lab]) -> Lab:
 def test_members_receive_and_the_other_takes_over(bonded: Lab, make_server, certificates: Path) -> None:
     server = make_server(bonded, mode="auto")
     assert server.obtained() == "hybrid"
-    # Fewer files than elsewhere: an emulated guest moves 8 MB/s.
-    with transfer(server, certificates, files=8) as under_way:
+    with transfer(server, certificates) as under_way:
         under_way.await_more("packets by AF_XDP", "rx_express_packets_total", 100)
         # The client's active member goes; so does the carrier of its other end.
         links.ip(bonded, "client", "link set client0 down")

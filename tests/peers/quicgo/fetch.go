@@ -149,6 +149,27 @@ func (c *client) round(ctx context.Context) ([]response, error) {
 	return responses, nil
 }
 
+// untilTold repeats rounds until a line comes in, and makes one more. Equal responses make one.
+func (c *client) untilTold(ctx context.Context) ([]response, error) {
+	var responses []response
+	told := told()
+	for last := false; ; {
+		round, err := c.round(ctx)
+		if err != nil {
+			return responses, errors.Join(err, context.Cause(c.conn.Context()))
+		}
+		responses = distinct(responses, round)
+		if last {
+			return responses, nil
+		}
+		select {
+		case <-told:
+			last = true
+		default:
+		}
+	}
+}
+
 func one(o *options, trust *tls.Config) (*report, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), o.timeout)
 	defer cancel()
@@ -159,7 +180,11 @@ func one(o *options, trust *tls.Config) (*report, error) {
 	}
 	defer c.close()
 	result.Connections = 1
-	result.Responses, err = c.round(ctx)
+	if o.untilTold {
+		result.Responses, err = c.untilTold(ctx)
+	} else {
+		result.Responses, err = c.round(ctx)
+	}
 	if err == nil && o.pause {
 		if err = pause(); err == nil {
 			var again []response

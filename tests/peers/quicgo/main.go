@@ -28,6 +28,7 @@ type options struct {
 	migrateAt   int64
 	packetSize  int
 	pause       bool
+	untilTold   bool
 	timeout     time.Duration
 }
 
@@ -55,6 +56,7 @@ func main() {
 	flag.Int64Var(&o.migrateAt, "migrate-at", 0, "migrate to a new path after this many bytes of a body")
 	flag.IntVar(&o.packetSize, "packet-size", 0, "initial size of QUIC packets; 0 leaves it to quic-go")
 	flag.BoolVar(&o.pause, "pause", false, "after the responses print `paused`, wait for a line, ask again")
+	flag.BoolVar(&o.untilTold, "until-told", false, "ask again and again until a line comes in, then once more")
 	flag.DurationVar(&o.timeout, "timeout", 60*time.Second, "limit for everything")
 	flag.Parse()
 
@@ -112,6 +114,16 @@ func pause() error {
 	fmt.Println("paused")
 	_, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	return err
+}
+
+// Closed once whoever started this gives it a line, or goes.
+func told() <-chan struct{} {
+	channel := make(chan struct{})
+	go func() {
+		defer close(channel)
+		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+	}()
+	return channel
 }
 
 func list(text string) []string {
