@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import clients
+from harness import clients, kernel
 from harness.lab import Lab
 from harness.paths import CLIP, PEERS, run
 from harness.server import Server, address
@@ -49,7 +49,7 @@ def loads_extensions() -> bool:
 def dispatcher(bpffs: Path) -> None:
     """Skips where libxdp itself cannot make a dispatcher."""
     if not loads_extensions():
-        pytest.skip("this kernel refuses BPF_PROG_TYPE_EXT; tests/guest runs this in a guest")
+        kernel.lacks("this kernel refuses BPF_PROG_TYPE_EXT")
 
 
 class Loader:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness import clients, links
+from harness import clients, kernel, links
 from harness.lab import Lab
 from harness.paths import CLIP
 from harness.server import address
@@ -22,7 +22,7 @@ def bonded(make_lab: Callable[..., Lab]) -> Lab:
         except AssertionError as error:
             if "Unknown device type" not in str(error):
                 raise
-            pytest.skip("this kernel has no bonding (CONFIG_BONDING); tests/guest runs this in a guest")
+            kernel.lacks("this kernel has no bonding (CONFIG_BONDING)")
         for number in (0, 1):
             lab.run(role, "ethtool", "-K", f"{role}{number}", "gro", "on")
             links.ip(lab, role, f"addr flush dev {role}{number}")

@@ -2,31 +2,84 @@
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness import clients
+from harness import clients, kernel, links
 from harness.lab import Lab, Unsupported
 from harness.paths import CLIENTS, CLIP, LIMIT
 from harness.server import address
 
 
-@pytest.mark.parametrize("mode", ["udp", "copy", "hybrid", "generic"])
-def test_on_a_vlan_interface(make_lab, make_server, certificates: Path, mode: str) -> None:
+class OnVlan:
+    """A lab whose two ends have addresses on a VLAN interface, of one tag or of two."""
+
+    def __init__(self, lab: Lab, tags: list[int]) -> None:
+        self.lab = lab
+        self.name = ".".join(map(str, ["0", *tags]))
+        self.hosts = [lab.server["vlan_ipv4"], lab.server["vlan_ipv6"]]
+
+    def bytes(self, role: str, way: str) -> int:
+        """What the VLAN interface of `role` sent ("tx") or received ("rx"), as its kernel counts."""
+        (link,) = json.loads(links.ip(self.lab, role, f"-s -j link show {role}{self.name}"))
+        return link["stats64"][way]["bytes"]
+
+
+@pytest.fixture
+def on_vlan(make_lab: Callable[..., Lab], request: pytest.FixtureRequest) -> OnVlan:
+    """One, with the tags that the test names, outermost first; `stripped`: devices put them in and take them out."""
+    tags, stripped = request.param
+    (*service, customer) = tags
     try:
-        lab = make_lab(vlan=100)
+        lab = make_lab(vlan=customer)
     except Unsupported as error:
-        pytest.skip(str(error))
-    hosts = [lab.server["vlan_ipv4"], lab.server["vlan_ipv6"]]
-    server = make_server(lab, mode=mode, listen=[address(host) for host in hosts])
+        kernel.lacks(str(error))
+    # In the frame, where XDP sees them, is how the lab has 802.1Q.
+    for role in ("server", "client") if stripped else ():
+        lab.run(role, "ethtool", "-K", f"{role}0", "rxvlan", "on", "txvlan", "on")
+    # Two tags: the addresses move to the same VLAN inside a service provider's (IEEE 802.1ad).
+    for outer in service:
+        for role, addresses in (("server", lab.server), ("client", lab.client)):
+            device = f"{role}0.{outer}"
+            lab.run(role, "ethtool", "-K", f"{role}0", "rx-vlan-stag-hw-parse", "off", "tx-vlan-stag-hw-insert", "off")
+            links.ip(lab, role, f"link del {role}0.{customer}")
+            # A device takes frames of its MTU with one tag.
+            links.ip(lab, role, f"link add link {role}0 name {device} mtu 1496 type vlan protocol 802.1ad id {outer}")
+            links.ip(lab, role, f"link add link {device} name {device}.{customer} type vlan id {customer}")
+            links.ip(lab, role, f"link set {device} up")
+            links.ip(lab, role, f"link set {device}.{customer} up")
+            links.ip(lab, role, f"addr add {addresses['vlan_ipv4']}/24 dev {device}.{customer}")
+            links.ip(lab, role, f"addr add {addresses['vlan_ipv6']}/64 dev {device}.{customer} nodad")
+    return OnVlan(lab, tags)
+
+
+@pytest.mark.parametrize("mode", ["udp", "copy", "hybrid", "generic"])
+@pytest.mark.parametrize(
+    "on_vlan",
+    [([100], False), ([100], True), ([200, 100], False)],
+    indirect=True,
+    ids=["one-tag", "one-tag-stripped", "two-tags"],
+)
+def test_on_a_vlan_interface(on_vlan: OnVlan, make_server, certificates: Path, mode: str) -> None:
+    size, lab = CLIP.stat().st_size, on_vlan.lab
+    server = make_server(lab, mode=mode, listen=[address(host) for host in on_vlan.hosts])
     assert server.obtained() == mode
-    for host in hosts:
+    for host in on_vlan.hosts:
         for client in clients.CLIENT_NAMES:
+            sent, received = on_vlan.bytes("server", "tx"), on_vlan.bytes("client", "rx")
+            before = server.metrics()
             (answer,) = clients.fetch(lab, client, address(host), certificates, ["/clip.mp4"])
             assert answer.sha256 == clients.sha256(CLIP)
-    if mode != "udp":
-        server.wait_for("packets by AF_XDP", lambda m: m.sum("rx_express_packets_total") > 0)
+            # The client's kernel would take the addresses from the device below too: this is the tag.
+            assert on_vlan.bytes("client", "rx") - received > size, "all of it came by the VLAN"
+            if mode != "udp":
+                name = "rx_express_packets_total"
+                server.wait_for("packets by AF_XDP", lambda m, b=before.sum(name): m.sum(name) > b)
+            if mode in ("copy", "generic"):
+                name = "tx_express_packets_total"
+                server.wait_for("packets sent by AF_XDP", lambda m, b=before.sum(name): m.sum(name) > b + size // 1500)
+                assert on_vlan.bytes("server", "tx") - sent < size // 10, "the kernel did not send it"
 
 
 class TaggedClient:

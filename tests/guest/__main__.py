@@ -138,6 +138,8 @@ def image(bed: Bed, root: Path, kernel: Kernel, binary: Path, archive: Path) -> 
     environment = {
         "EXPRESSWAY_BIN": f"{INSIDE}/bin/expressway",
         "EXPRESSWAY_REQUIRE_ROOT_TESTS": "1",
+        "EXPRESSWAY_REQUIRE_KERNEL_TESTS": "1",
+        "EXPRESSWAY_TEST_CLIENTS": "quicgo",
         "EXPRESSWAY_TEST_DEVICES": "'eth0 eth1'",
         "EXPRESSWAY_TEST_QUEUES": str(bed.queues),
         "EXPRESSWAY_TEST_LIMIT": "100",

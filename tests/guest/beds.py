@@ -90,11 +90,14 @@ BEDS = {
         taps=True,
     ),
     "beside": Bed(
-        about="what a distribution's kernel has: XDP dispatchers beside libxdp's own tool, bonds",
+        about="what a distribution's kernel has: XDP dispatchers beside libxdp's own tool, bonds, VLANs",
         flavour="cloud-amd64",
-        modules=["veth", "bonding"],
+        modules=["veth", "bonding", "8021q"],
         devices=[],
-        tests=["pytest /expressway/tests/e2e/test_beside.py /expressway/tests/e2e/test_bond.py"],
+        tests=[
+            "pytest /expressway/tests/e2e/test_beside.py /expressway/tests/e2e/test_bond.py",
+            "pytest /expressway/tests/e2e/test_vlan.py -k vlan_interface",
+        ],
         end_to_end=True,
         memory=3072,
     ),
