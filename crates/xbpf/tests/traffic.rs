@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use expressway_xbpf::{AttachMode, Counter, Counters, Existing, Options, Redirect, Verdict};
 use support::frame::*;
-use support::netns::{FAR, Link, NEAR, Shape, index_of};
+use support::netns::{FAR, Link, NEAR, Shape, bind, index_of};
 use support::raw::RawSender;
 use support::{eventually, load, pair4, pair6};
 
@@ -25,7 +25,7 @@ struct Server<'a> {
 
 impl<'a> Server<'a> {
     fn new(link: &'a Link, redirect: &'a Redirect, address: SocketAddr) -> Self {
-        let kernel = link.in_near(|| UdpSocket::bind(address).unwrap());
+        let kernel = link.in_near(|| bind(address));
         kernel.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         Self { link, redirect, kernel, before: redirect.counters().unwrap() }
     }

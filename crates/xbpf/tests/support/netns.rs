@@ -1,10 +1,12 @@
 //! Two network namespaces with a veth pair, for tests that need real packets.
 
 use std::fs::File;
-use std::net::UdpSocket;
+use std::io::ErrorKind;
+use std::net::{ToSocketAddrs, UdpSocket};
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -70,7 +72,7 @@ impl Link {
 
     /// A client's socket, in the far namespace.
     pub(crate) fn client(&self, address: &str) -> UdpSocket {
-        inside(&self.far, || UdpSocket::bind(address).unwrap())
+        inside(&self.far, || bind(address))
     }
 
     /// Runs `work` on a thread inside the far namespace.
@@ -118,6 +120,20 @@ pub(crate) fn inside<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> T 
         });
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
+}
+
+/// A socket of the calling thread's namespace. An IPv6 address that was just added may take a moment to count.
+pub(crate) fn bind(address: impl ToSocketAddrs) -> UdpSocket {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match UdpSocket::bind(&address) {
+            Ok(socket) => return socket,
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => panic!("bind: {error}"),
+        }
+    }
 }
 
 /// The index of `device` in the namespace of the calling thread.
