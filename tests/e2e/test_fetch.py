@@ -39,7 +39,10 @@ def check_ways(server: Server, received: str, sent: str) -> None:
     if sent == "kernel":
         assert metrics.sum("tx_express_packets_total") == 0
     else:
-        assert metrics.sum("tx_express_packets_total") > 100 * metrics.sum("tx_kernel_packets_total")
+        by_kernel = metrics.sum("tx_kernel_packets_total")
+        assert metrics.sum("tx_fallback_neighbour_total") == by_kernel
+        # How many is a matter of how soon the answer is seen: dozens on a busy machine.
+        assert metrics.sum("tx_express_packets_total") > 10 * by_kernel
 
 
 def check_fetches(server: Server, certificates: Path, host: str, port_address: str, client: str) -> None:
