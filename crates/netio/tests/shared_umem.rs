@@ -425,9 +425,9 @@ fn sockets_that_cannot_share_are_refused_by_name() {
         assert!(other.transmit(second, |_| 60).is_err() && umem.transmit(second, |_| 60).unwrap());
         umem.flush().unwrap();
     });
-    pair.near.ip("link set near0 mtu 1800");
+    pair.near.ip("link set near0 mtu 3900");
     let error = pair.near.enter(|| other.bind(&port(0), None)).expect_err("no room in a frame");
-    assert!(error.to_string().starts_with("AF_XDP frame_size = 2048: must hold a packet"), "{error}");
+    assert!(error.to_string().starts_with("AF_XDP frame_size = 4096: must hold a packet"), "{error}");
 }
 
 #[test]
