@@ -309,10 +309,7 @@ impl Shard {
                 timeout = Some(Duration::ZERO);
             }
         }
-        let timeout = timeout.map(|timeout| Timespec {
-            tv_sec: timeout.as_secs() as i64,
-            tv_nsec: timeout.subsec_nanos().into(),
-        });
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
         let result = epoll::wait(&self.epoll, &mut events, timeout.as_ref());
         self.inbox.awake();

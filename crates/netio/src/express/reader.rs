@@ -157,10 +157,7 @@ impl UmemReader {
     }
 
     fn sleep(&self, timeout: Option<Duration>) -> Result<(), ReaderError> {
-        let timeout = timeout.map(|time| Timespec {
-            tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: time.subsec_nanos().into(),
-        });
+        let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
         let mut fds = [PollFd::new(&self.connection, PollFlags::IN)];
         match poll(&mut fds, timeout.as_ref()) {
             Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(()),

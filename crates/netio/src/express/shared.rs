@@ -325,10 +325,7 @@ impl SharedUmem {
             timeout if unsent => Some(timeout.map_or(RETRY, |time| time.min(RETRY))),
             timeout => timeout,
         };
-        let timeout = timeout.map(|time| Timespec {
-            tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: time.subsec_nanos().into(),
-        });
+        let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
         let mut events =
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 16];
         let count = match epoll::wait(&self.events, &mut events, timeout.as_ref()) {

@@ -220,7 +220,7 @@ impl Follower {
 
     fn is_stopped_within(&self, pause: Duration) -> bool {
         let mut fds = [PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN)];
-        let timeout = Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() };
-        matches!(poll(&mut fds, Some(&timeout)), Ok(1..))
+        let timeout = Timespec::try_from(pause).ok();
+        matches!(poll(&mut fds, timeout.as_ref()), Ok(1..))
     }
 }

@@ -92,10 +92,7 @@ impl Poller {
         let timeout = match until.map(|until| until.saturating_duration_since(Instant::now())) {
             None => None,
             Some(left) if left.is_zero() => return Ok(()),
-            Some(left) => Some(Timespec {
-                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: i64::from(left.subsec_nanos()),
-            }),
+            Some(left) => Timespec::try_from(left).ok(),
         };
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
         match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
