@@ -109,16 +109,8 @@ fn plan(has_settings: &mut bool, kind: u64, length: u64) -> Result<Plan, Error> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::testing::stream;
     use proptest::prelude::*;
-
-    fn stream(frames: &[(u64, &[u8])]) -> Vec<u8> {
-        let mut out = Vec::new();
-        for (kind, payload) in frames {
-            frame::write_header(*kind, payload.len() as u64, &mut out);
-            out.extend_from_slice(payload);
-        }
-        out
-    }
 
     /// The priorities seen, reading in chunks of `size`.
     fn read(bytes: &[u8], size: usize) -> Result<Vec<(u64, Vec<u8>)>, u64> {

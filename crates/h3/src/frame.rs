@@ -64,6 +64,19 @@ pub const fn reserved(seed: u32) -> u64 {
 }
 
 #[cfg(test)]
+pub(crate) mod testing {
+    /// What a peer sends that sends these frames: type and payload.
+    pub(crate) fn stream(frames: &[(u64, &[u8])]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (kind, payload) in frames {
+            super::write_header(*kind, payload.len() as u64, &mut out);
+            out.extend_from_slice(payload);
+        }
+        out
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -106,16 +106,8 @@ fn plan(expect: &mut Expect, kind: u64, length: u64, max_section: u64) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::testing::stream;
     use proptest::prelude::*;
-
-    fn stream(frames: &[(u64, &[u8])]) -> Vec<u8> {
-        let mut out = Vec::new();
-        for (kind, payload) in frames {
-            frame::write_header(*kind, payload.len() as u64, &mut out);
-            out.extend_from_slice(payload);
-        }
-        out
-    }
 
     fn read(bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let (mut reader, mut input, mut seen) = (RequestReader::default(), bytes, Vec::new());
