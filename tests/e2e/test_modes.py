@@ -40,6 +40,14 @@ def without_device_gso(lab) -> None:
     lab.run("server", "ethtool", "-K", links.SERVER, "tx-udp-segmentation", "off")
 
 
+def say_costs(cache: Path, **costs: int) -> None:
+    """Has a calibration cache say what sending costs by each way, nanoseconds a packet."""
+    content = json.loads(cache.read_text())
+    for kept in content["costs"].values():
+        kept.update(costs)
+    cache.write_text(json.dumps(content))
+
+
 def test_auto_says_what_it_chose_and_why(make_lab, make_server, certificates: Path) -> None:
     lab = make_lab(queues=2)
     server = make_server(lab, mode="auto", workers=2)
@@ -71,11 +79,8 @@ def test_what_is_uncertain_is_measured_once_and_kept(
     assert costs["copy"] > 0 and costs["single"] > 0
     server.stop()
     # What the file says is believed, and not measured again.
-    content = json.loads(cache.read_text())
     for transmit, copy in (("copy", 1), ("gso", 1_000_000)):
-        for kept in content["costs"].values():
-            kept.update(copy=copy, gso=1000)
-        cache.write_text(json.dumps(content))
+        say_costs(cache, copy=copy, gso=1000)
         server = make_server(lab, mode="auto", more=more)
         assert "sending measured" not in server.log()
         assert ways(server) == {links.SERVER: [("copy", transmit)]}
@@ -104,10 +109,7 @@ def test_interfaces_are_chosen_apart(make_lab, make_server, certificates: Path, 
     cache = tmp_path / "calibration.json"
     more = {"io": {"calibration_cache": f'"{cache}"'}}
     make_server(lab, mode="auto", more=more).stop()
-    content = json.loads(cache.read_text())
-    for kept in content["costs"].values():
-        kept.update(copy=1, gso=1000)
-    cache.write_text(json.dumps(content))
+    say_costs(cache, copy=1, gso=1000)
     listen = [address(lab.server["ipv4"]), address("10.99.0.1")]
     server = make_server(lab, mode="auto", more=more, listen=listen)
     assert ways(server) == {links.SERVER: [("copy", "copy")], "second": [("copy", "gso-device")]}
@@ -135,10 +137,7 @@ def test_a_silent_transmit_queue_is_found_at_start(
     cache = tmp_path / "calibration.json"
     more = {"io": {"calibration_cache": f'"{cache}"'}}
     make_server(lab, mode="auto", more=more).stop()
-    content = json.loads(cache.read_text())
-    for kept in content["costs"].values():
-        kept.update(copy=1, gso=1000)
-    cache.write_text(json.dumps(content))
+    say_costs(cache, copy=1, gso=1000)
     # `auto` would send by AF_XDP, finds that nothing is completed, and sends by the kernel.
     server = make_server(lab, mode="auto", more=more, prefix=SILENT)
     assert ways(server) == {links.SERVER: [("copy", "gso")]}
