@@ -4,7 +4,8 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use expressway_gateway::quic::{Message, RetryPolicy, Settings};
+use expressway_gateway::quic::cid::CidIssuer;
+use expressway_gateway::quic::{Message, RetryPolicy, Secrets, Settings};
 use expressway_netio::sim::Link;
 use expressway_netio::{Flow, PacketIo};
 use support::client::{Client, Options};
@@ -13,6 +14,21 @@ use support::world::{Build, World, certificate, identity, setup};
 fn client(world: &mut World, port: u16, options: Options) -> usize {
     let client = Client::new(&world.network, &format!("198.51.100.1:{port}"), world.server(), options);
     world.add(client)
+}
+
+/// Sends one datagram from an address of its own, and hears no answer.
+fn send_raw(world: &mut World, from: &str, payload: Vec<u8>) {
+    let from = from.parse().unwrap();
+    let mut io = world.network.endpoint(&[from]).unwrap();
+    let mut source = Some(payload);
+    io.transmit(&Flow::new(from, world.server()), 1472, &mut |slot| {
+        source.take().map_or(0, |payload| {
+            slot[..payload.len()].copy_from_slice(&payload);
+            payload.len()
+        })
+    })
+    .unwrap();
+    io.flush(Instant::now()).unwrap();
 }
 
 /// Fetches `paths` on one connection and checks every byte.
@@ -153,6 +169,21 @@ fn retry_begins_under_load_and_not_before() {
     assert!(world.stats(0).retries_validated >= 1);
 }
 
+/// A client makes up the ID of its first packets, and one in 65,536 passes for an ID of ours.
+#[test]
+fn a_client_whose_own_id_names_a_worker_that_there_is_none_of_is_answered() {
+    let tune = |settings: &mut Settings| settings.retry = RetryPolicy::Always;
+    let mut world = Build { tune, ..Build::default() }.world();
+    let secrets = Secrets::derive(&identity(&world.certificate)).unwrap();
+    let id = CidIssuer::new(7, secrets.cid).issue().unwrap();
+    let mut first =
+        Client::new(&world.network, "198.51.100.8:1", world.server(), Options::default()).first_flight();
+    assert_eq!(usize::from(first[5]), id.0.len());
+    first[6..22].copy_from_slice(&id.0);
+    send_raw(&mut world, "198.51.100.66:6666", first);
+    world.until("a Retry", |world| world.stats(0).retries_sent == 1);
+}
+
 #[test]
 fn under_load_a_forged_token_buys_no_handshake() {
     let tune = |settings: &mut Settings| settings.retry = RetryPolicy::UnderLoad { handshaking: 0 };
@@ -167,17 +198,7 @@ fn under_load_a_forged_token_buys_no_handshake() {
     let mut bytes = [0; 1 + 34];
     (bytes[0], bytes[1], bytes[2], bytes[10]) = (34, 0xe1, 0xff, 8);
     forged.splice(token..=token, bytes);
-    let from = "198.51.100.66:6666".parse().unwrap();
-    let mut junk = world.network.endpoint(&[from]).unwrap();
-    let mut source = Some(forged);
-    junk.transmit(&Flow::new(from, world.server()), 1472, &mut |slot| {
-        source.take().map_or(0, |payload| {
-            slot[..payload.len()].copy_from_slice(&payload);
-            payload.len()
-        })
-    })
-    .unwrap();
-    junk.flush(Instant::now()).unwrap();
+    send_raw(&mut world, "198.51.100.66:6666", forged);
     world.until("the forgery", |world| world.stats(0).dropped_invalid_token == 1);
     assert_eq!(world.stats(0).connections_accepted, 0);
     fetch(&mut world, Options::default(), &[("/bytes/1000", 1000)]);

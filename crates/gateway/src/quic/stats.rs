@@ -133,8 +133,6 @@ counters! {
     Counter dropped_handover_full,
     /// Datagrams for another worker when no hand-over buffer was free, or larger than one.
     Counter dropped_handover_buffer,
-    /// Datagrams for a worker that there is none of.
-    Counter dropped_handover_worker,
     /// Version Negotiation, Retry and reset packets beyond what may wait for transmission.
     Counter dropped_reply_queue,
     /// Connections that could not be set up by a local fault (memory, TLS library, random generator).

@@ -36,8 +36,12 @@ impl Endpoint {
             _ => None,
         };
         match owner {
-            Some(worker) => self.hand_over(context, worker, payload, (local, remote)),
-            None => self.receive_own(context.now, payload, (local, remote)),
+            Some(worker) if worker < context.peers.len() => {
+                self.hand_over(context, worker, payload, (local, remote));
+            }
+            // Fewer workers than before a restart, so nobody has the connection; or a client's own first ID,
+            // of which one in 65,536 looks like ours.
+            Some(_) | None => self.receive_own(context.now, payload, (local, remote)),
         }
     }
 
@@ -68,6 +72,7 @@ impl Endpoint {
         self.foreign_owner(&cid)
     }
 
+    /// Gives the datagram to `worker`, which exists.
     fn hand_over(
         &mut self,
         context: &mut Context<'_, Message>,
@@ -75,17 +80,11 @@ impl Endpoint {
         payload: &[u8],
         (local, remote): Path,
     ) {
-        let Some(peer) = context.peers.get(worker) else {
-            // Fewer workers than before a restart: nobody has the connection.
-            self.stats.dropped_handover_worker += 1;
-            self.reset_unknown(context.now, payload, (local, remote));
-            return;
-        };
         let Some(buffer) = self.shared.pool.take(payload) else {
             self.stats.dropped_handover_buffer += 1;
             return;
         };
-        match peer.try_send(Message::Datagram(ForeignDatagram { buffer, remote, local })) {
+        match context.peers[worker].try_send(Message::Datagram(ForeignDatagram { buffer, remote, local })) {
             Ok(()) => self.stats.handed_over += 1,
             Err(_) => self.stats.dropped_handover_full += 1,
         }
