@@ -38,6 +38,14 @@ impl Role {
         }
     }
 
+    /// The other one.
+    pub fn peer(self) -> Self {
+        match self {
+            Self::Server => Self::Client,
+            Self::Client => Self::Server,
+        }
+    }
+
     /// The name of the veth end in this namespace: `server0` or `client0`.
     pub fn interface(self) -> &'static str {
         match self {

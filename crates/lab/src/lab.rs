@@ -254,6 +254,11 @@ fn set_offloads(config: &LabConfig, role: Role) -> Result<(), LabError> {
         // Otherwise the tag travels beside the packet, where an XDP program does not see it.
         ethtool("rxvlan off txvlan off".to_owned())?;
     }
+    if config.napi_core(role.peer()).is_some() {
+        // A veth takes what an end with TCP segmentation sends past the other end's NAPI instance
+        // (veth_skb_is_eligible_for_gro in drivers/net/veth.c), so that the sender's core would receive it.
+        ethtool("tso off".to_owned())?;
+    }
     match role {
         Role::Server => ethtool(format!("tx-udp-segmentation {}", config.udp_segmentation)),
         Role::Client if config.client_checksum == Offload::Off => ethtool("tx off".to_owned()),

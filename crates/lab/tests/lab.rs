@@ -201,23 +201,30 @@ fn root_napi_threads_are_pinned_and_come_back_with_the_link() {
         text(cat)
     };
     assert_eq!(threaded().trim(), "1");
-    assert!(napi_threads_on_core_0() >= 2, "a thread a queue");
+    assert!(napi_threads_on_core_0().len() >= 2, "a thread a queue");
     lab.0.set_link(Role::Client, false).expect("down");
     lab.0.set_link(Role::Client, true).expect("up");
     assert_eq!(threaded().trim(), "1");
-    assert!(napi_threads_on_core_0() >= 2, "a thread a queue");
+    assert!(napi_threads_on_core_0().len() >= 2, "a thread a queue");
     let (server, client) = (lab.0.addresses(Role::Server), lab.0.addresses(Role::Client));
-    echo(&lab.0, (server.ipv6, 4433).into(), (client.ipv6, 0).into(), 1000);
+    let waited = || napi_threads_on_core_0().iter().sum::<u64>();
+    let before = waited();
+    for _ in 0..50 {
+        echo(&lab.0, (server.ipv6, 0).into(), (client.ipv6, 0).into(), 1000);
+    }
+    // Each wake-up ends in a wait.
+    assert!(waited() >= before + 25, "what the server sends does not go through the client's NAPI threads");
 }
 
-/// How many NAPI threads of interfaces named `client0` may run on core 0 only.
-fn napi_threads_on_core_0() -> usize {
+/// How often each NAPI thread of interfaces named `client0` that may run on core 0 only has waited.
+fn napi_threads_on_core_0() -> Vec<u64> {
     let status = |entry: std::io::Result<std::fs::DirEntry>| {
         std::fs::read_to_string(entry.expect("entry").path().join("status")).unwrap_or_default()
     };
-    let pinned = |status: &String| {
+    let waits = |status: String| {
         let line = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or("").trim();
-        line("Name:").starts_with("napi/client0-") && line("Cpus_allowed_list:") == "0"
+        let pinned = line("Name:").starts_with("napi/client0-") && line("Cpus_allowed_list:") == "0";
+        pinned.then(|| line("voluntary_ctxt_switches:").parse().expect("a count"))
     };
-    std::fs::read_dir("/proc").expect("/proc").map(status).filter(pinned).count()
+    std::fs::read_dir("/proc").expect("/proc").map(status).filter_map(waits).collect()
 }
