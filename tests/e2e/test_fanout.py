@@ -62,9 +62,9 @@ def test_a_feed_reaches_all_subscribers_and_statistics_say_so(make_lab, make_fan
         assert not subscriber.gaps
     metrics = fanout.wait_for("all counted", lambda m: m.sum("fanout_sent_frames_total") == 2500)
     assert metrics.sum("fanout_datagrams_total") == 500
-    assert metrics.sum("fanout_subscriber_datagrams_total") == 2500
-    assert metrics.sum("fanout_subscriber_lag_bytes") == 0
-    assert metrics.sum("fanout_subscriber_rtt_microseconds") > 0
+    assert metrics.sum("fanout_lag_bytes") == metrics.sum("fanout_lag_bytes_max") == 0
+    assert metrics.sum("fanout_rtt_microseconds_sum") >= metrics.sum("fanout_rtt_microseconds_max") > 0
+    assert metrics.sum("fanout_subscribers", protocol="tcp") == 5
     assert metrics.sum("rx_kernel_packets_total") >= 0
     fanout.signal(signal.SIGUSR1)
     deadline = time.monotonic() + LIMIT
@@ -95,6 +95,48 @@ def test_a_feed_by_af_xdp(make_lab, make_fanout, mode: str) -> None:
     assert metrics.sum("xdp_packets_total", verdict="redirect") >= 1000
     fanout.stop()
     assert "xdp" not in lab.run("server", "ip", "link", "show", "server0"), "an XDP program stayed"
+
+
+def test_the_metrics_page_does_not_grow_with_subscribers(make_lab, make_fanout) -> None:
+    lab = make_lab()
+    fanout = make_fanout(lab)
+    series = {(sample.name, *sample.labels.items()) for sample in fanout.metrics().samples}
+    subscribers = subscribe(lab, fanout, count=20)
+    assert {(sample.name, *sample.labels.items()) for sample in fanout.metrics().samples} == series
+    page = json.loads(fanout.ask("/subscribers")[1])["statistics"]
+    peers = {one["peer"] for one in page["subscribers"]}
+    assert peers == {address(*one.socket.getsockname()[:2]) for one in subscribers}
+
+
+def test_top_shows_subscribers_and_who_has_half_gone(make_lab, make_fanout) -> None:
+    lab = make_lab()
+    fanout = make_fanout(lab)
+    stays, half = subscribe(lab, fanout, count=2)
+    half.socket.shutdown(socket.SHUT_WR)
+    fanout.wait_for("its half", lambda m: m.sum("fanout_subscribers_half_closed") == 1)
+    last = Sender(lab, lab.server["ipv4"]).send(100)
+    for subscriber in (stays, half):
+        subscriber.read_to(last)
+    top = ("server", BINARY, "top", "--once", "--interval", "200ms")
+    shown = json.loads(lab.run(*top, "--json"))
+    assert shown["counters"]["datagrams"] == 100 and shown["mode"] == "user"
+    assert [(one["datagrams"], one["lag_bytes"]) for one in shown["subscribers"]] == [(100, 0)] * 2
+    assert [one["half_closed"] for one in shown["subscribers"]] == [False, True]
+    assert all(one["rtt_seconds"] > 0 for one in shown["subscribers"])
+    lines = lab.run(*top).splitlines()
+    assert "subscribers 2" in lines[0] and lines[-1].endswith("(half-closed)"), lines
+    # On a terminal it has a screen of its own, and gives it back.
+    script = ("script", "-qec", f"timeout -s INT 1 {BINARY} top --interval 100ms; true", "/dev/null")
+    screen = lab.run("server", *script)
+    assert screen.startswith("\x1b[?1049h") and screen.endswith("\x1b[?1049l"), screen
+    # Without a fan-out's page, what counts there is; without a process, a line that says so.
+    fanout.stop()
+    command = lab.inside("server", *top[1:])
+    absent = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT)
+    assert absent.returncode == 1 and "--admin 127.0.0.1:9180: Connection refused" in absent.stderr
+    command = lab.inside("server", *top[1:], "-i", "server0")
+    interface = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT)
+    assert interface.returncode == 2 and "not interfaces" in interface.stderr
 
 
 def join_source(lab: Lab) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Signals, configuration mistakes and missing privilege, as an operator meets them."""
 
 import functools
+import json
 import shutil
 import signal
 import subprocess
@@ -164,3 +165,12 @@ def test_zero_copy_is_an_error_where_there_is_none(make_lab, make_server) -> Non
     assert server.wait() == 1, server.log()
     assert "server0" in server.log()
     assert "xdp" not in lab.run("server", "ip", "link", "show", "server0")
+
+
+def test_top_shows_the_counters_that_move(make_lab, make_server) -> None:
+    lab = make_lab()
+    make_server(lab, mode="udp")
+    shown = json.loads(lab.run("server", BINARY, "top", "--once", "--interval", "200ms", "--json"))
+    assert any(one["per_second"] == 0 for one in shown["series"]), "no counter"
+    lines = lab.run("server", BINARY, "top", "--once", "--interval", "200ms").splitlines()
+    assert lines[0].startswith("process 127.0.0.1:9180") and any("expressway_" in line for line in lines[3:])

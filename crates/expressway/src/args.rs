@@ -52,6 +52,8 @@ pub(crate) enum Command {
     Agent(Agent),
     /// Send one UDP feed to many TCP, TLS and WebSocket subscribers
     Fanout(Box<Fanout>),
+    /// Show what a running process does: the subscribers of a fan-out, the counters of others
+    Top(Top),
     /// Make a development CA and a leaf certificate signed by it
     Cert(Cert),
     /// Make, enter and remove a two-namespace veth test bed
@@ -197,12 +199,34 @@ pub(crate) struct Fanout {
     /// Threads that send; the first also receives
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) threads: usize,
-    /// Address of /metrics and /healthz
+    /// Address of /metrics, /subscribers and /healthz
     #[arg(long, value_name = "ADDR")]
     pub(crate) admin: Option<SocketAddr>,
     /// Print ready lines and statistics as JSON, one document a line; statistics also at the end
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Asks the admin listener of a running process again and again. Of a fan-out it shows the subscribers, those
+/// furthest behind first; of other processes the counters that move. On a terminal it takes the whole screen until
+/// SIGINT; elsewhere it prints each sample.
+#[derive(Args)]
+pub(crate) struct Top {
+    /// Admin listener of the process
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9180")]
+    pub(crate) admin: SocketAddr,
+    /// Time between samples; rates are of this time
+    #[arg(long, value_name = "DURATION", default_value = "1s")]
+    pub(crate) interval: Span,
+    /// Show one sample, after one interval, and exit
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Print each sample as one JSON document a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Not in this version
+    #[arg(short, long, value_name = "IFACE", hide = true)]
+    pub(crate) interface: Option<String>,
 }
 
 /// Who forwards datagrams to subscribers.

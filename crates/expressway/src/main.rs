@@ -12,6 +12,7 @@ mod lab;
 mod limits;
 mod logging;
 mod serve;
+mod top;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Agent(arguments) => agent::run(arguments),
         Command::Fanout(arguments) => fanout::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Cert(arguments) => cert::run(&arguments),
         Command::Lab(arguments) => lab::run(arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

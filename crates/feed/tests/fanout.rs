@@ -274,6 +274,32 @@ fn half_closed_subscribers_go_on_reading_and_others_may_talk() {
 }
 
 #[test]
+fn who_closes_while_the_feed_pauses_is_not_counted_for_ever() {
+    let feed = Feed::new(|options| options.limits.stall = Duration::from_millis(300));
+    let (closed, stays) = (feed.subscribe(), feed.subscribe());
+    drop(closed);
+    let statistics = feed.wait("its end, without a datagram", |s| s.disconnected(Reason::Closed) == 1);
+    assert_eq!(statistics.subscribers.len(), 1);
+    assert!(!statistics.subscribers[0].half_closed);
+    stays.shutdown(std::net::Shutdown::Write).unwrap();
+    feed.wait("its half", |s| s.subscribers.first().is_none_or(|one| one.half_closed));
+}
+
+#[test]
+fn who_half_closes_and_is_sent_something_stays_beyond_the_stall_limit() {
+    let feed = Feed::new(|options| options.limits.stall = Duration::from_millis(500));
+    let mut half = feed.subscribe();
+    half.shutdown(std::net::Shutdown::Write).unwrap();
+    let began = Instant::now();
+    let mut next = 0;
+    while began.elapsed() < Duration::from_millis(1500) {
+        feed.send([numbered(next)]);
+        assert_eq!(read_to(&mut half, next, next), 0);
+        next += 1;
+    }
+}
+
+#[test]
 fn who_resets_or_leaves_is_counted_by_the_way_it_went() {
     let feed = Feed::new(|_| {});
     let (reset, closed, mut stays) = (feed.subscribe(), feed.subscribe(), feed.subscribe());

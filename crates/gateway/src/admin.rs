@@ -36,6 +36,11 @@ pub trait State: Send + Sync + 'static {
     fn io(&self) -> Option<String> {
         None
     }
+
+    /// Statistics of each subscriber, as a JSON document, for `/subscribers`; `None` where there is no such page.
+    fn subscribers(&self) -> Option<String> {
+        None
+    }
 }
 
 /// A running admin listener; dropping it stops the listener and waits for its thread.
@@ -134,12 +139,17 @@ fn answer(request: &Request<Incoming>, registry: &Registry, state: &dyn State) -
             Err(why) => page(StatusCode::SERVICE_UNAVAILABLE, "text/plain", why + "\n"),
         },
         "/config" => page(StatusCode::OK, "text/plain; charset=utf-8", state.configuration()),
-        "/io" => match state.io() {
-            Some(document) => page(StatusCode::OK, "application/json", document),
-            None => page(StatusCode::NOT_FOUND, "text/plain", "no such page; see /\n".into()),
-        },
-        "/" => page(StatusCode::OK, "text/plain", "/metrics\n/healthz\n/config\n/io\n".into()),
-        _ => page(StatusCode::NOT_FOUND, "text/plain", "no such page; see /\n".into()),
+        "/io" => document(state.io()),
+        "/subscribers" => document(state.subscribers()),
+        "/" => page(StatusCode::OK, "text/plain", "/metrics\n/healthz\n/config\n/io\n/subscribers\n".into()),
+        _ => document(None),
+    }
+}
+
+fn document(document: Option<String>) -> Response<Full<Bytes>> {
+    match document {
+        Some(document) => page(StatusCode::OK, "application/json", document),
+        None => page(StatusCode::NOT_FOUND, "text/plain", "no such page; see /\n".into()),
     }
 }
 

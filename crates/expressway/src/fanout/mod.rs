@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use expressway_feed::fanout::{Fanout, Membership};
+use expressway_feed::fanout::{Fanout, Membership, Statistics};
 use expressway_gateway::admin::{Admin, State};
 use expressway_gateway::config::{Io, IoMode};
 use expressway_gateway::metrics::Registry;
@@ -39,6 +39,7 @@ type SharedPath = Arc<Mutex<DataPath>>;
 struct Status {
     state: Mutex<Result<(), String>>,
     command: String,
+    statistics: Box<dyn Fn() -> Statistics + Send + Sync>,
 }
 
 impl State for Status {
@@ -49,13 +50,17 @@ impl State for Status {
     fn configuration(&self) -> String {
         self.command.clone()
     }
+
+    fn subscribers(&self) -> Option<String> {
+        Some(format!("{}\n", report::document(&(self.statistics)())))
+    }
 }
 
 /// Fans out until told to stop.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (options, membership) = options::of(arguments)?;
     crate::limits::raise_file_limit();
-    let signals = follow_signals()?;
+    let signals = follow_signals(&[SIGTERM, SIGINT, SIGUSR1])?;
     let threads = options.threads;
     let (path, io) = open(arguments)?;
     let fanout = match io {
@@ -63,7 +68,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         WorkerIo::Express(io) => Fanout::start(options, *io, membership),
     };
     let fanout = fanout.map_err(Failure::run_time)?;
-    let status = Arc::new(Status { state: Mutex::new(Ok(())), command: command_line() });
+    let source = fanout.statistics_source();
+    let status = Arc::new(Status {
+        state: Mutex::new(Ok(())),
+        command: command_line(),
+        statistics: Box::new(move || source().0),
+    });
     let _admin = arguments.admin.map(|address| admin(address, &fanout, &path, status.clone())).transpose()?;
     let io = path.as_ref().map_or_else(|| "udp".to_owned(), |path| lock(path).mode().to_string());
     report::ready(arguments.json, arguments.udp, &io, &fanout, threads)?;
@@ -155,10 +165,11 @@ fn command_line() -> String {
     words.join(" ") + "\n"
 }
 
-fn follow_signals() -> Result<Receiver<i32>, Failure> {
+/// Signals of these numbers, as they come.
+pub(crate) fn follow_signals(numbers: &[i32]) -> Result<Receiver<i32>, Failure> {
     let failed = |error: std::io::Error| Failure::run_time(format!("signal handlers: {error}"));
     let (sender, receiver) = channel();
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1]).map_err(failed)?;
+    let mut signals = Signals::new(numbers).map_err(failed)?;
     let follow = move || {
         for signal in signals.forever() {
             if sender.send(signal).is_err() {

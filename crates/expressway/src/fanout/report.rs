@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::net::SocketAddr;
 
-use expressway_feed::fanout::{Fanout, Statistics, SubscriberStatistics};
+use expressway_feed::fanout::{Fanout, Protocol, Statistics, SubscriberStatistics};
 use expressway_gateway::metrics::Sample;
 use expressway_netio::IoStats;
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ pub(super) fn print(as_json: bool, statistics: &Statistics) -> Result<(), Failur
     }
 }
 
-fn document(statistics: &Statistics) -> Value {
+pub(super) fn document(statistics: &Statistics) -> Value {
     let counters: serde_json::Map<String, Value> =
         statistics.counters.iter().map(|counter| (counter.name.to_owned(), counter.value.into())).collect();
     let disconnects: serde_json::Map<String, Value> = statistics
@@ -51,6 +51,7 @@ fn document(statistics: &Statistics) -> Value {
         .collect();
     json!({"statistics": {
         "uptime_seconds": statistics.uptime.as_secs_f64(),
+        "mode": "user",
         "counters": counters,
         "disconnects": disconnects,
         "subscribers": statistics.subscribers.iter().map(subscriber).collect::<Vec<_>>(),
@@ -71,6 +72,7 @@ fn subscriber(one: &SubscriberStatistics) -> Value {
         "skipped": one.skipped,
         "lag_bytes": one.lag_bytes,
         "lag_datagrams": one.lag_frames,
+        "half_closed": one.half_closed,
         "rtt_seconds": one.rtt.map(|rtt| rtt.as_secs_f64()),
         "retransmits": one.retransmits,
         "unsent_bytes": one.unsent_bytes,
@@ -124,54 +126,60 @@ pub(super) fn samples(statistics: &Statistics, io: &IoStats, out: &mut Vec<Sampl
         let help = "Subscribers disconnected, by reason.";
         out.push(Sample::counter("fanout_disconnects", help, *count).label("reason", reason.name()));
     }
-    let count = statistics.subscribers.len() as u64;
-    out.push(Sample::gauge("fanout_subscribers", "Subscribers now.", count));
-    for one in &statistics.subscribers {
-        subscriber_samples(one, out);
-    }
+    subscriber_samples(&statistics.subscribers, out);
 }
 
-fn subscriber_samples(one: &SubscriberStatistics, out: &mut Vec<Sample>) {
-    let mut add = |sample: Sample| {
-        let sample = sample.label("subscriber", one.id.to_string());
-        out.push(sample.label("peer", one.peer.to_string()).label("protocol", one.protocol.name()));
-    };
-    let counters = [
-        ("fanout_subscriber_sends", "Sends to a subscriber.", one.sends),
-        ("fanout_subscriber_bytes", "Bytes that a subscriber's socket took.", one.bytes),
-        ("fanout_subscriber_datagrams", "Datagrams that a subscriber's socket took.", one.frames),
-        ("fanout_subscriber_gaps", "Times that a subscriber jumped over datagrams.", one.gaps),
-        ("fanout_subscriber_skipped", "Datagrams that a subscriber jumped over.", one.skipped),
-    ];
-    for (name, help, value) in counters {
-        add(Sample::counter(name, help, value));
+/// Subscribers together: a page has as many lines with a thousand of them as with one. Each by itself is on the page
+/// `/subscribers`.
+fn subscriber_samples(all: &[SubscriberStatistics], out: &mut Vec<Sample>) {
+    for protocol in Protocol::ALL {
+        let count = all.iter().filter(|one| one.protocol == protocol).count() as u64;
+        out.push(
+            Sample::gauge("fanout_subscribers", "Subscribers now.", count).label("protocol", protocol.name()),
+        );
     }
-    let gauges = [
+    let half_closed = all.iter().filter(|one| one.half_closed).count() as u64;
+    let help = "Subscribers that have ended their side of the connection.";
+    out.push(Sample::gauge("fanout_subscribers_half_closed", help, half_closed));
+    let behind = all.iter().filter(|one| one.lag_bytes != 0).count() as u64;
+    let help = "Subscribers whose sockets have not taken everything.";
+    out.push(Sample::gauge("fanout_subscribers_behind", help, behind));
+    type Field = fn(&SubscriberStatistics) -> u64;
+    let spread: [(&str, &str, &str, Field); 5] = [
         (
-            "fanout_subscriber_lag_bytes",
-            "Bytes that a subscriber's socket has not taken yet.",
-            Some(one.lag_bytes),
+            "fanout_lag_bytes",
+            "fanout_lag_bytes_max",
+            "Bytes that subscribers' sockets have not taken yet: of all together, and of the last of them.",
+            |one| one.lag_bytes,
         ),
         (
-            "fanout_subscriber_lag_datagrams",
-            "Datagrams that a subscriber's socket has not taken yet.",
-            Some(one.lag_frames),
+            "fanout_lag_datagrams",
+            "fanout_lag_datagrams_max",
+            "Datagrams that subscribers' sockets have not taken yet: of all together, and of the last of them.",
+            |one| one.lag_frames,
         ),
         (
-            "fanout_subscriber_rtt_microseconds",
-            "Smoothed round-trip time of a subscriber's connection.",
-            one.rtt.map(|rtt| rtt.as_micros() as u64),
+            "fanout_rtt_microseconds_sum",
+            "fanout_rtt_microseconds_max",
+            "Smoothed round-trip times of subscribers' connections: their sum, and the longest.",
+            |one| one.rtt.map_or(0, |rtt| rtt.as_micros() as u64),
         ),
-        ("fanout_subscriber_retransmits", "Segments retransmitted to a subscriber.", one.retransmits),
         (
-            "fanout_subscriber_unsent_bytes",
-            "Bytes that the kernel has taken for a subscriber and not sent yet.",
-            one.unsent_bytes,
+            "fanout_retransmits",
+            "fanout_retransmits_max",
+            "Segments retransmitted to the subscribers of now: to all together, and to the worst.",
+            |one| one.retransmits.unwrap_or(0),
+        ),
+        (
+            "fanout_unsent_bytes",
+            "fanout_unsent_bytes_max",
+            "Bytes that the kernel has taken for subscribers and not sent yet: for all together, and for the last.",
+            |one| one.unsent_bytes.unwrap_or(0),
         ),
     ];
-    for (name, help, value) in gauges {
-        if let Some(value) = value {
-            add(Sample::gauge(name, help, value));
-        }
+    for (sum_name, max_name, help, field) in spread {
+        let (sum, max) = all.iter().map(field).fold((0u64, 0), |(sum, max), one| (sum + one, one.max(max)));
+        out.push(Sample::gauge(sum_name, help, sum));
+        out.push(Sample::gauge(max_name, help, max));
     }
 }

@@ -24,6 +24,9 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Tcp, Self::Tls, Self::WebSocket, Self::SecureWebSocket];
+
     /// The word in statistics: `tcp`, `tls`, `ws` or `wss`.
     pub fn name(self) -> &'static str {
         match self {

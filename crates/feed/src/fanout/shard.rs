@@ -66,6 +66,17 @@ struct Entry {
     generation: u32,
 }
 
+/// What a round came to.
+#[derive(Default)]
+struct Round {
+    /// There is more to send at once.
+    more: bool,
+    /// Somebody has to be judged soon.
+    waiting: bool,
+    /// Somebody has ended its side of the connection, and has to be judged at some time.
+    half_closed: bool,
+}
+
 /// A shard.
 pub(crate) struct Shard {
     index: usize,
@@ -133,7 +144,7 @@ impl Shard {
                 }
             }
             self.handle_messages();
-            let (more, waiting) = self.round(source)?;
+            let Round { more, waiting, half_closed } = self.round(source)?;
             if self.stop_at.is_some_and(|end| Instant::now() >= end || self.is_done()) {
                 return Ok(());
             }
@@ -141,7 +152,7 @@ impl Shard {
                 (true, ..) => Some(Duration::ZERO),
                 (false, true, _) => Some(JUDGEMENT),
                 (false, false, Some(_)) => Some(super::join::INTERVAL),
-                (false, false, None) => None,
+                (false, false, None) => half_closed.then_some(super::join::INTERVAL),
             };
             self.sleep(source, timeout)?;
         }
@@ -209,7 +220,7 @@ impl Shard {
         let key = self.entries.insert(Entry { subscriber, generation: self.generation });
         self.order.push(key);
         let data = epoll::EventData::new_u64(u64::from(self.generation) << 32 | key as u64);
-        let mut flags = epoll::EventFlags::OUT | epoll::EventFlags::ET;
+        let mut flags = epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         if protocol != super::Protocol::Tcp {
             flags |= epoll::EventFlags::IN;
         }
@@ -235,10 +246,10 @@ impl Shard {
         tracing::debug!(subscriber = account.id, peer = %account.peer, reason = reason.name(), "disconnected");
     }
 
-    /// A send to each subscriber that is behind. Whether there is more to send at once, and whether somebody has
-    /// to be judged later.
-    fn round<P: PacketIo>(&mut self, source: &mut Option<Source<P>>) -> Result<(bool, bool), IoError> {
-        let (mut more, mut waiting, mut sends) = (false, false, 0);
+    /// A send to each subscriber that is behind.
+    fn round<P: PacketIo>(&mut self, source: &mut Option<Source<P>>) -> Result<Round, IoError> {
+        let Round { mut more, mut waiting, mut half_closed } = Round::default();
+        let mut sends = 0;
         let now = self.now();
         self.views.iter_mut().for_each(View::refresh);
         let mut oldest = [u64::MAX; 2];
@@ -258,6 +269,7 @@ impl Shard {
             sends += usize::from(before != subscriber.oldest_place());
             match turn {
                 Turn::Idle => {}
+                Turn::HalfClosed => half_closed = true,
                 Turn::Blocked => waiting = true,
                 Turn::More => more = true,
                 Turn::Gone(reason) => self.gone.push((key, reason)),
@@ -283,7 +295,7 @@ impl Shard {
         if self.order.len() > 1 {
             self.order.rotate_left(1);
         }
-        Ok((more, waiting))
+        Ok(Round { more, waiting, half_closed })
     }
 
     fn is_done(&mut self) -> bool {
@@ -343,6 +355,9 @@ impl Shard {
                 Ok(Ok(())) => Reason::Closed,
             };
             return self.disconnect(key, reason);
+        }
+        if flags.contains(epoll::EventFlags::RDHUP) {
+            subscriber.half_close(now);
         }
         if flags.contains(epoll::EventFlags::IN)
             && let Err(reason) = subscriber.receive(now, &mut self.scratch)

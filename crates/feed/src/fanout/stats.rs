@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -156,6 +156,8 @@ pub(crate) struct Account {
     /// Where it is in its ring's stream.
     pub(crate) at_frame: AtomicU64,
     pub(crate) at_byte: AtomicU64,
+    /// It has ended its side of the connection, and may still read.
+    pub(crate) half_closed: AtomicBool,
 }
 
 /// All that is counted.
@@ -210,6 +212,7 @@ impl Ledger {
             skipped: zero(),
             at_frame: zero(),
             at_byte: zero(),
+            half_closed: AtomicBool::new(false),
         });
         self.subscribers().insert(account.id, account.clone());
         account
@@ -252,6 +255,7 @@ impl Ledger {
             skipped: load(&account.skipped),
             lag_bytes: ring.bytes().saturating_sub(load(&account.at_byte)),
             lag_frames: ring.frames().saturating_sub(load(&account.at_frame)),
+            half_closed: account.half_closed.load(Ordering::Relaxed),
             rtt: tcp.map(|tcp| tcp.rtt),
             retransmits: tcp.map(|tcp| tcp.retransmits),
             unsent_bytes: tcp.map(|tcp| tcp.unsent_bytes),
@@ -311,6 +315,8 @@ pub struct SubscriberStatistics {
     pub lag_bytes: u64,
     /// Datagrams of the stream that its socket has not taken yet.
     pub lag_frames: u64,
+    /// It has ended its side of the connection, and may still read, or have gone.
+    pub half_closed: bool,
     /// Smoothed round-trip time (`tcpi_rtt`).
     pub rtt: Option<Duration>,
     /// Segments retransmitted in all (`tcpi_total_retrans`).

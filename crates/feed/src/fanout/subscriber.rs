@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::framing::{append_close, append_pong};
 use super::options::{Limits, Protocol, SlowClient, Start};
@@ -44,6 +45,8 @@ pub(crate) struct Snapshot {
 pub(crate) enum Turn {
     /// It has everything.
     Idle,
+    /// It has everything, and has ended its side of the connection.
+    HalfClosed,
     /// Its socket takes no more now.
     Blocked,
     /// It could take more.
@@ -95,6 +98,8 @@ pub(crate) struct Subscriber {
     stuck: Option<u64>,
     /// When it came: nothing counts as older than that.
     came: u64,
+    /// Since when it has been quiet: when it has ended its side of the connection, or since then was sent something.
+    half_closed: Option<u64>,
     input: usize,
     input_since: u64,
 }
@@ -122,6 +127,7 @@ impl Subscriber {
             blocked: false,
             stuck: None,
             came: now,
+            half_closed: None,
             input: 0,
             input_since: now,
         };
@@ -188,7 +194,7 @@ impl Subscriber {
                 Ok(Step::Nothing) => match self.transport.drain() {
                     Ok(true) => {
                         self.stuck = None;
-                        return Turn::Idle;
+                        return self.judge_idle(now, progress, limits);
                     }
                     Ok(false) => break Refused::Later,
                     Err(reason) => return Turn::Gone(reason),
@@ -258,9 +264,33 @@ impl Subscriber {
         Ok(Step::Sent)
     }
 
+    /// It has ended its side of the connection. Whether it has gone altogether shows only in the answer to
+    /// something that is sent to it.
+    pub(crate) fn half_close(&mut self, now: u64) {
+        if self.half_closed.is_none() {
+            self.half_closed = Some(now);
+            self.account.half_closed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Decides about a subscriber that has everything: one that has ended its side and was sent nothing for as
+    /// long as the stall limit is taken to have gone.
+    fn judge_idle(&mut self, now: u64, progress: bool, limits: &Limits) -> Turn {
+        match &mut self.half_closed {
+            None => Turn::Idle,
+            Some(since) if progress => {
+                *since = now;
+                Turn::HalfClosed
+            }
+            Some(since) if now.saturating_sub(*since) > nanoseconds(limits.stall) => {
+                Turn::Gone(Reason::Closed)
+            }
+            Some(_) => Turn::HalfClosed,
+        }
+    }
+
     /// Decides about a subscriber whose socket takes nothing.
     fn judge(&mut self, view: &View, now: u64, limits: &Limits, slow: SlowClient) -> Turn {
-        let nanoseconds = |limit: std::time::Duration| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         if self.stuck.is_some_and(|since| now.saturating_sub(since) > nanoseconds(limits.stall)) {
             return Turn::Gone(Reason::Stalled);
         }
@@ -417,4 +447,8 @@ impl Subscriber {
         }
         self.transport.close();
     }
+}
+
+fn nanoseconds(limit: Duration) -> u64 {
+    u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,0 +1,127 @@
+//! `expressway top`: what a running process does, again and again, from its admin listener.
+//!
+//! A fan-out shows its subscribers; any other process shows the counters of its metrics page that move.
+
+mod admin;
+mod counters;
+mod screen;
+mod subscribers;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::args::Top as Arguments;
+use crate::fail::Failure;
+use admin::{Admin, Answer};
+use screen::Screen;
+
+/// What is looked at, with the sample before.
+enum View {
+    Subscribers(Box<subscribers::View>),
+    Counters(counters::View),
+}
+
+/// Shows until told to stop.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    if let Some(interface) = &arguments.interface {
+        return Err(Failure::usage(format!(
+            "--interface {interface}: this version shows processes, not interfaces; leave it out and name the \
+             process by --admin"
+        )));
+    }
+    let interval = arguments.interval.0;
+    if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&interval) {
+        return Err(Failure::usage(format!("--interval is {interval:?}: must be 100ms to 1h")));
+    }
+    let admin = Admin::new(arguments.admin);
+    let signals =
+        crate::fanout::follow_signals(&[signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])?;
+    // The first sample says what there is; rates take a second one.
+    let mut view = first(&admin)?;
+    let live = !arguments.once && !arguments.json;
+    let mut screen = Screen::open(live)?;
+    loop {
+        if signals.recv_timeout(interval) != Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        match view.update(&admin) {
+            Ok(()) if arguments.json => crate::print(&format!("{}\n", view.document(arguments.admin)))?,
+            Ok(()) => screen.show(&view.lines(arguments.admin))?,
+            // It may come back; who asked for one sample has none.
+            Err(failure) if live => screen.show(&[failure.to_string()])?,
+            Err(failure) => return Err(failure),
+        }
+        if arguments.once {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+}
+
+fn first(admin: &Admin) -> Result<View, Failure> {
+    let view = match admin.page("/subscribers")? {
+        Answer::Page(text) => subscribers::View::of(&text).map(|view| View::Subscribers(Box::new(view))),
+        Answer::Absent => match admin.page("/metrics")? {
+            Answer::Page(text) => counters::View::of(&text).map(View::Counters),
+            Answer::Absent => Err("has neither /subscribers nor /metrics: no expressway process".into()),
+        },
+    };
+    view.map_err(|problem| admin.failure(&problem))
+}
+
+impl View {
+    fn update(&mut self, admin: &Admin) -> Result<(), Failure> {
+        let path = match self {
+            Self::Subscribers(_) => "/subscribers",
+            Self::Counters(_) => "/metrics",
+        };
+        let Answer::Page(text) = admin.page(path)? else {
+            return Err(admin.failure(&format!("no longer has {path}")));
+        };
+        let updated = match self {
+            Self::Subscribers(view) => view.update(&text),
+            Self::Counters(view) => view.update(&text),
+        };
+        updated.map_err(|problem| admin.failure(&problem))
+    }
+
+    fn lines(&self, address: std::net::SocketAddr) -> Vec<String> {
+        match self {
+            Self::Subscribers(view) => view.lines(address),
+            Self::Counters(view) => view.lines(address),
+        }
+    }
+
+    fn document(&self, address: std::net::SocketAddr) -> Value {
+        match self {
+            Self::Subscribers(view) => view.document(address),
+            Self::Counters(view) => view.document(address),
+        }
+    }
+}
+
+/// `1234567` as `1.23M`.
+fn short(value: f64) -> String {
+    let (scaled, unit) = match value {
+        value if value >= 1e9 => (value / 1e9, "G"),
+        value if value >= 1e6 => (value / 1e6, "M"),
+        value if value >= 1e4 => (value / 1e3, "k"),
+        value => return format!("{value:.0}"),
+    };
+    format!("{scaled:.*}{unit}", if scaled < 10.0 { 2 } else { 1 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        for (value, text) in
+            [(0.0, "0"), (9999.0, "9999"), (12_345.0, "12.3k"), (1_234_567.0, "1.23M"), (2.5e9, "2.50G")]
+        {
+            assert_eq!(short(value), text);
+        }
+    }
+}
