@@ -206,6 +206,14 @@ pub enum Error {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// Live frames could not be sent at all.
+    #[error("{interface}: live frames: {source}; Linux 5.18 or newer is needed")]
+    Live {
+        /// The interface to send by.
+        interface: Interface,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// A file descriptor could not be duplicated.
     #[error("duplicating a BPF file descriptor: {source}; raise the limit of open files (RLIMIT_NOFILE)")]
     Descriptor {

@@ -6,6 +6,9 @@
 //! program off and frees the maps; nothing is pinned. Beside programs of others it is a component of a libxdp
 //! dispatcher ([`Redirect::join`]): pinned, and what a killed process leaves is removed by the next.
 //!
+//! Besides there are [`LiveFrames`], which sends frames out of an interface without a socket, and [`Baseline`], the
+//! programs of the XDP paper that drop, pass, count, touch, return or redirect every packet.
+//!
 //! This crate never sees a socket: whoever owns the AF_XDP sockets puts them into
 //! [`Redirect::xsk_map`]. It holds no policy either: wildcards are expanded and modes chosen above.
 //!
@@ -70,10 +73,12 @@
 //! datagram checks them.
 
 mod attachment;
+mod baseline;
 mod bpffs;
 mod counters;
 mod dispatcher;
 mod error;
+mod live;
 mod pair;
 mod redirect;
 mod skeleton;
@@ -83,6 +88,8 @@ mod sys;
 pub const PROGRAM: &str = "expressway_udp";
 
 pub use attachment::{AttachMode, Attachment, Existing, attached};
+pub use baseline::{Action, Baseline, BaselineCounts, BaselineRun};
 pub use counters::{Counter, Counters, Verdict};
 pub use error::{Error, ForeignProgram, Holder, Interface};
+pub use live::{LiveCounts, LiveFrames};
 pub use redirect::{Options, Redirect, TestRun};

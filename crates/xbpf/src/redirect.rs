@@ -309,7 +309,7 @@ pub struct TestRun {
 
 /// Whether the thread has what loading takes. The verifier's refusals bear the same error number as missing
 /// privilege, so this tells them apart.
-fn is_privileged() -> bool {
+pub(crate) fn is_privileged() -> bool {
     let needed = CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON;
     rustix::thread::capabilities(None).is_ok_and(|sets| {
         sets.effective.contains(needed) || sets.effective.contains(CapabilitySet::SYS_ADMIN)

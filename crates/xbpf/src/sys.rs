@@ -11,6 +11,7 @@ use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::ptr::NonNull;
 
 use libbpf_rs::libbpf_sys as ffi;
 
@@ -233,6 +234,92 @@ pub(crate) fn test_run(program: BorrowedFd<'_>, input: &TestRunInput<'_>) -> io:
     out.truncate(options.data_size_out as usize);
     Ok(TestRunOutput { verdict: options.retval, frame: out, nanoseconds: options.duration })
 }
+
+/// Moves the calling thread into a new network namespace. CAP_SYS_ADMIN.
+pub(crate) fn leave_network_namespace() -> io::Result<()> {
+    // SAFETY: CLONE_NEWNET takes nothing apart that other threads share: no memory, no descriptors, no file system
+    // state.
+    Ok(unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }?)
+}
+
+/// `BPF_F_TEST_XDP_LIVE_FRAMES` (`include/uapi/linux/bpf.h`, Linux 5.18).
+const LIVE_FRAMES: u32 = 1 << 1;
+
+/// BPF_PROG_TEST_RUN with live frames: runs an XDP program `repeat` times on pages that hold `frame` at first and
+/// that the kernel really drops, passes or redirects, as if `ifindex` had received them. `batch` at a time go to
+/// the device.
+pub(crate) fn live_run(
+    program: BorrowedFd<'_>,
+    frame: &[u8],
+    ifindex: u32,
+    repeat: u32,
+    batch: u32,
+) -> io::Result<()> {
+    let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
+    let length = u32::try_from(frame.len()).map_err(invalid)?;
+    let context = ffi::xdp_md { data_end: length, ingress_ifindex: ifindex, ..Default::default() };
+    let mut options = ffi::bpf_test_run_opts {
+        sz: size_of::<ffi::bpf_test_run_opts>() as ffi::size_t,
+        data_in: frame.as_ptr().cast(),
+        data_size_in: length,
+        ctx_in: (&raw const context).cast(),
+        ctx_size_in: size_of::<ffi::xdp_md>() as u32,
+        repeat: i32::try_from(repeat).map_err(invalid)?,
+        flags: LIVE_FRAMES,
+        batch_size: batch,
+        ..Default::default()
+    };
+    // SAFETY: the pointers in `options` come from `frame` and `context`, which outlive the call, with their lengths
+    // beside them; the kernel only reads from them.
+    result(unsafe { ffi::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) }).map(drop)
+}
+
+/// The first value of an array map with BPF_F_MMAPABLE, shared with the kernel.
+#[derive(Debug)]
+pub(crate) struct MappedValue<T> {
+    value: NonNull<T>,
+}
+
+// SAFETY: the mapping belongs to this value alone, and nothing of it is bound to a thread.
+unsafe impl<T: Send> Send for MappedValue<T> {}
+
+impl<T: Plain> MappedValue<T> {
+    /// Maps the value of `map`, which has values of `T`'s size: the skeleton's type is from that map's BTF.
+    pub(crate) fn map(map: BorrowedFd<'_>) -> io::Result<Self> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping where the kernel finds room touches no memory of ours.
+        let address =
+            unsafe { mmap(std::ptr::null_mut(), size_of::<T>(), protection, MapFlags::SHARED, map, 0) }?;
+        NonNull::new(address.cast())
+            .map(|value| Self { value })
+            .ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+    }
+
+    /// The value, while no program runs that writes to it.
+    pub(crate) fn get(&mut self) -> &mut T {
+        // SAFETY: the mapping is as long as `T`, page-aligned and lives as long as `self`; `Plain` says that any
+        // bytes are a `T`. The one program that writes to it runs inside calls of `live_run`, to which whoever
+        // holds this reference has not come.
+        unsafe { self.value.as_mut() }
+    }
+}
+
+impl<T> Drop for MappedValue<T> {
+    fn drop(&mut self) {
+        // SAFETY: address and length are those of the mapping, to which no reference is left.
+        let _ = unsafe { rustix::mm::munmap(self.value.as_ptr().cast(), size_of::<T>()) };
+    }
+}
+
+/// Types of which any bytes are a value.
+///
+/// # Safety
+/// No padding that is read, no pointer, no enum, no `bool`.
+pub(crate) unsafe trait Plain {}
+
+// SAFETY: integers and arrays of them (`bpf/include/live_shared.h`).
+unsafe impl Plain for crate::skeleton::live::types::live_ring {}
 
 #[cfg(test)]
 mod tests {
