@@ -7,6 +7,7 @@
 
 pub mod h3;
 pub mod seeds;
+pub mod sequence;
 pub mod wire;
 
 /// A fuzz target: the name of its binary and corpus folder, and its body.
@@ -26,4 +27,6 @@ pub const TARGETS: &[Target] = &[
     ("h3_request", h3::request),
     ("h3_control", h3::control),
     ("h3_qpack", h3::qpack),
+    ("sequence_mold", sequence::mold),
+    ("sequence_arbiter", sequence::arbiter),
 ];

@@ -29,6 +29,8 @@ pub fn of(target: &str) -> Vec<Seed> {
         "h3_request" => named(&requests()),
         "h3_control" => named(&controls()),
         "h3_qpack" => named(&sections()),
+        "sequence_mold" => named(&packets()),
+        "sequence_arbiter" => named(&feeds()),
         _ => Vec::new(),
     }
 }
@@ -71,6 +73,38 @@ fn sections() -> Vec<(&'static str, Vec<u8>)> {
         ("long-integer", b"\x00\x00\x51\x7f\xff\xff\xff\xff\xff\xff\xff\xff\x01".to_vec()),
         ("dynamic", b"\x03\x81\x10\x11".to_vec()),
         ("last-entry", b"\x00\x00\xff\x23".to_vec()),
+    ]
+}
+
+/// MoldUDP64 packets.
+fn packets() -> Vec<(&'static str, Vec<u8>)> {
+    let header = |count: &[u8; 2]| [b"SESSION   \0\0\0\0\0\0\0\x05".as_slice(), count].concat();
+    let with = |count, rest: &[u8]| [header(count).as_slice(), rest].concat();
+    vec![
+        ("heartbeat", header(b"\0\0")),
+        ("end", header(b"\xff\xff")),
+        ("end-trailing", with(b"\xff\xff", b"x")),
+        ("messages", with(b"\0\x03", b"\0\x02ab\0\0\0\x01c")),
+        ("cut", with(b"\0\x02", b"\0\x02ab\0\x05cd")),
+        ("overflow", [b"SESSION   \xff\xff\xff\xff\xff\xff\xff\xff\0\x01\0\0".as_slice()].concat()),
+    ]
+}
+
+/// Steps of feeds, as the target reads them: a setting, then kind and line, distance, amount.
+fn feeds() -> Vec<(&'static str, Vec<u8>)> {
+    let steps = |setting: u8, steps: &[[u8; 3]]| [&[setting], steps.concat().as_slice()].concat();
+    let (a, b, reply) = (0x10, 0x11, 0x12);
+    vec![
+        ("mold-in-order", steps(30, &[[a, 0, 2], [b, 0xfe, 2], [a, 0, 3]])),
+        ("mold-hole-filled", steps(30, &[[a, 0, 1], [a, 4, 1], [b, 0xfb, 5]])),
+        ("mold-reply", steps(30, &[[a, 0, 1], [a, 4, 1], [4, 0, 1], [a, 0, 0], [reply, 0xfb, 4]])),
+        ("mold-late", steps(30, &[[a, 0, 1], [a, 4, 1], [4, 0, 1], [b, 0xfb, 4]])),
+        ("mold-sessions", steps(30, &[[a, 0, 1], [0x30, 2, 1], [b, 0, 1], [0x31, 0, 1], [0x0c, 0, 0]])),
+        ("mold-restart", steps(30, &[[a, 0, 1], [4, 0, 200], [a, 0xf0, 1], [b, 0, 1]])),
+        ("mold-raw", steps(30, &[[0, 0, 2], [1, 2, 0]])),
+        ("plain-window", steps(3, &[[a, 0, 1], [a, 2, 1], [a, 2, 1], [b, 0xf8, 1], [a, 3, 0]])),
+        ("plain-reset", steps(3, &[[a, 0, 1], [b, 0, 1], [a, 0x90, 0], [b, 0, 0], [b, 0x90, 0]])),
+        ("plain-wrap", steps(3, &[[a, 0, 1], [8, 0, 63], [8, 0, 63], [a, 0x80, 1], [a, 0x80, 1]])),
     ]
 }
 
