@@ -51,6 +51,9 @@ pub enum TimeSource {
     Device,
     /// The XDP program, by the kernel's TAI clock.
     Program,
+    /// The kernel's stack as it took the packet from the driver, by CLOCK_REALTIME (`SO_TIMESTAMPNS`). Of datagrams
+    /// that GRO put together, all have the stamp of the first.
+    Kernel,
 }
 
 /// When a packet was received.

@@ -5,9 +5,10 @@ mod datagrams;
 mod udp_netns;
 
 use std::net::UdpSocket;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use datagrams::{LENGTHS, address, open, payload, receive, send};
+use expressway_netio::io::TimeSource;
 use expressway_netio::udp::{SendMode, Steering, UdpConfig, UdpGroup, UdpIo};
 use expressway_netio::{Ecn, Flow, IoError, PacketIo};
 use udp_netns::{Namespace, eventually, is_privileged};
@@ -250,6 +251,35 @@ fn a_datagram_larger_than_the_buffer_is_dropped_and_counted() {
     let kept = receive(&mut io, 2);
     assert_eq!((kept[0].payload.len(), kept[1].payload.len()), (0, 1500), "an empty datagram is one too");
     assert_eq!(io.stats().dropped_truncated, 1);
+}
+
+#[test]
+fn the_kernels_stamps_come_where_they_are_asked_for() {
+    let realtime = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let mut config = UdpConfig::new(vec![address("127.0.0.1:0")]);
+    for timestamps in [false, true] {
+        (config.timestamps, config.gro) = (timestamps, false);
+        let mut io = UdpIo::bind(&config).unwrap();
+        let to = io.addresses().next().unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let before = realtime();
+        for _ in 0..3 {
+            sender.send_to(b"stamped", to).unwrap();
+        }
+        let mut stamps = Vec::new();
+        while stamps.len() < 3 {
+            io.receive(Instant::now(), &mut |datagram| stamps.push(datagram.hints.timestamp)).unwrap();
+        }
+        let after = realtime();
+        if !timestamps {
+            assert_eq!(stamps, [None; 3]);
+            continue;
+        }
+        let stamps: Vec<_> = stamps.into_iter().map(|stamp| stamp.expect("each has one")).collect();
+        assert!(stamps.iter().all(|stamp| stamp.source == TimeSource::Kernel));
+        let times: Vec<u64> = stamps.iter().map(|stamp| stamp.nanoseconds).collect();
+        assert!(times.is_sorted() && before <= times[0] && times[2] <= after, "{before} {times:?} {after}");
+    }
 }
 
 #[test]

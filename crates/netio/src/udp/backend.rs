@@ -13,7 +13,9 @@ use super::path_mtu::PathMtus;
 use super::socket::{UdpGroup, UdpSocket, UdpSockets};
 use super::sys::{self, ReceiveBatch, SendBatch};
 use super::transmit::Outbox;
-use crate::io::{Datagram, Ecn, Flow, Hints, IoError, IoStats, PacketIo, Sent, Via};
+use crate::io::{
+    Datagram, Ecn, Flow, Hints, IoError, IoStats, PacketIo, Sent, TimeSource, Timestamp, Via,
+};
 use crate::route::Resolver;
 use crate::wait::{self, Wait};
 
@@ -79,11 +81,18 @@ impl UdpIo {
     /// Packet I/O over `sockets`, which [`UdpGroup::bind`] made from the same configuration.
     ///
     /// # Errors
-    /// When the process has no file descriptor left.
+    /// When the process has no file descriptor left, or the kernel stamps nothing where
+    /// [`UdpConfig::timestamps`] asks for it.
     pub fn new(config: &UdpConfig, sockets: UdpSockets) -> Result<Self, IoError> {
         let writable = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|errno| IoError::Socket { what: "udp: epoll_create".into(), source: errno.into() })?;
         let sockets = sockets.sockets;
+        if config.timestamps {
+            for socket in &sockets {
+                sys::set_option(socket.fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
+                    .map_err(|error| fault(socket, "SO_TIMESTAMPNS", error))?;
+            }
+        }
         let gro = sockets.iter().any(|socket| socket.gro);
         let size = if gro { GRO_BUFFER } else { config.receive_buffer };
         let states = sockets
@@ -179,15 +188,17 @@ impl UdpIo {
             let local = local_address(bound, &received);
             let ecn = Ecn::from_tos(received.tos);
             let via = Via::Kernel(index as u16);
+            let stamp = |nanoseconds| Timestamp { nanoseconds, source: TimeSource::Kernel };
+            let hints = Hints { timestamp: received.time.map(stamp), ..Hints::default() };
             self.stats.rx_kernel_bytes += message.payload.len() as u64;
             if received.segment == 0 || received.segment >= message.payload.len() {
                 handed += 1;
-                sink(Datagram { payload: message.payload, remote, local, ecn, via, hints: Hints::default() });
+                sink(Datagram { payload: message.payload, remote, local, ecn, via, hints });
                 continue;
             }
             for payload in message.payload.chunks_mut(received.segment) {
                 handed += 1;
-                sink(Datagram { payload, remote, local, ecn, via, hints: Hints::default() });
+                sink(Datagram { payload, remote, local, ecn, via, hints });
             }
         }
         self.stats.rx_kernel_packets += handed as u64;

@@ -71,6 +71,9 @@ pub struct UdpConfig {
     pub exclusive: bool,
     /// Bind addresses that the machine does not have yet (`IP_FREEBIND`).
     pub freebind: bool,
+    /// Have the kernel stamp what it receives (`SO_TIMESTAMPNS`): [`crate::Hints::timestamp`]. With GRO the datagrams of
+    /// a message share the stamp of the first, so whoever wants each one's own receives without.
+    pub timestamps: bool,
     /// Let [`Self::listen`] name multicast groups. Whoever binds one joins it on the socket, and sends nothing
     /// from it. Other sockets may be bound to the group too.
     pub groups: bool,
@@ -94,6 +97,7 @@ impl UdpConfig {
             send_patience: Duration::from_millis(50),
             exclusive: true,
             freebind: false,
+            timestamps: false,
             groups: false,
         }
     }

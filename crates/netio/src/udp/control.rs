@@ -158,6 +158,8 @@ pub(super) struct Received {
     pub(super) tos: u8,
     /// Size of the segments that GRO put together; 0 when it did not.
     pub(super) segment: usize,
+    /// When the kernel received it, in nanoseconds of CLOCK_REALTIME; of several segments the first.
+    pub(super) time: Option<u64>,
 }
 
 impl Received {
@@ -181,6 +183,11 @@ impl Received {
                     received.tos = word(data, 0) as u8;
                 }
                 (libc::SOL_UDP, UDP_GRO) if data.len() >= 4 => received.segment = word(data, 0) as usize,
+                // struct timespec, both fields 64 bits wide.
+                (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) if data.len() >= 16 => {
+                    let (seconds, fraction) = (long(data, 0), long(data, 8));
+                    received.time = seconds.checked_mul(1_000_000_000).and_then(|ns| ns.checked_add(fraction));
+                }
                 _ => {}
             }
         }
@@ -212,6 +219,12 @@ impl QueuedError {
 
 fn word(data: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]])
+}
+
+fn long(data: &[u8], at: usize) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&data[at..at + 8]);
+    u64::from_ne_bytes(bytes)
 }
 
 /// Walks control messages: level, type, data. Ends at the first that does not fit.
@@ -252,6 +265,22 @@ mod tests {
         raw.encode(&"[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:1".parse().unwrap());
         assert_eq!(raw.encode(&"192.0.2.1:2".parse().unwrap()), 16);
         assert_eq!(raw.bytes[8..16], [0; 8]);
+    }
+
+    #[test]
+    fn a_stamp_is_read_and_one_that_cannot_be_is_none() {
+        let message = |seconds: u64, fraction: u64| {
+            let mut bytes = 32u64.to_ne_bytes().to_vec();
+            bytes.extend(libc::SOL_SOCKET.to_ne_bytes());
+            bytes.extend(libc::SCM_TIMESTAMPNS.to_ne_bytes());
+            bytes.extend(seconds.to_ne_bytes());
+            bytes.extend(fraction.to_ne_bytes());
+            bytes
+        };
+        let time = |control: &[u8]| Received::decode(control).time;
+        assert_eq!(time(&message(1_800_000_000, 5)), Some(1_800_000_000_000_000_005));
+        assert_eq!(time(&message(u64::MAX, 5)), None);
+        assert_eq!(time(&message(1, 5)[..24]), None, "cut short");
     }
 
     #[test]
