@@ -1,8 +1,11 @@
 //! Feeds: UDP streams for many receivers.
 //!
-//! [`fanout`] sends one UDP feed to thousands of TCP, TLS and WebSocket subscribers. Datagrams come from the
-//! packet I/O of `expressway-netio`, whichever way it moves them. [`probe`] is the header by which generated datagrams
+//! [`receive`] hands the datagrams of a feed to a program's own code; [`fanout`] sends one feed to thousands of TCP, TLS
+//! and WebSocket subscribers. Datagrams come from the packet I/O of `expressway-netio`, whichever way it moves them;
+//! [`group`] keeps a feed's multicast membership. [`probe`] is the header by which generated datagrams
 //! are measured.
 
 pub mod fanout;
+pub mod group;
 pub mod probe;
+pub mod receive;

@@ -22,6 +22,7 @@ pub struct StatField {
 
 /// Declares a struct of `u64` counters and lists its fields with their documentation, so that a counter
 /// cannot be added without showing on the metrics page.
+#[macro_export]
 macro_rules! counters {
     (
         $(#[doc = $doc:literal])*
@@ -63,7 +64,7 @@ macro_rules! counters {
         }
     };
 }
-pub(crate) use counters;
+pub use counters;
 
 /// What one worker last published of its counters; shared by `Arc` with whoever shows them.
 #[derive(Debug)]

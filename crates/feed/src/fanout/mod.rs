@@ -21,7 +21,6 @@ mod block;
 mod door;
 mod framing;
 mod handshake;
-mod join;
 mod options;
 mod request;
 mod ring;
@@ -35,8 +34,8 @@ mod tls;
 mod transport;
 mod websocket;
 
+pub use crate::group::Membership;
 pub use framing::{Framing, MAX_HEADER};
-pub use join::Membership;
 pub use options::{Cidr, Limits, Listen, Options, Protocol, SlowClient, Start, StartPolicy};
 pub use ring::BLOCK_BYTES;
 pub use service::{Fanout, FanoutError};

@@ -15,12 +15,12 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType, ipproto, sockopt
 use super::door::{Door, House, Listener};
 use super::framing::Framing;
 use super::handshake::Rules;
-use super::join::{Keeper, Membership};
 use super::options::{Listen, Options};
 use super::ring::Ring;
 use super::shard::{Common, Message, Shard};
 use super::source::{Source, first_descriptor};
 use super::stats::{Ledger, Statistics};
+use crate::group::{Keeper, Membership};
 
 /// Connections that the kernel holds for us; it cuts this to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;

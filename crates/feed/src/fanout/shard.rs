@@ -151,8 +151,8 @@ impl Shard {
             let timeout = match (more, waiting || self.stop_at.is_some(), &source) {
                 (true, ..) => Some(Duration::ZERO),
                 (false, true, _) => Some(JUDGEMENT),
-                (false, false, Some(_)) => Some(super::join::INTERVAL),
-                (false, false, None) => half_closed.then_some(super::join::INTERVAL),
+                (false, false, Some(_)) => Some(crate::group::INTERVAL),
+                (false, false, None) => half_closed.then_some(crate::group::INTERVAL),
             };
             self.sleep(source, timeout)?;
         }

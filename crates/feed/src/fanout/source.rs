@@ -10,11 +10,11 @@ use expressway_netio::stats::StatsCell;
 use expressway_netio::worker::WorkerStats;
 use expressway_netio::{IoError, PacketIo};
 
-use super::join::{self, Joined, Keeper};
 use super::ring::Ring;
 use super::shard::Message;
 use super::stats::{Ledger, add};
 use super::subscriber::Snapshot;
+use crate::group::{self, Joined, Keeper};
 
 /// Batches received at a time before subscribers have their turn.
 const BATCHES: usize = 4;
@@ -97,7 +97,7 @@ impl<P: PacketIo> Source<P> {
 
     /// What is to be done now and then: the group, and the counters of packet I/O.
     pub(crate) fn look_after(&mut self) {
-        if self.looked_after.elapsed() < join::INTERVAL {
+        if self.looked_after.elapsed() < group::INTERVAL {
             return;
         }
         self.looked_after = Instant::now();

@@ -13,9 +13,7 @@ use super::path_mtu::PathMtus;
 use super::socket::{UdpGroup, UdpSocket, UdpSockets};
 use super::sys::{self, ReceiveBatch, SendBatch};
 use super::transmit::Outbox;
-use crate::io::{
-    Datagram, Ecn, Flow, Hints, IoError, IoStats, PacketIo, Sent, TimeSource, Timestamp, Via,
-};
+use crate::io::{Datagram, Ecn, Flow, Hints, IoError, IoStats, PacketIo, Sent, TimeSource, Timestamp, Via};
 use crate::route::Resolver;
 use crate::wait::{self, Wait};
 

@@ -186,7 +186,8 @@ impl Received {
                 // struct timespec, both fields 64 bits wide.
                 (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) if data.len() >= 16 => {
                     let (seconds, fraction) = (long(data, 0), long(data, 8));
-                    received.time = seconds.checked_mul(1_000_000_000).and_then(|ns| ns.checked_add(fraction));
+                    received.time =
+                        seconds.checked_mul(1_000_000_000).and_then(|ns| ns.checked_add(fraction));
                 }
                 _ => {}
             }

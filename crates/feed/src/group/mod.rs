@@ -1,4 +1,4 @@
-//! Membership of the feed's multicast group, kept while interfaces come and go.
+//! Membership of a feed's multicast group, kept while interfaces come and go.
 //!
 //! The kernel forgets a membership with the interface that it was on. So it is asked again each second: a
 //! membership that still stands answers EADDRINUSE, which costs one system call.
@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use rustix::net::netdevice;
 
-use super::sys;
+mod sys;
 
 /// How often the membership is looked after.
-pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
+pub const INTERVAL: Duration = Duration::from_secs(1);
 
 /// A group to be a member of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Membership {
 
 /// What looking after a membership came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Joined {
+pub enum Joined {
     /// It stands as it stood.
     Already,
     /// It had gone, and stands again.
@@ -36,7 +36,7 @@ pub(crate) enum Joined {
 }
 
 /// Keeps a [`Membership`] on one socket.
-pub(crate) struct Keeper {
+pub struct Keeper {
     wanted: Membership,
     index: u32,
     lost: bool,
@@ -47,7 +47,7 @@ impl Keeper {
     ///
     /// # Errors
     /// An interface that does not exist, no route to the group, no room for another membership.
-    pub(crate) fn join(wanted: Membership, fd: BorrowedFd<'_>) -> io::Result<Self> {
+    pub fn join(wanted: Membership, fd: BorrowedFd<'_>) -> io::Result<Self> {
         sys::own_groups_only(fd, wanted.group)?;
         let mut keeper = Self { wanted, index: 0, lost: false };
         keeper.keep(fd)?;
@@ -55,7 +55,7 @@ impl Keeper {
     }
 
     /// Joins again if the membership has gone. Says once that it cannot.
-    pub(crate) fn look_after(&mut self, fd: BorrowedFd<'_>) -> Joined {
+    pub fn look_after(&mut self, fd: BorrowedFd<'_>) -> Joined {
         let group = self.wanted.group;
         match self.keep(fd) {
             Ok(joined) => {

@@ -1,0 +1,91 @@
+//! The receiver as a service of a worker: what is wanted goes to the handler, all else is counted.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use expressway_netio::{Context, Datagram, IoError, PacketIo, Service};
+
+use super::counters::{Counters, Ledger};
+use super::echo::Echo;
+use super::handler::Handler;
+
+/// From another thread.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// End after this turn.
+    Stop,
+}
+
+pub(super) struct Feed<H> {
+    pub(super) handler: H,
+    pub(super) sources: Vec<IpAddr>,
+    /// Datagrams to hand over.
+    pub(super) limit: u64,
+    pub(super) echo: Option<Echo>,
+    pub(super) counters: Counters,
+    pub(super) ledger: Arc<Ledger>,
+    /// When the first and the last datagram came, to a turn.
+    pub(super) span: Option<(Instant, Instant)>,
+    pub(super) stopped: bool,
+    /// Datagrams as of the last turn.
+    pub(super) seen: u64,
+}
+
+impl<H: Handler> Service for Feed<H> {
+    type Message = Message;
+
+    #[inline]
+    fn handle_datagram(&mut self, _context: &mut Context<'_, Message>, datagram: Datagram<'_>) {
+        if !self.sources.is_empty() && !self.sources.contains(&datagram.remote.ip()) {
+            self.counters.dropped_source += 1;
+            return;
+        }
+        if self.counters.datagrams == self.limit {
+            self.counters.dropped_surplus += 1;
+            return;
+        }
+        self.counters.count(&datagram);
+        if let Some(echo) = &mut self.echo
+            && !echo.push(&datagram)
+        {
+            self.counters.dropped_echo += 1;
+        }
+        self.handler.handle_datagram(datagram);
+    }
+
+    fn handle_message(&mut self, _context: &mut Context<'_, Message>, message: Message) {
+        match message {
+            Message::Stop => self.stopped = true,
+        }
+    }
+
+    fn handle_timer(&mut self, _context: &mut Context<'_, Message>, _token: usize) {}
+
+    fn poll_transmit(
+        &mut self,
+        context: &mut Context<'_, Message>,
+        io: &mut dyn PacketIo,
+    ) -> Result<bool, IoError> {
+        let mut blocked = false;
+        if let Some(echo) = &mut self.echo {
+            let sent = echo.send(io)?;
+            self.counters.echoed += sent.echoed;
+            self.counters.dropped_echo += sent.dropped;
+            blocked = sent.blocked;
+        }
+        if self.counters.datagrams != self.seen {
+            self.seen = self.counters.datagrams;
+            self.counters.batches += 1;
+            let first = self.span.map_or(context.now, |(first, _)| first);
+            self.span = Some((first, context.now));
+            self.handler.end_batch();
+            self.ledger.store(&self.counters);
+        }
+        Ok(blocked)
+    }
+
+    fn is_finished(&self) -> bool {
+        self.stopped || self.counters.datagrams == self.limit || self.handler.is_finished()
+    }
+}
