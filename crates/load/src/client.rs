@@ -1,6 +1,6 @@
 //! HTTP/3 connections to one server.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,13 +8,22 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use h3_quinn::OpenStreams;
+use rustix::net::sockopt;
 use rustls::pki_types::pem::PemObject;
 
 use crate::count::Count;
 
-/// Receive windows large enough that flow control never limits a benchmark on a local link.
-const STREAM_WINDOW: u32 = 4 << 20;
-const CONNECTION_WINDOW: u32 = 64 << 20;
+/// Receive windows: more than a local link holds, so that the server always may send, and all in all less than
+/// the socket's buffer holds. A client that falls behind so slows the server down and loses nothing: losses
+/// would measure congestion control, and whose luck it was.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 2 << 20;
+
+/// Bytes of socket buffer for each connection: the kernel counts the memory of packets, about twice their bytes.
+const SOCKET_BUFFER: usize = 3 * CONNECTION_WINDOW as usize;
+
+/// Connections beyond which the buffer does not grow: many connections hold little each.
+const MAX_BUFFERED: usize = 16;
 
 /// Why the load could not run.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +49,14 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(ca: &Path, server: SocketAddr, name: String, path: String) -> Result<Self, LoadError> {
+    /// For up to `connections` of them.
+    pub(crate) fn new(
+        ca: &Path,
+        server: SocketAddr,
+        name: String,
+        path: String,
+        connections: usize,
+    ) -> Result<Self, LoadError> {
         let bad = |error: String| LoadError::Certificate(ca.display().to_string(), error);
         let mut roots = rustls::RootCertStore::empty();
         let authorities =
@@ -65,7 +81,12 @@ impl Client {
         } else {
             (std::net::Ipv6Addr::UNSPECIFIED, 0).into()
         };
-        let mut endpoint = quinn::Endpoint::client(local)?;
+        let mut endpoint = quinn::Endpoint::new(
+            quinn::EndpointConfig::default(),
+            None,
+            socket(local, connections)?,
+            Arc::new(quinn::TokioRuntime),
+        )?;
         endpoint.set_default_client_config(config);
         Ok(Self { endpoint, server, name, path })
     }
@@ -84,6 +105,16 @@ impl Client {
         let uri = format!("https://{}{}", self.name, self.path);
         Ok(Connection { quic, requests, uri: Rc::from(uri) })
     }
+}
+
+fn socket(local: SocketAddr, connections: usize) -> Result<UdpSocket, LoadError> {
+    let socket = UdpSocket::bind(local)?;
+    let wanted = connections.clamp(1, MAX_BUFFERED).saturating_mul(SOCKET_BUFFER);
+    // Beyond net.core.rmem_max only root may go; another user gets that much.
+    if sockopt::set_socket_recv_buffer_size_force(&socket, wanted).is_err() {
+        sockopt::set_socket_recv_buffer_size(&socket, wanted).map_err(std::io::Error::from)?;
+    }
+    Ok(socket)
 }
 
 fn transport() -> quinn::TransportConfig {

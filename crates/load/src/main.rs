@@ -69,7 +69,8 @@ fn main() -> ExitCode {
 }
 
 async fn run(arguments: Arguments) -> Result<(), LoadError> {
-    let client = Client::new(&arguments.ca, arguments.connect, arguments.name, arguments.path)?;
+    let Arguments { connections, .. } = arguments;
+    let client = Client::new(&arguments.ca, arguments.connect, arguments.name, arguments.path, connections)?;
     let count = Rc::new(Count::default());
     let mut connections = Vec::with_capacity(arguments.connections);
     for _ in 0..arguments.connections {
