@@ -90,6 +90,20 @@ def test_a_server_without_any_capability(
     server.stop()
 
 
+@pytest.mark.parametrize("mode", ["copy", "udp"])
+def test_the_agent_prepares_sockets_for_busy_polling(
+    make_lab, make_agent, make_server, readable: Path, mode: str
+) -> None:
+    lab = make_lab()
+    agent = make_agent(lab, RULE + "busy_poll = true\n")
+    more = io(agent)
+    more["io"]["wait"] = '"busy-poll"'
+    server = make_server(lab, mode=mode, certificates=readable, prefix=UNPRIVILEGED, more=more)
+    assert server.obtained() == mode
+    fetch(server, readable)
+    server.stop()
+
+
 def test_a_wildcard_follows_addresses_through_the_agent(make_lab, make_agent, make_server, readable: Path) -> None:
     lab = make_lab(second_address=True)
     agent = make_agent(lab)
@@ -165,6 +179,7 @@ REFUSALS = {
     "memory": (RULE + 'memory = "1MiB"', ("rule `edge`", "bytes of UMEM")),
     "workers": (RULE + "workers = 1", ("rule `edge`", "2 workers")),
     "replace": (RULE, ("rule `edge`", "does not let foreign XDP programs be replaced")),
+    "busy-poll": (RULE, ("rule `edge`", "does not allow busy polling")),
     "user": (RULE.replace(str(NOBODY), "12345"), (f"uid {NOBODY}",)),
 }
 
@@ -177,6 +192,8 @@ def test_every_refusal_names_its_rule(make_lab, make_agent, make_server, readabl
     more = io(agent)
     if what == "replace":
         more["io"]["replace"] = "true"
+    if what == "busy-poll":
+        more["io"]["wait"] = '"busy-poll"'
     workers = 2 if what == "workers" else 1
     server = make_server(
         lab, ready=False, certificates=readable, prefix=UNPRIVILEGED, workers=workers, more=more

@@ -87,6 +87,14 @@ def test_confinement_is_switched_and_reported(make_lab, make_server, readable: P
     assert "landlock off, seccomp off" in server.log()
 
 
+def test_a_user_may_busy_poll(make_lab, make_server, readable: Path) -> None:
+    lab = make_lab()
+    more = USER | {"io": {"wait": '"busy-poll"'}}
+    server = make_server(lab, mode="copy", certificates=readable, more=more)
+    assert fetch(server, readable).sha256 == clients.sha256(CLIP)
+    server.stop()
+
+
 def test_the_end_of_either_process(make_lab, make_server, readable: Path) -> None:
     lab = make_lab()
     server = make_server(lab, mode="copy", certificates=readable, more=USER)

@@ -170,6 +170,7 @@ impl Client {
                 gro: config.gro,
                 receive_buffer: size(config.socket_receive_buffer),
                 send_buffer: size(config.socket_send_buffer),
+                busy_poll: message::BusyPoll::of(config.wait),
             });
             let (reply, sockets) = self.call(&request, &[], SETUP_PATIENCE)?;
             if !matches!(reply, Reply::Sockets { .. }) {
@@ -375,6 +376,7 @@ impl SocketSource for Client {
             rx_ring: config.rx_ring,
             tx_ring: config.tx_ring,
             patience_ms: u32::try_from(config.bind_patience.as_millis()).unwrap_or(u32::MAX),
+            busy_poll: message::BusyPoll::of(config.wait),
         });
         let refused = |reason: String, transient| OpenError::Refused {
             interface: config.interface.clone(),

@@ -3,8 +3,10 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use expressway_netio::device::DeviceFacts;
+use expressway_netio::wait::{self, Wait};
 use serde::{Deserialize, Serialize};
 
 /// What a client asks for. One reply follows each, except [`Request::Udp`], whose sockets may take several.
@@ -103,6 +105,37 @@ pub struct Udp {
     pub receive_buffer: u32,
     /// Bytes of SO_SNDBUF.
     pub send_buffer: u32,
+    /// Prepared for busy polling.
+    pub busy_poll: Option<BusyPoll>,
+}
+
+/// Busy polling of a socket (SO_BUSY_POLL, SO_BUSY_POLL_BUDGET, and SO_PREFER_BUSY_POLL where that is right).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BusyPoll {
+    /// Microseconds of one poll.
+    pub microseconds: u32,
+    /// Packets of one poll.
+    pub budget: u16,
+}
+
+impl BusyPoll {
+    /// What that way of waiting takes.
+    pub fn of(wait: Wait) -> Option<Self> {
+        let Wait::BusyPoll(poll) = wait else { return None };
+        let microseconds = u32::try_from(poll.time.as_micros()).unwrap_or(u32::MAX);
+        Some(Self { microseconds, budget: poll.budget })
+    }
+
+    /// The way of waiting, for the most that a client may ask for: a tenth of a second, and a driver's own budget.
+    pub(crate) fn wait(this: Option<Self>) -> Wait {
+        this.map_or(Wait::Interrupt, |poll| {
+            Wait::BusyPoll(wait::BusyPoll {
+                time: Duration::from_micros(poll.microseconds.into()).min(Duration::from_millis(100)),
+                budget: poll.budget.clamp(1, 64),
+            })
+        })
+    }
 }
 
 /// How an AF_XDP socket is to be bound.
@@ -135,6 +168,8 @@ pub struct Socket {
     pub tx_ring: u32,
     /// How long to go on trying while the queue is busy, in milliseconds.
     pub patience_ms: u32,
+    /// Prepared for busy polling.
+    pub busy_poll: Option<BusyPoll>,
 }
 
 /// What the agent answers.
@@ -232,6 +267,8 @@ pub enum Code {
     Workers,
     /// The rule does not allow foreign programs to be replaced.
     Replace,
+    /// The rule does not allow busy polling.
+    BusyPoll,
     /// The address is not the interface's own.
     Address,
     /// Another client has the interface.
@@ -253,6 +290,7 @@ impl fmt::Display for Code {
             Self::Memory => "memory",
             Self::Workers => "workers",
             Self::Replace => "replace",
+            Self::BusyPoll => "busy-poll",
             Self::Address => "address",
             Self::Taken => "taken",
             Self::Kernel => "kernel",

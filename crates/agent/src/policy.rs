@@ -51,6 +51,8 @@ pub struct Rule {
     pub clients: u32,
     /// Take foreign XDP programs off.
     pub replace: bool,
+    /// Have sockets that poll the device instead of waiting for its interrupts.
+    pub busy_poll: bool,
 }
 
 #[derive(Deserialize)]
@@ -93,6 +95,8 @@ struct RawRule {
     clients: Spanned<u32>,
     #[serde(default)]
     replace: bool,
+    #[serde(default)]
+    busy_poll: bool,
 }
 
 /// A user or group by number or name.
@@ -165,6 +169,7 @@ impl Policy {
                 workers: bounded(&rule.workers, 1, 256)?,
                 clients: bounded(&rule.clients, 1, 1024)?,
                 replace: rule.replace,
+                busy_poll: rule.busy_poll,
                 name: rule.name.into_inner(),
             });
         }
@@ -189,6 +194,7 @@ impl Policy {
             workers: 256,
             clients: 1,
             replace,
+            busy_poll: true,
         };
         Self { socket: None, socket_mode: 0, clients: 1, rules: vec![rule] }
     }
@@ -313,6 +319,13 @@ impl Rule {
             false => {
                 self.refuse(Code::Workers, format!("{wanted} workers, where it has 1 to {}", self.workers))
             }
+        }
+    }
+
+    pub(crate) fn check_busy_poll(&self, wanted: bool) -> Result<(), Refusal> {
+        match wanted && !self.busy_poll {
+            true => self.refuse(Code::BusyPoll, "it does not allow busy polling (`busy_poll = true`)"),
+            false => Ok(()),
         }
     }
 

@@ -177,6 +177,7 @@ impl Session {
     fn udp(&self, udp: &message::Udp) -> Result<Answer, Refusal> {
         self.rule.check_listen(udp.listen)?;
         self.rule.check_workers(udp.workers)?;
+        self.rule.check_busy_poll(udp.busy_poll.is_some())?;
         let config = UdpConfig {
             steering: match udp.steering {
                 Some((offset, clear_mask)) => Steering::ByteAt { offset, clear_mask },
@@ -185,6 +186,7 @@ impl Session {
             gro: udp.gro,
             socket_receive_buffer: udp.receive_buffer as usize,
             socket_send_buffer: udp.send_buffer as usize,
+            wait: message::BusyPoll::wait(udp.busy_poll),
             ..UdpConfig::new(vec![udp.listen])
         };
         let group = UdpGroup::bind(&config, udp.workers as usize).map_err(kernel)?;
@@ -240,6 +242,7 @@ impl Session {
     fn socket(&mut self, socket: &message::Socket, memory: BorrowedFd<'_>) -> Result<Answer, Refusal> {
         self.rule.check_interface(&socket.interface)?;
         self.rule.check_queue(&socket.interface, socket.queue)?;
+        self.rule.check_busy_poll(socket.busy_poll.is_some())?;
         let config = PortConfig {
             mode: match socket.mode {
                 message::Mode::Auto => BindMode::Auto,
@@ -250,6 +253,7 @@ impl Session {
             rx_ring: socket.rx_ring,
             tx_ring: socket.tx_ring,
             bind_patience: Duration::from_millis(socket.patience_ms.into()).min(PATIENCE),
+            wait: message::BusyPoll::wait(socket.busy_poll),
             ..PortConfig::new(&socket.interface, socket.queue)
         };
         config.validate().map_err(kernel)?;

@@ -77,6 +77,8 @@ impl Default for Spin {
 /// no longer wakes the driver (`xsk_no_wakeup` in `net/xdp/xsk.c`, Linux 6.18), and polling reaches the NAPI context
 /// of the receive queue alone. A driver with another one for transmission (virtio_net) then sends nothing.
 ///
+/// A socket that somebody with privilege prepared for the same takes none to be prepared again.
+///
 /// # Errors
 /// EPERM without CAP_NET_ADMIN, which busy polling takes; ENOPROTOOPT or EOPNOTSUPP from a kernel without it.
 pub(crate) fn prepare_socket(
@@ -86,11 +88,14 @@ pub(crate) fn prepare_socket(
     what: &str,
 ) -> Result<(), IoError> {
     let Wait::BusyPoll(poll) = wait else { return Ok(()) };
-    for (name, value, option) in [
+    // To set it takes privilege even where it is set; the others may be set to what they are, or to less.
+    let is_set = prefer && sys::option(fd, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL).is_ok_and(|set| set == 1);
+    let options = [
         (SO_PREFER_BUSY_POLL, i32::from(prefer), "SO_PREFER_BUSY_POLL"),
         (libc::SO_BUSY_POLL, poll.microseconds(), "SO_BUSY_POLL"),
         (SO_BUSY_POLL_BUDGET, i32::from(poll.budget), "SO_BUSY_POLL_BUDGET"),
-    ] {
+    ];
+    for (name, value, option) in options.into_iter().skip(usize::from(is_set)) {
         sys::set_option(fd, libc::SOL_SOCKET, name, value).map_err(|source| IoError::Socket {
             what: format!("{what}: {option} = {value} (busy polling takes CAP_NET_ADMIN and Linux 5.11)"),
             source,

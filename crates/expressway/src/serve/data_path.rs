@@ -249,6 +249,7 @@ impl DataPath {
 fn udp_config(config: &Config) -> UdpConfig {
     let mut udp = UdpConfig::new(config.listen());
     udp.steering = STEERING;
+    udp.wait = config.io.wait();
     udp.send = match config.io.udp_send {
         UdpSend::Gso => SendMode::Gso,
         UdpSend::Sendmmsg => SendMode::Sendmmsg,

@@ -277,6 +277,7 @@ impl Opening<'_> {
         if self.is_taken {
             port.bind_patience = Duration::ZERO;
         }
+        port.wait = self.config.wait();
         port.tx_budget = self.config.tx_budget.as_ref().map(|budget| *budget.get_ref());
         port
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::abi::{TX_BATCH_SIZE, XDP_PACKET_HEADROOM};
 use super::error::OpenError;
 use super::hints::TransmitHints;
+use crate::wait::Wait;
 
 /// Bytes in front of a payload that is built in a frame. The longest headers take 70 (Ethernet with two VLAN
 /// tags, IPv6, UDP); 128 puts every payload at the start of a cache line, where AEADs work fastest.
@@ -90,6 +91,9 @@ pub struct PortConfig {
     pub transmit: TransmitVia,
     /// What to do about a socket that fails again after it was replaced.
     pub failing: Failing,
+    /// How the worker will wait: where the socket comes from a [`super::SocketSource`], that side prepares it, as
+    /// it has the privilege that busy polling takes.
+    pub wait: Wait,
     /// How long [`super::Port::open`] goes on trying while bind answers EBUSY: the kernel releases a closed
     /// socket's queue later than the close returns.
     pub bind_patience: Duration,
@@ -113,6 +117,7 @@ impl PortConfig {
             huge_pages: true,
             transmit: TransmitVia::Express,
             failing: Failing::Replace,
+            wait: Wait::Interrupt,
             bind_patience: Duration::from_secs(3),
         }
     }

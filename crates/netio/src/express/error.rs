@@ -184,6 +184,7 @@ pub(super) enum Step {
     Bind(BindMode),
     BindShared,
     Options,
+    Wait,
     Map,
 }
 
@@ -199,6 +200,7 @@ impl Step {
             Self::Bind(BindMode::Auto) => "bind",
             Self::BindShared => "bind on a shared UMEM",
             Self::Options => "socket option",
+            Self::Wait => "setting of busy polling",
             Self::Map => "insertion into the XSKMAP",
         }
     }

@@ -28,8 +28,10 @@ use super::port::{LINK_HEADERS, check_mode, segments};
 use super::ring::Producer;
 use super::socket::Socket;
 use super::xskmap;
+use crate::io::IoError;
 use crate::netdev::Netdev;
 use crate::route::OwnNamespace;
+use crate::wait;
 
 /// A bound AF_XDP socket of another process's making.
 #[derive(Debug)]
@@ -105,6 +107,12 @@ pub fn bind_for(
     let mode = socket.mode().map_err(failed(Step::Options))?;
     check_mode(config, mode)?;
     socket.widen_transmit(config.tx_ring.saturating_mul(4096), config.tx_ring);
+    wait::prepare_socket(socket.as_fd(), config.wait, mode == ObtainedMode::Copy, "AF_XDP").map_err(
+        |error| match error {
+            IoError::Socket { source, .. } => failed(Step::Wait)(source),
+            error => failed(Step::Wait)(io::Error::other(error)),
+        },
+    )?;
     xskmap::insert(map, config.map_key, socket.as_fd()).map_err(failed(Step::Map))?;
     let zero_copy = match (mode, multi_buffer) {
         (ObtainedMode::ZeroCopy, true) => {

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::io::IoError;
+use crate::wait::Wait;
 
 /// The largest UDP payload over IPv4: 65,535 less 20 bytes of IP and 8 of UDP header. Used for IPv6 too.
 pub const MAX_PAYLOAD: usize = 65_507;
@@ -77,6 +78,8 @@ pub struct UdpConfig {
     /// Let [`Self::listen`] name multicast groups. Whoever binds one joins it on the socket, and sends nothing
     /// from it. Other sockets may be bound to the group too.
     pub groups: bool,
+    /// How the workers will wait, so that whoever binds the sockets prepares them: busy polling takes privilege.
+    pub wait: Wait,
 }
 
 impl UdpConfig {
@@ -99,6 +102,7 @@ impl UdpConfig {
             freebind: false,
             timestamps: false,
             groups: false,
+            wait: Wait::Interrupt,
         }
     }
 

@@ -9,6 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use super::config::{SendMode, Steering, UdpConfig};
 use super::{control, sys};
 use crate::io::IoError;
+use crate::wait;
 
 /// `IP_PMTUDISC_PROBE` and its IPv6 twin: set DF, and leave the size to the sender instead of to ICMP
 /// messages that anybody can forge (`linux/in.h`).
@@ -155,6 +156,7 @@ fn open(config: &UdpConfig, address: SocketAddr, shared: bool) -> Result<UdpSock
     let bound = rustix::net::getsockname(&fd)
         .and_then(SocketAddr::try_from)
         .map_err(|errno| fault(address, "getsockname")(errno.into()))?;
+    wait::prepare_socket(fd.as_fd(), config.wait, true, &format!("udp {bound}"))?;
     Ok(UdpSocket { fd, bound, gro, gso: config.send == SendMode::Gso })
 }
 
