@@ -11,7 +11,9 @@ mod fanout;
 mod lab;
 mod limits;
 mod logging;
+mod recv;
 mod serve;
+mod signals;
 mod top;
 
 use std::io::Write;
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         Command::Agent(arguments) => agent::run(arguments),
         Command::Fanout(arguments) => fanout::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
+        Command::Recv(arguments) => recv::run(&arguments),
         Command::Cert(arguments) => cert::run(&arguments),
         Command::Lab(arguments) => lab::run(arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

@@ -19,7 +19,7 @@ use signal_hook::iterator::Signals;
 
 use crate::args::Fanout as Arguments;
 use crate::fail::Failure;
-use crate::serve::data_path::{DataPath, PathConfig, WorkerIo};
+use crate::serve::data_path::{DataPath, PathConfig, Purpose, WorkerIo};
 use crate::serve::metrics;
 use crate::serve::source::Source;
 
@@ -95,7 +95,8 @@ fn open(arguments: &Arguments) -> Result<(Option<SharedPath>, WorkerIo), Failure
     }
     // What sending costs does not matter: nothing is sent.
     let io = Io { mode: arguments.io, replace: arguments.replace, calibrate: false, ..Io::default() };
-    let (path, mut ios) = DataPath::start(PathConfig { io, udp }, Source::Own, 1)?;
+    let (path, mut ios) =
+        DataPath::start(PathConfig { io, udp, purpose: Purpose::SERVE, groups_on: None }, Source::Own, 1)?;
     Ok((Some(Arc::new(Mutex::new(path))), ios.remove(0)))
 }
 

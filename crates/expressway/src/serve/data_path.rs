@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use expressway_gateway::config::{Config, Io, IoMode, UdpSend};
 use expressway_netio::PacketIo;
 use expressway_netio::device::Locality;
-use expressway_netio::express::{ExpressConfig, ExpressIo, Port, PortInlet};
+use expressway_netio::express::{Backing, ExpressConfig, ExpressIo, Port, PortInlet};
 use expressway_netio::netdev::NapiGuard;
 use expressway_netio::route::{Resolver, RouteMirror, Snapshot};
 use expressway_netio::udp::{SendMode, Steering, UdpConfig, UdpIo};
@@ -36,12 +36,37 @@ pub(crate) struct PathConfig {
     pub(crate) io: Io,
     /// The kernel sockets, and with them the addresses.
     pub(crate) udp: UdpConfig,
+    /// What the interfaces are opened for.
+    pub(crate) purpose: Purpose,
+    /// The interface that multicast groups among the addresses come in on; without one they are the kernel's.
+    pub(crate) groups_on: Option<String>,
+}
+
+/// What interfaces are opened for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Purpose {
+    /// To send too; else no way of sending is tried, and no frames are kept for it.
+    pub(crate) sends: bool,
+    /// To learn when packets came: from the device where it tells, else from the XDP program. (Of kernel sockets
+    /// [`UdpConfig::timestamps`] says it.)
+    pub(crate) timestamps: bool,
+}
+
+impl Purpose {
+    /// Receiving and sending.
+    pub(crate) const SERVE: Self = Self { sends: true, timestamps: false };
 }
 
 impl PathConfig {
     /// That of a gateway.
     pub(crate) fn of(config: &Config) -> Self {
-        Self { io: config.io.clone(), udp: udp_config(config) }
+        let udp = udp_config(config);
+        Self { io: config.io.clone(), udp, purpose: Purpose::SERVE, groups_on: None }
+    }
+
+    /// Index of the interface that multicast groups come in on now.
+    pub(super) fn groups_on(&self, snapshot: &Snapshot) -> Option<u32> {
+        snapshot.link_by_name(self.groups_on.as_deref()?).map(|link| link.index)
     }
 }
 
@@ -109,7 +134,7 @@ impl DataPath {
         let mut ports: Vec<Vec<Port>> = (0..workers).map(|_| Vec::new()).collect();
         let (mut interfaces, mut left) = (Vec::new(), Left::new());
         let mut upkeep = Upkeep::default();
-        for device in devices(config.io.mode, &listen, &snapshot)? {
+        for device in devices(config.io.mode, &listen, config.groups_on(&snapshot), &snapshot)? {
             match open_interface(&config, &source, &device, &snapshot, workers, &mut left)? {
                 Some(opened) => {
                     let (interface, sockets) = Interface::new(&device, opened);
@@ -176,6 +201,20 @@ impl DataPath {
         self.interfaces.first().map_or(Obtained::Udp, |interface| interface.way.obtained())
     }
 
+    /// Whether every open interface stamps what it receives by AF_XDP.
+    pub(crate) fn stamps(&self) -> bool {
+        self.interfaces.iter().all(|interface| interface.program.stamps())
+    }
+
+    /// The pages that hold each AF_XDP socket's memory, by interface and queue.
+    pub(crate) fn pages(&self) -> Vec<(&str, u32, Backing)> {
+        let of = |one: &'_ Interface| one.way.pages();
+        self.interfaces
+            .iter()
+            .flat_map(|one| of(one).into_iter().map(|(queue, backing)| (one.name.as_str(), queue, backing)))
+            .collect()
+    }
+
     /// Each open interface with how the program is attached and what its queues with a socket do now.
     pub(crate) fn ways(&self) -> Vec<(&str, AttachMode, Vec<QueueWay>)> {
         let way = |one: &'_ Interface| (one.way.attach, one.way.queues());
@@ -202,7 +241,7 @@ impl DataPath {
 
     /// Takes the programs off and takes leave of who gave them: before the process ends, also where that is an
     /// agent's work.
-    pub(super) fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         self.interfaces.clear();
         self.source = Source::Own;
     }
@@ -211,7 +250,13 @@ impl DataPath {
     pub(super) fn open(&mut self, device: &Device) -> Result<Obtained, Reason> {
         let workers = self.inlets.len();
         let name = &device.link.name;
-        let opened = opening::open(&self.config.io, &self.source, device, &self.mirror.snapshot(), workers);
+        let opened = opening::open(
+            (&self.config.io, self.config.purpose),
+            &self.source,
+            device,
+            &self.mirror.snapshot(),
+            workers,
+        );
         let opened = opened.map_err(|(reason, steps)| {
             self.left.insert(name.clone(), steps);
             reason
@@ -232,8 +277,9 @@ impl DataPath {
     pub(super) fn follow_addresses(&mut self) -> Result<(), Failure> {
         self.generation = self.mirror.generation();
         let snapshot = self.mirror.snapshot();
+        let groups_on = self.config.groups_on(&snapshot);
         for interface in &mut self.interfaces {
-            let wanted = pairs(&self.listen, &snapshot, interface.index);
+            let wanted = pairs(&self.listen, groups_on, &snapshot, interface.index);
             for gone in interface.pairs.difference(&wanted) {
                 interface.program.remove_pair(*gone)?;
             }
@@ -272,7 +318,7 @@ fn open_interface(
     left: &mut Left,
 ) -> Result<Option<Opened>, Failure> {
     let (mode, name) = (config.io.mode, &device.link.name);
-    match opening::open(&config.io, source, device, snapshot, workers) {
+    match opening::open((&config.io, config.purpose), source, device, snapshot, workers) {
         Ok(opened) => {
             let (mode, sockets) = (opened.way.obtained(), opened.ports.len());
             tracing::info!(interface = name, %mode, sockets, "express path open");

@@ -32,6 +32,7 @@ impl fmt::Display for Reason {
 pub(crate) fn devices(
     mode: IoMode,
     listen: &[SocketAddr],
+    groups_on: Option<u32>,
     snapshot: &Snapshot,
 ) -> Result<Vec<Device>, Failure> {
     let mut found = Vec::new();
@@ -39,7 +40,7 @@ pub(crate) fn devices(
         return Ok(found);
     }
     for address in listen {
-        match devices_of(address.ip(), snapshot) {
+        match devices_of(address.ip(), groups_on, snapshot) {
             Ok(devices) => merge(&mut found, devices),
             Err(reason) if mode == IoMode::Auto => {
                 tracing::info!(listen = %address, "kernel UDP serves this address: {reason}");
@@ -51,11 +52,16 @@ pub(crate) fn devices(
 }
 
 /// The same while the server runs: addresses without a device are the kernel's for now.
-pub(crate) fn devices_now(mode: IoMode, listen: &[SocketAddr], snapshot: &Snapshot) -> Vec<Device> {
+pub(crate) fn devices_now(
+    mode: IoMode,
+    listen: &[SocketAddr],
+    groups_on: Option<u32>,
+    snapshot: &Snapshot,
+) -> Vec<Device> {
     let mut found = Vec::new();
     if mode != IoMode::Udp {
         for address in listen {
-            merge(&mut found, devices_of(address.ip(), snapshot).unwrap_or_default());
+            merge(&mut found, devices_of(address.ip(), groups_on, snapshot).unwrap_or_default());
         }
     }
     found
@@ -69,7 +75,12 @@ fn merge(found: &mut Vec<Device>, more: Vec<Device>) {
     }
 }
 
-fn devices_of(address: IpAddr, snapshot: &Snapshot) -> Result<Vec<Device>, Reason> {
+fn devices_of(address: IpAddr, groups_on: Option<u32>, snapshot: &Snapshot) -> Result<Vec<Device>, Reason> {
+    if address.is_multicast() {
+        let unnamed = || Reason("AF_XDP needs the interface of a multicast group: give --interface".into());
+        let link = groups_on.and_then(|index| snapshot.link(index)).ok_or_else(unnamed)?;
+        return carriers(link, snapshot);
+    }
     if !address.is_unspecified() {
         let link = snapshot
             .interface_of(address)
@@ -115,8 +126,13 @@ fn carriers(link: &Link, snapshot: &Snapshot) -> Result<Vec<Device>, Reason> {
 
 /// The pairs that the program on device `index` takes: listen addresses that the device, a VLAN on it, or the
 /// bond that it is a member of, has; wildcards mean each of its addresses. Link-local ones stay with the kernel,
-/// which knows their scope.
-pub(crate) fn pairs(listen: &[SocketAddr], snapshot: &Snapshot, index: u32) -> HashSet<SocketAddr> {
+/// which knows their scope. Multicast groups are those of the interface `groups_on`.
+pub(crate) fn pairs(
+    listen: &[SocketAddr],
+    groups_on: Option<u32>,
+    snapshot: &Snapshot,
+    index: u32,
+) -> HashSet<SocketAddr> {
     let on_device = |ifindex: u32| snapshot.carriers_of(ifindex).iter().any(|carrier| carrier.index == index);
     let own: Vec<IpAddr> = snapshot
         .links()
@@ -131,6 +147,9 @@ pub(crate) fn pairs(listen: &[SocketAddr], snapshot: &Snapshot, index: u32) -> H
             **candidate == address.ip()
                 || (address.ip().is_unspecified() && candidate.is_ipv4() == address.ip().is_ipv4())
         };
+        if address.ip().is_multicast() && groups_on.is_some_and(&on_device) {
+            pairs.insert(SocketAddr::new(address.ip(), address.port()));
+        }
         pairs.extend(own.iter().filter(fits).map(|ip| SocketAddr::new(*ip, address.port())));
     }
     pairs

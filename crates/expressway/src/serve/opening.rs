@@ -7,18 +7,23 @@ use std::time::Duration;
 
 use expressway_gateway::config::{Io, IoMode};
 use expressway_netio::device::{DeviceFacts, Locality};
-use expressway_netio::express::{BindMode, Failing, OpenError, Port, PortConfig, PortStatus, TransmitVia};
+use expressway_netio::express::{
+    Backing, BindMode, Failing, OpenError, Port, PortConfig, PortStatus, TransmitVia,
+};
 use expressway_netio::packet::ProbeListener;
 use expressway_netio::route::{Link, LinkKind, Snapshot};
 use expressway_xbpf::{AttachMode, Existing};
 
+use super::data_path::Purpose;
 use super::devices::{Device, Reason};
-use super::source::{Program, Source};
+use super::source::{Attach, Program, Source};
 use crate::choice::{self, Cache, Costs, Obtained, Plan, Receive, Sending, StepDown, Transmit};
 use crate::doctor::Severity;
 
 /// How long a probe frame may take. Drivers complete within their interrupt's delay, milliseconds at most.
 const PROBE_PATIENCE: Duration = Duration::from_secs(1);
+/// Entries of a TX ring that nothing is put into: the fewest that a ring may have.
+const SMALLEST_RING: u32 = 64;
 /// How long a link that was up may take to be up again after the program came: some drivers restart it.
 const LINK_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -39,6 +44,8 @@ pub(super) struct Way {
     pub(super) attach: AttachMode,
     /// How kernel sockets send on it.
     pub(super) by_kernel: Transmit,
+    /// Opened to send too.
+    pub(super) sends: bool,
     pub(super) ports: Vec<PortStatus>,
     /// Where its device is in the machine.
     pub(super) locality: Option<Locality>,
@@ -71,8 +78,23 @@ impl Way {
 
     /// The interface's mode as one word.
     pub(super) fn obtained(&self) -> Obtained {
-        let queues: Vec<_> = self.queues().iter().map(|way| (way.receive, way.transmit)).collect();
+        // What is only received is called by how it is received.
+        let transmit = |way: &QueueWay| match way.receive {
+            _ if self.sends => way.transmit,
+            Receive::ZeroCopy => Transmit::ZeroCopy,
+            Receive::Copy | Receive::Kernel => Transmit::Copy,
+        };
+        let queues: Vec<_> = self.queues().iter().map(|way| (way.receive, transmit(way))).collect();
         Obtained::of(self.attach, &queues)
+    }
+
+    /// The pages that hold the memory of each queue's socket.
+    pub(super) fn pages(&self) -> Vec<(u32, Backing)> {
+        let of = |status: &PortStatus| {
+            let report = status.report();
+            report.backing.map(|backing| (report.queue, backing))
+        };
+        self.ports.iter().filter_map(of).collect()
     }
 
     /// Every step down: those at start, and what sockets gave up since.
@@ -103,7 +125,7 @@ impl Way {
 /// # Errors
 /// Why the interface has no express path; in `auto` with the steps down, the last of which says the same.
 pub(super) fn open(
-    config: &Io,
+    (config, purpose): (&Io, Purpose),
     source: &Source,
     device: &Device,
     snapshot: &Snapshot,
@@ -111,8 +133,11 @@ pub(super) fn open(
 ) -> Result<Opened, (Reason, Vec<StepDown>)> {
     let plain = |reason| (reason, Vec::new());
     let name = &device.link.name;
-    let plan = choice::plan(config.mode, *config.attach.get_ref())
+    let mut plan = choice::plan(config.mode, *config.attach.get_ref())
         .ok_or_else(|| plain(Reason(format!("{name}: no mode to try"))))?;
+    if !purpose.sends {
+        plan.sending = Sending::Kernel;
+    }
     let found = source.device(&device.link).map_err(plain)?;
     let facts = found.facts;
     for finding in crate::doctor::settings(&facts, has_vlans(&device.link, snapshot)) {
@@ -124,6 +149,7 @@ pub(super) fn open(
     let by_kernel = Transmit::by_kernel(config.udp_send, &facts, choice::kernel().0);
     let mut opening = Opening {
         config,
+        purpose,
         source,
         allowed: found.allowed,
         device,
@@ -142,6 +168,7 @@ pub(super) fn open(
                 interface: name.clone(),
                 attach: plan.attach,
                 by_kernel,
+                sends: purpose.sends,
                 locality: opening.facts.locality.clone(),
                 ports: ports.iter().map(|(_, port)| port.status()).collect(),
                 steps: opening.steps,
@@ -162,6 +189,7 @@ type Parts = (Program, u32, Vec<(usize, Port)>);
 /// An interface that is being opened.
 struct Opening<'a> {
     config: &'a Io,
+    purpose: Purpose,
     source: &'a Source,
     /// The queues that may be used; `None`: all.
     allowed: Option<Vec<u32>>,
@@ -198,7 +226,14 @@ impl Opening<'_> {
             )));
         }
         let existing = if self.config.replace { Existing::Replace } else { Existing::Refuse };
-        let program = self.source.attach(link, queues, self.plan.attach, existing, self.config.dispatcher)?;
+        let wanted = Attach {
+            queues,
+            mode: self.plan.attach,
+            existing,
+            sharing: self.config.dispatcher,
+            timestamps: self.purpose.timestamps,
+        };
+        let program = self.source.attach(link, wanted)?;
         let mut ports = Vec::new();
         let mut last = None;
         for queue in usable {
@@ -273,6 +308,9 @@ impl Opening<'_> {
         let mut port = PortConfig { mode, failing, ..PortConfig::new(&self.device.link.name, queue) };
         if let Some(frames) = &self.config.frames {
             (port.rx_ring, port.tx_ring) = (frames.get_ref() / 2, frames.get_ref() / 2);
+        }
+        if !self.purpose.sends {
+            port.tx_ring = SMALLEST_RING;
         }
         if self.is_taken {
             port.bind_patience = Duration::ZERO;

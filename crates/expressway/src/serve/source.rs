@@ -40,6 +40,18 @@ fn reason(error: impl Display) -> Reason {
     Reason(error.to_string())
 }
 
+/// How the program is put on an interface.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attach {
+    /// Receive queues.
+    pub(crate) queues: u32,
+    pub(crate) mode: AttachMode,
+    pub(crate) existing: Existing,
+    pub(crate) sharing: Sharing,
+    /// Have it stamp packets, where it can.
+    pub(crate) timestamps: bool,
+}
+
 impl Source {
     /// What the configuration names.
     pub(crate) fn of(config: &Config) -> Result<Self, Failure> {
@@ -92,14 +104,8 @@ impl Source {
     }
 
     /// Puts the program on an interface, without pairs.
-    pub(crate) fn attach(
-        &self,
-        link: &Link,
-        queues: u32,
-        mode: AttachMode,
-        existing: Existing,
-        sharing: Sharing,
-    ) -> Result<Program, Reason> {
+    pub(crate) fn attach(&self, link: &Link, wanted: Attach) -> Result<Program, Reason> {
+        let Attach { queues, mode, existing, sharing, .. } = wanted;
         match self {
             Self::Agent(_) | Self::Plugin(_) if mode == AttachMode::Offload => Err(Reason(format!(
                 "{}: `attach = \"offload\"` takes a server that attaches its program itself",
@@ -108,6 +114,19 @@ impl Source {
             Self::Own => {
                 let offload = (mode == AttachMode::Offload).then_some(link.index);
                 let options = Options { queues, offload, ..Options::default() };
+                if wanted.timestamps && mode == AttachMode::Native {
+                    // Bound to its device and alone on it; where that cannot be, packets go without stamps.
+                    let stamping = Options { hints: Some(link.index), ..options };
+                    match attach(link, &stamping, mode, existing, sharing) {
+                        Ok(program) => return Ok(program),
+                        Err(reason) => {
+                            tracing::debug!(
+                                interface = link.name,
+                                "the program that stamps packets: {reason}"
+                            );
+                        }
+                    }
+                }
                 attach(link, &options, mode, existing, sharing)
             }
             Self::Agent(_) if sharing == Sharing::Always => Err(Reason(
@@ -175,7 +194,9 @@ impl Program {
     /// An AF_XDP socket on a queue.
     pub(crate) fn port(&self, config: PortConfig) -> Result<Port, OpenError> {
         match self {
-            Self::Own { redirect, .. } => Port::open(config, redirect.xsk_map()),
+            Self::Own { redirect, .. } => {
+                Port::open(PortConfig { description: redirect.cookie(), ..config }, redirect.xsk_map())
+            }
             Self::Agent(program) => program.port(config),
             Self::Plugin { sockets } => Port::open(config, sockets.as_fd()),
         }
@@ -197,6 +218,11 @@ impl Program {
             Self::Agent(program) => program.remove_pair(pair).map_err(Failure::run_time),
             Self::Plugin { .. } => Ok(()),
         }
+    }
+
+    /// Whether packets come with a stamp, of the device or of the program.
+    pub(crate) fn stamps(&self) -> bool {
+        matches!(self, Self::Own { redirect, .. } if redirect.cookie().is_some())
     }
 
     /// The program's counters, if they can be read: those of a foreign program and of an agent that is gone

@@ -200,7 +200,8 @@ impl DataPath {
     /// Opens the interfaces that have an address of ours and no program yet. True if there was one.
     fn open_missing(&mut self, snapshot: &Snapshot, now: Instant) -> bool {
         let mut any = false;
-        for device in devices_now(self.config.io.mode, &self.listen, snapshot) {
+        let groups_on = self.config.groups_on(snapshot);
+        for device in devices_now(self.config.io.mode, &self.listen, groups_on, snapshot) {
             let (name, index) = (device.link.name.clone(), device.link.index);
             if !device.link.is_up
                 || self.interfaces.iter().any(|interface| interface.index == index)

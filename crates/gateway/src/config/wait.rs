@@ -37,12 +37,17 @@ impl fmt::Display for Waiting {
     }
 }
 
+impl FromStr for Waiting {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::NAMES.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+        found.ok_or_else(|| format!("`{text}` is none of interrupt, busy-poll, spin"))
+    }
+}
+
 impl<'de> Deserialize<'de> for Waiting {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        Self::NAMES.iter().find(|(name, _)| *name == text).map(|(_, value)| *value).ok_or_else(|| {
-            serde::de::Error::custom(format!("`{text}` is none of interrupt, busy-poll, spin"))
-        })
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -85,6 +90,11 @@ pub struct Napi {
 }
 
 impl Io {
+    /// With RX rings of that many entries.
+    pub fn with_receive_ring(self, entries: u32) -> Self {
+        Self { frames: Some(Spanned::new(0..0, entries.saturating_mul(2))), ..self }
+    }
+
     /// The worker's strategy.
     pub fn wait(&self) -> Wait {
         match self.wait {

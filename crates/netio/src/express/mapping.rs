@@ -30,6 +30,17 @@ pub enum Backing {
     Shared,
 }
 
+impl std::fmt::Display for Backing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::HugeTlb => "hugetlb",
+            Self::TransparentHuge => "transparent",
+            Self::Normal => "normal",
+            Self::Shared => "shared",
+        })
+    }
+}
+
 /// A range of mapped memory, unmapped on drop.
 #[derive(Debug)]
 pub(super) struct Mapping {

@@ -1,0 +1,198 @@
+//! `expressway recv`: receives datagrams, counts and measures them, until a signal, a number or a time.
+
+mod losses;
+mod options;
+mod plot;
+mod report;
+mod sink;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver as Events, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use expressway_agent::Client;
+use expressway_feed::group::Keeper;
+use expressway_feed::receive::{Counters, Latency, Options, Receiver, Stopper, Watch};
+use expressway_netio::worker::WorkerStats;
+use expressway_netio::{IoError, IoStats, PacketIo};
+use rustix::mm::{MlockAllFlags, mlockall};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::args::Recv as Arguments;
+use crate::fail::Failure;
+use crate::serve::data_path::{DataPath, WorkerIo};
+use crate::serve::source::Source;
+use crate::signals;
+use sink::Sink;
+
+/// How often the data path and memberships are looked after, and progress is shown.
+const UPKEEP: Duration = Duration::from_secs(1);
+
+/// What ends the command.
+enum Event {
+    Signal,
+    /// The receiving thread has ended.
+    Ended,
+}
+
+/// What the receiving thread leaves.
+struct Outcome {
+    counters: Counters,
+    io: IoStats,
+    worker: WorkerStats,
+    span: Option<Duration>,
+    sink: Sink,
+    result: Result<(), IoError>,
+}
+
+/// Receives until told to stop.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    options::check(arguments)?;
+    if arguments.lock_memory {
+        lock_memory()?;
+    }
+    let (events, happens) = channel();
+    signals::follow(&[SIGINT, SIGTERM], events.clone(), |_| Event::Signal)?;
+    let (mut path, mut ios) = DataPath::start(options::path(arguments), source(arguments)?, 1)?;
+    let io = ios.remove(0);
+    let mut keepers = join(arguments, &io)?;
+    if options::timestamps(arguments) && !path.stamps() {
+        tracing::warn!(
+            "datagrams by AF_XDP come without a time stamp: that takes a native XDP program of this process's own, \
+             alone on its interface (Linux 6.3)"
+        );
+    }
+    let sink = Sink { latency: arguments.latency.then(|| Box::new(Latency::new(arguments.nic_clock.0))) };
+    let receiving = match io {
+        WorkerIo::Kernel(io) => Receiving::start(*io, options::receiver(arguments), sink, events),
+        WorkerIo::Express(io) => Receiving::start(*io, options::receiver(arguments), sink, events),
+    }?;
+    let started = Instant::now();
+    report::ready(arguments, &path)?;
+    receiving.until_told(arguments, &mut path, &mut keepers, &happens);
+    let elapsed = started.elapsed();
+    let outcome = receiving.end()?;
+    report::print(arguments, &path, &outcome, elapsed)?;
+    if let (Some(file), Some(latency)) = (&arguments.plot, &outcome.sink.latency) {
+        plot::write(file, latency)?;
+    }
+    path.finish();
+    outcome.result.map(|()| ExitCode::SUCCESS).map_err(Failure::run_time)
+}
+
+/// Everything stays in memory, also what is mapped later: no page fault between packets.
+fn lock_memory() -> Result<(), Failure> {
+    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).map_err(|errno| {
+        Failure::run_time(format!(
+            "--lock-memory: mlockall: {}: it takes CAP_IPC_LOCK, or a limit that is large enough (ulimit -l)",
+            std::io::Error::from(errno)
+        ))
+    })
+}
+
+/// Who makes what takes privilege.
+fn source(arguments: &Arguments) -> Result<Source, Failure> {
+    let Some(agent) = &arguments.agent else { return Ok(Source::Own) };
+    let name = format!("expressway recv, process {}", std::process::id());
+    Client::connect(agent, &name).map(Source::Agent).map_err(Failure::run_time)
+}
+
+/// A membership, and a descriptor of the kernel socket that holds it.
+type Kept = (Keeper, OwnedFd);
+
+/// Joins the multicast groups among the addresses, on the kernel sockets that are bound to them: whichever way
+/// datagrams come, the kernel asks the network for them.
+fn join(arguments: &Arguments, io: &WorkerIo) -> Result<Vec<Kept>, Failure> {
+    let kernel = match io {
+        WorkerIo::Kernel(io) => io,
+        WorkerIo::Express(io) => io.kernel(),
+    };
+    let mut kept = Vec::new();
+    for (index, membership) in options::memberships(arguments) {
+        let group = membership.group;
+        let failed = |error: std::io::Error| {
+            let way = match &arguments.interface {
+                Some(name) => format!("on {name}; see `ip link`"),
+                None => "by the route to it; give --interface".to_owned(),
+            };
+            Failure::run_time(format!("--listen: joining {group}: {error}: it is joined {way}"))
+        };
+        let Some(socket) = kernel.socket(index) else { continue };
+        let socket = socket.try_clone_to_owned().map_err(failed)?;
+        kept.push((Keeper::join(membership, socket.as_fd()).map_err(failed)?, socket));
+    }
+    Ok(kept)
+}
+
+/// The receiving thread.
+struct Receiving {
+    thread: JoinHandle<Outcome>,
+    stopper: Stopper,
+    watch: Watch,
+}
+
+impl Receiving {
+    fn start<P: PacketIo + Send + 'static>(
+        io: P,
+        options: Options,
+        sink: Sink,
+        events: Sender<Event>,
+    ) -> Result<Self, Failure> {
+        let mut receiver = Receiver::new(io, options, sink).map_err(Failure::run_time)?;
+        let (stopper, watch) = (receiver.stopper(), receiver.watch());
+        let receive = move || {
+            let result = receiver.run();
+            // Nobody listens any more only if the command is ending.
+            let _ = events.send(Event::Ended);
+            let (counters, io) = (receiver.counters(), receiver.io_stats());
+            let (worker, span) = (receiver.worker_stats(), receiver.span());
+            let (_, sink) = receiver.into_parts();
+            Outcome { counters, io, worker, span, sink, result }
+        };
+        let thread = std::thread::Builder::new()
+            .name("expressway-recv".into())
+            .spawn(receive)
+            .map_err(|error| Failure::run_time(format!("receiving thread: {error}")))?;
+        Ok(Self { thread, stopper, watch })
+    }
+
+    /// Looks after what is not the receiving thread's to do, until it is time to end.
+    fn until_told(
+        &self,
+        arguments: &Arguments,
+        path: &mut DataPath,
+        keepers: &mut [Kept],
+        events: &Events<Event>,
+    ) {
+        let end = arguments.seconds.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds.0));
+        let mut progress = report::Progress::new();
+        let mut upkeep = Instant::now() + UPKEEP;
+        loop {
+            let now = Instant::now();
+            if end.is_some_and(|end| end <= now) {
+                return;
+            }
+            if upkeep <= now {
+                upkeep = now + UPKEEP;
+                path.maintain();
+                for (keeper, socket) in keepers.iter_mut() {
+                    keeper.look_after(socket.as_fd());
+                }
+                progress.show(&self.watch);
+            }
+            let until = end.map_or(upkeep, |end| end.min(upkeep));
+            match events.recv_timeout(until.saturating_duration_since(now)) {
+                Ok(Event::Signal | Event::Ended) | Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Ends the thread, if it has not ended yet.
+    fn end(self) -> Result<Outcome, Failure> {
+        self.stopper.stop();
+        self.thread.join().map_err(|_| Failure::run_time("the receiving thread panicked"))
+    }
+}

@@ -1,0 +1,105 @@
+//! From the command line to what the receiver is to do.
+
+use expressway_feed::group::Membership;
+use expressway_feed::receive::Options;
+use expressway_gateway::config::{Io, IoMode};
+use expressway_netio::udp::{MAX_PAYLOAD, UdpConfig};
+
+use crate::args::Recv as Arguments;
+use crate::fail::Failure;
+use crate::serve::data_path::{PathConfig, Purpose};
+
+/// Datagrams taken by one recvmmsg.
+const RECEIVE_BATCH: usize = 64;
+
+/// Checks what the parts of the command line are to each other.
+pub(super) fn check(arguments: &Arguments) -> Result<(), Failure> {
+    for address in &arguments.listen {
+        if address.port() == 0 {
+            return Err(Failure::usage(format!(
+                "--listen {address}: port 0 is no port that anybody sends to"
+            )));
+        }
+        if arguments.echo && address.ip().is_multicast() {
+            return Err(Failure::usage(format!(
+                "--echo: nothing can be sent from a multicast group ({address}); listen on an address of this machine"
+            )));
+        }
+        if let Some(source) = arguments.source.iter().find(|source| source.is_ipv4() != address.is_ipv4()) {
+            return Err(Failure::usage(format!(
+                "--source {source}: not of the address family of --listen {address}"
+            )));
+        }
+    }
+    let has_group = arguments.listen.iter().any(|address| address.ip().is_multicast());
+    if let (Some(interface), false) = (&arguments.interface, has_group) {
+        return Err(Failure::usage(format!("--interface {interface}: no --listen is a multicast group")));
+    }
+    if arguments.io == IoMode::Hybrid && !arguments.echo {
+        return Err(Failure::usage(
+            "--io hybrid: says how to send, and nothing is sent without --echo; use auto, zerocopy or copy",
+        ));
+    }
+    if arguments.plot.is_some() && !arguments.latency {
+        return Err(Failure::usage("--plot: draws what --latency measures; give that too"));
+    }
+    Ok(())
+}
+
+/// Whether datagrams are to be stamped.
+pub(super) fn timestamps(arguments: &Arguments) -> bool {
+    arguments.timestamps || arguments.latency
+}
+
+/// How packets come.
+pub(super) fn path(arguments: &Arguments) -> PathConfig {
+    let timestamps = timestamps(arguments);
+    let io = Io {
+        mode: arguments.io,
+        replace: arguments.replace,
+        wait: arguments.wait,
+        agent: arguments.agent.clone(),
+        // What sending costs does not matter.
+        calibrate: false,
+        ..Io::default()
+    };
+    let io = match arguments.ring {
+        Some(ring) => io.with_receive_ring(ring.0),
+        None => io,
+    };
+    let udp = UdpConfig {
+        groups: true,
+        timestamps,
+        // What GRO puts together has one stamp.
+        gro: !timestamps,
+        receive_batch: RECEIVE_BATCH,
+        receive_buffer: MAX_PAYLOAD,
+        socket_receive_buffer: arguments.receive_buffer.0 as usize,
+        ..UdpConfig::new(arguments.listen.clone())
+    };
+    let purpose = Purpose { sends: arguments.echo, timestamps };
+    PathConfig { io, udp, purpose, groups_on: arguments.interface.clone() }
+}
+
+/// How the receiver runs.
+pub(super) fn receiver(arguments: &Arguments) -> Options {
+    Options {
+        cpu: arguments.cpu,
+        wait: Io { wait: arguments.wait, ..Io::default() }.wait(),
+        sources: arguments.source.clone(),
+        limit: arguments.count,
+        echo: arguments.echo,
+    }
+}
+
+/// The groups to join, each with the index of its address.
+pub(super) fn memberships(arguments: &Arguments) -> Vec<(usize, Membership)> {
+    let groups = arguments.listen.iter().map(|address| address.ip()).enumerate();
+    groups
+        .filter(|(_, ip)| ip.is_multicast())
+        .map(|(index, group)| {
+            let (interface, sources) = (arguments.interface.clone(), arguments.source.clone());
+            (index, Membership { group, interface, sources })
+        })
+        .collect()
+}
