@@ -4,7 +4,7 @@
 #   make demo     a real clip over HTTP/3 in every mode of this machine, and a table
 #   make test     everything that CI runs; SECTIONS="fmt e2e" runs some of it (scripts/test --list)
 #   make test-drivers   AF_XDP on more emulated NICs: igb with RSS, virtio-net with several queues
-#   make bench    side by side with nginx; SCENARIOS="..." and BENCH_FLAGS="..." are passed on
+#   make bench    a tour of the benchmark suite; SCENARIOS="..." (whole ones) and BENCH_FLAGS="..." are passed on
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
@@ -38,7 +38,7 @@ bench: build
 	scripts/setup bench
 	cargo build --release --locked -p expressway-load
 	scripts/nginx
-	EXPRESSWAY_COMMIT=$$(git describe --always --dirty) $(BINARY) bench --nginx target/peers/nginx $(BENCH_FLAGS) $(SCENARIOS)
+	EXPRESSWAY_COMMIT=$$(git describe --always --dirty) $(BINARY) bench $(if $(SCENARIOS),,--tour) $(BENCH_FLAGS) $(SCENARIOS)
 
 audit:
 	python3 scripts/audit.py

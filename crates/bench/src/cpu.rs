@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::ops::Range;
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
+use serde::Serialize;
 
 use crate::{BenchError, io_error};
 
@@ -65,10 +67,15 @@ pub(crate) fn anonymous_memory(root: u32) -> Result<u64, BenchError> {
 /// The NAPI threads of all interfaces of this name, in whatever namespace.
 pub(crate) fn napi_threads(interface: &str) -> Result<BTreeSet<u32>, BenchError> {
     let prefix = format!("napi/{interface}-");
+    named(|name| name.starts_with(&prefix))
+}
+
+/// The tasks whose name is wanted.
+fn named(wanted: impl Fn(&str) -> bool) -> Result<BTreeSet<u32>, BenchError> {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir("/proc").map_err(io_error("/proc"))?.flatten() {
         let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        if fs::read_to_string(entry.path().join("comm")).is_ok_and(|name| name.starts_with(&prefix)) {
+        if fs::read_to_string(entry.path().join("comm")).is_ok_and(|name| wanted(name.trim_end())) {
             found.insert(id);
         }
     }
@@ -85,4 +92,78 @@ pub(crate) fn pin(threads: &BTreeSet<u32>, core: usize) -> Result<(), BenchError
             .map_err(|error| io_error(format!("pin thread {thread}"))(error.into()))?;
     }
     Ok(())
+}
+
+/// CPU by who ran it, in nanoseconds, as the scheduler accounts it; softirq time as the tick accounts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Account {
+    /// The measured processes, user and kernel, softirqs on top of their system calls included.
+    pub(crate) process_ns: u64,
+    /// The NAPI threads of the measured side's interface.
+    pub(crate) napi_ns: u64,
+    /// The measured side's ksoftirqd threads, whatever they ran.
+    pub(crate) ksoftirqd_ns: u64,
+    /// Time of the measured side's cores in softirqs, to the tick (10 ms); what ran on top of processes is in both.
+    pub(crate) core_softirq_ns: u64,
+}
+
+impl Account {
+    /// Reads all of it now.
+    pub(crate) fn now(root: u32, napi: &BTreeSet<u32>, cores: Range<usize>) -> Result<Self, BenchError> {
+        Ok(Self {
+            process_ns: of_tree(root)?,
+            napi_ns: of_threads(napi),
+            ksoftirqd_ns: of_threads(&named(|name| {
+                cores.clone().any(|core| name == format!("ksoftirqd/{core}"))
+            })?),
+            core_softirq_ns: softirq_time(&fs::read_to_string("/proc/stat").unwrap_or_default(), cores),
+        })
+    }
+
+    /// What came since.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            process_ns: self.process_ns.saturating_sub(before.process_ns),
+            napi_ns: self.napi_ns.saturating_sub(before.napi_ns),
+            ksoftirqd_ns: self.ksoftirqd_ns.saturating_sub(before.ksoftirqd_ns),
+            core_softirq_ns: self.core_softirq_ns.saturating_sub(before.core_softirq_ns),
+        }
+    }
+
+    /// What is charged to the measured side: its processes and its NAPI threads.
+    pub(crate) fn charged_ns(self) -> u64 {
+        self.process_ns + self.napi_ns
+    }
+}
+
+/// The softirq column of `cpuN` lines (Documentation/filesystems/proc.rst, 1.7), whose unit is 10 ms on every Linux
+/// that is in use (USER_HZ).
+fn softirq_time(stat: &str, cores: Range<usize>) -> u64 {
+    let of_core = |core: usize| {
+        let line = stat.lines().find_map(|line| line.strip_prefix(&format!("cpu{core} ")))?;
+        line.split_whitespace().nth(6)?.parse::<u64>().ok()
+    };
+    cores.filter_map(of_core).sum::<u64>() * 10_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn softirq_time_is_that_of_the_cores_asked_for() {
+        let stat =
+            "cpu  1 2 3 4 5 6 70 8\ncpu0 1 2 3 4 5 6 30 8\ncpu1 1 2 3 4 5 6 40 8\ncpu10 0 0 0 0 0 0 9 0\n";
+        assert_eq!(softirq_time(stat, 0..1), 300_000_000);
+        assert_eq!(softirq_time(stat, 0..2), 700_000_000);
+        assert_eq!(softirq_time(stat, 2..10), 0);
+    }
+
+    #[test]
+    fn this_process_has_run() {
+        let account = Account::now(std::process::id(), &BTreeSet::new(), 0..1).unwrap();
+        assert!(account.process_ns > 0);
+        assert_eq!(account.since(account), Account::default());
+        assert!(anonymous_memory(std::process::id()).unwrap() > 0);
+    }
 }

@@ -1,56 +1,53 @@
-//! Benchmark scenarios: contestants side by side on one machine, in one run, alternating.
+//! The benchmark suite: contestants side by side on one machine, in one run, alternating.
 //!
-//! A scenario starts built binaries as processes inside a lab (`expressway-lab`), loads them with a client
-//! that is not ours (`load`), and reads what they cost from the scheduler (`cpu`). It links nothing of
-//! what it measures. Every run is one JSON line in the raw file; tables are made from those lines alone.
+//! A [`Scenario`] is a file that says what is compared; a kind is the code that measures. [`run`] starts built binaries
+//! as processes inside a lab (`expressway-lab`), loads them with a client that is not ours, and reads what they cost from
+//! the scheduler. It links nothing of what it measures. Every run is one JSON line in the raw file; reports are made
+//! from raw files alone.
 //!
-//! The server has one core and its interface's NAPI thread shares it; the client and its NAPI thread have the
-//! other. Server CPU is the scheduler's account of the server's processes and of that NAPI thread, so that
-//! it pays for its own kernel work and for nobody else's.
+//! The server has the first cores and its interface's NAPI threads share them; the client and its NAPI thread have the
+//! next. Server CPU is the scheduler's account of the server's processes and of those NAPI threads, so that it pays for
+//! its own kernel work and for nobody else's.
 
-mod contestant;
 mod cpu;
-mod gateway;
-mod idle;
+mod environment;
+mod io_process;
+mod kind;
 mod load;
-mod packet_io;
-mod peer;
+mod offload;
+mod peers;
+mod published;
+mod raw;
 mod report;
+mod runner;
+mod scenario;
 mod server;
+mod statistic;
+mod tools;
 
 use std::path::PathBuf;
 
-pub use contestant::Contestant;
-pub use gateway::Gateway;
-pub use idle::Idle;
-pub use packet_io::{PacketIo, Run, medians};
-pub use report::{Measurement, table};
+pub use environment::Environment;
+pub use kind::Better;
+pub use peers::Program;
+pub use published::Figure;
+pub use raw::{Absent, Described, Line, Measured, RawFile, RawRun, Run};
+pub use report::{markdown, tables};
+pub use runner::{Tally, run};
+pub use scenario::{BUILT_IN, Bed, Beside, Contestant, Effort, Scenario, Side, Value, expand, find};
+pub use statistic::{Estimate, ROUNDS_FOR_A_VERDICT, estimate, median, ratio_of_medians};
+pub use tools::Tools;
 
-/// The core of the server and of its NAPI thread.
+/// The first core of the server and of its NAPI threads.
 pub const SERVER_CORE: usize = 0;
 
-/// The core of the client and of its NAPI thread.
+/// The first core of the client and of its NAPI thread.
 pub const CLIENT_CORE: usize = 1;
 
 /// Host name that servers are asked for.
 pub const HOST: &str = "bench.test";
 
-/// What scenarios need to know of the machine.
-#[derive(Clone, Debug)]
-pub struct Tools {
-    /// The `expressway` binary.
-    pub expressway: PathBuf,
-    /// The `expressway-load` binary.
-    pub load: PathBuf,
-    /// The `expressway-io` binary.
-    pub io: PathBuf,
-    /// An nginx with HTTP/3, if there is one.
-    pub nginx: Option<PathBuf>,
-    /// Scratch folder for files, certificates and configurations.
-    pub work: PathBuf,
-}
-
-/// Why a scenario could not be run.
+/// Why a scenario could not be run, or a raw file not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The lab could not be made or used.
@@ -75,9 +72,23 @@ pub enum BenchError {
         /// What happened.
         problem: String,
     },
+    /// A raw file cannot be read.
+    #[error("{}{}: {problem}", file.display(), place(*line))]
+    Raw {
+        /// The file.
+        file: PathBuf,
+        /// The line, from 1; 0 when the file as a whole is meant.
+        line: usize,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The machine lacks something that the scenario needs.
     #[error("{0}")]
     Missing(String),
+}
+
+fn place(line: usize) -> String {
+    if line == 0 { String::new() } else { format!(":{line}") }
 }
 
 pub(crate) fn io_error(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> BenchError {

@@ -1,66 +1,108 @@
-//! A contestant running in a lab.
+//! A server under measurement, running in a lab.
 
+use std::collections::BTreeSet;
 use std::fs::File;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use expressway_lab::{Lab, Role};
+use expressway_lab::Role;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::contestant::{Contestant, Place};
-use crate::{BenchError, SERVER_CORE, Tools, cpu, io_error};
+use crate::cpu::{self, Account};
+use crate::kind::Run;
+use crate::peers::{self, Places};
+use crate::scenario::Value;
+use crate::scenario::{Form, Parameter, text};
+use crate::{BenchError, HOST, SERVER_CORE, io_error};
 
 /// How long a server may take to listen, and to end.
 const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// How often it is looked whether it listens.
+const LOOK: Duration = Duration::from_micros(500);
+
+/// UDP port that every server listens on.
+pub(crate) const PORT: u16 = 443;
+
+/// The parameters that make a server, for the kinds that measure one.
+pub(crate) const SERVER: Parameter = Parameter::required("server", Form::Choice(peers::NAMES));
+/// Of ours: `[io] mode`.
+pub(crate) const IO: Parameter = Parameter::new(
+    "io",
+    Form::Choice(&["auto", "zerocopy", "copy", "hybrid", "generic", "udp"]),
+    text("udp"),
+);
+/// Of ours: `[io] udp_send`.
+pub(crate) const UDP_SEND: Parameter =
+    Parameter::new("udp_send", Form::Choice(&["gso", "sendmmsg", "sendmsg"]), text("gso"));
+/// Workers, each with a core.
+pub(crate) const WORKERS: Parameter = Parameter::new("workers", Form::Count(1, 64), Value::Count(1));
 
 /// A running server; dropping it ends it.
 pub(crate) struct Server {
     child: Child,
     name: String,
     log: PathBuf,
+    cores: Range<usize>,
+    /// From the start of the process until it listened.
+    pub(crate) started_in: Duration,
 }
 
 impl Server {
-    /// Starts a contestant in the server namespace, on the server's core, and waits until it listens.
-    pub(crate) fn start(lab: &Lab, tools: &Tools, contestant: &Contestant) -> Result<Self, BenchError> {
-        let name = contestant.name();
-        let work = tools.work.join(name.replace(' ', "-"));
+    /// Starts the server of a case in the server namespace, on the server's cores, and waits until it listens.
+    pub(crate) fn start(run: &Run<'_>) -> Result<Self, BenchError> {
+        let (tools, lab, case) = (run.tools, run.lab, run.case);
+        let name = case.text("server").to_owned();
+        let server = peers::Server::named(&name)?;
+        let work = tools.work.join(&name);
         std::fs::create_dir_all(&work).map_err(io_error(work.display().to_string()))?;
-        let place = Place {
-            address: lab.addresses(Role::Server).ipv4,
-            root: &tools.work.join("root"),
-            certificates: &tools.work.join("certificates"),
-            work: &work,
-        };
         let configuration = work.join("configuration");
-        std::fs::write(&configuration, contestant.configuration(&place))
-            .map_err(io_error(configuration.display().to_string()))?;
-        let (program, arguments) = contestant
-            .command(tools, &configuration)
-            .ok_or_else(|| BenchError::Missing(format!("{name}: no binary; `make bench` builds it")))?;
+        let workers = case.count("workers") as usize;
+        let cores = SERVER_CORE..SERVER_CORE + workers;
+        let places: Places = [
+            ("address", lab.addresses(Role::Server).ipv4.to_string()),
+            ("port", PORT.to_string()),
+            ("host", HOST.to_owned()),
+            ("root", peers::shown(&tools.root())),
+            ("certificates", peers::shown(&tools.certificates())),
+            ("work", peers::shown(&work)),
+            ("configuration", peers::shown(&configuration)),
+            ("workers", workers.to_string()),
+            ("cores_mask", format!("{:b}", cores.clone().fold(0u64, |mask, core| mask | 1 << core))),
+            ("io", case.text("io").to_owned()),
+            ("udp_send", case.text("udp_send").to_owned()),
+        ]
+        .into();
+        if let Some(text) = &server.configuration {
+            std::fs::write(&configuration, peers::fill(text, &places))
+                .map_err(io_error(configuration.display().to_string()))?;
+        }
         let log = work.join("log");
         let file = File::create(&log).map_err(io_error(log.display().to_string()))?;
         let both = file.try_clone().map_err(io_error(log.display().to_string()))?;
+        let began = Instant::now();
         let child = lab
             .command(Role::Server, "taskset")
-            .args(["-c", &SERVER_CORE.to_string()])
-            .arg(program)
-            .args(arguments)
+            .args(["-c", &format!("{}-{}", cores.start, cores.end - 1)])
+            .arg(server.program(tools))
+            .args(server.arguments(&places))
+            .envs(server.environment.iter().map(|(name, value)| (name, peers::fill(value, &places))))
             .stdin(Stdio::null())
             .stdout(file)
             .stderr(both)
             .spawn()
             .map_err(io_error(name.clone()))?;
-        let mut server = Self { child, name, log };
-        server.wait_until_it_listens(lab)?;
-        Ok(server)
+        let mut running = Self { child, name, log, cores, started_in: Duration::ZERO };
+        lab.run(Role::Server, || running.wait_until_it_listens(began))??;
+        Ok(running)
     }
 
-    /// Nanoseconds of CPU so far, all processes of the server.
-    pub(crate) fn cpu(&self) -> Result<u64, BenchError> {
-        cpu::of_tree(self.child.id())
+    /// What its processes and these NAPI threads have cost so far.
+    pub(crate) fn account(&self, napi: &BTreeSet<u32>) -> Result<Account, BenchError> {
+        Account::now(self.child.id(), napi, self.cores.clone())
     }
 
     /// Anonymous resident memory now, bytes.
@@ -68,30 +110,34 @@ impl Server {
         cpu::anonymous_memory(self.child.id())
     }
 
-    fn wait_until_it_listens(&mut self, lab: &Lab) -> Result<(), BenchError> {
-        let deadline = Instant::now() + START_LIMIT;
+    /// Sends it SIGHUP, which all that can reload take as that.
+    pub(crate) fn reload(&self) -> Result<(), BenchError> {
+        let pid =
+            Pid::from_raw(self.child.id() as i32).ok_or_else(|| self.failed("has no process".into()))?;
+        kill_process(pid, Signal::HUP).map_err(|error| self.failed(format!("SIGHUP: {error}")))
+    }
+
+    /// On a thread of the server's namespace, whose sockets `/proc/thread-self/net/udp` then shows.
+    fn wait_until_it_listens(&mut self, began: Instant) -> Result<(), BenchError> {
         loop {
             if let Some(status) = self.child.try_wait().map_err(io_error(self.name.clone()))? {
                 return Err(self.failed(format!("ended with {status}")));
             }
-            let sockets = lab
-                .command(Role::Server, "cat")
-                .args(["/proc/net/udp"])
-                .output()
-                .map_err(io_error("/proc/net/udp"))?;
-            // Local address and port in hexadecimal: `:01BB` is port 443.
-            let listening = String::from_utf8_lossy(&sockets.stdout)
-                .lines()
-                .filter_map(|line| line.split_whitespace().nth(1).map(str::to_owned))
-                .any(|local| local.ends_with(":01BB"));
-            let ready = !self.name.starts_with("expressway") || self.said_ready();
+            let sockets = std::fs::read_to_string("/proc/thread-self/net/udp")
+                .map_err(io_error("/proc/thread-self/net/udp"))?;
+            // Local address and port in hexadecimal.
+            let port = format!(":{PORT:04X}");
+            let mut local = sockets.lines().filter_map(|line| line.split_whitespace().nth(1));
+            let listening = local.any(|local| local.ends_with(&port));
+            let ready = self.name != "expressway" || self.said_ready();
             if listening && ready {
+                self.started_in = began.elapsed();
                 return Ok(());
             }
-            if Instant::now() > deadline {
+            if began.elapsed() > START_LIMIT {
                 return Err(self.failed("does not listen".into()));
             }
-            sleep(Duration::from_millis(20));
+            sleep(LOOK);
         }
     }
 

@@ -436,33 +436,67 @@ pub(crate) struct Doctor {
 /// line in DIR/raw.jsonl; the table shows medians of runs in alternating order.
 #[derive(Args)]
 pub(crate) struct Bench {
-    /// Scenarios to run; see --list
+    #[command(subcommand)]
+    pub(crate) command: Option<BenchCommand>,
+    /// Scenarios to run: names of --list, or paths of files; all when none is named
     #[arg(value_name = "SCENARIO")]
     pub(crate) scenarios: Vec<String>,
     /// List the scenarios
     #[arg(long)]
     pub(crate) list: bool,
-    /// Folder for the raw file and scratch files
-    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    /// Folder for the raw file, reports and scratch files
+    #[arg(long, value_name = "DIR", default_value = "target/bench", global = true)]
     pub(crate) out: PathBuf,
     /// Print the raw lines as one JSON document instead of tables
-    #[arg(long)]
+    #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Rounds; each server runs once in each
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000).map(|n| n as usize))]
-    pub(crate) rounds: usize,
-    /// Seconds of each run
-    #[arg(long, default_value_t = 4.0)]
-    pub(crate) seconds: f64,
-    /// Only this server, by the name that tables show; may be given several times
+    /// What the tour has of each scenario: fewer contestants and points, shorter runs
+    #[arg(long)]
+    pub(crate) tour: bool,
+    /// Rounds in place of the scenario's; each contestant runs once in each
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000).map(|n| n as usize))]
+    pub(crate) rounds: Option<usize>,
+    /// Seconds of each run in place of the scenario's
+    #[arg(long, value_parser = seconds)]
+    pub(crate) seconds: Option<f64>,
+    /// Only this contestant, by the name that tables show; may be given several times
     #[arg(long = "server", value_name = "NAME")]
     pub(crate) servers: Vec<String>,
     /// Only bodies of this size; may be given several times
     #[arg(long = "body", value_name = "BYTES")]
-    pub(crate) bodies: Vec<u64>,
-    /// An nginx binary with HTTP/3
+    pub(crate) bodies: Vec<String>,
+    /// Other values of a parameter; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE[,VALUE]")]
+    pub(crate) settings: Vec<String>,
+    /// Folder of the peers' programs
+    #[arg(long, value_name = "DIR", default_value = "target/peers")]
+    pub(crate) peers: PathBuf,
+    /// An nginx binary with HTTP/3 in place of the one among the peers
     #[arg(long, value_name = "FILE")]
     pub(crate) nginx: Option<PathBuf>,
+}
+
+/// What is made of raw files.
+#[derive(Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Write report.md from raw files
+    Report(BenchReport),
+}
+
+/// Which raw files, and where to.
+#[derive(Args)]
+pub(crate) struct BenchReport {
+    /// Raw files; together they have each scenario once
+    #[arg(value_name = "RAW", required = true)]
+    pub(crate) raw: Vec<PathBuf>,
+    /// The report's title
+    #[arg(long, default_value = "Benchmarks")]
+    pub(crate) title: String,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| "expected seconds from 0.1 to 3600".into())
 }
 
 /// Where to write the manual pages.

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use h3_quinn::OpenStreams;
@@ -12,6 +12,7 @@ use rustix::net::sockopt;
 use rustls::pki_types::pem::PemObject;
 
 use crate::count::Count;
+use crate::request::Requests;
 
 /// Receive windows: more than a local link holds, so that the server always may send, and all in all less than
 /// the socket's buffer holds. A client that falls behind so slows the server down and loses nothing: losses
@@ -36,6 +37,8 @@ pub(crate) enum LoadError {
     Socket(#[from] std::io::Error),
     #[error("connect to {0}: {1}")]
     Connect(SocketAddr, String),
+    #[error("the certificate was the same for {0} s")]
+    SameCertificate(u64),
     #[error("report: {0}")]
     Report(#[from] serde_json::Error),
 }
@@ -135,12 +138,25 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    /// Ends it with H3_NO_ERROR (RFC 9114, section 8.1).
+    pub(crate) fn close(&self) {
+        self.quic.close(0x100u32.into(), b"");
+    }
+
+    /// The server's leaf certificate, DER; empty if it has none.
+    pub(crate) fn certificate(&self) -> Vec<u8> {
+        let identity = self.quic.peer_identity();
+        let chain = identity
+            .and_then(|identity| identity.downcast::<Vec<rustls::pki_types::CertificateDer<'static>>>().ok());
+        chain.and_then(|chain| chain.first().map(|leaf| leaf.to_vec())).unwrap_or_default()
+    }
+
     /// One request after another until the task is dropped; a failed one is counted and the next begins.
-    pub(crate) async fn ask_forever(mut self, count: Rc<Count>) {
+    pub(crate) async fn ask_forever(mut self, requests: Rc<Requests>, count: Rc<Count>) {
         loop {
-            let started = Instant::now();
-            match self.ask(&count).await {
-                Ok(()) => count.done(started.elapsed()),
+            let due = requests.next().await;
+            match self.ask(due.range.as_deref(), &count).await {
+                Ok(()) => count.done(due.at.elapsed()),
                 Err(error) => {
                     count.failed(error);
                     if self.quic.close_reason().is_some() {
@@ -152,18 +168,46 @@ impl Connection {
         }
     }
 
-    async fn ask(&mut self, count: &Count) -> Result<(), String> {
-        let request = http::Request::get(&*self.uri).body(()).map_err(|e| e.to_string())?;
+    async fn ask(&mut self, range: Option<&str>, count: &Count) -> Result<(), String> {
+        let mut request = http::Request::get(&*self.uri);
+        if let Some(range) = range {
+            request = request.header(http::header::RANGE, range);
+        }
+        let request = request.body(()).map_err(|e| e.to_string())?;
         let mut stream = self.requests.send_request(request).await.map_err(|e| e.to_string())?;
         stream.finish().await.map_err(|e| e.to_string())?;
         let response = stream.recv_response().await.map_err(|e| e.to_string())?;
-        if !response.status().is_success() {
+        let expected = if range.is_some() { http::StatusCode::PARTIAL_CONTENT } else { http::StatusCode::OK };
+        if response.status() != expected {
             return Err(format!("status {}", response.status()));
         }
         while let Some(chunk) = stream.recv_data().await.map_err(|e| e.to_string())? {
             count.body(chunk.remaining());
         }
         Ok(())
+    }
+}
+
+/// One connection after another until the task is dropped: a handshake, a request, the end.
+pub(crate) async fn connect_forever(client: Rc<Client>, requests: Rc<Requests>, count: Rc<Count>) {
+    loop {
+        let due = requests.next().await;
+        let mut connection = match client.connect().await {
+            Ok(connection) => connection,
+            Err(error) => {
+                count.failed(error.to_string());
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                continue;
+            }
+        };
+        count.connected();
+        match connection.ask(due.range.as_deref(), &count).await {
+            Ok(()) => count.done(due.at.elapsed()),
+            Err(error) => count.failed(error),
+        }
+        let received = connection.quic.stats().udp_rx;
+        count.closed(received.datagrams, received.bytes);
+        connection.close();
     }
 }
 

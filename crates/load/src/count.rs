@@ -15,6 +15,9 @@ pub(crate) struct Count {
     last_error: RefCell<Option<String>>,
     /// Microseconds from sending a request to the end of its body.
     latency: RefCell<Histogram<u64>>,
+    handshakes: Cell<u64>,
+    /// Datagrams and bytes received by connections that are closed.
+    received: Cell<(u64, u64)>,
 }
 
 impl Default for Count {
@@ -25,6 +28,8 @@ impl Default for Count {
             bytes: Cell::new(0),
             errors: Cell::new(0),
             last_error: RefCell::new(None),
+            handshakes: Cell::new(0),
+            received: Cell::new((0, 0)),
             // One microsecond to a minute, two significant digits.
             latency: RefCell::new(Histogram::new_with_bounds(1, 60_000_000, 2).expect("constant bounds")),
         }
@@ -48,6 +53,11 @@ pub(crate) struct Report {
     datagram_bytes: u64,
     latency_us_p50: u64,
     latency_us_p99: u64,
+    latency_us_p999: u64,
+    /// Handshakes completed.
+    handshakes: u64,
+    /// CPU of this process while counting, nanoseconds.
+    client_ns: u64,
 }
 
 impl Count {
@@ -68,6 +78,24 @@ impl Count {
         }
     }
 
+    /// A handshake is complete.
+    pub(crate) fn connected(&self) {
+        if self.counting.get() {
+            self.handshakes.set(self.handshakes.get() + 1);
+        }
+    }
+
+    /// A connection ends that has received so much.
+    pub(crate) fn closed(&self, datagrams: u64, bytes: u64) {
+        let (all_datagrams, all_bytes) = self.received.get();
+        self.received.set((all_datagrams + datagrams, all_bytes + bytes));
+    }
+
+    /// Datagrams and bytes of all connections that have ended.
+    pub(crate) fn udp_received(&self) -> (u64, u64) {
+        self.received.get()
+    }
+
     pub(crate) fn failed(&self, error: String) {
         self.errors.set(self.errors.get() + 1);
         *self.last_error.borrow_mut() = Some(error);
@@ -77,8 +105,8 @@ impl Count {
         &self,
         elapsed: Duration,
         connections: usize,
-        datagrams: u64,
-        datagram_bytes: u64,
+        (datagrams, datagram_bytes): (u64, u64),
+        client_ns: u64,
     ) -> Report {
         self.counting.set(false);
         let latency = self.latency.borrow();
@@ -93,6 +121,9 @@ impl Count {
             datagram_bytes,
             latency_us_p50: latency.value_at_quantile(0.5),
             latency_us_p99: latency.value_at_quantile(0.99),
+            latency_us_p999: latency.value_at_quantile(0.999),
+            handshakes: self.handshakes.get(),
+            client_ns,
         }
     }
 }

@@ -1,21 +1,29 @@
 //! `expressway-io` as a process: one end of a measurement of packet I/O.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use expressway_lab::{Lab, Role};
 use serde::de::DeserializeOwned;
 
-use crate::{BenchError, CLIENT_CORE, SERVER_CORE, Tools, cpu, io_error};
+use crate::cpu::Account;
+use crate::{BenchError, CLIENT_CORE, SERVER_CORE, Tools, io_error};
 
 /// A running `expressway-io`; dropping it ends it.
-pub(crate) struct Peer {
+pub(crate) struct IoProcess {
     child: Child,
     output: BufReader<ChildStdout>,
     name: String,
 }
 
-impl Peer {
+impl IoProcess {
+    /// What is missing for it.
+    pub(crate) fn lacks(tools: &Tools) -> Option<String> {
+        let built = "build it with `cargo build --release -p expressway-load`";
+        (!tools.io.exists()).then(|| format!("{}: missing; {built}", tools.io.display()))
+    }
+
     /// Starts a role in a namespace of the lab, on that side's core.
     pub(crate) fn start(
         lab: &Lab,
@@ -52,9 +60,9 @@ impl Peer {
         serde_json::from_str(&line).map_err(|error| self.failed(&format!("report `{line}`: {error}")))
     }
 
-    /// Nanoseconds of CPU so far.
-    pub(crate) fn cpu(&self) -> Result<u64, BenchError> {
-        cpu::of_tree(self.child.id())
+    /// What it and these NAPI threads have cost so far.
+    pub(crate) fn account(&self, napi: &BTreeSet<u32>) -> Result<Account, BenchError> {
+        Account::now(self.child.id(), napi, SERVER_CORE..SERVER_CORE + 1)
     }
 
     fn line(&mut self) -> Result<String, BenchError> {
@@ -71,7 +79,7 @@ impl Peer {
     }
 }
 
-impl Drop for Peer {
+impl Drop for IoProcess {
     fn drop(&mut self) {
         // `ip netns exec` and `taskset` replace themselves, so this is the program. Its XDP program goes with it.
         let _ = self.child.kill();

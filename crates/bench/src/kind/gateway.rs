@@ -1,0 +1,175 @@
+//! HTTP/3 servers under requests: what a gigabit and a request cost, how many there can be, and how long they take.
+
+use std::collections::BTreeMap;
+
+use expressway_lab::{LabConfig, Offload, Role};
+
+use super::{Better, Kind, Metric, Outcome, Run, pinned_lab};
+use crate::cpu::Account;
+use crate::load::{Counted, Load, Running};
+use crate::scenario::{Case, Form, Parameter, Value, text};
+use crate::server::{IO, SERVER, Server, UDP_SEND, WORKERS};
+use crate::{BenchError, CLIENT_CORE, Tools, offload, peers};
+
+/// The kind.
+pub(crate) struct Gateway;
+
+static PARAMETERS: [Parameter; 11] = [
+    SERVER,
+    IO,
+    UDP_SEND,
+    WORKERS,
+    // The largest file that is written, and held in memory by servers that cache.
+    Parameter::new("body", Form::Bytes(1, 1 << 30), Value::Count(1 << 20)),
+    // 0: whole files; else requests for ranges of this many bytes, one after the other through the file.
+    Parameter::new("range", Form::Bytes(0, 1 << 30), Value::Count(0)),
+    Parameter::new("connections", Form::Count(1, 20_000), Value::Count(4)),
+    Parameter::new("streams", Form::Count(1, 128), Value::Count(8)),
+    // Requests a second in all; 0: a closed loop.
+    Parameter::new("rate", Form::Number(0.0), Value::Number(0.0)),
+    Parameter::new("udp_segmentation", Form::Choice(&["off", "on"]), text("off")),
+    Parameter::new("mtu", Form::Count(1280, 9000), Value::Count(1500)),
+];
+
+static METRICS: [Metric; 11] = [
+    Metric::new("gbit_per_cpu_second", "Gbit/CPU-s", "Gbit", Better::Higher, 2),
+    Metric::new("us_per_request", "CPU a request", "us", Better::Lower, 2),
+    Metric::new("cpu_percent", "CPU", "%", Better::Lower, 1),
+    Metric::new("gbit_per_second", "Gbit/s", "Gbit/s", Better::Higher, 2),
+    Metric::new("requests_per_second", "requests/s", "1/s", Better::Higher, 0),
+    Metric::new("latency_p50_us", "p50", "us", Better::Lower, 0),
+    Metric::new("latency_p99_us", "p99", "us", Better::Lower, 0),
+    Metric::new("latency_p999_us", "p99.9", "us", Better::Lower, 0),
+    Metric::new("napi_share_percent", "NAPI share", "%", Better::Neither, 0),
+    Metric::new("bytes_per_datagram", "B/datagram", "B", Better::Neither, 0),
+    Metric::new("client_cpu_percent", "client CPU", "%", Better::Neither, 0),
+];
+
+impl Kind for Gateway {
+    fn name(&self) -> &'static str {
+        "gateway"
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &PARAMETERS
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        &METRICS
+    }
+
+    fn check(&self, case: &Case) -> Result<(), String> {
+        let (range, body) = (case.count("range"), case.count("body"));
+        if range > body {
+            return Err(format!("range is {range} B of a body of {body}"));
+        }
+        Ok(())
+    }
+
+    fn lab(&self, case: &Case) -> LabConfig {
+        lab(case)
+    }
+
+    fn lacks(&self, tools: &Tools, case: &Case) -> Option<String> {
+        lacks(tools, case)
+    }
+
+    fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
+        let case = run.case;
+        let load = Load {
+            connections: case.count("connections") as usize,
+            streams: case.count("streams") as usize,
+            rate: case.number("rate"),
+            range: case.count("range"),
+            body: case.count("body"),
+            handshakes: false,
+            warmup: run.effort.warmup,
+            seconds: run.effort.seconds,
+        };
+        let loaded = Loaded::measure(run, &load)?;
+        let counted = &loaded.counted;
+        if counted.requests == 0 {
+            let problem = "no request ended while it was measured; run longer".to_owned();
+            return Err(BenchError::Load { contestant: case.text("server").into(), problem });
+        }
+        let (charged, seconds) = (loaded.cpu.charged_ns() as f64, counted.seconds);
+        let values = BTreeMap::from([
+            ("gbit_per_cpu_second", counted.bytes as f64 * 8.0 / charged),
+            ("us_per_request", charged / 1000.0 / counted.requests as f64),
+            ("cpu_percent", charged / (seconds * 1e7)),
+            ("gbit_per_second", counted.bytes as f64 * 8e-9 / seconds),
+            ("requests_per_second", counted.requests as f64 / seconds),
+            ("latency_p50_us", counted.latency_us_p50 as f64),
+            ("latency_p99_us", counted.latency_us_p99 as f64),
+            ("latency_p999_us", counted.latency_us_p999 as f64),
+            ("napi_share_percent", 100.0 * loaded.cpu.napi_ns as f64 / charged),
+            ("bytes_per_datagram", counted.datagram_bytes as f64 / counted.datagrams.max(1) as f64),
+            ("client_cpu_percent", counted.client_ns as f64 / (seconds * 1e7)),
+        ]);
+        Ok(Outcome { values, detail: loaded.detail() })
+    }
+}
+
+/// The lab of a server: a queue for each worker.
+pub(crate) fn lab(case: &Case) -> LabConfig {
+    let on = case.text("udp_segmentation") == "on";
+    LabConfig {
+        udp_segmentation: if on { Offload::On } else { Offload::Off },
+        queues: case.count("workers") as u32,
+        mtu: case.count("mtu") as u32,
+        client_napi_core: Some(client_core(case)),
+        ..pinned_lab()
+    }
+}
+
+/// The core after the server's.
+pub(crate) fn client_core(case: &Case) -> usize {
+    CLIENT_CORE.max(case.count("workers") as usize)
+}
+
+/// What a server's case needs: its program, and cores for all workers and the load.
+pub(crate) fn lacks(tools: &Tools, case: &Case) -> Option<String> {
+    let (need, have) = (client_core(case) + 1, std::thread::available_parallelism().map_or(1, usize::from));
+    if need > have {
+        return Some(format!("needs {need} cores, one of them for the load; this machine has {have}"));
+    }
+    peers::lacks(case.text("server"), tools)
+}
+
+/// A server under load: what was counted, and what it cost.
+pub(crate) struct Loaded {
+    pub(crate) load: Load,
+    pub(crate) counted: Counted,
+    pub(crate) cpu: Account,
+    pub(crate) started_in: f64,
+    offloads: BTreeMap<String, bool>,
+}
+
+impl Loaded {
+    /// Starts the server, then the load, and takes the account for the time that the load counts.
+    pub(crate) fn measure(run: &Run<'_>, load: &Load) -> Result<Self, BenchError> {
+        run.tools.write_body(load.body)?;
+        let server = Server::start(run)?;
+        let napi = run.server_napi(run.case.count("workers") as usize)?;
+        let offloads = offload::of(run.lab, Role::Server)?;
+        let name = run.case.text("server");
+        let mut running = Running::start(run.lab, run.tools, name, load, client_core(run.case))?;
+        running.wait_until_measuring()?;
+        let before = server.account(&napi)?;
+        let counted = running.counted()?;
+        let cpu = server.account(&napi)?.since(before);
+        let started_in = server.started_in.as_secs_f64();
+        Ok(Self { load: load.clone(), counted, cpu, started_in, offloads })
+    }
+
+    /// All of it, for the raw file.
+    pub(crate) fn detail(&self) -> serde_json::Value {
+        serde_json::json!({
+            "load": self.load,
+            "counted": self.counted,
+            "server_cpu": self.cpu,
+            "started_in_seconds": self.started_in,
+            "server_offloads": self.offloads,
+        })
+    }
+}

@@ -1,0 +1,86 @@
+//! What a new connection costs: handshake, one small request, the end.
+
+use std::collections::BTreeMap;
+
+use expressway_lab::LabConfig;
+
+use super::{Better, Kind, Metric, Outcome, Run, gateway};
+use crate::load::Load;
+use crate::scenario::{Case, Form, Parameter, Value, text};
+use crate::server::{IO, SERVER, UDP_SEND, WORKERS};
+use crate::{BenchError, Tools};
+
+/// The kind.
+pub(crate) struct Handshake;
+
+static PARAMETERS: [Parameter; 8] = [
+    SERVER,
+    IO,
+    UDP_SEND,
+    WORKERS,
+    Parameter::new("udp_segmentation", Form::Choice(&["off", "on"]), text("off")),
+    Parameter::new("mtu", Form::Count(1280, 9000), Value::Count(1500)),
+    Parameter::new("body", Form::Bytes(1, 1 << 20), Value::Count(1024)),
+    // Handshakes under way at the same time.
+    Parameter::new("at_once", Form::Count(1, 1024), Value::Count(8)),
+];
+
+static METRICS: [Metric; 6] = [
+    Metric::new("us_per_handshake", "CPU a connection", "us", Better::Lower, 0),
+    Metric::new("handshakes_per_second", "connections/s", "1/s", Better::Higher, 0),
+    Metric::new("latency_p50_us", "p50", "us", Better::Lower, 0),
+    Metric::new("latency_p99_us", "p99", "us", Better::Lower, 0),
+    Metric::new("napi_share_percent", "NAPI share", "%", Better::Neither, 0),
+    Metric::new("client_cpu_percent", "client CPU", "%", Better::Neither, 0),
+];
+
+impl Kind for Handshake {
+    fn name(&self) -> &'static str {
+        "handshake"
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &PARAMETERS
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        &METRICS
+    }
+
+    fn lab(&self, case: &Case) -> LabConfig {
+        gateway::lab(case)
+    }
+
+    fn lacks(&self, tools: &Tools, case: &Case) -> Option<String> {
+        gateway::lacks(tools, case)
+    }
+
+    fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
+        let load = Load {
+            connections: run.case.count("at_once") as usize,
+            streams: 1,
+            rate: 0.0,
+            range: 0,
+            body: run.case.count("body"),
+            handshakes: true,
+            warmup: run.effort.warmup,
+            seconds: run.effort.seconds,
+        };
+        let loaded = gateway::Loaded::measure(run, &load)?;
+        let counted = &loaded.counted;
+        if counted.handshakes == 0 {
+            let problem = "no handshake ended while it was measured; run longer".to_owned();
+            return Err(BenchError::Load { contestant: run.case.text("server").into(), problem });
+        }
+        let (charged, each) = (loaded.cpu.charged_ns() as f64, counted.handshakes as f64);
+        let values = BTreeMap::from([
+            ("us_per_handshake", charged / 1000.0 / each),
+            ("handshakes_per_second", each / counted.seconds),
+            ("latency_p50_us", counted.latency_us_p50 as f64),
+            ("latency_p99_us", counted.latency_us_p99 as f64),
+            ("napi_share_percent", 100.0 * loaded.cpu.napi_ns as f64 / charged),
+            ("client_cpu_percent", counted.client_ns as f64 / (counted.seconds * 1e7)),
+        ]);
+        Ok(Outcome { values, detail: loaded.detail() })
+    }
+}

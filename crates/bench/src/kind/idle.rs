@@ -1,0 +1,82 @@
+//! Memory of established connections that do nothing.
+
+use std::collections::BTreeMap;
+
+use expressway_lab::LabConfig;
+
+use super::{Better, Kind, Metric, Outcome, Run, gateway};
+use crate::load::{Load, Running};
+use crate::scenario::{Case, Form, Parameter, Value, text};
+use crate::server::{IO, SERVER, Server, UDP_SEND, WORKERS};
+use crate::{BenchError, Tools};
+
+/// The kind.
+pub(crate) struct Idle;
+
+static PARAMETERS: [Parameter; 7] = [
+    SERVER,
+    IO,
+    UDP_SEND,
+    WORKERS,
+    Parameter::new("udp_segmentation", Form::Choice(&["off", "on"]), text("off")),
+    Parameter::new("mtu", Form::Count(1280, 9000), Value::Count(1500)),
+    // As many as there are local ports for one load generator, which uses one socket.
+    Parameter::new("connections", Form::Count(1, 100_000), Value::Count(10_000)),
+];
+
+static METRICS: [Metric; 3] = [
+    Metric::new("bytes_per_connection", "memory a connection", "B", Better::Lower, 0),
+    Metric::new("bytes_before", "memory before", "B", Better::Lower, 0),
+    Metric::new("bytes_after", "memory with all", "B", Better::Lower, 0),
+];
+
+impl Kind for Idle {
+    fn name(&self) -> &'static str {
+        "idle"
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &PARAMETERS
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        &METRICS
+    }
+
+    fn lab(&self, case: &Case) -> LabConfig {
+        gateway::lab(case)
+    }
+
+    fn lacks(&self, tools: &Tools, case: &Case) -> Option<String> {
+        gateway::lacks(tools, case)
+    }
+
+    /// Opens the connections one after the other, lets them settle and reads the server's memory.
+    fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
+        let connections = run.case.count("connections");
+        let load = Load {
+            connections: connections as usize,
+            streams: 0,
+            rate: 0.0,
+            range: 0,
+            body: 1024,
+            handshakes: false,
+            warmup: run.effort.warmup,
+            seconds: run.effort.seconds,
+        };
+        run.tools.write_body(load.body)?;
+        let server = Server::start(run)?;
+        let before = server.memory()?;
+        let core = gateway::client_core(run.case);
+        let mut running = Running::start(run.lab, run.tools, run.case.text("server"), &load, core)?;
+        running.wait_until_measuring()?;
+        let after = server.memory()?;
+        running.counted()?;
+        let values = BTreeMap::from([
+            ("bytes_per_connection", after.saturating_sub(before) as f64 / connections as f64),
+            ("bytes_before", before as f64),
+            ("bytes_after", after as f64),
+        ]);
+        Ok(Outcome { values, detail: serde_json::json!({ "load": load }) })
+    }
+}

@@ -1,0 +1,165 @@
+//! Kinds of measurement: the code behind scenarios.
+//!
+//! A new kind is a file here with a type that implements [`Kind`], and a line in [`ALL`]. It declares its parameters
+//! and metrics; everything else (sweeps, rounds, raw file, reports) follows from those.
+
+mod gateway;
+mod handshake;
+mod idle;
+mod packet_io;
+mod startup;
+mod waiting;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use expressway_lab::{Lab, LabConfig, Role};
+use serde::{Deserialize, Serialize};
+
+use crate::scenario::{Case, Effort, Parameter};
+use crate::{BenchError, CLIENT_CORE, SERVER_CORE, Tools, cpu};
+
+/// All kinds.
+pub(crate) const ALL: &[&dyn Kind] = &[
+    &gateway::Gateway,
+    &handshake::Handshake,
+    &idle::Idle,
+    &startup::Startup,
+    &packet_io::PacketIo,
+    &waiting::Waiting,
+];
+
+/// The kind of this name.
+pub(crate) fn find(name: &str) -> Option<&'static dyn Kind> {
+    ALL.iter().copied().find(|kind| kind.name() == name)
+}
+
+/// Which way a metric is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// More is better.
+    Higher,
+    /// Less is better.
+    Lower,
+    /// It says something about the run, and decides nothing.
+    Neither,
+}
+
+/// A number that a run of a kind gives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Metric {
+    /// Its key in the raw file and in scenarios.
+    pub(crate) key: &'static str,
+    /// Its name in tables, short.
+    pub(crate) label: &'static str,
+    /// Its unit; empty for a bare number.
+    pub(crate) unit: &'static str,
+    /// Which way is better.
+    pub(crate) better: Better,
+    /// Digits after the point in tables.
+    pub(crate) decimals: usize,
+}
+
+impl Metric {
+    pub(crate) const fn new(
+        key: &'static str,
+        label: &'static str,
+        unit: &'static str,
+        better: Better,
+        decimals: usize,
+    ) -> Self {
+        Self { key, label, unit, better, decimals }
+    }
+}
+
+/// What a run gave.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// A number for each metric of the kind that this run has.
+    pub(crate) values: BTreeMap<&'static str, f64>,
+    /// What they were computed from.
+    pub(crate) detail: serde_json::Value,
+}
+
+/// A kind of measurement.
+pub(crate) trait Kind: Sync + Send {
+    /// Its name in scenario files.
+    fn name(&self) -> &'static str;
+
+    /// What a scenario may set, sweep or make contestants of.
+    fn parameters(&self) -> &'static [Parameter];
+
+    /// What a run gives; the first is the headline where a scenario names none.
+    fn metrics(&self) -> &'static [Metric];
+
+    /// Whether parameters that are each right fit together.
+    fn check(&self, _case: &Case) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// The lab that a run wants; one is made for each run, so that no run inherits anything from another.
+    fn lab(&self, _case: &Case) -> LabConfig {
+        pinned_lab()
+    }
+
+    /// What this machine lacks for the case: the contestant is then reported as missing, and the rest goes on.
+    fn lacks(&self, _tools: &Tools, _case: &Case) -> Option<String> {
+        None
+    }
+
+    /// One run.
+    fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError>;
+}
+
+/// One run that is to be made.
+pub(crate) struct Run<'a> {
+    pub(crate) tools: &'a Tools,
+    pub(crate) lab: &'a Lab,
+    pub(crate) case: &'a Case,
+    pub(crate) effort: Effort,
+    /// NAPI threads of interfaces of the same name in other labs, from before this lab was made.
+    pub(crate) others: BTreeSet<u32>,
+}
+
+impl Run<'_> {
+    /// The NAPI threads of the server's interface, pinned to the server's first cores in turn: attaching an XDP program
+    /// has the kernel make new, unpinned ones.
+    pub(crate) fn server_napi(&self, cores: usize) -> Result<BTreeSet<u32>, BenchError> {
+        let threads = cpu::napi_threads(Role::Server.interface())?;
+        let threads: BTreeSet<u32> = threads.difference(&self.others).copied().collect();
+        for (index, thread) in threads.iter().enumerate() {
+            cpu::pin(&BTreeSet::from([*thread]), SERVER_CORE + index % cores.max(1))?;
+        }
+        Ok(threads)
+    }
+}
+
+/// A lab whose receive work has NAPI threads, the server's on its core and the client's on the other.
+pub(crate) fn pinned_lab() -> LabConfig {
+    LabConfig {
+        client_napi_core: Some(CLIENT_CORE),
+        server_napi_core: Some(SERVER_CORE),
+        ..LabConfig::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_tables_have_no_duplicates() {
+        for kind in ALL {
+            assert_eq!(ALL.iter().filter(|other| other.name() == kind.name()).count(), 1, "{}", kind.name());
+            assert!(!kind.metrics().is_empty(), "{}", kind.name());
+            for parameter in kind.parameters() {
+                let same = kind.parameters().iter().filter(|other| other.key == parameter.key);
+                assert_eq!(same.count(), 1, "{} {}", kind.name(), parameter.key);
+            }
+            for metric in kind.metrics() {
+                let same = kind.metrics().iter().filter(|other| other.key == metric.key);
+                assert_eq!(same.count(), 1, "{} {}", kind.name(), metric.key);
+            }
+        }
+    }
+}

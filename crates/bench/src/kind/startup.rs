@@ -1,0 +1,79 @@
+//! How long a server takes to start and to reload, and what it holds without connections.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use expressway_lab::LabConfig;
+
+use super::{Better, Kind, Metric, Outcome, Run, gateway};
+use crate::load::Probe;
+use crate::scenario::{Case, Form, Parameter, Value, text};
+use crate::server::{IO, SERVER, Server, UDP_SEND, WORKERS};
+use crate::{BenchError, Tools};
+
+/// The kind.
+pub(crate) struct Startup;
+
+static PARAMETERS: [Parameter; 7] = [
+    SERVER,
+    IO,
+    UDP_SEND,
+    WORKERS,
+    Parameter::new("udp_segmentation", Form::Choice(&["off", "on"]), text("off")),
+    Parameter::new("mtu", Form::Count(1280, 9000), Value::Count(1500)),
+    // Whether SIGHUP makes it reload its certificate.
+    Parameter::new("reload", Form::Choice(&["no", "sighup"]), text("no")),
+];
+
+static METRICS: [Metric; 4] = [
+    Metric::new("listening_ms", "start to listening", "ms", Better::Lower, 1),
+    Metric::new("reload_ms", "SIGHUP to new certificate", "ms", Better::Lower, 1),
+    Metric::new("refused", "refused meanwhile", "", Better::Lower, 0),
+    Metric::new("memory_bytes", "memory at rest", "B", Better::Lower, 0),
+];
+
+impl Kind for Startup {
+    fn name(&self) -> &'static str {
+        "startup"
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &PARAMETERS
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        &METRICS
+    }
+
+    fn lab(&self, case: &Case) -> LabConfig {
+        gateway::lab(case)
+    }
+
+    fn lacks(&self, tools: &Tools, case: &Case) -> Option<String> {
+        gateway::lacks(tools, case)
+    }
+
+    /// The reload is over for a client when a new connection gets the new certificate: connections are made one after
+    /// the other until one does, so the figure has the time of a handshake in it.
+    fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
+        run.tools.make_certificates()?;
+        let server = Server::start(run)?;
+        let memory = server.memory()?;
+        let mut values = BTreeMap::from([
+            ("listening_ms", server.started_in.as_secs_f64() * 1e3),
+            ("memory_bytes", memory as f64),
+        ]);
+        if run.case.text("reload") == "sighup" {
+            let mut probe =
+                Probe::start(run.lab, run.tools, run.case.text("server"), gateway::client_core(run.case))?;
+            probe.wait_until_connected()?;
+            run.tools.make_certificates()?;
+            let began = Instant::now();
+            server.reload()?;
+            let refused = probe.wait_for_new_certificate()?;
+            values.insert("reload_ms", began.elapsed().as_secs_f64() * 1e3);
+            values.insert("refused", refused as f64);
+        }
+        Ok(Outcome { values, detail: serde_json::Value::Null })
+    }
+}

@@ -1,0 +1,97 @@
+//! Round-trip time and CPU of an echo by each way to wait for packets.
+
+use std::collections::BTreeMap;
+
+use expressway_lab::Role;
+use serde::{Deserialize, Serialize};
+
+use super::packet_io::address;
+use super::{Better, Kind, Metric, Outcome, Run};
+use crate::io_process::IoProcess;
+use crate::scenario::{Case, Form, Parameter, Value, text};
+use crate::{BenchError, Tools};
+
+/// The kind.
+pub(crate) struct Waiting;
+
+static PARAMETERS: [Parameter; 4] = [
+    Parameter::required("way", Form::Choice(&["af-xdp-copy", "udp"])),
+    Parameter::new("wait", Form::Choice(&["interrupt", "busy-poll", "spin"]), text("interrupt")),
+    Parameter::new("size", Form::Bytes(8, 1472), Value::Count(64)),
+    // Microseconds between an answer and the next question.
+    Parameter::new("pause", Form::Count(0, 1_000_000), Value::Count(100)),
+];
+
+static METRICS: [Metric; 4] = [
+    Metric::new("p50_us", "p50", "us", Better::Lower, 1),
+    Metric::new("p99_us", "p99", "us", Better::Lower, 1),
+    Metric::new("cpu_percent", "CPU", "%", Better::Lower, 1),
+    Metric::new("lost_percent", "lost", "%", Better::Lower, 2),
+];
+
+/// What an `expressway-io` that asked reports.
+#[derive(Deserialize, Serialize)]
+struct Asked {
+    round_trips: u64,
+    lost: u64,
+    p50_ns: u64,
+    p99_ns: u64,
+    max_ns: u64,
+}
+
+impl Kind for Waiting {
+    fn name(&self) -> &'static str {
+        "waiting"
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &PARAMETERS
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        &METRICS
+    }
+
+    fn lacks(&self, tools: &Tools, _: &Case) -> Option<String> {
+        IoProcess::lacks(tools)
+    }
+
+    fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
+        let (way, wait) = (run.case.text("way"), run.case.text("wait"));
+        let server = address(run.lab, Role::Server);
+        let mut command = vec!["echo".to_owned(), "--listen".into(), server.clone()];
+        if way == "af-xdp-copy" {
+            command.extend(["--interface".into(), Role::Server.interface().into()]);
+        }
+        command.extend(["--wait".into(), wait.into()]);
+        let mut echo = IoProcess::start(run.lab, run.tools, Role::Server, &command)?;
+        echo.wait_ready()?;
+        let threads = run.server_napi(1)?;
+        let before = echo.account(&threads)?;
+        let ping = [
+            "ping".to_owned(),
+            "--to".into(),
+            server,
+            "--size".into(),
+            run.case.count("size").to_string(),
+            "--pause".into(),
+            run.case.count("pause").to_string(),
+            "--seconds".into(),
+            run.effort.seconds.to_string(),
+        ];
+        let asked: Asked = IoProcess::start(run.lab, run.tools, Role::Client, &ping)?.report()?;
+        let cpu = echo.account(&threads)?.since(before);
+        if asked.round_trips == 0 {
+            let problem = format!("{} questions were lost and none was answered; run longer", asked.lost);
+            return Err(BenchError::Load { contestant: format!("{way} {wait}"), problem });
+        }
+        let all = (asked.round_trips + asked.lost) as f64;
+        let values = BTreeMap::from([
+            ("p50_us", asked.p50_ns as f64 / 1000.0),
+            ("p99_us", asked.p99_ns as f64 / 1000.0),
+            ("cpu_percent", cpu.charged_ns() as f64 / (run.effort.seconds * 1e7)),
+            ("lost_percent", 100.0 * asked.lost as f64 / all),
+        ]);
+        Ok(Outcome { values, detail: serde_json::json!({ "asked": asked, "server_cpu": cpu }) })
+    }
+}

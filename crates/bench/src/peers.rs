@@ -1,0 +1,157 @@
+//! Servers that are measured, each from a file with its best known configuration and why that is the best.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{BenchError, Tools};
+
+/// The files, in the order of tables.
+const FILES: [(&str, &str); 5] = [
+    ("expressway", include_str!("../peers/expressway.toml")),
+    ("nginx", include_str!("../peers/nginx.toml")),
+    ("caddy", include_str!("../peers/caddy.toml")),
+    ("quic-go", include_str!("../peers/quic-go.toml")),
+    ("quinn", include_str!("../peers/quinn.toml")),
+];
+
+/// The servers' names, as a parameter takes them.
+pub(crate) const NAMES: &[&str] = &["expressway", "nginx", "caddy", "quic-go", "quinn"];
+
+/// A server's file. Texts have placeholders such as `@address@`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Server {
+    /// Why this is its best known configuration.
+    why: String,
+    /// The program's file name.
+    program: String,
+    /// Its arguments.
+    arguments: Vec<String>,
+    /// Arguments with which it says its version.
+    version: Vec<String>,
+    /// Environment variables.
+    #[serde(default)]
+    pub(crate) environment: BTreeMap<String, String>,
+    /// Its configuration file, if it has one.
+    #[serde(default)]
+    pub(crate) configuration: Option<String>,
+}
+
+/// Values of the placeholders.
+pub(crate) type Places = BTreeMap<&'static str, String>;
+
+impl Server {
+    /// The server of this name.
+    ///
+    /// # Errors
+    /// When there is none, or its file is wrong.
+    pub(crate) fn named(name: &str) -> Result<Self, BenchError> {
+        let text = FILES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text);
+        let text = text.ok_or_else(|| BenchError::Missing(format!("no server named {name}")))?;
+        toml::from_str(text).map_err(|error| BenchError::Missing(format!("peers/{name}.toml: {error}")))
+    }
+
+    /// Where its program is: beside ours, or among the peers.
+    pub(crate) fn program(&self, tools: &Tools) -> PathBuf {
+        match self.program.as_str() {
+            "expressway" => tools.expressway.clone(),
+            "nginx" => tools.nginx.clone().unwrap_or_else(|| tools.peers.join("nginx")),
+            own if own.starts_with("expressway-") => tools.expressway.with_file_name(own),
+            other => tools.peers.join(other),
+        }
+    }
+
+    /// Its arguments with their places filled.
+    pub(crate) fn arguments(&self, places: &Places) -> Vec<String> {
+        self.arguments.iter().map(|argument| fill(argument, places)).collect()
+    }
+
+    /// What it says of its version, one line; `None` where it cannot be run.
+    fn said_version(&self, tools: &Tools) -> Option<String> {
+        let output = Command::new(self.program(tools)).args(&self.version).output().ok()?;
+        let text = [output.stdout, output.stderr].concat();
+        String::from_utf8_lossy(&text).lines().next().map(|line| line.trim().to_owned())
+    }
+}
+
+/// Why a server cannot be measured here, if it cannot.
+pub(crate) fn lacks(name: &str, tools: &Tools) -> Option<String> {
+    let server = match Server::named(name) {
+        Ok(server) => server,
+        Err(error) => return Some(error.to_string()),
+    };
+    let program = server.program(tools);
+    let made_by = if program.starts_with(&tools.peers) { "scripts/bench-peers" } else { "make bench" };
+    (!program.exists()).then(|| format!("{}: no such program; {made_by} makes it", program.display()))
+}
+
+/// Puts values in their places.
+pub(crate) fn fill(text: &str, places: &Places) -> String {
+    let mut text = text.to_owned();
+    for (name, value) in places {
+        text = text.replace(&format!("@{name}@"), value);
+    }
+    text
+}
+
+/// A server that is there.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    /// What it says of its version.
+    pub version: String,
+    /// Why it runs with the configuration that it has.
+    pub why: String,
+}
+
+/// All servers that are there, by name.
+pub(crate) fn programs(tools: &Tools) -> BTreeMap<String, Program> {
+    let program = |name: &str| {
+        let server = Server::named(name).ok()?;
+        let version = server.said_version(tools)?;
+        Some((
+            name.to_owned(),
+            Program { version, why: server.why.split_whitespace().collect::<Vec<_>>().join(" ") },
+        ))
+    };
+    NAMES.iter().filter_map(|name| program(name)).collect()
+}
+
+/// A folder's path for a configuration.
+pub(crate) fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_server_has_a_file_that_says_why_and_leaves_no_place_empty() {
+        let known = [
+            "address",
+            "port",
+            "host",
+            "root",
+            "certificates",
+            "work",
+            "configuration",
+            "workers",
+            "io",
+            "udp_send",
+            "cores_mask",
+        ];
+        let places: Places = known.iter().map(|name| (*name, "1".to_owned())).collect();
+        for name in NAMES {
+            let server = Server::named(name).unwrap();
+            assert!(server.why.len() > 40, "{name}");
+            let texts = server.arguments(&places).join(" ")
+                + &fill(server.configuration.as_deref().unwrap_or(""), &places)
+                + &server.environment.values().map(|value| fill(value, &places)).collect::<String>();
+            assert!(!texts.contains('@'), "{name}: {texts}");
+        }
+        assert!(Server::named("apache").is_err());
+    }
+}

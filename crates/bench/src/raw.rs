@@ -1,0 +1,259 @@
+//! The raw file: JSON lines, written as runs end, and everything that reports are made from.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::environment::Environment;
+use crate::kind::Better;
+use crate::scenario::{Bed, Beside, Contestant, Effort, Scenario, Value};
+use crate::{BenchError, io_error};
+
+/// One line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Line {
+    /// The machine, the programs and the command; the first line.
+    Environment(Box<Environment>),
+    /// A scenario as it was run; before its runs.
+    Scenario(Box<Described>),
+    /// One run of one contestant.
+    Run(Run),
+    /// A contestant that could not take part.
+    Missing(Absent),
+    /// A run that failed.
+    Failed(Absent),
+}
+
+/// A scenario as it was run, with all that a report says of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Described {
+    /// Its name.
+    pub name: String,
+    /// The kind.
+    pub kind: String,
+    /// One line on it.
+    pub title: String,
+    /// The claim that it tests.
+    pub claim: String,
+    /// What is measured, and how.
+    pub measures: String,
+    /// What is equal for all contestants.
+    pub held_equal: Vec<String>,
+    /// How to read the results.
+    pub reading: String,
+    /// The metric that decides.
+    pub headline: String,
+    /// The contestant that ratios are to.
+    pub base: Option<String>,
+    /// The parameter that curves are drawn over.
+    pub curve: Option<String>,
+    /// Where it ran.
+    pub bed: Bed,
+    /// Those that were compared.
+    pub contestants: Vec<Contestant>,
+    /// Swept parameters.
+    pub sweep: BTreeMap<String, Vec<Value>>,
+    /// Parameters that were the same for all, with the kind's defaults.
+    pub settings: BTreeMap<String, Value>,
+    /// How often and how long.
+    pub effort: Effort,
+    /// What the numbers of a run are.
+    pub metrics: Vec<Measured>,
+    /// Published figures.
+    pub beside: Vec<Beside>,
+}
+
+/// A metric.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Its key in runs.
+    pub key: String,
+    /// Its name in tables.
+    pub label: String,
+    /// Its unit; empty for a bare number.
+    pub unit: String,
+    /// Which way is better.
+    pub better: Better,
+    /// Digits after the point in tables.
+    pub decimals: usize,
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Run {
+    /// The scenario.
+    pub scenario: String,
+    /// The point of the sweep.
+    pub point: BTreeMap<String, Value>,
+    /// Who.
+    pub contestant: String,
+    /// Round, from 0.
+    pub round: usize,
+    /// The numbers, by metric.
+    pub values: BTreeMap<String, f64>,
+    /// What they were computed from, and what else was seen.
+    pub detail: serde_json::Value,
+}
+
+/// What is not there.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Absent {
+    /// The scenario.
+    pub scenario: String,
+    /// The point of the sweep; empty where all are meant.
+    pub point: BTreeMap<String, Value>,
+    /// Who.
+    pub contestant: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl Described {
+    /// As it is about to run.
+    pub(crate) fn new(scenario: &Scenario, bed: Bed) -> Self {
+        let parameters = scenario.kind.parameters().iter();
+        let of_contestants = |key: &str| scenario.contestants.iter().any(|c| c.parameters.contains_key(key));
+        let mut settings: BTreeMap<String, Value> = parameters
+            .filter(|p| !scenario.sweep.contains_key(p.key) && !of_contestants(p.key))
+            .filter_map(|p| Some((p.key.to_owned(), p.default.clone()?)))
+            .collect();
+        settings.extend(scenario.settings.clone());
+        let metrics = scenario.kind.metrics().iter().map(|metric| Measured {
+            key: metric.key.into(),
+            label: metric.label.into(),
+            unit: metric.unit.into(),
+            better: metric.better,
+            decimals: metric.decimals,
+        });
+        Self {
+            name: scenario.name.clone(),
+            kind: scenario.kind().into(),
+            title: scenario.title.clone(),
+            claim: scenario.claim.clone(),
+            measures: scenario.measures.clone(),
+            held_equal: scenario.held_equal.clone(),
+            reading: scenario.reading.clone(),
+            headline: scenario.headline.clone(),
+            base: scenario.base.clone(),
+            curve: scenario.curve.clone(),
+            bed,
+            contestants: scenario.contestants.clone(),
+            sweep: scenario.sweep.clone(),
+            settings,
+            effort: scenario.effort,
+            metrics: metrics.collect(),
+            beside: scenario.beside.clone(),
+        }
+    }
+
+    /// A metric by its key.
+    pub fn metric(&self, key: &str) -> Option<&Measured> {
+        self.metrics.iter().find(|metric| metric.key == key)
+    }
+}
+
+/// A raw file that is being written.
+pub struct RawFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl RawFile {
+    /// Makes `raw.jsonl` in a folder, which is made too.
+    ///
+    /// # Errors
+    /// With the path.
+    pub fn create(folder: &Path) -> Result<Self, BenchError> {
+        std::fs::create_dir_all(folder).map_err(io_error(folder.display().to_string()))?;
+        let path = folder.join("raw.jsonl");
+        let file = File::create(&path).map_err(io_error(path.display().to_string()))?;
+        Ok(Self { path, file })
+    }
+
+    /// Writes one line at once.
+    ///
+    /// # Errors
+    /// With the path.
+    pub fn write(&mut self, line: &Line) -> Result<(), BenchError> {
+        let text = serde_json::to_string(line).map_err(|error| BenchError::Raw {
+            file: self.path.clone(),
+            line: 0,
+            problem: error.to_string(),
+        })?;
+        writeln!(self.file, "{text}").map_err(io_error(self.path.display().to_string()))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// A raw file that was read, or several as one.
+#[derive(Clone, Debug, Default)]
+pub struct RawRun {
+    /// Machines, one for each file.
+    pub environments: Vec<Environment>,
+    /// Scenarios in their order.
+    pub scenarios: Vec<Described>,
+    /// Runs in their order.
+    pub runs: Vec<Run>,
+    /// Those that could not take part.
+    pub missing: Vec<Absent>,
+    /// Runs that failed.
+    pub failed: Vec<Absent>,
+}
+
+impl RawRun {
+    /// Reads raw files. A scenario may be in one of them only.
+    ///
+    /// # Errors
+    /// With file and line.
+    pub fn read<P: AsRef<Path>>(files: &[P]) -> Result<Self, BenchError> {
+        let mut all = Self::default();
+        for file in files {
+            let file = file.as_ref();
+            let text = std::fs::read_to_string(file).map_err(io_error(file.display().to_string()))?;
+            all.add(file, &text)?;
+        }
+        Ok(all)
+    }
+
+    fn add(&mut self, file: &Path, text: &str) -> Result<(), BenchError> {
+        let wrong = |line: usize, problem: String| BenchError::Raw { file: file.to_owned(), line, problem };
+        let (machines, known) = (self.environments.len(), self.scenarios.len());
+        for (index, text) in text.lines().enumerate() {
+            let at = index + 1;
+            let line: Line = serde_json::from_str(text).map_err(|error| wrong(at, error.to_string()))?;
+            let named = match &line {
+                Line::Run(run) => Some(&run.scenario),
+                Line::Missing(absent) | Line::Failed(absent) => Some(&absent.scenario),
+                Line::Environment(_) | Line::Scenario(_) => None,
+            };
+            if let Some(name) = named.filter(|name| !self.scenarios[known..].iter().any(|s| s.name == **name))
+            {
+                return Err(wrong(at, format!("scenario `{name}` was not described in a line before")));
+            }
+            match line {
+                Line::Environment(environment) => self.environments.push(*environment),
+                Line::Scenario(scenario)
+                    if self.scenarios.iter().any(|known| known.name == scenario.name) =>
+                {
+                    return Err(wrong(at, format!("scenario `{}` is there twice", scenario.name)));
+                }
+                Line::Scenario(scenario) => self.scenarios.push(*scenario),
+                Line::Run(run) => self.runs.push(run),
+                Line::Missing(absent) => self.missing.push(absent),
+                Line::Failed(absent) => self.failed.push(absent),
+            }
+        }
+        if self.environments.len() != machines + 1 {
+            return Err(wrong(0, "no raw file: it has not exactly one environment line".into()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,178 @@
+//! Numbers, points and machines as text, the same in Markdown and HTML.
+
+use std::collections::BTreeMap;
+
+use super::analysis::{Leaders, Point};
+use crate::environment::Environment;
+use crate::raw::{Described, Measured};
+use crate::scenario::{Bed, Value};
+use crate::statistic::Estimate;
+
+/// A median with its interval, such as `7.85 (7.70 to 8.01)`.
+pub(crate) fn interval(estimate: &Estimate, decimals: usize) -> String {
+    match estimate.count {
+        1 => format!("{:.decimals$}", estimate.mid),
+        _ => format!(
+            "{:.decimals$} ({:.decimals$} to {:.decimals$})",
+            estimate.mid, estimate.low, estimate.high
+        ),
+    }
+}
+
+/// A unit as readers write it.
+pub(crate) fn unit(unit: &str) -> &str {
+    match unit {
+        "us" => "µs",
+        other => other,
+    }
+}
+
+/// A metric's name with its unit.
+pub(crate) fn label(metric: &Measured) -> String {
+    let (label, unit) = (&metric.label, unit(&metric.unit));
+    if unit.is_empty() || label.contains(unit) { label.clone() } else { format!("{label}, {unit}") }
+}
+
+/// A point, such as `body 1 MiB, udp_segmentation off`; empty for a scenario that sweeps nothing.
+pub(crate) fn point(at: &BTreeMap<String, Value>) -> String {
+    at.iter().map(|(key, value)| format!("{key} {}", amount(key, value))).collect::<Vec<_>>().join(", ")
+}
+
+/// A value of a parameter, sizes with their unit.
+pub(crate) fn amount(key: &str, value: &Value) -> String {
+    match value {
+        Value::Count(bytes) if ["body", "range", "size"].contains(&key) => size(*bytes),
+        other => other.to_string(),
+    }
+}
+
+fn size(bytes: u64) -> String {
+    for (unit, name) in [(1u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
+        if bytes >= unit && bytes.is_multiple_of(unit) {
+            return format!("{} {name}", bytes / unit);
+        }
+    }
+    format!("{bytes} B")
+}
+
+/// Who leads at a point, as a sentence.
+pub(crate) fn leaders(point: &Point<'_>) -> String {
+    let names = |all: &[&crate::scenario::Contestant]| {
+        all.iter().map(|one| one.name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    match &point.leaders {
+        Leaders::One(one) => format!("{} leads.", one.name),
+        Leaders::Together(all) => format!("No winner: {} cannot be told apart.", names(all)),
+        Leaders::TooFewRounds => "No winner: too few rounds to say.".into(),
+        Leaders::Alone => String::new(),
+    }
+}
+
+/// A machine in one sentence.
+pub(crate) fn machine(environment: &Environment) -> String {
+    let kind = if environment.virtual_machine { "virtual machine" } else { "machine" };
+    let gib = environment.memory as f64 / (1u64 << 30) as f64;
+    format!(
+        "{}, {} cores of a {kind}, {gib:.0} GiB, Linux {}, expressway {} at commit {} ({} build), {}",
+        environment.cpu,
+        environment.cores,
+        environment.kernel,
+        environment.version,
+        environment.commit,
+        environment.build,
+        date(environment.began)
+    )
+}
+
+/// What may make the figures other than elsewhere, a sentence each.
+pub(crate) fn circumstances(environment: &Environment) -> Vec<String> {
+    let mut all = Vec::new();
+    if environment.build != "release" {
+        all.push("A debug build: these figures show that the suite works and nothing about speed.".into());
+    }
+    if environment.virtual_machine {
+        all.push("A virtual machine: what else its host runs is not known, and its speed may change.".into());
+    }
+    all.push(match environment.governors.as_slice() {
+        [] => "The kernel scales no frequencies here.".into(),
+        governors => format!("Frequency governor: {}.", governors.join(", ")),
+    });
+    all.push(match environment.idle_states.as_slice() {
+        [] => "The kernel has no idle states to choose from.".into(),
+        states => format!("Idle states: {}.", states.join(", ")),
+    });
+    if !environment.network_interrupts.is_empty() {
+        let interrupts = environment.network_interrupts.iter();
+        let each: Vec<String> = interrupts.map(|(name, cores)| format!("{name} on {cores}")).collect();
+        all.push(format!("Interrupts of this machine's NICs, which labs do not use: {}.", each.join("; ")));
+    }
+    if !environment.kernel_options.is_empty() {
+        all.push(format!("Kernel options: {}.", environment.kernel_options.join(" ")));
+    }
+    if environment.load_average > 0.5 * environment.cores as f64 {
+        all.push(format!(
+            "Something else was running when it began: the load average was {:.1}.",
+            environment.load_average
+        ));
+    }
+    all
+}
+
+/// How the bed differs from the hardware of published figures.
+pub(crate) fn bed_differs(scenario: &Described, environment: &Environment) -> String {
+    match scenario.bed {
+        Bed::Lab => format!(
+            "Here both ends share the {} cores of one machine and a veth joins them: no NIC, no DMA, no zero-copy, no \
+             interrupts, and a packet costs what the kernel's veth driver costs. Ratios carry over where that is equal for \
+             both sides; rates and times do not.",
+            environment.cores
+        ),
+        Bed::Nics => {
+            "Here two NICs of one machine are cabled to each other: both ends share its memory and cores."
+                .into()
+        }
+    }
+}
+
+/// A day in UTC, by the proleptic Gregorian calendar (Howard Hinnant, `civil_from_days`).
+pub(crate) fn date(seconds: u64) -> String {
+    let days = (seconds / 86_400) as i64 + 719_468;
+    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let (day, month) =
+        (day_of_year - (153 * shifted + 2) / 5 + 1, if shifted < 10 { shifted + 3 } else { shifted - 9 });
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        assert_eq!(date(0), "1970-01-01");
+        assert_eq!(date(951_782_400), "2000-02-29");
+        assert_eq!(date(1_795_305_600), "2026-11-22");
+    }
+
+    #[test]
+    fn sizes_and_points_read_well() {
+        let at = [("body".to_owned(), Value::Count(1 << 20)), ("connections".to_owned(), Value::Count(1024))];
+        assert_eq!(point(&at.into()), "body 1 MiB, connections 1024");
+        assert_eq!(size(1000), "1000 B");
+        let estimate = Estimate { low: 1.0, mid: 1.5, high: 2.0, count: 3 };
+        assert_eq!(interval(&estimate, 1), "1.5 (1.0 to 2.0)");
+        assert_eq!(interval(&Estimate { count: 1, ..estimate }, 2), "1.50");
+    }
+
+    #[test]
+    fn a_debug_build_and_a_busy_machine_are_said() {
+        let environment =
+            Environment { build: "debug".into(), load_average: 9.0, cores: 2, ..Environment::default() };
+        let all = circumstances(&environment).join(" ");
+        assert!(all.contains("debug build") && all.contains("load average was 9.0"), "{all}");
+    }
+}

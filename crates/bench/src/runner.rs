@@ -1,0 +1,147 @@
+//! Runs a scenario: every point, round and contestant, each run on a lab of its own, each a line of the raw file.
+
+use std::collections::BTreeMap;
+
+use expressway_lab::{Lab, LabConfig, Role};
+
+use crate::kind::Run;
+use crate::raw::{Absent, Described, Line, Run as Record};
+use crate::scenario::{Bed, Contestant, Scenario, Value};
+use crate::{BenchError, Tools, cpu};
+
+/// What a scenario came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Runs with figures.
+    pub measured: usize,
+    /// Runs that failed.
+    pub failed: usize,
+}
+
+/// Runs a scenario, handing each line to `each` as it comes. A contestant that this machine cannot run, and a run that
+/// fails, are lines; the rest goes on.
+///
+/// # Errors
+/// When `each` fails, or the lab cannot be made.
+pub fn run(
+    scenario: &Scenario,
+    tools: &Tools,
+    each: &mut dyn FnMut(&Line) -> Result<(), BenchError>,
+) -> Result<Tally, BenchError> {
+    if !scenario.beds.contains(&Bed::Lab) {
+        return Err(BenchError::Missing(format!(
+            "{}: cannot run in a lab, only on given NICs",
+            scenario.name
+        )));
+    }
+    tools.make_certificates()?;
+    each(&Line::Scenario(Box::new(Described::new(scenario, Bed::Lab))))?;
+    let mut tally = Tally::default();
+    for point in scenario.points() {
+        let present = present(scenario, tools, &point, each)?;
+        for round in 0..scenario.effort.rounds {
+            for contestant in turned(&present, round) {
+                let line = match measure(scenario, tools, &point, contestant) {
+                    Ok((values, detail)) => {
+                        tally.measured += 1;
+                        Line::Run(Record {
+                            scenario: scenario.name.clone(),
+                            point: point.clone(),
+                            contestant: contestant.name.clone(),
+                            round,
+                            values,
+                            detail,
+                        })
+                    }
+                    // Without a lab nothing can be measured: that is no failed run but the end.
+                    Err(error @ BenchError::Lab(_)) => return Err(error),
+                    Err(error) => {
+                        tally.failed += 1;
+                        Line::Failed(absent(scenario, &point, contestant, error.to_string()))
+                    }
+                };
+                each(&line)?;
+            }
+        }
+    }
+    Ok(tally)
+}
+
+/// The contestants that this machine can run at a point; the others are told.
+fn present<'a>(
+    scenario: &'a Scenario,
+    tools: &Tools,
+    point: &BTreeMap<String, Value>,
+    each: &mut dyn FnMut(&Line) -> Result<(), BenchError>,
+) -> Result<Vec<&'a Contestant>, BenchError> {
+    let mut present = Vec::new();
+    for contestant in &scenario.contestants {
+        match scenario.kind.lacks(tools, &scenario.case(point, contestant)) {
+            None => present.push(contestant),
+            Some(reason) => each(&Line::Missing(absent(scenario, point, contestant, reason)))?,
+        }
+    }
+    Ok(present)
+}
+
+fn absent(
+    scenario: &Scenario,
+    point: &BTreeMap<String, Value>,
+    contestant: &Contestant,
+    reason: String,
+) -> Absent {
+    let (scenario, contestant) = (scenario.name.clone(), contestant.name.clone());
+    Absent { scenario, point: point.clone(), contestant, reason }
+}
+
+type Figures = (BTreeMap<String, f64>, serde_json::Value);
+
+fn measure(
+    scenario: &Scenario,
+    tools: &Tools,
+    point: &BTreeMap<String, Value>,
+    contestant: &Contestant,
+) -> Result<Figures, BenchError> {
+    let case = scenario.case(point, contestant);
+    let others = cpu::napi_threads(Role::Server.interface())?;
+    let bed = TemporaryLab::up(scenario.kind.lab(&case))?;
+    let run = Run { tools, lab: &bed.0, case: &case, effort: scenario.effort, others };
+    let outcome = scenario.kind.measure(&run)?;
+    let values = outcome.values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    Ok((values, outcome.detail))
+}
+
+/// A, B, C, then C, B, A, then A, B, C …: drift of the machine hits all alike.
+fn turned<T: Copy>(all: &[T], round: usize) -> Vec<T> {
+    let forth = all.iter().copied();
+    if round.is_multiple_of(2) { forth.collect() } else { forth.rev().collect() }
+}
+
+/// A lab that goes with the run.
+struct TemporaryLab(Lab);
+
+impl TemporaryLab {
+    fn up(config: LabConfig) -> Result<Self, BenchError> {
+        let name = format!("bench-{}", std::process::id());
+        Ok(Self(Lab::up(LabConfig { name, ..config })?))
+    }
+}
+
+impl Drop for TemporaryLab {
+    fn drop(&mut self) {
+        if let Err(error) = Lab::down(&self.0.config().name) {
+            tracing::warn!(%error, "the benchmark's lab is still up");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_other_round_goes_back() {
+        assert_eq!(turned(&[1, 2, 3], 0), [1, 2, 3]);
+        assert_eq!(turned(&[1, 2, 3], 1), [3, 2, 1]);
+    }
+}

@@ -1,0 +1,222 @@
+//! Scenarios: files that say what is compared, where, and what was published about it. What is measured, and how, is
+//! the business of a [kind](crate::kind).
+
+mod catalog;
+mod file;
+mod parameter;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub use catalog::{BUILT_IN, expand, find};
+pub use parameter::Value;
+pub(crate) use parameter::{Case, Form, Parameter, text};
+
+use crate::kind::Kind;
+use crate::published::Figure;
+
+/// Whose side a contestant is on, so that a report can say first where ours is not ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Side {
+    /// Somebody else's program.
+    Peer,
+    /// Ours by the kernel's sockets, or the kernel by itself.
+    Kernel,
+    /// Ours by XDP or AF_XDP.
+    Express,
+}
+
+/// One of those that are compared.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Contestant {
+    /// Its name in tables.
+    pub name: String,
+    /// Whose it is.
+    pub side: Side,
+    /// The parameters that make it.
+    pub parameters: BTreeMap<String, Value>,
+}
+
+/// A published figure to print beside ours.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Beside {
+    /// The figure.
+    pub figure: Figure,
+    /// The metric that it is a figure of.
+    pub metric: String,
+    /// The contestant that it is about.
+    pub contestant: String,
+    /// For a ratio: the contestant that it is a ratio to.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub to: Option<String>,
+    /// The points that it is about, by some or all of the sweep's parameters.
+    pub at: BTreeMap<String, Value>,
+    /// What differs, or why ours is what it is.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub note: String,
+}
+
+/// How often and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Effort {
+    /// Rounds; each contestant runs once in each.
+    pub rounds: usize,
+    /// Seconds that are measured in each run.
+    pub seconds: f64,
+    /// Seconds of load before that.
+    pub warmup: f64,
+}
+
+/// A scenario, checked.
+#[derive(Clone)]
+pub struct Scenario {
+    /// Its name: the file's, without `.toml`.
+    pub name: String,
+    /// One line on it.
+    pub title: String,
+    /// The claim that it tests.
+    pub claim: String,
+    /// What is measured, and how, in words.
+    pub measures: String,
+    /// What is equal for all contestants.
+    pub held_equal: Vec<String>,
+    /// How to read the results; may be empty.
+    pub reading: String,
+    /// The metric that decides.
+    pub headline: String,
+    /// The contestant that ratios are to.
+    pub base: Option<String>,
+    /// The parameter of the sweep that curves are drawn over.
+    pub curve: Option<String>,
+    /// Where it can run.
+    pub beds: Vec<Bed>,
+    /// Those that are compared.
+    pub contestants: Vec<Contestant>,
+    /// Parameters that are swept, with their values.
+    pub sweep: BTreeMap<String, Vec<Value>>,
+    /// Parameters that are the same for all.
+    pub settings: BTreeMap<String, Value>,
+    /// Published figures.
+    pub beside: Vec<Beside>,
+    /// How often and how long.
+    pub effort: Effort,
+    /// The same for the tour, with its smaller sweep; none if the tour leaves it out.
+    pub tour: Option<Tour>,
+    pub(crate) kind: &'static dyn Kind,
+}
+
+/// What the tour runs of a scenario.
+#[derive(Clone, Debug)]
+pub struct Tour {
+    /// How often and how long.
+    pub effort: Effort,
+    /// Values in place of the sweep's.
+    pub sweep: BTreeMap<String, Vec<Value>>,
+    /// The contestants; all when empty.
+    pub contestants: Vec<String>,
+}
+
+/// A kind of place to run in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Bed {
+    /// Two namespaces with a veth, which the suite makes.
+    Lab,
+    /// Two given NICs of this host that are cabled to each other, or of a guest: moved into two namespaces for the
+    /// time of a run.
+    Nics,
+}
+
+impl Scenario {
+    /// The name of the kind.
+    pub fn kind(&self) -> &'static str {
+        self.kind.name()
+    }
+
+    /// All points of the sweep, the last parameter turning fastest; one empty point where nothing is swept.
+    pub fn points(&self) -> Vec<BTreeMap<String, Value>> {
+        let mut points = vec![BTreeMap::new()];
+        for (key, values) in &self.sweep {
+            points = points
+                .iter()
+                .flat_map(|point| {
+                    values.iter().map(|value| {
+                        let mut point: BTreeMap<String, Value> = point.clone();
+                        point.insert(key.clone(), value.clone());
+                        point
+                    })
+                })
+                .collect();
+        }
+        points
+    }
+
+    /// The parameters of one run.
+    pub(crate) fn case(&self, point: &BTreeMap<String, Value>, contestant: &Contestant) -> Case {
+        let defaults = self.kind.parameters().iter();
+        let mut all: BTreeMap<String, Value> =
+            defaults.filter_map(|p| Some((p.key.to_owned(), p.default.clone()?))).collect();
+        for part in [&self.settings, point, &contestant.parameters] {
+            all.extend(part.iter().map(|(key, value)| (key.clone(), value.clone())));
+        }
+        Case(all)
+    }
+
+    /// Runs of a whole run of it.
+    pub fn runs(&self) -> usize {
+        self.effort.rounds * self.points().len() * self.contestants.len()
+    }
+
+    /// Reduces it to what the tour runs.
+    pub fn shorten(&mut self) -> bool {
+        let Some(tour) = self.tour.clone() else { return false };
+        self.effort = tour.effort;
+        self.sweep.extend(tour.sweep);
+        if !tour.contestants.is_empty() {
+            self.contestants.retain(|contestant| tour.contestants.contains(&contestant.name));
+        }
+        true
+    }
+
+    /// Keeps these contestants only.
+    ///
+    /// # Errors
+    /// Naming one that is not there.
+    pub fn keep(&mut self, names: &[String]) -> Result<(), String> {
+        let known: Vec<&str> = self.contestants.iter().map(|contestant| contestant.name.as_str()).collect();
+        if let Some(unknown) = names.iter().find(|name| !known.contains(&name.as_str())) {
+            return Err(format!("{}: no contestant `{unknown}`: known are {}", self.name, known.join(", ")));
+        }
+        self.contestants.retain(|contestant| names.contains(&contestant.name));
+        Ok(())
+    }
+
+    /// Whether a parameter may be set for all contestants.
+    pub fn can_set(&self, key: &str) -> bool {
+        let of_contestants =
+            self.contestants.iter().any(|contestant| contestant.parameters.contains_key(key));
+        !of_contestants && self.kind.parameters().iter().any(|parameter| parameter.key == key)
+    }
+
+    /// Sweeps a parameter over other values.
+    ///
+    /// # Errors
+    /// When the kind has no such parameter, contestants differ in it, or a value is none of it.
+    pub fn set(&mut self, key: &str, values: &[String]) -> Result<(), String> {
+        let parameter = self.kind.parameters().iter().find(|parameter| parameter.key == key);
+        let Some(parameter) = parameter.filter(|_| self.can_set(key)) else {
+            let known: Vec<&str> =
+                self.kind.parameters().iter().map(|p| p.key).filter(|key| self.can_set(key)).collect();
+            return Err(format!("{}: `{key}` cannot be set; known are {}", self.name, known.join(", ")));
+        };
+        let take = |value: &String| {
+            parameter.form.parse(value).map_err(|error| format!("{}: {key}: {error}", self.name))
+        };
+        let values = values.iter().map(take).collect::<Result<Vec<Value>, String>>()?;
+        self.settings.remove(key);
+        self.sweep.insert(key.to_owned(), values);
+        Ok(())
+    }
+}

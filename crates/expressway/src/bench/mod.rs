@@ -1,0 +1,199 @@
+//! `expressway bench`: measured comparisons on this machine, and what is made of them.
+
+mod made;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use expressway_bench::{
+    BUILT_IN, BenchError, Environment, Line, RawFile, RawRun, Scenario, Tally, Tools, expand, find,
+    run as measure, tables,
+};
+
+use crate::args::{Bench, BenchCommand};
+use crate::fail::Failure;
+use crate::print;
+
+/// Runs the scenarios named, or all; or makes something of raw files.
+pub(crate) fn run(arguments: &Bench) -> Result<ExitCode, Failure> {
+    match &arguments.command {
+        Some(BenchCommand::Report(report)) => return made::report(arguments, report),
+        None => {}
+    }
+    let scenarios = scenarios(arguments)?;
+    if arguments.list {
+        return list(arguments, &scenarios);
+    }
+    let tools = tools(arguments)?;
+    let mut raw = RawFile::create(&arguments.out).map_err(failure)?;
+    let mut lines = Vec::new();
+    let mut take = |raw: &mut RawFile, line: &Line| {
+        raw.write(line)?;
+        lines.push(line.clone());
+        Ok(())
+    };
+    take(&mut raw, &Line::Environment(Box::new(Environment::read(&tools)))).map_err(failure)?;
+    let mut failed = 0;
+    for scenario in &scenarios {
+        let Tally { failed: more, .. } = measure(scenario, &tools, &mut |line| {
+            tell(line);
+            take(&mut raw, line)
+        })
+        .map_err(failure)?;
+        failed += more;
+        if !arguments.json {
+            let known = RawRun::read(&[raw.path()]).map_err(failure)?;
+            print(&format!("\n{}: {}\n{}", scenario.name, scenario.title, tables(&known, &scenario.name)))?;
+        }
+    }
+    if arguments.json {
+        print(&format!("{}\n", document(&lines)?))?;
+    } else {
+        made::write(&RawRun::read(&[raw.path()]).map_err(failure)?, "Benchmarks", &arguments.out)?;
+    }
+    match failed {
+        0 => Ok(ExitCode::SUCCESS),
+        _ => Err(Failure::run_time(format!(
+            "bench: {failed} runs failed; `failed` lines of {} say why",
+            raw.path().display()
+        ))),
+    }
+}
+
+/// The scenarios that are asked for, as changed by options.
+fn scenarios(arguments: &Bench) -> Result<Vec<Scenario>, Failure> {
+    let names: Vec<String> = match arguments.scenarios.as_slice() {
+        [] => BUILT_IN.iter().map(|(name, _)| (*name).to_owned()).collect(),
+        named => named.iter().flat_map(|name| expand(name)).collect(),
+    };
+    let mut scenarios = Vec::new();
+    for name in &names {
+        let found = find(name).ok_or_else(|| {
+            Failure::usage(format!("bench: no scenario `{name}`; see `expressway bench --list`"))
+        })?;
+        scenarios.push(found.map_err(Failure::usage)?);
+    }
+    if arguments.tour {
+        scenarios.retain_mut(Scenario::shorten);
+    }
+    let changes = changes(arguments)?;
+    for (key, values) in &changes {
+        // `--body` and `--set` are for the scenarios that have the parameter; there has to be one.
+        let mut known = scenarios.iter_mut().filter(|scenario| scenario.can_set(key)).peekable();
+        if known.peek().is_none() {
+            return Err(Failure::usage(format!("bench: no scenario named has a parameter `{key}` to set")));
+        }
+        for scenario in known {
+            scenario.set(key, values).map_err(|error| Failure::usage(format!("bench: {error}")))?;
+        }
+    }
+    for scenario in &mut scenarios {
+        scenario.effort.rounds = arguments.rounds.unwrap_or(scenario.effort.rounds);
+        scenario.effort.seconds = arguments.seconds.unwrap_or(scenario.effort.seconds);
+        if !arguments.servers.is_empty() {
+            scenario.keep(&arguments.servers).map_err(|error| Failure::usage(format!("bench: {error}")))?;
+        }
+    }
+    Ok(scenarios)
+}
+
+/// `--set` and `--body` as keys with values.
+fn changes(arguments: &Bench) -> Result<Vec<(String, Vec<String>)>, Failure> {
+    let mut changes = Vec::new();
+    if !arguments.bodies.is_empty() {
+        changes.push(("body".to_owned(), arguments.bodies.clone()));
+    }
+    for setting in &arguments.settings {
+        let (key, values) = setting
+            .split_once('=')
+            .ok_or_else(|| Failure::usage(format!("--set {setting}: expected KEY=VALUE[,VALUE]")))?;
+        changes.push((key.to_owned(), values.split(',').map(str::to_owned).collect()));
+    }
+    Ok(changes)
+}
+
+fn list(arguments: &Bench, scenarios: &[Scenario]) -> Result<ExitCode, Failure> {
+    if arguments.json {
+        let all: Vec<serde_json::Value> = scenarios
+            .iter()
+            .map(|scenario| {
+                serde_json::json!({
+                    "name": scenario.name, "kind": scenario.kind(), "title": scenario.title, "beds": scenario.beds,
+                    "contestants": scenario.contestants, "sweep": scenario.sweep, "runs": scenario.runs(),
+                })
+            })
+            .collect();
+        print(&format!("{}\n", serde_json::Value::Array(all)))?;
+    } else {
+        let width = scenarios.iter().map(|scenario| scenario.name.len()).max().unwrap_or(0);
+        for scenario in scenarios {
+            print(&format!("{:width$}  {}\n", scenario.name, scenario.title))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Progress, for the log.
+fn tell(line: &Line) {
+    match line {
+        Line::Run(run) => tracing::info!(
+            scenario = run.scenario,
+            contestant = run.contestant,
+            point = %serde_json::json!(run.point),
+            round = run.round,
+            values = %serde_json::json!(run.values),
+        ),
+        Line::Missing(absent) => {
+            tracing::warn!(
+                scenario = absent.scenario,
+                contestant = absent.contestant,
+                reason = absent.reason,
+                "left out"
+            );
+        }
+        Line::Failed(absent) => {
+            tracing::warn!(
+                scenario = absent.scenario,
+                contestant = absent.contestant,
+                reason = absent.reason,
+                "failed"
+            );
+        }
+        Line::Scenario(scenario) => tracing::info!(scenario = scenario.name, scenario.title),
+        Line::Environment(_) => {}
+    }
+}
+
+fn document(lines: &[Line]) -> Result<String, Failure> {
+    serde_json::to_string(lines).map_err(|error| Failure::run_time(format!("bench: {error}")))
+}
+
+fn tools(arguments: &Bench) -> Result<Tools, Failure> {
+    let expressway =
+        std::env::current_exe().map_err(|error| Failure::run_time(format!("own path: {error}")))?;
+    let load = expressway.with_file_name("expressway-load");
+    if !load.exists() {
+        return Err(Failure::run_time(format!(
+            "{}: missing; build it with `cargo build --release -p expressway-load`",
+            load.display()
+        )));
+    }
+    let io = expressway.with_file_name("expressway-io");
+    let nginx = arguments.nginx.clone();
+    if let Some(nginx) = nginx.as_ref().filter(|nginx| !nginx.exists()) {
+        return Err(Failure::usage(format!("--nginx {}: no such file", nginx.display())));
+    }
+    let absolute = |path: &Path| {
+        std::path::absolute(path).map_err(|error| Failure::run_time(format!("{}: {error}", path.display())))
+    };
+    let work = absolute(&arguments.out.join("work"))?;
+    Ok(Tools { expressway, load, io, peers: absolute(&arguments.peers)?, nginx, work })
+}
+
+/// A benchmark's error; what is wrong with an input file is the user's to mend.
+fn failure(error: BenchError) -> Failure {
+    match error {
+        BenchError::Raw { .. } => Failure::usage(error),
+        other => Failure::run_time(format!("bench: {other}")),
+    }
+}
