@@ -8,8 +8,12 @@
 //! For whole packets instead of datagrams there is [`express::SharedUmem`], which needs neither a worker nor a service;
 //! [`express`] explains AF_XDP from the start. `examples/` has a program for each. No use of this crate needs `unsafe`.
 //!
+//! What was received reaches other processes without a copy as lent frames ([`express::SharedUmem`]), or with one by
+//! a ring that no reader can hold up ([`broadcast`]).
+//!
 //! This crate never sees libbpf: BPF maps come in as [`std::os::fd::BorrowedFd`].
 
+pub mod broadcast;
 pub mod device;
 pub mod express;
 pub mod io;
@@ -18,6 +22,7 @@ pub mod netdev;
 pub mod packet;
 pub mod route;
 pub mod service;
+mod share;
 pub mod sim;
 pub mod stats;
 pub mod timer;

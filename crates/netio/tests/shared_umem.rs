@@ -6,11 +6,10 @@ mod common;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use common::c::{CReader, unique_path};
 use common::netns::{FAR, FAR_DEVICE, FAR_MAC, NEAR, NEAR_DEVICE, NEAR_MAC, Pair, is_privileged};
 use expressway_netio::express::{
     BindMode, ForeignSocket, NotSent, OpenError, PortConfig, ReaderError, ReaderReport, ShareConfig,
@@ -18,7 +17,7 @@ use expressway_netio::express::{
 };
 use expressway_wire::{ChecksumMode, MacAddr, UdpHeaders};
 use expressway_xbpf::{AttachMode, Attachment, Existing, Options, Redirect};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 const PORT: u16 = 7411;
 const RING: u32 = 128;
@@ -45,13 +44,6 @@ fn config(frames: u32) -> UmemConfig {
     UmemConfig { frames, shareable: true, ..UmemConfig::default() }
 }
 
-/// A path for a socket that no other test has.
-fn path() -> PathBuf {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let name = format!("expressway-umem-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-    std::env::temp_dir().join(name)
-}
-
 impl Bed {
     /// Frames for the socket and so many readers; readers are let in.
     fn new(readers: u32) -> Self {
@@ -64,7 +56,7 @@ impl Bed {
             let attachment = redirect.attach(index, AttachMode::Native, Existing::Refuse).unwrap();
             (attachment, umem.bind(&port(0), Some(redirect.xsk_map())).unwrap())
         });
-        let path = path();
+        let path = unique_path();
         umem.share(ShareConfig { readers: readers + 1, quota: QUOTA, ..ShareConfig::new(&path) }).unwrap();
         let sender = pair.far.enter(|| UdpSocket::bind((FAR[0], 0)).unwrap());
         Self { umem, socket, path, sender, lent: (0, 0, 0), redirect, _attachment: attachment, pair }
@@ -135,62 +127,6 @@ impl Bed {
     }
 }
 
-/// Compiles a C program against the header, with every warning an error.
-fn compile(source: &str) -> PathBuf {
-    let binary = path();
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let output = Command::new("cc")
-        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O2", "-I"])
-        .arg(root.join("include"))
-        .arg("-o")
-        .arg(&binary)
-        .arg(root.join(source))
-        .output()
-        .expect("a C compiler is there: libbpf needs one too");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    binary
-}
-
-/// A reader in C; killed and its binary removed on drop.
-struct CReader {
-    child: Child,
-    binary: PathBuf,
-}
-
-impl CReader {
-    fn start(source: &str, bed: &Bed, arguments: &[&str]) -> Self {
-        let binary = compile(source);
-        let child = Command::new(&binary)
-            .arg(&bed.path)
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Self { child, binary }
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-
-    /// What it printed until its end.
-    fn output(&mut self) -> String {
-        let text = std::io::read_to_string(self.child.stdout.take().unwrap()).unwrap();
-        assert!(self.child.wait().unwrap().success(), "{text}");
-        text
-    }
-}
-
-impl Drop for CReader {
-    fn drop(&mut self) {
-        // Both fail only when there is nothing left to do.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_file(&self.binary);
-    }
-}
-
 /// What a reader in Rust saw until the receiver was gone: packets, bytes, their sum, packets missed.
 fn rust_reader(bed: &Bed) -> JoinHandle<(u64, u64, u32, u64)> {
     let path = bed.path.clone();
@@ -224,7 +160,7 @@ fn readers_in_c_and_rust_see_every_byte_that_was_received() {
         return;
     }
     let mut bed = Bed::new(2);
-    let mut in_c = CReader::start("examples/c/reader.c", &bed, &["2000"]);
+    let mut in_c = CReader::start("examples/c/reader.c", &bed.path, &["2000"]);
     bed.wait_for_readers(1);
     let in_rust = rust_reader(&bed);
     bed.wait_for_readers(2);
@@ -245,7 +181,7 @@ fn a_reader_that_stops_costs_its_quota_and_one_that_is_killed_nothing() {
         return;
     }
     let mut bed = Bed::new(2);
-    let stopped = CReader::start("examples/c/reader.c", &bed, &[]);
+    let stopped = CReader::start("examples/c/reader.c", &bed.path, &[]);
     bed.wait_for_readers(1);
     stopped.signal(Signal::STOP);
     let fast = rust_reader(&bed);
@@ -260,7 +196,7 @@ fn a_reader_that_stops_costs_its_quota_and_one_that_is_killed_nothing() {
     let past = bed.umem.share_stats();
     assert_eq!((past.readers_gone, past.frames_reclaimed), (1, QUOTA.into()));
     // Its frames are there for another.
-    let mut another = CReader::start("examples/c/reader.c", &bed, &["300"]);
+    let mut another = CReader::start("examples/c/reader.c", &bed.path, &["300"]);
     bed.wait_for_readers(2);
     bed.send_all(300, 0);
     assert!(another.output().starts_with("packets 300 "));
@@ -278,7 +214,7 @@ fn a_hostile_reader_cannot_write_and_its_returns_are_counted() {
     let honest = rust_reader(&bed);
     bed.wait_for_readers(1);
     for (round, arguments) in [&["100"][..], &["100", "talk"]].iter().enumerate() {
-        let mut hostile = CReader::start("tests/c/hostile.c", &bed, arguments);
+        let mut hostile = CReader::start("tests/c/hostile.c", &bed.path, arguments);
         bed.wait_for_readers(2);
         let before = bed.umem.reader_stats();
         bed.send_all(100, 0);
@@ -323,7 +259,7 @@ fn a_reader_beyond_number_or_frames_is_told_so() {
     first.join().unwrap();
 
     let mut umem = SharedUmem::new(&config(2 * QUOTA)).unwrap();
-    let path = path();
+    let path = unique_path();
     umem.share(ShareConfig { quota: QUOTA, ..ShareConfig::new(&path) }).unwrap();
     let connect = |path: PathBuf| std::thread::spawn(move || UmemReader::connect(path));
     let mut answer = |asking: JoinHandle<Result<UmemReader, ReaderError>>| {
@@ -344,10 +280,10 @@ fn a_reader_beyond_number_or_frames_is_told_so() {
 fn what_cannot_be_shared_is_an_error_that_says_why() {
     let mut private = SharedUmem::new(&UmemConfig { frames: 256, ..UmemConfig::default() }).unwrap();
     assert!(matches!(
-        private.share(ShareConfig::new(path())),
+        private.share(ShareConfig::new(unique_path())),
         Err(ShareError::Config { field: "quota", .. })
     ));
-    let small = || ShareConfig { quota: 8, ..ShareConfig::new(path()) };
+    let small = || ShareConfig { quota: 8, ..ShareConfig::new(unique_path()) };
     assert!(matches!(private.share(small()), Err(ShareError::Private)));
     let mut umem = SharedUmem::new(&config(256)).unwrap();
     for (wrong, field) in [
@@ -561,7 +497,7 @@ fn what_listens_but_is_no_receiver_of_this_version_is_named() {
         (greeting(1, 3), "it could not make the memory for it; its log says more"),
     ];
     for (message, wanted) in cases {
-        let path = path();
+        let path = unique_path();
         let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
         bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         listen(&listener, 1).unwrap();

@@ -37,22 +37,10 @@
 #ifndef EXPRESSWAY_UMEM_H
 #define EXPRESSWAY_UMEM_H
 
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
+#include <expressway/connection.h>
 
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <stdatomic.h>
 #include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #define EXPRESSWAY_MAGIC 0x4d555058u /* "XPUM" */
 #define EXPRESSWAY_VERSION 1u
@@ -131,41 +119,12 @@ static inline void expressway_close(struct expressway_reader *reader)
 	reader->fd = -1;
 }
 
-/* Maps `length` bytes of a file of memory whose size is sealed, so that it can't shrink under its reader. */
-static inline void *expressway_map(int fd, uint64_t length, int protection)
-{
-	struct stat info;
-	int seals = fcntl(fd, F_GET_SEALS);
-	if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &info) < 0 || length == 0 ||
-	    (uint64_t)info.st_size < length)
-		return NULL;
-	void *memory = mmap(NULL, length, protection, MAP_SHARED | MAP_POPULATE, fd, 0);
-	return memory == MAP_FAILED ? NULL : memory;
-}
-
 static inline int expressway_receive_hello(int fd, struct expressway_hello *hello, int descriptors[2])
 {
-	union {
-		char space[CMSG_SPACE(2 * sizeof(int))];
-		struct cmsghdr align;
-	} ancillary;
-	struct iovec part = {.iov_base = hello, .iov_len = sizeof(*hello)};
-	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-	message.msg_control = ancillary.space;
-	message.msg_controllen = sizeof(ancillary.space);
-	ssize_t length;
-	do
-		length = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
-	while (length < 0 && errno == EINTR);
-	if (length < 0)
-		return -errno;
-	for (struct cmsghdr *one = CMSG_FIRSTHDR(&message); one; one = CMSG_NXTHDR(&message, one))
-		if (one->cmsg_level == SOL_SOCKET && one->cmsg_type == SCM_RIGHTS) {
-			size_t bytes = one->cmsg_len - CMSG_LEN(0);
-			memcpy(descriptors, CMSG_DATA(one), bytes < 2 * sizeof(int) ? bytes : 2 * sizeof(int));
-		}
-	if (length != (ssize_t)sizeof(*hello) || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) ||
-	    hello->magic != EXPRESSWAY_MAGIC)
+	int result = expressway_receive_greeting(fd, hello, sizeof(*hello), descriptors);
+	if (result < 0)
+		return result;
+	if (hello->magic != EXPRESSWAY_MAGIC)
 		return -EPROTO;
 	if (hello->version != EXPRESSWAY_VERSION)
 		return -EPROTONOSUPPORT;
@@ -212,20 +171,11 @@ static inline int expressway_set_up(struct expressway_reader *reader, const stru
  */
 static inline int expressway_connect(struct expressway_reader *reader, const char *path)
 {
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	struct expressway_hello hello;
 	int descriptors[2] = {-1, -1};
 	memset(reader, 0, sizeof(*reader));
-	reader->fd = -1;
-	if (strlen(path) >= sizeof(address.sun_path))
-		return -ENAMETOOLONG;
-	memcpy(address.sun_path, path, strlen(path) + 1);
-	reader->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	if (reader->fd < 0)
-		return -errno;
-	int result = 0;
-	if (connect(reader->fd, (struct sockaddr *)&address, sizeof(address)) < 0)
-		result = -errno;
+	reader->fd = expressway_dial(path);
+	int result = reader->fd < 0 ? reader->fd : 0;
 	if (result == 0)
 		result = expressway_receive_hello(reader->fd, &hello, descriptors);
 	if (result == 0)
@@ -282,20 +232,6 @@ static inline void expressway_return(struct expressway_reader *reader, const str
 	atomic_store_explicit(&reader->returns->producer, reader->returned, memory_order_release);
 }
 
-static inline int expressway_sleep(struct expressway_reader *reader, int timeout_ms)
-{
-	struct pollfd waited = {.fd = reader->fd, .events = POLLIN};
-	char byte;
-	ssize_t length;
-	int result = poll(&waited, 1, timeout_ms);
-	if (result <= 0)
-		return result == 0 || errno == EINTR ? 0 : -errno;
-	/* All wake-ups that wait are one. */
-	while ((length = recv(reader->fd, &byte, 1, MSG_DONTWAIT)) > 0)
-		;
-	return length < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : -EPIPE;
-}
-
 /*
  * Sleeps until packets wait or `timeout_ms` is over (-1: for ever). 1 if packets wait, 0 if not, -EPIPE when the
  * receiver is gone and nothing waits any more.
@@ -307,7 +243,7 @@ static inline int expressway_wait(struct expressway_reader *reader, int timeout_
 	/* The receiver publishes and then reads the flag; here the flag is set and then the ring is read. */
 	atomic_thread_fence(memory_order_seq_cst);
 	if (atomic_load_explicit(&reader->loans->producer, memory_order_acquire) == reader->taken)
-		result = expressway_sleep(reader, timeout_ms);
+		result = expressway_sleep(reader->fd, timeout_ms);
 	atomic_store_explicit(&reader->loans->flags, 0, memory_order_relaxed);
 	uint32_t waiting = atomic_load_explicit(&reader->loans->producer, memory_order_acquire) - reader->taken;
 	if (waiting > reader->entries)

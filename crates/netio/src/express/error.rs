@@ -91,39 +91,6 @@ impl OpenError {
     }
 }
 
-/// Lending a UMEM's frames to other processes could not begin.
-#[derive(Debug, thiserror::Error)]
-pub enum ShareError {
-    /// The memory is private.
-    #[error("the UMEM is private memory: set `shareable` when it is made to lend its frames")]
-    Private,
-    /// It is shared already.
-    #[error("the UMEM has a socket for readers already")]
-    Twice,
-    /// A number is out of its range.
-    #[error("readers of a UMEM: {field} = {value}: {must}")]
-    Config {
-        /// Field of [`super::ShareConfig`].
-        field: &'static str,
-        /// What it was set to.
-        value: u64,
-        /// What it must be.
-        must: &'static str,
-    },
-    /// A system call failed.
-    #[error("socket for readers {}: {step}: {}{advice}", path.display(), describe(source))]
-    Socket {
-        /// Path of the unix socket.
-        path: std::path::PathBuf,
-        /// What was tried.
-        step: &'static str,
-        /// What the kernel said.
-        source: io::Error,
-        /// What to do, after a separator; empty if nothing is known.
-        advice: &'static str,
-    },
-}
-
 /// A socket of a UMEM cannot send any more, or not now.
 #[derive(Debug, thiserror::Error)]
 #[error("{interface} queue {queue}: AF_XDP sending: {}{advice}", describe(source))]
@@ -135,43 +102,6 @@ pub struct SendError {
     /// What the kernel said: ENETDOWN while the link is down, ENXIO when the interface is gone.
     pub source: io::Error,
     pub(super) advice: &'static str,
-}
-
-/// A reader could not connect, or its receiver is gone.
-#[derive(Debug, thiserror::Error)]
-pub enum ReaderError {
-    /// A system call failed.
-    #[error("UMEM of {}: {step}: {}", path.display(), describe(source))]
-    Socket {
-        /// Path of the receiver's unix socket.
-        path: std::path::PathBuf,
-        /// What was tried.
-        step: &'static str,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The receiver said no.
-    #[error("UMEM of {}: the receiver refuses another reader: {reason}", path.display())]
-    Refused {
-        /// Path of the receiver's unix socket.
-        path: std::path::PathBuf,
-        /// Why.
-        reason: &'static str,
-    },
-    /// What listens there speaks something else.
-    #[error("{}: no receiver of this version listens there: {what}", path.display())]
-    Foreign {
-        /// Path of the unix socket.
-        path: std::path::PathBuf,
-        /// What was wrong with its message.
-        what: String,
-    },
-    /// The receiver closed the connection, or wrote what cannot be into the rings. Connect again.
-    #[error("UMEM of {}: the receiver is gone: connect again", path.display())]
-    Gone {
-        /// Path of the receiver's unix socket.
-        path: std::path::PathBuf,
-    },
 }
 
 /// A step on the way to a bound socket, for [`OpenError::Socket`].
@@ -259,7 +189,7 @@ impl Step {
 }
 
 /// The error with the symbolic name that manuals use.
-fn describe(error: &io::Error) -> String {
+pub(crate) fn describe(error: &io::Error) -> String {
     let name = match error.raw_os_error() {
         Some(libc::EPERM) => "EPERM",
         Some(libc::EACCES) => "EACCES",

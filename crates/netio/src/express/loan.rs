@@ -220,19 +220,6 @@ mod tests {
             ("offsetof(struct expressway_ring, flags)", BLOCK.flags as usize),
             ("offsetof(struct expressway_ring, entries)", BLOCK.desc as usize),
         ];
-        let asserts: String = equal
-            .iter()
-            .map(|(name, value)| format!("_Static_assert({name} == {value}u, \"\");\n"))
-            .collect();
-        let source = std::env::temp_dir().join(format!("expressway-abi-{}.c", std::process::id()));
-        std::fs::write(&source, format!("#include <expressway/umem.h>\n{asserts}")).unwrap();
-        let include = concat!(env!("CARGO_MANIFEST_DIR"), "/include");
-        let output = std::process::Command::new("cc")
-            .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I", include])
-            .arg(&source)
-            .output()
-            .expect("a C compiler is there: libbpf needs one too");
-        std::fs::remove_file(&source).unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        crate::express::abi_test::check("umem.h", &equal);
     }
 }

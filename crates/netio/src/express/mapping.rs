@@ -43,7 +43,7 @@ impl std::fmt::Display for Backing {
 
 /// A range of mapped memory, unmapped on drop.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(crate) struct Mapping {
     start: NonNull<u8>,
     length: usize,
 }
@@ -55,7 +55,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps zeroed memory of at least `length` bytes, from huge pages when `huge` and where available.
-    pub(super) fn anonymous(length: usize, huge: bool) -> io::Result<(Self, Backing)> {
+    pub(crate) fn anonymous(length: usize, huge: bool) -> io::Result<(Self, Backing)> {
         let private = MapFlags::PRIVATE;
         if !huge {
             return Ok((Self::map(round_up(length, 4096)?, private | MapFlags::POPULATE)?, Backing::Normal));
@@ -76,7 +76,7 @@ impl Mapping {
 
     /// Makes a memfd of `length` bytes that cannot change its size, and maps it. Every page is there when this
     /// returns, and charged to this process.
-    pub(super) fn registrable(length: usize, huge: bool) -> io::Result<(Self, OwnedFd)> {
+    pub(crate) fn registrable(length: usize, huge: bool) -> io::Result<(Self, OwnedFd)> {
         let memory = memory_file(c"expressway-umem", length, MemfdFlags::empty())?;
         fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let mut mapping = Self::file(memory.as_fd(), length)?;
@@ -90,7 +90,7 @@ impl Mapping {
     }
 
     /// Maps the first `length` bytes of a file, shared with whoever else has it.
-    pub(super) fn file(file: BorrowedFd<'_>, length: usize) -> io::Result<Self> {
+    pub(crate) fn file(file: BorrowedFd<'_>, length: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses an address that is free.
         let start = unsafe { mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, file, 0) }?;
@@ -103,7 +103,7 @@ impl Mapping {
     /// Once this mapping is there, the file is sealed: nobody, this process included, can change its size or
     /// make another writable mapping of it, by whatever descriptor (`F_SEAL_FUTURE_WRITE`, Linux 5.1). The
     /// kernel goes on writing into the pages that it pinned through this mapping.
-    pub(super) fn shareable(length: usize, huge: bool) -> io::Result<(Self, Backing, OwnedFd)> {
+    pub(crate) fn shareable(length: usize, huge: bool) -> io::Result<(Self, Backing, OwnedFd)> {
         if huge
             && let Ok((mapping, fd)) = Self::memory_file(round_up(length, HUGE_PAGE)?, MemfdFlags::HUGETLB)
         {
@@ -122,7 +122,7 @@ impl Mapping {
     }
 
     /// Maps `length` bytes of an AF_XDP socket, or of a file of memory, at a ring's page offset.
-    pub(super) fn ring(socket: BorrowedFd<'_>, length: usize, offset: u64) -> io::Result<Self> {
+    pub(crate) fn ring(socket: BorrowedFd<'_>, length: usize, offset: u64) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: the kernel chooses an address that is free.
@@ -176,12 +176,12 @@ impl Mapping {
     }
 
     /// First byte.
-    pub(super) fn start(&self) -> NonNull<u8> {
+    pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
 
     /// Length in bytes, at least what was asked for: whole pages, of the kind that it is made of.
-    pub(super) fn length(&self) -> usize {
+    pub(crate) fn length(&self) -> usize {
         self.length
     }
 }
@@ -195,7 +195,7 @@ impl Drop for Mapping {
 }
 
 /// A file of `length` zeroed bytes that are memory. Its size is not sealed yet.
-pub(super) fn memory_file(name: &CStr, length: usize, flags: MemfdFlags) -> io::Result<OwnedFd> {
+pub(crate) fn memory_file(name: &CStr, length: usize, flags: MemfdFlags) -> io::Result<OwnedFd> {
     let fd = memfd_create(name, flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&fd, length as u64)?;
     Ok(fd)

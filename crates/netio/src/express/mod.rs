@@ -148,6 +148,8 @@
 //! | `tx_fallback_socket` | the port is down, or the segment larger than a packet may be in its mode |
 
 mod abi;
+#[cfg(all(test, not(loom)))]
+pub(crate) mod abi_test;
 mod assembly;
 mod config;
 mod description;
@@ -166,7 +168,7 @@ mod lane;
 mod lender;
 mod loan;
 mod mapped;
-mod mapping;
+pub(crate) mod mapping;
 mod metadata;
 mod path_cache;
 mod port;
@@ -180,13 +182,15 @@ mod socket;
 mod source;
 mod trial;
 mod umem;
-mod view;
+pub(crate) mod view;
 mod xskmap;
 
+pub use crate::share::{ReaderError, ShareError};
 pub use config::{
     BindMode, ExpressConfig, Failing, ObtainedMode, PortConfig, ShareConfig, TransmitVia, UmemConfig,
 };
-pub use error::{OpenError, ReaderError, SendError, ShareError};
+pub(crate) use error::describe;
+pub use error::{OpenError, SendError};
 pub use hints::{ChecksumFault, ChecksumProbe, ChecksumProof, Grant, TransmitGrants, TransmitHints};
 pub use inlet::PortInlet;
 pub use io::ExpressIo;

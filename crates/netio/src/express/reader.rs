@@ -4,21 +4,15 @@
 //! receiver's UMEM and gives each back when it is done. It needs no privilege but access to the receiver's
 //! socket. `include/expressway/umem.h` is the same for C.
 
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SocketFlags};
-
-use super::error::ReaderError;
-use super::gate::seqpacket;
 use super::loan::{self, BLOCK, Hello, Loan};
 use super::mapped::MappedRing;
 use super::ring::{Consumer, Producer};
 use super::view::View;
+use crate::share::{Connection, ReaderError};
 
 /// A packet in the receiver's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +48,7 @@ pub struct UmemReader {
     loans: Consumer<MappedRing<Loan>>,
     returns: Producer<MappedRing<u64>>,
     view: View,
-    connection: OwnedFd,
-    path: PathBuf,
+    connection: Connection,
     quota: u32,
 }
 
@@ -66,18 +59,12 @@ impl UmemReader {
     /// # Errors
     /// [`ReaderError`] says whether nobody listens, the receiver refuses, or speaks another version.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, ReaderError> {
-        let path = path.as_ref().to_owned();
-        let failed = |step| {
-            let path = path.clone();
-            move |source: io::Error| ReaderError::Socket { path, step, source }
-        };
-        let foreign = |what: &str| ReaderError::Foreign { path: path.clone(), what: what.to_owned() };
-        let (connection, address) = seqpacket(&path, SocketFlags::empty()).map_err(failed("socket"))?;
-        net::connect(&connection, &address).map_err(|errno| failed("connect")(errno.into()))?;
-        let (message, descriptors) = receive_hello(&connection).map_err(failed("recvmsg"))?;
+        let (connection, (message, descriptors)) = Connection::dial(path.as_ref(), Hello::SIZE)?;
         let hello = Hello::from_bytes(&message).map_err(|version| match version {
-            Some(version) => foreign(&format!("it has version {version}, this is {}", loan::VERSION)),
-            None => foreign("its first message is no greeting"),
+            Some(version) => {
+                connection.foreign(format!("it has version {version}, this is {}", loan::VERSION))
+            }
+            None => connection.foreign("its first message is no greeting"),
         })?;
         let reason = match hello.status {
             loan::ACCEPTED => None,
@@ -86,16 +73,17 @@ impl UmemReader {
             _ => Some("it could not make the memory for it; its log says more"),
         };
         if let Some(reason) = reason {
-            return Err(ReaderError::Refused { path, reason });
+            return Err(connection.refused(reason));
         }
         let [Some(umem), Some(control)] = descriptors else {
-            return Err(foreign("it passed no descriptors"));
+            return Err(connection.foreign("it passed no descriptors"));
         };
         if !hello.is_sound() {
-            return Err(foreign("its rings lie outside their memory"));
+            return Err(connection.foreign("its rings lie outside their memory"));
         }
-        let length =
-            usize::try_from(hello.umem_length).map_err(|_| foreign("a UMEM of impossible length"))?;
+        let length = usize::try_from(hello.umem_length)
+            .map_err(|_| connection.foreign("a UMEM of impossible length"))?;
+        let failed = |step| connection.failed(step);
         let view = View::map(umem.as_fd(), length).map_err(failed("mapping of the UMEM"))?;
         // The control memory is sealed too: this mapping is dropped again, the rings make their own.
         let control_length = usize::try_from(hello.control_length).unwrap_or(usize::MAX);
@@ -106,9 +94,8 @@ impl UmemReader {
             loans: Consumer::new(loans.map_err(failed("mapping of the rings"))?),
             returns: Producer::new(returns.map_err(failed("mapping of the rings"))?),
             view,
-            connection,
             quota: hello.quota,
-            path,
+            connection,
         })
     }
 
@@ -142,7 +129,7 @@ impl UmemReader {
         }
         drop(batch);
         whole &= !self.loans.is_corrupt() && !self.returns.is_corrupt();
-        if whole { Ok(packets) } else { Err(self.gone()) }
+        if whole { Ok(packets) } else { Err(self.connection.gone()) }
     }
 
     /// Sleeps until packets wait or `timeout` is over (`None`: for ever). True if packets wait.
@@ -151,36 +138,9 @@ impl UmemReader {
     /// [`ReaderError::Gone`] when the receiver closed the connection and nothing waits any more.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, ReaderError> {
         let waiting = self.loans.want_wakeup(true);
-        let outcome = if waiting { Ok(()) } else { self.sleep(timeout) };
+        let outcome = if waiting { Ok(()) } else { self.connection.sleep(timeout) };
         let waiting = self.loans.want_wakeup(false);
         if waiting { Ok(true) } else { outcome.map(|()| false) }
-    }
-
-    fn sleep(&self, timeout: Option<Duration>) -> Result<(), ReaderError> {
-        let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
-        let mut fds = [PollFd::new(&self.connection, PollFlags::IN)];
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(()),
-            Ok(_) => {}
-            Err(errno) => {
-                let (path, step) = (self.path.clone(), "poll");
-                return Err(ReaderError::Socket { path, step, source: errno.into() });
-            }
-        }
-        // All wake-ups that wait are one; as many as fit a socket buffer.
-        loop {
-            let mut byte = [0u8; 1];
-            match net::recv(&self.connection, &mut byte[..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Err(self.gone()),
-                Ok(_) => {}
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(()),
-                Err(_) => return Err(self.gone()),
-            }
-        }
-    }
-
-    fn gone(&self) -> ReaderError {
-        ReaderError::Gone { path: self.path.clone() }
     }
 }
 
@@ -215,22 +175,4 @@ impl Drop for Return<'_> {
         // Full only if the receiver spoiled the ring: as many entries as a quota are there.
         let _ = self.returns.push(self.addr);
     }
-}
-
-/// The first message and the descriptors that came with it.
-fn receive_hello(connection: &OwnedFd) -> io::Result<(Vec<u8>, [Option<OwnedFd>; 2])> {
-    let mut message = vec![0u8; Hello::SIZE];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [IoSliceMut::new(&mut message)];
-    let received = net::recvmsg(connection, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-    let mut descriptors = [None, None];
-    for one in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(fds) = one {
-            fds.zip(&mut descriptors).for_each(|(fd, place)| *place = Some(fd));
-        }
-    }
-    let length = if received.flags.contains(ReturnFlags::TRUNC) { 0 } else { received.bytes };
-    message.truncate(length);
-    Ok((message, descriptors))
 }

@@ -3,12 +3,12 @@
 use rustix::event::epoll;
 
 use super::config::ShareConfig;
-use super::error::ShareError;
 use super::exchange::MAX_READERS;
-use super::gate::{self, Arrival, Gate};
+use super::gate::Gate;
 use super::lender::{Lender, ReaderStats};
 use super::loan;
 use super::shared::{LISTENER, READER, SharedUmem};
+use crate::share::{Arrival, Liveness, ShareError, liveness};
 use crate::stats::counters;
 
 /// Several readers of a [`SharedUmem`].
@@ -198,10 +198,10 @@ impl SharedUmem {
 
     pub(super) fn check_reader(&mut self, place: usize) {
         let Some(connection) = self.connections.get(place).and_then(Option::as_ref) else { return };
-        match gate::liveness(connection) {
-            gate::Liveness::Alive => return,
-            gate::Liveness::Gone => self.share_stats.readers_gone += 1,
-            gate::Liveness::Breach => {
+        match liveness(connection) {
+            Liveness::Alive => return,
+            Liveness::Gone => self.share_stats.readers_gone += 1,
+            Liveness::Breach => {
                 tracing::warn!(reader = place, "a reader of the UMEM sent a message: dismissed");
                 self.share_stats.readers_dismissed += 1;
             }

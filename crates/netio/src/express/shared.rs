@@ -20,7 +20,7 @@ use super::config::{ObtainedMode, PortConfig, UmemConfig};
 use super::error::{OpenError, SendError, Step};
 use super::exchange::{Exchange, MAX_READERS};
 use super::frame::LaneId;
-use super::gate::{self, Gate};
+use super::gate::Gate;
 use super::interface::Interfaces;
 use super::kick::{self, Outcome};
 use super::lane::Mapped;
@@ -35,6 +35,7 @@ use super::umem::Frames;
 use super::xskmap;
 use crate::io::IoStats;
 use crate::route::OwnNamespace;
+use crate::share::wake;
 
 /// Marks the listening socket among the events; readers are beyond it, sockets below.
 pub(super) const LISTENER: u64 = 1 << 32;
@@ -299,7 +300,7 @@ impl SharedUmem {
         }
         for place in Readers(self.exchange.publish_loans()).places() {
             if let Some(connection) = &self.connections[place] {
-                gate::wake(connection);
+                wake(connection);
             }
         }
         result

@@ -11,7 +11,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// Another process's memory, mapped to be read.
 #[derive(Debug)]
-pub(super) struct View {
+pub(crate) struct View {
     start: NonNull<u8>,
     length: usize,
 }
@@ -24,7 +24,7 @@ unsafe impl Sync for View {}
 impl View {
     /// Maps `length` bytes of a file of memory whose size must be sealed: one that could shrink would end its
     /// reader by SIGBUS.
-    pub(super) fn map(file: BorrowedFd<'_>, length: usize) -> io::Result<Self> {
+    pub(crate) fn map(file: BorrowedFd<'_>, length: usize) -> io::Result<Self> {
         let sealed = fcntl_get_seals(file)?.contains(SealFlags::SHRINK);
         if !sealed || length == 0 || fstat(file)?.st_size < i64::try_from(length).unwrap_or(i64::MAX) {
             return Err(io::Error::new(
@@ -43,7 +43,7 @@ impl View {
     /// Bytes of it; `None` if they do not lie within. Whoever writes the memory must leave them alone while
     /// the slice lives: of a UMEM, a frame that the receiver has lent and that was not given back.
     #[inline]
-    pub(super) fn slice(&self, start: u64, len: u32) -> Option<&[u8]> {
+    pub(crate) fn slice(&self, start: u64, len: u32) -> Option<&[u8]> {
         let end = start.checked_add(len.into())?;
         if end > self.length as u64 {
             return None;
@@ -55,17 +55,21 @@ impl View {
     }
 }
 
+impl View {
+    /// First byte.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Length in bytes.
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+}
+
 impl Drop for View {
     fn drop(&mut self) {
         // SAFETY: mapped by this value, unmapped once; slices of it have ended with its borrow.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
-    }
-}
-
-impl View {
-    /// First byte, for a test to try what must fail.
-    #[cfg(all(test, not(loom)))]
-    pub(super) fn start(&self) -> NonNull<u8> {
-        self.start
     }
 }

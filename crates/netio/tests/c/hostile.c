@@ -6,43 +6,20 @@
 #include <expressway/umem.h>
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 
-static const char *outcome(int failed)
-{
-	return failed ? strerror(errno) : "done";
-}
-
-static void attack_memory(int umem, uint64_t length)
-{
-	char path[64];
-	void *memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, umem, 0);
-	printf("map: %s\n", outcome(memory == MAP_FAILED));
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", umem);
-	int again = open(path, O_RDWR);
-	memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, again, 0);
-	printf("map reopened: %s\n", outcome(memory == MAP_FAILED));
-	memory = mmap(NULL, length, PROT_READ, MAP_SHARED, umem, 0);
-	printf("protect: %s\n", outcome(mprotect(memory, length, PROT_READ | PROT_WRITE) < 0));
-	/* EPERM, or EINVAL where the pages are huge. */
-	printf("write: %s\n", pwrite(umem, "x", 1, 0) < 0 ? "refused" : "done");
-	printf("truncate: %s\n", outcome(ftruncate(umem, 0) < 0));
-}
+#include "attack.h"
 
 int main(int argc, char **argv)
 {
 	struct expressway_reader reader = {.fd = -1};
 	struct expressway_hello hello;
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	int descriptors[2] = {-1, -1};
 
 	if (argc < 3)
 		return 2;
-	strncpy(address.sun_path, argv[1], sizeof(address.sun_path) - 1);
-	reader.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	if (connect(reader.fd, (struct sockaddr *)&address, sizeof(address)) < 0 ||
-	    expressway_receive_hello(reader.fd, &hello, descriptors) < 0 ||
+	reader.fd = expressway_dial(argv[1]);
+	if (reader.fd < 0 || expressway_receive_hello(reader.fd, &hello, descriptors) < 0 ||
 	    expressway_set_up(&reader, &hello, descriptors) < 0)
 		return 1;
 	attack_memory(descriptors[0], hello.umem_length);

@@ -1,0 +1,43 @@
+//! Records for many processes: a ring in shared memory with one writer, whom no reader can hold up.
+//!
+//! ```text
+//!  writer's process                               readers' processes
+//!  push, push, publish ──▶ ring, a memfd ▶▶▶▶▶▶▶▶ mapped read-only, each at its own position
+//!                 │          (writable once)      │
+//!                 └─ wake ◀─ control, one each ◀──┘ position, and whether it sleeps
+//! ```
+//!
+//! [`Broadcast`] writes, and lets readers in at a unix socket; [`BroadcastReader`] reads, in Rust, and
+//! `include/expressway/broadcast.h` in C. Records have any length up to a limit. Each is copied in by the writer and
+//! out by each reader.
+//!
+//! The writer never looks where readers are. It goes round the ring and overwrites the oldest; a reader that was too
+//! slow finds that out, goes on with the newest, and is told how many records it lost. It never sees part of one:
+//! it looks at the writer's position once more when it has copied a record out.
+//!
+//! ```text
+//!   the writer, for each record                 a reader, for each record
+//!   intent = end of the record                  position < tail?             (acquire)
+//!   ── release fence ──                         copy the record out
+//!   write the record                            ── acquire fence ──
+//!   tail = intent, at `publish` (release)       intent ≤ position + capacity? else it was overwritten meanwhile
+//! ```
+//!
+//! A reader's copy of a word that was written after a fence is one that sees that intent. All words are atomic,
+//! so that a copy which is thrown away is a wrong one, and no undefined behaviour.
+//!
+//! A reader cannot write the ring: its file is sealed (`F_SEAL_FUTURE_WRITE`) once the writer has mapped it. What a
+//! reader writes, into the control memory that it has for itself, is where it is, which only statistics believe, and
+//! whether it wants to be woken, which costs the writer one system call a batch at most. The writer's thread is
+//! the only one that touches the socket.
+
+mod layout;
+mod memory;
+mod reader;
+mod ring;
+mod writer;
+
+pub use crate::share::{ReaderError, ShareError};
+pub use reader::{BroadcastReader, Received};
+pub use ring::Record;
+pub use writer::{Broadcast, BroadcastConfig, BroadcastStats, ReaderLag};
