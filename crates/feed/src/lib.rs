@@ -2,6 +2,7 @@
 //!
 //! [`receive`] hands the datagrams of a feed to a program's own code; [`fanout`] sends one feed to thousands of TCP, TLS
 //! and WebSocket subscribers. Datagrams come from the packet I/O of `expressway-netio`, whichever way it moves them;
+//! [`sequence`] puts sequenced feeds together from their lines.
 //! [`group`] keeps a feed's multicast membership. [`probe`] is the header by which generated datagrams
 //! are measured.
 
@@ -9,3 +10,4 @@ pub mod fanout;
 pub mod group;
 pub mod probe;
 pub mod receive;
+pub mod sequence;

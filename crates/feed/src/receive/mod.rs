@@ -51,4 +51,4 @@ pub use clock::Clock;
 pub use counters::Counters;
 pub use handler::Handler;
 pub use latency::{Latency, Track};
-pub use receiver::{Options, Receiver, Stopper, Watch};
+pub use receiver::{Options, Poster, Receiver, Stopper, Watch};

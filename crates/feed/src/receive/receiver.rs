@@ -11,10 +11,10 @@ use expressway_netio::{IoError, IoStats, Mailbox, PacketIo, Wait, Worker, mailbo
 use super::counters::{Counters, Ledger};
 use super::echo::Echo;
 use super::handler::Handler;
-use super::service::{Feed, Message};
+use super::service::{Feed, Message, TIMERS};
 
-/// Messages that may wait: stopping takes one.
-const MESSAGES: usize = 16;
+/// Messages that may wait: stopping takes one, posts of handlers the others.
+const MESSAGES: usize = 64;
 
 /// How to receive.
 #[derive(Clone, Debug, Default)]
@@ -58,10 +58,16 @@ impl<P: PacketIo, H: Handler> Receiver<P, H> {
             span: None,
             stopped: false,
             seen: 0,
+            begun: false,
+            timeout: None,
         };
         let peers: Arc<[_]> = Arc::new([mailbox.clone()]);
-        let how =
-            WorkerOptions { core: options.cpu, timer_tokens: 0, wait: options.wait, ..Default::default() };
+        let how = WorkerOptions {
+            core: options.cpu,
+            timer_tokens: TIMERS,
+            wait: options.wait,
+            ..Default::default()
+        };
         let worker = Worker::new(how, Instant::now(), feed, io, inbox, peers);
         Ok(Self { worker, mailbox, ledger })
     }
@@ -69,6 +75,11 @@ impl<P: PacketIo, H: Handler> Receiver<P, H> {
     /// Ends [`Receiver::run`] from another thread.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.mailbox.clone())
+    }
+
+    /// Hands things to [`Handler::handle_post`] from another thread.
+    pub fn poster(&self) -> Poster {
+        Poster(self.mailbox.clone())
     }
 
     /// Shows the counters to another thread.
@@ -151,6 +162,17 @@ impl Stopper {
     pub fn stop(&self) {
         // Full: then it has been told already. Closed: it has ended.
         let _ = self.0.try_send(Message::Stop);
+    }
+}
+
+/// Hands things to a receiver's handler from another thread.
+#[derive(Clone)]
+pub struct Poster(Mailbox<Message>);
+
+impl Poster {
+    /// Posts something. False if as much waits as may, or the receiver has ended.
+    pub fn post(&self, post: Box<[u8]>) -> bool {
+        self.0.try_send(Message::Post(post)).is_ok()
     }
 }
 

@@ -15,7 +15,14 @@ use super::handler::Handler;
 pub(super) enum Message {
     /// End after this turn.
     Stop,
+    /// For the handler.
+    Post(Box<[u8]>),
 }
+
+/// The handler's timer.
+const TIMEOUT: usize = 0;
+/// How many timers there are.
+pub(super) const TIMERS: usize = 1;
 
 pub(super) struct Feed<H> {
     pub(super) handler: H,
@@ -30,13 +37,26 @@ pub(super) struct Feed<H> {
     pub(super) stopped: bool,
     /// Datagrams as of the last turn.
     pub(super) seen: u64,
+    /// The handler has been told that this turn has something for it.
+    pub(super) begun: bool,
+    /// What the handler's timer is set to.
+    pub(super) timeout: Option<Instant>,
+}
+
+impl<H: Handler> Feed<H> {
+    #[inline]
+    fn begin(&mut self, now: Instant) {
+        if !std::mem::replace(&mut self.begun, true) {
+            self.handler.begin_batch(now);
+        }
+    }
 }
 
 impl<H: Handler> Service for Feed<H> {
     type Message = Message;
 
     #[inline]
-    fn handle_datagram(&mut self, _context: &mut Context<'_, Message>, datagram: Datagram<'_>) {
+    fn handle_datagram(&mut self, context: &mut Context<'_, Message>, datagram: Datagram<'_>) {
         if !self.sources.is_empty() && !self.sources.contains(&datagram.remote.ip()) {
             self.counters.dropped_source += 1;
             return;
@@ -51,16 +71,24 @@ impl<H: Handler> Service for Feed<H> {
         {
             self.counters.dropped_echo += 1;
         }
+        self.begin(context.now);
         self.handler.handle_datagram(datagram);
     }
 
-    fn handle_message(&mut self, _context: &mut Context<'_, Message>, message: Message) {
+    fn handle_message(&mut self, context: &mut Context<'_, Message>, message: Message) {
         match message {
             Message::Stop => self.stopped = true,
+            Message::Post(post) => {
+                self.begin(context.now);
+                self.handler.handle_post(&post);
+            }
         }
     }
 
-    fn handle_timer(&mut self, _context: &mut Context<'_, Message>, _token: usize) {}
+    fn handle_timer(&mut self, context: &mut Context<'_, Message>, _token: usize) {
+        self.timeout = None;
+        self.handler.handle_timeout(context.now);
+    }
 
     fn poll_transmit(
         &mut self,
@@ -79,8 +107,18 @@ impl<H: Handler> Service for Feed<H> {
             self.counters.batches += 1;
             let first = self.span.map_or(context.now, |(first, _)| first);
             self.span = Some((first, context.now));
-            self.handler.end_batch();
             self.ledger.store(&self.counters);
+        }
+        if std::mem::take(&mut self.begun) {
+            self.handler.end_batch();
+        }
+        let timeout = self.handler.poll_timeout();
+        if timeout != self.timeout {
+            self.timeout = timeout;
+            match timeout {
+                Some(time) => context.timers.arm(TIMEOUT, time),
+                None => context.timers.cancel(TIMEOUT),
+            }
         }
         Ok(blocked)
     }
