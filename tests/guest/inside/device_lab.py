@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import subprocess
 from pathlib import Path
 
 from harness.paths import run
@@ -41,6 +42,11 @@ class DeviceLab:
     def run(self, role: str, *command: str | Path) -> str:
         """Runs a command inside to its end and returns what it printed."""
         return run(self.inside(role, *command))
+
+    def hash_ports(self) -> None:
+        """Has the server's device spread UDP flows by their ports, where that can be chosen."""
+        command = self.inside("server", "ethtool", "-N", "server0", "rx-flow-hash", "udp4", "sdfn")
+        subprocess.run(command, check=False, capture_output=True)
 
     def zero_copy_sockets(self) -> list[bool]:
         """Of each AF_XDP socket in the server's namespace, whether the kernel says that it is zero-copy:

@@ -91,6 +91,7 @@ def test_a_restart_at_once_is_zero_copy_again(lab, make_server, certificates: Pa
 
 def test_queues_and_workers_share_many_connections(lab, make_server, certificates: Path) -> None:
     assert lab.queues > 1, "a bed with one queue has nothing to share"
+    lab.hash_ports()
     server = make_server(mode="zerocopy", workers=lab.queues)
     report = clients.report(
         lab, address(lab.server["ipv4"]), certificates, [FILE], "-connections", "16", "-timeout", "280s"

@@ -30,7 +30,9 @@ pub fn survives_garbage(bed: &mut dyn Bed) {
         bad[at] = value;
         bad
     };
-    let mut bad: Vec<Vec<u8>> = (ETHERNET..good.len()).map(|len| good[..len].to_vec()).collect();
+    // A device that pads short frames makes a whole datagram of what ends before the checksum: one without.
+    let lengths = (ETHERNET..good.len()).filter(|len| *len != udp + 6);
+    let mut bad: Vec<Vec<u8>> = lengths.map(|len| good[..len].to_vec()).collect();
     bad.extend([
         changed(ETHERNET, 0x44),     // IHL below 20 bytes
         changed(ETHERNET, 0x4f),     // IHL beyond the header
