@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use expressway_netio::udp::MAX_PAYLOAD;
 use expressway_netio::{Context, Flow, IoError, PacketIo};
 
 use super::Endpoint;
@@ -18,9 +19,14 @@ use crate::quic::settings::{CongestionControl, MIN_UDP_PAYLOAD};
 use crate::quic::stats::Stats;
 use crate::quic::table::Key;
 
-/// Datagrams that a connection sends in one turn: as many as one GSO message holds (UDP_MAX_SEGMENTS in
-/// include/linux/udp.h was 64 until Linux 6.9).
-const BURST: usize = 64;
+/// Segments of one GSO message (UDP_MAX_SEGMENTS in include/linux/udp.h was 64 until Linux 6.9).
+const SEGMENTS: usize = 64;
+
+/// Datagrams of `segment` bytes that a connection sends in one turn: one whole GSO message. What a few more cost is
+/// a message of their own, and the cache that they take from those that have not left yet.
+fn burst(segment: usize) -> usize {
+    (MAX_PAYLOAD / segment).clamp(1, SEGMENTS)
+}
 
 /// Datagrams after which the worker looks at what came in, about half a millisecond of sealing.
 const TURN: usize = 512;
@@ -163,7 +169,8 @@ impl Connection {
     ) -> Result<Burst, IoError> {
         let settings = &self.setup.settings;
         let paced = settings.pacing && settings.congestion == CongestionControl::Bbr2;
-        let limit = if paced { (self.transport.quantum() / segment).clamp(1, BURST) } else { BURST };
+        let limit = burst(segment);
+        let limit = if paced { (self.transport.quantum() / segment).clamp(1, limit) } else { limit };
         let mut sender = Sender { transport: &mut self.transport, io, stats, now, paced };
         if let Some(probe) = &mut self.probe
             && probe.is_waiting()
