@@ -57,6 +57,8 @@ pub(crate) enum Command {
     Top(Top),
     /// Receive UDP datagrams, count them and measure their latency
     Recv(Box<Recv>),
+    /// Send datagrams on a schedule, and say how well it was kept
+    Gen(GenArguments),
     /// Make a development CA and a leaf certificate signed by it
     Cert(Cert),
     /// Make, enter and remove a two-namespace veth test bed
@@ -402,6 +404,13 @@ pub(crate) struct Cert {
     /// Print the files written as one JSON document
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Generates traffic.
+#[derive(Args)]
+pub(crate) struct GenArguments {
+    #[command(subcommand)]
+    pub(crate) kind: crate::generate::Kind,
 }
 
 /// The lab is two network namespaces, `server` and `client`, joined by a multi-queue veth. Nothing in it

@@ -8,6 +8,7 @@ mod choice;
 mod doctor;
 mod fail;
 mod fanout;
+mod generate;
 mod lab;
 mod limits;
 mod logging;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         Command::Fanout(arguments) => fanout::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Recv(arguments) => recv::run(&arguments),
+        Command::Gen(arguments) => generate::run(&arguments.kind),
         Command::Cert(arguments) => cert::run(&arguments),
         Command::Lab(arguments) => lab::run(arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

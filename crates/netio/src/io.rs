@@ -276,6 +276,12 @@ pub trait PacketIo {
     /// Gives everything built so far to the kernel (or the simulated network).
     fn flush(&mut self, now: Instant) -> Result<(), IoError>;
 
+    /// Datagrams that were accepted and wait for room in the buffer of a socket, for as long as the backend's patience
+    /// lasts. They go with a later flush; whoever must know when a datagram has left waits until there are none.
+    fn waiting(&self) -> usize {
+        0
+    }
+
     /// The largest UDP payload that one datagram of `flow` may carry on the first hop: MTU less the IP
     /// and UDP headers, bounded by the frame size.
     fn max_payload(&mut self, flow: &Flow) -> usize;

@@ -13,7 +13,7 @@ use expressway_feed::fanout::{Fanout, Membership, Statistics};
 use expressway_gateway::admin::{Admin, State};
 use expressway_gateway::config::{Io, IoMode};
 use expressway_gateway::metrics::Registry;
-use expressway_netio::udp::{UdpConfig, UdpIo};
+use expressway_netio::udp::{SendOptions, UdpConfig, UdpIo};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
@@ -95,8 +95,11 @@ fn open(arguments: &Arguments) -> Result<(Option<SharedPath>, WorkerIo), Failure
     }
     // What sending costs does not matter: nothing is sent.
     let io = Io { mode: arguments.io, replace: arguments.replace, calibrate: false, ..Io::default() };
-    let (path, mut ios) =
-        DataPath::start(PathConfig { io, udp, purpose: Purpose::SERVE, groups_on: None }, Source::Own, 1)?;
+    let (path, mut ios) = DataPath::start(
+        PathConfig { io, udp, purpose: Purpose::SERVE, groups_on: None, sending: SendOptions::default() },
+        Source::Own,
+        1,
+    )?;
     Ok((Some(Arc::new(Mutex::new(path))), ios.remove(0)))
 }
 

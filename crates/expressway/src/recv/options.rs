@@ -3,7 +3,7 @@
 use expressway_feed::group::Membership;
 use expressway_feed::receive::Options;
 use expressway_gateway::config::{Io, IoMode};
-use expressway_netio::udp::{MAX_PAYLOAD, UdpConfig};
+use expressway_netio::udp::{MAX_PAYLOAD, SendOptions, UdpConfig};
 
 use crate::args::Recv as Arguments;
 use crate::fail::Failure;
@@ -78,7 +78,7 @@ pub(super) fn path(arguments: &Arguments) -> PathConfig {
         ..UdpConfig::new(arguments.listen.clone())
     };
     let purpose = Purpose { sends: arguments.echo, timestamps };
-    PathConfig { io, udp, purpose, groups_on: arguments.interface.clone() }
+    PathConfig { io, udp, purpose, groups_on: arguments.interface.clone(), sending: SendOptions::default() }
 }
 
 /// How the receiver runs.

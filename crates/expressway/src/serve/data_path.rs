@@ -14,7 +14,7 @@ use expressway_netio::device::Locality;
 use expressway_netio::express::{Backing, ExpressConfig, ExpressIo, Port, PortInlet};
 use expressway_netio::netdev::NapiGuard;
 use expressway_netio::route::{Resolver, RouteMirror, Snapshot};
-use expressway_netio::udp::{SendMode, Steering, UdpConfig, UdpIo};
+use expressway_netio::udp::{SendMode, SendOptions, Steering, UdpConfig, UdpIo};
 use expressway_xbpf::{AttachMode, Counters};
 
 use super::devices::{Device, Reason, devices, pairs};
@@ -40,6 +40,8 @@ pub(crate) struct PathConfig {
     pub(crate) purpose: Purpose,
     /// The interface that multicast groups among the addresses come in on; without one they are the kernel's.
     pub(crate) groups_on: Option<String>,
+    /// How datagrams are sent, by AF_XDP too.
+    pub(crate) sending: SendOptions,
 }
 
 /// What interfaces are opened for.
@@ -61,7 +63,13 @@ impl PathConfig {
     /// That of a gateway.
     pub(crate) fn of(config: &Config) -> Self {
         let udp = udp_config(config);
-        Self { io: config.io.clone(), udp, purpose: Purpose::SERVE, groups_on: None }
+        Self {
+            io: config.io.clone(),
+            udp,
+            purpose: Purpose::SERVE,
+            groups_on: None,
+            sending: SendOptions::default(),
+        }
     }
 
     /// Index of the interface that multicast groups come in on now.
@@ -148,6 +156,7 @@ impl DataPath {
         for (sockets, ports) in kernel.into_iter().zip(ports) {
             let mut kernel = UdpIo::new(udp, sockets).map_err(Failure::run_time)?;
             kernel.set_resolver(mirror.resolver().map_err(Failure::run_time)?);
+            kernel.set_sending(&config.sending).map_err(Failure::run_time)?;
             let wait = config.io.wait();
             if config.io.mode == IoMode::Udp {
                 // The worker does this too, but an error should come before `ready`.
@@ -155,9 +164,13 @@ impl DataPath {
                 ios.push(WorkerIo::Kernel(Box::new(kernel)));
                 continue;
             }
-            let resolver = mirror.resolver().map_err(Failure::run_time)?;
-            let mut io = ExpressIo::new(ports, kernel, resolver, ExpressConfig::default())
-                .map_err(Failure::run_time)?;
+            let mut resolver = mirror.resolver().map_err(Failure::run_time)?;
+            if let Some(egress) = config.sending.multicast_interface {
+                resolver.set_multicast_egress(egress);
+            }
+            let plain = ExpressConfig::default();
+            let express = ExpressConfig { ttl: config.sending.ttl.unwrap_or(plain.ttl), ..plain };
+            let mut io = ExpressIo::new(ports, kernel, resolver, express).map_err(Failure::run_time)?;
             io.set_wait(wait).map_err(Failure::run_time)?;
             inlets.push(io.inlet());
             ios.push(WorkerIo::Express(Box::new(io)));

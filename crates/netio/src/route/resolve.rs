@@ -10,6 +10,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::link::{Link, LinkKind};
 use super::mirror::Shared;
+use super::neighbour::Neighbour;
 use super::netlink::{NetlinkSource, RequestSocket};
 use super::snapshot::Snapshot;
 use super::table::{Decision, Hop, decode_answer};
@@ -80,12 +81,30 @@ pub struct Resolver {
     recent: HashMap<(IpAddr, IpAddr), Resolution>,
     older: HashMap<(IpAddr, IpAddr), Resolution>,
     asked: u64,
+    multicast_egress: Option<u32>,
 }
 
 impl Resolver {
     pub(super) fn new(shared: Arc<Shared>, source: Arc<dyn NetlinkSource>, requests: RequestSocket) -> Self {
         let snapshot = shared.snapshot();
-        Self { shared, source, snapshot, requests, recent: HashMap::new(), older: HashMap::new(), asked: 0 }
+        Self {
+            shared,
+            source,
+            snapshot,
+            requests,
+            recent: HashMap::new(),
+            older: HashMap::new(),
+            asked: 0,
+            multicast_egress: None,
+        }
+    }
+
+    /// Lets frames to multicast groups leave by the interface of that index. Without one they are the kernel's, which
+    /// knows which interface is meant.
+    pub fn set_multicast_egress(&mut self, ifindex: u32) {
+        self.multicast_egress = Some(ifindex);
+        self.recent.clear();
+        self.older.clear();
     }
 
     /// Where the mirror's rtnetlink sockets come from.
@@ -139,6 +158,9 @@ impl Resolver {
         let by_kernel = Resolution::NotDirect { egress: 0, mtu: DEFAULT_MTU };
         let link_local = matches!(remote, IpAddr::V6(ip) if ip.is_unicast_link_local());
         let broadcast = matches!(remote, IpAddr::V4(ip) if ip.is_broadcast());
+        if let (true, Some(egress)) = (remote.is_multicast(), self.multicast_egress) {
+            return self.frame(local, remote, &Hop::direct(egress), None, None);
+        }
         if link_local || broadcast || remote.is_multicast() || remote.is_unspecified() {
             // Which link is meant does not stand in the address.
             return by_kernel;
@@ -185,7 +207,11 @@ impl Resolver {
         };
         let Some(source) = source else { return indirect };
         let next_hop = hop.gateway.unwrap_or(remote);
-        match snapshot.neighbour(egress, next_hop) {
+        let neighbour = match multicast_mac(next_hop) {
+            Some(mac) => Some(Neighbour { mac, stale: false }),
+            None => snapshot.neighbour(egress, next_hop),
+        };
+        match neighbour {
             Some(neighbour) => Resolution::Ready(Path {
                 ifindex: device.index,
                 egress,
@@ -231,6 +257,21 @@ impl Resolver {
     }
 }
 
+/// The hardware address of a multicast group: RFC 1112, section 6.4, and RFC 2464, section 7. `None` for others.
+fn multicast_mac(group: IpAddr) -> Option<MacAddr> {
+    match group {
+        IpAddr::V4(ip) if ip.is_multicast() => {
+            let [_, b, c, d] = ip.octets();
+            Some(MacAddr([0x01, 0x00, 0x5e, b & 0x7f, c, d]))
+        }
+        IpAddr::V6(ip) if ip.is_multicast() => {
+            let octets = ip.octets();
+            Some(MacAddr([0x33, 0x33, octets[12], octets[13], octets[14], octets[15]]))
+        }
+        _ => None,
+    }
+}
+
 /// From an interface down through VLANs to the device that frames leave by, and the tags on the way.
 /// `None` when frames cannot be put there, or a port's controller decides.
 fn descend<'a>(snapshot: &'a Snapshot, link: &'a Link) -> Option<(&'a Link, VlanTags)> {
@@ -250,7 +291,6 @@ fn descend<'a>(snapshot: &'a Snapshot, link: &'a Link) -> Option<(&'a Link, Vlan
 
 #[cfg(test)]
 mod tests {
-    use super::super::neighbour::Neighbour;
     use super::super::netlink::OwnNamespace;
     use super::*;
 
@@ -327,6 +367,31 @@ mod tests {
         down.has_carrier = false;
         assert!(is_not_direct(way(vec![down, vlan(2, 7, 0x8100, Some(1))], 2)));
         assert!(is_not_direct(way(vec![vlan(2, 7, 0x8100, Some(2))], 2)), "a loop ends");
+    }
+
+    #[test]
+    fn groups_are_the_kernel_s_until_an_interface_is_named() {
+        let links = Arc::new(vec![link(1, LinkKind::Physical), vlan(2, 7, 0x8100, Some(1))]);
+        let snapshot = Snapshot { generation: 1, links, ..Snapshot::default() };
+        let shared = Arc::<Shared>::default();
+        shared.publish(&snapshot);
+        let mut resolver = resolver(shared);
+        let local = IpAddr::from([192, 0, 2, 1]);
+        let groups = [
+            ("239.129.2.3".parse().unwrap(), [0x01, 0x00, 0x5e, 0x01, 0x02, 0x03]),
+            ("ff02::1:ff00:5".parse().unwrap(), [0x33, 0x33, 0xff, 0, 0, 5]),
+        ];
+        for (group, _) in groups {
+            assert!(is_not_direct(resolver.resolve(local, group)));
+        }
+        resolver.set_multicast_egress(2);
+        for (group, mac) in groups {
+            let Resolution::Ready(path) = resolver.resolve(local, group) else { panic!("{group}") };
+            assert_eq!((path.ifindex, path.egress, path.destination_mac), (1, 2, MacAddr(mac)));
+            assert_eq!(path.vlan.as_slice().len(), 1);
+        }
+        resolver.set_multicast_egress(9);
+        assert!(is_not_direct(resolver.resolve(local, groups[0].0)), "no such interface");
     }
 
     #[test]

@@ -26,7 +26,6 @@ pub(super) struct Hop {
     dead: bool,
 }
 
-#[cfg(test)]
 impl Hop {
     /// The only way, straight onto a link.
     pub(super) fn direct(egress: u32) -> Self {

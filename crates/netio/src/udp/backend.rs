@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
-use super::config::{MAX_PAYLOAD, SendMode, UdpConfig};
+use super::config::{MAX_PAYLOAD, SendMode, SendOptions, UdpConfig};
 use super::control::Received;
 use super::errors::{Verdict, blames_gso, judge};
 use super::path_mtu::PathMtus;
@@ -150,9 +150,21 @@ impl UdpIo {
         self.sockets.get(index).map(UdpSocket::fd)
     }
 
+    /// Changes how every socket sends.
+    ///
+    /// # Errors
+    /// The option that the kernel refused.
+    pub fn set_sending(&self, options: &SendOptions) -> Result<(), IoError> {
+        self.sockets.iter().try_for_each(|socket| socket.set_sending(options))
+    }
+
     fn socket_for(&mut self, local: &SocketAddr) -> Option<usize> {
         if !self.sockets[self.last_socket].serves(local) {
-            self.last_socket = self.sockets.iter().position(|socket| socket.serves(local))?;
+            // Who sends from many addresses mostly takes them in turn.
+            let next = (self.last_socket + 1) % self.sockets.len();
+            let found = self.sockets[next].serves(local).then_some(next);
+            self.last_socket =
+                found.or_else(|| self.sockets.iter().position(|socket| socket.serves(local)))?;
         }
         Some(self.last_socket)
     }
@@ -428,6 +440,10 @@ impl PacketIo for UdpIo {
             return Ok(());
         }
         self.flush_all()
+    }
+
+    fn waiting(&self) -> usize {
+        self.outbox.datagrams()
     }
 
     fn max_payload(&mut self, flow: &Flow) -> usize {

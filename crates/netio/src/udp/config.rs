@@ -22,6 +22,17 @@ pub enum SendMode {
     Sendmsg,
 }
 
+/// How sockets send, beyond the defaults that services want. Needs no privilege.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendOptions {
+    /// TTL or hop limit, also of multicast; `None`: the system's, and 1 for multicast.
+    pub ttl: Option<u8>,
+    /// Interface (index) that multicast leaves by; `None`: that of the route to the group.
+    pub multicast_interface: Option<u32>,
+    /// Let the kernel fragment datagrams above the MTU instead of refusing them. GSO does not go with it.
+    pub fragment: bool,
+}
+
 /// How the kernel chooses the worker's socket for a datagram.
 ///
 /// A selector is asked first; where it names no socket of the group, the kernel falls back to its hash of

@@ -21,5 +21,5 @@ pub(crate) mod sys;
 mod transmit;
 
 pub use backend::UdpIo;
-pub use config::{MAX_PAYLOAD, SendMode, Steering, UdpConfig};
+pub use config::{MAX_PAYLOAD, SendMode, SendOptions, Steering, UdpConfig};
 pub use socket::{UdpGroup, UdpSockets};

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 
-use super::config::{SendMode, Steering, UdpConfig};
+use super::config::{SendMode, SendOptions, Steering, UdpConfig};
 use super::{control, sys};
 use crate::io::IoError;
 use crate::wait;
@@ -14,6 +14,8 @@ use crate::wait;
 /// `IP_PMTUDISC_PROBE` and its IPv6 twin: set DF, and leave the size to the sender instead of to ICMP
 /// messages that anybody can forge (`linux/in.h`).
 const PMTUDISC_PROBE: i32 = 3;
+/// `IP_PMTUDISC_DONT`: fragment as needed.
+const PMTUDISC_DONT: i32 = 0;
 
 /// One bound socket.
 pub(super) struct UdpSocket {
@@ -36,6 +38,41 @@ impl UdpSocket {
         self.bound.port() == local.port()
             && self.bound.is_ipv4() == local.is_ipv4()
             && (self.bound.ip() == local.ip() || self.bound.ip().is_unspecified())
+    }
+}
+
+impl UdpSocket {
+    pub(super) fn set_sending(&self, options: &SendOptions) -> Result<(), IoError> {
+        let set = |level, name, value, call| {
+            sys::set_option(self.fd(), level, name, value).map_err(fault(self.bound, call))
+        };
+        let is_ipv4 = self.bound.is_ipv4();
+        if let Some(ttl) = options.ttl.map(i32::from) {
+            if is_ipv4 {
+                set(libc::IPPROTO_IP, libc::IP_TTL, ttl, "IP_TTL")?;
+                set(libc::IPPROTO_IP, libc::IP_MULTICAST_TTL, ttl, "IP_MULTICAST_TTL")?;
+            } else {
+                set(libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, ttl, "IPV6_UNICAST_HOPS")?;
+                set(libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, ttl, "IPV6_MULTICAST_HOPS")?;
+            }
+        }
+        if let Some(index) = options.multicast_interface {
+            if is_ipv4 {
+                sys::set_multicast_interface(self.fd(), index)
+                    .map_err(fault(self.bound, "IP_MULTICAST_IF"))?;
+            } else {
+                set(libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, index as i32, "IPV6_MULTICAST_IF")?;
+            }
+        }
+        if options.fragment {
+            if is_ipv4 {
+                set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, PMTUDISC_DONT, "IP_MTU_DISCOVER")?;
+            } else {
+                set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, PMTUDISC_DONT, "IPV6_MTU_DISCOVER")?;
+                set(libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 0, "IPV6_DONTFRAG")?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -34,6 +34,23 @@ pub(crate) fn option(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i3
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
+/// IP_MULTICAST_IF: multicast leaves by the interface of that index.
+pub(super) fn set_multicast_interface(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    let any = libc::in_addr { s_addr: 0 };
+    let request = libc::ip_mreqn { imr_multiaddr: any, imr_address: any, imr_ifindex: index as i32 };
+    // SAFETY: `request` lives through the call and its true size is given.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_MULTICAST_IF,
+            (&raw const request).cast(),
+            size_of::<libc::ip_mreqn>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// `SK_MEMINFO_DROPS` of `SO_MEMINFO`: datagrams that the kernel dropped at this socket, for want of room
 /// in its receive buffer or a wrong checksum. Wraps at 2^32.
 pub(super) fn drops(fd: BorrowedFd<'_>) -> io::Result<u32> {

@@ -107,6 +107,14 @@ impl Outbox {
         self.queues.iter().all(VecDeque::is_empty)
     }
 
+    /// Datagrams that wait.
+    pub(super) fn datagrams(&self) -> usize {
+        if self.used == 0 {
+            return 0;
+        }
+        self.queues.iter().flatten().map(Message::datagrams).sum()
+    }
+
     /// Starts the arena from its beginning if nothing in it waits any more.
     pub(super) fn reclaim(&mut self) {
         if self.is_empty() {

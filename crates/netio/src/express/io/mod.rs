@@ -226,6 +226,10 @@ impl<K: PacketIo, R: Routes> PacketIo for ExpressIo<K, R> {
         self.kernel.flush(now)
     }
 
+    fn waiting(&self) -> usize {
+        self.kernel.waiting()
+    }
+
     fn max_payload(&mut self, flow: &Flow) -> usize {
         // Path MTUs that routers reported come to the kernel socket, whichever way the datagram took.
         let kernel = self.kernel.max_payload(flow);

@@ -1,0 +1,298 @@
+//! The command line of `expressway gen`.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use expressway_feed::generate::{Pattern, Sizes};
+use expressway_gateway::config::{IoMode, Span, UdpSend};
+use expressway_wire::MacAddr;
+
+/// What to generate.
+#[derive(Subcommand)]
+pub(crate) enum Kind {
+    /// UDP datagrams
+    Udp(Box<Udp>),
+}
+
+/// Sends UDP datagrams on a schedule that waits for nobody (open loop). Each bears its number and the time when it was
+/// due, so that what receives them measures from there. At the end it says what was sent, how late, and whether the
+/// schedule was kept. SIGINT and SIGTERM end it with that report.
+#[derive(Args)]
+pub(crate) struct Udp {
+    /// Where to: an address, or a multicast group
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) to: SocketAddr,
+    /// Datagrams a second, all flows together: 50000, 2.5k, 1M
+    #[arg(long, value_name = "PPS", required_unless_present = "pcap")]
+    pub(crate) rate: Option<Rate>,
+    /// Bytes of UDP payload, at least 24: a number, a range (64-1400), or imix (packets of 40, 576 and 1500 bytes, 7:4:1)
+    #[arg(long, value_name = "BYTES", default_value = "64")]
+    pub(crate) size: Sizes,
+    /// How long to send
+    #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
+    pub(crate) seconds: Duration,
+    /// End after this many datagrams
+    #[arg(long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+    /// Flows, which differ in their source; up to 1024, more with --io live
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) flows: u32,
+    /// Datagrams that one flow sends before the next has its turn
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) flow_burst: u32,
+    /// Address to send from; may be given several times, with --io live as ADDRESS/PREFIX [default: that of the route]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) source: Vec<Sources>,
+    /// Source port of the first flow; the next has the next
+    #[arg(long, value_name = "PORT", default_value_t = 50_000)]
+    pub(crate) source_port: u16,
+    /// Destination ports, from that of --to on, which flows take in turn
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) to_ports: u16,
+    /// How datagrams leave: udp (kernel), as with `serve` auto, zerocopy, copy, hybrid or generic (AF_XDP), or live
+    /// (frames that XDP redirects out of the interface, BPF_PROG_TEST_RUN)
+    #[arg(long, value_name = "MODE", default_value = "udp")]
+    pub(crate) io: Io,
+    /// How the kernel sends: gso, sendmmsg or sendmsg
+    #[arg(long, value_name = "WAY", default_value = "gso")]
+    pub(crate) send: UdpSend,
+    /// Interface to send by, for multicast groups and --io live [default: that of the route]
+    #[arg(long, value_name = "IFACE")]
+    pub(crate) interface: Option<String>,
+    /// With --io live: hardware address to send to, past routes and neighbours; takes --interface and --source
+    #[arg(long, value_name = "MAC", requires = "interface", requires = "source")]
+    pub(crate) to_mac: Option<MacAddr>,
+    /// TTL or hop limit [default: 64, and 1 for multicast]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    pub(crate) ttl: Option<u8>,
+    /// Let the kernel fragment what is larger than the MTU, with --io udp
+    #[arg(long)]
+    pub(crate) fragment: bool,
+    /// Datagrams that are due at once; the rate stays the same
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) burst: u32,
+    /// Random gaps between bursts, distributed exponentially, instead of equal ones
+    #[arg(long)]
+    pub(crate) poisson: bool,
+    /// What stands behind the header: zero, random (the same bytes in each datagram) or sequence (each byte its offset)
+    #[arg(long, value_name = "PATTERN", default_value = "zero")]
+    pub(crate) payload: Pattern,
+    /// Decides random gaps, sizes and bytes: the same seed gives the same run
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Replay the UDP payloads of a capture (pcap, pcapng) at its times instead
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "size", "burst", "poisson", "payload"])]
+    pub(crate) pcap: Option<PathBuf>,
+    /// How many times as fast as it was captured
+    #[arg(long, value_name = "FACTOR", default_value = "1", requires = "pcap", value_parser = factor)]
+    pub(crate) speed: f64,
+    /// Write number and time over the first 24 bytes of replayed payloads that are as long
+    #[arg(long, requires = "pcap")]
+    pub(crate) stamp: bool,
+    /// Wait for the datagrams to come back, and report round trips from the times when they were due
+    #[arg(long)]
+    pub(crate) round_trip: bool,
+    /// How long to wait for the last of them
+    #[arg(long, value_name = "DURATION", default_value = "1s")]
+    pub(crate) linger: Span,
+    /// A datagram is late that is with the kernel or device so much after it was due: 100us, 1ms
+    #[arg(long, value_name = "DURATION", default_value = "1ms", value_parser = fine)]
+    pub(crate) late: Duration,
+    /// Exit with 1 if the schedule was not kept: a datagram was not sent, or refused, or 1 % of them were late
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Detach a foreign XDP program from the interface first, with AF_XDP
+    #[arg(long)]
+    pub(crate) replace: bool,
+    /// Socket of an `expressway agent` that prepares what takes privilege
+    #[arg(long, value_name = "PATH")]
+    pub(crate) agent: Option<PathBuf>,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How datagrams leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Io {
+    /// By packet I/O.
+    Mode(IoMode),
+    /// As live frames of BPF_PROG_TEST_RUN.
+    Live,
+}
+
+impl FromStr for Io {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "live" => Ok(Self::Live),
+            _ => text.parse().map(Self::Mode).map_err(|error| format!("{error}, live")),
+        }
+    }
+}
+
+impl fmt::Display for Io {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mode(mode) => mode.fmt(f),
+            Self::Live => f.write_str("live"),
+        }
+    }
+}
+
+/// Datagrams a second, more than 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Rate(pub(crate) f64);
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+            Some(digits) => (digits, 1e3),
+            None => text.strip_suffix('M').map_or((text, 1.0), |digits| (digits, 1e6)),
+        };
+        let rate = digits.parse().map_err(|_| format!("`{text}` is no rate, such as 50000, 2.5k or 1M"))?;
+        let rate =
+            positive(rate).ok_or_else(|| format!("{text} datagrams a second: must be more than 0"))? * unit;
+        if rate > 1e9 { Err(format!("{text} datagrams a second: at most 1000M")) } else { Ok(Self(rate)) }
+    }
+}
+
+fn positive(number: f64) -> Option<f64> {
+    (number.is_finite() && number > 0.0).then_some(number)
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    text.parse().ok().and_then(positive).ok_or_else(|| format!("`{text}` is no factor above 0"))
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is no number of seconds"))?;
+    positive(seconds)
+        .filter(|seconds| *seconds <= 1e7)
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| format!("{text} seconds: must be more than 0 and at most 10000000"))
+}
+
+/// A duration as [`Span`], of which there are microseconds too.
+fn fine(text: &str) -> Result<Duration, String> {
+    match text.strip_suffix("us") {
+        Some(digits) => digits
+            .parse()
+            .map(Duration::from_micros)
+            .map_err(|_| format!("`{text}` is no duration, such as 100us")),
+        None => text.parse::<Span>().map(|span| span.0),
+    }
+}
+
+/// Source addresses: one, or all of a prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sources {
+    first: IpAddr,
+    /// How many, 1 to [`Sources::MOST`].
+    pub(crate) count: u32,
+}
+
+impl Sources {
+    /// The most addresses of a prefix.
+    const MOST: u32 = 65_536;
+
+    /// The addresses.
+    pub(crate) fn addresses(self) -> impl Iterator<Item = IpAddr> {
+        (0..self.count).map(move |number| match self.first {
+            IpAddr::V4(first) => IpAddr::V4((first.to_bits() + number).into()),
+            IpAddr::V6(first) => IpAddr::V6(Ipv6Addr::from_bits(first.to_bits() + u128::from(number))),
+        })
+    }
+}
+
+impl FromStr for Sources {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is neither an address nor ADDRESS/PREFIX");
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix.parse::<u32>().map_err(|_| wrong())?)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        if address.is_unspecified() || address.is_multicast() {
+            return Err(format!("{address}: no packet has that for its source"));
+        }
+        let width = if address.is_ipv4() { 32 } else { 128 };
+        let host = width - prefix.unwrap_or(width).min(width);
+        if prefix.is_some_and(|prefix| prefix > width) {
+            return Err(wrong());
+        }
+        if host > Self::MOST.ilog2() {
+            return Err(format!("{text}: at most {} source addresses (/{})", Self::MOST, width - 16));
+        }
+        let mask = (1u128 << host) - 1;
+        let first = match address {
+            IpAddr::V4(ip) => IpAddr::V4((ip.to_bits() & !(mask as u32)).into()),
+            IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & !mask)),
+        };
+        Ok(Self { first, count: 1 << host })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_units_and_are_more_than_0() {
+        for (text, rate) in [("1000", 1e3), ("2.5k", 2500.0), ("1M", 1e6), ("0.5", 0.5)] {
+            assert_eq!(text.parse(), Ok(Rate(rate)));
+        }
+        for (text, part) in [
+            ("0", "more than 0"),
+            ("-1", "more than 0"),
+            ("x", "no rate"),
+            ("2000M", "at most"),
+            ("nan", "more than 0"),
+            ("inf", "more than 0"),
+        ] {
+            assert!(text.parse::<Rate>().unwrap_err().contains(part), "{text}");
+        }
+        assert!(factor("0").is_err() && factor("2.5") == Ok(2.5));
+        assert!(
+            seconds("0").is_err()
+                && seconds("1e9").is_err()
+                && seconds("0.5") == Ok(Duration::from_millis(500))
+        );
+        assert_eq!(
+            (fine("100us"), fine("2ms")),
+            (Ok(Duration::from_micros(100)), Ok(Duration::from_millis(2)))
+        );
+        assert!(fine("us").is_err() && fine("1parsec").is_err());
+    }
+
+    #[test]
+    fn sources_are_addresses_or_prefixes() {
+        let all = |text: &str| -> Vec<String> {
+            text.parse::<Sources>().unwrap().addresses().map(|address| address.to_string()).collect()
+        };
+        assert_eq!(all("192.0.2.5"), ["192.0.2.5"]);
+        assert_eq!(all("192.0.2.5/30"), ["192.0.2.4", "192.0.2.5", "192.0.2.6", "192.0.2.7"]);
+        assert_eq!(all("2001:db8::1/127"), ["2001:db8::", "2001:db8::1"]);
+        assert_eq!(all("255.255.255.255/31").len(), 2);
+        assert_eq!("10.0.0.0/16".parse::<Sources>().unwrap().count, 65_536);
+        for text in ["10.0.0.0/8", "10.0.0.0/33", "10.0.0.0/x", "host", "0.0.0.0", "224.0.0.1", "::/64"] {
+            assert!(text.parse::<Sources>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn io_is_a_mode_or_live() {
+        assert_eq!("live".parse(), Ok(Io::Live));
+        assert_eq!("copy".parse(), Ok(Io::Mode(IoMode::Copy)));
+        assert!("fast".parse::<Io>().unwrap_err().contains("live"));
+    }
+}

@@ -1,0 +1,276 @@
+//! `expressway gen`: datagrams on a schedule.
+
+mod arguments;
+mod live;
+mod report;
+mod way;
+
+use std::io::IsTerminal;
+use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use expressway_agent::Client;
+use expressway_feed::generate::{
+    Capture, Content, Flows, Output, Pace, PacketOutput, Payload, Plan, Progress, Run, Schedule,
+};
+use expressway_gateway::config::{Io as IoSettings, IoMode, UdpSend};
+use expressway_netio::route::RouteMirror;
+use expressway_netio::udp::{MAX_PAYLOAD, SendMode, SendOptions, UdpConfig};
+use expressway_wire::UdpHeaders;
+use expressway_xbpf::LiveFrames;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::fail::Failure;
+use crate::serve::data_path::{DataPath, PathConfig, Purpose, WorkerIo};
+use crate::serve::source::Source;
+
+pub(crate) use arguments::Kind;
+use arguments::{Io, Udp};
+use live::LiveOutput;
+use way::Way;
+
+/// Flows that are sockets of the kernel: as many as the redirect program has pairs.
+const SOCKETS: u32 = 1024;
+
+/// Hop limit of multicast that nothing is said about (RFC 1112, section 6.1).
+const MULTICAST_TTL: u8 = 1;
+
+/// An output with what it needs to live, and the mode it obtained.
+struct Opened {
+    output: Box<dyn Output>,
+    mode: String,
+    _path: Option<DataPath>,
+}
+
+/// Generates.
+pub(crate) fn run(kind: &Kind) -> Result<ExitCode, Failure> {
+    let Kind::Udp(arguments) = kind;
+    check(arguments).map_err(Failure::usage)?;
+    crate::limits::raise_file_limit();
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(|error| Failure::run_time(format!("signal handlers: {error}")))?;
+    }
+    let source = match &arguments.agent {
+        Some(path) => {
+            let name = format!("expressway gen, process {}", std::process::id());
+            Source::Agent(Client::connect(path, &name).map_err(Failure::run_time)?)
+        }
+        None => Source::Own,
+    };
+    let mirror = source.mirror()?;
+    let way = way::find(arguments, &mirror)?;
+    let largest = largest(arguments, &way)?;
+    let flows = flows(arguments, &way)?;
+    let content = content(arguments, largest)?;
+    let nanoseconds = u64::try_from(arguments.seconds.as_nanos()).unwrap_or(u64::MAX);
+    let count = arguments.count.unwrap_or(u64::MAX);
+    let mut plan = Plan::new(flows.clone(), content, nanoseconds, count).map_err(Failure::run_time)?;
+    let mut opened = open(arguments, source, mirror, &way, &flows, largest)?;
+    let show = std::io::stderr().is_terminal();
+    let run = Run {
+        plan: &mut plan,
+        output: opened.output.as_mut(),
+        late: arguments.late,
+        duration: arguments.seconds,
+        echoes: arguments.round_trip.then_some(arguments.linger.0),
+        stop: &stop,
+        observe: &mut |progress: Progress| {
+            if show {
+                let seconds = progress.elapsed.as_secs_f64();
+                eprint!("\r{seconds:.0} s: {} sent, {} late ", progress.sent, progress.late);
+            }
+        },
+    };
+    let before = report::cpu_time();
+    let outcome = run.run();
+    if show {
+        eprint!("\r\x1b[K");
+    }
+    let outcome = outcome.map_err(Failure::run_time)?;
+    let report = report::Report {
+        arguments,
+        flows: &flows,
+        mode: &opened.mode,
+        interface: way.interface.as_ref().map(|link| link.name.as_str()),
+        tally: opened.output.tally(),
+        capture: plan.capture_stats(),
+        cpu: report::cpu_time().saturating_sub(before),
+        outcome: &outcome,
+    };
+    report.print()?;
+    let failed = arguments.strict && !report.problems().is_empty();
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// What the command line says that cannot be.
+fn check(arguments: &Udp) -> Result<(), String> {
+    let live = arguments.io == Io::Live;
+    let multicast = arguments.to.ip().is_multicast();
+    if arguments.to.ip().is_unspecified() || arguments.to.port() == 0 {
+        return Err(format!("--to {}: no address and port to send to", arguments.to));
+    }
+    if arguments.burst == 0 || arguments.count == Some(0) {
+        return Err("--burst and --count: at least 1".into());
+    }
+    if !live && arguments.flows > SOCKETS {
+        return Err(format!(
+            "--flows {}: at most {SOCKETS} with --io {}, where each is a socket; --io live has none",
+            arguments.flows, arguments.io
+        ));
+    }
+    if !live && let Some(range) = arguments.source.iter().find(|source| source.count > 1) {
+        return Err(format!(
+            "--source of {} addresses: sockets send from addresses of this machine; --io live from any",
+            range.count
+        ));
+    }
+    if !live && arguments.to_mac.is_some() {
+        return Err("--to-mac is for --io live".into());
+    }
+    if live && arguments.round_trip {
+        return Err("--round-trip: --io live receives nothing; use udp or copy".into());
+    }
+    if live && arguments.agent.is_some() {
+        return Err("--agent: it gives no live frames; use --io udp or copy".into());
+    }
+    if !live && !multicast && arguments.interface.is_some() {
+        return Err("--interface is for multicast groups and --io live; the route chooses otherwise".into());
+    }
+    if arguments.round_trip && multicast {
+        return Err("--round-trip: a multicast group does not answer".into());
+    }
+    if arguments.round_trip && arguments.pcap.is_some() && !arguments.stamp {
+        return Err("--round-trip with --pcap: without --stamp nothing tells which datagram came back".into());
+    }
+    if arguments.fragment && arguments.io != Io::Mode(IoMode::Udp) {
+        return Err(format!("--fragment: only the kernel fragments: use --io udp, not {}", arguments.io));
+    }
+    Ok(())
+}
+
+/// The longest payload that may be sent.
+fn largest(arguments: &Udp, way: &Way) -> Result<usize, Failure> {
+    let whole = way.largest(&arguments.to);
+    let most = if arguments.fragment { MAX_PAYLOAD } else { whole };
+    if arguments.pcap.is_some() {
+        return Ok(most);
+    }
+    let wanted = arguments.size.largest();
+    if wanted > most {
+        let name = way.interface.as_ref().map_or("the way", |link| &link.name);
+        return Err(Failure::usage(format!(
+            "--size {}: larger than the MTU of {name} ({}), which leaves {most} bytes; --fragment has the kernel send \
+             larger ones in parts",
+            arguments.size, way.mtu
+        )));
+    }
+    Ok(wanted)
+}
+
+fn flows(arguments: &Udp, way: &Way) -> Result<Flows, Failure> {
+    let mut sources: Vec<IpAddr> = arguments.source.iter().flat_map(|sources| sources.addresses()).collect();
+    if sources.is_empty() {
+        sources.push(way.source);
+    }
+    Flows::new(
+        sources,
+        arguments.source_port,
+        (arguments.to, arguments.to_ports),
+        arguments.flows,
+        arguments.flow_burst,
+    )
+    .map_err(|problem| Failure::usage(format!("--flows: {problem}")))
+}
+
+fn content(arguments: &Udp, largest: usize) -> Result<Content, Failure> {
+    if let Some(file) = &arguments.pcap {
+        let capture = Capture::open(file, arguments.speed, largest).map_err(Failure::run_time)?;
+        return Ok(Content::Replayed { capture: Box::new(capture), stamp: arguments.stamp });
+    }
+    let Some(rate) = arguments.rate else { return Err(Failure::usage("--rate PPS is missing")) };
+    let pace = if arguments.poisson { Pace::Poisson } else { Pace::Even };
+    Ok(Content::Made {
+        schedule: Schedule::new(pace, rate.0, arguments.burst, arguments.seed),
+        sizes: arguments.size,
+        payload: Payload::new(arguments.payload, largest, arguments.seed),
+        seed: arguments.seed,
+    })
+}
+
+fn open(
+    arguments: &Udp,
+    source: Source,
+    mirror: RouteMirror,
+    way: &Way,
+    flows: &Flows,
+    largest: usize,
+) -> Result<Opened, Failure> {
+    let mode = match arguments.io {
+        Io::Mode(mode) => mode,
+        Io::Live => {
+            let path = *way::path_of(way, arguments.io, &arguments.to)?;
+            let longest = live::header_length(&path, &flows.flow(0)) + largest.min(LiveFrames::MAX_FRAME);
+            if longest > LiveFrames::MAX_FRAME && arguments.pcap.is_none() {
+                return Err(Failure::usage(format!(
+                    "--size {}: live frames have at most {} bytes, headers included; use --io copy",
+                    arguments.size,
+                    LiveFrames::MAX_FRAME
+                )));
+            }
+            let longest = longest.min(LiveFrames::MAX_FRAME);
+            let frames = LiveFrames::open(path.ifindex, longest).map_err(Failure::run_time)?;
+            let usual =
+                if arguments.to.ip().is_multicast() { MULTICAST_TTL } else { UdpHeaders::DEFAULT_TTL };
+            let ttl = arguments.ttl.unwrap_or(usual);
+            let name =
+                mirror.snapshot().link(path.ifindex).map_or_else(String::new, |link| link.name.clone());
+            let output = Box::new(LiveOutput::new(frames, path, ttl, &name));
+            return Ok(Opened { output, mode: "live".into(), _path: None });
+        }
+    };
+    drop(mirror);
+    let config = path_config(arguments, mode, way, flows.sources().collect());
+    let (path, mut ios) = DataPath::start(config, source, 1)?;
+    let (output, by): (Box<dyn Output>, _) = match ios.remove(0) {
+        WorkerIo::Kernel(io) => (Box::new(PacketOutput::new(*io, false)), arguments.send.to_string()),
+        WorkerIo::Express(io) => {
+            let sends = !matches!(path.mode().to_string().as_str(), "udp" | "hybrid");
+            (Box::new(PacketOutput::new(*io, sends)), path.mode().to_string())
+        }
+    };
+    Ok(Opened { output, mode: by, _path: Some(path) })
+}
+
+fn path_config(arguments: &Udp, mode: IoMode, way: &Way, listen: Vec<SocketAddr>) -> PathConfig {
+    let multicast = arguments.to.ip().is_multicast();
+    // Above the MTU the kernel cuts datagrams, not runs of them.
+    let send =
+        if arguments.fragment && arguments.send == UdpSend::Gso { UdpSend::Sendmmsg } else { arguments.send };
+    let io = IoSettings {
+        mode,
+        udp_send: send,
+        replace: arguments.replace,
+        agent: arguments.agent.clone(),
+        ..IoSettings::default()
+    };
+    let udp = UdpConfig {
+        send: match send {
+            UdpSend::Gso => SendMode::Gso,
+            UdpSend::Sendmmsg => SendMode::Sendmmsg,
+            UdpSend::Sendmsg => SendMode::Sendmsg,
+        },
+        // Full buffers make datagrams late, and are no reason to drop them.
+        send_patience: std::time::Duration::from_secs(5),
+        ..UdpConfig::new(listen)
+    };
+    let sending = SendOptions {
+        ttl: arguments.ttl.or(multicast.then_some(MULTICAST_TTL)),
+        multicast_interface: way.interface.as_ref().filter(|_| multicast).map(|link| link.index),
+        fragment: arguments.fragment,
+    };
+    PathConfig { io, udp, purpose: Purpose::SERVE, groups_on: None, sending }
+}

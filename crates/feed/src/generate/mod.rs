@@ -1,0 +1,35 @@
+//! Generating UDP datagrams on a schedule that waits for nobody.
+//!
+//! ```text
+//! Plan: when, which flow, what (rate or capture) ─▶ Run: what is due ─▶ Output: kernel sockets, AF_XDP, live frames
+//!                                                     │ lateness by datagram, HdrHistogram
+//!                                                     └ echoes: round trips, from the intended time
+//! ```
+//!
+//! *Open loop*: a datagram's time follows from the plan alone, never from how the one before it fared. One that is
+//! sent late is sent all the same, and bears the time when it was due ([`crate::probe`]): whoever measures from that
+//! time counts what the sender waited, so that an overloaded path cannot hide its worst moments by slowing the
+//! generator down. How late each datagram was is in [`Outcome::lateness`].
+//!
+//! Nothing here grows with the length of a run: a batch of datagrams, one payload, histograms of fixed size, a
+//! capture read block by block.
+
+mod capture;
+mod echo;
+mod flows;
+mod output;
+mod payload;
+mod plan;
+mod run;
+mod schedule;
+mod size;
+
+pub use capture::{Capture, CaptureError, CaptureStats};
+pub use echo::{EchoStats, Echoes};
+pub use flows::Flows;
+pub use output::{Output, OutputError, PacketOutput, Tally};
+pub use payload::{Pattern, Payload};
+pub use plan::{Content, Datagrams, Due, Plan};
+pub use run::{Ended, Outcome, Progress, Run, RunError};
+pub use schedule::{Pace, Schedule};
+pub use size::Sizes;
