@@ -488,7 +488,7 @@ pub(crate) struct Bench {
 /// What is made of raw files.
 #[derive(Subcommand)]
 pub(crate) enum BenchCommand {
-    /// Write report.md from raw files
+    /// Write report.md and report.html, from raw files alone
     Report(BenchReport),
 }
 

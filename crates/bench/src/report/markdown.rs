@@ -2,10 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::analysis::{self, Compared, Judgement, Leaders, Point};
+use super::analysis::{self, Compared, Point};
 use super::words;
-use crate::raw::{Described, RawRun};
-use crate::scenario::Side;
+use crate::raw::{Absent, Described, RawRun};
 
 /// A whole report. The title is the first line's.
 pub fn markdown(raw: &RawRun, title: &str) -> String {
@@ -17,7 +16,8 @@ pub fn markdown(raw: &RawRun, title: &str) -> String {
     for (scenario, points) in &scenarios {
         section(&mut text, raw, scenario, points);
     }
-    absent(&mut text, raw);
+    absent(&mut text, "Who could not take part", &raw.missing);
+    absent(&mut text, "Runs that failed", &raw.failed);
     text
 }
 
@@ -34,31 +34,9 @@ pub fn tables(raw: &RawRun, scenario: &str) -> String {
 
 /// What is not in our favour, before anything else.
 fn first(text: &mut String, scenarios: &[(&Described, Vec<Point<'_>>)]) {
-    let mut groups: [(&str, Vec<String>); 4] = [
-        ("A peer or the kernel path leads:", Vec::new()),
-        ("No winner between ours by AF_XDP and the others:", Vec::new()),
-        ("Ours by XDP or AF_XDP leads:", Vec::new()),
-        ("Not decided, for want of rounds:", Vec::new()),
-    ];
-    for (scenario, points) in scenarios {
-        for point in points {
-            let group = match &point.leaders {
-                Leaders::Alone => continue,
-                Leaders::TooFewRounds => 3,
-                leaders if leaders.only(Side::Express) => 2,
-                leaders if leaders.any(Side::Express) => 1,
-                _ => 0,
-            };
-            let names: Vec<&str> = point.leaders.all().iter().map(|one| one.name.as_str()).collect();
-            let names = if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
-            let at = words::point(point.at);
-            let at = if at.is_empty() { String::new() } else { format!(", {at}") };
-            groups[group].1.push(format!("{}{at}{names}", scenario.name));
-        }
-    }
     text.push_str("\n## First, where ours is not ahead\n");
-    for (title, lines) in groups.iter().filter(|(_, lines)| !lines.is_empty()) {
-        let _ = writeln!(text, "\n{title}\n");
+    for (title, lines) in words::standings(scenarios) {
+        let _ = writeln!(text, "\n{title}:\n");
         for line in lines {
             let _ = writeln!(text, "- {line}");
         }
@@ -77,28 +55,20 @@ fn machine(text: &mut String, raw: &RawRun) {
             let _ = writeln!(text, "- {name}: `{}`. {}", program.version, program.why);
         }
     }
-    text.push_str(
-        "\nFigures are medians over rounds with 95 % bootstrap intervals. Contestants run in turn, A B C then C B A; ratios \
-         are taken within rounds. A leader is named only where the interval of its ratio to every other excludes 1.\n",
-    );
+    let _ = writeln!(text, "\n{}", words::METHOD);
 }
 
 fn section(text: &mut String, raw: &RawRun, scenario: &Described, points: &[Point<'_>]) {
     let _ = writeln!(text, "\n## {}: {}\n", scenario.name, scenario.title);
     let _ = writeln!(text, "**Claim.** {}\n", scenario.claim.trim());
-    let _ = writeln!(text, "**What is measured.** {}\n", unwrap(&scenario.measures));
+    let _ = writeln!(text, "**What is measured.** {}\n", words::unwrap(&scenario.measures));
     let _ = writeln!(text, "**What is held equal.** {}.\n", scenario.held_equal.join("; "));
-    let effort = &scenario.effort;
-    let _ = writeln!(
-        text,
-        "**Effort.** {} rounds of {} s after {} s of warm-up.",
-        effort.rounds, effort.seconds, effort.warmup
-    );
+    let _ = writeln!(text, "**Effort.** {}", words::effort(scenario));
     for point in points {
         table(text, scenario, point);
     }
     if !scenario.reading.is_empty() {
-        let _ = writeln!(text, "\n**Reading it.** {}", unwrap(&scenario.reading));
+        let _ = writeln!(text, "\n**Reading it.** {}", words::unwrap(&scenario.reading));
     }
     let compared = analysis::compared(scenario, points);
     if !compared.is_empty() {
@@ -118,40 +88,10 @@ fn table(text: &mut String, scenario: &Described, point: &Point<'_>) {
     if !at.is_empty() {
         let _ = writeln!(text, "\n{at}");
     }
-    let metrics: Vec<_> = scenario
-        .metrics
-        .iter()
-        .filter(|metric| point.rows.iter().any(|row| row.values.contains_key(metric.key.as_str())))
-        .collect();
-    let ratios = point.rows.iter().any(|row| row.ratio.is_some()) && point.rows.len() > 1;
-    text.push_str("\n| |");
-    for metric in &metrics {
-        let _ = write!(text, " {} |", words::label(metric));
-        if ratios && metric.key == scenario.headline {
-            let _ = write!(text, " ratio to {} |", scenario.base.as_deref().unwrap_or(""));
-        }
-    }
-    text.push_str(" runs |\n|---|");
-    text.push_str(&"---|".repeat(metrics.len() + usize::from(ratios) + 1));
-    text.push('\n');
-    for row in &point.rows {
-        let _ = write!(text, "| {} |", row.contestant.name);
-        for metric in &metrics {
-            let shown = match row.values.get(metric.key.as_str()) {
-                // Intervals of what decides; medians of the rest keep the table readable.
-                Some(estimate) if metric.key == scenario.headline => {
-                    words::interval(estimate, metric.decimals)
-                }
-                Some(estimate) => format!("{:.*}", metric.decimals, estimate.mid),
-                None => "–".into(),
-            };
-            let _ = write!(text, " {shown} |");
-            if ratios && metric.key == scenario.headline {
-                let ratio = row.ratio.as_ref().map_or("–".into(), |ratio| words::interval(ratio, 2));
-                let _ = write!(text, " {ratio} |");
-            }
-        }
-        let _ = writeln!(text, " {} |", row.runs.len());
+    let table = words::table(scenario, point);
+    let _ = writeln!(text, "\n| {} |\n|{}", table.head.join(" | "), "---|".repeat(table.head.len()));
+    for row in &table.rows {
+        let _ = writeln!(text, "| {} |", row.join(" | "));
     }
     let leaders = words::leaders(point);
     if !leaders.is_empty() {
@@ -169,76 +109,34 @@ fn beside(text: &mut String, compared: &[Compared<'_>]) {
             figure.says,
             figure.source,
             figure.bed,
-            theirs(one),
-            ours(one),
+            words::theirs(one),
+            words::ours(one),
             note(&one.beside.note),
-            by_theirs(one),
+            words::by_theirs(one),
             one.judgement.words()
         );
     }
-}
-
-/// The published figure with its unit.
-pub(super) fn theirs(one: &Compared<'_>) -> String {
-    let figure = &one.beside.figure;
-    let range = if figure.low == figure.high {
-        figure.low.to_string()
-    } else {
-        format!("{} to {}", figure.low, figure.high)
-    };
-    if figure.is_ratio() { range } else { format!("{range} {}", words::unit(&figure.unit)) }
-}
-
-/// Ours: who, where, how much.
-pub(super) fn ours(one: &Compared<'_>) -> String {
-    let who = match &one.beside.to {
-        Some(to) => format!("{} to {to}", one.beside.contestant),
-        None => one.beside.contestant.clone(),
-    };
-    let at = words::point(one.at);
-    let at = if at.is_empty() { String::new() } else { format!(", {at}") };
-    let unit = if one.beside.to.is_some() { String::new() } else { format!(" {}", words::unit(one.unit)) };
-    format!("{who}{at}: {}{unit}", words::interval(&one.ours, 2))
-}
-
-/// Our figure by theirs, where both are of one unit.
-pub(super) fn by_theirs(one: &Compared<'_>) -> String {
-    let figure = &one.beside.figure;
-    let same = one.judgement != Judgement::Context || figure.unit == one.unit;
-    if same { format!("{:.2}", one.ours.mid / (0.5 * (figure.low + figure.high))) } else { "–".into() }
 }
 
 fn note(note: &str) -> String {
     if note.is_empty() { String::new() } else { format!(". {note}") }
 }
 
-fn absent(text: &mut String, raw: &RawRun) {
-    for (title, absent) in [("Who could not take part", &raw.missing), ("Runs that failed", &raw.failed)] {
-        if absent.is_empty() {
-            continue;
-        }
-        let _ = writeln!(text, "\n## {title}\n");
-        let mut said = Vec::new();
-        for one in absent {
-            let line = format!("- {}, {}: {}", one.scenario, one.contestant, one.reason);
-            if !said.contains(&line) {
-                let _ = writeln!(text, "{line}");
-                said.push(line);
-            }
-        }
+fn absent(text: &mut String, title: &str, absent: &[Absent]) {
+    let lines = words::absent(absent);
+    if lines.is_empty() {
+        return;
     }
-}
-
-/// Text of a file with its line breaks taken out.
-pub(super) fn unwrap(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    let _ = writeln!(text, "\n## {title}\n");
+    for line in lines {
+        let _ = writeln!(text, "- {line}");
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::fixture;
     use super::*;
-    use crate::raw::Absent;
 
     #[test]
     fn a_report_says_first_where_others_lead_and_has_tables_and_figures() {

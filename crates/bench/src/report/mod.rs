@@ -3,7 +3,10 @@
 mod analysis;
 #[cfg(test)]
 mod fixture;
+mod html;
 mod markdown;
+mod plot;
 mod words;
 
+pub use html::html;
 pub use markdown::{markdown, tables};

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::analysis::{Leaders, Point};
+use super::analysis::{Compared, Judgement, Leaders, Point, Row};
 use crate::environment::Environment;
-use crate::raw::{Described, Measured};
-use crate::scenario::{Bed, Value};
+use crate::raw::{Absent, Described, Measured};
+use crate::scenario::{Bed, Contestant, Side, Value};
 use crate::statistic::Estimate;
 
 /// A median with its interval, such as `7.85 (7.70 to 8.01)`.
@@ -57,15 +57,144 @@ fn size(bytes: u64) -> String {
 
 /// Who leads at a point, as a sentence.
 pub(crate) fn leaders(point: &Point<'_>) -> String {
-    let names = |all: &[&crate::scenario::Contestant]| {
-        all.iter().map(|one| one.name.as_str()).collect::<Vec<_>>().join(", ")
-    };
     match &point.leaders {
         Leaders::One(one) => format!("{} leads.", one.name),
         Leaders::Together(all) => format!("No winner: {} cannot be told apart.", names(all)),
         Leaders::TooFewRounds => "No winner: too few rounds to say.".into(),
         Leaders::Alone => String::new(),
     }
+}
+
+/// Where a peer or the kernel path leads, then where nobody does, then where ours does; what has no lines is left out.
+pub(crate) fn standings(scenarios: &[(&Described, Vec<Point<'_>>)]) -> Vec<(&'static str, Vec<String>)> {
+    let mut groups = vec![
+        ("A peer or the kernel path leads", Vec::new()),
+        ("No winner between ours by XDP or AF_XDP and the others", Vec::new()),
+        ("Ours by XDP or AF_XDP leads", Vec::new()),
+        ("Not decided, for want of rounds", Vec::new()),
+    ];
+    for (scenario, points) in scenarios {
+        for point in points {
+            let group = match &point.leaders {
+                Leaders::Alone => continue,
+                Leaders::TooFewRounds => 3,
+                leaders if leaders.only(Side::Express) => 2,
+                leaders if leaders.any(Side::Express) => 1,
+                _ => 0,
+            };
+            let at = comma(&self::point(point.at));
+            let names = names(point.leaders.all());
+            let names = if names.is_empty() { String::new() } else { format!(": {names}") };
+            groups[group].1.push(format!("{}{at}{names}", scenario.name));
+        }
+    }
+    groups.retain(|(_, lines)| !lines.is_empty());
+    groups
+}
+
+fn names(all: &[&Contestant]) -> String {
+    all.iter().map(|one| one.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+fn comma(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(", {text}") }
+}
+
+/// The published figure with its unit.
+pub(crate) fn theirs(one: &Compared<'_>) -> String {
+    let figure = &one.beside.figure;
+    let range = if figure.low == figure.high {
+        figure.low.to_string()
+    } else {
+        format!("{} to {}", figure.low, figure.high)
+    };
+    if figure.is_ratio() { range } else { format!("{range} {}", unit(&figure.unit)) }
+}
+
+/// Ours: who, where, how much.
+pub(crate) fn ours(one: &Compared<'_>) -> String {
+    let who = match &one.beside.to {
+        Some(to) => format!("{} to {to}", one.beside.contestant),
+        None => one.beside.contestant.clone(),
+    };
+    let at = comma(&point(one.at));
+    let unit = if one.beside.to.is_some() { String::new() } else { format!(" {}", unit(one.unit)) };
+    format!("{who}{at}: {}{unit}", interval(&one.ours, 2))
+}
+
+/// Our figure by theirs, where both are of one unit.
+pub(crate) fn by_theirs(one: &Compared<'_>) -> String {
+    let figure = &one.beside.figure;
+    let same = one.judgement != Judgement::Context || figure.unit == one.unit;
+    if same { format!("{:.2}", one.ours.mid / (0.5 * (figure.low + figure.high))) } else { "–".into() }
+}
+
+/// Text of a file with its line breaks taken out.
+pub(crate) fn unwrap(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// How figures come about, in every report.
+pub(crate) const METHOD: &str = "Figures are medians over rounds with 95 % bootstrap intervals. Contestants run in turn, A B C \
+    then C B A; ratios are taken within rounds. A leader is named only where the interval of its ratio to every other excludes 1.";
+
+/// How much was run.
+pub(crate) fn effort(scenario: &Described) -> String {
+    let (effort, plural) = (&scenario.effort, if scenario.effort.rounds == 1 { "" } else { "s" });
+    let (rounds, seconds, warmup) = (effort.rounds, effort.seconds, effort.warmup);
+    format!("{rounds} round{plural} of {seconds} s each after {warmup} s of warm-up.")
+}
+
+/// Rows of cells, the first of each a name.
+pub(crate) struct Table {
+    pub(crate) head: Vec<String>,
+    pub(crate) rows: Vec<Vec<String>>,
+}
+
+/// The results at a point: intervals of what decides; medians of the rest keep the table readable.
+pub(crate) fn table(scenario: &Described, point: &Point<'_>) -> Table {
+    let given =
+        |metric: &&Measured| point.rows.iter().any(|row| row.values.contains_key(metric.key.as_str()));
+    let metrics: Vec<&Measured> = scenario.metrics.iter().filter(given).collect();
+    let base = scenario
+        .base
+        .as_deref()
+        .filter(|_| point.rows.len() > 1 && point.rows.iter().any(|row| row.ratio.is_some()));
+    let mut head = vec![String::new()];
+    for metric in &metrics {
+        head.push(label(metric));
+        head.extend(base.filter(|_| metric.key == scenario.headline).map(|base| format!("ratio to {base}")));
+    }
+    head.push("runs".into());
+    let row = |row: &Row<'_>| {
+        let mut cells = vec![row.contestant.name.clone()];
+        for metric in &metrics {
+            let decides = metric.key == scenario.headline;
+            cells.push(match row.values.get(metric.key.as_str()) {
+                Some(estimate) if decides => interval(estimate, metric.decimals),
+                Some(estimate) => format!("{:.*}", metric.decimals, estimate.mid),
+                None => "–".into(),
+            });
+            if decides && base.is_some() {
+                cells.push(row.ratio.as_ref().map_or("–".into(), |ratio| interval(ratio, 2)));
+            }
+        }
+        cells.push(row.runs.len().to_string());
+        cells
+    };
+    Table { head, rows: point.rows.iter().map(row).collect() }
+}
+
+/// Those that are not there, each once.
+pub(crate) fn absent(all: &[Absent]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for one in all {
+        let line = format!("{}, {}: {}", one.scenario, one.contestant, one.reason);
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines
 }
 
 /// A machine in one sentence.

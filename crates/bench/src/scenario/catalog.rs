@@ -14,7 +14,21 @@ macro_rules! built_in {
     };
 }
 
-built_in!["gateway", "handshakes", "idle", "startup", "io-transmit", "io-receive", "waiting"];
+built_in![
+    "gateway",
+    "equal-bandwidth",
+    "ranges",
+    "bandwidth",
+    "connections",
+    "workers",
+    "requests",
+    "handshakes",
+    "idle",
+    "startup",
+    "io-transmit",
+    "io-receive",
+    "waiting",
+];
 
 /// The names that a name means: itself, or all scenarios of a group, whose names begin with it and a hyphen.
 pub fn expand(name: &str) -> Vec<String> {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use expressway_bench::{RawRun, markdown};
+use expressway_bench::{RawRun, html, markdown};
 
 use super::failure;
 use crate::args::{Bench, BenchReport};
@@ -16,12 +16,14 @@ pub(crate) fn report(arguments: &Bench, report: &BenchReport) -> Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes `report.md` into a folder, which is made.
+/// Writes `report.md` and `report.html` into a folder, which is made.
 pub(crate) fn write(raw: &RawRun, title: &str, folder: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(folder)
         .map_err(|error| Failure::run_time(format!("{}: {error}", folder.display())))?;
-    let path = folder.join("report.md");
-    std::fs::write(&path, markdown(raw, title))
-        .map_err(|error| Failure::run_time(format!("{}: {error}", path.display())))?;
+    for (name, text) in [("report.md", markdown(raw, title)), ("report.html", html(raw, title))] {
+        let path = folder.join(name);
+        std::fs::write(&path, text)
+            .map_err(|error| Failure::run_time(format!("{}: {error}", path.display())))?;
+    }
     Ok(())
 }
