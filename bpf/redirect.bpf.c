@@ -263,10 +263,11 @@ static __always_inline enum redirect_counter classify(struct xdp_md *ctx)
 	return is_vlan(ethertype) ? REDIRECT_PASS_VLAN_DEPTH : REDIRECT_PASS_NOT_IP;
 }
 
-#ifdef REDIRECT_HINTS
+#if defined(REDIRECT_HINTS) || defined(REDIRECT_STAMPS)
 /* Drawn by user space at load; says that metadata is this program's and not what lay there before. */
 const volatile __u32 metadata_cookie = 0;
 
+#ifdef REDIRECT_HINTS
 /* `enum xdp_rss_hash_type` of include/net/xdp.h, as far as its size matters. */
 enum xdp_rss_hash_type { XDP_RSS_TYPE_UNKNOWN = 0, XDP_RSS_TYPE_WIDEST = 0x7fffffff };
 
@@ -279,30 +280,43 @@ extern int bpf_xdp_metadata_rx_hash(const struct xdp_md *ctx, __u32 *hash,
 extern int bpf_xdp_metadata_rx_vlan_tag(const struct xdp_md *ctx, __be16 *vlan_proto,
 					__u16 *vlan_tci) __ksym __weak;
 
-/* Puts what the device knows of the packet in front of it. Without room there, the packet goes undescribed. */
-static __always_inline void describe(struct xdp_md *ctx)
+/* What the device tells of the packet. */
+static __always_inline void ask_device(struct xdp_md *ctx, struct redirect_metadata *found)
 {
 	enum xdp_rss_hash_type hash_type = XDP_RSS_TYPE_UNKNOWN;
+
+	if (bpf_ksym_exists(bpf_xdp_metadata_rx_timestamp) &&
+	    bpf_xdp_metadata_rx_timestamp(ctx, &found->timestamp) == 0 && found->timestamp)
+		found->valid |= REDIRECT_DEVICE_TIME;
+	if (bpf_ksym_exists(bpf_xdp_metadata_rx_hash) &&
+	    bpf_xdp_metadata_rx_hash(ctx, &found->hash, &hash_type) == 0) {
+		found->hash_type = hash_type;
+		found->valid |= REDIRECT_HASH;
+	}
+	if (bpf_ksym_exists(bpf_xdp_metadata_rx_vlan_tag) &&
+	    bpf_xdp_metadata_rx_vlan_tag(ctx, &found->vlan_protocol, &found->vlan_tag) == 0)
+		found->valid |= REDIRECT_VLAN;
+}
+#else
+static __always_inline void ask_device(struct xdp_md *ctx __attribute__((unused)),
+				       struct redirect_metadata *found __attribute__((unused)))
+{
+}
+#endif
+
+/* Puts what is known of the packet in front of it. Without room there, the packet goes undescribed. */
+static __always_inline void describe(struct xdp_md *ctx)
+{
 	struct redirect_metadata found = {};
 	struct redirect_metadata *metadata;
 
 	found.version = REDIRECT_METADATA_VERSION;
 	found.cookie = metadata_cookie;
-	if (bpf_ksym_exists(bpf_xdp_metadata_rx_timestamp) &&
-	    bpf_xdp_metadata_rx_timestamp(ctx, &found.timestamp) == 0 && found.timestamp) {
-		found.valid |= REDIRECT_DEVICE_TIME;
-	} else {
+	ask_device(ctx, &found);
+	if (!(found.valid & REDIRECT_DEVICE_TIME)) {
 		found.timestamp = bpf_ktime_get_tai_ns();
 		found.valid |= REDIRECT_PROGRAM_TIME;
 	}
-	if (bpf_ksym_exists(bpf_xdp_metadata_rx_hash) &&
-	    bpf_xdp_metadata_rx_hash(ctx, &found.hash, &hash_type) == 0) {
-		found.hash_type = hash_type;
-		found.valid |= REDIRECT_HASH;
-	}
-	if (bpf_ksym_exists(bpf_xdp_metadata_rx_vlan_tag) &&
-	    bpf_xdp_metadata_rx_vlan_tag(ctx, &found.vlan_protocol, &found.vlan_tag) == 0)
-		found.valid |= REDIRECT_VLAN;
 
 	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*metadata)))
 		return;

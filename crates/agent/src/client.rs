@@ -184,7 +184,8 @@ impl Client {
         UdpGroup::adopt(config, by_worker).map_err(|error: IoError| answer(error.to_string()))
     }
 
-    /// Attaches the XDP program to an interface, without pairs.
+    /// Attaches the XDP program to an interface, without pairs; with `timestamps` one that stamps packets, where that
+    /// can be had.
     ///
     /// # Errors
     /// [`AgentError`].
@@ -194,12 +195,14 @@ impl Client {
         queues: u32,
         generic: bool,
         replace: bool,
+        timestamps: bool,
     ) -> Result<Program, AgentError> {
-        let request = Request::Attach { interface: interface.to_owned(), queues, generic, replace };
+        let interface = interface.to_owned();
+        let request = Request::Attach { interface: interface.clone(), queues, generic, replace, timestamps };
         let (reply, mut fds) = self.call(&request, &[], SETUP_PATIENCE)?;
         match (reply, fds.pop()) {
-            (Reply::Done, Some(link)) => {
-                Ok(Program { client: self.clone(), interface: interface.to_owned(), _link: link })
+            (Reply::Program { cookie }, Some(link)) => {
+                Ok(Program { client: self.clone(), interface, cookie, _link: link })
             }
             (reply, _) => Err(self.unexpected(&reply)),
         }
@@ -293,6 +296,7 @@ impl NetlinkSource for Client {
 pub struct Program {
     client: Client,
     interface: String,
+    cookie: Option<u32>,
     _link: OwnedFd,
 }
 
@@ -302,7 +306,13 @@ impl Program {
     /// # Errors
     /// [`OpenError::Refused`] with the agent's words.
     pub fn port(&self, config: PortConfig) -> Result<Port, OpenError> {
+        let config = PortConfig { description: self.cookie, ..config };
         Port::open_from(config, Box::new(self.client.clone()))
+    }
+
+    /// Whether packets come with a stamp, of the device or of the program.
+    pub fn stamps(&self) -> bool {
+        self.cookie.is_some()
     }
 
     /// Takes the datagrams to `pair`.

@@ -32,7 +32,7 @@ pub enum Request {
     },
     /// UDP sockets bound to an address, one a worker. Answered by one or more [`Reply::Sockets`].
     Udp(Udp),
-    /// The XDP program on an interface, with no pairs. Answered by [`Reply::Done`] with the bpf_link.
+    /// The XDP program on an interface, with no pairs. Answered by [`Reply::Program`] with the bpf_link.
     Attach {
         /// Interface name.
         interface: String,
@@ -42,6 +42,8 @@ pub enum Request {
         generic: bool,
         /// Take a foreign program off first, if the rule allows that.
         replace: bool,
+        /// Have it stamp packets, where it can.
+        timestamps: bool,
     },
     /// The program off again, and the sockets of the interface forgotten.
     Detach {
@@ -183,6 +185,11 @@ pub enum Reply {
     },
     /// Done; what was asked for is with the message.
     Done,
+    /// The program is on the interface; its bpf_link is with the message.
+    Program {
+        /// By which the client knows descriptions in front of packets, where the program writes them.
+        cookie: Option<u32>,
+    },
     /// What an interface has.
     Device(Box<Device>),
     /// UDP sockets, with the message; more of them follow.

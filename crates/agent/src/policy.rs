@@ -37,7 +37,7 @@ pub struct Rule {
     pub users: Option<BTreeSet<u32>>,
     /// Primary group ids.
     pub groups: BTreeSet<u32>,
-    /// Addresses and ports. A wildcard covers every address of its family.
+    /// Addresses and ports. A wildcard covers every address of its family but multicast groups.
     pub listen: Vec<SocketAddr>,
     /// Interfaces; `None` is all.
     pub interfaces: Option<BTreeSet<String>>,
@@ -268,12 +268,14 @@ impl Rule {
         Err(Refusal::new(code, format!("rule `{}`: {what}", self.name)))
     }
 
-    /// Whether an address may be bound, or a pair be taken.
+    /// Whether an address may be bound, or a pair be taken. A multicast group is no address of this machine, which
+    /// a wildcard means: it must be named.
     pub(crate) fn check_listen(&self, address: SocketAddr) -> Result<(), Refusal> {
         let covers = |allowed: &SocketAddr| {
             allowed.port() == address.port()
                 && allowed.is_ipv4() == address.is_ipv4()
-                && (allowed.ip() == address.ip() || allowed.ip().is_unspecified())
+                && (allowed.ip() == address.ip()
+                    || (allowed.ip().is_unspecified() && !address.ip().is_multicast()))
         };
         match self.listen.iter().any(covers) {
             true => Ok(()),
@@ -390,6 +392,7 @@ groups = [100]
             (rule.check_listen("192.0.2.2:443".parse().unwrap()), Code::Listen, "192.0.2.2:443"),
             (rule.check_listen("0.0.0.0:443".parse().unwrap()), Code::Listen, "0.0.0.0:443"),
             (rule.check_listen("[::1]:444".parse().unwrap()), Code::Listen, "[::1]:444"),
+            (rule.check_listen("[ff15::7]:443".parse().unwrap()), Code::Listen, "[ff15::7]:443"),
             (rule.check_interface("eth1"), Code::Interface, "eth1"),
             (rule.check_queue("eth0", 2), Code::Queue, "queue 2"),
             (rule.check_memory((8 << 20) + 1), Code::Memory, "8388609"),

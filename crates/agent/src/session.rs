@@ -109,8 +109,8 @@ impl Session {
             Request::Netlink { usage } => self.netlink(usage),
             Request::Device { interface, ifindex } => self.device(&interface, ifindex),
             Request::Udp(udp) => self.udp(&udp),
-            Request::Attach { interface, queues, generic, replace } => {
-                self.attach(interface, queues, generic, replace)
+            Request::Attach { interface, queues, generic, replace, timestamps } => {
+                self.attach(interface, queues, (generic, replace, timestamps))
             }
             Request::Detach { interface } => {
                 self.detach(&interface);
@@ -122,7 +122,8 @@ impl Session {
             },
             Request::AddPair { interface, pair } => {
                 self.rule.check_listen(pair)?;
-                if !self.shared.has_address(&interface, pair.ip()) {
+                // A group, which the rule names, is taken on whichever of its interfaces the client has.
+                if !pair.ip().is_multicast() && !self.shared.has_address(&interface, pair.ip()) {
                     let what = format!("{} is no address of {interface}: its traffic is not ours", pair.ip());
                     return Err(Refusal::new(Code::Address, what));
                 }
@@ -187,6 +188,7 @@ impl Session {
             socket_receive_buffer: udp.receive_buffer as usize,
             socket_send_buffer: udp.send_buffer as usize,
             wait: message::BusyPoll::wait(udp.busy_poll),
+            groups: udp.listen.ip().is_multicast(),
             ..UdpConfig::new(vec![udp.listen])
         };
         let group = UdpGroup::bind(&config, udp.workers as usize).map_err(kernel)?;
@@ -198,8 +200,7 @@ impl Session {
         &mut self,
         interface: String,
         queues: u32,
-        generic: bool,
-        replace: bool,
+        (generic, replace, timestamps): (bool, bool, bool),
     ) -> Result<Answer, Refusal> {
         self.rule.check_interface(&interface)?;
         self.rule.check_replace(replace)?;
@@ -207,11 +208,12 @@ impl Session {
             return Err(Refusal::new(Code::Queue, format!("{queues} queues are not 1 to {QUEUES}")));
         }
         self.shared.claim(&interface, self.id)?;
-        let attached = self.load(&interface, queues, generic, replace);
+        let attached = self.load(&interface, queues, (generic, replace, timestamps));
         match attached {
             Ok((program, link)) => {
+                let cookie = program.redirect.cookie();
                 self.interfaces.insert(interface, program);
-                Ok((Reply::Done, vec![link]))
+                Ok((Reply::Program { cookie }, vec![link]))
             }
             Err(refusal) => {
                 self.shared.release(&interface, self.id);
@@ -224,16 +226,21 @@ impl Session {
         &mut self,
         interface: &str,
         queues: u32,
-        generic: bool,
-        replace: bool,
+        (generic, replace, timestamps): (bool, bool, bool),
     ) -> Result<(Program, OwnedFd), Refusal> {
         // Another attempt, in another mode: the first program goes first.
         self.interfaces.remove(interface);
         let ifindex = self.shared.ifindex(interface)?;
-        let redirect = Redirect::load(&Options { queues, ..Options::default() }).map_err(kernel)?;
+        let options = Options { queues, ..Options::default() };
         let mode = if generic { AttachMode::Generic } else { AttachMode::Native };
         let existing = if replace { Existing::Replace } else { Existing::Refuse };
-        let attachment = redirect.attach(ifindex, mode, existing).map_err(kernel)?;
+        let (redirect, attachment) = if timestamps {
+            Redirect::describe(&options, ifindex, mode, existing).map_err(kernel)?
+        } else {
+            let redirect = Redirect::load(&options).map_err(kernel)?;
+            let attachment = redirect.attach(ifindex, mode, existing).map_err(kernel)?;
+            (redirect, attachment)
+        };
         let link = attachment.link().ok_or_else(|| kernel("the program has no bpf_link of its own"))?;
         let link = link.try_clone_to_owned().map_err(kernel)?;
         Ok((Program { redirect, attachment, memory: HashMap::new() }, link))

@@ -296,7 +296,7 @@ pub(crate) struct Recv {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
     /// End after so many seconds
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub(crate) seconds: Option<Seconds>,
     /// Print the report as one JSON document
     #[arg(long)]

@@ -33,13 +33,17 @@ fn ifindex() -> u32 {
 
 impl Bed {
     fn new(mtu: usize, hints: bool) -> Self {
+        Self::with(mtu, AttachMode::Native, || Options { hints: hints.then(ifindex), ..Options::default() })
+    }
+
+    fn with(mtu: usize, mode: AttachMode, options: impl FnOnce() -> Options + Send) -> Self {
         let pair = Pair::new(mtu, 1);
         let (io, redirect, attachment, mirror) = pair.near.enter(|| {
-            let options = Options { hints: hints.then(ifindex), ..Options::default() };
+            let options = options();
             let redirect = Redirect::load(&options).unwrap();
-            assert_eq!(redirect.cookie().is_some(), hints);
+            assert_eq!(redirect.cookie().is_some(), options.hints.is_some() || options.stamps);
             redirect.add_pair(SocketAddr::new(NEAR[0], PORT)).unwrap();
-            let attachment = redirect.attach(ifindex(), AttachMode::Native, Existing::Refuse).unwrap();
+            let attachment = redirect.attach(ifindex(), mode, Existing::Refuse).unwrap();
             let config = PortConfig {
                 mode: BindMode::Copy,
                 description: redirect.cookie(),
@@ -100,6 +104,21 @@ fn datagrams_carry_hash_and_time() {
         assert_eq!(hints.vlan, None);
     }
     assert_eq!(bed.io.stats().dropped_malformed, 0);
+}
+
+#[test]
+fn the_stamping_program_is_bound_to_no_device_and_runs_in_the_stack_too() {
+    if !is_privileged() {
+        return;
+    }
+    for mode in [AttachMode::Native, AttachMode::Generic] {
+        let mut bed = Bed::with(1500, mode, || Options { stamps: true, ..Options::default() });
+        let begin = tai();
+        let hints = bed.exchange(NEAR[0], b"stamped");
+        let stamp = hints.timestamp.expect("each is stamped");
+        assert_eq!((stamp.source, hints.hash), (TimeSource::Program, None));
+        assert!((begin..=tai()).contains(&stamp.nanoseconds), "{begin} {stamp:?}");
+    }
 }
 
 #[test]

@@ -16,6 +16,7 @@ use crate::counters::{Counters, Verdict};
 use crate::error::{CAPABILITIES, Error};
 use crate::skeleton::RedirectSkelBuilder;
 use crate::skeleton::redirect_hints::RedirectHintsSkelBuilder;
+use crate::skeleton::redirect_stamps::RedirectStampsSkelBuilder;
 use crate::{dispatcher, pair, sys};
 
 /// What is fixed when the program is loaded.
@@ -32,6 +33,9 @@ pub struct Options {
     /// Describe packets by what this device knows of them: RX time stamp, hash, VLAN tag. The program is then
     /// bound to that interface of the calling thread's network namespace and runs in native mode only.
     pub hints: Option<u32>,
+    /// Describe packets by the time at which the program ran, and nothing else: where `hints` cannot be had. Linux
+    /// 6.1.
+    pub stamps: bool,
     /// Index of the device that the program and its maps are loaded into, for [`AttachMode::Offload`].
     pub offload: Option<u32>,
 }
@@ -39,7 +43,7 @@ pub struct Options {
 impl Default for Options {
     /// 256 queues (more than common NICs have), 1024 pairs, any MAC.
     fn default() -> Self {
-        Self { queues: 256, pairs: 1024, local_mac: None, hints: None, offload: None }
+        Self { queues: 256, pairs: 1024, local_mac: None, hints: None, stamps: false, offload: None }
     }
 }
 
@@ -95,6 +99,35 @@ impl Redirect {
     /// than 5.18, lacks AF_XDP, or won't have an option.
     pub fn load(options: &Options) -> Result<Self, Error> {
         Self::load_for(options, None)
+    }
+
+    /// Loads the program so that it describes packets as well as can be had here, and attaches it: bound to the
+    /// interface, else stamping by itself, else plainly. [`Redirect::cookie`] tells which it is not.
+    ///
+    /// # Errors
+    /// Those of [`Redirect::load`] and [`Redirect::attach`] of the plain program.
+    pub fn describe(
+        options: &Options,
+        ifindex: u32,
+        mode: AttachMode,
+        existing: Existing,
+    ) -> Result<(Self, Attachment), Error> {
+        let put = |options: &Options| {
+            let redirect = Self::load(options)?;
+            let attachment = redirect.attach(ifindex, mode, existing)?;
+            Ok((redirect, attachment))
+        };
+        let bound = Options { hints: Some(ifindex), ..*options };
+        let stamping = Options { stamps: true, ..*options };
+        for options in
+            [Some(bound).filter(|_| mode == AttachMode::Native), Some(stamping)].into_iter().flatten()
+        {
+            match put(&options) {
+                Ok(done) => return Ok(done),
+                Err(error) => tracing::debug!(%error, ?options, "the program cannot describe packets so"),
+            }
+        }
+        put(options)
     }
 
     /// Whether the program on the interface `ifindex` is a libxdp dispatcher, which [`Redirect::join`] joins.
@@ -153,36 +186,46 @@ impl Redirect {
             },
         };
         let mut storage = MaybeUninit::uninit();
-        // A component of a dispatcher is bound to no device, so it describes no packets.
-        let Some(ifindex) = options.hints.filter(|_| target.is_none()) else {
-            let mut open = RedirectSkelBuilder::default().open(&mut storage).map_err(load)?;
-            size!(open, options, load);
-            if let Some((dispatcher, function)) = target {
-                let program = &mut open.progs.expressway_udp;
-                program.set_prog_type(ProgramType::Ext);
-                // Extensions have none, which is 0, which bears this name.
-                program.set_attach_type(ProgramAttachType::CgroupInetIngress);
-                program.set_attach_target(dispatcher.as_raw_fd(), Some(function.to_owned())).map_err(load)?;
-            }
-            if let Some(index) = options.offload {
-                open.progs.expressway_udp.set_ifindex(index);
-                open.maps.pairs_map.set_map_ifindex(index);
-                open.maps.xsks_map.set_map_ifindex(index);
-                open.maps.stats_map.set_map_ifindex(index);
-            }
-            return taken!(open.load().map_err(load)?, None, load);
-        };
-        let mut open = RedirectHintsSkelBuilder::default().open(&mut storage).map_err(load)?;
-        size!(open, options, load);
         // Unguessable by who sends packets: each `RandomState` has keys of its own.
         let cookie = std::hash::RandomState::new().build_hasher().finish() as u32;
-        if let Some(knobs) = open.maps.rodata_data.as_deref_mut() {
-            knobs.metadata_cookie = cookie;
+        // A component of a dispatcher may not move what lies in front of packets.
+        let describes = target.is_none() && options.offload.is_none();
+        if let Some(ifindex) = options.hints.filter(|_| describes) {
+            let mut open = RedirectHintsSkelBuilder::default().open(&mut storage).map_err(load)?;
+            size!(open, options, load);
+            if let Some(knobs) = open.maps.rodata_data.as_deref_mut() {
+                knobs.metadata_cookie = cookie;
+            }
+            open.progs.expressway_udp.set_ifindex(ifindex);
+            // `bpf_program__set_flags` replaces what the section's name set.
+            open.progs.expressway_udp.set_flags(DEVICE_BOUND | FRAGMENTS);
+            return taken!(open.load().map_err(load)?, Some(cookie), load);
         }
-        open.progs.expressway_udp.set_ifindex(ifindex);
-        // `bpf_program__set_flags` replaces what the section's name set.
-        open.progs.expressway_udp.set_flags(DEVICE_BOUND | FRAGMENTS);
-        taken!(open.load().map_err(load)?, Some(cookie), load)
+        if options.stamps && describes {
+            let mut storage = MaybeUninit::uninit();
+            let mut open = RedirectStampsSkelBuilder::default().open(&mut storage).map_err(load)?;
+            size!(open, options, load);
+            if let Some(knobs) = open.maps.rodata_data.as_deref_mut() {
+                knobs.metadata_cookie = cookie;
+            }
+            return taken!(open.load().map_err(load)?, Some(cookie), load);
+        }
+        let mut open = RedirectSkelBuilder::default().open(&mut storage).map_err(load)?;
+        size!(open, options, load);
+        if let Some((dispatcher, function)) = target {
+            let program = &mut open.progs.expressway_udp;
+            program.set_prog_type(ProgramType::Ext);
+            // Extensions have none, which is 0, which bears this name.
+            program.set_attach_type(ProgramAttachType::CgroupInetIngress);
+            program.set_attach_target(dispatcher.as_raw_fd(), Some(function.to_owned())).map_err(load)?;
+        }
+        if let Some(index) = options.offload {
+            open.progs.expressway_udp.set_ifindex(index);
+            open.maps.pairs_map.set_map_ifindex(index);
+            open.maps.xsks_map.set_map_ifindex(index);
+            open.maps.stats_map.set_map_ifindex(index);
+        }
+        taken!(open.load().map_err(load)?, None, load)
     }
 
     /// By which user space knows that what lies in front of a packet is this program's description of it

@@ -35,8 +35,12 @@ mod generated {
     pub(crate) mod redirect_hints {
         include!(concat!(env!("OUT_DIR"), "/redirect_hints.skel.rs"));
     }
+
+    pub(crate) mod redirect_stamps {
+        include!(concat!(env!("OUT_DIR"), "/redirect_stamps.skel.rs"));
+    }
 }
 
 pub(crate) use generated::dispatcher::{DispatcherSkelBuilder, types as dispatcher_types};
 pub(crate) use generated::redirect::*;
-pub(crate) use generated::{baseline, live, redirect_hints};
+pub(crate) use generated::{baseline, live, redirect_hints, redirect_stamps};

@@ -13,9 +13,9 @@ pub(super) fn of(path: &DataPath, counters: &Counters, io: &IoStats) -> BTreeMap
     let mut losses: BTreeMap<String, u64> = [
         // At the kernel's socket: its buffer was full, or a checksum wrong.
         ("kernel_socket", io.rx_kernel_dropped),
-        // At AF_XDP sockets (XDP_STATISTICS).
+        // At AF_XDP sockets (XDP_STATISTICS). An empty fill ring loses no packet of its own: in copy mode the packet
+        // is among `rx_dropped` (`__xsk_rcv` in net/xdp/xsk.c), in zero-copy mode it waits in the NIC or is lost there.
         ("xdp_rx_ring_full", io.xdp_rx_ring_full),
-        ("xdp_fill_ring_empty", io.xdp_fill_ring_empty),
         ("xdp_rx_dropped", io.xdp_rx_dropped),
         ("xdp_rx_invalid_descs", io.xdp_rx_invalid_descs),
         ("bad_descriptor", io.dropped_bad_descriptor),

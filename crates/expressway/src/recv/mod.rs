@@ -60,8 +60,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut keepers = join(arguments, &io)?;
     if options::timestamps(arguments) && !path.stamps() {
         tracing::warn!(
-            "datagrams by AF_XDP come without a time stamp: that takes a native XDP program of this process's own, \
-             alone on its interface (Linux 6.3)"
+            "datagrams by AF_XDP come without a time stamp: that takes an XDP program of ours, alone on its \
+             interface (Linux 6.1)"
         );
     }
     let sink = Sink { latency: arguments.latency.then(|| Box::new(Latency::new(arguments.nic_clock.0))) };

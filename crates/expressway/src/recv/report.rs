@@ -130,6 +130,7 @@ fn document(arguments: &Arguments, path: &DataPath, outcome: &Outcome, elapsed: 
             "none": counters.unstamped(),
         },
         "losses": losses::of(path, counters, io),
+        "fill_ring_empty": io.xdp_fill_ring_empty,
         "echo": arguments.echo.then(|| json!({"sent": counters.echoed, "dropped": counters.dropped_echo})),
         "turns": {"all": worker.turns, "with_datagrams": counters.batches, "sleeps": worker.sleeps,
             "system_calls": io.rx_syscalls},
@@ -220,6 +221,9 @@ fn text(path: &DataPath, outcome: &Outcome, elapsed: Duration) -> String {
     }
     for (reason, count) in lost {
         let _ = writeln!(out, "  lost: {count} {reason}");
+    }
+    if io.xdp_fill_ring_empty > 0 {
+        let _ = writeln!(out, "  the fill ring was found empty {} times", io.xdp_fill_ring_empty);
     }
     if let Some(latency) = &outcome.sink.latency {
         let tracks = tracks(latency);

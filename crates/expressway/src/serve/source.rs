@@ -114,20 +114,7 @@ impl Source {
             Self::Own => {
                 let offload = (mode == AttachMode::Offload).then_some(link.index);
                 let options = Options { queues, offload, ..Options::default() };
-                if wanted.timestamps && mode == AttachMode::Native {
-                    // Bound to its device and alone on it; where that cannot be, packets go without stamps.
-                    let stamping = Options { hints: Some(link.index), ..options };
-                    match attach(link, &stamping, mode, existing, sharing) {
-                        Ok(program) => return Ok(program),
-                        Err(reason) => {
-                            tracing::debug!(
-                                interface = link.name,
-                                "the program that stamps packets: {reason}"
-                            );
-                        }
-                    }
-                }
-                attach(link, &options, mode, existing, sharing)
+                attach(link, &options, wanted)
             }
             Self::Agent(_) if sharing == Sharing::Always => Err(Reason(
                 "[io] dispatcher = \"always\": an agent attaches programs by themselves; serve without one"
@@ -135,7 +122,10 @@ impl Source {
             )),
             Self::Agent(client) => {
                 let (generic, replace) = (mode == AttachMode::Generic, existing == Existing::Replace);
-                client.attach(&link.name, queues, generic, replace).map(Program::Agent).map_err(reason)
+                client
+                    .attach(&link.name, queues, generic, replace, wanted.timestamps)
+                    .map(Program::Agent)
+                    .map_err(reason)
             }
             Self::Plugin(plugin) => {
                 plugin.xsk_map(&link.name).map(|sockets| Program::Plugin { sockets }).map_err(reason)
@@ -164,13 +154,8 @@ impl Source {
 }
 
 /// Loads the program and puts it on the interface, by itself or beside others.
-fn attach(
-    link: &Link,
-    options: &Options,
-    mode: AttachMode,
-    existing: Existing,
-    sharing: Sharing,
-) -> Result<Program, Reason> {
+fn attach(link: &Link, options: &Options, wanted: Attach) -> Result<Program, Reason> {
+    let Attach { mode, existing, sharing, .. } = wanted;
     Redirect::recover(link.index).map_err(reason)?;
     let beside = match sharing {
         Sharing::Always => true,
@@ -182,6 +167,8 @@ fn attach(
         let joined = Redirect::join(options, link.index, mode).map_err(reason)?;
         tracing::info!(interface = link.name, "XDP program beside others in a dispatcher");
         joined
+    } else if wanted.timestamps && options.offload.is_none() {
+        Redirect::describe(options, link.index, mode, existing).map_err(reason)?
     } else {
         let redirect = Redirect::load(options).map_err(reason)?;
         let attachment = redirect.attach(link.index, mode, existing).map_err(reason)?;
@@ -222,7 +209,11 @@ impl Program {
 
     /// Whether packets come with a stamp, of the device or of the program.
     pub(crate) fn stamps(&self) -> bool {
-        matches!(self, Self::Own { redirect, .. } if redirect.cookie().is_some())
+        match self {
+            Self::Own { redirect, .. } => redirect.cookie().is_some(),
+            Self::Agent(program) => program.stamps(),
+            Self::Plugin { .. } => false,
+        }
     }
 
     /// The program's counters, if they can be read: those of a foreign program and of an agent that is gone
