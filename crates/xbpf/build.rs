@@ -11,8 +11,8 @@ use libbpf_cargo::SkeletonBuilder;
 use libbpf_cargo::util::CargoWarningFormatter;
 
 /// The programs, as the stems of their files in `bpf/`.
-const PROGRAMS: [&str; 6] =
-    ["redirect", "redirect_hints", "redirect_stamps", "dispatcher", "live", "baseline"];
+const PROGRAMS: [&str; 7] =
+    ["redirect", "redirect_hints", "redirect_stamps", "dispatcher", "live", "baseline", "fanout"];
 
 /// The oldest clang whose BPF output is known to load.
 const CLANG_MINIMUM: u32 = 14;

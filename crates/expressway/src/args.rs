@@ -141,14 +141,16 @@ pub(crate) struct Fanout {
     /// Its private key (PEM)
     #[arg(long, value_name = "FILE", requires = "certificate")]
     pub(crate) private_key: Option<PathBuf>,
-    /// Interface to join the multicast group on [default: that of the route to the group]
+    /// Interface that the feed comes by: to join the multicast group on [default: that of the route to the group], or to
+    /// take a unicast feed at, with --mode kernel [default: the one that has the address]
     #[arg(long, value_name = "IFACE")]
     pub(crate) interface: Option<String>,
     /// Only datagrams from this address; may be given several times. A multicast group is joined for these
     /// sources alone
     #[arg(long, value_name = "ADDR")]
     pub(crate) source: Vec<IpAddr>,
-    /// Who forwards: user (this process) or auto, which is user; kernel is not built into this version
+    /// Who forwards: user (this process), kernel (BPF programs; plain TCP subscribers only, takes privilege), or auto,
+    /// which says what it chose and why
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub(crate) mode: FanoutMode,
     /// How the feed is received: udp, or as with `serve` auto, zerocopy, copy, hybrid or generic. Multicast groups are
@@ -354,6 +356,8 @@ pub(crate) enum FanoutMode {
     Auto,
     /// This process.
     User,
+    /// BPF programs in the kernel.
+    Kernel,
 }
 
 impl FromStr for FanoutMode {
@@ -363,8 +367,8 @@ impl FromStr for FanoutMode {
         match text {
             "auto" => Ok(Self::Auto),
             "user" => Ok(Self::User),
-            "kernel" => Err("forwarding in the kernel is not built into this version; use user".into()),
-            _ => Err(format!("`{text}` is neither auto nor user")),
+            "kernel" => Ok(Self::Kernel),
+            _ => Err(format!("`{text}` is none of auto, user, kernel")),
         }
     }
 }

@@ -78,6 +78,23 @@ pub enum Error {
         /// What libbpf reported.
         source: libbpf_rs::Error,
     },
+    /// The kernel refused the programs that forward a feed, or their maps. The verifier's log is in the trace.
+    #[error(
+        "forwarding in the kernel: load failed: {source}; Linux 6.6 or newer with BTF and \
+         CONFIG_BPF_STREAM_PARSER is needed, or --mode user"
+    )]
+    FanoutLoad {
+        /// What libbpf reported.
+        source: libbpf_rs::Error,
+    },
+    /// A program that forwards a feed can't be put where it belongs.
+    #[error("forwarding in the kernel: {place}: {source}; use --mode user")]
+    FanoutAttach {
+        /// Interface or cgroup, and which hook.
+        place: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// There is no such interface in the caller's network namespace.
     #[error("{interface}: no such interface in this network namespace")]
     NoInterface {

@@ -28,6 +28,10 @@ mod generated {
         include!(concat!(env!("OUT_DIR"), "/live.skel.rs"));
     }
 
+    pub(crate) mod fanout {
+        include!(concat!(env!("OUT_DIR"), "/fanout.skel.rs"));
+    }
+
     pub(crate) mod redirect {
         include!(concat!(env!("OUT_DIR"), "/redirect.skel.rs"));
     }
@@ -42,5 +46,6 @@ mod generated {
 }
 
 pub(crate) use generated::dispatcher::{DispatcherSkelBuilder, types as dispatcher_types};
+pub(crate) use generated::fanout::{FanoutSkelBuilder, types as fanout_types};
 pub(crate) use generated::redirect::*;
 pub(crate) use generated::{baseline, live, redirect_hints, redirect_stamps};

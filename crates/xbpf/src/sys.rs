@@ -35,9 +35,35 @@ pub(crate) fn link_create(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> 
         flags,
         ..Default::default()
     };
-    // SAFETY: `program` is open for the call and `options` is a whole struct that names its size.
-    let code = unsafe { ffi::bpf_link_create(program.as_raw_fd(), index(ifindex)?, ffi::BPF_XDP, &options) };
-    let fd = result(code)?;
+    link(program, index(ifindex)?, ffi::BPF_XDP, &options)
+}
+
+/// BPF_LINK_CREATE of a tc program at the ingress of an interface, behind those that are there (tcx, Linux 6.6).
+pub(crate) fn link_tcx_ingress(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<OwnedFd> {
+    link(program, index(ifindex)?, ffi::BPF_TCX_INGRESS, &no_options())
+}
+
+/// BPF_LINK_CREATE of a sockops program for a cgroup, beside those that are there.
+pub(crate) fn link_sockops(program: BorrowedFd<'_>, cgroup: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    link(program, cgroup.as_raw_fd(), ffi::BPF_CGROUP_SOCK_OPS, &no_options())
+}
+
+fn no_options() -> ffi::bpf_link_create_opts {
+    ffi::bpf_link_create_opts {
+        sz: size_of::<ffi::bpf_link_create_opts>() as ffi::size_t,
+        ..Default::default()
+    }
+}
+
+fn link(
+    program: BorrowedFd<'_>,
+    target: i32,
+    kind: ffi::bpf_attach_type,
+    options: &ffi::bpf_link_create_opts,
+) -> io::Result<OwnedFd> {
+    // SAFETY: `program` is open for the call, `options` is a whole struct that names its size, and a target that is
+    // no descriptor or index is an error.
+    let fd = result(unsafe { ffi::bpf_link_create(program.as_raw_fd(), target, kind, options) })?;
     // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
@@ -170,17 +196,19 @@ pub(crate) fn program_name(program: BorrowedFd<'_>) -> io::Result<String> {
     program_info(program).map(|info| info.name)
 }
 
-/// The interface that an XDP link is on; 0 once the interface has gone.
+/// The interface that an XDP or tcx link is on; 0 once the interface has gone.
 pub(crate) fn link_interface(link: BorrowedFd<'_>) -> io::Result<u32> {
     let mut info = ffi::bpf_link_info::default();
     let mut size = size_of::<ffi::bpf_link_info>() as u32;
     // SAFETY: `info` is ours, zeroed (so it asks for no strings), and `size` bytes long.
     result(unsafe { ffi::bpf_obj_get_info_by_fd(link.as_raw_fd(), (&raw mut info).cast(), &mut size) })?;
-    if info.type_ != ffi::BPF_LINK_TYPE_XDP {
-        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    match info.type_ {
+        // SAFETY: the type says that the kernel filled the union's `xdp` member.
+        ffi::BPF_LINK_TYPE_XDP => Ok(unsafe { info.__bindgen_anon_1.xdp.ifindex }),
+        // SAFETY: likewise its `tcx` member.
+        ffi::BPF_LINK_TYPE_TCX => Ok(unsafe { info.__bindgen_anon_1.tcx.ifindex }),
+        _ => Err(io::Error::from(io::ErrorKind::InvalidInput)),
     }
-    // SAFETY: the type says that the kernel filled the union's `xdp` member.
-    Ok(unsafe { info.__bindgen_anon_1.xdp.ifindex })
 }
 
 /// Whether this process may walk the links of the system (CAP_SYS_ADMIN).

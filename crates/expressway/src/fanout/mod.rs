@@ -1,5 +1,6 @@
 //! `expressway fanout`: one UDP feed to many TCP subscribers, until a signal.
 
+mod mode;
 mod options;
 mod report;
 
@@ -9,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use expressway_feed::fanout::{Fanout, Membership, Statistics};
+use expressway_feed::fanout::{Fanout, FanoutError, KernelFeed, Membership, Statistics};
 use expressway_gateway::admin::{Admin, State};
 use expressway_gateway::config::{Io, IoMode};
 use expressway_gateway::metrics::Registry;
@@ -17,6 +18,7 @@ use expressway_netio::udp::{SendOptions, UdpConfig, UdpIo};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
+use self::mode::Mode;
 use crate::args::Fanout as Arguments;
 use crate::fail::Failure;
 use crate::serve::data_path::{DataPath, PathConfig, Purpose, WorkerIo};
@@ -62,12 +64,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     crate::limits::raise_file_limit();
     let signals = follow_signals(&[SIGTERM, SIGINT, SIGUSR1])?;
     let threads = options.threads;
-    let (path, io) = open(arguments)?;
-    let fanout = match io {
-        WorkerIo::Kernel(io) => Fanout::start(options, *io, membership),
-        WorkerIo::Express(io) => Fanout::start(options, *io, membership),
+    let mode = mode::choose(arguments.mode);
+    let (path, fanout) = match mode {
+        Mode::User => {
+            let (path, io) = open(arguments)?;
+            let fanout = match io {
+                WorkerIo::Kernel(io) => Fanout::start(options, *io, membership),
+                WorkerIo::Express(io) => Fanout::start(options, *io, membership),
+            };
+            (path, fanout.map_err(Failure::run_time)?)
+        }
+        Mode::Kernel => {
+            let feed = KernelFeed { udp: arguments.udp, interface: mode::interface(arguments)? };
+            let fanout = Fanout::start_in_kernel(options, &feed).map_err(|error| match error {
+                FanoutError::Options(problem) => Failure::usage(format!("--{problem}")),
+                error => Failure::run_time(error),
+            })?;
+            (None, fanout)
+        }
     };
-    let fanout = fanout.map_err(Failure::run_time)?;
     let source = fanout.statistics_source();
     let status = Arc::new(Status {
         state: Mutex::new(Ok(())),
@@ -76,7 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     });
     let _admin = arguments.admin.map(|address| admin(address, &fanout, &path, status.clone())).transpose()?;
     let io = path.as_ref().map_or_else(|| "udp".to_owned(), |path| lock(path).mode().to_string());
-    report::ready(arguments.json, arguments.udp, &io, &fanout, threads)?;
+    report::ready(arguments.json, arguments.udp, mode, &io, &fanout, threads)?;
     let result = watch(arguments, &fanout, path.as_deref(), &signals);
     *status.state.lock().unwrap_or_else(PoisonError::into_inner) = Err("stopping".into());
     let statistics = fanout.stop().map_err(Failure::run_time)?;

@@ -7,7 +7,7 @@ use expressway_feed::fanout::{
 };
 use expressway_gateway::config::IoMode;
 
-use crate::args::Fanout as Arguments;
+use crate::args::{Fanout as Arguments, FanoutMode};
 use crate::fail::Failure;
 
 /// Options and multicast membership, checked.
@@ -79,8 +79,15 @@ fn check(arguments: &Arguments) -> Result<(), String> {
             arguments.io
         ));
     }
-    if arguments.interface.is_some() && !group {
+    let in_kernel = arguments.mode == FanoutMode::Kernel;
+    if arguments.interface.is_some() && !group && !in_kernel {
         return Err(format!("--interface: {} is no multicast group", arguments.udp));
+    }
+    if in_kernel && arguments.io != IoMode::Udp {
+        return Err(format!(
+            "--io {}: with --mode kernel sockets of the kernel receive; leave it out",
+            arguments.io
+        ));
     }
     if let Some(other) = arguments.source.iter().find(|source| source.is_ipv4() != arguments.udp.is_ipv4()) {
         return Err(format!("--source {other}: not of the address family of --udp {}", arguments.udp));

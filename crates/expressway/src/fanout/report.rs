@@ -8,25 +8,29 @@ use expressway_gateway::metrics::Sample;
 use expressway_netio::IoStats;
 use serde_json::{Value, json};
 
+use super::mode::Mode;
 use crate::fail::Failure;
 
 /// Says that subscribers may come, one line an address.
 pub(super) fn ready(
     as_json: bool,
     feed: SocketAddr,
+    mode: Mode,
     io: &str,
     fanout: &Fanout,
     threads: usize,
 ) -> Result<(), Failure> {
     let mut lines = String::new();
+    let mode = mode.name();
     for one in fanout.listen() {
         let (protocol, address) = (one.protocol.name(), one.address);
         if as_json {
-            let ready = json!({"udp": feed, "protocol": protocol, "address": address, "mode": "user",
+            let ready = json!({"udp": feed, "protocol": protocol, "address": address, "mode": mode,
                 "io": io, "threads": threads});
             lines += &format!("{}\n", json!({ "ready": ready }));
         } else {
-            lines += &format!("ready udp={feed} {protocol}={address} mode=user io={io} threads={threads}\n");
+            lines +=
+                &format!("ready udp={feed} {protocol}={address} mode={mode} io={io} threads={threads}\n");
         }
     }
     crate::print(&lines)
@@ -51,7 +55,7 @@ pub(super) fn document(statistics: &Statistics) -> Value {
         .collect();
     json!({"statistics": {
         "uptime_seconds": statistics.uptime.as_secs_f64(),
-        "mode": "user",
+        "mode": Mode::of(statistics.in_kernel).name(),
         "counters": counters,
         "disconnects": disconnects,
         "subscribers": statistics.subscribers.iter().map(subscriber).collect::<Vec<_>>(),

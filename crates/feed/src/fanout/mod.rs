@@ -21,6 +21,7 @@ mod block;
 mod door;
 mod framing;
 mod handshake;
+mod kernel;
 mod options;
 mod request;
 mod ring;
@@ -36,6 +37,7 @@ mod websocket;
 
 pub use crate::group::Membership;
 pub use framing::{Framing, MAX_HEADER};
+pub use kernel::KernelFeed;
 pub use options::{Cidr, Limits, Listen, Options, Protocol, SlowClient, Start, StartPolicy};
 pub use ring::BLOCK_BYTES;
 pub use service::{Fanout, FanoutError};

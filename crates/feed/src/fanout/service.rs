@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ use crate::group::{Keeper, Membership};
 const BACKLOG: i32 = 4096;
 
 /// Messages that may wait for a shard.
-const MAILBOX: usize = 1024;
+pub(super) const MAILBOX: usize = 1024;
 
 /// How long a thread may take to notice that it is to stop.
 const STOP: Duration = Duration::from_secs(5);
@@ -66,6 +66,12 @@ pub enum FanoutError {
     /// Packet I/O failed.
     #[error(transparent)]
     Io(#[from] IoError),
+    /// The kernel cannot or may not forward.
+    #[error(transparent)]
+    Kernel(#[from] expressway_xbpf::Error),
+    /// Something else that forwarding in the kernel needs is not there.
+    #[error("forwarding in the kernel: {0}; use --mode user")]
+    NotInKernel(String),
     /// A thread ended by a panic.
     #[error("a thread of the fan-out panicked; see the log")]
     Panicked,
@@ -134,40 +140,14 @@ impl Fanout {
             others: mailboxes[1..].to_vec(),
             looked_after: Instant::now(),
         };
-        let listen = listeners.iter().map(|listener| listener.listen).collect();
-        let house = House {
-            listeners,
-            rules: Rules {
-                start: options.start,
-                origins: options.origins.clone(),
-                tls: options.tls.as_ref().map(|identity| identity.context().clone()),
-            },
-            allow: options.allow.clone(),
-            limits: options.limits,
-            ledger: ledger.clone(),
-            shards: mailboxes.clone(),
-        };
-        let (door, inbox) = mailbox(1).map_err(thread("eventfd"))?;
-        let entrance = Door::new(house, inbox).map_err(|error| thread("epoll")(error.into()))?;
-        let (ended, ends) = channel();
-        let mut fanout = Self {
-            ledger,
-            cell,
-            listen,
-            shards: mailboxes,
-            door,
-            threads: Vec::new(),
-            ended: Mutex::new(ends),
-        };
+        let mut parts = Parts::new(&options, listeners, ledger, cell, mailboxes)?;
         let mut source = Some(source);
         for (index, shard) in shards.into_iter().enumerate() {
             let source = source.take();
             let work = move || shard.run(source).map_err(FanoutError::from);
-            fanout.spawn(format!("expressway-fan{index}"), End(ended.clone()), work)?;
+            parts.spawn(format!("expressway-fan{index}"), work)?;
         }
-        let work = move || entrance.run().map_err(|error| thread("epoll_wait")(error.into()));
-        fanout.spawn("expressway-door".into(), End(ended), work)?;
-        Ok(fanout)
+        parts.open()
     }
 
     fn spawn(
@@ -246,8 +226,63 @@ impl Drop for Fanout {
     }
 }
 
+/// A fan-out whose door is not open yet.
+pub(super) struct Parts {
+    fanout: Fanout,
+    entrance: Door,
+    ended: Sender<()>,
+}
+
+impl Parts {
+    /// Subscribers of `listeners` go to `shards` in turn.
+    pub(super) fn new(
+        options: &Options,
+        listeners: Vec<Listener>,
+        ledger: Arc<Ledger>,
+        cell: Arc<StatsCell>,
+        shards: Vec<Mailbox<Message>>,
+    ) -> Result<Self, FanoutError> {
+        let listen = listeners.iter().map(|listener| listener.listen).collect();
+        let house = House {
+            listeners,
+            rules: Rules {
+                start: options.start,
+                origins: options.origins.clone(),
+                tls: options.tls.as_ref().map(|identity| identity.context().clone()),
+            },
+            allow: options.allow.clone(),
+            limits: options.limits,
+            ledger: ledger.clone(),
+            shards: shards.clone(),
+        };
+        let (door, inbox) = mailbox(1).map_err(thread("eventfd"))?;
+        let entrance = Door::new(house, inbox).map_err(|error| thread("epoll")(error.into()))?;
+        let (ended, ends) = channel();
+        let fanout =
+            Fanout { ledger, cell, listen, shards, door, threads: Vec::new(), ended: Mutex::new(ends) };
+        Ok(Self { fanout, entrance, ended })
+    }
+
+    /// Starts a thread.
+    pub(super) fn spawn(
+        &mut self,
+        name: String,
+        work: impl FnOnce() -> Result<(), FanoutError> + Send + 'static,
+    ) -> Result<(), FanoutError> {
+        self.fanout.spawn(name, End(self.ended.clone()), work)
+    }
+
+    /// Lets subscribers in.
+    pub(super) fn open(self) -> Result<Fanout, FanoutError> {
+        let Self { mut fanout, entrance, ended } = self;
+        let work = move || entrance.run().map_err(|error| thread("epoll_wait")(error.into()));
+        fanout.spawn("expressway-door".into(), End(ended), work)?;
+        Ok(fanout)
+    }
+}
+
 /// Tells the end of a thread, also when it unwinds.
-struct End(std::sync::mpsc::Sender<()>);
+struct End(Sender<()>);
 
 impl Drop for End {
     fn drop(&mut self) {
@@ -255,7 +290,7 @@ impl Drop for End {
     }
 }
 
-fn thread(what: &'static str) -> impl Fn(io::Error) -> FanoutError {
+pub(super) fn thread(what: &'static str) -> impl Fn(io::Error) -> FanoutError {
     move |source| FanoutError::Thread { what, source }
 }
 
@@ -269,7 +304,7 @@ fn join(membership: Membership, io: &impl PacketIo) -> Result<Keeper, FanoutErro
     }
 }
 
-fn bind(listen: Listen) -> Result<Listener, FanoutError> {
+pub(super) fn bind(listen: Listen) -> Result<Listener, FanoutError> {
     let fault = |call: &'static str| {
         move |errno: rustix::io::Errno| FanoutError::Listen { listen, call, source: errno.into() }
     };

@@ -15,12 +15,12 @@ use super::ring;
 use super::sys;
 
 macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $field:ident;)+) => {
-        /// Counters of the whole; every one only grows.
+    ($(#[doc = $about:literal])+ $totals:ident: $($(#[doc = $doc:literal])+ $field:ident;)+) => {
+        $(#[doc = $about])+
         #[derive(Debug, Default)]
-        pub(crate) struct Totals { $(pub(crate) $field: AtomicU64,)+ }
+        pub(crate) struct $totals { $(pub(crate) $field: AtomicU64,)+ }
 
-        impl Totals {
+        impl $totals {
             fn counters(&self) -> Vec<Counter> {
                 vec![$(Counter {
                     name: stringify!($field),
@@ -34,6 +34,8 @@ macro_rules! counters {
 }
 
 counters! {
+    /// Counters of the whole; every one only grows.
+    Totals:
     /// Datagrams taken into the feed.
     datagrams;
     /// Payload bytes taken into the feed.
@@ -70,6 +72,41 @@ counters! {
     gaps;
     /// Datagrams that subscribers jumped over.
     skipped_frames;
+}
+
+counters! {
+    /// Counters of forwarding in the kernel, besides.
+    KernelTotals:
+    /// Datagrams of a unicast feed that were turned into multicast.
+    turned;
+    /// Datagrams that reached the feed's plain socket, from where they are not forwarded: fragments, those behind IPv6 extension headers, and those of another interface.
+    dropped_unforwarded;
+    /// Datagrams dropped because they were sent to the private multicast group from outside.
+    dropped_private;
+    /// Datagrams dropped because their headers could not be rewritten.
+    dropped_rewrite;
+    /// Datagrams dropped because they were for a subscriber that has just gone.
+    dropped_unknown;
+    /// Datagrams that a subscriber was not given because it was too many bytes behind.
+    skipped_lag_bytes;
+    /// Datagrams that a subscriber was not given because too many waited for its socket.
+    skipped_queue;
+    /// Datagrams that a subscriber was not given because one had waited for its socket for too long.
+    skipped_lag_age;
+    /// Datagrams that a slow subscriber was not given before its socket had taken everything.
+    skipped_catching_up;
+    /// Datagrams that a subscriber was not given because its connection had ended.
+    skipped_state;
+    /// Datagrams that a subscriber was not given for want of memory.
+    skipped_memory;
+    /// Times that a subscriber fell behind a limit, by the kernel's events.
+    fell_behind;
+    /// Connections made, by the kernel's events.
+    connected;
+    /// Events of the kernel that were lost because nobody took them in time.
+    events_lost;
+    /// Times that the interface of a unicast feed was taken over anew after it had gone.
+    interface_returns;
 }
 
 /// Why a subscriber was disconnected.
@@ -153,7 +190,7 @@ pub(crate) struct Account {
     pub(crate) frames: AtomicU64,
     pub(crate) gaps: AtomicU64,
     pub(crate) skipped: AtomicU64,
-    /// Where it is in its ring's stream.
+    /// Where it is in its ring's stream; without a ring, how far it is behind.
     pub(crate) at_frame: AtomicU64,
     pub(crate) at_byte: AtomicU64,
     /// It has ended its side of the connection, and may still read.
@@ -169,11 +206,24 @@ pub(crate) struct Ledger {
     /// Subscribers and handshakes now, against the limit.
     pub(crate) present: AtomicUsize,
     next_id: AtomicU64,
+    /// The rings of the modes that have some.
     rings: Vec<Arc<ring::Shared>>,
+    /// Counters of the mode that has none.
+    pub(crate) kernel: Option<KernelTotals>,
 }
 
 impl Ledger {
+    /// That of a fan-out by this process, out of these rings.
     pub(crate) fn new(rings: Vec<Arc<ring::Shared>>) -> Self {
+        Self::with(rings, None)
+    }
+
+    /// That of a fan-out by the kernel.
+    pub(crate) fn of_kernel() -> Self {
+        Self::with(Vec::new(), Some(KernelTotals::default()))
+    }
+
+    fn with(rings: Vec<Arc<ring::Shared>>, kernel: Option<KernelTotals>) -> Self {
         Self {
             started: Instant::now(),
             totals: Totals::default(),
@@ -182,6 +232,7 @@ impl Ledger {
             present: AtomicUsize::new(0),
             next_id: AtomicU64::new(1),
             rings,
+            kernel,
         }
     }
 
@@ -228,9 +279,12 @@ impl Ledger {
     /// Everything as it is now.
     pub(crate) fn statistics(&self) -> Statistics {
         let accounts: Vec<Arc<Account>> = self.subscribers().values().cloned().collect();
+        let mut counters = self.totals.counters();
+        counters.extend(self.kernel.iter().flat_map(KernelTotals::counters));
         Statistics {
             uptime: self.started.elapsed(),
-            counters: self.totals.counters(),
+            in_kernel: self.kernel.is_some(),
+            counters,
             disconnects: Reason::ALL
                 .map(|reason| (reason, self.disconnects[reason as usize].load(Ordering::Relaxed)))
                 .to_vec(),
@@ -240,7 +294,11 @@ impl Ledger {
 
     fn subscriber(&self, account: &Account) -> SubscriberStatistics {
         let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
-        let ring = &self.rings[usize::from(account.protocol.is_websocket())];
+        let (at_byte, at_frame) = (load(&account.at_byte), load(&account.at_frame));
+        let (lag_bytes, lag_frames) = match self.rings.get(usize::from(account.protocol.is_websocket())) {
+            Some(ring) => (ring.bytes().saturating_sub(at_byte), ring.frames().saturating_sub(at_frame)),
+            None => (at_byte, at_frame),
+        };
         let tcp = account.socket.upgrade().and_then(|socket| sys::tcp_info(socket.as_fd()).ok());
         SubscriberStatistics {
             id: account.id,
@@ -253,8 +311,8 @@ impl Ledger {
             frames: load(&account.frames),
             gaps: load(&account.gaps),
             skipped: load(&account.skipped),
-            lag_bytes: ring.bytes().saturating_sub(load(&account.at_byte)),
-            lag_frames: ring.frames().saturating_sub(load(&account.at_frame)),
+            lag_bytes,
+            lag_frames,
             half_closed: account.half_closed.load(Ordering::Relaxed),
             rtt: tcp.map(|tcp| tcp.rtt),
             retransmits: tcp.map(|tcp| tcp.retransmits),
@@ -268,6 +326,8 @@ impl Ledger {
 pub struct Statistics {
     /// Since it began.
     pub uptime: Duration,
+    /// The kernel forwards, and not this process.
+    pub in_kernel: bool,
     /// Counters of the whole.
     pub counters: Vec<Counter>,
     /// Subscribers disconnected, by reason.

@@ -1,5 +1,5 @@
-//! What TCP says of a connection, which `rustix` has no safe form of. Nothing is decided here.
-#![allow(unsafe_code)] // The option gives a struct that rustix does not know.
+//! What the kernel says of a connection, as far as `rustix` has no safe form of it. Nothing is decided here.
+#![allow(unsafe_code)] // Options and a request that rustix does not know.
 
 use std::io;
 use std::mem::size_of;
@@ -12,6 +12,9 @@ pub(super) struct TcpInfo {
     pub(super) rtt: Duration,
     pub(super) retransmits: u64,
     pub(super) unsent_bytes: u64,
+    /// As in `include/net/tcp_states.h`.
+    pub(super) state: u8,
+    pub(super) acknowledged_bytes: u64,
 }
 
 /// `TCP_INFO` (`linux/tcp.h`).
@@ -20,6 +23,7 @@ pub(super) fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     // bytes_acked and bytes_received (8 each), segs_out and segs_in (4 each), notsent_bytes.
     const RTT: usize = 68;
     const TOTAL_RETRANS: usize = 100;
+    const BYTES_ACKED: usize = 120;
     const NOTSENT_BYTES: usize = 144;
     let mut info = [0u32; 64];
     let mut length = size_of::<[u32; 64]>() as libc::socklen_t;
@@ -37,9 +41,44 @@ pub(super) fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
         return Err(io::Error::last_os_error());
     }
     let word = |offset: usize| info[offset / 4];
+    // The words of a long one are in the machine's order.
+    let two_words = |offset: usize| {
+        let [a, b, c, d] = word(offset).to_ne_bytes();
+        let [e, f, g, h] = word(offset + 4).to_ne_bytes();
+        u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+    };
     Ok(TcpInfo {
         rtt: Duration::from_micros(word(RTT).into()),
         retransmits: word(TOTAL_RETRANS).into(),
         unsent_bytes: word(NOTSENT_BYTES).into(),
+        state: info[0].to_ne_bytes()[0],
+        acknowledged_bytes: two_words(BYTES_ACKED),
     })
+}
+
+/// Bytes that a connection has taken and that are not acknowledged yet, sent or not (`SIOCOUTQ`, tcp(7)).
+pub(super) fn unacknowledged_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the request writes one `int`, which is what the pointer is to.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result == 0 { Ok(u64::try_from(bytes).unwrap_or(0)) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What the kernel calls the network namespace of a socket (`SO_NETNS_COOKIE`, Linux 5.14).
+pub(super) fn netns_cookie(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    /// `asm-generic/socket.h`; libc has no constant for it.
+    const SO_NETNS_COOKIE: i32 = 71;
+    let mut cookie = 0u64;
+    let mut length = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: both pointers are to live locals, and `length` is the true size of `cookie`.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }

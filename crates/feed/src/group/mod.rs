@@ -75,7 +75,11 @@ impl Keeper {
         }
     }
 
-    fn keep(&mut self, fd: BorrowedFd<'_>) -> io::Result<Joined> {
+    /// Joins again if the membership has gone, without a word about it.
+    ///
+    /// # Errors
+    /// Those of [`Keeper::join`].
+    pub fn keep(&mut self, fd: BorrowedFd<'_>) -> io::Result<Joined> {
         let index = match &self.wanted.interface {
             Some(name) => netdevice::name_to_index(fd, name)?,
             None => 0,
@@ -108,4 +112,13 @@ impl Keeper {
         self.index = index;
         Ok(joined)
     }
+}
+
+/// Lets nothing be delivered to a socket but of groups that it has joined itself, also before it joins the first;
+/// by default a socket that is bound to a group gets what others have joined.
+///
+/// # Errors
+/// The kernel's answer: no socket of the group's family.
+pub fn own_groups_only(fd: BorrowedFd<'_>, group: IpAddr) -> io::Result<()> {
+    sys::own_groups_only(fd, group)
 }

@@ -1,0 +1,519 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Gives each datagram of a feed to many TCP connections, without a process in between.
+ *
+ *   unicast datagram ─ expressway_turn (tcx ingress): destination becomes a private multicast group ─┐
+ *   multicast datagram ──────────────────────────────────────────────────────────────────────────────┤
+ *      kernel: a clone for each UDP socket of the group, of which there is one a subscriber  ◀───────┘
+ *      └▶ expressway_fan (sk_skb verdict): prefix, and on to the TCP socket of that subscriber
+ *         └▶ kernel: psock backlog, which sends what the TCP socket has room for and keeps the rest
+ *
+ *   expressway_ends (sockops): makes connections known, and tells user space of those made and ended
+ *
+ * The backlog (sk_psock.ingress_skb, net/core/skmsg.c) has no bound of its own: expressway_fan looks at it, and
+ * gives nothing to a subscriber that is too far behind until it has caught up. Then it is told how many datagrams
+ * it missed. A datagram is given whole or not at all.
+ *
+ * Linux 6.6 or newer (tcx), with BTF.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/types.h>
+#include <linux/udp.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "fanout_shared.h"
+
+/* include/net/tcp_states.h */
+#define TCP_ESTABLISHED 1
+#define TCP_CLOSE_WAIT 8
+
+/* The flag bits of sk_user_data (include/net/sock.h). */
+#define USER_DATA_FLAGS 7UL
+
+/* Linux 6.16: the address lies in a header that has no checksum of its own. Older kernels refuse the flag. */
+#define L4_CSUM_IPV6 (1ULL << 7)
+
+/* enum tcx_action_base (Linux 6.6): the next program on the interface decides, or nobody does. */
+#define CARRY_ON -1
+#define DROP 2
+
+/* UDP sockets by cookie, one a subscriber, and one that only counts. Carries expressway_fan. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SOCKHASH);
+	__uint(max_entries, 1);
+	__type(key, __u64);
+	__type(value, __u32);
+} feeds_map SEC(".maps");
+
+/* TCP sockets by cookie. No program: a socket can't be under two verdicts. Values of 8 bytes can be looked up. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SOCKHASH);
+	__uint(max_entries, 1);
+	__type(key, __u64);
+	__type(value, __u64);
+} connections_map SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u64);
+	__type(value, struct fanout_subscriber);
+} subscribers_map SEC(".maps");
+
+/* What user space is told. 256 KiB: ten thousand events. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 256 * 1024);
+} events_map SEC(".maps");
+
+/* The ports of the listeners, in host byte order. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 256);
+	__type(key, __u32);
+	__type(value, __u8);
+} ports_map SEC(".maps");
+
+/* Source addresses that are allowed. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 256);
+	__type(key, struct fanout_address);
+	__type(value, __u8);
+} sources_map SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct fanout_stats);
+} stats_map SEC(".maps");
+
+/* Set before load. Bytes of the length before each datagram: 0, 2 or 4. */
+const volatile __u32 prefix = 0;
+/* Bytes that a connection may be behind, and the datagrams that may wait for its socket. */
+const volatile __u64 max_lag = 0;
+/* Nanoseconds that a datagram may wait for its socket. */
+const volatile __u64 max_age = 0;
+const volatile __u32 max_queue = 0;
+/* The network namespace of the listeners. */
+const volatile __u64 listeners_netns = 0;
+/* The unicast destination and the private group; as struct fanout_address; the port in network byte order. */
+const volatile __u32 destination[4] = {};
+const volatile __u32 private_group[4] = {};
+const volatile __be16 feed_port = 0;
+const volatile bool check_source = false;
+
+/* Carries the shared types into BTF, and so into the skeleton. No instruction reads it. */
+const struct fanout_types {
+	enum fanout_event_kind kind;
+	enum fanout_counter counter;
+	struct fanout_event event;
+	struct fanout_address address;
+} fanout_types = {};
+
+static __always_inline void count(enum fanout_counter counter)
+{
+	__u32 zero = 0;
+	struct fanout_stats *stats = bpf_map_lookup_elem(&stats_map, &zero);
+
+	if (stats && counter < FANOUT_COUNTERS)
+		stats->counters[counter]++;
+}
+
+static __always_inline void tell(__u64 connection, __u32 kind, __u32 state)
+{
+	struct fanout_event *event = bpf_ringbuf_reserve(&events_map, sizeof(*event), 0);
+
+	if (!event) {
+		count(FANOUT_EVENTS_LOST);
+		return;
+	}
+	event->connection = connection;
+	event->kind = kind;
+	event->state = state;
+	bpf_ringbuf_submit(event, 0);
+}
+
+/* Kernel types, as far as they are read here; offsets come from the running kernel's BTF. */
+struct sk_buff_head___kernel {
+	__u32 qlen;
+} __attribute__((preserve_access_index));
+
+struct sk_psock {
+	struct sk_buff_head___kernel ingress_skb;
+} __attribute__((preserve_access_index));
+
+struct sock {
+	void *sk_user_data;
+} __attribute__((preserve_access_index));
+
+struct tcp_sock {
+	__u32 write_seq;
+	__u32 snd_una;
+	__u64 bytes_acked;
+} __attribute__((preserve_access_index));
+
+extern void *bpf_rdonly_cast(const void *object, __u32 btf_id) __ksym;
+
+/* How far a connection has come. */
+struct place {
+	__u64 taken; /* bytes that its socket has taken since the connection was made */
+	__u32 queue; /* datagrams that wait for it */
+	bool usable;
+};
+
+static __always_inline struct place place_of(__u64 connection)
+{
+	struct place place = {};
+	struct sk_psock *psock;
+	struct tcp_sock *tcp;
+	struct bpf_sock *sk;
+	__u32 unacknowledged;
+	unsigned long data;
+	struct sock *sock;
+
+	sk = bpf_map_lookup_elem(&connections_map, &connection);
+	if (!sk)
+		return place;
+	/* After RST a socket stays in the map until it is closed. */
+	place.usable = sk->state == TCP_ESTABLISHED || sk->state == TCP_CLOSE_WAIT;
+
+	sock = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct sock));
+	tcp = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_sock));
+	/* snd_una is read before what is counted with it, so that `taken` is never too small. */
+	unacknowledged = tcp->snd_una;
+	unacknowledged = tcp->write_seq - unacknowledged;
+	barrier();
+	place.taken = tcp->bytes_acked + unacknowledged;
+	data = (unsigned long)sock->sk_user_data & ~USER_DATA_FLAGS;
+	if (data) {
+		psock = bpf_rdonly_cast((void *)data, bpf_core_type_id_kernel(struct sk_psock));
+		place.queue = psock->ingress_skb.qlen;
+	}
+	bpf_sk_release(sk);
+	return place;
+}
+
+/*
+ * Whether something that was given to the connection has waited for its socket for too long. A mark is how much had
+ * been given at some time; the socket is to take all of it in time, and then the next mark is set.
+ */
+static __always_inline bool too_old(struct fanout_subscriber *subscriber, __u64 taken, __u64 lag)
+{
+	__u64 now = bpf_ktime_get_coarse_ns();
+
+	if (!lag) {
+		subscriber->mark = 0;
+		return false;
+	}
+	if (!subscriber->mark || taken >= subscriber->mark) {
+		subscriber->mark = subscriber->bytes;
+		subscriber->marked = now;
+		return false;
+	}
+	return now > subscriber->marked && now - subscriber->marked > max_age;
+}
+
+/* Why a subscriber is not given a datagram, or FANOUT_GIVEN. */
+static __always_inline enum fanout_counter judge(struct fanout_subscriber *subscriber)
+{
+	struct place place = place_of(subscriber->connection);
+	enum fanout_counter reason;
+	__u64 lag = 0;
+
+	if (!place.usable)
+		return FANOUT_SKIPPED_STATE;
+	if (subscriber->bytes > place.taken)
+		lag = subscriber->bytes - place.taken;
+	subscriber->queue = place.queue;
+	if (subscriber->slow) {
+		if (lag)
+			return FANOUT_SKIPPED_CATCHING_UP;
+		subscriber->slow = 0;
+		subscriber->mark = 0;
+	}
+	if (lag > max_lag)
+		reason = FANOUT_SKIPPED_BYTES;
+	else if (place.queue >= max_queue)
+		reason = FANOUT_SKIPPED_QUEUE;
+	else if (too_old(subscriber, place.taken, lag))
+		reason = FANOUT_SKIPPED_AGE;
+	else
+		return FANOUT_GIVEN;
+	subscriber->slow = 1;
+	tell(subscriber->connection, FANOUT_SLOW, reason);
+	return reason;
+}
+
+/* A gap marker, as long as the framing has it, and the length of the datagram behind it. */
+union header {
+	struct {
+		__be16 marker;
+		__be16 missed[4];
+		__be16 length;
+	} __attribute__((packed)) len16;
+	struct {
+		__be32 marker;
+		__be32 missed[2];
+		__be32 length;
+	} __attribute__((packed)) len32;
+	__be16 length16;
+	__be32 length32;
+	__u8 bytes[16];
+};
+
+/* Puts the length before the datagram, and before that how many were missed. Returns the bytes put, or -1. */
+static __always_inline int frame(struct __sk_buff *skb, __u64 missed)
+{
+	union header header = {};
+	__u32 length = skb->len;
+	__u32 size = prefix;
+
+	if (prefix == 0)
+		return 0;
+	if (prefix == 2 && missed) {
+		size = sizeof(header.len16);
+		header.len16.marker = 0xffff;
+		header.len16.missed[0] = bpf_htons(missed >> 48);
+		header.len16.missed[1] = bpf_htons(missed >> 32);
+		header.len16.missed[2] = bpf_htons(missed >> 16);
+		header.len16.missed[3] = bpf_htons(missed);
+		header.len16.length = bpf_htons(length);
+	} else if (prefix == 2) {
+		header.length16 = bpf_htons(length);
+	} else if (missed) {
+		size = sizeof(header.len32);
+		header.len32.marker = 0xffffffff;
+		header.len32.missed[0] = bpf_htonl(missed >> 32);
+		header.len32.missed[1] = bpf_htonl(missed);
+		header.len32.length = bpf_htonl(length);
+	} else {
+		header.length32 = bpf_htonl(length);
+	}
+	if (size == 0 || size > sizeof(header))
+		return -1;
+	if (bpf_skb_adjust_room(skb, size, 0, 0))
+		return -1;
+	/* Can't fail: the room is there. */
+	if (bpf_skb_store_bytes(skb, 0, &header, size, 0))
+		return -1;
+	return size;
+}
+
+static __always_inline int skip(struct fanout_subscriber *subscriber, enum fanout_counter reason)
+{
+	__sync_fetch_and_add(&subscriber->skipped, 1);
+	__sync_fetch_and_add(&subscriber->missed, 1);
+	count(reason);
+	return SK_DROP;
+}
+
+SEC("sk_skb/verdict")
+int expressway_fan(struct __sk_buff *skb)
+{
+	struct fanout_subscriber *subscriber;
+	enum fanout_counter reason;
+	__u32 length = skb->len;
+	__u64 cookie, missed;
+	int put;
+
+	cookie = bpf_get_socket_cookie(skb);
+	subscriber = bpf_map_lookup_elem(&subscribers_map, &cookie);
+	if (!subscriber) {
+		count(FANOUT_DROPPED_UNKNOWN);
+		return SK_DROP;
+	}
+	if (!subscriber->connection) {
+		__sync_fetch_and_add(&subscriber->datagrams, 1);
+		__sync_fetch_and_add(&subscriber->bytes, length);
+		if (length == 0 && prefix == 0)
+			count(FANOUT_DROPPED_EMPTY);
+		return SK_DROP;
+	}
+	if (length == 0 && prefix == 0)
+		return SK_DROP;
+
+	reason = judge(subscriber);
+	if (reason != FANOUT_GIVEN)
+		return skip(subscriber, reason);
+
+	missed = subscriber->missed;
+	if (missed)
+		missed = __sync_lock_test_and_set(&subscriber->missed, 0);
+	put = frame(skb, missed);
+	if (put < 0) {
+		__sync_fetch_and_add(&subscriber->missed, missed);
+		return skip(subscriber, FANOUT_SKIPPED_MEMORY);
+	}
+	if (missed)
+		__sync_fetch_and_add(&subscriber->gaps, 1);
+	__sync_fetch_and_add(&subscriber->datagrams, 1);
+	__sync_fetch_and_add(&subscriber->bytes, length + put);
+	count(FANOUT_GIVEN);
+	cookie = subscriber->connection;
+	/* No flag: out of the socket, not into its receive queue. */
+	return bpf_sk_redirect_hash(skb, &connections_map, &cookie, 0);
+}
+
+SEC("sockops")
+int expressway_ends(struct bpf_sock_ops *ctx)
+{
+	__u32 port = ctx->local_port;
+	__u64 cookie;
+
+	/* Of state changes others may have asked to be told, too. */
+	if (ctx->op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && ctx->op != BPF_SOCK_OPS_STATE_CB)
+		return 1;
+	if (bpf_get_netns_cookie(ctx) != listeners_netns || !bpf_map_lookup_elem(&ports_map, &port))
+		return 1;
+	cookie = bpf_get_socket_cookie(ctx);
+	if (ctx->op == BPF_SOCK_OPS_STATE_CB) {
+		tell(cookie, FANOUT_STATE, ctx->args[1]);
+		return 1;
+	}
+	bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
+	/* Now, because user space can't put in a socket whose peer has ended its side already. */
+	bpf_sock_hash_update(ctx, &connections_map, &cookie, BPF_NOEXIST);
+	tell(cookie, FANOUT_CONNECTED, ctx->state);
+	return 1;
+}
+
+static __always_inline bool same(const volatile __u32 *own, const struct fanout_address *other)
+{
+	return own[0] == other->words[0] && own[1] == other->words[1] && own[2] == other->words[2] &&
+	       own[3] == other->words[3];
+}
+
+static __always_inline struct fanout_address mapped(__be32 address)
+{
+	return (struct fanout_address){ .words = { 0, 0, bpf_htonl(0xffff), address } };
+}
+
+static __always_inline struct fanout_address plain(const struct in6_addr *address)
+{
+	struct fanout_address plain;
+
+	__builtin_memcpy(&plain, address, sizeof(plain));
+	return plain;
+}
+
+/*
+ * Whether the datagram from `source` to `target` is to be turned; else `*verdict` says what is to be done.
+ * `udp` is the offset of the UDP header.
+ */
+static __always_inline bool is_feed(struct __sk_buff *skb, const struct fanout_address *source,
+				    const struct fanout_address *target, __u32 udp, int *verdict)
+{
+	bool private = same(private_group, target);
+	struct udphdr header;
+
+	*verdict = CARRY_ON;
+	if (!private && !same(destination, target))
+		return false;
+	if (bpf_skb_load_bytes(skb, udp, &header, sizeof(header)) || header.dest != feed_port)
+		return false;
+	if (private) {
+		count(FANOUT_DROPPED_PRIVATE);
+		*verdict = DROP;
+		return false;
+	}
+	if (check_source && !bpf_map_lookup_elem(&sources_map, source)) {
+		count(FANOUT_DROPPED_SOURCE);
+		*verdict = DROP;
+		return false;
+	}
+	return true;
+}
+
+static __always_inline int turned(long failed)
+{
+	count(failed ? FANOUT_DROPPED_REWRITE : FANOUT_TURNED);
+	return failed ? DROP : CARRY_ON;
+}
+
+static __always_inline int turn_ipv4(struct __sk_buff *skb, __u32 offset)
+{
+	__u64 flags = BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0 | sizeof(__be32);
+	__be32 group = private_group[3];
+	struct fanout_address source, target;
+	struct iphdr ip;
+	int verdict;
+	__u32 udp;
+
+	if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)) || ip.protocol != IPPROTO_UDP)
+		return CARRY_ON;
+	source = mapped(ip.saddr);
+	target = mapped(ip.daddr);
+	if (ip.frag_off & bpf_htons(0x3fff)) {
+		if (same(destination, &target))
+			count(FANOUT_PASSED);
+		return CARRY_ON;
+	}
+	udp = offset + ip.ihl * 4;
+	if (!is_feed(skb, &source, &target, udp, &verdict))
+		return verdict;
+	return turned(bpf_l4_csum_replace(skb, udp + offsetof(struct udphdr, check), ip.daddr, group, flags) ||
+		      bpf_l3_csum_replace(skb, offset + offsetof(struct iphdr, check), ip.daddr, group,
+					  sizeof(__be32)) ||
+		      bpf_skb_store_bytes(skb, offset + offsetof(struct iphdr, daddr), &group, sizeof(group), 0));
+}
+
+static __always_inline int turn_ipv6(struct __sk_buff *skb, __u32 offset)
+{
+	__u64 flags = BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0;
+	__u32 udp = offset + sizeof(struct ipv6hdr);
+	__u32 check = udp + offsetof(struct udphdr, check);
+	struct fanout_address source, target, group;
+	struct ipv6hdr ip;
+	long failed;
+	int verdict;
+	__s64 sum;
+
+	if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)))
+		return CARRY_ON;
+	source = plain(&ip.saddr);
+	target = plain(&ip.daddr);
+	if (ip.nexthdr != IPPROTO_UDP) {
+		if (same(destination, &target) && ip.nexthdr != IPPROTO_TCP && ip.nexthdr != IPPROTO_ICMPV6)
+			count(FANOUT_PASSED);
+		return CARRY_ON;
+	}
+	if (!is_feed(skb, &source, &target, udp, &verdict))
+		return verdict;
+	for (int i = 0; i < 4; i++)
+		group.words[i] = private_group[i];
+	sum = bpf_csum_diff(target.words, sizeof(target), group.words, sizeof(group), 0);
+	failed = bpf_l4_csum_replace(skb, check, 0, sum, flags | L4_CSUM_IPV6);
+	if (failed == -22 /* EINVAL */)
+		failed = bpf_l4_csum_replace(skb, check, 0, sum, flags);
+	return turned(failed || bpf_skb_store_bytes(skb, offset + offsetof(struct ipv6hdr, daddr), &group,
+						    sizeof(group), 0));
+}
+
+SEC("tcx/ingress")
+int expressway_turn(struct __sk_buff *skb)
+{
+	struct ethhdr ethernet;
+
+	/* VLAN tags are out of the frame here. An interface without Ethernet headers has no feed for us. */
+	if (bpf_skb_load_bytes(skb, 0, &ethernet, sizeof(ethernet)) || ethernet.h_proto != skb->protocol)
+		return CARRY_ON;
+	if (ethernet.h_proto == bpf_htons(ETH_P_IP))
+		return turn_ipv4(skb, sizeof(ethernet));
+	if (ethernet.h_proto == bpf_htons(ETH_P_IPV6))
+		return turn_ipv6(skb, sizeof(ethernet));
+	return CARRY_ON;
+}
+
+/* The helpers used are for GPL-compatible programs; of the two licences, both are. */
+char _license[] SEC("license") = "Dual BSD/GPL";
