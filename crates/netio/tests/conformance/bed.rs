@@ -109,11 +109,17 @@ impl dyn Bed + '_ {
         }
         loop {
             let flow = self.flow(family, port);
+            let before = self.io().stats().tx_express_packets;
             self.send(&flow, &[b"greeting".to_vec()]);
-            if self.peer_receive(family, port).is_some() {
+            // Until the neighbour is known, which takes a while after the link came up, the kernel sends.
+            let is_on_its_way = !self.ways().1 || self.io().stats().tx_express_packets > before;
+            if self.peer_receive(family, port).is_some() && is_on_its_way {
                 break;
             }
-            pause.wait();
+            // A backend hears of links and neighbours while it receives.
+            self.received();
+            let stats = self.io().stats();
+            pause.wait_noting(&format!("{stats:?}"));
         }
         // What was greeted more than once.
         std::thread::sleep(Duration::from_millis(20));
