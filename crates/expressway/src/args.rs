@@ -294,6 +294,27 @@ pub(crate) struct Recv {
     /// Send each datagram back to whoever sent it
     #[arg(long)]
     pub(crate) echo: bool,
+    /// How messages are numbered: none, seq64 (64 bits, big endian, at the start of each datagram), moldudp64
+    #[arg(long, value_enum, value_name = "FRAMING", default_value = "none", hide_possible_values = true)]
+    pub(crate) sequence: Sequence,
+    /// Where the feed's second line comes to: a copy of the first, --listen. Of each message the first copy counts
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) line_b: Option<SocketAddr>,
+    /// How long a missing message is waited for before its gap is announced [default: 10ms, with --rerequest 200ms]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) hold: Option<Span>,
+    /// Messages that are kept at most while one in front of them is missing [default: 4096]
+    #[arg(long, value_name = "N")]
+    pub(crate) window: Option<u32>,
+    /// MoldUDP64 re-request server to be asked for what is missing on all lines
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) rerequest: Option<SocketAddr>,
+    /// Hand messages, or datagrams, on to other processes by a ring in shared memory; its readers connect here
+    #[arg(long, value_name = "PATH")]
+    pub(crate) broadcast: Option<PathBuf>,
+    /// Bytes of that ring: how far a reader may fall behind. A power of two
+    #[arg(long, value_name = "SIZE", default_value = "16MiB")]
+    pub(crate) broadcast_size: Size,
     /// End after so many datagrams
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
@@ -303,6 +324,21 @@ pub(crate) struct Recv {
     /// Print the report as one JSON document
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl Recv {
+    /// Where datagrams come to: of each line.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.listen.iter().copied().chain(self.line_b).collect()
+    }
+}
+
+/// How the messages of a feed are numbered.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sequence {
+    None,
+    Seq64,
+    Moldudp64,
 }
 
 /// Entries of a ring.

@@ -233,7 +233,7 @@ fn replies_fill_holes_and_nothing_else() {
 #[test]
 fn malformed_datagrams_and_foreign_lines_change_nothing() {
     let mut bed = Bed::mold();
-    bed.packet(A, "S", 1, 1).datagram(A, b"short").datagram(B, &[0; 21]).packet(Line::Feed(2), "S", 2, 1);
+    bed.packet(A, "S", 1, 1).datagram(A, b"short").datagram(B, &[1; 21]).packet(Line::Feed(2), "S", 2, 1);
     bed.expect("session S, A1");
     assert_eq!((bed.arbiter.line_stats(A).malformed, bed.arbiter.line_stats(B).malformed), (1, 1));
     assert_eq!(bed.arbiter.line_stats(Line::Feed(2)), LineStats::default());

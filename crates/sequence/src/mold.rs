@@ -52,8 +52,8 @@ pub enum MoldError {
     /// The message blocks end before `count` of them, or within one.
     #[error("message blocks are cut off")]
     Truncated,
-    /// Bytes follow the last message block, a heartbeat, an end of session or a request.
-    #[error("bytes follow the last message block")]
+    /// A request is longer than its header.
+    #[error("bytes follow the request")]
     Trailing,
     /// The last message's number does not fit 64 bits.
     #[error("sequence numbers overflow")]
@@ -83,19 +83,16 @@ pub struct Downstream<'a> {
 }
 
 impl<'a> Downstream<'a> {
-    /// Reads a packet.
+    /// Reads a packet. What follows the last message block is ignored: there are senders that pad.
     ///
     /// # Errors
-    /// [`MoldError`] if it is cut off, too long, or its numbers overflow.
+    /// [`MoldError`] if it is cut off, or its numbers overflow.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, MoldError> {
         let (header, blocks) = Header::parse(bytes)?;
         let packet = Self { session: header.session, sequence: header.sequence, count: header.count, blocks };
         let mut rest = blocks;
         for _ in 0..packet.len() {
             rest = split_block(rest).ok_or(MoldError::Truncated)?.1;
-        }
-        if !rest.is_empty() {
-            return Err(MoldError::Trailing);
         }
         packet.sequence.checked_add(packet.len().into()).ok_or(MoldError::Overflow)?;
         Ok(packet)
@@ -285,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_too_long_or_overflows_is_refused() {
+    fn what_is_cut_off_or_overflows_is_refused_and_padding_ignored() {
         let mut bytes = Vec::new();
         let mut builder = Builder::new(&mut bytes, session(), 1);
         assert!(builder.push(b"abc") && builder.push(b"d"));
@@ -294,10 +291,11 @@ mod tests {
             assert_eq!(Downstream::parse(&bytes[..length]), Err(wanted), "{length}");
         }
         bytes.push(0);
-        assert_eq!(Downstream::parse(&bytes), Err(MoldError::Trailing));
+        let padded = Downstream::parse(&bytes).unwrap();
+        assert_eq!(padded.messages().collect::<Vec<_>>(), [&b"abc"[..], b"d"]);
         let mut end = end_of_session(session(), 1).to_vec();
         end.push(0);
-        assert_eq!(Downstream::parse(&end), Err(MoldError::Trailing));
+        assert_eq!(Downstream::parse(&end).unwrap().kind(), Kind::EndOfSession);
         let mut last = Vec::new();
         assert!(Builder::new(&mut last, session(), u64::MAX).push(b""));
         assert_eq!(Downstream::parse(&last), Err(MoldError::Overflow));

@@ -2,8 +2,10 @@
 
 mod losses;
 mod options;
+mod outlet;
 mod plot;
 mod report;
+mod sequence;
 mod sink;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,6 +17,7 @@ use std::time::{Duration, Instant};
 use expressway_agent::Client;
 use expressway_feed::group::Keeper;
 use expressway_feed::receive::{Counters, Latency, Options, Receiver, Stopper, Watch};
+use expressway_feed::sequence::Replies;
 use expressway_netio::worker::WorkerStats;
 use expressway_netio::{IoError, IoStats, PacketIo};
 use rustix::mm::{MlockAllFlags, mlockall};
@@ -25,6 +28,7 @@ use crate::fail::Failure;
 use crate::serve::data_path::{DataPath, WorkerIo};
 use crate::serve::source::Source;
 use crate::signals;
+use outlet::Outlet;
 use sink::Sink;
 
 /// How often the data path and memberships are looked after, and progress is shown.
@@ -44,6 +48,8 @@ struct Outcome {
     worker: WorkerStats,
     span: Option<Duration>,
     sink: Sink,
+    /// Replies of a re-request server.
+    replies: Option<Replies>,
     result: Result<(), IoError>,
 }
 
@@ -55,6 +61,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let (events, happens) = channel();
     signals::follow(&[SIGINT, SIGTERM], events.clone(), |_| Event::Signal)?;
+    let (sequencer, outlet) = (sequence::open(arguments)?, Outlet::open(arguments)?);
     let (mut path, mut ios) = DataPath::start(options::path(arguments), source(arguments)?, 1)?;
     let io = ios.remove(0);
     let mut keepers = join(arguments, &io)?;
@@ -64,7 +71,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
              interface (Linux 6.1)"
         );
     }
-    let sink = Sink { latency: arguments.latency.then(|| Box::new(Latency::new(arguments.nic_clock.0))) };
+    let latency = arguments.latency.then(|| Box::new(Latency::new(arguments.nic_clock.0)));
+    let sink = Sink { latency, sequencer, outlet, now: Instant::now() };
     let receiving = match io {
         WorkerIo::Kernel(io) => Receiving::start(*io, options::receiver(arguments), sink, events),
         WorkerIo::Express(io) => Receiving::start(*io, options::receiver(arguments), sink, events),
@@ -142,14 +150,18 @@ impl Receiving {
     ) -> Result<Self, Failure> {
         let mut receiver = Receiver::new(io, options, sink).map_err(Failure::run_time)?;
         let (stopper, watch) = (receiver.stopper(), receiver.watch());
+        let client = receiver.handler().sequencer.as_ref().and_then(|sequencer| sequencer.client());
+        let replies = client.map(|client| client.listen(receiver.poster())).transpose();
+        let replies = replies.map_err(|error| Failure::run_time(format!("thread for replies: {error}")))?;
         let receive = move || {
             let result = receiver.run();
             // Nobody listens any more only if the command is ending.
             let _ = events.send(Event::Ended);
             let (counters, io) = (receiver.counters(), receiver.io_stats());
             let (worker, span) = (receiver.worker_stats(), receiver.span());
-            let (_, sink) = receiver.into_parts();
-            Outcome { counters, io, worker, span, sink, result }
+            let (_, mut sink) = receiver.into_parts();
+            sink.finish();
+            Outcome { counters, io, worker, span, sink, replies, result }
         };
         let thread = std::thread::Builder::new()
             .name("expressway-recv".into())

@@ -14,7 +14,7 @@ const RECEIVE_BATCH: usize = 64;
 
 /// Checks what the parts of the command line are to each other.
 pub(super) fn check(arguments: &Arguments) -> Result<(), Failure> {
-    for address in &arguments.listen {
+    for address in arguments.addresses() {
         if address.port() == 0 {
             return Err(Failure::usage(format!(
                 "--listen {address}: port 0 is no port that anybody sends to"
@@ -31,7 +31,7 @@ pub(super) fn check(arguments: &Arguments) -> Result<(), Failure> {
             )));
         }
     }
-    let has_group = arguments.listen.iter().any(|address| address.ip().is_multicast());
+    let has_group = arguments.addresses().iter().any(|address| address.ip().is_multicast());
     if let (Some(interface), false) = (&arguments.interface, has_group) {
         return Err(Failure::usage(format!("--interface {interface}: no --listen is a multicast group")));
     }
@@ -43,7 +43,7 @@ pub(super) fn check(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.plot.is_some() && !arguments.latency {
         return Err(Failure::usage("--plot: draws what --latency measures; give that too"));
     }
-    Ok(())
+    super::sequence::check(arguments)
 }
 
 /// Whether datagrams are to be stamped.
@@ -75,7 +75,7 @@ pub(super) fn path(arguments: &Arguments) -> PathConfig {
         receive_batch: RECEIVE_BATCH,
         receive_buffer: MAX_PAYLOAD,
         socket_receive_buffer: arguments.receive_buffer.0 as usize,
-        ..UdpConfig::new(arguments.listen.clone())
+        ..UdpConfig::new(arguments.addresses())
     };
     let purpose = Purpose { sends: arguments.echo, timestamps };
     PathConfig { io, udp, purpose, groups_on: arguments.interface.clone(), sending: SendOptions::default() }
@@ -94,7 +94,7 @@ pub(super) fn receiver(arguments: &Arguments) -> Options {
 
 /// The groups to join, each with the index of its address.
 pub(super) fn memberships(arguments: &Arguments) -> Vec<(usize, Membership)> {
-    let groups = arguments.listen.iter().map(|address| address.ip()).enumerate();
+    let groups = arguments.addresses().into_iter().map(|address| address.ip()).enumerate();
     groups
         .filter(|(_, ip)| ip.is_multicast())
         .map(|(index, group)| {

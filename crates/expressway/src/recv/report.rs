@@ -5,9 +5,10 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use expressway_feed::receive::{Latency, Track, Watch};
+use expressway_netio::broadcast::Broadcast;
 use serde_json::{Value, json};
 
-use super::{Outcome, losses, options};
+use super::{Outcome, losses, options, sequence};
 use crate::args::Recv as Arguments;
 use crate::fail::Failure;
 use crate::serve::data_path::DataPath;
@@ -29,7 +30,7 @@ pub(super) fn ready(arguments: &Arguments, path: &DataPath) -> Result<(), Failur
         true if path.stamps() => "xdp",
         true => "none",
     };
-    for listen in &arguments.listen {
+    for listen in arguments.addresses() {
         let line = format!("ready listen={listen} io={mode} stamps={stamps}");
         if arguments.json {
             tracing::info!("{line}");
@@ -79,7 +80,7 @@ pub(super) fn print(
     if arguments.json {
         crate::print(&format!("{}\n", document(arguments, path, outcome, elapsed)))
     } else {
-        crate::print(&text(path, outcome, elapsed))
+        crate::print(&text(arguments, path, outcome, elapsed))
     }
 }
 
@@ -110,7 +111,7 @@ fn document(arguments: &Arguments, path: &DataPath, outcome: &Outcome, elapsed: 
         .map(|(interface, queue, backing)| json!({"interface": interface, "queue": queue, "pages": backing.to_string()}))
         .collect();
     json!({
-        "listen": arguments.listen,
+        "listen": arguments.addresses(),
         "io": path.mode().to_string(),
         "wait": arguments.wait.to_string(),
         "interfaces": interfaces,
@@ -134,9 +135,17 @@ fn document(arguments: &Arguments, path: &DataPath, outcome: &Outcome, elapsed: 
         "echo": arguments.echo.then(|| json!({"sent": counters.echoed, "dropped": counters.dropped_echo})),
         "turns": {"all": worker.turns, "with_datagrams": counters.batches, "sleeps": worker.sleeps,
             "system_calls": io.rx_syscalls},
+        "sequence": sequence::document(arguments, &outcome.sink, outcome.replies.as_ref()),
+        "broadcast": outcome.sink.outlet.ring().map(ring_document),
         "latency": outcome.sink.latency.as_deref().map(latency_document),
         "error": outcome.result.as_ref().err().map(ToString::to_string),
     })
+}
+
+/// What the ring was given, and its readers.
+fn ring_document(ring: &Broadcast) -> Value {
+    let fields = ring.stats().fields().map(|field| (field.name.to_owned(), field.value.into()));
+    Value::Object(fields.into_iter().collect())
 }
 
 /// Every track that has something, with what it is called.
@@ -187,7 +196,7 @@ fn buckets(track: &Track) -> Vec<(u64, u64)> {
         .collect()
 }
 
-fn text(path: &DataPath, outcome: &Outcome, elapsed: Duration) -> String {
+fn text(arguments: &Arguments, path: &DataPath, outcome: &Outcome, elapsed: Duration) -> String {
     let Outcome { counters, io, .. } = outcome;
     let mut out = format!(
         "received {} datagrams, {} bytes in {:.1} s",
@@ -224,6 +233,15 @@ fn text(path: &DataPath, outcome: &Outcome, elapsed: Duration) -> String {
     }
     if io.xdp_fill_ring_empty > 0 {
         let _ = writeln!(out, "  the fill ring was found empty {} times", io.xdp_fill_ring_empty);
+    }
+    sequence::text(&mut out, &sequence::document(arguments, &outcome.sink, outcome.replies.as_ref()));
+    if let Some(ring) = outcome.sink.outlet.ring() {
+        let stats = ring.stats();
+        let _ = writeln!(
+            out,
+            "broadcast: {} records, {} too long; {} readers came, {} were refused",
+            stats.records, stats.dropped_long, stats.readers_accepted, stats.readers_refused
+        );
     }
     if let Some(latency) = &outcome.sink.latency {
         let tracks = tracks(latency);

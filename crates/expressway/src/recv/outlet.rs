@@ -1,0 +1,134 @@
+//! Where received datagrams, or the messages made of them, go on to: the ring that other processes read.
+
+use std::time::{Duration, Instant};
+
+use expressway_feed::sequence::{Event, Line, Message};
+use expressway_netio::Datagram;
+use expressway_netio::broadcast::{Broadcast, BroadcastConfig, Record, ShareError};
+
+use crate::args::Recv as Arguments;
+use crate::fail::Failure;
+
+/// How often readers that come and go are attended to.
+const ATTENDANCE: Duration = Duration::from_millis(50);
+/// Readers at a time.
+const READERS: u32 = 64;
+/// Gaps that the report lists one by one.
+const LISTED: usize = 64;
+/// What a record says as its source when it came from a re-request server.
+const REPLY: u16 = u16::MAX;
+
+/// Flags of records: what is no message of its own in order. Told in docs/reference.md.
+const LATE: u16 = 1;
+/// The data is the number of missing messages, 8 bytes in the machine's order, from the record's number on.
+const GAP: u16 = 2;
+/// The data is the session's name, 10 bytes.
+const SESSION: u16 = 4;
+/// Messages are numbered anew from the record's number on.
+const RESET: u16 = 8;
+/// The session is over; the number is that behind its last message.
+const END: u16 = 16;
+
+/// What becomes of messages.
+pub(super) struct Outlet {
+    ring: Option<Broadcast>,
+    attended: Instant,
+    /// Number of the next datagram, where datagrams are not numbered themselves.
+    datagrams: u64,
+    /// The first gaps: first number and count.
+    pub(super) gaps: Vec<(u64, u64)>,
+}
+
+impl Outlet {
+    /// Makes the ring, if one is asked for.
+    pub(super) fn open(arguments: &Arguments) -> Result<Self, Failure> {
+        let ring = match &arguments.broadcast {
+            None => None,
+            Some(path) => {
+                let capacity = arguments.broadcast_size.0 as usize;
+                let largest = usize::from(u16::MAX).min((capacity / 4).saturating_sub(32));
+                let config = BroadcastConfig::new(path);
+                let ring = Broadcast::new(BroadcastConfig { capacity, largest, readers: READERS, ..config });
+                Some(ring.map_err(|error| match error {
+                    ShareError::Config { value, must, .. } => {
+                        Failure::usage(format!("--broadcast-size {value}: {must}"))
+                    }
+                    other => Failure::run_time(format!("--broadcast: {other}")),
+                })?)
+            }
+        };
+        Ok(Self { ring, attended: Instant::now(), datagrams: 0, gaps: Vec::with_capacity(LISTED) })
+    }
+
+    /// The ring.
+    pub(super) fn ring(&self) -> Option<&Broadcast> {
+        self.ring.as_ref()
+    }
+
+    /// A datagram of a feed without numbers.
+    #[inline]
+    pub(super) fn datagram(&mut self, datagram: &Datagram<'_>) {
+        if let Some(ring) = &mut self.ring {
+            let timestamp = datagram.hints.timestamp.map_or(0, |stamp| stamp.nanoseconds);
+            ring.push(&Record {
+                data: datagram.payload,
+                timestamp,
+                number: self.datagrams,
+                ..Record::default()
+            });
+            self.datagrams += 1;
+        }
+    }
+
+    /// Something of a sequenced feed.
+    #[inline]
+    pub(super) fn event(&mut self, event: Event<'_>) {
+        if let Event::Gap { first, count } = event
+            && self.gaps.len() < LISTED
+        {
+            self.gaps.push((first, count));
+        }
+        let Some(ring) = &mut self.ring else { return };
+        let count;
+        let session;
+        let record = match event {
+            Event::Message(Message { sequence, data, line, stamp, late }) => Record {
+                data,
+                timestamp: stamp,
+                number: sequence,
+                flags: if late { LATE } else { 0 },
+                source: match line {
+                    Line::Feed(line) => line.into(),
+                    Line::Reply => REPLY,
+                },
+            },
+            Event::Gap { first, count: missing } => {
+                count = missing.to_ne_bytes();
+                Record { data: &count, number: first, flags: GAP, ..Record::default() }
+            }
+            Event::Session(name) => {
+                session = name.0;
+                Record { data: &session, flags: SESSION, ..Record::default() }
+            }
+            Event::Reset { found, .. } => Record { number: found, flags: RESET, ..Record::default() },
+            Event::End { next } => Record { number: next, flags: END, ..Record::default() },
+        };
+        ring.push(&record);
+    }
+
+    /// Shows readers what has come, and attends to them now and then.
+    pub(super) fn end_batch(&mut self, now: Instant) {
+        if let Some(ring) = &mut self.ring {
+            ring.publish();
+            if now >= self.attended + ATTENDANCE {
+                ring.attend();
+                self.attended = now;
+            }
+        }
+    }
+
+    /// When readers are to be attended to.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.ring.as_ref().map(|_| self.attended + ATTENDANCE)
+    }
+}
