@@ -300,6 +300,9 @@ pub(crate) struct Recv {
     /// Where the feed's second line comes to: a copy of the first, --listen. Of each message the first copy counts
     #[arg(long, value_name = "ADDR")]
     pub(crate) line_b: Option<SocketAddr>,
+    /// Number of the first message wanted [default: of the first that comes]
+    #[arg(long, value_name = "N")]
+    pub(crate) first: Option<u64>,
     /// How long a missing message is waited for before its gap is announced [default: 10ms, with --rerequest 200ms]
     #[arg(long, value_name = "DURATION")]
     pub(crate) hold: Option<Span>,

@@ -22,6 +22,7 @@ pub(super) fn check(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.sequence == Sequence::None {
         let given = [
             ("--line-b", arguments.line_b.is_some()),
+            ("--first", arguments.first.is_some()),
             ("--hold", arguments.hold.is_some()),
             ("--window", arguments.window.is_some()),
             ("--rerequest", arguments.rerequest.is_some()),
@@ -57,6 +58,7 @@ pub(super) fn open(arguments: &Arguments) -> Result<Option<Box<Sequencer>>, Fail
     let config = ArbiterConfig {
         lines: 1 + u8::from(arguments.line_b.is_some()),
         window: arguments.window.unwrap_or(defaults.window),
+        start: arguments.first,
         hold: arguments.hold.map_or(hold, |hold| hold.0),
         ..defaults
     };
