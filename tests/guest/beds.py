@@ -11,6 +11,7 @@ from failure import Failure
 
 CONFORMANCE = "conformance --ignored --test-threads=1"
 GATEWAY = "pytest /expressway/tests/guest/inside/test_gateway.py"
+RECV = "pytest /expressway/tests/guest/inside/test_recv.py"
 # A guest IOMMU is what virtio wants for zero-copy: VIRTIO_F_ACCESS_PLATFORM makes it map by the DMA API
 # (virtnet_xsk_pool_enable in drivers/net/virtio_net.c); without it a forced bind answers EINVAL.
 ZERO_COPY = "iommu_platform=on,disable-legacy=on,romfile="
@@ -56,11 +57,11 @@ def _on_taps(queues: int, *devices: str) -> list[str]:
 
 BEDS = {
     "virtio": Bed(
-        about="virtio-net in zero-copy and copy mode: conformance and the gateway",
+        about="virtio-net in zero-copy and copy mode: conformance, the gateway and the receiver",
         flavour="cloud-amd64",
         modules=VIRTIO_MODULES,
         devices=_on_hub(f"virtio-net-pci,{ZERO_COPY}", "virtio-net-pci,disable-legacy=on,romfile="),
-        tests=[f"{GATEWAY} -k 'not queues'", f"{CONFORMANCE} device_"],
+        tests=[f"{GATEWAY} -k 'not queues'", RECV, f"{CONFORMANCE} device_"],
     ),
     "igb": Bed(
         about="igb, whose link bounces when XDP comes, with RSS over two queues",

@@ -1,0 +1,96 @@
+//! In steady state a receiver allocates nothing for a datagram: not in its turn, not for a latency, an echo or a batch.
+#![allow(unsafe_code)] // A global allocator is an unsafe trait.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::net::UdpSocket;
+
+use expressway_feed::probe::Probe;
+use expressway_feed::receive::{Batch, Batches, Clock, Handler, Latency, Options, Receiver};
+use expressway_netio::Datagram;
+use expressway_netio::udp::{UdpConfig, UdpIo};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: everything is passed on to the system's allocator; counting touches a constant-initialised thread-local,
+// which does not allocate.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's contract is the system allocator's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: as above.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Latencies, and behind them batches.
+struct Both<F>(Latency, Batches<F>);
+
+impl<F: FnMut(&Batch)> Handler for Both<F> {
+    fn handle_datagram(&mut self, datagram: Datagram<'_>) {
+        self.0.record(&datagram);
+        self.1.handle_datagram(datagram);
+    }
+
+    fn end_batch(&mut self) {
+        self.1.end_batch();
+    }
+}
+
+#[test]
+fn a_receiver_in_steady_state_allocates_nothing() {
+    let before = ALLOCATIONS.get();
+    drop(std::hint::black_box(Box::new(7)));
+    assert!(ALLOCATIONS.get() > before, "the allocator counts");
+
+    let listen = vec!["127.0.0.1:0".parse().unwrap()];
+    let io = UdpIo::bind(&UdpConfig { timestamps: true, gro: false, ..UdpConfig::new(listen) }).unwrap();
+    let address = io.addresses().next().unwrap();
+    let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    peer.connect(address).unwrap();
+    peer.set_nonblocking(true).unwrap();
+    let mut batched = 0;
+    let both = Both(Latency::new(Clock::Tai), Batches::new(7, 0, |batch: &Batch| batched += batch.len()));
+    let mut receiver = Receiver::new(io, Options { echo: true, ..Options::default() }, both).unwrap();
+    let (mut sent, mut allocated) = (0, 0);
+    let mut buffer = [0; 2048];
+    for round in 0..200usize {
+        for number in 0..32usize {
+            let probe = Probe { sequence: sent, time: Probe::now(), flow: 0 };
+            let mut payload = [0; 1200];
+            payload[..Probe::LENGTH].copy_from_slice(&probe.to_bytes());
+            peer.send(&payload[..Probe::LENGTH + (number * 31 + round) % 1100]).unwrap();
+            sent += 1;
+        }
+        while receiver.counters().datagrams < sent {
+            let before = ALLOCATIONS.get();
+            receiver.turn().unwrap();
+            if round >= 20 {
+                allocated += ALLOCATIONS.get() - before;
+            }
+        }
+        while peer.recv(&mut buffer).is_ok() {}
+    }
+    let counters = receiver.counters();
+    assert_eq!((counters.datagrams, counters.echoed, allocated), (6400, 6400, 0));
+    assert_eq!(receiver.handler().0.wire().histogram().len(), 6400);
+    drop(receiver);
+    assert_eq!(batched, 6400);
+}
