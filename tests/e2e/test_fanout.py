@@ -9,9 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from harness.browser import Browser
 from harness.fanout import FEED_PORT, TCP_PORT, Fanout, Sender, Subscriber, descriptors, payload
 from harness.lab import Lab
@@ -421,6 +425,21 @@ def test_websocket_subscribers(make_lab, make_fanout) -> None:
     fanout.stop()
     opcode, content = staying.message()
     assert (opcode, content[:2]) == (8, struct.pack(">H", 1001))
+
+
+def test_an_expired_certificate_is_warned_about(make_lab, make_fanout, tmp_path: Path) -> None:
+    lab = make_lab()
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, HOST)])
+    certificate = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    certificate = certificate.serial_number(1).not_valid_before(datetime(2000, 1, 1)).not_valid_after(datetime(2001, 1, 1))
+    file, private = tmp_path / "old.pem", tmp_path / "old-key.pem"
+    file.write_bytes(certificate.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    private.write_bytes(key.private_bytes(*form))
+    flags = ("--tls", address(lab.server["ipv4"], 9001), "--certificate", str(file), "--private-key", str(private))
+    fanout = make_fanout(lab, *flags)
+    assert "the certificate is expired: clients will refuse it" in fanout.log_file.read_text()
 
 
 @pytest.mark.parametrize("protocol", ["tls", "ws"])

@@ -178,6 +178,8 @@ impl Rerequester {
 
     /// When [`Rerequester::poll_request`] is to be called next; `None`: not before something is missing.
     pub fn poll_timeout(&self, arbiter: &Arbiter) -> Option<Instant> {
+        // Without a session there is nothing to ask by.
+        arbiter.session()?;
         let due = self.outstanding.iter().map(|one| one.due).min();
         if self.outstanding.len() >= self.config.outstanding {
             return due;

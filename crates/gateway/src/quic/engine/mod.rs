@@ -99,7 +99,7 @@ pub(crate) struct Engine {
 impl Engine {
     /// An engine that follows `settings`, with the session ticket key that all workers share.
     pub(crate) fn new(settings: &Settings, secrets: &Secrets) -> Result<Self, EngineError> {
-        let mut context = settings.identity.context()?;
+        let mut context = super::tls::context(&settings.identity)?;
         if !settings.session_tickets {
             context.set_options(SslOptions::NO_TICKET);
         }
