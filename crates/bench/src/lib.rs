@@ -9,6 +9,8 @@
 //! next. Server CPU is the scheduler's account of the server's processes and of those NAPI threads, so that it pays for
 //! its own kernel work and for nobody else's.
 
+mod calculate;
+mod compare;
 mod cpu;
 mod environment;
 mod io_process;
@@ -27,6 +29,8 @@ mod tools;
 
 use std::path::PathBuf;
 
+pub use calculate::{Need, Traffic, calculate, needs_as_text};
+pub use compare::{Change, Verdict, changes_as_text, compare};
 pub use environment::Environment;
 pub use kind::Better;
 pub use peers::Program;

@@ -502,6 +502,9 @@ pub(crate) struct Bench {
     /// Print the raw lines as one JSON document instead of tables
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    /// Compare two raw files; exit code 1 when something of ours has become worse beyond its interval
+    #[arg(long, num_args = 2, value_names = ["OLD", "NEW"], conflicts_with = "scenarios")]
+    pub(crate) compare: Option<Vec<PathBuf>>,
     /// What the tour has of each scenario: fewer contestants and points, shorter runs
     #[arg(long)]
     pub(crate) tour: bool,
@@ -533,6 +536,31 @@ pub(crate) struct Bench {
 pub(crate) enum BenchCommand {
     /// Write report.md and report.html, from raw files alone
     Report(BenchReport),
+    /// From a measured run and your traffic to cores and money, with what that assumes
+    Calculate(BenchCalculate),
+}
+
+/// A run, traffic and prices.
+#[derive(Args)]
+pub(crate) struct BenchCalculate {
+    /// A raw file with a scenario that measures what a gigabit costs, such as `gateway`
+    #[arg(value_name = "RAW")]
+    pub(crate) raw: PathBuf,
+    /// Gbit/s of bodies to serve
+    #[arg(long, value_name = "GBIT", value_parser = positive)]
+    pub(crate) gbps: f64,
+    /// Hours at that rate
+    #[arg(long, value_name = "HOURS", value_parser = positive)]
+    pub(crate) hours: f64,
+    /// What a core costs an hour
+    #[arg(long, value_name = "MONEY", value_parser = positive)]
+    pub(crate) core_cost: f64,
+    /// How much of a core may be used, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub(crate) utilisation: u8,
+    /// Whom to compare with, by the name that tables show; the scenario's base where it is not given
+    #[arg(long, value_name = "NAME")]
+    pub(crate) from: Option<String>,
 }
 
 /// Which raw files, and where to.
@@ -544,6 +572,11 @@ pub(crate) struct BenchReport {
     /// The report's title
     #[arg(long, default_value = "Benchmarks")]
     pub(crate) title: String,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| "expected a number above 0".into())
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

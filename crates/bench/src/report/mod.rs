@@ -2,11 +2,15 @@
 
 mod analysis;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 mod html;
 mod markdown;
+mod pairs;
 mod plot;
 mod words;
 
+pub(crate) use analysis::ratios;
 pub use html::html;
 pub use markdown::{markdown, tables};
+pub(crate) use pairs::{Pairs, pairs};
+pub(crate) use words::point as point_in_words;

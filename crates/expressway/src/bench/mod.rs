@@ -16,9 +16,11 @@ use crate::print;
 
 /// Runs the scenarios named, or all; or makes something of raw files.
 pub(crate) fn run(arguments: &Bench) -> Result<ExitCode, Failure> {
-    match &arguments.command {
-        Some(BenchCommand::Report(report)) => return made::report(arguments, report),
-        None => {}
+    match (&arguments.command, arguments.compare.as_deref()) {
+        (Some(BenchCommand::Report(report)), _) => return made::report(arguments, report),
+        (Some(BenchCommand::Calculate(calculate)), _) => return made::calculated(arguments, calculate),
+        (None, Some([old, new])) => return made::compared(arguments, old, new),
+        (None, _) => {}
     }
     let scenarios = scenarios(arguments)?;
     if arguments.list {
