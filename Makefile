@@ -37,7 +37,8 @@ test-drivers:
 bench: build
 	scripts/setup bench
 	cargo build --release --locked -p expressway-load
-	scripts/nginx
+	for peer in scripts/nginx "scripts/peers caddy" "scripts/peers quicgo_server"; do \
+	  $$peer || echo "bench: goes on without what $$peer makes" >&2; done
 	EXPRESSWAY_COMMIT=$$(git describe --always --dirty) $(BINARY) bench $(if $(SCENARIOS),,--tour) $(BENCH_FLAGS) $(SCENARIOS)
 
 audit:

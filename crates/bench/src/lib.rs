@@ -36,7 +36,7 @@ pub use kind::Better;
 pub use peers::Program;
 pub use published::Figure;
 pub use raw::{Absent, Described, Line, Measured, RawFile, RawRun, Run};
-pub use report::{html, markdown, tables};
+pub use report::{MADE_BY, html, markdown, tables};
 pub use runner::{Tally, run};
 pub use scenario::{BUILT_IN, Bed, Beside, Contestant, Effort, Scenario, Side, Value, expand, find};
 pub use statistic::{Estimate, ROUNDS_FOR_A_VERDICT, estimate, median, ratio_of_medians};

@@ -84,8 +84,7 @@ pub(crate) fn lacks(name: &str, tools: &Tools) -> Option<String> {
         Err(error) => return Some(error.to_string()),
     };
     let program = server.program(tools);
-    let made_by = if program.starts_with(&tools.peers) { "scripts/bench-peers" } else { "make bench" };
-    (!program.exists()).then(|| format!("{}: no such program; {made_by} makes it", program.display()))
+    (!program.exists()).then(|| format!("{}: no such program; `make bench` makes it", program.display()))
 }
 
 /// Puts values in their places.

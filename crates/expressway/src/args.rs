@@ -66,7 +66,7 @@ pub(crate) enum Command {
     /// Say what packet I/O this host gives, what is in the way, and what mends it
     Doctor(Doctor),
     /// Measure gateways side by side on this machine
-    Bench(Bench),
+    Bench(Box<Bench>),
     /// Write the manual pages
     #[command(hide = true)]
     Man(Man),

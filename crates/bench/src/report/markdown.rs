@@ -6,9 +6,12 @@ use super::analysis::{self, Compared, Point};
 use super::words;
 use crate::raw::{Absent, Described, RawRun};
 
-/// A whole report. The title is the first line's.
+/// What a made page says of itself.
+pub const MADE_BY: &str = "<!-- Made by `expressway bench report` from raw files: change those, or the scenarios, and not this page. -->";
+
+/// A whole report.
 pub fn markdown(raw: &RawRun, title: &str) -> String {
-    let mut text = format!("# {title}\n");
+    let mut text = format!("{MADE_BY}\n\n# {title}\n");
     let scenarios: Vec<(&Described, Vec<Point<'_>>)> =
         raw.scenarios.iter().map(|scenario| (scenario, analysis::points(scenario, raw))).collect();
     first(&mut text, &scenarios);

@@ -11,6 +11,6 @@ mod words;
 
 pub(crate) use analysis::ratios;
 pub use html::html;
-pub use markdown::{markdown, tables};
+pub use markdown::{MADE_BY, markdown, tables};
 pub(crate) use pairs::{Pairs, pairs};
 pub(crate) use words::point as point_in_words;

@@ -200,6 +200,20 @@ impl Scenario {
         !of_contestants && self.kind.parameters().iter().any(|parameter| parameter.key == key)
     }
 
+    /// Whether the kind can do every case: what was set may not fit together.
+    ///
+    /// # Errors
+    /// With the first that it cannot.
+    pub fn check(&self) -> Result<(), String> {
+        for contestant in &self.contestants {
+            for point in self.points() {
+                let checked = self.kind.check(&self.case(&point, contestant));
+                checked.map_err(|problem| format!("{}: {}: {problem}", self.name, contestant.name))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Sweeps a parameter over other values.
     ///
     /// # Errors

@@ -95,6 +95,7 @@ fn scenarios(arguments: &Bench) -> Result<Vec<Scenario>, Failure> {
         if !arguments.servers.is_empty() {
             scenario.keep(&arguments.servers).map_err(|error| Failure::usage(format!("bench: {error}")))?;
         }
+        scenario.check().map_err(|error| Failure::usage(format!("bench: {error}")))?;
     }
     Ok(scenarios)
 }
