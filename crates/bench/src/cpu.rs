@@ -34,7 +34,8 @@ fn run_time(file: &str) -> u64 {
     fs::read_to_string(file).ok().and_then(|text| text.split(' ').next()?.parse().ok()).unwrap_or(0)
 }
 
-fn tree(root: u32) -> Result<Vec<u32>, BenchError> {
+/// A process and its descendants.
+pub(crate) fn tree(root: u32) -> Result<Vec<u32>, BenchError> {
     let mut found = vec![root];
     let mut next = 0;
     while next < found.len() {

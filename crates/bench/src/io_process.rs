@@ -60,6 +60,11 @@ impl IoProcess {
         serde_json::from_str(&line).map_err(|error| self.failed(&format!("report `{line}`: {error}")))
     }
 
+    /// The process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What it and these NAPI threads have cost so far.
     pub(crate) fn account(&self, napi: &BTreeSet<u32>) -> Result<Account, BenchError> {
         Account::now(self.child.id(), napi, SERVER_CORE..SERVER_CORE + 1)

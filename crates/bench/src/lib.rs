@@ -10,6 +10,7 @@
 //! its own kernel work and for nobody else's.
 
 mod calculate;
+mod command;
 mod compare;
 mod cpu;
 mod environment;
@@ -18,6 +19,7 @@ mod kind;
 mod load;
 mod offload;
 mod peers;
+mod profile;
 mod published;
 mod raw;
 mod report;
@@ -34,6 +36,7 @@ pub use compare::{Change, Verdict, changes_as_text, compare};
 pub use environment::Environment;
 pub use kind::Better;
 pub use peers::Program;
+pub use profile::lacks as profile_lacks;
 pub use published::Figure;
 pub use raw::{Absent, Described, Line, Measured, RawFile, RawRun, Run};
 pub use report::{MADE_BY, html, markdown, tables};

@@ -1,13 +1,14 @@
 //! Runs a scenario: every point, round and contestant, each run on a lab of its own, each a line of the raw file.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use expressway_lab::{Lab, LabConfig, Role};
 
 use crate::kind::Run;
 use crate::raw::{Absent, Described, Line, Run as Record};
 use crate::scenario::{Bed, Contestant, Scenario, Value};
-use crate::{BenchError, Tools, cpu};
+use crate::{BenchError, Tools, cpu, io_error};
 
 /// What a scenario came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,13 +20,15 @@ pub struct Tally {
 }
 
 /// Runs a scenario, handing each line to `each` as it comes. A contestant that this machine cannot run, and a run that
-/// fails, are lines; the rest goes on.
+/// fails, are lines; the rest goes on. With a folder for `profiles`, each contestant runs once more at each point after its
+/// rounds, sampled and not counted.
 ///
 /// # Errors
 /// When `each` fails, or the lab cannot be made.
 pub fn run(
     scenario: &Scenario,
     tools: &Tools,
+    profiles: Option<&Path>,
     each: &mut dyn FnMut(&Line) -> Result<(), BenchError>,
 ) -> Result<Tally, BenchError> {
     if !scenario.beds.contains(&Bed::Lab) {
@@ -41,7 +44,7 @@ pub fn run(
         let present = present(scenario, tools, &point, each)?;
         for round in 0..scenario.effort.rounds {
             for contestant in turned(&present, round) {
-                let line = match measure(scenario, tools, &point, contestant) {
+                let line = match measure(scenario, tools, &point, contestant, None) {
                     Ok((values, detail)) => {
                         tally.measured += 1;
                         Line::Run(Record {
@@ -63,8 +66,33 @@ pub fn run(
                 each(&line)?;
             }
         }
+        if let Some(folder) = profiles {
+            for contestant in &present {
+                let svg = profile(scenario, folder, &point, contestant)?;
+                if let Err(error) = measure(scenario, tools, &point, contestant, Some(svg)) {
+                    tally.failed += 1;
+                    each(&Line::Failed(absent(scenario, &point, contestant, format!("profile: {error}"))))?;
+                }
+            }
+        }
     }
     Ok(tally)
+}
+
+/// The file of a flame graph: scenario, point and contestant.
+fn profile(
+    scenario: &Scenario,
+    folder: &Path,
+    point: &BTreeMap<String, Value>,
+    contestant: &Contestant,
+) -> Result<PathBuf, BenchError> {
+    std::fs::create_dir_all(folder).map_err(io_error(folder.display().to_string()))?;
+    let mut name = scenario.name.clone();
+    for (key, value) in point {
+        name += &format!("-{key}-{value}");
+    }
+    name += &format!("-{}", contestant.name);
+    Ok(folder.join(name.replace([' ', '/', ',', '.'], "-") + ".svg"))
 }
 
 /// The contestants that this machine can run at a point; the others are told.
@@ -101,11 +129,12 @@ fn measure(
     tools: &Tools,
     point: &BTreeMap<String, Value>,
     contestant: &Contestant,
+    profile: Option<PathBuf>,
 ) -> Result<Figures, BenchError> {
     let case = scenario.case(point, contestant);
     let others = cpu::napi_threads(Role::Server.interface())?;
     let bed = TemporaryLab::up(scenario.kind.lab(&case))?;
-    let run = Run { tools, lab: &bed.0, case: &case, effort: scenario.effort, others };
+    let run = Run { tools, lab: &bed.0, case: &case, effort: scenario.effort, others, profile };
     let outcome = scenario.kind.measure(&run)?;
     let values = outcome.values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     Ok((values, outcome.detail))

@@ -110,6 +110,11 @@ impl Server {
         cpu::anonymous_memory(self.child.id())
     }
 
+    /// The process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends it SIGHUP, which all that can reload take as that.
     pub(crate) fn reload(&self) -> Result<(), BenchError> {
         let pid =

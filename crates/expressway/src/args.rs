@@ -508,6 +508,9 @@ pub(crate) struct Bench {
     /// What the tour has of each scenario: fewer contestants and points, shorter runs
     #[arg(long)]
     pub(crate) tour: bool,
+    /// Run each contestant once more, sampled by perf, and draw flame graphs into DIR/profiles
+    #[arg(long)]
+    pub(crate) profile: bool,
     /// Rounds in place of the scenario's; each contestant runs once in each
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000).map(|n| n as usize))]
     pub(crate) rounds: Option<usize>,

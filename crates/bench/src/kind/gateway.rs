@@ -9,7 +9,7 @@ use crate::cpu::Account;
 use crate::load::{Counted, Load, Running};
 use crate::scenario::{Case, Form, Parameter, Value, text};
 use crate::server::{IO, SERVER, Server, UDP_SEND, WORKERS};
-use crate::{BenchError, CLIENT_CORE, Tools, offload, peers};
+use crate::{BenchError, CLIENT_CORE, Tools, offload, peers, profile};
 
 /// The kind.
 pub(crate) struct Gateway;
@@ -155,9 +155,11 @@ impl Loaded {
         let name = run.case.text("server");
         let mut running = Running::start(run.lab, run.tools, name, load, client_core(run.case))?;
         running.wait_until_measuring()?;
+        let recording = run.sample(server.id(), &napi)?;
         let before = server.account(&napi)?;
         let counted = running.counted()?;
         let cpu = server.account(&napi)?.since(before);
+        profile::finish(recording)?;
         let started_in = server.started_in.as_secs_f64();
         Ok(Self { load: load.clone(), counted, cpu, started_in, offloads })
     }

@@ -7,14 +7,17 @@ mod gateway;
 mod handshake;
 mod idle;
 mod packet_io;
+mod receive;
 mod startup;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use expressway_lab::{Lab, LabConfig, Role};
 use serde::{Deserialize, Serialize};
 
+use crate::profile::Recording;
 use crate::scenario::{Case, Effort, Parameter};
 use crate::{BenchError, CLIENT_CORE, SERVER_CORE, Tools, cpu};
 
@@ -26,6 +29,7 @@ pub(crate) const ALL: &[&dyn Kind] = &[
     &startup::Startup,
     &packet_io::PacketIo,
     &waiting::Waiting,
+    &receive::Receive,
 ];
 
 /// The kind of this name.
@@ -119,9 +123,20 @@ pub(crate) struct Run<'a> {
     pub(crate) effort: Effort,
     /// NAPI threads of interfaces of the same name in other labs, from before this lab was made.
     pub(crate) others: BTreeSet<u32>,
+    /// The flame graph to draw of the measured side, if one is wanted.
+    pub(crate) profile: Option<PathBuf>,
 }
 
 impl Run<'_> {
+    /// Begins to sample the measured side's stacks, if a flame graph is wanted.
+    pub(crate) fn sample(&self, process: u32, napi: &BTreeSet<u32>) -> Result<Option<Recording>, BenchError> {
+        let Some(svg) = &self.profile else { return Ok(None) };
+        let mut tasks = cpu::tree(process)?;
+        tasks.extend(napi);
+        let title = svg.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        Recording::start(&tasks, svg, &title).map(Some)
+    }
+
     /// The NAPI threads of the server's interface, pinned to the server's first cores in turn: attaching an XDP program
     /// has the kernel make new, unpinned ones.
     pub(crate) fn server_napi(&self, cores: usize) -> Result<BTreeSet<u32>, BenchError> {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Better, Kind, Metric, Outcome, Run};
 use crate::io_process::IoProcess;
 use crate::scenario::{Case, Form, Parameter, Value, text};
-use crate::{BenchError, Tools};
+use crate::{BenchError, Tools, profile};
 
 /// The kind.
 pub(crate) struct PacketIo;
@@ -93,7 +93,9 @@ fn transmit(run: &Run<'_>) -> Result<Outcome, BenchError> {
     command.extend(["--size".into(), run.case.count("size").to_string()]);
     let mut sender = IoProcess::start(run.lab, run.tools, Role::Server, &command)?;
     sender.wait_ready()?;
+    let recording = run.sample(sender.id(), &BTreeSet::new())?;
     let moved: Moved = sender.report()?;
+    profile::finish(recording)?;
     // A veth's receive work is the other end's; what this end's NAPI thread does is not sending.
     Ok(outcome(&moved, (moved.sent, moved.sent_express), 0))
 }
@@ -110,8 +112,10 @@ fn receive(run: &Run<'_>) -> Result<Outcome, BenchError> {
     command.extend(["--size".into(), run.case.count("size").to_string()]);
     let mut sender = IoProcess::start(run.lab, run.tools, Role::Client, &command)?;
     sender.wait_ready()?;
+    let recording = run.sample(sink.id(), &threads)?;
     let moved: Moved = sink.report()?;
     let napi = sink.account(&threads)?.since(before).napi_ns;
+    profile::finish(recording)?;
     Ok(outcome(&moved, (moved.received, moved.received_express), napi))
 }
 

@@ -9,7 +9,7 @@ use super::packet_io::address;
 use super::{Better, Kind, Metric, Outcome, Run};
 use crate::io_process::IoProcess;
 use crate::scenario::{Case, Form, Parameter, Value, text};
-use crate::{BenchError, Tools};
+use crate::{BenchError, Tools, profile};
 
 /// The kind.
 pub(crate) struct Waiting;
@@ -67,6 +67,7 @@ impl Kind for Waiting {
         let mut echo = IoProcess::start(run.lab, run.tools, Role::Server, &command)?;
         echo.wait_ready()?;
         let threads = run.server_napi(1)?;
+        let recording = run.sample(echo.id(), &threads)?;
         let before = echo.account(&threads)?;
         let ping = [
             "ping".to_owned(),
@@ -81,6 +82,7 @@ impl Kind for Waiting {
         ];
         let asked: Asked = IoProcess::start(run.lab, run.tools, Role::Client, &ping)?.report()?;
         let cpu = echo.account(&threads)?.since(before);
+        profile::finish(recording)?;
         if asked.round_trips == 0 {
             let problem = format!("{} questions were lost and none was answered; run longer", asked.lost);
             return Err(BenchError::Load { contestant: format!("{way} {wait}"), problem });

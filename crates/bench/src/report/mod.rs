@@ -13,4 +13,5 @@ pub(crate) use analysis::ratios;
 pub use html::html;
 pub use markdown::{MADE_BY, markdown, tables};
 pub(crate) use pairs::{Pairs, pairs};
+pub(crate) use plot::escape;
 pub(crate) use words::point as point_in_words;

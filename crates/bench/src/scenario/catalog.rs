@@ -28,6 +28,7 @@ built_in![
     "io-transmit",
     "io-receive",
     "waiting",
+    "receive",
 ];
 
 /// The names that a name means: itself, or all scenarios of a group, whose names begin with it and a hyphen.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use expressway_bench::{
     BUILT_IN, BenchError, Environment, Line, RawFile, RawRun, Scenario, Tally, Tools, expand, find,
-    run as measure, tables,
+    profile_lacks, run as measure, tables,
 };
 
 use crate::args::{Bench, BenchCommand};
@@ -27,6 +27,9 @@ pub(crate) fn run(arguments: &Bench) -> Result<ExitCode, Failure> {
         return list(arguments, &scenarios);
     }
     let tools = tools(arguments)?;
+    if let Some(missing) = arguments.profile.then(profile_lacks).flatten() {
+        return Err(Failure::run_time(format!("bench: --profile: {missing}")));
+    }
     let mut raw = RawFile::create(&arguments.out).map_err(failure)?;
     let mut lines = Vec::new();
     let mut take = |raw: &mut RawFile, line: &Line| {
@@ -35,9 +38,10 @@ pub(crate) fn run(arguments: &Bench) -> Result<ExitCode, Failure> {
         Ok(())
     };
     take(&mut raw, &Line::Environment(Box::new(Environment::read(&tools)))).map_err(failure)?;
+    let profiles = arguments.profile.then(|| arguments.out.join("profiles"));
     let mut failed = 0;
     for scenario in &scenarios {
-        let Tally { failed: more, .. } = measure(scenario, &tools, &mut |line| {
+        let Tally { failed: more, .. } = measure(scenario, &tools, profiles.as_deref(), &mut |line| {
             tell(line);
             take(&mut raw, line)
         })

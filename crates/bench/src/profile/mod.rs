@@ -1,0 +1,98 @@
+//! Where the time goes: stacks of the measured side, sampled by `perf` during a run, as a flame graph. Sampled by the clock,
+//! since virtual machines often have no hardware counters.
+
+mod flame;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{BenchError, io_error};
+
+/// Samples a second, each with the top of the user stack, whose frames release builds keep no pointers to: a prime, so that no loop's period divides it.
+const FREQUENCY: &str = "499";
+
+/// What is missing for it.
+pub fn lacks() -> Option<String> {
+    let there = Command::new("perf").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    (!there.is_ok_and(|status| status.success()))
+        .then(|| "perf: cannot be run (on Debian: apt-get install linux-perf)".to_owned())
+}
+
+/// A running `perf record`; dropping it ends it.
+pub(crate) struct Recording {
+    child: Child,
+    data: PathBuf,
+    folded: PathBuf,
+    svg: PathBuf,
+    title: String,
+}
+
+impl Recording {
+    /// Samples all threads of these tasks, kernel included. `svg` is what [`Recording::finish`] writes; the samples go
+    /// beside it.
+    pub(crate) fn start(tasks: &[u32], svg: &Path, title: &str) -> Result<Self, BenchError> {
+        let data = svg.with_extension("perf");
+        let list = tasks.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        let child = Command::new("perf")
+            .args([
+                "record",
+                "--quiet",
+                "--event",
+                "cpu-clock",
+                "--freq",
+                FREQUENCY,
+                "--call-graph",
+                "dwarf,8192",
+            ])
+            .args(["--pid", &list, "--output"])
+            .arg(&data)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(io_error("perf record"))?;
+        let folded = svg.with_extension("folded");
+        Ok(Self { child, data, folded, svg: svg.to_owned(), title: title.to_owned() })
+    }
+
+    /// Ends sampling and draws.
+    fn finish(mut self) -> Result<(), BenchError> {
+        if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
+            // It writes what it has and ends.
+            let _ = kill_process(pid, Signal::INT);
+        }
+        self.child.wait().map_err(io_error("perf record"))?;
+        let output = Command::new("perf")
+            .args(["script", "--no-inline", "--fields", "comm,ip,sym", "--input"])
+            .arg(&self.data)
+            .stderr(Stdio::null())
+            .output()
+            .map_err(io_error("perf script"))?;
+        let stacks = flame::fold(&String::from_utf8_lossy(&output.stdout));
+        if stacks.is_empty() {
+            return Err(BenchError::Missing(format!("{}: perf gave no samples", self.data.display())));
+        }
+        let text: String =
+            stacks.iter().map(|(stack, count)| format!("{} {count}\n", stack.join(";"))).collect();
+        std::fs::write(&self.folded, text).map_err(io_error(self.folded.display().to_string()))?;
+        std::fs::write(&self.svg, flame::draw(&stacks, &self.title))
+            .map_err(io_error(self.svg.display().to_string()))?;
+        // Tens of megabytes; the folded stacks are what is left of it.
+        let _ = std::fs::remove_file(&self.data);
+        Ok(())
+    }
+}
+
+/// Ends sampling, where there is any, and draws.
+pub(crate) fn finish(recording: Option<Recording>) -> Result<(), BenchError> {
+    recording.map_or(Ok(()), Recording::finish)
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
