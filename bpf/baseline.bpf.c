@@ -16,7 +16,7 @@
 
 #include "baseline_shared.h"
 
-/* Set before load, for redirect: the device that packets come from, and the one that they go to. */
+/* Set before load: the device that packets come from, and with redirect the one that they go to. */
 const volatile __u32 from_ifindex = 0;
 const volatile __u32 to_ifindex = 0;
 
@@ -133,24 +133,38 @@ struct net_device {
 	int ifindex;
 } __attribute__((preserve_access_index));
 
+static __always_inline void account(int sent, int drops)
+{
+	struct baseline_stats *mine = stats();
+
+	if (!mine)
+		return;
+	if (sent > 0)
+		mine->sent += sent;
+	if (drops > 0)
+		mine->refused += drops;
+}
+
 /* What the other device made of a bulk of redirected frames. */
 SEC("tp_btf/xdp_devmap_xmit")
 int baseline_sent(__u64 *arguments)
 {
 	const struct net_device *from = (void *)arguments[0];
 	const struct net_device *to = (void *)arguments[1];
-	int sent = arguments[2], drops = arguments[3];
-	struct baseline_stats *mine;
 
-	if (from->ifindex != (int)from_ifindex || to->ifindex != (int)to_ifindex)
-		return 0;
-	mine = stats();
-	if (!mine)
-		return 0;
-	if (sent > 0)
-		mine->sent += sent;
-	if (drops > 0)
-		mine->refused += drops;
+	if (from->ifindex == (int)from_ifindex && to->ifindex == (int)to_ifindex)
+		account(arguments[2], arguments[3]);
+	return 0;
+}
+
+/* What the device made of a bulk of frames that go back. Not all drivers tell; veth does. */
+SEC("tp_btf/xdp_bulk_tx")
+int baseline_back(__u64 *arguments)
+{
+	const struct net_device *device = (void *)arguments[0];
+
+	if (device->ifindex == (int)from_ifindex)
+		account(arguments[1], arguments[2]);
 	return 0;
 }
 

@@ -7,10 +7,10 @@
 
 /* The one value of stats_map, per CPU. */
 struct baseline_stats {
-	__u64 packets;  /* that the program saw */
+	__u64 packets;      /* that the program saw */
 	__u64 short_frames; /* of those: shorter than what was to be read or swapped; dropped */
-	__u64 sent;     /* redirected frames that the other device took */
-	__u64 refused;  /* redirected frames that it did not take: its ring was full, or it is down */
+	__u64 sent;         /* redirected or returned frames that the device says it took */
+	__u64 refused;      /* those that it did not take: its ring was full, or it is down */
 };
 
 #endif

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from harness import foreign
 from harness.lab import Lab
 from harness.paths import BINARY, CLIP, HOST, LONG_CLIP, PEERS, run
 from harness.server import Server, Settings, address
@@ -58,6 +59,12 @@ def readable(certificates: Path, tmp_path: Path) -> Path:
     for folder in (copy, tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
     return copy
+
+
+@pytest.fixture
+def foreign_object(tmp_path: Path) -> Path:
+    """A BPF object with somebody else's XDP program."""
+    return foreign.build(tmp_path)
 
 
 @pytest.fixture

@@ -1,17 +1,11 @@
 """What networks and operators do to a server: fragments, a link that goes, a kill, a foreign program."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
-from harness import clients
+from harness import clients, foreign
 from harness.paths import CLIP, LONG_CLIP
 from harness.server import address
-
-FOREIGN_PROGRAM = """
-__attribute__((section("xdp"), used)) int foreign_pass(void *context) { return 2; }
-char _license[] __attribute__((section("license"), used)) = "Dual BSD/GPL";
-"""
 
 
 @pytest.mark.parametrize("mode", ["copy", "hybrid", "udp"])
@@ -78,36 +72,22 @@ def test_a_kill_leaves_nothing_that_a_restart_does_not_clean(
     again.wait_for(f"packets by {way}", lambda m: m.sum(f"rx_{way}_packets_total") > 0)
 
 
-@pytest.fixture
-def foreign_object(tmp_path: Path) -> Path:
-    """A BPF object with somebody else's XDP program."""
-    source, built = tmp_path / "foreign.c", tmp_path / "foreign.o"
-    source.write_text(FOREIGN_PROGRAM)
-    subprocess.run(["clang", "-O2", "-g", "-target", "bpf", "-c", source, "-o", built], check=True)
-    return built
-
-
-def attach(lab, built: Path) -> None:
-    """Attaches it in native mode, as another tool would."""
-    lab.run("server", "ip", "link", "set", "dev", "server0", "xdpdrv", "obj", built, "sec", "xdp")
-
-
 def test_a_foreign_program_is_named_and_left_alone(make_lab, make_server, foreign_object: Path) -> None:
     lab = make_lab()
-    attach(lab, foreign_object)
+    foreign.attach(lab, foreign_object)
     server = make_server(lab, mode="copy", ready=False)
     assert server.wait() == 1
     log = server.log()
     assert "server0" in log and "foreign_pass" in log and "--replace" in log, log
     assert "prog/xdp" in lab.run("server", "ip", "link", "show", "server0")
-    lab.run("server", "ip", "link", "set", "dev", "server0", "xdpdrv", "off")
+    foreign.detach(lab)
 
 
 def test_a_foreign_program_is_replaced_when_told(
     make_lab, make_server, certificates: Path, foreign_object: Path
 ) -> None:
     lab = make_lab()
-    attach(lab, foreign_object)
+    foreign.attach(lab, foreign_object)
     server = make_server(lab, mode="copy", more={"io": {"replace": "true"}})
     (answer,) = clients.fetch(lab, "quicgo", address(lab.server["ipv4"]), certificates, ["/clip.mp4"])
     assert answer.sha256 == clients.sha256(CLIP)

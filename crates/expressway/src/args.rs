@@ -59,6 +59,8 @@ pub(crate) enum Command {
     Recv(Box<Recv>),
     /// Send datagrams on a schedule, and say how well it was kept
     Gen(GenArguments),
+    /// Drop, pass, count, touch, return or redirect all packets of an interface by XDP, and print rates by core
+    Drop(crate::baseline::Drop),
     /// Make a development CA and a leaf certificate signed by it
     Cert(Cert),
     /// Make, enter and remove a two-namespace veth test bed

@@ -2,6 +2,7 @@
 
 mod agent;
 mod args;
+mod baseline;
 mod bench;
 mod cert;
 mod choice;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         Command::Top(arguments) => top::run(&arguments),
         Command::Recv(arguments) => recv::run(&arguments),
         Command::Gen(arguments) => generate::run(&arguments.kind),
+        Command::Drop(arguments) => baseline::run(&arguments),
         Command::Cert(arguments) => cert::run(&arguments),
         Command::Lab(arguments) => lab::run(arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

@@ -80,9 +80,9 @@ pub struct BaselineCounts {
     pub packets: u64,
     /// Of those, packets without a whole Ethernet header, which were dropped.
     pub short_frames: u64,
-    /// Redirected packets that the other device took.
-    pub redirected: u64,
-    /// Redirected packets that it did not take: its ring was full, or it is down.
+    /// Redirected or returned packets that a device says it took. With [`Action::Tx`] not every driver tells.
+    pub sent: u64,
+    /// Those that it did not take: its ring was full, or it is down.
     pub refused: u64,
 }
 
@@ -92,12 +92,12 @@ impl BaselineCounts {
     /// One CPU's value of `stats_map`. `None` if it has not the size of the struct.
     fn from_value(value: &[u8]) -> Option<Self> {
         let (words, rest) = value.as_chunks::<8>();
-        let [packets, short_frames, redirected, refused] = <[[u8; 8]; 4]>::try_from(words).ok()?;
+        let [packets, short_frames, sent, refused] = <[[u8; 8]; 4]>::try_from(words).ok()?;
         let word = u64::from_ne_bytes;
         rest.is_empty().then(|| Self {
             packets: word(packets),
             short_frames: word(short_frames),
-            redirected: word(redirected),
+            sent: word(sent),
             refused: word(refused),
         })
     }
@@ -108,7 +108,7 @@ impl BaselineCounts {
         Self {
             packets: self.packets.saturating_sub(earlier.packets),
             short_frames: self.short_frames.saturating_sub(earlier.short_frames),
-            redirected: self.redirected.saturating_sub(earlier.redirected),
+            sent: self.sent.saturating_sub(earlier.sent),
             refused: self.refused.saturating_sub(earlier.refused),
         }
     }
@@ -121,7 +121,7 @@ impl std::ops::Add for BaselineCounts {
         Self {
             packets: self.packets + other.packets,
             short_frames: self.short_frames + other.short_frames,
-            redirected: self.redirected + other.redirected,
+            sent: self.sent + other.sent,
             refused: self.refused + other.refused,
         }
     }
@@ -131,7 +131,7 @@ impl std::ops::Add for BaselineCounts {
 pub struct Baseline {
     program: OwnedFd,
     stats: MapHandle,
-    /// Counts what becomes of redirected packets.
+    /// Counts what becomes of packets that leave.
     _observer: Option<libbpf_rs::Link>,
 }
 
@@ -163,6 +163,7 @@ impl Baseline {
         programs.baseline_tx.set_autoload(action == Action::Tx);
         programs.baseline_redir.set_autoload(action == Action::Redirect);
         programs.baseline_sent.set_autoload(action == Action::Redirect);
+        programs.baseline_back.set_autoload(action == Action::Tx);
         let loaded = open.load().map_err(load)?;
         let program = match action {
             Action::Drop => &loaded.progs.baseline_drop,
@@ -182,7 +183,11 @@ impl Baseline {
                 _ => Error::Map { map: "devices_map", source },
             })?;
         }
-        let observer = (action == Action::Redirect).then(|| loaded.progs.baseline_sent.attach());
+        let observer = match action {
+            Action::Redirect => Some(loaded.progs.baseline_sent.attach()),
+            Action::Tx => Some(loaded.progs.baseline_back.attach()),
+            _ => None,
+        };
         Ok(Self {
             program,
             stats: MapHandle::try_from(&loaded.maps.stats_map).map_err(load)?,
@@ -253,7 +258,7 @@ mod tests {
     #[test]
     fn values_of_another_size_are_refused() {
         let value: Vec<u8> = [1u64, 2, 3, 4].iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let counts = BaselineCounts { packets: 1, short_frames: 2, redirected: 3, refused: 4 };
+        let counts = BaselineCounts { packets: 1, short_frames: 2, sent: 3, refused: 4 };
         assert_eq!(BaselineCounts::from_value(&value), Some(counts));
         assert_eq!(BaselineCounts::from_value(&value[..31]), None);
         assert_eq!(BaselineCounts::from_value(&[value, vec![0; 8]].concat()), None);

@@ -87,11 +87,11 @@ pub(crate) struct Udp {
     /// Replay the UDP payloads of a capture (pcap, pcapng) at its times instead
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "size", "burst", "poisson", "payload"])]
     pub(crate) pcap: Option<PathBuf>,
-    /// How many times as fast as it was captured
-    #[arg(long, value_name = "FACTOR", default_value = "1", requires = "pcap", value_parser = factor)]
-    pub(crate) speed: f64,
+    /// How many times as fast as it was captured [default: 1]
+    #[arg(long, value_name = "FACTOR", value_parser = factor)]
+    pub(crate) speed: Option<f64>,
     /// Write number and time over the first 24 bytes of replayed payloads that are as long
-    #[arg(long, requires = "pcap")]
+    #[arg(long)]
     pub(crate) stamp: bool,
     /// Wait for the datagrams to come back, and report round trips from the times when they were due
     #[arg(long)]

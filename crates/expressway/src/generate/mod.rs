@@ -116,6 +116,9 @@ fn check(arguments: &Udp) -> Result<(), String> {
     if arguments.burst == 0 || arguments.count == Some(0) {
         return Err("--burst and --count: at least 1".into());
     }
+    if arguments.pcap.is_none() && (arguments.speed.is_some() || arguments.stamp) {
+        return Err("--speed and --stamp are for what is replayed: --pcap".into());
+    }
     if !live && arguments.flows > SOCKETS {
         return Err(format!(
             "--flows {}: at most {SOCKETS} with --io {}, where each is a socket; --io live has none",
@@ -188,7 +191,8 @@ fn flows(arguments: &Udp, way: &Way) -> Result<Flows, Failure> {
 
 fn content(arguments: &Udp, largest: usize) -> Result<Content, Failure> {
     if let Some(file) = &arguments.pcap {
-        let capture = Capture::open(file, arguments.speed, largest).map_err(Failure::run_time)?;
+        let capture =
+            Capture::open(file, arguments.speed.unwrap_or(1.0), largest).map_err(Failure::run_time)?;
         return Ok(Content::Replayed { capture: Box::new(capture), stamp: arguments.stamp });
     }
     let Some(rate) = arguments.rate else { return Err(Failure::usage("--rate PPS is missing")) };

@@ -24,7 +24,7 @@ const SPIN: u64 = 100_000;
 /// How long after the end of the schedule datagrams are still sent that a busy machine held up.
 const GRACE: u64 = 50_000_000;
 
-/// How often the output is looked after while nothing else makes it receive.
+/// How often the output is looked after while nothing else makes it receive, and the clocks are compared.
 const UPKEEP: u64 = 10_000_000;
 
 /// The longest that a histogram keeps apart, in nanoseconds: a minute.
@@ -113,9 +113,25 @@ fn monotonic() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// What to add to a time of the schedule, whose zero is `start` on CLOCK_MONOTONIC, for the clock of
+/// [`Probe::time`]. `None` if this thread was held up whenever it asked.
+fn epoch(start: u64) -> Option<u64> {
+    (0..16).find_map(|_| {
+        let before = monotonic();
+        let wall = Probe::now();
+        let after = monotonic();
+        // Closer than this, two clocks are read together.
+        let together = after - before < 1000;
+        together.then(|| (wall + start).saturating_sub(before + (after - before) / 2))
+    })
+}
+
 /// A run under way.
 struct State {
     start: u64,
+    epoch: u64,
+    /// When [`Self::epoch`] was worked out.
+    timed: u64,
     taken: u64,
     late: u64,
     lateness: Histogram<u64>,
@@ -139,8 +155,11 @@ impl Run<'_> {
     pub fn run(mut self) -> Result<Outcome, RunError> {
         // Sleeps end when they should rather than up to 50 µs later, the default.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        let start = monotonic() + LEAD;
         let mut state = State {
-            start: monotonic() + LEAD,
+            start,
+            epoch: epoch(start).unwrap_or_else(|| (Probe::now() + start).saturating_sub(monotonic())),
+            timed: 0,
             taken: 0,
             late: 0,
             lateness: histogram(),
@@ -178,8 +197,12 @@ impl Run<'_> {
                 continue;
             };
             self.plan.collect(now, BATCH)?;
-            // The wall clock may be slewed meanwhile, so its distance is taken anew for each batch.
-            let batch = self.plan.datagrams(Probe::now().saturating_sub(now));
+            if now.saturating_sub(state.timed) >= UPKEEP {
+                // The wall clock may be slewed or set meanwhile.
+                state.timed = now;
+                state.epoch = epoch(state.start).unwrap_or(state.epoch);
+            }
+            let batch = self.plan.datagrams(state.epoch);
             if batch.dues().is_empty() {
                 let Some(next) = self.plan.next_time() else { return Ok(Ended::Done) };
                 self.look_after(state, now)?;
