@@ -1,6 +1,6 @@
 //! CPU time as the scheduler accounts it: nanoseconds on a core, of processes and of NAPI threads.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::ops::Range;
 
@@ -27,6 +27,14 @@ pub(crate) fn of_tree(root: u32) -> Result<u64, BenchError> {
 /// Nanoseconds that kernel threads have run.
 pub(crate) fn of_threads(threads: &BTreeSet<u32>) -> u64 {
     threads.iter().map(|thread| run_time(&format!("/proc/{thread}/schedstat"))).sum()
+}
+
+/// Nanoseconds that each of the kernel's workers bound to a core has run. Those that send what the kernel forwards are
+/// among them; so is whatever else is queued there.
+pub(crate) fn of_kworkers(core: usize) -> Result<BTreeMap<u32, u64>, BenchError> {
+    let prefix = format!("kworker/{core}:");
+    let workers = named(|name| name.starts_with(&prefix))?;
+    Ok(workers.into_iter().map(|worker| (worker, run_time(&format!("/proc/{worker}/schedstat")))).collect())
 }
 
 /// The first number of a schedstat file (Documentation/scheduler/sched-stats.rst); 0 if the task has ended.

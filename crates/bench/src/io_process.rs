@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use expressway_lab::{Lab, Role};
@@ -31,12 +32,23 @@ impl IoProcess {
         side: Role,
         arguments: &[String],
     ) -> Result<Self, BenchError> {
+        Self::start_program(lab, &tools.io, side, arguments)
+    }
+
+    /// The same of another program that says `ready` first.
+    pub(crate) fn start_program(
+        lab: &Lab,
+        program: &Path,
+        side: Role,
+        arguments: &[String],
+    ) -> Result<Self, BenchError> {
         let core = if side == Role::Server { SERVER_CORE } else { CLIENT_CORE };
-        let name = format!("expressway-io {}", arguments.join(" "));
+        let file = program.file_name().unwrap_or_default().to_string_lossy();
+        let name = format!("{file} {}", arguments.join(" "));
         let mut command: Command = lab.command(side, "taskset");
         let mut child = command
             .args(["-c", &core.to_string()])
-            .arg(&tools.io)
+            .arg(program)
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -51,7 +63,11 @@ impl IoProcess {
     /// Waits until it has opened its sockets.
     pub(crate) fn wait_ready(&mut self) -> Result<(), BenchError> {
         let line = self.line()?;
-        if line == "ready" { Ok(()) } else { Err(self.failed(&format!("said `{line}` for `ready`"))) }
+        if line == "ready" || line.starts_with("ready ") {
+            Ok(())
+        } else {
+            Err(self.failed(&format!("said `{line}` for `ready`")))
+        }
     }
 
     /// Waits for its report.

@@ -3,6 +3,7 @@
 //! A new kind is a file here with a type that implements [`Kind`], and a line in [`ALL`]. It declares its parameters
 //! and metrics; everything else (sweeps, rounds, raw file, reports) follows from those.
 
+mod fanout;
 mod gateway;
 mod handshake;
 mod idle;
@@ -30,6 +31,7 @@ pub(crate) const ALL: &[&dyn Kind] = &[
     &packet_io::PacketIo,
     &waiting::Waiting,
     &receive::Receive,
+    &fanout::Fanout,
 ];
 
 /// The kind of this name.

@@ -29,6 +29,10 @@ built_in![
     "io-receive",
     "waiting",
     "receive",
+    "fanout-bursts",
+    "fanout-poisson",
+    "fanout-even",
+    "fanout-overload",
 ];
 
 /// The names that a name means: itself, or all scenarios of a group, whose names begin with it and a hyphen.

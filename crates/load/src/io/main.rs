@@ -6,6 +6,7 @@
 mod backend;
 mod ping;
 mod role;
+mod subscribe;
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -51,6 +52,27 @@ enum Role {
         /// Seconds.
         #[arg(long, default_value_t = 2.0)]
         seconds: f64,
+    },
+    /// Subscribes many times to a fan-out of generated datagrams without framing, and measures their latency.
+    Subscribe {
+        /// Where to.
+        #[arg(long)]
+        to: SocketAddr,
+        /// Subscribers.
+        #[arg(long, default_value_t = 1)]
+        subscribers: usize,
+        /// Bytes of each datagram, 24 at least.
+        #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u16).range(24..))]
+        size: u16,
+        /// Seconds from the first datagram on that are not counted.
+        #[arg(long, default_value_t = 1.0)]
+        warmup: f64,
+        /// Seconds that are.
+        #[arg(long, default_value_t = 2.0)]
+        seconds: f64,
+        /// Seconds to wait for what was due in that time.
+        #[arg(long, default_value_t = 2.0)]
+        drain: f64,
     },
     /// Measures round trips over a kernel socket that it never sleeps on.
     Ping {
@@ -129,6 +151,11 @@ fn main() -> ExitCode {
         }
         Role::Send { way, to, size, seconds } => {
             role::run(&way, role::Send::new(way.listen, to, size, Duration::from_secs_f64(seconds))).map(Some)
+        }
+        Role::Subscribe { to, subscribers, size, warmup, seconds, drain } => {
+            let [warmup, seconds, drain] = [warmup, seconds, drain].map(Duration::from_secs_f64);
+            let size = usize::from(size);
+            subscribe::run(&subscribe::Subscribe { to, subscribers, size, warmup, seconds, drain }).map(Some)
         }
         Role::Ping { to, size, pause, seconds } => {
             ping::run(to, size, Duration::from_micros(pause), Duration::from_secs_f64(seconds)).map(Some)

@@ -1,0 +1,274 @@
+//! One UDP feed to many TCP subscribers: latency of a delivery, and what it costs the machine that sends it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use expressway_lab::Role;
+use serde::{Deserialize, Serialize};
+
+use super::{Better, Kind, Metric, Outcome, Run};
+use crate::cpu::{self, Account};
+use crate::io_process::IoProcess;
+use crate::scenario::{Case, Form, Parameter, Value, text};
+use crate::{BenchError, CLIENT_CORE, SERVER_CORE, Tools, io_error};
+
+/// The kind.
+pub(crate) struct Fanout;
+
+/// The plain loop in C.
+const SEND_LOOP: &str = include_str!("../../peers/send_loop.c");
+
+const FEED_PORT: u16 = 5000;
+const TCP_PORT: u16 = 9000;
+
+/// Datagrams that are due at once in bursts.
+const BURST: u64 = 10;
+
+static PARAMETERS: [Parameter; 7] = [
+    Parameter::required("forwarder", Form::Choice(&["send-loop", "user", "kernel"])),
+    Parameter::new("pattern", Form::Choice(&["bursts", "poisson", "even"]), text("even")),
+    Parameter::new("subscribers", Form::Count(1, 20_000), Value::Count(64)),
+    // Deliveries a second that are offered, and the datagrams a second that are not exceeded for few subscribers.
+    Parameter::new("deliveries", Form::Count(1, 100_000_000), Value::Count(120_000)),
+    Parameter::new("rate", Form::Count(1, 10_000_000), Value::Count(2_000)),
+    Parameter::new("size", Form::Count(24, 1400), Value::Count(128)),
+    // Seconds that are waited for what was due.
+    Parameter::new("drain", Form::Number(0.0), Value::Number(0.5)),
+];
+
+static METRICS: [Metric; 9] = [
+    Metric::new("mean_us", "mean latency", "µs", Better::Lower, 0),
+    Metric::new("p50_us", "p50", "µs", Better::Lower, 0),
+    Metric::new("p99_us", "p99", "µs", Better::Lower, 0),
+    Metric::new("cpu_us_per_delivery", "CPU a delivery", "µs", Better::Lower, 2),
+    Metric::new("lost_percent", "not delivered", "%", Better::Lower, 1),
+    Metric::new("torn", "torn streams", "", Better::Lower, 0),
+    Metric::new("deliveries_per_second", "deliveries", "/s", Better::Neither, 0),
+    Metric::new("late_us", "sender late, p99", "µs", Better::Neither, 0),
+    Metric::new("subscriber_cpu_percent", "subscribers' CPU", "%", Better::Neither, 0),
+];
+
+/// What the subscribers report.
+#[derive(Debug, Deserialize, Serialize)]
+struct Received {
+    datagrams: u64,
+    expected: u64,
+    delivered: u64,
+    torn: u64,
+    ended: u64,
+    reads: u64,
+    mean_ns: f64,
+    p50_ns: u64,
+    p99_ns: u64,
+    max_ns: u64,
+}
+
+impl Kind for Fanout {
+    fn name(&self) -> &'static str {
+        "fanout"
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &PARAMETERS
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        &METRICS
+    }
+
+    fn lacks(&self, tools: &Tools, case: &Case) -> Option<String> {
+        let compiler = Command::new("cc").arg("--version").stdout(Stdio::null()).status();
+        let built = compiler.is_ok_and(|status| status.success());
+        if case.text("forwarder") == "send-loop" && !built {
+            return Some("cc: no such program; install gcc".into());
+        }
+        IoProcess::lacks(tools)
+    }
+
+    /// Starts the forwarder and the subscribers, then the feed, and accounts for the measured part of it.
+    fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
+        let case = run.case;
+        let host = run.lab.addresses(Role::Server).ipv4;
+        let (feed, tcp) = (SocketAddr::from((host, FEED_PORT)), SocketAddr::from((host, TCP_PORT)));
+        let mut forwarder = start(run, feed, tcp)?;
+        forwarder.wait_ready()?;
+        let threads = run.server_napi(1)?;
+        let (warmup, seconds) = (run.effort.warmup, run.effort.seconds);
+        let mut subscribers = IoProcess::start(run.lab, run.tools, Role::Client, &subscribe(run, tcp))?;
+        subscribers.wait_ready()?;
+        let sender = Sender::start(run, feed)?;
+        sleep(Duration::from_secs_f64(warmup));
+        let before = Cost::now(&forwarder, &subscribers, &threads)?;
+        sleep(Duration::from_secs_f64(seconds));
+        let cost = Cost::now(&forwarder, &subscribers, &threads)?.since(&before);
+        let sent = sender.report()?;
+        let received: Received = subscribers.report()?;
+        if received.delivered == 0 {
+            let problem = format!("nothing was delivered: {received:?}");
+            return Err(BenchError::Load { contestant: case.text("forwarder").to_owned(), problem });
+        }
+        let deliveries = received.delivered as f64;
+        let values = BTreeMap::from([
+            ("mean_us", received.mean_ns / 1e3),
+            ("p50_us", received.p50_ns as f64 / 1e3),
+            ("p99_us", received.p99_ns as f64 / 1e3),
+            ("cpu_us_per_delivery", cost.charged_ns() as f64 / 1e3 / deliveries),
+            ("lost_percent", 100.0 * (1.0 - deliveries / received.expected.max(1) as f64)),
+            ("torn", received.torn as f64),
+            ("deliveries_per_second", deliveries / seconds),
+            ("late_us", sent["lateness_ns"]["p99"].as_f64().unwrap_or_default() / 1e3),
+            ("subscriber_cpu_percent", cost.subscribers_ns as f64 / (seconds * 1e7)),
+        ]);
+        let detail = serde_json::json!({"received": received, "sent": sent, "server_cpu": cost.server,
+            "kworker_ns": cost.kworker_ns});
+        Ok(Outcome { values, detail })
+    }
+}
+
+/// The datagrams a second of a case.
+fn rate(case: &Case) -> u64 {
+    (case.count("deliveries") / case.count("subscribers")).clamp(1, case.count("rate"))
+}
+
+/// Starts what forwards, on the server's core.
+fn start(run: &Run<'_>, feed: SocketAddr, tcp: SocketAddr) -> Result<IoProcess, BenchError> {
+    let (program, arguments): (PathBuf, Vec<String>) = match run.case.text("forwarder") {
+        "send-loop" => {
+            let ports = [feed.ip().to_string(), feed.port().to_string(), tcp.port().to_string()];
+            (compile(run.tools)?, ports.into())
+        }
+        mode => {
+            let words = format!(
+                "--log-level error fanout --mode {mode} --udp {feed} --tcp {tcp} --framing none --slow-client drop \
+                 --max-subscribers 20000 --admin 127.0.0.1:9180"
+            );
+            (run.tools.expressway.clone(), words.split_whitespace().map(str::to_owned).collect())
+        }
+    };
+    IoProcess::start_program(run.lab, &program, Role::Server, &arguments)
+}
+
+/// Compiles the loop, as anybody would.
+fn compile(tools: &Tools) -> Result<PathBuf, BenchError> {
+    let (source, program) = (tools.work.join("send_loop.c"), tools.work.join("send_loop"));
+    std::fs::create_dir_all(&tools.work).map_err(io_error(tools.work.display().to_string()))?;
+    std::fs::write(&source, SEND_LOOP).map_err(io_error(source.display().to_string()))?;
+    let output = Command::new("cc")
+        .args(["-O2", "-pthread", "-o"])
+        .args([&program, &source])
+        .output()
+        .map_err(io_error("cc"))?;
+    if !output.status.success() {
+        let problem = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(BenchError::Missing(format!("cc send_loop.c: {problem}")));
+    }
+    Ok(program)
+}
+
+fn subscribe(run: &Run<'_>, tcp: SocketAddr) -> Vec<String> {
+    let (case, effort) = (run.case, run.effort);
+    let words = format!(
+        "subscribe --to {tcp} --subscribers {} --size {} --warmup {} --seconds {} --drain {}",
+        case.count("subscribers"),
+        case.count("size"),
+        effort.warmup,
+        effort.seconds,
+        case.number("drain"),
+    );
+    words.split_whitespace().map(str::to_owned).collect()
+}
+
+/// The generator of the feed, beside the subscribers.
+struct Sender(Option<Child>);
+
+impl Sender {
+    fn start(run: &Run<'_>, feed: SocketAddr) -> Result<Self, BenchError> {
+        let (case, effort) = (run.case, run.effort);
+        let pattern = match case.text("pattern") {
+            "bursts" => format!("--burst {BURST}"),
+            "poisson" => "--poisson".to_owned(),
+            _ => String::new(),
+        };
+        // One system call a datagram, so that each comes as an skb of its own, as from a network.
+        let words = format!(
+            "gen udp --to {feed} --rate {} --size {} --seconds {} --send sendmsg {pattern} --json",
+            rate(case),
+            case.count("size"),
+            effort.warmup + effort.seconds + 0.5,
+        );
+        let child = run
+            .lab
+            // It keeps its schedule whatever the subscribers do beside it.
+            .command(Role::Client, "nice")
+            .args(["-n", "-20", "taskset", "-c", &CLIENT_CORE.to_string()])
+            .arg(&run.tools.expressway)
+            .args(words.split_whitespace())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(io_error("expressway gen"))?;
+        Ok(Self(Some(child)))
+    }
+
+    fn report(mut self) -> Result<serde_json::Value, BenchError> {
+        let failed = |problem: String| BenchError::Load { contestant: "expressway gen".into(), problem };
+        let child = self.0.take().ok_or_else(|| failed("has no process".into()))?;
+        let output = child.wait_with_output().map_err(io_error("expressway gen"))?;
+        serde_json::from_slice(&output.stdout).map_err(|error| {
+            failed(format!("{}, and its report: {error}; its error is above", output.status))
+        })
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// What the two ends have cost so far.
+struct Cost {
+    server: Account,
+    /// Of the kernel's workers on the server's core: what the kernel forwards is sent by them.
+    kworkers: BTreeMap<u32, u64>,
+    kworker_ns: u64,
+    subscribers_ns: u64,
+}
+
+impl Cost {
+    fn now(forwarder: &IoProcess, subscribers: &IoProcess, napi: &BTreeSet<u32>) -> Result<Self, BenchError> {
+        Ok(Self {
+            server: forwarder.account(napi)?,
+            kworkers: cpu::of_kworkers(SERVER_CORE)?,
+            kworker_ns: 0,
+            subscribers_ns: subscribers.account(&BTreeSet::new())?.process_ns,
+        })
+    }
+
+    fn since(self, before: &Self) -> Self {
+        // Workers come and go: one that was not there before has run since.
+        let grown = self
+            .kworkers
+            .iter()
+            .map(|(id, now)| now.saturating_sub(before.kworkers.get(id).copied().unwrap_or_default()));
+        Self {
+            kworker_ns: grown.sum(),
+            server: self.server.since(before.server),
+            subscribers_ns: self.subscribers_ns.saturating_sub(before.subscribers_ns),
+            kworkers: self.kworkers,
+        }
+    }
+
+    /// What is charged to the forwarder: its process, its NAPI threads, and the kernel's workers of its core, of all
+    /// forwarders alike.
+    fn charged_ns(&self) -> u64 {
+        self.server.charged_ns() + self.kworker_ns
+    }
+}
