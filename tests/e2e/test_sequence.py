@@ -2,6 +2,7 @@
 
 import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from harness.recv import PORT, Recv, probe
 from harness.server import address
 
 A, B = ("239.7.7.1", PORT), ("239.7.7.2", PORT + 1)
+A6, B6 = ("ff15::7:1", PORT), ("ff15::7:2", PORT)
 NETIO = Path(__file__).parents[2] / "crates" / "netio"
 
 
@@ -48,27 +50,31 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return binary
 
 
-def two_lines(lab: Lab, mode: str, make_recv: Callable[..., Recv], *flags: str) -> Recv:
+def two_lines(lab: Lab, mode: str, make_recv: Callable[..., Recv], *flags: str, at: tuple = (A, B)) -> Recv:
     """A receiver of both lines, as MoldUDP64."""
-    words = ["--io", mode, "--sequence", "moldudp64", "--line-b", address(*B), *flags]
-    return make_recv(lab, *words, last=address(*B))
+    a, b = (address(*line) for line in at)
+    words = ["--io", mode, "--sequence", "moldudp64", "--line-b", b, *flags]
+    return make_recv(lab, *words, listen=a, last=b)
 
 
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6], ids=["ipv4", "ipv6"])
 @pytest.mark.parametrize("mode", ["copy", "udp"])
-def test_two_lines_that_lose_different_packets_are_one_feed(make_lab, make_recv, mode: str) -> None:
+def test_two_lines_that_lose_different_packets_are_one_feed(make_lab, make_recv, mode: str, family: int) -> None:
     lab = make_lab()
+    at = (A, B) if family == socket.AF_INET else (A6, B6)
     # What one line lost is in time, however slow the machine is.
-    recv = two_lines(lab, mode, make_recv, "--hold", "30s")
-    a, b = client_socket(lab), client_socket(lab)
+    recv = two_lines(lab, mode, make_recv, "--first", "1", "--hold", "30s", at=at)
+    a, b = client_socket(lab, family=family), client_socket(lab, family=family)
     packets = []
     for number in range(1, 601, 3):
         # Some come in fragments, which are the kernel's.
         data = packet(number, 3, padded=number % 100 == 40)
-        packets += [(number, a, A, data)] if number % 5 != 2 else []
+        packets += [(number, a, at[0], data)] if number % 5 != 2 else []
         # Line B is behind by a few packets.
-        packets += [(number + 20, b, B, data)] if number % 5 != 4 else []
+        packets += [(number + 20, b, at[1], data)] if number % 5 != 4 else []
     packets = [one[1:] for one in sorted(packets, key=lambda one: one[0])]
-    paced([*packets, (a, A, marker(601, 0)), (b, B, marker(601, 0)), (a, A, marker(601, 0xFFFF))])
+    markers = [(a, at[0], marker(601, 0)), (b, at[1], marker(601, 0)), (a, at[0], marker(601, 0xFFFF))]
+    paced([*packets, *markers])
     time.sleep(0.2)
     report = recv.stop()
     sequence = report["sequence"]
@@ -188,6 +194,40 @@ def test_plain_numbers_and_a_sender_that_begins_anew(make_lab, make_recv) -> Non
     sequence = recv.stop()["sequence"]
     assert (sequence["messages"], sequence["resets"], sequence["lost"]) == (299, 1, 1), sequence
     assert (sequence["expected"], sequence["session"], sequence["first_gaps"]) == (100, None, [[1100, 1]])
+
+
+def test_what_the_generator_sends_is_numbered(make_lab, make_recv) -> None:
+    lab = make_lab()
+    host = address(lab.server["ipv4"], PORT)
+    recv = make_recv(lab, "--io", "copy", "--sequence", "seq64", "--line-b", address(*B), listen=host, last=address(*B))
+    lab.run("client", BINARY, "gen", "udp", "--to", host, "--rate", "5000", "--count", "2000", "--io", "udp")
+    time.sleep(0.2)
+    sequence = recv.stop()["sequence"]
+    assert (sequence["messages"], sequence["lost"], sequence["resets"]) == (2000, 0, 0), sequence
+
+
+def test_a_receiver_that_is_killed_ends_its_readers_and_starts_again_at_the_same_path(
+    make_lab, make_recv, reader: Path, tmp_path: Path
+) -> None:
+    lab = make_lab()
+    path = tmp_path / "ring.sock"
+    recv = make_recv(lab, "--io", "copy", "--broadcast", str(path))
+    a = client_socket(lab)
+    for count in (7, 9):
+        with subprocess.Popen([reader, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as one:
+            assert one.stderr and one.stderr.readline()
+            paced([(a, A, message(number)) for number in range(count)])
+            time.sleep(0.3)
+            recv.process.kill()
+            recv.wait()
+            output, _ = one.communicate(timeout=LIMIT)
+        # What was published is read to its end.
+        assert output.startswith(f"records {count} "), output
+        assert path.exists()
+        recv.start()
+        recv.wait_log(f"ready listen={address(*A)}")
+    recv.stop()
+    assert not path.exists()
 
 
 def test_the_report_as_text(make_lab) -> None:

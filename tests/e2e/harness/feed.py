@@ -52,11 +52,14 @@ def marker(following: int, count: int, session: bytes = SESSION) -> bytes:
     return session + following.to_bytes(8, "big") + count.to_bytes(2, "big")
 
 
-def client_socket(lab: Lab, *bound: str | int) -> socket.socket:
-    """A UDP socket in the client's namespace."""
-    made = run_inside(lab.client_namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+def client_socket(lab: Lab, *bound: str | int, family: int = socket.AF_INET) -> socket.socket:
+    """A UDP socket in the client's namespace, which sends to groups by its interface."""
+    made = run_inside(lab.client_namespace, lambda: socket.socket(family, socket.SOCK_DGRAM))
     index = run_inside(lab.client_namespace, lambda: socket.if_nametoindex("client0"))
-    made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, bytes(8) + index.to_bytes(4, "little"))
+    if family == socket.AF_INET:
+        made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, bytes(8) + index.to_bytes(4, "little"))
+    else:
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
     if bound:
         made.bind(bound)
     made.settimeout(LIMIT)
