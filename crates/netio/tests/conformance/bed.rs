@@ -176,7 +176,8 @@ impl dyn Bed + '_ {
                 Some(datagram) => seen.push(datagram),
                 None => {
                     self.io().flush(Instant::now()).expect("flushing does not fail");
-                    pause.wait_noting(&format!("{} of {count}", seen.len()));
+                    let stats = self.io().stats();
+                    pause.wait_noting(&format!("{} of {count}, {stats:?}", seen.len()));
                 }
             }
         }
