@@ -196,19 +196,24 @@ impl Broadcast {
         }
     }
 
+    /// Lets in those who wait, no more than there are places, so that nobody who goes on connecting holds the writer
+    /// up.
     fn admit(&mut self) {
-        // One an event: the socket stays readable while others wait.
-        let connection = match self.listener.accept() {
-            Arrival::Reader(connection) => connection,
-            Arrival::Nobody => return,
-            Arrival::TurnedAway => {
-                tracing::warn!(
-                    "a reader of the ring was turned away: no file descriptor is left (`ulimit -n`)"
-                );
-                self.stats.readers_refused += 1;
-                return;
+        for _ in 0..self.config.readers {
+            match self.listener.accept() {
+                Arrival::Reader(connection) => self.receive(connection),
+                Arrival::Nobody => return,
+                Arrival::TurnedAway => {
+                    tracing::warn!(
+                        "a reader of the ring was turned away: no file descriptor is left (`ulimit -n`)"
+                    );
+                    self.stats.readers_refused += 1;
+                }
             }
-        };
+        }
+    }
+
+    fn receive(&mut self, connection: OwnedFd) {
         let status = if self.members.len() >= self.config.readers as usize {
             layout::TOO_MANY_READERS
         } else {
