@@ -338,6 +338,7 @@ WRONG = [
     (["--snapshot-prefix", "00"], "snapshots neither"),
     (["--threads", "2"], "threads must be 1"),
     (["--io", "copy"], "--io copy: with --mode kernel"),
+    (["--agent", "agent.sock"], "--agent: it gives sockets"),
     ([], "--interface: mode kernel"),
 ]
 

@@ -162,6 +162,10 @@ pub(crate) struct Fanout {
     /// Detach a foreign XDP program from the interface first
     #[arg(long)]
     pub(crate) replace: bool,
+    /// Socket of an `expressway agent` that prepares what takes privilege, in its network namespace: the feed is received
+    /// there, subscribers connect here
+    #[arg(long, value_name = "PATH")]
+    pub(crate) agent: Option<PathBuf>,
     /// What stands before each datagram in TCP and TLS streams: none, len16 or len32 (its length in network order)
     #[arg(long, value_name = "FRAMING", default_value = "none")]
     pub(crate) framing: Framing,

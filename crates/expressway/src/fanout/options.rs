@@ -83,6 +83,9 @@ fn check(arguments: &Arguments) -> Result<(), String> {
     if arguments.interface.is_some() && !group && !in_kernel {
         return Err(format!("--interface: {} is no multicast group", arguments.udp));
     }
+    if in_kernel && arguments.agent.is_some() {
+        return Err("--agent: it gives sockets and no programs that forward; --mode kernel takes the privilege itself".into());
+    }
     if in_kernel && arguments.io != IoMode::Udp {
         return Err(format!(
             "--io {}: with --mode kernel sockets of the kernel receive; leave it out",

@@ -11,7 +11,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use expressway_agent::Client;
 use expressway_feed::generate::{
     Capture, Content, Flows, Output, Pace, PacketOutput, Payload, Plan, Progress, Run, Schedule,
 };
@@ -54,13 +53,7 @@ pub(crate) fn run(kind: &Kind) -> Result<ExitCode, Failure> {
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .map_err(|error| Failure::run_time(format!("signal handlers: {error}")))?;
     }
-    let source = match &arguments.agent {
-        Some(path) => {
-            let name = format!("expressway gen, process {}", std::process::id());
-            Source::Agent(Client::connect(path, &name).map_err(Failure::run_time)?)
-        }
-        None => Source::Own,
-    };
+    let source = Source::by(arguments.agent.as_deref(), "gen")?;
     let mirror = source.mirror()?;
     let way = way::find(arguments, &mirror)?;
     let largest = largest(arguments, &way)?;

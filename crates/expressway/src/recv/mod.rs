@@ -14,7 +14,6 @@ use std::sync::mpsc::{Receiver as Events, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use expressway_agent::Client;
 use expressway_feed::group::Keeper;
 use expressway_feed::receive::{Counters, Latency, Options, Receiver, Stopper, Watch};
 use expressway_feed::sequence::Replies;
@@ -62,7 +61,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (events, happens) = channel();
     signals::follow(&[SIGINT, SIGTERM], events.clone(), |_| Event::Signal)?;
     let (sequencer, outlet) = (sequence::open(arguments)?, Outlet::open(arguments)?);
-    let (mut path, mut ios) = DataPath::start(options::path(arguments), source(arguments)?, 1)?;
+    let (mut path, mut ios) =
+        DataPath::start(options::path(arguments), Source::by(arguments.agent.as_deref(), "recv")?, 1)?;
     let io = ios.remove(0);
     let mut keepers = join(arguments, &io)?;
     if options::timestamps(arguments) && !path.stamps() {
@@ -98,13 +98,6 @@ fn lock_memory() -> Result<(), Failure> {
             std::io::Error::from(errno)
         ))
     })
-}
-
-/// Who makes what takes privilege.
-fn source(arguments: &Arguments) -> Result<Source, Failure> {
-    let Some(agent) = &arguments.agent else { return Ok(Source::Own) };
-    let name = format!("expressway recv, process {}", std::process::id());
-    Client::connect(agent, &name).map(Source::Agent).map_err(Failure::run_time)
 }
 
 /// A membership, and a descriptor of the kernel socket that holds it.

@@ -4,6 +4,7 @@
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use expressway_agent::Client;
 use expressway_agent::client::Program as AgentProgram;
@@ -55,9 +56,8 @@ pub(crate) struct Attach {
 impl Source {
     /// What the configuration names.
     pub(crate) fn of(config: &Config) -> Result<Self, Failure> {
-        if let Some(path) = &config.io.agent {
-            let name = format!("expressway serve, process {}", std::process::id());
-            return Client::connect(path, &name).map(Self::Agent).map_err(Failure::run_time);
+        if config.io.agent.is_some() {
+            return Self::by(config.io.agent.as_deref(), "serve");
         }
         if let Some(path) = &config.io.device_plugin {
             // The plugin knows pods by their host name.
@@ -65,6 +65,13 @@ impl Source {
             return DevicePlugin::connect(path.get_ref(), &pod).map(Self::Plugin).map_err(Failure::run_time);
         }
         Ok(Self::Own)
+    }
+
+    /// An agent at this socket if there is one, else this process. `command` is what the agent's log calls it.
+    pub(crate) fn by(agent: Option<&Path>, command: &str) -> Result<Self, Failure> {
+        let Some(path) = agent else { return Ok(Self::Own) };
+        let name = format!("expressway {command}, process {}", std::process::id());
+        Client::connect(path, &name).map(Self::Agent).map_err(Failure::run_time)
     }
 
     /// Kernel sockets for every worker and address.
