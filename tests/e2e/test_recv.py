@@ -1,6 +1,9 @@
 """`expressway recv` over a veth, with peers on ordinary sockets, raw frames, and the kernel's own counters."""
 
+import contextlib
 import json
+import os
+import pty
 import signal
 import socket
 import struct
@@ -18,7 +21,7 @@ from harness.paths import BINARY, LIMIT
 from harness.recv import PORT, Peer, Recv, probe
 from harness.server import address
 
-GROUPS = ("239.7.7.7", "ff15::7")
+GROUPS = ("239.7.7.7", "ff15::7", "ff02::7777")
 
 
 @pytest.fixture
@@ -136,6 +139,26 @@ def test_the_report_as_text(make_lab) -> None:
     for part in ("received 20 datagrams", "by the kernel 20", "lost: none", "kernel stamp to callback", "p99.9", "#"):
         assert part in output, output
     assert "a second" not in errors, "progress is for terminals"
+
+
+def test_progress_is_shown_on_a_terminal(make_lab) -> None:
+    lab = make_lab()
+    host = lab.server["ipv4"]
+    ours, theirs = pty.openpty()
+    command = lab.inside("server", BINARY, "recv", "--listen", address(host, PORT), "--io", "udp", "--seconds", "2.5")
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True)
+    os.close(theirs)
+    assert process.stdout and process.stdout.readline().startswith("ready ")
+    Peer(lab, host).send(20)
+    shown = b""
+    # A terminal whose other end is closed answers EIO.
+    with contextlib.suppress(OSError):
+        while data := os.read(ours, 4096):
+            shown += data
+    os.close(ours)
+    assert process.wait(LIMIT) == 0
+    assert b"20 datagrams, " in shown and b" Mbit/s" in shown, shown
+    assert "a second, " not in process.stdout.read().split("by AF_XDP")[1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

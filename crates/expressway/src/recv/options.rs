@@ -1,8 +1,11 @@
 //! From the command line to what the receiver is to do.
 
+use std::net::{SocketAddr, SocketAddrV6};
+
 use expressway_feed::group::Membership;
 use expressway_feed::receive::Options;
 use expressway_gateway::config::{Io, IoMode};
+use expressway_netio::express::interface_index;
 use expressway_netio::udp::{MAX_PAYLOAD, SendOptions, UdpConfig};
 
 use crate::args::Recv as Arguments;
@@ -75,10 +78,30 @@ pub(super) fn path(arguments: &Arguments) -> PathConfig {
         receive_batch: RECEIVE_BATCH,
         receive_buffer: MAX_PAYLOAD,
         socket_receive_buffer: arguments.receive_buffer.0 as usize,
-        ..UdpConfig::new(arguments.addresses())
+        ..UdpConfig::new(scoped(arguments))
     };
     let purpose = Purpose { sends: arguments.echo, timestamps };
     PathConfig { io, udp, purpose, groups_on: arguments.interface.clone(), sending: SendOptions::default() }
+}
+
+/// The addresses, groups of a link (ff02::/16) with the link: a socket can be bound to those only so. What interfaces
+/// an agent's network namespace has is not known here.
+fn scoped(arguments: &Arguments) -> Vec<SocketAddr> {
+    let index = arguments.interface.as_deref().filter(|_| arguments.agent.is_none());
+    let index = index.and_then(|name| interface_index(name).ok());
+    let of_link = |address: &SocketAddrV6| {
+        let segments = address.ip().segments();
+        address.scope_id() == 0 && segments[0] & 0xff0f == 0xff02
+    };
+    let mut addresses = arguments.addresses();
+    for address in &mut addresses {
+        if let (SocketAddr::V6(v6), Some(index)) = (address, index)
+            && of_link(v6)
+        {
+            v6.set_scope_id(index);
+        }
+    }
+    addresses
 }
 
 /// How the receiver runs.
