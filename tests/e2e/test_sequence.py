@@ -102,6 +102,9 @@ def test_what_both_lines_lose_is_announced_and_what_comes_later_is_late(make_lab
     sequence = report["sequence"]
     assert (sequence["messages"], sequence["late"], sequence["lost"]) == (12, 2, 4), sequence
     assert sequence["first_gaps"] == [[11, 4]]
+    log = recv.log()
+    assert "the feed's session" in log and "TUESDAY" in log, log
+    assert "messages are missing" in log, log
     assert sequence["lines"]["A"]["malformed"] == 1
     assert sequence["lines"]["A"]["duplicates"] + sequence["lines"]["B"]["duplicates"] == 14
 

@@ -1,6 +1,7 @@
 //! `expressway recv`: receives datagrams, counts and measures them, until a signal, a number or a time.
 
 mod losses;
+mod notice;
 mod options;
 mod outlet;
 mod plot;
@@ -72,7 +73,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         );
     }
     let latency = arguments.latency.then(|| Box::new(Latency::new(arguments.nic_clock.0)));
-    let sink = Sink { latency, sequencer, outlet, now: Instant::now() };
+    let sink = Sink { latency, sequencer, outlet };
     let receiving = match io {
         WorkerIo::Kernel(io) => Receiving::start(*io, options::receiver(arguments), sink, events),
         WorkerIo::Express(io) => Receiving::start(*io, options::receiver(arguments), sink, events),

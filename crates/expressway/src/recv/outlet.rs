@@ -6,6 +6,7 @@ use expressway_feed::sequence::{Event, Line, Message};
 use expressway_netio::Datagram;
 use expressway_netio::broadcast::{Broadcast, BroadcastConfig, Record, ShareError};
 
+use super::notice::Notices;
 use crate::args::Recv as Arguments;
 use crate::fail::Failure;
 
@@ -33,6 +34,8 @@ const END: u16 = 16;
 pub(super) struct Outlet {
     ring: Option<Broadcast>,
     attended: Instant,
+    notices: Notices,
+    now: Instant,
     /// Number of the next datagram, where datagrams are not numbered themselves.
     datagrams: u64,
     /// The first gaps: first number and count.
@@ -57,7 +60,8 @@ impl Outlet {
                 })?)
             }
         };
-        Ok(Self { ring, attended: Instant::now(), datagrams: 0, gaps: Vec::with_capacity(LISTED) })
+        let (now, gaps) = (Instant::now(), Vec::with_capacity(LISTED));
+        Ok(Self { ring, attended: now, notices: Notices::default(), now, datagrams: 0, gaps })
     }
 
     /// The ring.
@@ -80,9 +84,15 @@ impl Outlet {
         }
     }
 
+    /// The time, before what comes at that time.
+    pub(super) fn set_time(&mut self, now: Instant) {
+        self.now = now;
+    }
+
     /// Something of a sequenced feed.
     #[inline]
     pub(super) fn event(&mut self, event: Event<'_>) {
+        self.notices.event(self.now, &event);
         if let Event::Gap { first, count } = event
             && self.gaps.len() < LISTED
         {
@@ -117,7 +127,9 @@ impl Outlet {
     }
 
     /// Shows readers what has come, and attends to them now and then.
-    pub(super) fn end_batch(&mut self, now: Instant) {
+    pub(super) fn end_batch(&mut self) {
+        let now = self.now;
+        self.notices.say(now);
         if let Some(ring) = &mut self.ring {
             ring.publish();
             if now >= self.attended + ATTENDANCE {
@@ -127,8 +139,9 @@ impl Outlet {
         }
     }
 
-    /// When readers are to be attended to.
+    /// When [`Outlet::end_batch`] is wanted, come what may.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.ring.as_ref().map(|_| self.attended + ATTENDANCE)
+        let attendance = self.ring.as_ref().map(|_| self.attended + ATTENDANCE);
+        attendance.into_iter().chain(self.notices.poll_timeout()).min()
     }
 }

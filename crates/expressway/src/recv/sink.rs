@@ -13,7 +13,6 @@ pub(super) struct Sink {
     pub(super) latency: Option<Box<Latency>>,
     pub(super) sequencer: Option<Box<Sequencer>>,
     pub(super) outlet: Outlet,
-    pub(super) now: Instant,
 }
 
 impl Sink {
@@ -22,13 +21,13 @@ impl Sink {
         if let Some(sequencer) = &mut self.sequencer {
             sequencer.flush(&mut |event| self.outlet.event(event));
         }
-        self.outlet.end_batch(Instant::now());
+        self.outlet.end_batch();
     }
 }
 
 impl Handler for Sink {
     fn begin_batch(&mut self, now: Instant) {
-        self.now = now;
+        self.outlet.set_time(now);
         if let Some(sequencer) = &mut self.sequencer {
             sequencer.set_time(now);
         }
@@ -57,7 +56,7 @@ impl Handler for Sink {
         if let Some(sequencer) = &mut self.sequencer {
             sequencer.end_batch();
         }
-        self.outlet.end_batch(self.now);
+        self.outlet.end_batch();
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -66,10 +65,10 @@ impl Handler for Sink {
     }
 
     fn handle_timeout(&mut self, now: Instant) {
-        self.now = now;
+        self.outlet.set_time(now);
         if let Some(sequencer) = &mut self.sequencer {
             sequencer.handle_timeout(now, &mut |event| self.outlet.event(event));
         }
-        self.outlet.end_batch(now);
+        self.outlet.end_batch();
     }
 }
