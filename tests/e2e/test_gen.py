@@ -16,6 +16,7 @@ from harness.agent import UNPRIVILEGED, Agent
 from harness.lab import Lab
 from harness.namespace import run_inside
 from harness.paths import BINARY, LIMIT
+from harness.recv import Recv
 from harness.server import address
 from harness.sniffer import Datagram, Sniffer
 
@@ -239,6 +240,22 @@ def test_round_trips_are_measured_and_what_is_lost_is_counted(make_lab, io: str)
     assert 0 < trip["round_trip_ns"]["p50"] <= trip["round_trip_ns"]["max"]
     trip = gen(lab, *words, "--linger", "500ms", to=address(lab.server["ipv6"], PORT))["round_trip"]
     assert (trip["received"], trip["lost"]) == (450, 50), trip
+
+
+@pytest.mark.parametrize(("out", "into"), [("udp", "copy"), ("copy", "udp"), ("live", "copy")])
+def test_the_receiver_reads_what_the_generator_writes(make_lab, tmp_path: Path, out: str, into: str) -> None:
+    lab = make_lab()
+    count = 2000
+    # It counts each datagram, of one flow in order, and ends with the last.
+    flags = ["--io", into, "--latency", "--sequence", "seq64", "--count", str(count)]
+    recv = Recv(lab, tmp_path, *flags, listen=[address(lab.server["ipv4"], PORT)])
+    recv.wait_ready()
+    check_report(gen(lab, "--rate", "10k", "--count", str(count), "--io", out), count)
+    report = recv.report()
+    assert report["datagrams"] == count and sum(report["losses"].values()) == 0, report
+    wire = report["latency"]["wire"]
+    assert (wire["count"], wire["implausible"]) == (count, 0)
+    assert (report["sequence"]["messages"], report["sequence"]["lost"]) == (count, 0), report["sequence"]
 
 
 def test_a_schedule_that_cannot_be_kept_is_no_secret(make_lab) -> None:

@@ -9,7 +9,7 @@ mod udp_netns;
 use std::time::Instant;
 
 use datagrams::{LENGTHS, address, open, payload, receive, send};
-use expressway_netio::udp::{UdpConfig, UdpIo};
+use expressway_netio::udp::{SendOptions, UdpConfig, UdpIo};
 use expressway_netio::{Flow, PacketIo};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use udp_netns::{Namespace, eventually, is_privileged, sh};
@@ -250,6 +250,27 @@ fn a_flood_of_icmp_errors_leaves_no_descriptor_readable() {
 }
 
 #[test]
+fn datagrams_above_the_mtu_go_in_fragments_only_when_told() {
+    if !is_privileged() {
+        return;
+    }
+    let (near, far) = Namespace::pair();
+    for (to, from) in [("10.9.0.1:4433", "10.9.0.2:5000"), ("[fd09::1]:4433", "[fd09::2]:5000")] {
+        let mut receiver = open(&near, &UdpConfig::new(vec![address(to)]));
+        let mut sender = open(&far, &UdpConfig::new(vec![address(from)]));
+        let flow = Flow::new(address(from), address(to));
+        send(&mut sender, &flow, 4000, &[4000]);
+        assert_eq!(sender.stats().dropped_send_refused, 1, "{to}");
+        sender.set_sending(&SendOptions { fragment: true, ttl: Some(9), multicast_interface: None }).unwrap();
+        send(&mut sender, &flow, 4000, &[4000]);
+        assert_eq!(receive(&mut receiver, 1)[0].payload, payload(0, 4000), "{to}");
+        let nowhere = SendOptions { multicast_interface: Some(99_999), ..SendOptions::default() };
+        let error = sender.set_sending(&nowhere).unwrap_err().to_string();
+        assert!(error.contains("_MULTICAST_IF") && error.contains(from), "{error}");
+    }
+}
+
+#[test]
 fn a_full_socket_buffer_holds_back_then_gives_up_with_a_count() {
     if !is_privileged() {
         return;
@@ -278,9 +299,12 @@ fn a_full_socket_buffer_holds_back_then_gives_up_with_a_count() {
     assert!((0..20).any(|_| burst(&mut sender, 100).blocked), "transmit says when there is no room");
     sender.flush(start).unwrap();
     assert_eq!(burst(&mut sender, 100).packets, 0, "what waits is bounded");
-    assert_eq!(sender.stats().dropped_no_buffer, 0);
+    let stats = sender.stats();
+    assert_eq!(stats.dropped_no_buffer, 0);
+    assert_eq!(stats.tx_kernel_packets + sender.waiting() as u64, accepted.get());
     sender.flush(start + config.send_patience).unwrap();
     let stats = sender.stats();
+    assert_eq!(sender.waiting(), 0);
     assert!(stats.dropped_no_buffer > 0);
     assert_eq!(
         stats.tx_kernel_packets + stats.dropped_no_buffer,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use expressway_netio::express::interface_index;
-use expressway_xbpf::{Action, AttachMode, Baseline, Error, Existing};
+use expressway_xbpf::{Action, AttachMode, Attachment, Baseline, Error, Existing};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -75,40 +75,49 @@ pub(crate) fn run(arguments: &Drop) -> Result<ExitCode, Failure> {
             mode.name()
         ))?;
     }
-    let read = || Reading::take(&baseline, arguments.action, &arguments.interface).map_err(Failure::run_time);
-    let mut rates = Rates::new(read()?);
+    let mut rates = Rates::new(read(arguments, &baseline)?);
+    let result = watch(arguments, &baseline, &attachment, &signals, &mut rates);
+    std::mem::drop(attachment);
+    report(arguments, mode, &rates)?;
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+fn read(arguments: &Drop, baseline: &Baseline) -> Result<Reading, Failure> {
+    Reading::take(baseline, arguments.action, &arguments.interface).map_err(Failure::run_time)
+}
+
+/// Prints a line a second until it is time to end.
+fn watch(
+    arguments: &Drop,
+    baseline: &Baseline,
+    attachment: &Attachment,
+    signals: &Receiver<()>,
+    rates: &mut Rates,
+) -> Result<(), Failure> {
     let started = Instant::now();
     let end = arguments.seconds.map(|seconds| started + Duration::from_secs(seconds));
     let mut next = started + SECOND;
-    let result = loop {
+    loop {
         let until = end.map_or(next, |end| end.min(next));
         let stop = match signals.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(()) | Err(RecvTimeoutError::Disconnected) => true,
             Err(RecvTimeoutError::Timeout) => end.is_some_and(|end| Instant::now() >= end),
         };
-        match attachment.is_attached() {
-            Ok(true) => {}
-            Ok(false) => {
-                break Err(Failure::run_time(format!(
-                    "interface {}: is gone, or somebody took the program off it",
-                    arguments.interface
-                )));
-            }
-            Err(error) => break Err(Failure::run_time(error)),
+        if !attachment.is_attached().map_err(Failure::run_time)? {
+            return Err(Failure::run_time(format!(
+                "interface {}: is gone, or somebody took the program off it",
+                arguments.interface
+            )));
         }
-        let reading = read()?;
-        let line = rates.second(reading);
+        let line = rates.second(read(arguments, baseline)?);
         if stop {
-            break Ok(());
+            return Ok(());
         }
         next += SECOND;
         if !arguments.json {
             crate::print(&line)?;
         }
-    };
-    std::mem::drop(attachment);
-    report(arguments, mode, &rates)?;
-    result.map(|()| ExitCode::SUCCESS)
+    }
 }
 
 fn report(arguments: &Drop, mode: AttachMode, rates: &Rates) -> Result<(), Failure> {

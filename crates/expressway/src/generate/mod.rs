@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use expressway_feed::generate::{
-    Capture, Content, Flows, Output, Pace, PacketOutput, Payload, Plan, Progress, Run, Schedule,
+    Capture, Content, Flows, Outcome, Output, Pace, PacketOutput, Payload, Plan, Progress, Run, Schedule,
 };
 use expressway_gateway::config::{Io as IoSettings, IoMode, UdpSend};
 use expressway_netio::route::RouteMirror;
@@ -63,27 +63,8 @@ pub(crate) fn run(kind: &Kind) -> Result<ExitCode, Failure> {
     let count = arguments.count.unwrap_or(u64::MAX);
     let mut plan = Plan::new(flows.clone(), content, nanoseconds, count).map_err(Failure::run_time)?;
     let mut opened = open(arguments, source, mirror, &way, &flows, largest)?;
-    let show = std::io::stderr().is_terminal();
-    let run = Run {
-        plan: &mut plan,
-        output: opened.output.as_mut(),
-        late: arguments.late,
-        duration: arguments.seconds,
-        echoes: arguments.round_trip.then_some(arguments.linger.0),
-        stop: &stop,
-        observe: &mut |progress: Progress| {
-            if show {
-                let seconds = progress.elapsed.as_secs_f64();
-                eprint!("\r{seconds:.0} s: {} sent, {} late ", progress.sent, progress.late);
-            }
-        },
-    };
     let before = report::cpu_time();
-    let outcome = run.run();
-    if show {
-        eprint!("\r\x1b[K");
-    }
-    let outcome = outcome.map_err(Failure::run_time)?;
+    let outcome = send(arguments, &mut plan, opened.output.as_mut(), &stop)?;
     let report = report::Report {
         arguments,
         flows: &flows,
@@ -97,6 +78,35 @@ pub(crate) fn run(kind: &Kind) -> Result<ExitCode, Failure> {
     report.print()?;
     let failed = arguments.strict && !report.problems().is_empty();
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Sends the plan, with a line a second on a terminal.
+fn send(
+    arguments: &Udp,
+    plan: &mut Plan,
+    output: &mut dyn Output,
+    stop: &AtomicBool,
+) -> Result<Outcome, Failure> {
+    let show = std::io::stderr().is_terminal();
+    let run = Run {
+        plan,
+        output,
+        late: arguments.late,
+        duration: arguments.seconds,
+        echoes: arguments.round_trip.then_some(arguments.linger.0),
+        stop,
+        observe: &mut |progress: Progress| {
+            if show {
+                let seconds = progress.elapsed.as_secs_f64();
+                eprint!("\r{seconds:.0} s: {} sent, {} late ", progress.sent, progress.late);
+            }
+        },
+    };
+    let outcome = run.run();
+    if show {
+        eprint!("\r\x1b[K");
+    }
+    outcome.map_err(Failure::run_time)
 }
 
 /// What the command line says that cannot be.

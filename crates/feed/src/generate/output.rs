@@ -51,6 +51,14 @@ pub trait Output {
     /// What ends the run.
     fn send(&mut self, datagrams: &Datagrams<'_>) -> Result<usize, OutputError>;
 
+    /// Looks after the output itself, now and then, while nothing is received.
+    ///
+    /// # Errors
+    /// What ends the run.
+    fn upkeep(&mut self) -> Result<(), OutputError> {
+        Ok(())
+    }
+
     /// Hands over what has come for the flows' sources, and looks after the output itself. Does not block.
     ///
     /// # Errors
@@ -156,6 +164,14 @@ impl<P: PacketIo> Output for PacketOutput<P> {
         self.io.flush(Instant::now())?;
         self.drain()?;
         Ok(taken)
+    }
+
+    fn upkeep(&mut self) -> Result<(), OutputError> {
+        // Kernel sockets need none, and asking a thousand of them takes as long as some datagrams are apart.
+        if self.express {
+            self.io.receive(Instant::now(), &mut |_| {})?;
+        }
+        Ok(())
     }
 
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> Result<usize, OutputError> {

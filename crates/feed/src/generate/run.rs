@@ -24,8 +24,11 @@ const SPIN: u64 = 100_000;
 /// How long after the end of the schedule datagrams are still sent that a busy machine held up.
 const GRACE: u64 = 50_000_000;
 
-/// How often the output is looked after while nothing else makes it receive, and the clocks are compared.
-const UPKEEP: u64 = 10_000_000;
+/// How often the output is looked after while nothing else makes it receive.
+const UPKEEP: u64 = 100_000_000;
+
+/// How often the clocks are compared: slewed by 500 ppm, the most that adjtimex allows, they part by 5 µs meanwhile.
+const COMPARE: u64 = 10_000_000;
 
 /// The longest that a histogram keeps apart, in nanoseconds: a minute.
 const LONGEST: u64 = 60_000_000_000;
@@ -197,7 +200,7 @@ impl Run<'_> {
                 continue;
             };
             self.plan.collect(now, BATCH)?;
-            if now.saturating_sub(state.timed) >= UPKEEP {
+            if now.saturating_sub(state.timed) >= COMPARE {
                 // The wall clock may be slewed or set meanwhile.
                 state.timed = now;
                 state.epoch = epoch(state.start).unwrap_or(state.epoch);
@@ -226,9 +229,11 @@ impl Run<'_> {
 
     /// Receives, where that is wanted or due; tells how it goes.
     fn look_after(&mut self, state: &mut State, now: u64) -> Result<(), RunError> {
-        if state.echoes.is_some() || now.saturating_sub(state.kept) >= UPKEEP {
-            state.kept = now;
+        if state.echoes.is_some() {
             self.receive(state)?;
+        } else if now.saturating_sub(state.kept) >= UPKEEP {
+            state.kept = now;
+            self.output.upkeep()?;
         }
         if now.saturating_sub(state.observed) >= 1_000_000_000 {
             state.observed = now;
@@ -240,7 +245,7 @@ impl Run<'_> {
 
     fn receive(&mut self, state: &mut State) -> Result<usize, RunError> {
         let sent = state.taken;
-        let Some(echoes) = &mut state.echoes else { return Ok(self.output.receive(&mut |_| {})?) };
+        let Some(echoes) = &mut state.echoes else { return Ok(0) };
         Ok(self.output.receive(&mut |payload| echoes.take(payload, Probe::now(), sent))?)
     }
 
