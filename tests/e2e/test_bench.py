@@ -1,0 +1,164 @@
+"""`expressway bench`: scenarios from files, runs that leave nothing behind, and what is made of raw files. No figure is judged
+here: only that figures come about and are handed on."""
+
+import copy
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from harness.paths import BINARY, LIMIT
+
+SCENARIO = """title = "a trial"
+kind = "gateway"
+claim = "It runs."
+measures = "What a request costs."
+held_equal = ["everything"]
+beds = ["lab"]
+headline = "gbit_per_cpu_second"
+base = "by sendmmsg"
+rounds = 1
+seconds = 0.5
+warmup = 0.2
+[sweep]
+body = ["4KiB"]
+[[contestant]]
+name = "nobody"
+side = "peer"
+server = "nginx"
+[[contestant]]
+name = "by sendmmsg"
+side = "kernel"
+server = "expressway"
+io = "udp"
+udp_send = "sendmmsg"
+[[contestant]]
+name = "by copy"
+side = "express"
+server = "expressway"
+io = "copy"
+"""
+
+
+def bench(*arguments: str | Path, code: int = 0) -> str:
+    """Runs it and gives its output, or what it complained of."""
+    words = [str(word) for word in (BINARY, "--log-level", "error", "bench", *arguments)]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert result.returncode == code, result.stdout + result.stderr
+    return result.stderr if code == 2 else result.stdout
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The raw file of a run of a scenario that is no part of the binary, on a machine without peers."""
+    folder = tmp_path_factory.mktemp("bench")
+    scenario = folder / "trial.toml"
+    scenario.write_text(SCENARIO)
+    text = bench(scenario, "--out", folder / "out", "--peers", folder / "no-peers")
+    assert "| by copy |" in text and "too few rounds" in text
+    return folder / "out" / "raw.jsonl"
+
+
+def lines(raw: Path, kind: str) -> list[dict]:
+    """The lines of a kind."""
+    return [line[kind] for line in map(json.loads, raw.read_text().splitlines()) if kind in line]
+
+
+def write(path: Path, raw: Path, factor: float) -> Path:
+    """Six rounds made of the one, those by AF_XDP `factor` times as good."""
+    out = [{"environment": one} for one in lines(raw, "environment")]
+    out += [{"scenario": one} for one in lines(raw, "scenario")]
+    for line in lines(raw, "run"):
+        for round_number in range(6):
+            run = copy.deepcopy(line) | {"round": round_number}
+            if run["contestant"] == "by copy":
+                run["values"]["gbit_per_cpu_second"] *= factor
+            out.append({"run": run})
+    path.write_text("".join(json.dumps(line) + "\n" for line in out))
+    return path
+
+
+def test_a_run_is_lines_of_the_raw_file_and_leaves_no_lab(raw: Path) -> None:
+    assert [run["contestant"] for run in lines(raw, "run")] == ["by sendmmsg", "by copy"]
+    for run in lines(raw, "run"):
+        assert run["point"] == {"body": 4096} and run["round"] == 0
+        assert run["values"]["gbit_per_cpu_second"] > 0 and run["detail"]["counted"]["requests"] > 0
+        assert run["detail"]["server_cpu"]["process_ns"] > 0 and "tx-udp-segmentation" in run["detail"]["server_offloads"]
+    (missing,) = lines(raw, "missing")
+    assert missing["contestant"] == "nobody" and "nginx: no such program" in missing["reason"]
+    (environment,) = lines(raw, "environment")
+    assert environment["kernel"] and environment["cpu"] and environment["cores"] > 0
+    (scenario,) = lines(raw, "scenario")
+    assert scenario["name"] == "trial" and scenario["claim"] == "It runs."
+    namespaces = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
+    assert "expressway-bench-" not in namespaces
+
+
+def test_reports_are_made_of_the_raw_file_alone(raw: Path, tmp_path: Path) -> None:
+    made = {name: (raw.parent / name).read_text() for name in ("report.md", "report.html")}
+    bench("report", raw, "--out", tmp_path)
+    assert made == {name: (tmp_path / name).read_text() for name in made}
+    assert "It runs." in made["report.md"] and "<svg" in made["report.html"]
+    assert "no such program" in made["report.md"]
+
+
+def test_a_leader_is_named_and_a_regression_found(raw: Path, tmp_path: Path) -> None:
+    old = write(tmp_path / "old.jsonl", raw, 10.0)
+    new = write(tmp_path / "new.jsonl", raw, 5.0)
+    bench("report", old, "--out", tmp_path)
+    assert "Ours by XDP or AF_XDP leads:\n\n- trial, body 4 KiB: by copy\n" in (tmp_path / "report.md").read_text()
+    assert "| worse |" in bench("--compare", old, new, code=1)
+    assert "| worse |" not in bench("--compare", new, old)
+    changes = json.loads(bench("--compare", old, new, "--json", code=1))
+    verdicts = {change["contestant"]: change["verdict"] for change in changes}
+    assert verdicts == {"by sendmmsg": "no_change_shown", "by copy": "worse"}
+
+
+def test_cores_and_money(raw: Path) -> None:
+    arguments = ("--gbps", "10", "--hours", "100", "--core-cost", "0.05", "--utilisation", "50")
+    document = json.loads(bench("calculate", raw, *arguments, "--json"))
+    need = next(need for need in document["needs"] if need["contestant"] == "by sendmmsg")
+    run = next(run for run in lines(raw, "run") if run["contestant"] == "by sendmmsg")
+    cores = 10 / run["values"]["gbit_per_cpu_second"] / 0.5
+    assert need["cores"] == pytest.approx(cores) and need["cost"] == pytest.approx(cores * 100 * 0.05)
+    assert "This assumes" in bench("calculate", raw, *arguments)
+    assert "expected a number above 0" in bench("calculate", raw, "--gbps", "0", *arguments[2:], code=2)
+    assert "--from" in bench("calculate", raw, *arguments, "--from", "whoever", code=2)
+
+
+def test_the_list_is_text_or_one_document() -> None:
+    names = [line.split()[0] for line in bench("--list").splitlines()]
+    assert {"gateway", "idle", "waiting"} <= set(names)
+    assert [one["name"] for one in json.loads(bench("--list", "--json"))] == names
+    assert [one["name"] for one in json.loads(bench("io", "--list", "--json"))] == ["io-transmit", "io-receive"]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (("kind = \"gateway\"", "kind = \"gatway\""), "trial.toml:2: kind: `gatway` is no kind"),
+        (("body = [\"4KiB\"]", "body = [\"4 parsecs\"]"), "trial.toml:13: sweep.body: `parsecs` is no unit"),
+        (("io = \"copy\"", "oi = \"copy\""), "trial.toml:28: contestant.2.oi: `oi` is no parameter"),
+        (("beds = [\"lab\"]", ""), "missing field `beds`"),
+    ],
+)
+def test_what_is_wrong_in_a_scenario_is_one_line(tmp_path: Path, change: tuple[str, str], expected: str) -> None:
+    scenario = tmp_path / "trial.toml"
+    scenario.write_text(SCENARIO.replace(*change))
+    error = bench(scenario, "--out", tmp_path, code=2)
+    assert expected in error and len(error.splitlines()) == 1
+
+
+def test_what_is_wrong_in_a_raw_file_or_a_request_is_one_line(raw: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text(raw.read_text() + "{}\n")
+    count = len(broken.read_text().splitlines())
+    wrong = {
+        f"broken.jsonl:{count}: ": bench("report", broken, "--out", tmp_path, code=2),
+        "no scenario `nonsense`": bench("nonsense", code=2),
+        "no scenario named has a parameter `nonsense`": bench("gateway", "--set", "nonsense=1", code=2),
+        "no contestant `nonsense`": bench("gateway", "--server", "nonsense", code=2),
+        "range is 1048576 B of a body of 1024": bench("gateway", "--body", "1KiB", "--set", "range=1MiB", code=2),
+    }
+    for expected, error in wrong.items():
+        assert expected in error and len(error.splitlines()) == 1, error
