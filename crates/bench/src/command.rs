@@ -103,7 +103,8 @@ impl Command {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    fn failed(&self, problem: &str) -> BenchError {
+    /// An error with the end of its log.
+    pub(crate) fn failed(&self, problem: &str) -> BenchError {
         let log = self.log();
         let end: Vec<&str> = log.lines().rev().take(2).collect();
         let problem = format!("{problem}: {}", end.into_iter().rev().collect::<Vec<_>>().join(" | "));

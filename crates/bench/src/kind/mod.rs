@@ -11,6 +11,7 @@ mod packet_io;
 mod receive;
 mod startup;
 mod waiting;
+mod xdp;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -32,6 +33,7 @@ pub(crate) const ALL: &[&dyn Kind] = &[
     &waiting::Waiting,
     &receive::Receive,
     &fanout::Fanout,
+    &xdp::Xdp,
 ];
 
 /// The kind of this name.

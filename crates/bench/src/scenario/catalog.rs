@@ -33,6 +33,8 @@ built_in![
     "fanout-poisson",
     "fanout-even",
     "fanout-overload",
+    "xdp-drop",
+    "xdp-load",
 ];
 
 /// The names that a name means: itself, or all scenarios of a group, whose names begin with it and a hyphen.
