@@ -63,6 +63,7 @@ impl Kind for Xdp {
     /// CPU is that of the NAPI thread of the interface, in which all of them run.
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
         let way = run.case.text("way");
+        make_neighbour_permanent(run.lab)?;
         let mut program = match filter_program(way) {
             Some(_) => {
                 add_filter(run.lab, way)?;
@@ -131,7 +132,7 @@ fn attach(run: &Run<'_>, action: &str) -> Result<Command, BenchError> {
     let program = Command::start(run.lab, run.tools, Role::Server, &arguments)?;
     let began = Instant::now();
     // With --json it says nothing before its report.
-    while !shown(run.lab, "ip", &["link", "show", "dev", interface])?.contains("xdp") {
+    while !shown(run.lab, Role::Server, "ip", &["link", "show", "dev", interface])?.contains("xdp") {
         if began.elapsed() > ATTACH_LIMIT {
             return Err(program.failed("no program on the interface"));
         }
@@ -152,27 +153,41 @@ fn filter_program(way: &str) -> Option<&'static str> {
 /// Drops UDP at the first hook that each has, before connection tracking. It goes with the lab.
 fn add_filter(lab: &Lab, way: &str) -> Result<(), BenchError> {
     if way == "iptables-raw" {
-        return shown(lab, "iptables", &["-t", "raw", "-A", "PREROUTING", "-p", "udp", "-j", "DROP"])
-            .map(drop);
+        return shown(
+            lab,
+            Role::Server,
+            "iptables",
+            &["-t", "raw", "-A", "PREROUTING", "-p", "udp", "-j", "DROP"],
+        )
+        .map(drop);
     }
     let chain = "add chain ip bench first { type filter hook prerouting priority -300 ; }";
     for command in ["add table ip bench", chain, "add rule ip bench first meta l4proto udp drop"] {
-        shown(lab, "nft", &[command])?;
+        shown(lab, Role::Server, "nft", &[command])?;
     }
     Ok(())
+}
+
+/// The generator's frames need the server's hardware address, which a program that drops everything will not tell.
+fn make_neighbour_permanent(lab: &Lab) -> Result<(), BenchError> {
+    let (server, client) = (Role::Server.interface(), Role::Client.interface());
+    let address = lab.addresses(Role::Server).ipv4.to_string();
+    let hardware = shown(lab, Role::Server, "cat", &[&format!("/sys/class/net/{server}/address")])?;
+    let entry =
+        ["neighbour", "replace", &address, "lladdr", hardware.trim(), "dev", client, "nud", "permanent"];
+    shown(lab, Role::Client, "ip", &entry).map(drop)
 }
 
 /// Packets that the server's interface has received, those that a program dropped included.
 fn received(lab: &Lab) -> Result<u64, BenchError> {
     let file = format!("/sys/class/net/{}/statistics/rx_packets", Role::Server.interface());
-    let text = shown(lab, "cat", &[&file])?;
+    let text = shown(lab, Role::Server, "cat", &[&file])?;
     text.trim().parse().map_err(|error| BenchError::Missing(format!("{file}: {error}")))
 }
 
-/// Runs a program in the server's namespace and gives its output.
-fn shown(lab: &Lab, program: &str, arguments: &[&str]) -> Result<String, BenchError> {
-    let output: Output =
-        lab.command(Role::Server, program).args(arguments).output().map_err(io_error(program))?;
+/// Runs a program in a namespace and gives its output.
+fn shown(lab: &Lab, role: Role, program: &str, arguments: &[&str]) -> Result<String, BenchError> {
+    let output: Output = lab.command(role, program).args(arguments).output().map_err(io_error(program))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

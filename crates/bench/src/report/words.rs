@@ -256,10 +256,6 @@ pub(crate) fn bed_differs(scenario: &Described, environment: &Environment) -> St
              both sides; rates and times do not.",
             environment.cores
         ),
-        Bed::Nics => {
-            "Here two NICs of one machine are cabled to each other: both ends share its memory and cores."
-                .into()
-        }
     }
 }
 

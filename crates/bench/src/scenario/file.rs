@@ -95,7 +95,7 @@ impl Scenario {
             kind::find(file.kind.get_ref()).ok_or_else(|| source.at(file.kind.span(), "no such kind"))?;
         let check = Check { source, kind };
         if file.beds.get_ref().is_empty() {
-            return Err(source.at(file.beds.span(), "name at least one bed: \"lab\", \"nics\""));
+            return Err(source.at(file.beds.span(), "name at least one bed: \"lab\""));
         }
         let settings = check.table(&file.settings)?;
         let sweep = check.sweep(&file.sweep)?;

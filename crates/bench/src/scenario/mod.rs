@@ -124,9 +124,6 @@ pub struct Tour {
 pub enum Bed {
     /// Two namespaces with a veth, which the suite makes.
     Lab,
-    /// Two given NICs of this host that are cabled to each other, or of a guest: moved into two namespaces for the
-    /// time of a run.
-    Nics,
 }
 
 impl Scenario {
