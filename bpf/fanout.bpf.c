@@ -67,6 +67,8 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u64);
 	__type(value, struct fanout_subscriber);
+	/* Memory for those that are there; only user space adds some. */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 } subscribers_map SEC(".maps");
 
 /* What user space is told. 256 KiB: ten thousand events. */

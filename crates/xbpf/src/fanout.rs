@@ -24,6 +24,9 @@ use crate::sys;
 /// Connections that may be there besides subscribers: not accepted yet, or about to be turned away.
 const BACKLOG: u32 = 4096;
 
+/// Events taken at a time.
+const EVENTS: usize = 1000;
+
 /// Turning a unicast feed into multicast.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
@@ -396,10 +399,10 @@ impl FanoutPrograms {
         self.events.map.as_fd()
     }
 
-    /// The events since the last call.
+    /// The events since the last call, up to a thousand; the descriptor stays readable while there are more.
     pub fn events(&self) -> impl Iterator<Item = FanoutEvent> {
         // Its result says only how many there were.
-        self.events.ring.consume_raw();
+        self.events.ring.consume_raw_n(EVENTS);
         self.events.seen.try_iter()
     }
 }

@@ -67,6 +67,14 @@ struct Link {
     half_closed: Option<Instant>,
 }
 
+/// What a look at a subscriber saw.
+struct Looked {
+    /// It was given something since the last look.
+    given: bool,
+    /// Its TCP state.
+    state: u8,
+}
+
 /// How a unicast feed comes in.
 struct Unicast {
     interface: String,
@@ -284,10 +292,7 @@ impl Switch {
                 link.account.half_closed.store(true, Ordering::Relaxed);
             }
             CLOSE => {
-                let reason = match sockopt::socket_error(&**link.transport.socket()) {
-                    Ok(Err(error)) | Err(error) => transport::reason(error),
-                    Ok(Ok(())) => Reason::Closed,
-                };
+                let reason = ended(&link.transport);
                 self.disconnect(key, reason);
             }
             // On its way to the end, which comes as an event of its own.
@@ -366,14 +371,15 @@ impl Switch {
         Ok(())
     }
 
-    /// Brings a subscriber's account up to date. Whether it was given something since the last time.
-    fn account(&self, link: &mut Link) -> Result<bool, FanoutError> {
+    /// Brings a subscriber's account up to date.
+    fn account(&self, link: &mut Link) -> Result<Looked, FanoutError> {
         // At the end there is none any more.
         let record = self.programs.record(link.socket.cookie)?.unwrap_or(link.record);
         let socket = link.transport.socket().as_fd();
         // In this order what is acknowledged meanwhile counts twice and not never.
         let unacknowledged = sys::unacknowledged_bytes(socket).unwrap_or(0);
-        let acknowledged = sys::tcp_info(socket).map_or(link.taken, |info| info.acknowledged_bytes);
+        let info = sys::tcp_info(socket).ok();
+        let acknowledged = info.as_ref().map_or(link.taken, |info| info.acknowledged_bytes);
         let taken = (acknowledged + unacknowledged).clamp(link.taken, record.bytes.max(link.taken));
         let lag = record.bytes.saturating_sub(taken);
         let waiting = if lag == 0 { 0 } else { u64::from(record.queue) };
@@ -395,21 +401,15 @@ impl Switch {
             link.stuck = None;
         }
         (link.record, link.taken, link.frames) = (record, taken, frames);
-        Ok(given)
+        Ok(Looked { given, state: info.map_or(CLOSE, |info| info.state) })
     }
 
     /// Decides about a subscriber, by what it has taken and how long ago.
     fn judge(&self, link: &mut Link, now: Instant) -> Result<Option<Reason>, FanoutError> {
-        let given = self.account(link)?;
-        if let Ok(info) = sys::tcp_info(link.transport.socket().as_fd())
-            && !matches!(info.state, ESTABLISHED | CLOSE_WAIT)
-        {
+        let Looked { given, state } = self.account(link)?;
+        if !matches!(state, ESTABLISHED | CLOSE_WAIT) {
             // Its event was lost, or is on its way.
-            let error = sockopt::socket_error(&**link.transport.socket());
-            return Ok(Some(match error {
-                Ok(Err(error)) | Err(error) => transport::reason(error),
-                Ok(Ok(())) => Reason::Closed,
-            }));
+            return Ok(Some(ended(&link.transport)));
         }
         if link.record.bytes > link.taken {
             let stuck = *link.stuck.get_or_insert(now);
@@ -452,6 +452,14 @@ impl Switch {
 
     fn is_done(&self) -> bool {
         self.links.values().all(|link| link.record.bytes <= link.taken)
+    }
+}
+
+/// Why a connection has ended.
+fn ended(transport: &Transport) -> Reason {
+    match sockopt::socket_error(&**transport.socket()) {
+        Ok(Err(error)) | Err(error) => transport::reason(error),
+        Ok(Ok(())) => Reason::Closed,
     }
 }
 
