@@ -415,7 +415,7 @@ def test_an_interface_that_goes_is_told(make_lab, sniff, io: str) -> None:
 
 def test_it_does_not_grow_with_the_run(make_lab) -> None:
     lab = make_lab()
-    line = command(lab, "--to", address(lab.server["ipv4"], PORT), "--rate", "100k", "--seconds", "4", "--io", "live")
+    line = command(lab, "--to", address(lab.server["ipv4"], PORT), "--rate", "100k", "--seconds", "1000", "--io", "live")
     process = subprocess.Popen(line, stdout=subprocess.DEVNULL)
 
     def resident() -> int:
@@ -424,7 +424,8 @@ def test_it_does_not_grow_with_the_run(make_lab) -> None:
 
     time.sleep(1.5)
     early = resident()
-    time.sleep(1.5)
+    time.sleep(2)
     late = resident()
+    process.send_signal(signal.SIGINT)
     assert process.wait(LIMIT) == 0
     assert late - early < 2 << 20, f"{early} {late}"

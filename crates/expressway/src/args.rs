@@ -60,6 +60,10 @@ pub(crate) enum Command {
     /// Send datagrams on a schedule, and say how well it was kept
     Gen(GenArguments),
     /// Drop, pass, count, touch, return or redirect all packets of an interface by XDP, and print rates by core
+    ///
+    /// All traffic of the interface is subject to it: with drop, touch, tx and redirect the kernel gets nothing any more,
+    /// ARP and SSH included. SIGINT and SIGTERM take the program off; so does the end of the process, whatever ended it.
+    /// Prints `ready interface=IFACE action=ACTION mode=MODE` once it is attached.
     Drop(crate::baseline::Drop),
     /// Make a development CA and a leaf certificate signed by it
     Cert(Cert),

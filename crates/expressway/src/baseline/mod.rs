@@ -19,10 +19,7 @@ use rates::{Rates, Reading};
 /// How often rates are printed.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Puts an XDP program on an interface that does one thing with every packet, and prints packets a second by core, once
-/// a second and at the end. All traffic of the interface is subject to it: with drop, touch, tx and redirect the
-/// kernel gets nothing any more, ARP and SSH included. SIGINT and SIGTERM take the program off; so does the end of the
-/// process, whatever ended it. Prints `ready interface=IFACE action=ACTION mode=MODE` once it is attached.
+/// Which program goes where.
 #[derive(Args)]
 pub(crate) struct Drop {
     /// Interface whose packets the program gets

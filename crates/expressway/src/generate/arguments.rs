@@ -14,13 +14,15 @@ use expressway_wire::MacAddr;
 /// What to generate.
 #[derive(Subcommand)]
 pub(crate) enum Kind {
-    /// UDP datagrams
+    /// Send UDP datagrams at a rate, or those of a capture
+    ///
+    /// The schedule waits for nobody (open loop). Each datagram bears its number and the time when it was due, so that what
+    /// receives them measures from there. At the end a report says what was sent, how late, and whether the schedule was
+    /// kept. SIGINT and SIGTERM end it with that report.
     Udp(Box<Udp>),
 }
 
-/// Sends UDP datagrams on a schedule that waits for nobody (open loop). Each bears its number and the time when it was
-/// due, so that what receives them measures from there. At the end it says what was sent, how late, and whether the
-/// schedule was kept. SIGINT and SIGTERM end it with that report.
+/// What to send, where to, and how.
 #[derive(Args)]
 pub(crate) struct Udp {
     /// Where to: an address, or a multicast group
