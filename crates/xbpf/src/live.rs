@@ -159,7 +159,8 @@ impl LiveFrames {
     /// became of it.
     ///
     /// # Errors
-    /// [`Error::Live`]: the kernel has no live frames (before 5.18), or the interface has gone. Frames that the device
+    /// [`Error::NoInterface`] once the interface has gone; [`Error::Live`]: the kernel has no live frames (before 5.18), or
+    /// no room for frames of that length. Frames that the device
     /// refuses are no error but a count.
     pub fn send(&mut self) -> Result<(), Error> {
         loop {
@@ -180,12 +181,17 @@ impl LiveFrames {
             }
         }
         let ring = self.ring.get();
-        let handed = u64::from(ring.end);
+        let (handed, unfit) = (u64::from(ring.end), std::mem::take(&mut ring.unfit));
         let (sent, dropped) = (std::mem::take(&mut ring.sent), std::mem::take(&mut ring.dropped));
         (ring.next, ring.end) = (0, 0);
         self.counts.sent += sent;
         self.counts.dropped += dropped;
-        self.counts.refused += handed.saturating_sub(sent + dropped);
+        self.counts.refused += handed.saturating_sub(sent + dropped + unfit);
+        if unfit > 0 {
+            let text =
+                format!("the kernel's buffers do not hold {unfit} frames of up to {} bytes", self.page.len());
+            return Err(Error::Live { interface: self.interface.clone(), source: io::Error::other(text) });
+        }
         Ok(())
     }
 
