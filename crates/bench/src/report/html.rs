@@ -70,6 +70,10 @@ fn section(page: &mut String, raw: &RawRun, scenario: &Described, points: &[Poin
     let _ = writeln!(page, "<p><b>What is measured.</b> {}</p>", code(&scenario.measures));
     let held = scenario.held_equal.iter().map(|one| format!("<li>{}</li>", code(one))).collect::<String>();
     let _ = writeln!(page, "<details><summary>What is held equal</summary><ul>{held}</ul></details>");
+    let settings = words::settings(scenario);
+    if !settings.is_empty() {
+        let _ = writeln!(page, "<p><b>What is set.</b> {}.</p>", escape(&settings));
+    }
     let _ = writeln!(page, "<p><b>Effort.</b> {}</p>", words::effort(scenario));
     for (rest, svg) in curves(scenario, points) {
         let _ = writeln!(page, "<figure>{svg}<figcaption>{}</figcaption></figure>", escape(&rest));

@@ -66,6 +66,10 @@ fn section(text: &mut String, raw: &RawRun, scenario: &Described, points: &[Poin
     let _ = writeln!(text, "**Claim.** {}\n", scenario.claim.trim());
     let _ = writeln!(text, "**What is measured.** {}\n", words::unwrap(&scenario.measures));
     let _ = writeln!(text, "**What is held equal.** {}.\n", scenario.held_equal.join("; "));
+    let settings = words::settings(scenario);
+    if !settings.is_empty() {
+        let _ = writeln!(text, "**What is set.** {settings}.\n");
+    }
     let _ = writeln!(text, "**Effort.** {}", words::effort(scenario));
     for point in points {
         table(text, scenario, point);
@@ -151,7 +155,9 @@ mod tests {
             reason: "no such program".into(),
         };
         raw.missing = vec![absent.clone(), absent];
+        raw.scenarios[0].settings = [("udp_segmentation".to_owned(), crate::scenario::text("off"))].into();
         let text = markdown(&raw, "Trials");
+        assert!(text.contains("**What is set.** udp_segmentation off.\n"), "{text}");
         let first = text.find("A peer or the kernel path leads:\n\n- trial, body 1 KiB: a").expect(&text);
         assert!(first < text.find("## The machine").unwrap());
         assert!(text.contains("| a | 3.00 (3.00 to 3.00) | 1.00 (1.00 to 1.00) | 1200 | 6 |"), "{text}");

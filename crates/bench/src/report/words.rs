@@ -145,6 +145,11 @@ pub(crate) fn effort(scenario: &Described) -> String {
     format!("{rounds} round{plural} of {seconds} s each after {warmup} s of warm-up.")
 }
 
+/// What was set for all contestants, offloads and the kind's defaults included; empty where a kind has nothing to set.
+pub(crate) fn settings(scenario: &Described) -> String {
+    point(&scenario.settings)
+}
+
 /// Rows of cells, the first of each a name.
 pub(crate) struct Table {
     pub(crate) head: Vec<String>,
