@@ -120,7 +120,7 @@ fn idle_states(cpus: &Path) -> Vec<String> {
     let read = |file: std::path::PathBuf| fs::read_to_string(file).unwrap_or_default().trim().to_owned();
     let mut found: Vec<String> = Some(read(cpus.join("cpuidle/current_driver")))
         .into_iter()
-        .filter(|driver| !driver.is_empty())
+        .filter(|driver| !driver.is_empty() && driver != "none")
         .collect();
     for state in 0.. {
         let folder = cpus.join(format!("cpu0/cpuidle/state{state}"));

@@ -51,6 +51,8 @@ pub(crate) enum Judgement {
     NotShown,
     /// The opposite direction.
     Contradicted,
+    /// Too few rounds for an interval.
+    TooFewRounds,
     /// Absolute figures of other hardware: nothing to judge.
     Context,
 }
@@ -189,6 +191,7 @@ fn compare<'a>(scenario: &'a Described, beside: &'a Beside, point: &Point<'a>) -
     }
     let ours = estimate(&ours);
     let judgement = match beside.figure.is_ratio() {
+        true if ours.count < ROUNDS_FOR_A_VERDICT => Judgement::TooFewRounds,
         true => judge(&ours, (beside.figure.low, beside.figure.high)),
         false => Judgement::Context,
     };
@@ -220,6 +223,7 @@ impl Judgement {
             Self::Stronger => "same direction, stronger here",
             Self::NotShown => "no difference shown here",
             Self::Contradicted => "contradicted here",
+            Self::TooFewRounds => "too few rounds to say",
             Self::Context => "other hardware: context only",
         }
     }
@@ -285,5 +289,8 @@ mod tests {
         let compared = compared(&scenario, &points);
         assert_eq!(compared.len(), 1);
         assert_eq!((compared[0].ours.mid, compared[0].judgement), (0.5, Judgement::Agrees));
+        let few = super::super::fixture::raw(&[[1.0, 2.0, 3.0]; 5]);
+        let compared = super::compared(&scenario, &super::points(&few.scenarios[0], &few));
+        assert_eq!(compared[0].judgement, Judgement::TooFewRounds);
     }
 }

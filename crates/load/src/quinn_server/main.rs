@@ -30,7 +30,7 @@ const CHUNK: usize = 256 << 10;
 
 /// HTTP/3 file server on quinn and h3.
 #[derive(Parser)]
-#[command(name = "expressway-quinn", version)]
+#[command(name = "expressway-quinn", version = concat!(env!("CARGO_PKG_VERSION"), " (quinn 0.11, h3 0.0.8)"))]
 struct Arguments {
     /// Address and port.
     #[arg(long)]
