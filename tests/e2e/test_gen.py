@@ -282,6 +282,18 @@ def test_a_full_queue_shows(make_lab) -> None:
     assert report["sent"] + report["refused"] == report["offered"] == 3000
 
 
+def test_a_full_socket_buffer_shows(make_lab) -> None:
+    lab = make_lab()
+    # The queue takes everything and lets next to nothing through: the socket's buffer stays charged (EAGAIN).
+    lab.run("client", "tc", "qdisc", "replace", "dev", links.CLIENT, "root", "tbf", "rate", "8kbit", "burst", "2000", "limit", "100000000")
+    report = gen(lab, "--rate", "20k", "--seconds", "0.5", "--size", "1400")
+    assert report["full"] > 0 and report["unsent"] > 0 and report["no_room"] > 0, report
+    taken = report["lateness_ns"]["count"]
+    assert taken + report["unsent"] == report["offered"] == 10_000
+    assert report["sent"] + report["refused"] + report["no_room"] == taken
+    assert not report["kept"]
+
+
 def test_fragments_only_when_told(make_lab) -> None:
     lab = make_lab()
     receiver = run_inside(lab.server_namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))

@@ -32,7 +32,7 @@ pub struct Tally {
     pub bytes: u64,
     /// Refused by the kernel or the device: ENOBUFS, EPERM, EMSGSIZE, a full ring.
     pub refused: u64,
-    /// Given up because a socket buffer had no room for too long.
+    /// Given up because a socket buffer had no room for too long, or waiting for room still.
     pub no_room: u64,
     /// Times that a socket buffer or ring was full, so that datagrams waited (EAGAIN).
     pub full: u64,
@@ -189,7 +189,7 @@ impl<P: PacketIo> Output for PacketOutput<P> {
             sent: stats.tx_express_packets + stats.tx_kernel_packets,
             bytes: stats.tx_express_bytes + stats.tx_kernel_bytes,
             refused: stats.dropped_send_refused,
-            no_room: stats.dropped_no_buffer,
+            no_room: stats.dropped_no_buffer + self.io.waiting() as u64,
             full: self.full,
             fallback,
             calls: stats.tx_syscalls,
