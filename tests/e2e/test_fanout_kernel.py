@@ -123,7 +123,7 @@ def test_a_multicast_feed(make_lab, make_fanout, group: str, source: bool) -> No
 @pytest.mark.parametrize(("framing", "prefix"), [("len16", 2), ("none", 0)])
 def test_the_other_framings(make_lab, make_fanout, framing: str, prefix: int) -> None:
     lab = make_lab()
-    fanout = make_fanout(lab, framing=framing)
+    fanout = make_fanout(lab, "--max-age", "1h", framing=framing)
     (subscriber,) = subscribe(lab, fanout)
     sender = Sender(lab, lab.server["ipv4"])
 
@@ -147,7 +147,7 @@ def test_the_other_framings(make_lab, make_fanout, framing: str, prefix: int) ->
 
 def test_a_thousand_subscribers_come_and_go(make_lab, make_fanout) -> None:
     lab = make_lab()
-    fanout = make_fanout(lab, "--max-lag", "64KiB", "--send-buffer", "16KiB", "--stall", "2s")
+    fanout = make_fanout(lab, "--max-lag", "64KiB", "--max-age", "1h", "--send-buffer", "16KiB", "--stall", "2s")
     opened = descriptors(fanout.process.pid)
     host = lab.server["ipv4"]
     churn = lab.run(
@@ -168,7 +168,7 @@ def test_a_thousand_subscribers_come_and_go(make_lab, make_fanout) -> None:
 @pytest.mark.parametrize("policy", ["drop", "disconnect"])
 def test_who_never_reads_delays_nobody_and_is_bounded(make_lab, make_fanout, policy: str) -> None:
     lab = make_lab()
-    flags = ("--max-lag", "64KiB", "--send-buffer", "16KiB", "--slow-client", policy)
+    flags = ("--max-lag", "64KiB", "--max-age", "1h", "--send-buffer", "16KiB", "--slow-client", policy)
     fanout = make_fanout(lab, *flags)
     subscribers = subscribe(lab, fanout, count=2)
     sender = Sender(lab, lab.server["ipv4"])

@@ -38,6 +38,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// What subscribers have at the end to take what they were given.
 const DRAIN: Duration = Duration::from_secs(1);
 
+/// Times, 100 µs apart, that a fresh connection is looked at for being established.
+const SETTLE: usize = 100;
+
 /// Datagrams taken from the plain socket at a time.
 const UNFORWARDED: usize = 64;
 
@@ -48,6 +51,7 @@ const PLAIN: u64 = 2;
 
 /// `include/net/tcp_states.h`
 const ESTABLISHED: u8 = 1;
+const SYN_RECV: u8 = 3;
 const CLOSE: u8 = 7;
 const CLOSE_WAIT: u8 = 8;
 
@@ -118,6 +122,8 @@ impl Switch {
             Some(interface) if group.is_private() => Some(Unicast::open(feed.udp, interface, &mut programs)?),
             _ => None,
         };
+        // The first time takes a descriptor, which later there may be none for.
+        let counts = programs.counts()?;
         let now = Instant::now();
         Ok(Self {
             programs,
@@ -130,7 +136,7 @@ impl Switch {
             limits: options.limits,
             slow_client: options.slow_client,
             links: HashMap::new(),
-            counts: FanoutCounts::default(),
+            counts,
             looked: now,
             looked_after: now,
             stop_at: None,
@@ -216,6 +222,7 @@ impl Switch {
         let Ok(key) = sockopt::socket_cookie(&*connection) else {
             return self.ledger.close(&account, Reason::Reset);
         };
+        wait_until_made(&connection);
         let programs = &self.programs;
         let socket = self
             .group
@@ -407,7 +414,7 @@ impl Switch {
     /// Decides about a subscriber, by what it has taken and how long ago.
     fn judge(&self, link: &mut Link, now: Instant) -> Result<Option<Reason>, FanoutError> {
         let Looked { given, state } = self.account(link)?;
-        if !matches!(state, ESTABLISHED | CLOSE_WAIT) {
+        if state == CLOSE {
             // Its event was lost, or is on its way.
             return Ok(Some(ended(&link.transport)));
         }
@@ -452,6 +459,17 @@ impl Switch {
 
     fn is_done(&self) -> bool {
         self.links.values().all(|link| link.record.bytes <= link.taken)
+    }
+}
+
+/// The kernel lets a connection be accepted an instant before it is established (`tcp_check_req` in
+/// net/ipv4/tcp_minisocks.c): only then do the programs know it, and before may it be put into no map.
+fn wait_until_made(connection: &OwnedFd) {
+    for _ in 0..SETTLE {
+        if !sys::tcp_info(connection.as_fd()).is_ok_and(|info| info.state == SYN_RECV) {
+            return;
+        }
+        std::thread::sleep(Duration::from_micros(100));
     }
 }
 
