@@ -218,9 +218,6 @@ impl FanoutPrograms {
             },
             _ => Error::FanoutLoad { source },
         };
-        // libbpf reads this from a file the first time that a map for each CPU is read, and remembers it: when a limit
-        // of open files is reached, counters still can be.
-        libbpf_rs::num_possible_cpus().map_err(load)?;
         let mut storage = MaybeUninit::uninit();
         let mut open = FanoutSkelBuilder::default().open(&mut storage).map_err(load)?;
         // One more is the socket that only counts.
