@@ -94,6 +94,35 @@ def test_a_run_is_lines_of_the_raw_file_and_leaves_no_lab(raw: Path) -> None:
     assert "expressway-bench-" not in namespaces
 
 
+def test_a_signal_ends_it_and_a_killed_one_is_cleaned_up_after(tmp_path: Path) -> None:
+    scenario = tmp_path / "trial.toml"
+    scenario.write_text(SCENARIO.replace("rounds = 1", "rounds = 1000"))
+
+    def start(name: str) -> subprocess.Popen[str]:
+        words = [BINARY, "bench", scenario, "--out", tmp_path / name, "--peers", tmp_path]
+        run = subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert run.stderr is not None
+        # A run is done, so the next one's lab is there or about to be.
+        next(line for line in run.stderr if "round=0" in line)
+        return run
+
+    def labs(run: subprocess.Popen[str]) -> list[str]:
+        listed = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout.splitlines()
+        return [line for line in listed if line.startswith(f"expressway-bench-{run.pid}-")]
+
+    ended = start("ended")
+    ended.terminate()
+    _, said = ended.communicate(timeout=LIMIT)
+    assert ended.returncode == 1 and "ended by a signal" in said and not labs(ended)
+    killed = start("killed")
+    while not labs(killed):
+        assert killed.poll() is None
+    killed.kill()
+    killed.communicate(timeout=LIMIT)
+    bench(tmp_path / "trial.toml", "--rounds", "1", "--out", tmp_path / "after", "--peers", tmp_path)
+    assert not labs(killed)
+
+
 def test_reports_are_made_of_the_raw_file_alone(raw: Path, tmp_path: Path) -> None:
     made = {name: (raw.parent / name).read_text() for name in ("report.md", "report.html")}
     bench("report", raw, "--out", tmp_path)

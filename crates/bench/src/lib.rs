@@ -40,7 +40,7 @@ pub use profile::lacks as profile_lacks;
 pub use published::Figure;
 pub use raw::{Absent, Described, Line, Measured, RawFile, RawRun, Run};
 pub use report::{MADE_BY, html, markdown, tables};
-pub use runner::{Tally, run};
+pub use runner::{Tally, remove_leftovers, run};
 pub use scenario::{BUILT_IN, Bed, Beside, Contestant, Effort, Scenario, Side, Value, expand, find};
 pub use statistic::{Estimate, ROUNDS_FOR_A_VERDICT, estimate, median, ratio_of_medians};
 pub use tools::Tools;
@@ -89,6 +89,9 @@ pub enum BenchError {
         /// What is wrong with it.
         problem: String,
     },
+    /// A signal ended it.
+    #[error("ended by a signal; what was measured until then is in the raw file")]
+    Interrupted,
     /// The machine lacks something that the scenario needs.
     #[error("{0}")]
     Missing(String),

@@ -19,6 +19,23 @@ pub struct Tally {
     pub failed: usize,
 }
 
+/// Removes the labs of benchmarks that were killed.
+///
+/// # Errors
+/// When labs cannot be listed or removed.
+pub fn remove_leftovers() -> Result<(), BenchError> {
+    for lab in Lab::status()? {
+        let owner = lab.name.strip_prefix(LAB).and_then(|owner| owner.parse::<u32>().ok());
+        if owner.is_some_and(|owner| !Path::new(&format!("/proc/{owner}")).exists()) {
+            Lab::down(&lab.name)?;
+        }
+    }
+    Ok(())
+}
+
+/// What the names of labs begin with, before the process ID.
+const LAB: &str = "bench-";
+
 /// Runs a scenario, handing each line to `each` as it comes. A contestant that this machine cannot run, and a run that
 /// fails, are lines; the rest goes on. With a folder for `profiles`, each contestant runs once more at each point after its
 /// rounds, sampled and not counted.
@@ -145,7 +162,7 @@ struct TemporaryLab(Lab);
 
 impl TemporaryLab {
     fn up(config: LabConfig) -> Result<Self, BenchError> {
-        let name = format!("bench-{}", std::process::id());
+        let name = format!("{LAB}{}", std::process::id());
         Ok(Self(Lab::up(LabConfig { name, ..config })?))
     }
 }

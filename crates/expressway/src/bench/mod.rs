@@ -4,11 +4,15 @@ mod made;
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use expressway_bench::{
     BUILT_IN, BenchError, Environment, Line, RawFile, RawRun, Scenario, Tally, Tools, expand, find,
-    profile_lacks, run as measure, tables,
+    profile_lacks, remove_leftovers, run as measure, tables,
 };
+
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::args::{Bench, BenchCommand};
 use crate::fail::Failure;
@@ -39,11 +43,15 @@ pub(crate) fn run(arguments: &Bench) -> Result<ExitCode, Failure> {
     };
     take(&mut raw, &Line::Environment(Box::new(Environment::read(&tools)))).map_err(failure)?;
     let profiles = arguments.profile.then(|| arguments.out.join("profiles"));
+    let stop = stop_flag()?;
+    remove_leftovers().map_err(failure)?;
     let mut failed = 0;
     for scenario in &scenarios {
         let Tally { failed: more, .. } = measure(scenario, &tools, profiles.as_deref(), &mut |line| {
             tell(line);
-            take(&mut raw, line)
+            take(&mut raw, line)?;
+            // The run under way ends first: its servers and its lab go with it.
+            if stop.load(Ordering::Relaxed) { Err(BenchError::Interrupted) } else { Ok(()) }
         })
         .map_err(failure)?;
         failed += more;
@@ -64,6 +72,16 @@ pub(crate) fn run(arguments: &Bench) -> Result<ExitCode, Failure> {
             raw.path().display()
         ))),
     }
+}
+
+/// Becomes true by SIGINT or SIGTERM.
+fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, flag.clone())
+            .map_err(|error| Failure::run_time(format!("signal handlers: {error}")))?;
+    }
+    Ok(flag)
 }
 
 /// The scenarios that are asked for, as changed by options.
