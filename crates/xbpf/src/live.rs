@@ -7,6 +7,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use libbpf_rs::libbpf_sys::XDP_FLAGS_SKB_MODE;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -21,6 +22,11 @@ use crate::sys::{self, MappedValue};
 /// Frames that go to the device together. The device's own bulks are of 16 (`DEV_MAP_BULK_SIZE`), a veth's ring
 /// has 256 places: 64 is what a driver's NAPI poll would bring (`NAPI_POLL_WEIGHT`).
 const BATCH: u32 = 64;
+
+/// The least time between two calls of the kernel. Each makes a page pool, whose number is given back when all its
+/// pages are back, looked for once a second (`page_pool_release_retry` in net/core/page_pool.c), and there are 65,534
+/// numbers (`__mem_id_cyclic_get` in net/core/xdp.c): more calls than that while receivers hold packets end in ENOSPC.
+const GAP: Duration = Duration::from_micros(50);
 
 /// The loopback device's index in every network namespace (`loopback_net_init` in drivers/net/loopback.c: it is the
 /// first).
@@ -78,6 +84,8 @@ pub struct LiveFrames {
     /// What the kernel's pages hold at first. Its length is that of the longest frame.
     page: Vec<u8>,
     counts: LiveCounts,
+    /// When the kernel may be called again.
+    next_call: Instant,
 }
 
 impl LiveFrames {
@@ -129,6 +137,7 @@ impl LiveFrames {
             _observer: loaded.progs.live_transmitted.attach().map_err(load)?,
             page: vec![0; longest],
             counts: LiveCounts::default(),
+            next_call: Instant::now(),
             interface,
         })
     }
@@ -155,7 +164,7 @@ impl LiveFrames {
         true
     }
 
-    /// Sends what was built. Returns when the device has had all of it, so that [`LiveFrames::counts`] say what
+    /// Sends what was built, up to 50 µs later if it was called just before. Returns when the device has had all of it, so that [`LiveFrames::counts`] say what
     /// became of it.
     ///
     /// # Errors
@@ -169,6 +178,10 @@ impl LiveFrames {
             if next == end {
                 break;
             }
+            while Instant::now() < self.next_call {
+                std::hint::spin_loop();
+            }
+            self.next_call = Instant::now() + GAP;
             self.counts.calls += 1;
             match sys::live_run(self.program.as_fd(), &self.page, self.interface.index, end - next, BATCH) {
                 Ok(()) => {}
