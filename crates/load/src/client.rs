@@ -23,6 +23,9 @@ const CONNECTION_WINDOW: u32 = 2 << 20;
 /// Bytes of socket buffer for each connection: the kernel counts the memory of packets, about twice their bytes.
 const SOCKET_BUFFER: usize = 3 * CONNECTION_WINDOW as usize;
 
+/// Handshakes that are begun for one connection at most.
+const ATTEMPTS: usize = 3;
+
 /// Connections beyond which the buffer does not grow: many connections hold little each.
 const MAX_BUFFERED: usize = 16;
 
@@ -96,9 +99,19 @@ impl Client {
 
     pub(crate) async fn connect(&self) -> Result<Connection, LoadError> {
         let refused = |error: String| LoadError::Connect(self.server, error);
-        let connecting =
-            self.endpoint.connect(self.server, &self.name).map_err(|e| refused(e.to_string()))?;
-        let quic = connecting.await.map_err(|e| refused(e.to_string()))?;
+        let mut attempts = 1;
+        let quic = loop {
+            let connecting =
+                self.endpoint.connect(self.server, &self.name).map_err(|e| refused(e.to_string()))?;
+            match connecting.await {
+                Ok(quic) => break quic,
+                Err(error) if attempts < ATTEMPTS && dislikes_parameters(&error) => {
+                    eprintln!("expressway-load: {}: {error}; another attempt", self.server);
+                    attempts += 1;
+                }
+                Err(error) => return Err(refused(error.to_string())),
+            }
+        };
         let (mut driver, requests) = h3::client::builder()
             .send_grease(false)
             .build::<_, _, Bytes>(h3_quinn::Connection::new(quic.clone()))
@@ -108,6 +121,13 @@ impl Client {
         let uri = format!("https://{}{}", self.name, self.path);
         Ok(Connection { quic, requests, uri: Rc::from(uri) })
     }
+}
+
+/// The server found our transport parameters wrong. They are in another order in each connection, with a reserved one of
+/// random content among them (RFC 9000, section 18.1), and nginx 1.28 refuses one in some thousands.
+fn dislikes_parameters(error: &quinn::ConnectionError) -> bool {
+    matches!(error, quinn::ConnectionError::ConnectionClosed(close)
+        if close.error_code == quinn::TransportErrorCode::TRANSPORT_PARAMETER_ERROR)
 }
 
 fn socket(local: SocketAddr, connections: usize) -> Result<UdpSocket, LoadError> {
