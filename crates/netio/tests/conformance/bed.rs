@@ -67,6 +67,11 @@ pub trait Bed {
         true
     }
 
+    /// Whether the peer receives whatever the backend sends, however fast. A NIC loses what its ring has no room for.
+    fn loses_nothing(&self) -> bool {
+        true
+    }
+
     /// MTU of the path.
     fn mtu(&self) -> usize;
 

@@ -24,6 +24,8 @@ pub struct Linked<P> {
     mtu: usize,
     verifies: bool,
     ways: (bool, bool),
+    /// The machine's own devices, not a veth.
+    is_device: bool,
 }
 
 impl<P: PacketIo> Linked<P> {
@@ -32,7 +34,8 @@ impl<P: PacketIo> Linked<P> {
         let mtu = pair.mtu;
         let (io, _around) = make(&pair);
         let injector = pair.far.enter(|| Injector::open(FAR_DEVICE));
-        Self { io, _around, peers: HashMap::new(), injector, pair, mtu, verifies: true, ways: (false, false) }
+        let (verifies, ways, is_device) = (true, (false, false), false);
+        Self { io, _around, peers: HashMap::new(), injector, pair, mtu, verifies, ways, is_device }
     }
 
     fn peer(&mut self, family: Family, port: u16) -> &Peer {
@@ -79,7 +82,7 @@ pub fn device(mode: ObtainedMode, transmit: TransmitVia) -> Linked<ExpressIo> {
         bed.io.receive(Instant::now(), &mut |_| ()).expect("a link that is down is no error");
         pause.wait();
     }
-    Linked { ways: (true, transmit == TransmitVia::Express), ..bed }
+    Linked { ways: (true, transmit == TransmitVia::Express), is_device: true, ..bed }
 }
 
 impl<P: PacketIo> Bed for Linked<P> {
@@ -110,6 +113,10 @@ impl<P: PacketIo> Bed for Linked<P> {
 
     fn ways(&self) -> (bool, bool) {
         self.ways
+    }
+
+    fn loses_nothing(&self) -> bool {
+        !self.is_device
     }
 
     fn verifies_checksums(&self) -> bool {
