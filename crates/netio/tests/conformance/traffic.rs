@@ -163,7 +163,8 @@ pub fn carries_ecn_both_ways(bed: &mut dyn Bed) {
 pub fn sends_more_than_it_has_buffers_for(bed: &mut dyn Bed) {
     bed.greet(Family::V4, 5000);
     let flow = bed.flow(Family::V4, 5000);
-    let load: Vec<_> = (0..6000).map(|number| payload(number, 1200)).collect();
+    let numbered = |number: usize| [&(number as u32).to_be_bytes()[..], &payload(number, 1196)].concat();
+    let load: Vec<_> = (0..6000).map(numbered).collect();
     let mut pause = Pause::new("everything is sent and received");
     let (mut next, mut seen) = (0, Vec::new());
     // A kernel socket that stays full keeps datagrams for a while only; what it drops then is counted.
