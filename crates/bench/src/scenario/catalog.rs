@@ -16,6 +16,7 @@ macro_rules! built_in {
 
 built_in![
     "gateway",
+    "auto",
     "equal-bandwidth",
     "ranges",
     "bandwidth",
