@@ -17,9 +17,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from harness.browser import Browser
-from harness.fanout import FEED_PORT, TCP_PORT, Fanout, Sender, Subscriber, descriptors, payload
+from harness.fanout import FEED_PORT, TCP_PORT, Fanout, Sender, Subscriber, descriptors, fanouts, subscribe
 from harness.lab import Lab
-from harness.namespace import run_inside
 from harness.paths import BINARY, CLIENTS, HOST, LIMIT
 from harness.server import address
 
@@ -29,30 +28,17 @@ GROUPS = ("239.7.7.7", "ff15::7")
 @pytest.fixture
 def make_fanout(tmp_path: Path) -> Iterator[Callable[..., Fanout]]:
     """Starts fan-outs with len32 framing; at the end each that still runs has to stop cleanly."""
-    running: list[Fanout] = []
+    with fanouts(tmp_path) as start:
 
-    def make(lab: Lab, *flags: str, feed: str | None = None, prefix: tuple[str, ...] = (), ready: bool = True) -> Fanout:
-        folder = tmp_path / f"fanout-{len(running)}"
-        folder.mkdir()
-        host = lab.server["ipv4"]
-        words = ["--udp", address(feed or host, FEED_PORT), "--framing", "len32", *flags]
-        if "--tcp" not in flags:
-            words += ["--tcp", address(host, TCP_PORT)]
-        fanout = Fanout(lab, folder, *words, prefix=prefix)
-        running.append(fanout)
-        return fanout.wait_ready() if ready else fanout
+        def make(lab: Lab, *flags: str, feed: str | None = None, prefix: tuple[str, ...] = (), ready: bool = True) -> Fanout:
+            host = lab.server["ipv4"]
+            words = ["--udp", address(feed or host, FEED_PORT), "--framing", "len32", *flags]
+            if "--tcp" not in flags:
+                words += ["--tcp", address(host, TCP_PORT)]
+            fanout = start(lab, *words, prefix=prefix)
+            return fanout.wait_ready() if ready else fanout
 
-    yield make
-    for fanout in running:
-        fanout.stop() if fanout.process.poll() is None else None
-
-
-def subscribe(lab: Lab, fanout: Fanout, host: str | None = None, count: int = 1) -> list[Subscriber]:
-    """Subscribers that the fan-out knows of."""
-    before = fanout.metrics().sum("fanout_subscribers")
-    made = [Subscriber(lab, host or lab.server["ipv4"]) for _ in range(count)]
-    fanout.wait_for("the subscribers", lambda m: m.sum("fanout_subscribers") >= before + count)
-    return made
+        yield make
 
 
 def test_a_feed_reaches_all_subscribers_and_statistics_say_so(make_lab, make_fanout) -> None:
@@ -163,24 +149,15 @@ def test_a_multicast_feed(make_lab, make_fanout, group: str, source: bool) -> No
     assert not subscriber.gaps
 
 
-def extra_link(lab: Lab) -> None:
-    """A second link between the namespaces, that a test may take away."""
-    client = lab.client_namespace
-    lab.run("server", "ip", "link", "add", "extra0", "type", "veth", "peer", "name", "extra1", "netns", client)
-    for role, device, host in (("server", "extra0", 1), ("client", "extra1", 2)):
-        lab.run(role, "ip", "address", "add", f"198.51.100.{host}/24", "dev", device)
-        lab.run(role, "ip", "link", "set", device, "up")
-
-
 def test_a_multicast_feed_survives_the_loss_of_its_interface(make_lab, make_fanout) -> None:
     lab = make_lab()
-    extra_link(lab)
+    lab.add_extra_link()
     fanout = make_fanout(lab, "--interface", "extra0", feed="239.7.7.7")
     (subscriber,) = subscribe(lab, fanout)
     subscriber.read_to(Sender(lab, "239.7.7.7", interface="extra1").send(10))
     lab.run("server", "ip", "link", "delete", "extra0")
     fanout.wait_log("multicast group lost")
-    extra_link(lab)
+    lab.add_extra_link()
     fanout.wait_for("joined anew", lambda m: m.sum("fanout_group_rejoins_total") == 1)
     # Subscribers were there all the time, and the feed goes on.
     sender = Sender(lab, "239.7.7.7", interface="extra1")

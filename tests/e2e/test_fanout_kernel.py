@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from harness.agent import UNPRIVILEGED
-from harness.fanout import FEED_PORT, TCP_PORT, Fanout, Sender, Subscriber, descriptors
+from harness.fanout import FEED_PORT, TCP_PORT, Fanout, Sender, Subscriber, descriptors, fanouts, subscribe
 from harness.lab import Lab
 from harness.namespace import run_inside
 from harness.paths import BINARY, CLIENTS, LIMIT
@@ -21,34 +21,18 @@ from harness.server import address
 @pytest.fixture
 def make_fanout(tmp_path: Path) -> Iterator[Callable[..., Fanout]]:
     """Starts fan-outs by the kernel with len32 framing; at the end each that still runs has to stop cleanly."""
-    running: list[Fanout] = []
+    with fanouts(tmp_path) as start:
 
-    def make(
-        lab: Lab, *flags: str, host: str | None = None, feed: str | None = None, prefix: tuple[str, ...] = (),
-        ready: bool = True, framing: str = "len32",
-    ) -> Fanout:
-        folder = tmp_path / f"fanout-{len(running)}"
-        folder.mkdir()
-        host = host or lab.server["ipv4"]
-        words = ("--mode", "kernel", "--udp", address(feed or host, FEED_PORT), "--framing", framing, *flags)
-        fanout = Fanout(lab, folder, *words, "--tcp", address(host, TCP_PORT), prefix=prefix)
-        running.append(fanout)
-        return fanout.wait_ready() if ready else fanout
+        def make(
+            lab: Lab, *flags: str, host: str | None = None, feed: str | None = None, prefix: tuple[str, ...] = (),
+            ready: bool = True, framing: str = "len32",
+        ) -> Fanout:
+            host = host or lab.server["ipv4"]
+            words = ("--mode", "kernel", "--udp", address(feed or host, FEED_PORT), "--framing", framing, *flags)
+            fanout = start(lab, *words, "--tcp", address(host, TCP_PORT), prefix=prefix)
+            return fanout.wait_ready() if ready else fanout
 
-    yield make
-    for fanout in running:
-        fanout.stop() if fanout.process.poll() is None else None
-
-
-def subscribe(lab: Lab, fanout: Fanout, host: str | None = None, count: int = 1) -> list[Subscriber]:
-    """Subscribers that the fan-out knows of."""
-    before = fanout.metrics().sum("fanout_subscribers")
-    made = [Subscriber(lab, host or lab.server["ipv4"]) for _ in range(count)]
-    fanout.wait_for("the subscribers", lambda m: m.sum("fanout_subscribers") >= before + count)
-    # They are known before the kernel forwards to them.
-    settled = Sender(lab, host or lab.server["ipv4"], 9)
-    settled.send()
-    return made
+        yield make
 
 
 def first(lab: Lab, fanout: Fanout, sender: Sender, subscribers: list[Subscriber]) -> None:
@@ -254,25 +238,16 @@ def test_what_cannot_be_forwarded_is_counted(make_lab, make_fanout) -> None:
     assert not subscriber.gaps
 
 
-def extra_link(lab: Lab) -> None:
-    """A second link between the namespaces, that a test may take away."""
-    client = lab.client_namespace
-    lab.run("server", "ip", "link", "add", "extra0", "type", "veth", "peer", "name", "extra1", "netns", client)
-    for role, device, host in (("server", "extra0", 1), ("client", "extra1", 2)):
-        lab.run(role, "ip", "address", "add", f"198.51.100.{host}/24", "dev", device)
-        lab.run(role, "ip", "link", "set", device, "up")
-
-
 def test_the_interface_of_a_unicast_feed_goes_and_returns(make_lab, make_fanout) -> None:
     lab = make_lab()
-    extra_link(lab)
+    lab.add_extra_link()
     fanout = make_fanout(lab, feed="198.51.100.1")
     subscribers = subscribe(lab, fanout, count=2)
     sender = Sender(lab, "198.51.100.1")
     first(lab, fanout, sender, subscribers)
     lab.run("server", "ip", "link", "delete", "extra0")
     fanout.wait_log("multicast group lost")
-    extra_link(lab)
+    lab.add_extra_link()
     fanout.wait_for("the interface", lambda m: m.sum("fanout_interface_returns_total") == 1)
     fanout.wait_for("the group", lambda m: m.sum("fanout_group_rejoins_total") == 1)
     again = Sender(lab, "198.51.100.1")

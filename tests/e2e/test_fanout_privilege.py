@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from harness.agent import NOBODY, UNPRIVILEGED, Agent, status
-from harness.fanout import FEED_PORT, TCP_PORT, Fanout, Sender, Subscriber
+from harness.fanout import FEED_PORT, TCP_PORT, Fanout, Sender, Subscriber, fanouts
 from harness.lab import Lab
 from harness.paths import LIMIT
 from harness.server import address
@@ -53,19 +53,14 @@ def connect_container(lab: Lab, fanout: Fanout) -> Fanout:
 @pytest.fixture
 def make_fanout(tmp_path: Path) -> Iterator[Callable[..., Fanout]]:
     """Starts fan-outs with len32 framing; at the end each that still runs has to stop cleanly."""
-    running: list[Fanout] = []
+    with fanouts(tmp_path) as start:
 
-    def make(lab: Lab, *flags: str, feed: str, tcp: str, prefix: tuple[str, ...]) -> Fanout:
-        folder = tmp_path / f"fanout-{len(running)}"
-        folder.mkdir()
-        words = ("--udp", address(feed, FEED_PORT), "--tcp", address(tcp, TCP_PORT), "--framing", "len32", *flags)
-        fanout = Fanout(lab, folder, *words, prefix=prefix)
-        running.append(fanout)
-        return connect_container(lab, fanout) if prefix is CONTAINER else fanout.wait_ready()
+        def make(lab: Lab, *flags: str, feed: str, tcp: str, prefix: tuple[str, ...]) -> Fanout:
+            words = ("--udp", address(feed, FEED_PORT), "--tcp", address(tcp, TCP_PORT), "--framing", "len32", *flags)
+            fanout = start(lab, *words, prefix=prefix)
+            return connect_container(lab, fanout) if prefix is CONTAINER else fanout.wait_ready()
 
-    yield make
-    for fanout in running:
-        fanout.stop() if fanout.process.poll() is None else None
+        yield make
 
 
 def has_nothing(fanout: Fanout) -> None:

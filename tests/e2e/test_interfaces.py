@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from harness import clients, links
-from harness.lab import Lab
 from harness.metrics import Metrics
 from harness.paths import LIMIT, LONG_CLIP
 from harness.server import Server, address

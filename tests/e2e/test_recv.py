@@ -18,7 +18,7 @@ from harness.agent import CONTAINED, NOBODY, UNPRIVILEGED, Agent
 from harness.lab import Lab
 from harness.namespace import run_inside
 from harness.paths import BINARY, LIMIT
-from harness.recv import PORT, Peer, Recv, probe
+from harness.recv import PORT, Peer, Recv, probe, receivers
 from harness.server import address
 
 GROUPS = ("239.7.7.7", "ff15::7", "ff02::7777")
@@ -27,22 +27,15 @@ GROUPS = ("239.7.7.7", "ff15::7", "ff02::7777")
 @pytest.fixture
 def make_recv(tmp_path: Path) -> Iterator[Callable[..., Recv]]:
     """Starts receivers; none outlives its test."""
-    running: list[Recv] = []
+    with receivers(tmp_path) as start:
 
-    def make(lab: Lab, *flags: str, ready: bool = True, **options) -> Recv:
-        folder = tmp_path / f"recv-{len(running)}"
-        folder.mkdir()
-        recv = Recv(lab, folder, *flags, **options)
-        running.append(recv)
-        if ready:
-            recv.wait_ready()
-        return recv
+        def make(lab: Lab, *flags: str, ready: bool = True, **options) -> Recv:
+            recv = start(lab, *flags, **options)
+            if ready:
+                recv.wait_ready()
+            return recv
 
-    yield make
-    for recv in running:
-        if recv.process.poll() is None:
-            recv.process.kill()
-            recv.wait()
+        yield make
 
 
 def lost(report: dict) -> int:
@@ -302,18 +295,9 @@ def test_a_port_in_use_an_absent_interface_and_an_absent_cpu_are_named(make_lab,
         assert last.startswith("expressway: ") and complaint in last, refused.log()
 
 
-def extra_link(lab: Lab) -> None:
-    """A second link between the namespaces, that a test may take away."""
-    client = lab.client_namespace
-    lab.run("server", "ip", "link", "add", "extra0", "type", "veth", "peer", "name", "extra1", "netns", client)
-    for role, device, host in (("server", "extra0", 1), ("client", "extra1", 2)):
-        lab.run(role, "ip", "address", "add", f"198.51.100.{host}/24", "dev", device)
-        lab.run(role, "ip", "link", "set", device, "up")
-
-
 def test_an_interface_that_goes_and_returns(make_lab, make_recv) -> None:
     lab = make_lab()
-    extra_link(lab)
+    lab.add_extra_link()
     listen = ["198.51.100.1:5000", "239.7.7.7:5000"]
     recv = make_recv(lab, "--io", "copy", "--interface", "extra0", listen=listen)
 
@@ -324,7 +308,7 @@ def test_an_interface_that_goes_and_returns(make_lab, make_recv) -> None:
     feed()
     lab.run("server", "ip", "link", "delete", "extra0")
     recv.wait_log("multicast group lost")
-    extra_link(lab)
+    lab.add_extra_link()
     recv.wait_log("multicast group joined anew")
     recv.wait_log("express path open again")
     lab.run("client", "ping", "-c", "1", "-w", "20", "198.51.100.1")

@@ -12,7 +12,7 @@ import pytest
 from harness.feed import SESSION, RerequestServer, client_socket, marker, message, packet, paced
 from harness.lab import Lab
 from harness.paths import BINARY, LIMIT
-from harness.recv import PORT, Recv, probe
+from harness.recv import PORT, Recv, probe, receivers
 from harness.server import address
 
 A, B = ("239.7.7.1", PORT), ("239.7.7.2", PORT + 1)
@@ -23,21 +23,14 @@ NETIO = Path(__file__).parents[2] / "crates" / "netio"
 @pytest.fixture
 def make_recv(tmp_path: Path) -> Iterator[Callable[..., Recv]]:
     """Starts receivers of line A, and B where it is among the flags; none outlives its test."""
-    running: list[Recv] = []
+    with receivers(tmp_path) as start:
 
-    def make(lab: Lab, *flags: str, listen: str = address(*A), last: str = "") -> Recv:
-        folder = tmp_path / f"recv-{len(running)}"
-        folder.mkdir()
-        recv = Recv(lab, folder, "--interface", "server0", *flags, listen=[listen])
-        running.append(recv)
-        recv.wait_log(f"ready listen={last or listen}")
-        return recv
+        def make(lab: Lab, *flags: str, listen: str = address(*A), last: str = "") -> Recv:
+            recv = start(lab, "--interface", "server0", *flags, listen=[listen])
+            recv.wait_log(f"ready listen={last or listen}")
+            return recv
 
-    yield make
-    for recv in running:
-        if recv.process.poll() is None:
-            recv.process.kill()
-            recv.wait()
+        yield make
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,10 @@
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 from .lab import Lab
+from .logged import Logged
 from .paths import BINARY, LIMIT
 
 NOBODY = 65534
@@ -37,7 +37,7 @@ def status(pid: int) -> dict[str, str]:
     return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
-class Agent:
+class Agent(Logged):
     """A running agent. Rules are the TOML of `[[allow]]` tables."""
 
     def __init__(self, lab: Lab, folder: Path, *rules: str, limits: str = "") -> None:
@@ -58,18 +58,6 @@ class Agent:
         assert self.process.stdout
         line = self.process.stdout.readline()
         assert line == f"ready agent={self.socket}\n", f"{line!r}\n{self.log()}"
-
-    def log(self) -> str:
-        """What it said."""
-        return self.log_file.read_text(errors="replace")
-
-    def wait_log(self, text: str, times: int = 1) -> None:
-        """Waits until it has said something."""
-        deadline = time.monotonic() + LIMIT
-        while self.log().count(text) < times:
-            assert self.process.poll() is None, f"ended before it said {text!r}:\n{self.log()}"
-            assert time.monotonic() < deadline, f"never said {text!r}:\n{self.log()}"
-            time.sleep(0.02)
 
     def kill(self) -> None:
         """SIGKILL, and its end."""

@@ -1,17 +1,18 @@
 """`expressway fanout` as a process in a lab, and what is sent to it."""
 
+import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from .lab import Lab
-from .namespace import run_inside
+from .namespace import run_inside, udp_socket
 from .paths import BINARY, LIMIT
 from .server import ADMIN, Server
 
@@ -78,19 +79,29 @@ class Fanout(Server):
         assert self.wait() == 0, self.log()
 
 
+@contextlib.contextmanager
+def fanouts(folder: Path) -> Iterator[Callable[..., Fanout]]:
+    """Starts fan-outs, with folders of their own; at the end each that still runs has to stop cleanly."""
+    running: list[Fanout] = []
+
+    def start(lab: Lab, *flags: str, prefix: Sequence[str] = ()) -> Fanout:
+        own = folder / f"fanout-{len(running)}"
+        own.mkdir()
+        running.append(Fanout(lab, own, *flags, prefix=prefix))
+        return running[-1]
+
+    yield start
+    for fanout in running:
+        if fanout.process.poll() is None:
+            fanout.stop()
+
+
 class Sender:
     """Sends a feed from the client's namespace."""
 
     def __init__(self, lab: Lab, to: str, port: int = FEED_PORT, interface: str | None = None) -> None:
         family = socket.AF_INET6 if ":" in to else socket.AF_INET
-        self.socket = run_inside(lab.client_namespace, lambda: socket.socket(family, socket.SOCK_DGRAM))
-        if interface:
-            index = run_inside(lab.client_namespace, lambda: socket.if_nametoindex(interface))
-            if family == socket.AF_INET:
-                request = bytes(8) + index.to_bytes(4, "little")
-                self.socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, request)
-            else:
-                self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
+        self.socket = udp_socket(lab.client_namespace, family, interface)
         self.socket.connect((to, port))
         self.next = 0
 
@@ -145,6 +156,15 @@ class Subscriber:
     def close(self) -> None:
         """Leaves."""
         self.socket.close()
+
+
+def subscribe(lab: Lab, fanout: Fanout, host: str | None = None, count: int = 1) -> list[Subscriber]:
+    """Subscribers that the fan-out knows of."""
+    before = fanout.metrics().sum("fanout_subscribers")
+    made = [Subscriber(lab, host or lab.server["ipv4"]) for _ in range(count)]
+    fanout.wait_for("the subscribers", lambda m: m.sum("fanout_subscribers") >= before + count)
+    return made
+
 
 
 def descriptors(pid: int) -> int:

@@ -10,7 +10,7 @@ from moldudp.codec.encoder import MoldUDPEncoder
 from moldudp.msg.msgpub import MsgPublisher
 
 from .lab import Lab
-from .namespace import run_inside
+from .namespace import udp_socket
 from .paths import LIMIT
 
 SESSION = b"TUESDAY   "
@@ -54,12 +54,7 @@ def marker(following: int, count: int, session: bytes = SESSION) -> bytes:
 
 def client_socket(lab: Lab, *bound: str | int, family: int = socket.AF_INET) -> socket.socket:
     """A UDP socket in the client's namespace, which sends to groups by its interface."""
-    made = run_inside(lab.client_namespace, lambda: socket.socket(family, socket.SOCK_DGRAM))
-    index = run_inside(lab.client_namespace, lambda: socket.if_nametoindex("client0"))
-    if family == socket.AF_INET:
-        made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, bytes(8) + index.to_bytes(4, "little"))
-    else:
-        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
+    made = udp_socket(lab.client_namespace, family, "client0")
     if bound:
         made.bind(bound)
     made.settimeout(LIMIT)

@@ -41,6 +41,14 @@ class Lab:
         """Runs a command inside to its end and returns what it printed."""
         return run(self.inside(role, *command))
 
+    def add_extra_link(self) -> None:
+        """A second link between the namespaces, extra0 to extra1, that a test may take away."""
+        link = ("type", "veth", "peer", "name", "extra1", "netns", self.client_namespace)
+        self.run("server", "ip", "link", "add", "extra0", *link)
+        for role, device, host in (("server", "extra0", 1), ("client", "extra1", 2)):
+            self.run(role, "ip", "address", "add", f"198.51.100.{host}/24", "dev", device)
+            self.run(role, "ip", "link", "set", device, "up")
+
     def down(self) -> None:
         """Removes the lab and ends what runs in it."""
         run([BINARY, "lab", "down", self.name])

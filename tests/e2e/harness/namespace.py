@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import socket
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -39,3 +40,19 @@ def run_inside(namespace: str, work: Callable[[], T]) -> T:
     if errors:
         raise errors[0]
     return results[0]
+
+
+def udp_socket(namespace: str, family: int, interface: str | None = None) -> socket.socket:
+    """A UDP socket in the namespace, which sends to groups by that interface."""
+
+    def make() -> socket.socket:
+        made = socket.socket(family, socket.SOCK_DGRAM)
+        if interface:
+            index = socket.if_nametoindex(interface)
+            if family == socket.AF_INET:
+                made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, bytes(8) + index.to_bytes(4, "little"))
+            else:
+                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
+        return made
+
+    return run_inside(namespace, make)

@@ -1,17 +1,19 @@
 """`expressway recv` as a process in a lab, and what is sent to it."""
 
+import contextlib
 import json
 import signal
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from .lab import Lab
-from .namespace import run_inside
+from .logged import Logged
+from .namespace import udp_socket
 from .paths import BINARY, LIMIT
 from .server import address
 
@@ -27,7 +29,7 @@ def probe(number: int, late: float = 0.0, size: int = 64) -> bytes:
     return head + bytes(size - len(head))
 
 
-class Recv:
+class Recv(Logged):
     """A running receiver with `--json`. `stop` returns its report."""
 
     def __init__(
@@ -52,18 +54,6 @@ class Recv:
     def _read(self) -> None:
         assert self.process.stdout
         self.output = self.process.stdout.read()
-
-    def log(self) -> str:
-        """What it said."""
-        return self.log_file.read_text(errors="replace")
-
-    def wait_log(self, text: str) -> None:
-        """Waits until it has said something."""
-        deadline = time.monotonic() + LIMIT
-        while text not in self.log():
-            assert self.process.poll() is None, f"ended before it said {text!r}:\n{self.log()}"
-            assert time.monotonic() < deadline, f"never said {text!r}:\n{self.log()}"
-            time.sleep(0.02)
 
     def wait_ready(self) -> dict[str, str]:
         """Waits for its ready lines and returns the words of the last."""
@@ -96,19 +86,30 @@ class Recv:
         return self.report()
 
 
+@contextlib.contextmanager
+def receivers(folder: Path) -> Iterator[Callable[..., Recv]]:
+    """Starts receivers, with folders of their own; none outlives it."""
+    running: list[Recv] = []
+
+    def start(lab: Lab, *flags: str, **options: Any) -> Recv:
+        own = folder / f"recv-{len(running)}"
+        own.mkdir()
+        running.append(Recv(lab, own, *flags, **options))
+        return running[-1]
+
+    yield start
+    for recv in running:
+        if recv.process.poll() is None:
+            recv.process.kill()
+            recv.wait()
+
+
 class Peer:
     """A socket in the client's namespace, connected to the receiver."""
 
     def __init__(self, lab: Lab, to: str, port: int = PORT, interface: str | None = None, source: str = "") -> None:
         family = socket.AF_INET6 if ":" in to else socket.AF_INET
-        self.socket = run_inside(lab.client_namespace, lambda: socket.socket(family, socket.SOCK_DGRAM))
-        if interface:
-            index = run_inside(lab.client_namespace, lambda: socket.if_nametoindex(interface))
-            if family == socket.AF_INET:
-                request = bytes(8) + index.to_bytes(4, "little")
-                self.socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, request)
-            else:
-                self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
+        self.socket = udp_socket(lab.client_namespace, family, interface)
         if source:
             self.socket.bind((source, 0))
         self.socket.settimeout(LIMIT)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .lab import Lab
+from .logged import Logged
 from .metrics import Metrics
 from .namespace import run_inside
 from .paths import BINARY, LIMIT, PORT
@@ -64,7 +65,7 @@ class Ready:
     workers: int
 
 
-class Server:
+class Server(Logged):
     """A running server. `ready` says what it obtained; `log` is everything it said on standard error."""
 
     def __init__(self, lab: Lab, folder: Path, settings: Settings, prefix: Sequence[str] = ()) -> None:
@@ -102,10 +103,6 @@ class Server:
             f"ended with {self.process.wait(LIMIT)} before it was ready:\n{self.log()}"
         )
         return self
-
-    def log(self) -> str:
-        """What it said."""
-        return self.log_file.read_text(errors="replace")
 
     def obtained(self) -> str:
         """The one I/O mode of all its addresses."""
@@ -146,14 +143,6 @@ class Server:
     def signal(self, number: signal.Signals) -> None:
         """Sends it a signal."""
         os.kill(self.process.pid, number)
-
-    def wait_log(self, text: str) -> None:
-        """Waits until it has said something."""
-        deadline = time.monotonic() + LIMIT
-        while text not in self.log():
-            assert self.process.poll() is None, f"ended before it said {text!r}:\n{self.log()}"
-            assert time.monotonic() < deadline, f"never said {text!r}:\n{self.log()}"
-            time.sleep(0.02)
 
     def kill(self) -> None:
         """SIGKILL, and its end."""

@@ -66,12 +66,9 @@ impl Output for LiveOutput {
             self.bytes += due.length as u64;
         }
         self.frames.send().map_err(|error| other(&error))?;
-        if self.frames.counts().refused > 0 {
-            return Err(OutputError::Other(format!(
-                "interface {0}: takes no frames from XDP; a driver without ndo_xdp_xmit has none of --io live, and a veth \
-                 only while its peer has an XDP program or `ethtool -K PEER gro on`",
-                self.interface
-            )));
+        let counts = self.frames.counts();
+        if counts.refused > 0 {
+            return Err(OutputError::Other(refusal(&self.interface, counts.sent > 0)));
         }
         Ok(taken)
     }
@@ -95,4 +92,17 @@ impl Output for LiveOutput {
             ..Tally::default()
         }
     }
+}
+
+/// Why `interface` takes no frames from XDP. One that `took` some has changed since.
+fn refusal(interface: &str, took: bool) -> String {
+    if took {
+        return format!(
+            "interface {interface}: takes frames from XDP no more; it or its peer went, or the peer's XDP program"
+        );
+    }
+    format!(
+        "interface {interface}: takes no frames from XDP; a driver without ndo_xdp_xmit has none of --io live, and a veth only \
+         while its peer has an XDP program or `ethtool -K PEER gro on`"
+    )
 }
