@@ -57,8 +57,8 @@ pub fn calculate(raw: &RawRun, traffic: &Traffic, from: Option<&str>) -> Result<
     let mut needs = Vec::new();
     let mut measured = Vec::new();
     for scenario in raw.scenarios.iter().filter(|scenario| scenario.metric(METRIC).is_some()) {
-        measured.push(scenario.name.as_str());
-        let Some(from) = from.or(scenario.base.as_deref()) else { continue };
+        measured.push(scenario.about.name.as_str());
+        let Some(from) = from.or(scenario.about.base.as_deref()) else { continue };
         for (point, contestants) in pairs(scenario, raw, METRIC, from) {
             needs.extend(contestants.iter().map(|pairs| need(scenario, point, traffic, pairs)));
         }
@@ -79,7 +79,7 @@ fn need(scenario: &Described, point: &BTreeMap<String, Value>, traffic: &Traffic
     // What is saved follows from the ratio of the same rounds, in which the machine's speed cancels out.
     let saved = |ratio: f64| of_from * (1.0 - 1.0 / ratio);
     Need {
-        scenario: scenario.name.clone(),
+        scenario: scenario.about.name.clone(),
         point: point.clone(),
         contestant: pairs.name.to_owned(),
         cores: cores(pairs.own.mid),
@@ -105,8 +105,8 @@ pub fn needs_as_text(raw: &RawRun, traffic: &Traffic, from: Option<&str>, needs:
             let base = raw
                 .scenarios
                 .iter()
-                .find(|one| one.name == need.scenario)
-                .and_then(|one| one.base.as_deref());
+                .find(|one| one.about.name == need.scenario)
+                .and_then(|one| one.about.base.as_deref());
             let _ = writeln!(
                 text,
                 "\n{}\n\n| | cores | cost | cores saved against {} | money saved |\n|---|---|---|---|---|",

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::de::DeserializeOwned;
 
 use crate::cpu::Account;
-use crate::{BenchError, CLIENT_CORE, SERVER_CORE, Tools, io_error};
+use crate::{BenchError, SERVER_CORE, Tools, io_error, pinned};
 
 /// How long one may take to become ready, and to end.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -34,15 +34,11 @@ impl Command {
         side: Role,
         arguments: &[String],
     ) -> Result<Self, BenchError> {
-        let core = if side == Role::Server { SERVER_CORE } else { CLIENT_CORE };
         let name = format!("expressway {}", arguments.join(" "));
         std::fs::create_dir_all(&tools.work).map_err(io_error(tools.work.display().to_string()))?;
         let log = tools.work.join(format!("{side}.log"));
         let file = File::create(&log).map_err(io_error(log.display().to_string()))?;
-        let child = lab
-            .command(side, "taskset")
-            .args(["-c", &core.to_string()])
-            .arg(&tools.expressway)
+        let child = pinned::on_first_core(lab, side, &tools.expressway)
             .args(["--log-level", "info"])
             .args(arguments)
             .stdin(Stdio::null())

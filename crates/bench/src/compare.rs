@@ -51,7 +51,7 @@ pub fn compare(old: &RawRun, new: &RawRun) -> Vec<Change> {
     let mut changes = Vec::new();
     for scenario in &new.scenarios {
         let mut seen: Vec<(&BTreeMap<String, Value>, &str)> = Vec::new();
-        for run in new.runs.iter().filter(|run| run.scenario == scenario.name) {
+        for run in new.runs.iter().filter(|run| run.scenario == scenario.about.name) {
             let key = (&run.point, run.contestant.as_str());
             if !seen.contains(&key) {
                 seen.push(key);
@@ -69,16 +69,17 @@ fn change(
     (point, name): (&BTreeMap<String, Value>, &str),
 ) -> Option<Change> {
     let contestant = scenario.contestants.iter().find(|contestant| contestant.name == name)?;
-    let metric = scenario.metric(&scenario.headline).filter(|metric| metric.better != Better::Neither)?;
+    let metric =
+        scenario.metric(&scenario.about.headline).filter(|metric| metric.better != Better::Neither)?;
     // The same name may have come to stand for something else.
-    let before = old.scenarios.iter().find(|before| before.name == scenario.name)?;
+    let before = old.scenarios.iter().find(|before| before.about.name == scenario.about.name)?;
     let same = before.contestants.contains(contestant) && before.settings == scenario.settings;
     if contestant.side == Side::Peer || !same || before.metric(&metric.key).is_none() {
         return None;
     }
     let runs = |raw: &'_ RawRun, name: &str| -> Vec<Run> {
         let wanted =
-            |run: &&Run| run.scenario == scenario.name && run.point == *point && run.contestant == name;
+            |run: &&Run| run.scenario == scenario.about.name && run.point == *point && run.contestant == name;
         raw.runs.iter().filter(wanted).cloned().collect()
     };
     let values = |raw: &RawRun, to: Option<&str>| -> Vec<f64> {
@@ -96,14 +97,14 @@ fn change(
         }
     };
     let in_both = |to: &&str| !values(old, Some(to)).is_empty() && !values(new, Some(to)).is_empty();
-    let to = scenario.base.as_deref().filter(|base| *base != name).filter(in_both);
+    let to = scenario.about.base.as_deref().filter(|base| *base != name).filter(in_both);
     let (before, after) = (values(old, to), values(new, to));
     if before.is_empty() || after.is_empty() {
         return None;
     }
     let ratio = ratio_of_medians(&after, &before);
     Some(Change {
-        scenario: scenario.name.clone(),
+        scenario: scenario.about.name.clone(),
         point: point.clone(),
         contestant: name.to_owned(),
         metric: metric.key.clone(),

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 
 use expressway_lab::{Lab, Role};
 use serde::de::DeserializeOwned;
 
 use crate::cpu::Account;
-use crate::{BenchError, CLIENT_CORE, SERVER_CORE, Tools, io_error};
+use crate::{BenchError, SERVER_CORE, Tools, io_error, pinned};
 
 /// A running `expressway-io`; dropping it ends it.
 pub(crate) struct IoProcess {
@@ -42,13 +42,9 @@ impl IoProcess {
         side: Role,
         arguments: &[String],
     ) -> Result<Self, BenchError> {
-        let core = if side == Role::Server { SERVER_CORE } else { CLIENT_CORE };
         let file = program.file_name().unwrap_or_default().to_string_lossy();
         let name = format!("{file} {}", arguments.join(" "));
-        let mut command: Command = lab.command(side, "taskset");
-        let mut child = command
-            .args(["-c", &core.to_string()])
-            .arg(program)
+        let mut child = pinned::on_first_core(lab, side, program)
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -19,6 +19,7 @@ mod kind;
 mod load;
 mod offload;
 mod peers;
+mod pinned;
 mod profile;
 mod published;
 mod raw;
@@ -41,7 +42,7 @@ pub use published::Figure;
 pub use raw::{Absent, Described, Line, Measured, RawFile, RawRun, Run};
 pub use report::{MADE_BY, html, markdown, tables};
 pub use runner::{Tally, remove_leftovers, run};
-pub use scenario::{BUILT_IN, Bed, Beside, Contestant, Effort, Scenario, Side, Value, expand, find};
+pub use scenario::{About, BUILT_IN, Bed, Beside, Contestant, Effort, Scenario, Side, Value, expand, find};
 pub use statistic::{Estimate, ROUNDS_FOR_A_VERDICT, estimate, median, ratio_of_medians};
 pub use tools::Tools;
 

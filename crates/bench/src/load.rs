@@ -8,7 +8,7 @@ use expressway_lab::{Lab, Role};
 use serde::{Deserialize, Serialize};
 
 use crate::server::PORT;
-use crate::{BenchError, HOST, Tools, io_error};
+use crate::{BenchError, HOST, Tools, io_error, pinned};
 
 /// What to ask, and how hard.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -80,10 +80,7 @@ impl Process {
         arguments: &[String],
     ) -> Result<Self, BenchError> {
         let server = SocketAddr::from((lab.addresses(Role::Server).ipv4, PORT));
-        let mut child = lab
-            .command(Role::Client, "taskset")
-            .args(["-c", &core.to_string()])
-            .arg(&tools.load)
+        let mut child = pinned::on_cores(lab, Role::Client, core..core + 1, &tools.load)
             .args(["--connect", &server.to_string(), "--name", HOST])
             .arg("--ca")
             .arg(tools.certificates().join("ca.pem"))

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::environment::Environment;
 use crate::kind::Better;
-use crate::scenario::{Bed, Beside, Contestant, Effort, Scenario, Value};
+use crate::scenario::{About, Bed, Beside, Contestant, Effort, Scenario, Value};
 use crate::{BenchError, io_error};
 
 /// One line.
@@ -31,26 +31,11 @@ pub enum Line {
 /// A scenario as it was run, with all that a report says of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Described {
-    /// Its name.
-    pub name: String,
+    /// What its file says of it in words.
+    #[serde(flatten)]
+    pub about: About,
     /// The kind.
     pub kind: String,
-    /// One line on it.
-    pub title: String,
-    /// The claim that it tests.
-    pub claim: String,
-    /// What is measured, and how.
-    pub measures: String,
-    /// What is equal for all contestants.
-    pub held_equal: Vec<String>,
-    /// How to read the results.
-    pub reading: String,
-    /// The metric that decides.
-    pub headline: String,
-    /// The contestant that ratios are to.
-    pub base: Option<String>,
-    /// The parameter that curves are drawn over.
-    pub curve: Option<String>,
     /// Where it ran.
     pub bed: Bed,
     /// Those that were compared.
@@ -130,16 +115,8 @@ impl Described {
             decimals: metric.decimals,
         });
         Self {
-            name: scenario.name.clone(),
+            about: scenario.about.clone(),
             kind: scenario.kind().into(),
-            title: scenario.title.clone(),
-            claim: scenario.claim.clone(),
-            measures: scenario.measures.clone(),
-            held_equal: scenario.held_equal.clone(),
-            reading: scenario.reading.clone(),
-            headline: scenario.headline.clone(),
-            base: scenario.base.clone(),
-            curve: scenario.curve.clone(),
             bed,
             contestants: scenario.contestants.clone(),
             sweep: scenario.sweep.clone(),
@@ -234,16 +211,17 @@ impl RawRun {
                 Line::Missing(absent) | Line::Failed(absent) => Some(&absent.scenario),
                 Line::Environment(_) | Line::Scenario(_) => None,
             };
-            if let Some(name) = named.filter(|name| !self.scenarios[known..].iter().any(|s| s.name == **name))
+            if let Some(name) =
+                named.filter(|name| !self.scenarios[known..].iter().any(|s| s.about.name == **name))
             {
                 return Err(wrong(at, format!("scenario `{name}` was not described in a line before")));
             }
             match line {
                 Line::Environment(environment) => self.environments.push(*environment),
                 Line::Scenario(scenario)
-                    if self.scenarios.iter().any(|known| known.name == scenario.name) =>
+                    if self.scenarios.iter().any(|known| known.about.name == scenario.about.name) =>
                 {
-                    return Err(wrong(at, format!("scenario `{}` is there twice", scenario.name)));
+                    return Err(wrong(at, format!("scenario `{}` is there twice", scenario.about.name)));
                 }
                 Line::Scenario(scenario) => self.scenarios.push(*scenario),
                 Line::Run(run) => self.runs.push(run),

@@ -59,7 +59,7 @@ pub fn run(
                     Ok((values, detail)) => {
                         tally.measured += 1;
                         Line::Run(Record {
-                            scenario: scenario.name.clone(),
+                            scenario: scenario.about.name.clone(),
                             point: point.clone(),
                             contestant: contestant.name.clone(),
                             round,
@@ -98,7 +98,7 @@ fn profile(
     contestant: &Contestant,
 ) -> Result<PathBuf, BenchError> {
     std::fs::create_dir_all(folder).map_err(io_error(folder.display().to_string()))?;
-    let mut name = scenario.name.clone();
+    let mut name = scenario.about.name.clone();
     for (key, value) in point {
         name += &format!("-{key}-{value}");
     }
@@ -129,7 +129,7 @@ fn absent(
     contestant: &Contestant,
     reason: String,
 ) -> Absent {
-    let (scenario, contestant) = (scenario.name.clone(), contestant.name.clone());
+    let (scenario, contestant) = (scenario.about.name.clone(), contestant.name.clone());
     Absent { scenario, point: point.clone(), contestant, reason }
 }
 

@@ -16,7 +16,7 @@ use crate::kind::Run;
 use crate::peers::{self, Places};
 use crate::scenario::Value;
 use crate::scenario::{Form, Parameter, text};
-use crate::{BenchError, HOST, SERVER_CORE, io_error};
+use crate::{BenchError, HOST, SERVER_CORE, io_error, pinned};
 
 /// How long a server may take to listen, and to end.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -40,6 +40,12 @@ pub(crate) const UDP_SEND: Parameter =
     Parameter::new("udp_send", Form::Choice(&["gso", "sendmmsg", "sendmsg"]), text("gso"));
 /// Workers, each with a core.
 pub(crate) const WORKERS: Parameter = Parameter::new("workers", Form::Count(1, 64), Value::Count(1));
+
+/// Whether the server's device segments UDP.
+pub(crate) const UDP_SEGMENTATION: Parameter =
+    Parameter::new("udp_segmentation", Form::Choice(&["off", "on"]), text("off"));
+/// MTU of both ends.
+pub(crate) const MTU: Parameter = Parameter::new("mtu", Form::Count(1280, 9000), Value::Count(1500));
 
 /// A running server; dropping it ends it.
 pub(crate) struct Server {
@@ -84,10 +90,7 @@ impl Server {
         let file = File::create(&log).map_err(io_error(log.display().to_string()))?;
         let both = file.try_clone().map_err(io_error(log.display().to_string()))?;
         let began = Instant::now();
-        let child = lab
-            .command(Role::Server, "taskset")
-            .args(["-c", &format!("{}-{}", cores.start, cores.end - 1)])
-            .arg(server.program(tools))
+        let child = pinned::on_cores(lab, Role::Server, cores.clone(), server.program(tools))
             .args(server.arguments(&places))
             .envs(server.environment.iter().map(|(name, value)| (name, peers::fill(value, &places))))
             .stdin(Stdio::null())

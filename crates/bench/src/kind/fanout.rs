@@ -14,7 +14,7 @@ use super::{Better, Kind, Metric, Outcome, Run};
 use crate::cpu::{self, Account};
 use crate::io_process::IoProcess;
 use crate::scenario::{Case, Form, Parameter, Value, text};
-use crate::{BenchError, CLIENT_CORE, SERVER_CORE, Tools, io_error};
+use crate::{BenchError, SERVER_CORE, Tools, io_error, pinned};
 
 /// The kind.
 pub(crate) struct Fanout;
@@ -200,11 +200,9 @@ impl Sender {
             case.count("size"),
             effort.warmup + effort.seconds + 0.5,
         );
-        let child = run
-            .lab
-            // It keeps its schedule whatever the subscribers do beside it.
-            .command(Role::Client, "nice")
-            .args(["-n", "-20", "taskset", "-c", &CLIENT_CORE.to_string()])
+        // It keeps its schedule whatever the subscribers do beside it.
+        let child = pinned::on_first_core(run.lab, Role::Client, "nice")
+            .args(["-n", "-20"])
             .arg(&run.tools.expressway)
             .args(words.split_whitespace())
             .stdin(Stdio::null())

@@ -7,8 +7,8 @@ use expressway_lab::{LabConfig, Offload, Role};
 use super::{Better, Kind, Metric, Outcome, Run, pinned_lab};
 use crate::cpu::Account;
 use crate::load::{Counted, Load, Running};
-use crate::scenario::{Case, Form, Parameter, Value, text};
-use crate::server::{IO, SERVER, Server, UDP_SEND, WORKERS};
+use crate::scenario::{Case, Form, Parameter, Value};
+use crate::server::{IO, MTU, SERVER, Server, UDP_SEGMENTATION, UDP_SEND, WORKERS};
 use crate::{BenchError, CLIENT_CORE, Tools, offload, peers, profile};
 
 /// The kind.
@@ -27,8 +27,8 @@ static PARAMETERS: [Parameter; 11] = [
     Parameter::new("streams", Form::Count(1, 128), Value::Count(8)),
     // Requests a second in all; 0: a closed loop.
     Parameter::new("rate", Form::Number(0.0), Value::Number(0.0)),
-    Parameter::new("udp_segmentation", Form::Choice(&["off", "on"]), text("off")),
-    Parameter::new("mtu", Form::Count(1280, 9000), Value::Count(1500)),
+    UDP_SEGMENTATION,
+    MTU,
 ];
 
 static METRICS: [Metric; 11] = [

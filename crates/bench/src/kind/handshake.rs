@@ -6,8 +6,8 @@ use expressway_lab::LabConfig;
 
 use super::{Better, Kind, Metric, Outcome, Run, gateway};
 use crate::load::Load;
-use crate::scenario::{Case, Form, Parameter, Value, text};
-use crate::server::{IO, SERVER, UDP_SEND, WORKERS};
+use crate::scenario::{Case, Form, Parameter, Value};
+use crate::server::{IO, MTU, SERVER, UDP_SEGMENTATION, UDP_SEND, WORKERS};
 use crate::{BenchError, Tools};
 
 /// The kind.
@@ -18,8 +18,8 @@ static PARAMETERS: [Parameter; 8] = [
     IO,
     UDP_SEND,
     WORKERS,
-    Parameter::new("udp_segmentation", Form::Choice(&["off", "on"]), text("off")),
-    Parameter::new("mtu", Form::Count(1280, 9000), Value::Count(1500)),
+    UDP_SEGMENTATION,
+    MTU,
     Parameter::new("body", Form::Bytes(1, 1 << 20), Value::Count(1024)),
     // Handshakes under way at the same time.
     Parameter::new("at_once", Form::Count(1, 1024), Value::Count(8)),

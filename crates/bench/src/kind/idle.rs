@@ -6,8 +6,8 @@ use expressway_lab::LabConfig;
 
 use super::{Better, Kind, Metric, Outcome, Run, gateway};
 use crate::load::{Load, Running};
-use crate::scenario::{Case, Form, Parameter, Value, text};
-use crate::server::{IO, SERVER, Server, UDP_SEND, WORKERS};
+use crate::scenario::{Case, Form, Parameter, Value};
+use crate::server::{IO, MTU, SERVER, Server, UDP_SEGMENTATION, UDP_SEND, WORKERS};
 use crate::{BenchError, Tools};
 
 /// The kind.
@@ -18,8 +18,8 @@ static PARAMETERS: [Parameter; 7] = [
     IO,
     UDP_SEND,
     WORKERS,
-    Parameter::new("udp_segmentation", Form::Choice(&["off", "on"]), text("off")),
-    Parameter::new("mtu", Form::Count(1280, 9000), Value::Count(1500)),
+    UDP_SEGMENTATION,
+    MTU,
     // As many as there are local ports for one load generator, which uses one socket.
     Parameter::new("connections", Form::Count(1, 100_000), Value::Count(10_000)),
 ];

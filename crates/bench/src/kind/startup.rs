@@ -7,8 +7,8 @@ use expressway_lab::LabConfig;
 
 use super::{Better, Kind, Metric, Outcome, Run, gateway};
 use crate::load::Probe;
-use crate::scenario::{Case, Form, Parameter, Value, text};
-use crate::server::{IO, SERVER, Server, UDP_SEND, WORKERS};
+use crate::scenario::{Case, Form, Parameter, text};
+use crate::server::{IO, MTU, SERVER, Server, UDP_SEGMENTATION, UDP_SEND, WORKERS};
 use crate::{BenchError, Tools};
 
 /// The kind.
@@ -19,8 +19,8 @@ static PARAMETERS: [Parameter; 7] = [
     IO,
     UDP_SEND,
     WORKERS,
-    Parameter::new("udp_segmentation", Form::Choice(&["off", "on"]), text("off")),
-    Parameter::new("mtu", Form::Count(1280, 9000), Value::Count(1500)),
+    UDP_SEGMENTATION,
+    MTU,
     // Whether SIGHUP makes it reload its certificate.
     Parameter::new("reload", Form::Choice(&["no", "sighup"]), text("no")),
 ];

@@ -68,7 +68,7 @@ pub(crate) struct Compared<'a> {
 
 /// All points of a scenario with results, in the order of the runs.
 pub(crate) fn points<'a>(scenario: &'a Described, raw: &'a RawRun) -> Vec<Point<'a>> {
-    let runs: Vec<&Run> = raw.runs.iter().filter(|run| run.scenario == scenario.name).collect();
+    let runs: Vec<&Run> = raw.runs.iter().filter(|run| run.scenario == scenario.about.name).collect();
     let mut ats: Vec<&BTreeMap<String, Value>> = Vec::new();
     for run in &runs {
         if !ats.contains(&&run.point) {
@@ -88,7 +88,7 @@ fn point<'a>(
     let runs: Vec<&Run> = runs.collect();
     let of =
         |name: &str| -> Vec<&'a Run> { runs.iter().filter(|run| run.contestant == name).copied().collect() };
-    let base = scenario.base.as_deref().map(of).unwrap_or_default();
+    let base = scenario.about.base.as_deref().map(of).unwrap_or_default();
     let row = |contestant: &'a Contestant| {
         let runs = of(&contestant.name);
         let values = scenario.metrics.iter().filter_map(|metric| {
@@ -96,13 +96,13 @@ fn point<'a>(
                 runs.iter().filter_map(|run| run.values.get(&metric.key).copied()).collect();
             (!values.is_empty()).then(|| (metric.key.as_str(), estimate(&values)))
         });
-        let ratios = ratios(&runs, &base, &scenario.headline);
+        let ratios = ratios(&runs, &base, &scenario.about.headline);
         let ratio = (!ratios.is_empty()).then(|| estimate(&ratios));
         Row { contestant, values: values.collect(), ratio, runs }
     };
     let rows: Vec<Row<'a>> =
         scenario.contestants.iter().map(row).filter(|row| !row.runs.is_empty()).collect();
-    let leaders = leaders(&rows, scenario.metric(&scenario.headline));
+    let leaders = leaders(&rows, scenario.metric(&scenario.about.headline));
     Point { at, rows, leaders }
 }
 

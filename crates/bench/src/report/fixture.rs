@@ -5,22 +5,24 @@ use std::collections::BTreeMap;
 use crate::environment::Environment;
 use crate::kind::Better;
 use crate::raw::{Described, Measured, RawRun, Run};
-use crate::scenario::{Bed, Beside, Contestant, Effort, Side, Value};
+use crate::scenario::{About, Bed, Beside, Contestant, Effort, Side, Value};
 
 /// The scenario.
 pub(crate) fn described() -> Described {
     let contestant = |name: &str, side| Contestant { name: name.into(), side, parameters: BTreeMap::new() };
     Described {
-        name: "trial".into(),
+        about: About {
+            name: "trial".into(),
+            title: "a trial".into(),
+            claim: "b takes half".into(),
+            measures: "Work for each <second>.".into(),
+            held_equal: vec!["all".into()],
+            reading: String::new(),
+            headline: "gbit_per_cpu_second".into(),
+            base: Some("a".into()),
+            curve: None,
+        },
         kind: "gateway".into(),
-        title: "a trial".into(),
-        claim: "b takes half".into(),
-        measures: "Work for each <second>.".into(),
-        held_equal: vec!["all".into()],
-        reading: String::new(),
-        headline: "gbit_per_cpu_second".into(),
-        base: Some("a".into()),
-        curve: None,
         bed: Bed::Lab,
         contestants: vec![
             contestant("a", Side::Peer),

@@ -64,11 +64,12 @@ fn machine(page: &mut String, raw: &RawRun) {
 }
 
 fn section(page: &mut String, raw: &RawRun, scenario: &Described, points: &[Point<'_>]) {
-    let name = escape(&scenario.name);
-    let _ = writeln!(page, "<section id=\"{name}\"><h2>{name}: {}</h2>", escape(&scenario.title));
-    let _ = writeln!(page, "<p><b>Claim.</b> {}</p>", code(&scenario.claim));
-    let _ = writeln!(page, "<p><b>What is measured.</b> {}</p>", code(&scenario.measures));
-    let held = scenario.held_equal.iter().map(|one| format!("<li>{}</li>", code(one))).collect::<String>();
+    let name = escape(&scenario.about.name);
+    let _ = writeln!(page, "<section id=\"{name}\"><h2>{name}: {}</h2>", escape(&scenario.about.title));
+    let _ = writeln!(page, "<p><b>Claim.</b> {}</p>", code(&scenario.about.claim));
+    let _ = writeln!(page, "<p><b>What is measured.</b> {}</p>", code(&scenario.about.measures));
+    let held =
+        scenario.about.held_equal.iter().map(|one| format!("<li>{}</li>", code(one))).collect::<String>();
     let _ = writeln!(page, "<details><summary>What is held equal</summary><ul>{held}</ul></details>");
     let settings = words::settings(scenario);
     if !settings.is_empty() {
@@ -80,13 +81,13 @@ fn section(page: &mut String, raw: &RawRun, scenario: &Described, points: &[Poin
     }
     for point in points {
         let _ = writeln!(page, "<h3>{}</h3>", escape(&words::point(point.at)));
-        if let Some(svg) = bars(scenario, point).filter(|_| scenario.curve.is_none()) {
+        if let Some(svg) = bars(scenario, point).filter(|_| scenario.about.curve.is_none()) {
             let _ = writeln!(page, "<figure>{svg}</figure>");
         }
         table(page, scenario, point);
     }
-    if !scenario.reading.is_empty() {
-        let _ = writeln!(page, "<p><b>Reading it.</b> {}</p>", code(&scenario.reading));
+    if !scenario.about.reading.is_empty() {
+        let _ = writeln!(page, "<p><b>Reading it.</b> {}</p>", code(&scenario.about.reading));
     }
     let compared = analysis::compared(scenario, points);
     if !compared.is_empty() {

@@ -27,7 +27,7 @@ pub fn markdown(raw: &RawRun, title: &str) -> String {
 /// The tables of one scenario, for a terminal.
 pub fn tables(raw: &RawRun, scenario: &str) -> String {
     let mut text = String::new();
-    for scenario in raw.scenarios.iter().filter(|known| known.name == scenario) {
+    for scenario in raw.scenarios.iter().filter(|known| known.about.name == scenario) {
         for point in analysis::points(scenario, raw) {
             table(&mut text, scenario, &point);
         }
@@ -62,10 +62,10 @@ fn machine(text: &mut String, raw: &RawRun) {
 }
 
 fn section(text: &mut String, raw: &RawRun, scenario: &Described, points: &[Point<'_>]) {
-    let _ = writeln!(text, "\n## {}: {}\n", scenario.name, scenario.title);
-    let _ = writeln!(text, "**Claim.** {}\n", scenario.claim.trim());
-    let _ = writeln!(text, "**What is measured.** {}\n", words::unwrap(&scenario.measures));
-    let _ = writeln!(text, "**What is held equal.** {}.\n", scenario.held_equal.join("; "));
+    let _ = writeln!(text, "\n## {}: {}\n", scenario.about.name, scenario.about.title);
+    let _ = writeln!(text, "**Claim.** {}\n", scenario.about.claim.trim());
+    let _ = writeln!(text, "**What is measured.** {}\n", words::unwrap(&scenario.about.measures));
+    let _ = writeln!(text, "**What is held equal.** {}.\n", scenario.about.held_equal.join("; "));
     let settings = words::settings(scenario);
     if !settings.is_empty() {
         let _ = writeln!(text, "**What is set.** {settings}.\n");
@@ -74,8 +74,8 @@ fn section(text: &mut String, raw: &RawRun, scenario: &Described, points: &[Poin
     for point in points {
         table(text, scenario, point);
     }
-    if !scenario.reading.is_empty() {
-        let _ = writeln!(text, "\n**Reading it.** {}", words::unwrap(&scenario.reading));
+    if !scenario.about.reading.is_empty() {
+        let _ = writeln!(text, "\n**Reading it.** {}", words::unwrap(&scenario.about.reading));
     }
     let compared = analysis::compared(scenario, points);
     if !compared.is_empty() {

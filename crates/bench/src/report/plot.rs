@@ -20,7 +20,7 @@ const ROW: f64 = 26.0;
 
 /// The headline of each contestant at a point, as bars from 0 with their intervals.
 pub(crate) fn bars(scenario: &Described, point: &Point<'_>) -> Option<String> {
-    let metric = scenario.metric(&scenario.headline)?;
+    let metric = scenario.metric(&scenario.about.headline)?;
     let rows: Vec<(usize, &str, &Estimate)> = point
         .rows
         .iter()
@@ -35,7 +35,7 @@ pub(crate) fn bars(scenario: &Described, point: &Point<'_>) -> Option<String> {
     }
     let height = ROW * rows.len() as f64 + 30.0;
     let x = |value: f64| NAMES + value / most * (WIDTH - NAMES - FIGURES);
-    let mut svg = open(height, &format!("{}: {}", scenario.name, words::label(metric)));
+    let mut svg = open(height, &format!("{}: {}", scenario.about.name, words::label(metric)));
     for (index, (colour, name, estimate)) in rows.iter().enumerate() {
         let top = ROW * index as f64 + 4.0;
         let middle = top + ROW / 2.0 - 2.0;
@@ -69,7 +69,7 @@ pub(crate) fn bars(scenario: &Described, point: &Point<'_>) -> Option<String> {
 
 /// A panel of curves: the points that differ in the curve's parameter only, by what is the same for them.
 pub(crate) fn curves(scenario: &Described, points: &[Point<'_>]) -> Vec<(String, String)> {
-    let Some(key) = scenario.curve.as_deref() else { return Vec::new() };
+    let Some(key) = scenario.about.curve.as_deref() else { return Vec::new() };
     let mut panels: Vec<(String, Vec<&Point<'_>>)> = Vec::new();
     for point in points.iter().filter(|point| point.at.get(key).and_then(|value| value.as_number()).is_some())
     {
@@ -85,7 +85,7 @@ pub(crate) fn curves(scenario: &Described, points: &[Point<'_>]) -> Vec<(String,
 }
 
 fn panel(scenario: &Described, key: &str, points: &[&Point<'_>]) -> Option<String> {
-    let metric = scenario.metric(&scenario.headline)?;
+    let metric = scenario.metric(&scenario.about.headline)?;
     let series = series(scenario, metric, key, points);
     let all = || series.iter().flat_map(|(_, _, points)| points);
     let most = all().map(|(_, estimate)| estimate.high).fold(0.0, f64::max);
@@ -101,7 +101,7 @@ fn panel(scenario: &Described, key: &str, points: &[&Point<'_>]) -> Option<Strin
     let x = |value: f64| left + (scale(value) - scale(first)) / (scale(last) - scale(first)) * (right - left);
     let y = |value: f64| bottom - value / most * (bottom - top);
     let legend = 18.0 * series.len() as f64;
-    let mut svg = open(bottom + 50.0 + legend, &format!("{} by {key}", scenario.name));
+    let mut svg = open(bottom + 50.0 + legend, &format!("{} by {key}", scenario.about.name));
     for step in 0..=4 {
         let value = most * f64::from(step) / 4.0;
         let _ = write!(
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn a_curve_goes_through_its_points_in_order() {
         let mut raw = fixture::raw(&[[1.0, 2.0, 4.0]; 6]);
-        raw.scenarios[0].curve = Some("connections".into());
+        raw.scenarios[0].about.curve = Some("connections".into());
         let mut runs = Vec::new();
         for (connections, factor) in [(1000, 0.5), (1, 1.0)] {
             runs.extend(raw.runs.iter().cloned().map(|mut run| {

@@ -85,7 +85,7 @@ pub(crate) fn standings(scenarios: &[(&Described, Vec<Point<'_>>)]) -> Vec<(&'st
             let at = comma(&self::point(point.at));
             let names = names(point.leaders.all());
             let names = if names.is_empty() { String::new() } else { format!(": {names}") };
-            groups[group].1.push(format!("{}{at}{names}", scenario.name));
+            groups[group].1.push(format!("{}{at}{names}", scenario.about.name));
         }
     }
     groups.retain(|(_, lines)| !lines.is_empty());
@@ -162,19 +162,22 @@ pub(crate) fn table(scenario: &Described, point: &Point<'_>) -> Table {
         |metric: &&Measured| point.rows.iter().any(|row| row.values.contains_key(metric.key.as_str()));
     let metrics: Vec<&Measured> = scenario.metrics.iter().filter(given).collect();
     let base = scenario
+        .about
         .base
         .as_deref()
         .filter(|_| point.rows.len() > 1 && point.rows.iter().any(|row| row.ratio.is_some()));
     let mut head = vec![String::new()];
     for metric in &metrics {
         head.push(label(metric));
-        head.extend(base.filter(|_| metric.key == scenario.headline).map(|base| format!("ratio to {base}")));
+        head.extend(
+            base.filter(|_| metric.key == scenario.about.headline).map(|base| format!("ratio to {base}")),
+        );
     }
     head.push("runs".into());
     let row = |row: &Row<'_>| {
         let mut cells = vec![row.contestant.name.clone()];
         for metric in &metrics {
-            let decides = metric.key == scenario.headline;
+            let decides = metric.key == scenario.about.headline;
             cells.push(match row.values.get(metric.key.as_str()) {
                 Some(estimate) if decides => interval(estimate, metric.decimals),
                 Some(estimate) => format!("{:.*}", metric.decimals, estimate.mid),

@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(files, names);
         for name in names {
             let scenario = find(name).unwrap().unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(scenario.name, name);
+            assert_eq!(scenario.about.name, name);
             assert!(scenario.runs() > 0);
         }
     }
@@ -90,7 +90,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("mine.toml");
         std::fs::write(&file, BUILT_IN[0].1).unwrap();
-        assert_eq!(find(file.to_str().unwrap()).unwrap().unwrap().name, "mine");
+        assert_eq!(find(file.to_str().unwrap()).unwrap().unwrap().about.name, "mine");
         assert!(find("mine").is_none());
         assert_eq!(expand("mine"), ["mine"]);
         assert_eq!(expand("io"), ["io-transmit", "io-receive"]);

@@ -7,7 +7,7 @@ use expressway_settings::{ConfigError, Source};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Bed, Beside, Contestant, Effort, Form, Parameter, Scenario, Side, Tour, Value};
+use super::{About, Bed, Beside, Contestant, Effort, Form, Parameter, Scenario, Side, Tour, Value};
 use crate::kind::{self, Kind};
 use crate::published;
 
@@ -123,7 +123,7 @@ impl Scenario {
             .iter()
             .map(|one| check.beside(one, &metrics, &names, &sweep))
             .collect::<Result<_, _>>()?;
-        let scenario = Self {
+        let about = About {
             name,
             title: file.title,
             claim: file.claim,
@@ -133,6 +133,9 @@ impl Scenario {
             headline: file.headline.map_or_else(|| metrics[0].to_owned(), Spanned::into_inner),
             base: file.base.map(Spanned::into_inner),
             curve: file.curve.map(Spanned::into_inner),
+        };
+        let scenario = Self {
+            about,
             beds: file.beds.into_inner(),
             effort: check.effort(&file.rounds, &file.seconds, &file.warmup)?,
             contestants,
@@ -369,7 +372,7 @@ contestants = ["b"]
     #[test]
     fn a_scenario_sweeps_contestants_over_points() {
         let mut scenario = read(GOOD).unwrap();
-        assert_eq!(scenario.name, "x");
+        assert_eq!(scenario.about.name, "x");
         assert_eq!(scenario.runs(), 2 * 2 * 2);
         let case = scenario.case(&scenario.points()[1], &scenario.contestants[1]);
         assert_eq!((case.text("wait"), case.text("way")), ("spin", "af-xdp-copy"));

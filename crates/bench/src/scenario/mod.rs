@@ -69,16 +69,16 @@ pub struct Effort {
     pub warmup: f64,
 }
 
-/// A scenario, checked.
-#[derive(Clone)]
-pub struct Scenario {
+/// What a scenario's file says of it in words: what it tests, and how its results are to be read.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct About {
     /// Its name: the file's, without `.toml`.
     pub name: String,
     /// One line on it.
     pub title: String,
     /// The claim that it tests.
     pub claim: String,
-    /// What is measured, and how, in words.
+    /// What is measured, and how.
     pub measures: String,
     /// What is equal for all contestants.
     pub held_equal: Vec<String>,
@@ -90,6 +90,13 @@ pub struct Scenario {
     pub base: Option<String>,
     /// The parameter of the sweep that curves are drawn over.
     pub curve: Option<String>,
+}
+
+/// A scenario, checked.
+#[derive(Clone)]
+pub struct Scenario {
+    /// What its file says of it.
+    pub about: About,
     /// Where it can run.
     pub beds: Vec<Bed>,
     /// Those that are compared.
@@ -184,7 +191,11 @@ impl Scenario {
     pub fn keep(&mut self, names: &[String]) -> Result<(), String> {
         let known: Vec<&str> = self.contestants.iter().map(|contestant| contestant.name.as_str()).collect();
         if let Some(unknown) = names.iter().find(|name| !known.contains(&name.as_str())) {
-            return Err(format!("{}: no contestant `{unknown}`: known are {}", self.name, known.join(", ")));
+            return Err(format!(
+                "{}: no contestant `{unknown}`: known are {}",
+                self.about.name,
+                known.join(", ")
+            ));
         }
         self.contestants.retain(|contestant| names.contains(&contestant.name));
         Ok(())
@@ -205,7 +216,7 @@ impl Scenario {
         for contestant in &self.contestants {
             for point in self.points() {
                 let checked = self.kind.check(&self.case(&point, contestant));
-                checked.map_err(|problem| format!("{}: {}: {problem}", self.name, contestant.name))?;
+                checked.map_err(|problem| format!("{}: {}: {problem}", self.about.name, contestant.name))?;
             }
         }
         Ok(())
@@ -220,10 +231,14 @@ impl Scenario {
         let Some(parameter) = parameter.filter(|_| self.can_set(key)) else {
             let known: Vec<&str> =
                 self.kind.parameters().iter().map(|p| p.key).filter(|key| self.can_set(key)).collect();
-            return Err(format!("{}: `{key}` cannot be set; known are {}", self.name, known.join(", ")));
+            return Err(format!(
+                "{}: `{key}` cannot be set; known are {}",
+                self.about.name,
+                known.join(", ")
+            ));
         };
         let take = |value: &String| {
-            parameter.form.parse(value).map_err(|error| format!("{}: {key}: {error}", self.name))
+            parameter.form.parse(value).map_err(|error| format!("{}: {key}: {error}", self.about.name))
         };
         let values = values.iter().map(take).collect::<Result<Vec<Value>, String>>()?;
         self.settings.remove(key);

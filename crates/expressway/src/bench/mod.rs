@@ -57,7 +57,12 @@ pub(crate) fn run(arguments: &Bench) -> Result<ExitCode, Failure> {
         failed += more;
         if !arguments.json {
             let known = RawRun::read(&[raw.path()]).map_err(failure)?;
-            print(&format!("\n{}: {}\n{}", scenario.name, scenario.title, tables(&known, &scenario.name)))?;
+            print(&format!(
+                "\n{}: {}\n{}",
+                scenario.about.name,
+                scenario.about.title,
+                tables(&known, &scenario.about.name)
+            ))?;
         }
     }
     if arguments.json {
@@ -143,16 +148,16 @@ fn list(arguments: &Bench, scenarios: &[Scenario]) -> Result<ExitCode, Failure> 
             .iter()
             .map(|scenario| {
                 serde_json::json!({
-                    "name": scenario.name, "kind": scenario.kind(), "title": scenario.title, "beds": scenario.beds,
+                    "name": scenario.about.name, "kind": scenario.kind(), "title": scenario.about.title, "beds": scenario.beds,
                     "contestants": scenario.contestants, "sweep": scenario.sweep, "runs": scenario.runs(),
                 })
             })
             .collect();
         print(&format!("{}\n", serde_json::Value::Array(all)))?;
     } else {
-        let width = scenarios.iter().map(|scenario| scenario.name.len()).max().unwrap_or(0);
+        let width = scenarios.iter().map(|scenario| scenario.about.name.len()).max().unwrap_or(0);
         for scenario in scenarios {
-            print(&format!("{:width$}  {}\n", scenario.name, scenario.title))?;
+            print(&format!("{:width$}  {}\n", scenario.about.name, scenario.about.title))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -184,7 +189,7 @@ fn tell(line: &Line) {
                 "failed"
             );
         }
-        Line::Scenario(scenario) => tracing::info!(scenario = scenario.name, scenario.title),
+        Line::Scenario(scenario) => tracing::info!(scenario = scenario.about.name, scenario.about.title),
         Line::Environment(_) => {}
     }
 }

@@ -1,0 +1,23 @@
+//! Programs pinned to cores, in an end of a lab.
+
+use std::ffi::OsStr;
+use std::ops::Range;
+use std::process::Command;
+
+use expressway_lab::{Lab, Role};
+
+use crate::{CLIENT_CORE, SERVER_CORE};
+
+/// A command that runs `program` in a namespace of the lab on these cores. The child's process ID is the program's:
+/// `ip netns exec` and `taskset` replace themselves.
+pub(crate) fn on_cores(lab: &Lab, side: Role, cores: Range<usize>, program: impl AsRef<OsStr>) -> Command {
+    let mut command = lab.command(side, "taskset");
+    command.args(["-c", &format!("{}-{}", cores.start, cores.end - 1)]).arg(program);
+    command
+}
+
+/// The same on the first core of that side.
+pub(crate) fn on_first_core(lab: &Lab, side: Role, program: impl AsRef<OsStr>) -> Command {
+    let core = if side == Role::Server { SERVER_CORE } else { CLIENT_CORE };
+    on_cores(lab, side, core..core + 1, program)
+}
