@@ -14,12 +14,13 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 BINARY := $(TARGET)/release/expressway
 SECTIONS ?=
 SCENARIOS ?=
+FEATURES ?=
 BENCH_FLAGS ?=
 
 .PHONY: build demo test test-drivers bench audit fmt lint doc setup clean
 
 build: setup
-	cargo build --release --locked -p expressway
+	cargo build --release --locked -p expressway --features "$(FEATURES)"
 
 demo: build
 	scripts/setup demo

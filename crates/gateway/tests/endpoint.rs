@@ -475,6 +475,7 @@ fn early_data_is_served_to_safe_methods_only_and_only_when_allowed() {
     }
 }
 
+#[cfg(feature = "qlog")]
 #[test]
 fn logs_for_diagnosis_are_written_when_asked_for() {
     let directory = tempfile::tempdir().unwrap();

@@ -112,10 +112,14 @@ impl Config {
                 return Err(self.at(root.span(), format!("{} is no folder", path.display())));
             }
         }
-        if let Some(qlog) = &self.quic.qlog
-            && !qlog.get_ref().is_dir()
-        {
-            return Err(self.at(qlog.span(), format!("{} is no folder", qlog.get_ref().display())));
+        if let Some(qlog) = &self.quic.qlog {
+            if !cfg!(feature = "qlog") {
+                let what = "this build writes no qlog; build with `make build FEATURES=qlog`";
+                return Err(self.at(qlog.span(), what.to_owned()));
+            }
+            if !qlog.get_ref().is_dir() {
+                return Err(self.at(qlog.span(), format!("{} is no folder", qlog.get_ref().display())));
+            }
         }
         Ok(())
     }

@@ -152,7 +152,7 @@ pub struct Quic {
     pub early_data: bool,
     /// Largest UDP payload to send, bytes; default what the interface's MTU carries.
     pub max_payload: Option<Spanned<u16>>,
-    /// Folder for one qlog file a connection, for debugging.
+    /// Folder for one qlog file a connection, for debugging; takes a build with the feature `qlog`.
     pub qlog: Option<Spanned<PathBuf>>,
 }
 

@@ -85,7 +85,8 @@ pub struct Settings {
     pub connection_ids: u64,
     /// Stateless resets that one worker sends in a second at most.
     pub resets_per_second: u32,
-    /// Directory in which each connection writes its qlog; very costly, for diagnosis.
+    /// Directory in which each connection writes its qlog; very costly, for diagnosis, and only
+    /// in a build with the feature `qlog`.
     pub qlog: Option<PathBuf>,
     /// File to which TLS secrets are appended in the SSLKEYLOGFILE format: breaks confidentiality.
     pub keylog: Option<PathBuf>,

@@ -53,6 +53,9 @@ pub enum EngineError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// qlog files are asked of a build without them.
+    #[error("this build writes no qlog; build with the feature `qlog`")]
+    NoQlog,
 }
 
 /// How stream data is held: a reference-counted slice, split and never copied.
@@ -93,6 +96,7 @@ pub(crate) struct Engine {
     config: quiche::Config,
     initial_window: usize,
     keylog: Option<SharedWriter>,
+    #[cfg(feature = "qlog")]
     qlog: Option<PathBuf>,
 }
 
@@ -114,11 +118,20 @@ impl Engine {
             config.log_keys();
         }
         if let Some(path) = &settings.qlog {
+            if !cfg!(feature = "qlog") {
+                return Err(EngineError::NoQlog);
+            }
             std::fs::create_dir_all(path)
                 .map_err(|source| EngineError::Qlog { path: path.clone(), source })?;
         }
         let initial_window = settings.initial_window;
-        Ok(Self { config, initial_window, keylog, qlog: settings.qlog.clone() })
+        Ok(Self {
+            config,
+            initial_window,
+            keylog,
+            #[cfg(feature = "qlog")]
+            qlog: settings.qlog.clone(),
+        })
     }
 
     /// Makes the server side of a connection.
@@ -146,6 +159,7 @@ impl Engine {
         if let Some(writer) = &self.keylog {
             connection.set_keylog(Box::new(writer.clone()));
         }
+        #[cfg(feature = "qlog")]
         if let Some(directory) = &self.qlog {
             let path = directory.join(format!("{}.sqlog", connection.trace_id()));
             match File::create(&path) {
