@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness import clients
+from harness import clients, links
 from harness.agent import CONTAINED, NOBODY, UNPRIVILEGED, Agent, status
 from harness.paths import BINARY, CLIP, LIMIT, PORT
 from harness.server import Server, address
+from harness.transfer import reattached, transfer
 
 RULE = f"""name = "edge"
 users = [{NOBODY}]
@@ -128,35 +129,84 @@ def test_a_wildcard_follows_addresses_through_the_agent(make_lab, make_agent, ma
     wait_until(is_taken, "packets to the new address by AF_XDP")
 
 
-def test_a_killed_agent_leaves_its_clients_serving(make_lab, make_agent, make_server, readable: Path) -> None:
+GOES = {"killed": Agent.kill, "stopped": Agent.stop}
+
+
+@pytest.mark.parametrize("way", list(GOES))
+def test_an_agent_that_goes_in_mid_transfer_and_comes_back(
+    make_lab, make_agent, make_server, readable: Path, way: str
+) -> None:
     lab = make_lab()
     agent = make_agent(lab)
     server = make_server(lab, mode="copy", certificates=readable, prefix=UNPRIVILEGED, more=io(agent))
-    fetch(server, readable)
-    agent.kill()
-    before = server.wait_for("its end seen", lambda m: m.sum("agent_connected") == 0)
-    server.wait_log("the agent has gone")
-    assert attached(lab), "the program went with the agent"
-    fetch(server, readable)
-    server.wait_for(
-        "more packets by AF_XDP",
-        lambda m: m.sum("rx_express_packets_total") > before.sum("rx_express_packets_total"),
-    )
-    # Another agent takes the dead one's socket over.
-    agent.start()
+    with transfer(server, readable) as under_way:
+        for times in (1, 2):
+            GOES[way](agent)
+            server.wait_for("its end seen", lambda m: m.sum("agent_connected") == 0)
+            server.wait_log("the agent has gone", times)
+            assert attached(lab), "the program went with the agent"
+            # What it gave goes on as it was, while it is looked for.
+            under_way.await_more("packets by AF_XDP", "rx_express_packets_total", 100)
+            server.wait_for("searches", lambda m: m.sum("agent_reconnect_total", outcome="failed") >= 2 * times)
+            agent.start()
+            server.wait_for("the agent back", lambda m: m.sum("agent_connected") == 1)
+            server.wait_for("opened by it", reattached("agent", times))
+            under_way.await_more("packets by AF_XDP again", "rx_express_packets_total", 100)
+            under_way.await_more("packets sent by AF_XDP", "tx_express_packets_total", 100)
+            # The program is one of the new agent's, which tells its counters.
+            under_way.await_more("packets taken", "xdp_packets_total")
+    metrics = server.metrics()
+    assert metrics.sum("listen", io="copy") == metrics.sum("agent_connected") == 1
+    assert metrics.sum("agent_reconnect_total", outcome="connected") == 2
     server.stop()
-    again = make_server(lab, mode="copy", certificates=readable, prefix=UNPRIVILEGED, more=io(agent))
-    fetch(again, readable)
 
 
-def test_an_agent_that_stops_leaves_its_clients_serving(make_lab, make_agent, make_server, readable: Path) -> None:
+def test_an_interface_that_is_made_again_while_the_agent_is_away(
+    make_lab, make_agent, make_server, readable: Path
+) -> None:
     lab = make_lab()
     agent = make_agent(lab)
     server = make_server(lab, mode="copy", certificates=readable, prefix=UNPRIVILEGED, more=io(agent))
-    agent.stop()
-    server.wait_log("the agent has gone")
-    assert attached(lab)
-    fetch(server, readable)
+    with transfer(server, readable) as under_way:
+        agent.kill()
+        links.remove(lab)
+        server.wait_log("removed; kernel sockets serve")
+        links.recreate(lab)
+        under_way.await_more("packets by the kernel", "rx_kernel_packets_total", 100)
+        agent.start()
+        server.wait_for("opened again", reattached("removed"))
+        under_way.await_more("packets by AF_XDP", "rx_express_packets_total", 100)
+
+
+OTHER_RULES = {
+    "user": (RULE.replace(str(NOBODY), "12345"), "the agent is back and of no use", "copy"),
+    "interface": (RULE.replace("server0", "eth9"), "kernel UDP serves this interface", "udp"),
+}
+
+
+@pytest.mark.parametrize("what", list(OTHER_RULES))
+def test_an_agent_that_comes_back_with_other_rules(
+    make_lab, make_agent, make_server, readable: Path, what: str
+) -> None:
+    lab = make_lab()
+    agent = make_agent(lab)
+    server = make_server(lab, mode="copy", certificates=readable, prefix=UNPRIVILEGED, more=io(agent))
+    rule, said, mode = OTHER_RULES[what]
+    with transfer(server, readable) as under_way:
+        agent.kill()
+        before = agent.config.read_text()
+        agent.config.write_text(before.replace(RULE, rule))
+        agent.start()
+        server.wait_log(said)
+        more = "rx_express_packets_total" if mode == "copy" else "rx_kernel_packets_total"
+        under_way.await_more("packets", more, 100)
+        assert server.metrics().sum("listen", io=mode) == 1
+        # The rules of before again: so is the path.
+        agent.kill()
+        agent.config.write_text(before)
+        agent.start()
+        server.wait_for("opened by it", reattached("agent"))
+        under_way.await_more("packets by AF_XDP", "rx_express_packets_total", 100)
 
 
 def test_what_a_killed_client_had_is_taken_back(make_lab, make_agent, make_server, readable: Path) -> None:

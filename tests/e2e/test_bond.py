@@ -8,7 +8,7 @@ from harness import clients, kernel, links
 from harness.lab import Lab
 from harness.paths import CLIP
 from harness.server import address
-from test_interfaces import transfer
+from harness.transfer import transfer
 
 
 @pytest.fixture

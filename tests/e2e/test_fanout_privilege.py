@@ -10,6 +10,7 @@ from harness.fanout import FEED_PORT, TCP_PORT, Fanout, Sender, Subscriber, fano
 from harness.lab import Lab
 from harness.paths import LIMIT
 from harness.server import address
+from harness.transfer import reattached
 
 GROUP = "239.7.7.7"
 RULE = f"""name = "feed"
@@ -102,6 +103,30 @@ def test_by_an_agent_without_any_capability(make_lab, make_fanout, tmp_path: Pat
         fanout.wait_for("packets by AF_XDP", lambda m: m.sum("rx_express_packets_total") >= 300)
     fanout.stop()
     assert "xdp" not in lab.run("server", "ip", "link", "show", "server0"), "an XDP program stayed"
+    agent.stop()
+
+
+def test_an_agent_that_is_killed_and_comes_back(make_lab, make_fanout, tmp_path: Path) -> None:
+    lab = make_lab()
+    agent = open_agent(lab, tmp_path)
+    host = lab.server["ipv4"]
+    fanout = make_fanout(
+        lab, "--agent", str(agent.socket), "--io", "copy", feed=host, tcp=host, prefix=UNPRIVILEGED
+    )
+    subscriber, sender = Subscriber(lab, host), Sender(lab, host)
+    fanout.wait_for("the subscriber", lambda m: m.sum("fanout_subscribers") == 1)
+    subscriber.read_to(sender.send(100))
+    agent.kill()
+    fanout.wait_for("its end seen", lambda m: m.sum("agent_connected") == 0)
+    subscriber.read_to(sender.send(100))
+    agent.start()
+    fanout.wait_for("opened by it", reattached("agent"))
+    subscriber.read_to(sender.send(100))
+    before = fanout.metrics().sum("rx_express_packets_total")
+    subscriber.read_to(sender.send(100))
+    fanout.wait_for("packets by AF_XDP", lambda m: m.sum("rx_express_packets_total") >= before + 100)
+    assert not subscriber.gaps
+    fanout.stop()
     agent.stop()
 
 

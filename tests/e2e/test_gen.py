@@ -14,6 +14,7 @@ import pytest
 from harness import links
 from harness.agent import UNPRIVILEGED, Agent
 from harness.lab import Lab
+from harness.logged import Logged
 from harness.namespace import run_inside
 from harness.paths import BINARY, LIMIT
 from harness.recv import Recv
@@ -368,12 +369,19 @@ def test_kernel_sockets_need_no_privilege(make_lab) -> None:
     check_report(gen(make_lab(), "--rate", "1k", "--count", "100", prefix=UNPRIVILEGED), 100)
 
 
+AGENT_RULE = """name = "gen"
+users = [65534]
+listen = ["0.0.0.0:50000"]
+interfaces = ["server0"]
+memory = "64MiB"
+"""
+
+
 def test_an_agent_gives_af_xdp_without_privilege(make_lab, tmp_path: Path) -> None:
     lab = make_lab()
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
-    rule = 'name = "gen"\nusers = [65534]\nlisten = ["0.0.0.0:50000"]\ninterfaces = ["server0"]\nmemory = "64MiB"\n'
-    agent = Agent(lab, tmp_path / "agent", rule)
+    agent = Agent(lab, tmp_path / "agent", AGENT_RULE)
     try:
         words = ["--rate", "1k", "--count", "100", "--io", "copy", "--agent", agent.socket]
         to = address(lab.client["ipv4"], PORT)
@@ -383,6 +391,35 @@ def test_an_agent_gives_af_xdp_without_privilege(make_lab, tmp_path: Path) -> No
         error = refused(lab, *words, "--source-port", "50001", to=to, role="server", prefix=UNPRIVILEGED)
         assert "rule `gen`" in error
     finally:
+        agent.stop()
+
+
+def test_an_agent_that_is_killed_and_comes_back(make_lab, tmp_path: Path) -> None:
+    lab = make_lab()
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    agent = Agent(lab, tmp_path / "agent", AGENT_RULE)
+    words = ["--to", address(lab.client["ipv4"], PORT), "--rate", "500", "--seconds", "10000", "--json"]
+    words += ["--io", "copy", "--agent", str(agent.socket)]
+    line = lab.inside("server", *UNPRIVILEGED, BINARY, "--log-level", "info", "gen", "udp", *words)
+    process = Logged()
+    process.log_file = tmp_path / "gen.log"
+    try:
+        with process.log_file.open("wb") as log:
+            process.process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=log, text=True)
+        process.wait_log("AF_XDP socket obtained")
+        agent.kill()
+        process.wait_log("the agent has gone")
+        agent.start()
+        process.wait_log("express path open again")
+        process.process.send_signal(signal.SIGINT)
+        report = json.loads(process.process.communicate(timeout=LIMIT)[0])
+        assert (report["ended"], report["unsent"], report["refused"]) == ("stopped", 0, 0), report
+        assert report["sent"] == report["offered"] > 0
+    finally:
+        if process.process.poll() is None:
+            process.process.kill()
+            process.process.wait()
         agent.stop()
 
 

@@ -366,6 +366,27 @@ def test_without_any_capability_by_an_agent(make_lab, make_recv, tmp_path: Path,
     agent.stop()
 
 
+def test_an_agent_that_is_killed_and_comes_back(make_lab, make_recv, tmp_path: Path) -> None:
+    lab = make_lab()
+    agent = open_agent(lab, tmp_path)
+    recv = make_recv(lab, "--agent", str(agent.socket), "--io", "copy", prefix=UNPRIVILEGED)
+    peer = Peer(lab, lab.server["ipv4"])
+    peer.send(100)
+    agent.kill()
+    recv.wait_log("the agent has gone")
+    peer.send(100)
+    agent.start()
+    recv.wait_log("express path open again")
+    peer.send(100)
+    time.sleep(0.2)
+    recv.send_signal(signal.SIGTERM)
+    assert recv.wait() == 0, recv.log()
+    # The pair of the new program comes after the program: what is sent in between is the kernel's.
+    report = json.loads(recv.output)
+    assert report["datagrams"] == 300 and report["by"]["af_xdp"] > 200, report
+    agent.stop()
+
+
 def test_a_group_by_an_agent_has_to_be_named_by_its_rule(make_lab, make_recv, tmp_path: Path) -> None:
     lab = make_lab()
     agent = open_agent(lab, tmp_path)

@@ -1,22 +1,23 @@
 //! The unprivileged side: asks an agent for what it may not make itself.
 
+mod program;
+
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use expressway_netio::IoError;
-use expressway_netio::express::{BindMode, Bound, ObtainedMode, OpenError, Port, PortConfig, SocketSource};
 use expressway_netio::route::{NetlinkSource, NetlinkUse, RouteError, RouteMirror};
 use expressway_netio::udp::{Steering, UdpConfig, UdpGroup};
-use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-use crate::channel::{Channel, ChannelError, MAX_FDS, Received};
+use crate::channel::ChannelError;
+use crate::connection::Connection;
 use crate::message::{self, Code, Device, Netlink, Refusal, Reply, Request};
+
+pub use program::Program;
 
 /// How long an answer may take that loads a program or waits for a busy queue.
 const SETUP_PATIENCE: Duration = Duration::from_secs(10);
@@ -67,21 +68,78 @@ impl AgentError {
     }
 }
 
+/// The connection in use, and the how manyth it is.
 #[derive(Debug)]
-struct Connection {
-    channel: Channel,
-    sequence: u32,
+struct Current {
+    connection: Connection,
+    number: u64,
 }
 
 #[derive(Debug)]
 struct Inner {
-    connection: Mutex<Connection>,
+    current: Mutex<Current>,
+    /// The agent of the connection in use has gone. Set only by who holds the lock.
     gone: AtomicBool,
+    /// Where to look for another; `None` where there can be none.
+    path: Option<PathBuf>,
+    /// What messages call the agent.
     agent: String,
+    /// What this client calls itself.
+    name: String,
 }
 
-/// A connection to an agent; clones share it. What was obtained stays usable when the agent goes; when the
-/// last clone goes, the agent takes it back.
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that the agent has gone. Called with the lock held.
+    fn lose(&self) {
+        if !self.gone.swap(true, Ordering::Relaxed) {
+            let next = match self.path {
+                Some(_) => "it is looked for until it is back",
+                None => "nothing new can be had until a restart",
+            };
+            tracing::error!(
+                agent = self.agent,
+                "the agent has gone: what it gave goes on working, and {next}"
+            );
+        }
+    }
+
+    /// An answer, with the agent named in what is wrong with it.
+    fn answer(
+        &self,
+        result: Result<(Reply, Vec<OwnedFd>), ChannelError>,
+    ) -> Result<(Reply, Vec<OwnedFd>), AgentError> {
+        let agent = || self.agent.clone();
+        match result {
+            Ok((Reply::Refused(refusal), _)) => Err(AgentError::Refused { agent: agent(), refusal }),
+            Ok(answer) => Ok(answer),
+            Err(source) => Err(AgentError::Channel { agent: agent(), source }),
+        }
+    }
+
+    /// Says hello over a new connection.
+    fn greet(&self, connection: &mut Connection, patience: Duration) -> Result<(), AgentError> {
+        let hello = Request::Hello { client: self.name.clone() };
+        match self.answer(connection.exchange(&hello, &[], patience))? {
+            (Reply::Welcome { rule }, _) => {
+                tracing::info!(agent = self.agent, rule, "agent found");
+                Ok(())
+            }
+            (reply, _) => Err(self.unexpected(&reply)),
+        }
+    }
+
+    fn unexpected(&self, reply: &Reply) -> AgentError {
+        AgentError::Answer { agent: self.agent.clone(), problem: format!("unexpected answer: {reply:?}") }
+    }
+}
+
+/// A connection to an agent; clones share it. What was obtained stays usable when the agent goes, and
+/// [`Client::reconnect`] finds the one that comes in its place; when the last clone goes, the agent takes back what
+/// it gave.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -94,8 +152,9 @@ impl Client {
     /// [`AgentError`], with the agent's own words when it turns this process away.
     pub fn connect(path: &Path, name: &str) -> Result<Self, AgentError> {
         let agent = path.display().to_string();
-        let socket = dial(path).map_err(|source| AgentError::Connect { agent: agent.clone(), source })?;
-        Self::over(socket, agent, name)
+        let connection = Connection::dial(path, SETUP_PATIENCE)
+            .map_err(|source| AgentError::Connect { agent: agent.clone(), source })?;
+        Self::new(connection, Some(path.to_owned()), agent, name)
     }
 
     /// Talks to the agent at the other end of `socket`; `agent` is what messages call it.
@@ -103,27 +162,64 @@ impl Client {
     /// # Errors
     /// As [`Client::connect`].
     pub fn over(socket: OwnedFd, agent: String, name: &str) -> Result<Self, AgentError> {
-        let channel = Channel::new(socket, SETUP_PATIENCE)
+        let connection = Connection::over(socket, SETUP_PATIENCE)
             .map_err(|source| AgentError::Connect { agent: agent.clone(), source })?;
-        let connection = Mutex::new(Connection { channel, sequence: 0 });
-        let client = Self { inner: Arc::new(Inner { connection, gone: AtomicBool::new(false), agent }) };
-        match client.call(&Request::Hello { client: name.to_owned() }, &[], SETUP_PATIENCE)? {
-            (Reply::Welcome { rule }, _) => {
-                tracing::info!(agent = client.inner.agent, rule, "agent found");
-                Ok(client)
-            }
-            (reply, _) => Err(client.unexpected(&reply)),
-        }
+        Self::new(connection, None, agent, name)
     }
 
-    /// Whether the agent is there. Once it is not, that is for good; the first time is logged.
+    fn new(
+        connection: Connection,
+        path: Option<PathBuf>,
+        agent: String,
+        name: &str,
+    ) -> Result<Self, AgentError> {
+        let current = Mutex::new(Current { connection, number: 1 });
+        let inner = Inner { current, gone: AtomicBool::new(false), path, agent, name: name.to_owned() };
+        inner.greet(&mut inner.lock().connection, SETUP_PATIENCE)?;
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Whether the agent is there. The first time that it is not is logged.
     pub fn is_connected(&self) -> bool {
         if !self.inner.gone.load(Ordering::Relaxed)
-            && self.inner.connection.try_lock().is_ok_and(|connection| connection.channel.is_closed())
+            && let Ok(current) = self.inner.current.try_lock()
+            && current.connection.is_closed()
         {
-            self.lose();
+            self.inner.lose();
         }
         !self.inner.gone.load(Ordering::Relaxed)
+    }
+
+    /// Whether an agent may come in the place of one that has gone: not of one that was started for this process alone.
+    pub fn may_return(&self) -> bool {
+        self.inner.path.is_some()
+    }
+
+    /// Connects to the agent that listens now where the one that has gone did. It knows nothing of what that one gave:
+    /// programs and the sockets on their interfaces have to be asked for anew, and those obtained before ask it
+    /// nothing. UDP and rtnetlink sockets need no agent any more.
+    ///
+    /// # Errors
+    /// [`AgentError`]; then everything is as it was.
+    pub fn reconnect(&self) -> Result<(), AgentError> {
+        let agent = || self.inner.agent.clone();
+        let Some(path) = &self.inner.path else {
+            let problem = "it was of this process alone, and has gone".to_owned();
+            return Err(AgentError::Answer { agent: agent(), problem });
+        };
+        let mut connection = Connection::dial(path, READ_PATIENCE)
+            .map_err(|source| AgentError::Connect { agent: agent(), source })?;
+        self.inner.greet(&mut connection, READ_PATIENCE)?;
+        let mut current = self.inner.lock();
+        let number = current.number + 1;
+        *current = Current { connection, number };
+        self.inner.gone.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The number of the connection in use.
+    fn connection(&self) -> u64 {
+        self.inner.lock().number
     }
 
     /// The agent's name in messages: the path of its socket.
@@ -197,15 +293,7 @@ impl Client {
         replace: bool,
         timestamps: bool,
     ) -> Result<Program, AgentError> {
-        let interface = interface.to_owned();
-        let request = Request::Attach { interface: interface.clone(), queues, generic, replace, timestamps };
-        let (reply, mut fds) = self.call(&request, &[], SETUP_PATIENCE)?;
-        match (reply, fds.pop()) {
-            (Reply::Program { cookie }, Some(link)) => {
-                Ok(Program { client: self.clone(), interface, cookie, _link: link })
-            }
-            (reply, _) => Err(self.unexpected(&reply)),
-        }
+        Program::attach(self, interface, queues, (generic, replace, timestamps))
     }
 
     /// Asks and waits for the answer, with all of its descriptors.
@@ -215,65 +303,36 @@ impl Client {
         fds: &[BorrowedFd<'_>],
         patience: Duration,
     ) -> Result<(Reply, Vec<OwnedFd>), AgentError> {
-        let result = self.exchange(request, fds, patience);
-        if matches!(result, Err(ChannelError::Closed | ChannelError::Io(_))) {
-            self.lose();
-        }
-        let agent = || self.inner.agent.clone();
-        match result {
-            Ok((Reply::Refused(refusal), _)) => Err(AgentError::Refused { agent: agent(), refusal }),
-            Ok(answer) => Ok(answer),
-            Err(source) => Err(AgentError::Channel { agent: agent(), source }),
-        }
+        self.call_over(None, request, fds, patience)
     }
 
-    fn exchange(
+    /// The same over the connection of that number, if it is still in use.
+    fn call_over(
         &self,
+        number: Option<u64>,
         request: &Request,
         fds: &[BorrowedFd<'_>],
         patience: Duration,
-    ) -> Result<(Reply, Vec<OwnedFd>), ChannelError> {
-        if self.inner.gone.load(Ordering::Relaxed) {
-            return Err(ChannelError::Closed);
-        }
-        let mut connection = self.inner.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        connection.sequence = connection.sequence.wrapping_add(1).max(1);
-        let sequence = connection.sequence;
-        connection.channel.set_receive_timeout(Some(patience))?;
-        // An agent that turns a client away says why and closes: its words wait to be read all the same.
-        let sent = connection.channel.send(sequence, request, fds);
-        if !matches!(sent, Ok(()) | Err(ChannelError::Closed)) {
-            sent?;
-        }
-        let mut gathered = Vec::new();
-        loop {
-            let Received { sequence: of, content, fds } = connection.channel.receive::<Reply>(MAX_FDS)?;
-            match content {
-                // An answer to a request whose patience was over.
-                _ if of != sequence && of != 0 => {}
-                Reply::Sockets { remaining } if remaining > 0 => gathered.extend(fds),
-                content => {
-                    gathered.extend(fds);
-                    return Ok((content, gathered));
+    ) -> Result<(Reply, Vec<OwnedFd>), AgentError> {
+        self.inner.answer(if self.inner.gone.load(Ordering::Relaxed) {
+            Err(ChannelError::Closed)
+        } else {
+            let mut current = self.inner.lock();
+            match number {
+                Some(number) if number != current.number => Err(ChannelError::Closed),
+                _ => {
+                    let result = current.connection.exchange(request, fds, patience);
+                    if matches!(result, Err(ChannelError::Closed | ChannelError::Io(_))) {
+                        self.inner.lose();
+                    }
+                    result
                 }
             }
-        }
-    }
-
-    fn lose(&self) {
-        if !self.inner.gone.swap(true, Ordering::Relaxed) {
-            tracing::error!(
-                agent = self.inner.agent,
-                "the agent has gone: what it gave goes on working, and nothing new can be had until a restart"
-            );
-        }
+        })
     }
 
     fn unexpected(&self, reply: &Reply) -> AgentError {
-        AgentError::Answer {
-            agent: self.inner.agent.clone(),
-            problem: format!("unexpected answer: {reply:?}"),
-        }
+        self.inner.unexpected(reply)
     }
 }
 
@@ -288,131 +347,4 @@ impl NetlinkSource for Client {
             self.call(&Request::Netlink { usage }, &[], SETUP_PATIENCE).map_err(io::Error::other)?;
         fds.pop().ok_or_else(|| io::Error::other(self.unexpected(&reply)))
     }
-}
-
-/// The XDP program on an interface, of the agent's making. Dropped, it is off. While this process lives it
-/// stays on the interface, also when the agent has gone, for its bpf_link is held here too.
-#[derive(Debug)]
-pub struct Program {
-    client: Client,
-    interface: String,
-    cookie: Option<u32>,
-    _link: OwnedFd,
-}
-
-impl Program {
-    /// An AF_XDP socket on a queue.
-    ///
-    /// # Errors
-    /// [`OpenError::Refused`] with the agent's words.
-    pub fn port(&self, config: PortConfig) -> Result<Port, OpenError> {
-        let config = PortConfig { description: self.cookie, ..config };
-        Port::open_from(config, Box::new(self.client.clone()))
-    }
-
-    /// Whether packets come with a stamp, of the device or of the program.
-    pub fn stamps(&self) -> bool {
-        self.cookie.is_some()
-    }
-
-    /// Takes the datagrams to `pair`.
-    ///
-    /// # Errors
-    /// [`AgentError`].
-    pub fn add_pair(&self, pair: SocketAddr) -> Result<(), AgentError> {
-        self.done(&Request::AddPair { interface: self.interface.clone(), pair })
-    }
-
-    /// Leaves them to the kernel.
-    ///
-    /// # Errors
-    /// [`AgentError`].
-    pub fn remove_pair(&self, pair: SocketAddr) -> Result<(), AgentError> {
-        self.done(&Request::RemovePair { interface: self.interface.clone(), pair })
-    }
-
-    /// Packets by counter of the program, in its order.
-    ///
-    /// # Errors
-    /// [`AgentError`].
-    pub fn packets(&self) -> Result<Vec<u64>, AgentError> {
-        let request = Request::Counters { interface: self.interface.clone() };
-        match self.client.call(&request, &[], READ_PATIENCE)? {
-            (Reply::Counters { packets }, _) => Ok(packets),
-            (reply, _) => Err(self.client.unexpected(&reply)),
-        }
-    }
-
-    /// Whether the program still is on the interface.
-    ///
-    /// # Errors
-    /// [`AgentError`].
-    pub fn is_attached(&self) -> Result<bool, AgentError> {
-        let request = Request::Attached { interface: self.interface.clone() };
-        match self.client.call(&request, &[], READ_PATIENCE)? {
-            (Reply::Attached { attached }, _) => Ok(attached),
-            (reply, _) => Err(self.client.unexpected(&reply)),
-        }
-    }
-
-    fn done(&self, request: &Request) -> Result<(), AgentError> {
-        match self.client.call(request, &[], SETUP_PATIENCE)? {
-            (Reply::Done, _) => Ok(()),
-            (reply, _) => Err(self.client.unexpected(&reply)),
-        }
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // Without an agent the link goes with its descriptor.
-        if let Err(error) = self.done(&Request::Detach { interface: self.interface.clone() }) {
-            tracing::debug!(interface = self.interface, %error, "program not detached by the agent");
-        }
-    }
-}
-
-impl SocketSource for Client {
-    fn bind(&mut self, config: &PortConfig, memory: BorrowedFd<'_>) -> Result<Bound, OpenError> {
-        let request = Request::Socket(message::Socket {
-            interface: config.interface.clone(),
-            queue: config.queue,
-            mode: match config.mode {
-                BindMode::Auto => message::Mode::Auto,
-                BindMode::Copy => message::Mode::Copy,
-                BindMode::ZeroCopy => message::Mode::ZeroCopy,
-            },
-            frame_size: config.frame_size,
-            rx_ring: config.rx_ring,
-            tx_ring: config.tx_ring,
-            patience_ms: u32::try_from(config.bind_patience.as_millis()).unwrap_or(u32::MAX),
-            busy_poll: message::BusyPoll::of(config.wait),
-        });
-        let refused = |reason: String, transient| OpenError::Refused {
-            interface: config.interface.clone(),
-            queue: config.queue,
-            reason,
-            transient,
-        };
-        match self.call(&request, &[memory.as_fd()], SETUP_PATIENCE) {
-            Ok((Reply::Bound { zero_copy, ifindex, multi_buffer, segments }, mut fds)) => {
-                let socket = fds.pop().ok_or_else(|| refused("the agent sent no socket".into(), true))?;
-                let mode = if zero_copy { ObtainedMode::ZeroCopy } else { ObtainedMode::Copy };
-                Ok(Bound { socket, mode, ifindex, multi_buffer, segments })
-            }
-            Ok((reply, _)) => Err(refused(self.unexpected(&reply).to_string(), true)),
-            Err(error) => {
-                let transient = error.is_refusal(Code::Kernel) || self.is_connected();
-                Err(refused(error.to_string(), transient))
-            }
-        }
-    }
-}
-
-fn dial(path: &Path) -> io::Result<OwnedFd> {
-    let address = SocketAddrUnix::new(path)?;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(SETUP_PATIENCE))?;
-    connect(&socket, &address)?;
-    Ok(socket)
 }

@@ -26,6 +26,7 @@
 
 pub mod channel;
 pub mod client;
+mod connection;
 pub mod device_plugin;
 pub mod message;
 #[cfg(feature = "server")]

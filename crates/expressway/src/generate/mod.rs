@@ -3,6 +3,7 @@
 mod arguments;
 mod live;
 mod report;
+mod upkeep;
 mod way;
 
 use std::io::IsTerminal;
@@ -28,6 +29,7 @@ use crate::serve::source::Source;
 pub(crate) use arguments::Kind;
 use arguments::{Io, Udp};
 use live::LiveOutput;
+use upkeep::Upkeep;
 use way::Way;
 
 /// Flows that are sockets of the kernel: as many as the redirect program has pairs.
@@ -40,7 +42,7 @@ const MULTICAST_TTL: u8 = 1;
 struct Opened {
     output: Box<dyn Output>,
     mode: String,
-    _path: Option<DataPath>,
+    _upkeep: Option<Upkeep>,
 }
 
 /// Generates.
@@ -236,7 +238,7 @@ fn open(
             let name =
                 mirror.snapshot().link(path.ifindex).map_or_else(String::new, |link| link.name.clone());
             let output = Box::new(LiveOutput::new(frames, path, ttl, &name));
-            return Ok(Opened { output, mode: "live".into(), _path: None });
+            return Ok(Opened { output, mode: "live".into(), _upkeep: None });
         }
     };
     drop(mirror);
@@ -249,7 +251,7 @@ fn open(
             (Box::new(PacketOutput::new(*io, sends)), path.mode().to_string())
         }
     };
-    Ok(Opened { output, mode: by, _path: Some(path) })
+    Ok(Opened { output, mode: by, _upkeep: Some(Upkeep::start(path)?) })
 }
 
 fn path_config(arguments: &Udp, mode: IoMode, way: &Way, listen: Vec<SocketAddr>) -> PathConfig {

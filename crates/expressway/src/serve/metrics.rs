@@ -119,6 +119,12 @@ pub(crate) fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {
             connected.into(),
         ));
     }
+    if let Some((reconnects, failures)) = path.agent_tries() {
+        let help = "Tries to connect again to an agent that had gone, by outcome.";
+        for (outcome, count) in [("connected", reconnects), ("failed", failures)] {
+            out.push(Sample::counter("agent_reconnect", help, count).label("outcome", outcome));
+        }
+    }
     for (interface, counters) in path.counters() {
         for (counter, value) in counters.iter() {
             out.push(

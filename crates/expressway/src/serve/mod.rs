@@ -6,13 +6,16 @@
 //! * [`opening`] opens one interface: program, sockets, self-test, and how each queue sends.
 //! * [`cores`] says how many workers there are and where they run.
 //! * [`devices`] says which devices the frames of an address come in on.
-//! * [`upkeep`] follows what happens to interfaces while the server runs.
+//! * [`upkeep`] follows what happens to interfaces while the server runs, [`agent_watch`] what happens to the agent;
+//!   both try again after the pauses of [`backoff`].
 //! * [`privilege`] gives up what the server does not need, [`confine`] keeps it from more; [`source`] asks for what
 //!   it does.
 //! * [`events`] is what the main thread waits for.
 //! * [`server`] is the running whole: workers, reload, drain.
 //! * [`metrics`] shows every layer's counters.
 
+mod agent_watch;
+mod backoff;
 mod confine;
 mod cores;
 pub(crate) mod data_path;

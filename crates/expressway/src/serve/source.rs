@@ -233,12 +233,12 @@ impl Program {
         }
     }
 
-    /// Whether the program is on the interface, as far as is known.
-    pub(crate) fn is_attached(&self) -> bool {
+    /// Whether the program is on the interface, if that can be known: of an agent that is gone, nobody can be asked.
+    pub(crate) fn is_attached(&self) -> Option<bool> {
         match self {
-            Self::Own { attachment, .. } => attachment.is_attached().unwrap_or(true),
-            Self::Agent(program) => program.is_attached().unwrap_or(true),
-            Self::Plugin { .. } => true,
+            Self::Own { attachment, .. } => attachment.is_attached().ok(),
+            Self::Agent(program) => program.is_attached().ok(),
+            Self::Plugin { .. } => None,
         }
     }
 }

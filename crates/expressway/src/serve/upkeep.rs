@@ -6,7 +6,8 @@
 //!     │   ▲ it has an address, is up,               ▲     tried again after 1 s, 2 s, … 60 s,
 //!     │   │ and opening worked                      │     and at once when it is another interface
 //!     │   └─────────────────────────────────────────┤
-//!     ├── removed, or its channels changed ─────────┘
+//!     ├── removed, its channels changed, ───────────┘
+//!     │     or the agent that opened it came back
 //!     └── its program taken off by force: left alone, for whoever did it had a reason
 //! ```
 //!
@@ -19,12 +20,14 @@ use std::time::{Duration, Instant};
 
 use expressway_netio::route::Snapshot;
 
-use super::data_path::DataPath;
+use super::agent_watch::AgentWatch;
+use super::backoff::Backoff;
+use super::data_path::{DataPath, Interface};
 use super::devices::devices_now;
+use super::source::Source;
 
-/// First pause before an interface that could not be opened is tried again; doubles up to [`LONGEST`].
-const FIRST: Duration = Duration::from_secs(1);
-/// The longest such pause. A try costs a load of the XDP program.
+/// The longest pause before an interface that could not be opened is tried again. A try costs a load of the XDP
+/// program.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// Why an interface was opened again.
@@ -36,10 +39,12 @@ pub(crate) enum Cause {
     Channels,
     /// It came, came up or got an address after the start.
     Appeared,
+    /// The agent that had opened it went, and one that knows nothing of it came.
+    Agent,
 }
 
 impl Cause {
-    const ALL: [Self; 3] = [Self::Removed, Self::Channels, Self::Appeared];
+    const ALL: [Self; 4] = [Self::Removed, Self::Channels, Self::Appeared, Self::Agent];
 }
 
 impl fmt::Display for Cause {
@@ -48,6 +53,7 @@ impl fmt::Display for Cause {
             Self::Removed => "removed",
             Self::Channels => "channels",
             Self::Appeared => "appeared",
+            Self::Agent => "agent",
         })
     }
 }
@@ -59,8 +65,7 @@ struct Waiting {
     index: u32,
     cause: Cause,
     /// When it is tried again; `None`: only when it is another interface.
-    next_try: Option<Instant>,
-    pause: Duration,
+    retry: Option<Backoff>,
     /// What was wrong the last time.
     problem: Option<String>,
 }
@@ -70,19 +75,20 @@ struct Waiting {
 pub(crate) struct Upkeep {
     waiting: HashMap<String, Waiting>,
     reopened: HashMap<(String, Cause), u64>,
+    agent: AgentWatch,
 }
 
 impl Upkeep {
     /// The interface was tried at start and left to the kernel: that stands while it is the same one.
     pub(crate) fn leave(&mut self, name: &str, index: u32) {
-        let waiting = Waiting { index, cause: Cause::Appeared, next_try: None, pause: FIRST, problem: None };
+        let waiting = Waiting { index, cause: Cause::Appeared, retry: None, problem: None };
         self.waiting.insert(name.to_owned(), waiting);
     }
 
-    /// Times that each interface was opened again, by cause: all causes of each one in `open` and of those that
-    /// were.
+    /// Times that each interface was opened again, by cause: all causes of each one in `open`, of those that were and of
+    /// those that wait for it.
     fn reopened<'a>(&'a self, open: impl Iterator<Item = &'a str>) -> Vec<(String, Cause, u64)> {
-        let known = self.reopened.keys().map(|(name, _)| name.as_str());
+        let known = self.reopened.keys().map(|(name, _)| name).chain(self.waiting.keys()).map(String::as_str);
         let names: BTreeSet<&str> = open.chain(known).collect();
         let count = |name: &str, cause| self.reopened.get(&(name.to_owned(), cause)).copied().unwrap_or(0);
         let of = |name: &str| Cause::ALL.map(|cause| (name.to_owned(), cause, count(name, cause)));
@@ -90,14 +96,22 @@ impl Upkeep {
     }
 
     fn lose(&mut self, name: &str, cause: Cause, now: Instant) {
-        let waiting = Waiting { index: 0, cause, next_try: Some(now), pause: FIRST, problem: None };
+        let waiting = Waiting { index: 0, cause, retry: Some(Backoff::new(now, LONGEST)), problem: None };
         self.waiting.insert(name.to_owned(), waiting);
+    }
+
+    /// What was tried in vain while the agent was away is tried now.
+    fn retry_all(&mut self, now: Instant) {
+        for waiting in self.waiting.values_mut().filter(|waiting| waiting.retry.is_some()) {
+            waiting.retry = Some(Backoff::new(now, LONGEST));
+        }
     }
 
     /// Whether to try the interface now.
     fn is_due(&self, name: &str, index: u32, now: Instant) -> bool {
         self.waiting.get(name).is_none_or(|waiting| {
-            (waiting.index != index && waiting.index != 0) || waiting.next_try.is_some_and(|at| at <= now)
+            (waiting.index != index && waiting.index != 0)
+                || waiting.retry.is_some_and(|retry| retry.is_due(now))
         })
     }
 
@@ -106,15 +120,11 @@ impl Upkeep {
         let cause = self.waiting.get(name).map_or(Cause::Appeared, |waiting| waiting.cause);
         let before = self.waiting.remove(name);
         let same = before.filter(|before| before.index == index || before.index == 0);
-        let pause = same.as_ref().map_or(FIRST, |before| before.pause);
+        let mut retry =
+            same.as_ref().and_then(|before| before.retry).unwrap_or_else(|| Backoff::new(now, LONGEST));
+        retry.fail(now);
         let news = same.and_then(|before| before.problem).is_none_or(|before| before != problem);
-        let waiting = Waiting {
-            index,
-            cause,
-            next_try: Some(now + pause),
-            pause: (pause * 2).min(LONGEST),
-            problem: Some(problem),
-        };
+        let waiting = Waiting { index, cause, retry: Some(retry), problem: Some(problem) };
         self.waiting.insert(name.to_owned(), waiting);
         news
     }
@@ -136,8 +146,7 @@ impl DataPath {
     pub(crate) fn maintain(&mut self) {
         let snapshot = self.mirror.snapshot();
         let now = Instant::now();
-        // Asking notices the agent's end, which is logged once.
-        self.source.agent_connected();
+        self.follow_agent(now);
         self.find_lost(&snapshot, now);
         let opened = self.open_missing(&snapshot, now);
         if (opened || self.generation != snapshot.generation())
@@ -147,19 +156,43 @@ impl DataPath {
         }
     }
 
+    /// Finds the agent again once it has gone. The one that is back knows nothing of the programs that keep up the
+    /// express path, and could neither follow their addresses nor replace their sockets: what it gives takes their
+    /// place.
+    fn follow_agent(&mut self, now: Instant) {
+        let Source::Agent(client) = &self.source else { return };
+        if !self.upkeep.agent.follow(client, now) {
+            return;
+        }
+        tracing::info!("the agent is back: interfaces are opened anew by it, kernel sockets serve meanwhile");
+        let open = |interface: &&Interface| !interface.detached;
+        let indices: Vec<u32> =
+            self.interfaces.iter().filter(open).map(|interface| interface.index).collect();
+        for index in indices {
+            self.close(index, Cause::Agent, now);
+        }
+        self.upkeep.retry_all(now);
+    }
+
+    /// Times that an agent was found again, and tries to that failed.
+    pub(crate) fn agent_tries(&self) -> Option<(u64, u64)> {
+        self.source.agent_connected().map(|_| (self.upkeep.agent.reconnects, self.upkeep.agent.failures))
+    }
+
     /// Gives up what is gone or no longer fits.
     fn find_lost(&mut self, snapshot: &Snapshot, now: Instant) {
         let mut lost = Vec::new();
         for interface in &mut self.interfaces {
             let name = &interface.name;
-            if !interface.program.is_attached() {
-                if snapshot.link(interface.index).is_none() {
-                    tracing::warn!(
-                        interface = name,
-                        "removed; kernel sockets serve its addresses until it is there again"
-                    );
-                    lost.push((interface.index, Cause::Removed));
-                } else if !interface.detached {
+            let attached = interface.program.is_attached();
+            if attached != Some(true) && snapshot.link(interface.index).is_none() {
+                tracing::warn!(
+                    interface = name,
+                    "removed; kernel sockets serve its addresses until it is there again"
+                );
+                lost.push((interface.index, Cause::Removed));
+            } else if attached == Some(false) {
+                if !interface.detached {
                     tracing::warn!(
                         interface = name,
                         "the XDP program is no longer on the interface; kernel sockets serve its addresses"
@@ -246,10 +279,10 @@ mod tests {
         }
         assert!(upkeep.is_due("eth9", 8, start), "another interface of that name");
         assert!(upkeep.fail("eth9", 8, start, "no such thing".into()), "news of another interface");
-        assert!(upkeep.is_due("eth9", 8, start + FIRST));
+        assert!(upkeep.is_due("eth9", 8, start + Backoff::FIRST));
         assert_eq!(upkeep.succeed("eth9"), Cause::Removed);
         let counts = upkeep.reopened(["eth8"].into_iter());
-        assert_eq!(counts.len(), 6, "each cause of both, 0 included: {counts:?}");
+        assert_eq!(counts.len(), 8, "each cause of both, 0 included: {counts:?}");
         assert!(counts.contains(&("eth9".into(), Cause::Removed, 1)), "{counts:?}");
     }
 
@@ -259,6 +292,21 @@ mod tests {
         upkeep.leave("eth9", 7);
         assert!(!upkeep.is_due("eth9", 7, now + LONGEST * 10));
         assert!(upkeep.is_due("eth9", 8, now));
+        upkeep.retry_all(now);
+        assert!(!upkeep.is_due("eth9", 7, now + LONGEST * 10), "also when an agent is back");
         assert_eq!(upkeep.succeed("eth9"), Cause::Appeared);
+    }
+
+    #[test]
+    fn what_failed_while_the_agent_was_away_is_tried_at_once_when_it_is_back() {
+        let (mut upkeep, start) = (Upkeep::default(), Instant::now());
+        upkeep.lose("eth9", Cause::Removed, start);
+        upkeep.fail("eth9", 7, start, "the connection was closed".into());
+        upkeep.fail("eth9", 7, start, "the connection was closed".into());
+        assert!(!upkeep.is_due("eth9", 7, start));
+        upkeep.retry_all(start);
+        assert!(upkeep.is_due("eth9", 7, start));
+        assert_eq!(upkeep.reopened(std::iter::empty()).len(), 4, "counted while it waits");
+        assert_eq!(upkeep.succeed("eth9"), Cause::Removed, "the cause stays");
     }
 }
