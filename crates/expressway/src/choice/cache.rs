@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use expressway_netio::device::DeviceFacts;
+use expressway_netio::device::{DeviceFacts, Driver};
 use serde::{Deserialize, Serialize};
 
 use super::Costs;
@@ -17,13 +17,15 @@ const LARGEST: u64 = 1 << 20;
 /// Entries kept; with more the file is begun anew.
 const MOST: usize = 256;
 
-/// What a measurement is good for: the same driver and firmware with the same features under the same kernel.
-pub(crate) fn key(facts: &DeviceFacts, release: &str, attach: &str, mtu: usize) -> String {
+/// What a measurement is good for: the same driver and firmware with the same features under the same kernel on the same
+/// processor.
+pub(crate) fn key(facts: &DeviceFacts, release: &str, processor: &str, attach: &str, mtu: usize) -> String {
     let driver = facts.driver.clone().unwrap_or_default();
     let features: Vec<&str> =
         facts.features.iter().filter(|feature| feature.active).map(|feature| feature.name.as_str()).collect();
     let features = features.join(",");
-    format!("{} {} | {release} | {attach} | mtu {mtu} | {features}", driver.name, driver.firmware)
+    let Driver { name, firmware, .. } = driver;
+    format!("{name} {firmware} | {release} | {processor} | {attach} | mtu {mtu} | {features}")
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -144,11 +146,12 @@ mod tests {
     }
 
     #[test]
-    fn another_kernel_driver_or_feature_is_another_key() {
+    fn another_kernel_processor_or_driver_is_another_key() {
         let facts = DeviceFacts::default();
-        let same = key(&facts, "6.18", "native", 1500);
-        assert_ne!(same, key(&facts, "6.19", "native", 1500));
-        assert_ne!(same, key(&facts, "6.18", "generic", 1500));
-        assert_ne!(same, key(&facts, "6.18", "native", 9000));
+        let same = key(&facts, "6.18", "cpu", "native", 1500);
+        assert_ne!(same, key(&facts, "6.19", "cpu", "native", 1500));
+        assert_ne!(same, key(&facts, "6.18", "another cpu", "native", 1500));
+        assert_ne!(same, key(&facts, "6.18", "cpu", "generic", 1500));
+        assert_ne!(same, key(&facts, "6.18", "cpu", "native", 9000));
     }
 }

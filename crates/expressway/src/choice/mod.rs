@@ -194,6 +194,26 @@ pub(crate) fn kernel() -> ((u32, u32), String) {
     (version(&release), release)
 }
 
+/// The model of the processor, as far as it can be read; else the architecture.
+pub(crate) fn processor() -> String {
+    let architecture = || rustix::system::uname().machine().to_string_lossy().into_owned();
+    model(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default()).unwrap_or_else(architecture)
+}
+
+/// The model in `/proc/cpuinfo`: its name on x86; the numbers of maker and part on Arm, where there is none
+/// (`c_show` in `arch/*/kernel/cpu*.c`).
+fn model(cpuinfo: &str) -> Option<String> {
+    let field = |name: &str| {
+        let pairs = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+        pairs.into_iter().find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim())
+    };
+    let numbers = || {
+        let all = ["CPU implementer", "CPU part", "CPU variant", "CPU revision"].map(field);
+        all.into_iter().collect::<Option<Vec<_>>>().map(|numbers| numbers.join(" "))
+    };
+    field("model name").map(str::to_owned).or_else(numbers)
+}
+
 /// The first two numbers of a kernel release; 0 for what is none.
 pub(crate) fn version(release: &str) -> (u32, u32) {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
@@ -253,5 +273,15 @@ mod tests {
         assert_eq!(version("6.18.0-rc2+deb13-amd64"), (6, 18));
         assert_eq!(version("5.4"), (5, 4));
         assert_eq!(version("unknown"), (0, 0));
+    }
+
+    #[test]
+    fn the_processor_is_named_as_its_architecture_does() {
+        let x86 = "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel\t\t: 1\nmodel name\t: AMD EPYC 7B13\nflags: fpu\n";
+        assert_eq!(model(x86).as_deref(), Some("AMD EPYC 7B13"));
+        let arm = "CPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\nCPU revision\t: 1\n";
+        assert_eq!(model(arm).as_deref(), Some("0x41 0xd0c 0x3 1"));
+        assert_eq!(model("CPU implementer : 0x41\n"), None);
+        assert!(!processor().is_empty());
     }
 }

@@ -370,7 +370,8 @@ impl Opening<'_> {
         // A confined server measures at each start: it may not replace files.
         let keeps = self.source.may_write() && !file.as_os_str().is_empty();
         let mut cache = Cache::open(keeps.then_some(file.as_path()));
-        let key = choice::key(&self.facts, &choice::kernel().1, self.plan.attach.name(), link.mtu);
+        let (release, processor) = (choice::kernel().1, choice::processor());
+        let key = choice::key(&self.facts, &release, &processor, self.plan.attach.name(), link.mtu);
         let costs = cache.costs(&key).unwrap_or_else(|| {
             let measured = mac.and_then(|mac| port.calibrate(mac, link.mtu)).map(Costs::from);
             match measured {
