@@ -11,6 +11,7 @@ import pytest
 from harness import clients
 from harness.paths import BINARY, CLIP, run
 from harness.server import Settings, address
+from harness.transfer import transfer
 
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all")
 
@@ -167,10 +168,25 @@ def test_zero_copy_is_an_error_where_there_is_none(make_lab, make_server) -> Non
     assert "xdp" not in lab.run("server", "ip", "link", "show", "server0")
 
 
-def test_top_shows_the_counters_that_move(make_lab, make_server) -> None:
-    lab = make_lab()
-    make_server(lab, mode="udp")
-    shown = json.loads(lab.run("server", BINARY, "top", "--once", "--interval", "200ms", "--json"))
+def test_top_shows_paths_workers_and_counters(make_lab, make_server, certificates: Path) -> None:
+    lab = make_lab(queues=2)
+    server = make_server(lab, mode="copy", workers=2)
+    top = ("server", BINARY, "top", "--once", "--interval", "300ms")
+    with transfer(server, certificates):
+        shown = json.loads(lab.run(*top, "--json"))
+        lines = lab.run(*top).splitlines()
     assert any(one["per_second"] == 0 for one in shown["series"]), "no counter"
-    lines = lab.run("server", BINARY, "top", "--once", "--interval", "200ms").splitlines()
-    assert lines[0].startswith("process 127.0.0.1:9180") and any("expressway_" in line for line in lines[3:])
+    gateway = shown["gateway"]
+    assert gateway["listen"] == [{"address": server.ready[0].listen, "io": "copy"}]
+    assert {(one["interface"], one["queue"], one["receive"]) for one in gateway["queues"]} == {
+        ("server0", "0", "copy"),
+        ("server0", "1", "copy"),
+    }
+    assert [one["worker"] for one in gateway["workers"]] == [0, 1]
+    assert sum(one["connections"] for one in gateway["workers"]) == 1
+    for rate in ("received_bits_per_second", "sent_bits_per_second", "sent_express_per_second"):
+        assert sum(one[rate] for one in gateway["workers"]) > 0, rate
+    assert lines[0].startswith("serve 127.0.0.1:9180") and "connections 1" in lines[0]
+    assert lines[1] == f"listen {server.ready[0].listen}  io copy"
+    assert any(line.split()[:1] == ["WORKER"] for line in lines)
+    assert any("expressway_" in line for line in lines)

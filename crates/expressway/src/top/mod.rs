@@ -1,9 +1,11 @@
 //! `expressway top`: what a running process does, again and again, from its admin listener.
 //!
-//! A fan-out shows its subscribers; any other process shows the counters of its metrics page that move.
+//! A fan-out shows its subscribers; a gateway its paths and workers, and like any other process the counters of its
+//! metrics page that move.
 
 mod admin;
 mod counters;
+mod gateway;
 mod screen;
 mod subscribers;
 
@@ -15,6 +17,7 @@ use serde_json::Value;
 use crate::args::Top as Arguments;
 use crate::fail::Failure;
 use admin::{Admin, Answer};
+use gateway::Gateway;
 use screen::Screen;
 
 /// What is looked at, with the sample before.
@@ -89,14 +92,23 @@ impl View {
     fn lines(&self, address: std::net::SocketAddr) -> Vec<String> {
         match self {
             Self::Subscribers(view) => view.lines(address),
-            Self::Counters(view) => view.lines(address),
+            Self::Counters(view) => view.lines(match Gateway::of(view) {
+                Some(gateway) => [gateway.lines(view, address), vec![String::new()]].concat(),
+                None => vec![format!("process {address}")],
+            }),
         }
     }
 
     fn document(&self, address: std::net::SocketAddr) -> Value {
         match self {
             Self::Subscribers(view) => view.document(address),
-            Self::Counters(view) => view.document(address),
+            Self::Counters(view) => {
+                let mut document = view.document(address);
+                if let Some(gateway) = Gateway::of(view) {
+                    document["gateway"] = gateway.document();
+                }
+                document
+            }
         }
     }
 }

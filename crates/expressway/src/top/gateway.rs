@@ -1,0 +1,261 @@
+//! A gateway: its addresses and the path of each, its workers with their connections and rates, as its metrics page
+//! tells.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::counters::{self, Series};
+use super::short;
+
+/// Bits of a byte.
+const BITS: f64 = 8.0;
+
+/// What a gateway does now. Rates are a second's.
+#[derive(Debug, Default, PartialEq, Serialize)]
+pub(super) struct Gateway {
+    version: String,
+    /// 1 while the agent is there; none where none is used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent_connected: Option<bool>,
+    listen: Vec<Listen>,
+    queues: Vec<Queue>,
+    step_downs: Vec<StepDown>,
+    workers: Vec<Worker>,
+}
+
+/// An address and the I/O mode that it obtained.
+#[derive(Debug, PartialEq, Serialize)]
+struct Listen {
+    address: String,
+    io: String,
+}
+
+/// How a queue with an AF_XDP socket moves packets.
+#[derive(Debug, PartialEq, Serialize)]
+struct Queue {
+    interface: String,
+    queue: String,
+    attach: String,
+    receive: String,
+    transmit: String,
+}
+
+/// A way that was not obtained or was given up. No queue: all of them.
+#[derive(Debug, PartialEq, Serialize)]
+struct StepDown {
+    interface: String,
+    queue: String,
+    from: String,
+    to: String,
+    reason: String,
+}
+
+/// A worker, or all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+struct Worker {
+    worker: u64,
+    connections: f64,
+    handshaking: f64,
+    handshakes_per_second: f64,
+    requests_per_second: f64,
+    received_bits_per_second: f64,
+    sent_bits_per_second: f64,
+    /// Datagrams received by AF_XDP, and so on.
+    received_express_per_second: f64,
+    received_kernel_per_second: f64,
+    sent_express_per_second: f64,
+    sent_kernel_per_second: f64,
+    dropped_per_second: f64,
+}
+
+impl Worker {
+    /// Adds a series of the page, if it is one of those shown.
+    fn add(&mut self, series: &Series<'_>) {
+        let rate = series.rate.unwrap_or_default();
+        match series.name {
+            "connections" => self.connections += series.value,
+            "handshaking" => self.handshaking += series.value,
+            "connections_established_total" => self.handshakes_per_second += rate,
+            "requests_total" => self.requests_per_second += rate,
+            "bytes_received_total" => self.received_bits_per_second += rate * BITS,
+            "bytes_sent_total" => self.sent_bits_per_second += rate * BITS,
+            "rx_express_packets_total" => self.received_express_per_second += rate,
+            "rx_kernel_packets_total" => self.received_kernel_per_second += rate,
+            "tx_express_packets_total" => self.sent_express_per_second += rate,
+            "tx_kernel_packets_total" => self.sent_kernel_per_second += rate,
+            name if name.contains("dropped") => self.dropped_per_second += rate,
+            _ => {}
+        }
+    }
+
+    fn line(&self, name: &str) -> String {
+        format!(
+            "{name:>6} {:>7} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7}",
+            short(self.connections),
+            short(self.requests_per_second),
+            short(self.received_bits_per_second),
+            short(self.sent_bits_per_second),
+            short(self.received_express_per_second),
+            short(self.sent_express_per_second),
+            short(self.received_kernel_per_second),
+            short(self.sent_kernel_per_second),
+            short(self.dropped_per_second),
+        )
+    }
+}
+
+impl Gateway {
+    /// The gateway whose page that is; `None` for another process.
+    pub(super) fn of(view: &counters::View) -> Option<Self> {
+        let mut gateway = Self::default();
+        let mut workers: BTreeMap<u64, Worker> = BTreeMap::new();
+        let mut is_one = false;
+        for series in view.series() {
+            let label = |name: &str| series.label(name).unwrap_or_default();
+            if let Some(worker) = series.label("worker").and_then(|number| number.parse().ok()) {
+                is_one |= series.name == "connections";
+                workers.entry(worker).or_insert(Worker { worker, ..Worker::default() }).add(&series);
+            }
+            match series.name {
+                "info" => gateway.version = label("version"),
+                "agent_connected" => gateway.agent_connected = Some(series.value != 0.0),
+                "listen" => gateway.listen.push(Listen { address: label("address"), io: label("io") }),
+                "io_mode_info" => gateway.queues.push(Queue {
+                    interface: label("interface"),
+                    queue: label("queue"),
+                    attach: label("attach"),
+                    receive: label("receive"),
+                    transmit: label("transmit"),
+                }),
+                "io_step_down_info" => gateway.step_downs.push(StepDown {
+                    interface: label("interface"),
+                    queue: label("queue"),
+                    from: label("from"),
+                    to: label("to"),
+                    reason: label("reason"),
+                }),
+                _ => {}
+            }
+        }
+        gateway.workers = workers.into_values().collect();
+        is_one.then_some(gateway)
+    }
+
+    /// All workers together.
+    fn sum(&self, view: &counters::View) -> Worker {
+        let mut sum = Worker::default();
+        view.series().filter(|series| series.label("worker").is_some()).for_each(|series| sum.add(&series));
+        sum
+    }
+
+    /// For people: the whole, the paths, the workers.
+    pub(super) fn lines(&self, view: &counters::View, admin: SocketAddr) -> Vec<String> {
+        let sum = self.sum(view);
+        let mut lines = vec![format!(
+            "serve {admin}  version {}  connections {} ({} in handshake)  handshakes {}/s",
+            self.version,
+            short(sum.connections),
+            short(sum.handshaking),
+            short(sum.handshakes_per_second),
+        )];
+        lines.extend(self.listen.iter().map(|one| format!("listen {}  io {}", one.address, one.io)));
+        lines.extend(self.queues.iter().map(|one| {
+            let Queue { interface, queue, attach, receive, transmit } = one;
+            format!("{interface} queue {queue}  {attach}  receive {receive}  transmit {transmit}")
+        }));
+        lines.extend(self.step_downs.iter().map(|one| {
+            let queue = if one.queue.is_empty() { String::new() } else { format!(" queue {}", one.queue) };
+            format!("{}{queue}  step down from {} to {}: {}", one.interface, one.from, one.to, one.reason)
+        }));
+        if self.agent_connected == Some(false) {
+            lines.push("agent  gone: what it gave goes on working".to_owned());
+        }
+        lines.push(String::new());
+        let (rx, tx) = ("RX/s", "TX/s");
+        lines.push(format!("{:>42} {:>9} {:>9} {:>9} {:>9}", "", "AF_XDP", "AF_XDP", "KERNEL", "KERNEL"));
+        lines.push(format!(
+            "{:>6} {:>7} {:>8} {:>9} {:>9} {rx:>9} {tx:>9} {rx:>9} {tx:>9} {:>7}",
+            "WORKER", "CONN", "REQ/s", "IN bit/s", "OUT bit/s", "DROP/s"
+        ));
+        lines.extend(self.workers.iter().map(|one| one.line(&one.worker.to_string())));
+        if self.workers.len() > 1 {
+            lines.push(sum.line("all"));
+        }
+        lines
+    }
+
+    /// For programs.
+    pub(super) fn document(&self) -> Value {
+        serde_json::to_value(self).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A page after `seconds` of steady work of two workers.
+    fn page(seconds: u32) -> String {
+        let mut page = String::from(
+            "expressway_info{version=\"1.2.3\",workers=\"2\"} 1\n\
+             expressway_agent_connected 0\n\
+             expressway_listen{address=\"192.0.2.1:443\",io=\"copy\"} 1\n\
+             expressway_io_mode_info{interface=\"eth0\",queue=\"0\",attach=\"native\",receive=\"copy\",transmit=\"gso\"} 1\n\
+             expressway_io_step_down_info{interface=\"eth0\",queue=\"\",from=\"zerocopy\",to=\"copy\",reason=\"a \\\"no\\\"\"} 1\n",
+        );
+        for worker in 0..2 {
+            for (name, a_second) in [
+                ("connections_established", 3),
+                ("requests", 20),
+                ("bytes_received", 1000),
+                ("bytes_sent", 125_000),
+                ("rx_express_packets", 5),
+                ("tx_kernel_packets", 7),
+                ("dropped_malformed", 1),
+                ("dropped_checksum", 1),
+            ] {
+                let value = a_second * seconds * (worker + 1);
+                page += &format!("expressway_{name}_total{{worker=\"{worker}\"}} {value}\n");
+            }
+            page += &format!("expressway_connections{{worker=\"{worker}\"}} {}\n", 10 + worker);
+        }
+        page
+    }
+
+    #[test]
+    fn workers_paths_and_rates_are_shown() {
+        let mut view = counters::View::of(&page(1)).unwrap();
+        view.apply(&page(3), Duration::from_secs(2)).unwrap();
+        let gateway = Gateway::of(&view).unwrap();
+        let second = gateway.workers[1];
+        assert_eq!((second.worker, second.connections, second.handshakes_per_second), (1, 11.0, 6.0));
+        assert_eq!((second.requests_per_second, second.sent_bits_per_second), (40.0, 2_000_000.0));
+        assert_eq!((second.received_express_per_second, second.sent_kernel_per_second), (10.0, 14.0));
+        assert_eq!(second.dropped_per_second, 4.0, "of every reason");
+        let lines = gateway.lines(&view, "127.0.0.1:9180".parse().unwrap());
+        assert_eq!(
+            lines[..5],
+            [
+                "serve 127.0.0.1:9180  version 1.2.3  connections 21 (0 in handshake)  handshakes 9/s",
+                "listen 192.0.2.1:443  io copy",
+                "eth0 queue 0  native  receive copy  transmit gso",
+                "eth0  step down from zerocopy to copy: a \"no\"",
+                "agent  gone: what it gave goes on working",
+            ]
+        );
+        let all: Vec<&str> = lines.last().unwrap().split_whitespace().collect();
+        assert_eq!(all, ["all", "21", "60", "24.0k", "3.00M", "15", "0", "0", "21", "6"]);
+        assert_eq!(gateway.document()["workers"][0]["requests_per_second"], 20.0);
+    }
+
+    #[test]
+    fn another_process_is_none() {
+        let view = counters::View::of("expressway_fanout_subscribers 3\n").unwrap();
+        assert_eq!(Gateway::of(&view), None);
+    }
+}
