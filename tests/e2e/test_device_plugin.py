@@ -88,6 +88,28 @@ def test_a_confined_pod_measures_and_keeps_nothing(make_lab, make_plugin, make_s
     assert server.wait() == 0, server.log()
 
 
+@pytest.mark.parametrize("mode", ["copy", "udp"])
+def test_the_plugin_prepares_sockets_for_busy_polling(
+    make_lab, make_plugin, make_server, readable: Path, mode: str
+) -> None:
+    lab = make_lab(queues=2)
+    plugin = make_plugin(lab)
+    more = io(plugin)
+    more["io"] |= {"wait": '"busy-poll"', "busy_poll": '"30us"', "busy_poll_budget": "16"}
+    server = make_server(lab, mode=mode, certificates=readable, prefix=POD, more=more)
+    assert server.obtained() == mode
+    # The kernel socket of the one worker, and the AF_XDP sockets of both queues.
+    assert plugin.asked.count("/config_busy_poll,30,16") == (3 if mode == "copy" else 1), plugin.asked
+    (answer,) = clients.fetch(lab, "quicgo", address(lab.server["ipv4"]), readable, ["/clip.mp4"])
+    assert answer.sha256 == clients.sha256(CLIP)
+    server.signal(15)
+    assert server.wait() == 0, server.log()
+    plugin.polls = False
+    server = make_server(lab, mode=mode, ready=False, certificates=readable, prefix=POD, more=more)
+    assert server.wait() == 1
+    assert str(plugin.path) in server.log() and "/config_busy_poll_nak" in server.log(), server.log()
+
+
 def test_what_the_plugin_does_not_give_is_named(make_lab, make_plugin, make_server, readable: Path) -> None:
     lab = make_lab()
     plugin = make_plugin(lab, pod="another-pod")

@@ -59,12 +59,21 @@ def xsk_map(program: int) -> int:
     return _bpf(14, struct.pack("<I", ids[0]))  # BPF_MAP_GET_FD_BY_ID
 
 
+def _busy_poll(descriptor: int, timeout: int, budget: int) -> None:
+    """What `xsk_socket` samples set: SO_PREFER_BUSY_POLL, SO_BUSY_POLL, SO_BUSY_POLL_BUDGET."""
+    # Family and type are given, as Python cannot ask them of an AF_XDP socket; options of SOL_SOCKET are anybody's.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 0, os.dup(descriptor)) as polled:
+        for option, value in ((69, 1), (46, timeout), (70, budget)):
+            polled.setsockopt(socket.SOL_SOCKET, option, value)
+
+
 class DevicePlugin:
-    """Serves one pod with one device. `asked` is what it was asked; `busy` the sockets it was to busy-poll."""
+    """Serves one pod with one device. `asked` is what it was asked; `polls` whether it prepares busy polling."""
 
     def __init__(self, lab: Lab, folder: Path, pod: str, device: str, version: str = "0.1") -> None:
         self.lab, self.device, self.pod, self.version = lab, device, pod, version
         self.asked: list[str] = []
+        self.polls = True
         source, built = folder / "plugin.c", folder / "plugin.o"
         source.write_text(PROGRAM)
         subprocess.run(["clang", "-O2", "-g", "-target", "bpf", "-c", source, "-o", built], check=True)
@@ -108,7 +117,9 @@ class DevicePlugin:
             elif word == "/xsk_map_fd":
                 answer, sent = ("/fd_ack", [self.map]) if rest.strip() == self.device else ("/fd_nak", [])
             elif word == "/config_busy_poll":
-                answer = "/config_busy_poll_ack" if fds else "/config_busy_poll_nak"
+                answer = "/config_busy_poll_ack" if self.polls and fds else "/config_busy_poll_nak"
+                if self.polls and fds:
+                    _busy_poll(fds[0], *(int(number) for number in rest.split(",")[:2]))
             elif request == "/fin":
                 connection.send(b"/fin_ack")
                 return

@@ -3,18 +3,20 @@
 
 use std::fmt::Display;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use expressway_agent::Client;
 use expressway_agent::client::Program as AgentProgram;
-use expressway_agent::device_plugin::DevicePlugin;
+use expressway_agent::device_plugin::{DevicePlugin, PluginError};
 use expressway_agent::message::Device;
 use expressway_gateway::config::{Config, Sharing};
 use expressway_netio::device::{Channels, DeviceFacts, channels};
 use expressway_netio::express::{OpenError, Port, PortConfig};
 use expressway_netio::route::{Link, RouteMirror};
-use expressway_netio::udp::{UdpConfig, UdpGroup};
+use expressway_netio::udp::{UdpConfig, UdpGroup, UdpSockets};
+use expressway_netio::wait::Wait;
 use expressway_xbpf::{AttachMode, Attachment, Counters, Existing, Options, Redirect};
 
 use super::devices::Reason;
@@ -27,14 +29,14 @@ pub(crate) enum Source {
     /// An agent at the other end of a unix socket.
     Agent(Client),
     /// This process, but for the XDP program: that one is of the device plugin.
-    Plugin(DevicePlugin),
+    Plugin(Arc<DevicePlugin>),
 }
 
 /// An XDP program on an interface; dropped, it is off.
 pub(crate) enum Program {
     Own { redirect: Box<Redirect>, attachment: Box<Attachment> },
     Agent(AgentProgram),
-    Plugin { sockets: OwnedFd },
+    Plugin { plugin: Arc<DevicePlugin>, sockets: OwnedFd },
 }
 
 fn reason(error: impl Display) -> Reason {
@@ -62,7 +64,8 @@ impl Source {
         if let Some(path) = &config.io.device_plugin {
             // The plugin knows pods by their host name.
             let pod = rustix::system::uname().nodename().to_string_lossy().into_owned();
-            return DevicePlugin::connect(path.get_ref(), &pod).map(Self::Plugin).map_err(Failure::run_time);
+            let plugin = DevicePlugin::connect(path.get_ref(), &pod).map_err(Failure::run_time)?;
+            return Ok(Self::Plugin(Arc::new(plugin)));
         }
         Ok(Self::Own)
     }
@@ -78,7 +81,17 @@ impl Source {
     pub(crate) fn kernel_sockets(&self, config: &UdpConfig, workers: usize) -> Result<UdpGroup, Failure> {
         match self {
             Self::Agent(client) => client.udp_group(config, workers).map_err(Failure::run_time),
-            Self::Own | Self::Plugin(_) => UdpGroup::bind(config, workers).map_err(Failure::run_time),
+            Self::Own => UdpGroup::bind(config, workers).map_err(Failure::run_time),
+            Self::Plugin(plugin) => {
+                let plain = UdpConfig { wait: Wait::Interrupt, ..config.clone() };
+                let group = UdpGroup::bind(&plain, workers).map_err(Failure::run_time)?;
+                let sockets: Vec<Vec<OwnedFd>> =
+                    group.into_workers().into_iter().map(UdpSockets::into_fds).collect();
+                for socket in sockets.iter().flatten() {
+                    prepare(plugin, socket.as_fd(), config.wait).map_err(Failure::run_time)?;
+                }
+                UdpGroup::adopt(config, sockets).map_err(Failure::run_time)
+            }
         }
     }
 
@@ -135,7 +148,8 @@ impl Source {
                     .map_err(reason)
             }
             Self::Plugin(plugin) => {
-                plugin.xsk_map(&link.name).map(|sockets| Program::Plugin { sockets }).map_err(reason)
+                let sockets = plugin.xsk_map(&link.name).map_err(reason)?;
+                Ok(Program::Plugin { plugin: Arc::clone(plugin), sockets })
             }
         }
     }
@@ -184,6 +198,13 @@ fn attach(link: &Link, options: &Options, wanted: Attach) -> Result<Program, Rea
     Ok(Program::Own { redirect: Box::new(redirect), attachment: Box::new(attachment) })
 }
 
+/// Has the plugin prepare a socket for busy polling, which takes more privilege than a pod has.
+fn prepare(plugin: &DevicePlugin, socket: BorrowedFd<'_>, wait: Wait) -> Result<(), PluginError> {
+    let Wait::BusyPoll(poll) = wait else { return Ok(()) };
+    let microseconds = u32::try_from(poll.time.as_micros()).unwrap_or(u32::MAX);
+    plugin.busy_poll(socket, microseconds, poll.budget.into())
+}
+
 impl Program {
     /// An AF_XDP socket on a queue.
     pub(crate) fn port(&self, config: PortConfig) -> Result<Port, OpenError> {
@@ -192,7 +213,19 @@ impl Program {
                 Port::open(PortConfig { description: redirect.cookie(), ..config }, redirect.xsk_map())
             }
             Self::Agent(program) => program.port(config),
-            Self::Plugin { sockets } => Port::open(config, sockets.as_fd()),
+            Self::Plugin { plugin, sockets } => {
+                let wait = config.wait;
+                let port = Port::open(config, sockets.as_fd())?;
+                if let Some(socket) = port.descriptor() {
+                    prepare(plugin, socket, wait).map_err(|error| OpenError::Refused {
+                        interface: port.report().interface.clone(),
+                        queue: port.queue(),
+                        reason: error.to_string(),
+                        transient: false,
+                    })?;
+                }
+                Ok(port)
+            }
         }
     }
 

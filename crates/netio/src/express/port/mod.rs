@@ -305,8 +305,8 @@ impl Port {
         self.state == PortState::Up
     }
 
-    /// The socket, to wait on.
-    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+    /// The socket, to wait on or to have prepared by somebody with more privilege; `None` while there is none.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.active.as_ref().map(|active| active.socket.as_fd())
     }
 
