@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::ops::Range;
+use std::process::Command;
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -79,6 +80,32 @@ pub(crate) fn napi_threads(interface: &str) -> Result<BTreeSet<u32>, BenchError>
     named(|name| name.starts_with(&prefix))
 }
 
+/// Pins the NAPI threads of the interface of this name, but for the `others`, to cores in turn, in the order of their
+/// instances, which is that of the queues; and returns them.
+pub(crate) fn pin_in_turn(
+    interface: &str,
+    others: &BTreeSet<u32>,
+    cores: Range<usize>,
+) -> Result<BTreeSet<u32>, BenchError> {
+    let threads: BTreeSet<u32> = napi_threads(interface)?.difference(others).copied().collect();
+    let mut in_order: Vec<(u32, u32)> =
+        threads.iter().map(|thread| (napi_id(&comm(*thread)), *thread)).collect();
+    in_order.sort_unstable();
+    for ((_, thread), core) in in_order.iter().zip(cores.cycle()) {
+        pin(&BTreeSet::from([*thread]), core)?;
+    }
+    Ok(threads)
+}
+
+fn comm(task: u32) -> String {
+    fs::read_to_string(format!("/proc/{task}/comm")).unwrap_or_default()
+}
+
+/// The number of the NAPI instance in the name of its thread, `napi/IFACE-ID` (net/core/dev.c, napi_kthread_create).
+fn napi_id(name: &str) -> u32 {
+    name.trim_end().rsplit('-').next().and_then(|id| id.parse().ok()).unwrap_or(0)
+}
+
 /// The tasks whose name is wanted.
 fn named(wanted: impl Fn(&str) -> bool) -> Result<BTreeSet<u32>, BenchError> {
     let mut found = BTreeSet::new();
@@ -99,6 +126,20 @@ pub(crate) fn pin(threads: &BTreeSet<u32>, core: usize) -> Result<(), BenchError
         let pid = Pid::from_raw(*thread as i32);
         sched_setaffinity(pid, &set)
             .map_err(|error| io_error(format!("pin thread {thread}"))(error.into()))?;
+    }
+    Ok(())
+}
+
+/// Has threads run as soon as they are woken, before every ordinary one on their core, as the softirqs that they stand for do.
+pub(crate) fn run_first(threads: &BTreeSet<u32>) -> Result<(), BenchError> {
+    for thread in threads {
+        let mut chrt = Command::new("chrt");
+        let output = chrt.args(["--fifo", "--pid", "1", &thread.to_string()]).output();
+        let output = output.map_err(io_error("chrt"))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            return Err(BenchError::Missing(format!("chrt: NAPI thread {thread}: {said}")));
+        }
     }
     Ok(())
 }
@@ -166,6 +207,12 @@ mod tests {
         assert_eq!(softirq_time(stat, 0..1), 300_000_000);
         assert_eq!(softirq_time(stat, 0..2), 700_000_000);
         assert_eq!(softirq_time(stat, 2..10), 0);
+    }
+
+    #[test]
+    fn napi_threads_are_in_the_order_of_their_instances() {
+        assert!(napi_id("napi/server0-9\n") < napi_id("napi/server0-8201\n"));
+        assert_eq!(napi_id("napi/server0"), 0);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Tools;
 use crate::peers::{self, Program};
+use crate::scenario::Scenario;
 
 /// The machine and the programs of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -43,13 +44,13 @@ pub struct Environment {
     pub network_interrupts: BTreeMap<String, String>,
     /// Load average of the last minute when it began: what else was running.
     pub load_average: f64,
-    /// The servers that were there, by name.
+    /// The servers that were there, and what else was compared, by name.
     pub programs: BTreeMap<String, Program>,
 }
 
 impl Environment {
-    /// Reads it now.
-    pub fn read(tools: &Tools) -> Self {
+    /// Reads it now, with what the scenarios are about to measure.
+    pub fn read(tools: &Tools, scenarios: &[Scenario]) -> Self {
         let cpuinfo = text("/proc/cpuinfo");
         let field = |name: &str| {
             let line = cpuinfo.lines().find_map(|line| line.strip_prefix(name));
@@ -78,9 +79,16 @@ impl Environment {
                 text(&format!("/proc/irq/{number}/smp_affinity_list")).trim().to_owned()
             }),
             load_average: load.split(' ').next().and_then(|one| one.parse().ok()).unwrap_or(0.0),
-            programs: peers::programs(tools),
+            programs: programs(tools, scenarios),
         }
     }
+}
+
+/// The servers that are there, and what else the scenarios compare.
+fn programs(tools: &Tools, scenarios: &[Scenario]) -> BTreeMap<String, Program> {
+    let mut programs = peers::programs(tools);
+    programs.extend(scenarios.iter().flat_map(|scenario| scenario.programs(tools)));
+    programs
 }
 
 /// A file's text; what a machine does not have is empty.

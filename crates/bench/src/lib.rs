@@ -18,6 +18,7 @@ mod io_process;
 mod kind;
 mod load;
 mod offload;
+mod packet_path;
 mod peers;
 mod pinned;
 mod profile;

@@ -1,6 +1,6 @@
 //! Runs a scenario: every point, round and contestant, each run on a lab of its own, each a line of the raw file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use expressway_lab::{Lab, LabConfig, Role};
@@ -143,7 +143,10 @@ fn measure(
     profile: Option<PathBuf>,
 ) -> Result<Figures, BenchError> {
     let case = scenario.case(point, contestant);
-    let others = cpu::napi_threads(Role::Server.interface())?;
+    let mut others = BTreeSet::new();
+    for role in Role::ALL {
+        others.extend(cpu::napi_threads(role.interface())?);
+    }
     let bed = TemporaryLab::up(scenario.kind.lab(&case))?;
     let run = Run { tools, lab: &bed.0, case: &case, effort: scenario.effort, others, profile };
     let outcome = scenario.kind.measure(&run)?;

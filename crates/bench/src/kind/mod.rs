@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use expressway_lab::{Lab, LabConfig, Role};
 use serde::{Deserialize, Serialize};
 
+use crate::peers::Program;
 use crate::profile::Recording;
 use crate::scenario::{Case, Effort, Parameter};
 use crate::{BenchError, CLIENT_CORE, SERVER_CORE, Tools, cpu};
@@ -34,6 +35,7 @@ pub(crate) const ALL: &[&dyn Kind] = &[
     &receive::Receive,
     &fanout::Fanout,
     &xdp::Xdp,
+    &xdp::XdpLatency,
 ];
 
 /// The kind of this name.
@@ -115,6 +117,11 @@ pub(crate) trait Kind: Sync + Send {
         None
     }
 
+    /// What is not among the servers that a case measures: its name, version, and why it is as it is.
+    fn program(&self, _tools: &Tools, _case: &Case) -> Option<(String, Program)> {
+        None
+    }
+
     /// One run.
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError>;
 }
@@ -125,7 +132,7 @@ pub(crate) struct Run<'a> {
     pub(crate) lab: &'a Lab,
     pub(crate) case: &'a Case,
     pub(crate) effort: Effort,
-    /// NAPI threads of interfaces of the same name in other labs, from before this lab was made.
+    /// NAPI threads of interfaces of the lab's names in other labs, from before this lab was made.
     pub(crate) others: BTreeSet<u32>,
     /// The flame graph to draw of the measured side, if one is wanted.
     pub(crate) profile: Option<PathBuf>,
@@ -144,12 +151,7 @@ impl Run<'_> {
     /// The NAPI threads of the server's interface, pinned to the server's first cores in turn: attaching an XDP program
     /// has the kernel make new, unpinned ones.
     pub(crate) fn server_napi(&self, cores: usize) -> Result<BTreeSet<u32>, BenchError> {
-        let threads = cpu::napi_threads(Role::Server.interface())?;
-        let threads: BTreeSet<u32> = threads.difference(&self.others).copied().collect();
-        for (index, thread) in threads.iter().enumerate() {
-            cpu::pin(&BTreeSet::from([*thread]), SERVER_CORE + index % cores.max(1))?;
-        }
-        Ok(threads)
+        cpu::pin_in_turn(Role::Server.interface(), &self.others, SERVER_CORE..SERVER_CORE + cores.max(1))
     }
 }
 

@@ -15,13 +15,15 @@ use crate::{BenchError, profile};
 /// The kind.
 pub(crate) struct Receive;
 
-static PARAMETERS: [Parameter; 5] = [
+static PARAMETERS: [Parameter; 6] = [
     Parameter::new("io", Form::Choice(&["copy", "generic", "udp", "zerocopy"]), text("udp")),
     Parameter::new("wait", Form::Choice(&["interrupt", "busy-poll", "spin"]), text("interrupt")),
     // Datagrams a second.
     Parameter::required("rate", Form::Count(1, 100_000_000)),
     // The header that datagrams are measured by takes 24 bytes.
     Parameter::new("size", Form::Bytes(24, 1472), Value::Count(64)),
+    // They differ in the source port.
+    Parameter::new("flows", Form::Count(1, 1024), Value::Count(1)),
     // How the generator sends.
     Parameter::new("sender", Form::Choice(&["udp", "copy", "live"]), text("udp")),
 ];
@@ -65,6 +67,7 @@ impl Kind for Receive {
             ("--to", to),
             ("--rate", case.count("rate").to_string()),
             ("--size", case.count("size").to_string()),
+            ("--flows", case.count("flows").to_string()),
             ("--seconds", run.effort.seconds.to_string()),
             ("--io", case.text("sender").to_owned()),
             ("--send", "sendmmsg".to_owned()),

@@ -30,12 +30,19 @@ built_in![
     "io-receive",
     "waiting",
     "receive",
+    "receive-flows",
     "fanout-bursts",
     "fanout-poisson",
     "fanout-even",
     "fanout-overload",
     "xdp-drop",
     "xdp-load",
+    "xdp-cost",
+    "xdp-forward-one",
+    "xdp-forward-two",
+    "xdp-latency",
+    "xdp-cores",
+    "xdp-flows",
 ];
 
 /// The names that a name means: itself, or all scenarios of a group, whose names begin with it and a hyphen.

@@ -13,7 +13,9 @@ pub use catalog::{BUILT_IN, expand, find};
 pub use parameter::Value;
 pub(crate) use parameter::{Case, Form, Parameter, text};
 
+use crate::Tools;
 use crate::kind::Kind;
+use crate::peers::Program;
 use crate::published::Figure;
 
 /// Whose side a contestant is on, so that a report can say first where ours is not ahead.
@@ -166,6 +168,13 @@ impl Scenario {
             all.extend(part.iter().map(|(key, value)| (key.clone(), value.clone())));
         }
         Case(all)
+    }
+
+    /// What its contestants are that are no servers, by name.
+    pub(crate) fn programs(&self, tools: &Tools) -> BTreeMap<String, Program> {
+        let point = self.points().into_iter().next().unwrap_or_default();
+        let program = |contestant| self.kind.program(tools, &self.case(&point, contestant));
+        self.contestants.iter().filter_map(program).collect()
     }
 
     /// Runs of a whole run of it.

@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &Bench) -> Result<ExitCode, Failure> {
         lines.push(line.clone());
         Ok(())
     };
-    take(&mut raw, &Line::Environment(Box::new(Environment::read(&tools)))).map_err(failure)?;
+    take(&mut raw, &Line::Environment(Box::new(Environment::read(&tools, &scenarios)))).map_err(failure)?;
     let profiles = arguments.profile.then(|| arguments.out.join("profiles"));
     let stop = stop_flag()?;
     remove_leftovers().map_err(failure)?;

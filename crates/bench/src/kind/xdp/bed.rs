@@ -1,0 +1,294 @@
+//! Where packets come from and go to: the lab's veth, for what is forwarded a second one, and at the far end a program that
+//! counts what arrives.
+
+use std::collections::BTreeSet;
+
+use expressway_lab::{Lab, Role};
+use serde_json::Value as Json;
+
+use super::Run;
+use super::process::Process;
+use crate::packet_path::PacketPath;
+use crate::peers::{Places, fill};
+use crate::{BenchError, CLIENT_CORE, SERVER_CORE, cpu, io_error};
+
+/// The port that frames are for.
+pub(super) const PORT: u16 = 4433;
+
+/// The second link, server's end first.
+const OUT: &str = "server1";
+const FAR: &str = "client1";
+
+/// The network of the second link, of the range for benchmarks (RFC 2544).
+const OUT_ADDRESS: &str = "198.18.64.1/24";
+pub(super) const FAR_ADDRESS: &str = "198.18.64.2";
+
+/// What is routed back to where it came from: a host behind the client.
+const BEHIND: &str = "198.18.65.1";
+const BEHIND_NETWORK: &str = "198.18.65.0/24";
+
+/// Where frames come from: another host behind the client, so that no address of this machine is their source.
+const SOURCE: &str = "198.18.66.1";
+
+/// An address that no interface here has: the kernel drops what is for it at the start of its IP layer (PACKET_OTHERHOST in
+/// net/ipv4/ip_input.c), and nobody answers.
+const SOMEBODY: &str = "02:00:00:00:00:fe";
+
+/// Where packets end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// At the interface, or in a packet filter.
+    Dropped,
+    /// In the kernel, which finds that they are for another host.
+    Passed,
+    /// Where they came from.
+    Back,
+    /// At the far end of the second link.
+    Through,
+}
+
+impl End {
+    pub(super) fn named(name: &str) -> Self {
+        match name {
+            "passed" => Self::Passed,
+            "back" => Self::Back,
+            "through" => Self::Through,
+            _ => Self::Dropped,
+        }
+    }
+}
+
+/// The bed of one run.
+pub(super) struct Bed<'a> {
+    run: &'a Run<'a>,
+    end: End,
+    cores: usize,
+    /// NAPI threads of interfaces of the far end's name in other labs.
+    others: BTreeSet<u32>,
+    server_mac: String,
+    client_mac: String,
+}
+
+/// What counts frames at their end.
+pub(super) struct Sink(Process);
+
+impl Sink {
+    /// How many came.
+    pub(super) fn packets(mut self) -> Result<u64, BenchError> {
+        self.0.end()?;
+        let report: Json = self.0.read()?;
+        let packets = report["packets"].as_u64();
+        packets.ok_or_else(|| BenchError::Missing(format!("expressway drop: no packets in {report}")))
+    }
+}
+
+impl<'a> Bed<'a> {
+    /// Adds to the run's lab what packets need to get to their end.
+    pub(super) fn make(run: &'a Run<'a>, end: End, cores: usize) -> Result<Self, BenchError> {
+        let mac = |role: Role| -> Result<String, BenchError> {
+            let file = format!("/sys/class/net/{}/address", role.interface());
+            Ok(shown(run.lab, role, "cat", &[&file])?.trim().to_owned())
+        };
+        let (server_mac, client_mac) = (mac(Role::Server)?, mac(Role::Client)?);
+        let others = cpu::napi_threads(FAR)?;
+        let bed = Self { run, end, cores, others, server_mac, client_mac };
+        // Frames come from an address that no route leads back to.
+        for role in Role::ALL {
+            for interface in ["all", "default", role.interface()] {
+                sysctl(run.lab, role, &format!("net/ipv4/conf/{interface}/rp_filter"), "0")?;
+            }
+        }
+        match end {
+            End::Dropped | End::Passed => {}
+            End::Back => bed.route_back()?,
+            End::Through => bed.add_link()?,
+        }
+        Ok(bed)
+    }
+
+    fn route_back(&self) -> Result<(), BenchError> {
+        let (lab, interface) = (self.run.lab, Role::Server.interface());
+        let client = lab.addresses(Role::Client).ipv4.to_string();
+        self.neighbour(&client, interface)?;
+        ip(lab, Role::Server, &format!("route add {BEHIND_NETWORK} via {client} dev {interface}"))?;
+        for interface in ["all", interface] {
+            // Otherwise it tells the source that there is a shorter way.
+            sysctl(lab, Role::Server, &format!("net/ipv4/conf/{interface}/send_redirects"), "0")?;
+        }
+        Ok(())
+    }
+
+    /// The second veth. Its far end has the hardware address of the client's first interface: a program that swaps the
+    /// addresses of what it forwards, and one that finds the neighbour's, both send to it.
+    fn add_link(&self) -> Result<(), BenchError> {
+        let lab = self.run.lab;
+        let (mac, netns) = (&self.client_mac, lab.config().namespace(Role::Client));
+        let size = format!("numrxqueues {0} numtxqueues {0}", self.cores);
+        let far_end = format!("{FAR} address {mac} {size} netns {netns}");
+        ip(lab, Role::Server, &format!("link add {OUT} {size} type veth peer name {far_end}"))?;
+        let far = format!("{FAR_ADDRESS}/24");
+        for (role, interface, address) in [(Role::Server, OUT, OUT_ADDRESS), (Role::Client, FAR, &far)] {
+            // Without it, or an XDP program, a veth takes nothing from XDP and has no NAPI instance.
+            shown(lab, role, "ethtool", &["-K", interface, "gro", "on"])?;
+            ip(lab, role, &format!("link set {interface} up"))?;
+            ip(lab, role, &format!("address add {address} dev {interface}"))?;
+            sysctl(lab, role, &format!("net/ipv4/conf/{interface}/rp_filter"), "0")?;
+        }
+        let threaded = format!("echo 1 > /sys/class/net/{FAR}/threaded");
+        shown(lab, Role::Client, "sh", &["-c", &threaded])?;
+        self.neighbour(FAR_ADDRESS, OUT)
+    }
+
+    fn neighbour(&self, address: &str, interface: &str) -> Result<(), BenchError> {
+        let entry = format!("{address} lladdr {} dev {interface} nud permanent", self.client_mac);
+        ip(self.run.lab, Role::Server, &format!("neighbour replace {entry}"))
+    }
+
+    /// Sets a path up in the server's namespace. It goes with the lab.
+    pub(super) fn prepare(&self, path: &PacketPath) -> Result<(), BenchError> {
+        for (file, value) in &path.sysctl {
+            sysctl(self.run.lab, Role::Server, file, value)?;
+        }
+        for command in path.prepare(&self.places("")) {
+            if let Some((program, arguments)) = command.split_first() {
+                let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+                shown(self.run.lab, Role::Server, program, &arguments)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts what a path runs, if anything, on the server's cores, and waits until it is ready.
+    pub(super) fn start(&self, path: &PacketPath, action: &str) -> Result<Option<Process>, BenchError> {
+        let places = self.places(action);
+        let command = path.run(&places);
+        if command.is_empty() {
+            return Ok(None);
+        }
+        let environment: Vec<(String, String)> =
+            path.environment.iter().map(|(name, value)| (name.clone(), fill(value, &places))).collect();
+        let mut process =
+            Process::start(self.run, Role::Server, SERVER_CORE, "path", &command, &environment)?;
+        match &path.ready {
+            Some(ready) => {
+                process.wait_until(ready, &|process| Ok(process.output().contains(ready.as_str())))?
+            }
+            None => self.wait_until_attached(&mut process, Role::Server, Role::Server.interface())?,
+        }
+        Ok(Some(process))
+    }
+
+    /// Starts what counts packets at their end; `None` where that is not another interface.
+    pub(super) fn sink(&self) -> Result<Option<Sink>, BenchError> {
+        let interface = match self.end {
+            End::Dropped | End::Passed => return Ok(None),
+            End::Back => Role::Client.interface(),
+            End::Through => FAR,
+        };
+        let program = self.run.tools.expressway.display().to_string();
+        let command =
+            [&program, "--log-level", "error", "drop", "-i", interface, "--action", "drop", "--json"];
+        let command = command.map(str::to_owned);
+        let mut process = Process::start(self.run, Role::Client, CLIENT_CORE, "sink", &command, &[])?;
+        self.wait_until_attached(&mut process, Role::Client, interface)?;
+        let others = if interface == FAR { &self.others } else { &self.run.others };
+        // What one core forwards arrives on that core, where there are several.
+        let first = if self.cores > 1 { SERVER_CORE } else { CLIENT_CORE };
+        cpu::run_first(&cpu::pin_in_turn(interface, others, first..first + self.cores)?)?;
+        Ok(Some(Sink(process)))
+    }
+
+    /// Pins the NAPI threads of the far end to the client's core, before what else runs there.
+    pub(super) fn pin_far(&self) -> Result<(), BenchError> {
+        cpu::run_first(&cpu::pin_in_turn(FAR, &self.others, CLIENT_CORE..CLIENT_CORE + 1)?)
+    }
+
+    fn wait_until_attached(
+        &self,
+        process: &mut Process,
+        role: Role,
+        interface: &str,
+    ) -> Result<(), BenchError> {
+        let attached = |_: &Process| {
+            Ok(shown(self.run.lab, role, "ip", &["link", "show", "dev", interface])?.contains("xdp"))
+        };
+        process.wait_until("a program on the interface", &attached)
+    }
+
+    /// Starts a generator on a core: live frames, the cheapest packets that a veth gets, so that the sender is not the
+    /// limit.
+    pub(super) fn generate(
+        &self,
+        path: &PacketPath,
+        core: usize,
+        options: &[(&str, String)],
+    ) -> Result<Process, BenchError> {
+        let to = match self.end {
+            End::Dropped | End::Passed => self.run.lab.addresses(Role::Server).ipv4.to_string(),
+            End::Back => BEHIND.to_owned(),
+            End::Through => FAR_ADDRESS.to_owned(),
+        };
+        let mac = match self.end {
+            End::Passed => SOMEBODY,
+            _ if path.switches => &self.client_mac,
+            _ => &self.server_mac,
+        };
+        let mut command = vec![self.run.tools.expressway.display().to_string(), "--log-level".into()];
+        command
+            .extend(["error", "gen", "udp", "--json", "--io", "live", "--source", SOURCE].map(str::to_owned));
+        command.extend(["--interface", Role::Client.interface(), "--to-mac", mac].map(str::to_owned));
+        command.extend(["--to".into(), format!("{to}:{PORT}")]);
+        command.extend(options.iter().flat_map(|(option, value)| [(*option).to_owned(), value.clone()]));
+        Process::start(self.run, Role::Client, core, &format!("generator-{core}"), &command, &[])
+    }
+
+    /// Packets that the server's interface has received, those that a program dropped included.
+    pub(super) fn received(&self) -> Result<u64, BenchError> {
+        let file = format!("/sys/class/net/{}/statistics/rx_packets", Role::Server.interface());
+        let text = shown(self.run.lab, Role::Server, "cat", &[&file])?;
+        text.trim().parse().map_err(|error| BenchError::Missing(format!("{file}: {error}")))
+    }
+
+    fn places(&self, action: &str) -> Places {
+        let work = self.run.tools.work.display().to_string();
+        [
+            ("interface", Role::Server.interface().to_owned()),
+            ("out", OUT.to_owned()),
+            ("next_mac", self.client_mac.clone()),
+            ("action", action.to_owned()),
+            ("expressway", self.run.tools.expressway.display().to_string()),
+            ("port", PORT.to_string()),
+            ("core", SERVER_CORE.to_string()),
+            ("lab", self.run.lab.config().name.clone()),
+            ("work", work),
+        ]
+        .into()
+    }
+}
+
+/// Sets a file below `/proc/sys` in a namespace: never the machine's own.
+fn sysctl(lab: &Lab, role: Role, file: &str, value: &str) -> Result<(), BenchError> {
+    let path = format!("/proc/sys/{file}");
+    lab.run(role, || std::fs::write(&path, value))?.map_err(io_error(format!("{role}: {path}")))
+}
+
+fn ip(lab: &Lab, role: Role, words: &str) -> Result<(), BenchError> {
+    shown(lab, role, "ip", &words.split_whitespace().collect::<Vec<_>>()).map(drop)
+}
+
+/// Runs a program in the server's namespace and reads its JSON.
+pub(super) fn json(lab: &Lab, program: &str, arguments: &[&str]) -> Result<Json, BenchError> {
+    let text = shown(lab, Role::Server, program, arguments)?;
+    serde_json::from_str(&text).map_err(|error| BenchError::Missing(format!("{program}: {error} in {text}")))
+}
+
+/// Runs a program in a namespace and gives its output.
+fn shown(lab: &Lab, role: Role, program: &str, arguments: &[&str]) -> Result<String, BenchError> {
+    let output = lab.command(role, program).args(arguments).output().map_err(io_error(program))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    Err(BenchError::Missing(format!("{program} {}: {}", words(&arguments.join(" ")), words(&said))))
+}

@@ -1,0 +1,326 @@
+//! What the kernel does with a packet at its earliest places, ours (`expressway drop`, the baseline programs of the XDP
+//! paper) and others': drop it, pass it on, send it back, or forward it. What does it is a file of `peers/packets`.
+
+mod bed;
+mod latency;
+mod process;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use expressway_lab::{LabConfig, Role};
+use serde_json::Value as Json;
+
+use super::{Better, Kind, Metric, Outcome, Run, pinned_lab};
+use crate::packet_path::{NAMES, PacketPath};
+use crate::peers::Program;
+use crate::scenario::{Case, Form, Parameter, Value, text};
+use crate::{BenchError, CLIENT_CORE, SERVER_CORE, Tools, cpu, io_error, profile};
+use bed::{Bed, End};
+pub(crate) use latency::XdpLatency;
+use process::Process;
+
+/// The kind.
+pub(crate) struct Xdp;
+
+/// What does it.
+const WAY: Parameter = Parameter::required("way", Form::Choice(NAMES));
+/// Of ours: the program.
+const ACTION: Parameter =
+    Parameter::new("action", Form::Choice(&["drop", "touch", "count", "pass", "tx"]), text("drop"));
+
+static PARAMETERS: [Parameter; 10] = [
+    WAY,
+    ACTION,
+    // What becomes of the frames: they go no further than the interface or a filter; they go up to the kernel, which finds
+    // that they are for another host; they go back out of the same interface; they go out of another.
+    Parameter::new("end", Form::Choice(&["dropped", "passed", "back", "through"]), text("dropped")),
+    // Bytes of UDP payload.
+    Parameter::new("size", Form::Bytes(24, 1472), Value::Count(24)),
+    // Packets a second that are offered, by each generator; more than any one core takes where nothing else is said.
+    Parameter::new("rate", Form::Count(1, 100_000_000), Value::Count(20_000_000)),
+    // They differ in the source port.
+    Parameter::new("flows", Form::Count(1, 15_536), Value::Count(1)),
+    // Queues, each with a NAPI thread on a core of its own.
+    Parameter::new("cores", Form::Count(1, 64), Value::Count(1)),
+    // Where generators run: one on the client's core, or one on each of the cores, whose frames stay on that core.
+    Parameter::new("generators", Form::Choice(&["apart", "beside"]), text("apart")),
+    // Of ours: the program whose cost is measured in the same run, before, and taken off.
+    Parameter::new("less", Form::Choice(&["nothing", "pass", "count"]), text("nothing")),
+    // How often the XDP program on the interface is run by BPF_PROG_TEST_RUN, before packets come.
+    Parameter::new("test_runs", Form::Count(0, 1_000_000_000), Value::Count(0)),
+];
+
+static METRICS: [Metric; 7] = [
+    Metric::new("ns_per_packet", "CPU a packet", "ns", Better::Lower, 0),
+    Metric::new("mpps", "rate", "Mpps", Better::Higher, 3),
+    Metric::new("offered_mpps", "offered", "Mpps", Better::Neither, 3),
+    Metric::new("lost_percent", "lost", "%", Better::Neither, 1),
+    Metric::new("cpu_percent", "CPU", "%", Better::Lower, 1),
+    Metric::new("added_ns", "more than the other program", "ns", Better::Lower, 1),
+    Metric::new("program_ns", "the program alone", "ns", Better::Lower, 0),
+];
+
+impl Kind for Xdp {
+    fn name(&self) -> &'static str {
+        "xdp"
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &PARAMETERS
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        &METRICS
+    }
+
+    fn check(&self, case: &Case) -> Result<(), String> {
+        if case.count("cores") > 1 && case.text("generators") == "apart" {
+            return Err("one generator sends to one queue: several cores take generators = \"beside\"".into());
+        }
+        if case.text("less") != "nothing" && case.text("way") != "expressway" {
+            return Err(format!("`less` is of way \"expressway\", and this is \"{}\"", case.text("way")));
+        }
+        Ok(())
+    }
+
+    fn lab(&self, case: &Case) -> LabConfig {
+        LabConfig { queues: case.count("cores") as u32, ..pinned_lab() }
+    }
+
+    fn lacks(&self, _: &Tools, case: &Case) -> Option<String> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let wanted = case.count("cores") as usize;
+        if wanted > cores {
+            return Some(format!("{wanted} cores: this machine has {cores}"));
+        }
+        if case.count("test_runs") > 0
+            && std::process::Command::new("bpftool").arg("version").output().is_err()
+        {
+            return Some("bpftool: no such program; on Debian: apt-get install bpftool".into());
+        }
+        lacks(case)
+    }
+
+    fn program(&self, tools: &Tools, case: &Case) -> Option<(String, Program)> {
+        program(tools, case)
+    }
+
+    fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
+        let case = run.case;
+        let bed = Bed::make(run, End::named(case.text("end")), case.count("cores") as usize)?;
+        let path = PacketPath::named(case.text("way"))?;
+        bed.prepare(&path)?;
+        let program_ns = match case.count("test_runs") {
+            0 => None,
+            times => {
+                let mut process = bed.start(&path, case.text("action"))?;
+                let each = test_run(run, times)?;
+                if let Some(process) = &mut process {
+                    process.end()?;
+                }
+                Some(each)
+            }
+        };
+        let less = match case.text("less") {
+            "nothing" => None,
+            action => Some(flood(run, &bed, &path, action)?),
+        };
+        let flood = flood(run, &bed, &path, case.text("action"))?;
+        let mut values = flood.values();
+        values.extend(less.as_ref().map(|less| ("added_ns", flood.each() - less.each())));
+        values.extend(program_ns.map(|each| ("program_ns", each)));
+        let detail = serde_json::json!({ "flood": flood.detail, "less": less.map(|less| less.detail) });
+        Ok(Outcome { values, detail })
+    }
+}
+
+/// What this machine lacks for a case's way.
+fn lacks(case: &Case) -> Option<String> {
+    match PacketPath::named(case.text("way")) {
+        Ok(path) => path.lacks(),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+/// What a case's way is.
+fn program(tools: &Tools, case: &Case) -> Option<(String, Program)> {
+    let way = case.text("way");
+    Some((way.to_owned(), PacketPath::named(way).ok()?.program(tools)?))
+}
+
+/// What came of sending to a path.
+struct Flood {
+    seconds: f64,
+    /// Packets that reached the link, taken by its ring or not.
+    offered: u64,
+    /// Packets that got where they end.
+    packets: u64,
+    cpu_ns: u64,
+    detail: Json,
+}
+
+impl Flood {
+    /// Nanoseconds of CPU a packet.
+    fn each(&self) -> f64 {
+        self.cpu_ns as f64 / self.packets as f64
+    }
+
+    fn values(&self) -> BTreeMap<&'static str, f64> {
+        let offered = self.offered.max(1) as f64;
+        BTreeMap::from([
+            ("ns_per_packet", self.each()),
+            ("mpps", self.packets as f64 / self.seconds / 1e6),
+            ("offered_mpps", offered / self.seconds / 1e6),
+            ("lost_percent", 100.0 * (1.0 - self.packets as f64 / offered).max(0.0)),
+            ("cpu_percent", self.cpu_ns as f64 / (self.seconds * 1e7)),
+        ])
+    }
+}
+
+/// Sends frames to a path that has been prepared. CPU is that of its process, if it has one, and of the NAPI threads of the
+/// interface, in which all that the kernel does with its packets runs.
+fn flood(run: &Run<'_>, bed: &Bed<'_>, path: &PacketPath, action: &str) -> Result<Flood, BenchError> {
+    let mut process = bed.start(path, action)?;
+    let sink = bed.sink()?;
+    let cores = run.case.count("cores") as usize;
+    let napi = run.server_napi(cores)?;
+    if run.case.text("generators") == "beside" {
+        // Otherwise a generator fills the ring in its turn, and the rest of the turn is for nothing.
+        cpu::run_first(&napi)?;
+    }
+    let Some(first) = napi.iter().next() else {
+        return Err(BenchError::Missing(format!("{}: no NAPI thread", Role::Server.interface())));
+    };
+    let measured = process.as_ref().map_or(*first, Process::id);
+    let recording = run.sample(measured, &napi)?;
+    let used = |process: Option<&Process>| -> Result<(u64, u64), BenchError> {
+        Ok((process.map_or(Ok(0), |process| cpu::of_tree(process.id()))?, cpu::of_threads(&napi)))
+    };
+    let before = (used(process.as_ref())?, bed.received()?);
+    let sent = generate(run, bed, path)?;
+    let after = (used(process.as_ref())?, bed.received()?);
+    profile::finish(recording)?;
+    let said = process.as_mut().map(Process::end).transpose()?;
+    let received = after.1 - before.1;
+    let packets = match (sink, path.count.as_deref()) {
+        (Some(sink), _) => sink.packets()?,
+        (None, Some(mark)) => number_after(said.as_deref().unwrap_or_default(), mark).ok_or_else(|| {
+            let problem = format!("said nothing of `{mark}`");
+            BenchError::Server { contestant: run.case.text("way").into(), problem }
+        })?,
+        (None, None) => received,
+    };
+    if packets == 0 {
+        let problem = format!("no packet got there: {}", said.unwrap_or_default().trim());
+        return Err(BenchError::Load { contestant: run.case.text("way").into(), problem });
+    }
+    let number = |key: &str| sent.iter().filter_map(|one| one[key].as_u64()).sum::<u64>();
+    let seconds = sent.iter().filter_map(|one| one["seconds"].as_f64()).fold(0.0, f64::max);
+    let (process_ns, napi_ns) = (after.0.0 - before.0.0, after.0.1 - before.0.1);
+    Ok(Flood {
+        seconds: if seconds > 0.0 { seconds } else { run.effort.seconds },
+        offered: number("sent") + number("refused"),
+        packets,
+        cpu_ns: process_ns + napi_ns,
+        detail: serde_json::json!({ "sent": sent, "received": received, "packets": packets,
+            "process_ns": process_ns, "napi_ns": napi_ns }),
+    })
+}
+
+/// Runs a generator on the client's core, or one on each core, to its end.
+fn generate(run: &Run<'_>, bed: &Bed<'_>, path: &PacketPath) -> Result<Vec<Json>, BenchError> {
+    let case = run.case;
+    let cores = match case.text("generators") {
+        "beside" => SERVER_CORE..SERVER_CORE + case.count("cores") as usize,
+        _ => CLIENT_CORE..CLIENT_CORE + 1,
+    };
+    let options = [
+        ("--rate", case.count("rate").to_string()),
+        ("--size", case.count("size").to_string()),
+        ("--flows", case.count("flows").to_string()),
+        ("--seconds", run.effort.seconds.to_string()),
+    ];
+    let all: Vec<Process> = cores.map(|core| bed.generate(path, core, &options)).collect::<Result<_, _>>()?;
+    all.into_iter().map(Process::report).collect()
+}
+
+/// The last number that stands behind a mark.
+fn number_after(text: &str, mark: &str) -> Option<u64> {
+    let (_, rest) = text.rsplit_once(mark)?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+/// Nanoseconds that the program on the server's interface takes for one frame, by BPF_PROG_TEST_RUN: the kernel runs it so
+/// many times on one frame, which stays in the cache, and no driver has any part in it.
+fn test_run(run: &Run<'_>, times: u64) -> Result<f64, BenchError> {
+    let interface = Role::Server.interface();
+    let links: Json = bed::json(run.lab, "ip", &["-json", "link", "show", "dev", interface])?;
+    let program = links.pointer("/0/xdp/prog/id").and_then(Json::as_u64).ok_or_else(|| {
+        BenchError::Missing(format!("{interface}: no XDP program that BPF_PROG_TEST_RUN could run"))
+    })?;
+    let file = run.tools.work.join("frame");
+    let written = std::fs::File::create(&file).and_then(|mut file| file.write_all(&frame(run.case)));
+    written.map_err(io_error(file.display().to_string()))?;
+    let (program, times, file) = (program.to_string(), times.to_string(), file.display().to_string());
+    let arguments = ["--json", "prog", "run", "id", &program, "data_in", &file, "repeat", &times];
+    let ran: Json = bed::json(run.lab, "bpftool", &arguments)?;
+    let each = ran["duration"].as_f64();
+    each.ok_or_else(|| BenchError::Missing(format!("bpftool prog run: no duration in {ran}")))
+}
+
+/// A UDP frame of a case's size, as a program sees one.
+fn frame(case: &Case) -> Vec<u8> {
+    let payload = case.count("size") as u16;
+    let mut frame = vec![0; 12];
+    frame.extend([0x08, 0x00, 0x45, 0]);
+    frame.extend((28 + payload).to_be_bytes());
+    frame.extend([0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 2, 198, 18, 0, 1]);
+    frame.extend([50_000u16, bed::PORT, 8 + payload, 0].map(u16::to_be_bytes).concat());
+    frame.resize(42 + usize::from(payload), 0);
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_of_what_got_there() {
+        let flood = Flood { seconds: 2.0, offered: 1000, packets: 800, cpu_ns: 80_000, detail: Json::Null };
+        let values = flood.values();
+        assert_eq!((values["ns_per_packet"], values["mpps"]), (100.0, 0.0004));
+        assert_eq!(values["offered_mpps"], 0.0005);
+        assert!((values["lost_percent"] - 20.0).abs() < 1e-9);
+        assert_eq!(values["cpu_percent"], 0.004);
+    }
+
+    #[test]
+    fn the_last_count_is_taken() {
+        let text = "RX-packets: 3  RX-dropped: 1\n RX-packets: 46937          RX-dropped: 5\n";
+        assert_eq!(number_after(text, "RX-packets:"), Some(46_937));
+        assert_eq!(number_after(text, "TX-packets:"), None);
+        assert_eq!(number_after("RX-packets: many", "RX-packets:"), None);
+    }
+
+    #[test]
+    fn several_cores_take_several_generators_and_less_is_of_ours() {
+        let case = |changes: &[(&str, Value)]| {
+            let mut all: BTreeMap<String, Value> =
+                PARAMETERS.iter().filter_map(|p| Some((p.key.to_owned(), p.default.clone()?))).collect();
+            all.insert("way".into(), text("expressway"));
+            all.extend(changes.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+            Xdp.check(&Case(all))
+        };
+        assert_eq!(case(&[("cores", Value::Count(2)), ("generators", text("beside"))]), Ok(()));
+        assert!(case(&[("cores", Value::Count(2))]).unwrap_err().contains("\"beside\""));
+        assert!(case(&[("way", text("kernel")), ("less", text("pass"))]).unwrap_err().contains("\"kernel\""));
+    }
+
+    #[test]
+    fn a_test_run_gets_a_whole_frame() {
+        let case = Case([("size".to_owned(), Value::Count(24))].into());
+        let frame = frame(&case);
+        assert_eq!((frame.len(), frame[23], &frame[36..38]), (66, 17, &bed::PORT.to_be_bytes()[..]));
+    }
+}
