@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::de::DeserializeOwned;
 
 use super::Run;
-use crate::{BenchError, io_error};
+use crate::{BenchError, io_error, pinned};
 
 /// How long one may take to become ready, and to end.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -40,11 +40,10 @@ impl Process {
         std::fs::create_dir_all(work).map_err(io_error(work.display().to_string()))?;
         let path = |what: &str| work.join(format!("{log}.{what}"));
         let create = |path: PathBuf| File::create(&path).map_err(io_error(path.display().to_string()));
-        let child = run
-            .lab
-            .command(side, "taskset")
-            .args(["-c", &core.to_string()])
-            .args(command)
+        let (program, arguments) =
+            command.split_first().ok_or_else(|| BenchError::Missing(format!("{log}: no command")))?;
+        let child = pinned::on_cores(run.lab, side, core..core + 1, program)
+            .args(arguments)
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(create(path("out"))?)
