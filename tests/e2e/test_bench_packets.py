@@ -12,7 +12,7 @@ from harness.paths import BINARY, LIMIT, ROOT
 SCENARIOS = {
     "xdp-drop": (),
     "xdp-load": ("rate=2000",),
-    "xdp-cost": ("test_runs=1000",),
+    "xdp-cost": (),
     "xdp-forward-one": (),
     "xdp-forward-two": (),
     "xdp-latency": ("rate=500",),
@@ -96,7 +96,7 @@ def test_a_peer_that_is_not_there_is_missing_with_how_to_install_it(tmp_path: Pa
     # All that the suite itself takes, and no peer.
     folder = tmp_path / "bin"
     folder.mkdir()
-    for program in ("ip", "ethtool", "tc", "taskset", "chrt", "cat", "sh"):
+    for program in ("ip", "ethtool", "tc", "taskset", "chrt", "tee", "cat", "sh"):
         found = subprocess.run(["sh", "-c", f"command -v {program}"], capture_output=True, text=True, check=True)
         (folder / program).symlink_to(Path(found.stdout.strip()).resolve())
     words = ("--rounds", "1", "--seconds", "0.2")
