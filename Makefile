@@ -14,13 +14,13 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 BINARY := $(TARGET)/release/expressway
 SECTIONS ?=
 SCENARIOS ?=
-FEATURES ?=
+BUILD_FLAGS ?=
 BENCH_FLAGS ?=
 
 .PHONY: build demo test test-drivers bench audit fmt lint doc setup clean
 
 build: setup
-	cargo build --release --locked -p expressway --features "$(FEATURES)"
+	cargo build --release --locked -p expressway $(BUILD_FLAGS)
 
 demo: build
 	scripts/setup demo

@@ -140,12 +140,14 @@ def test_what_the_user_cannot_read_and_who_there_is_not_are_errors_at_start(
 def test_logs_are_written_and_reopened_under_confinement(make_lab, make_server, readable: Path, tmp_path: Path) -> None:
     lab = make_lab()
     logs = tmp_path / "logs"
-    logs.mkdir()
-    os.chown(logs, NOBODY, NOBODY)
+    (logs / "qlog").mkdir(parents=True)
+    for folder in (logs, logs / "qlog"):
+        os.chown(folder, NOBODY, NOBODY)
     more = {
         "server": USER["server"],
         "log": {"access": f'"{logs}/access.log"'},
         "tls": {"keylog": f'"{logs}/keys.log"'},
+        "quic": {"qlog": f'"{logs}/qlog"'},
     }
     server = make_server(lab, mode="copy", certificates=readable, more=more)
     assert fetch(server, readable).status == 200
@@ -156,3 +158,4 @@ def test_logs_are_written_and_reopened_under_confinement(make_lab, make_server, 
     server.stop()
     for name in ("access.old", "access.log", "keys.log"):
         assert (logs / name).stat().st_size > 0, name
+    assert list((logs / "qlog").iterdir())

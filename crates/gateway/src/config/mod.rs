@@ -114,7 +114,7 @@ impl Config {
         }
         if let Some(qlog) = &self.quic.qlog {
             if !cfg!(feature = "qlog") {
-                let what = "this build writes no qlog; build with `make build FEATURES=qlog`";
+                let what = "this build writes no qlog; build with the feature `qlog`, as `make build` does";
                 return Err(self.at(qlog.span(), what.to_owned()));
             }
             if !qlog.get_ref().is_dir() {
