@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+PLUMBING = HERE.parents[1] / "scripts" / "guest"
+sys.path.insert(0, str(PLUMBING))
 
 from failure import Failure  # noqa: E402
 from image import Image  # noqa: E402
@@ -108,7 +109,7 @@ def test_a_guest_that_hangs_is_ended_at_its_deadline(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root (a namespace without a network)")
 def test_without_a_network_one_line_says_so(tmp_path: Path) -> None:
-    code = f"import sys; sys.path.insert(0, {str(HERE)!r})\n"
+    code = f"import sys; sys.path.insert(0, {str(PLUMBING)!r})\n"
     code += "from pathlib import Path\nfrom packages import Packages\nfrom failure import Failure\n"
     code += f"try:\n    Packages(Path({str(tmp_path)!r})).update()\nexcept Failure as failure:\n    print(failure)\n"
     result = subprocess.run(
