@@ -143,6 +143,10 @@ pub struct LabConfig {
     /// Does the server's receive work in NAPI threads pinned to this core
     #[cfg_attr(feature = "clap", arg(long, value_name = "CORE"))]
     pub server_napi_core: Option<usize>,
+    /// The server's and the client's interface: two of this machine's that are wired to each other and carry nothing
+    /// else, in place of a veth. They go back where they were with the lab.
+    #[cfg_attr(feature = "clap", arg(skip))]
+    pub devices: Option<[String; 2]>,
 }
 
 impl Default for LabConfig {
@@ -160,6 +164,7 @@ impl Default for LabConfig {
             queue_limit: 2000,
             client_napi_core: None,
             server_napi_core: None,
+            devices: None,
         }
     }
 }
@@ -185,12 +190,28 @@ impl LabConfig {
         {
             return Err(LabError::Config(format!("vlan = {id}: must be 1 to 4094")));
         }
+        for device in self.devices.iter().flatten() {
+            let fits = (1..=15).contains(&device.len())
+                && device.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'/' | b':'))
+                && !device.starts_with('.');
+            if !fits {
+                return Err(LabError::Config(format!("`{device}` is no interface name")));
+            }
+        }
         Ok(())
     }
 
     /// The name of a namespace of this lab, as `ip netns` shows it.
     pub fn namespace(&self, role: Role) -> String {
         namespace_name(&self.name, role)
+    }
+
+    /// The device that becomes the interface of `role`, where it is no veth end.
+    pub(crate) fn device(&self, role: Role) -> Option<&str> {
+        self.devices.as_ref().map(|[server, client]| match role {
+            Role::Server => server.as_str(),
+            Role::Client => client.as_str(),
+        })
     }
 
     /// The core that a namespace's NAPI threads are pinned to.
@@ -267,6 +288,9 @@ mod tests {
         assert!(with(|c| c.queues = 0).unwrap_err().to_string().contains("queues = 0"));
         assert!(with(|c| c.mtu = 1279).unwrap_err().to_string().contains("mtu = 1279"));
         assert!(with(|c| c.vlan = Some(4095)).unwrap_err().to_string().contains("vlan = 4095"));
+        assert!(with(|c| c.devices = Some(["eth0".into(), "eth1".into()])).is_ok());
+        let error = with(|c| c.devices = Some(["eth0".into(), "a b".into()])).unwrap_err();
+        assert!(error.is_usage() && error.to_string().contains("`a b` is no interface name"));
         assert!(with(|c| c.name = "x".repeat(33)).unwrap_err().is_usage());
     }
 }

@@ -10,7 +10,7 @@ use crate::address::Addresses;
 use crate::command::run;
 use crate::config::{LabConfig, Offload, Role, Target, check_name, lab_of_namespace, namespace_name};
 use crate::error::LabError;
-use crate::{namespace, napi, processes, state};
+use crate::{device, namespace, napi, processes, state};
 
 /// A lab that is up.
 ///
@@ -70,7 +70,7 @@ impl Lab {
         }
         remove(&config.name)?;
         if let Err(error) = build(&config) {
-            if let Err(second) = remove(&config.name) {
+            if let Err(second) = remove_made(&config.name, Some(&config)) {
                 tracing::warn!(error = %second, "could not undo a half-made lab");
             }
             return Err(error);
@@ -190,6 +190,11 @@ fn describe(name: &str) -> Result<Option<LabStatus>, LabError> {
 
 /// Removes whatever there is of a lab. The caller holds the lock.
 fn remove(name: &str) -> Result<Removed, LabError> {
+    remove_made(name, state::load(name).as_ref())
+}
+
+/// The same of one that was to be made so.
+fn remove_made(name: &str, config: Option<&LabConfig>) -> Result<Removed, LabError> {
     // First, so that a removal that is cut short leaves a lab that counts as unfinished.
     state::forget(name)?;
     let present = namespace::list()?;
@@ -202,6 +207,12 @@ fn remove(name: &str) -> Result<Removed, LabError> {
         match processes::end(&namespace)? {
             Ok(ended) => removed.processes += ended,
             Err(pids) => return Err(LabError::Survivors { name: name.to_owned(), pids }),
+        }
+        if let Some(device) = config.and_then(|config| config.device(role))
+            && let Err(error) = device::give_back(&namespace, role, device)
+        {
+            // It may not have come that far; the kernel gives back what is still inside.
+            tracing::debug!(%error, "no device to give back");
         }
         // Now, and not when the namespace's last user is gone: a socket elsewhere may still hold it. The
         // peer end goes with it, so the second time there is none.
@@ -220,6 +231,9 @@ fn build(config: &LabConfig) -> Result<(), LabError> {
     for namespace in [&server, &client] {
         run("ip", &format!("netns add {namespace}"))?;
     }
+    if config.devices.is_some() {
+        return device::build(config);
+    }
     // Both ends with the same number: an XDP program is refused (ENOSPC) where the peer has more transmit
     // queues than this end has receive queues. Both are born inside their namespaces.
     let (queues, mtu) = (config.queues, config.mtu);
@@ -236,6 +250,11 @@ fn build(config: &LabConfig) -> Result<(), LabError> {
         let limit = config.queue_limit;
         run("tc", &format!("-n {server} qdisc replace dev {server0} root pfifo limit {limit}"))?;
     }
+    finish(config)
+}
+
+/// Brings up what was made, and remembers it.
+pub(crate) fn finish(config: &LabConfig) -> Result<(), LabError> {
     for role in Role::ALL {
         bring_up(config, role)?;
     }
@@ -281,7 +300,11 @@ fn add_vlan(config: &LabConfig, role: Role) -> Result<(), LabError> {
 /// Brings the interfaces of `role` up, gives them their addresses and pins their NAPI threads.
 fn bring_up(config: &LabConfig, role: Role) -> Result<(), LabError> {
     let (namespace, interface) = (config.namespace(role), role.interface());
-    let others = napi::Others::of(role)?;
+    let others = match config.device(role) {
+        // A device keeps its threads from lab to lab.
+        Some(_) => napi::Others::none(),
+        None => napi::Others::of(role)?,
+    };
     run("ip", &format!("-n {namespace} link set lo up"))?;
     run("ip", &format!("-n {namespace} link set {interface} up"))?;
     if let Some(id) = config.vlan {

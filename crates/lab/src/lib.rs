@@ -11,12 +11,13 @@
 //! So a run that was killed at any point leaves nothing that `down` or `up` does not clean.
 //!
 //! It drives the `ip`, `ethtool` and `tc` programs, and each interface is made inside a lab namespace: the
-//! machine's own interfaces, routes and settings are never touched. It does not shape traffic (no loss, no
+//! machine's own interfaces, routes and settings are never touched, but for two that [`LabConfig::devices`] names. It does not shape traffic (no loss, no
 //! delay): the simulated network of `expressway-netio` does that deterministically.
 
 mod address;
 mod command;
 mod config;
+mod device;
 mod error;
 mod lab;
 mod namespace;

@@ -27,6 +27,11 @@ impl Others {
     pub(crate) fn of(role: Role) -> Result<Self, LabError> {
         Ok(Self(threads(role.interface())?))
     }
+
+    /// For an interface that no other lab can have.
+    pub(crate) fn none() -> Self {
+        Self(BTreeSet::new())
+    }
 }
 
 /// Turns threaded NAPI on for the veth end of `role` and pins its threads. The link must be up: a NAPI
