@@ -162,6 +162,22 @@ def test_the_list_is_text_or_one_document() -> None:
     assert [one["name"] for one in json.loads(bench("io", "--list", "--json"))] == ["io-transmit", "io-receive"]
 
 
+def test_a_bed_has_its_scenarios_and_needs_its_runner(tmp_path: Path) -> None:
+    beds = {one["name"]: one["beds"] for one in json.loads(bench("--list", "--json"))}
+    assert beds["gateway"] == ["lab"] and beds["io-transmit"] == ["lab", "guest"]
+    assert beds["instructions-transmit"] == ["guest-icount"]
+    error = bench("gateway", "--bed", "guest", "--out", tmp_path, code=2)
+    assert "gateway: not for bed guest; it is for lab" in error and len(error.splitlines()) == 1
+    error = bench("instructions-transmit", "--out", tmp_path, code=2)
+    assert "instructions-transmit: not for bed lab; it is for guest-icount" in error
+    error = bench("io-transmit", "--bed", "guest", "--profile", "--out", tmp_path, code=2)
+    assert "--profile: a guest has no perf" in error and len(error.splitlines()) == 1
+    words = [BINARY, "bench", "io-transmit", "--bed", "guest", "--guest", tmp_path, "--out", tmp_path]
+    result = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert result.returncode == 1 and f"{tmp_path}: no runner of guests; it is scripts/guest" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

@@ -14,6 +14,7 @@ mod command;
 mod compare;
 mod cpu;
 mod environment;
+mod guest;
 mod io_process;
 mod kind;
 mod load;
@@ -36,6 +37,7 @@ use std::path::PathBuf;
 pub use calculate::{Need, Traffic, calculate, needs_as_text};
 pub use compare::{Change, Verdict, changes_as_text, compare};
 pub use environment::Environment;
+pub use guest::{Emulated, Guest};
 pub use kind::Better;
 pub use peers::Program;
 pub use profile::lacks as profile_lacks;
@@ -50,8 +52,15 @@ pub use tools::Tools;
 /// The first core of the server and of its NAPI threads.
 pub const SERVER_CORE: usize = 0;
 
-/// The first core of the client and of its NAPI thread.
+/// The first core of the client and of its NAPI thread, where there are two.
 pub const CLIENT_CORE: usize = 1;
+
+/// The first core of a side. On a machine of one core both have that.
+pub(crate) fn core_of(side: expressway_lab::Role) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let wanted = if side == expressway_lab::Role::Server { SERVER_CORE } else { CLIENT_CORE };
+    wanted.min(cores - 1)
+}
 
 /// Host name that servers are asked for.
 pub const HOST: &str = "bench.test";

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use expressway_lab::{Lab, Role};
 
-use crate::{CLIENT_CORE, SERVER_CORE};
+use crate::core_of;
 
 /// A command that runs `program` in a namespace of the lab on these cores. The child's process ID is the program's:
 /// `ip netns exec` and `taskset` replace themselves.
@@ -18,6 +18,6 @@ pub(crate) fn on_cores(lab: &Lab, side: Role, cores: Range<usize>, program: impl
 
 /// The same on the first core of that side.
 pub(crate) fn on_first_core(lab: &Lab, side: Role, program: impl AsRef<OsStr>) -> Command {
-    let core = if side == Role::Server { SERVER_CORE } else { CLIENT_CORE };
+    let core = core_of(side);
     on_cores(lab, side, core..core + 1, program)
 }

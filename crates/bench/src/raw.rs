@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::environment::Environment;
+use crate::guest::Emulated;
 use crate::kind::Better;
 use crate::scenario::{About, Bed, Beside, Contestant, Effort, Scenario, Value};
 use crate::{BenchError, io_error};
@@ -38,6 +39,9 @@ pub struct Described {
     pub kind: String,
     /// Where it ran.
     pub bed: Bed,
+    /// The emulated machine that it ran in, if it did.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub emulated: Option<Box<Emulated>>,
     /// Those that were compared.
     pub contestants: Vec<Contestant>,
     /// Swept parameters.
@@ -118,6 +122,7 @@ impl Described {
             about: scenario.about.clone(),
             kind: scenario.kind().into(),
             bed,
+            emulated: None,
             contestants: scenario.contestants.clone(),
             sweep: scenario.sweep.clone(),
             settings,
@@ -146,7 +151,14 @@ impl RawFile {
     /// With the path.
     pub fn create(folder: &Path) -> Result<Self, BenchError> {
         std::fs::create_dir_all(folder).map_err(io_error(folder.display().to_string()))?;
-        let path = folder.join("raw.jsonl");
+        Self::at(folder.join("raw.jsonl"))
+    }
+
+    /// Makes, or opens, this one.
+    ///
+    /// # Errors
+    /// With the path.
+    pub fn at(path: PathBuf) -> Result<Self, BenchError> {
         let file = File::create(&path).map_err(io_error(path.display().to_string()))?;
         Ok(Self { path, file })
     }

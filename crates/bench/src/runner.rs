@@ -7,7 +7,7 @@ use expressway_lab::{Lab, LabConfig, Role};
 
 use crate::kind::Run;
 use crate::raw::{Absent, Described, Line, Run as Record};
-use crate::scenario::{Bed, Contestant, Scenario, Value};
+use crate::scenario::{Contestant, Scenario, Value};
 use crate::{BenchError, Tools, cpu, io_error};
 
 /// What a scenario came to.
@@ -49,7 +49,7 @@ pub fn run(
     each: &mut dyn FnMut(&Line) -> Result<(), BenchError>,
 ) -> Result<Tally, BenchError> {
     tools.make_certificates()?;
-    each(&Line::Scenario(Box::new(Described::new(scenario, Bed::Lab))))?;
+    each(&Line::Scenario(Box::new(Described::new(scenario, tools.bed))))?;
     let mut tally = Tally::default();
     for point in scenario.points() {
         let present = present(scenario, tools, &point, each)?;
@@ -144,10 +144,11 @@ fn measure(
 ) -> Result<Figures, BenchError> {
     let case = scenario.case(point, contestant);
     let mut others = BTreeSet::new();
-    for role in Role::ALL {
+    // A device keeps its threads from run to run; there is no other lab where devices are used.
+    for role in Role::ALL.into_iter().filter(|_| tools.devices.is_none()) {
         others.extend(cpu::napi_threads(role.interface())?);
     }
-    let bed = TemporaryLab::up(scenario.kind.lab(&case))?;
+    let bed = TemporaryLab::up(LabConfig { devices: tools.devices.clone(), ..scenario.kind.lab(&case) })?;
     let run = Run { tools, lab: &bed.0, case: &case, effort: scenario.effort, others, profile };
     let outcome = scenario.kind.measure(&run)?;
     let values = outcome.values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();

@@ -149,6 +149,13 @@ impl Server {
         }
     }
 
+    /// Of ours: the mode that its sockets obtained (XDP_OPTIONS), as it says when it is ready.
+    pub(crate) fn obtained(&self) -> Option<String> {
+        let log = std::fs::read_to_string(&self.log).ok()?;
+        let ready = log.lines().find(|line| line.starts_with("ready "))?;
+        ready.split(' ').find_map(|word| word.strip_prefix("io=")).map(str::to_owned)
+    }
+
     fn said_ready(&self) -> bool {
         std::fs::read_to_string(&self.log).is_ok_and(|log| log.lines().any(|line| line.starts_with("ready ")))
     }

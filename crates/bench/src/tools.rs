@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::scenario::Bed;
 use crate::{BenchError, HOST, io_error};
 
 /// What scenarios need to know of the machine.
@@ -20,6 +21,10 @@ pub struct Tools {
     pub nginx: Option<PathBuf>,
     /// Scratch folder for files, certificates and configurations.
     pub work: PathBuf,
+    /// Where scenarios run.
+    pub bed: Bed,
+    /// The interfaces of the server and the client, wired to each other; a veth without them.
+    pub devices: Option<[String; 2]>,
 }
 
 impl Tools {

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use clap::builder::TypedValueParser;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use expressway_bench::Bed;
 use expressway_feed::fanout::{Cidr, Framing, SlowClient, StartPolicy};
 use expressway_gateway::config::{IoMode, Size, Span};
 
@@ -393,6 +394,22 @@ pub(crate) struct Bench {
     /// An nginx binary with HTTP/3 in place of the one among the peers
     #[arg(long, value_name = "FILE")]
     pub(crate) nginx: Option<PathBuf>,
+    /// Where scenarios run: lab (a veth), guest (an emulated machine whose virtio-net does zero-copy: ratios only), or
+    /// guest-icount (the same, counting instructions); without names, all scenarios that are for it
+    #[arg(long, value_name = "BED", default_value = "lab", value_parser = bed)]
+    pub(crate) bed: Bed,
+    /// Folder of what starts guests, scripts/guest of the repository
+    #[arg(long, value_name = "DIR", default_value = "scripts/guest")]
+    pub(crate) guest: PathBuf,
+    /// Seconds after which a guest is ended
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) guest_deadline: u64,
+    /// Inside a guest: the interfaces of the server and the client
+    #[arg(long, hide = true, value_name = "SERVER,CLIENT", value_delimiter = ',', num_args = 1)]
+    pub(crate) devices: Vec<String>,
+    /// Inside a guest: where raw lines go
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub(crate) raw: Option<PathBuf>,
 }
 
 /// What is made of raw files.
@@ -436,6 +453,12 @@ pub(crate) struct BenchReport {
     /// The report's title
     #[arg(long, default_value = "Benchmarks")]
     pub(crate) title: String,
+}
+
+fn bed(text: &str) -> Result<Bed, String> {
+    let names: Vec<&str> = Bed::ALL.iter().map(|bed| bed.name()).collect();
+    let found = Bed::ALL.into_iter().find(|bed| bed.name() == text);
+    found.ok_or_else(|| format!("expected one of {}", names.join(", ")))
 }
 
 fn positive(text: &str) -> Result<f64, String> {

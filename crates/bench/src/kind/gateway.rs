@@ -31,7 +31,7 @@ static PARAMETERS: [Parameter; 11] = [
     MTU,
 ];
 
-static METRICS: [Metric; 11] = [
+static METRICS: [Metric; 13] = [
     Metric::new("gbit_per_cpu_second", "Gbit/CPU-s", "Gbit", Better::Higher, 2),
     Metric::new("us_per_request", "CPU a request", "us", Better::Lower, 2),
     Metric::new("cpu_percent", "CPU", "%", Better::Lower, 1),
@@ -43,6 +43,9 @@ static METRICS: [Metric; 11] = [
     Metric::new("napi_share_percent", "NAPI share", "%", Better::Neither, 0),
     Metric::new("bytes_per_datagram", "B/datagram", "B", Better::Neither, 0),
     Metric::new("client_cpu_percent", "client CPU", "%", Better::Neither, 0),
+    // Of beds whose clock counts instructions, in place of times and rates.
+    Metric::new("instructions_per_byte", "instructions a byte", "", Better::Lower, 2),
+    Metric::new("instructions_per_datagram", "instructions a datagram", "", Better::Neither, 0),
 ];
 
 impl Kind for Gateway {
@@ -93,6 +96,9 @@ impl Kind for Gateway {
             return Err(BenchError::Load { contestant: case.text("server").into(), problem });
         }
         let (charged, seconds) = (loaded.cpu.charged_ns() as f64, counted.seconds);
+        if run.tools.bed.counts_instructions() {
+            return Ok(Outcome { values: instructions(counted, &loaded.cpu), detail: loaded.detail() });
+        }
         let values = BTreeMap::from([
             ("gbit_per_cpu_second", counted.bytes as f64 * 8.0 / charged),
             ("us_per_request", charged / 1000.0 / counted.requests as f64),
@@ -110,6 +116,17 @@ impl Kind for Gateway {
     }
 }
 
+/// What a served byte costs where a nanosecond is an instruction.
+fn instructions(counted: &Counted, cpu: &Account) -> BTreeMap<&'static str, f64> {
+    let (charged, datagrams) = (cpu.charged_ns() as f64, counted.datagrams.max(1) as f64);
+    BTreeMap::from([
+        ("instructions_per_byte", charged / counted.bytes.max(1) as f64),
+        ("instructions_per_datagram", charged / datagrams),
+        ("napi_share_percent", 100.0 * cpu.napi_ns as f64 / charged),
+        ("bytes_per_datagram", counted.datagram_bytes as f64 / datagrams),
+    ])
+}
+
 /// The lab of a server: a queue for each worker.
 pub(crate) fn lab(case: &Case) -> LabConfig {
     let on = case.text("udp_segmentation") == "on";
@@ -122,18 +139,33 @@ pub(crate) fn lab(case: &Case) -> LabConfig {
     }
 }
 
-/// The core after the server's.
+/// The core after the server's; the one core of a machine that has no more.
 pub(crate) fn client_core(case: &Case) -> usize {
+    own_core(case).min(std::thread::available_parallelism().map_or(1, usize::from) - 1)
+}
+
+fn own_core(case: &Case) -> usize {
     CLIENT_CORE.max(case.count("workers") as usize)
 }
 
 /// What a server's case needs: its program, and cores for all workers and the load.
 pub(crate) fn lacks(tools: &Tools, case: &Case) -> Option<String> {
-    let (need, have) = (client_core(case) + 1, std::thread::available_parallelism().map_or(1, usize::from));
-    if need > have {
+    let (need, have) = (own_core(case) + 1, std::thread::available_parallelism().map_or(1, usize::from));
+    // Where instructions are counted, and not time, both may share one.
+    if need > have && !tools.bed.counts_instructions() {
         return Some(format!("needs {need} cores, one of them for the load; this machine has {have}"));
     }
     peers::lacks(case.text("server"), tools)
+}
+
+/// A server that was asked for zero-copy and says another mode measures something else.
+fn check_obtained(case: &Case, obtained: Option<&str>) -> Result<(), BenchError> {
+    let wanted = case.text("io");
+    if wanted != "zerocopy" || obtained == Some(wanted) {
+        return Ok(());
+    }
+    let problem = format!("it was to be in zero-copy and says io={}", obtained.unwrap_or("nothing"));
+    Err(BenchError::Server { contestant: case.text("server").into(), problem })
 }
 
 /// A server under load: what was counted, and what it cost.
@@ -143,6 +175,7 @@ pub(crate) struct Loaded {
     pub(crate) cpu: Account,
     pub(crate) started_in: f64,
     offloads: BTreeMap<String, bool>,
+    obtained: Option<String>,
 }
 
 impl Loaded {
@@ -153,6 +186,8 @@ impl Loaded {
         let napi = run.server_napi(run.case.count("workers") as usize)?;
         let offloads = offload::of(run.lab, Role::Server)?;
         let name = run.case.text("server");
+        let obtained = server.obtained();
+        check_obtained(run.case, obtained.as_deref())?;
         let mut running = Running::start(run.lab, run.tools, name, load, client_core(run.case))?;
         running.wait_until_measuring()?;
         let recording = run.sample(server.id(), &napi)?;
@@ -161,7 +196,7 @@ impl Loaded {
         let cpu = server.account(&napi)?.since(before);
         profile::finish(recording)?;
         let started_in = server.started_in.as_secs_f64();
-        Ok(Self { load: load.clone(), counted, cpu, started_in, offloads })
+        Ok(Self { load: load.clone(), counted, cpu, started_in, offloads, obtained })
     }
 
     /// All of it, for the raw file.
@@ -172,6 +207,7 @@ impl Loaded {
             "server_cpu": self.cpu,
             "started_in_seconds": self.started_in,
             "server_offloads": self.offloads,
+            "obtained": self.obtained,
         })
     }
 }

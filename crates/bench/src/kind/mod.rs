@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::peers::Program;
 use crate::profile::Recording;
 use crate::scenario::{Case, Effort, Parameter};
-use crate::{BenchError, CLIENT_CORE, SERVER_CORE, Tools, cpu};
+use crate::{BenchError, SERVER_CORE, Tools, core_of, cpu};
 
 /// All kinds.
 pub(crate) const ALL: &[&dyn Kind] = &[
@@ -158,8 +158,8 @@ impl Run<'_> {
 /// A lab whose receive work has NAPI threads, the server's on its core and the client's on the other.
 pub(crate) fn pinned_lab() -> LabConfig {
     LabConfig {
-        client_napi_core: Some(CLIENT_CORE),
-        server_napi_core: Some(SERVER_CORE),
+        client_napi_core: Some(core_of(Role::Client)),
+        server_napi_core: Some(core_of(Role::Server)),
         ..LabConfig::default()
     }
 }

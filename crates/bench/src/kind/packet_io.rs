@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use expressway_lab::{Lab, Role};
+use expressway_lab::{Lab, LabConfig, Offload, Role};
 use serde::{Deserialize, Serialize};
 
-use super::{Better, Kind, Metric, Outcome, Run};
+use super::{Better, Kind, Metric, Outcome, Run, pinned_lab};
 use crate::io_process::IoProcess;
-use crate::scenario::{Case, Form, Parameter, Value, text};
-use crate::{BenchError, Tools, profile};
+use crate::scenario::{Bed, Case, Form, Parameter, Value, text};
+use crate::{BenchError, Tools, offload, profile};
 
 /// The kind.
 pub(crate) struct PacketIo;
@@ -19,22 +19,28 @@ const PORT: u16 = 4433;
 /// How much longer the other end runs than the measured one, seconds.
 const LONGER: f64 = 2.0;
 
-static PARAMETERS: [Parameter; 4] = [
+static PARAMETERS: [Parameter; 5] = [
     Parameter::required("direction", Form::Choice(&["transmit", "receive"])),
     Parameter::required(
         "way",
-        Form::Choice(&["af-xdp-copy", "gso", "sendmmsg", "sendmsg", "gro", "recvmmsg"]),
+        Form::Choice(&["af-xdp-zerocopy", "af-xdp-copy", "gso", "sendmmsg", "sendmsg", "gro", "recvmmsg"]),
     ),
     Parameter::new("size", Form::Bytes(1, 1472), Value::Count(64)),
     Parameter::new("sender", Form::Choice(&["af-xdp-copy", "gso", "sendmmsg"]), text("af-xdp-copy")),
+    // Whether the measured end's device segments UDP.
+    Parameter::new("udp_segmentation", Form::Choice(&["off", "on"]), text("on")),
 ];
 
-static METRICS: [Metric; 5] = [
+static METRICS: [Metric; 8] = [
     Metric::new("ns_per_packet", "CPU a packet", "ns", Better::Lower, 0),
     Metric::new("mpps", "rate", "Mpps", Better::Higher, 3),
     Metric::new("process_ns_per_packet", "of the process", "ns", Better::Neither, 0),
     Metric::new("napi_ns_per_packet", "of the NAPI thread", "ns", Better::Neither, 0),
     Metric::new("express_percent", "by AF_XDP", "%", Better::Neither, 0),
+    // Of beds whose clock counts instructions, in place of the times.
+    Metric::new("instructions_per_packet", "instructions a packet", "", Better::Lower, 0),
+    Metric::new("process_instructions_per_packet", "of the process", "", Better::Neither, 0),
+    Metric::new("napi_instructions_per_packet", "of NAPI threads", "", Better::Neither, 0),
 ];
 
 /// What an `expressway-io` that moved packets reports.
@@ -46,6 +52,26 @@ struct Moved {
     received_express: u64,
     sent: u64,
     sent_express: u64,
+    /// What XDP_OPTIONS says of the AF_XDP socket: `copy` or `zero-copy`; none without one.
+    #[serde(default)]
+    obtained: Option<String>,
+}
+
+impl Moved {
+    /// A way whose name says zero-copy and that is none measures something else.
+    fn check(&self, way: &str) -> Result<(), BenchError> {
+        let expected = match way {
+            "af-xdp-zerocopy" => Some("zero-copy"),
+            "af-xdp-copy" => Some("copy"),
+            _ => None,
+        };
+        if self.obtained.as_deref() == expected {
+            return Ok(());
+        }
+        let obtained = self.obtained.as_deref().unwrap_or("no AF_XDP socket");
+        let problem = format!("XDP_OPTIONS says {obtained}");
+        Err(BenchError::Server { contestant: way.to_owned(), problem })
+    }
 }
 
 impl Kind for PacketIo {
@@ -71,7 +97,15 @@ impl Kind for PacketIo {
         }
     }
 
-    fn lacks(&self, tools: &Tools, _: &Case) -> Option<String> {
+    fn lab(&self, case: &Case) -> LabConfig {
+        let on = case.text("udp_segmentation") == "on";
+        LabConfig { udp_segmentation: if on { Offload::On } else { Offload::Off }, ..pinned_lab() }
+    }
+
+    fn lacks(&self, tools: &Tools, case: &Case) -> Option<String> {
+        if case.text("way") == "af-xdp-zerocopy" && tools.bed == Bed::Lab {
+            return Some("a veth has no zero-copy: --bed guest has it".into());
+        }
         IoProcess::lacks(tools)
     }
 
@@ -84,20 +118,36 @@ impl Kind for PacketIo {
 }
 
 fn transmit(run: &Run<'_>) -> Result<Outcome, BenchError> {
-    // A sink that takes them off the wire; without one every datagram would be answered by an ICMP error.
-    let sink = moving("sink", run.lab, Role::Client, "af-xdp-copy", run.effort.seconds + LONGER);
-    let mut sink = IoProcess::start(run.lab, run.tools, Role::Client, &sink)?;
-    sink.wait_ready()?;
+    let bed = run.tools.bed;
+    let _sink = if bed.counts_instructions() {
+        // The one processor is the sender's: what it sends leaves the machine and ends there.
+        run.lab.set_link(Role::Client, false)?;
+        None
+    } else {
+        // A sink that takes them off the wire; without one every datagram would be answered by an ICMP error.
+        let sink = moving("sink", run.lab, Role::Client, "af-xdp-copy", run.effort.seconds + LONGER);
+        let mut sink = IoProcess::start(run.lab, run.tools, Role::Client, &sink)?;
+        sink.wait_ready()?;
+        Some(sink)
+    };
     let mut command = moving("send", run.lab, Role::Server, run.case.text("way"), run.effort.seconds);
     command.extend(["--to".into(), address(run.lab, Role::Client)]);
     command.extend(["--size".into(), run.case.count("size").to_string()]);
     let mut sender = IoProcess::start(run.lab, run.tools, Role::Server, &command)?;
+    // A device's NAPI threads complete what was sent, and send in zero-copy. A veth's receive work is the other end's; what
+    // this end's NAPI thread does there is not sending.
+    let threads = if bed == Bed::Lab { BTreeSet::new() } else { run.server_napi(1)? };
     sender.wait_ready()?;
+    let before = sender.account(&threads)?;
     let recording = run.sample(sender.id(), &BTreeSet::new())?;
     let moved: Moved = sender.report()?;
+    let spent = sender.account(&threads)?.since(before);
+    // Where nobody else sends, what a full device's queue left to the kernel's own thread is this sender's too.
+    let napi = spent.napi_ns + if bed.counts_instructions() { spent.ksoftirqd_ns } else { 0 };
     profile::finish(recording)?;
-    // A veth's receive work is the other end's; what this end's NAPI thread does is not sending.
-    Ok(outcome(&moved, (moved.sent, moved.sent_express), 0))
+    moved.check(run.case.text("way"))?;
+    let offloads = offload::of(run.lab, Role::Server)?;
+    Ok(outcome(bed, &moved, (moved.sent, moved.sent_express), napi, offloads))
 }
 
 fn receive(run: &Run<'_>) -> Result<Outcome, BenchError> {
@@ -116,19 +166,38 @@ fn receive(run: &Run<'_>) -> Result<Outcome, BenchError> {
     let moved: Moved = sink.report()?;
     let napi = sink.account(&threads)?.since(before).napi_ns;
     profile::finish(recording)?;
-    Ok(outcome(&moved, (moved.received, moved.received_express), napi))
+    moved.check(run.case.text("way"))?;
+    let offloads = offload::of(run.lab, Role::Server)?;
+    Ok(outcome(run.tools.bed, &moved, (moved.received, moved.received_express), napi, offloads))
 }
 
-fn outcome(moved: &Moved, (packets, express): (u64, u64), napi_ns: u64) -> Outcome {
+fn outcome(
+    bed: Bed,
+    moved: &Moved,
+    (packets, express): (u64, u64),
+    napi_ns: u64,
+    offloads: BTreeMap<String, bool>,
+) -> Outcome {
     let each = packets.max(1) as f64;
-    let values = BTreeMap::from([
-        ("ns_per_packet", (moved.cpu_ns + napi_ns) as f64 / each),
-        ("mpps", packets as f64 / moved.seconds / 1e6),
-        ("process_ns_per_packet", moved.cpu_ns as f64 / each),
-        ("napi_ns_per_packet", napi_ns as f64 / each),
-        ("express_percent", 100.0 * express as f64 / each),
-    ]);
-    Outcome { values, detail: serde_json::json!({ "moved": moved, "napi_ns": napi_ns }) }
+    let (all, process, napi) =
+        ((moved.cpu_ns + napi_ns) as f64 / each, moved.cpu_ns as f64 / each, napi_ns as f64 / each);
+    let mut values = BTreeMap::from([("express_percent", 100.0 * express as f64 / each)]);
+    if bed.counts_instructions() {
+        values.extend([
+            ("instructions_per_packet", all),
+            ("process_instructions_per_packet", process),
+            ("napi_instructions_per_packet", napi),
+        ]);
+    } else {
+        values.extend([
+            ("ns_per_packet", all),
+            ("process_ns_per_packet", process),
+            ("napi_ns_per_packet", napi),
+            ("mpps", packets as f64 / moved.seconds / 1e6),
+        ]);
+    }
+    let detail = serde_json::json!({ "moved": moved, "napi_ns": napi_ns, "offloads": offloads });
+    Outcome { values, detail }
 }
 
 /// The arguments of a role that moves packets for so many seconds.
@@ -136,6 +205,7 @@ fn moving(role: &str, lab: &Lab, side: Role, way: &str, seconds: f64) -> Vec<Str
     let mut arguments = vec![role.to_owned(), "--listen".into(), address(lab, side)];
     let way: &[&str] = match way {
         "af-xdp-copy" => &["--interface", side.interface()],
+        "af-xdp-zerocopy" => &["--interface", side.interface(), "--zero-copy"],
         "recvmmsg" => &["--no-gro"],
         "gro" => &[],
         sending => &["--sending", sending],
@@ -155,12 +225,46 @@ mod tests {
 
     #[test]
     fn a_packet_pays_for_its_process_and_its_napi_thread() {
-        let moved =
-            Moved { seconds: 2.0, cpu_ns: 900, received: 10, received_express: 5, sent: 0, sent_express: 0 };
-        let outcome = outcome(&moved, (moved.received, moved.received_express), 100);
+        let moved = moved();
+        let outcome =
+            outcome(Bed::Lab, &moved, (moved.received, moved.received_express), 100, BTreeMap::new());
         assert_eq!(outcome.values["ns_per_packet"], 100.0);
         assert_eq!(outcome.values["napi_ns_per_packet"], 10.0);
         assert_eq!(outcome.values["express_percent"], 50.0);
         assert_eq!(outcome.values["mpps"], 5e-6);
+    }
+
+    fn moved() -> Moved {
+        Moved {
+            seconds: 2.0,
+            cpu_ns: 900,
+            received: 10,
+            received_express: 5,
+            sent: 0,
+            sent_express: 0,
+            obtained: Some("copy".into()),
+        }
+    }
+
+    #[test]
+    fn where_the_clock_counts_instructions_no_time_is_told() {
+        let outcome = outcome(Bed::GuestIcount, &moved(), (10, 5), 100, BTreeMap::new());
+        assert_eq!(outcome.values["instructions_per_packet"], 100.0);
+        assert_eq!(outcome.values["napi_instructions_per_packet"], 10.0);
+        let times: Vec<_> = outcome
+            .values
+            .keys()
+            .filter(|key| key.contains("ns_per_packet") && !key.contains("instructions") || **key == "mpps")
+            .collect();
+        assert!(times.is_empty(), "{times:?}");
+    }
+
+    #[test]
+    fn zero_copy_is_what_xdp_options_says() {
+        let moved = moved();
+        moved.check("af-xdp-copy").unwrap();
+        let error = moved.check("af-xdp-zerocopy").unwrap_err().to_string();
+        assert_eq!(error, "af-xdp-zerocopy: XDP_OPTIONS says copy");
+        assert!(Moved { obtained: None, ..moved }.check("af-xdp-copy").is_err());
     }
 }

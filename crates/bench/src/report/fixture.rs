@@ -9,7 +9,12 @@ use crate::scenario::{About, Bed, Beside, Contestant, Effort, Side, Value};
 
 /// The scenario.
 pub(crate) fn described() -> Described {
-    let contestant = |name: &str, side| Contestant { name: name.into(), side, parameters: BTreeMap::new() };
+    let contestant = |name: &str, side| Contestant {
+        name: name.into(),
+        side,
+        parameters: BTreeMap::new(),
+        beds: Vec::new(),
+    };
     Described {
         about: About {
             name: "trial".into(),
@@ -24,6 +29,7 @@ pub(crate) fn described() -> Described {
         },
         kind: "gateway".into(),
         bed: Bed::Lab,
+        emulated: None,
         contestants: vec![
             contestant("a", Side::Peer),
             contestant("b", Side::Kernel),

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::analysis::{self, Compared, Point};
 use super::plot::{bars, curves, escape};
-use super::words;
+use super::{claims, words};
 use crate::raw::{Absent, Described, RawRun};
 
 const STYLE: &str = include_str!("style.css");
@@ -19,6 +19,7 @@ pub fn html(raw: &RawRun, title: &str) -> String {
          content=\"width=device-width\"><title>{title}</title><style>\n{STYLE}</style></head><body><main>\n<h1>{title}</h1>\n"
     );
     first(&mut page, &scenarios);
+    claimed(&mut page, &scenarios);
     machine(&mut page, raw);
     for (scenario, points) in &scenarios {
         section(&mut page, raw, scenario, points);
@@ -38,6 +39,28 @@ fn first(page: &mut String, scenarios: &[(&Described, Vec<Point<'_>>)]) {
             let _ = writeln!(page, "<li><a href=\"#{}\">{}</a></li>", escape(name), escape(&line));
         }
         page.push_str("</ul>\n");
+    }
+}
+
+fn claimed(page: &mut String, scenarios: &[(&Described, Vec<Point<'_>>)]) {
+    for (index, claim) in claims::claims(scenarios).iter().enumerate() {
+        if index == 0 {
+            page.push_str("<h2>The article's claims</h2>\n");
+        }
+        let (says, source, verdict) = (claim.says(), &claim.figure.source, claim.verdict());
+        let _ = writeln!(page, "<p><b>{}.</b> {}: {}.</p>", escape(&says), escape(source), escape(&verdict));
+        let cells = |tag: &str, cells: &[String]| -> String {
+            cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect()
+        };
+        let head = cells("th", &claims::HEAD.map(str::to_owned));
+        let _ = writeln!(
+            page,
+            "<div class=\"wide\"><table class=\"beside\"><thead><tr>{head}</tr></thead><tbody>"
+        );
+        for row in claim.rows() {
+            let _ = writeln!(page, "<tr>{}</tr>", cells("td", &row));
+        }
+        page.push_str("</tbody></table></div>\n");
     }
 }
 
@@ -71,6 +94,9 @@ fn section(page: &mut String, raw: &RawRun, scenario: &Described, points: &[Poin
     let held =
         scenario.about.held_equal.iter().map(|one| format!("<li>{}</li>", code(one))).collect::<String>();
     let _ = writeln!(page, "<details><summary>What is held equal</summary><ul>{held}</ul></details>");
+    if let Some(emulated) = words::emulated(scenario) {
+        let _ = writeln!(page, "<p><b>Where.</b> {}</p>", code(&emulated));
+    }
     let settings = words::settings(scenario);
     if !settings.is_empty() {
         let _ = writeln!(page, "<p><b>What is set.</b> {}.</p>", escape(&settings));

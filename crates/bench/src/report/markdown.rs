@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::analysis::{self, Compared, Point};
-use super::words;
+use super::{claims, words};
 use crate::raw::{Absent, Described, RawRun};
 
 /// What a made page says of itself.
@@ -15,6 +15,7 @@ pub fn markdown(raw: &RawRun, title: &str) -> String {
     let scenarios: Vec<(&Described, Vec<Point<'_>>)> =
         raw.scenarios.iter().map(|scenario| (scenario, analysis::points(scenario, raw))).collect();
     first(&mut text, &scenarios);
+    text.push_str(&claims::markdown(&scenarios));
     machine(&mut text, raw);
     for (scenario, points) in &scenarios {
         section(&mut text, raw, scenario, points);
@@ -66,6 +67,9 @@ fn section(text: &mut String, raw: &RawRun, scenario: &Described, points: &[Poin
     let _ = writeln!(text, "**Claim.** {}\n", scenario.about.claim.trim());
     let _ = writeln!(text, "**What is measured.** {}\n", words::unwrap(&scenario.about.measures));
     let _ = writeln!(text, "**What is held equal.** {}.\n", scenario.about.held_equal.join("; "));
+    if let Some(emulated) = words::emulated(scenario) {
+        let _ = writeln!(text, "**Where.** {emulated}\n");
+    }
     let settings = words::settings(scenario);
     if !settings.is_empty() {
         let _ = writeln!(text, "**What is set.** {settings}.\n");

@@ -1,6 +1,7 @@
 //! Reports, made from raw files alone: what is not in there is not drawn.
 
 mod analysis;
+mod claims;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod html;

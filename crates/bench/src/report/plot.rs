@@ -20,7 +20,8 @@ const ROW: f64 = 26.0;
 
 /// The headline of each contestant at a point, as bars from 0 with their intervals.
 pub(crate) fn bars(scenario: &Described, point: &Point<'_>) -> Option<String> {
-    let metric = scenario.metric(&scenario.about.headline)?;
+    let metric =
+        scenario.metric(&scenario.about.headline).filter(|metric| words::absolute(scenario, metric))?;
     let rows: Vec<(usize, &str, &Estimate)> = point
         .rows
         .iter()
@@ -85,7 +86,8 @@ pub(crate) fn curves(scenario: &Described, points: &[Point<'_>]) -> Vec<(String,
 }
 
 fn panel(scenario: &Described, key: &str, points: &[&Point<'_>]) -> Option<String> {
-    let metric = scenario.metric(&scenario.about.headline)?;
+    let metric =
+        scenario.metric(&scenario.about.headline).filter(|metric| words::absolute(scenario, metric))?;
     let series = series(scenario, metric, key, points);
     let all = || series.iter().flat_map(|(_, _, points)| points);
     let most = all().map(|(_, estimate)| estimate.high).fold(0.0, f64::max);

@@ -168,9 +168,10 @@ pub(crate) fn table(scenario: &Described, point: &Point<'_>) -> Table {
         .filter(|_| point.rows.len() > 1 && point.rows.iter().any(|row| row.ratio.is_some()));
     let mut head = vec![String::new()];
     for metric in &metrics {
-        head.push(label(metric));
+        head.extend(absolute(scenario, metric).then(|| label(metric)));
         head.extend(
-            base.filter(|_| metric.key == scenario.about.headline).map(|base| format!("ratio to {base}")),
+            base.filter(|_| metric.key == scenario.about.headline)
+                .map(|base| ratio_to(scenario, metric, base)),
         );
     }
     head.push("runs".into());
@@ -178,11 +179,12 @@ pub(crate) fn table(scenario: &Described, point: &Point<'_>) -> Table {
         let mut cells = vec![row.contestant.name.clone()];
         for metric in &metrics {
             let decides = metric.key == scenario.about.headline;
-            cells.push(match row.values.get(metric.key.as_str()) {
+            let cell = match row.values.get(metric.key.as_str()) {
                 Some(estimate) if decides => interval(estimate, metric.decimals),
                 Some(estimate) => format!("{:.*}", metric.decimals, estimate.mid),
                 None => "–".into(),
-            });
+            };
+            cells.extend(absolute(scenario, metric).then_some(cell));
             if decides && base.is_some() {
                 cells.push(row.ratio.as_ref().map_or("–".into(), |ratio| interval(ratio, 2)));
             }
@@ -191,6 +193,14 @@ pub(crate) fn table(scenario: &Described, point: &Point<'_>) -> Table {
         cells
     };
     Table { head, rows: point.rows.iter().map(row).collect() }
+}
+
+/// The head of the column of ratios; where it stands alone it says of what.
+fn ratio_to(scenario: &Described, metric: &Measured, base: &str) -> String {
+    match absolute(scenario, metric) {
+        true => format!("ratio to {base}"),
+        false => format!("{}, ratio to {base}", metric.label),
+    }
 }
 
 /// Those that are not there, each once.
@@ -264,7 +274,41 @@ pub(crate) fn bed_differs(scenario: &Described, environment: &Environment) -> St
              both sides; rates and times do not.",
             environment.cores
         ),
+        Bed::Guest | Bed::GuestIcount => format!(
+            "Here a processor is emulated ({}), and so is the NIC, whose work is not counted. {}",
+            scenario
+                .emulated
+                .as_ref()
+                .map_or("TCG".into(), |emulated| format!("TCG, QEMU {}", emulated.qemu)),
+            if scenario.bed.counts_instructions() {
+                "Instructions are no time: caches, barriers and DMA, which decide on hardware, weigh nothing."
+            } else {
+                "Ratios are of emulated time; no time and no rate of it says anything of hardware."
+            }
+        ),
     }
+}
+
+/// What a guest is, and what its figures can say; `None` for a bed on the machine itself.
+pub(crate) fn emulated(scenario: &Described) -> Option<String> {
+    let emulated = scenario.emulated.as_ref()?;
+    let says = if scenario.bed.counts_instructions() {
+        "Figures are instructions, kernel included. They are no time, and none is given"
+    } else {
+        "Ratios alone are given: its times and rates are those of no machine"
+    };
+    Some(format!(
+        "An emulated guest: Linux {} on QEMU {} (`{}`), two virtio-net devices wired to each other, zero-copy as XDP_OPTIONS \
+         confirms it in each run. {says}.",
+        emulated.inside.kernel, emulated.qemu, emulated.processors
+    ))
+}
+
+/// Whether the figures of a metric, and not only ratios, mean something on the bed of a scenario.
+pub(crate) fn absolute(scenario: &Described, metric: &Measured) -> bool {
+    let timed = ["ns", "us", "ms", "s", "1/s", "kpps", "Mpps", "Gbit", "Gbit/s", "requests/s"];
+    let of_time = timed.contains(&metric.unit.as_str()) || metric.label.contains("CPU");
+    !(scenario.bed.is_guest() && of_time)
 }
 
 /// A day in UTC, by the proleptic Gregorian calendar (Howard Hinnant, `civil_from_days`).
@@ -299,6 +343,30 @@ mod tests {
         let estimate = Estimate { low: 1.0, mid: 1.5, high: 2.0, count: 3 };
         assert_eq!(interval(&estimate, 1), "1.5 (1.0 to 2.0)");
         assert_eq!(interval(&Estimate { count: 1, ..estimate }, 2), "1.50");
+    }
+
+    #[test]
+    fn a_guest_has_ratios_and_no_times() {
+        use super::super::{analysis, fixture};
+        use crate::guest::Emulated;
+
+        let mut raw = fixture::raw(&[[1.0, 2.0, 3.0]; 6]);
+        let head = |raw: &crate::raw::RawRun| {
+            let points = analysis::points(&raw.scenarios[0], raw);
+            let table = table(&raw.scenarios[0], &points[0]);
+            assert!(table.rows.iter().all(|row| row.len() == table.head.len()), "{:?}", table.rows);
+            table.head
+        };
+        assert_eq!(head(&raw), ["", "Gbit/CPU-s", "ratio to a", "B/datagram", "runs"]);
+        assert_eq!(emulated(&raw.scenarios[0]), None);
+        raw.scenarios[0].bed = Bed::Guest;
+        let guest = Emulated { qemu: "10.0.2".into(), ..Emulated::default() };
+        raw.scenarios[0].emulated = Some(Box::new(guest));
+        assert_eq!(head(&raw), ["", "Gbit/CPU-s, ratio to a", "B/datagram", "runs"]);
+        let said = emulated(&raw.scenarios[0]).unwrap();
+        assert!(said.contains("QEMU 10.0.2") && said.contains("Ratios alone"), "{said}");
+        let differs = bed_differs(&raw.scenarios[0], &raw.environments[0]);
+        assert!(!differs.contains("veth") && differs.contains("QEMU 10.0.2"), "{differs}");
     }
 
     #[test]

@@ -95,11 +95,13 @@ impl Scenario {
             kind::find(file.kind.get_ref()).ok_or_else(|| source.at(file.kind.span(), "no such kind"))?;
         let check = Check { source, kind };
         if file.beds.get_ref().is_empty() {
-            return Err(source.at(file.beds.span(), "name at least one bed: \"lab\""));
+            return Err(
+                source.at(file.beds.span(), "name at least one bed: \"lab\", \"guest\", \"guest-icount\"")
+            );
         }
         let settings = check.table(&file.settings)?;
         let sweep = check.sweep(&file.sweep)?;
-        let contestants = check.contestants(&file.contestant)?;
+        let contestants = check.contestants(&file.contestant, file.beds.get_ref())?;
         check.once(&file)?;
         let names: Vec<&str> = contestants.iter().map(|contestant| contestant.name.as_str()).collect();
         let metrics: Vec<&str> = kind.metrics().iter().map(|metric| metric.key).collect();
@@ -192,7 +194,11 @@ impl Check<'_> {
         Ok(sweep)
     }
 
-    fn contestants(&self, list: &Spanned<Vec<Spanned<Table>>>) -> Result<Vec<Contestant>, ConfigError> {
+    fn contestants(
+        &self,
+        list: &Spanned<Vec<Spanned<Table>>>,
+        of_scenario: &[Bed],
+    ) -> Result<Vec<Contestant>, ConfigError> {
         let mut contestants: Vec<Contestant> = Vec::new();
         for table in list.get_ref() {
             let mut parameters = table.get_ref().clone();
@@ -217,12 +223,27 @@ impl Check<'_> {
                 "express" => Side::Express,
                 _ => return Err(self.source.at(at, "expected one of \"peer\", \"kernel\", \"express\"")),
             };
-            contestants.push(Contestant { name, side, parameters: self.table(&parameters)? });
+            let beds = match parameters.remove(&Spanned::new(0..0, "beds".to_owned())) {
+                Some(beds) => self.beds(&beds, of_scenario)?,
+                None => Vec::new(),
+            };
+            contestants.push(Contestant { name, side, parameters: self.table(&parameters)?, beds });
         }
         if contestants.is_empty() {
             return Err(self.source.at(list.span(), "expected at least one contestant"));
         }
         Ok(contestants)
+    }
+
+    /// A contestant's beds, which are among those of its scenario.
+    fn beds(&self, value: &Spanned<toml::Value>, of_scenario: &[Bed]) -> Result<Vec<Bed>, ConfigError> {
+        let names: Vec<&str> = of_scenario.iter().map(|bed| bed.name()).collect();
+        let found: Vec<Bed> = value.get_ref().clone().try_into().unwrap_or_default();
+        if found.is_empty() || found.iter().any(|bed| !of_scenario.contains(bed)) {
+            let problem = format!("expected a list of beds of the scenario: {}", names.join(", "));
+            return Err(self.source.at(value.span(), problem));
+        }
+        Ok(found)
     }
 
     /// A parameter stands in one place only, or it would not be clear which holds.

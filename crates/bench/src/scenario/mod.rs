@@ -39,6 +39,9 @@ pub struct Contestant {
     pub side: Side,
     /// The parameters that make it.
     pub parameters: BTreeMap<String, Value>,
+    /// The beds that it can run on, where those are not all of the scenario's.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub beds: Vec<Bed>,
 }
 
 /// A published figure to print beside ours.
@@ -129,10 +132,44 @@ pub struct Tour {
 
 /// A kind of place to run in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Bed {
     /// Two namespaces with a veth, which the suite makes.
     Lab,
+    /// A guest with emulated processors and two virtio-net devices that do zero-copy.
+    Guest,
+    /// The same with one processor whose clock is the count of its instructions.
+    GuestIcount,
+}
+
+impl Bed {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Lab, Self::Guest, Self::GuestIcount];
+
+    /// Its name in scenario files and options.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lab => "lab",
+            Self::Guest => "guest",
+            Self::GuestIcount => "guest-icount",
+        }
+    }
+
+    /// Whether it is an emulated machine: what a clock says there is no time of any machine.
+    pub fn is_guest(self) -> bool {
+        self != Self::Lab
+    }
+
+    /// Whether its nanoseconds are instructions.
+    pub fn counts_instructions(self) -> bool {
+        self == Self::GuestIcount
+    }
+}
+
+impl std::fmt::Display for Bed {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.pad(self.name())
+    }
 }
 
 impl Scenario {
@@ -191,6 +228,25 @@ impl Scenario {
             self.contestants.retain(|contestant| tour.contestants.contains(&contestant.name));
         }
         true
+    }
+
+    /// Chooses a bed: contestants that cannot run there are left out. A scenario of several beds is named with that bed
+    /// where it is not the first, so that one report can have it of both.
+    ///
+    /// # Errors
+    /// When the scenario is for other beds.
+    pub fn on(&mut self, bed: Bed) -> Result<(), String> {
+        if !self.beds.contains(&bed) {
+            let beds: Vec<&str> = self.beds.iter().map(|bed| bed.name()).collect();
+            return Err(format!("{}: not for bed {bed}; it is for {}", self.about.name, beds.join(", ")));
+        }
+        self.contestants.retain(|contestant| contestant.beds.is_empty() || contestant.beds.contains(&bed));
+        let left = |name: &str| self.contestants.iter().any(|contestant| contestant.name == name);
+        self.beside.retain(|beside| left(&beside.contestant) && beside.to.as_deref().is_none_or(left));
+        if self.beds[0] != bed {
+            self.about.name = format!("{}@{bed}", self.about.name);
+        }
+        Ok(())
     }
 
     /// Keeps these contestants only.

@@ -1,5 +1,6 @@
 //! `expressway bench`: measured comparisons on this machine, and what is made of them.
 
+mod guest;
 mod made;
 
 use std::path::Path;
@@ -26,15 +27,21 @@ pub(crate) fn run(arguments: &Bench) -> Result<ExitCode, Failure> {
         (None, Some([old, new])) => return made::compared(arguments, old, new),
         (None, _) => {}
     }
-    let scenarios = scenarios(arguments)?;
+    let names = names(arguments);
+    let scenarios = scenarios(arguments, &names)?;
     if arguments.list {
         return list(arguments, &scenarios);
     }
     let tools = tools(arguments)?;
+    let guest = guest::of(arguments, &names)?;
     if let Some(missing) = arguments.profile.then(profile_lacks).flatten() {
         return Err(Failure::run_time(format!("bench: --profile: {missing}")));
     }
-    let mut raw = RawFile::create(&arguments.out).map_err(failure)?;
+    let mut raw = match &arguments.raw {
+        Some(file) => RawFile::at(file.clone()),
+        None => RawFile::create(&arguments.out),
+    }
+    .map_err(failure)?;
     let mut lines = Vec::new();
     let mut take = |raw: &mut RawFile, line: &Line| {
         raw.write(line)?;
@@ -44,14 +51,23 @@ pub(crate) fn run(arguments: &Bench) -> Result<ExitCode, Failure> {
     take(&mut raw, &Line::Environment(Box::new(Environment::read(&tools, &scenarios)))).map_err(failure)?;
     let profiles = arguments.profile.then(|| arguments.out.join("profiles"));
     let stop = stop_flag()?;
-    remove_leftovers().map_err(failure)?;
+    let stopped = || stop.load(Ordering::Relaxed);
     let mut failed = 0;
-    for scenario in &scenarios {
+    if let Some(guest) = &guest {
+        let each = &mut |line: &Line| {
+            tell(line);
+            take(&mut raw, line)
+        };
+        failed += guest.run(&tools, &stopped, each).map_err(failure)?.failed;
+    } else {
+        remove_leftovers().map_err(failure)?;
+    }
+    for scenario in scenarios.iter().filter(|_| guest.is_none()) {
         let Tally { failed: more, .. } = measure(scenario, &tools, profiles.as_deref(), &mut |line| {
             tell(line);
             take(&mut raw, line)?;
             // The run under way ends first: its servers and its lab go with it.
-            if stop.load(Ordering::Relaxed) { Err(BenchError::Interrupted) } else { Ok(()) }
+            if stopped() { Err(BenchError::Interrupted) } else { Ok(()) }
         })
         .map_err(failure)?;
         failed += more;
@@ -68,6 +84,13 @@ pub(crate) fn run(arguments: &Bench) -> Result<ExitCode, Failure> {
     if arguments.json {
         print(&format!("{}\n", document(&lines)?))?;
     } else {
+        if guest.is_some() {
+            let known = RawRun::read(&[raw.path()]).map_err(failure)?;
+            for scenario in &known.scenarios {
+                let (name, title) = (&scenario.about.name, &scenario.about.title);
+                print(&format!("\n{name}: {title}\n{}", tables(&known, name)))?;
+            }
+        }
         made::write(&RawRun::read(&[raw.path()]).map_err(failure)?, "Benchmarks", &arguments.out)?;
     }
     match failed {
@@ -89,18 +112,33 @@ fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
     Ok(flag)
 }
 
-/// The scenarios that are asked for, as changed by options.
-fn scenarios(arguments: &Bench) -> Result<Vec<Scenario>, Failure> {
-    let names: Vec<String> = match arguments.scenarios.as_slice() {
+/// The names of the scenarios that are asked for.
+fn names(arguments: &Bench) -> Vec<String> {
+    match arguments.scenarios.as_slice() {
         [] => BUILT_IN.iter().map(|(name, _)| (*name).to_owned()).collect(),
         named => named.iter().flat_map(|name| expand(name)).collect(),
-    };
+    }
+}
+
+/// The scenarios of these names, on the bed and as changed by options.
+fn scenarios(arguments: &Bench, names: &[String]) -> Result<Vec<Scenario>, Failure> {
     let mut scenarios = Vec::new();
-    for name in &names {
+    for name in names {
         let found = find(name).ok_or_else(|| {
             Failure::usage(format!("bench: no scenario `{name}`; see `expressway bench --list`"))
         })?;
-        scenarios.push(found.map_err(Failure::usage)?);
+        let mut scenario = found.map_err(Failure::usage)?;
+        // All of them are those of this bed; the list has them with their beds.
+        if arguments.scenarios.is_empty() && !scenario.beds.contains(&arguments.bed) {
+            if arguments.list {
+                scenarios.push(scenario);
+            }
+            continue;
+        }
+        match scenario.on(arguments.bed) {
+            Err(error) if !arguments.list => return Err(Failure::usage(format!("bench: {error}"))),
+            _ => scenarios.push(scenario),
+        }
     }
     if arguments.tour {
         scenarios.retain_mut(Scenario::shorten);
@@ -217,7 +255,21 @@ fn tools(arguments: &Bench) -> Result<Tools, Failure> {
         std::path::absolute(path).map_err(|error| Failure::run_time(format!("{}: {error}", path.display())))
     };
     let work = absolute(&arguments.out.join("work"))?;
-    Ok(Tools { expressway, load, io, peers: absolute(&arguments.peers)?, nginx, work })
+    let devices = match arguments.devices.as_slice() {
+        [] => None,
+        [server, client] => Some([server.clone(), client.clone()]),
+        _ => return Err(Failure::usage("--devices: name two interfaces, the server's and the client's")),
+    };
+    Ok(Tools {
+        expressway,
+        load,
+        io,
+        peers: absolute(&arguments.peers)?,
+        nginx,
+        work,
+        bed: arguments.bed,
+        devices,
+    })
 }
 
 /// A benchmark's error; what is wrong with an input file is the user's to mend.

@@ -16,11 +16,22 @@ pub(crate) enum Backend {
     Express(Box<ExpressIo>, Box<Around>),
 }
 
+impl Backend {
+    /// What XDP_OPTIONS said of the sockets after bind; none without any.
+    pub(crate) fn obtained(&self) -> Option<String> {
+        match self {
+            Self::Kernel(..) => None,
+            Self::Express(_, around) => around.obtained.clone(),
+        }
+    }
+}
+
 /// What AF_XDP needs around its sockets.
 pub(crate) struct Around {
     _attachment: Attachment,
     _redirect: Redirect,
     _mirror: RouteMirror,
+    obtained: Option<String>,
 }
 
 pub(crate) fn open(way: &Way) -> Result<Backend, Box<dyn Error>> {
@@ -44,11 +55,13 @@ pub(crate) fn open(way: &Way) -> Result<Backend, Box<dyn Error>> {
     let attachment = redirect.attach(link.index, AttachMode::Native, Existing::Refuse)?;
     let mut ports = Vec::new();
     for queue in 0..queues {
-        let config = PortConfig { mode: BindMode::Copy, ..PortConfig::new(interface, queue) };
+        let mode = if way.zero_copy { BindMode::ZeroCopy } else { BindMode::Copy };
+        let config = PortConfig { mode, ..PortConfig::new(interface, queue) };
         ports.push(Port::open(config, redirect.xsk_map())?);
     }
+    let obtained = ports.iter().find_map(Port::mode).map(|mode| mode.to_string());
     let io = ExpressIo::new(ports, kernel, mirror.resolver()?, ExpressConfig::default())?;
     redirect.add_pair(way.listen)?;
-    let around = Around { _attachment: attachment, _redirect: redirect, _mirror: mirror };
+    let around = Around { _attachment: attachment, _redirect: redirect, _mirror: mirror, obtained };
     Ok(Backend::Express(Box::new(io), Box::new(around)))
 }

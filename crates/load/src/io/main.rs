@@ -100,6 +100,9 @@ struct Way {
     /// Interface for AF_XDP; without it, kernel UDP.
     #[arg(long)]
     interface: Option<String>,
+    /// AF_XDP in zero-copy, or not at all, in place of copy mode.
+    #[arg(long, requires = "interface")]
+    zero_copy: bool,
     /// How kernel UDP sends.
     #[arg(long, value_enum, default_value_t = Sending::Gso)]
     sending: Sending,

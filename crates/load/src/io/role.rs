@@ -25,10 +25,14 @@ pub(crate) fn run<S: Service<Message = ()>>(
     way: &Way,
     service: S,
 ) -> Result<serde_json::Value, Box<dyn Error>> {
-    match backend::open(way)? {
+    let backend = backend::open(way)?;
+    let obtained = backend.obtained();
+    let mut report = match backend {
         Backend::Kernel(io, _mirror) => drive(way, service, *io),
         Backend::Express(io, _around) => drive(way, service, *io),
-    }
+    }?;
+    report["obtained"] = obtained.into();
+    Ok(report)
 }
 
 fn drive<S: Service<Message = ()>, P: PacketIo>(
