@@ -228,3 +228,52 @@ fn napi_threads_on_core_0() -> Vec<u64> {
     };
     std::fs::read_dir("/proc").expect("/proc").map(status).filter_map(waits).collect()
 }
+
+/// Two interfaces of the machine, made by the test, with names that nothing else has; removed with it.
+struct Wire([String; 2]);
+
+impl Wire {
+    fn make() -> Self {
+        let names = ["a", "b"].map(|end| format!("elab{}{end}", std::process::id()));
+        let mut ip = Command::new("ip");
+        ip.args(["link", "add", &names[0], "type", "veth", "peer", "name", &names[1]]);
+        text(ip);
+        Self(names)
+    }
+
+    fn there(&self) -> [bool; 2] {
+        self.0.each_ref().map(|name| std::path::Path::new("/sys/class/net").join(name).exists())
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["link", "del", &self.0[0]]).status();
+    }
+}
+
+#[test]
+fn root_a_lab_of_two_devices_gives_them_back() {
+    if !root() {
+        return;
+    }
+    let wire = Wire::make();
+    let config = LabConfig { devices: Some(wire.0.clone()), ..LabConfig::named(name("devices")) };
+    // Twice: what was given back can be taken again.
+    for _ in 0..2 {
+        let lab = TestLab::up(config.clone());
+        assert_eq!(wire.there(), [false, false]);
+        let (server, client) = (lab.0.addresses(Role::Server), lab.0.addresses(Role::Client));
+        let seen = echo(&lab.0, (server.ipv4, 4433).into(), (client.ipv4, 0).into(), 1000);
+        assert_eq!(seen.ip(), IpAddr::from(client.ipv4));
+        let mut neighbours = lab.0.command(Role::Server, "ip");
+        neighbours.args(["neigh", "show", &client.ipv4.to_string()]);
+        assert!(text(neighbours).contains("PERMANENT"));
+        drop(lab);
+        assert_eq!(wire.there(), [true, true]);
+    }
+    let missing = [wire.0[0].clone(), "elab-none".to_owned()];
+    let error = Lab::up(LabConfig { devices: Some(missing), ..config }).expect_err("no such device");
+    assert!(error.to_string().contains("elab-none"), "{error}");
+    assert_eq!(wire.there(), [true, true], "the one that was taken is given back");
+}
