@@ -11,7 +11,9 @@
 
 mod cgroup;
 mod group;
+mod link;
 mod switch;
+mod unicast;
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;

@@ -9,27 +9,26 @@
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use expressway_netio::mailbox::Inbox;
 use expressway_xbpf::{FanoutCounts, FanoutEvent, FanoutPrograms, FanoutRecord};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, RecvFlags, SocketFlags, SocketType, netdevice, sockopt};
+use rustix::net::sockopt;
 
 use super::super::options::{Limits, Options, SlowClient};
 use super::super::service::{FanoutError, thread};
 use super::super::shard::Message;
-use super::super::stats::{Account, Ledger, Reason, add};
+use super::super::stats::{Ledger, Reason, add};
 use super::super::subscriber::Newcomer;
 use super::super::sys;
-use super::super::transport::{self, Transport};
 use super::KernelFeed;
 use super::group::{Group, GroupSocket};
+use super::link::{CLOSE, CLOSE_WAIT, ESTABLISHED, Link, wait_until_made};
+use super::unicast::Unicast;
 use crate::group::{INTERVAL, Joined};
 
 /// Between two looks at all subscribers.
@@ -38,54 +37,10 @@ const LOOK: Duration = Duration::from_millis(100);
 /// What subscribers have at the end to take what they were given.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Times, 100 µs apart, that a fresh connection is looked at for being established.
-const SETTLE: usize = 100;
-
-/// Datagrams taken from the plain socket at a time.
-const UNFORWARDED: usize = 64;
-
 const EVENTS: usize = 16;
 const INBOX: u64 = 0;
 const PROGRAMS: u64 = 1;
 const PLAIN: u64 = 2;
-
-/// `include/net/tcp_states.h`
-const ESTABLISHED: u8 = 1;
-const SYN_RECV: u8 = 3;
-const CLOSE: u8 = 7;
-const CLOSE_WAIT: u8 = 8;
-
-/// A subscriber.
-struct Link {
-    transport: Transport,
-    account: Arc<Account>,
-    socket: GroupSocket,
-    /// At the last look.
-    record: FanoutRecord,
-    taken: u64,
-    /// Datagrams that its socket took, by the last look.
-    frames: u64,
-    /// Since when its socket has taken nothing of what it was given.
-    stuck: Option<Instant>,
-    /// Since when it has been quiet: when it ended its side of the connection, or since then was given something.
-    half_closed: Option<Instant>,
-}
-
-/// What a look at a subscriber saw.
-struct Looked {
-    /// It was given something since the last look.
-    given: bool,
-    /// Its TCP state.
-    state: u8,
-}
-
-/// How a unicast feed comes in.
-struct Unicast {
-    interface: String,
-    index: u32,
-    /// What is not turned into multicast arrives here, and keeps the address taken.
-    plain: OwnedFd,
-}
 
 /// The thread.
 pub(super) struct Switch {
@@ -188,7 +143,7 @@ impl Switch {
         add(self.inbox.as_fd(), INBOX, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
         add(self.programs.events_descriptor(), PROGRAMS, epoll::EventFlags::IN)?;
         if let Some(unicast) = &self.unicast {
-            add(unicast.plain.as_fd(), PLAIN, epoll::EventFlags::IN)?;
+            add(unicast.plain(), PLAIN, epoll::EventFlags::IN)?;
         }
         Ok(epoll)
     }
@@ -205,7 +160,7 @@ impl Switch {
             self.stop_at = Some(Instant::now() + DRAIN);
             let mut links = std::mem::take(&mut self.links);
             for link in links.values_mut() {
-                let _ = self.account(link);
+                let _ = link.account(&self.programs, &self.ledger.totals);
                 self.programs.end(link.socket.cookie);
             }
             self.links = links;
@@ -229,16 +184,7 @@ impl Switch {
             .socket(programs, |socket, cookie| programs.forward((socket, cookie), (connection.as_fd(), key)));
         match socket {
             Ok(socket) => {
-                let link = Link {
-                    transport,
-                    account,
-                    socket,
-                    record: FanoutRecord::default(),
-                    taken: 0,
-                    frames: 0,
-                    stuck: None,
-                    half_closed: None,
-                };
+                let link = Link::new(transport, account, socket);
                 // Events from before it was known here are made up for by the state it has now.
                 let state = sys::tcp_info(connection.as_fd()).map_or(CLOSE, |info| info.state);
                 self.links.insert(key, link);
@@ -294,12 +240,9 @@ impl Switch {
         let Some(link) = self.links.get_mut(&key) else { return };
         match state {
             ESTABLISHED => {}
-            CLOSE_WAIT => {
-                link.half_closed.get_or_insert_with(Instant::now);
-                link.account.half_closed.store(true, Ordering::Relaxed);
-            }
+            CLOSE_WAIT => link.half_close(),
             CLOSE => {
-                let reason = ended(&link.transport);
+                let reason = link.ended();
                 self.disconnect(key, reason);
             }
             // On its way to the end, which comes as an event of its own.
@@ -309,21 +252,14 @@ impl Switch {
 
     fn disconnect(&mut self, key: u64, reason: Reason) {
         if let Some(mut link) = self.links.remove(&key) {
-            let _ = self.account(&mut link);
+            let _ = link.account(&self.programs, &self.ledger.totals);
             self.take_out(link, reason);
         }
     }
 
-    /// Ends a subscription: in order where its socket has taken all that it was given, else by a reset, so that a
-    /// part of a datagram is not taken for the whole.
     fn take_out(&self, link: Link, reason: Reason) {
-        let Link { mut transport, account, socket, record, taken, .. } = link;
-        socket.end(&self.programs);
-        if record.bytes > taken && reason != Reason::Closed {
-            transport.abort();
-        } else {
-            transport.close();
-        }
+        let account = link.account.clone();
+        link.end(&self.programs, reason);
         self.ledger.close(&account, reason);
         tracing::debug!(subscriber = account.id, peer = %account.peer, reason = reason.name(), "disconnected");
     }
@@ -338,7 +274,8 @@ impl Switch {
         let mut ended = Vec::new();
         let mut links = std::mem::take(&mut self.links);
         for (key, link) in &mut links {
-            if let Some(reason) = self.judge(link, now)? {
+            let looked = link.account(&self.programs, &self.ledger.totals)?;
+            if let Some(reason) = link.judge(&looked, self.limits.stall, now) {
                 ended.push((*key, reason));
             }
         }
@@ -378,59 +315,6 @@ impl Switch {
         Ok(())
     }
 
-    /// Brings a subscriber's account up to date.
-    fn account(&self, link: &mut Link) -> Result<Looked, FanoutError> {
-        // At the end there is none any more.
-        let record = self.programs.record(link.socket.cookie)?.unwrap_or(link.record);
-        let socket = link.transport.socket().as_fd();
-        // In this order what is acknowledged meanwhile counts twice and not never.
-        let unacknowledged = sys::unacknowledged_bytes(socket).unwrap_or(0);
-        let info = sys::tcp_info(socket).ok();
-        let acknowledged = info.as_ref().map_or(link.taken, |info| info.acknowledged_bytes);
-        let taken = (acknowledged + unacknowledged).clamp(link.taken, record.bytes.max(link.taken));
-        let lag = record.bytes.saturating_sub(taken);
-        let waiting = if lag == 0 { 0 } else { u64::from(record.queue) };
-        let frames = record.datagrams.saturating_sub(waiting).max(link.frames);
-        let (account, totals) = (&link.account, &self.ledger.totals);
-        let grown = |cell: &std::sync::atomic::AtomicU64, total, now: u64, before: u64| {
-            cell.store(now, Ordering::Relaxed);
-            add(total, now.saturating_sub(before));
-        };
-        grown(&account.sends, &totals.sends, record.datagrams, link.record.datagrams);
-        grown(&account.bytes, &totals.sent_bytes, taken, link.taken);
-        grown(&account.frames, &totals.sent_frames, frames, link.frames);
-        grown(&account.gaps, &totals.gaps, record.gaps, link.record.gaps);
-        grown(&account.skipped, &totals.skipped_frames, record.skipped, link.record.skipped);
-        account.at_byte.store(lag, Ordering::Relaxed);
-        account.at_frame.store(waiting, Ordering::Relaxed);
-        let given = record.datagrams != link.record.datagrams;
-        if taken != link.taken || lag == 0 {
-            link.stuck = None;
-        }
-        (link.record, link.taken, link.frames) = (record, taken, frames);
-        Ok(Looked { given, state: info.map_or(CLOSE, |info| info.state) })
-    }
-
-    /// Decides about a subscriber, by what it has taken and how long ago.
-    fn judge(&self, link: &mut Link, now: Instant) -> Result<Option<Reason>, FanoutError> {
-        let Looked { given, state } = self.account(link)?;
-        if state == CLOSE {
-            // Its event was lost, or is on its way.
-            return Ok(Some(ended(&link.transport)));
-        }
-        if link.record.bytes > link.taken {
-            let stuck = *link.stuck.get_or_insert(now);
-            return Ok((now - stuck > self.limits.stall).then_some(Reason::Stalled));
-        }
-        if let Some(since) = &mut link.half_closed {
-            if given {
-                *since = now;
-            }
-            return Ok((now - *since > self.limits.stall).then_some(Reason::Closed));
-        }
-        Ok(None)
-    }
-
     /// What is to be done now and then: memberships, and the interface of a unicast feed.
     fn look_after(&mut self) {
         if let Some(unicast) = &mut self.unicast
@@ -449,70 +333,12 @@ impl Switch {
     }
 
     fn drop_unforwarded(&self) {
-        let Some(unicast) = &self.unicast else { return };
-        let mut dropped = 0;
-        while dropped < UNFORWARDED && net::recv(&unicast.plain, &mut [0u8; 1], RecvFlags::DONTWAIT).is_ok() {
-            dropped += 1;
+        if let Some(unicast) = &self.unicast {
+            self.count(|totals| &totals.dropped_unforwarded, unicast.drop_unforwarded());
         }
-        self.count(|totals| &totals.dropped_unforwarded, dropped as u64);
     }
 
     fn is_done(&self) -> bool {
-        self.links.values().all(|link| link.record.bytes <= link.taken)
-    }
-}
-
-/// The kernel lets a connection be accepted an instant before it is established (`tcp_check_req` in
-/// net/ipv4/tcp_minisocks.c): only then do the programs know it, and before may it be put into no map.
-fn wait_until_made(connection: &OwnedFd) {
-    for _ in 0..SETTLE {
-        if !sys::tcp_info(connection.as_fd()).is_ok_and(|info| info.state == SYN_RECV) {
-            return;
-        }
-        std::thread::sleep(Duration::from_micros(100));
-    }
-}
-
-/// Why a connection has ended.
-fn ended(transport: &Transport) -> Reason {
-    match sockopt::socket_error(&**transport.socket()) {
-        Ok(Err(error)) | Err(error) => transport::reason(error),
-        Ok(Ok(())) => Reason::Closed,
-    }
-}
-
-impl Unicast {
-    fn open(feed: SocketAddr, interface: &str, programs: &mut FanoutPrograms) -> Result<Self, FanoutError> {
-        let family = if feed.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let plain = net::socket_with(family, SocketType::DGRAM, flags, None)
-            .and_then(|plain| net::bind(&plain, &feed).map(|()| plain))
-            .map_err(|error| FanoutError::NotInKernel(format!("udp {feed}: {error}")))?;
-        let index = netdevice::name_to_index(&plain, interface)
-            .map_err(|error| FanoutError::NotInKernel(format!("interface {interface}: {error}")))?;
-        programs.turn(index)?;
-        Ok(Self { interface: interface.to_owned(), index, plain })
-    }
-
-    /// Takes the interface over anew when it has gone and come back. True when it did.
-    fn look_after(&mut self, programs: &mut FanoutPrograms) -> bool {
-        let Ok(index) = netdevice::name_to_index(&self.plain, &self.interface) else { return false };
-        if programs.is_turning(index) {
-            return false;
-        }
-        match programs.turn(index) {
-            Ok(()) => {
-                tracing::info!(interface = self.interface, "the feed's interface is back");
-                self.index = index;
-                true
-            }
-            Err(error) => {
-                if self.index != index {
-                    tracing::warn!(interface = self.interface, %error, "the feed's interface is back, but not its feed");
-                    self.index = index;
-                }
-                false
-            }
-        }
+        self.links.values().all(Link::is_done)
     }
 }
