@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from harness import foreign
+from harness.fanout import FEED_PORT, TCP_PORT, Fanout, fanouts
 from harness.lab import Lab
 from harness.paths import BINARY, CLIP, HOST, LONG_CLIP, PEERS, run
 from harness.server import Server, Settings, address
@@ -103,3 +104,19 @@ def make_server(certificates: Path, root: Path, tmp_path: Path) -> Iterator[Serv
     yield make
     for server in servers:
         server.stop() if server.process.poll() is None else None
+
+
+@pytest.fixture
+def make_fanout(tmp_path: Path) -> Iterator[Callable[..., Fanout]]:
+    """Starts fan-outs with len32 framing; at the end each that still runs has to stop cleanly."""
+    with fanouts(tmp_path) as start:
+
+        def make(lab: Lab, *flags: str, feed: str | None = None, prefix: tuple[str, ...] = (), ready: bool = True) -> Fanout:
+            host = lab.server["ipv4"]
+            words = ["--udp", address(feed or host, FEED_PORT), "--framing", "len32", *flags]
+            if "--tcp" not in flags:
+                words += ["--tcp", address(host, TCP_PORT)]
+            fanout = start(lab, *words, prefix=prefix)
+            return fanout.wait_ready() if ready else fanout
+
+        yield make
