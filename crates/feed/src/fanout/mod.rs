@@ -34,6 +34,7 @@ mod sys;
 mod tls;
 mod transport;
 mod websocket;
+mod wheel;
 
 pub use crate::group::Membership;
 pub use framing::{Framing, MAX_HEADER};

@@ -185,18 +185,19 @@ impl View {
         std::mem::replace(&mut self.seen, frames) != frames
     }
 
-    /// Learns of new blocks. Those that it knows stay until [`Self::trim`].
-    pub(crate) fn refresh(&mut self) {
+    /// Learns of new blocks. Those that it knows stay until [`Self::trim`]. True when there were some.
+    pub(crate) fn refresh(&mut self) -> bool {
         self.seen = self.shared.frames();
         let known = self.newest().place();
         // Anything behind the newest block known shows as frames that it does not hold.
         if self.seen <= known.first_frame + self.newest().frames() as u64 {
-            return;
+            return false;
         }
         for block in self.shared.blocks().iter().filter(|block| block.place().number > known.number) {
             // A shard that slept over a whole ring has a hole here: its cursors in the old blocks are too old.
             self.blocks.push_back(block.clone());
         }
+        self.newest().place().number != known.number
     }
 
     /// Lets go of blocks that the ring has let go, except from `oldest` on.

@@ -1,12 +1,13 @@
 //! A thread that sends: its subscribers, an epoll instance over them, and on the first one the feed itself.
 //!
 //! ```text
-//!   turn:  receive (first shard) ─▶ publish ─▶ newcomers ─▶ a send to each subscriber that is behind
+//!   turn:  receive (first shard) ─▶ publish ─▶ newcomers ─▶ a send to each subscriber that is due
 //!          ─▶ sleep until datagrams, room in a socket, a message, or the time to judge who is slow
 //! ```
 //!
-//! During a long round of sends the first shard looks after the feed now and then, so that subscribers later in
-//! the round get what has come meanwhile with the same send, and the receive buffer does not run over.
+//! Between the sends of a turn the first shard looks after the feed. What has come then makes all subscribers due again, from
+//! where the sending stands: those whose turn is yet to come get it with the same send, and the others wait for one turn of
+//! the [`Wheel`] at most, however busy the feed is.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,9 +27,11 @@ use super::source::{SnapshotSlot, Source};
 use super::stats::{Ledger, Reason};
 use super::subscriber::{Newcomer, Subscriber, Turn};
 use super::transport;
+use super::wheel::Wheel;
 
-/// Sends after which the first shard looks after the feed: some 100 µs.
-const SENDS_BETWEEN_RECEIVES: usize = 64;
+/// Sends after which the first shard looks after the feed: some 15 µs. A look that finds nothing costs a tenth of a send, and
+/// one that comes too late costs a second send to each subscriber in between.
+const SENDS_BETWEEN_LOOKS: usize = 16;
 
 /// How often subscribers whose sockets take nothing are judged.
 const JUDGEMENT: Duration = Duration::from_millis(20);
@@ -66,11 +69,9 @@ struct Entry {
     generation: u32,
 }
 
-/// What a round came to.
+/// Whom the shard has to come back to without being woken, as far as it knows since all were due together.
 #[derive(Default)]
-struct Round {
-    /// There is more to send at once.
-    more: bool,
+struct Later {
     /// Somebody has to be judged soon.
     waiting: bool,
     /// Somebody has ended its side of the connection, and has to be judged at some time.
@@ -85,8 +86,9 @@ pub(crate) struct Shard {
     inbox: Inbox<Message>,
     views: Vec<View>,
     entries: Slab<Entry>,
-    /// The keys of `entries`, in the order of sending.
-    order: Vec<usize>,
+    /// The keys of `entries`.
+    wheel: Wheel,
+    later: Later,
     generation: u32,
     stop_at: Option<Instant>,
     scratch: Box<[u8]>,
@@ -112,7 +114,8 @@ impl Shard {
             inbox,
             views,
             entries: Slab::new(),
-            order: Vec::new(),
+            wheel: Wheel::default(),
+            later: Later::default(),
             generation: 0,
             stop_at: None,
             scratch: vec![0; 16 << 10].into(),
@@ -124,7 +127,7 @@ impl Shard {
     pub(crate) fn run<P: PacketIo>(mut self, mut source: Option<Source<P>>) -> Result<(), IoError> {
         let result = self.turns(&mut source);
         let reason = Reason::Stopped;
-        for key in std::mem::take(&mut self.order) {
+        for key in self.wheel.keys().to_vec() {
             self.disconnect(key, reason);
         }
         if let Some(source) = &source {
@@ -138,23 +141,37 @@ impl Shard {
         loop {
             if let Some(source) = source {
                 self.follow(source, &mut generation)?;
-                if self.stop_at.is_none() {
-                    source.receive(self.now())?;
-                    source.look_after();
-                }
+                source.look_after();
             }
+            let fresh = self.look(source)?;
             self.handle_messages();
-            let Round { more, waiting, half_closed } = self.round(source)?;
+            // Whoever woke it: nobody is far from everybody, and who has everything costs next to nothing.
+            if !self.wheel.is_due() {
+                self.later = Later::default();
+                self.wheel.all_due();
+            } else if fresh {
+                self.wheel.all_due();
+            }
+            self.serve(source)?;
             if self.stop_at.is_some_and(|end| Instant::now() >= end || self.is_done()) {
                 return Ok(());
             }
-            let timeout = match (more, waiting || self.stop_at.is_some(), &source) {
-                (true, ..) => Some(Duration::ZERO),
-                (false, true, _) => Some(JUDGEMENT),
-                (false, false, Some(_)) => Some(crate::group::INTERVAL),
-                (false, false, None) => half_closed.then_some(crate::group::INTERVAL),
+            let timeout = match (self.wheel.is_due(), &source) {
+                (true, _) => Some(Duration::ZERO),
+                (false, _) if self.later.waiting || self.stop_at.is_some() => Some(JUDGEMENT),
+                (false, Some(_)) => Some(crate::group::INTERVAL),
+                (false, None) => self.later.half_closed.then_some(crate::group::INTERVAL),
             };
             self.sleep(source, timeout)?;
+        }
+    }
+
+    /// Takes in what has come, on the first shard. True when there is something new to send.
+    fn look<P: PacketIo>(&mut self, source: &mut Option<Source<P>>) -> Result<bool, IoError> {
+        match source {
+            Some(source) if self.stop_at.is_none() => source.receive(self.now()),
+            Some(_) => Ok(false),
+            None => Ok(self.views.iter_mut().any(View::is_behind)),
         }
     }
 
@@ -201,6 +218,8 @@ impl Shard {
         }
         for newcomer in newcomers {
             self.admit(*newcomer);
+            // It may have something to get before anything new comes.
+            self.wheel.all_due();
         }
     }
 
@@ -218,7 +237,7 @@ impl Shard {
         let read = subscriber.read(&input, now);
         self.generation = self.generation.wrapping_add(1);
         let key = self.entries.insert(Entry { subscriber, generation: self.generation });
-        self.order.push(key);
+        self.wheel.add(key);
         let data = epoll::EventData::new_u64(u64::from(self.generation) << 32 | key as u64);
         let mut flags = epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         if protocol != super::Protocol::Tcp {
@@ -235,7 +254,7 @@ impl Shard {
 
     fn disconnect(&mut self, key: usize, reason: Reason) {
         let Some(entry) = self.entries.try_remove(key) else { return };
-        self.order.retain(|other| *other != key);
+        self.wheel.remove(key);
         let subscriber = entry.subscriber;
         let account = subscriber.account.clone();
         // Statistics may hold the socket a moment longer than this.
@@ -246,15 +265,13 @@ impl Shard {
         tracing::debug!(subscriber = account.id, peer = %account.peer, reason = reason.name(), "disconnected");
     }
 
-    /// A send to each subscriber that is behind.
-    fn round<P: PacketIo>(&mut self, source: &mut Option<Source<P>>) -> Result<Round, IoError> {
-        let Round { mut more, mut waiting, mut half_closed } = Round::default();
-        let mut sends = 0;
+    /// A send to each subscriber that is due; to as many as there are, though what comes meanwhile makes all due again.
+    fn serve<P: PacketIo>(&mut self, source: &mut Option<Source<P>>) -> Result<(), IoError> {
+        let (mut sends, mut again) = (0, false);
         let now = self.now();
-        self.views.iter_mut().for_each(View::refresh);
-        let mut oldest = [u64::MAX; 2];
-        for at in 0..self.order.len() {
-            let key = self.order[at];
+        let mut grown = self.refresh();
+        for _ in 0..self.wheel.len() {
+            let Some(key) = self.wheel.next() else { break };
             let subscriber = &mut self.entries[key].subscriber;
             let kind = usize::from(subscriber.account.protocol.is_websocket());
             let before = subscriber.oldest_place();
@@ -265,42 +282,55 @@ impl Shard {
                 self.common.slow_client,
                 &self.common.ledger,
             );
-            oldest[kind] = oldest[kind].min(subscriber.oldest_place().block);
             sends += usize::from(before != subscriber.oldest_place());
             match turn {
                 Turn::Idle => {}
-                Turn::HalfClosed => half_closed = true,
-                Turn::Blocked => waiting = true,
-                Turn::More => more = true,
+                Turn::HalfClosed => self.later.half_closed = true,
+                Turn::Blocked => self.later.waiting = true,
+                Turn::More => again = true,
                 Turn::Gone(reason) => self.gone.push((key, reason)),
             }
-            if sends == SENDS_BETWEEN_RECEIVES {
+            // With nobody left to serve the look of the next turn is soon enough.
+            if sends >= SENDS_BETWEEN_LOOKS && self.wheel.is_due() {
                 sends = 0;
-                if let (Some(source), None) = (&mut *source, self.stop_at)
-                    && source.receive(self.now())?
-                {
-                    self.views.iter_mut().for_each(View::refresh);
-                    // Those before have not seen it.
-                    more = true;
+                if self.look(source)? {
+                    grown |= self.refresh();
+                    self.wheel.all_due();
                 }
             }
         }
         while let Some((key, reason)) = self.gone.pop() {
             self.disconnect(key, reason);
         }
+        if again {
+            self.wheel.all_due();
+        }
+        if grown {
+            self.trim();
+        }
+        Ok(())
+    }
+
+    /// Learns what is new in the rings. True when there are new blocks.
+    fn refresh(&mut self) -> bool {
+        self.views.iter_mut().fold(false, |grown, view| view.refresh() | grown)
+    }
+
+    /// Lets go of what the rings have let go and no subscriber stands in.
+    fn trim(&mut self) {
+        let mut oldest = [u64::MAX; 2];
+        for (_, Entry { subscriber, .. }) in &self.entries {
+            let kind = usize::from(subscriber.account.protocol.is_websocket());
+            oldest[kind] = oldest[kind].min(subscriber.oldest_place().block);
+        }
         for (view, oldest) in self.views.iter_mut().zip(oldest) {
             view.trim(oldest);
         }
-        // Who comes first does so in turn.
-        if self.order.len() > 1 {
-            self.order.rotate_left(1);
-        }
-        Ok(Round { more, waiting, half_closed })
     }
 
     fn is_done(&mut self) -> bool {
         let views = &self.views;
-        self.order.iter().all(|key| {
+        self.wheel.keys().iter().all(|key| {
             let subscriber = &mut self.entries[*key].subscriber;
             let kind = usize::from(subscriber.account.protocol.is_websocket());
             subscriber.is_done(&views[kind])
@@ -349,6 +379,8 @@ impl Shard {
         }
         let subscriber = &mut entry.subscriber;
         subscriber.blocked &= !flags.contains(epoll::EventFlags::OUT);
+        // Its turn may have been before this.
+        self.wheel.all_due();
         if flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP) {
             let reason = match sockopt::socket_error(&**subscriber.transport().socket()) {
                 Ok(Err(error)) | Err(error) => transport::reason(error),
