@@ -80,6 +80,9 @@ pub(crate) struct Udp {
     /// Random gaps between bursts, distributed exponentially, instead of equal ones
     #[arg(long)]
     pub(crate) poisson: bool,
+    /// Sleep until a datagram is due instead of looking at the clock for the last 100 µs: less exact, and leaves the core to others
+    #[arg(long)]
+    pub(crate) no_spin: bool,
     /// What stands behind the header: zero, random (the same bytes in each datagram) or sequence (each byte its offset)
     #[arg(long, value_name = "PATTERN", default_value = "zero")]
     pub(crate) payload: Pattern,

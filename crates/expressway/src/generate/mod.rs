@@ -94,6 +94,7 @@ fn send(
         plan,
         output,
         late: arguments.late,
+        spin: !arguments.no_spin,
         duration: arguments.seconds,
         echoes: arguments.round_trip.then_some(arguments.linger.0),
         stop,

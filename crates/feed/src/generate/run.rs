@@ -89,6 +89,9 @@ pub struct Run<'a> {
     pub output: &'a mut dyn Output,
     /// A datagram is late from here on.
     pub late: Duration,
+    /// Look at the clock for the last 100 µs before a datagram is due, which takes a core while datagrams are that near to
+    /// each other, instead of sleeping to the end.
+    pub spin: bool,
     /// How long the run may take at most.
     pub duration: Duration,
     /// Take echoes, and wait for the last of them for so long.
@@ -252,7 +255,8 @@ impl Run<'_> {
     /// Waits for the next datagram's time, or nearly.
     fn pause(&mut self, state: &State, nanoseconds: u64) -> Result<(), RunError> {
         // Long sleeps in parts, so that a signal is seen soon.
-        let sleep = nanoseconds.saturating_sub(SPIN).min(100_000_000);
+        let spin = if self.spin { SPIN } else { 0 };
+        let sleep = nanoseconds.saturating_sub(spin).min(100_000_000);
         if sleep == 0 {
             std::hint::spin_loop();
         } else if state.echoes.is_some() {
@@ -345,6 +349,7 @@ mod tests {
             plan: &mut plan,
             output,
             late: Duration::from_secs(3600),
+            spin: true,
             duration: Duration::from_secs_f64(seconds),
             echoes: echoes.then_some(Duration::from_secs(10)),
             stop: &AtomicBool::new(stop),
@@ -403,6 +408,7 @@ mod tests {
             plan: &mut plan,
             output: &mut Slow(wire(10)),
             late: Duration::from_micros(100),
+            spin: true,
             duration: Duration::from_millis(100),
             echoes: None,
             stop: &AtomicBool::new(false),
