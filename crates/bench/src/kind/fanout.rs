@@ -28,7 +28,7 @@ const TCP_PORT: u16 = 9000;
 /// Datagrams that are due at once in bursts.
 const BURST: u64 = 10;
 
-static PARAMETERS: [Parameter; 7] = [
+static PARAMETERS: [Parameter; 8] = [
     Parameter::required("forwarder", Form::Choice(&["send-loop", "user", "kernel"])),
     Parameter::new("pattern", Form::Choice(&["bursts", "poisson", "even"]), text("even")),
     Parameter::new("subscribers", Form::Count(1, 20_000), Value::Count(64)),
@@ -36,11 +36,14 @@ static PARAMETERS: [Parameter; 7] = [
     Parameter::new("deliveries", Form::Count(1, 100_000_000), Value::Count(120_000)),
     Parameter::new("rate", Form::Count(1, 10_000_000), Value::Count(2_000)),
     Parameter::new("size", Form::Count(24, 1400), Value::Count(128)),
+    // How the generator waits until a datagram is due: spinning is exact, and takes the subscribers' core while datagrams
+    // are within 100 µs of each other.
+    Parameter::new("generator", Form::Choice(&["spin", "sleep"]), text("spin")),
     // Seconds that are waited for what was due.
     Parameter::new("drain", Form::Number(0.0), Value::Number(0.5)),
 ];
 
-static METRICS: [Metric; 9] = [
+static METRICS: [Metric; 10] = [
     Metric::new("mean_us", "mean latency", "µs", Better::Lower, 0),
     Metric::new("p50_us", "p50", "µs", Better::Lower, 0),
     Metric::new("p99_us", "p99", "µs", Better::Lower, 0),
@@ -49,7 +52,8 @@ static METRICS: [Metric; 9] = [
     Metric::new("torn", "torn streams", "", Better::Lower, 0),
     Metric::new("deliveries_per_second", "deliveries", "/s", Better::Neither, 0),
     Metric::new("late_us", "sender late, p99", "µs", Better::Neither, 0),
-    Metric::new("subscriber_cpu_percent", "subscribers' CPU", "%", Better::Neither, 0),
+    Metric::new("server_cpu_percent", "forwarder's core", "%", Better::Neither, 0),
+    Metric::new("subscriber_cpu_percent", "subscribers' core", "%", Better::Neither, 0),
 ];
 
 /// What the subscribers report.
@@ -94,9 +98,10 @@ impl Kind for Fanout {
         let case = run.case;
         let host = run.lab.addresses(Role::Server).ipv4;
         let (feed, tcp) = (SocketAddr::from((host, FEED_PORT)), SocketAddr::from((host, TCP_PORT)));
+        queue_at_client(run)?;
         let mut forwarder = start(run, feed, tcp)?;
         forwarder.wait_ready()?;
-        let threads = run.server_napi(1)?;
+        let threads = Threads { server: run.server_napi(1)?, client: run.napi(Role::Client)? };
         let (warmup, seconds) = (run.effort.warmup, run.effort.seconds);
         let mut subscribers = IoProcess::start(run.lab, run.tools, Role::Client, &subscribe(run, tcp))?;
         subscribers.wait_ready()?;
@@ -121,10 +126,11 @@ impl Kind for Fanout {
             ("torn", received.torn as f64),
             ("deliveries_per_second", deliveries / seconds),
             ("late_us", sent["lateness_ns"]["p99"].as_f64().unwrap_or_default() / 1e3),
-            ("subscriber_cpu_percent", cost.subscribers_ns as f64 / (seconds * 1e7)),
+            ("server_cpu_percent", cost.charged_ns() as f64 / (seconds * 1e7)),
+            ("subscriber_cpu_percent", cost.subscribers.charged_ns() as f64 / (seconds * 1e7)),
         ]);
         let detail = serde_json::json!({"received": received, "sent": sent, "server_cpu": cost.server,
-            "kworker_ns": cost.kworker_ns});
+            "kworker_ns": cost.kworker_ns, "subscriber_cpu": cost.subscribers});
         Ok(Outcome { values, detail })
     }
 }
@@ -132,6 +138,18 @@ impl Kind for Fanout {
 /// The datagrams a second of a case.
 fn rate(case: &Case) -> u64 {
     (case.count("deliveries") / case.count("subscribers")).clamp(1, case.count("rate"))
+}
+
+/// Gives the client's end the transmit queue that the server's has: the ring of a veth holds 256 packets, and without a
+/// queue the ACKs of a burst push datagrams of the feed out of it, before any forwarder has seen them.
+fn queue_at_client(run: &Run<'_>) -> Result<(), BenchError> {
+    let limit = run.lab.config().queue_limit.to_string();
+    let queue = ["qdisc", "replace", "dev", Role::Client.interface(), "root", "pfifo", "limit", &limit];
+    let status = run.lab.command(Role::Client, "tc").args(queue).status().map_err(io_error("tc"))?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(BenchError::Missing(format!("tc {}: {status}; its error is above", queue.join(" "))))
 }
 
 /// Starts what forwards, on the server's core.
@@ -193,9 +211,10 @@ impl Sender {
             "poisson" => "--poisson".to_owned(),
             _ => String::new(),
         };
+        let wait = if case.text("generator") == "sleep" { "--no-spin" } else { "" };
         // One system call a datagram, so that each comes as an skb of its own, as from a network.
         let words = format!(
-            "gen udp --to {feed} --rate {} --size {} --seconds {} --send sendmsg {pattern} --json",
+            "gen udp --to {feed} --rate {} --size {} --seconds {} --send sendmsg {pattern} {wait} --json",
             rate(case),
             case.count("size"),
             effort.warmup + effort.seconds + 0.5,
@@ -231,22 +250,28 @@ impl Drop for Sender {
     }
 }
 
+/// The NAPI threads of both ends.
+struct Threads {
+    server: BTreeSet<u32>,
+    client: BTreeSet<u32>,
+}
+
 /// What the two ends have cost so far.
 struct Cost {
     server: Account,
     /// Of the kernel's workers on the server's core: what the kernel forwards is sent by them.
     kworkers: BTreeMap<u32, u64>,
     kworker_ns: u64,
-    subscribers_ns: u64,
+    subscribers: Account,
 }
 
 impl Cost {
-    fn now(forwarder: &IoProcess, subscribers: &IoProcess, napi: &BTreeSet<u32>) -> Result<Self, BenchError> {
+    fn now(forwarder: &IoProcess, subscribers: &IoProcess, threads: &Threads) -> Result<Self, BenchError> {
         Ok(Self {
-            server: forwarder.account(napi)?,
+            server: forwarder.account(&threads.server)?,
             kworkers: cpu::of_kworkers(SERVER_CORE)?,
             kworker_ns: 0,
-            subscribers_ns: subscribers.account(&BTreeSet::new())?.process_ns,
+            subscribers: subscribers.account(&threads.client)?,
         })
     }
 
@@ -259,7 +284,7 @@ impl Cost {
         Self {
             kworker_ns: grown.sum(),
             server: self.server.since(before.server),
-            subscribers_ns: self.subscribers_ns.saturating_sub(before.subscribers_ns),
+            subscribers: self.subscribers.since(before.subscribers),
             kworkers: self.kworkers,
         }
     }

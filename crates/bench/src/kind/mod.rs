@@ -153,6 +153,12 @@ impl Run<'_> {
     pub(crate) fn server_napi(&self, cores: usize) -> Result<BTreeSet<u32>, BenchError> {
         cpu::pin_in_turn(Role::Server.interface(), &self.others, SERVER_CORE..SERVER_CORE + cores.max(1))
     }
+
+    /// The NAPI threads of an end's interface.
+    pub(crate) fn napi(&self, end: Role) -> Result<BTreeSet<u32>, BenchError> {
+        let threads = cpu::napi_threads(end.interface())?;
+        Ok(threads.difference(&self.others).copied().collect())
+    }
 }
 
 /// A lab whose receive work has NAPI threads, the server's on its core and the client's on the other.
