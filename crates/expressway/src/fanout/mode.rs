@@ -33,8 +33,9 @@ impl Mode {
 ///
 /// The cost of a delivery is the send and the ACKs that it causes, wherever it is made. The kernel's way makes one for
 /// each datagram and subscriber, and a clone and a UDP receive besides; this process makes one for all that has come since
-/// the last. So there is no number of subscribers and no rate at which the kernel's way is cheaper, only some at which
-/// the two are about even: `expressway bench fanout` compares them here.
+/// the last. What the kernel's way saves is waking a process, once a datagram: that shows with one subscriber, and is lost
+/// among the sends of eight. Which is cheaper thus depends on how many will subscribe and how the feed comes, which no
+/// measurement at start can know; `expressway bench` has both beside each other.
 pub(super) fn choose(asked: FanoutMode) -> Mode {
     match asked {
         FanoutMode::User => Mode::User,
@@ -42,7 +43,8 @@ pub(super) fn choose(asked: FanoutMode) -> Mode {
         FanoutMode::Auto => {
             tracing::info!(
                 "mode user: it sends what has come together by one send, while the kernel sends each datagram by \
-                 itself; `expressway bench fanout` compares them on this machine"
+                 itself, which saves with a single subscriber only; `expressway bench fanout-even fanout-bursts` \
+                 compares them on this machine"
             );
             Mode::User
         }
