@@ -1,4 +1,4 @@
-//! A thread that sends: its subscribers, an epoll instance over them, and on the first one the feed itself.
+//! A thread that sends: its subscribers, epoll instances over them, and on the first one the feed itself.
 //!
 //! ```text
 //!   turn:  receive (first shard) ─▶ publish ─▶ newcomers ─▶ a send to each subscriber that is due
@@ -8,9 +8,15 @@
 //! Between the sends of a turn the first shard looks after the feed. What has come then makes all subscribers due again, from
 //! where the sending stands: those whose turn is yet to come get it with the same send, and the others wait for one turn of
 //! the [`Wheel`] at most, however busy the feed is.
+//!
+//! ```text
+//!   waits ─┬─ descriptors of packet I/O        made anew when those change; a datagram wakes through one instance
+//!          ├─ inbox
+//!          └─ subscribers ─── their sockets    asked when one of them has something to say, which is seldom
+//! ```
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -40,8 +46,8 @@ const JUDGEMENT: Duration = Duration::from_millis(20);
 const DRAIN: Duration = Duration::from_secs(1);
 
 const EVENTS: usize = 256;
-const INBOX: u64 = u64::MAX;
-const SOURCE: u64 = u64::MAX - 1;
+const FEED: u64 = 0;
+const SUBSCRIBERS: u64 = 1;
 
 /// What other threads send to a shard.
 pub(crate) enum Message {
@@ -82,7 +88,10 @@ struct Later {
 pub(crate) struct Shard {
     index: usize,
     common: Common,
-    epoll: OwnedFd,
+    /// What it sleeps on.
+    waits: OwnedFd,
+    /// Watches the sockets of subscribers, by key and generation.
+    subscribers: OwnedFd,
     inbox: Inbox<Message>,
     views: Vec<View>,
     entries: Slab<Entry>,
@@ -103,14 +112,13 @@ impl Shard {
         inbox: Inbox<Message>,
         views: Vec<View>,
     ) -> Result<Self, IoError> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("epoll_create"))?;
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&epoll, inbox.as_fd(), epoll::EventData::new_u64(INBOX), flags)
-            .map_err(failed("epoll_ctl"))?;
+        let subscribers = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("epoll_create"))?;
+        let waits = waits(&inbox, &subscribers, |_| {})?;
         Ok(Self {
             index,
             common,
-            epoll,
+            waits,
+            subscribers,
             inbox,
             views,
             entries: Slab::new(),
@@ -176,28 +184,14 @@ impl Shard {
     }
 
     /// Watches the descriptors of packet I/O, anew when they have changed.
-    fn follow<P: PacketIo>(
-        &mut self,
-        source: &Source<P>,
-        known: &mut Option<(u64, OwnedFd)>,
-    ) -> Result<(), IoError> {
+    fn follow<P: PacketIo>(&mut self, source: &Source<P>, known: &mut Option<u64>) -> Result<(), IoError> {
         let generation = source.io.descriptors_generation();
-        if known.as_ref().is_some_and(|(known, _)| *known == generation) {
+        if *known == Some(generation) {
             return Ok(());
         }
-        // An epoll instance of its own: whatever was watched before goes with it.
-        let inner = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("epoll_create"))?;
-        let mut result = Ok(());
-        source.io.descriptors(&mut |fd| {
-            if result.is_ok() {
-                result = epoll::add(&inner, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
-            }
-        });
-        let data = epoll::EventData::new_u64(SOURCE);
-        result
-            .and_then(|()| epoll::add(&self.epoll, &inner, data, epoll::EventFlags::IN))
-            .map_err(failed("epoll_ctl"))?;
-        *known = Some((generation, inner));
+        // Whatever was watched before goes with the old instance.
+        self.waits = waits(&self.inbox, &self.subscribers, |visit| source.io.descriptors(visit))?;
+        *known = Some(generation);
         Ok(())
     }
 
@@ -243,7 +237,7 @@ impl Shard {
         if protocol != super::Protocol::Tcp {
             flags |= epoll::EventFlags::IN;
         }
-        let added = epoll::add(&self.epoll, &*socket, data, flags);
+        let added = epoll::add(&self.subscribers, &*socket, data, flags);
         if let Err(error) = added {
             tracing::warn!(%peer, %error, "epoll_ctl: the subscriber is disconnected");
             self.disconnect(key, Reason::Reset);
@@ -253,12 +247,14 @@ impl Shard {
     }
 
     fn disconnect(&mut self, key: usize, reason: Reason) {
-        let Some(entry) = self.entries.try_remove(key) else { return };
+        let Some(entry) = self.entries.try_remove(key) else {
+            return;
+        };
         self.wheel.remove(key);
         let subscriber = entry.subscriber;
         let account = subscriber.account.clone();
         // Statistics may hold the socket a moment longer than this.
-        let _ = epoll::delete(&self.epoll, &**subscriber.transport().socket());
+        let _ = epoll::delete(&self.subscribers, &**subscriber.transport().socket());
         let view = &self.views[usize::from(account.protocol.is_websocket())];
         subscriber.end(view, reason);
         self.common.ledger.close(&account, reason);
@@ -353,9 +349,21 @@ impl Shard {
         }
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
-        let result = epoll::wait(&self.epoll, &mut events, timeout.as_ref());
+        let result = epoll::wait(&self.waits, &mut events, timeout.as_ref());
         self.inbox.awake();
         match result {
+            Ok((events, _)) if events.iter().any(|event| event.data.u64() == SUBSCRIBERS) => {
+                self.ask_subscribers()
+            }
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(failed("epoll_wait")(error)),
+        }
+    }
+
+    /// Takes what the sockets of subscribers have to say; what is too much at once, the next turn takes.
+    fn ask_subscribers(&mut self) -> Result<(), IoError> {
+        let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
+        match epoll::wait(&self.subscribers, &mut events, Some(&Timespec::default())) {
             Ok((events, _)) => {
                 for event in events.iter() {
                     self.handle_event(event.data.u64(), event.flags);
@@ -368,12 +376,11 @@ impl Shard {
     }
 
     fn handle_event(&mut self, data: u64, flags: epoll::EventFlags) {
-        if data == INBOX || data == SOURCE {
-            return;
-        }
         let key = (data & u64::from(u32::MAX)) as usize;
         let now = self.now();
-        let Some(entry) = self.entries.get_mut(key) else { return };
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
         if u64::from(entry.generation) != data >> 32 {
             return;
         }
@@ -397,6 +404,27 @@ impl Shard {
             self.disconnect(key, reason);
         }
     }
+}
+
+/// An epoll instance over inbox, subscribers and what `feed` visits.
+fn waits(
+    inbox: &Inbox<Message>,
+    subscribers: &OwnedFd,
+    feed: impl FnOnce(&mut dyn FnMut(BorrowedFd<'_>)),
+) -> Result<OwnedFd, IoError> {
+    let waits = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("epoll_create"))?;
+    let add =
+        |fd: BorrowedFd<'_>, data, flags| epoll::add(&waits, fd, epoll::EventData::new_u64(data), flags);
+    let level = epoll::EventFlags::IN;
+    let mut result = add(inbox.as_fd(), FEED, level | epoll::EventFlags::ET)
+        .and_then(|()| add(subscribers.as_fd(), SUBSCRIBERS, level));
+    feed(&mut |fd| {
+        if result.is_ok() {
+            result = add(fd, FEED, level);
+        }
+    });
+    result.map_err(failed("epoll_ctl"))?;
+    Ok(waits)
 }
 
 fn failed(what: &'static str) -> impl Fn(Errno) -> IoError {
