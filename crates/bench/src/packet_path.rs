@@ -60,7 +60,8 @@ pub(crate) struct PacketPath {
     /// Environment variables of what it runs.
     #[serde(default)]
     pub(crate) environment: BTreeMap<String, String>,
-    /// Files below `/proc/sys` with their values, in the measured side's namespace.
+    /// Files below `/proc/sys` with their values, in the measured side's namespace. One behind a `-` is of a part of the kernel
+    /// that may not be there.
     #[serde(default)]
     pub(crate) sysctl: BTreeMap<String, String>,
     /// Commands that set it up in the measured side's namespace, and end.

@@ -2,6 +2,7 @@
 //! counts what arrives.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 
 use expressway_lab::{Lab, Role};
 use serde_json::Value as Json;
@@ -266,10 +267,14 @@ impl<'a> Bed<'a> {
     }
 }
 
-/// Sets a file below `/proc/sys` in a namespace: never the machine's own.
+/// Sets a file below `/proc/sys` in a namespace: never the machine's own. One behind a `-` need not be there.
 fn sysctl(lab: &Lab, role: Role, file: &str, value: &str) -> Result<(), BenchError> {
-    let path = format!("/proc/sys/{file}");
-    lab.run(role, || std::fs::write(&path, value))?.map_err(io_error(format!("{role}: {path}")))
+    let path = format!("/proc/sys/{}", file.trim_start_matches('-'));
+    let written = lab.run(role, || std::fs::write(&path, value))?;
+    match written {
+        Err(error) if error.kind() == ErrorKind::NotFound && file.starts_with('-') => Ok(()),
+        written => written.map_err(io_error(format!("{role}: {path}"))),
+    }
 }
 
 fn ip(lab: &Lab, role: Role, words: &str) -> Result<(), BenchError> {

@@ -65,6 +65,7 @@ impl Kind for XdpLatency {
         let mut forwarder = bed.start(&path, case.text("action"))?;
         let mut receiver = receive(run)?;
         bed.pin_far()?;
+        cpu::run_first(&receiver.threads()?)?;
         let napi = run.server_napi(1)?;
         let used = |forwarder: Option<&Process>| -> Result<u64, BenchError> {
             let process = forwarder.map_or(Ok(0), |process| cpu::of_tree(process.id()))?;

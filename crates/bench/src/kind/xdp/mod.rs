@@ -5,8 +5,10 @@ mod bed;
 mod latency;
 mod process;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use expressway_lab::{LabConfig, Role};
 use serde_json::Value as Json;
@@ -22,6 +24,12 @@ use process::Process;
 
 /// The kind.
 pub(crate) struct Xdp;
+
+/// CPU of the interface's NAPI threads, in nanoseconds, that says that packets come: more than a stray one takes.
+const FIRST_WORK: u64 = 100_000;
+
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// What does it.
 const WAY: Parameter = Parameter::required("way", Form::Choice(NAMES));
@@ -156,24 +164,26 @@ struct Flood {
     offered: u64,
     /// Packets that got where they end.
     packets: u64,
-    cpu_ns: u64,
+    napi_ns: u64,
+    busy: Busy,
     detail: Json,
 }
 
 impl Flood {
     /// Nanoseconds of CPU a packet.
     fn each(&self) -> f64 {
-        self.cpu_ns as f64 / self.packets as f64
+        (self.napi_ns + self.busy.process_ns) as f64 / self.packets as f64
     }
 
     fn values(&self) -> BTreeMap<&'static str, f64> {
         let offered = self.offered.max(1) as f64;
+        let polling = self.busy.process_ns as f64 / self.busy.time.as_nanos().max(1) as f64;
         BTreeMap::from([
             ("ns_per_packet", self.each()),
             ("mpps", self.packets as f64 / self.seconds / 1e6),
             ("offered_mpps", offered / self.seconds / 1e6),
             ("lost_percent", 100.0 * (1.0 - self.packets as f64 / offered).max(0.0)),
-            ("cpu_percent", self.cpu_ns as f64 / (self.seconds * 1e7)),
+            ("cpu_percent", 100.0 * polling + self.napi_ns as f64 / (self.seconds * 1e7)),
         ])
     }
 }
@@ -194,12 +204,10 @@ fn flood(run: &Run<'_>, bed: &Bed<'_>, path: &PacketPath, action: &str) -> Resul
     };
     let measured = process.as_ref().map_or(*first, Process::id);
     let recording = run.sample(measured, &napi)?;
-    let used = |process: Option<&Process>| -> Result<(u64, u64), BenchError> {
-        Ok((process.map_or(Ok(0), |process| cpu::of_tree(process.id()))?, cpu::of_threads(&napi)))
-    };
-    let before = (used(process.as_ref())?, bed.received()?);
-    let sent = generate(run, bed, path)?;
-    let after = (used(process.as_ref())?, bed.received()?);
+    let before = (cpu::of_threads(&napi), bed.received()?);
+    let generators = start_generators(run, bed, path)?;
+    let (sent, busy) = watch(generators, process.as_ref(), &napi)?;
+    let after = (cpu::of_threads(&napi), bed.received()?);
     profile::finish(recording)?;
     let said = process.as_mut().map(Process::end).transpose()?;
     let received = after.1 - before.1;
@@ -217,19 +225,46 @@ fn flood(run: &Run<'_>, bed: &Bed<'_>, path: &PacketPath, action: &str) -> Resul
     }
     let number = |key: &str| sent.iter().filter_map(|one| one[key].as_u64()).sum::<u64>();
     let seconds = sent.iter().filter_map(|one| one["seconds"].as_f64()).fold(0.0, f64::max);
-    let (process_ns, napi_ns) = (after.0.0 - before.0.0, after.0.1 - before.0.1);
+    let napi_ns = after.0 - before.0;
     Ok(Flood {
         seconds: if seconds > 0.0 { seconds } else { run.effort.seconds },
         offered: number("sent") + number("refused"),
         packets,
-        cpu_ns: process_ns + napi_ns,
+        napi_ns,
         detail: serde_json::json!({ "sent": sent, "received": received, "packets": packets,
-            "process_ns": process_ns, "napi_ns": napi_ns }),
+            "process_ns": busy.process_ns, "napi_ns": napi_ns, "busy_seconds": busy.time.as_secs_f64() }),
+        busy,
     })
 }
 
-/// Runs a generator on the client's core, or one on each core, to its end.
-fn generate(run: &Run<'_>, bed: &Bed<'_>, path: &PacketPath) -> Result<Vec<Json>, BenchError> {
+/// The time in which packets came, and what a path's process took of it: one that polls takes as much before and after.
+struct Busy {
+    time: Duration,
+    process_ns: u64,
+}
+
+/// Waits for the generators' reports.
+fn watch(
+    mut generators: Vec<Process>,
+    process: Option<&Process>,
+    napi: &BTreeSet<u32>,
+) -> Result<(Vec<Json>, Busy), BenchError> {
+    let used = || process.map_or(Ok(0), |process| cpu::of_tree(process.id()));
+    let idle = cpu::of_threads(napi);
+    while cpu::of_threads(napi) < idle + FIRST_WORK && generators[0].is_running()? {
+        sleep(LOOK);
+    }
+    let (began, before) = (Instant::now(), used()?);
+    for generator in &mut generators {
+        generator.wait_for_output()?;
+    }
+    let busy = Busy { time: began.elapsed(), process_ns: used()? - before };
+    let reports = generators.into_iter().map(Process::report).collect::<Result<_, _>>()?;
+    Ok((reports, busy))
+}
+
+/// Starts a generator on the client's core, or one on each core.
+fn start_generators(run: &Run<'_>, bed: &Bed<'_>, path: &PacketPath) -> Result<Vec<Process>, BenchError> {
     let case = run.case;
     let cores = match case.text("generators") {
         "beside" => SERVER_CORE..SERVER_CORE + case.count("cores") as usize,
@@ -241,8 +276,7 @@ fn generate(run: &Run<'_>, bed: &Bed<'_>, path: &PacketPath) -> Result<Vec<Json>
         ("--flows", case.count("flows").to_string()),
         ("--seconds", run.effort.seconds.to_string()),
     ];
-    let all: Vec<Process> = cores.map(|core| bed.generate(path, core, &options)).collect::<Result<_, _>>()?;
-    all.into_iter().map(Process::report).collect()
+    cores.map(|core| bed.generate(path, core, &options)).collect()
 }
 
 /// The last number that stands behind a mark.
@@ -287,12 +321,19 @@ mod tests {
 
     #[test]
     fn figures_are_of_what_got_there() {
-        let flood = Flood { seconds: 2.0, offered: 1000, packets: 800, cpu_ns: 80_000, detail: Json::Null };
+        let flood = Flood {
+            seconds: 2.0,
+            offered: 1000,
+            packets: 800,
+            napi_ns: 60_000,
+            busy: Busy { time: Duration::from_secs(1), process_ns: 20_000 },
+            detail: Json::Null,
+        };
         let values = flood.values();
         assert_eq!((values["ns_per_packet"], values["mpps"]), (100.0, 0.0004));
         assert_eq!(values["offered_mpps"], 0.0005);
         assert!((values["lost_percent"] - 20.0).abs() < 1e-9);
-        assert_eq!(values["cpu_percent"], 0.004);
+        assert!((values["cpu_percent"] - 0.005).abs() < 1e-9);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A program in a lab: its output goes to a file, which is read while it runs and at its end.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -93,13 +94,35 @@ impl Process {
         let pid = Pid::from_raw(self.child.id() as i32).ok_or_else(|| self.failed("has no process"))?;
         kill_process(pid, Signal::INT).map_err(|error| self.failed(&format!("SIGINT: {error}")))?;
         let began = Instant::now();
-        while self.child.try_wait().map_err(io_error(self.name.clone()))?.is_none() {
+        while self.is_running()? {
             if began.elapsed() > LIMIT {
                 return Err(self.failed("does not end by SIGINT"));
             }
             sleep(LOOK);
         }
         Ok(self.output())
+    }
+
+    /// Waits until it has printed something, or has ended.
+    pub(super) fn wait_for_output(&mut self) -> Result<(), BenchError> {
+        while self.output().is_empty() && self.is_running()? {
+            sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// Whether it runs still.
+    pub(super) fn is_running(&mut self) -> Result<bool, BenchError> {
+        Ok(self.child.try_wait().map_err(io_error(self.name.clone()))?.is_none())
+    }
+
+    /// Its threads.
+    pub(super) fn threads(&self) -> Result<BTreeSet<u32>, BenchError> {
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let entries = std::fs::read_dir(&tasks).map_err(io_error(tasks))?;
+        let thread =
+            |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+        Ok(entries.filter_map(thread).collect())
     }
 
     /// Waits for its end by itself and reads its JSON report.
