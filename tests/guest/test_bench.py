@@ -34,7 +34,7 @@ def lines(folder: Path, kind: str) -> list[dict]:
 
 def test_instructions_are_counted_with_zero_copy_and_without_times(tmp_path: Path) -> None:
     ways = {
-        "udp sendmsg": (None, False),
+        "udp sendmsg": (None, True),
         "udp gso in software": (None, False),
         "udp gso by the device": (None, True),
         "af-xdp copy": ("copy", True),
@@ -71,7 +71,7 @@ def test_a_scenario_of_two_beds_runs_on_the_guest_for_ratios(tmp_path: Path) -> 
     assert set(runs) == {"udp sendmsg", "af-xdp zero-copy"} and not lines(tmp_path, "failed")
     assert {run["scenario"] for run in runs.values()} == {"io-transmit@guest"}
     assert runs["af-xdp zero-copy"]["detail"]["moved"]["obtained"] == "zero-copy"
-    assert "| | CPU a packet, ratio to udp sendmsg | by AF_XDP, % | runs |" in printed, printed
+    assert "|  | CPU a packet, ratio to udp sendmsg | by AF_XDP, % | runs |" in printed, printed
 
 
 def test_a_guest_that_is_late_is_ended_told_and_leaves_nothing(tmp_path: Path) -> None:
