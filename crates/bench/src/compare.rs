@@ -23,6 +23,8 @@ pub enum Verdict {
     NoChangeShown,
     /// One of the runs has too few rounds for an interval.
     TooFewRounds,
+    /// The scenario says that it varies from run to run.
+    Varies,
 }
 
 /// One contestant at one point in both runs.
@@ -111,7 +113,7 @@ fn change(
         to: to.map(str::to_owned),
         ratio: ratio.mid,
         interval: (ratio.low, ratio.high),
-        verdict: verdict(&ratio, metric.better),
+        verdict: if contestant.varies { Verdict::Varies } else { verdict(&ratio, metric.better) },
     })
 }
 
@@ -140,6 +142,7 @@ pub fn changes_as_text(old: &RawRun, new: &RawRun, changes: &[Change]) -> String
         (Verdict::Better, "better"),
         (Verdict::NoChangeShown, "no change shown"),
         (Verdict::TooFewRounds, "too few rounds to say"),
+        (Verdict::Varies, "varies from run to run: not judged"),
     ] {
         for change in changes.iter().filter(|change| change.verdict == verdict) {
             let point = point_in_words(&change.point);
@@ -184,6 +187,18 @@ mod tests {
             "| trial body 1 KiB | b | gbit_per_cpu_second to that of a | 0.900 (0.900 to 0.900) | worse |";
         assert!(text.contains(line), "{text}");
         assert!(text.find("| worse |") < text.find("| better |"));
+    }
+
+    #[test]
+    fn what_varies_from_run_to_run_is_told_and_not_judged() {
+        let [mut old, mut new] = [[1.0, 2.0, 3.0], [1.0, 2.0, 1.5]].map(|values| raw(&[values; 6]));
+        for run in [&mut old, &mut new] {
+            run.scenarios[0].contestants[2].varies = true;
+        }
+        let changes = compare(&old, &new);
+        assert_eq!((changes[1].contestant.as_str(), changes[1].verdict), ("c", Verdict::Varies));
+        let text = changes_as_text(&old, &new, &changes);
+        assert!(text.contains("0.500 (0.500 to 0.500) | varies from run to run: not judged |"), "{text}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub(crate) fn described() -> Described {
         side,
         parameters: BTreeMap::new(),
         beds: Vec::new(),
+        varies: false,
     };
     Described {
         about: About {

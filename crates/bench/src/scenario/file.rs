@@ -227,7 +227,14 @@ impl Check<'_> {
                 Some(beds) => self.beds(&beds, of_scenario)?,
                 None => Vec::new(),
             };
-            contestants.push(Contestant { name, side, parameters: self.table(&parameters)?, beds });
+            let varies = match parameters.remove(&Spanned::new(0..0, "varies".to_owned())) {
+                Some(value) => value
+                    .get_ref()
+                    .as_bool()
+                    .ok_or_else(|| self.source.at(value.span(), "expected true or false"))?,
+                None => false,
+            };
+            contestants.push(Contestant { name, side, parameters: self.table(&parameters)?, beds, varies });
         }
         if contestants.is_empty() {
             return Err(self.source.at(list.span(), "expected at least one contestant"));
@@ -437,6 +444,16 @@ contestants = ["b"]
                 "x.toml:24: tour.contestants.0: `c` is no contestant",
             ),
             ("way = \"udp\"\n", "", "a: `way` is given nowhere"),
+            (
+                "way = \"udp\"",
+                "way = \"udp\"\nvaries = 1",
+                "x.toml:16: contestant.0.varies: expected true or false",
+            ),
+            (
+                "way = \"udp\"",
+                "way = \"udp\"\nbeds = [\"guest\"]",
+                "x.toml:16: contestant.0.beds: expected a list of beds of the scenario: lab",
+            ),
         ] {
             assert!(GOOD.contains(from), "{from}");
             let error = read(&GOOD.replacen(from, to, 1)).err().unwrap_or_else(|| panic!("{to}: accepted"));

@@ -42,6 +42,10 @@ pub struct Contestant {
     /// The beds that it can run on, where those are not all of the scenario's.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub beds: Vec<Bed>,
+    /// Its figures differ from run to run by more than their intervals say, so that a comparison of two runs tells them and
+    /// judges nothing.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub varies: bool,
 }
 
 /// A published figure to print beside ours.
