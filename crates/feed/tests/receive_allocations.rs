@@ -1,9 +1,6 @@
 //! In steady state a receiver allocates nothing for a datagram: not in its turn, not for a latency, an echo or a batch,
 //! and not to put a feed in order and into a ring.
-#![allow(unsafe_code)] // A global allocator is an unsafe trait.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
@@ -14,35 +11,10 @@ use expressway_netio::Datagram;
 use expressway_netio::broadcast::{Broadcast, BroadcastConfig, Record};
 use expressway_netio::udp::{UdpConfig, UdpIo};
 
-struct Counting;
+#[path = "../../netio/tests/counting_allocator/mod.rs"]
+mod counting_allocator;
 
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is passed on to the system's allocator; counting touches a constant-initialised thread-local,
-// which does not allocate.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's contract is the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as above.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use counting_allocator::allocations;
 
 /// Latencies, and behind them batches.
 struct Both<F>(Latency, Batches<F>);
@@ -60,9 +32,9 @@ impl<F: FnMut(&Batch)> Handler for Both<F> {
 
 #[test]
 fn a_receiver_in_steady_state_allocates_nothing() {
-    let before = ALLOCATIONS.get();
+    let before = allocations();
     drop(std::hint::black_box(Box::new(7)));
-    assert!(ALLOCATIONS.get() > before, "the allocator counts");
+    assert!(allocations() > before, "the allocator counts");
 
     let listen = vec!["127.0.0.1:0".parse().unwrap()];
     let io = UdpIo::bind(&UdpConfig { timestamps: true, gro: false, ..UdpConfig::new(listen) }).unwrap();
@@ -84,10 +56,10 @@ fn a_receiver_in_steady_state_allocates_nothing() {
             sent += 1;
         }
         while receiver.counters().datagrams < sent {
-            let before = ALLOCATIONS.get();
+            let before = allocations();
             receiver.turn().unwrap();
             if round >= 20 {
-                allocated += ALLOCATIONS.get() - before;
+                allocated += allocations() - before;
             }
         }
         while peer.recv(&mut buffer).is_ok() {}
@@ -137,10 +109,10 @@ fn a_sequenced_feed_in_steady_state_allocates_nothing() {
             }
         }
         while receiver.counters().datagrams < sent {
-            let before = ALLOCATIONS.get();
+            let before = allocations();
             receiver.turn().unwrap();
             if round >= 100 {
-                allocated += ALLOCATIONS.get() - before;
+                allocated += allocations() - before;
             }
         }
     }

@@ -2,10 +2,7 @@
 //! messages, transmit, flush.
 //!
 //! A counting allocator watches the thread that turns the worker, and only while it turns.
-#![allow(unsafe_code)] // A global allocator is an unsafe trait.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,42 +13,10 @@ use expressway_netio::udp::{SendMode, UdpConfig, UdpIo};
 use expressway_netio::{Context, Datagram, Flow, IoError, PacketIo, Service, Worker, WorkerOptions, mailbox};
 
 use common::netns::{FAR, NEAR, Pair, is_privileged};
+use counting_allocator::allocations;
 
 mod common;
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-}
-
-// SAFETY: everything is passed on to the system's allocator; counting touches a constant-initialised
-// thread-local, which does not allocate.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's contract is the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: as above.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+mod counting_allocator;
 
 const PORT: u16 = 4433;
 const BURST: usize = 32;
@@ -132,10 +97,10 @@ fn check(io: impl PacketIo, mut send: impl FnMut(&[u8]), mut receive: impl FnMut
         let mut missing = BURST;
         let started = Instant::now();
         while missing > 0 {
-            let before = ALLOCATIONS.get();
+            let before = allocations();
             worker.turn(Instant::now()).expect("the backend works");
             if round >= WARM_UP {
-                allocated += ALLOCATIONS.get() - before;
+                allocated += allocations() - before;
             }
             while receive() {
                 missing -= 1;
@@ -151,9 +116,9 @@ fn check(io: impl PacketIo, mut send: impl FnMut(&[u8]), mut receive: impl FnMut
 
 #[test]
 fn the_allocator_counts() {
-    let before = ALLOCATIONS.get();
+    let before = allocations();
     drop(std::hint::black_box(Box::new(7)));
-    assert!(ALLOCATIONS.get() > before);
+    assert!(allocations() > before);
 }
 
 #[test]

@@ -1,200 +1,15 @@
-//! Traffic through AF_XDP on a veth with a kernel UDP peer, in good weather and bad.
+//! Datagrams both ways: addresses, sizes, bursts, queues, checksums, wake-ups.
 
-mod common;
-
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use common::netns::{FAR_DEVICE, NEAR, NEAR_DEVICE, Pair, is_privileged};
-use expressway_netio::express::{
-    BindMode, ExpressConfig, ExpressIo, Port, PortConfig, PortReport, PortState, TransmitVia,
-};
-use expressway_netio::route::RouteMirror;
-use expressway_netio::udp::{UdpConfig, UdpIo};
+use expressway_netio::express::{ExpressConfig, ExpressIo, PortReport, TransmitVia};
 use expressway_netio::{Flow, IoStats, PacketIo};
-use expressway_xbpf::{AttachMode, Attachment, Counter, Existing, Options, Redirect};
+use expressway_xbpf::Counter;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-const PORT: u16 = 4433;
-/// After this long without what must come, a test fails.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// An express backend at the near end of a veth.
-struct Bed {
-    io: ExpressIo,
-    redirect: Redirect,
-    _attachment: Attachment,
-    _mirror: RouteMirror,
-    pair: Pair,
-}
-
-/// How a bed differs from the usual one.
-struct Shape {
-    mtu: usize,
-    queues: usize,
-    /// Ports are opened on this many of the queues.
-    ports: u32,
-    addresses: Vec<IpAddr>,
-    frame_size: u32,
-    tx_ring: u32,
-    /// Which way the datagrams of a queue leave.
-    transmit: fn(u32) -> TransmitVia,
-    config: ExpressConfig,
-}
-
-impl Default for Shape {
-    fn default() -> Self {
-        Self {
-            mtu: 1500,
-            queues: 1,
-            ports: 1,
-            addresses: NEAR.to_vec(),
-            frame_size: 2048,
-            tx_ring: 512,
-            transmit: |_| TransmitVia::Express,
-            config: ExpressConfig::default(),
-        }
-    }
-}
-
-impl Bed {
-    /// `prepare` sets up what the veth needs besides, before anything is opened.
-    fn new(shape: Shape, prepare: impl FnOnce(&Pair)) -> Self {
-        let pair = Pair::new(shape.mtu, shape.queues);
-        prepare(&pair);
-        let listen: Vec<_> = shape.addresses.iter().map(|&ip| SocketAddr::new(ip, PORT)).collect();
-        let (io, redirect, attachment, mirror) = pair.near.enter(|| {
-            let redirect = Redirect::load(&Options::default()).unwrap();
-            for address in &listen {
-                redirect.add_pair(*address).unwrap();
-            }
-            let attachment = redirect.attach(ifindex(), AttachMode::Native, Existing::Refuse).unwrap();
-            let open = |queue| {
-                let config = PortConfig {
-                    mode: BindMode::Copy,
-                    frame_size: shape.frame_size,
-                    tx_ring: shape.tx_ring,
-                    transmit: (shape.transmit)(queue),
-                    ..PortConfig::new(NEAR_DEVICE, queue)
-                };
-                Port::open(config, redirect.xsk_map()).unwrap()
-            };
-            let ports = (0..shape.ports).map(open).collect();
-            let udp = UdpConfig { receive_buffer: 16_384, ..UdpConfig::new(listen) };
-            let mirror = RouteMirror::start().unwrap();
-            let mut kernel = UdpIo::bind(&udp).unwrap();
-            kernel.set_resolver(mirror.resolver().unwrap());
-            let io = ExpressIo::new(ports, kernel, mirror.resolver().unwrap(), shape.config).unwrap();
-            (io, redirect, attachment, mirror)
-        });
-        Self { io, redirect, _attachment: attachment, _mirror: mirror, pair }
-    }
-
-    /// A socket of the peer's, connected to an address of the near end.
-    fn peer(&self, near: IpAddr) -> UdpSocket {
-        self.pair.far.enter(|| {
-            let any: SocketAddr =
-                if near.is_ipv4() { "0.0.0.0:0".parse().unwrap() } else { "[::]:0".parse().unwrap() };
-            let socket = UdpSocket::bind(any).unwrap();
-            socket.connect(SocketAddr::new(near, PORT)).unwrap();
-            socket.set_nonblocking(true).unwrap();
-            socket
-        })
-    }
-
-    /// One turn that echoes what comes in. Returns how many datagrams.
-    fn turn(&mut self) -> usize {
-        let mut waiting: Vec<(Flow, Vec<u8>)> = Vec::new();
-        self.io
-            .receive(Instant::now(), &mut |datagram| {
-                waiting.push((Flow::new(datagram.local, datagram.remote), datagram.payload.to_vec()));
-            })
-            .expect("receiving goes on");
-        for (flow, payload) in &waiting {
-            send(&mut self.io, flow, std::slice::from_ref(payload));
-        }
-        self.io.flush(Instant::now()).expect("flushing goes on");
-        waiting.len()
-    }
-
-    /// Sends `payload` from the peer and turns until its echo is back. Sends again now and then when `lossy`.
-    fn exchange(&mut self, peer: &UdpSocket, payload: &[u8], lossy: bool) {
-        let deadline = Instant::now() + PATIENCE;
-        let mut buffer = [0; 16_384];
-        let mut turns = 0u32;
-        loop {
-            if turns == 0 || (lossy && turns.is_multiple_of(1000)) {
-                // What the link being down makes of it is the test's business.
-                let _ = peer.send(payload);
-            }
-            turns += 1;
-            if self.turn() == 0 {
-                std::thread::yield_now();
-            }
-            match peer.recv(&mut buffer) {
-                Ok(length) if &buffer[..length] == payload => return,
-                Ok(_) | Err(_) => {}
-            }
-            assert!(Instant::now() < deadline, "no echo of {} bytes: {:?}", payload.len(), self.io.stats());
-            if lossy {
-                std::thread::sleep(Duration::from_micros(100));
-            }
-        }
-    }
-
-    /// Exchanges until the neighbour is known and answers leave by AF_XDP.
-    fn warm_up(&mut self, peer: &UdpSocket) {
-        let deadline = Instant::now() + PATIENCE;
-        let before = self.io.stats().tx_express_packets;
-        while self.io.stats().tx_express_packets == before {
-            self.exchange(peer, b"warm-up", false);
-            assert!(Instant::now() < deadline, "{:?}", self.io.stats());
-        }
-    }
-
-    /// Turns until the only port is in `state`.
-    fn await_state(&mut self, state: PortState) {
-        let deadline = Instant::now() + PATIENCE;
-        while self.report().state != state {
-            self.turn();
-            assert!(Instant::now() < deadline, "{:?} and not {state:?}", self.report());
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn report(&self) -> PortReport {
-        self.io.reports().next().expect("a port")
-    }
-}
-
-fn ifindex() -> u32 {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    rustix::net::netdevice::name_to_index(&socket, NEAR_DEVICE).unwrap()
-}
-
-/// Sends payloads in one flow; gives up none.
-fn send(io: &mut ExpressIo, flow: &Flow, payloads: &[Vec<u8>]) {
-    let segment = payloads.iter().map(Vec::len).max().unwrap_or(0).max(1);
-    let mut next = 0;
-    for _ in 0..100_000 {
-        let mut rest = payloads[next..].iter();
-        let sent = io
-            .transmit(flow, segment, &mut |slice| {
-                rest.next().map_or(0, |payload| {
-                    assert_eq!(slice.len(), segment);
-                    slice[..payload.len()].copy_from_slice(payload);
-                    payload.len()
-                })
-            })
-            .expect("sending goes on");
-        next += sent.packets;
-        if !sent.blocked {
-            return;
-        }
-        io.flush(Instant::now()).expect("flushing goes on");
-    }
-    panic!("blocked for ever: {:?}", io.stats());
-}
+use crate::bed::{Bed, PATIENCE, PORT, Shape, peer_address, send};
+use crate::common::netns::{FAR_DEVICE, NEAR, is_privileged};
 
 /// Nothing was lost for a reason of our own.
 fn assert_no_drops(stats: &IoStats) {
@@ -235,12 +50,6 @@ fn datagrams_pass_both_ways_over_ipv4_and_ipv6() {
     }
     assert_no_drops(&bed.io.stats());
     assert_eq!(bed.io.stats().rx_kernel_packets, 0);
-}
-
-/// The peer's address as the near end sees it.
-fn peer_address(near: IpAddr, peer: &UdpSocket) -> SocketAddr {
-    let port = peer.local_addr().unwrap().port();
-    SocketAddr::new(common::netns::FAR[usize::from(near.is_ipv6())], port)
 }
 
 #[test]
@@ -495,55 +304,4 @@ fn sleep(io: &mut ExpressIo) {
     let mut waits: Vec<_> = descriptors.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     let timeout = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
     assert_ne!(poll(&mut waits, Some(&timeout)).unwrap(), 0, "never woken: {:?}", io.stats());
-}
-
-#[test]
-fn a_link_that_goes_down_and_comes_back_is_survived() {
-    if !is_privileged() {
-        return;
-    }
-    let mut bed = Bed::new(Shape::default(), |_| ());
-    let peer = bed.peer(NEAR[0]);
-    bed.warm_up(&peer);
-    for round in 0..3 {
-        bed.pair.near.ip(&format!("link set {NEAR_DEVICE} down"));
-        // The first burst may meet the link before anyone has told.
-        let flow = Flow::new(SocketAddr::new(NEAR[0], PORT), peer_address(NEAR[0], &peer));
-        send(&mut bed.io, &flow, &vec![b"lost".to_vec(); 100]);
-        bed.io.flush(Instant::now()).unwrap();
-        bed.await_state(PortState::Down);
-        let before = bed.io.stats();
-        send(&mut bed.io, &flow, &vec![b"lost".to_vec(); 100]);
-        bed.io.flush(Instant::now()).unwrap();
-        let stats = bed.io.stats();
-        assert_eq!(stats.tx_express_packets, before.tx_express_packets, "nothing is sent into a dead link");
-        bed.pair.near.ip(&format!("link set {NEAR_DEVICE} up"));
-        bed.await_state(PortState::Up);
-        let (rx, tx) = (stats.rx_express_packets, stats.tx_express_packets);
-        let deadline = Instant::now() + PATIENCE;
-        while bed.io.stats().rx_express_packets == rx || bed.io.stats().tx_express_packets == tx {
-            bed.exchange(&peer, format!("after {round}").as_bytes(), true);
-            assert!(Instant::now() < deadline, "{:?}", bed.io.stats());
-        }
-    }
-    assert_eq!(bed.report().reopened, 0, "the socket outlived it");
-}
-
-#[test]
-fn an_interface_that_vanishes_leaves_the_backend_working() {
-    if !is_privileged() {
-        return;
-    }
-    let mut bed = Bed::new(Shape::default(), |_| ());
-    let peer = bed.peer(NEAR[0]);
-    bed.exchange(&peer, b"before", false);
-    let flow = Flow::new(SocketAddr::new(NEAR[0], PORT), peer_address(NEAR[0], &peer));
-    bed.pair.near.ip(&format!("link del {NEAR_DEVICE}"));
-    send(&mut bed.io, &flow, &vec![b"lost".to_vec(); 10]);
-    bed.await_state(PortState::Gone);
-    assert_eq!(bed.report().mode, None);
-    send(&mut bed.io, &flow, &vec![b"lost".to_vec(); 10]);
-    bed.turn();
-    let before = bed.io.stats().rx_express_packets;
-    assert_eq!(before, 1, "what the closed socket had counted stays counted");
 }

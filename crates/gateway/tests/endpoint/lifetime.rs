@@ -1,0 +1,104 @@
+//! How connections end, and what a reload and the logs make of them.
+
+use std::time::{Duration, Instant};
+
+use expressway_gateway::quic::{Message, Settings};
+
+use crate::exchange::{client, fetch};
+use crate::support::client::Options;
+use crate::support::world::{Build, World, certificate, identity, setup};
+
+#[test]
+fn draining_finishes_what_is_under_way_and_refuses_the_rest() {
+    let mut world = Build::default().world();
+    let busy = client(&mut world, 5000, Options::default());
+    let idle = client(&mut world, 5001, Options::default());
+    world.clients[busy].get("/bytes/10000000");
+    world.clients[idle].get("/bytes/10");
+    world.until("a beginning", |world| {
+        world.clients[busy].received() > 100_000 && world.clients[idle].is_done()
+    });
+    let deadline = Instant::now() + Duration::from_secs(20);
+    assert!(world.peers[0].try_send(Message::Drain { deadline }).is_ok());
+    world.until("GOAWAY", |world| world.clients.iter().all(|client| client.goaway.is_some()));
+    assert_eq!(world.clients[busy].goaway, Some(4));
+    let late = client(&mut world, 5002, Options::default());
+    world.until("the end", |world| world.is_finished());
+    world.until("the news", |world| world.clients.iter().all(|client| client.quic.peer_error().is_some()));
+    let response = world.clients[busy].response(0);
+    assert!(response.finished && response.intact && response.received == 10_000_000, "{response:?}");
+    for id in [busy, idle] {
+        let error = world.clients[id].quic.peer_error().unwrap();
+        assert_eq!((error.is_app, error.error_code), (true, 0x100), "H3_NO_ERROR");
+    }
+    let error = world.clients[late].quic.peer_error().unwrap();
+    assert_eq!((error.is_app, error.error_code), (false, 2), "CONNECTION_REFUSED");
+    assert!(Instant::now() < deadline, "it did not wait for the deadline");
+}
+
+#[test]
+fn at_the_deadline_a_drain_ends_whatever_is_open() {
+    let mut world = Build::default().world();
+    let id = client(&mut world, 5000, Options { reads: false, max_data: 100_000, ..Options::default() });
+    world.clients[id].get("/bytes/10000000");
+    world.until("a beginning", |world| world.stats(0).requests == 1);
+    let deadline = Instant::now() + Duration::from_millis(300);
+    assert!(world.peers[0].try_send(Message::Drain { deadline }).is_ok());
+    world.until("the end", |world| world.is_finished());
+    assert!(Instant::now() >= deadline);
+    assert_eq!(world.stats(0).responses_cancelled, 1);
+}
+
+#[test]
+fn an_idle_connection_goes_away() {
+    let tune = |settings: &mut Settings| settings.idle_timeout = Duration::from_secs(1);
+    let mut world = Build { tune, ..Build::default() }.world();
+    fetch(&mut world, Options::default(), &[("/bytes/10", 10)]);
+    world.until("silence", |world| world.stats(0).connections == 0);
+    let stats = world.stats(0);
+    assert_eq!((stats.connections_closed, stats.connections_timed_out), (1, 1));
+}
+
+#[test]
+fn a_reload_changes_new_connections_and_leaves_open_ones() {
+    let mut world = Build::default().world();
+    let name = |world: &mut World, id: usize| {
+        world.clients[id].get("/name");
+        world.until("a name", |world| world.clients[id].is_done());
+        let last = *world.clients[id].streams.last().unwrap();
+        let body = world.clients[id].responses[&last].body.clone();
+        (String::from_utf8(body).unwrap(), world.clients[id].quic.peer_cert().unwrap().to_vec())
+    };
+    let old = client(&mut world, 5000, Options::default());
+    let (before, first_certificate) = name(&mut world, old);
+    assert_eq!(before, "first");
+    let settings = Settings::new(identity(&certificate("edge.example")));
+    let second = setup("second", settings);
+    world.shared.reload(second).unwrap();
+    assert!(world.peers[0].try_send(Message::Wake).is_ok());
+    world.for_a_while(Duration::from_millis(20));
+    assert_eq!(name(&mut world, old), ("first".to_owned(), first_certificate.clone()));
+    let new = client(&mut world, 5001, Options::default());
+    let (after, second_certificate) = name(&mut world, new);
+    assert_eq!(after, "second");
+    assert_ne!(first_certificate, second_certificate);
+}
+
+#[cfg(feature = "qlog")]
+#[test]
+fn logs_for_diagnosis_are_written_when_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let (qlog, keylog) = (directory.path().join("qlog"), directory.path().join("keys"));
+    let certificate = certificate("edge.example");
+    let mut settings = Settings::new(identity(&certificate));
+    (settings.qlog, settings.keylog) = (Some(qlog.clone()), Some(keylog.clone()));
+    let mut world = Build { certificate: Some(certificate), ..Build::default() }.world();
+    world.start(&setup("logged", settings), 1);
+    fetch(&mut world, Options::default(), &[("/bytes/1000", 1000)]);
+    let keys = std::fs::read_to_string(&keylog).unwrap();
+    assert!(keys.contains("SERVER_TRAFFIC_SECRET_0 "), "{keys}");
+    world.start(&setup("end", Settings::new(identity(&world.certificate.clone()))), 1);
+    let logs: Vec<_> = std::fs::read_dir(&qlog).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(logs.len(), 1);
+    assert!(std::fs::read_to_string(&logs[0]).unwrap().contains("packet_sent"));
+}

@@ -1,0 +1,9 @@
+//! The endpoint end to end over the simulated network, against quiche clients.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod admission;
+mod exchange;
+mod lifetime;
+mod requests;
