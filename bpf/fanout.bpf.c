@@ -18,19 +18,15 @@
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
-#include <linux/in.h>
-#include <linux/ip.h>
-#include <linux/ipv6.h>
 #include <linux/types.h>
-#include <linux/udp.h>
 #include <stdbool.h>
-#include <stddef.h>
 
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "fanout_shared.h"
+#include "fanout_state.h"
+#include "fanout_turn.h"
 
 /* include/net/tcp_states.h */
 #define TCP_ESTABLISHED 1
@@ -38,113 +34,6 @@
 
 /* The flag bits of sk_user_data (include/net/sock.h). */
 #define USER_DATA_FLAGS 7UL
-
-/* Linux 6.16: the address lies in a header that has no checksum of its own. Older kernels refuse the flag. */
-#define L4_CSUM_IPV6 (1ULL << 7)
-
-/* enum tcx_action_base (Linux 6.6): the next program on the interface decides, or nobody does. */
-#define CARRY_ON -1
-#define DROP 2
-
-/* UDP sockets by cookie, one a subscriber, and one that only counts. Carries expressway_fan. */
-struct {
-	__uint(type, BPF_MAP_TYPE_SOCKHASH);
-	__uint(max_entries, 1);
-	__type(key, __u64);
-	__type(value, __u32);
-} feeds_map SEC(".maps");
-
-/* TCP sockets by cookie. No program: a socket can't be under two verdicts. Values of 8 bytes can be looked up. */
-struct {
-	__uint(type, BPF_MAP_TYPE_SOCKHASH);
-	__uint(max_entries, 1);
-	__type(key, __u64);
-	__type(value, __u64);
-} connections_map SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, __u64);
-	__type(value, struct fanout_subscriber);
-	/* Memory for those that are there; only user space adds some. */
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-} subscribers_map SEC(".maps");
-
-/* What user space is told. 256 KiB: ten thousand events. */
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 256 * 1024);
-} events_map SEC(".maps");
-
-/* The ports of the listeners, in host byte order. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 256);
-	__type(key, __u32);
-	__type(value, __u8);
-} ports_map SEC(".maps");
-
-/* Source addresses that are allowed. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 256);
-	__type(key, struct fanout_address);
-	__type(value, __u8);
-} sources_map SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct fanout_stats);
-} stats_map SEC(".maps");
-
-/* Set before load. Bytes of the length before each datagram: 0, 2 or 4. */
-const volatile __u32 prefix = 0;
-/* Bytes that a connection may be behind, and the datagrams that may wait for its socket. */
-const volatile __u64 max_lag = 0;
-/* Nanoseconds that a datagram may wait for its socket. */
-const volatile __u64 max_age = 0;
-const volatile __u32 max_queue = 0;
-/* The network namespace of the listeners. */
-const volatile __u64 listeners_netns = 0;
-/* The unicast destination and the private group; as struct fanout_address; the port in network byte order. */
-const volatile __u32 destination[4] = {};
-const volatile __u32 private_group[4] = {};
-const volatile __be16 feed_port = 0;
-const volatile bool check_source = false;
-
-/* Carries the shared types into BTF, and so into the skeleton. No instruction reads it. */
-const struct fanout_types {
-	enum fanout_event_kind kind;
-	enum fanout_counter counter;
-	struct fanout_event event;
-	struct fanout_address address;
-} fanout_types = {};
-
-static __always_inline void count(enum fanout_counter counter)
-{
-	__u32 zero = 0;
-	struct fanout_stats *stats = bpf_map_lookup_elem(&stats_map, &zero);
-
-	if (stats && counter < FANOUT_COUNTERS)
-		stats->counters[counter]++;
-}
-
-static __always_inline void tell(__u64 connection, __u32 kind, __u32 state)
-{
-	struct fanout_event *event = bpf_ringbuf_reserve(&events_map, sizeof(*event), 0);
-
-	if (!event) {
-		count(FANOUT_EVENTS_LOST);
-		return;
-	}
-	event->connection = connection;
-	event->kind = kind;
-	event->state = state;
-	bpf_ringbuf_submit(event, 0);
-}
 
 /* Kernel types, as far as they are read here; offsets come from the running kernel's BTF. */
 struct sk_buff_head___kernel {
@@ -388,118 +277,6 @@ int expressway_ends(struct bpf_sock_ops *ctx)
 	bpf_sock_hash_update(ctx, &connections_map, &cookie, BPF_NOEXIST);
 	tell(cookie, FANOUT_CONNECTED, ctx->state);
 	return 1;
-}
-
-static __always_inline bool same(const volatile __u32 *own, const struct fanout_address *other)
-{
-	return own[0] == other->words[0] && own[1] == other->words[1] && own[2] == other->words[2] &&
-	       own[3] == other->words[3];
-}
-
-static __always_inline struct fanout_address mapped(__be32 address)
-{
-	return (struct fanout_address){ .words = { 0, 0, bpf_htonl(0xffff), address } };
-}
-
-static __always_inline struct fanout_address plain(const struct in6_addr *address)
-{
-	struct fanout_address plain;
-
-	__builtin_memcpy(&plain, address, sizeof(plain));
-	return plain;
-}
-
-/*
- * Whether the datagram from `source` to `target` is to be turned; else `*verdict` says what is to be done.
- * `udp` is the offset of the UDP header.
- */
-static __always_inline bool is_feed(struct __sk_buff *skb, const struct fanout_address *source,
-				    const struct fanout_address *target, __u32 udp, int *verdict)
-{
-	bool private = same(private_group, target);
-	struct udphdr header;
-
-	*verdict = CARRY_ON;
-	if (!private && !same(destination, target))
-		return false;
-	if (bpf_skb_load_bytes(skb, udp, &header, sizeof(header)) || header.dest != feed_port)
-		return false;
-	if (private) {
-		count(FANOUT_DROPPED_PRIVATE);
-		*verdict = DROP;
-		return false;
-	}
-	if (check_source && !bpf_map_lookup_elem(&sources_map, source)) {
-		count(FANOUT_DROPPED_SOURCE);
-		*verdict = DROP;
-		return false;
-	}
-	return true;
-}
-
-static __always_inline int turned(long failed)
-{
-	count(failed ? FANOUT_DROPPED_REWRITE : FANOUT_TURNED);
-	return failed ? DROP : CARRY_ON;
-}
-
-static __always_inline int turn_ipv4(struct __sk_buff *skb, __u32 offset)
-{
-	__u64 flags = BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0 | sizeof(__be32);
-	__be32 group = private_group[3];
-	struct fanout_address source, target;
-	struct iphdr ip;
-	int verdict;
-	__u32 udp;
-
-	if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)) || ip.protocol != IPPROTO_UDP)
-		return CARRY_ON;
-	source = mapped(ip.saddr);
-	target = mapped(ip.daddr);
-	if (ip.frag_off & bpf_htons(0x3fff)) {
-		if (same(destination, &target))
-			count(FANOUT_PASSED);
-		return CARRY_ON;
-	}
-	udp = offset + ip.ihl * 4;
-	if (!is_feed(skb, &source, &target, udp, &verdict))
-		return verdict;
-	return turned(bpf_l4_csum_replace(skb, udp + offsetof(struct udphdr, check), ip.daddr, group, flags) ||
-		      bpf_l3_csum_replace(skb, offset + offsetof(struct iphdr, check), ip.daddr, group,
-					  sizeof(__be32)) ||
-		      bpf_skb_store_bytes(skb, offset + offsetof(struct iphdr, daddr), &group, sizeof(group), 0));
-}
-
-static __always_inline int turn_ipv6(struct __sk_buff *skb, __u32 offset)
-{
-	__u64 flags = BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0;
-	__u32 udp = offset + sizeof(struct ipv6hdr);
-	__u32 check = udp + offsetof(struct udphdr, check);
-	struct fanout_address source, target, group;
-	struct ipv6hdr ip;
-	long failed;
-	int verdict;
-	__s64 sum;
-
-	if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)))
-		return CARRY_ON;
-	source = plain(&ip.saddr);
-	target = plain(&ip.daddr);
-	if (ip.nexthdr != IPPROTO_UDP) {
-		if (same(destination, &target) && ip.nexthdr != IPPROTO_TCP && ip.nexthdr != IPPROTO_ICMPV6)
-			count(FANOUT_PASSED);
-		return CARRY_ON;
-	}
-	if (!is_feed(skb, &source, &target, udp, &verdict))
-		return verdict;
-	for (int i = 0; i < 4; i++)
-		group.words[i] = private_group[i];
-	sum = bpf_csum_diff(target.words, sizeof(target), group.words, sizeof(group), 0);
-	failed = bpf_l4_csum_replace(skb, check, 0, sum, flags | L4_CSUM_IPV6);
-	if (failed == -22 /* EINVAL */)
-		failed = bpf_l4_csum_replace(skb, check, 0, sum, flags);
-	return turned(failed || bpf_skb_store_bytes(skb, offset + offsetof(struct ipv6hdr, daddr), &group,
-						    sizeof(group), 0));
 }
 
 SEC("tcx/ingress")
