@@ -5,6 +5,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod agent;
+pub mod capture;
 pub mod h3;
 pub mod seeds;
 pub mod sequence;
@@ -29,4 +31,7 @@ pub const TARGETS: &[Target] = &[
     ("h3_qpack", h3::qpack),
     ("sequence_mold", sequence::mold),
     ("sequence_arbiter", sequence::arbiter),
+    ("agent_request", agent::request),
+    ("agent_reply", agent::reply),
+    ("capture_replay", capture::replay),
 ];

@@ -1,5 +1,8 @@
 //! The seeds that a corpus starts from: one input for each branch that random bytes would be long in finding.
 
+mod agent;
+mod capture;
+
 use expressway_wire::icmpv4::FragmentationNeededRepr;
 use expressway_wire::icmpv6::PacketTooBigRepr;
 use expressway_wire::{ChecksumMode, MacAddr, UdpHeaders, VlanTag, VlanTags};
@@ -31,6 +34,9 @@ pub fn of(target: &str) -> Vec<Seed> {
         "h3_qpack" => named(&sections()),
         "sequence_mold" => named(&packets()),
         "sequence_arbiter" => named(&feeds()),
+        "agent_request" => named(&agent::requests()),
+        "agent_reply" => named(&agent::replies()),
+        "capture_replay" => named(&capture::files(&frame(4, 1), &frame(6, 0))),
         _ => Vec::new(),
     }
 }

@@ -98,25 +98,11 @@ impl Channel {
         content: &T,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), ChannelError> {
-        let too_long = |what: &str| ChannelError::Malformed(format!("too {what} to send"));
-        let body = serde_json::to_vec(content).map_err(|error| ChannelError::Malformed(error.to_string()))?;
-        if HEADER + body.len() > MAX_MESSAGE {
-            return Err(too_long("long"));
-        }
-        if fds.len() > MAX_FDS {
-            return Err(too_long("many descriptors"));
-        }
-        let mut message = Vec::with_capacity(HEADER + body.len());
-        message.extend_from_slice(&MAGIC);
-        message.extend_from_slice(&VERSION.to_le_bytes());
-        message.extend_from_slice(&(fds.len() as u16).to_le_bytes());
-        message.extend_from_slice(&sequence.to_le_bytes());
-        message.extend_from_slice(&(body.len() as u32).to_le_bytes());
-        message.extend_from_slice(&body);
+        let message = encode(sequence, content, fds.len())?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-            return Err(too_long("many descriptors"));
+            return Err(too_much("many descriptors"));
         }
         loop {
             let parts = [IoSlice::new(&message)];
@@ -171,7 +157,7 @@ impl Channel {
         if fds.len() > most {
             return Err(malformed(format!("with {} descriptors, where {most} may come", fds.len())));
         }
-        let content = serde_json::from_slice(body).map_err(|error| malformed(error.to_string()))?;
+        let content = content(body)?;
         Ok(Received { sequence, content, fds })
     }
 
@@ -189,6 +175,45 @@ impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// The bytes of a message that goes with `fds` descriptors.
+///
+/// # Errors
+/// [`ChannelError::Malformed`] for one that is too long, or for too many descriptors.
+pub fn encode<T: Serialize>(sequence: u32, content: &T, fds: usize) -> Result<Vec<u8>, ChannelError> {
+    let body = serde_json::to_vec(content).map_err(|error| ChannelError::Malformed(error.to_string()))?;
+    if HEADER + body.len() > MAX_MESSAGE {
+        return Err(too_much("long"));
+    }
+    if fds > MAX_FDS {
+        return Err(too_much("many descriptors"));
+    }
+    let mut message = Vec::with_capacity(HEADER + body.len());
+    message.extend_from_slice(&MAGIC);
+    message.extend_from_slice(&VERSION.to_le_bytes());
+    message.extend_from_slice(&(fds as u16).to_le_bytes());
+    message.extend_from_slice(&sequence.to_le_bytes());
+    message.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    message.extend_from_slice(&body);
+    Ok(message)
+}
+
+/// The sequence number and content of a message that came with `fds` descriptors.
+///
+/// # Errors
+/// [`ChannelError::Malformed`] and [`ChannelError::Version`].
+pub fn decode<T: DeserializeOwned>(message: &[u8], fds: usize) -> Result<(u32, T), ChannelError> {
+    let (sequence, body) = header(message, fds)?;
+    Ok((sequence, content(body)?))
+}
+
+fn content<T: DeserializeOwned>(body: &[u8]) -> Result<T, ChannelError> {
+    serde_json::from_slice(body).map_err(|error| malformed(error.to_string()))
+}
+
+fn too_much(what: &str) -> ChannelError {
+    ChannelError::Malformed(format!("too {what} to send"))
 }
 
 /// Checks the header; returns the sequence number and the body.

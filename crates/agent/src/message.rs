@@ -3,10 +3,9 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use expressway_netio::device::DeviceFacts;
-use expressway_netio::wait::{self, Wait};
+use expressway_netio::wait::Wait;
 use serde::{Deserialize, Serialize};
 
 /// What a client asks for. One reply follows each, except [`Request::Udp`], whose sockets may take several.
@@ -127,16 +126,6 @@ impl BusyPoll {
         let Wait::BusyPoll(poll) = wait else { return None };
         let microseconds = u32::try_from(poll.time.as_micros()).unwrap_or(u32::MAX);
         Some(Self { microseconds, budget: poll.budget })
-    }
-
-    /// The way of waiting, for the most that a client may ask for: a tenth of a second, and a driver's own budget.
-    pub(crate) fn wait(this: Option<Self>) -> Wait {
-        this.map_or(Wait::Interrupt, |poll| {
-            Wait::BusyPoll(wait::BusyPoll {
-                time: Duration::from_micros(poll.microseconds.into()).min(Duration::from_millis(100)),
-                budget: poll.budget.clamp(1, 64),
-            })
-        })
     }
 }
 

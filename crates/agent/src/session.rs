@@ -10,6 +10,7 @@ use expressway_netio::device::DeviceFacts;
 use expressway_netio::express::{BindMode, ObtainedMode, PortConfig, bind_for, memory_of};
 use expressway_netio::route::{NetlinkSource, NetlinkUse, OwnNamespace};
 use expressway_netio::udp::{Steering, UdpConfig, UdpGroup};
+use expressway_netio::wait::{BusyPoll, Wait};
 use expressway_xbpf::{AttachMode, Attachment, Existing, Options, Redirect};
 
 use crate::channel::{Channel, ChannelError, MAX_FDS, Received};
@@ -47,6 +48,16 @@ type Answer = (Reply, Vec<OwnedFd>);
 
 fn kernel(error: impl std::fmt::Display) -> Refusal {
     Refusal::new(Code::Kernel, error)
+}
+
+/// The way of waiting, for the most that a client may ask for: a tenth of a second, and a driver's own budget.
+fn way_of_waiting(asked: Option<message::BusyPoll>) -> Wait {
+    asked.map_or(Wait::Interrupt, |poll| {
+        Wait::BusyPoll(BusyPoll {
+            time: Duration::from_micros(poll.microseconds.into()).min(Duration::from_millis(100)),
+            budget: poll.budget.clamp(1, 64),
+        })
+    })
 }
 
 fn done() -> Answer {
@@ -187,7 +198,7 @@ impl Session {
             gro: udp.gro,
             socket_receive_buffer: udp.receive_buffer as usize,
             socket_send_buffer: udp.send_buffer as usize,
-            wait: message::BusyPoll::wait(udp.busy_poll),
+            wait: way_of_waiting(udp.busy_poll),
             groups: udp.listen.ip().is_multicast(),
             ..UdpConfig::new(vec![udp.listen])
         };
@@ -260,7 +271,7 @@ impl Session {
             rx_ring: socket.rx_ring,
             tx_ring: socket.tx_ring,
             bind_patience: Duration::from_millis(socket.patience_ms.into()).min(PATIENCE),
-            wait: message::BusyPoll::wait(socket.busy_poll),
+            wait: way_of_waiting(socket.busy_poll),
             ..PortConfig::new(&socket.interface, socket.queue)
         };
         config.validate().map_err(kernel)?;
