@@ -90,6 +90,17 @@ pub(crate) struct Recv {
     /// Bytes of that ring: how far a reader may fall behind. A power of two
     #[arg(long, value_name = "SIZE", default_value = "16MiB")]
     pub(crate) broadcast_size: Size,
+    /// Lend packets to other processes where AF_XDP took them, without a copy: each queue's readers connect to
+    /// IFACE.QUEUE in this folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) lend: Option<PathBuf>,
+    /// Processes that may read from each queue at a time, 1 to 32
+    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(1..=32))]
+    pub(crate) lend_readers: u32,
+    /// Packets that each of them may hold at a time, 1 to 32768; what comes beyond is dropped for it and counted. Memory:
+    /// readers x this x 2 KiB a queue
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=32_768))]
+    pub(crate) lend_quota: u32,
     /// End after so many datagrams
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use expressway_feed::group::Keeper;
 use expressway_feed::receive::{Counters, Latency, Options, Receiver, Stopper, Watch};
 use expressway_feed::sequence::Replies;
+use expressway_netio::express::{ExpressIo, LendReport};
 use expressway_netio::worker::WorkerStats;
 use expressway_netio::{IoError, IoStats, PacketIo};
 use rustix::mm::{MlockAllFlags, mlockall};
@@ -48,6 +49,8 @@ struct Outcome {
     worker: WorkerStats,
     span: Option<Duration>,
     sink: Sink,
+    /// Readers in other processes and what they were lent.
+    lent: Option<LendReport>,
     /// Replies of a re-request server.
     replies: Option<Replies>,
     result: Result<(), IoError>,
@@ -75,9 +78,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let latency = arguments.latency.then(|| Box::new(Latency::new(arguments.nic_clock.0)));
     let sink = Sink { latency, sequencer, outlet };
     let receiving = match io {
-        WorkerIo::Kernel(io) => Receiving::start(*io, options::receiver(arguments), sink, events),
-        WorkerIo::Express(io) => Receiving::start(*io, options::receiver(arguments), sink, events),
+        WorkerIo::Kernel(io) => Receiving::start(*io, options::receiver(arguments), sink, events, |_| None),
+        WorkerIo::Express(io) => {
+            let lent = arguments.lend.is_some();
+            let report = move |io: &ExpressIo| lent.then(|| io.lend_report());
+            Receiving::start(*io, options::receiver(arguments), sink, events, report)
+        }
     }?;
+    if arguments.lend.is_some() && path.ways().is_empty() {
+        tracing::warn!(
+            "--lend: no interface has AF_XDP sockets now, so that nothing is lent; see the steps down"
+        );
+    }
     let started = Instant::now();
     report::ready(arguments, &path)?;
     receiving.until_told(arguments, &mut path, &mut keepers, &happens);
@@ -141,6 +153,7 @@ impl Receiving {
         options: Options,
         sink: Sink,
         events: Sender<Event>,
+        lent: impl FnOnce(&P) -> Option<LendReport> + Send + 'static,
     ) -> Result<Self, Failure> {
         let mut receiver = Receiver::new(io, options, sink).map_err(Failure::run_time)?;
         let (stopper, watch) = (receiver.stopper(), receiver.watch());
@@ -153,9 +166,9 @@ impl Receiving {
             let _ = events.send(Event::Ended);
             let (counters, io) = (receiver.counters(), receiver.io_stats());
             let (worker, span) = (receiver.worker_stats(), receiver.span());
-            let (_, mut sink) = receiver.into_parts();
+            let (backend, mut sink) = receiver.into_parts();
             sink.finish();
-            Outcome { counters, io, worker, span, sink, replies, result }
+            Outcome { counters, io, worker, span, sink, lent: lent(&backend), replies, result }
         };
         let thread = std::thread::Builder::new()
             .name("expressway-recv".into())

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, SocketAddrV6};
 use expressway_feed::group::Membership;
 use expressway_feed::receive::Options;
 use expressway_gateway::config::{Io, IoMode};
-use expressway_netio::express::interface_index;
+use expressway_netio::express::{ShareConfig, interface_index};
 use expressway_netio::udp::{MAX_PAYLOAD, SendOptions, UdpConfig};
 
 use crate::args::Recv as Arguments;
@@ -43,10 +43,34 @@ pub(super) fn check(arguments: &Arguments) -> Result<(), Failure> {
             "--io hybrid: says how to send, and nothing is sent without --echo; use auto, zerocopy or copy",
         ));
     }
+    check_lending(arguments)?;
     if arguments.plot.is_some() && !arguments.latency {
         return Err(Failure::usage("--plot: draws what --latency measures; give that too"));
     }
     super::sequence::check(arguments)
+}
+
+/// Packets are lent as they come in, by this process, from AF_XDP sockets.
+fn check_lending(arguments: &Arguments) -> Result<(), Failure> {
+    let Some(folder) = &arguments.lend else { return Ok(()) };
+    let refused = |why: &str| Err(Failure::usage(format!("--lend {}: {why}", folder.display())));
+    if arguments.io == IoMode::Udp {
+        return refused("kernel sockets have no frames to lend; use --io auto, zerocopy, copy or generic");
+    }
+    if arguments.agent.is_some() {
+        return refused(
+            "an agent's sockets have no frames that may be lent; run without --agent, or use --broadcast",
+        );
+    }
+    if !arguments.source.is_empty() {
+        return refused(
+            "packets are lent whoever sent them, which --source is not; readers must look themselves",
+        );
+    }
+    if !folder.is_dir() {
+        return refused("no such folder; readers' sockets are made in it, so make it first");
+    }
+    Ok(())
 }
 
 /// Whether datagrams are to be stamped.
@@ -80,7 +104,12 @@ pub(super) fn path(arguments: &Arguments) -> PathConfig {
         socket_receive_buffer: arguments.receive_buffer.0 as usize,
         ..UdpConfig::new(scoped(arguments))
     };
-    let purpose = Purpose { sends: arguments.echo, timestamps };
+    let lend = arguments.lend.as_ref().map(|folder| ShareConfig {
+        readers: arguments.lend_readers,
+        quota: arguments.lend_quota,
+        ..ShareConfig::new(folder)
+    });
+    let purpose = Purpose { sends: arguments.echo, timestamps, lend };
     PathConfig { io, udp, purpose, groups_on: arguments.interface.clone(), sending: SendOptions::default() }
 }
 

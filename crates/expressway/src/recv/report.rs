@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use expressway_feed::receive::{Latency, Track, Watch};
 use expressway_netio::broadcast::Broadcast;
+use expressway_netio::express::LendReport;
 use serde_json::{Value, json};
 
 use super::{Outcome, losses, options, sequence};
@@ -137,6 +138,7 @@ fn document(arguments: &Arguments, path: &DataPath, outcome: &Outcome, elapsed: 
             "system_calls": io.rx_syscalls},
         "sequence": sequence::document(arguments, &outcome.sink, outcome.replies.as_ref()),
         "broadcast": outcome.sink.outlet.ring().map(ring_document),
+        "lend": outcome.lent.as_ref().map(lend_document),
         "latency": outcome.sink.latency.as_deref().map(latency_document),
         "error": outcome.result.as_ref().err().map(ToString::to_string),
     })
@@ -146,6 +148,13 @@ fn document(arguments: &Arguments, path: &DataPath, outcome: &Outcome, elapsed: 
 fn ring_document(ring: &Broadcast) -> Value {
     let fields = ring.stats().fields().map(|field| (field.name.to_owned(), field.value.into()));
     Value::Object(fields.into_iter().collect())
+}
+
+/// What readers in other processes were lent, and the readers.
+fn lend_document(report: &LendReport) -> Value {
+    let LendReport { given, arrivals, unlent } = report;
+    let fields = given.fields().into_iter().chain(arrivals.fields()).chain(unlent.fields());
+    Value::Object(fields.map(|field| (field.name.to_owned(), field.value.into())).collect())
 }
 
 /// Every track that has something, with what it is called.
@@ -241,6 +250,20 @@ fn text(arguments: &Arguments, path: &DataPath, outcome: &Outcome, elapsed: Dura
             out,
             "broadcast: {} records, {} too long; {} readers came, {} were refused",
             stats.records, stats.dropped_long, stats.readers_accepted, stats.readers_refused
+        );
+    }
+    if let Some(LendReport { given, arrivals, unlent }) = &outcome.lent {
+        let _ = writeln!(
+            out,
+            "lend: {} packets lent, {} beyond a quota, {} by kernel sockets, {} in several frames; {} readers came, {} were \
+             refused, {} dismissed",
+            given.lent,
+            given.dropped_quota,
+            unlent.unlent_kernel,
+            unlent.unlent_parts,
+            arrivals.readers_accepted,
+            arrivals.readers_refused,
+            arrivals.readers_dismissed
         );
     }
     if let Some(latency) = &outcome.sink.latency {

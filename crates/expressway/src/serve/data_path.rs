@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use expressway_gateway::config::{Config, Io, IoMode, UdpSend};
 use expressway_netio::PacketIo;
 use expressway_netio::device::Locality;
-use expressway_netio::express::{Backing, ExpressConfig, ExpressIo, Port, PortInlet};
+use expressway_netio::express::{Backing, ExpressConfig, ExpressIo, Port, PortInlet, ShareConfig};
 use expressway_netio::netdev::NapiGuard;
 use expressway_netio::route::{Resolver, RouteMirror, Snapshot};
 use expressway_netio::udp::{SendMode, SendOptions, Steering, UdpConfig, UdpIo};
@@ -45,18 +45,20 @@ pub(crate) struct PathConfig {
 }
 
 /// What interfaces are opened for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Purpose {
     /// To send too; else no way of sending is tried, and no frames are kept for it.
     pub(crate) sends: bool,
     /// To learn when packets came: from the device where it tells, else from the XDP program. (Of kernel sockets
     /// [`UdpConfig::timestamps`] says it.)
     pub(crate) timestamps: bool,
+    /// Who may read packets from other processes. The path is of a folder.
+    pub(crate) lend: Option<ShareConfig>,
 }
 
 impl Purpose {
     /// Receiving and sending.
-    pub(crate) const SERVE: Self = Self { sends: true, timestamps: false };
+    pub(crate) const SERVE: Self = Self { sends: true, timestamps: false, lend: None };
 }
 
 impl PathConfig {
@@ -264,7 +266,7 @@ impl DataPath {
         let workers = self.inlets.len();
         let name = &device.link.name;
         let opened = opening::open(
-            (&self.config.io, self.config.purpose),
+            (&self.config.io, &self.config.purpose),
             &self.source,
             device,
             &self.mirror.snapshot(),
@@ -331,7 +333,7 @@ fn open_interface(
     left: &mut Left,
 ) -> Result<Option<Opened>, Failure> {
     let (mode, name) = (config.io.mode, &device.link.name);
-    match opening::open((&config.io, config.purpose), source, device, snapshot, workers) {
+    match opening::open((&config.io, &config.purpose), source, device, snapshot, workers) {
         Ok(opened) => {
             let (mode, sockets) = (opened.way.obtained(), opened.ports.len());
             tracing::info!(interface = name, %mode, sockets, "express path open");

@@ -97,7 +97,7 @@ pub(crate) fn try_mode(
     snapshot: &Snapshot,
 ) -> Result<Tried, (String, Vec<StepDown>)> {
     let device = devices::Device { link: link.clone(), is_member };
-    let opened = opening::open((config, Purpose::SERVE), &Source::Own, &device, snapshot, 1)
+    let opened = opening::open((config, &Purpose::SERVE), &Source::Own, &device, snapshot, 1)
         .map_err(|(reason, steps)| (reason.to_string(), steps))?;
     let queues = opened.way.queues().into_iter().map(|way| (way.receive, way.transmit)).collect();
     Ok((opened.way.obtained(), queues, opened.way.step_downs()))

@@ -8,7 +8,7 @@ use std::time::Duration;
 use expressway_gateway::config::{Io, IoMode};
 use expressway_netio::device::{DeviceFacts, Locality};
 use expressway_netio::express::{
-    Backing, BindMode, Failing, OpenError, Port, PortConfig, PortStatus, TransmitVia,
+    Backing, BindMode, Failing, OpenError, Port, PortConfig, PortStatus, ShareConfig, TransmitVia,
 };
 use expressway_netio::packet::ProbeListener;
 use expressway_netio::route::{Link, LinkKind, Snapshot};
@@ -125,7 +125,7 @@ impl Way {
 /// # Errors
 /// Why the interface has no express path; in `auto` with the steps down, the last of which says the same.
 pub(super) fn open(
-    (config, purpose): (&Io, Purpose),
+    (config, purpose): (&Io, &Purpose),
     source: &Source,
     device: &Device,
     snapshot: &Snapshot,
@@ -189,7 +189,7 @@ type Parts = (Program, u32, Vec<(usize, Port)>);
 /// An interface that is being opened.
 struct Opening<'a> {
     config: &'a Io,
-    purpose: Purpose,
+    purpose: &'a Purpose,
     source: &'a Source,
     /// The queues that may be used; `None`: all.
     allowed: Option<Vec<u32>>,
@@ -316,6 +316,10 @@ impl Opening<'_> {
             port.bind_patience = Duration::ZERO;
         }
         port.wait = self.config.wait();
+        port.lend = self.purpose.lend.clone().map(|lend| {
+            let path = lend.path.join(format!("{}.{queue}", self.device.link.name));
+            ShareConfig { path, ..lend }
+        });
         port.tx_budget = self.config.tx_budget.as_ref().map(|budget| *budget.get_ref());
         port
     }

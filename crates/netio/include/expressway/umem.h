@@ -2,7 +2,8 @@
 /*
  * Reads packets that another process receives by AF_XDP, where they lie: no copy, no privilege, no library.
  *
- * The receiver (expressway_netio::express::SharedUmem) lends packets; a reader sees them in a read-only mapping
+ * The receiver (`expressway recv --lend`, or a program with expressway_netio::express::SharedUmem) lends packets; a
+ * reader sees them in a read-only mapping
  * of the receiver's UMEM and gives each back when it is done with it. It may hold as many frames as its quota
  * says; while it holds them all, further packets for it are dropped and show as a gap in `sequence`.
  *
@@ -216,6 +217,21 @@ static inline const unsigned char *expressway_data(const struct expressway_reade
 	if (loan->addr > reader->umem_length || loan->len > reader->umem_length - loan->addr)
 		return NULL;
 	return reader->umem + loan->addr;
+}
+
+/*
+ * The UDP payload of a packet that `expressway recv --lend` lent, and its length: the flags of such a loan say where the
+ * payload starts, and the packet ends where that does. NULL if it does not lie in the UMEM.
+ */
+static inline const unsigned char *expressway_payload(const struct expressway_reader *reader,
+						      const struct expressway_loan *loan, uint32_t *len)
+{
+	const unsigned char *packet = expressway_data(reader, loan);
+
+	if (!packet || loan->flags > loan->len)
+		return NULL;
+	*len = loan->len - loan->flags;
+	return packet + loan->flags;
 }
 
 /* Gives packets back, in any order. No system call. */

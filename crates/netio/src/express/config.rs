@@ -7,6 +7,8 @@ use std::time::Duration;
 use super::abi::{TX_BATCH_SIZE, XDP_PACKET_HEADROOM};
 use super::error::OpenError;
 use super::hints::TransmitHints;
+use super::lending::MAX_READERS;
+use crate::share::ShareError;
 use crate::wait::Wait;
 
 /// Bytes in front of a payload that is built in a frame. The longest headers take 70 (Ethernet with two VLAN
@@ -94,6 +96,11 @@ pub struct PortConfig {
     /// How the worker will wait: where the socket comes from a [`super::SocketSource`], that side prepares it, as
     /// it has the privilege that busy polling takes.
     pub wait: Wait,
+    /// Who may read the packets that come here from other processes: each datagram that
+    /// [`super::ExpressIo`] hands over is lent to all of them, from its Ethernet header to the end of its payload, with
+    /// where that starts as flags and its time stamp, 0 where it has none. The frames that they may hold at most are there besides
+    /// those of the rings. Not where sockets come from a [`super::SocketSource`].
+    pub lend: Option<ShareConfig>,
     /// How long [`super::Port::open`] goes on trying while bind answers EBUSY: the kernel releases a closed
     /// socket's queue later than the close returns.
     pub bind_patience: Duration,
@@ -118,6 +125,7 @@ impl PortConfig {
             transmit: TransmitVia::Express,
             failing: Failing::Replace,
             wait: Wait::Interrupt,
+            lend: None,
             bind_patience: Duration::from_secs(3),
         }
     }
@@ -144,7 +152,12 @@ impl PortConfig {
         {
             return complain("tx_budget", budget, "must be 32 to tx_ring");
         }
-        Ok(())
+        match self.lend.as_ref().map(ShareConfig::validate) {
+            Some(Err(ShareError::Config { field, value, must })) => {
+                Err(OpenError::Config { field, value, must })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The largest UDP payload that one frame carries. Larger ones leave in several frames, at the price of a
@@ -217,7 +230,7 @@ impl UmemConfig {
     }
 }
 
-/// Who may read a [`super::SharedUmem`] from another process.
+/// Who may read a [`super::SharedUmem`], or the packets of a port, from another process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareConfig {
     /// Path of the unix socket (SOCK_SEQPACKET) that readers connect to. A socket that a dead process left
@@ -235,6 +248,18 @@ impl ShareConfig {
     /// One reader of the same user, which may hold 1024 frames.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), mode: 0o600, readers: 1, quota: 1024 }
+    }
+
+    /// Checks the numbers.
+    pub(super) fn validate(&self) -> Result<(), ShareError> {
+        let complain = |field, value: u32, must| Err(ShareError::Config { field, value: value.into(), must });
+        if !(1..=MAX_READERS as u32).contains(&self.readers) {
+            return complain("readers", self.readers, "must be 1 to 32");
+        }
+        if !(1..=32_768).contains(&self.quota) {
+            return complain("quota", self.quota, "must be 1 to 32768");
+        }
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 
 use super::config::BindMode;
+use crate::share::ShareError;
 
 /// Opening a port failed. Every message names the object, the error and the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +67,16 @@ pub enum OpenError {
         reason: String,
         /// Asking again may help.
         transient: bool,
+    },
+    /// Readers could not be let in.
+    #[error("{interface} queue {queue}: {source}")]
+    Lend {
+        /// Interface.
+        interface: String,
+        /// Queue.
+        queue: u32,
+        /// What is wrong.
+        source: ShareError,
     },
     /// Bind succeeded, but not in the mode that was asked for.
     #[error(

@@ -15,36 +15,30 @@
 //! have entries, a reader at most its quota, and [`Exchange::unreserved`] says how many frames are promised to
 //! nobody. As long as no more are promised than there are, no lane and no reader can starve another.
 //!
-//! A frame may be lent to several readers at a time. A bit for each of them beside the frame's owner says who
-//! has it; the frame is free again when the last bit goes.
+//! Who of the readers has which frame says [`super::lending`].
 
 use std::ops::Range;
 
-use super::frame::{Frame, LaneId, Owner};
+use super::frame::{Frame, LaneId};
 use super::lane::{Lane, Memory, Popped, Rings, TxFrame};
-use super::lender::Lender;
-use super::loan::Loan;
+use super::lending::{Lending, Note};
 use super::metadata::Request;
 use super::umem::Frames;
-
-/// The most readers of one UMEM: bits of a frame's record.
-pub(super) const MAX_READERS: usize = 32;
 
 /// The frames of a UMEM and all who use them.
 pub(super) struct Exchange<M: Memory> {
     frames: Frames,
     lanes: Vec<Lane<M>>,
-    readers: [Option<Lender<M>>; MAX_READERS],
-    /// By frame: which readers have it, a bit each.
-    holders: Box<[u32]>,
+    lending: Lending<M>,
+    /// Frames that lanes have a right to.
     reserved: usize,
 }
 
 impl<M: Memory> Exchange<M> {
     /// Takes a UMEM whose frames are free.
     pub(super) fn new(frames: Frames) -> Self {
-        let holders = vec![0; frames.umem.count()].into_boxed_slice();
-        Self { frames, lanes: Vec::new(), readers: [const { None }; MAX_READERS], holders, reserved: 0 }
+        let lending = Lending::new(frames.umem.count());
+        Self { frames, lanes: Vec::new(), lending, reserved: 0 }
     }
 
     /// The memory and the free frames.
@@ -54,7 +48,17 @@ impl<M: Memory> Exchange<M> {
 
     /// Frames that no lane and no reader has a right to.
     pub(super) fn unreserved(&self) -> usize {
-        self.frames.umem.count() - self.reserved
+        self.frames.umem.count() - self.reserved - self.lending.reserved()
+    }
+
+    /// The readers, and the frames that they are lent.
+    pub(super) fn lending(&mut self) -> (&mut Lending<M>, &mut Frames) {
+        (&mut self.lending, &mut self.frames)
+    }
+
+    /// The readers, to look at.
+    pub(super) fn lending_ref(&self) -> &Lending<M> {
+        &self.lending
     }
 
     /// Adds the rings of a socket and fills its fill ring. The caller has seen that `share` frames, the
@@ -123,100 +127,10 @@ impl<M: Memory> Exchange<M> {
         self.lanes[lane.0 as usize].complete(&mut self.frames)
     }
 
-    /// A place for a reader; `None` if there are [`MAX_READERS`].
-    pub(super) fn vacancy(&self) -> Option<usize> {
-        self.readers.iter().position(Option::is_none)
-    }
-
-    /// Admits a reader at a vacant place. The caller has seen that its quota is unreserved.
-    pub(super) fn admit(&mut self, place: usize, reader: Lender<M>) {
-        debug_assert!(self.readers[place].is_none() && reader.quota() as usize <= self.unreserved());
-        self.reserved += reader.quota() as usize;
-        self.readers[place] = Some(reader);
-    }
-
-    /// Ends a reader: what it had is free at once, as it cannot write and its reading harms nobody.
-    pub(super) fn dismiss(&mut self, place: usize) -> Option<Lender<M>> {
-        let reader = self.readers[place].take()?;
-        self.reserved -= reader.quota() as usize;
-        for index in 0..self.holders.len() {
-            if self.holders[index] & (1 << place) != 0 {
-                self.drop_holder(index, place);
-            }
-        }
-        Some(reader)
-    }
-
-    /// Admitted readers, a bit each.
-    pub(super) fn present(&self) -> u32 {
-        self.readers.iter().enumerate().fold(0, |set, (place, one)| set | u32::from(one.is_some()) << place)
-    }
-
-    /// The reader at a place.
-    pub(super) fn reader(&self, place: usize) -> Option<&Lender<M>> {
-        self.readers.get(place)?.as_ref()
-    }
-
-    /// Takes back what readers have returned. The set of those whose rings are corrupt, a bit each: they must
-    /// be dismissed.
-    pub(super) fn collect(&mut self) -> u32 {
-        let mut corrupt = 0;
-        for place in 0..MAX_READERS {
-            let Some(reader) = &mut self.readers[place] else { continue };
-            let waiting = reader.waiting();
-            for _ in 0..waiting {
-                self.take_return(place);
-            }
-            let Some(reader) = &mut self.readers[place] else { continue };
-            reader.release();
-            corrupt |= u32::from(reader.is_corrupt()) << place;
-        }
-        corrupt
-    }
-
-    fn take_return(&mut self, place: usize) {
-        let Some(addr) = self.readers[place].as_mut().and_then(Lender::pop_return) else { return };
-        let index = self.frames.umem.index(addr).filter(|&index| self.holders[index] & (1 << place) != 0);
-        if let Some(index) = index {
-            self.drop_holder(index, place);
-        }
-        if let Some(reader) = &mut self.readers[place] {
-            reader.settle(index.is_some());
-        }
-    }
-
-    fn drop_holder(&mut self, index: usize, place: usize) {
-        self.holders[index] &= !(1 << place);
-        if self.holders[index] == 0 {
-            let addr = self.frames.umem.address(index);
-            // The record says so as long as a bit is set: `Taken::lend` alone sets both.
-            if let Ok(frame) = self.frames.umem.take(addr, Owner::Lent) {
-                self.frames.free.push(frame);
-            }
-        }
-    }
-
-    /// Shows all readers what they were lent. The set of those who sleep, a bit each: they want to be woken.
-    pub(super) fn publish_loans(&mut self) -> u32 {
-        let mut asleep = 0;
-        for (place, reader) in self.readers.iter_mut().enumerate() {
-            if let Some(reader) = reader {
-                asleep |= u32::from(reader.publish()) << place;
-            }
-        }
-        asleep
-    }
-
     /// The memory, for a fake kernel to write into.
     #[cfg(all(test, not(loom)))]
     pub(super) fn frames_mut(&mut self) -> &mut Frames {
         &mut self.frames
-    }
-
-    /// Readers that have a frame, a bit each.
-    #[cfg(all(test, not(loom)))]
-    pub(super) fn holders(&self) -> &[u32] {
-        &self.holders
     }
 }
 
@@ -259,29 +173,16 @@ impl<M: Memory> Taken<'_, M> {
     /// Lends the packet to those of `readers` who are there and have not used up their quota. Returns the set
     /// of them; nobody else may write the frame until they all have returned it.
     #[inline]
-    pub(super) fn lend(mut self, readers: u32, timestamp: u64, flags: u16) -> u32 {
+    pub(super) fn lend(mut self, readers: u32, note: Note) -> u32 {
         let Some(frame) = self.frame.take() else { return 0 };
-        let Exchange { frames, readers: all, holders, .. } = &mut *self.exchange;
-        let index = frame.index() as usize;
-        let addr = frames.umem.address(index) + self.range.start as u64;
-        let len = self.range.len() as u32;
-        let loan = Loan { addr, len, flags, source: self.from.0, timestamp, sequence: 0 };
-        let mut lent = 0;
-        let mut left = readers;
-        while left != 0 {
-            let place = left.trailing_zeros() as usize;
-            left &= left - 1;
-            if all[place].as_mut().is_some_and(|reader| reader.lend(loan)) {
-                lent |= 1 << place;
+        let Exchange { frames, lending, .. } = &mut *self.exchange;
+        match lending.lend(frames, (frame, self.range.clone()), self.from, readers, note) {
+            Ok(lent) => lent,
+            Err(frame) => {
+                self.frame = Some(frame);
+                0
             }
         }
-        if lent == 0 {
-            self.frame = Some(frame);
-        } else {
-            frames.umem.give(frame, Owner::Lent);
-            holders[index] = lent;
-        }
-        lent
     }
 }
 

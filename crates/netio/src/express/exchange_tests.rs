@@ -8,6 +8,10 @@ use proptest::prelude::*;
 
 use super::super::abi::Descriptor;
 use super::super::fake::{FakeKernel, Heap, HeapRing, rings_and_kernel};
+use super::super::frame::Owner;
+use super::super::lender::Lender;
+use super::super::lending::MAX_READERS;
+use super::super::loan::Loan;
 use super::super::metadata::Request;
 use super::super::ring::{Consumer, Producer, RingMemory};
 use super::*;
@@ -17,6 +21,16 @@ const QUOTA: u32 = 4;
 const READERS: usize = 3;
 const A: LaneId = LaneId(0);
 const B: LaneId = LaneId(1);
+
+fn collect<M: Memory>(exchange: &mut Exchange<M>) -> u32 {
+    let (lending, frames) = exchange.lending();
+    lending.collect(frames)
+}
+
+fn dismiss<M: Memory>(exchange: &mut Exchange<M>, place: usize) {
+    let (lending, frames) = exchange.lending();
+    lending.dismiss(frames, place);
+}
 
 /// The other side of a lender.
 struct FakeReader {
@@ -62,9 +76,9 @@ impl Bed {
     }
 
     fn join(&mut self, place: usize) {
-        if self.readers[place].is_none() && self.exchange.reader(place).is_none() {
+        if self.readers[place].is_none() && self.exchange.lending_ref().reader(place).is_none() {
             let (lender, reader) = reader();
-            self.exchange.admit(place, lender);
+            self.exchange.lending().0.admit(place, lender);
             self.readers[place] = Some(reader);
         }
     }
@@ -79,10 +93,10 @@ impl Bed {
     }
 
     fn collect(&mut self) {
-        let corrupt = self.exchange.collect();
+        let corrupt = collect(&mut self.exchange);
         for place in 0..READERS {
             if corrupt & (1 << place) != 0 {
-                self.exchange.dismiss(place);
+                dismiss(&mut self.exchange, place);
                 self.readers[place] = None;
             }
         }
@@ -101,13 +115,14 @@ impl Bed {
             assert!(receiving <= RING as usize && sending <= RING as usize);
             all += receiving + sending;
         }
-        let lent = self.exchange.holders().iter().filter(|set| **set != 0).count();
+        let lent = self.exchange.lending_ref().holders().iter().filter(|set| **set != 0).count();
         assert_eq!(umem.owned_by(Owner::Lent), lent);
         assert_eq!(all + lent, umem.count(), "a frame is lost");
         let mut promised = 4 * RING as usize;
         for place in 0..MAX_READERS {
-            let has = self.exchange.holders().iter().filter(|set| **set & (1 << place) != 0).count();
-            match self.exchange.reader(place) {
+            let has =
+                self.exchange.lending_ref().holders().iter().filter(|set| **set & (1 << place) != 0).count();
+            match self.exchange.lending_ref().reader(place) {
                 Some(reader) => {
                     assert_eq!(reader.held() as usize, has);
                     assert!(reader.held() <= QUOTA);
@@ -175,8 +190,9 @@ fn a_packet_lent_to_two_readers_is_free_when_both_have_returned_it() {
     let mut bed = Bed::new();
     bed.join_all([0, 2]);
     bed.arrive(B, b"quote");
-    bed.exchange.receive(B, 1, |packet| assert_eq!(packet.lend(u32::MAX, 99, 5), 0b101));
-    assert_eq!(bed.exchange.publish_loans(), 0, "nobody sleeps");
+    bed.exchange
+        .receive(B, 1, |packet| assert_eq!(packet.lend(u32::MAX, Note { timestamp: 99, flags: 5 }), 0b101));
+    assert_eq!(bed.exchange.lending().0.publish(), 0, "nobody sleeps");
     let free = bed.exchange.frames().free.len();
     for place in [0, 2] {
         assert_eq!(bed.exchange.frames().free.len(), free);
@@ -198,9 +214,9 @@ fn a_slow_reader_costs_its_quota_and_no_packet_of_others() {
     for round in 0..50u64 {
         assert!(bed.arrive(A, b"tick"), "round {round}");
         let mut lent = 0;
-        bed.exchange.receive(A, 1, |packet| lent = packet.lend(0b11, 0, 0));
+        bed.exchange.receive(A, 1, |packet| lent = packet.lend(0b11, Note::default()));
         assert_eq!(lent, if round < QUOTA.into() { 0b11 } else { 0b10 });
-        bed.exchange.publish_loans();
+        bed.exchange.lending().0.publish();
         let fast = bed.readers[1].as_mut().unwrap();
         fast.take(8);
         let loan = fast.kept.pop().unwrap();
@@ -209,7 +225,7 @@ fn a_slow_reader_costs_its_quota_and_no_packet_of_others() {
         bed.collect();
         bed.check();
     }
-    let slow = bed.exchange.reader(0).unwrap();
+    let slow = bed.exchange.lending_ref().reader(0).unwrap();
     assert_eq!((slow.held(), slow.stats().dropped_quota), (QUOTA, 50 - u64::from(QUOTA)));
 }
 
@@ -219,14 +235,14 @@ fn what_a_dead_reader_had_is_free_at_once() {
     bed.join_all([0, 1]);
     for _ in 0..QUOTA {
         bed.arrive(A, b"tick");
-        bed.exchange.receive(A, 1, |packet| assert_eq!(packet.lend(0b11, 0, 0), 0b11));
+        bed.exchange.receive(A, 1, |packet| assert_eq!(packet.lend(0b11, Note::default()), 0b11));
     }
-    bed.exchange.dismiss(0);
+    dismiss(&mut bed.exchange, 0);
     bed.check();
-    bed.exchange.dismiss(1);
+    dismiss(&mut bed.exchange, 1);
     bed.check();
-    assert!(bed.exchange.holders().iter().all(|set| *set == 0));
-    assert_eq!(bed.exchange.vacancy(), Some(0));
+    assert!(bed.exchange.lending_ref().holders().iter().all(|set| *set == 0));
+    assert_eq!(bed.exchange.lending_ref().vacancy(), Some(0));
 }
 
 #[test]
@@ -235,8 +251,8 @@ fn false_returns_are_counted_and_change_nothing() {
     bed.join_all([0, 1]);
     bed.arrive(A, b"tick");
     let mut addr = 0;
-    bed.exchange.receive(A, 1, |packet| assert_eq!(packet.lend(0b10, 0, 0), 0b10));
-    bed.exchange.publish_loans();
+    bed.exchange.receive(A, 1, |packet| assert_eq!(packet.lend(0b10, Note::default()), 0b10));
+    bed.exchange.lending().0.publish();
     bed.readers[1].as_mut().unwrap().take(1);
     addr += bed.readers[1].as_ref().unwrap().kept[0].addr;
     // Another's frame, outside, the kernel's, free: then the right reader, twice.
@@ -245,13 +261,13 @@ fn false_returns_are_counted_and_change_nothing() {
     }
     bed.collect();
     bed.check();
-    assert_eq!(bed.exchange.reader(0).unwrap().stats().bad_returns, 4);
+    assert_eq!(bed.exchange.lending_ref().reader(0).unwrap().stats().bad_returns, 4);
     for _ in 0..2 {
         bed.readers[1].as_mut().unwrap().give_back(addr);
     }
     bed.collect();
     bed.check();
-    let counters = bed.exchange.reader(1).unwrap().stats();
+    let counters = bed.exchange.lending_ref().reader(1).unwrap().stats();
     assert_eq!((counters.returned, counters.bad_returns), (1, 1));
 }
 
@@ -260,7 +276,7 @@ fn a_reader_with_impossible_indices_is_told() {
     let mut bed = Bed::new();
     bed.join_all([0, 1]);
     bed.readers[1].as_ref().unwrap().returns.memory().producer().store(1000, Ordering::Release);
-    assert_eq!(bed.exchange.collect(), 0b10);
+    assert_eq!(collect(&mut bed.exchange), 0b10);
 }
 
 #[test]
@@ -345,7 +361,7 @@ fn apply(bed: &mut Bed, event: &Event) {
         }
         Event::Lend { from, readers, limit } => {
             bed.exchange.receive(LaneId(from), limit, |packet| {
-                packet.lend(readers, 0, 0);
+                packet.lend(readers, Note::default());
             });
         }
         Event::Drop { from, limit } => {
@@ -359,7 +375,7 @@ fn apply(bed: &mut Bed, event: &Event) {
             }
         }
         Event::Publish => {
-            bed.exchange.publish_loans();
+            bed.exchange.lending().0.publish();
             for lane in [A, B] {
                 bed.exchange.lane(lane).publish();
             }
@@ -374,7 +390,7 @@ fn apply(bed: &mut Bed, event: &Event) {
         Event::Collect => bed.collect(),
         Event::Join(place) => bed.join(place),
         Event::Die(place) => {
-            bed.exchange.dismiss(place);
+            dismiss(&mut bed.exchange, place);
             bed.readers[place] = None;
         }
         Event::FalseRx { lane, addr, len } => {
@@ -439,10 +455,10 @@ proptest! {
                 reader.give_back(loan.addr);
             }
         }
-        prop_assert_eq!(bed.exchange.collect(), 0);
+        prop_assert_eq!(collect(&mut bed.exchange), 0);
         bed.check();
         for place in 0..READERS {
-            let counters = bed.exchange.reader(place).map(|one| (one.held(), one.stats().bad_returns));
+            let counters = bed.exchange.lending_ref().reader(place).map(|one| (one.held(), one.stats().bad_returns));
             prop_assert!(matches!(counters, None | Some((0, 0))), "{:?}", counters);
         }
         // Both fill rings are full; all else is free.

@@ -1,12 +1,14 @@
 //! One UMEM with the rings of one socket: what a [`super::Port`] has.
 //!
 //! The frames are as many as the fill and the completion ring have entries, so a lane's two quotas are all
-//! there is, and neither direction can take frames that the other needs.
+//! there is, and neither direction can take frames that the other needs. Where packets are lent to readers in other
+//! processes, there are as many more as those may hold.
 
 use std::ops::Range;
 
 use super::frame::{Frame, LaneId};
 use super::lane::{Lane, LaneCounters, Memory, Popped, Rings, TxFrame};
+use super::lending::{Lending, Note};
 use super::metadata::{Request, Stamps};
 use super::umem::{Frames, Umem};
 
@@ -14,6 +16,15 @@ use super::umem::{Frames, Umem};
 pub(super) struct Queue<M: Memory> {
     frames: Frames,
     lane: Lane<M>,
+    lending: Lending<M>,
+    /// Packets that were to be lent and lie in several frames.
+    unlent: u64,
+}
+
+/// What of a received packet is to be lent to readers: where it lies in the bytes that were handed over.
+pub(super) struct Keep {
+    pub(super) packet: Range<usize>,
+    pub(super) note: Note,
 }
 
 /// A received frame lent to a handler; whatever the handler does, it goes back to the fill ring.
@@ -29,6 +40,14 @@ impl<M: Memory> Lent<'_, M> {
         match &mut self.frame {
             Some(frame) => &mut self.frames.umem.bytes_mut(frame)[range],
             None => &mut [],
+        }
+    }
+
+    /// Lends it to `readers`, as far as they take it.
+    #[inline]
+    fn lend(mut self, lending: &mut Lending<M>, range: Range<usize>, readers: u32, note: Note) {
+        if let Some(frame) = self.frame.take() {
+            self.frame = lending.lend(self.frames, (frame, range), LaneId(0), readers, note).err();
         }
     }
 }
@@ -48,18 +67,29 @@ impl<M: Memory> Queue<M> {
     /// there are none.
     pub(super) fn new(mut frames: Frames, rings: Rings<M>, assembly: usize) -> Self {
         let lane = Lane::new(LaneId(0), &mut frames, rings, assembly);
-        Self { frames, lane }
+        Self::of(frames, lane)
     }
 
     /// As [`Queue::new`] where the fill ring was filled already, with the first frames ([`super::source`]).
     pub(super) fn adopt(mut frames: Frames, rings: Rings<M>, assembly: usize) -> Self {
         let lane = Lane::adopt(LaneId(0), &mut frames, rings, assembly);
-        Self { frames, lane }
+        Self::of(frames, lane)
     }
 
-    /// Hands up to `limit` received packets to `handle`, each in one piece, and refills the fill ring.
-    pub(super) fn receive<F: FnMut(&mut [u8])>(&mut self, limit: usize, mut handle: F) -> usize {
-        let Self { frames, lane } = self;
+    fn of(frames: Frames, lane: Lane<M>) -> Self {
+        let lending = Lending::new(frames.umem.count());
+        Self { frames, lane, lending, unlent: 0 }
+    }
+
+    /// Hands up to `limit` received packets to `handle`, each in one piece, and refills the fill ring. What `handle` says
+    /// to keep is lent to the readers there are.
+    pub(super) fn receive<F: FnMut(&mut [u8]) -> Option<Keep>>(
+        &mut self,
+        limit: usize,
+        mut handle: F,
+    ) -> usize {
+        let Self { frames, lane, lending, unlent } = self;
+        let readers = if lending.reserved() > 0 { lending.present() } else { 0 };
         let mut packets = 0;
         // A packet may take several descriptors, and a hostile kernel could send none but bad ones: one
         // ring's worth of descriptors is the bound.
@@ -69,11 +99,19 @@ impl<M: Memory> Queue<M> {
             descriptors -= 1;
             match popped {
                 Popped::Packet(frame, range) => {
-                    handle(Lent { frames, lane, frame: Some(frame) }.bytes(range));
+                    let start = range.start;
+                    let mut lent = Lent { frames, lane, frame: Some(frame) };
+                    let keep = handle(lent.bytes(range));
+                    if readers != 0
+                        && let Some(Keep { packet, note }) = keep
+                    {
+                        lent.lend(lending, start + packet.start..start + packet.end, readers, note);
+                    }
                     packets += 1;
                 }
                 Popped::Gathered => {
-                    handle(lane.gathered());
+                    let keep = handle(lane.gathered());
+                    *unlent += u64::from(keep.is_some() && readers != 0);
                     packets += 1;
                 }
                 Popped::Nothing => {}
@@ -81,6 +119,23 @@ impl<M: Memory> Queue<M> {
         }
         lane.end_batch(frames);
         packets
+    }
+
+    /// The readers with what they have to do with.
+    pub(super) fn readers(&mut self) -> (&mut Lending<M>, &mut Frames, usize) {
+        let promised = self.lane.share() + self.lending.reserved();
+        let unreserved = self.frames.umem.count().saturating_sub(promised);
+        (&mut self.lending, &mut self.frames, unreserved)
+    }
+
+    /// The readers, to look at.
+    pub(super) fn readers_ref(&self) -> &Lending<M> {
+        &self.lending
+    }
+
+    /// Packets that were to be lent and were not, as they lie in several frames.
+    pub(super) fn unlent(&self) -> u64 {
+        self.unlent
     }
 
     /// True if packets wait in the RX ring.

@@ -17,7 +17,10 @@ const RING: u32 = 8;
 
 fn received(queue: &mut Queue<Heap>) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
-    queue.receive(64, |packet| packets.push(packet.to_vec()));
+    queue.receive(64, |packet| {
+        packets.push(packet.to_vec());
+        None
+    });
     packets
 }
 
@@ -64,8 +67,13 @@ fn a_limit_leaves_the_rest_for_the_next_call() {
         kernel.receive(&mut queue, &[packet]);
     }
     let mut seen = Vec::new();
-    assert_eq!(queue.receive(3, |packet| seen.push(packet[0])), 3);
-    assert_eq!(queue.receive(3, |packet| seen.push(packet[0])), 2);
+    for expected in [3, 2] {
+        let taken = queue.receive(3, |packet| {
+            seen.push(packet[0]);
+            None
+        });
+        assert_eq!(taken, expected);
+    }
     assert_eq!(seen, [0, 1, 2, 3, 4]);
 }
 
@@ -76,6 +84,7 @@ fn a_packet_may_be_changed_in_place() {
     queue.receive(1, |packet| {
         packet.copy_from_slice(b"opened");
         assert_eq!(packet, b"opened");
+        None
     });
     check_frames(&queue);
 }
@@ -341,7 +350,10 @@ fn apply(queue: &mut Queue<Heap>, kernel: &mut FakeKernel, event: &Event) {
             kernel.complete(count);
         }
         Event::ProgramReceives(limit) => {
-            queue.receive(limit, |packet| packet.fill(0x55));
+            queue.receive(limit, |packet| {
+                packet.fill(0x55);
+                None
+            });
         }
         Event::ProgramSends { length } => {
             if let Some(mut frame) = queue.acquire() {
@@ -385,7 +397,7 @@ proptest! {
             queue.complete();
         }
         queue.complete();
-        queue.receive(usize::MAX, |_| ());
+        queue.receive(usize::MAX, |_| None);
         prop_assert_eq!(queue.held(), (RING as usize, RING as usize, 0));
         prop_assert_eq!(kernel.fill.available(u32::MAX), RING);
         prop_assert_eq!(queue.counters().bad_descriptor, 0);

@@ -30,6 +30,14 @@ pub struct LentPacket<'a> {
     pub source: u16,
 }
 
+impl<'a> LentPacket<'a> {
+    /// The UDP payload of a packet that [`super::ExpressIo`] lent ([`super::PortConfig::lend`]), as `expressway recv
+    /// --lend` does: its flags say where the payload starts, and the packet ends where that does. `None` of another.
+    pub fn payload(&self) -> Option<&'a [u8]> {
+        self.data.get(usize::from(self.flags)..).filter(|_| self.flags > 0)
+    }
+}
+
 /// A connection to a receiver.
 ///
 /// ```no_run

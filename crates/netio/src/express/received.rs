@@ -3,6 +3,7 @@
 use super::exchange::Taken;
 use super::frame::LaneId;
 use super::lane::Mapped;
+use super::lending::Note;
 use super::readers::Readers;
 use super::shared::Bound;
 
@@ -66,6 +67,6 @@ impl Received<'_> {
     /// Lends the packet to `readers`. Those who are gone or hold their quota are left out; the others are
     /// returned and see it after [`super::SharedUmem::flush`]. `timestamp` and `flags` are for them to read.
     pub fn lend(self, readers: Readers, timestamp: u64, flags: u16) -> Readers {
-        Readers(self.taken.lend(readers.0, timestamp, flags))
+        Readers(self.taken.lend(readers.0, Note { timestamp, flags }))
     }
 }

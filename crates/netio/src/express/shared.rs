@@ -18,29 +18,21 @@ use rustix::event::{Timespec, epoll};
 
 use super::config::{ObtainedMode, PortConfig, UmemConfig};
 use super::error::{OpenError, SendError, Step};
-use super::exchange::{Exchange, MAX_READERS};
+use super::exchange::Exchange;
 use super::frame::LaneId;
-use super::gate::Gate;
 use super::interface::Interfaces;
 use super::kick::{self, Outcome};
 use super::lane::Mapped;
-use super::lender::ReaderStats;
 use super::mapping::Backing;
 use super::metadata::Request;
 use super::port::{LINK_HEADERS, check_mode};
-use super::readers::{Readers, ShareStats};
 use super::received::{ForeignSocket, Received, SocketId};
+use super::sharing::Sharing;
 use super::socket::Socket;
 use super::umem::Frames;
 use super::xskmap;
 use crate::io::IoStats;
 use crate::route::OwnNamespace;
-use crate::share::wake;
-
-/// Marks the listening socket among the events; readers are beyond it, sockets below.
-pub(super) const LISTENER: u64 = 1 << 32;
-/// Marks the connection of the reader at place 0.
-pub(super) const READER: u64 = 1 << 33;
 
 /// How long packets wait in the TX ring of a full device before [`SharedUmem::wait`] returns.
 const RETRY: Duration = Duration::from_millis(1);
@@ -92,14 +84,11 @@ pub(super) struct Bound {
 pub struct SharedUmem {
     pub(super) exchange: Exchange<Mapped>,
     bound: Vec<Bound>,
-    pub(super) gate: Option<Gate>,
-    pub(super) connections: [Option<OwnedFd>; MAX_READERS],
+    pub(super) sharing: Option<Sharing>,
     /// The memory as a file, until readers are let in.
     pub(super) file: Option<OwnedFd>,
     pub(super) shareable: bool,
     pub(super) events: OwnedFd,
-    pub(super) readers_past: ReaderStats,
-    pub(super) share_stats: ShareStats,
 }
 
 impl SharedUmem {
@@ -122,13 +111,10 @@ impl SharedUmem {
         Ok(Self {
             exchange: Exchange::new(frames),
             bound: Vec::new(),
-            gate: None,
-            connections: [const { None }; MAX_READERS],
+            sharing: None,
             shareable: file.is_some(),
             file,
             events,
-            readers_past: ReaderStats::default(),
-            share_stats: ShareStats::default(),
         })
     }
 
@@ -298,10 +284,8 @@ impl SharedUmem {
                 }
             }
         }
-        for place in Readers(self.exchange.publish_loans()).places() {
-            if let Some(connection) = &self.connections[place] {
-                wake(connection);
-            }
+        if let Some(sharing) = &self.sharing {
+            sharing.publish(self.exchange.lending().0);
         }
         result
     }
@@ -335,11 +319,7 @@ impl SharedUmem {
             Err(errno) => return Err(errno.into()),
         };
         for event in &events[..count] {
-            match event.data.u64() {
-                LISTENER => self.admit(),
-                data if data >= READER => self.check_reader((data - READER) as usize),
-                _ => {}
-            }
+            self.handle_reader_event(event.data.u64());
         }
         self.collect();
         Ok(())

@@ -48,6 +48,18 @@ pub fn open_mode(
     config: ExpressConfig,
     (mode, transmit): (ObtainedMode, TransmitVia),
 ) -> (ExpressIo, Around) {
+    open_ports(pair, queues, port, config, mode, |port| PortConfig { transmit, ..port })
+}
+
+/// The same with ports as `adapt` makes them.
+pub fn open_ports(
+    pair: &Pair,
+    queues: u32,
+    port: u16,
+    config: ExpressConfig,
+    mode: ObtainedMode,
+    adapt: impl Fn(PortConfig) -> PortConfig + Send,
+) -> (ExpressIo, Around) {
     let mtu = pair.mtu;
     pair.near.enter(|| {
         let redirect = Redirect::load(&Options::default()).expect("root may load the program");
@@ -64,7 +76,7 @@ pub fn open_mode(
                     ObtainedMode::Copy => BindMode::Copy,
                     ObtainedMode::ZeroCopy => BindMode::ZeroCopy,
                 };
-                let config = PortConfig { mode: bind, transmit, ..PortConfig::new(NEAR_DEVICE, queue) };
+                let config = adapt(PortConfig { mode: bind, ..PortConfig::new(NEAR_DEVICE, queue) });
                 let port = Port::open(config, redirect.xsk_map()).expect("the device takes AF_XDP sockets");
                 assert_eq!(port.mode(), Some(mode), "what XDP_OPTIONS says");
                 port

@@ -24,7 +24,7 @@ use super::hints::Grant;
 use super::inlet::PortInlet;
 use super::interface::Interfaces;
 use super::path_cache::{PathCache, Reminders, Routes};
-use super::port::{Port, PortReport};
+use super::port::{LendReport, Port, PortReport};
 use crate::io::{Datagram, Flow, IoError, IoStats, PacketIo, Sent};
 use crate::route::{Resolution, Resolver};
 use crate::udp::UdpIo;
@@ -71,6 +71,8 @@ pub struct ExpressIo<K = UdpIo, R = Resolver> {
     /// A socket gave a full batch in the last receive.
     full: bool,
     stats: IoStats,
+    /// What readers were lent by ports that are gone, and what by none.
+    lent: LendReport,
 }
 
 impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
@@ -105,7 +107,7 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
         let now = Instant::now();
         let largest = ports.iter().filter(|port| port.max_payload() > port.max_in_frame());
         let staging = largest.map(|port| HEADER_SPACE + port.max_payload()).max().unwrap_or(0);
-        Ok(Self {
+        let io = Self {
             staging: vec![0; staging].into_boxed_slice(),
             ports,
             kernel,
@@ -126,8 +128,18 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
             busy: false,
             full: false,
             stats: IoStats::default(),
+            lent: LendReport::default(),
             config: ExpressConfig { batch: config.batch.max(1), ..config },
-        })
+        };
+        io.ports.iter().filter_map(Port::reader_events).for_each(|fd| io.follow(fd));
+        Ok(io)
+    }
+
+    /// Readers in other processes and what they were lent ([`super::PortConfig::lend`]), of all ports since the start.
+    pub fn lend_report(&self) -> LendReport {
+        let mut report = self.lent;
+        self.ports.iter().for_each(|port| report += port.lend_report());
+        report
     }
 
     /// The ports and how they fare.
@@ -170,6 +182,9 @@ impl<K: PacketIo, R: Routes> PacketIo for ExpressIo<K, R> {
             self.kernel_asked = now;
             let by_kernel = self.kernel.receive(now, sink)?;
             self.full |= self.kernel.may_have_more(by_kernel);
+            if by_kernel > 0 && self.ports.iter().any(Port::has_readers) {
+                self.lent.unlent.unlent_kernel += by_kernel as u64;
+            }
             received += by_kernel;
         }
         Ok(received)

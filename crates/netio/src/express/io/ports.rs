@@ -1,5 +1,6 @@
 //! Ports that come, go, fail and open anew while the worker runs.
 
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
@@ -8,9 +9,10 @@ use super::ExpressIo;
 use crate::express::config::HEADER_SPACE;
 use crate::express::inlet::Change;
 use crate::express::path_cache::Routes;
+use crate::express::port::Port;
 use crate::io::PacketIo;
 
-/// Link notices are looked for no oftener than this while there is nothing else to do.
+/// Link notices and readers are looked for no oftener than this while there is nothing else to do.
 const LINK_INTERVAL: Duration = Duration::from_millis(10);
 
 impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
@@ -28,24 +30,29 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
                     {
                         self.staging = vec![0; HEADER_SPACE + port.max_payload()].into_boxed_slice();
                     }
-                    if let Some(fd) = port.descriptor() {
-                        // As in `watch`.
-                        let _ =
-                            epoll::add(&self.events, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
-                    }
+                    // As in `watch`.
+                    port.descriptor().into_iter().for_each(|fd| self.follow(fd));
+                    port.reader_events().into_iter().for_each(|fd| self.follow(fd));
                     self.ports.push(*port);
                 }
                 Change::Remove { ifindex } => {
                     for mut port in self.ports.extract_if(.., |port| port.ifindex() == ifindex) {
                         port.close();
                         port.count(&mut self.stats);
+                        self.lent += port.lend_report();
                     }
                 }
             }
         }
     }
 
-    /// Follows link changes and opens failed sockets anew.
+    /// Has a descriptor wake the worker.
+    pub(super) fn follow(&self, fd: BorrowedFd<'_>) {
+        // Failing (no memory) costs wake-ups by this one only; busy workers do not notice.
+        let _ = epoll::add(&self.events, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+    }
+
+    /// Follows link changes, lets readers in, and opens failed sockets anew.
     pub(super) fn watch(&mut self, now: Instant) {
         self.follow_inlet();
         if self.armed.is_some_and(|armed| armed <= now) {
@@ -55,16 +62,16 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
                 self.armed = None;
             }
         }
-        for port in &mut self.ports {
-            if port.reopen(now)
-                && let Some(fd) = port.descriptor()
-            {
-                // Failing (no memory) costs wake-ups of this port only; busy workers do not notice.
-                let _ = epoll::add(&self.events, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+        for index in 0..self.ports.len() {
+            if self.ports[index].reopen(now) {
+                let port = &self.ports[index];
+                port.descriptor().into_iter().for_each(|fd| self.follow(fd));
+                port.reader_events().into_iter().for_each(|fd| self.follow(fd));
             }
         }
         if now.saturating_duration_since(self.links_checked) >= LINK_INTERVAL {
             self.links_checked = now;
+            self.ports.iter_mut().for_each(Port::attend);
             if self.links.drain() {
                 for port in &mut self.ports {
                     port.set_link(self.links.state(port.ifindex()));

@@ -6,8 +6,10 @@ use std::time::Instant;
 use expressway_wire::parse_udp;
 
 use super::ExpressIo;
-use crate::express::description;
+use crate::express::description::{self, DESCRIPTION_LEN};
+use crate::express::lending::Note;
 use crate::express::path_cache::Routes;
+use crate::express::queue::Keep;
 use crate::io::{Datagram, Ecn, Hints, IoStats, PacketIo, Via};
 
 impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
@@ -19,7 +21,9 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
             let (ifindex, description) = (port.ifindex(), port.description());
             let origin = Origin { via: Via::Express(index as u16), ifindex, verify, description };
             let taken = port.receive(now, self.config.batch, |frame| {
-                handed += usize::from(deliver(frame, origin, stats, sink));
+                let kept = deliver(frame, origin, stats, sink);
+                handed += usize::from(kept.is_some());
+                kept
             });
             self.full |= taken >= self.config.batch;
         }
@@ -36,14 +40,16 @@ pub(super) struct Origin {
     pub(super) description: Option<u32>,
 }
 
-/// Finds the datagram in a received frame and hands it over where it lies. False if it is dropped.
+/// Finds the datagram in a received frame and hands it over where it lies. `None` if it is dropped; else what readers may
+/// have of it: the packet to the end of its payload, whose start is told by the flags.
 #[inline]
 pub(super) fn deliver(
     frame: &mut [u8],
     origin: Origin,
     stats: &mut IoStats,
     sink: &mut dyn FnMut(Datagram<'_>),
-) -> bool {
+) -> Option<Keep> {
+    let start = if origin.description.is_some() { DESCRIPTION_LEN } else { 0 };
     let (hints, frame) = match (origin.description, frame.split_first_chunk_mut()) {
         (Some(cookie), Some((area, frame))) => (description::take(area, cookie), frame),
         (Some(_), None) => (Hints::default(), &mut [][..]),
@@ -51,19 +57,24 @@ pub(super) fn deliver(
     };
     let Ok(layout) = parse_udp(frame) else {
         stats.dropped_malformed += 1;
-        return false;
+        return None;
     };
     // The kernel's own check (`fib_validate_source`) is passed by: an answer to such a source would reach
     // services of this machine that trust it.
     if is_martian(layout.source.ip()) || layout.source.ip() == layout.destination.ip() {
         stats.dropped_malformed += 1;
-        return false;
+        return None;
     }
     if origin.verify && layout.verify_checksum(frame).is_err() {
         stats.dropped_checksum += 1;
-        return false;
+        return None;
     }
-    let payload = &mut frame[layout.payload()];
+    let range = layout.payload();
+    let timestamp = hints.timestamp.map_or(0, |stamp| stamp.nanoseconds);
+    // Headers are 128 bytes at most.
+    let note = Note { timestamp, flags: range.start as u16 };
+    let keep = Keep { packet: start..start + range.end, note };
+    let payload = &mut frame[range];
     stats.rx_express_packets += 1;
     stats.rx_express_bytes += payload.len() as u64;
     let (mut remote, mut local) = (layout.source, layout.destination);
@@ -72,7 +83,7 @@ pub(super) fn deliver(
         scope(&mut local, origin.ifindex);
     }
     sink(Datagram { payload, remote, local, ecn: Ecn::from_tos(layout.tos), via: origin.via, hints });
-    true
+    Some(keep)
 }
 
 /// True for a source address that no packet on a wire may have (RFC 1812, section 5.3.7; RFC 4291, sections

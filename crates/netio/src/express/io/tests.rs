@@ -19,11 +19,17 @@ type Seen = (Vec<u8>, SocketAddr, SocketAddr, Ecn);
 fn delivered(frame: &mut [u8], verify: bool) -> (Option<Seen>, IoStats) {
     let (mut stats, mut seen) = (IoStats::default(), None);
     let origin = Origin { via: VIA, ifindex: 7, verify, description: None };
+    let length = frame.len();
     let handed = deliver(frame, origin, &mut stats, &mut |datagram| {
         assert_eq!(datagram.via, VIA);
         seen = Some((datagram.payload.to_vec(), datagram.remote, datagram.local, datagram.ecn));
     });
-    assert_eq!(handed, seen.is_some());
+    assert_eq!(handed.is_some(), seen.is_some());
+    if let (Some(keep), Some((payload, ..))) = (&handed, &seen) {
+        let start = usize::from(keep.note.flags);
+        assert_eq!((keep.packet.start, keep.packet.len() - start), (0, payload.len()));
+        assert!(keep.packet.end <= length, "padding is no part of it");
+    }
     (seen, stats)
 }
 

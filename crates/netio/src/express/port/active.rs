@@ -1,8 +1,10 @@
 //! A bound socket with its rings, and who makes it.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use super::public::Public;
 use crate::express::assembly::ASSEMBLY_SIZE;
 use crate::express::config::{ObtainedMode, PortConfig};
 use crate::express::description::DESCRIPTION_LEN;
@@ -40,6 +42,8 @@ pub(super) struct Active {
     pub(super) quiet: Option<(Instant, u32, u64)>,
     /// Packets wait in the TX ring for room in the device.
     pub(super) deferred: bool,
+    /// Readers in other processes, where there may be any.
+    pub(super) public: Option<Public>,
 }
 
 /// Who makes the port's sockets.
@@ -85,10 +89,8 @@ impl Active {
     ) -> Result<Self, OpenError> {
         let failed =
             |step: Step| move |source| step.failed(&config.interface, config.queue, multi_buffer, source);
-        let frames = config.rx_ring + config.tx_ring;
         let socket = Socket::new().map_err(failed(Step::Create))?;
-        let frames =
-            Frames::new(config.frame_size, frames, config.huge_pages).map_err(failed(Step::Memory))?;
+        let (frames, file) = memory(config).map_err(failed(Step::Memory))?;
         let metadata = config.hints.any() && socket.register(&frames.umem, true).is_ok();
         if !metadata {
             socket.register(&frames.umem, false).map_err(failed(Step::Register))?;
@@ -104,6 +106,10 @@ impl Active {
         // In copy mode each packet under way takes a socket buffer of up to 4 KiB.
         let tx_budget = socket
             .widen_transmit(config.tx_ring.saturating_mul(4096), config.tx_budget.unwrap_or(config.tx_ring));
+        let public = match (&config.lend, file) {
+            (Some(lend), Some(file)) => Some(Public::open(config, lend, file)?),
+            _ => None,
+        };
         xskmap::insert(map, config.map_key, socket.as_fd()).map_err(failed(Step::Map))?;
         let features = match (mode, multi_buffer, config.hints.any()) {
             (ObtainedMode::Copy, _, _) | (_, false, false) => None,
@@ -142,6 +148,7 @@ impl Active {
             checksum_proven: false,
             quiet: None,
             deferred: false,
+            public,
         })
     }
 
@@ -174,6 +181,7 @@ impl Active {
             checksum_proven: false,
             quiet: None,
             deferred: false,
+            public: None,
         };
         Ok((active, bound.ifindex, bound.multi_buffer))
     }
@@ -187,6 +195,19 @@ impl Active {
             stats.tx_stamps_implausible += stamps.implausible;
         }
         self.socket.count(stats);
+    }
+}
+
+/// The frames of the rings, and of readers where there may be any; those have them as a file.
+fn memory(config: &PortConfig) -> io::Result<(Frames, Option<OwnedFd>)> {
+    let rings = config.rx_ring + config.tx_ring;
+    match &config.lend {
+        None => Ok((Frames::new(config.frame_size, rings, config.huge_pages)?, None)),
+        Some(lend) => {
+            let frames = rings + lend.readers * lend.quota;
+            let (frames, file) = Frames::shareable(config.frame_size, frames, config.huge_pages)?;
+            Ok((frames, Some(file)))
+        }
     }
 }
 

@@ -17,6 +17,7 @@
 
 mod active;
 mod health;
+mod public;
 mod report;
 mod traffic;
 
@@ -43,6 +44,7 @@ use active::{Active, Maker};
 use health::REOPEN_FIRST;
 
 pub(super) use active::{check_mode, segments};
+pub use public::{LendReport, UnlentStats};
 pub use report::{PortReport, PortState, PortStatus};
 
 /// Ethernet header and two VLAN tags: what an MTU does not count.
@@ -72,6 +74,8 @@ pub struct Port {
     published: Arc<ArcSwap<PortReport>>,
     /// Counters of this port, those of sockets that it once had included.
     counters: IoStats,
+    /// What readers of sockets that it once had were lent.
+    lent: LendReport,
 }
 
 impl Port {
@@ -121,6 +125,10 @@ impl Port {
     /// As [`Port::open`], and [`OpenError::Refused`].
     pub fn open_from(config: PortConfig, mut source: Box<dyn SocketSource>) -> Result<Self, OpenError> {
         config.validate()?;
+        if config.lend.is_some() {
+            let must = "must be none where another process binds sockets";
+            return Err(OpenError::Config { field: "lend", value: 1, must });
+        }
         let (active, ifindex, multi_buffer) = Active::adopt(&config, &mut *source)?;
         tracing::info!(
             interface = config.interface,
@@ -177,6 +185,7 @@ impl Port {
             reason: None,
             published: Arc::new(ArcSwap::from_pointee(report)),
             counters: IoStats::default(),
+            lent: LendReport::default(),
         };
         port.publish();
         port
@@ -313,6 +322,7 @@ impl Port {
     /// Closes the socket, keeping its counters. Packets that the kernel had not taken are lost with it.
     pub(super) fn close(&mut self) {
         let mut counters = self.counters;
+        self.lent = self.lend_report();
         if let Some(mut active) = self.active.take() {
             active.count(&mut counters);
             counters.dropped_send_refused += u64::from(active.queue.untaken());

@@ -10,13 +10,15 @@ use crate::express::interface::LinkState;
 use crate::express::kick::{self, Outcome};
 use crate::express::lane::{Mapped, TxFrame};
 use crate::express::metadata::Request;
+use crate::express::queue::Keep;
 
 /// How long packets wait in the TX ring of a full device before they are kicked again.
 const KICK_AGAIN: Duration = Duration::from_millis(1);
 
 impl Port {
-    /// Recycles completions and hands up to `limit` received frames to `handle`.
-    pub(in crate::express) fn receive<F: FnMut(&mut [u8])>(
+    /// Recycles completions and what readers returned, and hands up to `limit` received frames to `handle`, which says
+    /// what of each may be lent.
+    pub(in crate::express) fn receive<F: FnMut(&mut [u8]) -> Option<Keep>>(
         &mut self,
         now: Instant,
         limit: usize,
@@ -24,6 +26,9 @@ impl Port {
     ) -> usize {
         let Some(active) = &mut self.active else { return 0 };
         active.queue.complete();
+        if let Some(public) = &mut active.public {
+            public.collect(&mut active.queue);
+        }
         let packets = active.queue.receive(limit, handle);
         if packets > 0 {
             self.wake(now);
@@ -71,8 +76,11 @@ impl Port {
         self.active.as_mut().is_some_and(|active| active.queue.submit_parts(packet, request))
     }
 
-    /// Gives everything built so far to the kernel.
+    /// Gives everything built so far to the kernel, and readers what they were lent.
     pub(in crate::express) fn flush(&mut self, now: Instant) {
+        if let Some(Active { queue, public: Some(public), .. }) = &mut self.active {
+            public.publish(queue);
+        }
         if self.state != PortState::Up {
             return;
         }
