@@ -61,7 +61,8 @@ impl BusyPoll {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spin {
     /// How long the kernel sockets behind AF_XDP go unasked at most while nothing comes: asking takes a system
-    /// call, during which a packet in the rings waits. Kernel UDP alone is asked each time.
+    /// call, during which a packet in the rings waits. Kernel UDP alone is asked each time. A driver that wants to be
+    /// woken without a packet having come is woken as often.
     pub kernel_interval: Duration,
 }
 

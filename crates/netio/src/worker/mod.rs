@@ -290,6 +290,7 @@ impl<S: Service, P: PacketIo> Worker<S, P> {
 
     fn run_with(&mut self, poller: &mut Poller) -> Result<(), IoError> {
         let mut published = Instant::now();
+        let mut prepared = published;
         let mut unpublished = true;
         let mut pause = BLOCKED_PAUSES.0;
         loop {
@@ -311,10 +312,14 @@ impl<S: Service, P: PacketIo> Worker<S, P> {
                 pause = BLOCKED_PAUSES.0;
                 continue;
             }
-            if matches!(self.options.wait, Wait::Spin(_)) {
+            if let Wait::Spin(spin) = self.options.wait {
                 // What a sleeper must not miss, a spinner sees in its next turn; but the backend may have to wake
-                // the driver, and sockets in want of a turn.
-                self.io.prepare_sleep();
+                // the driver, and sockets in want of a turn. That takes as long as looking at the rings does, so it is
+                // not done in every turn: a packet that comes meanwhile waits for it.
+                if now.saturating_duration_since(prepared) >= spin.kernel_interval {
+                    prepared = now;
+                    self.io.prepare_sleep();
+                }
                 self.stats.spins += u64::from(turn.is_idle());
                 unpublished = true;
                 std::hint::spin_loop();

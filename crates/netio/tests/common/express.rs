@@ -58,7 +58,7 @@ pub fn open_ports(
     port: u16,
     config: ExpressConfig,
     mode: ObtainedMode,
-    adapt: impl Fn(PortConfig) -> PortConfig + Send,
+    adapt: impl Fn(PortConfig) -> PortConfig + Sync,
 ) -> (ExpressIo, Around) {
     let mtu = pair.mtu;
     pair.near.enter(|| {
