@@ -38,7 +38,7 @@ test-drivers:
 bench: build
 	scripts/setup bench
 	cargo build --release --locked -p expressway-load
-	for peer in scripts/nginx "scripts/peers caddy" "scripts/peers quicgo_server"; do \
+	for peer in scripts/nginx "scripts/peers caddy" "scripts/peers envoy" "scripts/peers quicgo_server"; do \
 	  $$peer || echo "bench: goes on without what $$peer makes" >&2; done
 	EXPRESSWAY_COMMIT=$$(git describe --always --dirty) $(BINARY) bench $(if $(SCENARIOS),,--tour) $(BENCH_FLAGS) $(SCENARIOS)
 

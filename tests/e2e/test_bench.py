@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from harness.paths import BINARY, LIMIT
+from harness.paths import BINARY, LIMIT, PEERS
 
 SCENARIO = """title = "a trial"
 kind = "gateway"
@@ -121,6 +121,21 @@ def test_a_signal_ends_it_and_a_killed_one_is_cleaned_up_after(tmp_path: Path) -
     killed.communicate(timeout=LIMIT)
     bench(tmp_path / "trial.toml", "--rounds", "1", "--out", tmp_path / "after", "--peers", tmp_path)
     assert not labs(killed)
+
+
+def test_envoy_answers_with_whole_bodies(tmp_path: Path) -> None:
+    text = SCENARIO.replace('name = "nobody"', 'name = "envoy"').replace('server = "nginx"', 'server = "envoy"')
+    (tmp_path / "trial.toml").write_text(text)
+    bench(tmp_path / "trial.toml", "--server", "envoy", "--peers", PEERS, "--out", tmp_path)
+    (run,) = lines(tmp_path / "raw.jsonl", "run")
+    counted = run["detail"]["counted"]
+    # Bytes of bodies that were under way when counting began and ended are in it too.
+    assert counted["requests"] > 100 and counted["bytes"] / counted["requests"] == pytest.approx(4096, rel=0.05)
+    (environment,) = lines(tmp_path / "raw.jsonl", "environment")
+    assert "1.40" in environment["programs"]["envoy"]["version"]
+    bench(tmp_path / "trial.toml", "--server", "envoy", "--set", "range=1024", "--peers", PEERS, "--out", tmp_path)
+    (missing,) = lines(tmp_path / "raw.jsonl", "missing")
+    assert "answers no ranges" in missing["reason"]
 
 
 def test_reports_are_made_of_the_raw_file_alone(raw: Path, tmp_path: Path) -> None:

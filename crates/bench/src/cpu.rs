@@ -7,6 +7,7 @@ use std::process::Command;
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use crate::{BenchError, io_error};
@@ -155,6 +156,9 @@ pub(crate) struct Account {
     pub(crate) ksoftirqd_ns: u64,
     /// Time of the measured side's cores in softirqs, to the tick (10 ms); what ran on top of processes is in both.
     pub(crate) core_softirq_ns: u64,
+    /// On given NICs: all that this host's cores ran, whoever for, since interrupts are on top of whatever runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) host_ns: Option<u64>,
 }
 
 impl Account {
@@ -167,7 +171,13 @@ impl Account {
                 cores.clone().any(|core| name == format!("ksoftirqd/{core}"))
             })?),
             core_softirq_ns: softirq_time(&fs::read_to_string("/proc/stat").unwrap_or_default(), cores),
+            host_ns: None,
         })
+    }
+
+    /// The same, with all that this host's cores have run.
+    pub(crate) fn with_host(self) -> Self {
+        Self { host_ns: Some(busy()), ..self }
     }
 
     /// What came since.
@@ -177,13 +187,35 @@ impl Account {
             napi_ns: self.napi_ns.saturating_sub(before.napi_ns),
             ksoftirqd_ns: self.ksoftirqd_ns.saturating_sub(before.ksoftirqd_ns),
             core_softirq_ns: self.core_softirq_ns.saturating_sub(before.core_softirq_ns),
+            host_ns: self.host_ns.zip(before.host_ns).map(|(now, before)| now.saturating_sub(before)),
         }
     }
 
-    /// What is charged to the measured side: its processes and its NAPI threads.
+    /// What is charged to the measured side: its processes and its NAPI threads; on given NICs the whole host.
     pub(crate) fn charged_ns(self) -> u64 {
-        self.process_ns + self.napi_ns
+        self.host_ns.unwrap_or(self.process_ns + self.napi_ns)
     }
+}
+
+/// Nanoseconds that all cores of this host have not been idle: what has passed since it started, less idle time, which the
+/// kernel keeps to the nanosecond while ticks are stopped (kernel/time/tick-sched.c) and shows to 10 ms a core.
+fn busy() -> u64 {
+    let passed = clock_gettime(ClockId::Boottime);
+    let passed = passed.tv_sec as u64 * 1_000_000_000 + passed.tv_nsec as u64;
+    let (cores, idle) = idle_time(&fs::read_to_string("/proc/stat").unwrap_or_default());
+    (passed * cores).saturating_sub(idle)
+}
+
+/// The cores of /proc/stat, and the nanoseconds that they have been idle, waiting for disks included.
+fn idle_time(stat: &str) -> (u64, u64) {
+    let of_core = |line: &str| {
+        let mut words = line.split_whitespace();
+        let number = words.next()?.strip_prefix("cpu")?;
+        number.parse::<u32>().ok()?;
+        let ticks: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
+        Some(ticks.get(3)? + ticks.get(4)?)
+    };
+    stat.lines().filter_map(of_core).fold((0, 0), |(cores, all), idle| (cores + 1, all + idle * 10_000_000))
 }
 
 /// The softirq column of `cpuN` lines (Documentation/filesystems/proc.rst, 1.7), whose unit is 10 ms on every Linux
@@ -213,6 +245,13 @@ mod tests {
     fn napi_threads_are_in_the_order_of_their_instances() {
         assert!(napi_id("napi/server0-9\n") < napi_id("napi/server0-8201\n"));
         assert_eq!(napi_id("napi/server0"), 0);
+    }
+
+    #[test]
+    fn idle_time_is_that_of_all_cores() {
+        let stat = "cpu  1 2 3 90 15 6 7 8\ncpu0 1 2 3 40 5 6 7 8\ncpu1 1 2 3 50 10 6 7 8\nintr 5\n";
+        assert_eq!(idle_time(stat), (2, 1_050_000_000));
+        assert!(Account::default().with_host().host_ns > Some(0));
     }
 
     #[test]

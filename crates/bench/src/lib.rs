@@ -18,6 +18,7 @@ mod guest;
 mod io_process;
 mod kind;
 mod load;
+mod nics;
 mod offload;
 mod packet_path;
 mod peers;
@@ -30,6 +31,7 @@ mod runner;
 mod scenario;
 mod server;
 mod statistic;
+mod task;
 mod tools;
 
 use std::path::PathBuf;
@@ -39,6 +41,7 @@ pub use compare::{Change, Verdict, changes_as_text, compare};
 pub use environment::Environment;
 pub use guest::{Emulated, Guest};
 pub use kind::Better;
+pub use nics::{Allowed, EndOptions, Hosts, Nic, Nics, Token, serve_end};
 pub use peers::Program;
 pub use profile::lacks as profile_lacks;
 pub use published::Figure;
@@ -87,6 +90,22 @@ pub enum BenchError {
     Load {
         /// What was loaded.
         contestant: String,
+        /// What happened.
+        problem: String,
+    },
+    /// The far end refused something, or its program failed.
+    #[error("far end {end}: {problem}")]
+    Far {
+        /// Its control address.
+        end: std::net::SocketAddr,
+        /// What happened.
+        problem: String,
+    },
+    /// The far end cannot be talked to any more.
+    #[error("far end {end} is lost: {problem}")]
+    FarLost {
+        /// Its control address.
+        end: std::net::SocketAddr,
         /// What happened.
         problem: String,
     },

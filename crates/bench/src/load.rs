@@ -1,17 +1,21 @@
 //! The load generator as a process, and what it reports.
 
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::net::SocketAddrV4;
 use std::process::{Child, Stdio};
 
 use expressway_lab::{Lab, Role};
 use serde::{Deserialize, Serialize};
 
+use crate::kind::Run;
+use crate::nics::{FarProgram, Nics};
 use crate::server::PORT;
+use crate::task::{Site, Task};
 use crate::{BenchError, HOST, Tools, io_error, pinned};
 
 /// What to ask, and how hard.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Load {
     /// Connections.
     pub connections: usize,
@@ -64,14 +68,20 @@ pub(crate) struct Counted {
     pub client_ns: u64,
 }
 
-/// `expressway-load` in the client namespace, on a core that no server has.
-struct Process {
-    child: Child,
-    output: BufReader<std::process::ChildStdout>,
+/// `expressway-load` at the client's end: in its namespace on a core that no server has, or at the far end.
+struct Process<'a> {
+    output: Output<'a>,
     contestant: String,
 }
 
-impl Process {
+/// Where its lines come from.
+enum Output<'a> {
+    Here(Child, BufReader<std::process::ChildStdout>),
+    Far(FarProgram<'a>),
+}
+
+impl<'a> Process<'a> {
+    /// Starts it in the client namespace.
     fn start(
         lab: &Lab,
         tools: &Tools,
@@ -79,11 +89,7 @@ impl Process {
         core: usize,
         arguments: &[String],
     ) -> Result<Self, BenchError> {
-        let server = SocketAddr::from((lab.addresses(Role::Server).ipv4, PORT));
         let mut child = pinned::on_cores(lab, Role::Client, core..core + 1, &tools.load)
-            .args(["--connect", &server.to_string(), "--name", HOST])
-            .arg("--ca")
-            .arg(tools.certificates().join("ca.pem"))
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -92,16 +98,27 @@ impl Process {
         let Some(stdout) = child.stdout.take() else {
             return Err(BenchError::Missing("expressway-load: no output".into()));
         };
-        Ok(Self { child, output: BufReader::new(stdout), contestant: contestant.into() })
+        Ok(Self { output: Output::Here(child, BufReader::new(stdout)), contestant: contestant.into() })
+    }
+
+    /// Starts it at the far end.
+    fn start_far(nics: &'a Nics, tools: &Tools, contestant: &str, task: &Task) -> Result<Self, BenchError> {
+        let file = tools.certificates().join("ca.pem");
+        let authority = std::fs::read_to_string(&file).map_err(io_error(file.display().to_string()))?;
+        let program = nics.start(task, Some(authority))?;
+        Ok(Self { output: Output::Far(program), contestant: contestant.into() })
     }
 
     fn line(&mut self) -> Result<String, BenchError> {
-        let mut line = String::new();
-        let read = self.output.read_line(&mut line).map_err(io_error("expressway-load"))?;
-        if read == 0 {
-            return Err(self.failed("it ended early; its error is above".into()));
-        }
-        Ok(line.trim().to_owned())
+        let line = match &mut self.output {
+            Output::Here(_, output) => {
+                let mut line = String::new();
+                let read = output.read_line(&mut line).map_err(io_error("expressway-load"))?;
+                (read > 0).then(|| line.trim().to_owned())
+            }
+            Output::Far(program) => program.line()?,
+        };
+        line.ok_or_else(|| self.failed("it ended early; its error is above".into()))
     }
 
     fn expect(&mut self, expected: &str) -> Result<(), BenchError> {
@@ -119,40 +136,43 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for Process<'_> {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Output::Here(child, _) = &mut self.output {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
-/// A load that runs.
-pub(crate) struct Running(Process);
+/// Arguments that say which server is asked, and whose certificates are trusted.
+pub(crate) fn whom(server: SocketAddrV4, tools: &Tools) -> Vec<String> {
+    let authority = tools.certificates().join("ca.pem").display().to_string();
+    ["--connect", &server.to_string(), "--name", HOST, "--ca", &authority].map(str::to_owned).to_vec()
+}
 
-impl Running {
+/// A load that runs.
+pub(crate) struct Running<'a>(Process<'a>);
+
+impl<'a> Running<'a> {
     /// Starts it.
     pub(crate) fn start(
-        lab: &Lab,
-        tools: &Tools,
+        run: &Run<'a>,
         contestant: &str,
         load: &Load,
         core: usize,
     ) -> Result<Self, BenchError> {
-        let mut arguments = Vec::new();
-        for (option, value) in [
-            ("--path", format!("/{}.bin", load.body)),
-            ("--connections", load.connections.to_string()),
-            ("--streams", load.streams.to_string()),
-            ("--rate", load.rate.to_string()),
-            ("--range", load.range.to_string()),
-            ("--length", load.body.to_string()),
-            ("--warmup", load.warmup.to_string()),
-            ("--seconds", load.seconds.to_string()),
-        ] {
-            arguments.extend([option.to_owned(), value]);
-        }
-        arguments.extend(load.handshakes.then(|| "--handshakes".to_owned()));
-        Process::start(lab, tools, contestant, core, &arguments).map(Self)
+        let to = SocketAddrV4::new(run.lab.addresses(Role::Server).ipv4, PORT);
+        let task = Task::Load { to, load: load.clone() };
+        let process = match run.nics {
+            Some(nics) => Process::start_far(nics, run.tools, contestant, &task)?,
+            None => {
+                let address = run.lab.addresses(Role::Client).ipv4;
+                let site = Site { tools: run.tools, interface: run.lab.interface(Role::Client), address };
+                Process::start(run.lab, run.tools, contestant, core, &task.command(&site).1)?
+            }
+        };
+        Ok(Self(process))
     }
 
     /// Waits until the warm-up is over and counting begins.
@@ -172,7 +192,7 @@ impl Running {
 }
 
 /// Connections one after the other, until the server's certificate is another one.
-pub(crate) struct Probe(Process);
+pub(crate) struct Probe(Process<'static>);
 
 /// What it says at the end.
 #[derive(Deserialize)]
@@ -183,7 +203,10 @@ struct Probed {
 impl Probe {
     /// Starts it.
     pub(crate) fn start(lab: &Lab, tools: &Tools, contestant: &str, core: usize) -> Result<Self, BenchError> {
-        Process::start(lab, tools, contestant, core, &["--until-new-certificate".into()]).map(Self)
+        let server = SocketAddrV4::new(lab.addresses(Role::Server).ipv4, PORT);
+        let mut arguments = whom(server, tools);
+        arguments.push("--until-new-certificate".into());
+        Process::start(lab, tools, contestant, core, &arguments).map(Self)
     }
 
     /// Waits for the first connection.

@@ -17,8 +17,11 @@ const FEATURES: [&str; 5] = [
 
 /// Which of them are on at one end of a lab.
 pub(crate) fn of(lab: &Lab, role: Role) -> Result<BTreeMap<String, bool>, BenchError> {
-    let output =
-        lab.command(role, "ethtool").args(["-k", role.interface()]).output().map_err(io_error("ethtool"))?;
+    let output = lab
+        .command(role, "ethtool")
+        .args(["-k", lab.interface(role)])
+        .output()
+        .map_err(io_error("ethtool"))?;
     Ok(parse(&String::from_utf8_lossy(&output.stdout)))
 }
 
@@ -28,6 +31,15 @@ fn parse(text: &str) -> BTreeMap<String, bool> {
         FEATURES.contains(&name).then(|| (name.to_owned(), state.starts_with("on")))
     };
     text.lines().filter_map(feature).collect()
+}
+
+/// All features that `ethtool -k` says are on.
+pub(crate) fn all_on(text: &str) -> Vec<String> {
+    let on = |line: &str| {
+        let (name, state) = line.trim().split_once(": ")?;
+        state.starts_with("on").then(|| name.to_owned())
+    };
+    text.lines().filter_map(on).collect()
 }
 
 #[cfg(test)]

@@ -9,16 +9,17 @@ use serde::{Deserialize, Serialize};
 use crate::{BenchError, Tools};
 
 /// The files, in the order of tables.
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 6] = [
     ("expressway", include_str!("../peers/expressway.toml")),
     ("nginx", include_str!("../peers/nginx.toml")),
     ("caddy", include_str!("../peers/caddy.toml")),
+    ("envoy", include_str!("../peers/envoy.toml")),
     ("quic-go", include_str!("../peers/quic-go.toml")),
     ("quinn", include_str!("../peers/quinn.toml")),
 ];
 
 /// The servers' names, as a parameter takes them.
-pub(crate) const NAMES: &[&str] = &["expressway", "nginx", "caddy", "quic-go", "quinn"];
+pub(crate) const NAMES: &[&str] = &["expressway", "nginx", "caddy", "envoy", "quic-go", "quinn"];
 
 /// A server's file. Texts have placeholders such as `@address@`.
 #[derive(Clone, Debug, Deserialize)]
@@ -32,12 +33,19 @@ pub(crate) struct Server {
     arguments: Vec<String>,
     /// Arguments with which it says its version.
     version: Vec<String>,
+    /// Whether it answers requests for ranges.
+    #[serde(default = "yes")]
+    ranges: bool,
     /// Environment variables.
     #[serde(default)]
     pub(crate) environment: BTreeMap<String, String>,
     /// Its configuration file, if it has one.
     #[serde(default)]
     pub(crate) configuration: Option<String>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// Values of the placeholders.
@@ -73,16 +81,22 @@ impl Server {
     fn said_version(&self, tools: &Tools) -> Option<String> {
         let output = Command::new(self.program(tools)).args(&self.version).output().ok()?;
         let text = [output.stdout, output.stderr].concat();
-        String::from_utf8_lossy(&text).lines().next().map(|line| line.trim().to_owned())
+        String::from_utf8_lossy(&text)
+            .lines()
+            .map(|line| line.trim().to_owned())
+            .find(|line| !line.is_empty())
     }
 }
 
 /// Why a server cannot be measured here, if it cannot.
-pub(crate) fn lacks(name: &str, tools: &Tools) -> Option<String> {
+pub(crate) fn lacks(name: &str, ranges: bool, tools: &Tools) -> Option<String> {
     let server = match Server::named(name) {
         Ok(server) => server,
         Err(error) => return Some(error.to_string()),
     };
+    if ranges && !server.ranges {
+        return Some(format!("{name} as it is set up here answers no ranges (peers/{name}.toml)"));
+    }
     let program = server.program(tools);
     (!program.exists()).then(|| format!("{}: no such program; `make bench` makes it", program.display()))
 }
@@ -138,6 +152,7 @@ mod tests {
             "work",
             "configuration",
             "workers",
+            "body",
             "io",
             "udp_send",
             "cores_mask",
@@ -149,7 +164,8 @@ mod tests {
             let texts = server.arguments(&places).join(" ")
                 + &fill(server.configuration.as_deref().unwrap_or(""), &places)
                 + &server.environment.values().map(|value| fill(value, &places)).collect::<String>();
-            assert!(!texts.contains('@'), "{name}: {texts}");
+            // The key by which JSON of protocol buffers names a message's type is no place.
+            assert!(!texts.replace("\"@type\"", "").contains('@'), "{name}: {texts}");
         }
         assert!(Server::named("apache").is_err());
     }

@@ -11,7 +11,15 @@ use crate::core_of;
 /// A command that runs `program` in a namespace of the lab on these cores. The child's process ID is the program's:
 /// `ip netns exec` and `taskset` replace themselves.
 pub(crate) fn on_cores(lab: &Lab, side: Role, cores: Range<usize>, program: impl AsRef<OsStr>) -> Command {
-    let mut command = lab.command(side, "taskset");
+    let mut command = match lab.host() {
+        None => lab.command(side, "taskset"),
+        // No lab goes that it would go with: it is killed with whoever started it.
+        Some(_) => {
+            let mut command = lab.command(side, "setpriv");
+            command.args(["--pdeathsig", "KILL", "taskset"]);
+            command
+        }
+    };
     command.args(["-c", &format!("{}-{}", cores.start, cores.end - 1)]).arg(program);
     command
 }

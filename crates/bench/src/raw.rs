@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::environment::Environment;
 use crate::guest::Emulated;
 use crate::kind::Better;
+use crate::nics::Hosts;
 use crate::scenario::{About, Bed, Beside, Contestant, Effort, Scenario, Value};
 use crate::{BenchError, io_error};
 
@@ -42,6 +43,9 @@ pub struct Described {
     /// The emulated machine that it ran in, if it did.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub emulated: Option<Box<Emulated>>,
+    /// The two hosts with given NICs that it ran between, if it did.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub hosts: Option<Box<Hosts>>,
     /// Those that were compared.
     pub contestants: Vec<Contestant>,
     /// Swept parameters.
@@ -103,7 +107,7 @@ pub struct Absent {
 
 impl Described {
     /// As it is about to run.
-    pub(crate) fn new(scenario: &Scenario, bed: Bed) -> Self {
+    pub(crate) fn new(scenario: &Scenario, bed: Bed, hosts: Option<&Hosts>) -> Self {
         let parameters = scenario.kind.parameters().iter();
         let of_contestants = |key: &str| scenario.contestants.iter().any(|c| c.parameters.contains_key(key));
         let mut settings: BTreeMap<String, Value> = parameters
@@ -123,6 +127,7 @@ impl Described {
             kind: scenario.kind().into(),
             bed,
             emulated: None,
+            hosts: hosts.cloned().map(Box::new),
             contestants: scenario.contestants.clone(),
             sweep: scenario.sweep.clone(),
             settings,

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use expressway_lab::{Lab, LabConfig, Role};
 
 use crate::kind::Run;
+use crate::nics::Nics;
 use crate::raw::{Absent, Described, Line, Run as Record};
-use crate::scenario::{Contestant, Scenario, Value};
+use crate::scenario::{Case, Contestant, Scenario, Value};
 use crate::{BenchError, Tools, cpu, io_error};
 
 /// What a scenario came to.
@@ -45,17 +46,23 @@ const LAB: &str = "bench-";
 pub fn run(
     scenario: &Scenario,
     tools: &Tools,
+    nics: Option<&Nics>,
     profiles: Option<&Path>,
     each: &mut dyn FnMut(&Line) -> Result<(), BenchError>,
 ) -> Result<Tally, BenchError> {
     tools.make_certificates()?;
-    each(&Line::Scenario(Box::new(Described::new(scenario, tools.bed))))?;
+    let mut scenario = scenario.clone();
+    if let Some(nics) = nics {
+        nics.describe(&mut scenario);
+    }
+    let (scenario, place) = (&scenario, Place { tools, nics });
+    each(&Line::Scenario(Box::new(Described::new(scenario, tools.bed, nics.map(Nics::hosts)))))?;
     let mut tally = Tally::default();
     for point in scenario.points() {
-        let present = present(scenario, tools, &point, each)?;
+        let present = present(scenario, place, &point, each)?;
         for round in 0..scenario.effort.rounds {
             for contestant in turned(&present, round) {
-                let line = match measure(scenario, tools, &point, contestant, None) {
+                let line = match measure(scenario, place, &point, contestant, None) {
                     Ok((values, detail)) => {
                         tally.measured += 1;
                         Line::Run(Record {
@@ -67,8 +74,8 @@ pub fn run(
                             detail,
                         })
                     }
-                    // Without a lab nothing can be measured: that is no failed run but the end.
-                    Err(error @ BenchError::Lab(_)) => return Err(error),
+                    // Without a lab, or a far end, nothing can be measured: that is no failed run but the end.
+                    Err(error @ (BenchError::Lab(_) | BenchError::FarLost { .. })) => return Err(error),
                     Err(error) => {
                         tally.failed += 1;
                         Line::Failed(absent(scenario, &point, contestant, error.to_string()))
@@ -80,7 +87,7 @@ pub fn run(
         if let Some(folder) = profiles {
             for contestant in &present {
                 let svg = profile(scenario, folder, &point, contestant)?;
-                if let Err(error) = measure(scenario, tools, &point, contestant, Some(svg)) {
+                if let Err(error) = measure(scenario, place, &point, contestant, Some(svg)) {
                     tally.failed += 1;
                     each(&Line::Failed(absent(scenario, &point, contestant, format!("profile: {error}"))))?;
                 }
@@ -88,6 +95,21 @@ pub fn run(
         }
     }
     Ok(tally)
+}
+
+/// What runs are made with.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    tools: &'a Tools,
+    nics: Option<&'a Nics>,
+}
+
+impl Place<'_> {
+    /// Why a case cannot be measured here, if it cannot.
+    fn lacks(&self, scenario: &Scenario, case: &Case) -> Option<String> {
+        let of_nics = self.nics.and_then(|nics| nics.lacks(scenario.kind, case));
+        of_nics.or_else(|| scenario.kind.lacks(self.tools, case))
+    }
 }
 
 /// The file of a flame graph: scenario, point and contestant.
@@ -109,13 +131,13 @@ fn profile(
 /// The contestants that this machine can run at a point; the others are told.
 fn present<'a>(
     scenario: &'a Scenario,
-    tools: &Tools,
+    place: Place<'_>,
     point: &BTreeMap<String, Value>,
     each: &mut dyn FnMut(&Line) -> Result<(), BenchError>,
 ) -> Result<Vec<&'a Contestant>, BenchError> {
     let mut present = Vec::new();
     for contestant in &scenario.contestants {
-        match scenario.kind.lacks(tools, &scenario.case(point, contestant)) {
+        match place.lacks(scenario, &scenario.case(point, contestant)) {
             None => present.push(contestant),
             Some(reason) => each(&Line::Missing(absent(scenario, point, contestant, reason)))?,
         }
@@ -137,20 +159,39 @@ type Figures = (BTreeMap<String, f64>, serde_json::Value);
 
 fn measure(
     scenario: &Scenario,
-    tools: &Tools,
+    place: Place<'_>,
     point: &BTreeMap<String, Value>,
     contestant: &Contestant,
     profile: Option<PathBuf>,
 ) -> Result<Figures, BenchError> {
     let case = scenario.case(point, contestant);
-    let mut others = BTreeSet::new();
-    // A device keeps its threads from run to run; there is no other lab where devices are used.
-    for role in Role::ALL.into_iter().filter(|_| tools.devices.is_none()) {
-        others.extend(cpu::napi_threads(role.interface())?);
-    }
-    let bed = TemporaryLab::up(LabConfig { devices: tools.devices.clone(), ..scenario.kind.lab(&case) })?;
-    let run = Run { tools, lab: &bed.0, case: &case, effort: scenario.effort, others, profile };
-    let outcome = scenario.kind.measure(&run)?;
+    let Place { tools, nics } = place;
+    let (effort, case) = (scenario.effort, &case);
+    let outcome = match nics {
+        Some(nics) => {
+            let _changed = nics.prepare(case)?;
+            let (lab, others) = (nics.lab(), BTreeSet::new());
+            scenario.kind.measure(&Run {
+                tools,
+                lab: &lab,
+                nics: Some(nics),
+                case,
+                effort,
+                others,
+                profile,
+            })?
+        }
+        None => {
+            let mut others = BTreeSet::new();
+            // A device keeps its threads from run to run; there is no other lab where devices are used.
+            for role in Role::ALL.into_iter().filter(|_| tools.devices.is_none()) {
+                others.extend(cpu::napi_threads(role.interface())?);
+            }
+            let bed =
+                TemporaryLab::up(LabConfig { devices: tools.devices.clone(), ..scenario.kind.lab(case) })?;
+            scenario.kind.measure(&Run { tools, lab: &bed.0, nics: None, case, effort, others, profile })?
+        }
+    };
     let values = outcome.values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     Ok((values, outcome.detail))
 }

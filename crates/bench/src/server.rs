@@ -53,6 +53,7 @@ pub(crate) struct Server {
     name: String,
     log: PathBuf,
     cores: Range<usize>,
+    whole_host: bool,
     /// From the start of the process until it listened.
     pub(crate) started_in: Duration,
 }
@@ -78,6 +79,8 @@ impl Server {
             ("configuration", peers::shown(&configuration)),
             ("workers", workers.to_string()),
             ("cores_mask", format!("{:b}", cores.clone().fold(0u64, |mask, core| mask | 1 << core))),
+            // Kinds without bodies of sizes ask for one of 1 KiB at most.
+            ("body", case.0.get("body").map_or_else(|| "1024".to_owned(), ToString::to_string)),
             ("io", case.text("io").to_owned()),
             ("udp_send", case.text("udp_send").to_owned()),
         ]
@@ -98,14 +101,16 @@ impl Server {
             .stderr(both)
             .spawn()
             .map_err(io_error(name.clone()))?;
-        let mut running = Self { child, name, log, cores, started_in: Duration::ZERO };
+        let whole_host = run.nics.is_some();
+        let mut running = Self { child, name, log, cores, whole_host, started_in: Duration::ZERO };
         lab.run(Role::Server, || running.wait_until_it_listens(began))??;
         Ok(running)
     }
 
     /// What its processes and these NAPI threads have cost so far.
     pub(crate) fn account(&self, napi: &BTreeSet<u32>) -> Result<Account, BenchError> {
-        Account::now(self.child.id(), napi, self.cores.clone())
+        let account = Account::now(self.child.id(), napi, self.cores.clone())?;
+        Ok(if self.whole_host { account.with_host() } else { account })
     }
 
     /// Anonymous resident memory now, bytes.

@@ -1,6 +1,6 @@
 //! The command line. What is described here is also the man page's text.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -395,7 +395,7 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "FILE")]
     pub(crate) nginx: Option<PathBuf>,
     /// Where scenarios run: lab (a veth), guest (an emulated machine whose virtio-net does zero-copy: ratios only), or
-    /// guest-icount (the same, counting instructions); without names, all scenarios that are for it
+    /// guest-icount (the same, counting instructions), or nics (as --end says); without names, all scenarios that are for it
     #[arg(long, value_name = "BED", default_value = "lab", value_parser = bed)]
     pub(crate) bed: Bed,
     /// Folder of what starts guests, scripts/guest of the repository
@@ -410,6 +410,24 @@ pub(crate) struct Bench {
     /// Inside a guest: where raw lines go
     #[arg(long, hide = true, value_name = "FILE")]
     pub(crate) raw: Option<PathBuf>,
+    /// Measure on given NICs, with the load from `expressway bench end` at this control address of another host
+    #[arg(long, value_name = "ADDR:PORT", requires_all = ["token", "interface"])]
+    pub(crate) end: Option<SocketAddr>,
+    /// With --end: the file of the secret that both ends have
+    #[arg(long, value_name = "FILE", requires = "end")]
+    pub(crate) token: Option<PathBuf>,
+    /// With --end: the interface of this host that is measured; as it is found
+    #[arg(long, value_name = "IFACE", requires = "end")]
+    pub(crate) interface: Option<String>,
+    /// With --end: the address of that interface, where it has several
+    #[arg(long, value_name = "IPV4", requires = "end")]
+    pub(crate) address: Option<Ipv4Addr>,
+    /// With --end: allow XDP programs on the interface, for the time of a run
+    #[arg(long, requires = "end")]
+    pub(crate) xdp: bool,
+    /// With --end: allow UDP segmentation of the interface to be switched, for the time of a run
+    #[arg(long, requires = "end")]
+    pub(crate) offloads: bool,
 }
 
 /// What is made of raw files.
@@ -417,8 +435,33 @@ pub(crate) struct Bench {
 pub(crate) enum BenchCommand {
     /// Write report.md and report.html, from raw files alone
     Report(BenchReport),
+    /// Be the far end of benchmarks on NICs between two hosts: start load programs for who has the token
+    End(BenchEnd),
     /// From a measured run and your traffic to cores and money, with what that assumes
     Calculate(BenchCalculate),
+}
+
+/// The far end: only the suite's own load programs, one near end at a time, and nothing outlives its connection.
+#[derive(Args)]
+pub(crate) struct BenchEnd {
+    /// The control address to listen on; one address of this host, not all of them
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) listen: SocketAddr,
+    /// The file of the secret that both ends have, 32 bytes at least, readable by its owner alone
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token: PathBuf,
+    /// The interface that load goes over; as it is found
+    #[arg(long, value_name = "IFACE")]
+    pub(crate) interface: String,
+    /// The address of that interface, where it has several; load goes to its network only
+    #[arg(long, value_name = "IPV4")]
+    pub(crate) address: Option<Ipv4Addr>,
+    /// The core of load programs
+    #[arg(long, value_name = "CORE", default_value_t = 0)]
+    pub(crate) core: usize,
+    /// Allow load programs that put an XDP program on the interface, or frames past the kernel
+    #[arg(long)]
+    pub(crate) xdp: bool,
 }
 
 /// A run, traffic and prices.

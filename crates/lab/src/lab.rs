@@ -1,6 +1,7 @@
 //! Makes, removes, describes and enters labs.
 
 use std::ffi::OsStr;
+use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -18,6 +19,20 @@ use crate::{device, namespace, napi, processes, state};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lab {
     config: LabConfig,
+    host: Option<Host>,
+}
+
+/// An interface of this host that stands in for a lab's server end; the client's end is at another host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// The interface here.
+    pub interface: String,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// The interface there.
+    pub far_interface: String,
+    /// Its address.
+    pub far_address: Ipv4Addr,
 }
 
 /// What [`Lab::down`] found and removed.
@@ -75,7 +90,12 @@ impl Lab {
             }
             return Err(error);
         }
-        Ok(Self { config })
+        Ok(Self { config, host: None })
+    }
+
+    /// Stands on an interface of this host: nothing is made, changed or removed, and programs run beside all others.
+    pub fn on_host(host: Host) -> Self {
+        Self { config: LabConfig::default(), host: Some(host) }
     }
 
     /// The lab of this name, which has to be up.
@@ -83,7 +103,7 @@ impl Lab {
         check_name(name)?;
         let status = describe(name)?.filter(|status| status.complete);
         let config = status.and_then(|status| status.config);
-        config.map(|config| Self { config }).ok_or_else(|| LabError::NotUp(name.to_owned()))
+        config.map(|config| Self { config, host: None }).ok_or_else(|| LabError::NotUp(name.to_owned()))
     }
 
     /// Removes a lab and everything in it, and ends the processes that run inside (SIGTERM, after five
@@ -123,7 +143,14 @@ impl Lab {
 
     /// A command that runs `program` in the namespace of `role`. The child's process ID is the
     /// program's: `ip netns exec` replaces itself.
+    ///
+    /// # Panics
+    /// For the client of a [`Host`], which is elsewhere.
     pub fn command(&self, role: Role, program: impl AsRef<OsStr>) -> Command {
+        if self.host.is_some() {
+            assert_eq!(role, Role::Server, "the client's end is at another host");
+            return Command::new(program);
+        }
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.config.namespace(role)]).arg(program);
         command
@@ -132,7 +159,10 @@ impl Lab {
     /// Runs `work` on a thread of its own inside the namespace of `role` and returns what it returns.
     /// Sockets made in it may be taken out and go on working inside.
     pub fn run<T: Send>(&self, role: Role, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
-        namespace::run(&self.config.namespace(role), work)
+        match &self.host {
+            Some(_) => Ok(work()),
+            None => namespace::run(&self.config.namespace(role), work),
+        }
     }
 
     /// Takes the veth end of `role` down, or brings it up. Going down removes its IPv6 addresses and ends
@@ -153,7 +183,26 @@ impl Lab {
 
     /// The addresses of `role`.
     pub fn addresses(&self, role: Role) -> Addresses {
-        Addresses::of(&self.config, role)
+        let made = Addresses::of(&self.config, role);
+        match (&self.host, role) {
+            (None, _) => made,
+            (Some(host), Role::Server) => Addresses { ipv4: host.address, ..made },
+            (Some(host), Role::Client) => Addresses { ipv4: host.far_address, ..made },
+        }
+    }
+
+    /// The interface of this host that it stands on, if it does.
+    pub fn host(&self) -> Option<&Host> {
+        self.host.as_ref()
+    }
+
+    /// The interface of `role`.
+    pub fn interface(&self, role: Role) -> &str {
+        match (&self.host, role) {
+            (None, _) => role.interface(),
+            (Some(host), Role::Server) => &host.interface,
+            (Some(host), Role::Client) => &host.far_interface,
+        }
     }
 }
 

@@ -28,4 +28,4 @@ mod state;
 pub use address::Addresses;
 pub use config::{DEFAULT_NAME, LabConfig, Offload, Role, Target};
 pub use error::LabError;
-pub use lab::{Lab, LabStatus, Removed};
+pub use lab::{Host, Lab, LabStatus, Removed};

@@ -7,7 +7,7 @@ use expressway_lab::{LabConfig, Offload, Role};
 use super::{Better, Kind, Metric, Outcome, Run, pinned_lab};
 use crate::cpu::Account;
 use crate::load::{Counted, Load, Running};
-use crate::scenario::{Case, Form, Parameter, Value};
+use crate::scenario::{Bed, Case, Form, Parameter, Value};
 use crate::server::{IO, MTU, SERVER, Server, UDP_SEGMENTATION, UDP_SEND, WORKERS};
 use crate::{BenchError, CLIENT_CORE, Tools, offload, peers, profile};
 
@@ -75,6 +75,10 @@ impl Kind for Gateway {
 
     fn lacks(&self, tools: &Tools, case: &Case) -> Option<String> {
         lacks(tools, case)
+    }
+
+    fn needs_xdp(&self, case: &Case) -> bool {
+        needs_xdp(case)
     }
 
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
@@ -150,12 +154,22 @@ fn own_core(case: &Case) -> usize {
 
 /// What a server's case needs: its program, and cores for all workers and the load.
 pub(crate) fn lacks(tools: &Tools, case: &Case) -> Option<String> {
-    let (need, have) = (own_core(case) + 1, std::thread::available_parallelism().map_or(1, usize::from));
+    let (need, whose) = match tools.bed {
+        Bed::Nics => (case.count("workers") as usize, "all of them for the server"),
+        _ => (own_core(case) + 1, "one of them for the load"),
+    };
+    let have = std::thread::available_parallelism().map_or(1, usize::from);
     // Where instructions are counted, and not time, both may share one.
     if need > have && !tools.bed.counts_instructions() {
-        return Some(format!("needs {need} cores, one of them for the load; this machine has {have}"));
+        return Some(format!("needs {need} cores, {whose}; this machine has {have}"));
     }
-    peers::lacks(case.text("server"), tools)
+    let ranges = case.0.get("range").is_some_and(|range| *range != Value::Count(0));
+    peers::lacks(case.text("server"), ranges, tools)
+}
+
+/// Whether a server's way may attach an XDP program.
+pub(crate) fn needs_xdp(case: &Case) -> bool {
+    case.text("server") == "expressway" && case.text("io") != "udp"
 }
 
 /// A server that was asked for zero-copy and says another mode measures something else.
@@ -188,7 +202,7 @@ impl Loaded {
         let name = run.case.text("server");
         let obtained = server.obtained();
         check_obtained(run.case, obtained.as_deref())?;
-        let mut running = Running::start(run.lab, run.tools, name, load, client_core(run.case))?;
+        let mut running = Running::start(run, name, load, client_core(run.case))?;
         running.wait_until_measuring()?;
         let recording = run.sample(server.id(), &napi)?;
         let before = server.account(&napi)?;

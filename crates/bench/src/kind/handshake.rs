@@ -55,6 +55,10 @@ impl Kind for Handshake {
         gateway::lacks(tools, case)
     }
 
+    fn needs_xdp(&self, case: &Case) -> bool {
+        gateway::needs_xdp(case)
+    }
+
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
         let load = Load {
             connections: run.case.count("at_once") as usize,

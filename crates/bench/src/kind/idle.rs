@@ -51,6 +51,10 @@ impl Kind for Idle {
         gateway::lacks(tools, case)
     }
 
+    fn needs_xdp(&self, case: &Case) -> bool {
+        gateway::needs_xdp(case)
+    }
+
     /// Opens the connections one after the other, lets them settle and reads the server's memory.
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
         let connections = run.case.count("connections");
@@ -68,7 +72,7 @@ impl Kind for Idle {
         let server = Server::start(run)?;
         let before = server.memory()?;
         let core = gateway::client_core(run.case);
-        let mut running = Running::start(run.lab, run.tools, run.case.text("server"), &load, core)?;
+        let mut running = Running::start(run, run.case.text("server"), &load, core)?;
         running.wait_until_measuring()?;
         let after = server.memory()?;
         running.counted()?;

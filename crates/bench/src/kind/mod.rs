@@ -19,9 +19,10 @@ use std::path::PathBuf;
 use expressway_lab::{Lab, LabConfig, Role};
 use serde::{Deserialize, Serialize};
 
+use crate::nics::Nics;
 use crate::peers::Program;
 use crate::profile::Recording;
-use crate::scenario::{Case, Effort, Parameter};
+use crate::scenario::{Bed, Case, Effort, Parameter};
 use crate::{BenchError, SERVER_CORE, Tools, core_of, cpu};
 
 /// All kinds.
@@ -112,6 +113,16 @@ pub(crate) trait Kind: Sync + Send {
         pinned_lab()
     }
 
+    /// Why it cannot measure on a bed at all. A scenario's file decides among the others.
+    fn refuses(&self, _bed: Bed) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether a case puts an XDP program on the measured interface: on given NICs, that is allowed or not.
+    fn needs_xdp(&self, _case: &Case) -> bool {
+        false
+    }
+
     /// What this machine lacks for the case: the contestant is then reported as missing, and the rest goes on.
     fn lacks(&self, _tools: &Tools, _case: &Case) -> Option<String> {
         None
@@ -130,6 +141,8 @@ pub(crate) trait Kind: Sync + Send {
 pub(crate) struct Run<'a> {
     pub(crate) tools: &'a Tools,
     pub(crate) lab: &'a Lab,
+    /// Given NICs, with the far end that makes the load.
+    pub(crate) nics: Option<&'a Nics>,
     pub(crate) case: &'a Case,
     pub(crate) effort: Effort,
     /// NAPI threads of interfaces of the lab's names in other labs, from before this lab was made.
@@ -151,6 +164,10 @@ impl Run<'_> {
     /// The NAPI threads of the server's interface, pinned to the server's first cores in turn: attaching an XDP program
     /// has the kernel make new, unpinned ones.
     pub(crate) fn server_napi(&self, cores: usize) -> Result<BTreeSet<u32>, BenchError> {
+        if self.nics.is_some() {
+            // Where they run is the host's own affair.
+            return cpu::napi_threads(self.lab.interface(Role::Server));
+        }
         cpu::pin_in_turn(Role::Server.interface(), &self.others, SERVER_CORE..SERVER_CORE + cores.max(1))
     }
 

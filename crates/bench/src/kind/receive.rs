@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 use super::packet_io::address;
 use super::{Better, Kind, Metric, Outcome, Run};
 use crate::command::Command;
-use crate::scenario::{Form, Parameter, Value, text};
+use crate::scenario::{Bed, Form, Parameter, Value, text};
 use crate::{BenchError, profile};
 
 /// The kind.
@@ -50,6 +50,12 @@ impl Kind for Receive {
 
     fn metrics(&self) -> &'static [Metric] {
         &METRICS
+    }
+
+    fn refuses(&self, bed: Bed) -> Option<&'static str> {
+        (bed == Bed::Nics).then_some(
+            "it measures one way from host to host, whose clocks differ; what goes there and back can be measured",
+        )
     }
 
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {

@@ -31,6 +31,7 @@ pub(crate) fn described() -> Described {
         kind: "gateway".into(),
         bed: Bed::Lab,
         emulated: None,
+        hosts: None,
         contestants: vec![
             contestant("a", Side::Peer),
             contestant("b", Side::Kernel),

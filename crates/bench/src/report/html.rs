@@ -101,6 +101,9 @@ fn section(page: &mut String, raw: &RawRun, scenario: &Described, points: &[Poin
     if !settings.is_empty() {
         let _ = writeln!(page, "<p><b>What is set.</b> {}.</p>", escape(&settings));
     }
+    if let Some(hosts) = raw.environments.first().and_then(|one| words::hosts(scenario, one)) {
+        let _ = writeln!(page, "<p><b>Where.</b> {}</p>", escape(&hosts));
+    }
     let _ = writeln!(page, "<p><b>Effort.</b> {}</p>", words::effort(scenario));
     for (rest, svg) in curves(scenario, points) {
         let _ = writeln!(page, "<figure>{svg}<figcaption>{}</figcaption></figure>", escape(&rest));

@@ -74,6 +74,9 @@ fn section(text: &mut String, raw: &RawRun, scenario: &Described, points: &[Poin
     if !settings.is_empty() {
         let _ = writeln!(text, "**What is set.** {settings}.\n");
     }
+    if let Some(hosts) = raw.environments.first().and_then(|one| words::hosts(scenario, one)) {
+        let _ = writeln!(text, "**Where.** {hosts}\n");
+    }
     let _ = writeln!(text, "**Effort.** {}", words::effort(scenario));
     for point in points {
         table(text, scenario, point);

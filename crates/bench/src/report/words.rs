@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::analysis::{Compared, Judgement, Leaders, Point, Row};
 use crate::environment::Environment;
+use crate::nics::Nic;
 use crate::raw::{Absent, Described, Measured};
 use crate::scenario::{Bed, Contestant, Side, Value};
 use crate::statistic::Estimate;
@@ -274,6 +275,7 @@ pub(crate) fn bed_differs(scenario: &Described, environment: &Environment) -> St
              both sides; rates and times do not.",
             environment.cores
         ),
+        Bed::Nics => hosts(scenario, environment).unwrap_or_default(),
         Bed::Guest | Bed::GuestIcount => format!(
             "Here a processor is emulated ({}), and so is the NIC, whose work is not counted. {}",
             scenario
@@ -309,6 +311,28 @@ pub(crate) fn absolute(scenario: &Described, metric: &Measured) -> bool {
     let timed = ["ns", "us", "ms", "s", "1/s", "kpps", "Mpps", "Gbit", "Gbit/s", "requests/s"];
     let of_time = timed.contains(&metric.unit.as_str()) || metric.label.contains("CPU");
     !(scenario.bed.is_guest() && of_time)
+}
+
+/// The two hosts of given NICs; `None` for a bed on one machine.
+pub(crate) fn hosts(scenario: &Described, environment: &Environment) -> Option<String> {
+    let hosts = scenario.hosts.as_ref()?;
+    Some(format!(
+        "Two hosts: {} serves over {}; another ({}, Linux {}) asks over {}. Interfaces are as they were found. CPU is all that \
+         the serving host did, its interrupts included.",
+        environment.cpu,
+        interface(&hosts.near),
+        hosts.far_environment.cpu,
+        hosts.far_environment.kernel,
+        interface(&hosts.far)
+    ))
+}
+
+/// An interface in words.
+fn interface(nic: &Nic) -> String {
+    let driver = nic.driver.get("driver").map_or("unknown driver", String::as_str);
+    let speed = nic.speed.map_or(String::new(), |speed| format!(", {speed} Mbit/s"));
+    let segments = if nic.has("tx-udp-segmentation") { "segments" } else { "does not segment" };
+    format!("{} ({driver}{speed}, MTU {}, {segments} UDP)", nic.interface, nic.mtu)
 }
 
 /// A day in UTC, by the proleptic Gregorian calendar (Howard Hinnant, `civil_from_days`).

@@ -7,7 +7,7 @@ use expressway_settings::{ConfigError, Source};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{About, Bed, Beside, Contestant, Effort, Form, Parameter, Scenario, Side, Tour, Value};
+use super::{About, Bed, Beside, Contestant, Effort, Form, OnNics, Parameter, Scenario, Side, Tour, Value};
 use crate::kind::{self, Kind};
 use crate::published;
 
@@ -39,6 +39,7 @@ struct File {
     #[serde(default)]
     beside: Vec<BesideFile>,
     tour: Option<TourFile>,
+    on_nics: Option<OnNics>,
 }
 
 #[derive(Deserialize)]
@@ -95,9 +96,8 @@ impl Scenario {
             kind::find(file.kind.get_ref()).ok_or_else(|| source.at(file.kind.span(), "no such kind"))?;
         let check = Check { source, kind };
         if file.beds.get_ref().is_empty() {
-            return Err(
-                source.at(file.beds.span(), "name at least one bed: \"lab\", \"guest\", \"guest-icount\"")
-            );
+            let problem = "name at least one bed: \"lab\", \"guest\", \"guest-icount\", \"nics\"";
+            return Err(source.at(file.beds.span(), problem));
         }
         let settings = check.table(&file.settings)?;
         let sweep = check.sweep(&file.sweep)?;
@@ -145,6 +145,7 @@ impl Scenario {
             settings,
             beside,
             tour,
+            on_nics: file.on_nics,
             kind,
         };
         check.cases(&scenario, file.contestant.span())?;

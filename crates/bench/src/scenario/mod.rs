@@ -120,7 +120,18 @@ pub struct Scenario {
     pub effort: Effort,
     /// The same for the tour, with its smaller sweep; none if the tour leaves it out.
     pub tour: Option<Tour>,
+    /// What is said on given NICs in place of what is true of a lab only.
+    pub(crate) on_nics: Option<OnNics>,
     pub(crate) kind: &'static dyn Kind,
+}
+
+/// What a scenario says of itself on given NICs.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OnNics {
+    held_equal: Vec<String>,
+    #[serde(default)]
+    reading: String,
 }
 
 /// What the tour runs of a scenario.
@@ -144,11 +155,13 @@ pub enum Bed {
     Guest,
     /// The same with one processor whose clock is the count of its instructions.
     GuestIcount,
+    /// Given NICs between this host and another, each running the suite's own end.
+    Nics,
 }
 
 impl Bed {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Lab, Self::Guest, Self::GuestIcount];
+    pub const ALL: [Self; 4] = [Self::Lab, Self::Guest, Self::GuestIcount, Self::Nics];
 
     /// Its name in scenario files and options.
     pub fn name(self) -> &'static str {
@@ -156,12 +169,13 @@ impl Bed {
             Self::Lab => "lab",
             Self::Guest => "guest",
             Self::GuestIcount => "guest-icount",
+            Self::Nics => "nics",
         }
     }
 
     /// Whether it is an emulated machine: what a clock says there is no time of any machine.
     pub fn is_guest(self) -> bool {
-        self != Self::Lab
+        matches!(self, Self::Guest | Self::GuestIcount)
     }
 
     /// Whether its nanoseconds are instructions.
@@ -238,8 +252,11 @@ impl Scenario {
     /// where it is not the first, so that one report can have it of both.
     ///
     /// # Errors
-    /// When the scenario is for other beds.
+    /// When the scenario is for other beds, or what its kind measures cannot be measured there.
     pub fn on(&mut self, bed: Bed) -> Result<(), String> {
+        if let Some(reason) = self.kind.refuses(bed) {
+            return Err(format!("{}: not for bed {bed}: {reason}", self.about.name));
+        }
         if !self.beds.contains(&bed) {
             let beds: Vec<&str> = self.beds.iter().map(|bed| bed.name()).collect();
             return Err(format!("{}: not for bed {bed}; it is for {}", self.about.name, beds.join(", ")));
@@ -247,10 +264,21 @@ impl Scenario {
         self.contestants.retain(|contestant| contestant.beds.is_empty() || contestant.beds.contains(&bed));
         let left = |name: &str| self.contestants.iter().any(|contestant| contestant.name == name);
         self.beside.retain(|beside| left(&beside.contestant) && beside.to.as_deref().is_none_or(left));
+        if let Some(own) = self.on_nics.clone().filter(|_| bed == Bed::Nics) {
+            self.about.held_equal = own.held_equal;
+            self.about.reading = own.reading;
+        }
         if self.beds[0] != bed {
             self.about.name = format!("{}@{bed}", self.about.name);
         }
         Ok(())
+    }
+
+    /// Fixes a parameter to what a bed has, where the file leaves it to the default.
+    pub(crate) fn found(&mut self, key: &str, value: Value) {
+        if self.can_set(key) && !self.sweep.contains_key(key) && !self.settings.contains_key(key) {
+            self.settings.insert(key.to_owned(), value);
+        }
     }
 
     /// Keeps these contestants only.

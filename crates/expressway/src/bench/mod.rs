@@ -1,6 +1,7 @@
 //! `expressway bench`: measured comparisons on this machine, and what is made of them.
 
 mod guest;
+mod hosts;
 mod made;
 
 use std::path::Path;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use expressway_bench::{
-    BUILT_IN, BenchError, Environment, Line, RawFile, RawRun, Scenario, Tally, Tools, expand, find,
+    BUILT_IN, Bed, BenchError, Environment, Line, RawFile, RawRun, Scenario, Tally, Tools, expand, find,
     profile_lacks, remove_leftovers, run as measure, tables,
 };
 
@@ -24,6 +25,7 @@ pub(crate) fn run(arguments: &Bench) -> Result<ExitCode, Failure> {
     match (&arguments.command, arguments.compare.as_deref()) {
         (Some(BenchCommand::Report(report)), _) => return made::report(arguments, report),
         (Some(BenchCommand::Calculate(calculate)), _) => return made::calculated(arguments, calculate),
+        (Some(BenchCommand::End(end)), _) => return hosts::serve(arguments, end),
         (None, Some([old, new])) => return made::compared(arguments, old, new),
         (None, _) => {}
     }
@@ -34,6 +36,7 @@ pub(crate) fn run(arguments: &Bench) -> Result<ExitCode, Failure> {
     }
     let tools = tools(arguments)?;
     let guest = guest::of(arguments, &names)?;
+    let nics = hosts::connect(arguments)?;
     if let Some(missing) = arguments.profile.then(profile_lacks).flatten() {
         return Err(Failure::run_time(format!("bench: --profile: {missing}")));
     }
@@ -63,13 +66,14 @@ pub(crate) fn run(arguments: &Bench) -> Result<ExitCode, Failure> {
         remove_leftovers().map_err(failure)?;
     }
     for scenario in scenarios.iter().filter(|_| guest.is_none()) {
-        let Tally { failed: more, .. } = measure(scenario, &tools, profiles.as_deref(), &mut |line| {
-            tell(line);
-            take(&mut raw, line)?;
-            // The run under way ends first: its servers and its lab go with it.
-            if stopped() { Err(BenchError::Interrupted) } else { Ok(()) }
-        })
-        .map_err(failure)?;
+        let Tally { failed: more, .. } =
+            measure(scenario, &tools, nics.as_ref(), profiles.as_deref(), &mut |line| {
+                tell(line);
+                take(&mut raw, line)?;
+                // The run under way ends first: its servers and its lab go with it.
+                if stopped() { Err(BenchError::Interrupted) } else { Ok(()) }
+            })
+            .map_err(failure)?;
         failed += more;
         if !arguments.json {
             let known = RawRun::read(&[raw.path()]).map_err(failure)?;
@@ -102,6 +106,18 @@ pub(crate) fn run(arguments: &Bench) -> Result<ExitCode, Failure> {
     }
 }
 
+/// Where scenarios run: on given NICs where a far end is named.
+fn bed(arguments: &Bench) -> Result<Bed, Failure> {
+    match (arguments.bed, arguments.end) {
+        (Bed::Lab | Bed::Nics, Some(_)) => Ok(Bed::Nics),
+        (bed, Some(_)) => Err(Failure::usage(format!("--end is for given NICs, and --bed is {bed}"))),
+        (Bed::Nics, None) => {
+            Err(Failure::usage("--bed nics: name the far end (--end, --token, --interface)"))
+        }
+        (bed, None) => Ok(bed),
+    }
+}
+
 /// Becomes true by SIGINT or SIGTERM.
 fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
     let flag = Arc::new(AtomicBool::new(false));
@@ -122,20 +138,20 @@ fn names(arguments: &Bench) -> Vec<String> {
 
 /// The scenarios of these names, on the bed and as changed by options.
 fn scenarios(arguments: &Bench, names: &[String]) -> Result<Vec<Scenario>, Failure> {
-    let mut scenarios = Vec::new();
+    let (bed, mut scenarios) = (bed(arguments)?, Vec::new());
     for name in names {
         let found = find(name).ok_or_else(|| {
             Failure::usage(format!("bench: no scenario `{name}`; see `expressway bench --list`"))
         })?;
         let mut scenario = found.map_err(Failure::usage)?;
         // All of them are those of this bed; the list has them with their beds.
-        if arguments.scenarios.is_empty() && !scenario.beds.contains(&arguments.bed) {
+        if arguments.scenarios.is_empty() && !scenario.beds.contains(&bed) {
             if arguments.list {
                 scenarios.push(scenario);
             }
             continue;
         }
-        match scenario.on(arguments.bed) {
+        match scenario.on(bed) {
             Err(error) if !arguments.list => return Err(Failure::usage(format!("bench: {error}"))),
             _ => scenarios.push(scenario),
         }
@@ -267,7 +283,7 @@ fn tools(arguments: &Bench) -> Result<Tools, Failure> {
         peers: absolute(&arguments.peers)?,
         nginx,
         work,
-        bed: arguments.bed,
+        bed: bed(arguments)?,
         devices,
     })
 }

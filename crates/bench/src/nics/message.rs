@@ -1,0 +1,87 @@
+//! What the two ends say to each other.
+//!
+//! The near end says hello, the far end answers; both hellos have `protocol` and `version` in every version there will be.
+//! Then the near end asks, one thing at a time, and the far end answers it; lines that a program prints come unasked.
+
+use serde::{Deserialize, Serialize};
+
+use crate::environment::Environment;
+use crate::task::Task;
+
+use super::nic::Nic;
+
+/// Raised with every change of what follows the hellos.
+pub(super) const PROTOCOL: u32 = 1;
+
+/// The first message of the near end.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Hello {
+    pub(super) protocol: u32,
+    pub(super) version: String,
+}
+
+impl Hello {
+    pub(super) fn own() -> Self {
+        Self { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").to_owned() }
+    }
+
+    /// Why the two ends cannot work together: the programs that they start print what their version does.
+    pub(super) fn refuses(&self, other: &Self) -> Option<String> {
+        let same = self.protocol == other.protocol && self.version == other.version;
+        let shown = |hello: &Self| format!("expressway {} (protocol {})", hello.version, hello.protocol);
+        (!same).then(|| {
+            format!("the far end is {} and the near end {}: use the same", shown(self), shown(other))
+        })
+    }
+}
+
+/// The first message of the far end.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Welcome {
+    #[serde(flatten)]
+    pub(super) hello: Hello,
+    /// Why it does not go on.
+    #[serde(default)]
+    pub(super) refused: Option<String>,
+    /// What it is, as JSON of its version.
+    #[serde(default)]
+    pub(super) host: serde_json::Value,
+}
+
+/// What the far end is.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Host {
+    pub(super) nic: Nic,
+    pub(super) environment: Environment,
+}
+
+/// What the near end asks.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum Request {
+    /// A program of the suite's own is to be started; one runs at a time.
+    Start {
+        task: Task,
+        /// The certificate of the CA that servers' certificates are from (PEM), for tasks that check it.
+        #[serde(default)]
+        authority: Option<String>,
+    },
+    /// The program is to be ended, if it runs.
+    Stop,
+}
+
+/// What the far end says.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum Answer {
+    /// The program was started.
+    Started,
+    /// It was not, or what was asked was not understood.
+    Refused { reason: String },
+    /// A line that it printed.
+    Line { text: String },
+    /// It has ended by itself.
+    Ended { status: String, said: String },
+    /// It has been ended; no line of it follows.
+    Stopped,
+}

@@ -1,0 +1,121 @@
+//! The secret that both ends share, and the TLS that it makes.
+//!
+//! TLS 1.2 with ECDHE-PSK (RFC 5489) and ChaCha20-Poly1305 (RFC 7905): no certificates, forward secrecy, and an end that does
+//! not have the token gets no further than the handshake.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use boring::error::ErrorStack;
+use boring::ssl::{SslContext, SslContextBuilder, SslMethod, SslVersion};
+
+use crate::{BenchError, io_error};
+
+/// Fewer could be guessed; more does not fit (PSK_MAX_PSK_LEN of BoringSSL's ssl.h).
+const LENGTHS: std::ops::RangeInclusive<usize> = 32..=256;
+
+/// Both ends name it so.
+const IDENTITY: &[u8] = b"expressway-bench";
+
+/// What proves that the other end is meant.
+#[derive(Clone)]
+pub struct Token(Vec<u8>);
+
+impl Token {
+    /// Reads it from a file that nobody but its owner may read. Blanks around it do not count.
+    ///
+    /// # Errors
+    /// With the file, when it cannot be read, others may read it, or it is too short or too long.
+    pub fn read(path: &Path) -> Result<Self, BenchError> {
+        let what = || format!("token {}", path.display());
+        let wrong = |problem: String| BenchError::Missing(format!("{}: {problem}", what()));
+        let mode = std::fs::metadata(path).map_err(io_error(what()))?.mode();
+        if mode & 0o077 != 0 {
+            return Err(wrong(format!("others may read it (mode {:03o}): chmod 600 it", mode & 0o777)));
+        }
+        let text = std::fs::read(path).map_err(io_error(what()))?;
+        let token = text.trim_ascii();
+        if !LENGTHS.contains(&token.len()) {
+            let make = "make one with: openssl rand -hex 32";
+            return Err(wrong(format!("{} bytes, and 32 to 256 are wanted; {make}", token.len())));
+        }
+        Ok(Self(token.to_vec()))
+    }
+
+    pub(super) fn server(&self) -> Result<SslContext, ErrorStack> {
+        let mut context = context(SslMethod::tls())?;
+        let token = self.0.clone();
+        context.set_psk_server_callback(move |_, identity, key| {
+            if identity != Some(IDENTITY) {
+                return Ok(0);
+            }
+            Ok(put(&token, key))
+        });
+        Ok(context.build())
+    }
+
+    pub(super) fn client(&self) -> Result<SslContext, ErrorStack> {
+        let mut context = context(SslMethod::tls())?;
+        let token = self.0.clone();
+        context.set_psk_client_callback(move |_, _, identity, key| {
+            // With its terminating zero.
+            let named = put(IDENTITY, identity);
+            if let Some(end) = identity.get_mut(named) {
+                *end = 0;
+            }
+            Ok(put(&token, key))
+        });
+        Ok(context.build())
+    }
+}
+
+fn context(method: SslMethod) -> Result<SslContextBuilder, ErrorStack> {
+    let mut context = SslContextBuilder::new(method)?;
+    context.set_min_proto_version(Some(SslVersion::TLS1_2))?;
+    // BoringSSL has no external keys in TLS 1.3.
+    context.set_max_proto_version(Some(SslVersion::TLS1_2))?;
+    context.set_cipher_list("ECDHE-PSK-CHACHA20-POLY1305")?;
+    Ok(context)
+}
+
+/// Copies to the start of a buffer; gives the length, 0 when it does not fit, which fails the handshake.
+fn put(from: &[u8], to: &mut [u8]) -> usize {
+    match to.get_mut(..from.len()) {
+        Some(place) => {
+            place.copy_from_slice(from);
+            from.len()
+        }
+        None => 0,
+    }
+}
+
+#[cfg(test)]
+pub(super) fn of(text: &str) -> Token {
+    Token(text.as_bytes().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_token_is_long_and_its_owners_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        let read = |text: &str, mode: u32| {
+            fs::write(&file, text).unwrap();
+            fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+            Token::read(&file).map(|token| token.0).map_err(|error| error.to_string())
+        };
+        let good = "0123456789abcdef0123456789abcdef";
+        assert_eq!(read(&format!("{good}\n"), 0o600).unwrap(), good.as_bytes());
+        assert!(read(good, 0o640).unwrap_err().contains("others may read it (mode 640)"));
+        assert!(read("short", 0o600).unwrap_err().contains("5 bytes, and 32 to 256 are wanted; make one"));
+        assert!(read(&"x".repeat(257), 0o600).is_err());
+        let error = Token::read(&folder.path().join("none")).err().unwrap().to_string();
+        assert!(error.contains("none: No such file"), "{error}");
+    }
+}
