@@ -339,8 +339,11 @@ pub(crate) struct Doctor {
     pub(crate) probe: bool,
     /// Mend what harms QUIC and can be undone: UDP hashed without ports, GRO that merges or chains datagrams,
     /// VLAN tags taken out of frames
-    #[arg(long)]
+    #[arg(long, conflicts_with = "agent")]
     pub(crate) fix: bool,
+    /// Look at the interfaces of the expressway agent at this socket, and try modes by what it gives
+    #[arg(long, value_name = "PATH")]
+    pub(crate) agent: Option<PathBuf>,
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,

@@ -28,6 +28,7 @@ const FILES: u64 = 65_536;
 pub(super) fn host(facts: &HostFacts) -> Vec<Finding> {
     let mut found = vec![kernel(facts), privileges(facts), cpu(facts), memory(facts)];
     if !facts.locks_freely
+        && facts.agent.is_none()
         && let Some(limit) = facts.memlock
         && limit < UMEM * facts.cores.max(1) as u64
     {
@@ -50,7 +51,7 @@ pub(super) fn host(facts: &HostFacts) -> Vec<Finding> {
                 .command("sysctl -w net.core.bpf_jit_enable=1"),
         );
     }
-    if facts.missing.contains(&"CAP_NET_ADMIN") {
+    if facts.lacks().contains(&"CAP_NET_ADMIN") {
         for (name, value) in ["rmem_max", "wmem_max"].iter().zip(facts.buffers) {
             if value.is_some_and(|value| value < BUFFER) {
                 let text = format!("kernel sockets get buffers of {} at most", size(value.unwrap_or(0)));
@@ -88,6 +89,10 @@ fn kernel(facts: &HostFacts) -> Finding {
 }
 
 fn privileges(facts: &HostFacts) -> Finding {
+    if let Some(agent) = &facts.agent {
+        let text = format!("what AF_XDP takes comes from the agent at {}", agent.display());
+        return Finding::new("privileges", Ok, text);
+    }
     if facts.missing.is_empty() {
         return Finding::new("privileges", Ok, "all that AF_XDP takes");
     }

@@ -87,6 +87,12 @@ fn the_host_is_examined() {
     assert!(one(&found, "cpu", Warn).0.contains("8 cores, of which the cgroup pays for 1.50"));
     let found = with(|facts| facts.memory = Some(64 << 20));
     assert!(one(&found, "memory", Warn).0.contains("64 MiB"));
+    let found = with(|facts| {
+        facts.missing = vec!["CAP_BPF"];
+        facts.agent = Some("/run/agent.sock".into());
+        (facts.locks_freely, facts.memlock) = (false, Some(4096));
+    });
+    assert!(found.iter().all(|one| one.severity == Severity::Ok), "{found:?}");
     let found = with(|facts| (facts.locks_freely, facts.memlock) = (false, Some(8 << 20)));
     assert!(one(&found, "memlock", Warn).1.contains("ulimit -l"));
     assert!(with(|facts| facts.memlock = Some(8 << 20)).iter().all(|finding| finding.check != "memlock"));

@@ -22,6 +22,8 @@ pub(crate) struct HostFacts {
     pub(super) release: String,
     /// Major and minor number of the kernel.
     pub(super) version: (u32, u32),
+    /// The socket of the agent that has what this process lacks.
+    pub(super) agent: Option<PathBuf>,
     /// Needed capabilities that this process lacks.
     pub(super) missing: Vec<&'static str>,
     /// It may lock any memory (CAP_IPC_LOCK).
@@ -47,6 +49,11 @@ pub(crate) struct HostFacts {
 }
 
 impl HostFacts {
+    /// Needed capabilities that nobody has who could use them here.
+    pub(super) fn lacks(&self) -> &[&'static str] {
+        if self.agent.is_some() { &[] } else { &self.missing }
+    }
+
     /// Reads the facts of this machine and process.
     pub(crate) fn read() -> Self {
         let (version, release) = choice::kernel();
@@ -64,6 +71,7 @@ impl HostFacts {
         Self {
             release,
             version,
+            agent: None,
             missing: NEEDED.iter().filter(|(_, bit)| !has(*bit)).map(|(name, _)| *name).collect(),
             locks_freely: has(CapabilitySet::IPC_LOCK),
             memlock: getrlimit(Resource::Memlock).current,

@@ -7,6 +7,8 @@ use expressway_netio::device::DeviceFacts;
 use expressway_netio::route::{Link, LinkKind, Snapshot};
 use expressway_xbpf::{AttachMode, ForeignProgram};
 
+use crate::serve::source::Source;
+
 /// The XDP program on an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
@@ -38,24 +40,25 @@ pub(crate) struct InterfaceFacts {
 }
 
 impl InterfaceFacts {
-    /// Reads the facts of an interface of the calling thread's network namespace.
-    pub(super) fn read(link: &Link, snapshot: &Snapshot) -> std::io::Result<Self> {
+    /// Reads the facts of an interface where `source` is. What program is on one of an agent's cannot be seen from here.
+    ///
+    /// # Errors
+    /// A sentence that names the interface.
+    pub(super) fn read(link: &Link, source: &Source, snapshot: &Snapshot) -> Result<Self, String> {
+        let attached = || expressway_xbpf::attached(link.index).ok().flatten();
+        let program = if source.is_here() { attached() } else { None };
         let over = |other: &&Link| matches!(other.kind, LinkKind::Vlan { lower: Some(lower), .. } if lower == link.index);
         let names = |links: Vec<&Link>| links.into_iter().map(|link| link.name.clone()).collect();
         let is_bond = |link: &Link| link.kind == LinkKind::Other("bond".into());
         let controller = link.controller.and_then(|index| snapshot.link(index));
         Ok(Self {
-            device: DeviceFacts::read(&link.name, link.index)?,
+            device: source.device(link).map_err(|reason| reason.to_string())?.facts,
             vlans: names(snapshot.links().iter().filter(over).collect()),
             members: names(
                 snapshot.links().iter().filter(|one| one.controller == Some(link.index)).collect(),
             ),
             is_member: controller.is_some_and(is_bond),
-            program: expressway_xbpf::attached(link.index).ok().flatten().map(|(program, mode)| Program {
-                owners: owners(program.id),
-                program,
-                mode,
-            }),
+            program: program.map(|(program, mode)| Program { owners: owners(program.id), program, mode }),
             link: link.clone(),
         })
     }

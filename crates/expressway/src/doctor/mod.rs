@@ -15,12 +15,13 @@ mod render;
 use std::process::ExitCode;
 
 use expressway_netio::device;
-use expressway_netio::route::{LinkKind, RouteMirror, Snapshot};
+use expressway_netio::route::{LinkKind, Snapshot};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::args::Doctor;
 use crate::fail::Failure;
+use crate::serve::source::Source;
 pub(crate) use checks::settings;
 pub(crate) use finding::Severity;
 use finding::{Action, Finding};
@@ -67,13 +68,14 @@ impl Report {
 
 /// Looks, mends if told, and tells. The exit code is 0 when no problem is left, 1 when one is.
 pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode, Failure> {
-    let mirror = RouteMirror::start().map_err(Failure::run_time)?;
+    let source = Source::by(arguments.agent.as_deref(), "doctor")?;
+    let mirror = source.mirror()?;
     let snapshot = mirror.snapshot();
-    let mut report = examine(arguments, &snapshot)?;
+    let mut report = examine(arguments, &source, &snapshot)?;
     if arguments.fix {
         let fixed = fix(&report);
         if !fixed.is_empty() {
-            report = Report { fixed, ..examine(arguments, &snapshot)? };
+            report = Report { fixed, ..examine(arguments, &source, &snapshot)? };
         }
     }
     let text = if arguments.json {
@@ -86,8 +88,8 @@ pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(report.problems() > 0)))
 }
 
-fn examine(arguments: &Doctor, snapshot: &Snapshot) -> Result<Report, Failure> {
-    let host = HostFacts::read();
+fn examine(arguments: &Doctor, source: &Source, snapshot: &Snapshot) -> Result<Report, Failure> {
+    let host = HostFacts { agent: arguments.agent.clone(), ..HostFacts::read() };
     let mut interfaces = Vec::new();
     for name in names(arguments, snapshot) {
         let link = snapshot.link_by_name(&name).ok_or_else(|| {
@@ -95,15 +97,15 @@ fn examine(arguments: &Doctor, snapshot: &Snapshot) -> Result<Report, Failure> {
                 "interface {name}: no such interface in this network namespace; see `ip link`"
             ))
         })?;
-        let facts = match InterfaceFacts::read(link, snapshot) {
+        let facts = match InterfaceFacts::read(link, source, snapshot) {
             Ok(facts) => facts,
-            // Not one that was asked for: it went away since.
+            // Not one that was asked for: it went away since, or the agent's rule has it not.
             Err(_) if arguments.interfaces.is_empty() => continue,
-            Err(error) => return Err(Failure::run_time(format!("interface {name}: {error}"))),
+            Err(reason) => return Err(Failure::run_time(reason)),
         };
         let mut modes = outlook::claimed(&facts, &host);
         if arguments.probe {
-            for tried in outlook::tried(&facts, snapshot, link.mac.is_some()) {
+            for tried in outlook::tried(&facts, source, snapshot, link.mac.is_some()) {
                 if let Some(claimed) = modes.iter_mut().find(|claimed| claimed.mode == tried.mode) {
                     *claimed = tried;
                 }

@@ -13,6 +13,7 @@ use super::host::HostFacts;
 use super::interface::InterfaceFacts;
 use crate::choice::{self, Costs, Obtained, Receive, Sending, StepDown, Transmit};
 use crate::serve;
+use crate::serve::source::Source;
 
 /// What a mode would give.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -105,8 +106,8 @@ fn obstacle(facts: &InterfaceFacts, host: &HostFacts, attach: AttachMode) -> Opt
             members => format!("frames come in by its members: see {}", members.join(", ")),
         });
     }
-    if !host.missing.is_empty() {
-        return Some(format!("{} missing", host.missing.join(", ")));
+    if !host.lacks().is_empty() {
+        return Some(format!("{} missing", host.lacks().join(", ")));
     }
     if let Some(there) = &facts.program
         && !(there.is_dispatcher() && there.mode == attach)
@@ -123,13 +124,18 @@ fn obstacle(facts: &InterfaceFacts, host: &HostFacts, attach: AttachMode) -> Opt
 
 /// What each mode gives when it is tried for real: the program is attached, a socket bound to each queue, a probe
 /// frame sent, and all of it taken off again. No traffic is taken meanwhile.
-pub(super) fn tried(facts: &InterfaceFacts, snapshot: &Snapshot, mac_known: bool) -> Vec<Outlook> {
+pub(super) fn tried(
+    facts: &InterfaceFacts,
+    source: &Source,
+    snapshot: &Snapshot,
+    mac_known: bool,
+) -> Vec<Outlook> {
     let outlook = |mode: IoMode| {
         if mode == IoMode::Udp || !facts.link.is_direct() || !mac_known {
             return None;
         }
         let config = config(mode);
-        Some(match serve::try_mode(&config, &facts.link, facts.is_member, snapshot) {
+        Some(match serve::try_mode(&config, source, &facts.link, facts.is_member, snapshot) {
             Ok((obtained, queues, steps)) => {
                 let (receive, transmit) = *queues.first()?;
                 let works = obtained != Obtained::Udp;

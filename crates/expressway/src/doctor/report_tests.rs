@@ -57,8 +57,9 @@ fn ill() -> Report {
 
 /// The report of the machine that the test runs on.
 fn real() -> Report {
-    let arguments = Doctor { interfaces: Vec::new(), probe: false, fix: false, json: false };
-    examine(&arguments, &RouteMirror::start().unwrap().snapshot()).unwrap()
+    let arguments = Doctor { interfaces: Vec::new(), probe: false, fix: false, agent: None, json: false };
+    let mirror = Source::Own.mirror().unwrap();
+    examine(&arguments, &Source::Own, &mirror.snapshot()).unwrap()
 }
 
 #[test]

@@ -86,18 +86,20 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
     Server::start(arguments, config, (source, confinement), workers, files, setup)?.run()
 }
 
-/// Opens an interface as `serve` would in that configuration, says what its queues do, and takes all off again.
+/// Opens an interface as `serve` would in that configuration with what takes privilege from `source`, says what its
+/// queues do, and takes all off again.
 ///
 /// # Errors
 /// Why it has no express path, with the steps down.
 pub(crate) fn try_mode(
     config: &Io,
+    source: &Source,
     link: &Link,
     is_member: bool,
     snapshot: &Snapshot,
 ) -> Result<Tried, (String, Vec<StepDown>)> {
     let device = devices::Device { link: link.clone(), is_member };
-    let opened = opening::open((config, &Purpose::SERVE), &Source::Own, &device, snapshot, 1)
+    let opened = opening::open((config, &Purpose::SERVE), source, &device, snapshot, 1)
         .map_err(|(reason, steps)| (reason.to_string(), steps))?;
     let queues = opened.way.queues().into_iter().map(|way| (way.receive, way.transmit)).collect();
     Ok((opened.way.obtained(), queues, opened.way.step_downs()))
