@@ -147,7 +147,8 @@ def test_a_thousand_subscribers_come_and_go(make_lab, make_fanout) -> None:
     assert metrics.sum("fanout_disconnects_total") == metrics.sum("fanout_accepted_total") == 1000
     assert metrics.sum("fanout_connected_total") == 1000 and metrics.sum("fanout_events_lost_total") == 0
     assert metrics.sum("fanout_datagrams_total") == report["sent"]
-    assert descriptors(fanout.process.pid) <= opened + 1
+    # The connections that these numbers were asked over may be about to be closed.
+    fanout.wait_for("descriptors closed", lambda _: descriptors(fanout.process.pid) <= opened + 1)
 
 
 @pytest.mark.parametrize("policy", ["drop", "disconnect"])
