@@ -9,6 +9,8 @@ mod handshake;
 mod idle;
 mod packet_io;
 mod receive;
+mod receive_limit;
+mod round_trip;
 mod startup;
 mod waiting;
 mod xdp;
@@ -34,6 +36,8 @@ pub(crate) const ALL: &[&dyn Kind] = &[
     &packet_io::PacketIo,
     &waiting::Waiting,
     &receive::Receive,
+    &receive_limit::ReceiveLimit,
+    &round_trip::RoundTrip,
     &fanout::Fanout,
     &xdp::Xdp,
     &xdp::XdpLatency,

@@ -4,8 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use expressway_lab::{Lab, LabConfig, Offload, Role};
 use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
 
+use super::receive::{generate, handed, offered_percent};
 use super::{Better, Kind, Metric, Outcome, Run, pinned_lab};
+use crate::command::Command;
 use crate::io_process::IoProcess;
 use crate::scenario::{Bed, Case, Form, Parameter, Value, text};
 use crate::{BenchError, Tools, offload, profile};
@@ -19,24 +22,28 @@ const PORT: u16 = 4433;
 /// How much longer the other end runs than the measured one, seconds.
 const LONGER: f64 = 2.0;
 
-static PARAMETERS: [Parameter; 5] = [
+static PARAMETERS: [Parameter; 6] = [
     Parameter::required("direction", Form::Choice(&["transmit", "receive"])),
     Parameter::required(
         "way",
         Form::Choice(&["af-xdp-zerocopy", "af-xdp-copy", "gso", "sendmmsg", "sendmsg", "gro", "recvmmsg"]),
     ),
     Parameter::new("size", Form::Bytes(1, 1472), Value::Count(64)),
-    Parameter::new("sender", Form::Choice(&["af-xdp-copy", "gso", "sendmmsg"]), text("af-xdp-copy")),
+    Parameter::new("sender", Form::Choice(&["af-xdp-copy", "gso", "live", "sendmmsg"]), text("af-xdp-copy")),
     // Whether the measured end's device segments UDP.
     Parameter::new("udp_segmentation", Form::Choice(&["off", "on"]), text("on")),
+    // Datagrams a second of a `live` sender; the others send as fast as they can.
+    Parameter::new("rate", Form::Count(0, 100_000_000), Value::Count(0)),
 ];
 
-static METRICS: [Metric; 8] = [
+static METRICS: [Metric; 10] = [
     Metric::new("ns_per_packet", "CPU a packet", "ns", Better::Lower, 0),
     Metric::new("mpps", "rate", "Mpps", Better::Higher, 3),
     Metric::new("process_ns_per_packet", "of the process", "ns", Better::Neither, 0),
     Metric::new("napi_ns_per_packet", "of the NAPI thread", "ns", Better::Neither, 0),
     Metric::new("express_percent", "by AF_XDP", "%", Better::Neither, 0),
+    Metric::new("lost_percent", "lost", "%", Better::Lower, 3),
+    Metric::new("offered_percent", "sent of the rate", "%", Better::Neither, 1),
     // Of beds whose clock counts instructions, in place of the times.
     Metric::new("instructions_per_packet", "instructions a packet", "", Better::Lower, 0),
     Metric::new("process_instructions_per_packet", "of the process", "", Better::Neither, 0),
@@ -89,6 +96,9 @@ impl Kind for PacketIo {
 
     fn check(&self, case: &Case) -> Result<(), String> {
         let (direction, way) = (case.text("direction"), case.text("way"));
+        if (case.text("sender") == "live") != (case.count("rate") > 0) {
+            return Err("a `live` sender has a `rate` above 0, and no other sender has one".into());
+        }
         match (direction, way) {
             ("transmit", "gro" | "recvmmsg") | ("receive", "gso" | "sendmmsg" | "sendmsg") => {
                 Err(format!("`{way}` is no way to {direction}"))
@@ -112,6 +122,7 @@ impl Kind for PacketIo {
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
         match run.case.text("direction") {
             "transmit" => transmit(run),
+            _ if run.case.count("rate") > 0 => receive_at_rate(run),
             _ => receive(run),
         }
     }
@@ -169,6 +180,34 @@ fn receive(run: &Run<'_>) -> Result<Outcome, BenchError> {
     moved.check(run.case.text("way"))?;
     let offloads = offload::of(run.lab, Role::Server)?;
     Ok(outcome(run.tools.bed, &moved, (moved.received, moved.received_express), napi, offloads))
+}
+
+/// Live frames at a rate: the receiver sees all of them, so that what one costs is not what a lost one costs.
+fn receive_at_rate(run: &Run<'_>) -> Result<Outcome, BenchError> {
+    let seconds = run.effort.seconds;
+    let command = moving("sink", run.lab, Role::Server, run.case.text("way"), seconds + LONGER);
+    let mut sink = IoProcess::start(run.lab, run.tools, Role::Server, &command)?;
+    sink.wait_ready()?;
+    let threads: BTreeSet<u32> = run.server_napi(1)?;
+    let before = sink.account(&threads)?;
+    let recording = run.sample(sink.id(), &threads)?;
+    let (to, rate) = (address(run.lab, Role::Server), run.case.count("rate"));
+    let arguments = generate(&to, rate, run.case.count("size"), seconds, "live");
+    let sent: Json = Command::start(run.lab, run.tools, Role::Client, &arguments)?.report()?;
+    let moved: Moved = sink.report()?;
+    let napi = sink.account(&threads)?.since(before).napi_ns;
+    profile::finish(recording)?;
+    let moved = Moved { seconds: sent["seconds"].as_f64().unwrap_or(seconds), ..moved };
+    moved.check(run.case.text("way"))?;
+    let offloads = offload::of(run.lab, Role::Server)?;
+    let packets = (moved.received, moved.received_express);
+    let mut outcome = outcome(run.tools.bed, &moved, packets, napi, offloads);
+    let all = handed(&sent);
+    let lost = 100.0 * (all - moved.received as f64).max(0.0) / all.max(1.0);
+    outcome.values.insert("lost_percent", lost);
+    outcome.values.insert("offered_percent", offered_percent(&sent, rate as f64));
+    outcome.detail["sent"] = sent;
+    Ok(outcome)
 }
 
 fn outcome(

@@ -31,12 +31,28 @@ static METRICS: [Metric; 4] = [
 
 /// What an `expressway-io` that asked reports.
 #[derive(Deserialize, Serialize)]
-struct Asked {
-    round_trips: u64,
-    lost: u64,
-    p50_ns: u64,
-    p99_ns: u64,
-    max_ns: u64,
+pub(super) struct Asked {
+    pub(super) round_trips: u64,
+    pub(super) lost: u64,
+    pub(super) p50_ns: u64,
+    pub(super) p99_ns: u64,
+    pub(super) max_ns: u64,
+}
+
+impl Asked {
+    /// Whether there is anything to report of.
+    pub(super) fn check(&self, contestant: &str) -> Result<(), BenchError> {
+        if self.round_trips > 0 {
+            return Ok(());
+        }
+        let problem = format!("{} questions were lost and none was answered; run longer", self.lost);
+        Err(BenchError::Load { contestant: contestant.to_owned(), problem })
+    }
+
+    /// Of all questions.
+    pub(super) fn lost_percent(&self) -> f64 {
+        100.0 * self.lost as f64 / (self.round_trips + self.lost).max(1) as f64
+    }
 }
 
 impl Kind for Waiting {
@@ -83,16 +99,12 @@ impl Kind for Waiting {
         let asked: Asked = IoProcess::start(run.lab, run.tools, Role::Client, &ping)?.report()?;
         let cpu = echo.account(&threads)?.since(before);
         profile::finish(recording)?;
-        if asked.round_trips == 0 {
-            let problem = format!("{} questions were lost and none was answered; run longer", asked.lost);
-            return Err(BenchError::Load { contestant: format!("{way} {wait}"), problem });
-        }
-        let all = (asked.round_trips + asked.lost) as f64;
+        asked.check(&format!("{way} {wait}"))?;
         let values = BTreeMap::from([
             ("p50_us", asked.p50_ns as f64 / 1000.0),
             ("p99_us", asked.p99_ns as f64 / 1000.0),
             ("cpu_percent", cpu.charged_ns() as f64 / (run.effort.seconds * 1e7)),
-            ("lost_percent", 100.0 * asked.lost as f64 / all),
+            ("lost_percent", asked.lost_percent()),
         ]);
         Ok(Outcome { values, detail: serde_json::json!({ "asked": asked, "server_cpu": cpu }) })
     }

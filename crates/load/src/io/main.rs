@@ -3,6 +3,7 @@
 //!
 //! It prints `ready` when it listens, and one JSON document when it is done.
 
+mod ask;
 mod backend;
 mod ping;
 mod role;
@@ -74,7 +75,30 @@ enum Role {
         #[arg(long, default_value_t = 2.0)]
         drain: f64,
     },
-    /// Measures round trips over a kernel socket that it never sleeps on.
+    /// Sends back what comes by a plain kernel socket that it never sleeps on, until it is killed.
+    Answer {
+        /// Address and port of its own.
+        #[arg(long)]
+        listen: SocketAddr,
+    },
+    /// Measures round trips, one question at a time.
+    Ask {
+        #[command(flatten)]
+        way: Way,
+        /// Where to.
+        #[arg(long)]
+        to: SocketAddr,
+        /// Bytes of a payload, 8 at least.
+        #[arg(long, default_value_t = 64)]
+        size: usize,
+        /// Microseconds between an answer and the next question.
+        #[arg(long, default_value_t = 100)]
+        pause: u64,
+        /// Seconds.
+        #[arg(long, default_value_t = 2.0)]
+        seconds: f64,
+    },
+    /// The same by a plain kernel socket that it never sleeps on.
     Ping {
         /// Where to.
         #[arg(long)]
@@ -159,6 +183,12 @@ fn main() -> ExitCode {
             let [warmup, seconds, drain] = [warmup, seconds, drain].map(Duration::from_secs_f64);
             let size = usize::from(size);
             subscribe::run(&subscribe::Subscribe { to, subscribers, size, warmup, seconds, drain }).map(Some)
+        }
+        Role::Answer { listen } => ping::answer(listen).map(|never| match never {}),
+        Role::Ask { way, to, size, pause, seconds } => {
+            let (pause, seconds) = (Duration::from_micros(pause), Duration::from_secs_f64(seconds));
+            let ask = ask::Ask::new((way.listen, to), size, pause, seconds);
+            role::run_with(&way, ask, |ask, _| ask.trips().document()).map(Some)
         }
         Role::Ping { to, size, pause, seconds } => {
             ping::run(to, size, Duration::from_micros(pause), Duration::from_secs_f64(seconds)).map(Some)

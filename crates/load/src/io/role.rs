@@ -25,11 +25,20 @@ pub(crate) fn run<S: Service<Message = ()>>(
     way: &Way,
     service: S,
 ) -> Result<serde_json::Value, Box<dyn Error>> {
+    run_with(way, service, |_, moved| moved)
+}
+
+/// The same with a report of the service's own, which is given what was moved.
+pub(crate) fn run_with<S: Service<Message = ()>>(
+    way: &Way,
+    service: S,
+    report: impl FnOnce(&S, serde_json::Value) -> serde_json::Value,
+) -> Result<serde_json::Value, Box<dyn Error>> {
     let backend = backend::open(way)?;
     let obtained = backend.obtained();
     let mut report = match backend {
-        Backend::Kernel(io, _mirror) => drive(way, service, *io),
-        Backend::Express(io, _around) => drive(way, service, *io),
+        Backend::Kernel(io, _mirror) => drive(way, service, *io, report),
+        Backend::Express(io, _around) => drive(way, service, *io, report),
     }?;
     report["obtained"] = obtained.into();
     Ok(report)
@@ -39,6 +48,7 @@ fn drive<S: Service<Message = ()>, P: PacketIo>(
     way: &Way,
     service: S,
     io: P,
+    report: impl FnOnce(&S, serde_json::Value) -> serde_json::Value,
 ) -> Result<serde_json::Value, Box<dyn Error>> {
     let (sender, inbox) = mailbox(4)?;
     let options = WorkerOptions { wait: way.wait(), ..WorkerOptions::default() };
@@ -50,14 +60,15 @@ fn drive<S: Service<Message = ()>, P: PacketIo>(
     worker.run()?;
     let (seconds, cpu) = (began.elapsed().as_secs_f64(), cpu_time() - cpu);
     let stats: IoStats = worker.io().stats();
-    Ok(serde_json::json!({
+    let moved = serde_json::json!({
         "seconds": seconds,
         "cpu_ns": cpu,
         "received": stats.rx_express_packets + stats.rx_kernel_packets,
         "received_express": stats.rx_express_packets,
         "sent": stats.tx_express_packets + stats.tx_kernel_packets,
         "sent_express": stats.tx_express_packets,
-    }))
+    });
+    Ok(report(worker.service(), moved))
 }
 
 /// Nanoseconds that this process has run, user and kernel.
