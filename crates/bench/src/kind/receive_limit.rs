@@ -1,4 +1,4 @@
-//! The highest rate that `expressway recv` takes without loss, found by trials of it, and what it is like there.
+//! The highest rate that `expressway recv` takes with next to no loss, found by trials of it, and what it is like there.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ const STEP: f64 = 1.09;
 /// Rates that may be tried: up to 6.2 million.
 const RATES: usize = 65;
 /// The share of datagrams that may be lost. None at all would measure how often the machine stands still.
-const LOSS: f64 = 1e-4;
+const LOSS: f64 = 1e-2;
 /// The share of a rate that a generator has to send for the rate to have been offered.
 const OFFERED: f64 = 0.995;
 
@@ -30,7 +30,7 @@ static PARAMETERS: [Parameter; 5] = [
 ];
 
 static METRICS: [Metric; 8] = [
-    Metric::new("limit_kpps", "highest rate without loss", "kpps", Better::Higher, 0),
+    Metric::new("limit_kpps", "highest rate", "kpps", Better::Higher, 0),
     Metric::new("p50_us", "p50 there", "us", Better::Lower, 1),
     Metric::new("mean_us", "mean there", "us", Better::Lower, 1),
     Metric::new("p99_us", "p99 there", "us", Better::Lower, 1),
@@ -78,7 +78,7 @@ impl Kind for ReceiveLimit {
             Ok::<_, BenchError>(verdict == Verdict::Taken)
         })?;
         let Some((index, trial)) = found.zip(best) else {
-            let problem = format!("{LOWEST} datagrams a second were not offered and taken without loss");
+            let problem = format!("{LOWEST} datagrams a second were not offered and taken");
             return Err(BenchError::Load { contestant: run.case.text("io").into(), problem });
         };
         let mut values = trial.values().unwrap_or_default();

@@ -243,7 +243,9 @@ fn tell(line: &Line) {
                 "failed"
             );
         }
-        Line::Scenario(scenario) => tracing::info!(scenario = scenario.about.name, scenario.about.title),
+        Line::Scenario(scenario) => {
+            tracing::info!(scenario = scenario.about.name, title = scenario.about.title)
+        }
         Line::Environment(_) => {}
     }
 }
