@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &Bench) -> Result<ExitCode, Failure> {
         return list(arguments, &scenarios);
     }
     let tools = tools(arguments)?;
-    let guest = guest::of(arguments, &names)?;
+    let guest = guest::of(arguments, &chosen(arguments, names, &scenarios))?;
     let nics = hosts::connect(arguments)?;
     if let Some(missing) = arguments.profile.then(profile_lacks).flatten() {
         return Err(Failure::run_time(format!("bench: --profile: {missing}")));
@@ -134,6 +134,17 @@ fn names(arguments: &Bench) -> Vec<String> {
         [] => BUILT_IN.iter().map(|(name, _)| (*name).to_owned()).collect(),
         named => named.iter().flat_map(|name| expand(name)).collect(),
     }
+}
+
+/// What is said to a guest: the names that were given, or those of the scenarios of its bed, where none was.
+fn chosen(arguments: &Bench, mut names: Vec<String>, scenarios: &[Scenario]) -> Vec<String> {
+    if arguments.scenarios.is_empty() {
+        // On a bed that is not its first a scenario's name ends in the bed's.
+        let own = |scenario: &Scenario| scenario.about.name.split('@').next().map(str::to_owned);
+        let of_bed: Vec<_> = scenarios.iter().filter_map(own).collect();
+        names.retain(|name| of_bed.contains(name));
+    }
+    names
 }
 
 /// The scenarios of these names, on the bed and as changed by options.
@@ -295,5 +306,33 @@ fn failure(error: BenchError) -> Failure {
     match error {
         BenchError::Raw { .. } => Failure::usage(error),
         other => Failure::run_time(format!("bench: {other}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Arguments, Command};
+
+    fn bench(options: &[&str]) -> Box<Bench> {
+        let line = ["expressway", "bench"].iter().chain(options);
+        match Arguments::parse_from(line).command {
+            Command::Bench(bench) => bench,
+            _ => unreachable!("the command line says bench"),
+        }
+    }
+
+    #[test]
+    fn a_guest_is_asked_for_the_scenarios_of_its_bed() {
+        for bed in ["guest", "guest-icount"] {
+            let all = bench(&["--bed", bed]);
+            let asked = chosen(&all, names(&all), &scenarios(&all, &names(&all)).ok().unwrap());
+            assert!(!asked.is_empty());
+            let inside: Vec<&str> =
+                ["--bed", bed].into_iter().chain(asked.iter().map(String::as_str)).collect();
+            assert!(scenarios(&bench(&inside), &asked).is_ok(), "{asked:?}");
+        }
     }
 }
