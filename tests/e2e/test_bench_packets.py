@@ -1,5 +1,6 @@
 """`expressway bench` of what the kernel does with packets: every scenario with all its contestants, briefly."""
 
+import contextlib
 import json
 import subprocess
 import tomllib
@@ -138,8 +139,8 @@ def test_settings_and_processes_stay_in_namespaces_and_go_whatever_ends_it(tmp_p
         for one in (one for one in namespaces() if one.startswith(f"expressway-bench-{run.pid}-")):
             pids = subprocess.run(["ip", "netns", "pids", one], capture_output=True, text=True, check=False).stdout
             for pid in pids.split():
-                comm = Path("/proc", pid, "comm")
-                found.append(comm.read_text().strip() if comm.exists() else "")
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    found.append(Path("/proc", pid, "comm").read_text().strip())
         return found
 
     ended = start("0.2")

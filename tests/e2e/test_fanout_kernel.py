@@ -35,7 +35,9 @@ def make_fanout(tmp_path: Path) -> Iterator[Callable[..., Fanout]]:
         yield make
 
 
-def first(lab: Lab, fanout: Fanout, sender: Sender, subscribers: list[Subscriber]) -> None:
+def first(
+    lab: Lab, fanout: Fanout, sender: Sender, subscribers: list[Subscriber], may_miss: bool = False
+) -> None:
     """Sends until all of them have got something, and reads what came."""
     for subscriber in subscribers:
         subscriber.socket.settimeout(0.2)
@@ -47,7 +49,7 @@ def first(lab: Lab, fanout: Fanout, sender: Sender, subscribers: list[Subscriber
     for subscriber in subscribers:
         subscriber.socket.settimeout(LIMIT)
         subscriber.read_to(last)
-        assert not subscriber.gaps
+        assert may_miss or not subscriber.gaps
 
 
 @pytest.mark.parametrize("family", ["ipv4", "ipv6"])
@@ -187,7 +189,7 @@ def test_who_never_reads_delays_nobody_and_is_bounded(make_lab, make_fanout, pol
 
 def test_the_ways_to_leave(make_lab, make_fanout) -> None:
     lab = make_lab()
-    fanout = make_fanout(lab, "--stall", "1s")
+    fanout = make_fanout(lab, "--stall", "3s")
     stays, resets, closes, half, garbage = subscribe(lab, fanout, count=5)
     # While the feed pauses: a reset shows at once, an end after a time, in both modes alike.
     resets.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -253,7 +255,8 @@ def test_the_interface_of_a_unicast_feed_goes_and_returns(make_lab, make_fanout)
     fanout.wait_for("the group", lambda m: m.sum("fanout_group_rejoins_total") == 1)
     again = Sender(lab, "198.51.100.1")
     again.next = sender.next
-    first(lab, fanout, again, subscribers)
+    # The group is joined again for one subscriber after the other.
+    first(lab, fanout, again, subscribers, may_miss=True)
     last = again.send(50)
     for subscriber in subscribers:
         subscriber.read_to(last)

@@ -64,6 +64,8 @@ pub(crate) fn run(arguments: &Drop) -> Result<ExitCode, Failure> {
         }
         other => Failure::run_time(other),
     })?;
+    // Before anybody is told that it is ready: what comes from then on counts.
+    let mut rates = Rates::new(read(arguments, &baseline)?);
     if !arguments.json {
         crate::print(&format!(
             "ready interface={} action={} mode={}\n",
@@ -72,7 +74,6 @@ pub(crate) fn run(arguments: &Drop) -> Result<ExitCode, Failure> {
             mode.name()
         ))?;
     }
-    let mut rates = Rates::new(read(arguments, &baseline)?);
     let result = watch(arguments, &baseline, &attachment, &signals, &mut rates);
     std::mem::drop(attachment);
     report(arguments, mode, &rates)?;
