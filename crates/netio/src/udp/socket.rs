@@ -121,12 +121,17 @@ impl UdpGroup {
         for listen in &config.listen {
             let mut address = *listen;
             let shared = workers > 1 || !config.exclusive;
+            // A socket outside any group can be bound only while nobody else holds the address. Then it founds the
+            // group (`reuseport_add_sock` in net/core/sock_reuseport.c takes it in with the next one).
+            let mut founder = None;
             if config.exclusive && shared && address.port() != 0 {
-                // A socket outside any group can be bound only while nobody else holds the address.
-                drop(open(config, address, false)?);
+                let socket = open(config, address, false)?;
+                sockopt::set_socket_reuseport(&socket.fd, true)
+                    .map_err(|errno| fault(address, "SO_REUSEPORT")(errno.into()))?;
+                founder = Some(socket);
             }
             for member in &mut group {
-                let socket = open(config, address, shared)?;
+                let socket = founder.take().map_or_else(|| open(config, address, shared), Ok)?;
                 address = socket.bound;
                 member.sockets.push(socket);
             }
