@@ -60,4 +60,4 @@ setup:
 
 clean:
 	cargo clean
-	rm -rf target fuzz/target
+	rm -rf target fuzz/target patched
