@@ -179,7 +179,7 @@ def test_the_list_is_text_or_one_document() -> None:
 
 def test_a_bed_has_its_scenarios_and_needs_its_runner(tmp_path: Path) -> None:
     beds = {one["name"]: one["beds"] for one in json.loads(bench("--list", "--json"))}
-    assert beds["gateway"] == ["lab", "nics"] and beds["io-transmit"] == ["lab", "guest"]
+    assert beds["gateway"] == ["lab", "nics"] and beds["io-transmit"] == ["lab", "guest", "nics"]
     assert beds["instructions-transmit"] == ["guest-icount"]
     error = bench("gateway", "--bed", "guest", "--out", tmp_path, code=2)
     assert "gateway: not for bed guest; it is for lab" in error and len(error.splitlines()) == 1

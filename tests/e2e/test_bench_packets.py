@@ -19,6 +19,9 @@ SCENARIOS = {
     "xdp-latency": ("rate=500",),
     "xdp-cores": (),
     "xdp-flows": ("flows=1,300",),
+    "af-xdp-receive": (),
+    "af-xdp-forward": (),
+    "af-xdp-transmit": (),
     "receive-flows": ("flows=2", "rate=2000"),
 }
 

@@ -46,6 +46,44 @@ beds = ["lab"]
 held_equal = ["two hosts"]
 """
 
+PACKETS = """title = "packets by themselves"
+kind = "packet-io"
+claim = "They move."
+measures = "What a packet costs."
+held_equal = ["two hosts"]
+beds = ["nics"]
+rounds = 1
+seconds = 0.3
+[sweep]
+direction = ["transmit", "receive"]
+[[contestant]]
+name = "by copy"
+side = "express"
+way = "af-xdp-copy"
+"""
+
+AT_A_RATE = """title = "live frames"
+kind = "packet-io"
+claim = "They arrive."
+measures = "What a packet costs."
+held_equal = ["two hosts"]
+beds = ["nics"]
+rounds = 1
+seconds = 0.3
+[settings]
+direction = "receive"
+sender = "live"
+rate = 2000
+[[contestant]]
+name = "by sockets"
+side = "kernel"
+way = "recvmmsg"
+[[contestant]]
+name = "by copy"
+side = "express"
+way = "af-xdp-copy"
+"""
+
 NEAR, FAR = f"nics{os.getpid()}-near", f"nics{os.getpid()}-far"
 CONTROL = "198.51.100.2"
 
@@ -163,6 +201,31 @@ def test_what_is_allowed_is_changed_and_put_back(place: Path) -> None:
         near(place, end.address, "--offloads", "--server", "by sockets")
         points = [run["point"]["udp_segmentation"] for run in lines(place, "run")]
         assert points == ["off", "on"] and features() == before
+
+
+@pytest.mark.parametrize("scenario", [PACKETS, AT_A_RATE], ids=["flood", "at a rate"])
+def test_packets_by_themselves_pay_for_the_whole_host(place: Path, scenario: str) -> None:
+    (place / "trial.toml").write_text(scenario)
+    with End(place, "--xdp") as end:
+        near(place, end.address)
+        (reason,) = {one["reason"] for one in lines(place, "missing")}
+        assert "--xdp allows it" in reason
+        near(place, end.address, "--xdp")
+        runs = lines(place, "run")
+        assert not lines(place, "missing") and {run["contestant"] for run in runs} >= {"by copy"}
+        for run in runs:
+            values, spent = run["values"], run["detail"]["spent"]
+            assert 0 < values["process_ns_per_packet"] < values["ns_per_packet"] and spent["host_ns"] > 0, run
+            assert "napi_ns_per_packet" not in values
+            if run["contestant"] == "by copy":
+                assert run["detail"]["moved"]["obtained"] == "copy" and values["express_percent"] > 90
+            if scenario is AT_A_RATE:
+                assert values["lost_percent"] < 50
+    # Without leave at the far end its load is refused, with what to do.
+    with End(place) as end:
+        near(place, end.address, "--xdp", "--server", "by copy", code=1)
+        (failed,) = lines(place, "failed")
+        assert "start it with --xdp" in failed["reason"]
 
 
 def test_ends_that_do_not_fit_say_why_in_one_line(place: Path) -> None:

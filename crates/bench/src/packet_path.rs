@@ -28,12 +28,16 @@ files![
     "testpmd-drop",
     "testpmd-back",
     "testpmd-through",
+    "testpmd-send",
     "kernel-forwarding",
     "kernel-forwarding-conntrack",
     "kernel-bridge",
     "expressway",
     "expressway-generic",
     "expressway-redirect",
+    "expressway-frames-drop",
+    "expressway-frames-back",
+    "expressway-frames-send",
 ];
 
 /// One of them. Texts have placeholders such as `@interface@`.
@@ -146,8 +150,23 @@ mod tests {
     use super::*;
 
     /// The places that a run fills.
-    pub(crate) const PLACES: [&str; 10] =
-        ["interface", "out", "next_mac", "action", "expressway", "port", "core", "lab", "work", "queues"];
+    pub(crate) const PLACES: [&str; 15] = [
+        "interface",
+        "out",
+        "next_mac",
+        "action",
+        "expressway",
+        "io",
+        "from",
+        "to",
+        "size",
+        "frame_size",
+        "port",
+        "core",
+        "lab",
+        "work",
+        "queues",
+    ];
 
     #[test]
     fn every_file_is_embedded_says_why_and_how_to_install_and_leaves_no_place_empty() {

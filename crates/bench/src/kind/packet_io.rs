@@ -1,6 +1,7 @@
 //! What a datagram costs by each way to send and to receive it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddrV4;
 
 use expressway_lab::{Lab, LabConfig, Offload, Role};
 use serde::{Deserialize, Serialize};
@@ -9,8 +10,11 @@ use serde_json::Value as Json;
 use super::receive::{generate, handed, offered_percent};
 use super::{Better, Kind, Metric, Outcome, Run, pinned_lab};
 use crate::command::Command;
+use crate::cpu::Account;
 use crate::io_process::IoProcess;
+use crate::nics::FarProgram;
 use crate::scenario::{Bed, Case, Form, Parameter, Value, text};
+use crate::task::{Sender, Site, Task};
 use crate::{BenchError, Tools, offload, profile};
 
 /// The kind.
@@ -112,6 +116,10 @@ impl Kind for PacketIo {
         LabConfig { udp_segmentation: if on { Offload::On } else { Offload::Off }, ..pinned_lab() }
     }
 
+    fn needs_xdp(&self, case: &Case) -> bool {
+        case.text("way").starts_with("af-xdp")
+    }
+
     fn lacks(&self, tools: &Tools, case: &Case) -> Option<String> {
         if case.text("way") == "af-xdp-zerocopy" && tools.bed == Bed::Lab {
             return Some("a veth has no zero-copy: --bed guest has it".into());
@@ -136,10 +144,8 @@ fn transmit(run: &Run<'_>) -> Result<Outcome, BenchError> {
         None
     } else {
         // A sink that takes them off the wire; without one every datagram would be answered by an ICMP error.
-        let sink = moving("sink", run.lab, Role::Client, "af-xdp-copy", run.effort.seconds + LONGER);
-        let mut sink = IoProcess::start(run.lab, run.tools, Role::Client, &sink)?;
-        sink.wait_ready()?;
-        Some(sink)
+        let seconds = run.effort.seconds + LONGER;
+        Some(FarEnd::start(run, &Task::Sink { port: PORT, seconds, express: run.nics.is_none() })?)
     };
     let mut command = moving("send", run.lab, Role::Server, run.case.text("way"), run.effort.seconds);
     command.extend(["--to".into(), address(run.lab, Role::Client)]);
@@ -149,16 +155,16 @@ fn transmit(run: &Run<'_>) -> Result<Outcome, BenchError> {
     // this end's NAPI thread does there is not sending.
     let threads = if bed == Bed::Lab { BTreeSet::new() } else { run.server_napi(1)? };
     sender.wait_ready()?;
-    let before = sender.account(&threads)?;
+    let before = account(run, &sender, &threads)?;
     let recording = run.sample(sender.id(), &BTreeSet::new())?;
     let moved: Moved = sender.report()?;
-    let spent = sender.account(&threads)?.since(before);
+    let mut spent = account(run, &sender, &threads)?.since(before);
     // Where nobody else sends, what a full device's queue left to the kernel's own thread is this sender's too.
-    let napi = spent.napi_ns + if bed.counts_instructions() { spent.ksoftirqd_ns } else { 0 };
+    spent.napi_ns += if bed.counts_instructions() { spent.ksoftirqd_ns } else { 0 };
     profile::finish(recording)?;
     moved.check(run.case.text("way"))?;
     let offloads = offload::of(run.lab, Role::Server)?;
-    Ok(outcome(bed, &moved, (moved.sent, moved.sent_express), napi, offloads))
+    Ok(outcome(bed, &moved, (moved.sent, moved.sent_express), spent, offloads))
 }
 
 fn receive(run: &Run<'_>) -> Result<Outcome, BenchError> {
@@ -166,42 +172,51 @@ fn receive(run: &Run<'_>) -> Result<Outcome, BenchError> {
     let mut sink = IoProcess::start(run.lab, run.tools, Role::Server, &command)?;
     sink.wait_ready()?;
     let threads: BTreeSet<u32> = run.server_napi(1)?;
-    let before = sink.account(&threads)?;
-    let seconds = run.effort.seconds + LONGER;
-    let mut command = moving("send", run.lab, Role::Client, run.case.text("sender"), seconds);
-    command.extend(["--to".into(), address(run.lab, Role::Server)]);
-    command.extend(["--size".into(), run.case.count("size").to_string()]);
-    let mut sender = IoProcess::start(run.lab, run.tools, Role::Client, &command)?;
-    sender.wait_ready()?;
+    let before = account(run, &sink, &threads)?;
+    let task = Task::Send {
+        to: SocketAddrV4::new(run.lab.addresses(Role::Server).ipv4, PORT),
+        size: run.case.count("size"),
+        seconds: run.effort.seconds + LONGER,
+        sender: sender(run.case),
+    };
+    let _sender = FarEnd::start(run, &task)?;
     let recording = run.sample(sink.id(), &threads)?;
     let moved: Moved = sink.report()?;
-    let napi = sink.account(&threads)?.since(before).napi_ns;
+    let spent = account(run, &sink, &threads)?.since(before);
     profile::finish(recording)?;
     moved.check(run.case.text("way"))?;
     let offloads = offload::of(run.lab, Role::Server)?;
-    Ok(outcome(run.tools.bed, &moved, (moved.received, moved.received_express), napi, offloads))
+    Ok(outcome(run.tools.bed, &moved, (moved.received, moved.received_express), spent, offloads))
 }
 
 /// Live frames at a rate: the receiver sees all of them, so that what one costs is not what a lost one costs.
 fn receive_at_rate(run: &Run<'_>) -> Result<Outcome, BenchError> {
-    let seconds = run.effort.seconds;
+    let (seconds, rate) = (run.effort.seconds, run.case.count("rate"));
     let command = moving("sink", run.lab, Role::Server, run.case.text("way"), seconds + LONGER);
     let mut sink = IoProcess::start(run.lab, run.tools, Role::Server, &command)?;
     sink.wait_ready()?;
     let threads: BTreeSet<u32> = run.server_napi(1)?;
-    let before = sink.account(&threads)?;
+    let before = account(run, &sink, &threads)?;
     let recording = run.sample(sink.id(), &threads)?;
-    let (to, rate) = (address(run.lab, Role::Server), run.case.count("rate"));
-    let arguments = generate(&to, rate, run.case.count("size"), seconds, "live");
-    let sent: Json = Command::start(run.lab, run.tools, Role::Client, &arguments)?.report()?;
+    let to = SocketAddrV4::new(run.lab.addresses(Role::Server).ipv4, PORT);
+    let sent: Json = match run.nics {
+        Some(nics) => {
+            let size = run.case.count("size");
+            nics.start(&Task::Generate { to, rate, size, seconds, sender: Sender::Live }, None)?.report()?
+        }
+        None => {
+            let arguments = generate(&to.to_string(), rate, run.case.count("size"), seconds, "live");
+            Command::start(run.lab, run.tools, Role::Client, &arguments)?.report()?
+        }
+    };
     let moved: Moved = sink.report()?;
-    let napi = sink.account(&threads)?.since(before).napi_ns;
+    let spent = account(run, &sink, &threads)?.since(before);
     profile::finish(recording)?;
     let moved = Moved { seconds: sent["seconds"].as_f64().unwrap_or(seconds), ..moved };
     moved.check(run.case.text("way"))?;
     let offloads = offload::of(run.lab, Role::Server)?;
     let packets = (moved.received, moved.received_express);
-    let mut outcome = outcome(run.tools.bed, &moved, packets, napi, offloads);
+    let mut outcome = outcome(run.tools.bed, &moved, packets, spent, offloads);
     let all = handed(&sent);
     let lost = 100.0 * (all - moved.received as f64).max(0.0) / all.max(1.0);
     outcome.values.insert("lost_percent", lost);
@@ -210,17 +225,59 @@ fn receive_at_rate(run: &Run<'_>) -> Result<Outcome, BenchError> {
     Ok(outcome)
 }
 
+/// The other end: in the client's namespace, or on the other host.
+enum FarEnd<'a> {
+    Here { _process: IoProcess },
+    There { _program: FarProgram<'a> },
+}
+
+impl<'a> FarEnd<'a> {
+    /// Starts it and waits until it has opened its sockets; dropping it ends it.
+    fn start(run: &Run<'a>, task: &Task) -> Result<Self, BenchError> {
+        if let Some(nics) = run.nics {
+            let mut program = nics.start(task, None)?;
+            return match program.line()? {
+                Some(line) if line == "ready" => Ok(Self::There { _program: program }),
+                said => Err(BenchError::Load {
+                    contestant: run.case.text("way").into(),
+                    problem: format!("the far end said {said:?} for `ready`"),
+                }),
+            };
+        }
+        let address = run.lab.addresses(Role::Client).ipv4;
+        let site = Site { tools: run.tools, interface: run.lab.interface(Role::Client), address };
+        let mut process = IoProcess::start(run.lab, run.tools, Role::Client, &task.command(&site).1)?;
+        process.wait_ready()?;
+        Ok(Self::Here { _process: process })
+    }
+}
+
+fn sender(case: &Case) -> Sender {
+    match case.text("sender") {
+        "gso" => Sender::Gso,
+        "live" => Sender::Live,
+        "sendmmsg" => Sender::Sendmmsg,
+        _ => Sender::Copy,
+    }
+}
+
+/// What the measured end has cost so far; on given NICs with all that its host ran, since interrupts have no thread there.
+fn account(run: &Run<'_>, process: &IoProcess, threads: &BTreeSet<u32>) -> Result<Account, BenchError> {
+    let account = process.account(threads)?;
+    Ok(if run.nics.is_some() { account.with_host() } else { account })
+}
+
 fn outcome(
     bed: Bed,
     moved: &Moved,
     (packets, express): (u64, u64),
-    napi_ns: u64,
+    spent: Account,
     offloads: BTreeMap<String, bool>,
 ) -> Outcome {
-    let each = packets.max(1) as f64;
-    let (all, process, napi) =
-        ((moved.cpu_ns + napi_ns) as f64 / each, moved.cpu_ns as f64 / each, napi_ns as f64 / each);
-    let mut values = BTreeMap::from([("express_percent", 100.0 * express as f64 / each)]);
+    let per_packet = |ns: u64| ns as f64 / packets.max(1) as f64;
+    let all = per_packet(spent.host_ns.unwrap_or(moved.cpu_ns + spent.napi_ns));
+    let (process, napi) = (per_packet(moved.cpu_ns), per_packet(spent.napi_ns));
+    let mut values = BTreeMap::from([("express_percent", 100.0 * express as f64 / packets.max(1) as f64)]);
     if bed.counts_instructions() {
         values.extend([
             ("instructions_per_packet", all),
@@ -231,11 +288,12 @@ fn outcome(
         values.extend([
             ("ns_per_packet", all),
             ("process_ns_per_packet", process),
-            ("napi_ns_per_packet", napi),
             ("mpps", packets as f64 / moved.seconds / 1e6),
         ]);
+        // A host's interrupts run on top of whatever else does, and are in no thread.
+        values.extend(spent.host_ns.is_none().then_some(("napi_ns_per_packet", napi)));
     }
-    let detail = serde_json::json!({ "moved": moved, "napi_ns": napi_ns, "offloads": offloads });
+    let detail = serde_json::json!({ "moved": moved, "spent": spent, "offloads": offloads });
     Outcome { values, detail }
 }
 
@@ -243,8 +301,8 @@ fn outcome(
 fn moving(role: &str, lab: &Lab, side: Role, way: &str, seconds: f64) -> Vec<String> {
     let mut arguments = vec![role.to_owned(), "--listen".into(), address(lab, side)];
     let way: &[&str] = match way {
-        "af-xdp-copy" => &["--interface", side.interface()],
-        "af-xdp-zerocopy" => &["--interface", side.interface(), "--zero-copy"],
+        "af-xdp-copy" => &["--interface", lab.interface(side)],
+        "af-xdp-zerocopy" => &["--interface", lab.interface(side), "--zero-copy"],
         "recvmmsg" => &["--no-gro"],
         "gro" => &[],
         sending => &["--sending", sending],
@@ -265,12 +323,21 @@ mod tests {
     #[test]
     fn a_packet_pays_for_its_process_and_its_napi_thread() {
         let moved = moved();
-        let outcome =
-            outcome(Bed::Lab, &moved, (moved.received, moved.received_express), 100, BTreeMap::new());
+        let spent = Account { napi_ns: 100, ..Account::default() };
+        let outcome = outcome(Bed::Lab, &moved, (10, 5), spent, BTreeMap::new());
         assert_eq!(outcome.values["ns_per_packet"], 100.0);
         assert_eq!(outcome.values["napi_ns_per_packet"], 10.0);
         assert_eq!(outcome.values["express_percent"], 50.0);
         assert_eq!(outcome.values["mpps"], 5e-6);
+    }
+
+    #[test]
+    fn on_a_host_a_packet_pays_for_all_that_its_cores_ran() {
+        let spent = Account { napi_ns: 100, host_ns: Some(5000), ..Account::default() };
+        let outcome = outcome(Bed::Nics, &moved(), (10, 5), spent, BTreeMap::new());
+        assert_eq!(outcome.values["ns_per_packet"], 500.0);
+        assert_eq!(outcome.values["process_ns_per_packet"], 90.0);
+        assert!(!outcome.values.contains_key("napi_ns_per_packet"));
     }
 
     fn moved() -> Moved {
@@ -287,7 +354,8 @@ mod tests {
 
     #[test]
     fn where_the_clock_counts_instructions_no_time_is_told() {
-        let outcome = outcome(Bed::GuestIcount, &moved(), (10, 5), 100, BTreeMap::new());
+        let spent = Account { napi_ns: 100, ..Account::default() };
+        let outcome = outcome(Bed::GuestIcount, &moved(), (10, 5), spent, BTreeMap::new());
         assert_eq!(outcome.values["instructions_per_packet"], 100.0);
         assert_eq!(outcome.values["napi_instructions_per_packet"], 10.0);
         let times: Vec<_> = outcome

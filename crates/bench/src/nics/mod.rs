@@ -23,6 +23,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use expressway_lab::Lab;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use channel::{Channel, ChannelError, PATIENCE};
@@ -228,6 +229,17 @@ impl FarProgram<'_> {
             }
             other => Err(self.nics.unexpected(&other)),
         }
+    }
+
+    /// Waits for its end and reads all that it prints as JSON.
+    pub(crate) fn report<T: DeserializeOwned>(&mut self) -> Result<T, BenchError> {
+        let mut text = String::new();
+        while let Some(line) = self.line()? {
+            text.push_str(&line);
+            text.push('\n');
+        }
+        serde_json::from_str(&text)
+            .map_err(|error| BenchError::Far { end: self.nics.end, problem: format!("its report: {error}") })
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod ask;
 mod backend;
+mod frames;
 mod ping;
 mod role;
 mod subscribe;
@@ -16,6 +17,8 @@ use std::time::Duration;
 use clap::{Parser, Subcommand, ValueEnum};
 use expressway_netio::Wait;
 use expressway_netio::udp::SendMode;
+use expressway_wire::MacAddr;
+use frames::Fate;
 
 /// Packet I/O by itself.
 #[derive(Parser)]
@@ -81,6 +84,34 @@ enum Role {
         #[arg(long)]
         listen: SocketAddr,
     },
+    /// Takes whole frames by AF_XDP in copy mode, on queue 0, and drops them, until SIGINT.
+    Drop {
+        #[command(flatten)]
+        taken: Taken,
+    },
+    /// The same, and sends them back out of the interface with their hardware addresses swapped.
+    Back {
+        #[command(flatten)]
+        taken: Taken,
+    },
+    /// Sends whole frames by AF_XDP in copy mode from queue 0, as fast as it can, until SIGINT.
+    Flood {
+        /// Interface.
+        #[arg(long)]
+        interface: String,
+        /// Source of the datagrams.
+        #[arg(long)]
+        from: SocketAddr,
+        /// Their destination.
+        #[arg(long)]
+        to: SocketAddr,
+        /// Hardware address of the next hop.
+        #[arg(long)]
+        to_mac: MacAddr,
+        /// Bytes of a payload.
+        #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(..=1472))]
+        size: u16,
+    },
     /// Measures round trips, one question at a time.
     Ask {
         #[command(flatten)]
@@ -113,6 +144,17 @@ enum Role {
         #[arg(long, default_value_t = 2.0)]
         seconds: f64,
     },
+}
+
+/// Which frames are taken.
+#[derive(clap::Args)]
+struct Taken {
+    /// Interface.
+    #[arg(long)]
+    interface: String,
+    /// Address and port that they are for.
+    #[arg(long)]
+    address: SocketAddr,
 }
 
 /// How packets move, and how to wait for them.
@@ -183,6 +225,11 @@ fn main() -> ExitCode {
             let [warmup, seconds, drain] = [warmup, seconds, drain].map(Duration::from_secs_f64);
             let size = usize::from(size);
             subscribe::run(&subscribe::Subscribe { to, subscribers, size, warmup, seconds, drain }).map(Some)
+        }
+        Role::Drop { taken } => frames::take(&taken.interface, taken.address, Fate::Drop).map(|()| None),
+        Role::Back { taken } => frames::take(&taken.interface, taken.address, Fate::Back).map(|()| None),
+        Role::Flood { interface, from, to, to_mac, size } => {
+            frames::send(&interface, (from, to), to_mac, usize::from(size)).map(|()| None)
         }
         Role::Answer { listen } => ping::answer(listen).map(|never| match never {}),
         Role::Ask { way, to, size, pause, seconds } => {

@@ -16,6 +16,9 @@ use crate::{BenchError, CLIENT_CORE, SERVER_CORE, cpu, io_error};
 /// The port that frames are for.
 pub(super) const PORT: u16 = 4433;
 
+/// Bytes of a frame in front of its payload: Ethernet, IPv4 and UDP.
+const HEADERS: u64 = 14 + 20 + 8;
+
 /// The second link, server's end first.
 const OUT: &str = "server1";
 const FAR: &str = "client1";
@@ -46,6 +49,8 @@ pub(super) enum End {
     Back,
     /// At the far end of the second link.
     Through,
+    /// At the far end of the link: nobody sends but what is measured.
+    Sent,
 }
 
 impl End {
@@ -54,6 +59,7 @@ impl End {
             "passed" => Self::Passed,
             "back" => Self::Back,
             "through" => Self::Through,
+            "sent" => Self::Sent,
             _ => Self::Dropped,
         }
     }
@@ -100,7 +106,7 @@ impl<'a> Bed<'a> {
             }
         }
         match end {
-            End::Dropped | End::Passed => {}
+            End::Dropped | End::Passed | End::Sent => {}
             End::Back => bed.route_back()?,
             End::Through => bed.add_link()?,
         }
@@ -183,7 +189,7 @@ impl<'a> Bed<'a> {
     pub(super) fn sink(&self) -> Result<Option<Sink>, BenchError> {
         let interface = match self.end {
             End::Dropped | End::Passed => return Ok(None),
-            End::Back => Role::Client.interface(),
+            End::Back | End::Sent => Role::Client.interface(),
             End::Through => FAR,
         };
         let program = self.run.tools.expressway.display().to_string();
@@ -224,11 +230,6 @@ impl<'a> Bed<'a> {
         core: usize,
         options: &[(&str, String)],
     ) -> Result<Process, BenchError> {
-        let to = match self.end {
-            End::Dropped | End::Passed => self.run.lab.addresses(Role::Server).ipv4.to_string(),
-            End::Back => BEHIND.to_owned(),
-            End::Through => FAR_ADDRESS.to_owned(),
-        };
         let mac = match self.end {
             End::Passed => SOMEBODY,
             _ if path.switches => &self.client_mac,
@@ -238,26 +239,42 @@ impl<'a> Bed<'a> {
         command
             .extend(["error", "gen", "udp", "--json", "--io", "live", "--source", SOURCE].map(str::to_owned));
         command.extend(["--interface", Role::Client.interface(), "--to-mac", mac].map(str::to_owned));
-        command.extend(["--to".into(), format!("{to}:{PORT}")]);
+        command.extend(["--to".into(), format!("{}:{PORT}", self.destination())]);
         command.extend(options.iter().flat_map(|(option, value)| [(*option).to_owned(), value.clone()]));
         Process::start(self.run, Role::Client, core, &format!("generator-{core}"), &command, &[])
     }
 
-    /// Packets that the server's interface has received, those that a program dropped included.
-    pub(super) fn received(&self) -> Result<u64, BenchError> {
-        let file = format!("/sys/class/net/{}/statistics/rx_packets", Role::Server.interface());
-        let text = shown(self.run.lab, Role::Server, "cat", &[&file])?;
+    /// What frames are for.
+    fn destination(&self) -> String {
+        match self.end {
+            End::Dropped | End::Passed => self.run.lab.addresses(Role::Server).ipv4.to_string(),
+            End::Back => BEHIND.to_owned(),
+            End::Through => FAR_ADDRESS.to_owned(),
+            End::Sent => self.run.lab.addresses(Role::Client).ipv4.to_string(),
+        }
+    }
+
+    /// Packets that a side's interface has received, those that a program dropped included.
+    pub(super) fn received(&self, side: Role) -> Result<u64, BenchError> {
+        let file = format!("/sys/class/net/{}/statistics/rx_packets", side.interface());
+        let text = shown(self.run.lab, side, "cat", &[&file])?;
         text.trim().parse().map_err(|error| BenchError::Missing(format!("{file}: {error}")))
     }
 
     fn places(&self, action: &str) -> Places {
         let work = self.run.tools.work.display().to_string();
+        let size = self.run.case.count("size");
         [
             ("interface", Role::Server.interface().to_owned()),
             ("out", OUT.to_owned()),
             ("next_mac", self.client_mac.clone()),
             ("action", action.to_owned()),
             ("expressway", self.run.tools.expressway.display().to_string()),
+            ("io", self.run.tools.io.display().to_string()),
+            ("from", self.run.lab.addresses(Role::Server).ipv4.to_string()),
+            ("to", self.destination()),
+            ("size", size.to_string()),
+            ("frame_size", (size + HEADERS).to_string()),
             ("port", PORT.to_string()),
             ("core", SERVER_CORE.to_string()),
             ("lab", self.run.lab.config().name.clone()),

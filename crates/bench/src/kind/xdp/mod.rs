@@ -41,8 +41,9 @@ static PARAMETERS: [Parameter; 10] = [
     WAY,
     ACTION,
     // What becomes of the frames: they go no further than the interface or a filter; they go up to the kernel, which finds
-    // that they are for another host; they go back out of the same interface; they go out of another.
-    Parameter::new("end", Form::Choice(&["dropped", "passed", "back", "through"]), text("dropped")),
+    // that they are for another host; they go back out of the same interface; they go out of another. Or there are none but
+    // those that the way sends itself.
+    Parameter::new("end", Form::Choice(&["dropped", "passed", "back", "through", "sent"]), text("dropped")),
     // Bytes of UDP payload.
     Parameter::new("size", Form::Bytes(24, 1472), Value::Count(24)),
     // Packets a second that are offered, by each generator; more than any one core takes where nothing else is said.
@@ -86,6 +87,9 @@ impl Kind for Xdp {
         if case.count("cores") > 1 && case.text("generators") == "apart" {
             return Err("one generator sends to one queue: several cores take generators = \"beside\"".into());
         }
+        if case.text("end") == "sent" && (case.text("less") != "nothing" || case.count("test_runs") > 0) {
+            return Err("`less` and `test_runs` are of programs that take frames, and `end` is \"sent\"".into());
+        }
         if case.text("less") != "nothing" && case.text("way") != "expressway" {
             return Err(format!("`less` is of way \"expressway\", and this is \"{}\"", case.text("way")));
         }
@@ -116,9 +120,14 @@ impl Kind for Xdp {
 
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
         let case = run.case;
-        let bed = Bed::make(run, End::named(case.text("end")), case.count("cores") as usize)?;
+        let end = End::named(case.text("end"));
+        let bed = Bed::make(run, end, case.count("cores") as usize)?;
         let path = PacketPath::named(case.text("way"))?;
         bed.prepare(&path)?;
+        if end == End::Sent {
+            let sent = send(run, &bed, &path)?;
+            return Ok(Outcome { values: sent.values(), detail: sent.detail });
+        }
         let program_ns = match case.count("test_runs") {
             0 => None,
             times => {
@@ -204,10 +213,10 @@ fn flood(run: &Run<'_>, bed: &Bed<'_>, path: &PacketPath, action: &str) -> Resul
     };
     let measured = process.as_ref().map_or(*first, Process::id);
     let recording = run.sample(measured, &napi)?;
-    let before = (cpu::of_threads(&napi), bed.received()?);
+    let before = (cpu::of_threads(&napi), bed.received(Role::Server)?);
     let generators = start_generators(run, bed, path)?;
     let (sent, busy) = watch(generators, process.as_ref(), &napi)?;
-    let after = (cpu::of_threads(&napi), bed.received()?);
+    let after = (cpu::of_threads(&napi), bed.received(Role::Server)?);
     profile::finish(recording)?;
     let said = process.as_mut().map(Process::end).transpose()?;
     let received = after.1 - before.1;
@@ -234,6 +243,42 @@ fn flood(run: &Run<'_>, bed: &Bed<'_>, path: &PacketPath, action: &str) -> Resul
         detail: serde_json::json!({ "sent": sent, "received": received, "packets": packets,
             "process_ns": busy.process_ns, "napi_ns": napi_ns, "busy_seconds": busy.time.as_secs_f64() }),
         busy,
+    })
+}
+
+/// Has a path's program send as fast as it can. What the interface at the other end received counts. CPU is that of its process
+/// and of the NAPI threads of its interface, which have nothing to do with sending on a veth.
+fn send(run: &Run<'_>, bed: &Bed<'_>, path: &PacketPath) -> Result<Flood, BenchError> {
+    let sink = bed.sink()?;
+    let Some(process) = bed.start(path, run.case.text("action"))? else {
+        let problem = "runs nothing that could send".into();
+        return Err(BenchError::Server { contestant: run.case.text("way").into(), problem });
+    };
+    let napi = run.server_napi(run.case.count("cores") as usize)?;
+    sleep(Duration::from_secs_f64(run.effort.warmup));
+    let recording = run.sample(process.id(), &napi)?;
+    let now = || -> Result<_, BenchError> {
+        Ok((bed.received(Role::Client)?, cpu::of_tree(process.id())?, cpu::of_threads(&napi), Instant::now()))
+    };
+    let before = now()?;
+    sleep(Duration::from_secs_f64(run.effort.seconds));
+    let after = now()?;
+    profile::finish(recording)?;
+    // Until then it keeps the other end from answering.
+    drop((process, sink));
+    let (packets, process_ns, napi_ns) = (after.0 - before.0, after.1 - before.1, after.2 - before.2);
+    if packets == 0 {
+        let problem = "no packet arrived".into();
+        return Err(BenchError::Load { contestant: run.case.text("way").into(), problem });
+    }
+    let time = after.3 - before.3;
+    Ok(Flood {
+        seconds: time.as_secs_f64(),
+        offered: packets,
+        packets,
+        napi_ns,
+        busy: Busy { time, process_ns },
+        detail: serde_json::json!({ "packets": packets, "process_ns": process_ns, "napi_ns": napi_ns }),
     })
 }
 
