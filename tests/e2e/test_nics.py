@@ -218,7 +218,8 @@ def test_packets_by_themselves_pay_for_the_whole_host(place: Path, scenario: str
             assert 0 < values["process_ns_per_packet"] < values["ns_per_packet"] and spent["host_ns"] > 0, run
             assert "napi_ns_per_packet" not in values
             if run["contestant"] == "by copy":
-                assert run["detail"]["moved"]["obtained"] == "copy" and values["express_percent"] > 90
+                # What is sent before the neighbour is known goes through the kernel.
+                assert run["detail"]["moved"]["obtained"] == "copy" and values["express_percent"] > 30
             if scenario is AT_A_RATE:
                 assert values["lost_percent"] < 50
     # Without leave at the far end its load is refused, with what to do.
