@@ -12,6 +12,7 @@
 //! ```text
 //!   waits ─┬─ descriptors of packet I/O        made anew when those change; a datagram wakes through one instance
 //!          ├─ inbox
+//!          ├─ a timer of an interval       set once: a time limit of each wait would be a timer set and taken back again
 //!          └─ subscribers ─── their sockets    asked when one of them has something to say, which is seldom
 //! ```
 
@@ -25,6 +26,9 @@ use expressway_netio::{IoError, PacketIo};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::sockopt;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 use slab::Slab;
 
 use super::options::{Limits, SlowClient};
@@ -48,6 +52,7 @@ const DRAIN: Duration = Duration::from_secs(1);
 const EVENTS: usize = 256;
 const FEED: u64 = 0;
 const SUBSCRIBERS: u64 = 1;
+const INTERVAL_OVER: u64 = 2;
 
 /// What other threads send to a shard.
 pub(crate) enum Message {
@@ -75,15 +80,6 @@ struct Entry {
     generation: u32,
 }
 
-/// Whom the shard has to come back to without being woken, as far as it knows since all were due together.
-#[derive(Default)]
-struct Later {
-    /// Somebody has to be judged soon.
-    waiting: bool,
-    /// Somebody has ended its side of the connection, and has to be judged at some time.
-    half_closed: bool,
-}
-
 /// A shard.
 pub(crate) struct Shard {
     index: usize,
@@ -92,12 +88,15 @@ pub(crate) struct Shard {
     waits: OwnedFd,
     /// Watches the sockets of subscribers, by key and generation.
     subscribers: OwnedFd,
+    /// Is readable when an interval of [`crate::group::INTERVAL`] is over.
+    interval: OwnedFd,
     inbox: Inbox<Message>,
     views: Vec<View>,
     entries: Slab<Entry>,
     /// The keys of `entries`.
     wheel: Wheel,
-    later: Later,
+    /// Somebody has to be judged soon, as far as it knows since all were due together.
+    somebody_waits: bool,
     generation: u32,
     stop_at: Option<Instant>,
     scratch: Box<[u8]>,
@@ -113,17 +112,19 @@ impl Shard {
         views: Vec<View>,
     ) -> Result<Self, IoError> {
         let subscribers = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("epoll_create"))?;
-        let waits = waits(&inbox, &subscribers, |_| {})?;
+        let interval = interval()?;
+        let waits = waits(&inbox, &subscribers, &interval, |_| {})?;
         Ok(Self {
             index,
             common,
             waits,
             subscribers,
+            interval,
             inbox,
             views,
             entries: Slab::new(),
             wheel: Wheel::default(),
-            later: Later::default(),
+            somebody_waits: false,
             generation: 0,
             stop_at: None,
             scratch: vec![0; 16 << 10].into(),
@@ -155,7 +156,7 @@ impl Shard {
             self.handle_messages();
             // Whoever woke it: nobody is far from everybody, and who has everything costs next to nothing.
             if !self.wheel.is_due() {
-                self.later = Later::default();
+                self.somebody_waits = false;
                 self.wheel.all_due();
             } else if fresh {
                 self.wheel.all_due();
@@ -164,11 +165,11 @@ impl Shard {
             if self.stop_at.is_some_and(|end| Instant::now() >= end || self.is_done()) {
                 return Ok(());
             }
-            let timeout = match (self.wheel.is_due(), &source) {
-                (true, _) => Some(Duration::ZERO),
-                (false, _) if self.later.waiting || self.stop_at.is_some() => Some(JUDGEMENT),
-                (false, Some(_)) => Some(crate::group::INTERVAL),
-                (false, None) => self.later.half_closed.then_some(crate::group::INTERVAL),
+            let timeout = if self.wheel.is_due() {
+                Some(Duration::ZERO)
+            } else {
+                // Otherwise the interval's timer ends it, for whoever has ended its side of the connection too.
+                (self.somebody_waits || self.stop_at.is_some()).then_some(JUDGEMENT)
             };
             self.sleep(source, timeout)?;
         }
@@ -190,7 +191,8 @@ impl Shard {
             return Ok(());
         }
         // Whatever was watched before goes with the old instance.
-        self.waits = waits(&self.inbox, &self.subscribers, |visit| source.io.descriptors(visit))?;
+        self.waits =
+            waits(&self.inbox, &self.subscribers, &self.interval, |visit| source.io.descriptors(visit))?;
         *known = Some(generation);
         Ok(())
     }
@@ -280,9 +282,8 @@ impl Shard {
             );
             sends += usize::from(before != subscriber.oldest_place());
             match turn {
-                Turn::Idle => {}
-                Turn::HalfClosed => self.later.half_closed = true,
-                Turn::Blocked => self.later.waiting = true,
+                Turn::Idle | Turn::HalfClosed => {}
+                Turn::Blocked => self.somebody_waits = true,
                 Turn::More => again = true,
                 Turn::Gone(reason) => self.gone.push((key, reason)),
             }
@@ -352,10 +353,15 @@ impl Shard {
         let result = epoll::wait(&self.waits, &mut events, timeout.as_ref());
         self.inbox.awake();
         match result {
-            Ok((events, _)) if events.iter().any(|event| event.data.u64() == SUBSCRIBERS) => {
-                self.ask_subscribers()
+            Ok((events, _)) => {
+                let has = |what| events.iter().any(|event| event.data.u64() == what);
+                if has(INTERVAL_OVER) {
+                    // Reading it begins the next; another thread has none of it.
+                    let _ = rustix::io::read(&self.interval, &mut [0; 8]);
+                }
+                if has(SUBSCRIBERS) { self.ask_subscribers() } else { Ok(()) }
             }
-            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(Errno::INTR) => Ok(()),
             Err(error) => Err(failed("epoll_wait")(error)),
         }
     }
@@ -406,10 +412,21 @@ impl Shard {
     }
 }
 
-/// An epoll instance over inbox, subscribers and what `feed` visits.
+/// A timer that is readable when an interval is over.
+fn interval() -> Result<OwnedFd, IoError> {
+    let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+    let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(failed("timerfd_create"))?;
+    let time = Timespec { tv_sec: crate::group::INTERVAL.as_secs() as i64, tv_nsec: 0 };
+    let every = Itimerspec { it_interval: time, it_value: time };
+    timerfd_settime(&timer, TimerfdTimerFlags::empty(), &every).map_err(failed("timerfd_settime"))?;
+    Ok(timer)
+}
+
+/// An epoll instance over inbox, subscribers, the interval's timer and what `feed` visits.
 fn waits(
     inbox: &Inbox<Message>,
     subscribers: &OwnedFd,
+    interval: &OwnedFd,
     feed: impl FnOnce(&mut dyn FnMut(BorrowedFd<'_>)),
 ) -> Result<OwnedFd, IoError> {
     let waits = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("epoll_create"))?;
@@ -417,7 +434,8 @@ fn waits(
         |fd: BorrowedFd<'_>, data, flags| epoll::add(&waits, fd, epoll::EventData::new_u64(data), flags);
     let level = epoll::EventFlags::IN;
     let mut result = add(inbox.as_fd(), FEED, level | epoll::EventFlags::ET)
-        .and_then(|()| add(subscribers.as_fd(), SUBSCRIBERS, level));
+        .and_then(|()| add(subscribers.as_fd(), SUBSCRIBERS, level))
+        .and_then(|()| add(interval.as_fd(), INTERVAL_OVER, level));
     feed(&mut |fd| {
         if result.is_ok() {
             result = add(fd, FEED, level);

@@ -88,7 +88,9 @@ impl Kind for Xdp {
             return Err("one generator sends to one queue: several cores take generators = \"beside\"".into());
         }
         if case.text("end") == "sent" && (case.text("less") != "nothing" || case.count("test_runs") > 0) {
-            return Err("`less` and `test_runs` are of programs that take frames, and `end` is \"sent\"".into());
+            return Err(
+                "`less` and `test_runs` are of programs that take frames, and `end` is \"sent\"".into()
+            );
         }
         if case.text("less") != "nothing" && case.text("way") != "expressway" {
             return Err(format!("`less` is of way \"expressway\", and this is \"{}\"", case.text("way")));
