@@ -17,7 +17,7 @@ SCENARIOS ?=
 BUILD_FLAGS ?=
 BENCH_FLAGS ?=
 
-.PHONY: build demo test test-drivers bench audit fmt lint doc setup clean
+.PHONY: build demo test test-drivers bench audit fmt lint doc patched setup clean
 
 build: setup
 	cargo build --release --locked -p expressway $(BUILD_FLAGS)
@@ -42,6 +42,11 @@ bench: build
 	  $$peer || echo "bench: goes on without what $$peer makes" >&2; done
 	EXPRESSWAY_COMMIT=$$(git describe --always --dirty) $(BINARY) bench $(if $(SCENARIOS),,--tour) $(BENCH_FLAGS) $(SCENARIOS)
 
+# Cargo finds no quiche without it.
+audit fmt lint doc: patched
+patched:
+	scripts/patched
+
 audit:
 	python3 scripts/audit.py
 
@@ -59,5 +64,4 @@ setup:
 	scripts/setup build
 
 clean:
-	cargo clean
-	rm -rf target fuzz/target patched
+	rm -rf $(TARGET) target fuzz/target patched
