@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::kind::Run;
 use crate::nics::{FarProgram, Nics};
 use crate::server::PORT;
-use crate::task::{Site, Task};
+use crate::task::Task;
 use crate::{BenchError, HOST, Tools, io_error, pinned};
 
 /// What to ask, and how hard.
@@ -167,9 +167,8 @@ impl<'a> Running<'a> {
         let process = match run.nics {
             Some(nics) => Process::start_far(nics, run.tools, contestant, &task)?,
             None => {
-                let address = run.lab.addresses(Role::Client).ipv4;
-                let site = Site { tools: run.tools, interface: run.lab.interface(Role::Client), address };
-                Process::start(run.lab, run.tools, contestant, core, &task.command(&site).1)?
+                let (_, arguments) = task.command(&run.client_site());
+                Process::start(run.lab, run.tools, contestant, core, &arguments)?
             }
         };
         Ok(Self(process))

@@ -25,6 +25,7 @@ use crate::nics::Nics;
 use crate::peers::Program;
 use crate::profile::Recording;
 use crate::scenario::{Bed, Case, Effort, Parameter};
+use crate::task::Site;
 use crate::{BenchError, SERVER_CORE, Tools, core_of, cpu};
 
 /// All kinds.
@@ -173,6 +174,12 @@ impl Run<'_> {
             return cpu::napi_threads(self.lab.interface(Role::Server));
         }
         cpu::pin_in_turn(Role::Server.interface(), &self.others, SERVER_CORE..SERVER_CORE + cores.max(1))
+    }
+
+    /// Where tasks of the client's end run in a lab.
+    pub(crate) fn client_site(&self) -> Site<'_> {
+        let address = self.lab.addresses(Role::Client).ipv4;
+        Site { tools: self.tools, interface: self.lab.interface(Role::Client), address }
     }
 
     /// The NAPI threads of an end's interface.

@@ -14,7 +14,7 @@ use crate::cpu::Account;
 use crate::io_process::IoProcess;
 use crate::nics::FarProgram;
 use crate::scenario::{Bed, Case, Form, Parameter, Value, text};
-use crate::task::{Sender, Site, Task};
+use crate::task::{Sender, Task};
 use crate::{BenchError, Tools, offload, profile};
 
 /// The kind.
@@ -244,9 +244,8 @@ impl<'a> FarEnd<'a> {
                 }),
             };
         }
-        let address = run.lab.addresses(Role::Client).ipv4;
-        let site = Site { tools: run.tools, interface: run.lab.interface(Role::Client), address };
-        let mut process = IoProcess::start(run.lab, run.tools, Role::Client, &task.command(&site).1)?;
+        let (_, arguments) = task.command(&run.client_site());
+        let mut process = IoProcess::start(run.lab, run.tools, Role::Client, &arguments)?;
         process.wait_ready()?;
         Ok(Self::Here { _process: process })
     }
@@ -274,10 +273,10 @@ fn outcome(
     spent: Account,
     offloads: BTreeMap<String, bool>,
 ) -> Outcome {
-    let per_packet = |ns: u64| ns as f64 / packets.max(1) as f64;
+    let per_packet = |amount: u64| amount as f64 / packets.max(1) as f64;
     let all = per_packet(spent.host_ns.unwrap_or(moved.cpu_ns + spent.napi_ns));
     let (process, napi) = (per_packet(moved.cpu_ns), per_packet(spent.napi_ns));
-    let mut values = BTreeMap::from([("express_percent", 100.0 * express as f64 / packets.max(1) as f64)]);
+    let mut values = BTreeMap::from([("express_percent", 100.0 * per_packet(express))]);
     if bed.counts_instructions() {
         values.extend([
             ("instructions_per_packet", all),

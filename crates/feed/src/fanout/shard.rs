@@ -282,7 +282,7 @@ impl Shard {
             );
             sends += usize::from(before != subscriber.oldest_place());
             match turn {
-                Turn::Idle | Turn::HalfClosed => {}
+                Turn::Idle => {}
                 Turn::Blocked => self.somebody_waits = true,
                 Turn::More => again = true,
                 Turn::Gone(reason) => self.gone.push((key, reason)),
@@ -416,7 +416,8 @@ impl Shard {
 fn interval() -> Result<OwnedFd, IoError> {
     let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
     let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(failed("timerfd_create"))?;
-    let time = Timespec { tv_sec: crate::group::INTERVAL.as_secs() as i64, tv_nsec: 0 };
+    let every = crate::group::INTERVAL;
+    let time = Timespec { tv_sec: every.as_secs() as i64, tv_nsec: every.subsec_nanos().into() };
     let every = Itimerspec { it_interval: time, it_value: time };
     timerfd_settime(&timer, TimerfdTimerFlags::empty(), &every).map_err(failed("timerfd_settime"))?;
     Ok(timer)

@@ -45,8 +45,6 @@ pub(crate) struct Snapshot {
 pub(crate) enum Turn {
     /// It has everything.
     Idle,
-    /// It has everything, and has ended its side of the connection.
-    HalfClosed,
     /// Its socket takes no more now.
     Blocked,
     /// It could take more.
@@ -280,12 +278,12 @@ impl Subscriber {
             None => Turn::Idle,
             Some(since) if progress => {
                 *since = now;
-                Turn::HalfClosed
+                Turn::Idle
             }
             Some(since) if now.saturating_sub(*since) > nanoseconds(limits.stall) => {
                 Turn::Gone(Reason::Closed)
             }
-            Some(_) => Turn::HalfClosed,
+            Some(_) => Turn::Idle,
         }
     }
 

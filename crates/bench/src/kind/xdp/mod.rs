@@ -251,7 +251,8 @@ fn flood(run: &Run<'_>, bed: &Bed<'_>, path: &PacketPath, action: &str) -> Resul
 /// Has a path's program send as fast as it can. What the interface at the other end received counts. CPU is that of its process
 /// and of the NAPI threads of its interface, which have nothing to do with sending on a veth.
 fn send(run: &Run<'_>, bed: &Bed<'_>, path: &PacketPath) -> Result<Flood, BenchError> {
-    let sink = bed.sink()?;
+    // It keeps the other end from answering.
+    let _sink = bed.sink()?;
     let Some(process) = bed.start(path, run.case.text("action"))? else {
         let problem = "runs nothing that could send".into();
         return Err(BenchError::Server { contestant: run.case.text("way").into(), problem });
@@ -266,8 +267,6 @@ fn send(run: &Run<'_>, bed: &Bed<'_>, path: &PacketPath) -> Result<Flood, BenchE
     sleep(Duration::from_secs_f64(run.effort.seconds));
     let after = now()?;
     profile::finish(recording)?;
-    // Until then it keeps the other end from answering.
-    drop((process, sink));
     let (packets, process_ns, napi_ns) = (after.0 - before.0, after.1 - before.1, after.2 - before.2);
     if packets == 0 {
         let problem = "no packet arrived".into();
