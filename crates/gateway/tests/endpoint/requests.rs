@@ -55,6 +55,33 @@ fn a_hundred_streams_share_a_connection() {
 }
 
 #[test]
+fn small_responses_share_datagrams() {
+    let mut world = Build::default().world();
+    let id = fetch(&mut world, Options::default(), &[("/bytes/1", 1)]);
+    let before = world.stats(0).datagrams_sent;
+    for _ in 0..40 {
+        world.clients[id].get("/bytes/50");
+    }
+    world.until("all responses", |world| world.clients[id].is_done());
+    let sent = world.stats(0).datagrams_sent - before;
+    assert!(sent <= 20, "{sent} datagrams for 40 responses of 50 bytes");
+}
+
+#[test]
+fn responses_that_share_lost_datagrams_arrive_whole() {
+    let link =
+        Link { delay: Duration::from_millis(3), loss: 0.06, duplicate: 0.05, reorder: 0.10, ..Link::default() };
+    for seed in 1..4 {
+        let mut world = Build { link: link.clone(), seed, ..Build::default() }.world();
+        let names: Vec<(String, u64)> =
+            (0..90).map(|number| number * 37).map(|length| (format!("/bytes/{length}"), length)).collect();
+        let paths: Vec<(&str, u64)> = names.iter().map(|(name, length)| (name.as_str(), *length)).collect();
+        fetch(&mut world, Options::default(), &paths);
+        assert!(world.network.stats().dropped_loss > 2);
+    }
+}
+
+#[test]
 fn loss_reordering_and_duplication_corrupt_nothing() {
     let link = Link {
         delay: Duration::from_millis(3),
