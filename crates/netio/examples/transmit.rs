@@ -36,8 +36,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         if built {
             sent += 1;
         } else {
-            // All frames are on their way: have them sent, and take back what is done.
+            // All frames are on their way: have them sent, and wait where the device has no room for more.
             umem.flush()?;
+            if umem.unsent(socket)? > 0 {
+                umem.wait(None)?;
+            }
         }
     }
     umem.flush()?;

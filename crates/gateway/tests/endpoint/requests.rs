@@ -69,8 +69,13 @@ fn small_responses_share_datagrams() {
 
 #[test]
 fn responses_that_share_lost_datagrams_arrive_whole() {
-    let link =
-        Link { delay: Duration::from_millis(3), loss: 0.06, duplicate: 0.05, reorder: 0.10, ..Link::default() };
+    let link = Link {
+        delay: Duration::from_millis(3),
+        loss: 0.06,
+        duplicate: 0.05,
+        reorder: 0.10,
+        ..Link::default()
+    };
     for seed in 1..4 {
         let mut world = Build { link: link.clone(), seed, ..Build::default() }.world();
         let names: Vec<(String, u64)> =

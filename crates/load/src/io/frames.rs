@@ -76,6 +76,9 @@ pub(crate) fn send(
             packets += 1;
         }
         umem.flush()?;
+        if umem.unsent(socket)? > 0 {
+            umem.wait(Some(LOOK))?;
+        }
     }
     println!("packets {packets}");
     Ok(())

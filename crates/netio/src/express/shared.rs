@@ -21,7 +21,7 @@ use super::error::{OpenError, SendError, Step};
 use super::exchange::Exchange;
 use super::frame::LaneId;
 use super::interface::Interfaces;
-use super::kick::{self, Outcome};
+use super::kick::{self, KICK_AGAIN, Outcome};
 use super::lane::Mapped;
 use super::mapping::Backing;
 use super::metadata::Request;
@@ -33,9 +33,6 @@ use super::umem::Frames;
 use super::xskmap;
 use crate::io::IoStats;
 use crate::route::OwnNamespace;
-
-/// How long packets wait in the TX ring of a full device before [`SharedUmem::wait`] returns.
-const RETRY: Duration = Duration::from_millis(1);
 
 /// Index of the interface called `name` in the network namespace of the calling thread, to attach an XDP program
 /// to.
@@ -307,7 +304,7 @@ impl SharedUmem {
         let unsent = self.bound.iter().any(|one| one.unsent);
         let timeout = match timeout {
             _ if !idle => Some(Duration::ZERO),
-            timeout if unsent => Some(timeout.map_or(RETRY, |time| time.min(RETRY))),
+            timeout if unsent => Some(timeout.map_or(KICK_AGAIN, |time| time.min(KICK_AGAIN))),
             timeout => timeout,
         };
         let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
@@ -359,6 +356,16 @@ impl SharedUmem {
         let lane = self.lane(socket)?;
         self.exchange.complete(lane);
         Ok(self.exchange.lane_ref(lane).in_flight())
+    }
+
+    /// Packets of a socket that the last [`SharedUmem::flush`] has left in the TX ring, for the device had no room:
+    /// time to wait rather than to build more.
+    ///
+    /// # Errors
+    /// When the socket is of another UMEM.
+    pub fn unsent(&mut self, socket: SocketId) -> Result<usize, ForeignSocket> {
+        let lane = self.lane(socket)?;
+        Ok(if self.bound[lane.0 as usize].unsent { self.exchange.lane(lane).untaken() as usize } else { 0 })
     }
 
     fn lane(&self, id: SocketId) -> Result<LaneId, ForeignSocket> {

@@ -106,8 +106,10 @@ fn a_link_that_goes_is_an_error_that_names_it_and_packets_wait_for_it() {
     assert!(message.starts_with("near0 queue 0: AF_XDP sending: ENETDOWN"), "{message}");
     assert!(message.ends_with("; set the interface up (`ip link set ... up`)"), "{message}");
     assert_eq!(bed.umem.in_flight(bed.socket).unwrap(), 1, "it waits");
+    assert_eq!(bed.umem.unsent(bed.socket).unwrap(), 1);
     bed.pair.near.ip(&format!("link set {NEAR_DEVICE} up"));
     bed.umem.flush().unwrap();
+    assert_eq!(bed.umem.unsent(bed.socket).unwrap(), 0);
     while bed.umem.in_flight(bed.socket).unwrap() > 0 {
         bed.umem.wait(Some(Duration::from_millis(1))).unwrap();
     }

@@ -1,19 +1,16 @@
 //! Frames in and out of a port, and the kicks that the kernel asks for.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::active::Active;
 use super::health::{Task, is_stalled};
 use super::{Port, PortState};
 use crate::express::interface::LinkState;
-use crate::express::kick::{self, Outcome};
+use crate::express::kick::{self, KICK_AGAIN, Outcome};
 use crate::express::lane::{Mapped, TxFrame};
 use crate::express::metadata::Request;
 use crate::express::queue::Keep;
-
-/// How long packets wait in the TX ring of a full device before they are kicked again.
-const KICK_AGAIN: Duration = Duration::from_millis(1);
 
 impl Port {
     /// Recycles completions and what readers returned, and hands up to `limit` received frames to `handle`, which says
