@@ -76,6 +76,35 @@ side = "kernel"
 way = "recvmmsg"
 """
 
+XDP = """title = "frames that XDP takes"
+kind = "xdp"
+claim = "They are taken."
+measures = "What a frame costs."
+held_equal = ["two hosts"]
+beds = ["nics"]
+rounds = 1
+seconds = 0.3
+[settings]
+rate = 20000
+[[contestant]]
+name = "by the kernel"
+side = "kernel"
+way = "kernel"
+[[contestant]]
+name = "by a filter"
+side = "kernel"
+way = "nftables-raw"
+[[contestant]]
+name = "by XDP"
+side = "express"
+way = "expressway"
+[[contestant]]
+name = "by XDP, passed"
+side = "express"
+way = "expressway"
+action = "pass"
+"""
+
 NEAR, FAR = f"nics{os.getpid()}-near", f"nics{os.getpid()}-far"
 CONTROL = "198.51.100.2"
 
@@ -118,8 +147,8 @@ def place(hosts: None, tmp_path: Path) -> Path:
 class End:
     """A far end."""
 
-    def __init__(self, place: Path, *more: str) -> None:
-        words = [BINARY, "bench", "end", "--listen", f"{CONTROL}:0", "--token", place / "token", "--interface", "eth1"]
+    def __init__(self, place: Path, *more: str, control: str = CONTROL) -> None:
+        words = [BINARY, "bench", "end", "--listen", f"{control}:0", "--token", place / "token", "--interface", "eth1"]
         self.process = subprocess.Popen(
             ["ip", "netns", "exec", FAR, *map(str, words), *more, "--out", str(place / "far")],
             stdout=subprocess.PIPE,
@@ -219,6 +248,28 @@ def test_packets_by_themselves_pay_for_the_whole_host(place: Path, scenario: str
         near(place, end.address, "--xdp", "--server", "by copy", code=1)
         (failed,) = lines(place, "failed")
         assert "start it with --xdp" in failed["reason"]
+
+
+def test_frames_are_taken_by_xdp_and_by_the_kernel(place: Path) -> None:
+    (place / "trial.toml").write_text(XDP)
+    with End(place, "--xdp") as end:
+        near(place, end.address)
+        assert [run["contestant"] for run in lines(place, "run")] == ["by the kernel"]
+        near(place, end.address, "--xdp")
+        runs = {run["contestant"]: run for run in lines(place, "run")}
+        assert runs.keys() == {"by the kernel", "by XDP", "by XDP, passed"}
+        for run in runs.values():
+            assert run["detail"]["flood"]["spent"]["host_ns"] > 0 and run["values"]["ns_per_packet"] > 0
+            assert 0 < run["values"]["mpps"] <= run["values"]["offered_mpps"] * 1.05, run
+        (missing,) = lines(place, "missing")
+        assert missing["contestant"] == "by a filter" and "only in a lab" in missing["reason"]
+        links = subprocess.run(["ip", "-n", NEAR, "link", "show", "dev", "eth1"], check=True, capture_output=True, text=True)
+        assert "xdp" not in links.stdout, "the program went with its run"
+    # What would take the control connection with it is not begun.
+    with End(place, "--xdp", control="192.0.2.2") as end:
+        near(place, end.address, "--xdp", code=1)
+        reasons = {failed["reason"] for failed in lines(place, "failed")}
+        assert len(reasons) == 1 and "the control connection too" in reasons.pop()
 
 
 def test_ends_that_do_not_fit_say_why_in_one_line(place: Path) -> None:

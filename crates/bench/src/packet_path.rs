@@ -81,6 +81,9 @@ pub(crate) struct PacketPath {
     /// counter says how many.
     #[serde(default)]
     pub(crate) count: Option<String>,
+    /// On a given NIC it changes nothing that its end does not undo.
+    #[serde(default)]
+    pub(crate) on_nics: bool,
     /// It switches: frames have the hardware address of whoever is behind it.
     #[serde(default)]
     pub(crate) switches: bool,

@@ -38,6 +38,8 @@ pub(crate) enum Task {
         seconds: f64,
         /// How they are sent.
         sender: Sender,
+        /// The hardware address that they go to, for a receiver that takes every packet and answers no ARP request.
+        to_mac: Option<[u8; 6]>,
     },
     /// `expressway-io send`: datagrams as fast as they go.
     Send {
@@ -151,7 +153,7 @@ impl Task {
         let tools = site.tools;
         match self {
             Self::Load { to, load } => (tools.load.clone(), requests(*to, load, tools)),
-            Self::Generate { to, rate, size, seconds, sender } => {
+            Self::Generate { to, rate, size, seconds, sender, to_mac } => {
                 let mut arguments = words("--log-level warn gen udp --json --linger 100ms");
                 let (io, send) = match sender {
                     Sender::Sendmmsg => ("udp", "sendmmsg"),
@@ -162,6 +164,10 @@ impl Task {
                 arguments.extend(words(&format!(
                     "--to {to} --rate {rate} --size {size} --seconds {seconds} --io {io} --send {send}"
                 )));
+                if let Some(mac) = to_mac {
+                    let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
+                    arguments.extend(words(&format!("--interface {} --to-mac {mac}", site.interface)));
+                }
                 (tools.expressway.clone(), arguments)
             }
             Self::Send { to, size, seconds, sender } => {
@@ -240,7 +246,8 @@ pub(crate) mod tests {
         assert!(with(|load| load.connections = 1 << 40).is_err());
         assert!(with(|load| load.rate = f64::NAN).is_err());
         assert!(with(|load| load.seconds = 1e9).unwrap_err().contains("1000000000 s"));
-        let generate = |rate, size| Task::Generate { to, rate, size, seconds: 1.0, sender: Sender::Live };
+        let generate =
+            |rate, size| Task::Generate { to, rate, size, seconds: 1.0, sender: Sender::Live, to_mac: None };
         assert_eq!(generate(1, 24).check(), Ok(()));
         assert!(generate(0, 24).check().is_err() && generate(1, 1 << 20).check().is_err());
         assert!(Task::Sink { port: 1, seconds: -1.0, express: false }.check().is_err());

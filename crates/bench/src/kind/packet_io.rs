@@ -202,7 +202,8 @@ fn receive_at_rate(run: &Run<'_>) -> Result<Outcome, BenchError> {
     let sent: Json = match run.nics {
         Some(nics) => {
             let size = run.case.count("size");
-            nics.start(&Task::Generate { to, rate, size, seconds, sender: Sender::Live }, None)?.report()?
+            let load = Task::Generate { to, rate, size, seconds, sender: Sender::Live, to_mac: None };
+            nics.start(&load, None)?.report()?
         }
         None => {
             let arguments = generate(&to.to_string(), rate, run.case.count("size"), seconds, "live");

@@ -34,11 +34,11 @@ pub use nic::Nic;
 pub(crate) use offloads::{Changed, restore_leftovers};
 pub use token::Token;
 
-use crate::BenchError;
 use crate::environment::Environment;
 use crate::kind::Kind;
 use crate::scenario::{Case, Scenario, Value, text};
 use crate::task::Task;
+use crate::{BenchError, io_error};
 
 /// Segmentation of UDP by the device.
 const SEGMENTATION: &str = "tx-udp-segmentation";
@@ -121,6 +121,23 @@ impl Nics {
         scenario.found("mtu", Value::Count(self.hosts.near.mtu));
         let segments = if self.hosts.near.has(SEGMENTATION) { "on" } else { "off" };
         scenario.found("udp_segmentation", text(segments));
+    }
+
+    /// Whether the control connection goes by another interface, so that the one that is measured may do without what it
+    /// receives.
+    ///
+    /// # Errors
+    /// That it does not, or that the addresses of the interface cannot be read.
+    pub(crate) fn control_is_apart(&self) -> Result<(), BenchError> {
+        let interface = &self.hosts.near.interface;
+        let local = self.channel().socket().local_addr().map_err(io_error("control connection"))?.ip();
+        if !Nic::addresses(interface)?.contains(&local) {
+            return Ok(());
+        }
+        Err(BenchError::Missing(format!(
+            "{interface}: its packets would be taken from the control connection too, which is by its address {local}: have \
+             the far end listen in another network"
+        )))
     }
 
     /// What a case would need changed that may not be.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::process::Command;
 
@@ -70,8 +70,21 @@ struct Shown {
 
 #[derive(Deserialize)]
 struct Assigned {
-    local: Ipv4Addr,
+    local: IpAddr,
     prefixlen: u8,
+}
+
+/// What `ip address` says of an interface.
+fn show(interface: &str, options: &[&str]) -> Result<Vec<Shown>, BenchError> {
+    let output = Command::new("ip")
+        .arg("-json")
+        .args(options)
+        .args(["address", "show", "dev", interface])
+        .output()
+        .map_err(io_error("ip"))?;
+    serde_json::from_slice(&output.stdout).map_err(|error| {
+        BenchError::Missing(format!("interface {interface}: `ip address` says what cannot be read: {error}"))
+    })
 }
 
 impl Nic {
@@ -87,16 +100,14 @@ impl Nic {
         if !named || !sys.exists() {
             return Err(wrong("no such interface here; `ip link` lists them".into()));
         }
-        let output = Command::new("ip")
-            .args(["-json", "-4", "address", "show", "dev", interface])
-            .output()
-            .map_err(io_error("ip"))?;
-        let shown: Vec<Shown> = serde_json::from_slice(&output.stdout)
-            .map_err(|error| wrong(format!("`ip address` says what cannot be read: {error}")))?;
+        let shown = show(interface, &["-4"])?;
         // Without an address of IPv4 there is nothing but an empty entry.
-        let assigned = shown.iter().flat_map(|one| &one.addr_info);
-        let found = assigned.into_iter().find(|one| address.is_none_or(|wanted| one.local == wanted));
-        let Some(found) = found else {
+        let assigned = shown.iter().flat_map(|one| &one.addr_info).filter_map(|one| match one.local {
+            IpAddr::V4(local) => Some((local, one.prefixlen)),
+            IpAddr::V6(_) => None,
+        });
+        let found = assigned.into_iter().find(|(local, _)| address.is_none_or(|wanted| *local == wanted));
+        let Some((local, prefix)) = found else {
             let wanted = address.map_or("IPv4 address".to_owned(), |address| format!("address {address}"));
             return Err(wrong(format!("has no {wanted}: give it one with `ip address add`")));
         };
@@ -106,8 +117,8 @@ impl Nic {
         let number = |file: &str| text(&sys.join(file)).trim().parse::<u64>().ok();
         Ok(Self {
             interface: interface.to_owned(),
-            address: found.local,
-            prefix: found.prefixlen,
+            address: local,
+            prefix,
             mtu: number("mtu").unwrap_or(0),
             // -1 where it is not known.
             speed: number("speed"),
@@ -118,6 +129,23 @@ impl Nic {
             coalescing: fields(&ethtool("-c", interface)),
             interrupts: interrupts(&sys),
             threaded: text(&sys.join("threaded")).trim() == "1",
+        })
+    }
+
+    /// The addresses that an interface of this host has now.
+    pub(crate) fn addresses(interface: &str) -> Result<Vec<IpAddr>, BenchError> {
+        let shown = show(interface, &[])?;
+        Ok(shown.iter().flat_map(|one| &one.addr_info).map(|one| one.local).collect())
+    }
+
+    /// The hardware address that the interface has now.
+    pub(crate) fn hardware_address(&self) -> Result<[u8; 6], BenchError> {
+        let file = Path::new("/sys/class/net").join(&self.interface).join("address");
+        let shown = text(&file);
+        let bytes: Option<Vec<u8>> =
+            shown.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+        bytes.and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| {
+            BenchError::Missing(format!("interface {}: no hardware address in {shown:?}", self.interface))
         })
     }
 

@@ -111,6 +111,9 @@ impl Scenario {
         if let Some(base) = &file.base {
             among(source, base, "contestant", &names)?;
         }
+        if let Some(base) = file.on_nics.as_ref().and_then(|own| own.base.as_ref()) {
+            among(source, base, "contestant", &names)?;
+        }
         if let Some(curve) = &file.curve {
             among(
                 source,

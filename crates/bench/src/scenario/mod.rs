@@ -8,6 +8,7 @@ mod parameter;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use toml::Spanned;
 
 pub use catalog::{BUILT_IN, expand, find};
 pub use parameter::Value;
@@ -132,6 +133,8 @@ pub(crate) struct OnNics {
     held_equal: Vec<String>,
     #[serde(default)]
     reading: String,
+    /// In place of a base that is for labs only.
+    pub(crate) base: Option<Spanned<String>>,
 }
 
 /// What the tour runs of a scenario.
@@ -265,6 +268,7 @@ impl Scenario {
         let left = |name: &str| self.contestants.iter().any(|contestant| contestant.name == name);
         self.beside.retain(|beside| left(&beside.contestant) && beside.to.as_deref().is_none_or(left));
         if let Some(own) = self.on_nics.clone().filter(|_| bed == Bed::Nics) {
+            self.about.base = own.base.map(Spanned::into_inner).or(self.about.base.take());
             self.about.held_equal = own.held_equal;
             self.about.reading = own.reading;
         }

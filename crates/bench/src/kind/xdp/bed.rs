@@ -65,8 +65,8 @@ impl End {
     }
 }
 
-/// The bed of one run.
-pub(super) struct Bed<'a> {
+/// The bed of one run in a lab.
+pub(super) struct VethBed<'a> {
     run: &'a Run<'a>,
     end: End,
     cores: usize,
@@ -89,7 +89,7 @@ impl Sink {
     }
 }
 
-impl<'a> Bed<'a> {
+impl<'a> VethBed<'a> {
     /// Adds to the run's lab what packets need to get to their end.
     pub(super) fn make(run: &'a Run<'a>, end: End, cores: usize) -> Result<Self, BenchError> {
         let mac = |role: Role| -> Result<String, BenchError> {
@@ -167,22 +167,7 @@ impl<'a> Bed<'a> {
 
     /// Starts what a path runs, if anything, on the server's cores, and waits until it is ready.
     pub(super) fn start(&self, path: &PacketPath, action: &str) -> Result<Option<Process>, BenchError> {
-        let places = self.places(action);
-        let command = path.run(&places);
-        if command.is_empty() {
-            return Ok(None);
-        }
-        let environment: Vec<(String, String)> =
-            path.environment.iter().map(|(name, value)| (name.clone(), fill(value, &places))).collect();
-        let mut process =
-            Process::start(self.run, Role::Server, SERVER_CORE, "path", &command, &environment)?;
-        match &path.ready {
-            Some(ready) => {
-                process.wait_until(ready, &|process| Ok(process.output().contains(ready.as_str())))?
-            }
-            None => self.wait_until_attached(&mut process, Role::Server, Role::Server.interface())?,
-        }
-        Ok(Some(process))
+        start_path(self.run, path, &self.places(action))
     }
 
     /// Starts what counts packets at their end; `None` where that is not another interface.
@@ -197,7 +182,7 @@ impl<'a> Bed<'a> {
             [&program, "--log-level", "error", "drop", "-i", interface, "--action", "drop", "--json"];
         let command = command.map(str::to_owned);
         let mut process = Process::start(self.run, Role::Client, CLIENT_CORE, "sink", &command, &[])?;
-        self.wait_until_attached(&mut process, Role::Client, interface)?;
+        wait_until_attached(self.run.lab, &mut process, Role::Client, interface)?;
         let others = if interface == FAR { &self.others } else { &self.run.others };
         // What one core forwards arrives on that core, where there are several.
         let first = if self.cores > 1 { SERVER_CORE } else { CLIENT_CORE };
@@ -208,18 +193,6 @@ impl<'a> Bed<'a> {
     /// Pins the NAPI threads of the far end to the client's core, before what else runs there.
     pub(super) fn pin_far(&self) -> Result<(), BenchError> {
         cpu::run_first(&cpu::pin_in_turn(FAR, &self.others, CLIENT_CORE..CLIENT_CORE + 1)?)
-    }
-
-    fn wait_until_attached(
-        &self,
-        process: &mut Process,
-        role: Role,
-        interface: &str,
-    ) -> Result<(), BenchError> {
-        let attached = |_: &Process| {
-            Ok(shown(self.run.lab, role, "ip", &["link", "show", "dev", interface])?.contains("xdp"))
-        };
-        process.wait_until("a program on the interface", &attached)
     }
 
     /// Starts a generator on a core: live frames, the cheapest packets that a veth gets, so that the sender is not the
@@ -254,11 +227,9 @@ impl<'a> Bed<'a> {
         }
     }
 
-    /// Packets that a side's interface has received, those that a program dropped included.
+    /// As [`received`].
     pub(super) fn received(&self, side: Role) -> Result<u64, BenchError> {
-        let file = format!("/sys/class/net/{}/statistics/rx_packets", side.interface());
-        let text = shown(self.run.lab, side, "cat", &[&file])?;
-        text.trim().parse().map_err(|error| BenchError::Missing(format!("{file}: {error}")))
+        received(self.run.lab, side)
     }
 
     fn places(&self, action: &str) -> Places {
@@ -282,6 +253,45 @@ impl<'a> Bed<'a> {
         ]
         .into()
     }
+}
+
+/// Starts what a path runs, if anything, on the server's cores, and waits until it is ready: it says so, or there is a program
+/// on the server's interface.
+pub(super) fn start_path(
+    run: &Run<'_>,
+    path: &PacketPath,
+    places: &Places,
+) -> Result<Option<Process>, BenchError> {
+    let command = path.run(places);
+    if command.is_empty() {
+        return Ok(None);
+    }
+    let environment: Vec<(String, String)> =
+        path.environment.iter().map(|(name, value)| (name.clone(), fill(value, places))).collect();
+    let mut process = Process::start(run, Role::Server, SERVER_CORE, "path", &command, &environment)?;
+    match &path.ready {
+        Some(ready) => process.wait_until(ready, &|process| Ok(process.output().contains(ready.as_str())))?,
+        None => wait_until_attached(run.lab, &mut process, Role::Server, run.lab.interface(Role::Server))?,
+    }
+    Ok(Some(process))
+}
+
+fn wait_until_attached(
+    lab: &Lab,
+    process: &mut Process,
+    role: Role,
+    interface: &str,
+) -> Result<(), BenchError> {
+    let attached =
+        |_: &Process| Ok(shown(lab, role, "ip", &["link", "show", "dev", interface])?.contains("xdp"));
+    process.wait_until("a program on the interface", &attached)
+}
+
+/// Packets that a side's interface has received, those that a program dropped included as its driver counts them.
+pub(super) fn received(lab: &Lab, side: Role) -> Result<u64, BenchError> {
+    let file = format!("/sys/class/net/{}/statistics/rx_packets", lab.interface(side));
+    let text = shown(lab, side, "cat", &[&file])?;
+    text.trim().parse().map_err(|error| BenchError::Missing(format!("{file}: {error}")))
 }
 
 /// Sets a file below `/proc/sys` in a namespace: never the machine's own. One behind a `-` need not be there.

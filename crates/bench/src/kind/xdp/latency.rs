@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use expressway_lab::Role;
 use serde_json::Value as Json;
 
-use super::bed::{Bed, End, FAR_ADDRESS, PORT};
+use super::bed::{End, FAR_ADDRESS, PORT, VethBed};
 use super::process::Process;
 use super::{ACTION, WAY, lacks, program};
 use crate::kind::{Better, Kind, Metric, Outcome, Run};
@@ -59,7 +59,7 @@ impl Kind for XdpLatency {
 
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
         let case = run.case;
-        let bed = Bed::make(run, End::Through, 1)?;
+        let bed = VethBed::make(run, End::Through, 1)?;
         let path = PacketPath::named(case.text("way"))?;
         bed.prepare(&path)?;
         let mut forwarder = bed.start(&path, case.text("action"))?;

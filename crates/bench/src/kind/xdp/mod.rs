@@ -3,6 +3,7 @@
 
 mod bed;
 mod latency;
+mod nics;
 mod process;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,10 +17,11 @@ use serde_json::Value as Json;
 use super::{Better, Kind, Metric, Outcome, Run, pinned_lab};
 use crate::packet_path::{NAMES, PacketPath};
 use crate::peers::Program;
-use crate::scenario::{Case, Form, Parameter, Value, text};
+use crate::scenario::{Bed, Case, Form, Parameter, Value, text};
 use crate::{BenchError, CLIENT_CORE, SERVER_CORE, Tools, cpu, io_error, profile};
-use bed::{Bed, End};
+use bed::{End, VethBed};
 pub(crate) use latency::XdpLatency;
+use nics::Hosts;
 use process::Process;
 
 /// The kind.
@@ -102,7 +104,11 @@ impl Kind for Xdp {
         LabConfig { queues: case.count("cores") as u32, ..pinned_lab() }
     }
 
-    fn lacks(&self, _: &Tools, case: &Case) -> Option<String> {
+    fn needs_xdp(&self, case: &Case) -> bool {
+        case.text("way") != "kernel"
+    }
+
+    fn lacks(&self, tools: &Tools, case: &Case) -> Option<String> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let wanted = case.count("cores") as usize;
         if wanted > cores {
@@ -113,7 +119,10 @@ impl Kind for Xdp {
         {
             return Some("bpftool: no such program; on Debian: apt-get install bpftool".into());
         }
-        lacks(case)
+        match tools.bed {
+            Bed::Nics => nics::lacks(case).or_else(|| lacks(case)),
+            _ => lacks(case),
+        }
     }
 
     fn program(&self, tools: &Tools, case: &Case) -> Option<(String, Program)> {
@@ -122,36 +131,52 @@ impl Kind for Xdp {
 
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
         let case = run.case;
-        let end = End::named(case.text("end"));
-        let bed = Bed::make(run, end, case.count("cores") as usize)?;
         let path = PacketPath::named(case.text("way"))?;
+        if let Some(nics) = run.nics {
+            let hosts = Hosts::make(run, nics)?;
+            return floods(run, &|action| hosts.start(&path, action), &mut |action| {
+                hosts.flood(&path, action)
+            });
+        }
+        let end = End::named(case.text("end"));
+        let bed = VethBed::make(run, end, case.count("cores") as usize)?;
         bed.prepare(&path)?;
         if end == End::Sent {
             let sent = send(run, &bed, &path)?;
             return Ok(Outcome { values: sent.values(), detail: sent.detail });
         }
-        let program_ns = match case.count("test_runs") {
-            0 => None,
-            times => {
-                let mut process = bed.start(&path, case.text("action"))?;
-                let each = test_run(run, times)?;
-                if let Some(process) = &mut process {
-                    process.end()?;
-                }
-                Some(each)
-            }
-        };
-        let less = match case.text("less") {
-            "nothing" => None,
-            action => Some(flood(run, &bed, &path, action)?),
-        };
-        let flood = flood(run, &bed, &path, case.text("action"))?;
-        let mut values = flood.values();
-        values.extend(less.as_ref().map(|less| ("added_ns", flood.each() - less.each())));
-        values.extend(program_ns.map(|each| ("program_ns", each)));
-        let detail = serde_json::json!({ "flood": flood.detail, "less": less.map(|less| less.detail) });
-        Ok(Outcome { values, detail })
+        floods(run, &|action| bed.start(&path, action), &mut |action| flood(run, &bed, &path, action))
     }
+}
+
+/// Measures what a case wants of a path: its program by itself, the path with the program that is taken off, and the path.
+fn floods(
+    run: &Run<'_>,
+    start: &dyn Fn(&str) -> Result<Option<Process>, BenchError>,
+    flood: &mut dyn FnMut(&str) -> Result<Flood, BenchError>,
+) -> Result<Outcome, BenchError> {
+    let case = run.case;
+    let program_ns = match case.count("test_runs") {
+        0 => None,
+        times => {
+            let mut process = start(case.text("action"))?;
+            let each = test_run(run, times)?;
+            if let Some(process) = &mut process {
+                process.end()?;
+            }
+            Some(each)
+        }
+    };
+    let less = match case.text("less") {
+        "nothing" => None,
+        action => Some(flood(action)?),
+    };
+    let flood = flood(case.text("action"))?;
+    let mut values = flood.values();
+    values.extend(less.as_ref().map(|less| ("added_ns", flood.each() - less.each())));
+    values.extend(program_ns.map(|each| ("program_ns", each)));
+    let detail = serde_json::json!({ "flood": flood.detail, "less": less.map(|less| less.detail) });
+    Ok(Outcome { values, detail })
 }
 
 /// What this machine lacks for a case's way.
@@ -201,7 +226,7 @@ impl Flood {
 
 /// Sends frames to a path that has been prepared. CPU is that of its process, if it has one, and of the NAPI threads of the
 /// interface, in which all that the kernel does with its packets runs.
-fn flood(run: &Run<'_>, bed: &Bed<'_>, path: &PacketPath, action: &str) -> Result<Flood, BenchError> {
+fn flood(run: &Run<'_>, bed: &VethBed<'_>, path: &PacketPath, action: &str) -> Result<Flood, BenchError> {
     let mut process = bed.start(path, action)?;
     let sink = bed.sink()?;
     let cores = run.case.count("cores") as usize;
@@ -250,7 +275,7 @@ fn flood(run: &Run<'_>, bed: &Bed<'_>, path: &PacketPath, action: &str) -> Resul
 
 /// Has a path's program send as fast as it can. What the interface at the other end received counts. CPU is that of its process
 /// and of the NAPI threads of its interface, which have nothing to do with sending on a veth.
-fn send(run: &Run<'_>, bed: &Bed<'_>, path: &PacketPath) -> Result<Flood, BenchError> {
+fn send(run: &Run<'_>, bed: &VethBed<'_>, path: &PacketPath) -> Result<Flood, BenchError> {
     // It keeps the other end from answering.
     let _sink = bed.sink()?;
     let Some(process) = bed.start(path, run.case.text("action"))? else {
@@ -310,7 +335,7 @@ fn watch(
 }
 
 /// Starts a generator on the client's core, or one on each core.
-fn start_generators(run: &Run<'_>, bed: &Bed<'_>, path: &PacketPath) -> Result<Vec<Process>, BenchError> {
+fn start_generators(run: &Run<'_>, bed: &VethBed<'_>, path: &PacketPath) -> Result<Vec<Process>, BenchError> {
     let case = run.case;
     let cores = match case.text("generators") {
         "beside" => SERVER_CORE..SERVER_CORE + case.count("cores") as usize,
@@ -334,7 +359,7 @@ fn number_after(text: &str, mark: &str) -> Option<u64> {
 /// Nanoseconds that the program on the server's interface takes for one frame, by BPF_PROG_TEST_RUN: the kernel runs it so
 /// many times on one frame, which stays in the cache, and no driver has any part in it.
 fn test_run(run: &Run<'_>, times: u64) -> Result<f64, BenchError> {
-    let interface = Role::Server.interface();
+    let interface = run.lab.interface(Role::Server);
     let links: Json = bed::json(run.lab, "ip", &["-json", "link", "show", "dev", interface])?;
     let program = links.pointer("/0/xdp/prog/id").and_then(Json::as_u64).ok_or_else(|| {
         BenchError::Missing(format!("{interface}: no XDP program that BPF_PROG_TEST_RUN could run"))
