@@ -99,7 +99,7 @@ name = "by XDP"
 side = "express"
 way = "expressway"
 [[contestant]]
-name = "by XDP, passed"
+name = "passed by XDP"
 side = "express"
 way = "expressway"
 action = "pass"
@@ -257,7 +257,7 @@ def test_frames_are_taken_by_xdp_and_by_the_kernel(place: Path) -> None:
         assert [run["contestant"] for run in lines(place, "run")] == ["by the kernel"]
         near(place, end.address, "--xdp")
         runs = {run["contestant"]: run for run in lines(place, "run")}
-        assert runs.keys() == {"by the kernel", "by XDP", "by XDP, passed"}
+        assert runs.keys() == {"by the kernel", "by XDP", "passed by XDP"}
         for run in runs.values():
             assert run["detail"]["flood"]["spent"]["host_ns"] > 0 and run["values"]["ns_per_packet"] > 0
             assert 0 < run["values"]["mpps"] <= run["values"]["offered_mpps"] * 1.05, run

@@ -166,7 +166,9 @@ impl Task {
                 )));
                 if let Some(mac) = to_mac {
                     let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
-                    arguments.extend(words(&format!("--interface {} --to-mac {mac}", site.interface)));
+                    let Site { interface, address, .. } = site;
+                    let way = format!("--interface {interface} --source {address} --to-mac {mac}");
+                    arguments.extend(words(&way));
                 }
                 (tools.expressway.clone(), arguments)
             }
