@@ -158,6 +158,45 @@ def test_a_leader_is_named_and_a_regression_found(raw: Path, tmp_path: Path) -> 
     assert verdicts == {"by sendmmsg": "no_change_shown", "by copy": "worse"}
 
 
+FANOUT = """title = "a feed"
+kind = "fanout"
+claim = "It is handed on."
+measures = "What a delivery costs."
+held_equal = ["everything"]
+beds = ["lab"]
+rounds = 1
+seconds = 0.6
+warmup = 0.3
+[settings]
+pattern = "even"
+deliveries = 8000
+rate = 2000
+subscribers = 4
+[[contestant]]
+name = "a loop"
+side = "peer"
+forwarder = "send-loop"
+[[contestant]]
+name = "ours"
+side = "kernel"
+forwarder = "user"
+"""
+
+
+@pytest.mark.parametrize("scenario", [SCENARIO, FANOUT], ids=["gateway", "fan-out"])
+def test_a_profile_is_drawn_of_each_side(tmp_path: Path, scenario: str) -> None:
+    (tmp_path / "trial.toml").write_text(scenario)
+    bench(tmp_path / "trial.toml", "--profile", "--out", tmp_path / "out", "--peers", tmp_path / "no-peers")
+    folder = tmp_path / "out" / "profiles"
+    assert len(list(folder.glob("*.svg"))) == 2
+    for drawn in folder.glob("*.svg"):
+        assert drawn.read_text().startswith("<svg") and "</svg>" in drawn.read_text()
+        stacks = drawn.with_suffix(".folded").read_text().splitlines()
+        assert sum(int(line.rsplit(" ", 1)[1]) for line in stacks) > 3
+        assert any("sendto" in line or "sendm" in line for line in stacks), "it sent"
+    assert not list(folder.glob("*.perf"))
+
+
 def test_cores_and_money(raw: Path) -> None:
     arguments = ("--gbps", "10", "--hours", "100", "--core-cost", "0.05", "--utilisation", "50")
     document = json.loads(bench("calculate", raw, *arguments, "--json"))

@@ -14,7 +14,7 @@ use super::{Better, Kind, Metric, Outcome, Run};
 use crate::cpu::{self, Account};
 use crate::io_process::IoProcess;
 use crate::scenario::{Case, Form, Parameter, Value, text};
-use crate::{BenchError, SERVER_CORE, Tools, io_error, pinned};
+use crate::{BenchError, SERVER_CORE, Tools, io_error, pinned, profile};
 
 /// The kind.
 pub(crate) struct Fanout;
@@ -107,9 +107,11 @@ impl Kind for Fanout {
         subscribers.wait_ready()?;
         let sender = Sender::start(run, feed)?;
         sleep(Duration::from_secs_f64(warmup));
+        let recording = run.sample(forwarder.id(), &threads.server)?;
         let before = Cost::now(&forwarder, &subscribers, &threads)?;
         sleep(Duration::from_secs_f64(seconds));
         let cost = Cost::now(&forwarder, &subscribers, &threads)?.since(&before);
+        profile::finish(recording)?;
         let sent = sender.report()?;
         let received: Received = subscribers.report()?;
         if received.delivered == 0 {
