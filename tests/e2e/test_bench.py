@@ -165,12 +165,12 @@ measures = "What a delivery costs."
 held_equal = ["everything"]
 beds = ["lab"]
 rounds = 1
-seconds = 0.6
+seconds = 1.0
 warmup = 0.3
 [settings]
 pattern = "even"
-deliveries = 8000
-rate = 2000
+deliveries = 40000
+rate = 10000
 subscribers = 4
 [[contestant]]
 name = "a loop"

@@ -265,11 +265,20 @@ def test_frames_are_taken_by_xdp_and_by_the_kernel(place: Path) -> None:
         assert missing["contestant"] == "by a filter" and "only in a lab" in missing["reason"]
         links = subprocess.run(["ip", "-n", NEAR, "link", "show", "dev", "eth1"], check=True, capture_output=True, text=True)
         assert "xdp" not in links.stdout, "the program went with its run"
-    # What would take the control connection with it is not begun.
+    # What would take the control connection with it, or packets of an interface above, is left out.
     with End(place, "--xdp", control="192.0.2.2") as end:
-        near(place, end.address, "--xdp", code=1)
-        reasons = {failed["reason"] for failed in lines(place, "failed")}
-        assert len(reasons) == 1 and "the control connection too" in reasons.pop()
+        near(place, end.address, "--xdp")
+        assert {run["contestant"] for run in lines(place, "run")} == {"by the kernel", "passed by XDP"}
+        (reason,) = {one["reason"] for one in lines(place, "missing") if one["contestant"] == "by XDP"}
+        assert "the control connection's too, by 192.0.2.1" in reason
+    ip(f"-n {NEAR} link add upper0 link eth1 type macvlan")
+    try:
+        with End(place, "--xdp") as end:
+            near(place, end.address, "--xdp")
+            (reason,) = {one["reason"] for one in lines(place, "missing") if one["contestant"] == "by XDP"}
+            assert "those of upper0 above it too" in reason
+    finally:
+        ip(f"-n {NEAR} link del upper0")
 
 
 def test_ends_that_do_not_fit_say_why_in_one_line(place: Path) -> None:

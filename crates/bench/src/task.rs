@@ -107,7 +107,11 @@ impl Task {
                 }
                 time("warm-up", load.warmup).and(time("load", load.seconds))
             }
-            Self::Generate { rate, size: bytes, seconds, .. } => {
+            Self::Generate { rate, size: bytes, seconds, sender, to_mac, .. } => {
+                // The lowest bit of the first byte is a group's (IEEE 802, section 8.2).
+                if to_mac.is_some_and(|mac| mac[0] & 1 == 1 || *sender != Sender::Live) {
+                    return Err("a hardware address of one host is taken, and of live frames".into());
+                }
                 if !(1..=100_000_000).contains(rate) {
                     return Err(format!("{rate} datagrams a second: 1 to 100000000 are taken"));
                 }
@@ -251,6 +255,11 @@ pub(crate) mod tests {
         let generate =
             |rate, size| Task::Generate { to, rate, size, seconds: 1.0, sender: Sender::Live, to_mac: None };
         assert_eq!(generate(1, 24).check(), Ok(()));
+        let straight = |to_mac, sender| {
+            Task::Generate { to, rate: 1, size: 24, seconds: 1.0, sender, to_mac: Some(to_mac) }.check()
+        };
+        assert_eq!(straight([2, 0, 0, 0, 0, 1], Sender::Live), Ok(()));
+        assert!(straight([0xff; 6], Sender::Live).is_err() && straight([2; 6], Sender::Gso).is_err());
         assert!(generate(0, 24).check().is_err() && generate(1, 1 << 20).check().is_err());
         assert!(Task::Sink { port: 1, seconds: -1.0, express: false }.check().is_err());
     }

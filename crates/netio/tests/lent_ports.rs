@@ -72,7 +72,7 @@ impl Bed {
     }
 
     /// Turns until `done`. A bound far beyond what it takes, so that a failure is no hang.
-    fn run(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
+    fn run(&mut self, what: &str, done: impl Fn(&mut Self) -> bool) {
         let start = Instant::now();
         while !done(self) {
             assert!(start.elapsed() < Duration::from_secs(60), "never: {what}; {:?}", self.report());
@@ -80,7 +80,7 @@ impl Bed {
         }
     }
 
-    fn report(&self) -> LendReport {
+    fn report(&mut self) -> LendReport {
         self.io.lend_report()
     }
 

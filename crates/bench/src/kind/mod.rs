@@ -128,6 +128,11 @@ pub(crate) trait Kind: Sync + Send {
         false
     }
 
+    /// Whether a case takes every packet that comes by the measured interface, whomever for.
+    fn takes_all(&self, _case: &Case) -> bool {
+        false
+    }
+
     /// What this machine lacks for the case: the contestant is then reported as missing, and the rest goes on.
     fn lacks(&self, _tools: &Tools, _case: &Case) -> Option<String> {
         None

@@ -34,11 +34,11 @@ pub use nic::Nic;
 pub(crate) use offloads::{Changed, restore_leftovers};
 pub use token::Token;
 
+use crate::BenchError;
 use crate::environment::Environment;
 use crate::kind::Kind;
 use crate::scenario::{Case, Scenario, Value, text};
 use crate::task::Task;
-use crate::{BenchError, io_error};
 
 /// Segmentation of UDP by the device.
 const SEGMENTATION: &str = "tx-udp-segmentation";
@@ -123,21 +123,24 @@ impl Nics {
         scenario.found("udp_segmentation", text(segments));
     }
 
-    /// Whether the control connection goes by another interface, so that the one that is measured may do without what it
-    /// receives.
-    ///
-    /// # Errors
-    /// That it does not, or that the addresses of the interface cannot be read.
-    pub(crate) fn control_is_apart(&self) -> Result<(), BenchError> {
+    /// Who else has packets by the measured interface that a program which takes all of them would cut off: the control
+    /// connection, or interfaces above it. `None` where nobody is known.
+    fn cut_off(&self) -> Option<String> {
         let interface = &self.hosts.near.interface;
-        let local = self.channel().socket().local_addr().map_err(io_error("control connection"))?.ip();
-        if !Nic::addresses(interface)?.contains(&local) {
-            return Ok(());
-        }
-        Err(BenchError::Missing(format!(
-            "{interface}: its packets would be taken from the control connection too, which is by its address {local}: have \
-             the far end listen in another network"
-        )))
+        let whom = match self.channel().socket().local_addr() {
+            Ok(local) => match Nic::addresses(interface) {
+                Ok(own) if own.contains(&local.ip().to_canonical()) => {
+                    format!(
+                        "the control connection's too, by {}: have the far end listen in another network",
+                        local.ip()
+                    )
+                }
+                Ok(_) => format!("those of {} above it too", Nic::above(interface)?),
+                Err(error) => error.to_string(),
+            },
+            Err(error) => format!("the control connection's perhaps: {error}"),
+        };
+        Some(format!("a program that takes all packets of {interface} would take {whom}"))
     }
 
     /// What a case would need changed that may not be.
@@ -157,8 +160,11 @@ impl Nics {
                 near.interface
             ));
         }
-        (kind.needs_xdp(case) && !self.allowed.xdp)
-            .then(|| format!("an XDP program on {}: --xdp allows it for the time of a run", near.interface))
+        if kind.needs_xdp(case) && !self.allowed.xdp {
+            let interface = &near.interface;
+            return Some(format!("an XDP program on {interface}: --xdp allows it for the time of a run"));
+        }
+        if kind.takes_all(case) { self.cut_off() } else { None }
     }
 
     /// Makes the interface what a case wants, until the result is dropped.

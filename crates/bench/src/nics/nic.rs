@@ -138,6 +138,21 @@ impl Nic {
         Ok(shown.iter().flat_map(|one| &one.addr_info).map(|one| one.local).collect())
     }
 
+    /// The interfaces of VLANs, bridges and the like that an interface carries packets of now, in words; `None` where there
+    /// are none.
+    pub(crate) fn above(interface: &str) -> Option<String> {
+        let entries = fs::read_dir(Path::new("/sys/class/net").join(interface)).ok()?;
+        let names: Vec<String> = entries
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_prefix("upper_").map(str::to_owned))
+            .collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    }
+
+    /// Whether the interface's link is up now.
+    pub(crate) fn has_carrier(interface: &str) -> bool {
+        text(&Path::new("/sys/class/net").join(interface).join("carrier")).trim() == "1"
+    }
+
     /// The hardware address that the interface has now.
     pub(crate) fn hardware_address(&self) -> Result<[u8; 6], BenchError> {
         let file = Path::new("/sys/class/net").join(&self.interface).join("address");

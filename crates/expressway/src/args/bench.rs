@@ -83,7 +83,7 @@ pub(crate) struct Bench {
     /// With --end: the address of that interface, where it has several
     #[arg(long, value_name = "IPV4", requires = "end")]
     pub(crate) address: Option<Ipv4Addr>,
-    /// With --end: allow XDP programs on the interface, for the time of a run
+    /// With --end: allow XDP programs on the interface, for the time of a run; some scenarios' programs take all its packets
     #[arg(long, requires = "end")]
     pub(crate) xdp: bool,
     /// With --end: allow UDP segmentation of the interface to be switched, for the time of a run

@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         WorkerIo::Kernel(io) => Receiving::start(*io, options::receiver(arguments), sink, events, |_| None),
         WorkerIo::Express(io) => {
             let lent = arguments.lend.is_some();
-            let report = move |io: &ExpressIo| lent.then(|| io.lend_report());
+            let report = move |io: &mut ExpressIo| lent.then(|| io.lend_report());
             Receiving::start(*io, options::receiver(arguments), sink, events, report)
         }
     }?;
@@ -153,7 +153,7 @@ impl Receiving {
         options: Options,
         sink: Sink,
         events: Sender<Event>,
-        lent: impl FnOnce(&P) -> Option<LendReport> + Send + 'static,
+        lent: impl FnOnce(&mut P) -> Option<LendReport> + Send + 'static,
     ) -> Result<Self, Failure> {
         let mut receiver = Receiver::new(io, options, sink).map_err(Failure::run_time)?;
         let (stopper, watch) = (receiver.stopper(), receiver.watch());
@@ -166,9 +166,9 @@ impl Receiving {
             let _ = events.send(Event::Ended);
             let (counters, io) = (receiver.counters(), receiver.io_stats());
             let (worker, span) = (receiver.worker_stats(), receiver.span());
-            let (backend, mut sink) = receiver.into_parts();
+            let (mut backend, mut sink) = receiver.into_parts();
             sink.finish();
-            Outcome { counters, io, worker, span, sink, lent: lent(&backend), replies, result }
+            Outcome { counters, io, worker, span, sink, lent: lent(&mut backend), replies, result }
         };
         let thread = std::thread::Builder::new()
             .name("expressway-recv".into())

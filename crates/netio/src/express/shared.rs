@@ -34,6 +34,9 @@ use super::xskmap;
 use crate::io::IoStats;
 use crate::route::OwnNamespace;
 
+/// How long packets wait for a link that is down, or a socket that fails, before [`SharedUmem::wait`] returns.
+const RETRY: Duration = Duration::from_millis(1);
+
 /// Index of the interface called `name` in the network namespace of the calling thread, to attach an XDP program
 /// to.
 ///
@@ -54,6 +57,8 @@ pub(super) struct Bound {
     pub(super) stats: IoStats,
     /// Packets were put into the TX ring since the last flush, or are left from it.
     unsent: bool,
+    /// How the last flush ended.
+    outcome: Outcome,
 }
 
 /// One UMEM, the AF_XDP sockets of one thread on it, and readers in other processes.
@@ -171,7 +176,16 @@ impl SharedUmem {
             Ok(mode) => {
                 tracing::info!(interface = config.interface, queue = config.queue, %mode, "AF_XDP socket bound");
                 let stats = IoStats::default();
-                self.bound.push(Bound { socket, config, ifindex, mode, map, stats, unsent: false });
+                self.bound.push(Bound {
+                    socket,
+                    config,
+                    ifindex,
+                    mode,
+                    map,
+                    stats,
+                    unsent: false,
+                    outcome: Outcome::Sent,
+                });
                 Ok(SocketId { umem: self.exchange.frames().umem.id(), lane })
             }
             Err(error) => {
@@ -264,6 +278,7 @@ impl SharedUmem {
                 one.stats.tx_syscalls += u64::from(kicked.calls);
                 one.stats.dropped_send_refused += u64::from(kicked.refused);
                 one.unsent = lane.untaken() > 0;
+                one.outcome = kicked.outcome;
                 self.exchange.complete(id);
                 let failed = match kicked.outcome {
                     Outcome::Sent | Outcome::Later => None,
@@ -301,11 +316,13 @@ impl SharedUmem {
             // What the device had no room for is tried again soon.
             idle &= !self.exchange.lane(lane).has_received();
         }
-        let unsent = self.bound.iter().any(|one| one.unsent);
+        let again = self.bound.iter().filter(|one| one.unsent).map(|one| match one.outcome {
+            Outcome::Sent | Outcome::Later => KICK_AGAIN,
+            Outcome::Down | Outcome::Gone | Outcome::Fault(_) => RETRY,
+        });
         let timeout = match timeout {
             _ if !idle => Some(Duration::ZERO),
-            timeout if unsent => Some(timeout.map_or(KICK_AGAIN, |time| time.min(KICK_AGAIN))),
-            timeout => timeout,
+            timeout => again.min().into_iter().chain(timeout).min(),
         };
         let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
         let mut events =
@@ -358,14 +375,16 @@ impl SharedUmem {
         Ok(self.exchange.lane_ref(lane).in_flight())
     }
 
-    /// Packets of a socket that the last [`SharedUmem::flush`] has left in the TX ring, for the device had no room:
-    /// time to wait rather than to build more.
+    /// Packets of a socket that wait in the TX ring because the device had no room for them at the last
+    /// [`SharedUmem::flush`], or no link: time to wait rather than to build more. In zero-copy mode the driver takes packets
+    /// by and by, which is none of that.
     ///
     /// # Errors
     /// When the socket is of another UMEM.
     pub fn unsent(&mut self, socket: SocketId) -> Result<usize, ForeignSocket> {
         let lane = self.lane(socket)?;
-        Ok(if self.bound[lane.0 as usize].unsent { self.exchange.lane(lane).untaken() as usize } else { 0 })
+        let waits = self.bound[lane.0 as usize].outcome != Outcome::Sent;
+        Ok(if waits { self.exchange.lane(lane).untaken() as usize } else { 0 })
     }
 
     fn lane(&self, id: SocketId) -> Result<LaneId, ForeignSocket> {

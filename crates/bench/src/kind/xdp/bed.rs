@@ -282,8 +282,12 @@ fn wait_until_attached(
     role: Role,
     interface: &str,
 ) -> Result<(), BenchError> {
-    let attached =
-        |_: &Process| Ok(shown(lab, role, "ip", &["link", "show", "dev", interface])?.contains("xdp"));
+    let attached = |_: &Process| {
+        let links = shown(lab, role, "ip", &["-json", "link", "show", "dev", interface])?;
+        let links: Json = serde_json::from_str(&links)
+            .map_err(|error| BenchError::Missing(format!("ip link: {error} in {links}")))?;
+        Ok(links.pointer("/0/xdp/prog/id").is_some())
+    };
     process.wait_until("a program on the interface", &attached)
 }
 

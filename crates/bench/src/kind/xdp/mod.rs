@@ -108,6 +108,10 @@ impl Kind for Xdp {
         case.text("way") != "kernel"
     }
 
+    fn takes_all(&self, case: &Case) -> bool {
+        self.needs_xdp(case) && !matches!(case.text("action"), "pass" | "count")
+    }
+
     fn lacks(&self, tools: &Tools, case: &Case) -> Option<String> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let wanted = case.count("cores") as usize;
@@ -245,7 +249,7 @@ fn flood(run: &Run<'_>, bed: &VethBed<'_>, path: &PacketPath, action: &str) -> R
     let (sent, busy) = watch(generators, process.as_ref(), &napi)?;
     let after = (cpu::of_threads(&napi), bed.received(Role::Server)?);
     profile::finish(recording)?;
-    let said = process.as_mut().map(Process::end).transpose()?;
+    let said = process.as_mut().map(Process::end_running).transpose()?;
     let received = after.1 - before.1;
     let packets = match (sink, path.count.as_deref()) {
         (Some(sink), _) => sink.packets()?,

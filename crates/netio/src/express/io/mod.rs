@@ -135,8 +135,10 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
         Ok(io)
     }
 
-    /// Readers in other processes and what they were lent ([`super::PortConfig::lend`]), of all ports since the start.
-    pub fn lend_report(&self) -> LendReport {
+    /// Readers in other processes and what they were lent ([`super::PortConfig::lend`]), of all ports since the start; looks
+    /// after those that have come and gone first.
+    pub fn lend_report(&mut self) -> LendReport {
+        self.ports.iter_mut().for_each(Port::attend);
         let mut report = self.lent;
         self.ports.iter().for_each(|port| report += port.lend_report());
         report
