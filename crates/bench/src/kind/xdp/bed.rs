@@ -227,11 +227,6 @@ impl<'a> VethBed<'a> {
         }
     }
 
-    /// As [`received`].
-    pub(super) fn received(&self, side: Role) -> Result<u64, BenchError> {
-        received(self.run.lab, side)
-    }
-
     fn places(&self, action: &str) -> Places {
         let work = self.run.tools.work.display().to_string();
         let size = self.run.case.count("size");
@@ -282,13 +277,14 @@ fn wait_until_attached(
     role: Role,
     interface: &str,
 ) -> Result<(), BenchError> {
-    let attached = |_: &Process| {
-        let links = shown(lab, role, "ip", &["-json", "link", "show", "dev", interface])?;
-        let links: Json = serde_json::from_str(&links)
-            .map_err(|error| BenchError::Missing(format!("ip link: {error} in {links}")))?;
-        Ok(links.pointer("/0/xdp/prog/id").is_some())
-    };
+    let attached = |_: &Process| Ok(program_on(lab, role, interface)?.is_some());
     process.wait_until("a program on the interface", &attached)
+}
+
+/// The number of the XDP program on an interface, if there is one.
+pub(super) fn program_on(lab: &Lab, role: Role, interface: &str) -> Result<Option<u64>, BenchError> {
+    let links = json(lab, role, "ip", &["-json", "link", "show", "dev", interface])?;
+    Ok(links.pointer("/0/xdp/prog/id").and_then(Json::as_u64))
 }
 
 /// Packets that a side's interface has received, those that a program dropped included as its driver counts them.
@@ -312,9 +308,9 @@ fn ip(lab: &Lab, role: Role, words: &str) -> Result<(), BenchError> {
     shown(lab, role, "ip", &words.split_whitespace().collect::<Vec<_>>()).map(drop)
 }
 
-/// Runs a program in the server's namespace and reads its JSON.
-pub(super) fn json(lab: &Lab, program: &str, arguments: &[&str]) -> Result<Json, BenchError> {
-    let text = shown(lab, Role::Server, program, arguments)?;
+/// Runs a program in a namespace and reads its JSON.
+pub(super) fn json(lab: &Lab, role: Role, program: &str, arguments: &[&str]) -> Result<Json, BenchError> {
+    let text = shown(lab, role, program, arguments)?;
     serde_json::from_str(&text).map_err(|error| BenchError::Missing(format!("{program}: {error} in {text}")))
 }
 

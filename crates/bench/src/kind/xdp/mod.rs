@@ -244,10 +244,10 @@ fn flood(run: &Run<'_>, bed: &VethBed<'_>, path: &PacketPath, action: &str) -> R
     };
     let measured = process.as_ref().map_or(*first, Process::id);
     let recording = run.sample(measured, &napi)?;
-    let before = (cpu::of_threads(&napi), bed.received(Role::Server)?);
+    let before = (cpu::of_threads(&napi), bed::received(run.lab, Role::Server)?);
     let generators = start_generators(run, bed, path)?;
     let (sent, busy) = watch(generators, process.as_ref(), &napi)?;
-    let after = (cpu::of_threads(&napi), bed.received(Role::Server)?);
+    let after = (cpu::of_threads(&napi), bed::received(run.lab, Role::Server)?);
     profile::finish(recording)?;
     let said = process.as_mut().map(Process::end_running).transpose()?;
     let received = after.1 - before.1;
@@ -290,7 +290,12 @@ fn send(run: &Run<'_>, bed: &VethBed<'_>, path: &PacketPath) -> Result<Flood, Be
     sleep(Duration::from_secs_f64(run.effort.warmup));
     let recording = run.sample(process.id(), &napi)?;
     let now = || -> Result<_, BenchError> {
-        Ok((bed.received(Role::Client)?, cpu::of_tree(process.id())?, cpu::of_threads(&napi), Instant::now()))
+        Ok((
+            bed::received(run.lab, Role::Client)?,
+            cpu::of_tree(process.id())?,
+            cpu::of_threads(&napi),
+            Instant::now(),
+        ))
     };
     let before = now()?;
     sleep(Duration::from_secs_f64(run.effort.seconds));
@@ -364,8 +369,7 @@ fn number_after(text: &str, mark: &str) -> Option<u64> {
 /// many times on one frame, which stays in the cache, and no driver has any part in it.
 fn test_run(run: &Run<'_>, times: u64) -> Result<f64, BenchError> {
     let interface = run.lab.interface(Role::Server);
-    let links: Json = bed::json(run.lab, "ip", &["-json", "link", "show", "dev", interface])?;
-    let program = links.pointer("/0/xdp/prog/id").and_then(Json::as_u64).ok_or_else(|| {
+    let program = bed::program_on(run.lab, Role::Server, interface)?.ok_or_else(|| {
         BenchError::Missing(format!("{interface}: no XDP program that BPF_PROG_TEST_RUN could run"))
     })?;
     let file = run.tools.work.join("frame");
@@ -373,7 +377,7 @@ fn test_run(run: &Run<'_>, times: u64) -> Result<f64, BenchError> {
     written.map_err(io_error(file.display().to_string()))?;
     let (program, times, file) = (program.to_string(), times.to_string(), file.display().to_string());
     let arguments = ["--json", "prog", "run", "id", &program, "data_in", &file, "repeat", &times];
-    let ran: Json = bed::json(run.lab, "bpftool", &arguments)?;
+    let ran: Json = bed::json(run.lab, Role::Server, "bpftool", &arguments)?;
     let each = ran["duration"].as_f64();
     each.ok_or_else(|| BenchError::Missing(format!("bpftool prog run: no duration in {ran}")))
 }
