@@ -123,6 +123,11 @@ impl<H: Handler> Service for Feed<H> {
         Ok(blocked)
     }
 
+    /// What was dropped is seen too when nothing else came in.
+    fn publish(&mut self) {
+        self.ledger.store(&self.counters);
+    }
+
     fn is_finished(&self) -> bool {
         self.stopped || self.counters.datagrams == self.limit || self.handler.is_finished()
     }

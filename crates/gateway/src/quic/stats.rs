@@ -1,10 +1,6 @@
 //! Counters of an endpoint: plain numbers on the worker, published now and then for other threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
-/// How often a worker publishes its numbers.
-const INTERVAL: Duration = Duration::from_millis(100);
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $kind:ident $name:ident,)+) => {
@@ -183,7 +179,7 @@ impl Stats {
     }
 }
 
-/// One worker's numbers as other threads see them: no older than a tenth of a second while it works.
+/// One worker's numbers as other threads see them: at most a tenth of a second old.
 #[derive(Debug)]
 pub struct Published([AtomicU64; FIELDS.len()]);
 
@@ -199,24 +195,9 @@ impl Published {
         Stats::from_values(std::array::from_fn(|index| self.0[index].load(Ordering::Relaxed)))
     }
 
-    fn write(&self, stats: &Stats) {
+    pub(crate) fn write(&self, stats: &Stats) {
         for (slot, value) in self.0.iter().zip(stats.values()) {
             slot.store(value, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Publishes at most once in an interval.
-#[derive(Debug, Default)]
-pub(crate) struct Publisher {
-    last: Option<Instant>,
-}
-
-impl Publisher {
-    pub(crate) fn publish(&mut self, stats: &Stats, to: &Published, now: Instant, always: bool) {
-        if always || self.last.is_none_or(|last| now.duration_since(last) >= INTERVAL) {
-            self.last = Some(now);
-            to.write(stats);
         }
     }
 }

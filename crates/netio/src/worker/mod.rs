@@ -284,8 +284,13 @@ impl<S: Service, P: PacketIo> Worker<S, P> {
         self.io.set_wait(wait)?;
         let mut poller = Poller::new(&self.io, &self.inbox, self.options.index, wait)?;
         let result = self.run_with(&mut poller);
-        self.cell.store(&self.io.stats(), &self.stats);
+        self.publish();
         result
+    }
+
+    fn publish(&mut self) {
+        self.cell.store(&self.io.stats(), &self.stats);
+        self.service.publish();
     }
 
     fn run_with(&mut self, poller: &mut Poller) -> Result<(), IoError> {
@@ -301,7 +306,7 @@ impl<S: Service, P: PacketIo> Worker<S, P> {
             }
             unpublished |= !turn.is_idle();
             if unpublished && now.saturating_duration_since(published) >= PUBLISH_INTERVAL {
-                self.cell.store(&self.io.stats(), &self.stats);
+                self.publish();
                 (published, unpublished) = (now, false);
             }
             if poller.follow(&self.io, &self.inbox)? {

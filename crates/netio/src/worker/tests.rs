@@ -1,6 +1,7 @@
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::io::{Datagram, Flow};
@@ -10,6 +11,9 @@ use crate::sim::{Link, Network, SimIo};
 fn address(host: u8) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, host], 4000))
 }
+
+/// A message that does nothing.
+const SILENT: u32 = u32::MAX;
 
 /// Writes down what happens to it, and answers each datagram.
 #[derive(Default)]
@@ -22,6 +26,9 @@ struct Recorder {
     blocked: bool,
     /// How many more turns it takes part in.
     turns_left: Option<u32>,
+    handled: u64,
+    /// What other threads see of `handled`.
+    shown: Arc<AtomicU64>,
 }
 
 impl Recorder {
@@ -40,8 +47,10 @@ impl Service for Recorder {
 
     fn handle_message(&mut self, context: &mut Context<'_, u32>, message: u32) {
         self.note(format!("message {message}"));
+        self.handled += 1;
         match message {
             0 => self.finished = true,
+            SILENT => {}
             token => context.timers.arm(token as usize, context.now + Duration::from_millis(5)),
         }
     }
@@ -69,6 +78,10 @@ impl Service for Recorder {
             self.finished = *left == 0;
         }
         Ok(self.blocked)
+    }
+
+    fn publish(&mut self) {
+        self.shown.store(self.handled, Ordering::Relaxed);
     }
 
     fn is_finished(&self) -> bool {
@@ -188,6 +201,34 @@ fn run_wakes_for_messages_from_other_threads() {
         log.borrow().iter().filter(|entry| entry.starts_with("message")).cloned().collect();
     assert_eq!(messages, ["message 5", "message 6", "message 0"]);
     assert_eq!(worker.stats_cell().worker().messages, 3, "published at the end");
+}
+
+#[test]
+fn what_a_worker_has_counted_is_seen_while_it_sleeps() {
+    let network = Network::real_time(1, Link::default());
+    let (mut worker, sender, _peer, _log) = bed(&network, WorkerOptions::default());
+    let shown = Arc::clone(&worker.service().shown);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // Each message but the first comes in another phase of the interval, and nothing after it wakes the
+            // worker.
+            for (before, phase) in [0, 0, 30, 60, 90].into_iter().enumerate() {
+                std::thread::sleep(Duration::from_millis(phase));
+                sender.try_send(SILENT).expect("there is room");
+                let deadline = Instant::now() + Duration::from_secs(20);
+                while shown.load(Ordering::Relaxed) == before as u64 && Instant::now() < deadline {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                if shown.load(Ordering::Relaxed) == before as u64 {
+                    break;
+                }
+            }
+            sender.try_send(0).expect("there is room");
+        });
+        worker.run().expect("nothing fails");
+    });
+    assert_eq!(worker.service().handled, 6, "each was shown before the next was sent");
+    assert_eq!(worker.service().shown.load(Ordering::Relaxed), 6, "shown at the end");
 }
 
 #[test]

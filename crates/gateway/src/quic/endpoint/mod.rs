@@ -27,7 +27,7 @@ use super::engine::{Engine, EngineError};
 use super::message::{BufferPool, Message, WakeList};
 use super::reset::Resets;
 use super::settings::Settings;
-use super::stats::{Published, Publisher, Stats};
+use super::stats::{Published, Stats};
 use super::table::{Key, Table};
 use super::tls::Secrets;
 use super::token::RetryTokens;
@@ -131,7 +131,6 @@ pub struct Endpoint {
     drain: Option<Instant>,
     expired: bool,
     stats: Stats,
-    publisher: Publisher,
 }
 
 impl Endpoint {
@@ -161,7 +160,6 @@ impl Endpoint {
             drain: None,
             expired: false,
             stats: Stats::default(),
-            publisher: Publisher::default(),
             shared,
             setup,
             revision,
@@ -252,12 +250,13 @@ impl Service for Endpoint {
         self.follow_setup();
         let more = self.transmit(context, io)?;
         self.stats.connections = self.table.len() as u64;
-        let published = self.shared.published.get(usize::from(self.worker));
-        if let Some(published) = published {
-            let last = self.is_finished();
-            self.publisher.publish(&self.stats, published, context.now, last);
-        }
         Ok(more)
+    }
+
+    fn publish(&mut self) {
+        if let Some(published) = self.shared.published.get(usize::from(self.worker)) {
+            published.write(&self.stats);
+        }
     }
 
     fn is_finished(&self) -> bool {
