@@ -171,7 +171,8 @@ impl Connection {
         let paced = settings.pacing && settings.congestion == CongestionControl::Bbr2;
         let limit = burst(segment);
         let limit = if paced { (self.transport.quantum() / segment).clamp(1, limit) } else { limit };
-        let mut sender = Sender { transport: &mut self.transport, io, stats, now, paced };
+        let clock = Instant::now();
+        let mut sender = Sender { transport: &mut self.transport, io, stats, now, clock, paced };
         if let Some(probe) = &mut self.probe
             && probe.is_waiting()
             && sender.challenges(&mut self.address, probe)?
@@ -218,7 +219,10 @@ struct Sender<'a> {
     transport: &'a mut Transport,
     io: &'a mut dyn PacketIo,
     stats: &'a mut Stats,
+    /// The time of this turn.
     now: Instant,
+    /// The time that datagrams leave at.
+    clock: Instant,
     paced: bool,
 }
 
@@ -270,16 +274,16 @@ impl Sender<'_> {
     /// is sealed there and dropped here.
     fn probe(&mut self, flow: &Flow, largest: usize, scratch: Option<&mut [u8]>) -> Result<Burst, IoError> {
         let Some(scratch) = scratch else { return self.burst(flow, None, largest, 1) };
-        let Self { transport, io, stats, .. } = self;
+        let Self { transport, io, stats, clock, .. } = self;
         let mut burst = Burst::default();
         let sent = io.transmit(flow, largest, &mut |slot| {
             if burst.packets == 1 {
                 return 0;
             }
-            let mut length = transport.seal(scratch, None);
+            let mut length = transport.seal(scratch, None, *clock);
             if length > slot.len() {
                 stats.mtu_probes_dropped += 1;
-                length = transport.seal(slot, None);
+                length = transport.seal(slot, None, *clock);
             } else {
                 slot[..length].copy_from_slice(&scratch[..length]);
             }
@@ -309,7 +313,7 @@ impl Sender<'_> {
         segment: usize,
         limit: usize,
     ) -> Result<Burst, IoError> {
-        let Self { transport, io, now, paced, .. } = self;
+        let Self { transport, io, now, clock, paced, .. } = self;
         let mut burst = Burst::default();
         let sent = io.transmit(flow, segment, &mut |slot| {
             if burst.packets == limit {
@@ -319,7 +323,7 @@ impl Sender<'_> {
                 burst.release = Some(release);
                 return 0;
             }
-            let length = transport.seal(slot, path);
+            let length = transport.seal(slot, path, *clock);
             burst.drained = length == 0;
             burst.packets += usize::from(length > 0);
             length
