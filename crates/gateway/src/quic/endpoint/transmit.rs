@@ -260,7 +260,7 @@ impl Sender<'_> {
                 continue;
             }
             let (segment, limit) = if in_use { (segment, limit) } else { (MIN_UDP_PAYLOAD, PROBES) };
-            burst = self.burst(&flow, Some((local, engine)), segment, limit)?;
+            burst = self.burst(&flow, Some(&(local, engine)), segment, limit)?;
             if burst.blocked {
                 break;
             }
@@ -309,7 +309,7 @@ impl Sender<'_> {
     fn burst(
         &mut self,
         flow: &Flow,
-        path: Option<(SocketAddr, SocketAddr)>,
+        path: Option<&(SocketAddr, SocketAddr)>,
         segment: usize,
         limit: usize,
     ) -> Result<Burst, IoError> {

@@ -46,8 +46,8 @@ trait SendOnPathAt {
     fn send_on_path_at(
         &mut self,
         out: &mut [u8],
-        from: Option<SocketAddr>,
-        to: Option<SocketAddr>,
+        from: Option<&SocketAddr>,
+        to: Option<&SocketAddr>,
         now: Instant,
     ) -> quiche::Result<(usize, quiche::SendInfo)>;
 }
@@ -56,11 +56,11 @@ impl SendOnPathAt for quiche::Connection<Buffers> {
     fn send_on_path_at(
         &mut self,
         out: &mut [u8],
-        from: Option<SocketAddr>,
-        to: Option<SocketAddr>,
+        from: Option<&SocketAddr>,
+        to: Option<&SocketAddr>,
         _: Instant,
     ) -> quiche::Result<(usize, quiche::SendInfo)> {
-        self.send_on_path(out, from, to)
+        self.send_on_path(out, from.copied(), to.copied())
     }
 }
 
@@ -100,7 +100,7 @@ impl Transport {
     pub(crate) fn seal(
         &mut self,
         out: &mut [u8],
-        path: Option<(SocketAddr, SocketAddr)>,
+        path: Option<&(SocketAddr, SocketAddr)>,
         now: Instant,
     ) -> usize {
         match self.seal_once(out, path, now) {
@@ -134,7 +134,7 @@ impl Transport {
         if self.is_ending() {
             return 0;
         }
-        self.seal_once(out, Some((local, remote)), Instant::now()).unwrap_or(0)
+        self.seal_once(out, Some(&(local, remote)), Instant::now()).unwrap_or(0)
     }
 
     /// Packets that were authentic and new.
@@ -146,10 +146,10 @@ impl Transport {
     fn seal_once(
         &mut self,
         out: &mut [u8],
-        path: Option<(SocketAddr, SocketAddr)>,
+        path: Option<&(SocketAddr, SocketAddr)>,
         now: Instant,
     ) -> Result<usize, quiche::Error> {
-        let (local, remote) = path.unzip();
+        let (local, remote) = path.map(|(local, remote)| (local, remote)).unzip();
         let sealed = self.quic.send_on_path_at(out, local, remote, now);
         sealed.map(|(length, _)| length)
     }
