@@ -44,9 +44,9 @@ pub trait Service {
         io: &mut dyn PacketIo,
     ) -> Result<bool, IoError>;
 
-    /// Time to show counters to other threads. A worker that runs calls it when it publishes its own: a tenth of a
-    /// second ([`PUBLISH_INTERVAL`](crate::worker::PUBLISH_INTERVAL)) after the first turn that did something since
-    /// the last call, so that nothing stays unseen while the worker sleeps, and once more when it ends.
+    /// Time to show counters to other threads. A worker that runs calls it when it publishes its own: at most a tenth of
+    /// a second ([`PUBLISH_INTERVAL`](crate::worker::PUBLISH_INTERVAL)) after a turn that did something, so that nothing
+    /// stays unseen while the worker sleeps, and once more when it ends.
     fn publish(&mut self) {}
 
     /// The worker ends when this is true, after a last flush.

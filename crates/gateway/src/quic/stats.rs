@@ -179,7 +179,7 @@ impl Stats {
     }
 }
 
-/// One worker's numbers as other threads see them: at most a tenth of a second old.
+/// One worker's numbers as other threads see them: at most a tenth of a second old while the worker runs.
 #[derive(Debug)]
 pub struct Published([AtomicU64; FIELDS.len()]);
 
