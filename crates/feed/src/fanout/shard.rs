@@ -148,11 +148,12 @@ impl Shard {
     fn turns<P: PacketIo>(&mut self, source: &mut Option<Source<P>>) -> Result<(), IoError> {
         let mut generation = None;
         loop {
+            let now = Instant::now();
             if let Some(source) = source {
                 self.follow(source, &mut generation)?;
-                source.look_after();
+                source.look_after(now);
             }
-            let fresh = self.look(source)?;
+            let fresh = self.look(source, now)?;
             self.handle_messages();
             // Whoever woke it: nobody is far from everybody, and who has everything costs next to nothing.
             if !self.wheel.is_due() {
@@ -161,7 +162,7 @@ impl Shard {
             } else if fresh {
                 self.wheel.all_due();
             }
-            self.serve(source)?;
+            self.serve(source, now)?;
             if self.stop_at.is_some_and(|end| Instant::now() >= end || self.is_done()) {
                 return Ok(());
             }
@@ -176,9 +177,9 @@ impl Shard {
     }
 
     /// Takes in what has come, on the first shard. True when there is something new to send.
-    fn look<P: PacketIo>(&mut self, source: &mut Option<Source<P>>) -> Result<bool, IoError> {
+    fn look<P: PacketIo>(&mut self, source: &mut Option<Source<P>>, now: Instant) -> Result<bool, IoError> {
         match source {
-            Some(source) if self.stop_at.is_none() => source.receive(self.now()),
+            Some(source) if self.stop_at.is_none() => source.receive(now, self.time_of(now)),
             Some(_) => Ok(false),
             None => Ok(self.views.iter_mut().any(View::is_behind)),
         }
@@ -197,8 +198,14 @@ impl Shard {
         Ok(())
     }
 
+    /// The rings' time.
     fn now(&self) -> u64 {
-        u64::try_from(self.common.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        self.time_of(Instant::now())
+    }
+
+    fn time_of(&self, instant: Instant) -> u64 {
+        let time = instant.saturating_duration_since(self.common.epoch);
+        u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
     }
 
     fn handle_messages(&mut self) {
@@ -264,9 +271,9 @@ impl Shard {
     }
 
     /// A send to each subscriber that is due; to as many as there are, though what comes meanwhile makes all due again.
-    fn serve<P: PacketIo>(&mut self, source: &mut Option<Source<P>>) -> Result<(), IoError> {
+    fn serve<P: PacketIo>(&mut self, source: &mut Option<Source<P>>, now: Instant) -> Result<(), IoError> {
         let (mut sends, mut again) = (0, false);
-        let now = self.now();
+        let now = self.time_of(now);
         let mut grown = self.refresh();
         for _ in 0..self.wheel.len() {
             let Some(key) = self.wheel.next() else { break };
@@ -290,7 +297,7 @@ impl Shard {
             // With nobody left to serve the look of the next turn is soon enough.
             if sends >= SENDS_BETWEEN_LOOKS && self.wheel.is_due() {
                 sends = 0;
-                if self.look(source)? {
+                if self.look(source, Instant::now())? {
                     grown |= self.refresh();
                     self.wheel.all_due();
                 }

@@ -38,9 +38,9 @@ pub(crate) struct Source<P: PacketIo> {
 }
 
 impl<P: PacketIo> Source<P> {
-    /// Takes in what has come, up to a few batches. True when subscribers have something new.
-    pub(crate) fn receive(&mut self, time: u64) -> Result<bool, IoError> {
-        let now = Instant::now();
+    /// Takes in what has come, up to a few batches, at `now`, which is `time` of the rings. True when subscribers have
+    /// something new.
+    pub(crate) fn receive(&mut self, now: Instant, time: u64) -> Result<bool, IoError> {
         let Self { io, rings, sources, snapshot_prefix, ledger, .. } = self;
         let (mut datagrams, mut bytes, mut foreign, mut empty) = (0, 0, 0, 0);
         let mut snapshot: Option<Snapshot> = None;
@@ -62,7 +62,7 @@ impl<P: PacketIo> Source<P> {
                 bytes += datagram.payload.len() as u64;
                 empty += u64::from(!told);
             })?;
-            if received < io.batch() {
+            if !io.may_have_more(received) {
                 break;
             }
         }
@@ -96,11 +96,11 @@ impl<P: PacketIo> Source<P> {
     }
 
     /// What is to be done now and then: the group, and the counters of packet I/O.
-    pub(crate) fn look_after(&mut self) {
-        if self.looked_after.elapsed() < group::INTERVAL {
+    pub(crate) fn look_after(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.looked_after) < group::INTERVAL {
             return;
         }
-        self.looked_after = Instant::now();
+        self.looked_after = now;
         self.store_counters();
         let Some(keeper) = &mut self.keeper else { return };
         let mut rejoined = Joined::Already;

@@ -13,6 +13,7 @@ use super::path_mtu::PathMtus;
 use super::socket::{UdpGroup, UdpSocket, UdpSockets};
 use super::sys::{self, ReceiveBatch, SendBatch};
 use super::transmit::Outbox;
+use super::window::Window;
 use crate::io::{Datagram, Ecn, Flow, Hints, IoError, IoStats, PacketIo, Sent, TimeSource, Timestamp, Via};
 use crate::route::Resolver;
 use crate::wait::{self, Wait};
@@ -41,8 +42,9 @@ const REFUSED_BURST: usize = 64;
 const DEFAULT_MTU: usize = 1500;
 
 /// Per-socket state beside the socket.
-#[derive(Default)]
 struct State {
+    /// What it is asked for at once.
+    window: Window,
     /// Since when its buffer is full.
     full_since: Option<Instant>,
     /// `SK_MEMINFO_DROPS` as the socket was taken over.
@@ -71,6 +73,8 @@ pub struct UdpIo {
     last_socket: usize,
     first_to_receive: usize,
     idle_receives: u32,
+    /// In the last receive a socket gave all that it was asked for.
+    full: bool,
     now: Instant,
     stats: IoStats,
 }
@@ -93,9 +97,11 @@ impl UdpIo {
         }
         let gro = sockets.iter().any(|socket| socket.gro);
         let size = if gro { GRO_BUFFER } else { config.receive_buffer };
-        let states = sockets
-            .iter()
-            .map(|socket| State { full_since: None, drops_at_start: sys::drops(socket.fd()).unwrap_or(0) });
+        let states = sockets.iter().map(|socket| State {
+            window: Window::new(config.receive_batch),
+            full_since: None,
+            drops_at_start: sys::drops(socket.fd()).unwrap_or(0),
+        });
         Ok(Self {
             states: states.collect(),
             writable,
@@ -110,6 +116,7 @@ impl UdpIo {
             last_socket: 0,
             first_to_receive: 0,
             idle_receives: 0,
+            full: false,
             now: Instant::now(),
             stats: IoStats::default(),
             sockets,
@@ -175,7 +182,7 @@ impl UdpIo {
         let messages = loop {
             self.stats.rx_syscalls += 1;
             tries += 1;
-            match self.receive.receive(self.sockets[index].fd()) {
+            match self.receive.receive(self.sockets[index].fd(), self.states[index].window.asked()) {
                 Ok(count) => break count,
                 Err(error) => match judge(error.raw_os_error().unwrap_or(0)) {
                     Verdict::Full => return Ok(0),
@@ -186,6 +193,7 @@ impl UdpIo {
                 },
             }
         };
+        self.full |= self.states[index].window.note(messages);
         let bound = self.sockets[index].bound;
         let mut handed = 0;
         for number in 0..messages {
@@ -385,6 +393,7 @@ fn local_address(bound: SocketAddr, received: &Received) -> SocketAddr {
 impl PacketIo for UdpIo {
     fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(Datagram<'_>)) -> Result<usize, IoError> {
         self.now = now;
+        self.full = false;
         self.path_mtus.expire(now);
         let mut handed = 0;
         let count = self.sockets.len();
@@ -474,6 +483,10 @@ impl PacketIo for UdpIo {
     fn batch(&self) -> usize {
         let segments = if self.sockets.iter().any(|socket| socket.gro) { GRO_SEGMENTS } else { 1 };
         self.receive.capacity() * segments
+    }
+
+    fn may_have_more(&self, _received: usize) -> bool {
+        self.full
     }
 
     fn stats(&self) -> IoStats {

@@ -64,7 +64,7 @@ pub struct UdpConfig {
     pub gro: bool,
     /// How the kernel chooses among the workers' sockets.
     pub steering: Steering,
-    /// Messages taken by one `recvmmsg`, 1 to 256. A worker holds this many receive buffers.
+    /// Messages taken by one `recvmmsg` at most, 1 to 256. A worker holds this many receive buffers.
     pub receive_batch: usize,
     /// Bytes of one receive buffer without GRO; a larger datagram is dropped and counted.
     pub receive_buffer: usize,

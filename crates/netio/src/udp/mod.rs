@@ -19,6 +19,7 @@ mod path_mtu;
 mod socket;
 pub(crate) mod sys;
 mod transmit;
+mod window;
 
 pub use backend::UdpIo;
 pub use config::{MAX_PAYLOAD, SendMode, SendOptions, Steering, UdpConfig};

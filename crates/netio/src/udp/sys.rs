@@ -136,13 +136,15 @@ impl ReceiveBatch {
         self.headers.len()
     }
 
-    /// Receives without blocking. Returns the number of messages, to be read by [`Self::message`].
-    pub(super) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+    /// Receives up to `count` messages without blocking. Returns their number, to be read by [`Self::message`].
+    pub(super) fn receive(&mut self, fd: BorrowedFd<'_>, count: usize) -> io::Result<usize> {
+        let count = count.min(self.headers.len());
         let slots = self.memory.chunks_exact_mut(self.size);
         for (((slot, name), control), (vector, header)) in slots
             .zip(&mut self.names)
             .zip(&mut self.controls)
             .zip(self.vectors.iter_mut().zip(&mut self.headers))
+            .take(count)
         {
             vector.iov_base = slot.as_mut_ptr().cast();
             vector.iov_len = slot.len();
@@ -154,13 +156,13 @@ impl ReceiveBatch {
             header.msg_hdr.msg_controllen = ReceiveControl::CAPACITY as _;
             header.msg_hdr.msg_flags = 0;
         }
-        // SAFETY: every header points to buffers of the lengths given, owned by `self`, none shared
-        // between headers, all alive through the call; the timeout may be null.
+        // SAFETY: each of the first `count` headers points to buffers of the lengths given, owned by `self`, none
+        // shared between headers, all alive through the call; the timeout may be null.
         let count = unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),
                 self.headers.as_mut_ptr(),
-                self.headers.len() as u32,
+                count as u32,
                 libc::MSG_DONTWAIT as _,
                 std::ptr::null_mut(),
             )
