@@ -179,10 +179,11 @@ impl UdpIo {
     /// One `recvmmsg` on one socket.
     fn receive_from(&mut self, index: usize, sink: &mut dyn FnMut(Datagram<'_>)) -> Result<usize, IoError> {
         let mut tries = 0;
+        let asked = self.states[index].window.asks(self.now);
         let messages = loop {
             self.stats.rx_syscalls += 1;
             tries += 1;
-            match self.receive.receive(self.sockets[index].fd(), self.states[index].window.asked()) {
+            match self.receive.receive(self.sockets[index].fd(), asked) {
                 Ok(count) => break count,
                 Err(error) => match judge(error.raw_os_error().unwrap_or(0)) {
                     Verdict::Full => return Ok(0),
@@ -193,7 +194,7 @@ impl UdpIo {
                 },
             }
         };
-        self.full |= self.states[index].window.note(messages);
+        self.full |= self.states[index].window.note(self.now, asked, messages);
         let bound = self.sockets[index].bound;
         let mut handed = 0;
         for number in 0..messages {
