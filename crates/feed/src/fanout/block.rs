@@ -99,10 +99,19 @@ impl Block {
 
     /// The index of the frame that holds byte `offset`, which is how many published frames end at or before it.
     pub(crate) fn frame_at(&self, offset: usize) -> usize {
-        let (mut low, mut high) = (0, self.frames());
+        let ends_before = |index: usize| self.end(index) <= offset;
+        // Nearly all readers are near the end: from there, in steps that double, and then halves of the last step.
+        let mut high = self.frames();
+        let mut step = 1;
+        let mut low = high.saturating_sub(step);
+        while low > 0 && !ends_before(low - 1) {
+            high = low - 1;
+            step *= 2;
+            low = high.saturating_sub(step);
+        }
         while low < high {
             let middle = low + (high - low) / 2;
-            if self.end(middle) <= offset { low = middle + 1 } else { high = middle }
+            if ends_before(middle) { low = middle + 1 } else { high = middle }
         }
         low
     }
@@ -221,6 +230,23 @@ mod tests {
         let boundaries: Vec<usize> = (0..=4).filter(|offset| block.is_boundary(*offset)).collect();
         assert_eq!(boundaries, [0, 3, 4]);
         assert_eq!([0, 2, 3, 4].map(|offset| block.frame_at(offset)), [0, 0, 1, 2]);
+    }
+
+    #[test]
+    fn the_frame_at_any_byte_is_found() {
+        for frames in 0..40 {
+            let mut appender = Appender::new(Block::new(Place::default(), 200, frames));
+            let mut ends = Vec::new();
+            for frame in 0..frames {
+                appender.append([b"", &b"12345"[..1 + frame % 5]], 0);
+                ends.push(appender.bytes());
+            }
+            appender.publish();
+            for offset in 0..=appender.bytes() {
+                let expected = ends.iter().filter(|end| **end <= offset).count();
+                assert_eq!(appender.block().frame_at(offset), expected, "{offset} of {frames} frames");
+            }
+        }
     }
 
     #[test]

@@ -216,7 +216,16 @@ impl View {
         &self.blocks[self.blocks.len() - 1]
     }
 
+    /// Whether the block that `cursor` is in has the newest frames, as far as this view has been refreshed.
+    pub(crate) fn is_newest(&self, cursor: Cursor) -> bool {
+        self.newest().place().number == cursor.block
+    }
+
     fn find(&self, number: u64) -> Option<usize> {
+        // Nearly all look for the newest.
+        if self.newest().place().number == number {
+            return Some(self.blocks.len() - 1);
+        }
         self.blocks.binary_search_by_key(&number, |block| block.place().number).ok()
     }
 

@@ -34,7 +34,7 @@ use slab::Slab;
 use super::options::{Limits, SlowClient};
 use super::ring::View;
 use super::source::{SnapshotSlot, Source};
-use super::stats::{Ledger, Reason};
+use super::stats::{Ledger, Reason, Tally};
 use super::subscriber::{Newcomer, Subscriber, Turn};
 use super::transport;
 use super::wheel::Wheel;
@@ -99,6 +99,7 @@ pub(crate) struct Shard {
     somebody_waits: bool,
     generation: u32,
     stop_at: Option<Instant>,
+    tally: Tally,
     scratch: Box<[u8]>,
     gone: Vec<(usize, Reason)>,
 }
@@ -127,6 +128,7 @@ impl Shard {
             somebody_waits: false,
             generation: 0,
             stop_at: None,
+            tally: Tally::default(),
             scratch: vec![0; 16 << 10].into(),
             gone: Vec::new(),
         })
@@ -135,6 +137,7 @@ impl Shard {
     /// Runs until told to stop.
     pub(crate) fn run<P: PacketIo>(mut self, mut source: Option<Source<P>>) -> Result<(), IoError> {
         let result = self.turns(&mut source);
+        self.tell();
         let reason = Reason::Stopped;
         for key in self.wheel.keys().to_vec() {
             self.disconnect(key, reason);
@@ -285,7 +288,7 @@ impl Shard {
                 now,
                 &self.common.limits,
                 self.common.slow_client,
-                &self.common.ledger,
+                &mut self.tally,
             );
             sends += usize::from(before != subscriber.oldest_place());
             match turn {
@@ -303,6 +306,7 @@ impl Shard {
                 }
             }
         }
+        self.tell();
         while let Some((key, reason)) = self.gone.pop() {
             self.disconnect(key, reason);
         }
@@ -313,6 +317,11 @@ impl Shard {
             self.trim();
         }
         Ok(())
+    }
+
+    /// Shows what was counted.
+    fn tell(&mut self) {
+        std::mem::take(&mut self.tally).tell(&self.common.ledger.totals);
     }
 
     /// Learns what is new in the rings. True when there are new blocks.

@@ -385,7 +385,39 @@ pub struct SubscriberStatistics {
     pub unsent_bytes: Option<u64>,
 }
 
-/// Adds to a counter that others only read.
+/// Adds to a counter.
 pub(crate) fn add(counter: &AtomicU64, value: u64) {
     counter.fetch_add(value, Ordering::Relaxed);
+}
+
+/// Adds to a counter that no other thread adds to, which takes no locked instruction.
+pub(crate) fn add_alone(counter: &AtomicU64, value: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(value), Ordering::Relaxed);
+}
+
+/// What a shard has counted in a turn, of the totals that all shards add to.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) sends: u64,
+    pub(crate) sent_bytes: u64,
+    pub(crate) sent_frames: u64,
+    pub(crate) gaps: u64,
+    pub(crate) skipped_frames: u64,
+}
+
+impl Tally {
+    /// Adds it to the totals.
+    pub(crate) fn tell(self, totals: &Totals) {
+        for (counter, value) in [
+            (&totals.sends, self.sends),
+            (&totals.sent_bytes, self.sent_bytes),
+            (&totals.sent_frames, self.sent_frames),
+            (&totals.gaps, self.gaps),
+            (&totals.skipped_frames, self.skipped_frames),
+        ] {
+            if value != 0 {
+                add(counter, value);
+            }
+        }
+    }
 }

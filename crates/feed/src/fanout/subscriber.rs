@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::framing::{append_close, append_pong};
 use super::options::{Limits, Protocol, SlowClient, Start};
 use super::ring::{Cursor, View};
-use super::stats::{Account, Ledger, Reason, add};
+use super::stats::{Account, Reason, Tally, add_alone};
 use super::transport::{Refused, Transport};
 use super::websocket::{Input, Parser};
 
@@ -57,6 +57,8 @@ pub(crate) enum Turn {
 enum Step {
     /// Bytes were taken.
     Sent,
+    /// Bytes were taken, and those were all that there are.
+    SentAll,
     /// Something is ready to be sent first.
     Prepared,
     /// There is nothing to send.
@@ -81,7 +83,7 @@ pub(crate) struct Newcomer {
 pub(crate) struct Subscriber {
     transport: Transport,
     pub(crate) account: Arc<Account>,
-    parser: Option<Parser>,
+    parser: Option<Box<Parser>>,
     cursor: Cursor,
     ahead: Vec<u8>,
     ahead_sent: usize,
@@ -114,7 +116,7 @@ impl Subscriber {
     ) -> Self {
         let mut subscriber = Self {
             transport: newcomer.transport,
-            parser: newcomer.protocol.is_websocket().then(Parser::default),
+            parser: newcomer.protocol.is_websocket().then(Box::default),
             account,
             cursor: view.head(),
             ahead: newcomer.greeting,
@@ -178,7 +180,7 @@ impl Subscriber {
         now: u64,
         limits: &Limits,
         slow: SlowClient,
-        ledger: &Ledger,
+        tally: &mut Tally,
     ) -> Turn {
         if self.blocked {
             return self.judge(view, now, limits, slow);
@@ -186,22 +188,27 @@ impl Subscriber {
         let mut left = TURN;
         let mut progress = false;
         let refused = loop {
-            match self.step(view, &mut left, ledger) {
-                Ok(Step::Sent) => progress = true,
-                Ok(Step::Prepared) => {}
-                Ok(Step::Nothing) => match self.transport.drain() {
-                    Ok(true) => {
-                        self.stuck = None;
-                        return self.judge_idle(now, progress, limits);
-                    }
-                    Ok(false) => break Refused::Later,
-                    Err(reason) => return Turn::Gone(reason),
-                },
+            match self.step(view, &mut left, tally) {
+                Ok(Step::Sent) => {
+                    progress = true;
+                    continue;
+                }
+                Ok(Step::Prepared) => continue,
+                Ok(Step::SentAll) => progress = true,
+                Ok(Step::Nothing) => {}
                 Ok(Step::TurnOver) => {
                     self.stuck = None;
                     return Turn::More;
                 }
                 Err(refused) => break refused,
+            }
+            match self.transport.drain() {
+                Ok(true) => {
+                    self.stuck = None;
+                    return self.judge_idle(now, progress, limits);
+                }
+                Ok(false) => break Refused::Later,
+                Err(reason) => return Turn::Gone(reason),
             }
         };
         if let Refused::Gone(reason) = refused {
@@ -215,21 +222,21 @@ impl Subscriber {
     }
 
     /// One send, or what has to be done before the next.
-    fn step(&mut self, view: &View, left: &mut usize, ledger: &Ledger) -> Result<Step, Refused> {
+    fn step(&mut self, view: &View, left: &mut usize, tally: &mut Tally) -> Result<Step, Refused> {
         if self.ahead_sent < self.ahead.len() {
             let sent = self.transport.send(&self.ahead[self.ahead_sent..])?;
             self.ahead_sent += sent;
-            self.count(sent, 0, ledger);
+            self.count(sent, 0, tally);
             return Ok(Step::Sent);
         }
         if !self.ahead.is_empty() {
             self.ahead.clear();
             self.ahead_sent = 0;
             let finished = u64::from(std::mem::take(&mut self.finishing));
-            self.count_frames(finished, ledger);
+            self.count_frames(finished, tally);
         }
         if let Some(first) = self.jump.take() {
-            self.jump_to_newest(view, first, ledger);
+            self.jump_to_newest(view, first, tally);
             return Ok(Step::Prepared);
         }
         if *left == 0 {
@@ -241,7 +248,9 @@ impl Subscriber {
             return Ok(Step::Prepared);
         };
         self.cursor = cursor;
+        let mut all = view.is_newest(cursor);
         if self.pong.is_some() {
+            all = false;
             let rest = view.rest_of_frame(cursor).unwrap_or_default();
             if rest.is_empty() {
                 self.ahead = self.pong.take().unwrap_or_default();
@@ -253,13 +262,14 @@ impl Subscriber {
             return Ok(Step::Nothing);
         }
         let sent = self.transport.send(&bytes[..bytes.len().min(*left)])?;
+        all &= sent == bytes.len();
         *left -= sent;
         let before = view.frame_of(self.cursor).unwrap_or_default();
         self.cursor.offset += sent;
         let after = view.frame_of(self.cursor).unwrap_or(before);
-        self.count(sent, after - before, ledger);
-        self.note_place(view);
-        Ok(Step::Sent)
+        self.count(sent, after - before, tally);
+        self.note(after, view);
+        Ok(if all { Step::SentAll } else { Step::Sent })
     }
 
     /// It has ended its side of the connection. Whether it has gone altogether shows only in the answer to
@@ -330,38 +340,42 @@ impl Subscriber {
         tracing::debug!(subscriber = self.account.id, peer = %self.account.peer, "falls behind");
     }
 
-    fn jump_to_newest(&mut self, view: &View, first: u64, ledger: &Ledger) {
+    fn jump_to_newest(&mut self, view: &View, first: u64, tally: &mut Tally) {
         self.cursor = view.head();
         let head = view.frame_of(self.cursor).unwrap_or(first);
         let missed = head.saturating_sub(first);
         if missed != 0 {
             view.framing().append_gap(missed, &mut self.ahead);
-            add(&self.account.gaps, 1);
-            add(&self.account.skipped, missed);
-            add(&ledger.totals.gaps, 1);
-            add(&ledger.totals.skipped_frames, missed);
+            add_alone(&self.account.gaps, 1);
+            add_alone(&self.account.skipped, missed);
+            tally.gaps += 1;
+            tally.skipped_frames += missed;
         }
         self.note_place(view);
     }
 
-    fn count(&mut self, bytes: usize, frames: u64, ledger: &Ledger) {
-        add(&self.account.sends, 1);
-        add(&self.account.bytes, bytes as u64);
-        add(&ledger.totals.sends, 1);
-        add(&ledger.totals.sent_bytes, bytes as u64);
-        self.count_frames(frames, ledger);
+    fn count(&mut self, bytes: usize, frames: u64, tally: &mut Tally) {
+        add_alone(&self.account.sends, 1);
+        add_alone(&self.account.bytes, bytes as u64);
+        tally.sends += 1;
+        tally.sent_bytes += bytes as u64;
+        self.count_frames(frames, tally);
     }
 
-    fn count_frames(&mut self, frames: u64, ledger: &Ledger) {
+    fn count_frames(&mut self, frames: u64, tally: &mut Tally) {
         if frames != 0 {
-            add(&self.account.frames, frames);
-            add(&ledger.totals.sent_frames, frames);
+            add_alone(&self.account.frames, frames);
+            tally.sent_frames += frames;
         }
     }
 
     fn note_place(&self, view: &View) {
         let frame = self.jump.or_else(|| view.frame_of(self.cursor));
-        self.account.at_frame.store(frame.unwrap_or_default(), Ordering::Relaxed);
+        self.note(frame.unwrap_or_default(), view);
+    }
+
+    fn note(&self, frame: u64, view: &View) {
+        self.account.at_frame.store(frame, Ordering::Relaxed);
         self.account.at_byte.store(view.byte_of(self.cursor).unwrap_or_default(), Ordering::Relaxed);
     }
 
