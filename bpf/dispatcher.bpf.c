@@ -19,7 +19,11 @@
 
 const volatile struct xdp_dispatcher_config conf = {};
 
-/* What stands in a slot without a program: always goes on with the next. The volatile hides that from clang. */
+/*
+ * What stands in a slot without a program: always goes on with the next. The volatile hides that from clang. The call
+ * that changes nothing is for the verifier: since Linux 6.13 a program that may change packets only takes the place of
+ * a function that may (bpf_check_attach_target in kernel/bpf/verifier.c).
+ */
 #define SLOT(number)                                                                                       \
 	__attribute__((noinline)) int prog##number(struct xdp_md *ctx)                                     \
 	{                                                                                                  \
@@ -27,6 +31,7 @@ const volatile struct xdp_dispatcher_config conf = {};
                                                                                                            \
 		if (!ctx)                                                                                  \
 			return XDP_ABORTED;                                                                \
+		bpf_xdp_adjust_tail(ctx, 0);                                                               \
 		return verdict;                                                                            \
 	}
 

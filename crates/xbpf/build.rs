@@ -11,8 +11,16 @@ use libbpf_cargo::SkeletonBuilder;
 use libbpf_cargo::util::CargoWarningFormatter;
 
 /// The programs, as the stems of their files in `bpf/`.
-const PROGRAMS: [&str; 7] =
-    ["redirect", "redirect_hints", "redirect_stamps", "dispatcher", "live", "baseline", "fanout"];
+const PROGRAMS: [&str; 8] = [
+    "redirect",
+    "redirect_hints",
+    "redirect_stamps",
+    "dispatcher",
+    "dispatcher_v3",
+    "live",
+    "baseline",
+    "fanout",
+];
 
 /// The oldest clang whose BPF output is known to load.
 const CLANG_MINIMUM: u32 = 14;

@@ -1,10 +1,13 @@
-//! Several XDP programs on one interface, by libxdp's dispatcher (xdp-tools, `lib/libxdp/protocol.org`, version 2).
+//! Several XDP programs on one interface, by libxdp's dispatcher (xdp-tools, `lib/libxdp/protocol.org`, versions 2 and 3).
 //!
 //! The program on the interface is a dispatcher; the programs proper are its components, each in the place of one
 //! of its functions. A change of the components is a new dispatcher with all of them attached, swapped for the
 //! old one by a compare-and-exchange of the kernel; when somebody else was faster, everything starts over.
 //! Components are pinned, so that they outlive the process: one whose process was killed is found by the lock that
 //! it no longer holds ([`crate::bpffs`]) and left out at the next change.
+//!
+//! A dispatcher keeps its version as long as it lives: libxdp of a newer version refuses to change an older one, and
+//! an older one cannot read what is newer. One that we make is of version 2, which all of them can at least list.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -18,14 +21,13 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::bpffs::{self, BpfFs, Lock};
 use crate::error::{Error, Interface};
-use crate::skeleton::{DispatcherSkelBuilder, dispatcher_types::xdp_dispatcher_config};
+use crate::skeleton::{dispatcher as v2, dispatcher_v3 as v3};
 use crate::{attachment, sys};
 
 /// Name of the program that is a dispatcher.
 const NAME: &str = "xdp_dispatcher";
-/// `DISPATCHER_MAGIC`, `DISPATCHER_VERSION`, `DISPATCHER_SLOTS`, `DISPATCHER_NEXT` of dispatcher_shared.h.
+/// `DISPATCHER_MAGIC`, `DISPATCHER_SLOTS`, `DISPATCHER_NEXT` of dispatcher_shared.h.
 const MAGIC: u8 = 236;
-const VERSION: u8 = 2;
 const SLOTS: usize = 10;
 const NEXT: u32 = 31;
 /// Priority of a component that says nothing of it, as ours; lower ones run first.
@@ -34,6 +36,13 @@ const PRIORITY: u32 = 50;
 const CHAIN: u32 = 1 << libbpf_rs::libbpf_sys::XDP_PASS | 1 << NEXT;
 /// Times that others may be faster.
 const TRIES: u32 = 16;
+
+/// The protocol's version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    V2 = 2,
+    V3 = 3,
+}
 
 /// A program in a slot.
 #[derive(Debug)]
@@ -51,6 +60,7 @@ struct Component {
 struct Chain {
     dispatcher: OwnedFd,
     id: u32,
+    version: Version,
     mode: u32,
     components: Vec<Component>,
 }
@@ -122,7 +132,8 @@ pub(crate) fn join<T>(
         let mut plan: Vec<[u32; 3]> =
             components.iter().map(|other| [other.priority, other.chain, other.flags]).collect();
         plan.insert(slot, [PRIORITY, CHAIN, BPF_F_XDP_HAS_FRAGS]);
-        let (dispatcher, id) = load_dispatcher(interface, &plan, frags)?;
+        let version = old.as_ref().map_or(Version::V2, |old| old.version);
+        let (dispatcher, id) = load_dispatcher(interface, version, &plan, frags)?;
         if ours.is_none() {
             let (program, value) = load(dispatcher.as_fd(), &function(slot))?;
             let info = sys::program_info(program.as_fd());
@@ -176,7 +187,7 @@ fn remove(interface: &Interface, bpffs: &BpfFs, program: Option<u32>) -> Result<
         let frags = left.iter().all(|other| other.flags & BPF_F_XDP_HAS_FRAGS != 0);
         let plan: Vec<[u32; 3]> =
             left.iter().map(|other| [other.priority, other.chain, other.flags]).collect();
-        let (dispatcher, id) = load_dispatcher(interface, &plan, frags)?;
+        let (dispatcher, id) = load_dispatcher(interface, old.version, &plan, frags)?;
         let links = link(interface, dispatcher.as_fd(), id, &left)?;
         let built = Built { dispatcher, id, links };
         if install(interface, bpffs, old.mode, Some(&old), &built, &left)? {
@@ -250,68 +261,97 @@ fn read(interface: &Interface, bpffs: &BpfFs) -> Result<Option<Chain>, Error> {
     let config = config(map).map_err(wrong)?;
     let directory = bpffs.dispatcher(interface.index, attached.program);
     let mut components = Vec::new();
-    for slot in 0..usize::from(config.num_progs_enabled).min(SLOTS) {
+    for (slot, [priority, chain, flags]) in config.slots.into_iter().enumerate() {
         let [path, _] = bpffs::pins(&directory, slot);
         let program = sys::pinned(&path)
             .map_err(|error| wrong(io::Error::new(error.kind(), format!("{}: {error}", path.display()))))?;
         let info = sys::program_info(program.as_fd()).map_err(wrong)?;
-        components.push(Component {
-            program,
-            id: info.id,
-            name: info.name,
-            priority: config.run_prios[slot],
-            chain: config.chain_call_actions[slot],
-            flags: config.program_flags[slot],
-        });
+        components.push(Component { program, id: info.id, name: info.name, priority, chain, flags });
     }
-    Ok(Some(Chain { dispatcher, id: attached.program, mode: attached.mode, components }))
+    let (id, version, mode) = (attached.program, config.version, attached.mode);
+    Ok(Some(Chain { dispatcher, id, version, mode, components }))
 }
 
 /// The configuration in a dispatcher's map.
-fn config(map: u32) -> io::Result<xdp_dispatcher_config> {
+fn config(map: u32) -> io::Result<Config> {
     let map = MapHandle::from_map_id(map).map_err(io::Error::other)?;
     let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).map_err(io::Error::other)?;
-    let value = value.unwrap_or_default();
-    if value.len() != size_of::<xdp_dispatcher_config>() || value[0] != MAGIC || value[1] != VERSION {
-        let version = value.get(1).copied().unwrap_or_default();
-        let problem = format!("its version is {version}, and {VERSION} is what can be joined");
-        return Err(io::Error::other(problem));
+    Config::of(&value.unwrap_or_default()).map_err(io::Error::other)
+}
+
+/// What a dispatcher's configuration says.
+#[derive(Debug, PartialEq, Eq)]
+struct Config {
+    version: Version,
+    /// Priority, chain and flags of each slot in use.
+    slots: Vec<[u32; 3]>,
+}
+
+impl Config {
+    /// Reads a `struct xdp_dispatcher_config` of either version.
+    fn of(value: &[u8]) -> Result<Self, String> {
+        const LENGTH: [usize; 2] =
+            [size_of::<v2::types::xdp_dispatcher_config>(), size_of::<v3::types::xdp_dispatcher_config>()];
+        let version = match value {
+            [MAGIC, 2, ..] if value.len() == LENGTH[0] => Version::V2,
+            [MAGIC, 3, ..] if value.len() == LENGTH[1] => Version::V3,
+            [MAGIC, version, ..] => {
+                let length = value.len();
+                return Err(format!(
+                    "its version is {version}, of {length} bytes, and those that can be joined are 2 and 3"
+                ));
+            }
+            _ => return Err("its configuration is none of libxdp's version 2 or 3".into()),
+        };
+        // The last member, behind what both have.
+        if version == Version::V3 && value[LENGTH[0]] != 0 {
+            return Err("its programs are bound to the device, and ours is not".into());
+        }
+        let word = |at: usize| u32::from_ne_bytes([value[at], value[at + 1], value[at + 2], value[at + 3]]);
+        let slot = |slot: usize| {
+            let [chain, priority, flags] = [0, 1, 2].map(|array| word(4 + 4 * (array * SLOTS + slot)));
+            [priority, chain, flags]
+        };
+        Ok(Self { version, slots: (0..usize::from(value[2]).min(SLOTS)).map(slot).collect() })
     }
-    let word = |at: usize| u32::from_ne_bytes([value[at], value[at + 1], value[at + 2], value[at + 3]]);
-    let words = |first: usize| std::array::from_fn(|slot| word(4 + 4 * (first * SLOTS + slot)));
-    Ok(xdp_dispatcher_config {
-        magic: value[0],
-        dispatcher_version: value[1],
-        num_progs_enabled: value[2],
-        is_xdp_frags: value[3],
-        chain_call_actions: words(0),
-        run_prios: words(1),
-        program_flags: words(2),
-    })
 }
 
 /// Loads a dispatcher for slots of (priority, chain, flags).
-fn load_dispatcher(interface: &Interface, plan: &[[u32; 3]], frags: bool) -> Result<(OwnedFd, u32), Error> {
+fn load_dispatcher(
+    interface: &Interface,
+    version: Version,
+    plan: &[[u32; 3]],
+    frags: bool,
+) -> Result<(OwnedFd, u32), Error> {
     let load =
         |source: libbpf_rs::Error| failed(interface, "loading the dispatcher", io::Error::other(source));
-    let mut storage = MaybeUninit::uninit();
-    let mut open = DispatcherSkelBuilder::default().open(&mut storage).map_err(load)?;
-    if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
-        let conf = &mut rodata.conf;
-        (conf.magic, conf.dispatcher_version) = (MAGIC, VERSION);
-        conf.num_progs_enabled = plan.len() as u8;
-        conf.is_xdp_frags = frags.into();
-        for (slot, [priority, chain, flags]) in plan.iter().enumerate() {
-            conf.run_prios[slot] = *priority;
-            conf.chain_call_actions[slot] = *chain;
-            conf.program_flags[slot] = *flags;
-        }
+    /// The skeletons are types of their own, and what is done with them is the same.
+    macro_rules! loaded {
+        ($builder:expr) => {{
+            let mut storage = MaybeUninit::uninit();
+            let mut open = $builder.open(&mut storage).map_err(load)?;
+            if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+                let conf = &mut rodata.conf;
+                (conf.magic, conf.dispatcher_version) = (MAGIC, version as u8);
+                conf.num_progs_enabled = plan.len() as u8;
+                conf.is_xdp_frags = frags.into();
+                for (slot, [priority, chain, flags]) in plan.iter().enumerate() {
+                    conf.run_prios[slot] = *priority;
+                    conf.chain_call_actions[slot] = *chain;
+                    conf.program_flags[slot] = *flags;
+                }
+            }
+            if frags {
+                open.progs.xdp_dispatcher.set_flags(BPF_F_XDP_HAS_FRAGS);
+            }
+            let loaded = open.load().map_err(load)?;
+            loaded.progs.xdp_dispatcher.as_fd().try_clone_to_owned()
+        }};
     }
-    if frags {
-        open.progs.xdp_dispatcher.set_flags(BPF_F_XDP_HAS_FRAGS);
-    }
-    let loaded = open.load().map_err(load)?;
-    let program = loaded.progs.xdp_dispatcher.as_fd().try_clone_to_owned();
+    let program = match version {
+        Version::V2 => loaded!(v2::DispatcherSkelBuilder::default()),
+        Version::V3 => loaded!(v3::DispatcherV3SkelBuilder::default()),
+    };
     let program = program.map_err(|source| Error::Descriptor { source })?;
     let info = sys::program_info(program.as_fd());
     let id = info.map_err(|source| failed(interface, "the new dispatcher", source))?.id;
@@ -396,4 +436,46 @@ fn clone(program: &OwnedFd) -> Result<OwnedFd, Error> {
 
 fn failed(interface: &Interface, what: &'static str, source: io::Error) -> Error {
     Error::Dispatcher { interface: interface.clone(), what, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A configuration of two programs, as libxdp writes it.
+    fn written(version: u8) -> Vec<u8> {
+        let mut value = vec![MAGIC, version, 2, 1];
+        for array in [[CHAIN, 1 << NEXT], [10, 50], [BPF_F_XDP_HAS_FRAGS, 0]] {
+            array.iter().for_each(|word| value.extend(word.to_ne_bytes()));
+            value.extend([0; 4 * (SLOTS - 2)]);
+        }
+        if version >= 3 {
+            // The mark, and padding.
+            value.extend([0; 4]);
+        }
+        value
+    }
+
+    #[test]
+    fn both_versions_are_read() {
+        let slots = vec![[10, CHAIN, BPF_F_XDP_HAS_FRAGS], [50, 1 << NEXT, 0]];
+        assert_eq!(Config::of(&written(2)), Ok(Config { version: Version::V2, slots: slots.clone() }));
+        assert_eq!(Config::of(&written(3)), Ok(Config { version: Version::V3, slots }));
+    }
+
+    #[test]
+    fn what_cannot_be_joined_is_named() {
+        let problem = |value: &[u8]| Config::of(value).expect_err("cannot be joined");
+        let mut bound = written(3);
+        bound[124] = 1;
+        assert!(problem(&bound).contains("bound to the device"));
+        assert!(problem(&written(4)).contains("version is 4"));
+        assert!(problem(&written(1)).contains("version is 1"));
+        assert!(problem(&written(3)[..124]).contains("124 bytes"), "cut short");
+        assert!(problem(&[0; 124]).contains("none of libxdp's"));
+        assert!(problem(&[]).contains("none of libxdp's"));
+        let mut many = written(2);
+        many[2] = 200;
+        assert_eq!(Config::of(&many).map(|config| config.slots.len()), Ok(SLOTS));
+    }
 }

@@ -24,6 +24,10 @@ mod generated {
         include!(concat!(env!("OUT_DIR"), "/dispatcher.skel.rs"));
     }
 
+    pub(crate) mod dispatcher_v3 {
+        include!(concat!(env!("OUT_DIR"), "/dispatcher_v3.skel.rs"));
+    }
+
     pub(crate) mod live {
         include!(concat!(env!("OUT_DIR"), "/live.skel.rs"));
     }
@@ -45,7 +49,6 @@ mod generated {
     }
 }
 
-pub(crate) use generated::dispatcher::{DispatcherSkelBuilder, types as dispatcher_types};
 pub(crate) use generated::fanout::{FanoutSkelBuilder, types as fanout_types};
 pub(crate) use generated::redirect::*;
-pub(crate) use generated::{baseline, live, redirect_hints, redirect_stamps};
+pub(crate) use generated::{baseline, dispatcher, dispatcher_v3, live, redirect_hints, redirect_stamps};
