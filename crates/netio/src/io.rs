@@ -273,7 +273,8 @@ pub trait PacketIo {
         Err(IoError::Socket { what, source: std::io::ErrorKind::Unsupported.into() })
     }
 
-    /// Gives everything built so far to the kernel (or the simulated network).
+    /// Gives everything built so far to the kernel (or the simulated network), and buffers to receive into where it waits for
+    /// them: each turn ends with it, though nothing was sent.
     fn flush(&mut self, now: Instant) -> Result<(), IoError>;
 
     /// Datagrams that were accepted and wait for room in the buffer of a socket, for as long as the backend's patience

@@ -44,7 +44,7 @@ pub(super) struct Kicked {
 }
 
 /// Kicks a socket as its mode wants it. `needs_wakeup` is the flag of its TX ring, which copy mode has always
-/// set.
+/// set: it is not looked at there.
 pub(super) fn transmit(
     mode: ObtainedMode,
     needs_wakeup: bool,

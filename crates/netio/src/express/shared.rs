@@ -273,7 +273,7 @@ impl SharedUmem {
             let lane = self.exchange.lane(id);
             if one.unsent || lane.is_exhausted() {
                 lane.publish();
-                let needs_wakeup = lane.transmit_needs_wakeup();
+                let needs_wakeup = one.mode == ObtainedMode::ZeroCopy && lane.transmit_needs_wakeup();
                 let kicked = kick::transmit(one.mode, needs_wakeup, || lane.untaken(), || one.socket.kick());
                 one.stats.tx_syscalls += u64::from(kicked.calls);
                 one.stats.dropped_send_refused += u64::from(kicked.refused);

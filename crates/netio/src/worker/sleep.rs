@@ -35,7 +35,7 @@ impl Poller {
         wait: Wait,
     ) -> Result<Self, IoError> {
         let generation = io.descriptors_generation();
-        let epoll = watch(io, inbox).map_err(|error| failed(worker, "watch descriptors", error))?;
+        let epoll = watch(io, inbox, wait).map_err(|error| failed(worker, "watch descriptors", error))?;
         let poller = Self { epoll, generation, worker, wait, woken: false, fruitless: 0 };
         poller.prefer_busy_poll()?;
         Ok(poller)
@@ -69,7 +69,8 @@ impl Poller {
         if generation == self.generation {
             return Ok(false);
         }
-        self.epoll = watch(io, inbox).map_err(|error| failed(self.worker, "watch descriptors", error))?;
+        self.epoll =
+            watch(io, inbox, self.wait).map_err(|error| failed(self.worker, "watch descriptors", error))?;
         self.generation = generation;
         self.prefer_busy_poll()?;
         Ok(true)
@@ -107,8 +108,14 @@ impl Poller {
     }
 }
 
-fn watch<M>(io: &impl PacketIo, inbox: &Inbox<M>) -> Result<OwnedFd, Errno> {
+/// An epoll instance over what ends the sleep of a worker that waits so. One that spins never sleeps, and watches
+/// nothing: a socket that somebody watches makes whoever delivers a packet to it tell them, and both sides take the
+/// same locks (`ep_poll_callback` in `fs/eventpoll.c`).
+fn watch<M>(io: &impl PacketIo, inbox: &Inbox<M>, wait: Wait) -> Result<OwnedFd, Errno> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    if matches!(wait, Wait::Spin(_)) {
+        return Ok(poll);
+    }
     let data = epoll::EventData::new_u64(0);
     // Edge-triggered: each write wakes once, and nobody has to read the eventfd.
     epoll::add(&poll, inbox.as_fd(), data, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
@@ -123,4 +130,63 @@ fn watch<M>(io: &impl PacketIo, inbox: &Inbox<M>) -> Result<OwnedFd, Errno> {
 
 fn failed(worker: usize, what: &str, error: Errno) -> IoError {
     IoError::Socket { what: format!("worker {worker}: {what}"), source: error.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::os::fd::BorrowedFd;
+
+    use super::*;
+    use crate::io::{Datagram, Flow, IoStats, Sent};
+    use crate::mailbox::mailbox;
+
+    /// Counts how often its descriptors are asked for, of which there are none.
+    #[derive(Default)]
+    struct Asked(Cell<u32>);
+
+    impl PacketIo for Asked {
+        fn receive(&mut self, _: Instant, _: &mut dyn FnMut(Datagram<'_>)) -> Result<usize, IoError> {
+            Ok(0)
+        }
+
+        fn transmit(
+            &mut self,
+            _: &Flow,
+            _: usize,
+            _: &mut dyn FnMut(&mut [u8]) -> usize,
+        ) -> Result<Sent, IoError> {
+            Ok(Sent::default())
+        }
+
+        fn flush(&mut self, _: Instant) -> Result<(), IoError> {
+            Ok(())
+        }
+
+        fn max_payload(&mut self, _: &Flow) -> usize {
+            0
+        }
+
+        fn descriptors(&self, _: &mut dyn FnMut(BorrowedFd<'_>)) {
+            self.0.set(self.0.get() + 1);
+        }
+
+        fn batch(&self) -> usize {
+            1
+        }
+
+        fn stats(&self) -> IoStats {
+            IoStats::default()
+        }
+    }
+
+    #[test]
+    fn who_spins_watches_nothing() {
+        let (_sender, inbox) = mailbox::<u32>(1).unwrap();
+        for (wait, times) in [(Wait::Interrupt, 1), (Wait::Spin(Default::default()), 0)] {
+            let io = Asked::default();
+            Poller::new(&io, &inbox, 0, wait).unwrap();
+            assert_eq!(io.0.get(), times, "{wait:?}");
+        }
+    }
 }

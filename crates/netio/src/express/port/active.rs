@@ -42,6 +42,8 @@ pub(super) struct Active {
     pub(super) quiet: Option<(Instant, u32, u64)>,
     /// Packets wait in the TX ring for room in the device.
     pub(super) deferred: bool,
+    /// Frames went back to the fill ring since the last flush.
+    pub(super) refilled: bool,
     /// Readers in other processes, where there may be any.
     pub(super) public: Option<Public>,
 }
@@ -148,6 +150,7 @@ impl Active {
             checksum_proven: false,
             quiet: None,
             deferred: false,
+            refilled: false,
             public,
         })
     }
@@ -181,6 +184,7 @@ impl Active {
             checksum_proven: false,
             quiet: None,
             deferred: false,
+            refilled: false,
             public: None,
         };
         Ok((active, bound.ifindex, bound.multi_buffer))

@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::active::Active;
 use super::health::{Task, is_stalled};
 use super::{Port, PortState};
+use crate::express::config::ObtainedMode;
 use crate::express::interface::LinkState;
 use crate::express::kick::{self, KICK_AGAIN, Outcome};
 use crate::express::lane::{Mapped, TxFrame};
@@ -27,7 +28,9 @@ impl Port {
             public.collect(&mut active.queue);
         }
         let packets = active.queue.receive(limit, handle);
-        if packets > 0 {
+        // The flush tells the kernel of the filled fill ring, behind what this turn sends: to learn whether it has to know takes
+        // a full fence. A second batch before that shows that more comes than one turn takes.
+        if packets > 0 && std::mem::replace(&mut active.refilled, true) {
             self.wake(now);
         }
         if self.active.as_ref().is_some_and(|active| active.queue.is_corrupt()) {
@@ -75,6 +78,15 @@ impl Port {
 
     /// Gives everything built so far to the kernel, and readers what they were lent.
     pub(in crate::express) fn flush(&mut self, now: Instant) {
+        self.send(now);
+        if self.state == PortState::Up
+            && self.active.as_mut().is_some_and(|active| std::mem::take(&mut active.refilled))
+        {
+            self.wake(now);
+        }
+    }
+
+    fn send(&mut self, now: Instant) {
         if let Some(Active { queue, public: Some(public), .. }) = &mut self.active {
             public.publish(queue);
         }
@@ -89,7 +101,8 @@ impl Port {
             *deferred = false;
             return;
         }
-        let needs_wakeup = queue.transmit_needs_wakeup();
+        // The flag takes a full fence to read.
+        let needs_wakeup = *mode == ObtainedMode::ZeroCopy && queue.transmit_needs_wakeup();
         let kicked = kick::transmit(*mode, needs_wakeup, || queue.untaken(), || socket.kick());
         self.counters.tx_syscalls += u64::from(kicked.calls);
         self.counters.dropped_send_refused += u64::from(kicked.refused);
