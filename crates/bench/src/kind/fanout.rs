@@ -103,11 +103,11 @@ impl Kind for Fanout {
         forwarder.wait_ready()?;
         let threads = Threads { server: run.server_napi(1)?, client: run.napi(Role::Client)? };
         let (warmup, seconds) = (run.effort.warmup, run.effort.seconds);
+        let recording = run.sample(forwarder.id(), &threads.server)?;
         let mut subscribers = IoProcess::start(run.lab, run.tools, Role::Client, &subscribe(run, tcp))?;
         subscribers.wait_ready()?;
         let sender = Sender::start(run, feed)?;
         sleep(Duration::from_secs_f64(warmup));
-        let recording = run.sample(forwarder.id(), &threads.server)?;
         let before = Cost::now(&forwarder, &subscribers, &threads)?;
         sleep(Duration::from_secs_f64(seconds));
         let cost = Cost::now(&forwarder, &subscribers, &threads)?.since(&before);

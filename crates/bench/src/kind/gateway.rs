@@ -202,9 +202,9 @@ impl Loaded {
         let name = run.case.text("server");
         let obtained = server.obtained();
         check_obtained(run.case, obtained.as_deref())?;
+        let recording = run.sample(server.id(), &napi)?;
         let mut running = Running::start(run, name, load, client_core(run.case))?;
         running.wait_until_measuring()?;
-        let recording = run.sample(server.id(), &napi)?;
         let before = server.account(&napi)?;
         let counted = running.counted()?;
         let cpu = server.account(&napi)?.since(before);

@@ -179,8 +179,8 @@ fn receive(run: &Run<'_>) -> Result<Outcome, BenchError> {
         seconds: run.effort.seconds + LONGER,
         sender: sender(run.case),
     };
-    let _sender = FarEnd::start(run, &task)?;
     let recording = run.sample(sink.id(), &threads)?;
+    let _sender = FarEnd::start(run, &task)?;
     let moved: Moved = sink.report()?;
     let spent = account(run, &sink, &threads)?.since(before);
     profile::finish(recording)?;

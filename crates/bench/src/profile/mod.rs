@@ -1,12 +1,15 @@
 //! Where the time goes: stacks of the measured side, sampled by `perf` during a run, as a flame graph. Sampled by the clock,
 //! since virtual machines often have no hardware counters.
 
+mod control;
 mod flame;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
+
+use control::Control;
 
 use crate::{BenchError, io_error};
 
@@ -30,10 +33,12 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Samples all threads of these tasks, kernel included. `svg` is what [`Recording::finish`] writes; the samples go
-    /// beside it.
+    /// Samples all threads of these tasks, kernel included, from when this returns: `perf` takes a moment to begin, and
+    /// seconds where it was not read from the disk before. `svg` is what [`Recording::finish`] writes; the samples go beside
+    /// it.
     pub(crate) fn start(tasks: &[u32], svg: &Path, title: &str) -> Result<Self, BenchError> {
         let data = svg.with_extension("perf");
+        let control = Control::make(svg)?;
         let list = tasks.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         let child = Command::new("perf")
             .args([
@@ -45,6 +50,9 @@ impl Recording {
                 FREQUENCY,
                 "--call-graph",
                 "dwarf,8192",
+                "--delay=-1",
+                "--control",
+                &control.argument(),
             ])
             .args(["--pid", &list, "--output"])
             .arg(&data)
@@ -54,7 +62,9 @@ impl Recording {
             .spawn()
             .map_err(io_error("perf record"))?;
         let folded = svg.with_extension("folded");
-        Ok(Self { child, data, folded, svg: svg.to_owned(), title: title.to_owned() })
+        let mut recording = Self { child, data, folded, svg: svg.to_owned(), title: title.to_owned() };
+        control.begin(&mut recording.child)?;
+        Ok(recording)
     }
 
     /// Ends sampling and draws.
