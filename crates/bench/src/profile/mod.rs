@@ -9,8 +9,6 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use control::Control;
-
 use crate::{BenchError, io_error};
 
 /// Samples a second, each with the top of the user stack, whose frames release builds keep no pointers to: a prime, so that no loop's period divides it.
@@ -38,7 +36,6 @@ impl Recording {
     /// it.
     pub(crate) fn start(tasks: &[u32], svg: &Path, title: &str) -> Result<Self, BenchError> {
         let data = svg.with_extension("perf");
-        let control = Control::make(svg)?;
         let list = tasks.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         let child = Command::new("perf")
             .args([
@@ -52,18 +49,18 @@ impl Recording {
                 "dwarf,8192",
                 "--delay=-1",
                 "--control",
-                &control.argument(),
+                control::ARGUMENT,
             ])
             .args(["--pid", &list, "--output"])
             .arg(&data)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .map_err(io_error("perf record"))?;
         let folded = svg.with_extension("folded");
         let mut recording = Self { child, data, folded, svg: svg.to_owned(), title: title.to_owned() };
-        control.begin(&mut recording.child)?;
+        control::begin(&mut recording.child)?;
         Ok(recording)
     }
 

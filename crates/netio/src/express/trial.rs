@@ -132,7 +132,7 @@ impl Port {
             return Err(self.failed(Problem::Failed));
         }
         loop {
-            self.flush(Instant::now());
+            self.send(Instant::now());
             self.recycle();
             match self.report().state {
                 PortState::Up => {}
@@ -197,7 +197,7 @@ impl Port {
                 }
                 built += 1;
             }
-            self.flush(Instant::now());
+            self.send(Instant::now());
             self.recycle();
             if self.report().state != PortState::Up || Instant::now() >= deadline {
                 return None;

@@ -94,7 +94,7 @@ crate::stats::counters! {
         pub blocked: u64,
         /// Pauses taken because a descriptor stayed readable without giving anything.
         pub stuck_pauses: u64,
-        /// Times the backend's descriptors changed and were watched anew.
+        /// Times the backend's descriptors changed, and were watched anew unless the worker spins.
         pub descriptor_changes: u64,
     }
 }

@@ -109,8 +109,8 @@ impl Poller {
 }
 
 /// An epoll instance over what ends the sleep of a worker that waits so. One that spins never sleeps, and watches
-/// nothing: a socket that somebody watches makes whoever delivers a packet to it tell them, and both sides take the
-/// same locks (`ep_poll_callback` in `fs/eventpoll.c`).
+/// nothing: whoever delivers a packet to a socket that is watched has to take the locks of the instance
+/// (`ep_poll_callback` in `fs/eventpoll.c`).
 fn watch<M>(io: &impl PacketIo, inbox: &Inbox<M>, wait: Wait) -> Result<OwnedFd, Errno> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     if matches!(wait, Wait::Spin(_)) {

@@ -97,7 +97,7 @@ fn build_parts(
     loop {
         if !port.has_room(packet_len) {
             // In copy mode a kick gives frames back at once; else the caller comes again.
-            port.flush(burst.now);
+            port.send(burst.now);
             if !port.is_up() || !port.has_room(packet_len) {
                 sent.blocked = true;
                 return sent;
@@ -131,7 +131,7 @@ fn build(
                 return sent;
             }
             flushed = true;
-            port.flush(burst.now);
+            port.send(burst.now);
             continue;
         };
         flushed = false;

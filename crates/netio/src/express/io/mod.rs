@@ -238,9 +238,13 @@ impl<K: PacketIo, R: Routes> PacketIo for ExpressIo<K, R> {
     fn flush(&mut self, now: Instant) -> Result<(), IoError> {
         self.now = now;
         for port in &mut self.ports {
-            port.flush(now);
+            port.send(now);
         }
-        self.kernel.flush(now)
+        let sent = self.kernel.flush(now);
+        for port in &mut self.ports {
+            port.tell_refilled(now);
+        }
+        sent
     }
 
     fn waiting(&self) -> usize {

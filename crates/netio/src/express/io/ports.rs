@@ -11,6 +11,7 @@ use crate::express::inlet::Change;
 use crate::express::path_cache::Routes;
 use crate::express::port::Port;
 use crate::io::PacketIo;
+use crate::wait::Wait;
 
 /// Link notices and readers are looked for no oftener than this while there is nothing else to do.
 const LINK_INTERVAL: Duration = Duration::from_millis(10);
@@ -30,9 +31,7 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
                     {
                         self.staging = vec![0; HEADER_SPACE + port.max_payload()].into_boxed_slice();
                     }
-                    // As in `watch`.
-                    port.descriptor().into_iter().for_each(|fd| self.follow(fd));
-                    port.reader_events().into_iter().for_each(|fd| self.follow(fd));
+                    self.follow_port(&port);
                     self.ports.push(*port);
                 }
                 Change::Remove { ifindex } => {
@@ -44,6 +43,15 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
                 }
             }
         }
+    }
+
+    /// Has a port that is new to the worker, or whose socket is, wake it.
+    fn follow_port(&self, port: &Port) {
+        // Who spins needs no wake-up, and one that is watched costs whoever delivers a packet.
+        if !matches!(self.wait, Wait::Spin(_)) {
+            port.descriptor().into_iter().for_each(|fd| self.follow(fd));
+        }
+        port.reader_events().into_iter().for_each(|fd| self.follow(fd));
     }
 
     /// Has a descriptor wake the worker.
@@ -64,9 +72,7 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
         }
         for index in 0..self.ports.len() {
             if self.ports[index].reopen(now) {
-                let port = &self.ports[index];
-                port.descriptor().into_iter().for_each(|fd| self.follow(fd));
-                port.reader_events().into_iter().for_each(|fd| self.follow(fd));
+                self.follow_port(&self.ports[index]);
             }
         }
         if now.saturating_duration_since(self.links_checked) >= LINK_INTERVAL {

@@ -42,7 +42,7 @@ pub(super) struct Active {
     pub(super) quiet: Option<(Instant, u32, u64)>,
     /// Packets wait in the TX ring for room in the device.
     pub(super) deferred: bool,
-    /// Frames went back to the fill ring since the last flush.
+    /// Packets were received, and their frames given back, since the kernel was last told.
     pub(super) refilled: bool,
     /// Readers in other processes, where there may be any.
     pub(super) public: Option<Public>,

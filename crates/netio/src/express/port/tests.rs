@@ -91,7 +91,7 @@ fn send_one(port: &mut Port) {
     assert!(frame.submit(0..64, Request::default()));
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        port.flush(Instant::now());
+        port.send(Instant::now());
         let active = port.active.as_mut().expect("still open");
         active.queue.complete();
         if active.queue.counters().completed > before {
@@ -119,7 +119,7 @@ fn a_failed_socket_is_replaced_and_its_counters_stay() {
     assert_eq!((port.state, port.mode(), port.is_up()), (PortState::Reopening, None, false));
     assert!(port.acquire().is_none() && port.descriptor().is_none());
     assert_eq!(port.receive(now, 64, |_| None), 0);
-    port.flush(now);
+    port.send(now);
     assert!(!port.reopen(now), "not before its time");
     let mut lost = IoStats::default();
     port.count(&mut lost);
@@ -180,7 +180,7 @@ fn states_follow_the_link() {
     assert!(interfaces.drain(), "going down is told");
     // Nobody told the port; the kick meets it.
     assert!(port.acquire().unwrap().submit(0..64, Request::default()));
-    port.flush(Instant::now());
+    port.send(Instant::now());
     assert_eq!(port.state, PortState::Down);
     assert_eq!(port.mode(), Some(ObtainedMode::Copy), "the socket is kept");
     veth.ip("link set xsk0 up");

@@ -28,8 +28,8 @@ impl Port {
             public.collect(&mut active.queue);
         }
         let packets = active.queue.receive(limit, handle);
-        // The flush tells the kernel of the filled fill ring, behind what this turn sends: to learn whether it has to know takes
-        // a full fence. A second batch before that shows that more comes than one turn takes.
+        // The kernel is told of the filled fill ring behind what this turn sends: to learn whether it wants to be takes a full
+        // fence. Where one batch follows another it is told between them, so that it never waits for a long turn.
         if packets > 0 && std::mem::replace(&mut active.refilled, true) {
             self.wake(now);
         }
@@ -50,7 +50,7 @@ impl Port {
             match kick::permanent(error) {
                 Outcome::Down => self.set_link(LinkState::Down),
                 Outcome::Gone => self.set_link(LinkState::Gone),
-                // EAGAIN and its like: the flag stays set and the next turn tries again.
+                // EAGAIN and its like: the flag stays set, and the next turn that receives, or is to sleep, tries again.
                 _ if matches!(error, libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOBUFS) => {}
                 _ => self.fail(now, Task::Receive, "waking reception failed"),
             }
@@ -76,9 +76,8 @@ impl Port {
         self.active.as_mut().is_some_and(|active| active.queue.submit_parts(packet, request))
     }
 
-    /// Gives everything built so far to the kernel, and readers what they were lent.
-    pub(in crate::express) fn flush(&mut self, now: Instant) {
-        self.send(now);
+    /// Tells the kernel that packets were received since the last time, if it waits for room in the fill ring.
+    pub(in crate::express) fn tell_refilled(&mut self, now: Instant) {
         if self.state == PortState::Up
             && self.active.as_mut().is_some_and(|active| std::mem::take(&mut active.refilled))
         {
@@ -86,7 +85,8 @@ impl Port {
         }
     }
 
-    fn send(&mut self, now: Instant) {
+    /// Gives everything built so far to the kernel, and readers what they were lent.
+    pub(in crate::express) fn send(&mut self, now: Instant) {
         if let Some(Active { queue, public: Some(public), .. }) = &mut self.active {
             public.publish(queue);
         }
