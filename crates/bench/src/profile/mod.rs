@@ -70,6 +70,8 @@ impl Recording {
             // It writes what it has and ends.
             let _ = kill_process(pid, Signal::INT);
         }
+        // Waiting would close it, and `perf` (6.1) ends without its file's header when what controls it goes.
+        let _control = self.child.stdin.take();
         self.child.wait().map_err(io_error("perf record"))?;
         let output = Command::new("perf")
             .args(["script", "--no-inline", "--fields", "comm,ip,sym", "--input"])
