@@ -5,13 +5,14 @@
 //! a component of a dispatcher instead, which is pinned: see [`crate::dispatcher`].
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use libbpf_rs::libbpf_sys::{XDP_FLAGS_DRV_MODE, XDP_FLAGS_HW_MODE, XDP_FLAGS_SKB_MODE};
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
 
 use crate::dispatcher::{self, Membership};
 use crate::error::{CAPABILITIES, Error, ForeignProgram, Holder, Interface};
+use crate::link::Link;
 use crate::sys;
 
 /// Where on the receive path the program runs.
@@ -69,7 +70,7 @@ pub struct Attachment {
 #[derive(Debug)]
 enum Hold {
     /// A link of our own; it goes with the process.
-    Link(OwnedFd),
+    Link(Link),
     /// A slot of a dispatcher. A process that is killed leaves it to the next one.
     Slot(Membership),
 }
@@ -118,17 +119,6 @@ impl Attachment {
     }
 }
 
-impl Drop for Attachment {
-    fn drop(&mut self) {
-        let Hold::Link(link) = &self.hold else { return };
-        // Closing would do, but not at once: a child between fork and exec holds a duplicate.
-        if let Err(error) = sys::link_detach(link.as_fd()) {
-            let interface = &self.interface;
-            tracing::warn!(%interface, %error, "XDP program not detached; closing its link");
-        }
-    }
-}
-
 /// The hold of a component of a dispatcher.
 pub(crate) fn of_membership(interface: Interface, mode: AttachMode, membership: Membership) -> Attachment {
     Attachment { hold: Hold::Slot(membership), interface, mode }
@@ -152,7 +142,7 @@ pub(crate) fn attach(
     match sys::link_create(program, ifindex, mode.flags()) {
         Ok(link) => {
             tracing::debug!(%interface, mode = mode.name(), "XDP program attached");
-            Ok(Attachment { hold: Hold::Link(link), interface, mode })
+            Ok(Attachment { hold: Hold::Link(link.into()), interface, mode })
         }
         Err(error) => Err(refusal(interface, mode.flags(), error)),
     }

@@ -16,6 +16,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
 
 use crate::attachment;
 use crate::error::{CAPABILITIES, Error};
+use crate::link::Link;
 use crate::redirect::{forward_libbpf_messages, is_privileged};
 use crate::skeleton::FanoutSkelBuilder;
 use crate::skeleton::fanout_types::{fanout_counter, fanout_event, fanout_event_kind, fanout_subscriber};
@@ -179,8 +180,8 @@ pub struct FanoutPrograms {
     events: Events,
     turn: Option<OwnedFd>,
     /// What keeps programs where they are: on the feed's interface, in the cgroup.
-    turn_link: Option<OwnedFd>,
-    cgroup_link: Option<OwnedFd>,
+    turn_link: Option<Link>,
+    cgroup_link: Option<Link>,
 }
 
 struct Events {
@@ -282,7 +283,7 @@ impl FanoutPrograms {
     pub fn follow(&mut self, cgroup: BorrowedFd<'_>) -> Result<(), Error> {
         let link = sys::link_sockops(self.sockops.as_fd(), cgroup)
             .map_err(|source| Error::FanoutAttach { place: "cgroup, sockops".to_owned(), source })?;
-        self.cgroup_link = Some(link);
+        self.cgroup_link = Some(link.into());
         Ok(())
     }
 
@@ -297,7 +298,7 @@ impl FanoutPrograms {
         };
         let program = self.turn.as_ref().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
         self.turn_link = None;
-        self.turn_link = Some(sys::link_tcx_ingress(program.as_fd(), ifindex).map_err(failed)?);
+        self.turn_link = Some(sys::link_tcx_ingress(program.as_fd(), ifindex).map_err(failed)?.into());
         Ok(())
     }
 

@@ -79,6 +79,7 @@ mod counters;
 mod dispatcher;
 mod error;
 mod fanout;
+mod link;
 mod live;
 mod pair;
 mod redirect;
