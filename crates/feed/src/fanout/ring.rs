@@ -15,7 +15,9 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 use super::block::{Appender, Block, Place};
 use super::framing::{Framing, MAX_HEADER};
@@ -65,6 +67,8 @@ pub(crate) struct Ring {
     appender: Appender,
     /// The most blocks that are retained.
     limit: usize,
+    /// Blocks made ahead, until the ring has been full once.
+    stock: Option<Receiver<Arc<Block>>>,
     /// Blocks that were retained once and may be used again when nobody holds them.
     spare: Vec<Arc<Block>>,
     unpublished: u64,
@@ -73,9 +77,22 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// An empty ring that retains at least `bytes` of stream and at most a block more.
+    /// An empty ring that retains at least `bytes` of stream and at most a block more. A thread takes its memory right
+    /// away: a block of new memory costs the kernel up to milliseconds, which no datagram is to wait for.
     pub(crate) fn new(framing: Framing, bytes: usize) -> Self {
-        Self::with_blocks(framing, bytes.div_ceil(BLOCK_BYTES) + 1, BLOCK_BYTES, BLOCK_FRAMES)
+        let limit = bytes.div_ceil(BLOCK_BYTES) + 1;
+        let mut ring = Self::with_blocks(framing, limit, BLOCK_BYTES, BLOCK_FRAMES);
+        let (made, stock) = channel();
+        let make = move || {
+            // The first there is; nobody takes any more once the ring has gone.
+            let mut blocks = (1..limit).map(|_| Block::new(Place::default(), BLOCK_BYTES, BLOCK_FRAMES));
+            while blocks.next().is_some_and(|block| made.send(Arc::new(block)).is_ok()) {}
+        };
+        match thread::Builder::new().name("expressway-ring".into()).spawn(make) {
+            Ok(_) => ring.stock = Some(stock),
+            Err(error) => tracing::debug!(%error, "the ring's memory is taken as it fills"),
+        }
+        ring
     }
 
     fn with_blocks(framing: Framing, limit: usize, block_bytes: usize, block_frames: usize) -> Self {
@@ -87,7 +104,16 @@ impl Ring {
             bytes: AtomicU64::new(0),
         };
         let shared = Arc::new(shared);
-        Self { shared, appender, limit, spare: Vec::new(), unpublished: 0, block_bytes, block_frames }
+        Self {
+            shared,
+            appender,
+            limit,
+            stock: None,
+            spare: Vec::new(),
+            unpublished: 0,
+            block_bytes,
+            block_frames,
+        }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -142,8 +168,11 @@ impl Ring {
         let mut blocks = self.shared.blocks();
         while blocks.len() >= self.limit {
             self.spare.extend(blocks.pop_front());
+            self.stock = None;
         }
+        let made = |stock: &Receiver<Arc<Block>>| stock.try_recv().ok();
         self.appender = recycle(&mut self.spare, place)
+            .or_else(|| Appender::reuse(self.stock.as_ref().and_then(made)?, place))
             .unwrap_or_else(|| Appender::new(Block::new(place, self.block_bytes, self.block_frames)));
         blocks.push_back(self.appender.block().clone());
         // What shards that are behind still hold is theirs to free.
@@ -363,6 +392,28 @@ mod tests {
             ring.publish();
             assert!(ring.shared.blocks().len() <= 3 && ring.spare.len() <= 2);
         }
+    }
+
+    #[test]
+    fn memory_is_taken_before_it_is_needed_and_none_twice() {
+        const BLOCKS: usize = 4;
+        let mut ring = Ring::new(Framing::None, (BLOCKS - 1) * BLOCK_BYTES);
+        let stock: Vec<_> = ring.stock.take().unwrap().iter().collect();
+        assert_eq!(stock.len(), BLOCKS - 1);
+        let addresses: Vec<_> = stock.iter().map(Arc::as_ptr).collect();
+        let (made, again) = channel();
+        stock.into_iter().for_each(|block| made.send(block).unwrap());
+        ring.stock = Some(again);
+        let mut used = Vec::new();
+        for _ in 0..2 * BLOCKS {
+            ring.next_block();
+            used.push(Arc::as_ptr(ring.appender.block()));
+        }
+        assert_eq!(used[..BLOCKS - 1], addresses, "from the stock, in turn");
+        used.sort_unstable();
+        used.dedup();
+        assert_eq!(used.len(), BLOCKS, "then those that the ring has let go");
+        assert!(ring.stock.is_none());
     }
 
     #[test]
