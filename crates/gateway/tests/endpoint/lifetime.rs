@@ -102,3 +102,15 @@ fn logs_for_diagnosis_are_written_when_asked_for() {
     assert_eq!(logs.len(), 1);
     assert!(std::fs::read_to_string(&logs[0]).unwrap().contains("packet_sent"));
 }
+
+#[test]
+fn a_timer_that_moves_later_wakes_nobody() {
+    let mut world = Build::default().world();
+    let id = fetch(&mut world, Options::default(), &[("/bytes/1000", 1000)]);
+    let before = world.vain_turns(0);
+    for _ in 1..40 {
+        world.clients[id].get("/bytes/1000");
+        world.until("the response", |world| world.clients[id].is_done());
+    }
+    assert_eq!(world.vain_turns(0) - before, 0);
+}

@@ -40,18 +40,23 @@ pub fn setup(name: &'static str, settings: Settings) -> Arc<Setup> {
 }
 
 /// A worker as a node: the endpoint says when it is finished.
-struct Server(Worker<Endpoint, Shard>);
+struct Server {
+    worker: Worker<Endpoint, Shard>,
+    /// Turns that only a timer asked for, and that came to nothing.
+    vain: usize,
+}
 
 impl Node for Server {
     fn turn(&mut self, now: Instant) -> Result<bool, IoError> {
-        let turn = self.0.turn(now)?;
-        Ok(!turn.is_idle() || turn.input_left || turn.blocked || self.0.has_messages())
+        let turn = self.worker.turn(now)?;
+        self.vain += usize::from(turn.timers > 0 && turn.received + turn.messages + turn.transmitted == 0);
+        Ok(!turn.is_idle() || turn.input_left || turn.blocked || self.worker.has_messages())
     }
 
     fn next_deadline(&mut self) -> Option<Instant> {
         // Wake-ups from other threads and datagrams for other shards have no deadline: look often.
         let soon = Instant::now() + Duration::from_millis(1);
-        Some(self.0.next_deadline().map_or(soon, |deadline| deadline.min(soon)))
+        Some(self.worker.next_deadline().map_or(soon, |deadline| deadline.min(soon)))
     }
 }
 
@@ -116,7 +121,7 @@ impl World {
             let endpoint = Endpoint::new(index, self.shared.clone(), mailbox).unwrap();
             let options = WorkerOptions { index, ..WorkerOptions::default() };
             let worker = Worker::new(options, Instant::now(), endpoint, io, inbox, Arc::clone(&self.peers));
-            self.servers.push(Server(worker));
+            self.servers.push(Server { worker, vain: 0 });
         }
     }
 
@@ -130,20 +135,25 @@ impl World {
     }
 
     pub fn stats(&self, worker: usize) -> Stats {
-        self.servers[worker].0.service().stats()
+        self.servers[worker].worker.service().stats()
     }
 
     pub fn held_bytes(&mut self) -> usize {
-        self.servers.iter_mut().map(|server| server.0.service_mut().held_bytes()).sum()
+        self.servers.iter_mut().map(|server| server.worker.service_mut().held_bytes()).sum()
     }
 
     pub fn is_finished(&self) -> bool {
         use expressway_netio::Service;
-        self.servers.iter().all(|server| server.0.service().is_finished())
+        self.servers.iter().all(|server| server.worker.service().is_finished())
+    }
+
+    /// Turns of a worker that only a timer asked for, and that came to nothing.
+    pub fn vain_turns(&self, worker: usize) -> usize {
+        self.servers[worker].vain
     }
 
     pub fn io_stats(&self) -> expressway_netio::IoStats {
-        self.servers[0].0.io().stats()
+        self.servers[0].worker.io().stats()
     }
 
     /// Runs until `done`, or fails the test.
@@ -160,7 +170,7 @@ impl World {
     fn describe(&mut self) -> String {
         let mut text = String::new();
         for server in &self.servers {
-            for (field, value) in server.0.service().stats().fields().filter(|(_, value)| *value != 0) {
+            for (field, value) in server.worker.service().stats().fields().filter(|(_, value)| *value != 0) {
                 text += &format!("  {} {value}\n", field.name);
             }
         }

@@ -42,7 +42,7 @@ pub(super) struct Connection {
     pub(super) segment: usize,
     /// The largest datagram that the engine probes for.
     pub(super) probe_limit: usize,
-    /// What the wheel has for it; never later than needed.
+    /// What the wheel has for it.
     pub(super) armed: Option<Instant>,
     /// The pacer holds packets back until then.
     pub(super) release: Option<Instant>,

@@ -203,14 +203,18 @@ impl Connection {
         Ok(burst)
     }
 
-    /// Sets the timer if it must fire earlier than it is set to.
+    /// Sets the timer to the next deadline. Nearly each packet moves that, mostly later: a timer left where it was would
+    /// wake a sleeping worker for nothing.
     fn arm(&mut self, context: &mut Context<'_, Message>, key: Key) {
-        if let Some(deadline) = self.deadline()
-            && self.armed.is_none_or(|armed| deadline < armed)
-        {
-            context.timers.arm(key + 1, deadline);
-            self.armed = Some(deadline);
+        let deadline = self.deadline();
+        if deadline == self.armed {
+            return;
         }
+        match deadline {
+            Some(deadline) => context.timers.arm(key + 1, deadline),
+            None => context.timers.cancel(key + 1),
+        }
+        self.armed = deadline;
     }
 }
 
