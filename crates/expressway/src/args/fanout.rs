@@ -77,7 +77,7 @@ pub(crate) struct Fanout {
     /// Send buffer of each subscriber in the kernel (SO_SNDBUF)
     #[arg(long, value_name = "SIZE", default_value = "256KiB")]
     pub(crate) send_buffer: Size,
-    /// Bytes of the feed that are retained; at least twice --max-lag
+    /// Bytes of the feed that are retained, which memory is taken for at the start; at least twice --max-lag
     #[arg(long, value_name = "SIZE", default_value = "16MiB")]
     pub(crate) ring: Size,
     /// Where subscribers start: next, last:N, snapshot, or ask (the first line that they send says which of those)
