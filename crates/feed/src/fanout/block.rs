@@ -12,6 +12,7 @@
 #![allow(unsafe_code)] // The free part is written while the published part is read.
 
 use std::cell::UnsafeCell;
+use std::hint::black_box;
 use std::sync::Arc;
 
 #[cfg(all(test, loom))]
@@ -68,6 +69,18 @@ impl Block {
             #[cfg(all(test, loom))]
             watch: (0..bytes).map(|_| loom::cell::UnsafeCell::new(())).collect(),
         }
+    }
+
+    /// An empty block whose pages are there: zeroed memory of an allocator need have none before it is written to.
+    pub(crate) fn touched(bytes: usize, frames: usize) -> Self {
+        const PAGE: usize = 4096;
+        let mut block = Self::new(Place::default(), bytes, frames);
+        // A zero that the compiler does not know to be one.
+        block.data.iter_mut().step_by(PAGE).for_each(|byte| *byte.get_mut() = black_box(0));
+        let (ends, times) = (block.ends.iter(), block.times.iter());
+        ends.step_by(PAGE / size_of::<u32>()).for_each(|end| end.store(black_box(0), Ordering::Relaxed));
+        times.step_by(PAGE / size_of::<u64>()).for_each(|time| time.store(black_box(0), Ordering::Relaxed));
+        block
     }
 
     pub(crate) fn place(&self) -> Place {
