@@ -46,9 +46,12 @@ const SENDS_BETWEEN_LOOKS: usize = 16;
 /// How often subscribers whose sockets take nothing are judged.
 const JUDGEMENT: Duration = Duration::from_millis(20);
 
-/// How long it runs at a time if the kernel's threads want its core too, the least that they take. Those that receive the
-/// ACKs of a datagram then come after its sends, and once, and not between them.
+/// How long it runs at a time, the least that the kernel takes, when a receive thread of the kernel wants its core too. That
+/// then comes after the sends of a datagram, for all their ACKs at once, and not between them.
 const SLICE: Duration = Duration::from_micros(100);
+
+/// The most subscribers with which it asks for that: sends to more take so many slices that changing costs more.
+const FEW: usize = 512;
 
 /// What subscribers have at the end to take what has been received.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -99,6 +102,8 @@ pub(crate) struct Shard {
     entries: Slab<Entry>,
     /// The keys of `entries`.
     wheel: Wheel,
+    /// It has been given [`SLICE`].
+    is_brief: bool,
     /// Somebody has to be judged soon, as far as it knows since all were due together.
     somebody_waits: bool,
     generation: u32,
@@ -129,6 +134,7 @@ impl Shard {
             views,
             entries: Slab::new(),
             wheel: Wheel::default(),
+            is_brief: false,
             somebody_waits: false,
             generation: 0,
             stop_at: None,
@@ -140,9 +146,7 @@ impl Shard {
 
     /// Runs until told to stop.
     pub(crate) fn run<P: PacketIo>(mut self, mut source: Option<Source<P>>) -> Result<(), IoError> {
-        if let Err(error) = sys::set_slice(SLICE) {
-            tracing::debug!(%error, "sched_setattr: the shard has the slice that everybody has");
-        }
+        self.suit_slice();
         let result = self.turns(&mut source);
         self.tell();
         let reason = Reason::Stopped;
@@ -208,6 +212,16 @@ impl Shard {
         Ok(())
     }
 
+    /// Asks for the slice that suits the number of subscribers.
+    fn suit_slice(&mut self) {
+        let brief = self.wheel.len() <= FEW;
+        if std::mem::replace(&mut self.is_brief, brief) != brief
+            && let Err(error) = sys::set_slice(if brief { SLICE } else { Duration::ZERO })
+        {
+            tracing::debug!(%error, "sched_setattr: the shard keeps the slice that it has");
+        }
+    }
+
     /// The rings' time.
     fn now(&self) -> u64 {
         self.time_of(Instant::now())
@@ -251,6 +265,7 @@ impl Shard {
         self.generation = self.generation.wrapping_add(1);
         let key = self.entries.insert(Entry { subscriber, generation: self.generation });
         self.wheel.add(key);
+        self.suit_slice();
         let data = epoll::EventData::new_u64(u64::from(self.generation) << 32 | key as u64);
         let mut flags = epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         if protocol != super::Protocol::Tcp {
@@ -270,6 +285,7 @@ impl Shard {
             return;
         };
         self.wheel.remove(key);
+        self.suit_slice();
         let subscriber = entry.subscriber;
         let account = subscriber.account.clone();
         // Statistics may hold the socket a moment longer than this.

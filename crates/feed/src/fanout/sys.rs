@@ -85,8 +85,8 @@ pub(super) fn netns_cookie(fd: BorrowedFd<'_>) -> io::Result<u64> {
 }
 
 /// How long this thread runs at a time when others want its core too: a hint that needs no privilege (`sched_runtime` of
-/// sched_setattr(2), Linux 6.12; older kernels take no notice). The shorter, the sooner it has its turn. A thread of a
-/// real-time policy is left as it is.
+/// sched_setattr(2), Linux 6.12; older kernels take no notice). The shorter, the sooner it has its turn; zero is what
+/// everybody has. A thread of a real-time policy is left as it is.
 pub(super) fn set_slice(slice: Duration) -> io::Result<()> {
     let mut attributes = scheduling()?;
     if !matches!(attributes.sched_policy.cast_signed(), libc::SCHED_OTHER | libc::SCHED_BATCH) {
