@@ -195,8 +195,13 @@ def test_waiting_pinning_and_memory(make_lab, make_recv) -> None:
     process = Path(f"/proc/{recv.process.pid}")
     locked = [line for line in (process / "status").read_text().splitlines() if line.startswith("VmLck")]
     assert int(locked[0].split()[1]) > 1024, locked
-    cpus = [task.joinpath("status").read_text() for task in (process / "task").iterdir()
-            if task.joinpath("comm").read_text().strip() == "expressway-recv"]
+    deadline = time.monotonic() + LIMIT
+    cpus: list[str] = []
+    # It is ready before the thread has its name and its core.
+    while not any("Cpus_allowed_list:\t1\n" in status for status in cpus) and time.monotonic() < deadline:
+        time.sleep(0.01)
+        cpus = [task.joinpath("status").read_text() for task in (process / "task").iterdir()
+                if task.joinpath("comm").read_text().strip() == "expressway-recv"]
     assert len(cpus) == 1 and "Cpus_allowed_list:\t1\n" in cpus[0]
     Peer(lab, lab.server["ipv4"]).send(100)
     time.sleep(0.2)
