@@ -142,7 +142,7 @@ pub(crate) fn attach(
     match sys::link_create(program, ifindex, mode.flags()) {
         Ok(link) => {
             tracing::debug!(%interface, mode = mode.name(), "XDP program attached");
-            Ok(Attachment { hold: Hold::Link(link.into()), interface, mode })
+            Ok(Attachment { hold: Hold::Link(link), interface, mode })
         }
         Err(error) => Err(refusal(interface, mode.flags(), error)),
     }

@@ -283,7 +283,7 @@ impl FanoutPrograms {
     pub fn follow(&mut self, cgroup: BorrowedFd<'_>) -> Result<(), Error> {
         let link = sys::link_sockops(self.sockops.as_fd(), cgroup)
             .map_err(|source| Error::FanoutAttach { place: "cgroup, sockops".to_owned(), source })?;
-        self.cgroup_link = Some(link.into());
+        self.cgroup_link = Some(link);
         Ok(())
     }
 
@@ -298,7 +298,7 @@ impl FanoutPrograms {
         };
         let program = self.turn.as_ref().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
         self.turn_link = None;
-        self.turn_link = Some(sys::link_tcx_ingress(program.as_fd(), ifindex).map_err(failed)?.into());
+        self.turn_link = Some(sys::link_tcx_ingress(program.as_fd(), ifindex).map_err(failed)?);
         Ok(())
     }
 

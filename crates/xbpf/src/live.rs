@@ -14,6 +14,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
 use crate::attachment;
 use crate::error::{CAPABILITIES, Error, Interface};
+use crate::link::Link;
 use crate::redirect::{forward_libbpf_messages, is_privileged};
 use crate::skeleton::live::LiveSkelBuilder;
 use crate::skeleton::live::types::{live_limit, live_ring};
@@ -53,7 +54,7 @@ pub struct LiveCounts {
 /// dispatcher waits for an RCU grace period (`bpf_dispatcher_update` in kernel/bpf/dispatcher.c): two of 10 ms each
 /// call. A program that is attached somewhere is in it already, and a test run only counts one user more.
 struct Known {
-    _link: OwnedFd,
+    _link: Link,
     _namespace: OwnedFd,
 }
 

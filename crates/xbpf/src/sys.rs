@@ -15,6 +15,8 @@ use std::ptr::NonNull;
 
 use libbpf_rs::libbpf_sys as ffi;
 
+use crate::link::Link;
+
 /// libbpf 1.x returns `-errno`, or a value that is not negative.
 fn result(code: i32) -> io::Result<i32> {
     if code < 0 { Err(io::Error::from_raw_os_error(-code)) } else { Ok(code) }
@@ -29,7 +31,7 @@ fn index(ifindex: u32) -> io::Result<i32> {
 }
 
 /// BPF_LINK_CREATE of an XDP program; `flags` choose the mode (`XDP_FLAGS_DRV_MODE`, `_SKB_MODE`).
-pub(crate) fn link_create(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
+pub(crate) fn link_create(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::Result<Link> {
     let options = ffi::bpf_link_create_opts {
         sz: size_of::<ffi::bpf_link_create_opts>() as ffi::size_t,
         flags,
@@ -39,12 +41,12 @@ pub(crate) fn link_create(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> 
 }
 
 /// BPF_LINK_CREATE of a tc program at the ingress of an interface, behind those that are there (tcx, Linux 6.6).
-pub(crate) fn link_tcx_ingress(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<OwnedFd> {
+pub(crate) fn link_tcx_ingress(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<Link> {
     link(program, index(ifindex)?, ffi::BPF_TCX_INGRESS, &no_options())
 }
 
 /// BPF_LINK_CREATE of a sockops program for a cgroup, beside those that are there.
-pub(crate) fn link_sockops(program: BorrowedFd<'_>, cgroup: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub(crate) fn link_sockops(program: BorrowedFd<'_>, cgroup: BorrowedFd<'_>) -> io::Result<Link> {
     link(program, cgroup.as_raw_fd(), ffi::BPF_CGROUP_SOCK_OPS, &no_options())
 }
 
@@ -60,12 +62,12 @@ fn link(
     target: i32,
     kind: ffi::bpf_attach_type,
     options: &ffi::bpf_link_create_opts,
-) -> io::Result<OwnedFd> {
+) -> io::Result<Link> {
     // SAFETY: `program` is open for the call, `options` is a whole struct that names its size, and a target that is
     // no descriptor or index is an error.
     let fd = result(unsafe { ffi::bpf_link_create(program.as_raw_fd(), target, kind, options) })?;
     // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
 }
 
 /// BPF_LINK_DETACH: takes the program off now, however many descriptors refer to the link.
