@@ -10,7 +10,7 @@
 //! All in network byte order. The sequence comes first, so that what reads plain 64-bit sequence numbers reads
 //! these too. The time is when the datagram was due to be sent, not when it was: a latency that is counted from
 //! it includes what the sender was late, so that a sender held up by the receiver hides nothing ("coordinated
-//! omission"). It is of CLOCK_REALTIME, the clock of SO_TIMESTAMPNS: across hosts it means as much as their
+//! omission"). It is of CLOCK_REALTIME, the clock of the kernel's receive stamps: across hosts it means as much as their
 //! clocks agree.
 
 use rustix::time::{ClockId, clock_gettime};

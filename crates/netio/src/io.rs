@@ -51,7 +51,7 @@ pub enum TimeSource {
     Device,
     /// The XDP program, by the kernel's TAI clock.
     Program,
-    /// The kernel's stack as it took the packet from the driver, by CLOCK_REALTIME (`SO_TIMESTAMPNS`). Of datagrams
+    /// The kernel's stack as it took the packet from the driver, by CLOCK_REALTIME (`SO_TIMESTAMPING`). Of datagrams
     /// that GRO put together, all have the stamp of the first.
     Kernel,
 }

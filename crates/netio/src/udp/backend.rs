@@ -14,7 +14,7 @@ use super::socket::{UdpGroup, UdpSocket, UdpSockets};
 use super::sys::{self, ReceiveBatch, SendBatch};
 use super::transmit::Outbox;
 use super::window::Window;
-use crate::io::{Datagram, Ecn, Flow, Hints, IoError, IoStats, PacketIo, Sent, TimeSource, Timestamp, Via};
+use crate::io::{Datagram, Ecn, Flow, Hints, IoError, IoStats, PacketIo, Sent, Via};
 use crate::route::Resolver;
 use crate::wait::{self, Wait};
 
@@ -40,6 +40,12 @@ const REFUSED_BURST: usize = 64;
 
 /// MTU of a path that nothing is known about.
 const DEFAULT_MTU: usize = 1500;
+
+/// What `SO_TIMESTAMPING` is asked for (`linux/net_tstamp.h`): the stack's stamp, and the device's as it is.
+const STAMPS: i32 = (libc::SOF_TIMESTAMPING_RX_SOFTWARE
+    | libc::SOF_TIMESTAMPING_SOFTWARE
+    | libc::SOF_TIMESTAMPING_RX_HARDWARE
+    | libc::SOF_TIMESTAMPING_RAW_HARDWARE) as i32;
 
 /// Per-socket state beside the socket.
 struct State {
@@ -91,8 +97,8 @@ impl UdpIo {
         let sockets = sockets.sockets;
         if config.timestamps {
             for socket in &sockets {
-                sys::set_option(socket.fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
-                    .map_err(|error| fault(socket, "SO_TIMESTAMPNS", error))?;
+                sys::set_option(socket.fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPING, STAMPS)
+                    .map_err(|error| fault(socket, "SO_TIMESTAMPING", error))?;
             }
         }
         let gro = sockets.iter().any(|socket| socket.gro);
@@ -207,8 +213,7 @@ impl UdpIo {
             let local = local_address(bound, &received);
             let ecn = Ecn::from_tos(received.tos);
             let via = Via::Kernel(index as u16);
-            let stamp = |nanoseconds| Timestamp { nanoseconds, source: TimeSource::Kernel };
-            let hints = Hints { timestamp: received.time.map(stamp), ..Hints::default() };
+            let hints = Hints { timestamp: received.time, ..Hints::default() };
             self.stats.rx_kernel_bytes += message.payload.len() as u64;
             if received.segment == 0 || received.segment >= message.payload.len() {
                 handed += 1;

@@ -5,6 +5,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
+use crate::io::{TimeSource, Timestamp};
+
 /// `UDP_SEGMENT` (`linux/udp.h`).
 pub(super) const UDP_SEGMENT: i32 = 103;
 /// `UDP_GRO` (`linux/udp.h`).
@@ -14,8 +16,8 @@ pub(super) const UDP_GRO: i32 = 104;
 const HEADER: usize = 16;
 /// Room for packet information (40), traffic class (24) and segment size (24).
 const SEND_CONTROL: usize = 88;
-/// Room for packet information (40), traffic class (24), GRO size (24), and more for what an
-/// administrator's settings may add.
+/// Room for packet information (40), traffic class (24), GRO size (24), time stamps (64), and more for
+/// what an administrator's settings may add.
 const RECEIVE_CONTROL: usize = 192;
 
 /// A socket address as the kernel reads and writes it.
@@ -158,8 +160,8 @@ pub(super) struct Received {
     pub(super) tos: u8,
     /// Size of the segments that GRO put together; 0 when it did not.
     pub(super) segment: usize,
-    /// When the kernel received it, in nanoseconds of CLOCK_REALTIME; of several segments the first.
-    pub(super) time: Option<u64>,
+    /// When the device or the kernel received it; of several segments the first.
+    pub(super) time: Option<Timestamp>,
 }
 
 impl Received {
@@ -183,11 +185,11 @@ impl Received {
                     received.tos = word(data, 0) as u8;
                 }
                 (libc::SOL_UDP, UDP_GRO) if data.len() >= 4 => received.segment = word(data, 0) as usize,
-                // struct timespec, both fields 64 bits wide.
-                (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) if data.len() >= 16 => {
-                    let (seconds, fraction) = (long(data, 0), long(data, 8));
-                    received.time =
-                        seconds.checked_mul(1_000_000_000).and_then(|ns| ns.checked_add(fraction));
+                // struct scm_timestamping (linux/errqueue.h): three struct timespec of 64-bit fields. The first is the
+                // stack's, the third the device's; what there is none of is 0.
+                (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) if data.len() >= 48 => {
+                    let stamp = |at, source| Some(Timestamp { nanoseconds: time(data, at)?, source });
+                    received.time = stamp(32, TimeSource::Device).or_else(|| stamp(0, TimeSource::Kernel));
                 }
                 _ => {}
             }
@@ -226,6 +228,12 @@ fn long(data: &[u8], at: usize) -> u64 {
     let mut bytes = [0; 8];
     bytes.copy_from_slice(&data[at..at + 8]);
     u64::from_ne_bytes(bytes)
+}
+
+/// A `struct timespec` in nanoseconds, where it is one of a time.
+fn time(data: &[u8], at: usize) -> Option<u64> {
+    let (seconds, fraction) = (long(data, at), long(data, at + 8));
+    seconds.checked_mul(1_000_000_000)?.checked_add(fraction).filter(|time| *time > 0)
 }
 
 /// Walks control messages: level, type, data. Ends at the first that does not fit.
@@ -270,18 +278,27 @@ mod tests {
 
     #[test]
     fn a_stamp_is_read_and_one_that_cannot_be_is_none() {
-        let message = |seconds: u64, fraction: u64| {
-            let mut bytes = 32u64.to_ne_bytes().to_vec();
+        let message = |stack: (u64, u64), device: (u64, u64)| {
+            let mut bytes = 64u64.to_ne_bytes().to_vec();
             bytes.extend(libc::SOL_SOCKET.to_ne_bytes());
-            bytes.extend(libc::SCM_TIMESTAMPNS.to_ne_bytes());
-            bytes.extend(seconds.to_ne_bytes());
-            bytes.extend(fraction.to_ne_bytes());
+            bytes.extend(libc::SCM_TIMESTAMPING.to_ne_bytes());
+            for field in [stack.0, stack.1, 0, 0, device.0, device.1] {
+                bytes.extend(field.to_ne_bytes());
+            }
             bytes
         };
         let time = |control: &[u8]| Received::decode(control).time;
-        assert_eq!(time(&message(1_800_000_000, 5)), Some(1_800_000_000_000_000_005));
-        assert_eq!(time(&message(u64::MAX, 5)), None);
-        assert_eq!(time(&message(1, 5)[..24]), None, "cut short");
+        let stamp = |nanoseconds, source| Some(Timestamp { nanoseconds, source });
+        let second = 1_800_000_000;
+        let by_stack = stamp(1_800_000_000_000_000_005, TimeSource::Kernel);
+        assert_eq!(time(&message((second, 5), (0, 0))), by_stack);
+        let by_device = stamp(1_800_000_000_000_000_004, TimeSource::Device);
+        assert_eq!(time(&message((second, 5), (second, 4))), by_device, "the device saw it first");
+        assert_eq!(time(&message((0, 0), (second, 4))), by_device);
+        assert_eq!(time(&message((second, 5), (u64::MAX, 4))), by_stack);
+        assert_eq!(time(&message((0, 0), (0, 0))), None);
+        assert_eq!(time(&message((u64::MAX, 5), (0, 0))), None);
+        assert_eq!(time(&message((second, 5), (0, 0))[..56]), None, "cut short");
     }
 
     #[test]
