@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use expressway_lab::{Lab, LabConfig, Role};
 
-use crate::kind::Run;
+use crate::kind::{Outcome, Run};
 use crate::nics::Nics;
 use crate::raw::{Absent, Described, Line, Run as Record};
 use crate::scenario::{Case, Contestant, Scenario, Value};
@@ -59,19 +59,32 @@ pub fn run(
     each(&Line::Scenario(Box::new(Described::new(scenario, tools.bed, nics.map(Nics::hosts)))))?;
     let mut tally = Tally::default();
     for point in scenario.points() {
-        let present = present(scenario, place, &point, each)?;
+        let (present, fixed) = match prepare(scenario, place, &point, each)? {
+            Prepared::Ready(present, fixed) => (present, fixed),
+            Prepared::Failed(count) => {
+                tally.failed += count;
+                continue;
+            }
+        };
+        let case = |contestant: &Contestant| {
+            let mut case = scenario.case(&point, contestant);
+            case.0.extend(fixed.clone());
+            case
+        };
         for round in 0..scenario.effort.rounds {
             for contestant in turned(&present, round) {
-                let line = match measure(scenario, place, &point, contestant, None) {
-                    Ok((values, detail)) => {
+                let line = match measure(scenario, place, &case(contestant), None) {
+                    Ok(outcome) => {
                         tally.measured += 1;
+                        let values =
+                            outcome.values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
                         Line::Run(Record {
                             scenario: scenario.about.name.clone(),
                             point: point.clone(),
                             contestant: contestant.name.clone(),
                             round,
                             values,
-                            detail,
+                            detail: outcome.detail,
                         })
                     }
                     // Without a lab, or a far end, nothing can be measured: that is no failed run but the end.
@@ -87,7 +100,7 @@ pub fn run(
         if let Some(folder) = profiles {
             for contestant in &present {
                 let svg = profile(scenario, folder, &point, contestant)?;
-                if let Err(error) = measure(scenario, place, &point, contestant, Some(svg)) {
+                if let Err(error) = measure(scenario, place, &case(contestant), Some(svg)) {
                     tally.failed += 1;
                     each(&Line::Failed(absent(scenario, &point, contestant, format!("profile: {error}"))))?;
                 }
@@ -145,6 +158,48 @@ fn present<'a>(
     Ok(present)
 }
 
+/// What a point's rounds need.
+enum Prepared<'a> {
+    /// Its contestants, and the parameters that were found out for it.
+    Ready(Vec<&'a Contestant>, BTreeMap<String, Value>),
+    /// The calibration did not come about, and as many contestants not either; they are told.
+    Failed(usize),
+}
+
+/// Finds who can run at a point, and calibrates it where the kind has to know what the machine can do.
+fn prepare<'a>(
+    scenario: &'a Scenario,
+    place: Place<'_>,
+    point: &BTreeMap<String, Value>,
+    each: &mut dyn FnMut(&Line) -> Result<(), BenchError>,
+) -> Result<Prepared<'a>, BenchError> {
+    let present = present(scenario, place, point, each)?;
+    let Some(first) = present.first() else { return Ok(Prepared::Ready(present, BTreeMap::new())) };
+    let case = scenario.case(point, first);
+    let Some(calibration) = scenario.kind.calibration(&case) else {
+        return Ok(Prepared::Ready(present, BTreeMap::new()));
+    };
+    let outcome = match place.lacks(scenario, &calibration) {
+        Some(reason) => Err(BenchError::Missing(reason)),
+        None => measure(scenario, place, &calibration, None),
+    };
+    match outcome {
+        Ok(outcome) => {
+            let fixed = scenario.kind.calibrated(&case, &outcome);
+            tracing::info!(scenario = scenario.about.name, ?point, ?fixed, "calibrated");
+            Ok(Prepared::Ready(present, fixed))
+        }
+        Err(error @ (BenchError::Lab(_) | BenchError::FarLost { .. })) => Err(error),
+        Err(error) => {
+            for contestant in &present {
+                let reason = format!("calibration: {error}");
+                each(&Line::Failed(absent(scenario, point, contestant, reason)))?;
+            }
+            Ok(Prepared::Failed(present.len()))
+        }
+    }
+}
+
 fn absent(
     scenario: &Scenario,
     point: &BTreeMap<String, Value>,
@@ -155,31 +210,19 @@ fn absent(
     Absent { scenario, point: point.clone(), contestant, reason }
 }
 
-type Figures = (BTreeMap<String, f64>, serde_json::Value);
-
 fn measure(
     scenario: &Scenario,
     place: Place<'_>,
-    point: &BTreeMap<String, Value>,
-    contestant: &Contestant,
+    case: &Case,
     profile: Option<PathBuf>,
-) -> Result<Figures, BenchError> {
-    let case = scenario.case(point, contestant);
+) -> Result<Outcome, BenchError> {
     let Place { tools, nics } = place;
-    let (effort, case) = (scenario.effort, &case);
-    let outcome = match nics {
+    let effort = scenario.effort;
+    match nics {
         Some(nics) => {
             let _changed = nics.prepare(case)?;
             let (lab, others) = (nics.lab(), BTreeSet::new());
-            scenario.kind.measure(&Run {
-                tools,
-                lab: &lab,
-                nics: Some(nics),
-                case,
-                effort,
-                others,
-                profile,
-            })?
+            scenario.kind.measure(&Run { tools, lab: &lab, nics: Some(nics), case, effort, others, profile })
         }
         None => {
             let mut others = BTreeSet::new();
@@ -189,11 +232,9 @@ fn measure(
             }
             let bed =
                 TemporaryLab::up(LabConfig { devices: tools.devices.clone(), ..scenario.kind.lab(case) })?;
-            scenario.kind.measure(&Run { tools, lab: &bed.0, nics: None, case, effort, others, profile })?
+            scenario.kind.measure(&Run { tools, lab: &bed.0, nics: None, case, effort, others, profile })
         }
-    };
-    let values = outcome.values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    Ok((values, outcome.detail))
+    }
 }
 
 /// A, B, C, then C, B, A, then A, B, C …: drift of the machine hits all alike.

@@ -28,22 +28,30 @@ const TCP_PORT: u16 = 9000;
 /// Datagrams that are due at once in bursts.
 const BURST: u64 = 10;
 
-static PARAMETERS: [Parameter; 8] = [
+/// Deliveries a second that no loop of single sends on one core can make: offered to see how many it does.
+const MORE_THAN_ANY: u64 = 2_000_000;
+
+static PARAMETERS: [Parameter; 10] = [
     Parameter::required("forwarder", Form::Choice(&["send-loop", "user", "kernel"])),
     Parameter::new("pattern", Form::Choice(&["bursts", "poisson", "even"]), text("even")),
     Parameter::new("subscribers", Form::Count(1, 20_000), Value::Count(64)),
-    // Deliveries a second that are offered, and the datagrams a second that are not exceeded for few subscribers.
-    Parameter::new("deliveries", Form::Count(1, 100_000_000), Value::Count(120_000)),
+    // Deliveries a second that are offered: a number, or a share of what the C loop can carry on this machine, which is
+    // measured at each point before its rounds. Then the datagrams a second that are not exceeded for few subscribers.
+    Parameter::optional("deliveries", Form::Count(1, 100_000_000)),
+    Parameter::optional("load", Form::Number(0.01)),
     Parameter::new("rate", Form::Count(1, 10_000_000), Value::Count(2_000)),
     Parameter::new("size", Form::Count(24, 1400), Value::Count(128)),
     // How the generator waits until a datagram is due: spinning is exact, and takes the subscribers' core while datagrams
     // are within 100 µs of each other.
     Parameter::new("generator", Form::Choice(&["spin", "sleep"]), text("spin")),
+    // How the generator sends: one system call a datagram, or by AF_XDP, whose datagrams of a burst are on the link right
+    // after one another, as from a network. Each comes as an skb of its own either way.
+    Parameter::new("sender", Form::Choice(&["sendmsg", "copy"]), text("sendmsg")),
     // Seconds that are waited for what was due.
     Parameter::new("drain", Form::Number(0.0), Value::Number(0.5)),
 ];
 
-static METRICS: [Metric; 10] = [
+static METRICS: [Metric; 11] = [
     Metric::new("mean_us", "mean latency", "µs", Better::Lower, 0),
     Metric::new("p50_us", "p50", "µs", Better::Lower, 0),
     Metric::new("p99_us", "p99", "µs", Better::Lower, 0),
@@ -51,6 +59,7 @@ static METRICS: [Metric; 10] = [
     Metric::new("lost_percent", "not delivered", "%", Better::Lower, 1),
     Metric::new("torn", "torn streams", "", Better::Lower, 0),
     Metric::new("deliveries_per_second", "deliveries", "/s", Better::Neither, 0),
+    Metric::new("arrived_per_second", "arrived", "/s", Better::Neither, 0),
     Metric::new("late_us", "sender late, p99", "µs", Better::Neither, 0),
     Metric::new("server_cpu_percent", "forwarder's core", "%", Better::Neither, 0),
     Metric::new("subscriber_cpu_percent", "subscribers' core", "%", Better::Neither, 0),
@@ -62,6 +71,7 @@ struct Received {
     datagrams: u64,
     expected: u64,
     delivered: u64,
+    arrived: u64,
     torn: u64,
     ended: u64,
     reads: u64,
@@ -91,6 +101,31 @@ impl Kind for Fanout {
             return Some("cc: no such program; install gcc".into());
         }
         IoProcess::lacks(tools)
+    }
+
+    fn check(&self, case: &Case) -> Result<(), String> {
+        match (case.given("deliveries"), case.given("load")) {
+            (None, None) => Err("neither `deliveries` nor `load` is given".into()),
+            (Some(_), Some(_)) => Err("both `deliveries` and `load` are given".into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn calibration(&self, case: &Case) -> Option<Case> {
+        let overload = [
+            ("forwarder", text("send-loop")),
+            ("pattern", text("even")),
+            ("generator", text("sleep")),
+            ("deliveries", Value::Count(MORE_THAN_ANY)),
+            ("rate", Value::Count(MORE_THAN_ANY)),
+        ];
+        case.given("load").map(|_| case.with(overload).without("load"))
+    }
+
+    fn calibrated(&self, case: &Case, outcome: &Outcome) -> BTreeMap<String, Value> {
+        let carried = outcome.values["arrived_per_second"];
+        let deliveries = (carried * case.number("load")).max(1.0) as u64;
+        BTreeMap::from([("deliveries".to_owned(), Value::Count(deliveries))])
     }
 
     /// Starts the forwarder and the subscribers, then the feed, and accounts for the measured part of it.
@@ -127,11 +162,12 @@ impl Kind for Fanout {
             ("lost_percent", 100.0 * (1.0 - deliveries / received.expected.max(1) as f64)),
             ("torn", received.torn as f64),
             ("deliveries_per_second", deliveries / seconds),
+            ("arrived_per_second", received.arrived as f64 / seconds),
             ("late_us", sent["lateness_ns"]["p99"].as_f64().unwrap_or_default() / 1e3),
             ("server_cpu_percent", cost.charged_ns() as f64 / (seconds * 1e7)),
             ("subscriber_cpu_percent", cost.subscribers.charged_ns() as f64 / (seconds * 1e7)),
         ]);
-        let detail = serde_json::json!({"received": received, "sent": sent, "server_cpu": cost.server,
+        let detail = serde_json::json!({"rate": rate(case), "received": received, "sent": sent, "server_cpu": cost.server,
             "kworker_ns": cost.kworker_ns, "subscriber_cpu": cost.subscribers});
         Ok(Outcome { values, detail })
     }
@@ -214,9 +250,12 @@ impl Sender {
             _ => String::new(),
         };
         let wait = if case.text("generator") == "sleep" { "--no-spin" } else { "" };
-        // One system call a datagram, so that each comes as an skb of its own, as from a network.
+        let way = match case.text("sender") {
+            "copy" => format!("--io copy --interface {}", Role::Client.interface()),
+            _ => "--send sendmsg".to_owned(),
+        };
         let words = format!(
-            "gen udp --to {feed} --rate {} --size {} --seconds {} --send sendmsg {pattern} {wait} --json",
+            "gen udp --to {feed} --rate {} --size {} --seconds {} {way} {pattern} {wait} --json",
             rate(case),
             case.count("size"),
             effort.warmup + effort.seconds + 0.5,

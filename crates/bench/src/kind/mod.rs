@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::nics::Nics;
 use crate::peers::Program;
 use crate::profile::Recording;
-use crate::scenario::{Bed, Case, Effort, Parameter};
+use crate::scenario::{Bed, Case, Effort, Parameter, Value};
 use crate::task::Site;
 use crate::{BenchError, SERVER_CORE, Tools, core_of, cpu};
 
@@ -141,6 +141,17 @@ pub(crate) trait Kind: Sync + Send {
     /// What is not among the servers that a case measures: its name, version, and why it is as it is.
     fn program(&self, _tools: &Tools, _case: &Case) -> Option<(String, Program)> {
         None
+    }
+
+    /// A case that has to be measured before the rounds of a point, on a lab of its own, where the point's cases depend on
+    /// what this machine can do now.
+    fn calibration(&self, _case: &Case) -> Option<Case> {
+        None
+    }
+
+    /// The parameters that a calibration's outcome gives a case.
+    fn calibrated(&self, _case: &Case, _outcome: &Outcome) -> BTreeMap<String, Value> {
+        BTreeMap::new()
     }
 
     /// One run.

@@ -351,8 +351,11 @@ impl Check<'_> {
         for contestant in &scenario.contestants {
             for point in scenario.points() {
                 let case = scenario.case(&point, contestant);
-                let missing =
-                    self.kind.parameters().iter().find(|parameter| !case.0.contains_key(parameter.key));
+                let missing = self
+                    .kind
+                    .parameters()
+                    .iter()
+                    .find(|parameter| parameter.required && !case.0.contains_key(parameter.key));
                 let problem = match missing {
                     Some(parameter) => Err(format!("`{}` is given nowhere", parameter.key)),
                     None => self.kind.check(&case),

@@ -132,27 +132,47 @@ pub(crate) struct Parameter {
     pub(crate) key: &'static str,
     /// What it takes.
     pub(crate) form: Form,
-    /// Its value where a scenario says nothing; without one it has to be given.
+    /// Its value where a scenario says nothing.
     pub(crate) default: Option<Value>,
+    /// It has to be given.
+    pub(crate) required: bool,
 }
 
 impl Parameter {
     /// One that a scenario may leave out.
     pub(crate) const fn new(key: &'static str, form: Form, default: Value) -> Self {
-        Self { key, form, default: Some(default) }
+        Self { key, form, default: Some(default), required: false }
     }
 
     /// One that a scenario has to give.
     pub(crate) const fn required(key: &'static str, form: Form) -> Self {
-        Self { key, form, default: None }
+        Self { key, form, default: None, required: true }
+    }
+
+    /// One that may be left out, and then has no value.
+    pub(crate) const fn optional(key: &'static str, form: Form) -> Self {
+        Self { key, form, default: None, required: false }
     }
 }
 
-/// All parameters of one run: those that a kind declares, no others and none missing.
+/// All parameters of one run: those that a kind declares, no others, and none missing that is not optional.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Case(pub(crate) BTreeMap<String, Value>);
 
 impl Case {
+    /// With other values of some parameters.
+    pub(crate) fn with<const N: usize>(&self, values: [(&str, Value); N]) -> Self {
+        let mut all = self.0.clone();
+        all.extend(values.map(|(key, value)| (key.to_owned(), value)));
+        Self(all)
+    }
+
+    /// Without a parameter that may be left out.
+    pub(crate) fn without(mut self, key: &str) -> Self {
+        self.0.remove(key);
+        self
+    }
+
     /// A count or size.
     pub(crate) fn count(&self, key: &str) -> u64 {
         match self.value(key) {
@@ -164,6 +184,11 @@ impl Case {
     /// A number.
     pub(crate) fn number(&self, key: &str) -> f64 {
         self.value(key).as_number().unwrap_or_else(|| unreachable!("parameter {key} is no number"))
+    }
+
+    /// A number that may be left out.
+    pub(crate) fn given(&self, key: &str) -> Option<f64> {
+        self.0.get(key).and_then(Value::as_number)
     }
 
     /// A choice or name.
