@@ -51,6 +51,20 @@ pub struct Environment {
 impl Environment {
     /// Reads it now, with what the scenarios are about to measure.
     pub fn read(tools: &Tools, scenarios: &[Scenario]) -> Self {
+        Self { programs: programs(tools, scenarios), ..Self::of_this_machine() }
+    }
+
+    /// How the machine and the version differ from what runs here now, if they do: figures of it then say nothing here.
+    pub fn difference(&self) -> Option<String> {
+        let here = Self::of_this_machine();
+        let name = |one: &Self| {
+            format!("{}, {} cores, Linux {}, version {}", one.cpu, one.cores, one.kernel, one.version)
+        };
+        (name(self) != name(&here)).then(|| format!("{}, and this is {}", name(self), name(&here)))
+    }
+
+    /// Reads it now, without programs.
+    pub(crate) fn of_this_machine() -> Self {
         let cpuinfo = text("/proc/cpuinfo");
         let field = |name: &str| {
             let line = cpuinfo.lines().find_map(|line| line.strip_prefix(name));
@@ -79,7 +93,7 @@ impl Environment {
                 text(&format!("/proc/irq/{number}/smp_affinity_list")).trim().to_owned()
             }),
             load_average: load.split(' ').next().and_then(|one| one.parse().ok()).unwrap_or(0.0),
-            programs: programs(tools, scenarios),
+            programs: BTreeMap::new(),
         }
     }
 }

@@ -47,6 +47,10 @@ pub(crate) struct Fanout {
     /// which says what it chose and why
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub(crate) mode: FanoutMode,
+    /// What `expressway bench` has measured of both modes on this machine (its raw.jsonl), for --mode auto to go by for as
+    /// many as --max-subscribers [default: /var/lib/expressway/fanout/raw.jsonl, if it is there]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) measured: Option<PathBuf>,
     /// How the feed is received: udp, or as with `serve` auto, zerocopy, copy, hybrid or generic. Multicast groups are
     /// received by udp
     #[arg(long, value_name = "MODE", default_value = "udp")]

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use expressway_feed::fanout::{Fanout, FanoutError, KernelFeed, Membership, Statistics};
+use expressway_feed::fanout::{Fanout, FanoutError, KernelFeed, Membership, Options, Statistics};
 use expressway_gateway::admin::{Admin, State};
 use expressway_gateway::config::{Io, IoMode};
 use expressway_gateway::metrics::Registry;
@@ -64,25 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     crate::limits::raise_file_limit();
     let signals = follow_signals(&[SIGTERM, SIGINT, SIGUSR1])?;
     let threads = options.threads;
-    let mode = mode::choose(arguments.mode);
-    let (path, fanout) = match mode {
-        Mode::User => {
-            let (path, io) = open(arguments)?;
-            let fanout = match io {
-                WorkerIo::Kernel(io) => Fanout::start(options, *io, membership),
-                WorkerIo::Express(io) => Fanout::start(options, *io, membership),
-            };
-            (path, fanout.map_err(Failure::run_time)?)
-        }
-        Mode::Kernel => {
-            let feed = KernelFeed { udp: arguments.udp, interface: mode::interface(arguments)? };
-            let fanout = Fanout::start_in_kernel(options, &feed).map_err(|error| match error {
-                FanoutError::Options(problem) => Failure::usage(format!("--{problem}")),
-                error => Failure::run_time(error),
-            })?;
-            (None, fanout)
-        }
-    };
+    let (mode, path, fanout) = start(arguments, options, membership)?;
     let source = fanout.statistics_source();
     let status = Arc::new(Status {
         state: Mutex::new(Ok(())),
@@ -99,6 +81,36 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         report::print(true, &statistics)?;
     }
     result.map(|()| ExitCode::SUCCESS)
+}
+
+/// The fan-out in the mode that was asked for or chosen, with its data path.
+fn start(
+    arguments: &Arguments,
+    options: Options,
+    membership: Option<Membership>,
+) -> Result<(Mode, Option<SharedPath>, Fanout), Failure> {
+    let choice = mode::choose(arguments)?;
+    if choice.mode == Mode::Kernel {
+        match start_in_kernel(arguments, options.clone()) {
+            Ok(fanout) => return Ok((Mode::Kernel, None, fanout)),
+            Err(failure) if choice.asked => return Err(failure),
+            Err(failure) => tracing::warn!("mode user: {failure}"),
+        }
+    }
+    let (path, io) = open(arguments)?;
+    let fanout = match io {
+        WorkerIo::Kernel(io) => Fanout::start(options, *io, membership),
+        WorkerIo::Express(io) => Fanout::start(options, *io, membership),
+    };
+    Ok((Mode::User, path, fanout.map_err(Failure::run_time)?))
+}
+
+fn start_in_kernel(arguments: &Arguments, options: Options) -> Result<Fanout, Failure> {
+    let feed = KernelFeed { udp: arguments.udp, interface: mode::interface(arguments)? };
+    Fanout::start_in_kernel(options, &feed).map_err(|error| match error {
+        FanoutError::Options(problem) => Failure::usage(format!("--{problem}")),
+        error => Failure::run_time(error),
+    })
 }
 
 /// The data path, if it is more than a kernel socket, and packet I/O.

@@ -1,5 +1,9 @@
 //! Who forwards: this process or the kernel.
 
+use std::path::Path;
+
+use expressway_bench::{RawRun, fanout_verdict};
+use expressway_gateway::config::IoMode;
 use expressway_netio::route::RouteMirror;
 
 use crate::args::{Fanout as Arguments, FanoutMode};
@@ -29,26 +33,71 @@ impl Mode {
     }
 }
 
+/// Who is to forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub(super) mode: Mode,
+    /// It was asked for: where it cannot be had, that is an error. What `auto` chose steps down.
+    pub(super) asked: bool,
+}
+
+/// Where the measurements of this machine are looked for.
+const MEASURED: &str = "/var/lib/expressway/fanout/raw.jsonl";
+
 /// What was asked for; `auto` says why it chose.
 ///
 /// The cost of a delivery is the send and the ACKs that it causes, wherever it is made. The kernel's way makes one for
 /// each datagram and subscriber, and a clone and a UDP receive besides; this process makes one for all that has come since
 /// the last. What the kernel's way saves is waking a process, once a datagram: that shows with one subscriber, and is lost
-/// among the sends of eight. Which is cheaper thus depends on how many will subscribe and how the feed comes, which no
-/// measurement at start can know; `expressway bench` has both beside each other.
-pub(super) fn choose(asked: FanoutMode) -> Mode {
-    match asked {
-        FanoutMode::User => Mode::User,
-        FanoutMode::Kernel => Mode::Kernel,
-        FanoutMode::Auto => {
-            tracing::info!(
-                "mode user: it sends what has come together by one send, while the kernel sends each datagram by \
-                 itself, which saves with a single subscriber only; `expressway bench fanout-even fanout-bursts` \
-                 compares them on this machine"
-            );
-            Mode::User
-        }
+/// among the sends of eight. Which is cheaper thus depends on how many will subscribe and how the feed comes, which nothing
+/// at start can measure. So `auto` goes by what `expressway bench` has measured on this machine, for as many subscribers
+/// as may come, and without that by the above: `user`.
+///
+/// # Errors
+/// When the file that was named cannot be read.
+pub(super) fn choose(arguments: &Arguments) -> Result<Choice, Failure> {
+    let choice = |mode| Choice { mode, asked: arguments.mode != FanoutMode::Auto };
+    match arguments.mode {
+        FanoutMode::User => Ok(choice(Mode::User)),
+        FanoutMode::Kernel => Ok(choice(Mode::Kernel)),
+        FanoutMode::Auto => auto(arguments).map(choice),
     }
+}
+
+fn auto(arguments: &Arguments) -> Result<Mode, Failure> {
+    if arguments.agent.is_some() || arguments.io != IoMode::Udp {
+        tracing::info!("mode user: --agent and --io are of this process");
+        return Ok(Mode::User);
+    }
+    let found = Some(Path::new(MEASURED)).filter(|file| file.exists());
+    let Some(file) = arguments.measured.as_deref().or(found) else {
+        tracing::info!(
+            "mode user: it sends what has come together by one send, while the kernel sends each datagram by itself; \
+             `expressway bench fanout-even fanout-bursts --out /var/lib/expressway/fanout` compares them on this \
+             machine, and `auto` goes by that"
+        );
+        return Ok(Mode::User);
+    };
+    let raw = match RawRun::read(&[file]) {
+        Ok(raw) => raw,
+        Err(error) if arguments.measured.is_some() => {
+            return Err(Failure::usage(format!("--measured {error}")));
+        }
+        Err(error) => {
+            tracing::warn!(%error, "mode user: what was measured cannot be read");
+            return Ok(Mode::User);
+        }
+    };
+    let verdict = fanout_verdict(&raw, arguments.max_subscribers as u64);
+    let mode = if verdict.kernel { Mode::Kernel } else { Mode::User };
+    tracing::info!(
+        subscribers = arguments.max_subscribers,
+        file = %file.display(),
+        "mode {}: {}",
+        mode.name(),
+        verdict.reason
+    );
+    Ok(mode)
 }
 
 /// The interface that the kernel takes the feed at: the one named, or for a unicast feed the one that has the address.

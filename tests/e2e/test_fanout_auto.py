@@ -1,0 +1,160 @@
+"""`fanout --mode auto`: it goes by what was measured of both modes on this machine, and steps down where it has to."""
+
+import copy
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from harness.agent import UNPRIVILEGED
+from harness.fanout import FEED_PORT, TCP_PORT, Fanout, Sender, fanouts, subscribe
+from harness.lab import Lab
+from harness.paths import BINARY, LIMIT
+from harness.server import address
+
+SCENARIO = """title = "a feed"
+kind = "fanout"
+claim = "It is handed on."
+measures = "What a delivery costs."
+held_equal = ["everything"]
+beds = ["lab"]
+rounds = 1
+seconds = 0.3
+warmup = 0.2
+[settings]
+pattern = "poisson"
+rate = 1000000
+[sweep]
+load = [0.2]
+subscribers = [2]
+[[contestant]]
+name = "this process"
+side = "kernel"
+forwarder = "user"
+[[contestant]]
+name = "the kernel"
+side = "kernel"
+forwarder = "kernel"
+"""
+
+USER, KERNEL = {"this process": 1.0, "the kernel": 1.5}, {"this process": 1.0, "the kernel": 0.5}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A raw file of one round of each mode on this machine, at a fifth of what the C loop carries here."""
+    folder = tmp_path_factory.mktemp("measured")
+    scenario = folder / "trial.toml"
+    scenario.write_text(SCENARIO)
+    command = (BINARY, "--log-level", "error", "bench", scenario, "--out", folder)
+    subprocess.run(command, check=True, timeout=LIMIT, stdout=subprocess.DEVNULL)
+    return folder / "raw.jsonl"
+
+
+def rounds(measured: Path, file: Path, figures: dict[str, float], count: int = 6, kernel: str | None = None) -> Path:
+    """The same file with more rounds, in which the modes have these figures."""
+    lines = [json.loads(line) for line in measured.read_text().splitlines()]
+    if kernel:
+        lines[0]["environment"]["kernel"] = kernel
+    runs = [line for line in lines if "run" in line]
+    lines = [line for line in lines if "run" not in line]
+    for number in range(count):
+        for line in runs:
+            run = copy.deepcopy(line["run"])
+            run["round"] = number
+            for metric in ("mean_us", "cpu_us_per_delivery"):
+                run["values"][metric] = figures[run["contestant"]] * 100
+            lines.append({"run": run})
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+@pytest.fixture
+def make_fanout(tmp_path: Path) -> Iterator[Callable[..., Fanout]]:
+    """Starts fan-outs with `--mode auto`; at the end each that still runs has to stop cleanly."""
+    with fanouts(tmp_path) as start:
+
+        def make(lab: Lab, *flags: str | Path, prefix: tuple[str, ...] = ()) -> Fanout:
+            host = lab.server["ipv4"]
+            words = ("--udp", address(host, FEED_PORT), "--framing", "len32", "--tcp", address(host, TCP_PORT))
+            return start(lab, *words, *map(str, flags), prefix=prefix).wait_ready()
+
+        yield make
+
+
+def serves(lab: Lab, fanout: Fanout) -> None:
+    (subscriber,) = subscribe(lab, fanout)
+    subscriber.read_to(Sender(lab, lab.server["ipv4"]).send(100))
+
+
+def test_a_load_is_a_share_of_what_the_loop_carries(measured: Path) -> None:
+    runs = [line["run"] for line in map(json.loads, measured.read_text().splitlines()) if "run" in line]
+    assert {run["contestant"] for run in runs} == {"this process", "the kernel"}
+    (offered,) = {run["detail"]["rate"] for run in runs}
+    # A fifth of what any processor does with two subscribers, and not the limit of the scenario.
+    assert 100 < offered < 1_000_000, runs
+    assert all(run["values"]["arrived_per_second"] > 0 for run in runs), runs
+
+
+def test_what_was_measured_decides(make_lab, make_fanout, measured: Path, tmp_path: Path) -> None:
+    lab = make_lab()
+    few = ("--max-subscribers", "2")
+    for name, figures, flags, mode, why in (
+        ("kernel", KERNEL, few, "kernel", "the kernel takes 0.50"),
+        ("user", USER, few, "user", "the kernel takes 1.50"),
+        ("more", KERNEL, ("--max-subscribers", "3"), "user", "it was measured for up to 2 subscribers only"),
+    ):
+        file = rounds(measured, tmp_path / f"{name}.jsonl", figures)
+        fanout = make_fanout(lab, "--measured", file, *flags)
+        assert fanout.ready[0]["mode"] == mode, fanout.log()
+        assert f"mode {mode}: {why}" in fanout.log()
+        serves(lab, fanout)
+        fanout.stop()
+
+
+def test_what_was_not_measured_here_does_not(make_lab, make_fanout, measured: Path, tmp_path: Path) -> None:
+    lab = make_lab()
+    few = ("--max-subscribers", "2")
+    for name, change, why in (
+        ("few", {"count": 5}, "in 6 rounds"),
+        ("other", {"kernel": "5.4.0"}, "Linux 5.4.0"),
+    ):
+        file = rounds(measured, tmp_path / f"{name}.jsonl", KERNEL, **change)
+        fanout = make_fanout(lab, "--measured", file, *few)
+        assert fanout.ready[0]["mode"] == "user" and why in fanout.log(), fanout.log()
+        fanout.stop()
+    fanout = make_fanout(lab, *few)
+    assert fanout.ready[0]["mode"] == "user" and "expressway bench fanout-even" in fanout.log()
+
+
+@pytest.mark.parametrize(
+    ("flags", "prefix", "why"),
+    [(("--start", "last:5"), (), "nothing is retained in the kernel"), ((), UNPRIVILEGED, "mode user: ")],
+    ids=["option", "privilege"],
+)
+def test_what_the_kernel_cannot_do_this_process_does(
+    make_lab, make_fanout, measured: Path, tmp_path: Path, flags, prefix, why
+) -> None:
+    lab = make_lab()
+    tmp_path.chmod(0o755)
+    file = rounds(measured, tmp_path / "kernel.jsonl", KERNEL)
+    fanout = make_fanout(lab, "--measured", file, "--max-subscribers", "2", *flags, prefix=prefix)
+    assert fanout.ready[0]["mode"] == "user" and why in fanout.log(), fanout.log()
+    serves(lab, fanout)
+
+
+def test_a_file_that_is_none_is_an_error(make_lab, tmp_path: Path) -> None:
+    lab = make_lab()
+    wrong = tmp_path / "wrong.jsonl"
+    wrong.write_text('{"environment": 5}\n')
+    for flags, message in (
+        (("--measured", tmp_path / "absent.jsonl"), "absent.jsonl"),
+        (("--measured", wrong), "wrong.jsonl:1"),
+        (("--measured", wrong, "--mode", "user"), "only --mode auto"),
+    ):
+        command = lab.inside(
+            "server", BINARY, "fanout", "--udp", "127.0.0.1:5000", "--tcp", "127.0.0.1:9000", *map(str, flags)
+        )
+        result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+        assert result.returncode == 2 and message in result.stderr, result.stderr
