@@ -251,8 +251,8 @@ impl Sender {
         };
         let wait = if case.text("generator") == "sleep" { "--no-spin" } else { "" };
         let way = match case.text("sender") {
-            "copy" => format!("--io copy --interface {}", Role::Client.interface()),
-            _ => "--send sendmsg".to_owned(),
+            "copy" => "--io copy",
+            _ => "--send sendmsg",
         };
         let words = format!(
             "gen udp --to {feed} --rate {} --size {} --seconds {} {way} {pattern} {wait} --json",
