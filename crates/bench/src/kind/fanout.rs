@@ -44,9 +44,9 @@ static PARAMETERS: [Parameter; 10] = [
     // How the generator waits until a datagram is due: spinning is exact, and takes the subscribers' core while datagrams
     // are within 100 µs of each other.
     Parameter::new("generator", Form::Choice(&["spin", "sleep"]), text("spin")),
-    // How the generator sends: one system call a datagram, or by AF_XDP, whose datagrams of a burst are on the link right
-    // after one another, as from a network. Each comes as an skb of its own either way.
-    Parameter::new("sender", Form::Choice(&["sendmsg", "copy"]), text("sendmsg")),
+    // How the generator sends: one system call a datagram, or frames by XDP, of which all that are due at once are in the
+    // receive ring at once, as from a NIC.
+    Parameter::new("sender", Form::Choice(&["sendmsg", "live"]), text("sendmsg")),
     // Seconds that are waited for what was due.
     Parameter::new("drain", Form::Number(0.0), Value::Number(0.5)),
 ];
@@ -251,7 +251,7 @@ impl Sender {
         };
         let wait = if case.text("generator") == "sleep" { "--no-spin" } else { "" };
         let way = match case.text("sender") {
-            "copy" => "--io copy",
+            "live" => "--io live",
             _ => "--send sendmsg",
         };
         let words = format!(
