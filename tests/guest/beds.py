@@ -7,6 +7,7 @@ from devices import VIRTIO_MODULES, ZERO_COPY, on_hub, on_taps
 CONFORMANCE = "conformance --ignored --test-threads=1"
 GATEWAY = "pytest /expressway/tests/guest/inside/test_gateway.py"
 RECV = "pytest /expressway/tests/guest/inside/test_recv.py"
+GEN = "pytest /expressway/tests/guest/inside/test_gen.py"
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,11 @@ class Bed:
 
 BEDS = {
     "virtio": Bed(
-        about="virtio-net in zero-copy and copy mode: conformance, the gateway and the receiver",
+        about="virtio-net in zero-copy and copy mode: conformance, the gateway, the receiver and the generator",
         flavour="cloud-amd64",
         modules=VIRTIO_MODULES,
         devices=on_hub(f"virtio-net-pci,{ZERO_COPY}", "virtio-net-pci,disable-legacy=on,romfile="),
-        tests=[f"{GATEWAY} -k 'not queues'", RECV, f"{CONFORMANCE} device_"],
+        tests=[f"{GATEWAY} -k 'not queues'", RECV, GEN, f"{CONFORMANCE} device_"],
     ),
     "igb": Bed(
         about="igb, whose link bounces when XDP comes, with RSS over two queues",
