@@ -137,7 +137,8 @@ def test_what_the_kernel_cannot_do_this_process_does(
     make_lab, make_fanout, measured: Path, tmp_path: Path, flags, prefix, why
 ) -> None:
     lab = make_lab()
-    tmp_path.chmod(0o755)
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(0o755)
     file = rounds(measured, tmp_path / "kernel.jsonl", KERNEL)
     fanout = make_fanout(lab, "--measured", file, "--max-subscribers", "2", *flags, prefix=prefix)
     assert fanout.ready[0]["mode"] == "user" and why in fanout.log(), fanout.log()
