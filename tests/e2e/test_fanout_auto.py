@@ -43,7 +43,7 @@ USER, KERNEL = {"this process": 1.0, "the kernel": 1.5}, {"this process": 1.0, "
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A raw file of one round of each mode on this machine, at a fifth of what the C loop carries here."""
+    """A raw file of one round of each mode on this machine, with what keeps the C loop busy for a fifth of the time."""
     folder = tmp_path_factory.mktemp("measured")
     scenario = folder / "trial.toml"
     scenario.write_text(SCENARIO)
@@ -88,13 +88,12 @@ def serves(lab: Lab, fanout: Fanout) -> None:
     subscriber.read_to(Sender(lab, lab.server["ipv4"]).send(100))
 
 
-def test_a_load_is_a_share_of_what_the_loop_carries(measured: Path) -> None:
+def test_a_load_is_what_keeps_the_loop_busy(measured: Path) -> None:
     runs = [line["run"] for line in map(json.loads, measured.read_text().splitlines()) if "run" in line]
     assert {run["contestant"] for run in runs} == {"this process", "the kernel"}
     (offered,) = {run["detail"]["rate"] for run in runs}
-    # A fifth of what any processor does with two subscribers, and not the limit of the scenario.
+    # What any processor does with two subscribers, and not the limit of the scenario.
     assert 100 < offered < 1_000_000, runs
-    assert all(run["values"]["arrived_per_second"] > 0 for run in runs), runs
 
 
 def test_what_was_measured_decides(make_lab, make_fanout, measured: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use expressway_lab::{Lab, LabConfig, Role};
 
-use crate::kind::{Outcome, Run};
+use crate::kind::{Outcome, Run, Trial};
 use crate::nics::Nics;
 use crate::raw::{Absent, Described, Line, Run as Record};
 use crate::scenario::{Case, Contestant, Scenario, Value};
@@ -166,7 +166,7 @@ enum Prepared<'a> {
     Failed(usize),
 }
 
-/// Finds who can run at a point, and calibrates it where the kind has to know what the machine can do.
+/// Finds who can run at a point, and calibrates it where the kind has to know what the machine does.
 fn prepare<'a>(
     scenario: &'a Scenario,
     place: Place<'_>,
@@ -176,19 +176,8 @@ fn prepare<'a>(
     let present = present(scenario, place, point, each)?;
     let Some(first) = present.first() else { return Ok(Prepared::Ready(present, BTreeMap::new())) };
     let case = scenario.case(point, first);
-    let Some(calibration) = scenario.kind.calibration(&case) else {
-        return Ok(Prepared::Ready(present, BTreeMap::new()));
-    };
-    let outcome = match place.lacks(scenario, &calibration) {
-        Some(reason) => Err(BenchError::Missing(reason)),
-        None => measure(scenario, place, &calibration, None),
-    };
-    match outcome {
-        Ok(outcome) => {
-            let fixed = scenario.kind.calibrated(&case, &outcome);
-            tracing::info!(scenario = scenario.about.name, ?point, ?fixed, "calibrated");
-            Ok(Prepared::Ready(present, fixed))
-        }
+    match calibrate(scenario, place, &case) {
+        Ok(fixed) => Ok(Prepared::Ready(present, fixed)),
         Err(error @ (BenchError::Lab(_) | BenchError::FarLost { .. })) => Err(error),
         Err(error) => {
             for contestant in &present {
@@ -198,6 +187,27 @@ fn prepare<'a>(
             Ok(Prepared::Failed(present.len()))
         }
     }
+}
+
+/// The parameters that cases like this one get from calibration.
+fn calibrate(
+    scenario: &Scenario,
+    place: Place<'_>,
+    case: &Case,
+) -> Result<BTreeMap<String, Value>, BenchError> {
+    let mut trials = Vec::new();
+    while let Some(case) = scenario.kind.calibration(case, &trials) {
+        if let Some(reason) = place.lacks(scenario, &case) {
+            return Err(BenchError::Missing(reason));
+        }
+        let outcome = measure(scenario, place, &case, None)?;
+        trials.push(Trial { case, outcome });
+    }
+    let fixed = scenario.kind.calibrated(case, &trials);
+    if !trials.is_empty() {
+        tracing::info!(scenario = scenario.about.name, trials = trials.len(), ?fixed, "calibrated");
+    }
+    Ok(fixed)
 }
 
 fn absent(

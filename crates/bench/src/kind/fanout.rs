@@ -10,7 +10,7 @@ use std::time::Duration;
 use expressway_lab::Role;
 use serde::{Deserialize, Serialize};
 
-use super::{Better, Kind, Metric, Outcome, Run};
+use super::{Better, Kind, Metric, Outcome, Run, Trial};
 use crate::cpu::{self, Account};
 use crate::io_process::IoProcess;
 use crate::scenario::{Case, Form, Parameter, Value, text};
@@ -28,15 +28,19 @@ const TCP_PORT: u16 = 9000;
 /// Datagrams that are due at once in bursts.
 const BURST: u64 = 10;
 
-/// Deliveries a second that no loop of single sends on one core can make: offered to see how many it does.
-const MORE_THAN_ANY: u64 = 2_000_000;
+/// Deliveries a second that calibration begins with: any core can make them.
+const FIRST_TRIAL: f64 = 30_000.0;
+
+/// How often calibration tries, and how near to the load it has to come to stop before.
+const TRIALS: usize = 7;
+const NEAR: f64 = 0.03;
 
 static PARAMETERS: [Parameter; 10] = [
     Parameter::required("forwarder", Form::Choice(&["send-loop", "user", "kernel"])),
     Parameter::new("pattern", Form::Choice(&["bursts", "poisson", "even"]), text("even")),
     Parameter::new("subscribers", Form::Count(1, 20_000), Value::Count(64)),
-    // Deliveries a second that are offered: a number, or a share of what the C loop can carry on this machine, which is
-    // measured at each point before its rounds. Then the datagrams a second that are not exceeded for few subscribers.
+    // Deliveries a second that are offered: a number, or as many as keep the C loop's core busy for this share of the time, which
+    // is found at each point before its rounds. Then the datagrams a second that are not exceeded for few subscribers.
     Parameter::optional("deliveries", Form::Count(1, 100_000_000)),
     Parameter::optional("load", Form::Number(0.01)),
     Parameter::new("rate", Form::Count(1, 10_000_000), Value::Count(2_000)),
@@ -51,7 +55,7 @@ static PARAMETERS: [Parameter; 10] = [
     Parameter::new("drain", Form::Number(0.0), Value::Number(0.5)),
 ];
 
-static METRICS: [Metric; 11] = [
+static METRICS: [Metric; 10] = [
     Metric::new("mean_us", "mean latency", "µs", Better::Lower, 0),
     Metric::new("p50_us", "p50", "µs", Better::Lower, 0),
     Metric::new("p99_us", "p99", "µs", Better::Lower, 0),
@@ -59,7 +63,6 @@ static METRICS: [Metric; 11] = [
     Metric::new("lost_percent", "not delivered", "%", Better::Lower, 1),
     Metric::new("torn", "torn streams", "", Better::Lower, 0),
     Metric::new("deliveries_per_second", "deliveries", "/s", Better::Neither, 0),
-    Metric::new("arrived_per_second", "arrived", "/s", Better::Neither, 0),
     Metric::new("late_us", "sender late, p99", "µs", Better::Neither, 0),
     Metric::new("server_cpu_percent", "forwarder's core", "%", Better::Neither, 0),
     Metric::new("subscriber_cpu_percent", "subscribers' core", "%", Better::Neither, 0),
@@ -71,7 +74,6 @@ struct Received {
     datagrams: u64,
     expected: u64,
     delivered: u64,
-    arrived: u64,
     torn: u64,
     ended: u64,
     reads: u64,
@@ -111,21 +113,20 @@ impl Kind for Fanout {
         }
     }
 
-    fn calibration(&self, case: &Case) -> Option<Case> {
-        let overload = [
-            ("forwarder", text("send-loop")),
-            ("pattern", text("even")),
-            ("generator", text("sleep")),
-            ("rate", Value::Count(MORE_THAN_ANY)),
-        ];
-        // Without either, as many as nothing can carry.
-        case.given("load").map(|_| case.with(overload).without("load"))
+    fn calibration(&self, case: &Case, so_far: &[Trial]) -> Option<Case> {
+        let deliveries = next_trial(case.given("load")?, &tried(so_far))?;
+        let trial = [("forwarder", text("send-loop")), ("deliveries", Value::Count(deliveries as u64))];
+        Some(case.with(trial).without("load"))
     }
 
-    fn calibrated(&self, case: &Case, outcome: &Outcome) -> BTreeMap<String, Value> {
-        let carried = outcome.values["arrived_per_second"];
-        let deliveries = (carried * case.number("load")).max(1.0) as u64;
-        BTreeMap::from([("deliveries".to_owned(), Value::Count(deliveries))])
+    fn calibrated(&self, case: &Case, trials: &[Trial]) -> BTreeMap<String, Value> {
+        let Some(load) = case.given("load") else { return BTreeMap::new() };
+        let nearest = tried(trials).into_iter().min_by(|one, other| {
+            let off = |(_, busy): &(f64, f64)| (busy - load).abs();
+            off(one).total_cmp(&off(other))
+        });
+        let deliveries = nearest.map(|(deliveries, _)| Value::Count(deliveries as u64));
+        deliveries.map(|count| ("deliveries".to_owned(), count)).into_iter().collect()
     }
 
     /// Starts the forwarder and the subscribers, then the feed, and accounts for the measured part of it.
@@ -149,12 +150,6 @@ impl Kind for Fanout {
         profile::finish(recording)?;
         let sent = sender.report()?;
         let received: Received = subscribers.report()?;
-        let arrived_per_second = received.arrived as f64 / seconds;
-        if received.arrived > 0 && run.case.given("deliveries").is_none() {
-            // What was due in this time may come long after it.
-            let values = BTreeMap::from([("arrived_per_second", arrived_per_second)]);
-            return Ok(Outcome { values, detail: serde_json::Value::Null });
-        }
         if received.delivered == 0 {
             let problem = format!("nothing was delivered: {received:?}");
             return Err(BenchError::Load { contestant: case.text("forwarder").to_owned(), problem });
@@ -168,7 +163,6 @@ impl Kind for Fanout {
             ("lost_percent", 100.0 * (1.0 - deliveries / received.expected.max(1) as f64)),
             ("torn", received.torn as f64),
             ("deliveries_per_second", deliveries / seconds),
-            ("arrived_per_second", arrived_per_second),
             ("late_us", sent["lateness_ns"]["p99"].as_f64().unwrap_or_default() / 1e3),
             ("server_cpu_percent", cost.charged_ns() as f64 / (seconds * 1e7)),
             ("subscriber_cpu_percent", cost.subscribers.charged_ns() as f64 / (seconds * 1e7)),
@@ -181,8 +175,33 @@ impl Kind for Fanout {
 
 /// The datagrams a second of a case.
 fn rate(case: &Case) -> u64 {
-    let deliveries = case.given("deliveries").map_or(MORE_THAN_ANY, |deliveries| deliveries as u64);
-    (deliveries / case.count("subscribers")).clamp(1, case.count("rate"))
+    (case.count("deliveries") / case.count("subscribers")).clamp(1, case.count("rate"))
+}
+
+/// Trials as deliveries a second, and the share of the time that the forwarder's core was busy.
+fn tried(trials: &[Trial]) -> Vec<(f64, f64)> {
+    let one = |trial: &Trial| {
+        Some((trial.case.given("deliveries")?, trial.outcome.values.get("server_cpu_percent")? / 100.0))
+    };
+    trials.iter().filter_map(one).collect()
+}
+
+/// The deliveries a second to try next for a load, between the most that were less than that and the least that were more. A
+/// delivery costs less the more there are, so that no single trial tells.
+fn next_trial(load: f64, tried: &[(f64, f64)]) -> Option<f64> {
+    let Some((_, last)) = tried.last() else { return Some(FIRST_TRIAL) };
+    if tried.len() >= TRIALS || (last - load).abs() < NEAR {
+        return None;
+    }
+    let below = tried.iter().filter(|(_, busy)| *busy < load).max_by(|one, other| one.0.total_cmp(&other.0));
+    let above = tried.iter().filter(|(_, busy)| *busy >= load).min_by(|one, other| one.0.total_cmp(&other.0));
+    match (below, above) {
+        (Some(&(below, busy)), None) => Some(below * (load / busy).clamp(1.1, 3.0)),
+        (None, Some(&(above, busy))) => Some(above * (load / busy).clamp(0.2, 0.9)),
+        (Some((below, _)), Some((above, _))) if below < above => Some((below * above).sqrt()),
+        // The machine has changed between them.
+        _ => None,
+    }
 }
 
 /// Gives the client's end the transmit queue that the server's has: the ring of a veth holds 256 packets, and without a
@@ -341,5 +360,35 @@ impl Cost {
     /// forwarders alike.
     fn charged_ns(&self) -> u64 {
         self.server.charged_ns() + self.kworker_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calibration_finds_the_load_where_deliveries_become_cheaper_with_their_number() {
+        // From 6 µs when there are few to 1.5 µs, and a core is never busier than always.
+        let busy =
+            |deliveries: f64| (deliveries * (1.5e-6 + 4.5e-6 / (1.0 + deliveries / 50_000.0))).min(1.0);
+        for load in [0.25, 0.5, 0.75, 0.9] {
+            let mut tried = Vec::new();
+            while let Some(deliveries) = next_trial(load, &tried) {
+                tried.push((deliveries, busy(deliveries)));
+            }
+            assert!(
+                tried.len() < TRIALS && (tried.last().unwrap().1 - load).abs() < NEAR,
+                "{load}: {tried:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn calibration_ends_on_a_machine_that_changes_meanwhile() {
+        assert_eq!(next_trial(0.5, &[(100_000.0, 0.8), (120_000.0, 0.3)]), None);
+        let never = vec![(100_000.0, 1.0); TRIALS];
+        assert_eq!(next_trial(0.5, &never), None);
+        assert_eq!(next_trial(0.5, &never[..1]), Some(50_000.0));
     }
 }

@@ -143,19 +143,26 @@ pub(crate) trait Kind: Sync + Send {
         None
     }
 
-    /// A case that has to be measured before the rounds of a point, on a lab of its own, where the point's cases depend on
-    /// what this machine can do now.
-    fn calibration(&self, _case: &Case) -> Option<Case> {
+    /// A case to be measured before the rounds of a point, where the point's cases depend on what this machine does now;
+    /// asked again with the outcomes so far until there is none.
+    fn calibration(&self, _case: &Case, _so_far: &[Trial]) -> Option<Case> {
         None
     }
 
-    /// The parameters that a calibration's outcome gives a case.
-    fn calibrated(&self, _case: &Case, _outcome: &Outcome) -> BTreeMap<String, Value> {
+    /// The parameters that the calibration gives a case.
+    fn calibrated(&self, _case: &Case, _trials: &[Trial]) -> BTreeMap<String, Value> {
         BTreeMap::new()
     }
 
     /// One run.
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError>;
+}
+
+/// What was measured for a calibration.
+#[derive(Debug)]
+pub(crate) struct Trial {
+    pub(crate) case: Case,
+    pub(crate) outcome: Outcome,
 }
 
 /// One run that is to be made.

@@ -54,8 +54,6 @@ struct Seen {
     /// Datagrams due in the measured time: the first and the last number, over all subscribers.
     numbers: Option<(u64, u64)>,
     delivered: u64,
-    /// Those that came in the measured time, whenever they were due.
-    arrived: u64,
     torn: u64,
     ended: u64,
     reads: u64,
@@ -121,7 +119,6 @@ pub(crate) fn run(what: &Subscribe) -> Result<serde_json::Value, Box<dyn Error>>
         "datagrams": datagrams,
         "expected": expected,
         "delivered": seen.delivered,
-        "arrived": seen.arrived,
         "torn": seen.torn,
         "ended": seen.ended,
         "reads": seen.reads,
@@ -178,10 +175,7 @@ fn take(
             return;
         };
         subscriber.next = Some(probe.sequence + 1);
-        // The first datagram's time begins the window, whichever of the two is asked first.
-        let due = window(probe.time);
-        seen.arrived += u64::from(window(stamp));
-        if due {
+        if window(probe.time) {
             let latency = stamp.saturating_sub(probe.time);
             seen.delivered += 1;
             seen.sum_ns += u128::from(latency);
