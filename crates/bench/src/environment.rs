@@ -54,12 +54,11 @@ impl Environment {
         Self { programs: programs(tools, scenarios), ..Self::of_this_machine() }
     }
 
-    /// How the machine and the version differ from what runs here now, if they do: figures of it then say nothing here.
+    /// How processor, kernel and version differ from what runs here now, if they do: figures of those say nothing here. The
+    /// cores that a process may use are its own affair.
     pub fn difference(&self) -> Option<String> {
         let here = Self::of_this_machine();
-        let name = |one: &Self| {
-            format!("{}, {} cores, Linux {}, version {}", one.cpu, one.cores, one.kernel, one.version)
-        };
+        let name = |one: &Self| format!("{}, Linux {}, version {}", one.cpu, one.kernel, one.version);
         (name(self) != name(&here)).then(|| format!("{}, and this is {}", name(self), name(&here)))
     }
 

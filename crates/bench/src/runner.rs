@@ -8,7 +8,7 @@ use expressway_lab::{Lab, LabConfig, Role};
 use crate::kind::{Outcome, Run, Trial};
 use crate::nics::Nics;
 use crate::raw::{Absent, Described, Line, Run as Record};
-use crate::scenario::{Case, Contestant, Scenario, Value};
+use crate::scenario::{Case, Contestant, Effort, Scenario, Value};
 use crate::{BenchError, Tools, cpu, io_error};
 
 /// What a scenario came to.
@@ -37,6 +37,9 @@ pub fn remove_leftovers() -> Result<(), BenchError> {
 /// What the names of labs begin with, before the process ID.
 const LAB: &str = "bench-";
 
+/// Seconds that are measured of a trial of a calibration, at the least: less is chance.
+const LEAST_TRIAL: f64 = 2.0;
+
 /// Runs a scenario, handing each line to `each` as it comes. A contestant that this machine cannot run, and a run that
 /// fails, are lines; the rest goes on. With a folder for `profiles`, each contestant runs once more at each point after its
 /// rounds, sampled and not counted.
@@ -59,21 +62,11 @@ pub fn run(
     each(&Line::Scenario(Box::new(Described::new(scenario, tools.bed, nics.map(Nics::hosts)))))?;
     let mut tally = Tally::default();
     for point in scenario.points() {
-        let (present, fixed) = match prepare(scenario, place, &point, each)? {
-            Prepared::Ready(present, fixed) => (present, fixed),
-            Prepared::Failed(count) => {
-                tally.failed += count;
-                continue;
-            }
-        };
-        let case = |contestant: &Contestant| {
-            let mut case = scenario.case(&point, contestant);
-            case.0.extend(fixed.clone());
-            case
-        };
+        let present = present(scenario, place, &point, each)?;
+        let cases = calibrated(scenario, place, &point, present, each, &mut tally)?;
         for round in 0..scenario.effort.rounds {
-            for contestant in turned(&present, round) {
-                let line = match measure(scenario, place, &case(contestant), None) {
+            for (contestant, case) in turned(&cases, round) {
+                let line = match measure(scenario, place, case, scenario.effort, None) {
                     Ok(outcome) => {
                         tally.measured += 1;
                         let values =
@@ -98,9 +91,9 @@ pub fn run(
             }
         }
         if let Some(folder) = profiles {
-            for contestant in &present {
+            for (contestant, case) in &cases {
                 let svg = profile(scenario, folder, &point, contestant)?;
-                if let Err(error) = measure(scenario, place, &case(contestant), Some(svg)) {
+                if let Err(error) = measure(scenario, place, case, scenario.effort, Some(svg)) {
                     tally.failed += 1;
                     each(&Line::Failed(absent(scenario, &point, contestant, format!("profile: {error}"))))?;
                 }
@@ -158,56 +151,73 @@ fn present<'a>(
     Ok(present)
 }
 
-/// What a point's rounds need.
-enum Prepared<'a> {
-    /// Its contestants, and the parameters that were found out for it.
-    Ready(Vec<&'a Contestant>, BTreeMap<String, Value>),
-    /// The calibration did not come about, and as many contestants not either; they are told.
-    Failed(usize),
-}
-
-/// Finds who can run at a point, and calibrates it where the kind has to know what the machine does.
-fn prepare<'a>(
-    scenario: &'a Scenario,
+/// The contestants of a point with their cases, calibrated where the kind has to know what the machine does; those that differ
+/// in nothing that calibration depends on get the same. Whoever's calibration does not come about is told.
+fn calibrated<'a>(
+    scenario: &Scenario,
     place: Place<'_>,
     point: &BTreeMap<String, Value>,
+    present: Vec<&'a Contestant>,
     each: &mut dyn FnMut(&Line) -> Result<(), BenchError>,
-) -> Result<Prepared<'a>, BenchError> {
-    let present = present(scenario, place, point, each)?;
-    let Some(first) = present.first() else { return Ok(Prepared::Ready(present, BTreeMap::new())) };
-    let case = scenario.case(point, first);
-    match calibrate(scenario, place, &case) {
-        Ok(fixed) => Ok(Prepared::Ready(present, fixed)),
-        Err(error @ (BenchError::Lab(_) | BenchError::FarLost { .. })) => Err(error),
-        Err(error) => {
-            for contestant in &present {
-                let reason = format!("calibration: {error}");
-                each(&Line::Failed(absent(scenario, point, contestant, reason)))?;
+    tally: &mut Tally,
+) -> Result<Vec<(&'a Contestant, Case)>, BenchError> {
+    let mut known: Vec<(Case, Found)> = Vec::new();
+    let mut cases = Vec::new();
+    for contestant in present {
+        let mut case = scenario.case(point, contestant);
+        if let Some(first) = scenario.kind.calibration(&case, &[]) {
+            let found = match known.iter().position(|(known, _)| *known == first) {
+                Some(index) => &known[index].1,
+                None => {
+                    known.push((first, calibrate(scenario, place, &case)?));
+                    &known[known.len() - 1].1
+                }
+            };
+            match found {
+                Found::Fixed(fixed) => case.0.extend(fixed.clone()),
+                Found::Lacking(reason) => {
+                    each(&Line::Missing(absent(scenario, point, contestant, reason.clone())))?;
+                    continue;
+                }
+                Found::Failed(reason) => {
+                    tally.failed += 1;
+                    each(&Line::Failed(absent(scenario, point, contestant, reason.clone())))?;
+                    continue;
+                }
             }
-            Ok(Prepared::Failed(present.len()))
         }
+        cases.push((contestant, case));
     }
+    Ok(cases)
+}
+
+/// What a calibration came to.
+enum Found {
+    /// These parameters.
+    Fixed(BTreeMap<String, Value>),
+    /// The machine lacks something that it takes.
+    Lacking(String),
+    /// A trial failed.
+    Failed(String),
 }
 
 /// The parameters that cases like this one get from calibration.
-fn calibrate(
-    scenario: &Scenario,
-    place: Place<'_>,
-    case: &Case,
-) -> Result<BTreeMap<String, Value>, BenchError> {
+fn calibrate(scenario: &Scenario, place: Place<'_>, case: &Case) -> Result<Found, BenchError> {
+    let effort = Effort { seconds: scenario.effort.seconds.max(LEAST_TRIAL), ..scenario.effort };
     let mut trials = Vec::new();
     while let Some(case) = scenario.kind.calibration(case, &trials) {
         if let Some(reason) = place.lacks(scenario, &case) {
-            return Err(BenchError::Missing(reason));
+            return Ok(Found::Lacking(format!("calibration: {reason}")));
         }
-        let outcome = measure(scenario, place, &case, None)?;
-        trials.push(Trial { case, outcome });
+        match measure(scenario, place, &case, effort, None) {
+            Ok(outcome) => trials.push(Trial { case, outcome }),
+            Err(error @ (BenchError::Lab(_) | BenchError::FarLost { .. })) => return Err(error),
+            Err(error) => return Ok(Found::Failed(format!("calibration: {error}"))),
+        }
     }
     let fixed = scenario.kind.calibrated(case, &trials);
-    if !trials.is_empty() {
-        tracing::info!(scenario = scenario.about.name, trials = trials.len(), ?fixed, "calibrated");
-    }
-    Ok(fixed)
+    tracing::info!(scenario = scenario.about.name, trials = trials.len(), ?fixed, "calibrated");
+    Ok(Found::Fixed(fixed))
 }
 
 fn absent(
@@ -224,10 +234,10 @@ fn measure(
     scenario: &Scenario,
     place: Place<'_>,
     case: &Case,
+    effort: Effort,
     profile: Option<PathBuf>,
 ) -> Result<Outcome, BenchError> {
     let Place { tools, nics } = place;
-    let effort = scenario.effort;
     match nics {
         Some(nics) => {
             let _changed = nics.prepare(case)?;
@@ -248,8 +258,8 @@ fn measure(
 }
 
 /// A, B, C, then C, B, A, then A, B, C …: drift of the machine hits all alike.
-fn turned<T: Copy>(all: &[T], round: usize) -> Vec<T> {
-    let forth = all.iter().copied();
+fn turned<T>(all: &[T], round: usize) -> Vec<&T> {
+    let forth = all.iter();
     if round.is_multiple_of(2) { forth.collect() } else { forth.rev().collect() }
 }
 
@@ -277,7 +287,7 @@ mod tests {
 
     #[test]
     fn every_other_round_goes_back() {
-        assert_eq!(turned(&[1, 2, 3], 0), [1, 2, 3]);
-        assert_eq!(turned(&[1, 2, 3], 1), [3, 2, 1]);
+        assert_eq!(turned(&[1, 2, 3], 0), [&1, &2, &3]);
+        assert_eq!(turned(&[1, 2, 3], 1), [&3, &2, &1]);
     }
 }

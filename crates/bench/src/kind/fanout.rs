@@ -35,6 +35,12 @@ const FIRST_TRIAL: f64 = 30_000.0;
 const TRIALS: usize = 7;
 const NEAR: f64 = 0.03;
 
+/// How far from the load the best trial may be before that is said.
+const FAR: f64 = 0.1;
+
+/// The least load that trials can tell from none.
+const LEAST_LOAD: f64 = 0.1;
+
 static PARAMETERS: [Parameter; 10] = [
     Parameter::required("forwarder", Form::Choice(&["send-loop", "user", "kernel"])),
     Parameter::new("pattern", Form::Choice(&["bursts", "poisson", "even"]), text("even")),
@@ -42,7 +48,7 @@ static PARAMETERS: [Parameter; 10] = [
     // Deliveries a second that are offered: a number, or as many as keep the C loop's core busy for this share of the time, which
     // is found at each point before its rounds. Then the datagrams a second that are not exceeded for few subscribers.
     Parameter::optional("deliveries", Form::Count(1, 100_000_000)),
-    Parameter::optional("load", Form::Number(0.01)),
+    Parameter::optional("load", Form::Number(LEAST_LOAD)),
     Parameter::new("rate", Form::Count(1, 10_000_000), Value::Count(2_000)),
     Parameter::new("size", Form::Count(24, 1400), Value::Count(128)),
     // How the generator waits until a datagram is due: spinning is exact, and takes the subscribers' core while datagrams
@@ -109,6 +115,9 @@ impl Kind for Fanout {
         match (case.given("deliveries"), case.given("load")) {
             (None, None) => Err("neither `deliveries` nor `load` is given".into()),
             (Some(_), Some(_)) => Err("both `deliveries` and `load` are given".into()),
+            (None, Some(load)) if load > 1.0 => {
+                Err(format!("`load` {load}: a core is busy for 1 of the time at most"))
+            }
             _ => Ok(()),
         }
     }
@@ -125,8 +134,16 @@ impl Kind for Fanout {
             let off = |(_, busy): &(f64, f64)| (busy - load).abs();
             off(one).total_cmp(&off(other))
         });
-        let deliveries = nearest.map(|(deliveries, _)| Value::Count(deliveries as u64));
-        deliveries.map(|count| ("deliveries".to_owned(), count)).into_iter().collect()
+        let Some((deliveries, busy)) = nearest else { return BTreeMap::new() };
+        if (busy - load).abs() > FAR {
+            tracing::warn!(
+                load,
+                busy,
+                deliveries,
+                "no trial came near the load; the runs will say what it is"
+            );
+        }
+        BTreeMap::from([("deliveries".to_owned(), Value::Count(deliveries as u64))])
     }
 
     /// Starts the forwarder and the subscribers, then the feed, and accounts for the measured part of it.
@@ -390,5 +407,22 @@ mod tests {
         let never = vec![(100_000.0, 1.0); TRIALS];
         assert_eq!(next_trial(0.5, &never), None);
         assert_eq!(next_trial(0.5, &never[..1]), Some(50_000.0));
+    }
+
+    #[test]
+    fn a_rate_is_given_as_deliveries_or_as_a_load() {
+        let case = |given: &[&(&str, Value)]| {
+            Case(given.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect())
+        };
+        let (deliveries, load) = (("deliveries", Value::Count(1000)), ("load", Value::Number(0.5)));
+        assert_eq!(Fanout.check(&case(&[&deliveries])), Ok(()));
+        assert_eq!(Fanout.check(&case(&[&load])), Ok(()));
+        assert!(Fanout.check(&case(&[])).unwrap_err().contains("neither"));
+        assert!(Fanout.check(&case(&[&deliveries, &load])).unwrap_err().contains("both"));
+        assert!(Fanout.check(&case(&[&("load", Value::Number(1.5))])).unwrap_err().contains("1.5"));
+        // What is fixed is tried for nothing, and a load first with few.
+        assert_eq!(Fanout.calibration(&case(&[&deliveries]), &[]), None);
+        let first = Fanout.calibration(&case(&[&load]), &[]).unwrap();
+        assert_eq!((first.given("load"), first.given("deliveries")), (None, Some(FIRST_TRIAL)));
     }
 }

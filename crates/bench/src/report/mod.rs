@@ -10,7 +10,7 @@ mod pairs;
 mod plot;
 mod words;
 
-pub(crate) use analysis::ratios;
+pub(crate) use analysis::{Point, points, ratios};
 pub use html::html;
 pub use markdown::{MADE_BY, markdown, tables};
 pub(crate) use pairs::{Pairs, pairs};

@@ -1,8 +1,9 @@
 //! Who forwards: this process or the kernel.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
-use expressway_bench::{RawRun, fanout_verdict};
+use expressway_bench::{BenchError, RawRun, fanout_verdict};
 use expressway_gateway::config::IoMode;
 use expressway_netio::route::RouteMirror;
 
@@ -69,19 +70,19 @@ fn auto(arguments: &Arguments) -> Result<Mode, Failure> {
         tracing::info!("mode user: --agent and --io are of this process");
         return Ok(Mode::User);
     }
-    let found = Some(Path::new(MEASURED)).filter(|file| file.exists());
-    let Some(file) = arguments.measured.as_deref().or(found) else {
-        tracing::info!(
-            "mode user: it sends what has come together by one send, while the kernel sends each datagram by itself; \
-             `expressway bench fanout-even fanout-bursts --out /var/lib/expressway/fanout` compares them on this \
-             machine, and `auto` goes by that"
-        );
-        return Ok(Mode::User);
-    };
+    let file = arguments.measured.as_deref().unwrap_or(Path::new(MEASURED));
     let raw = match RawRun::read(&[file]) {
         Ok(raw) => raw,
         Err(error) if arguments.measured.is_some() => {
             return Err(Failure::usage(format!("--measured {error}")));
+        }
+        Err(BenchError::Io(_, error)) if error.kind() == ErrorKind::NotFound => {
+            tracing::info!(
+                "mode user: it sends what has come together by one send, while the kernel sends each datagram by \
+                 itself; `expressway bench fanout-even fanout-bursts --out /var/lib/expressway/fanout` compares them \
+                 on this machine, and `auto` goes by that"
+            );
+            return Ok(Mode::User);
         }
         Err(error) => {
             tracing::warn!(%error, "mode user: what was measured cannot be read");

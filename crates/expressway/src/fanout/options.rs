@@ -92,8 +92,9 @@ fn check(arguments: &Arguments) -> Result<(), String> {
             arguments.io
         ));
     }
-    if arguments.measured.is_some() && arguments.mode != FanoutMode::Auto {
-        return Err("--measured: only --mode auto goes by it".into());
+    let by_this_process = arguments.agent.is_some() || arguments.io != IoMode::Udp;
+    if arguments.measured.is_some() && (arguments.mode != FanoutMode::Auto || by_this_process) {
+        return Err("--measured: only --mode auto without --agent and --io goes by it".into());
     }
     if let Some(other) = arguments.source.iter().find(|source| source.is_ipv4() != arguments.udp.is_ipv4()) {
         return Err(format!("--source {other}: not of the address family of --udp {}", arguments.udp));

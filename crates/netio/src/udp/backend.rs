@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::config::{MAX_PAYLOAD, SendMode, SendOptions, UdpConfig};
 use super::control::Received;
@@ -14,7 +15,7 @@ use super::socket::{UdpGroup, UdpSocket, UdpSockets};
 use super::sys::{self, ReceiveBatch, SendBatch};
 use super::transmit::Outbox;
 use super::window::Window;
-use crate::io::{Datagram, Ecn, Flow, Hints, IoError, IoStats, PacketIo, Sent, Via};
+use crate::io::{Datagram, Ecn, Flow, Hints, IoError, IoStats, PacketIo, Sent, TimeSource, Timestamp, Via};
 use crate::route::Resolver;
 use crate::wait::{self, Wait};
 
@@ -79,6 +80,8 @@ pub struct UdpIo {
     last_socket: usize,
     first_to_receive: usize,
     idle_receives: u32,
+    /// What is received is stamped.
+    timestamps: bool,
     /// In the last receive a socket gave all that it was asked for.
     full: bool,
     now: Instant,
@@ -122,6 +125,7 @@ impl UdpIo {
             last_socket: 0,
             first_to_receive: 0,
             idle_receives: 0,
+            timestamps: config.timestamps,
             full: false,
             now: Instant::now(),
             stats: IoStats::default(),
@@ -213,7 +217,10 @@ impl UdpIo {
             let local = local_address(bound, &received);
             let ecn = Ecn::from_tos(received.tos);
             let via = Via::Kernel(index as u16);
-            let hints = Hints { timestamp: received.time, ..Hints::default() };
+            // The kernel begins to stamp some time after it was asked (`netstamp_work` in `net/core/dev.c`): what comes
+            // before is stamped as SO_TIMESTAMPNS would have it, when it is read.
+            let timestamp = received.time.or_else(|| self.timestamps.then(read_now));
+            let hints = Hints { timestamp, ..Hints::default() };
             self.stats.rx_kernel_bytes += message.payload.len() as u64;
             if received.segment == 0 || received.segment >= message.payload.len() {
                 handed += 1;
@@ -378,6 +385,13 @@ impl UdpIo {
             self.stats.dropped_send_refused += 1;
         }
     }
+}
+
+/// The stack's clock now.
+fn read_now() -> Timestamp {
+    let now = clock_gettime(ClockId::Realtime);
+    let nanoseconds = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+    Timestamp { nanoseconds, source: TimeSource::Kernel }
 }
 
 fn fault(socket: &UdpSocket, call: &str, source: std::io::Error) -> IoError {

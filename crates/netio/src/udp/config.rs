@@ -83,8 +83,8 @@ pub struct UdpConfig {
     pub exclusive: bool,
     /// Bind addresses that the machine does not have yet (`IP_FREEBIND`).
     pub freebind: bool,
-    /// Have what is received stamped (`SO_TIMESTAMPING`), by the device if it has been told to (`SIOCSHWTSTAMP`, as
-    /// linuxptp does), by the kernel's stack else: [`crate::Hints::timestamp`]. With GRO the datagrams of
+    /// Have what is received stamped (`SO_TIMESTAMPING`), by the device if somebody has told it to stamp what
+    /// comes (`SIOCSHWTSTAMP`), by the kernel's stack else: [`crate::Hints::timestamp`]. With GRO the datagrams of
     /// a message share the stamp of the first, so whoever wants each one's own receives without.
     pub timestamps: bool,
     /// Let [`Self::listen`] name multicast groups. Whoever binds one joins it on the socket, and sends nothing
