@@ -169,6 +169,14 @@ impl Subscriber {
         self.cursor
     }
 
+    /// Has the processor fetch what a turn takes behind the subscriber itself.
+    pub(crate) fn prefetch(&self) {
+        super::sys::prefetch(&*self.account);
+        if let Transport::Plain(socket) = &self.transport {
+            super::sys::prefetch(&**socket);
+        }
+    }
+
     pub(crate) fn transport(&self) -> &Transport {
         &self.transport
     }

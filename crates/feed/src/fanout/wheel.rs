@@ -54,6 +54,12 @@ impl Wheel {
         self.due != 0
     }
 
+    /// Who is due so many after the next, if somebody is.
+    pub(super) fn ahead(&self, by: usize) -> Option<usize> {
+        let length = self.keys.len();
+        (by < self.due).then(|| self.keys[(self.at + by) % length])
+    }
+
     /// The next that is due, which is then due no more.
     pub(super) fn next(&mut self) -> Option<usize> {
         self.due = self.due.checked_sub(1)?;
@@ -81,6 +87,23 @@ mod tests {
 
     fn rest(wheel: &mut Wheel) -> Vec<usize> {
         std::iter::from_fn(|| wheel.next()).collect()
+    }
+
+    #[test]
+    fn whoever_is_ahead_is_next_then() {
+        let mut wheel = wheel(&[1, 2, 3]);
+        assert_eq!(wheel.ahead(0), None, "nobody is due");
+        for _ in 0..2 {
+            wheel.all_due();
+            while let Some(next) = wheel.ahead(0) {
+                let after = wheel.ahead(1);
+                assert_eq!(wheel.next(), Some(next));
+                assert_eq!(wheel.ahead(0), after);
+            }
+            wheel.all_due();
+            wheel.next();
+        }
+        assert_eq!(Wheel::default().ahead(0), None);
     }
 
     #[test]
