@@ -86,6 +86,19 @@ fn responses_that_share_lost_datagrams_arrive_whole() {
     }
 }
 
+/// Where packet I/O has room for one datagram a turn, all that a connection has in flight is acknowledged before its next
+/// turn now and then: nothing but that turn itself has the response go on.
+#[test]
+fn what_is_acknowledged_between_turns_does_not_hold_a_response_up() {
+    let link = Link { delay: Duration::ZERO, ..Link::default() };
+    // What holds it up is the congestion window, or memory.
+    let tune: [fn(&mut Settings); 2] = [|_| {}, |settings| settings.send_window = 64 << 10];
+    for (room, tune) in [1, 2, 7].into_iter().flat_map(|room| tune.map(|tune| (room, tune))) {
+        let mut world = Build { link: link.clone(), room, tune, ..Build::default() }.world();
+        fetch(&mut world, Options::default(), &[("/bytes/1000000", 1_000_000), ("/unsized/300000", 300_000)]);
+    }
+}
+
 #[test]
 fn loss_reordering_and_duplication_corrupt_nothing() {
     let link = Link {

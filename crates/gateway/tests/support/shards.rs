@@ -24,13 +24,16 @@ struct State {
 pub struct Shard {
     state: Arc<Mutex<State>>,
     index: usize,
+    /// Datagrams that it has room for until it is flushed, and those in it.
+    room: usize,
+    staged: usize,
 }
 
-/// Splits `io` between `count` workers.
-pub fn split(io: SimIo, count: usize) -> Vec<Shard> {
+/// Splits `io` between `count` workers, each with room for so many datagrams a turn.
+pub fn split(io: SimIo, count: usize, room: usize) -> Vec<Shard> {
     let queues = (0..count).map(|_| VecDeque::new()).collect();
     let state = Arc::new(Mutex::new(State { io, queues }));
-    (0..count).map(|index| Shard { state: Arc::clone(&state), index }).collect()
+    (0..count).map(|index| Shard { state: Arc::clone(&state), index, room, staged: 0 }).collect()
 }
 
 impl PacketIo for Shard {
@@ -67,10 +70,17 @@ impl PacketIo for Shard {
         segment: usize,
         fill: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> Result<Sent, IoError> {
-        self.state.lock().unwrap().io.transmit(flow, segment, fill)
+        let Self { state, room, staged, .. } = self;
+        let sent = state.lock().unwrap().io.transmit(flow, segment, &mut |slot| {
+            let length = if staged < room { fill(slot) } else { 0 };
+            *staged += usize::from(length > 0);
+            length
+        })?;
+        Ok(Sent { blocked: sent.blocked || staged == room, ..sent })
     }
 
     fn flush(&mut self, now: Instant) -> Result<(), IoError> {
+        self.staged = 0;
         self.state.lock().unwrap().io.flush(now)
     }
 

@@ -74,6 +74,8 @@ pub struct Build {
     pub link: Link,
     pub seed: u64,
     pub workers: usize,
+    /// Datagrams that packet I/O takes in a worker's turn.
+    pub room: usize,
     pub certificate: Option<(String, String)>,
     pub tune: fn(&mut Settings),
 }
@@ -81,7 +83,7 @@ pub struct Build {
 impl Default for Build {
     fn default() -> Self {
         let link = Link { delay: Duration::from_millis(2), ..Link::default() };
-        Self { link, seed: 1, workers: 1, certificate: None, tune: |_| {} }
+        Self { link, seed: 1, workers: 1, room: usize::MAX, certificate: None, tune: |_| {} }
     }
 }
 
@@ -102,7 +104,7 @@ impl Build {
             shared,
             certificate,
         };
-        world.start(&setup, self.workers);
+        world.start_with_room(&setup, self.workers, self.room);
         world
     }
 }
@@ -110,12 +112,16 @@ impl Build {
 impl World {
     /// Starts workers, in place of those there are: what a killed and restarted server looks like.
     pub fn start(&mut self, setup: &Arc<Setup>, workers: usize) {
+        self.start_with_room(setup, workers, usize::MAX);
+    }
+
+    fn start_with_room(&mut self, setup: &Arc<Setup>, workers: usize, room: usize) {
         self.servers.clear();
         self.shared = Shared::new(setup, workers).unwrap();
         let (senders, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(256).unwrap()).unzip();
         self.peers = Arc::from(senders);
         let io = self.network.endpoint(&[SERVER.parse().unwrap()]).unwrap();
-        let shards = split(io, workers);
+        let shards = split(io, workers, room);
         for (index, (io, inbox)) in shards.into_iter().zip(inboxes).enumerate() {
             let mailbox = self.peers[index].clone();
             let endpoint = Endpoint::new(index, self.shared.clone(), mailbox).unwrap();

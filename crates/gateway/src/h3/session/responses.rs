@@ -3,6 +3,7 @@
 use super::{Session, SessionContext};
 use crate::h3::stream::{Progress, RequestStream, StreamMap};
 use crate::h3::{STREAM_MASK, code};
+use crate::quic::engine::Transport;
 
 impl Session {
     /// An exchange can make progress; `number` is what its wake token carries.
@@ -32,6 +33,11 @@ impl Session {
         while let Some(stream) = context.transport.writable() {
             self.pump(context, stream);
         }
+    }
+
+    /// [`Self::handle_writable`] would have something to do: there is room for a stream that waits for it.
+    pub(crate) fn has_room(&self, transport: &Transport, window: usize) -> bool {
+        transport.has_writable() || !self.starved.is_empty() && self.held.bytes() < window
     }
 
     pub(super) fn pump(&mut self, context: &mut SessionContext<'_>, stream: u64) {

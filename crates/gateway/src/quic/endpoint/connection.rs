@@ -192,6 +192,12 @@ impl Connection {
         }
     }
 
+    /// Streams could be refilled now.
+    pub(super) fn has_room(&self) -> bool {
+        let window = self.setup.settings.send_window;
+        self.session.as_ref().is_some_and(|session| session.has_room(&self.transport, window))
+    }
+
     fn follow_handshake(&mut self, key: Key, around: &mut Surroundings<'_>, table: &mut IdChanges) {
         if self.established {
             return;

@@ -121,7 +121,7 @@ impl Endpoint {
         let Some(connection) = self.table.get_mut(key) else { return Ok(Burst::default()) };
         // Held back by the pacer it leaves the line: the timer brings it back.
         let held = Burst { drained: connection.drained, release: connection.release, ..Burst::default() };
-        let mut burst = held;
+        let (mut burst, was_drained) = (held, connection.drained);
         if connection.release.is_none_or(|release| release <= now) {
             let segment = connection.segment_on(io, &mut self.max_payload);
             burst = connection.send(io, now, segment, &mut self.stats, &mut self.scratch)?;
@@ -136,7 +136,14 @@ impl Endpoint {
             return Ok(Burst { blocked: false, ..burst });
         }
         connection.arm(context, key);
-        if !burst.drained && burst.release.is_none() && !burst.blocked && !burst.unproven {
+        let more = if burst.drained {
+            // Streams are refilled in turns that begin with nothing left to send, and this was none. If all that was in
+            // flight has been acknowledged meanwhile, no packet of the client's will bring another turn about.
+            !was_drained && connection.has_room()
+        } else {
+            burst.release.is_none() && !burst.blocked && !burst.unproven
+        };
+        if more {
             self.enqueue(key);
         }
         Ok(burst)

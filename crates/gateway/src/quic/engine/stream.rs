@@ -88,6 +88,11 @@ impl Transport {
         self.quic.stream_writable_next()
     }
 
+    /// [`Self::writable`] would name a stream.
+    pub(crate) fn has_writable(&self) -> bool {
+        self.quic.writable().len() > 0
+    }
+
     /// Bytes that `stream` can take now, within flow control and the congestion window; 0 has the stream
     /// named by [`Self::writable`] once there is room. `None`: the peer wants no more of it.
     pub(crate) fn capacity(&mut self, stream: u64) -> Option<usize> {
