@@ -48,15 +48,15 @@ def connected(binary: Path, path: Path, *arguments: str) -> subprocess.Popen[byt
     return one
 
 
-def read_out(output: bytes) -> list[tuple[int, int, bytes]]:
-    """What a reader printed: (number, time stamp, payload) of each datagram, by its length: a payload may hold any byte."""
+def read_out(output: bytes) -> list[tuple[int, int, bytes, bytes]]:
+    """What a reader printed: (number, time stamp, whose, payload) of each datagram, by its length: a payload may hold any byte."""
     datagrams = []
     while output:
-        number, stamp, length, rest = output.split(b" ", 3)
+        number, stamp, clock, length, rest = output.split(b" ", 4)
         size = int(length)
         payload, end, output = rest[:size], rest[size : size + 1], rest[size + 1 :]
         assert (len(payload), end) == (size, b"\n"), "a datagram is printed whole"
-        datagrams.append((int(number), int(stamp), payload))
+        datagrams.append((int(number), int(stamp), clock, payload))
     return datagrams
 
 
@@ -72,7 +72,8 @@ def test_a_reader_sees_datagrams_and_their_stamps_where_they_lie(make_lab, make_
         peer.socket.send(payload)
         time.sleep(0.0005)
     output, _ = one.communicate(timeout=LIMIT)
-    numbers, stamps, read = zip(*read_out(output), strict=True)
+    numbers, stamps, clocks, read = zip(*read_out(output), strict=True)
+    assert set(clocks) == {b"xdp"}
     assert list(numbers) == list(range(300))
     assert before < stamps[0] and list(stamps) == sorted(stamps) and stamps[-1] < time.clock_gettime_ns(time.CLOCK_TAI)
     assert list(read) == payloads

@@ -131,7 +131,7 @@ def test_readers_of_the_ring_get_every_message_and_one_that_stops_holds_nobody_u
 ) -> None:
     lab = make_lab()
     path = tmp_path / "ring.sock"
-    flags = ["--first", "1", "--hold", "30s", "--broadcast", str(path), "--broadcast-size", "64KiB"]
+    flags = ["--first", "1", "--hold", "30s", "--broadcast", str(path), "--broadcast-size", "64KiB", "--timestamps"]
     recv = two_lines(lab, "copy", make_recv, *flags)
     assert path.stat().st_mode & 0o777 == 0o600
     # In no namespace of the lab, and without a privilege: a unix socket is enough.
@@ -152,7 +152,7 @@ def test_readers_of_the_ring_get_every_message_and_one_that_stops_holds_nobody_u
     total = sum(sum(one) for one in messages) + sum(SESSION)
     size = sum(map(len, messages)) + len(SESSION)
     output, _ = fast.communicate(timeout=LIMIT)
-    assert output == f"records 2001 bytes {size} lost 0 sum {total % 2**32}\n"
+    assert output == f"records 2001 bytes {size} lost 0 sum {total % 2**32} nic 0 xdp 2000 kernel 0\n", "the session has no stamp"
     slow.send_signal(signal.SIGCONT)
     output, _ = slow.communicate(timeout=LIMIT)
     words = output.split()
@@ -167,7 +167,7 @@ def test_readers_of_the_ring_get_every_message_and_one_that_stops_holds_nobody_u
 def test_datagrams_without_numbers_are_broadcast_as_they_come(make_lab, make_recv, reader: Path, tmp_path: Path) -> None:
     lab = make_lab()
     path = tmp_path / "ring.sock"
-    recv = make_recv(lab, "--io", "udp", "--broadcast", str(path))
+    recv = make_recv(lab, "--io", "udp", "--timestamps", "--broadcast", str(path))
     with subprocess.Popen([reader, path, "100"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as one:
         assert one.stderr and one.stderr.readline()
         a = client_socket(lab)
@@ -175,7 +175,7 @@ def test_datagrams_without_numbers_are_broadcast_as_they_come(make_lab, make_rec
         paced([(a, A, data) for data in datagrams])
         output, _ = one.communicate(timeout=LIMIT)
     total = sum(sum(data) for data in datagrams)
-    assert output == f"records 100 bytes {sum(map(len, datagrams))} lost 0 sum {total % 2**32}\n"
+    assert output == f"records 100 bytes {sum(map(len, datagrams))} lost 0 sum {total % 2**32} nic 0 xdp 0 kernel 100\n"
     assert recv.stop()["broadcast"]["records"] == 100
 
 

@@ -145,7 +145,7 @@ fn readers_see_every_datagram_that_the_callback_saw() {
     }
     let lines: Vec<String> = (0..64).map(payload).collect();
     let of_c: Vec<String> = (0..64)
-        .map(|number: u32| format!("{number} 0 {} {}\n", payload(number).len(), payload(number)))
+        .map(|number: u32| format!("{number} 0 none {} {}\n", payload(number).len(), payload(number)))
         .collect();
     assert_eq!(in_c.output(), of_c.concat());
     let report = bed.report();

@@ -78,9 +78,9 @@ pub struct ConfigError {
     pub must: &'static str,
 }
 
-/// A message of the feed.
+/// A message of the feed, with a stamp of the caller's kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message<'a> {
+pub struct Message<'a, S = u64> {
     /// Its number.
     pub sequence: u64,
     /// Its bytes: of MoldUDP64 the message, of plain numbers the datagram with its number.
@@ -88,16 +88,16 @@ pub struct Message<'a> {
     /// The line that brought it first.
     pub line: Line,
     /// What [`Arbiter::handle_datagram`] was told with it.
-    pub stamp: u64,
+    pub stamp: S,
     /// It is out of order: its gap had been announced.
     pub late: bool,
 }
 
 /// What comes of a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event<'a> {
+pub enum Event<'a, S = u64> {
     /// A message. Their numbers rise, but for late ones.
-    Message(Message<'a>),
+    Message(Message<'a, S>),
     /// Messages that did not come in time.
     Gap {
         /// Number of the first.
@@ -132,8 +132,9 @@ pub struct Hole {
     pub since: Instant,
 }
 
-/// Merges the lines of a feed into its messages.
-pub struct Arbiter {
+/// Merges the lines of a feed into its messages. `S` is what the caller stamps datagrams with: the arbiter hands it on and
+/// does not look at it.
+pub struct Arbiter<S = u64> {
     config: ArbiterConfig,
     session: Option<Session>,
     past: [Option<Session>; PAST_SESSIONS],
@@ -146,7 +147,7 @@ pub struct Arbiter {
     highest: u64,
     holes: Ranges<Instant>,
     lost: Ranges<()>,
-    reorder: Reorder,
+    reorder: Reorder<S>,
     /// The feed's lines, then the replies.
     lines: Vec<LineState>,
     /// When a line last brought something of the current session.
@@ -154,9 +155,9 @@ pub struct Arbiter {
     stats: ArbiterStats,
 }
 
-type Sink<'a> = dyn FnMut(Event<'_>) + 'a;
+type Sink<'a, S> = dyn FnMut(Event<'_, S>) + 'a;
 
-impl Arbiter {
+impl<S: Copy> Arbiter<S> {
     /// # Errors
     /// [`ConfigError`] names the number that is out of range.
     pub fn new(config: ArbiterConfig) -> Result<Self, ConfigError> {
@@ -193,9 +194,9 @@ impl Arbiter {
         &mut self,
         now: Instant,
         line: Line,
-        stamp: u64,
+        stamp: S,
         datagram: &[u8],
-        sink: &mut Sink<'_>,
+        sink: &mut Sink<'_, S>,
     ) {
         let index = match line {
             Line::Feed(number) if number < self.config.lines => usize::from(number),
@@ -235,7 +236,7 @@ impl Arbiter {
     }
 
     /// Decides what numbering a datagram of the feed is of. False if that is over.
-    fn place(&mut self, now: Instant, index: usize, decoded: &Decoded<'_>, sink: &mut Sink<'_>) -> bool {
+    fn place(&mut self, now: Instant, index: usize, decoded: &Decoded<'_>, sink: &mut Sink<'_, S>) -> bool {
         if self.session != decoded.session && !self.change_session(now, decoded.session, sink) {
             return false;
         }
@@ -268,7 +269,7 @@ impl Arbiter {
     }
 
     /// Goes over to another session, unless that was over before.
-    fn change_session(&mut self, now: Instant, session: Option<Session>, sink: &mut Sink<'_>) -> bool {
+    fn change_session(&mut self, now: Instant, session: Option<Session>, sink: &mut Sink<'_, S>) -> bool {
         let silent =
             self.heard.is_some_and(|heard| now.saturating_duration_since(heard) >= self.config.restart);
         if !silent && self.past.contains(&session) {
@@ -312,8 +313,8 @@ impl Arbiter {
         now: Instant,
         number: u64,
         data: &[u8],
-        origin: Origin,
-        sink: &mut Sink<'_>,
+        origin: Origin<S>,
+        sink: &mut Sink<'_, S>,
     ) -> bool {
         let Some(next) = self.next else { return false };
         if number < next {
@@ -344,7 +345,7 @@ impl Arbiter {
         true
     }
 
-    fn take_late(&mut self, sequence: u64, data: &[u8], origin: Origin, sink: &mut Sink<'_>) -> bool {
+    fn take_late(&mut self, sequence: u64, data: &[u8], origin: Origin<S>, sink: &mut Sink<'_, S>) -> bool {
         if self.lost.remove(sequence).is_none() {
             return false;
         }
@@ -356,7 +357,7 @@ impl Arbiter {
     }
 
     /// Gives up what is in front of a message for as long as there is no room to keep it.
-    fn make_room(&mut self, number: u64, length: usize, sink: &mut Sink<'_>) {
+    fn make_room(&mut self, number: u64, length: usize, sink: &mut Sink<'_, S>) {
         while let Some(next) = self.next.filter(|next| *next < number) {
             let too_far = number - next >= self.reorder.window();
             let too_much = self.reorder.bytes() + length > self.config.window_bytes;
@@ -369,7 +370,7 @@ impl Arbiter {
     }
 
     /// Announces the first hole, as far as it is below `limit`, and hands on what is behind it.
-    fn give_up(&mut self, limit: u64, sink: &mut Sink<'_>) {
+    fn give_up(&mut self, limit: u64, sink: &mut Sink<'_, S>) {
         let Some(hole) = self.holes.cut_front(limit) else { return };
         debug_assert_eq!(self.next, Some(hole.first));
         let count = hole.end - hole.first;
@@ -389,7 +390,7 @@ impl Arbiter {
     }
 
     /// Hands on what is kept, up to the next hole.
-    fn drain(&mut self, sink: &mut Sink<'_>) {
+    fn drain(&mut self, sink: &mut Sink<'_, S>) {
         while let Some(number) = self.next.filter(|next| *next < self.highest)
             && self.holes.front().is_none_or(|hole| hole.first != number)
         {
@@ -401,7 +402,7 @@ impl Arbiter {
         }
     }
 
-    fn hand_on(&mut self, sequence: u64, data: &[u8], origin: Origin, sink: &mut Sink<'_>) {
+    fn hand_on(&mut self, sequence: u64, data: &[u8], origin: Origin<S>, sink: &mut Sink<'_, S>) {
         self.stats.messages += 1;
         self.next = Some(sequence + 1);
         let Origin { line, stamp } = origin;
@@ -415,14 +416,14 @@ impl Arbiter {
     }
 
     /// Announces the gaps that have been waited for long enough.
-    pub fn handle_timeout(&mut self, now: Instant, sink: &mut Sink<'_>) {
+    pub fn handle_timeout(&mut self, now: Instant, sink: &mut Sink<'_, S>) {
         while self.poll_timeout().is_some_and(|time| time <= now) {
             self.give_up(u64::MAX, sink);
         }
     }
 
     /// Waits for nothing any more: announces all gaps and hands on all that is kept. At the end of a feed.
-    pub fn flush(&mut self, sink: &mut Sink<'_>) {
+    pub fn flush(&mut self, sink: &mut Sink<'_, S>) {
         while !self.holes.is_empty() {
             self.give_up(u64::MAX, sink);
         }

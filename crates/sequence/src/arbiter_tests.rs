@@ -272,6 +272,9 @@ fn numbers_out_of_range_are_refused_by_name() {
         (ArbiterConfig { window: 0, ..good }, "window = 0: must be 1 to 1048576"),
         (ArbiterConfig { window_bytes: 9, ..good }, "window_bytes = 9: must be at least 65535, one message"),
     ] {
-        assert_eq!(Arbiter::new(config).err().map(|error| error.to_string()).as_deref(), Some(message));
+        assert_eq!(
+            Arbiter::<u64>::new(config).err().map(|error| error.to_string()).as_deref(),
+            Some(message)
+        );
     }
 }

@@ -6,28 +6,28 @@ use crate::line::Line;
 const KEPT: usize = 2048;
 
 /// Slots for numbers that are less than `window` apart.
-pub(crate) struct Reorder {
-    slots: Vec<Slot>,
+pub(crate) struct Reorder<S> {
+    slots: Vec<Slot<S>>,
     bytes: usize,
     messages: usize,
 }
 
-#[derive(Clone, Default)]
-struct Slot {
+struct Slot<S> {
     data: Vec<u8>,
-    origin: Option<Origin>,
+    origin: Option<Origin<S>>,
 }
 
 /// Where a message came from.
 #[derive(Clone, Copy)]
-pub(crate) struct Origin {
+pub(crate) struct Origin<S> {
     pub(crate) line: Line,
-    pub(crate) stamp: u64,
+    pub(crate) stamp: S,
 }
 
-impl Reorder {
+impl<S: Copy> Reorder<S> {
     pub(crate) fn new(window: u32) -> Self {
-        Self { slots: vec![Slot::default(); window as usize], bytes: 0, messages: 0 }
+        let slots = (0..window).map(|_| Slot { data: Vec::new(), origin: None }).collect();
+        Self { slots, bytes: 0, messages: 0 }
     }
 
     pub(crate) fn window(&self) -> u64 {
@@ -43,7 +43,7 @@ impl Reorder {
     }
 
     /// Keeps a message. Its number is less than `window` from that of every other kept.
-    pub(crate) fn store(&mut self, number: u64, data: &[u8], origin: Origin) {
+    pub(crate) fn store(&mut self, number: u64, data: &[u8], origin: Origin<S>) {
         let index = self.index(number);
         let slot = &mut self.slots[index];
         debug_assert!(slot.origin.is_none());
@@ -55,7 +55,7 @@ impl Reorder {
     }
 
     /// Hands a message that is kept to `use_it`, and forgets it.
-    pub(crate) fn take(&mut self, number: u64, use_it: impl FnOnce(&[u8], Origin)) {
+    pub(crate) fn take(&mut self, number: u64, use_it: impl FnOnce(&[u8], Origin<S>)) {
         let index = self.index(number);
         let slot = &mut self.slots[index];
         let Some(origin) = slot.origin.take() else {

@@ -93,7 +93,7 @@ impl Rerequester {
 
     /// The next request to be sent now; call until there is none, after each batch of datagrams and when
     /// [`Rerequester::poll_timeout`] has passed.
-    pub fn poll_request(&mut self, now: Instant, arbiter: &Arbiter) -> Option<Request> {
+    pub fn poll_request<S: Copy>(&mut self, now: Instant, arbiter: &Arbiter<S>) -> Option<Request> {
         let session = arbiter.session()?;
         if self.session != Some(session) {
             self.session = Some(session);
@@ -107,7 +107,7 @@ impl Rerequester {
     }
 
     /// Something that was asked for and is due again. Forgets what has come or was given up.
-    fn repeat(&mut self, now: Instant, arbiter: &Arbiter) -> Option<(u64, u64)> {
+    fn repeat<S: Copy>(&mut self, now: Instant, arbiter: &Arbiter<S>) -> Option<(u64, u64)> {
         let Self { config, outstanding, abandoned, stats, .. } = self;
         outstanding.retain_mut(|one| match arbiter.missing(one.first, one.end) {
             Some((first, _)) => {
@@ -130,7 +130,7 @@ impl Rerequester {
     }
 
     /// Something that was not asked for yet.
-    fn ask(&mut self, now: Instant, arbiter: &Arbiter) -> Option<(u64, u64)> {
+    fn ask<S: Copy>(&mut self, now: Instant, arbiter: &Arbiter<S>) -> Option<(u64, u64)> {
         if self.outstanding.len() >= self.config.outstanding {
             return None;
         }
@@ -177,7 +177,7 @@ impl Rerequester {
     }
 
     /// When [`Rerequester::poll_request`] is to be called next; `None`: not before something is missing.
-    pub fn poll_timeout(&self, arbiter: &Arbiter) -> Option<Instant> {
+    pub fn poll_timeout<S: Copy>(&self, arbiter: &Arbiter<S>) -> Option<Instant> {
         // Without a session there is nothing to ask by.
         arbiter.session()?;
         let due = self.outstanding.iter().map(|one| one.due).min();
@@ -196,7 +196,7 @@ impl Rerequester {
 }
 
 /// Remembers a range as not to be asked for again, and forgets those that nobody waits for any more.
-fn abandon(abandoned: &mut Ranges<()>, arbiter: &Arbiter, (first, end): (u64, u64)) {
+fn abandon<S: Copy>(abandoned: &mut Ranges<()>, arbiter: &Arbiter<S>, (first, end): (u64, u64)) {
     let mut all: Vec<_> = abandoned.iter().map(|range| (range.first, range.end)).collect();
     all.push((first, end));
     all.retain(|(first, end)| arbiter.missing(*first, *end).is_some());

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use expressway_feed::sequence::{Event, Line, Message};
 use expressway_netio::Datagram;
-use expressway_netio::broadcast::{Broadcast, BroadcastConfig, Record, ShareError};
+use expressway_netio::broadcast::{Broadcast, BroadcastConfig, Record, ShareError, flags};
+use expressway_netio::io::Timestamp;
 
 use super::notice::Notices;
 use crate::args::Recv as Arguments;
@@ -18,17 +19,6 @@ const READERS: u32 = 64;
 const LISTED: usize = 64;
 /// What a record says as its source when it came from a re-request server.
 const REPLY: u16 = u16::MAX;
-
-/// Flags of records: what is no message of its own in order. Told in docs/reference.md.
-const LATE: u16 = 1;
-/// The data is the number of missing messages, 8 bytes in the machine's order, from the record's number on.
-const GAP: u16 = 2;
-/// The data is the session's name, 10 bytes.
-const SESSION: u16 = 4;
-/// Messages are numbered anew from the record's number on.
-const RESET: u16 = 8;
-/// The session is over; the number is that behind its last message.
-const END: u16 = 16;
 
 /// What becomes of messages.
 pub(super) struct Outlet {
@@ -73,13 +63,9 @@ impl Outlet {
     #[inline]
     pub(super) fn datagram(&mut self, datagram: &Datagram<'_>) {
         if let Some(ring) = &mut self.ring {
-            let timestamp = datagram.hints.timestamp.map_or(0, |stamp| stamp.nanoseconds);
-            ring.push(&Record {
-                data: datagram.payload,
-                timestamp,
-                number: self.datagrams,
-                ..Record::default()
-            });
+            let (timestamp, flags) = stamped(datagram.hints.timestamp);
+            let number = self.datagrams;
+            ring.push(&Record { data: datagram.payload, timestamp, number, flags, source: 0 });
             self.datagrams += 1;
         }
     }
@@ -102,26 +88,29 @@ impl Outlet {
         let count;
         let session;
         let record = match event {
-            Event::Message(Message { sequence, data, line, stamp, late }) => Record {
-                data,
-                timestamp: stamp,
-                number: sequence,
-                flags: if late { LATE } else { 0 },
-                source: match line {
-                    Line::Feed(line) => line.into(),
-                    Line::Reply => REPLY,
-                },
-            },
+            Event::Message(Message { sequence, data, line, stamp, late }) => {
+                let (timestamp, stamped) = stamped(stamp);
+                Record {
+                    data,
+                    timestamp,
+                    number: sequence,
+                    flags: stamped | if late { flags::LATE } else { 0 },
+                    source: match line {
+                        Line::Feed(line) => line.into(),
+                        Line::Reply => REPLY,
+                    },
+                }
+            }
             Event::Gap { first, count: missing } => {
                 count = missing.to_ne_bytes();
-                Record { data: &count, number: first, flags: GAP, ..Record::default() }
+                Record { data: &count, number: first, flags: flags::GAP, ..Record::default() }
             }
             Event::Session(name) => {
                 session = name.0;
-                Record { data: &session, flags: SESSION, ..Record::default() }
+                Record { data: &session, flags: flags::SESSION, ..Record::default() }
             }
-            Event::Reset { found, .. } => Record { number: found, flags: RESET, ..Record::default() },
-            Event::End { next } => Record { number: next, flags: END, ..Record::default() },
+            Event::Reset { found, .. } => Record { number: found, flags: flags::RESET, ..Record::default() },
+            Event::End { next } => Record { number: next, flags: flags::END, ..Record::default() },
         };
         ring.push(&record);
     }
@@ -144,4 +133,9 @@ impl Outlet {
         let attendance = self.ring.as_ref().map(|_| self.attended + ATTENDANCE);
         attendance.into_iter().chain(self.notices.poll_timeout()).min()
     }
+}
+
+/// The time of a record and the flag that says whose it is.
+fn stamped(stamp: Option<Timestamp>) -> (u64, u16) {
+    stamp.map_or((0, 0), |stamp| (stamp.nanoseconds, flags::of_source(stamp.source)))
 }

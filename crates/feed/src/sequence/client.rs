@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use expressway_sequence::{Arbiter, RerequestConfig, RerequestStats, Rerequester};
+use expressway_sequence::{RerequestConfig, RerequestStats, Rerequester};
 use rustix::net::SendFlags;
 
+use super::Arbiter;
 use crate::receive::Poster;
 
 /// How often the thread looks whether it is to end.

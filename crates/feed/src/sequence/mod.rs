@@ -35,8 +35,16 @@ mod client;
 mod sequencer;
 
 pub use client::{Replies, RerequestClient};
+use expressway_netio::io::Timestamp;
 pub use expressway_sequence::{
-    Arbiter, ArbiterConfig, ArbiterStats, ConfigError, Event, Framing, Hole, Line, LineStats, Message,
-    RerequestConfig, RerequestStats, Rerequester, mold, seq64,
+    ArbiterConfig, ArbiterStats, ConfigError, Framing, Hole, Line, LineStats, RerequestConfig,
+    RerequestStats, Rerequester, mold, seq64,
 };
 pub use sequencer::{Sequenced, Sequencer};
+
+/// An arbiter that hands messages on with the time stamps of their datagrams.
+pub type Arbiter = expressway_sequence::Arbiter<Option<Timestamp>>;
+/// What comes of a feed.
+pub type Event<'a> = expressway_sequence::Event<'a, Option<Timestamp>>;
+/// A message, with when its datagram was received, if somebody stamped it, and who did.
+pub type Message<'a> = expressway_sequence::Message<'a, Option<Timestamp>>;

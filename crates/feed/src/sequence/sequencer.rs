@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use expressway_netio::Datagram;
-use expressway_sequence::{Arbiter, Event, Line};
+use expressway_sequence::Line;
 
 use super::client::RerequestClient;
+use super::{Arbiter, Event};
 use crate::receive::Handler;
 
 /// An arbiter with addresses for its lines and, maybe, a re-request server.
@@ -34,15 +35,14 @@ impl Sequencer {
         self.now = now;
     }
 
-    /// Takes a datagram in. Its time stamp, or 0, is what its messages are stamped with.
+    /// Takes a datagram in. Its time stamp is its messages'; those of replies have none.
     #[inline]
     pub fn handle_datagram(&mut self, datagram: &Datagram<'_>, sink: &mut dyn FnMut(Event<'_>)) {
         let Some(line) = self.line_of(datagram.local) else {
             self.dropped_address += 1;
             return;
         };
-        let stamp = datagram.hints.timestamp.map_or(0, |stamp| stamp.nanoseconds);
-        self.arbiter.handle_datagram(self.now, line, stamp, datagram.payload, sink);
+        self.arbiter.handle_datagram(self.now, line, datagram.hints.timestamp, datagram.payload, sink);
     }
 
     fn line_of(&self, local: SocketAddr) -> Option<Line> {
@@ -55,7 +55,7 @@ impl Sequencer {
 
     /// Takes a reply of the re-request server in.
     pub fn handle_reply(&mut self, reply: &[u8], sink: &mut dyn FnMut(Event<'_>)) {
-        self.arbiter.handle_datagram(self.now, Line::Reply, 0, reply, sink);
+        self.arbiter.handle_datagram(self.now, Line::Reply, None, reply, sink);
         if let Some(client) = &mut self.client {
             client.rerequester_mut().handle_reply(self.now, reply);
         }

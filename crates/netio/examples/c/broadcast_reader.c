@@ -5,8 +5,8 @@
  *     cc -std=c11 -O2 -I crates/netio/include -o broadcast_reader crates/netio/examples/c/broadcast_reader.c
  *     ./broadcast_reader /run/feed/ring.sock [COUNT]
  *
- * Ends after COUNT records, or when the writer does. Prints records, bytes, the records that it was too slow for, and
- * the sum of all bytes modulo 2^32.
+ * Ends after COUNT records, or when the writer does. Prints records, bytes, the records that it was too slow for, the
+ * sum of all bytes modulo 2^32, and how many records have a time stamp by NIC, XDP program and kernel.
  */
 #include <expressway/broadcast.h>
 
@@ -25,7 +25,7 @@ int main(int argc, char **argv)
 {
 	struct expressway_broadcast reader;
 	struct expressway_record record;
-	uint64_t records = 0, bytes = 0;
+	uint64_t records = 0, bytes = 0, nic = 0, xdp = 0, kernel = 0;
 	uint32_t total = 0;
 
 	if (argc < 2) {
@@ -45,9 +45,12 @@ int main(int argc, char **argv)
 			records++;
 			bytes += record.length;
 			total += sum(record.data, record.length);
+			nic += (record.flags & EXPRESSWAY_RECORD_STAMP_NIC) != 0;
+			xdp += (record.flags & EXPRESSWAY_RECORD_STAMP_XDP) != 0;
+			kernel += (record.flags & EXPRESSWAY_RECORD_STAMP_KERNEL) != 0;
 		}
-	printf("records %" PRIu64 " bytes %" PRIu64 " lost %" PRIu64 " sum %" PRIu32 "\n", records, bytes, reader.lost,
-	       total);
+	printf("records %" PRIu64 " bytes %" PRIu64 " lost %" PRIu64 " sum %" PRIu32, records, bytes, reader.lost, total);
+	printf(" nic %" PRIu64 " xdp %" PRIu64 " kernel %" PRIu64 "\n", nic, xdp, kernel);
 	expressway_broadcast_close(&reader);
 	return 0;
 }

@@ -5,7 +5,7 @@
  *     cc -std=c11 -O2 -I crates/netio/include -o datagram_reader crates/netio/examples/c/datagram_reader.c
  *     ./datagram_reader DIR/IFACE.QUEUE [COUNT]
  *
- * A line for each: its number, its time stamp, its length, and its payload as it is. Ends after COUNT, or when the
+ * A line for each: its number, its time stamp, whose that is, its length, and its payload as it is. Ends after COUNT, or when the
  * receiver does.
  */
 #include <expressway/umem.h>
@@ -15,6 +15,14 @@
 #include <stdlib.h>
 
 #define BATCH 64
+
+/* Who stamped a packet. */
+static const char *stamp(const struct expressway_loan *loan)
+{
+	if (loan->flags & EXPRESSWAY_LOAN_STAMP_NIC)
+		return "nic";
+	return loan->flags & EXPRESSWAY_LOAN_STAMP_XDP ? "xdp" : "none";
+}
 
 int main(int argc, char **argv)
 {
@@ -40,7 +48,8 @@ int main(int argc, char **argv)
 			const unsigned char *payload = expressway_payload(&reader, &loans[i], &len);
 			if (!payload)
 				continue;
-			printf("%" PRIu64 " %" PRIu64 " %" PRIu32 " ", loans[i].sequence, loans[i].timestamp, len);
+			printf("%" PRIu64 " %" PRIu64 " %s %" PRIu32 " ", loans[i].sequence, loans[i].timestamp,
+			       stamp(&loans[i]), len);
 			fwrite(payload, 1, len, stdout);
 			putchar('\n');
 		}

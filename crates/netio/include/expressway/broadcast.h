@@ -57,6 +57,21 @@ enum {
 	EXPRESSWAY_BROADCAST_FAILED = 3,
 };
 
+/*
+ * Flags of the records that `expressway recv --broadcast` publishes. One without any of the first five is a message in
+ * order, or a datagram of a feed without numbers; one without any of the last three has no time stamp.
+ */
+enum {
+	EXPRESSWAY_RECORD_LATE = 1,           /* a message out of order: its gap had been announced */
+	EXPRESSWAY_RECORD_GAP = 2,            /* `data` is a uint64_t: messages missing, from `number` on */
+	EXPRESSWAY_RECORD_SESSION = 4,        /* a new session; `data` is its name, 10 bytes */
+	EXPRESSWAY_RECORD_RESET = 8,          /* messages are numbered anew, from `number` on */
+	EXPRESSWAY_RECORD_END = 16,           /* the session is over; `number` is that behind its last message */
+	EXPRESSWAY_RECORD_STAMP_NIC = 32,     /* `timestamp` is of the device's own clock */
+	EXPRESSWAY_RECORD_STAMP_XDP = 64,     /* `timestamp` is of CLOCK_TAI, by the XDP program */
+	EXPRESSWAY_RECORD_STAMP_KERNEL = 128, /* `timestamp` is of CLOCK_REALTIME, by the kernel */
+};
+
 /* The writer's first message. */
 struct expressway_broadcast_hello {
 	uint32_t magic;
@@ -92,7 +107,7 @@ struct expressway_record {
 	uint16_t flags;
 	uint16_t source;
 	uint64_t sequence;  /* number in the ring */
-	uint64_t timestamp; /* the writer's, in nanoseconds */
+	uint64_t timestamp; /* in nanoseconds, by the clock that the flags tell; 0 without one */
 	uint64_t number;    /* in the feed */
 	uint64_t lost;      /* records in front of it that the reader was too slow for */
 };

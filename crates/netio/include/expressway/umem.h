@@ -54,6 +54,16 @@ enum expressway_status {
 	EXPRESSWAY_FAILED = 3,
 };
 
+/*
+ * What the flags of a loan say that `expressway recv --lend` makes: where the payload starts, and who stamped the
+ * packet. One without either of the last two has no time stamp.
+ */
+enum {
+	EXPRESSWAY_LOAN_PAYLOAD = 0x0fff,   /* mask: bytes in front of the UDP payload */
+	EXPRESSWAY_LOAN_STAMP_NIC = 0x1000, /* `timestamp` is of the device's own clock */
+	EXPRESSWAY_LOAN_STAMP_XDP = 0x2000, /* `timestamp` is of CLOCK_TAI, by the XDP program */
+};
+
 /* The receiver's first message. */
 struct expressway_hello {
 	uint32_t magic;
@@ -72,7 +82,7 @@ struct expressway_hello {
 /* A packet lent. */
 struct expressway_loan {
 	uint64_t addr;      /* where it starts in the UMEM */
-	uint64_t timestamp; /* the receiver's, in nanoseconds */
+	uint64_t timestamp; /* in nanoseconds, by the clock that the flags tell; 0 without one */
 	uint64_t sequence;  /* of the packets meant for this reader; a gap is what the quota had no room for */
 	uint32_t len;       /* bytes, from the Ethernet header on */
 	uint16_t flags;     /* what the receiver says of it */
@@ -227,11 +237,12 @@ static inline const unsigned char *expressway_payload(const struct expressway_re
 						      const struct expressway_loan *loan, uint32_t *len)
 {
 	const unsigned char *packet = expressway_data(reader, loan);
+	const uint32_t start = loan->flags & EXPRESSWAY_LOAN_PAYLOAD;
 
-	if (!packet || loan->flags > loan->len)
+	if (!packet || start > loan->len)
 		return NULL;
-	*len = loan->len - loan->flags;
-	return packet + loan->flags;
+	*len = loan->len - start;
+	return packet + start;
 }
 
 /* Gives packets back, in any order. No system call. */

@@ -31,6 +31,7 @@
 //! whether it wants to be woken, which costs the writer one system call a batch at most. The writer's thread is
 //! the only one that touches the socket.
 
+pub mod flags;
 mod layout;
 mod memory;
 mod reader;

@@ -41,6 +41,13 @@ pub(super) const NO_FRAMES: u32 = 2;
 /// [`Hello::status`]: the receiver could not make the control memory.
 pub(super) const FAILED: u32 = 3;
 
+/// [`Loan::flags`] of what [`super::ExpressIo`] lends: mask of the bytes in front of the UDP payload.
+pub(super) const PAYLOAD: u16 = 0x0fff;
+/// [`Loan::flags`] of what [`super::ExpressIo`] lends: the time stamp is the device's.
+pub(super) const STAMP_NIC: u16 = 0x1000;
+/// [`Loan::flags`] of what [`super::ExpressIo`] lends: the time stamp is the XDP program's.
+pub(super) const STAMP_XDP: u16 = 0x2000;
+
 /// Where the entries of a ring begin in its block.
 const ENTRIES: u64 = 192;
 
@@ -199,6 +206,9 @@ mod tests {
             ("EXPRESSWAY_TOO_MANY_READERS", TOO_MANY_READERS as usize),
             ("EXPRESSWAY_NO_FRAMES", NO_FRAMES as usize),
             ("EXPRESSWAY_FAILED", FAILED as usize),
+            ("EXPRESSWAY_LOAN_PAYLOAD", PAYLOAD.into()),
+            ("EXPRESSWAY_LOAN_STAMP_NIC", STAMP_NIC.into()),
+            ("EXPRESSWAY_LOAN_STAMP_XDP", STAMP_XDP.into()),
             ("sizeof(struct expressway_hello)", Hello::SIZE),
             ("offsetof(struct expressway_hello, status)", 8),
             ("offsetof(struct expressway_hello, frame_size)", 12),

@@ -12,6 +12,7 @@ use super::loan::{self, BLOCK, Hello, Loan};
 use super::mapped::MappedRing;
 use super::ring::{Consumer, Producer};
 use super::view::View;
+use crate::io::TimeSource;
 use crate::share::{Connection, ReaderError};
 
 /// A packet in the receiver's memory.
@@ -34,7 +35,17 @@ impl<'a> LentPacket<'a> {
     /// The UDP payload of a packet that [`super::ExpressIo`] lent ([`super::PortConfig::lend`]), as `expressway recv
     /// --lend` does: its flags say where the payload starts, and the packet ends where that does. `None` of another.
     pub fn payload(&self) -> Option<&'a [u8]> {
-        self.data.get(usize::from(self.flags)..).filter(|_| self.flags > 0)
+        let start = self.flags & loan::PAYLOAD;
+        self.data.get(usize::from(start)..).filter(|_| start > 0)
+    }
+
+    /// Who stamped a packet that [`super::ExpressIo`] lent; `None`: nobody did, and its time stamp is 0.
+    pub fn time_source(&self) -> Option<TimeSource> {
+        match self.flags & (loan::STAMP_NIC | loan::STAMP_XDP) {
+            loan::STAMP_NIC => Some(TimeSource::Device),
+            loan::STAMP_XDP => Some(TimeSource::Program),
+            _ => None,
+        }
     }
 }
 

@@ -8,9 +8,10 @@ use expressway_wire::parse_udp;
 use super::ExpressIo;
 use crate::express::description::{self, DESCRIPTION_LEN};
 use crate::express::lending::Note;
+use crate::express::loan;
 use crate::express::path_cache::Routes;
 use crate::express::queue::Keep;
-use crate::io::{Datagram, Ecn, Hints, IoStats, PacketIo, Via};
+use crate::io::{Datagram, Ecn, Hints, IoStats, PacketIo, TimeSource, Timestamp, Via};
 
 impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
     pub(super) fn receive_express(&mut self, now: Instant, sink: &mut dyn FnMut(Datagram<'_>)) -> usize {
@@ -70,10 +71,7 @@ pub(super) fn deliver(
         return None;
     }
     let range = layout.payload();
-    let timestamp = hints.timestamp.map_or(0, |stamp| stamp.nanoseconds);
-    // Headers are 128 bytes at most.
-    let note = Note { timestamp, flags: range.start as u16 };
-    let keep = Keep { packet: start..start + range.end, note };
+    let keep = Keep { packet: start..start + range.end, note: note(range.start, hints.timestamp) };
     let payload = &mut frame[range];
     stats.rx_express_packets += 1;
     stats.rx_express_bytes += payload.len() as u64;
@@ -84,6 +82,19 @@ pub(super) fn deliver(
     }
     sink(Datagram { payload, remote, local, ecn: Ecn::from_tos(layout.tos), via: origin.via, hints });
     Some(keep)
+}
+
+/// What readers are told of a packet whose payload starts there.
+#[inline]
+pub(super) fn note(payload: usize, timestamp: Option<Timestamp>) -> Note {
+    let by = timestamp.map_or(0, |stamp| match stamp.source {
+        TimeSource::Device => loan::STAMP_NIC,
+        TimeSource::Program => loan::STAMP_XDP,
+        // The kernel stamps no frames.
+        TimeSource::Kernel => 0,
+    });
+    // Headers are 128 bytes at most.
+    Note { timestamp: timestamp.map_or(0, |stamp| stamp.nanoseconds), flags: payload as u16 | by }
 }
 
 /// True for a source address that no packet on a wire may have (RFC 1812, section 5.3.7; RFC 4291, sections
