@@ -109,6 +109,7 @@ impl Hello {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::flags;
     use super::super::ring::HEADER;
     use super::*;
 
@@ -164,6 +165,14 @@ mod tests {
                 ("offsetof(struct expressway_broadcast_control, asleep)", ASLEEP),
                 ("sizeof(struct expressway_broadcast_control)", CONTROL),
                 ("EXPRESSWAY_BROADCAST_HEADER", HEADER),
+                ("EXPRESSWAY_RECORD_LATE", flags::LATE.into()),
+                ("EXPRESSWAY_RECORD_GAP", flags::GAP.into()),
+                ("EXPRESSWAY_RECORD_SESSION", flags::SESSION.into()),
+                ("EXPRESSWAY_RECORD_RESET", flags::RESET.into()),
+                ("EXPRESSWAY_RECORD_END", flags::END.into()),
+                ("EXPRESSWAY_RECORD_STAMP_NIC", flags::STAMP_NIC.into()),
+                ("EXPRESSWAY_RECORD_STAMP_XDP", flags::STAMP_XDP.into()),
+                ("EXPRESSWAY_RECORD_STAMP_KERNEL", flags::STAMP_KERNEL.into()),
             ],
         );
     }

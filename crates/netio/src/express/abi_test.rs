@@ -1,16 +1,10 @@
 //! Holds a C header and its Rust side together: compiles a file of assertions against the header.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// Files made, so that each test has its own.
-static MADE: AtomicUsize = AtomicUsize::new(0);
-
 /// Compiles `include/expressway/HEADER` and checks that each C expression has its value.
 pub(crate) fn check(header: &str, equal: &[(&str, usize)]) {
     let asserts: String =
         equal.iter().map(|(name, value)| format!("_Static_assert({name} == {value}u, \"\");\n")).collect();
-    let number = MADE.fetch_add(1, Ordering::Relaxed);
-    let source = std::env::temp_dir().join(format!("expressway-abi-{}-{number}.c", std::process::id()));
+    let source = std::env::temp_dir().join(format!("expressway-abi-{}-{header}.c", std::process::id()));
     std::fs::write(&source, format!("#include <expressway/{header}>\n{asserts}")).unwrap();
     let include = concat!(env!("CARGO_MANIFEST_DIR"), "/include");
     let output = std::process::Command::new("cc")
