@@ -63,8 +63,8 @@ impl PortInlet {
         }
         changes.push(change);
         self.shared.pending.store(true, Ordering::Release);
-        drop(changes);
-        // An eventfd whose counter is at its limit is readable, which is all that it is for.
+        // Under the lock, under which the worker reads it too: else it might read before this, and the eventfd would be
+        // readable for ever. One whose counter is at its limit is readable, which is all that it is for.
         let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
         true
     }
@@ -89,7 +89,39 @@ impl PortInlet {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use super::*;
+
+    #[test]
+    fn a_worker_that_has_taken_all_can_sleep() {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let inlet = PortInlet::new().unwrap();
+        let (asked, wanted) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut readable = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=20_000 {
+                    while wanted.load(Ordering::Acquire) < round {
+                        std::hint::spin_loop();
+                    }
+                    assert!(inlet.remove(7));
+                    asked.store(round, Ordering::Release);
+                }
+            });
+            for round in 1..=20_000 {
+                wanted.store(round, Ordering::Release);
+                while inlet.take().is_empty() {}
+                while asked.load(Ordering::Acquire) < round {
+                    std::hint::spin_loop();
+                }
+                let mut fds = [PollFd::from_borrowed_fd(inlet.fd(), PollFlags::IN)];
+                readable += poll(&mut fds, Some(&none)).unwrap();
+            }
+        });
+        assert_eq!(readable, 0, "nothing waits");
+    }
 
     #[test]
     fn changes_come_in_order_once_and_are_bounded() {
