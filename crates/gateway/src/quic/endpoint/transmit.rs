@@ -121,8 +121,9 @@ impl Endpoint {
         let Some(connection) = self.table.get_mut(key) else { return Ok(Burst::default()) };
         // Held back by the pacer it leaves the line: the timer brings it back.
         let held = Burst { drained: connection.drained, release: connection.release, ..Burst::default() };
-        let (mut burst, was_drained) = (held, connection.drained);
-        if connection.release.is_none_or(|release| release <= now) {
+        let mut burst = held;
+        // What ends has no pace to keep, and may have no other turn.
+        if connection.release.is_none_or(|release| release <= now) || connection.transport.is_ending() {
             let segment = connection.segment_on(io, &mut self.max_payload);
             burst = connection.send(io, now, segment, &mut self.stats, &mut self.scratch)?;
             connection.drained = burst.drained;
@@ -139,7 +140,7 @@ impl Endpoint {
         let more = if burst.drained {
             // Streams are refilled in turns that begin with nothing left to send, and this was none. If all that was in
             // flight has been acknowledged meanwhile, no packet of the client's will bring another turn about.
-            !was_drained && connection.has_room()
+            !held.drained && connection.has_room()
         } else {
             burst.release.is_none() && !burst.blocked && !burst.unproven
         };
@@ -175,7 +176,8 @@ impl Connection {
         scratch: &mut [u8],
     ) -> Result<Burst, IoError> {
         let settings = &self.setup.settings;
-        let paced = settings.pacing && settings.congestion == CongestionControl::Bbr2;
+        let paced =
+            settings.pacing && settings.congestion == CongestionControl::Bbr2 && !self.transport.is_ending();
         let limit = burst(segment);
         let limit = if paced { (self.transport.quantum() / segment).clamp(1, limit) } else { limit };
         let clock = Instant::now();
