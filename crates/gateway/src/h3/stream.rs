@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::task::Poll;
 use std::time::{Instant, SystemTime};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use expressway_h3::frame;
 use expressway_web::access_log::Record;
 use expressway_web::{BodyError, Exchange, RequestHead};
@@ -131,7 +131,7 @@ impl RequestStream {
             } else {
                 Ok(())
             };
-            if let Err(progress) = step.and_then(|()| self.send(transport)) {
+            if let Err(progress) = step.and_then(|()| self.send(transport, held, window)) {
                 return progress;
             }
         }
@@ -178,8 +178,7 @@ impl RequestStream {
         if self.phase != Phase::Fetched || self.priority.urgency != Priority::default().urgency {
             transport.set_priority(self.id, self.priority);
         }
-        // A connection has no more heads than requests; what counts towards its window is bodies.
-        self.front = if copies { held.count(out) } else { out.into() };
+        self.front = out.into();
         Ok(())
     }
 
@@ -196,7 +195,7 @@ impl RequestStream {
             Poll::Pending => Err(Progress::Exchange),
             Poll::Ready(Some(Ok(chunk))) => {
                 self.take_in(&chunk)?;
-                self.chunk = held.count(chunk);
+                self.chunk = chunk;
                 Ok(())
             }
             Poll::Ready(Some(Err(error))) => Err(self.fail(&error)),
@@ -229,11 +228,17 @@ impl RequestStream {
     }
 
     /// Hands over what was fetched, and the end of the stream with the last of it.
-    fn send(&mut self, transport: &mut Transport) -> Result<(), Progress> {
+    fn send(&mut self, transport: &mut Transport, held: &Held, window: usize) -> Result<(), Progress> {
         let is_last = self.phase == Phase::Fetched;
         let has_chunk = !self.chunk.is_empty();
         if !self.front.is_empty() || !has_chunk {
-            transport.send(self.id, &mut self.front, is_last && !has_chunk).map_err(stuck)?;
+            let last = is_last && !has_chunk;
+            // A connection has no more heads than requests; what counts towards its window is bodies.
+            if self.copied > 0 {
+                hand_over(transport, held, self.id, &mut self.front, last)?;
+            } else {
+                transport.send(self.id, &mut self.front, last).map_err(stuck)?;
+            }
             let copied = self.copied.min(self.front.len());
             self.body_sent += (self.copied - copied) as u64;
             self.copied = copied;
@@ -242,10 +247,18 @@ impl RequestStream {
             }
         }
         if has_chunk {
-            let sent = transport.send(self.id, &mut self.chunk, is_last).map_err(stuck)?;
+            // All of it, where it was fetched just now.
+            let room = window.saturating_sub(held.bytes()).min(self.chunk.len());
+            if room == 0 {
+                return Err(Progress::Memory);
+            }
+            let mut part = self.chunk.slice(..room);
+            let is_rest = room == self.chunk.len();
+            let sent = hand_over(transport, held, self.id, &mut part, is_last && is_rest)?;
             self.body_sent += sent as u64;
+            self.chunk.advance(sent);
             if !self.chunk.is_empty() {
-                return Err(Progress::Transport);
+                return Err(if part.is_empty() { Progress::Memory } else { Progress::Transport });
             }
         }
         if is_last { Err(Progress::Complete) } else { Ok(()) }
@@ -288,6 +301,21 @@ impl RequestStream {
             worker: 0,
         }
     }
+}
+
+/// Hands over what fits of `bytes`, taking that from their front, and says how much it was. They count as held from then
+/// on and until the peer has acknowledged what was taken. What was not taken does not count: it may be a stream that the
+/// peer has paused, for as long as it likes, whose share of the window the others need.
+fn hand_over(
+    transport: &mut Transport,
+    held: &Held,
+    stream: u64,
+    bytes: &mut Bytes,
+    last: bool,
+) -> Result<usize, Progress> {
+    let sent = transport.send(stream, &mut held.count(bytes.clone()), last).map_err(stuck)?;
+    bytes.advance(sent);
+    Ok(sent)
 }
 
 fn stuck(error: SendError) -> Progress {

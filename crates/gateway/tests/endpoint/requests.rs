@@ -171,6 +171,44 @@ fn a_client_that_stops_reading_pins_no_more_than_the_window() {
 }
 
 #[test]
+fn streams_that_the_client_has_paused_leave_the_window_to_others() {
+    let tune = |settings: &mut Settings| settings.send_window = 64 << 10;
+    let mut world = Build { tune, ..Build::default() }.world();
+    let options = Options { reads: false, max_stream_data: 10_000, ..Options::default() };
+    let id = client(&mut world, 5000, options);
+    // Each takes 10,000 bytes of what is fetched for it.
+    for _ in 0..20 {
+        world.clients[id].get("/bytes/1000000");
+    }
+    let taken = 20 * 10_000;
+    world.until("all are paused", |world| world.stats(0).bytes_sent > taken && world.held_bytes() == 0);
+    world.clients[id].get("/bytes/9000");
+    world.until("another response", |world| world.stats(0).responses_complete == 1);
+    world.clients[id].read_on();
+    world.until("the rest", |world| world.clients[id].is_done());
+    assert!((0..21).all(|index| world.clients[id].response(index).intact));
+}
+
+#[test]
+fn the_window_goes_to_the_most_urgent_and_to_incremental_ones_in_turn() {
+    let tune = |settings: &mut Settings| settings.send_window = 64 << 10;
+    let link = Link { delay: Duration::from_millis(5), ..Link::default() };
+    for (first, second) in [("u=5", "u=2"), ("u=3, i", "u=3, i")] {
+        let mut world = Build { tune, link: link.clone(), ..Build::default() }.world();
+        let id = client(&mut world, 5000, Options::default());
+        world.clients[id].request("GET", "/bytes/20000000", &[("priority", first)], b"");
+        // The congestion window is beyond the send window by then.
+        world.until("a beginning", |world| world.clients[id].received() > 2_000_000);
+        world.clients[id].request("GET", "/bytes/500000", &[("priority", second)], b"");
+        world.until("the second", |world| {
+            world.clients[id].streams.len() == 2 && world.clients[id].response(1).is_over()
+        });
+        let behind = world.clients[id].response(0);
+        assert!(!behind.is_over() && behind.received < 10_000_000, "{first}: {} bytes", behind.received);
+    }
+}
+
+#[test]
 fn a_request_that_is_cancelled_lets_go_of_its_memory() {
     let mut world = Build::default().world();
     let id = client(&mut world, 5000, Options { reads: false, max_data: 1 << 20, ..Options::default() });

@@ -28,6 +28,16 @@ impl Response {
         self.finished || self.reset.is_some()
     }
 
+    fn take_in(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.intact &= *byte == pattern(self.received);
+            self.received += 1;
+        }
+        if self.body.len() < 4096 {
+            self.body.extend_from_slice(bytes);
+        }
+    }
+
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str())
     }
@@ -36,6 +46,8 @@ impl Response {
 /// How a client behaves.
 pub struct Options {
     pub max_data: u64,
+    /// Of a stream, where it is less than that of the connection.
+    pub max_stream_data: u64,
     pub early_data: bool,
     pub session: Option<Vec<u8>>,
     /// Response bodies are read off streams.
@@ -53,6 +65,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             max_data: 64 << 20,
+            max_stream_data: u64::MAX,
             early_data: false,
             session: None,
             reads: true,
@@ -93,8 +106,9 @@ pub fn config(options: &Options) -> quiche::Config {
     config.set_max_send_udp_payload_size(1350);
     config.set_initial_max_data(options.max_data);
     config.set_max_connection_window(options.max_data);
-    config.set_initial_max_stream_data_bidi_local(options.max_data);
-    config.set_max_stream_window(options.max_data);
+    let max_stream_data = options.max_stream_data.min(options.max_data);
+    config.set_initial_max_stream_data_bidi_local(max_stream_data);
+    config.set_max_stream_window(max_stream_data);
     config.set_initial_max_stream_data_bidi_remote(1 << 20);
     config.set_initial_max_stream_data_uni(1 << 20);
     config.set_initial_max_streams_bidi(100);
@@ -217,18 +231,23 @@ impl Client {
                 }
                 quiche::h3::Event::Data if self.reads => {
                     while let Ok(length) = http.recv_body(&mut self.quic, stream, &mut self.scratch) {
-                        for byte in &self.scratch[..length] {
-                            response.intact &= *byte == pattern(response.received);
-                            response.received += 1;
-                        }
-                        if response.body.len() < 4096 {
-                            response.body.extend_from_slice(&self.scratch[..length]);
-                        }
+                        response.take_in(&self.scratch[..length]);
                     }
                 }
                 quiche::h3::Event::Finished => response.finished = true,
                 quiche::h3::Event::Reset(code) => response.reset = Some(code),
                 _ => {}
+            }
+        }
+    }
+
+    /// Reads from now on, and what has come already.
+    pub fn read_on(&mut self) {
+        self.reads = true;
+        let Some(http) = &mut self.http else { return };
+        for (stream, response) in &mut self.responses {
+            while let Ok(length) = http.recv_body(&mut self.quic, *stream, &mut self.scratch) {
+                response.take_in(&self.scratch[..length]);
             }
         }
     }

@@ -3,39 +3,62 @@
 use super::{Session, SessionContext};
 use crate::h3::stream::{Progress, RequestStream, StreamMap};
 use crate::h3::{STREAM_MASK, code};
-use crate::quic::engine::Transport;
+use crate::quic::engine::{Priority, Transport};
 
 impl Session {
     /// An exchange can make progress; `number` is what its wake token carries.
     pub(crate) fn handle_wake(&mut self, context: &mut SessionContext<'_>, number: u64) {
-        // The token holds the low bits of the request's number; it is among the latest requests.
-        let next = self.next_stream >> 2;
-        let mut request = next & !STREAM_MASK | number;
-        if request >= next {
-            request = request.wrapping_sub(STREAM_MASK + 1);
+        // The token holds the low bits of the request's number, which are all of it for a long time.
+        let mut named = self.streams.contains_key(&(number << 2)).then_some(number << 2);
+        let mut waiting = Vec::new();
+        if self.next_stream >> 2 > STREAM_MASK {
+            // One may have waited while millions went by, so that another has the same bits.
+            waiting.extend(self.streams.keys().filter(|stream| **stream >> 2 & STREAM_MASK == number));
+            named = waiting.pop();
         }
-        let stream = request << 2;
-        if self.streams.contains_key(&stream) {
-            self.pump(context, stream);
-        } else {
+        if named.is_none() {
             context.stats.wakeups_stale += 1;
+        }
+        for stream in named.into_iter().chain(waiting) {
+            self.pump(context, stream);
         }
     }
 
     /// Gives streams what the transport and the send window now have room for.
     pub(crate) fn handle_writable(&mut self, context: &mut SessionContext<'_>) {
         self.flush(context);
-        if !self.starved.is_empty() && self.held.bytes() < context.window {
-            for stream in std::mem::take(&mut self.starved) {
-                self.pump(context, stream);
-            }
-        }
+        self.feed_starved(context);
         while let Some(stream) = context.transport.writable() {
             self.pump(context, stream);
         }
+        // One that has ended among those gives back what it held.
+        self.feed_starved(context);
     }
 
-    /// [`Self::handle_writable`] would have something to do: there is room for a stream that waits for it.
+    /// Gives the room that there is to streams that wait for it, by their priority (RFC 9218, section 10): the most urgent
+    /// first; of the same urgency the one that has waited longest, and incremental ones in turn.
+    fn feed_starved(&mut self, context: &mut SessionContext<'_>) {
+        if self.starved.is_empty() || self.held.bytes() >= context.window {
+            return;
+        }
+        let mut waiting = std::mem::take(&mut self.starved);
+        let priority =
+            |stream: &u64| self.streams.get(stream).map_or_else(Priority::default, |one| one.priority);
+        waiting.sort_by_key(|stream| priority(stream).urgency);
+        let mut served = Vec::new();
+        for stream in waiting {
+            let had_room = self.held.bytes() < context.window;
+            self.pump(context, stream);
+            let takes_turns = self.streams.get(&stream).is_some_and(|one| one.priority.incremental);
+            if had_room && takes_turns && self.starved.last() == Some(&stream) {
+                self.starved.pop();
+                served.push(stream);
+            }
+        }
+        self.starved.append(&mut served);
+    }
+
+    /// [`Self::handle_writable`] may have something to do: there is room for a stream that may wait for it.
     pub(crate) fn has_room(&self, transport: &Transport, window: usize) -> bool {
         transport.has_writable() || !self.starved.is_empty() && self.held.bytes() < window
     }
