@@ -107,7 +107,7 @@ struct expressway_record {
 	uint16_t flags;
 	uint16_t source;
 	uint64_t sequence;  /* number in the ring */
-	uint64_t timestamp; /* in nanoseconds, by the clock that the flags tell; 0 without one */
+	uint64_t timestamp; /* the writer's, in nanoseconds; of `expressway recv` as the flags say */
 	uint64_t number;    /* in the feed */
 	uint64_t lost;      /* records in front of it that the reader was too slow for */
 };

@@ -82,7 +82,7 @@ struct expressway_hello {
 /* A packet lent. */
 struct expressway_loan {
 	uint64_t addr;      /* where it starts in the UMEM */
-	uint64_t timestamp; /* in nanoseconds, by the clock that the flags tell; 0 without one */
+	uint64_t timestamp; /* the receiver's, in nanoseconds; of `expressway recv` as the flags say */
 	uint64_t sequence;  /* of the packets meant for this reader; a gap is what the quota had no room for */
 	uint32_t len;       /* bytes, from the Ethernet header on */
 	uint16_t flags;     /* what the receiver says of it */

@@ -20,7 +20,7 @@ use crate::share::{Connection, ReaderError};
 pub struct LentPacket<'a> {
     /// Its bytes, from the Ethernet header on.
     pub data: &'a [u8],
-    /// The receiver's time of it, as given to [`super::Received::lend`].
+    /// The receiver's time of it: as given to [`super::Received::lend`], or as [`LentPacket::time_source`] says.
     pub timestamp: u64,
     /// Number of the packet among those meant for this reader. A gap is packets that were dropped because the
     /// reader held its whole quota.

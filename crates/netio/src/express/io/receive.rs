@@ -87,14 +87,14 @@ pub(super) fn deliver(
 /// What readers are told of a packet whose payload starts there.
 #[inline]
 pub(super) fn note(payload: usize, timestamp: Option<Timestamp>) -> Note {
-    let by = timestamp.map_or(0, |stamp| match stamp.source {
-        TimeSource::Device => loan::STAMP_NIC,
-        TimeSource::Program => loan::STAMP_XDP,
+    let (timestamp, by) = match timestamp {
+        Some(Timestamp { nanoseconds, source: TimeSource::Device }) => (nanoseconds, loan::STAMP_NIC),
+        Some(Timestamp { nanoseconds, source: TimeSource::Program }) => (nanoseconds, loan::STAMP_XDP),
         // The kernel stamps no frames.
-        TimeSource::Kernel => 0,
-    });
+        Some(Timestamp { source: TimeSource::Kernel, .. }) | None => (0, 0),
+    };
     // Headers are 128 bytes at most.
-    Note { timestamp: timestamp.map_or(0, |stamp| stamp.nanoseconds), flags: payload as u16 | by }
+    Note { timestamp, flags: payload as u16 | by }
 }
 
 /// True for a source address that no packet on a wire may have (RFC 1812, section 5.3.7; RFC 4291, sections
