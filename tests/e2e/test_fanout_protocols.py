@@ -13,7 +13,7 @@ from harness.browser import Browser
 from harness.fanout import Sender, Subscriber
 from harness.paths import HOST
 from harness.server import address
-from harness.websocket import WebSocket
+from harness.websocket import WebSocket, client_frame
 
 
 def test_tls_subscribers(make_lab, make_fanout, certificates: Path) -> None:
@@ -85,6 +85,21 @@ def test_websocket_subscribers(make_lab, make_fanout) -> None:
     fanout.stop()
     opcode, content = staying.message()
     assert (opcode, content[:2]) == (8, struct.pack(">H", 1001))
+
+
+def test_what_comes_with_a_request_is_read_to_its_end(make_lab, make_fanout, certificates: Path) -> None:
+    lab = make_lab()
+    host = lab.server["ipv4"]
+    tls = ("--certificate", str(certificates / "cert.pem"), "--private-key", str(certificates / "key.pem"))
+    fanout = make_fanout(lab, "--wss", address(host, 9003), *tls)
+    context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+    # One TLS record, of more than a request may have: once it is decrypted, the socket has nothing to read.
+    early = client_frame(0x82, bytes(125)) * 120 + client_frame(0x89, b"last")
+    subscriber = WebSocket(lab, host, 9003, tls=context, early=early)
+    fanout.wait_for("the subscriber", lambda m: m.sum("fanout_subscribers") == 1)
+    sender = Sender(lab, host)
+    subscriber.read_to(sender.send(10))
+    assert subscriber.controls == [(10, b"last")]
 
 
 def test_an_expired_certificate_is_warned_about(make_lab, make_fanout, tmp_path: Path) -> None:

@@ -261,7 +261,8 @@ impl Shard {
         let input = std::mem::take(&mut newcomer.input);
         let mut subscriber =
             Subscriber::new(newcomer, account, view, snapshot.as_ref(), &self.common.limits, now);
-        let read = subscriber.read(&input, now);
+        // Of what TLS has decrypted already the socket says nothing any more.
+        let read = subscriber.read(&input, now).and_then(|()| subscriber.receive(now, &mut self.scratch));
         self.generation = self.generation.wrapping_add(1);
         let key = self.entries.insert(Entry { subscriber, generation: self.generation });
         self.wheel.add(key);
