@@ -14,6 +14,9 @@ use super::transport::{Refused, Transport, Wire};
 /// Longest line that says a start.
 const MAX_LINE: usize = 64;
 
+/// What is discarded at once behind a page, in bytes. Who sends more does not wait for it.
+const MAX_DISCARDED: usize = 16 << 10;
+
 /// What a handshake needs to know.
 pub(crate) struct Rules {
     pub(crate) start: StartPolicy,
@@ -91,11 +94,16 @@ impl Handshake {
         match &mut self.state {
             State::Request(_) => self.advance_request(rules),
             State::Lingering(transport) => {
+                // Closed with something unread, TCP would take the page back.
                 let mut scratch = [0; 1024];
-                match transport.receive(&mut scratch) {
-                    Ok(1..) | Err(Refused::Later) => Progress::Served,
-                    _ => Progress::Failed(Failure::Gone),
+                for _ in 0..MAX_DISCARDED / scratch.len() {
+                    match transport.receive(&mut scratch) {
+                        Ok(1..) => {}
+                        Err(Refused::Later) => return Progress::Served,
+                        _ => break,
+                    }
                 }
+                Progress::Failed(Failure::Gone)
             }
             State::Tls(_) | State::Done => Progress::Waiting,
         }

@@ -164,11 +164,13 @@ impl Shard {
         loop {
             let now = Instant::now();
             if let Some(source) = source {
-                self.follow(source, &mut generation)?;
+                if self.stop_at.is_none() {
+                    self.follow(source, &mut generation)?;
+                }
                 source.look_after(now);
             }
             let fresh = self.look(source, now)?;
-            self.handle_messages();
+            self.handle_messages()?;
             // Whoever woke it: nobody is far from everybody, and who has everything costs next to nothing.
             if !self.wheel.is_due() {
                 self.somebody_waits = false;
@@ -232,7 +234,7 @@ impl Shard {
         u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    fn handle_messages(&mut self) {
+    fn handle_messages(&mut self) -> Result<(), IoError> {
         let mut newcomers = Vec::new();
         let mut stop = false;
         self.inbox.drain(EVENTS, |message| match message {
@@ -242,12 +244,15 @@ impl Shard {
         });
         if stop && self.stop_at.is_none() {
             self.stop_at = Some(Instant::now() + DRAIN);
+            // Of the feed no more is taken, so that it may not wake either.
+            self.waits = waits(&self.inbox, &self.subscribers, &self.interval, |_| {})?;
         }
         for newcomer in newcomers {
             self.admit(*newcomer);
             // It may have something to get before anything new comes.
             self.wheel.all_due();
         }
+        Ok(())
     }
 
     fn admit(&mut self, mut newcomer: Newcomer) {
@@ -393,7 +398,7 @@ impl Shard {
         let mut timeout = timeout;
         if timeout != Some(Duration::ZERO) {
             let busy = self.inbox.prepare_sleep()
-                || source.as_mut().is_some_and(|source| source.io.prepare_sleep())
+                || self.stop_at.is_none() && source.as_mut().is_some_and(|source| source.io.prepare_sleep())
                 || self.views.iter_mut().any(View::is_behind);
             if busy {
                 timeout = Some(Duration::ZERO);
