@@ -150,7 +150,7 @@ def test_a_leader_is_named_and_a_regression_found(raw: Path, tmp_path: Path) -> 
     old = write(tmp_path / "old.jsonl", raw, 10.0)
     new = write(tmp_path / "new.jsonl", raw, 5.0)
     bench("report", old, "--out", tmp_path)
-    assert "Ours by XDP or AF_XDP leads:\n\n- trial, body 4 KiB: by copy\n" in (tmp_path / "report.md").read_text()
+    assert "Ours leads:\n\n- trial, body 4 KiB: by copy\n" in (tmp_path / "report.md").read_text()
     assert "| worse |" in bench("--compare", old, new, code=1)
     assert "| worse |" not in bench("--compare", new, old)
     changes = json.loads(bench("--compare", old, new, "--json", code=1))

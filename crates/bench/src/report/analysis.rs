@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::kind::Better;
 use crate::raw::{Described, Measured, RawRun, Run};
-use crate::scenario::{Beside, Contestant, Side, Value};
+use crate::scenario::{Beside, Contestant, Value};
 use crate::statistic::{Estimate, ROUNDS_FOR_A_VERDICT, estimate};
 
 /// The results at one point of a scenario's sweep.
@@ -151,14 +151,14 @@ impl<'a> Leaders<'a> {
         }
     }
 
-    /// Whether all of them are on one side.
-    pub(crate) fn only(&self, side: Side) -> bool {
-        !self.all().is_empty() && self.all().iter().all(|contestant| contestant.side == side)
+    /// Whether all of them are ours.
+    pub(crate) fn only_ours(&self) -> bool {
+        !self.all().is_empty() && self.all().iter().all(|contestant| contestant.side.is_ours())
     }
 
-    /// Whether one of them is on this side.
-    pub(crate) fn any(&self, side: Side) -> bool {
-        self.all().iter().any(|contestant| contestant.side == side)
+    /// Whether one of them is ours.
+    pub(crate) fn any_ours(&self) -> bool {
+        self.all().iter().any(|contestant| contestant.side.is_ours())
     }
 }
 
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!((ratio.low, ratio.mid, ratio.high), (2.0, 2.0, 2.0));
         let names: Vec<&str> = points[0].leaders.all().iter().map(|one| one.name.as_str()).collect();
         assert_eq!(names, ["c", "b"]);
-        assert!(points[0].leaders.any(Side::Express) && !points[0].leaders.only(Side::Express));
+        assert!(points[0].leaders.any_ours() && !points[0].leaders.only_ours());
     }
 
     #[test]

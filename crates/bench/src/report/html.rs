@@ -31,7 +31,7 @@ pub fn html(raw: &RawRun, title: &str) -> String {
 }
 
 fn first(page: &mut String, scenarios: &[(&Described, Vec<Point<'_>>)]) {
-    page.push_str("<h2>First, where ours is not ahead</h2>\n");
+    let _ = writeln!(page, "<h2>First, where ours is not ahead</h2>\n<p>{}</p>", words::OURS);
     for (title, lines) in words::standings(scenarios) {
         let _ = writeln!(page, "<h3>{title}</h3><ul>");
         for line in lines {

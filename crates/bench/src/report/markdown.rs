@@ -38,7 +38,7 @@ pub fn tables(raw: &RawRun, scenario: &str) -> String {
 
 /// What is not in our favour, before anything else.
 fn first(text: &mut String, scenarios: &[(&Described, Vec<Point<'_>>)]) {
-    text.push_str("\n## First, where ours is not ahead\n");
+    let _ = writeln!(text, "\n## First, where ours is not ahead\n\n{}", words::OURS);
     for (title, lines) in words::standings(scenarios) {
         let _ = writeln!(text, "\n{title}:\n");
         for line in lines {
@@ -151,6 +151,7 @@ fn absent(text: &mut String, title: &str, absent: &[Absent]) {
 mod tests {
     use super::super::fixture;
     use super::*;
+    use crate::scenario::Side;
 
     #[test]
     fn a_report_says_first_where_others_lead_and_has_tables_and_figures() {
@@ -180,7 +181,11 @@ mod tests {
     #[test]
     fn ours_leading_is_said_so_and_few_rounds_are_not_decided() {
         let raw = fixture::raw(&[[1.0, 2.0, 3.0]; 6]);
-        assert!(markdown(&raw, "t").contains("Ours by XDP or AF_XDP leads:\n\n- trial, body 1 KiB: c\n"));
+        assert!(markdown(&raw, "t").contains("Ours leads:\n\n- trial, body 1 KiB: c\n"));
+        let mut raw = fixture::raw(&[[1.0, 3.0, 2.0]; 6]);
+        assert!(markdown(&raw, "t").contains("A peer or the kernel path leads:\n\n- trial, body 1 KiB: b\n"));
+        raw.scenarios[0].contestants[1].side = Side::Ours;
+        assert!(markdown(&raw, "t").contains("Ours leads:\n\n- trial, body 1 KiB: b\n"));
         let raw = fixture::raw(&[[1.0, 2.0, 3.0]; 2]);
         let text = markdown(&raw, "t");
         assert!(

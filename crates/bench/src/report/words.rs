@@ -6,7 +6,7 @@ use super::analysis::{Compared, Judgement, Leaders, Point, Row};
 use crate::environment::Environment;
 use crate::nics::Nic;
 use crate::raw::{Absent, Described, Measured};
-use crate::scenario::{Bed, Contestant, Side, Value};
+use crate::scenario::{Bed, Contestant, Value};
 use crate::statistic::Estimate;
 
 /// A median with its interval, such as `7.85 (7.70 to 8.01)`.
@@ -66,12 +66,16 @@ pub(crate) fn leaders(point: &Point<'_>) -> String {
     }
 }
 
+/// What [`standings`] calls ours.
+pub(crate) const OURS: &str = "Ours is what goes by XDP or AF_XDP: by kernel sockets our own gateway counts as the kernel path. \
+    Where the way of packets is not what is compared, as with the fan-out, ours is ours.";
+
 /// Where a peer or the kernel path leads, then where nobody does, then where ours does; what has no lines is left out.
 pub(crate) fn standings(scenarios: &[(&Described, Vec<Point<'_>>)]) -> Vec<(&'static str, Vec<String>)> {
     let mut groups = vec![
         ("A peer or the kernel path leads", Vec::new()),
-        ("No winner between ours by XDP or AF_XDP and the others", Vec::new()),
-        ("Ours by XDP or AF_XDP leads", Vec::new()),
+        ("No winner between ours and the others", Vec::new()),
+        ("Ours leads", Vec::new()),
         ("Not decided, for want of rounds", Vec::new()),
     ];
     for (scenario, points) in scenarios {
@@ -79,8 +83,8 @@ pub(crate) fn standings(scenarios: &[(&Described, Vec<Point<'_>>)]) -> Vec<(&'st
             let group = match &point.leaders {
                 Leaders::Alone => continue,
                 Leaders::TooFewRounds => 3,
-                leaders if leaders.only(Side::Express) => 2,
-                leaders if leaders.any(Side::Express) => 1,
+                leaders if leaders.only_ours() => 2,
+                leaders if leaders.any_ours() => 1,
                 _ => 0,
             };
             let at = comma(&self::point(point.at));

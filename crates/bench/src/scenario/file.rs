@@ -225,7 +225,11 @@ impl Check<'_> {
                 "peer" => Side::Peer,
                 "kernel" => Side::Kernel,
                 "express" => Side::Express,
-                _ => return Err(self.source.at(at, "expected one of \"peer\", \"kernel\", \"express\"")),
+                "ours" => Side::Ours,
+                _ => {
+                    let problem = "expected one of \"peer\", \"kernel\", \"express\", \"ours\"";
+                    return Err(self.source.at(at, problem));
+                }
             };
             let beds = match parameters.remove(&Spanned::new(0..0, "beds".to_owned())) {
                 Some(beds) => self.beds(&beds, of_scenario)?,
@@ -437,7 +441,7 @@ contestants = ["b"]
             ("base = \"a\"", "base = \"z\"", "x.toml:9: base: `z` is no contestant; known here: a, b"),
             (
                 "side = \"express\"",
-                "side = \"ours\"",
+                "side = \"theirs\"",
                 "x.toml:18: contestant.1.side: expected one of \"peer\"",
             ),
             ("name = \"b\"", "name = \"a\"", "x.toml:17: contestant.1.name: `a` is there twice"),

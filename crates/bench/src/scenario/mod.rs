@@ -29,6 +29,15 @@ pub enum Side {
     Kernel,
     /// Ours by XDP or AF_XDP.
     Express,
+    /// Ours, where it is not the way of packets that is compared.
+    Ours,
+}
+
+impl Side {
+    /// What a scenario is to show the merits of.
+    pub(crate) fn is_ours(self) -> bool {
+        matches!(self, Self::Express | Self::Ours)
+    }
 }
 
 /// One of those that are compared.
