@@ -1,7 +1,7 @@
 //! How many bytes of bodies a connection keeps in memory: those handed to its streams and not yet acknowledged.
 //!
-//! What a request has fetched and not yet handed over, at most 16 KiB more than its stream could take at the time, does
-//! not count: nobody can say when the peer will take it.
+//! What a request has fetched and not yet handed over does not count: nobody can say when the peer will take it. It is at
+//! most 16 KiB more than its stream could take at the time, of a file in the block that its next chunk comes from too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

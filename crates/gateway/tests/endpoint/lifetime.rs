@@ -52,18 +52,24 @@ fn at_the_deadline_a_drain_ends_whatever_is_open() {
 
 #[test]
 fn at_the_deadline_a_client_is_told_whatever_window_and_pacer_say() {
-    let tune = |settings: &mut Settings| settings.congestion = CongestionControl::Bbr2;
+    // The one is held back by the pacer then, the other by the congestion window.
+    let tunes: [fn(&mut Settings); 2] = [
+        |settings| settings.congestion = CongestionControl::Bbr2,
+        |settings| settings.congestion = CongestionControl::Cubic,
+    ];
     let link = Link { delay: Duration::from_millis(50), rate: Some(10_000_000), ..Link::default() };
-    let mut world = Build { tune, link, ..Build::default() }.world();
-    let id = client(&mut world, 5000, Options::default());
-    world.clients[id].get("/bytes/100000000");
-    world.until("a beginning", |world| world.clients[id].received() > 2_500_000);
-    let deadline = Instant::now() + Duration::from_millis(100);
-    assert!(world.peers[0].try_send(Message::Drain { deadline }).is_ok());
-    world.until("the end", |world| world.is_finished());
-    // Of a worker that is finished there are no more turns, although this one would take them.
-    assert_eq!(world.stats(0).connections_closed, 1);
-    world.until("the news", |world| world.clients[id].quic.peer_error().is_some());
+    for tune in tunes {
+        let mut world = Build { tune, link: link.clone(), ..Build::default() }.world();
+        let id = client(&mut world, 5000, Options::default());
+        world.clients[id].get("/bytes/100000000");
+        world.until("a beginning", |world| world.clients[id].received() > 2_500_000);
+        let deadline = Instant::now() + Duration::from_millis(100);
+        assert!(world.peers[0].try_send(Message::Drain { deadline }).is_ok());
+        world.until("the end", |world| world.is_finished());
+        // Of a worker that is finished there are no more turns, although this one would take them.
+        assert_eq!(world.stats(0).connections_closed, 1);
+        world.until("the news", |world| world.clients[id].quic.peer_error().is_some());
+    }
 }
 
 #[test]

@@ -171,6 +171,43 @@ fn a_client_that_stops_reading_pins_no_more_than_the_window() {
 }
 
 #[test]
+fn what_is_held_is_what_was_sent_and_not_acknowledged() {
+    let link = Link { delay: Duration::from_millis(50), rate: Some(10_000_000), ..Link::default() };
+    let mut world = Build { link, ..Build::default() }.world();
+    let id = client(&mut world, 5000, Options::default());
+    let before = world.stats(0).bytes_sent;
+    world.clients[id].get("/bytes/10000000");
+    // In slow start each acknowledgement makes room for less than what is fetched from a body at once.
+    let mut most = 0;
+    world.until("some round trips", |world| {
+        let (held, sent) = (world.held_bytes() as u64, world.stats(0).bytes_sent - before);
+        most = most.max(held);
+        assert!(held <= sent, "{held} bytes are held, {sent} were sent");
+        sent > 150_000
+    });
+    assert!(most > 20_000, "{most} bytes were held");
+}
+
+#[test]
+fn a_client_that_vanishes_pins_no_more_than_was_in_flight() {
+    let mut world = Build::default().world();
+    let id = client(&mut world, 5000, Options::default());
+    world.clients[id].get("/bytes/100000000");
+    world.until("a beginning", |world| world.clients[id].received() > 50_000);
+    let (server, client) = (world.server().ip(), "198.51.100.1".parse().unwrap());
+    for (from, to) in [(server, client), (client, server)] {
+        world.network.set_link(from, to, Link { loss: 1.0, ..Link::default() });
+    }
+    let sent = world.stats(0).datagrams_sent;
+    world.for_a_while(Duration::from_millis(100));
+    let (held, most) = (world.held_bytes(), world.stats(0).bytes_sent as usize);
+    assert!((1..=most).contains(&held) && most < 1 << 20, "{held} bytes are held, {most} were sent");
+    // Probe timeouts bring probes, and no more of the body.
+    world.until("probes", |world| world.stats(0).datagrams_sent > sent + 10);
+    assert!(world.held_bytes() <= held, "{} bytes are held, {held} were", world.held_bytes());
+}
+
+#[test]
 fn streams_that_the_client_has_paused_leave_the_window_to_others() {
     let tune = |settings: &mut Settings| settings.send_window = 64 << 10;
     let mut world = Build { tune, ..Build::default() }.world();

@@ -45,17 +45,18 @@ impl Session {
         let priority =
             |stream: &u64| self.streams.get(stream).map_or_else(Priority::default, |one| one.priority);
         waiting.sort_by_key(|stream| priority(stream).urgency);
-        let mut served = Vec::new();
-        for stream in waiting {
-            let had_room = self.held.bytes() < context.window;
+        let (mut served, mut waiting) = (Vec::new(), waiting.into_iter());
+        while self.held.bytes() < context.window
+            && let Some(stream) = waiting.next()
+        {
             self.pump(context, stream);
             let takes_turns = self.streams.get(&stream).is_some_and(|one| one.priority.incremental);
-            if had_room && takes_turns && self.starved.last() == Some(&stream) {
+            if takes_turns && self.starved.last() == Some(&stream) {
                 self.starved.pop();
                 served.push(stream);
             }
         }
-        self.starved.append(&mut served);
+        self.starved.extend(waiting.chain(served));
     }
 
     /// [`Self::handle_writable`] may have something to do: there is room for a stream that may wait for it.
@@ -111,6 +112,8 @@ impl Session {
             self.streams = StreamMap::default();
             self.starved = Vec::new();
             self.late.shrink_to_fit();
+        } else {
+            self.starved.retain(|waiting| *waiting != stream);
         }
     }
 
