@@ -14,7 +14,7 @@ use super::transport::{Refused, Transport, Wire};
 /// Longest line that says a start.
 const MAX_LINE: usize = 64;
 
-/// What is discarded at once behind a page, in bytes. Who sends more does not wait for it.
+/// What is discarded at once behind a page, in bytes.
 const MAX_DISCARDED: usize = 16 << 10;
 
 /// What a handshake needs to know.
@@ -99,11 +99,11 @@ impl Handshake {
                 for _ in 0..MAX_DISCARDED / scratch.len() {
                     match transport.receive(&mut scratch) {
                         Ok(1..) => {}
-                        Err(Refused::Later) => return Progress::Served,
-                        _ => break,
+                        Err(Refused::Later) => break,
+                        _ => return Progress::Failed(Failure::Gone),
                     }
                 }
-                Progress::Failed(Failure::Gone)
+                Progress::Served
             }
             State::Tls(_) | State::Done => Progress::Waiting,
         }
