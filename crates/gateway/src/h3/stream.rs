@@ -235,26 +235,33 @@ impl RequestStream {
             let last = is_last && !has_chunk;
             // A connection has no more heads than requests; what counts towards its window is bodies.
             if self.copied > 0 {
-                hand_over(transport, held, self.id, &mut self.front, usize::MAX, last)?;
+                hand_over(transport, held, self.id, &mut self.front, last)?;
             } else {
                 transport.send(self.id, &mut self.front, last).map_err(stuck)?;
             }
             let copied = self.copied.min(self.front.len());
             self.body_sent += (self.copied - copied) as u64;
             self.copied = copied;
+            if !self.front.is_empty() {
+                return Err(Progress::Transport);
+            }
         }
-        if has_chunk && self.front.is_empty() {
+        if has_chunk {
             // All of it, where it was fetched just now.
-            let room = window.saturating_sub(held.bytes());
+            let room = window.saturating_sub(held.bytes()).min(self.chunk.len());
             if room == 0 {
                 return Err(Progress::Memory);
             }
-            let sent = hand_over(transport, held, self.id, &mut self.chunk, room, is_last)?;
+            let mut part = self.chunk.slice(..room);
+            let is_rest = room == self.chunk.len();
+            let sent = hand_over(transport, held, self.id, &mut part, is_last && is_rest)?;
             self.body_sent += sent as u64;
+            self.chunk.advance(sent);
+            if !self.chunk.is_empty() {
+                return Err(if part.is_empty() { Progress::Memory } else { Progress::Transport });
+            }
         }
-        let all = self.front.is_empty() && self.chunk.is_empty();
-        // Another look at what is left says what is in its way, and has it told when that is gone.
-        if is_last && all { Err(Progress::Complete) } else { Ok(()) }
+        if is_last { Err(Progress::Complete) } else { Ok(()) }
     }
 
     fn fail(&mut self, error: &BodyError) -> Progress {
@@ -296,24 +303,23 @@ impl RequestStream {
     }
 }
 
-/// Hands over what fits of `bytes`, and within `room`, taking that from their front, and says how much it was. That counts
-/// as held until the peer has acknowledged it. What was not taken does not count: it may be a stream that the peer has
-/// paused, for as long as it likes, whose share of the window the others need.
+/// Hands over what fits of `bytes`, taking that from their front, and says how much it was. That counts as held until the
+/// peer has acknowledged it. What was not taken does not count: it may be a stream that the peer has paused, for as long as
+/// it likes, whose share of the window the others need.
 fn hand_over(
     transport: &mut Transport,
     held: &Held,
     stream: u64,
     bytes: &mut Bytes,
-    room: usize,
     last: bool,
 ) -> Result<usize, Progress> {
     let capacity = transport.capacity(stream).ok_or(Progress::Cancelled)?;
     if capacity == 0 {
         return Err(Progress::Transport);
     }
-    let fits = bytes.len().min(capacity).min(room);
-    let last = last && fits == bytes.len();
-    let sent = transport.send(stream, &mut held.count(bytes.slice(..fits)), last).map_err(stuck)?;
+    // All are given, so that the stream is named again when there is room for what was not taken.
+    let mut given = held.count(bytes.clone(), capacity.min(bytes.len()));
+    let sent = transport.send(stream, &mut given, last).map_err(stuck)?;
     bytes.advance(sent);
     Ok(sent)
 }
