@@ -13,19 +13,19 @@ use bytes::Bytes;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held(Arc<AtomicUsize>);
 
-struct Counted<T: AsRef<[u8]>> {
-    bytes: T,
+struct Counted {
+    bytes: Bytes,
     counts: usize,
     held: Held,
 }
 
-impl<T: AsRef<[u8]>> AsRef<[u8]> for Counted<T> {
+impl AsRef<[u8]> for Counted {
     fn as_ref(&self) -> &[u8] {
-        self.bytes.as_ref()
+        &self.bytes
     }
 }
 
-impl<T: AsRef<[u8]>> Drop for Counted<T> {
+impl Drop for Counted {
     fn drop(&mut self) {
         // One thread changes it; only its being shared with `Bytes`, which is Send, makes it atomic.
         self.held.0.fetch_sub(self.counts, Ordering::Relaxed);
@@ -39,7 +39,7 @@ impl Held {
     }
 
     /// The same bytes, of which so many count until all are dropped.
-    pub(crate) fn count<T: AsRef<[u8]> + Send + 'static>(&self, bytes: T, counts: usize) -> Bytes {
+    pub(crate) fn count(&self, bytes: Bytes, counts: usize) -> Bytes {
         self.0.fetch_add(counts, Ordering::Relaxed);
         Bytes::from_owner(Counted { bytes, counts, held: self.clone() })
     }
@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn a_slice_counts_until_its_last_part_is_gone() {
         let held = Held::default();
-        let mut all = held.count(vec![7; 1000], 900);
+        let mut all = held.count(vec![7; 1000].into(), 900);
         let rest = all.split_off(400);
         assert_eq!(held.bytes(), 900);
         drop(all);

@@ -3,7 +3,7 @@
 use super::{Session, SessionContext};
 use crate::h3::stream::{Progress, RequestStream, StreamMap};
 use crate::h3::{STREAM_MASK, code};
-use crate::quic::engine::{Priority, Transport};
+use crate::quic::engine::Transport;
 
 impl Session {
     /// An exchange can make progress; `number` is what its wake token carries.
@@ -42,9 +42,7 @@ impl Session {
             return;
         }
         let mut waiting = std::mem::take(&mut self.starved);
-        let priority =
-            |stream: &u64| self.streams.get(stream).map_or_else(Priority::default, |one| one.priority);
-        waiting.sort_by_key(|stream| priority(stream).urgency);
+        waiting.sort_by_key(|stream| self.streams.get(stream).map(|one| one.priority.urgency));
         let (mut served, mut waiting) = (Vec::new(), waiting.into_iter());
         while self.held.bytes() < context.window
             && let Some(stream) = waiting.next()
