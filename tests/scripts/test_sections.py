@@ -1,0 +1,124 @@
+"""`scripts/test` itself: every section runs and is reported, whatever became of those before. Its programs are stubs."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "test"
+
+# Notes how it was called, and fails or hangs where the test wants it to.
+STUB = """#!/bin/sh
+echo "$(basename "$0") $*" >>"$CALLS"
+case "$(basename "$0") $*" in $HANGS) echo hanging >>"$CALLS"; exec sleep 600;; $FAILS) exit 101;; esac
+"""
+
+
+class Sections(unittest.TestCase):
+    """A copy of the script with stubs for all that it starts."""
+
+    def setUp(self) -> None:
+        self.folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+        (self.folder / "fuzz").mkdir()
+        self.calls = self.folder / "calls"
+        for stub in (".cargo/bin/cargo", ".cargo/bin/python3", "scripts/patched", "scripts/peers",
+                     "target/peers/venv/bin/python"):
+            path = self.folder / stub
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(STUB)
+            path.chmod(0o755)
+        shutil.copy(SCRIPT, self.folder / "scripts/test")
+
+    def start(self, *sections: str, fails: str = "-", hangs: str = "-") -> subprocess.Popen[str]:
+        """Starts it; calls that match `fails` do, `hangs` hang."""
+        environment = {**os.environ, "HOME": str(self.folder), "CALLS": str(self.calls), "FAILS": fails, "HANGS": hangs}
+        environment.pop("CARGO_TARGET_DIR", None)
+        script = self.folder / "scripts/test"
+        return subprocess.Popen([script, *sections], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                env=environment, start_new_session=True)
+
+    def run_sections(self, *sections: str, fails: str = "-") -> tuple[int, dict[str, str], str]:
+        """Exit code, what the report says by section, and what was called."""
+        process = self.start(*sections, fails=fails)
+        said, _ = process.communicate(timeout=60)
+        return process.returncode, self.report(said), self.calls.read_text()
+
+    def report(self, said: str) -> dict[str, str]:
+        """The lines behind `=== sections`, without seconds."""
+        lines = said.split("=== sections\n")[1].splitlines()
+        words = {line.split()[0]: line.split()[1:] for line in lines}
+        return {name: " ".join(rest[2:] if rest[1:2] == ["s"] else rest) for name, rest in words.items()}
+
+    def all_sections(self) -> list[str]:
+        """All that run when none is named."""
+        return subprocess.run([SCRIPT, "--list"], capture_output=True, text=True, check=True).stdout.split()[:-1]
+
+    def test_all_run_and_are_well(self) -> None:
+        code, report, _ = self.run_sections()
+        self.assertEqual(code, 0)
+        self.assertEqual(report, {**dict.fromkeys(self.all_sections(), "ok"), "total": ""})
+
+    def test_one_that_fails_does_not_keep_the_later_ones_from_running(self) -> None:
+        code, report, calls = self.run_sections(fails="cargo*clippy*")
+        self.assertEqual(code, 1)
+        self.assertEqual(report.pop("clippy"), "failed")
+        self.assertEqual(set(report.values()), {"ok", ""})
+        self.assertIn("-m pytest tests/e2e", calls)
+
+    def test_what_needs_a_failed_section_is_not_run(self) -> None:
+        code, report, calls = self.run_sections(fails="cargo build*")
+        self.assertEqual(code, 1)
+        self.assertEqual(report["build"], "failed")
+        self.assertEqual(report["e2e"], "not run: build failed")
+        self.assertEqual(report["guest"], "not run: build failed")
+        self.assertNotIn("pytest", calls)
+        # Named alone it takes the binary that there is.
+        self.assertEqual(self.run_sections("e2e", fails="cargo build*")[0], 0)
+
+    def test_a_step_that_fails_fails_its_section(self) -> None:
+        # The first of several steps, behind which others are well.
+        for section, step, later in (
+            ("unit", "cargo test*--workspace*", "--lib --no-fail-fast config"),
+            ("guest", "python3 tests/guest*", "tests/guest/test_runner.py"),
+        ):
+            code, report, calls = self.run_sections(section, fails=step)
+            self.assertEqual((code, report[section]), (1, "failed"))
+            self.assertIn(later, calls)
+        # Without the peers there is nothing to run.
+        self.assertEqual(self.run_sections("e2e", fails="peers envoy")[1]["e2e"], "failed")
+
+    def test_no_test_is_left_out_because_another_failed(self) -> None:
+        _, _, calls = self.run_sections()
+        tests = [line for line in calls.splitlines() if line.startswith("cargo test") and "--test " not in line]
+        self.assertEqual(len(tests), 4)
+        for line in tests:
+            self.assertIn("--no-fail-fast", line)
+        for line in (line for line in calls.splitlines() if "pytest" in line):
+            self.assertNotRegex(line, r" -x\b|--exitfirst|--maxfail")
+
+    def test_an_interrupted_run_says_how_far_it_came(self) -> None:
+        process = self.start("fmt", "audit", "doc", hangs="python3*")
+        deadline = time.monotonic() + 60
+        while not self.calls.exists() or "hanging" not in self.calls.read_text():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+        # As a terminal does: to the whole foreground group.
+        os.killpg(process.pid, signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130)
+        self.assertEqual(self.report(said), {"fmt": "ok", "audit": "interrupted", "total": ""})
+
+    def test_a_section_that_is_not_there_is_named(self) -> None:
+        process = self.start("e2e", "nowhere")
+        said, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 2)
+        self.assertIn("no section named 'nowhere'", said)
+
+
+if __name__ == "__main__":
+    unittest.main()
