@@ -40,7 +40,7 @@ pub(crate) enum PathChange {
     Mtu(usize),
 }
 
-/// What quiche lacks without our patch (`patches/`), whose method of this name comes before this one.
+/// What quiche lacks without our patches (`patches/`), whose method of this name comes before this one.
 #[allow(dead_code)]
 trait SendOnPathAt {
     fn send_on_path_at(
