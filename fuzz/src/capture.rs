@@ -5,8 +5,14 @@ use std::path::Path;
 
 use expressway_capture::Capture;
 
+use crate::cost::Bound;
+
 /// The longest payload that is replayed.
 const LARGEST: usize = 1472;
+
+/// The whole file, and a copy of it.
+pub const BOUND: Bound =
+    Bound { steps: (24, 2000), allocations: (0, 64), bytes: (16, 640 << 10), peak: (8, 640 << 10) };
 
 /// Payloads are never longer than asked for and times never decrease, packets are counted once each, and a file comes to
 /// an end.

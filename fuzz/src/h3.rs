@@ -1,10 +1,29 @@
 //! Targets of the HTTP/3 readers: whatever a client sends, cut however the network cuts it.
 
 use expressway_h3::qpack::{Encoder, Fields};
-use expressway_h3::{ControlReader, RequestEvent, RequestReader};
+use expressway_h3::{ControlReader, InstructionReader, Instructions, RequestEvent, RequestReader};
 
-/// The longest section that the targets let a reader keep.
-const MAX_SECTION: u64 = 512;
+use crate::cost::{self, Bound};
+
+/// The longest section that the targets let a reader keep: what the gateway reads by default.
+const MAX_SECTION: u64 = 32 << 10;
+
+/// The longest string that an index of a byte or two can stand for: the longest entry of the static table.
+const LONGEST_ENTRY: u64 = 110;
+
+/// For [`request`]; its own copies of what was read count too.
+pub const REQUEST: Bound =
+    Bound { steps: (100, 2000), allocations: (0, 128), bytes: (24, 1024), peak: (12, 1024) };
+
+/// For [`control`]; the text of each event counts too.
+pub const CONTROL: Bound =
+    Bound { steps: (110, 4000), allocations: (4, 64), bytes: (220, 4096), peak: (140, 4096) };
+
+/// For [`instructions`].
+pub const INSTRUCTIONS: Bound = Bound { steps: (36, 200), allocations: (0, 0), bytes: (0, 0), peak: (0, 0) };
+
+/// Decoding of a section.
+const QPACK: Bound = Bound { steps: (28, 200), allocations: (0, 1), bytes: (2, 16), peak: (2, 16) };
 
 /// What a reader made of a stream: sections and body, or the code that it was refused with.
 fn read_request<'a>(chunks: impl Iterator<Item = &'a [u8]>) -> Result<(Vec<Vec<u8>>, Vec<u8>), u64> {
@@ -49,9 +68,26 @@ pub fn control(data: &[u8]) {
     assert_eq!(read(bytes.len().max(1)), read(usize::from(*size).max(1)));
 }
 
-/// A section decodes to fields that, encoded again, decode to the same.
+/// A QPACK stream is understood or refused the same whole and cut; the first byte says how it is cut.
+pub fn instructions(data: &[u8]) {
+    let Some((size, bytes)) = data.split_first() else { return };
+    for kind in [Instructions::Encoder, Instructions::Decoder] {
+        let read = |size: usize| {
+            let mut reader = InstructionReader::new(kind);
+            bytes.chunks(size).try_for_each(|chunk| reader.read(chunk)).map_err(|error| error.code)
+        };
+        assert_eq!(read(bytes.len().max(1)), read(usize::from(*size).max(1)));
+    }
+}
+
+/// A section decodes to fields that, encoded again, decode to the same, and that are in all no longer than an entry of the
+/// static table for each byte.
 pub fn qpack(data: &[u8]) {
     let mut scratch = Vec::new();
+    let length = cost::hold(&QPACK, data.len(), || {
+        Fields::new(data, &mut scratch).map(|(name, value)| name.len() + value.len()).sum::<usize>()
+    });
+    assert!(length as u64 <= LONGEST_ENTRY * data.len() as u64, "{length} bytes of {}", data.len());
     let mut fields = Fields::new(data, &mut scratch);
     let list: Vec<_> = fields.by_ref().collect();
     if fields.error().is_some() {

@@ -1,37 +1,76 @@
-//! Fuzz targets as plain functions over bytes: they assert what must hold and return nothing.
+//! Fuzz targets as plain functions over bytes: they assert what must hold, and that it costs no more than it may.
 //!
-//! The binaries in `fuzz_targets/` hand libFuzzer's bytes to them, `tests/replay.rs` hands them the committed
-//! corpus on every `make test`. [`TARGETS`] is the list of both.
+//! The binary `fuzz` hands libFuzzer's bytes to one of them, `tests/replay.rs` hands the committed corpus to all of them on
+//! every `make test`. [`TARGETS`] is the list of both.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod agent;
 pub mod capture;
+pub mod cost;
 pub mod h3;
+mod meter;
+pub mod mutate;
 pub mod seeds;
 pub mod sequence;
+pub mod web;
 pub mod wire;
 
-/// A fuzz target: the name of its binary and corpus folder, and its body.
-pub type Target = (&'static str, fn(&[u8]));
+use cost::Bound;
+
+/// A fuzz target.
+pub struct Target {
+    /// What it and its corpus folder are called.
+    pub name: &'static str,
+    /// What it does with an input.
+    pub body: fn(&[u8]),
+    /// What the body may cost, if all of it is measured; the others measure what they call.
+    pub bound: Option<Bound>,
+}
+
+impl Target {
+    const fn whole(name: &'static str, body: fn(&[u8]), bound: Bound) -> Self {
+        Self { name, body, bound: Some(bound) }
+    }
+
+    const fn parts(name: &'static str, body: fn(&[u8])) -> Self {
+        Self { name, body, bound: None }
+    }
+
+    /// The target of that name.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        TARGETS.iter().find(|target| target.name == name)
+    }
+
+    /// Runs an input. Panics if something does not hold, or costs too much.
+    pub fn run(&self, data: &[u8]) {
+        match &self.bound {
+            Some(bound) => cost::hold(bound, data.len(), || (self.body)(data)),
+            None => (self.body)(data),
+        }
+    }
+}
 
 /// Every target.
 pub const TARGETS: &[Target] = &[
-    ("wire_ethernet", wire::ethernet),
-    ("wire_ipv4", wire::ipv4),
-    ("wire_ipv6", wire::ipv6),
-    ("wire_udp", wire::udp),
-    ("wire_icmpv4", wire::icmpv4),
-    ("wire_icmpv6", wire::icmpv6),
-    ("wire_frame", wire::frame),
-    ("wire_build", wire::build),
-    ("wire_checksum", wire::checksum),
-    ("h3_request", h3::request),
-    ("h3_control", h3::control),
-    ("h3_qpack", h3::qpack),
-    ("sequence_mold", sequence::mold),
-    ("sequence_arbiter", sequence::arbiter),
-    ("agent_request", agent::request),
-    ("agent_reply", agent::reply),
-    ("capture_replay", capture::replay),
+    Target::whole("wire_ethernet", wire::ethernet, wire::BOUND),
+    Target::whole("wire_ipv4", wire::ipv4, wire::BOUND),
+    Target::whole("wire_ipv6", wire::ipv6, wire::BOUND),
+    Target::whole("wire_udp", wire::udp, wire::BOUND),
+    Target::whole("wire_icmpv4", wire::icmpv4, wire::BOUND),
+    Target::whole("wire_icmpv6", wire::icmpv6, wire::BOUND),
+    Target::whole("wire_frame", wire::frame, wire::BOUND),
+    Target::whole("wire_build", wire::build, wire::BOUND),
+    Target::whole("wire_checksum", wire::checksum, wire::BOUND),
+    Target::whole("h3_request", h3::request, h3::REQUEST),
+    Target::whole("h3_control", h3::control, h3::CONTROL),
+    Target::whole("h3_instructions", h3::instructions, h3::INSTRUCTIONS),
+    Target::parts("h3_qpack", h3::qpack),
+    Target::whole("sequence_mold", sequence::mold, sequence::MOLD),
+    Target::parts("sequence_arbiter", sequence::arbiter),
+    Target::whole("agent_request", agent::request, agent::BOUND),
+    Target::whole("agent_reply", agent::reply, agent::BOUND),
+    Target::whole("capture_replay", capture::replay, capture::BOUND),
+    Target::parts("web_request", web::request),
+    Target::parts("web_access_log", web::access_log),
 ];

@@ -2,6 +2,7 @@
 
 mod agent;
 mod capture;
+mod web;
 
 use expressway_wire::icmpv4::FragmentationNeededRepr;
 use expressway_wire::icmpv6::PacketTooBigRepr;
@@ -31,12 +32,15 @@ pub fn of(target: &str) -> Vec<Seed> {
         "wire_checksum" => named(&[("ones", vec![0xff; 75]), ("zeros", vec![0; 40]), ("text", frame(6, 2))]),
         "h3_request" => named(&requests()),
         "h3_control" => named(&controls()),
+        "h3_instructions" => named(&instructions()),
         "h3_qpack" => named(&sections()),
         "sequence_mold" => named(&packets()),
         "sequence_arbiter" => named(&feeds()),
         "agent_request" => named(&agent::requests()),
         "agent_reply" => named(&agent::replies()),
         "capture_replay" => named(&capture::files(&frame(4, 1), &frame(6, 0))),
+        "web_request" => named(&web::requests()),
+        "web_access_log" => named(&web::lines()),
         _ => Vec::new(),
     }
 }
@@ -67,6 +71,17 @@ fn controls() -> Vec<(&'static str, Vec<u8>)> {
         ("ids-wrong", with(b"\x0d\x01\x05\x0d\x01\x04")),
         ("grease", with(b"\x21\x03abc")),
         ("none", b"\x01\x07\x01\x00".to_vec()),
+    ]
+}
+
+/// Inputs of the target of QPACK streams: the size of chunks, then instructions.
+fn instructions() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("capacity-0", b"\x01\x20\x20".to_vec()),
+        ("capacity", b"\x01\x3f\x80\x01".to_vec()),
+        ("cancellations", b"\x03\x40\x44\x7f\x81\x01\x48".to_vec()),
+        ("endless", b"\x02\x7f\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff".to_vec()),
+        ("acknowledgment", b"\x01\x84".to_vec()),
     ]
 }
 

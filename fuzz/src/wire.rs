@@ -15,6 +15,12 @@ use expressway_wire::{
     protocol,
 };
 
+use crate::cost::Bound;
+
+/// For every target here: each looks at a packet a few times, copies it, and reads it back.
+pub const BOUND: Bound =
+    Bound { steps: (20, 6000), allocations: (0, 40), bytes: (16, 1024), peak: (12, 1024) };
+
 /// Link layer: what is read is written back to the same bytes.
 pub fn ethernet(data: &[u8]) {
     let Ok(link) = EthernetRepr::parse(data) else { return };

@@ -38,6 +38,7 @@ pub(super) fn requests() -> Vec<(&'static str, Vec<u8>)> {
         patience_ms: 3000,
         busy_poll: None,
     };
+    let framed = |body: &str| [&[0x80], body.as_bytes()].concat();
     let hello = message(&Request::Hello { client: "expressway serve \u{1f6e3} \"\\\u{0}".into() }, 0);
     let changed = |at: usize, byte: u8| {
         let mut bytes = hello.clone();
@@ -72,6 +73,10 @@ pub(super) fn requests() -> Vec<(&'static str, Vec<u8>)> {
         ("counters", message(&Request::Counters { interface: interface() }, 0)),
         ("attached", message(&Request::Attached { interface: interface() }, 0)),
         ("hello", hello),
+        ("framed", framed(r#"{"add_pair":{"interface":"eth0","pair":"192.0.2.1:443"}}"#)),
+        ("nested", framed(&"[".repeat(200))),
+        ("escapes", framed(&format!(r#"{{"hello":{{"client":"{}"}}}}"#, r"\u0000".repeat(100)))),
+        ("unknown-fields", framed(r#"{"hello":{"client":"x","a":[1,2,{}],"b":1e400}}"#)),
     ]
 }
 
@@ -91,6 +96,7 @@ pub(super) fn replies() -> Vec<(&'static str, Vec<u8>)> {
             message(&Reply::Bound { zero_copy: true, ifindex: 7, multi_buffer: true, segments: 17 }, 1),
         ),
         ("counters", message(&Reply::Counters { packets: vec![0, 1, u64::MAX] }, 0)),
+        ("many-counters", [&[0x80], br#"{"counters":{"packets":[0,1,2,3]}}"#.as_slice()].concat()),
         ("attached", message(&Reply::Attached { attached: true }, 0)),
         ("refused", message(&Reply::Refused(Refusal::new(Code::BusyPoll, "rule `edge`: no")), 0)),
     ]

@@ -1,4 +1,0 @@
-//! libFuzzer's entry to [`expressway_fuzz::h3::request`].
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| expressway_fuzz::h3::request(data));

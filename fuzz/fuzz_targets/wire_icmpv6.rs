@@ -1,4 +1,0 @@
-//! libFuzzer's entry to [`expressway_fuzz::wire::icmpv6`].
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| expressway_fuzz::wire::icmpv6(data));
