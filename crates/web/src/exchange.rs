@@ -1,13 +1,14 @@
 //! One request's response, polled by the transport.
 
 use std::fmt;
-use std::task::Poll;
+use std::task::{Poll, ready};
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
 
 use crate::files::FileExchange;
+use crate::memory::Account;
 use crate::{BodyError, ResponseHead, date_header};
 
 /// What produces a response: files here, caches and origins later.
@@ -25,7 +26,11 @@ pub trait Source: Send {
 }
 
 /// One request's response in the making. Dropping it abandons whatever it waits for.
-pub struct Exchange(Inner);
+pub struct Exchange {
+    inner: Inner,
+    /// Of the connection that it answers, where chunks of other sources than files count.
+    account: Option<Account>,
+}
 
 enum Inner {
     Fixed(Fixed),
@@ -42,29 +47,50 @@ struct Fixed {
 impl Exchange {
     /// An exchange whose response comes from `source`.
     pub fn new(source: Box<dyn Source>) -> Self {
-        Self(Inner::Other(source))
+        Self::of(Inner::Other(source))
     }
 
     /// A response that is complete: `headers` plus `content-length` and `date`. `method` decides whether
     /// the body is sent.
     pub fn fixed(method: &Method, status: StatusCode, headers: HeaderMap, body: Bytes) -> Self {
         let (head, body) = fixed_response(method, status, headers, body);
-        Self(Inner::Fixed(Fixed { head: Some(head), body }))
+        Self::of(Inner::Fixed(Fixed { head: Some(head), body }))
     }
 
     /// An error (or redirection) whose body is its status line as plain text.
     pub fn error(method: &Method, status: StatusCode, headers: HeaderMap) -> Self {
         let (head, body) = error_response(method, status, headers);
-        Self(Inner::Fixed(Fixed { head: Some(head), body }))
+        Self::of(Inner::Fixed(Fixed { head: Some(head), body }))
     }
 
     pub(crate) fn file(exchange: FileExchange) -> Self {
-        Self(Inner::File(Box::new(exchange)))
+        Self::of(Inner::File(Box::new(exchange)))
+    }
+
+    fn of(inner: Inner) -> Self {
+        Self { inner, account: None }
+    }
+
+    /// Has all that it takes from now on count on `account`: what it keeps, and the chunks that it gives until they are
+    /// dropped. To be called before the first poll.
+    pub fn charge_to(&mut self, account: &Account) {
+        match &mut self.inner {
+            Inner::File(file) => file.charge_to(account),
+            Inner::Fixed(_) | Inner::Other(_) => self.account = Some(account.clone()),
+        }
+    }
+
+    /// Counts a chunk, if it has not been.
+    fn count(&self, octets: Bytes) -> Bytes {
+        match &self.account {
+            None => octets,
+            Some(account) => account.own(octets),
+        }
     }
 
     /// The response head, once. After it was returned this stays `Pending` for ever.
     pub fn poll_head(&mut self) -> Poll<ResponseHead> {
-        match &mut self.0 {
+        match &mut self.inner {
             Inner::Fixed(fixed) => fixed.head.take().map_or(Poll::Pending, Poll::Ready),
             Inner::File(file) => file.poll_head(),
             Inner::Other(source) => source.poll_head(),
@@ -77,24 +103,56 @@ impl Exchange {
     /// An error is final: the transport resets the stream.
     pub fn poll_body(&mut self, max: usize) -> Poll<Option<Result<Bytes, BodyError>>> {
         debug_assert!(max > 0, "a chunk of no octets cannot be told from no progress");
-        match &mut self.0 {
-            Inner::Fixed(fixed) if fixed.body.is_empty() => Poll::Ready(None),
+        let chunk = match &mut self.inner {
+            Inner::Fixed(fixed) if fixed.body.is_empty() => return Poll::Ready(None),
             Inner::Fixed(fixed) => {
                 let length = fixed.body.len().min(max);
-                Poll::Ready(Some(Ok(fixed.body.split_to(length))))
+                fixed.body.split_to(length)
             }
-            Inner::File(file) => file.poll_body(max),
-            Inner::Other(source) => source.poll_body(max),
+            Inner::File(file) => return file.poll_body(max),
+            Inner::Other(source) => match ready!(source.poll_body(max)) {
+                Some(Ok(chunk)) => chunk,
+                end => return Poll::Ready(end),
+            },
+        };
+        Poll::Ready(Some(Ok(self.count(chunk))))
+    }
+
+    /// As [`poll_body`](Self::poll_body), but copies the chunk to the end of `out`: for small ones that go out together
+    /// with other octets.
+    pub fn poll_copy(&mut self, max: usize, out: &mut Vec<u8>) -> Poll<Option<Result<(), BodyError>>> {
+        debug_assert!(max > 0, "a chunk of no octets cannot be told from no progress");
+        match &mut self.inner {
+            Inner::Fixed(fixed) if fixed.body.is_empty() => return Poll::Ready(None),
+            Inner::Fixed(fixed) => {
+                let length = fixed.body.len().min(max);
+                out.extend_from_slice(&fixed.body.split_to(length));
+            }
+            Inner::File(file) => return file.poll_copy(max, out),
+            Inner::Other(source) => match ready!(source.poll_body(max)) {
+                Some(Ok(chunk)) => out.extend_from_slice(&chunk),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
+            },
         }
+        Poll::Ready(Some(Ok(())))
     }
 
     /// Octets of the body not yet returned by [`poll_body`](Self::poll_body); `None` if not known (always so
     /// before the head is ready). 0 tells a transport that the chunk it just got was the last one.
     pub fn remaining(&self) -> Option<u64> {
-        match &self.0 {
+        match &self.inner {
             Inner::Fixed(fixed) => Some(fixed.body.len() as u64),
             Inner::File(file) => file.remaining(),
             Inner::Other(source) => source.remaining(),
+        }
+    }
+
+    /// The transport takes nothing for now: what is kept only to make the next chunk cheap is let go of if the account
+    /// has no room for it.
+    pub fn rest(&mut self) {
+        if let Inner::File(file) = &mut self.inner {
+            file.rest();
         }
     }
 
@@ -102,7 +160,7 @@ impl Exchange {
     /// from. For a transport whose client has stopped reading: until the next poll the exchange then holds
     /// a few hundred octets and a file descriptor.
     pub fn release(&mut self) {
-        match &mut self.0 {
+        match &mut self.inner {
             Inner::Fixed(_) => {}
             Inner::File(file) => file.release(),
             Inner::Other(source) => source.release(),

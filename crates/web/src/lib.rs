@@ -22,6 +22,7 @@ mod exchange;
 pub mod files;
 mod handler;
 mod media_type;
+pub mod memory;
 pub mod metrics;
 mod range;
 mod request;

@@ -76,3 +76,19 @@ pub struct RequestHead {
     /// The peer's address.
     pub remote: SocketAddr,
 }
+
+/// Octets that a field costs beyond its name and value in a map: its place there, with room to grow, and a reference
+/// count of the value.
+const FIELD: usize = 160;
+
+/// Octets that header fields take in memory, about.
+pub(crate) fn footprint(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD).sum()
+}
+
+impl RequestHead {
+    /// Octets that it takes in memory, about.
+    pub fn footprint(&self) -> usize {
+        size_of::<Self>() + self.authority.capacity() + self.target.capacity() + footprint(&self.headers)
+    }
+}

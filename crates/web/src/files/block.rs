@@ -1,30 +1,38 @@
 //! Blocks of files as reference-counted octets: the cache, the buffers, and the two ways of reading.
 //!
 //! ```text
-//!   free buffers ──take──▶ Buffer ──filled by preadv2/pread──▶ Bytes ──▶ cache and connections
-//!        ▲                                                      │ last reference dropped
-//!        └──────────────────────────────────────────────────────┘
+//!   spare buffers ──take──▶ Buffer ──filled by preadv2/pread──▶ Block ──▶ cache, exchanges, transports
+//!        ▲                                                        │ last reference dropped
+//!        └────────────────────────────────────────────────────────┘
 //! ```
+//!
+//! A block counts in [`Memory`] until its last reference has gone. Where a client takes little, or may hold little, just
+//! the piece is read that it takes.
 
 use std::io::IoSliceMut;
+use std::ops::{Deref, Range};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
+use quick_cache::sync::Cache;
+use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, Weighter};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2};
 
 use super::open::{Identity, OpenFile};
 use crate::BodyError;
+use crate::memory::{Memory, Sliced};
 use crate::metrics::{count, counters};
 
-/// Free buffers kept for the next read. Enough for all readers, read-ahead and the blocks that a turn of
+/// Spare buffers kept for the next read. Enough for all readers, read-ahead and the blocks that a turn of
 /// evictions frees, at 16 MiB with the default block.
-const FREE_BUFFERS: usize = 64;
+const SPARE_BUFFERS: usize = 64;
+
+/// Part of the memory's budget that spare buffers may take.
+const SPARE_SHARE: usize = 16;
 
 /// What a cached block costs beyond its octets: key, value and the cache's own tables.
-const ENTRY_OVERHEAD: u64 = 160;
+const ENTRY_OVERHEAD: usize = 160;
 
 counters! {
     /// What reading files did.
@@ -33,7 +41,10 @@ counters! {
         "Blocks not found in the block cache." block_cache_misses,
         "Blocks read from the page cache without leaving the worker." block_reads_now,
         "Blocks read by reader threads." block_reads_pooled,
+        "Pieces of blocks read from the page cache because their client takes little or may hold little." piece_reads_now,
+        "Such pieces read by reader threads." piece_reads_pooled,
         "Octets read from files." block_read_bytes,
+        "Blocks that responses gave back because their client took nothing of them." blocks_released,
         "Reads that found the file truncated, extended or rewritten while it was served." file_changed,
         "Reads that failed." file_read_errors,
     }
@@ -47,14 +58,90 @@ pub(crate) struct BlockKey {
     pub(crate) index: u64,
 }
 
+/// A block's octets, shared by all who hold it.
 #[derive(Debug, Clone)]
-struct ByBytes {
-    block_bytes: usize,
+pub(crate) struct Block(Arc<Buffer>);
+
+impl Deref for Block {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0.octets[..self.0.length]
+    }
 }
 
-impl Weighter<BlockKey, Bytes> for ByBytes {
-    fn weight(&self, _key: &BlockKey, block: &Bytes) -> u64 {
-        held_bytes(block.len(), self.block_bytes) as u64 + ENTRY_OVERHEAD
+impl Block {
+    /// Octets of memory that it takes.
+    pub(crate) fn memory(&self) -> usize {
+        self.0.octets.len()
+    }
+
+    /// Octets of it, which keep it in memory; `sliced` counts them.
+    pub(crate) fn slice(&self, range: Range<usize>, sliced: Option<Sliced>) -> Bytes {
+        Bytes::from_owner(Slice { block: self.clone(), range, _sliced: sliced })
+    }
+}
+
+struct Slice {
+    block: Block,
+    range: Range<usize>,
+    _sliced: Option<Sliced>,
+}
+
+impl AsRef<[u8]> for Slice {
+    fn as_ref(&self) -> &[u8] {
+        &self.block[self.range.clone()]
+    }
+}
+
+/// The memory of one block. A whole one goes back to the spare ones in the end.
+#[derive(Debug)]
+struct Buffer {
+    octets: Box<[u8]>,
+    length: usize,
+    spare: Arc<Spare>,
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.spare.memory.remove_block(self.octets.len());
+        self.spare.give_back(std::mem::take(&mut self.octets));
+    }
+}
+
+/// Buffers for blocks to come.
+#[derive(Debug)]
+struct Spare {
+    buffers: Mutex<Vec<Box<[u8]>>>,
+    most: usize,
+    block_bytes: usize,
+    memory: Arc<Memory>,
+}
+
+impl Spare {
+    /// A buffer for `length` octets: a spare whole one, or one of just that size for a small block.
+    fn take(&self, length: usize) -> Box<[u8]> {
+        let held = held_bytes(length, self.block_bytes);
+        let spare = (held == self.block_bytes)
+            .then(|| self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop())
+            .flatten();
+        if spare.is_some() {
+            self.memory.remove_spare(self.block_bytes);
+        }
+        self.memory.add_block(held);
+        spare.unwrap_or_else(|| vec![0; held].into_boxed_slice())
+    }
+
+    /// Keeps a buffer that does not count as a block any more, if it is whole and there is room.
+    fn give_back(&self, octets: Box<[u8]>) {
+        if octets.len() != self.block_bytes {
+            return;
+        }
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        if buffers.len() < self.most {
+            self.memory.add_spare(octets.len());
+            buffers.push(octets);
+        }
     }
 }
 
@@ -63,66 +150,70 @@ fn held_bytes(length: usize, block_bytes: usize) -> usize {
     if length > block_bytes / 2 { block_bytes } else { length }
 }
 
-/// The block cache and the buffers that blocks are read into.
-#[derive(Debug)]
-pub(crate) struct Blocks {
-    cache: Option<Cache<BlockKey, Bytes, ByBytes>>,
-    free: Arc<Mutex<Vec<Box<[u8]>>>>,
-    block_bytes: usize,
-    pub(crate) counters: BlockCounters,
-}
+#[derive(Debug, Clone)]
+struct ByMemory;
 
-/// A buffer that goes back to the free ones with the last reference to its block.
-struct Buffer {
-    octets: Box<[u8]>,
-    length: usize,
-    free: Arc<Mutex<Vec<Box<[u8]>>>>,
-}
-
-impl AsRef<[u8]> for Buffer {
-    fn as_ref(&self) -> &[u8] {
-        &self.octets[..self.length]
+impl Weighter<BlockKey, Block> for ByMemory {
+    fn weight(&self, _key: &BlockKey, block: &Block) -> u64 {
+        (block.memory() + ENTRY_OVERHEAD) as u64
     }
 }
 
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if free.len() < FREE_BUFFERS {
-            free.push(std::mem::take(&mut self.octets));
+/// Counts what leaves the cache.
+#[derive(Debug, Clone)]
+struct Leaving(Arc<Memory>);
+
+impl Lifecycle<BlockKey, Block> for Leaving {
+    /// The first two are dropped outside the cache's lock; more come of a few small ones that give way to a large one.
+    type RequestState = [Option<Block>; 2];
+
+    fn on_evict(&self, state: &mut Self::RequestState, _key: BlockKey, block: Block) {
+        self.0.remove_cached(block.memory() + ENTRY_OVERHEAD);
+        self.0.remove_block(ENTRY_OVERHEAD);
+        if let Some(place) = state.iter_mut().find(|place| place.is_none()) {
+            *place = Some(block);
         }
     }
 }
 
+/// The block cache and the buffers that blocks are read into.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    cache: Option<Cache<BlockKey, Block, ByMemory, DefaultHashBuilder, Leaving>>,
+    spare: Arc<Spare>,
+    pub(crate) counters: BlockCounters,
+}
+
 impl Blocks {
-    /// A cache of `cache_bytes` (0: none) for blocks of `block_bytes`.
-    pub(crate) fn new(cache_bytes: u64, block_bytes: usize) -> Self {
+    /// A cache of `cache_bytes` (0: none) for blocks of `block_bytes`, counted in `memory`.
+    pub(crate) fn new(cache_bytes: u64, block_bytes: usize, memory: &Arc<Memory>) -> Self {
         let cache = (cache_bytes > 0).then(|| {
             // Each shard evicts for itself and takes nothing larger than itself, so a small cache has few.
             let blocks = usize::try_from(cache_bytes / block_bytes as u64).unwrap_or(usize::MAX).max(1);
-            let shards = (blocks / 16).clamp(1, 64).next_power_of_two();
+            let (items, shards) = (blocks.min(1 << 20), (blocks / 16).clamp(1, 64).next_power_of_two());
             let options = OptionsBuilder::new()
-                .estimated_items_capacity(blocks.min(1 << 20))
+                .estimated_items_capacity(items)
                 .weight_capacity(cache_bytes)
                 .shards(shards)
                 .build();
-            let weighter = ByBytes { block_bytes };
+            let (hash, leaving) = (DefaultHashBuilder::default(), Leaving(Arc::clone(memory)));
             match options {
-                Ok(options) => Cache::with_options(
-                    options,
-                    weighter,
-                    DefaultHashBuilder::default(),
-                    DefaultLifecycle::default(),
-                ),
-                Err(_) => Cache::with_weighter(blocks.min(1 << 20), cache_bytes, weighter),
+                Ok(options) => Cache::with_options(options, ByMemory, hash, leaving),
+                Err(_) => Cache::with(items, cache_bytes, ByMemory, hash, leaving),
             }
         });
-        Self { cache, free: Arc::default(), block_bytes, counters: BlockCounters::default() }
+        let spare = Spare {
+            buffers: Mutex::default(),
+            most: SPARE_BUFFERS.min(memory.budget() / SPARE_SHARE / block_bytes),
+            block_bytes,
+            memory: Arc::clone(memory),
+        };
+        Self { cache, spare: Arc::new(spare), counters: BlockCounters::default() }
     }
 
     /// Octets a block.
     pub(crate) fn block_bytes(&self) -> usize {
-        self.block_bytes
+        self.spare.block_bytes
     }
 
     /// Whether blocks are kept at all.
@@ -136,7 +227,7 @@ impl Blocks {
     }
 
     /// A cached block. Counts a hit; whoever goes on to read the block counts the miss.
-    pub(crate) fn cached(&self, key: &BlockKey) -> Option<Bytes> {
+    pub(crate) fn cached(&self, key: &BlockKey) -> Option<Block> {
         let block = self.cache.as_ref().and_then(|cache| cache.get(key));
         if block.is_some() {
             count(&self.counters.block_cache_hits);
@@ -149,46 +240,86 @@ impl Blocks {
         self.cache.as_ref().is_some_and(|cache| cache.contains_key(key))
     }
 
+    /// Octets of memory that a block takes once it is read.
+    pub(crate) fn memory_of(&self, file: &OpenFile, index: u64) -> usize {
+        held_bytes(self.extent(file, index).1, self.block_bytes())
+    }
+
     /// Reads a block if the page cache has all of it; `None` if a thread that may block has to read it.
-    pub(crate) fn read_now(&self, file: &OpenFile, index: u64) -> Result<Option<Bytes>, BodyError> {
-        if !file.nowait.load(Ordering::Relaxed) {
-            return Ok(None);
-        }
+    pub(crate) fn read_now(&self, file: &OpenFile, index: u64) -> Result<Option<Block>, BodyError> {
         let (offset, length) = self.extent(file, index);
-        let mut octets = self.take(length);
-        let read = loop {
-            let mut slices = [IoSliceMut::new(&mut octets[..length])];
-            match preadv2(&file.fd, &mut slices, offset, ReadWriteFlags::NOWAIT) {
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => break 0,
-                Err(Errno::OPNOTSUPP) => {
-                    file.nowait.store(false, Ordering::Relaxed);
-                    break 0;
-                }
-                Err(error) => return Err(self.failed(error)),
-                Ok(read) => break read,
-            }
-        };
-        if read < length {
-            // Either the page cache has only a part, or the file is shorter now: the reader finds out.
-            self.give_back(octets);
+        let mut buffer = self.take(length);
+        if !self.fill_now(file, &mut buffer.octets[..length], offset)? {
             return Ok(None);
         }
         count(&self.counters.block_reads_now);
-        self.complete(file, index, octets, length).map(Some)
+        self.complete(file, index, buffer).map(Some)
     }
 
     /// Reads a block, waiting for the disk; or returns it if it was cached since the job was queued.
-    pub(crate) fn read(&self, file: &OpenFile, index: u64) -> Result<Bytes, BodyError> {
+    pub(crate) fn read(&self, file: &OpenFile, index: u64) -> Result<Block, BodyError> {
         let key = BlockKey { file: file.identity, index };
         if let Some(block) = self.cache.as_ref().and_then(|cache| cache.peek(&key)) {
             return Ok(block);
         }
         let (offset, length) = self.extent(file, index);
-        let mut octets = self.take(length);
+        let mut buffer = self.take(length);
+        self.fill(file, &mut buffer.octets[..length], offset)?;
+        count(&self.counters.block_reads_pooled);
+        self.complete(file, index, buffer)
+    }
+
+    /// Reads the octets in `range` alone, if the page cache has them.
+    pub(crate) fn read_piece_now(
+        &self,
+        file: &OpenFile,
+        range: Range<u64>,
+    ) -> Result<Option<Bytes>, BodyError> {
+        let mut octets = vec![0; (range.end - range.start) as usize];
+        if !self.fill_now(file, &mut octets, range.start)? {
+            return Ok(None);
+        }
+        count(&self.counters.piece_reads_now);
+        self.check(file, octets.len())?;
+        Ok(Some(octets.into()))
+    }
+
+    /// Reads the octets in `range` alone, waiting for the disk.
+    pub(crate) fn read_piece(&self, file: &OpenFile, range: Range<u64>) -> Result<Bytes, BodyError> {
+        let mut octets = vec![0; (range.end - range.start) as usize];
+        self.fill(file, &mut octets, range.start)?;
+        count(&self.counters.piece_reads_pooled);
+        self.check(file, octets.len())?;
+        Ok(octets.into())
+    }
+
+    /// Fills `octets` from `offset` if the page cache has all of it.
+    fn fill_now(&self, file: &OpenFile, octets: &mut [u8], offset: u64) -> Result<bool, BodyError> {
+        if !file.nowait.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let length = octets.len();
+        let mut slices = [IoSliceMut::new(octets)];
+        loop {
+            match preadv2(&file.fd, &mut slices, offset, ReadWriteFlags::NOWAIT) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::OPNOTSUPP) => {
+                    file.nowait.store(false, Ordering::Relaxed);
+                    return Ok(false);
+                }
+                Err(error) => return Err(self.failed(error)),
+                // Either the page cache has only a part, or the file is shorter now: the reader finds out.
+                Ok(read) => return Ok(read == length),
+            }
+        }
+    }
+
+    /// Fills `octets` from `offset`, waiting for the disk.
+    fn fill(&self, file: &OpenFile, octets: &mut [u8], offset: u64) -> Result<(), BodyError> {
         let mut filled = 0;
-        while filled < length {
-            match pread(&file.fd, &mut octets[filled..length], offset + filled as u64) {
+        while filled < octets.len() {
+            match pread(&file.fd, &mut octets[filled..], offset + filled as u64) {
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(self.failed(error)),
                 Ok(0) => {
@@ -198,61 +329,48 @@ impl Blocks {
                 Ok(read) => filled += read,
             }
         }
-        count(&self.counters.block_reads_pooled);
-        self.complete(file, index, octets, length)
+        Ok(())
     }
 
     /// Where a block lies in its file: offset and length.
     fn extent(&self, file: &OpenFile, index: u64) -> (u64, usize) {
-        let offset = index * self.block_bytes as u64;
+        let offset = index * self.block_bytes() as u64;
         let rest = file.identity.size.saturating_sub(offset);
-        (offset, usize::try_from(rest).unwrap_or(usize::MAX).min(self.block_bytes))
+        (offset, usize::try_from(rest).unwrap_or(usize::MAX).min(self.block_bytes()))
     }
 
-    /// Checks that the file is still the one announced, then shares and caches the block. The check comes
-    /// after the read, so what a change may have put into the block is never handed out.
-    fn complete(
-        &self,
-        file: &OpenFile,
-        index: u64,
-        octets: Box<[u8]>,
-        length: usize,
-    ) -> Result<Bytes, BodyError> {
+    /// Checks that the file is still the one announced. The check comes after the read, so what a change may have put
+    /// into the octets is never handed out.
+    fn check(&self, file: &OpenFile, length: usize) -> Result<(), BodyError> {
         match file.is_unchanged() {
-            Ok(true) => {}
+            Ok(true) => {
+                self.counters.block_read_bytes.fetch_add(length as u64, Ordering::Relaxed);
+                Ok(())
+            }
             Ok(false) => {
                 count(&self.counters.file_changed);
-                return Err(BodyError::Changed);
+                Err(BodyError::Changed)
             }
-            Err(error) => return Err(self.failed(error)),
+            Err(error) => Err(self.failed(error)),
         }
-        self.counters.block_read_bytes.fetch_add(length as u64, Ordering::Relaxed);
-        let block = if octets.len() == self.block_bytes {
-            Bytes::from_owner(Buffer { octets, length, free: Arc::clone(&self.free) })
-        } else {
-            Bytes::from(octets)
-        };
+    }
+
+    /// Checks the file, then shares and caches the block.
+    fn complete(&self, file: &OpenFile, index: u64, buffer: Buffer) -> Result<Block, BodyError> {
+        self.check(file, buffer.length)?;
+        let block = Block(Arc::new(buffer));
         if let Some(cache) = &self.cache {
+            let memory = &self.spare.memory;
+            memory.add_block(ENTRY_OVERHEAD);
+            memory.add_cached(block.memory() + ENTRY_OVERHEAD);
             cache.insert(BlockKey { file: file.identity, index }, block.clone());
         }
         Ok(block)
     }
 
-    /// A buffer for `length` octets: a recycled whole one, or one of just that size for a small block.
-    fn take(&self, length: usize) -> Box<[u8]> {
-        let held = held_bytes(length, self.block_bytes);
-        if held == self.block_bytes
-            && let Some(octets) = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()
-        {
-            return octets;
-        }
-        vec![0; held].into_boxed_slice()
-    }
-
-    fn give_back(&self, octets: Box<[u8]>) {
-        if octets.len() == self.block_bytes {
-            drop(Buffer { octets, length: 0, free: Arc::clone(&self.free) });
-        }
+    /// A buffer for `length` octets.
+    fn take(&self, length: usize) -> Buffer {
+        Buffer { octets: self.spare.take(length), length, spare: Arc::clone(&self.spare) }
     }
 
     fn failed(&self, error: Errno) -> BodyError {

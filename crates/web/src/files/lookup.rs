@@ -13,6 +13,7 @@ use super::open::{OpenFile, Opened};
 use super::root::Root;
 use super::{Encoding, FilesConfig};
 use crate::media_type::media_type;
+use crate::memory::Memory;
 
 /// A path that can be answered.
 #[derive(Debug)]
@@ -77,6 +78,8 @@ pub(crate) struct Tree {
     pub(crate) root: Root,
     pub(crate) config: FilesConfig,
     pub(crate) default_type: HeaderValue,
+    /// Where open files are counted.
+    pub(crate) memory: Arc<Memory>,
 }
 
 impl Tree {
@@ -114,7 +117,7 @@ impl Tree {
     }
 
     fn inspect(&self, path: &[u8], cached: bool) -> Result<Opened, Errno> {
-        OpenFile::inspect(self.root.open_file(path, cached)?, &self.root.nowait)
+        OpenFile::inspect(self.root.open_file(path, cached)?, &self.root.nowait, &self.memory)
     }
 
     /// The precompressed siblings that exist. One that cannot be opened counts as not there.

@@ -3,7 +3,7 @@
 //! A request's way: `site` normalises the path and asks the open-file cache (`lookup`); a miss is
 //! looked up with `openat2(RESOLVE_CACHED)` on the calling thread, and by a reader thread (`pool`) if the
 //! kernel's directory cache does not know the path. `respond` turns the resource and the request's
-//! conditions and ranges into a head and a list of parts; `exchange` hands the parts out block by block
+//! conditions and ranges into a head and a list of parts; `body` hands the parts out block by block
 //! (`block`): from the block cache, else from the page cache with `preadv2(RWF_NOWAIT)`, else from a
 //! reader thread.
 //!
@@ -13,6 +13,7 @@
 //! file system's timestamp granularity (a kernel tick, 1 to 10 ms) that keeps the size cannot be seen.
 
 mod block;
+mod body;
 mod exchange;
 mod lookup;
 mod open;

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use crate::condition::Validators;
 use crate::date::http_date;
+use crate::memory::Memory;
 
 /// What tells one version of a file from another. Not the change time: a rename over the file or a `chmod`
 /// moves it while the content stays.
@@ -55,11 +56,33 @@ pub(crate) struct OpenFile {
     pub(crate) last_modified: HeaderValue,
     /// See [`Root`](super::root::Root).
     pub(crate) nowait: Arc<AtomicBool>,
+    _counted: Counted,
+}
+
+/// Counts a file as open.
+#[derive(Debug)]
+struct Counted(Arc<Memory>);
+
+impl Counted {
+    fn new(memory: &Arc<Memory>) -> Self {
+        memory.add_file();
+        Self(Arc::clone(memory))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.remove_file();
+    }
 }
 
 impl OpenFile {
-    /// Looks at what was opened. The ETag is nginx's: modification time in seconds and size, both in hex.
-    pub(crate) fn inspect(fd: OwnedFd, nowait: &Arc<AtomicBool>) -> Result<Opened, Errno> {
+    /// Looks at what was opened, and counts it in `memory` if it is a file. The ETag is nginx's: modification time in seconds and size, both in hex.
+    pub(crate) fn inspect(
+        fd: OwnedFd,
+        nowait: &Arc<AtomicBool>,
+        memory: &Arc<Memory>,
+    ) -> Result<Opened, Errno> {
         let stat = fstat(&fd)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {}
@@ -75,6 +98,7 @@ impl OpenFile {
             etag: HeaderValue::from_maybe_shared(etag).unwrap_or_else(|_| HeaderValue::from_static("\"\"")),
             last_modified: http_date(u64::try_from(seconds).unwrap_or(0)),
             nowait: Arc::clone(nowait),
+            _counted: Counted::new(memory),
         }))
     }
 

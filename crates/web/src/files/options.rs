@@ -32,11 +32,13 @@ const RESERVED: [HeaderName; 15] = [
 pub struct FileOptions {
     /// Octets a block of the block cache, a power of two of at least 4096. A block is read by one system
     /// call and is the unit of caching and of reading ahead. A body in progress holds its current block
-    /// (see [`Exchange::release`](crate::Exchange::release)), and chunks hold the blocks that they lie in.
+    /// (see [`Exchange::rest`](crate::Exchange::rest)), and chunks hold the blocks that they lie in.
     pub block_bytes: usize,
-    /// Octets that the block cache may hold. 0 caches nothing. Chunks that connections still send keep
-    /// their blocks alive beyond this; those are bounded by the transport's send windows.
+    /// Octets that the block cache may hold. 0 caches nothing.
     pub cache_bytes: u64,
+    /// Octets for all that is pinned outside the cache: blocks that responses hold, and what connections own. See
+    /// [`Memory`](crate::memory::Memory).
+    pub memory_bytes: u64,
     /// Whether workers try the kernel's directory and page caches themselves before they ask the reader
     /// threads. To be turned off for file systems that wait in spite of RESOLVE_CACHED and RWF_NOWAIT, as
     /// some network file systems do.
@@ -56,13 +58,14 @@ pub struct FileOptions {
 }
 
 impl Default for FileOptions {
-    /// 256 KiB blocks, 256 MiB of cache, 4 readers with a queue of 512, 2 blocks read ahead, 1024 open
+    /// 256 KiB blocks, 256 MiB of cache and as much outside it, 4 readers with a queue of 512, 2 blocks read ahead, 1024 open
     /// files kept for 100 ms: long enough that a hot file costs no system call, too short to matter to a
     /// live playlist, which changes at segment pace.
     fn default() -> Self {
         Self {
             block_bytes: 256 * 1024,
             cache_bytes: 256 * 1024 * 1024,
+            memory_bytes: 256 * 1024 * 1024,
             try_on_worker: true,
             reader_threads: 4,
             reader_queue: 512,

@@ -7,11 +7,14 @@
 //!   blocked (one entry a live exchange) ◀── woken in order, submits again
 //! ```
 //!
+//! Jobs have owners, the connections that want them. Owners are served in turn, and each may have as many jobs in the
+//! queue as there are free places in it, so that nobody waits for all that another one wants.
+//!
 //! Who wants a key that is in flight joins it instead of queueing another job. A waiter that goes away
 //! leaves no entry behind, and a queued job that nobody waits for any more is dropped unread, so a client
 //! that opens and cancels requests buys neither memory nor disk time.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,9 +22,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use self::line::Lines;
 use crate::Wake;
 use crate::metrics::{count, counters};
 
+mod line;
 #[cfg(test)]
 mod tests;
 
@@ -29,13 +34,16 @@ mod tests;
 /// the next ones: a woken exchange may have nothing to submit any more.
 const BLOCKED_RETRY: Duration = Duration::from_millis(5);
 
+/// Blocked ones woken for each job that is taken: one has its place, another the place of one that had nothing to submit.
+const WOKEN: usize = 2;
+
 counters! {
     /// What the reader threads did.
     pub(crate) struct PoolCounters {
         "Jobs run by reader threads." reader_jobs,
         "Waits that joined a job for the same block or path." reader_coalesced,
         "Jobs dropped because nobody waited for them any more." reader_cancelled,
-        "Attempts to queue a job that found the queue full and were retried later." reader_queue_full,
+        "Attempts to queue a job that found the queue or its owner's share of it full and were retried later." reader_queue_full,
         "Blocks queued ahead of their need." reader_prefetches,
         "Jobs that panicked; a defect." reader_panics,
     }
@@ -56,9 +64,9 @@ struct InFlight<V> {
 }
 
 struct State<K, V> {
-    queue: VecDeque<(K, Work<V>)>,
+    queue: Lines<(K, Work<V>)>,
     flights: HashMap<K, InFlight<V>>,
-    blocked: BTreeMap<u64, Wake>,
+    blocked: Lines<Wake>,
     next: u64,
     stopping: bool,
 }
@@ -89,6 +97,7 @@ pub(crate) struct Ticket<K: Eq + Hash, V> {
 /// A place among those who wait for the queue to have room. Dropping it gives the place up.
 pub(crate) struct Blocked<K: Eq + Hash, V> {
     shared: Arc<Shared<K, V>>,
+    owner: usize,
     id: u64,
 }
 
@@ -113,14 +122,15 @@ impl<K, V> State<K, V> {
         self.next
     }
 
-    /// Takes up to `room` blocked waiters, oldest first.
+    /// Takes up to `room` blocked waiters, of owners in turn.
     fn unblock(&mut self, room: usize) -> Vec<Wake> {
-        let mut wakes = Vec::new();
-        while wakes.len() < room {
-            let Some((_, wake)) = self.blocked.pop_first() else { break };
-            wakes.push(wake);
-        }
-        wakes
+        std::iter::from_fn(|| self.blocked.pop()).take(room).collect()
+    }
+
+    /// Whether the queue of `capacity` takes another job of `owner`.
+    fn takes(&self, owner: usize, capacity: usize) -> bool {
+        let free = capacity - self.queue.len().min(capacity);
+        free > 0 && self.queue.of(owner) < free
     }
 }
 
@@ -129,9 +139,9 @@ impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Po
     /// cannot be finished.
     pub(crate) fn start(threads: usize, capacity: usize, lost: V) -> io::Result<Self> {
         let state = State {
-            queue: VecDeque::with_capacity(capacity),
+            queue: Lines::default(),
             flights: HashMap::new(),
-            blocked: BTreeMap::new(),
+            blocked: Lines::default(),
             next: 0,
             stopping: false,
         };
@@ -163,10 +173,12 @@ impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Po
         Some(Ticket { shared: Arc::clone(&self.shared), flight, key: key.clone(), id })
     }
 
-    /// Joins the flight of `key` or queues `work` for it. `blocked` is what an earlier attempt returned.
+    /// Joins the flight of `key` or queues `work` for it, on behalf of `owner`. `blocked` is what an earlier attempt
+    /// returned.
     pub(crate) fn submit(
         &self,
         key: K,
+        owner: usize,
         wake: &Wake,
         blocked: Option<Blocked<K, V>>,
         work: impl FnOnce() -> V + Send + 'static,
@@ -175,15 +187,17 @@ impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Po
             return Submitted::Ticket(ticket);
         }
         let mut state = self.shared.lock();
-        if state.queue.len() >= self.shared.capacity && !state.flights.contains_key(&key) {
+        if !state.takes(owner, self.shared.capacity) && !state.flights.contains_key(&key) {
             count(&self.shared.counters.reader_queue_full);
-            let blocked =
-                blocked.unwrap_or_else(|| Blocked { shared: Arc::clone(&self.shared), id: state.next_id() });
-            state.blocked.insert(blocked.id, wake.clone());
+            let blocked = blocked.unwrap_or_else(|| {
+                let id = state.next_id();
+                Blocked { shared: Arc::clone(&self.shared), owner, id }
+            });
+            state.blocked.insert(owner, blocked.id, wake.clone());
             return Submitted::Full(blocked);
         }
         let id = state.next_id();
-        let flight = Self::enqueue(&mut state, &key, Box::new(work), false);
+        let flight = Self::enqueue(&mut state, &key, owner, Box::new(work), false);
         if let Some(in_flight) = state.flights.get_mut(&key) {
             in_flight.waiters.insert(id, wake.clone());
         }
@@ -194,27 +208,35 @@ impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Po
     }
 
     /// Queues `work` for `key` with nobody waiting, unless it is in flight or the queue is half full:
-    /// reading ahead must not push out what is needed now.
-    pub(crate) fn prefetch(&self, key: K, work: impl FnOnce() -> V + Send + 'static) {
+    /// reading ahead must not push out what is needed now. True if it was queued.
+    pub(crate) fn prefetch(&self, key: K, owner: usize, work: impl FnOnce() -> V + Send + 'static) -> bool {
         let mut state = self.shared.lock();
         if state.queue.len() >= self.shared.capacity / 2 || state.flights.contains_key(&key) {
-            return;
+            return false;
         }
-        Self::enqueue(&mut state, &key, Box::new(work), true);
+        Self::enqueue(&mut state, &key, owner, Box::new(work), true);
         drop(state);
         count(&self.shared.counters.reader_prefetches);
         self.shared.available.notify_one();
+        true
     }
 
     /// The flight of `key`, whose job is queued if it is new.
-    fn enqueue(state: &mut State<K, V>, key: &K, work: Work<V>, prefetch: bool) -> Arc<Flight<V>> {
+    fn enqueue(
+        state: &mut State<K, V>,
+        key: &K,
+        owner: usize,
+        work: Work<V>,
+        prefetch: bool,
+    ) -> Arc<Flight<V>> {
         if let Some(in_flight) = state.flights.get(key) {
             return Arc::clone(&in_flight.flight);
         }
         let flight = Arc::new(Flight { done: OnceLock::new() });
         let in_flight = InFlight { flight: Arc::clone(&flight), waiters: BTreeMap::new(), prefetch };
         state.flights.insert(key.clone(), in_flight);
-        state.queue.push_back((key.clone(), work));
+        let number = state.next_id();
+        state.queue.insert(owner, number, (key.clone(), work));
         flight
     }
 
@@ -227,6 +249,12 @@ impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Po
     pub(crate) fn levels(&self) -> (usize, usize) {
         let state = self.shared.lock();
         (state.queue.len(), state.blocked.len())
+    }
+
+    /// Exchanges that wait for a job or for room in the queue.
+    pub(crate) fn waiters(&self) -> usize {
+        let state = self.shared.lock();
+        state.flights.values().map(|flight| flight.waiters.len()).sum::<usize>() + state.blocked.len()
     }
 }
 
@@ -256,9 +284,8 @@ impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Dr
 fn run<K: Eq + Hash + Clone, V: Clone>(shared: &Shared<K, V>) {
     let mut state = shared.lock();
     while !state.stopping {
-        if let Some((key, work)) = state.queue.pop_front() {
-            let room = shared.capacity - state.queue.len();
-            let unblocked = state.unblock(room);
+        if let Some((key, work)) = state.queue.pop() {
+            let unblocked = state.unblock(WOKEN);
             let wanted = state.flights.get(&key).is_some_and(|f| f.prefetch || !f.waiters.is_empty());
             if !wanted {
                 state.flights.remove(&key);
@@ -323,6 +350,6 @@ impl<K: Eq + Hash, V> Drop for Ticket<K, V> {
 
 impl<K: Eq + Hash, V> Drop for Blocked<K, V> {
     fn drop(&mut self) {
-        self.shared.lock().blocked.remove(&self.id);
+        self.shared.lock().blocked.remove(self.owner, self.id);
     }
 }

@@ -38,7 +38,8 @@ impl FileSite {
             FileSiteError::Invalid(format!("default_type {:?} is no header value", config.default_type))
         })?;
         let root = Root::open(&config.root, config.symlinks).map_err(FileSiteError::Root)?;
-        let tree = Arc::new(Tree { root, config: config.clone(), default_type });
+        let memory = Arc::clone(store.memory());
+        let tree = Arc::new(Tree { root, config: config.clone(), default_type, memory });
         Ok(Self { tree, store: Arc::clone(store) })
     }
 

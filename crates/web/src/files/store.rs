@@ -1,6 +1,7 @@
 //! What all file sites share: the block cache, the open-file cache and the reader threads.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +11,12 @@ use quick_cache::{DefaultHashBuilder, Equivalent, OptionsBuilder, Weighter};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::FileOptions;
-use super::block::{BlockKey, Blocks};
+use super::block::{Block, BlockKey, Blocks};
 use super::lookup::{Found, LookupError, Tree};
+use super::open::Identity;
 use super::pool::{Pool, PoolCounters};
 use crate::BodyError;
+use crate::memory::Memory;
 use crate::metrics::{Kind, Metric, count, counters};
 
 counters! {
@@ -31,6 +34,8 @@ counters! {
 pub(crate) enum Job {
     /// A block of a file.
     Block(BlockKey),
+    /// Octets of a file.
+    Piece(Identity, Range<u64>),
     /// A path under the root of that number.
     Lookup(u64, Arc<[u8]>),
 }
@@ -39,7 +44,9 @@ pub(crate) enum Job {
 #[derive(Debug, Clone)]
 pub(crate) enum Outcome {
     /// For [`Job::Block`].
-    Block(Result<Bytes, BodyError>),
+    Block(Result<Block, BodyError>),
+    /// For [`Job::Piece`].
+    Piece(Result<Bytes, BodyError>),
     /// For [`Job::Lookup`].
     Found(Result<Arc<Found>, LookupError>),
     /// The job could not be finished: it panicked, or the store is being dropped.
@@ -155,13 +162,13 @@ fn now() -> Duration {
 
 /// Caches, reader threads and counters that all sites of a process share. Survives reloads.
 ///
-/// Memory is bounded by [`FileOptions::cache_bytes`], plus 64 free blocks, plus the blocks that exchanges
-/// and transports hold at the moment.
+/// What it and the connections pin is counted in one [`Memory`].
 pub struct FileStore {
     pub(crate) blocks: Arc<Blocks>,
     pub(crate) open_files: Arc<OpenFiles>,
     pub(crate) pool: Pool<Job, Outcome>,
     pub(crate) counters: Arc<LookupCounters>,
+    memory: Arc<Memory>,
     pub(crate) readahead: u64,
     pub(crate) try_on_worker: bool,
 }
@@ -171,16 +178,23 @@ impl FileStore {
     /// (`InvalidInput`, naming the option).
     pub fn new(options: FileOptions) -> io::Result<Arc<Self>> {
         options.validate().map_err(|problem| io::Error::new(io::ErrorKind::InvalidInput, problem))?;
-        let blocks = Blocks::new(options.cache_bytes, options.block_bytes);
+        let memory = Memory::new(usize::try_from(options.memory_bytes).unwrap_or(usize::MAX));
+        let blocks = Blocks::new(options.cache_bytes, options.block_bytes, &memory);
         let readahead = if blocks.keeps() { options.readahead_blocks as u64 } else { 0 };
         Ok(Arc::new(Self {
             blocks: Arc::new(blocks),
             open_files: Arc::new(OpenFiles::new(options.open_files, options.open_file_valid)),
             pool: Pool::start(options.reader_threads, options.reader_queue, Outcome::Lost)?,
             counters: Arc::default(),
+            memory,
             readahead,
             try_on_worker: options.try_on_worker,
         }))
+    }
+
+    /// Where all that is pinned is counted.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
     }
 
     /// Every counter and gauge of caches and readers.
@@ -198,10 +212,11 @@ impl FileStore {
             ),
             gauge("reader_queue_length", "Jobs queued for reader threads.", queued as u64),
             gauge("reader_queue_blocked", "Exchanges that wait for room in the queue.", blocked as u64),
+            gauge("reader_waiters", "Exchanges that wait for reader threads.", self.pool.waiters() as u64),
         ];
         let pool: &PoolCounters = self.pool.counters();
         let counters = self.counters.fields().chain(self.blocks.counters.fields()).chain(pool.fields());
-        counters.chain(levels).collect()
+        counters.chain(levels).chain(self.memory.metrics()).collect()
     }
 
     /// The job that looks `path` up, allowed to block.

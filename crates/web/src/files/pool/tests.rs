@@ -38,14 +38,14 @@ impl Bench {
     }
 
     fn ticket(&self, key: u32, token: u64, work: impl FnOnce() -> u32 + Send + 'static) -> Ticket<u32, u32> {
-        match self.pool.submit(key, &self.wake(token), None, work) {
+        match self.pool.submit(key, 0, &self.wake(token), None, work) {
             Submitted::Ticket(ticket) => ticket,
             Submitted::Full(_) => panic!("the queue is full"),
         }
     }
 
     fn blocked(&self, key: u32, token: u64) -> Blocked<u32, u32> {
-        match self.pool.submit(key, &self.wake(token), None, move || key) {
+        match self.pool.submit(key, 0, &self.wake(token), None, move || key) {
             Submitted::Ticket(_) => panic!("the queue has room"),
             Submitted::Full(blocked) => blocked,
         }
@@ -114,7 +114,7 @@ fn a_full_queue_calls_back() {
     let blocked = bench.blocked(2, 2);
     assert_eq!(bench.pool.levels(), (1, 1));
     // Asking again keeps the one place.
-    let Submitted::Full(blocked) = bench.pool.submit(2, &bench.wake(2), Some(blocked), || 22) else {
+    let Submitted::Full(blocked) = bench.pool.submit(2, 0, &bench.wake(2), Some(blocked), || 22) else {
         panic!("still full")
     };
     assert_eq!(bench.pool.levels(), (1, 1));
@@ -123,7 +123,7 @@ fn a_full_queue_calls_back() {
     let mut blocked = Some(blocked);
     while ticket.as_ref().and_then(Ticket::poll).is_none() {
         if bench.next_wake() == 2 && ticket.is_none() {
-            match bench.pool.submit(2, &bench.wake(2), blocked.take(), || 22) {
+            match bench.pool.submit(2, 0, &bench.wake(2), blocked.take(), || 22) {
                 Submitted::Ticket(new) => ticket = Some(new),
                 Submitted::Full(again) => blocked = Some(again),
             }
@@ -177,7 +177,7 @@ fn prefetching_yields_to_need() {
     let bench = Bench::new(1, 4);
     let (release, _held) = bench.hold(0);
     for key in 1..=10 {
-        bench.pool.prefetch(key, move || key);
+        bench.pool.prefetch(key, 0, move || key);
     }
     assert_eq!(bench.pool.levels().0, 2, "half of the queue at most");
     let joined = bench.ticket(1, 1, || panic!("the prefetch is joined"));
@@ -208,4 +208,63 @@ fn dropping_the_pool_answers_everyone() {
     let mut tokens: Vec<_> = wakes.try_iter().collect();
     tokens.sort_unstable();
     assert_eq!(tokens, [1, 2, u64::MAX]);
+}
+
+/// A connection's hundred cold requests do not stand before another's one.
+#[test]
+fn owners_are_served_in_turn_and_leave_room_for_each_other() {
+    let bench = Bench::new(1, 64);
+    let (release, _held) = bench.hold(0);
+    let submit =
+        |key: u32, owner| bench.pool.submit(key, owner, &bench.wake(u64::from(key)), None, move || key);
+    let mut places = Vec::new();
+    let mut tickets: Vec<_> = (1..=100)
+        .filter_map(|key| match submit(key, 1) {
+            Submitted::Ticket(ticket) => Some(ticket),
+            Submitted::Full(place) => {
+                places.push(place);
+                None
+            }
+        })
+        .collect();
+    assert_eq!((tickets.len(), places.len()), (32, 68), "half of the queue");
+    for owner in 2..=20 {
+        let Submitted::Ticket(ticket) = submit(1000 + owner as u32, owner) else {
+            panic!("no room for {owner}")
+        };
+        tickets.push(ticket);
+    }
+    drop(release);
+    let (mut others, mut hog) = (Vec::new(), 0);
+    while others.len() < 19 {
+        match bench.next_wake() {
+            token @ 1002..=1020 => others.push(token),
+            // Of those in the queue; the others are woken for their places.
+            1..=32 => hog += 1,
+            _ => {}
+        }
+    }
+    assert_eq!(others, (1002..=1020).collect::<Vec<_>>());
+    assert!(hog <= 2, "{hog} jobs stood before the others'");
+}
+
+#[test]
+fn a_job_wakes_no_more_of_the_blocked_than_can_have_its_place() {
+    let bench = Bench::new(1, 8);
+    let (release, _held) = bench.hold(0);
+    let _queued: Vec<_> = (1..=4).map(|key| bench.ticket(key, u64::from(key), move || key)).collect();
+    let _places: Vec<_> = (100..200).map(|token| bench.blocked(token as u32, token)).collect();
+    assert_eq!(bench.pool.levels(), (4, 100));
+    let (sender, waiting) = channel::<()>();
+    let (started, running) = channel();
+    let _last = bench.pool.submit(5, 7, &bench.wake(5), None, move || {
+        started.send(()).unwrap();
+        let _ = waiting.recv();
+        5
+    });
+    drop(release);
+    running.recv_timeout(Duration::from_secs(60)).expect("it runs");
+    let left = bench.pool.levels().1;
+    assert!(left >= 100 - 5 * WOKEN, "{left} of 100 are left");
+    drop(sender);
 }

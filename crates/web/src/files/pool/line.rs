@@ -1,0 +1,114 @@
+//! What waits, by whose it is: each owner's in order, and owners in turn.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+/// Things that wait, named by numbers that grow.
+pub(super) struct Lines<T> {
+    lines: HashMap<usize, BTreeMap<u64, T>>,
+    /// Owners in turn; each with a line, though that may be empty by now.
+    turn: VecDeque<usize>,
+    count: usize,
+}
+
+impl<T> Default for Lines<T> {
+    fn default() -> Self {
+        Self { lines: HashMap::new(), turn: VecDeque::new(), count: 0 }
+    }
+}
+
+impl<T> Lines<T> {
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Things of `owner`.
+    pub(super) fn of(&self, owner: usize) -> usize {
+        self.lines.get(&owner).map_or(0, BTreeMap::len)
+    }
+
+    /// Puts `thing` at its place in the owner's line.
+    pub(super) fn insert(&mut self, owner: usize, number: u64, thing: T) {
+        let turn = &mut self.turn;
+        let line = self.lines.entry(owner).or_insert_with(|| {
+            turn.push_back(owner);
+            BTreeMap::new()
+        });
+        self.count += usize::from(line.insert(number, thing).is_none());
+    }
+
+    pub(super) fn remove(&mut self, owner: usize, number: u64) {
+        if let Some(line) = self.lines.get_mut(&owner)
+            && line.remove(&number).is_some()
+        {
+            self.count -= 1;
+            self.shrink();
+        }
+    }
+
+    /// The first of the owner whose turn it is.
+    pub(super) fn pop(&mut self) -> Option<T> {
+        loop {
+            let owner = self.turn.pop_front()?;
+            let Some(line) = self.lines.get_mut(&owner) else { continue };
+            let first = line.pop_first();
+            if line.is_empty() {
+                self.lines.remove(&owner);
+            } else {
+                self.turn.push_back(owner);
+            }
+            if let Some((_, thing)) = first {
+                self.count -= 1;
+                self.shrink();
+                return Some(thing);
+            }
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Forgets owners whose things have gone without their turn.
+    fn shrink(&mut self) {
+        if self.count == 0 {
+            self.lines.clear();
+            self.turn.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_take_turns_and_each_keeps_its_order() {
+        let mut lines = Lines::default();
+        for number in 0..4 {
+            lines.insert(1, number, (1, number));
+        }
+        lines.insert(2, 4, (2, 4));
+        lines.insert(3, 5, (3, 5));
+        lines.insert(2, 6, (2, 6));
+        lines.remove(3, 5);
+        lines.remove(1, 1);
+        assert_eq!((lines.len(), lines.of(1), lines.of(3)), (5, 3, 0));
+        let order: Vec<_> = std::iter::from_fn(|| lines.pop()).collect();
+        assert_eq!(order, [(1, 0), (2, 4), (1, 2), (2, 6), (1, 3)]);
+        assert!(lines.is_empty() && lines.lines.is_empty() && lines.turn.is_empty());
+    }
+
+    #[test]
+    fn whoever_leaves_leaves_nothing() {
+        let mut lines = Lines::default();
+        for number in 0..1000 {
+            lines.insert(number as usize, number, ());
+            lines.remove(number as usize, number);
+        }
+        assert!(lines.is_empty() && lines.lines.is_empty() && lines.turn.is_empty());
+    }
+}

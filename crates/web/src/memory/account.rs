@@ -1,0 +1,293 @@
+//! What one connection holds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+
+use super::{LAST, Ledger, OVERHEAD};
+
+/// Part of its limit that a connection may keep of blocks without having it on its way to the client: whole blocks of
+/// which it uses little.
+const WASTE: usize = 4;
+
+/// What one connection holds, and what it may. Everything is counted until it is dropped, whoever has it then.
+///
+/// One thread changes it; only its being shared with `Bytes`, which are `Send`, makes it atomic.
+#[derive(Clone, Debug)]
+pub struct Account(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    ledger: Arc<Ledger>,
+    /// Octets that were taken for it: copies, heads, requests.
+    owned: AtomicUsize,
+    /// Of these, the requests.
+    requests: AtomicUsize,
+    /// Octets of blocks that it keeps from being freed, once a response.
+    pinned: AtomicUsize,
+    /// Octets of blocks on their way to the client.
+    sliced: AtomicUsize,
+    /// Octets that may be on their way to the client.
+    window: usize,
+    /// Octets that it may hold, if the process has that much.
+    most: usize,
+    /// Octets that it may hold now.
+    limit: AtomicUsize,
+}
+
+impl Account {
+    /// An account of a connection that may have `window` octets on their way to its client, and hold `most` in all.
+    pub fn new(ledger: &Arc<Ledger>, window: usize, most: usize) -> Self {
+        Self(Arc::new(Inner {
+            ledger: Arc::clone(ledger),
+            owned: AtomicUsize::new(0),
+            requests: AtomicUsize::new(0),
+            pinned: AtomicUsize::new(0),
+            sliced: AtomicUsize::new(0),
+            window,
+            most,
+            limit: AtomicUsize::new(most),
+        }))
+    }
+
+    /// Has the limit follow what the process has left.
+    pub fn follow(&self) {
+        self.0.limit.store(self.0.most.min(self.0.ledger.memory().share()), Ordering::Relaxed);
+    }
+
+    /// Tells it from others that live.
+    pub(crate) fn id(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
+    /// Octets on their way to the client, not acknowledged.
+    pub fn in_flight(&self) -> usize {
+        self.0.sliced() + self.0.owned().saturating_sub(self.requests())
+    }
+
+    /// Octets of requests.
+    pub fn requests(&self) -> usize {
+        self.0.requests.load(Ordering::Relaxed)
+    }
+
+    /// Octets that it holds in all.
+    pub fn used(&self) -> usize {
+        self.0.owned() + self.0.pinned()
+    }
+
+    /// Octets that it may hold now.
+    pub fn limit(&self) -> usize {
+        self.0.limit.load(Ordering::Relaxed)
+    }
+
+    /// Octets of a response that it may take on. With nothing on its way there is always some, so that it gets on.
+    #[inline]
+    pub fn room(&self) -> usize {
+        let in_flight = self.in_flight();
+        let window = self.0.window.saturating_sub(in_flight);
+        let room = window.min(self.limit().saturating_sub(self.used()));
+        let least = if in_flight == 0 { LAST } else { 0 };
+        room.max(least).saturating_sub(OVERHEAD)
+    }
+
+    /// It holds more of blocks than is on its way by so much that it should let go of those that it can.
+    #[inline]
+    pub fn is_wasting(&self) -> bool {
+        self.0.waste() > self.limit() / WASTE
+    }
+
+    /// Counts octets until the charge is dropped.
+    pub fn charge(&self, octets: usize) -> Charge {
+        Charge::new(self, octets, false)
+    }
+
+    /// Counts octets of a request until the charge is dropped.
+    pub fn charge_request(&self, octets: usize) -> Charge {
+        Charge::new(self, octets, true)
+    }
+
+    /// The same octets, of memory of their own, which count until all of them are dropped.
+    pub fn own(&self, octets: impl Into<Bytes>) -> Bytes {
+        let octets = octets.into();
+        let charge = self.charge(octets.len() + OVERHEAD);
+        Bytes::from_owner(Owned { octets, _charge: charge })
+    }
+
+    /// Pins a block of so many octets, of which `gain` go to the client now. `None`: it would hold too much for what it
+    /// gains, and has to make do with a copy.
+    #[inline]
+    pub(crate) fn pin(&self, octets: usize, gain: usize) -> Option<Arc<Pin>> {
+        let limit = self.limit();
+        let waste = (self.0.waste() + octets).saturating_sub(gain);
+        if waste > limit / WASTE || self.used() + octets > limit {
+            return None;
+        }
+        self.0.pinned.fetch_add(octets, Ordering::Relaxed);
+        Some(Arc::new(Pin { account: self.clone(), octets }))
+    }
+}
+
+impl Inner {
+    fn owned(&self) -> usize {
+        self.owned.load(Ordering::Relaxed)
+    }
+
+    fn pinned(&self) -> usize {
+        self.pinned.load(Ordering::Relaxed)
+    }
+
+    fn sliced(&self) -> usize {
+        self.sliced.load(Ordering::Relaxed)
+    }
+
+    /// Octets of pinned blocks that are not on their way.
+    fn waste(&self) -> usize {
+        self.pinned().saturating_sub(self.sliced())
+    }
+}
+
+/// Octets that count on an account until this is dropped.
+#[derive(Debug)]
+pub struct Charge {
+    account: Account,
+    octets: usize,
+    is_request: bool,
+}
+
+impl Charge {
+    fn new(account: &Account, octets: usize, is_request: bool) -> Self {
+        let inner = &account.0;
+        inner.owned.fetch_add(octets, Ordering::Relaxed);
+        inner.ledger.own(octets);
+        if is_request {
+            inner.requests.fetch_add(octets, Ordering::Relaxed);
+            inner.ledger.requests.fetch_add(octets, Ordering::Relaxed);
+        }
+        Self { account: account.clone(), octets, is_request }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let inner = &self.account.0;
+        inner.owned.fetch_sub(self.octets, Ordering::Relaxed);
+        inner.ledger.disown(self.octets);
+        if self.is_request {
+            inner.requests.fetch_sub(self.octets, Ordering::Relaxed);
+            inner.ledger.requests.fetch_sub(self.octets, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A block that a response keeps from being freed, by what it reads from or what is on its way.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    account: Account,
+    octets: usize,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.account.0.pinned.fetch_sub(self.octets, Ordering::Relaxed);
+    }
+}
+
+impl Pin {
+    /// Counts octets of the block as on their way until that is dropped.
+    pub(crate) fn slice(self: &Arc<Self>, octets: usize) -> Sliced {
+        self.account.0.sliced.fetch_add(octets, Ordering::Relaxed);
+        self.account.0.ledger.sliced.fetch_add(octets, Ordering::Relaxed);
+        Sliced { pin: Arc::clone(self), octets }
+    }
+}
+
+/// Octets of a block on their way to a client.
+#[derive(Debug)]
+pub(crate) struct Sliced {
+    pin: Arc<Pin>,
+    octets: usize,
+}
+
+impl Drop for Sliced {
+    fn drop(&mut self) {
+        let inner = &self.pin.account.0;
+        inner.sliced.fetch_sub(self.octets, Ordering::Relaxed);
+        inner.ledger.sliced.fetch_sub(self.octets, Ordering::Relaxed);
+    }
+}
+
+struct Owned {
+    octets: Bytes,
+    _charge: Charge,
+}
+
+impl AsRef<[u8]> for Owned {
+    fn as_ref(&self) -> &[u8] {
+        &self.octets
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Memory;
+
+    const BLOCK: usize = 256 << 10;
+
+    fn account(window: usize, most: usize) -> Account {
+        Account::new(&Memory::new(1 << 30).ledger(), window, most)
+    }
+
+    #[test]
+    fn octets_count_until_their_last_part_is_gone() {
+        let account = account(1 << 20, 1 << 20);
+        let mut all = account.own(vec![7; 1000]);
+        let rest = all.split_off(400);
+        assert_eq!(account.in_flight(), 1000 + OVERHEAD);
+        drop(all);
+        assert_eq!(account.in_flight(), 1000 + OVERHEAD, "any part keeps the whole in memory");
+        drop(rest);
+        assert_eq!((account.in_flight(), account.used()), (0, 0));
+    }
+
+    #[test]
+    fn few_blocks_are_pinned_of_which_little_is_used_and_many_that_are_on_their_way() {
+        let account = account(2 << 20, 4 << 20);
+        let little: Vec<_> = std::iter::from_fn(|| account.pin(BLOCK, 300)).collect();
+        assert_eq!(little.len(), 4, "a quarter of the limit");
+        assert!(account.in_flight() == 0 && account.room() > 0);
+        drop(little);
+        assert_eq!(account.used(), 0);
+        let mut whole = Vec::new();
+        while let Some(pin) = account.pin(BLOCK, BLOCK) {
+            whole.push(pin.slice(BLOCK));
+        }
+        assert_eq!((whole.len(), account.used()), (16, 4 << 20), "all of the limit");
+        assert!(!account.is_wasting());
+        assert_eq!(account.room(), 0);
+        whole.clear();
+        assert_eq!((account.used(), account.in_flight()), (0, 0));
+    }
+
+    #[test]
+    fn requests_leave_the_window_alone() {
+        let account = account(64 << 10, 1 << 20);
+        let request = account.charge_request(100_000);
+        assert_eq!((account.in_flight(), account.requests(), account.used()), (0, 100_000, 100_000));
+        assert_eq!(account.room(), (64 << 10) - OVERHEAD);
+        drop(request);
+        assert_eq!(account.used(), 0);
+    }
+
+    #[test]
+    fn with_nothing_on_its_way_there_is_always_room() {
+        let account = account(64 << 10, 64 << 10);
+        let _requests = account.charge_request(100_000);
+        assert_eq!(account.room(), LAST - OVERHEAD);
+        let piece = account.own(vec![0; account.room()]);
+        assert_eq!(account.room(), 0);
+        drop(piece);
+        assert_eq!(account.room(), LAST - OVERHEAD);
+    }
+}
