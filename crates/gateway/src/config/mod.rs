@@ -112,14 +112,18 @@ impl Config {
                 return Err(self.at(root.span(), format!("{} is no folder", path.display())));
             }
         }
-        if let Some(qlog) = &self.quic.qlog {
-            if !cfg!(feature = "qlog") {
-                let what = "this build writes no qlog; build with the feature `qlog`, as `make build` does";
-                return Err(self.at(qlog.span(), what.to_owned()));
-            }
-            if !qlog.get_ref().is_dir() {
-                return Err(self.at(qlog.span(), format!("{} is no folder", qlog.get_ref().display())));
-            }
+        self.check_qlog(cfg!(feature = "qlog"))
+    }
+
+    /// Checks the folder of qlog files; `writes_qlog` says whether this build writes any.
+    fn check_qlog(&self, writes_qlog: bool) -> Result<(), ConfigError> {
+        let Some(qlog) = &self.quic.qlog else { return Ok(()) };
+        if !writes_qlog {
+            let what = "this build writes no qlog; build with the feature `qlog`, as `make build` does";
+            return Err(self.at(qlog.span(), what.to_owned()));
+        }
+        if !qlog.get_ref().is_dir() {
+            return Err(self.at(qlog.span(), format!("{} is no folder", qlog.get_ref().display())));
         }
         Ok(())
     }
