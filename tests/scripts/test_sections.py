@@ -55,8 +55,8 @@ class Sections(unittest.TestCase):
         return {name: " ".join(rest[2:] if rest[1:2] == ["s"] else rest) for name, rest in words.items()}
 
     def all_sections(self) -> list[str]:
-        """All that run when none is named."""
-        return subprocess.run([SCRIPT, "--list"], capture_output=True, text=True, check=True).stdout.split()[:-1]
+        """All that run when none is named: the list without benchmarks and drivers."""
+        return subprocess.run([SCRIPT, "--list"], capture_output=True, text=True, check=True).stdout.split()[:-2]
 
     def test_all_run_and_are_well(self) -> None:
         code, report, _ = self.run_sections()
@@ -82,20 +82,16 @@ class Sections(unittest.TestCase):
 
     def test_a_step_that_fails_fails_its_section(self) -> None:
         # The first of several steps, behind which others are well.
-        for section, step, later in (
-            ("unit", "cargo test*--workspace*", "--lib --no-fail-fast config"),
-            ("guest", "python3 tests/guest*", "tests/guest/test_runner.py"),
-        ):
-            code, report, calls = self.run_sections(section, fails=step)
-            self.assertEqual((code, report[section]), (1, "failed"))
-            self.assertIn(later, calls)
+        code, report, calls = self.run_sections("guest", fails="python3 tests/guest*")
+        self.assertEqual((code, report["guest"]), (1, "failed"))
+        self.assertIn("tests/guest/test_runner.py", calls)
         # Without the peers there is nothing to run.
         self.assertEqual(self.run_sections("e2e", fails="peers envoy")[1]["e2e"], "failed")
 
     def test_no_test_is_left_out_because_another_failed(self) -> None:
         _, _, calls = self.run_sections()
         tests = [line for line in calls.splitlines() if line.startswith("cargo test") and "--test " not in line]
-        self.assertEqual(len(tests), 4)
+        self.assertEqual(len(tests), 3)
         for line in tests:
             self.assertIn("--no-fail-fast", line)
         for line in (line for line in calls.splitlines() if "pytest" in line):
