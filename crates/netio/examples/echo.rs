@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use expressway_netio::udp::{UdpConfig, UdpIo};
-use expressway_netio::{Context, Datagram, Flow, IoError, PacketIo, Service, Worker, WorkerOptions, mailbox};
+use expressway_netio::{
+    Context, Datagram, Flow, IoError, PacketIo, Service, Transmit, Worker, WorkerOptions, mailbox,
+};
 
 /// What is to be echoed at the end of the turn. Both buffers are reused.
 #[derive(Default)]
@@ -27,7 +29,7 @@ impl Service for Echo {
     fn handle_message(&mut self, _: &mut Context<'_, ()>, (): ()) {}
     fn handle_timer(&mut self, _: &mut Context<'_, ()>, _: usize) {}
 
-    fn poll_transmit(&mut self, _: &mut Context<'_, ()>, io: &mut dyn PacketIo) -> Result<bool, IoError> {
+    fn poll_transmit(&mut self, _: &mut Context<'_, ()>, io: &mut dyn PacketIo) -> Result<Transmit, IoError> {
         let mut bytes = self.bytes.as_slice();
         for &(flow, len) in &self.replies {
             let (reply, rest) = bytes.split_at(len);
@@ -42,7 +44,7 @@ impl Service for Echo {
         }
         self.replies.clear();
         self.bytes.clear();
-        Ok(false)
+        Ok(Transmit::Done)
     }
 
     fn is_finished(&self) -> bool {

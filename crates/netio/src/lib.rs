@@ -24,6 +24,7 @@ pub mod route;
 pub mod service;
 mod share;
 pub mod sim;
+pub mod slice;
 pub mod stats;
 pub mod timer;
 pub mod udp;
@@ -32,7 +33,8 @@ pub mod worker;
 
 pub use io::{Datagram, Ecn, Flow, Hints, IoError, IoStats, PacketIo, Sent, Via};
 pub use mailbox::{Inbox, Mailbox, mailbox};
-pub use service::{Context, Service};
+pub use service::{Context, Service, Transmit};
+pub use slice::{Slice, SliceLimit};
 pub use timer::TimerWheel;
 pub use wait::Wait;
 pub use worker::{Worker, WorkerOptions};

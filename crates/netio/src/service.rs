@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use crate::io::{Datagram, IoError, PacketIo};
 use crate::mailbox::Mailbox;
+use crate::slice::Slice;
 use crate::timer::TimerWheel;
 
 /// What a service may use while it handles an event.
@@ -17,15 +18,34 @@ pub struct Context<'a, M> {
     /// Mailboxes of all workers, by index, this one's own included: datagrams whose owner is another
     /// worker, and finished work, travel through them.
     pub peers: &'a [Mailbox<M>],
+    /// What this part of the turn may still take.
+    pub slice: &'a mut Slice,
+}
+
+/// What a service has left when it has sent what it could.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transmit {
+    /// Nothing, until something happens.
+    #[default]
+    Done,
+    /// It could send more at once if buffers were free.
+    Blocked,
+    /// More to do at once: the turn's slice was spent.
+    More,
 }
 
 /// An application on a worker.
 ///
 /// One turn of the worker: a batch of `handle_datagram`, then waiting `handle_message`s, then due
-/// `handle_timer`s, then one `poll_transmit`, then `flush`.
+/// `handle_timer`s, then one `poll_transmit`, then `flush`. Each of the four has a slice of the turn ([`crate::slice`]): what
+/// is left when that is spent comes in the next turn. A service whose pieces of work may take long looks at
+/// [`Context::slice`] in between.
 pub trait Service {
     /// What other threads send to this service.
     type Message: Send + 'static;
+
+    /// Datagrams that are handled between two looks at the slice: more where each is known to cost little.
+    const DATAGRAMS_A_LOOK: usize = 1;
 
     /// One datagram has come in. Replies are sent from `poll_transmit`.
     fn handle_datagram(&mut self, context: &mut Context<'_, Self::Message>, datagram: Datagram<'_>);
@@ -36,13 +56,13 @@ pub trait Service {
     /// A timer is due; `token` as it was given to [`TimerWheel::arm`].
     fn handle_timer(&mut self, context: &mut Context<'_, Self::Message>, token: usize);
 
-    /// Sends whatever is ready. Returns true when more could be sent at once if buffers were free, so
-    /// that the worker turns again instead of sleeping.
+    /// Sends whatever is ready, and says whether there is more: then the worker turns again instead of sleeping, after a pause
+    /// where it is for want of buffers.
     fn poll_transmit(
         &mut self,
         context: &mut Context<'_, Self::Message>,
         io: &mut dyn PacketIo,
-    ) -> Result<bool, IoError>;
+    ) -> Result<Transmit, IoError>;
 
     /// Time to show counters to other threads. A worker that runs calls it when it publishes its own: at most a tenth of
     /// a second ([`PUBLISH_INTERVAL`](crate::worker::PUBLISH_INTERVAL)) after a turn that did something, so that nothing

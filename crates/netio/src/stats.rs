@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::io::IoStats;
-use crate::worker::WorkerStats;
+use crate::worker::{TurnTimes, WorkerStats};
 
 /// One counter of a statistics struct, as a metrics page shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +71,7 @@ pub use counters;
 pub struct StatsCell {
     io: [AtomicU64; IoStats::COUNT],
     worker: [AtomicU64; WorkerStats::COUNT],
+    turns: [AtomicU64; TurnTimes::COUNT],
 }
 
 impl Default for StatsCell {
@@ -78,6 +79,7 @@ impl Default for StatsCell {
         Self {
             io: std::array::from_fn(|_| AtomicU64::new(0)),
             worker: std::array::from_fn(|_| AtomicU64::new(0)),
+            turns: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 }
@@ -94,6 +96,11 @@ impl StatsCell {
         store_all(&self.worker, worker.values());
     }
 
+    /// Publishes how long turns took, likewise.
+    pub fn store_turns(&self, turns: &TurnTimes) {
+        store_all(&self.turns, turns.values());
+    }
+
     /// The backend's counters as last published, at most [`crate::worker::PUBLISH_INTERVAL`] old.
     pub fn io(&self) -> IoStats {
         IoStats::from_values(load_all(&self.io))
@@ -102,6 +109,11 @@ impl StatsCell {
     /// The worker's own counters as last published.
     pub fn worker(&self) -> WorkerStats {
         WorkerStats::from_values(load_all(&self.worker))
+    }
+
+    /// How long turns took, as last published.
+    pub fn turns(&self) -> TurnTimes {
+        TurnTimes::from_values(load_all(&self.turns))
     }
 }
 
@@ -140,9 +152,13 @@ mod tests {
         }));
         let worker = WorkerStats { turns: 7, sleeps: 5, ..WorkerStats::default() };
         let cell = StatsCell::new();
+        let mut turns = TurnTimes::default();
+        turns.record(std::time::Duration::from_micros(70));
         cell.store(&io, &worker);
+        cell.store_turns(&turns);
         assert_eq!(cell.io(), io);
         assert_eq!(cell.worker(), worker);
+        assert_eq!(cell.turns(), turns);
     }
 
     #[test]

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use expressway_netio::express::{ExpressConfig, TransmitVia};
 use expressway_netio::sim::{Link, Network, SimIo};
 use expressway_netio::udp::{SendMode, UdpConfig, UdpIo};
-use expressway_netio::{Context, Datagram, Flow, IoError, PacketIo, Service, Worker, WorkerOptions, mailbox};
+use expressway_netio::{
+    Context, Datagram, Flow, IoError, PacketIo, Service, SliceLimit, Transmit, Worker, WorkerOptions, mailbox,
+};
 
 use common::netns::{FAR, NEAR, Pair, is_privileged};
 use counting_allocator::allocations;
@@ -53,7 +55,11 @@ impl Service for Echo {
         self.timers += 1;
     }
 
-    fn poll_transmit(&mut self, _: &mut Context<'_, u64>, io: &mut dyn PacketIo) -> Result<bool, IoError> {
+    fn poll_transmit(
+        &mut self,
+        _: &mut Context<'_, u64>,
+        io: &mut dyn PacketIo,
+    ) -> Result<Transmit, IoError> {
         let mut bytes = self.bytes.as_slice();
         for &(flow, len) in &self.replies {
             let (reply, rest) = bytes.split_at(len);
@@ -67,7 +73,7 @@ impl Service for Echo {
         }
         self.replies.clear();
         self.bytes.clear();
-        Ok(false)
+        Ok(Transmit::Done)
     }
 
     fn is_finished(&self) -> bool {
@@ -87,7 +93,9 @@ fn check(io: impl PacketIo, mut send: impl FnMut(&[u8]), mut receive: impl FnMut
     };
     let (sender, inbox) = mailbox(1024).expect("an eventfd");
     let peers = Arc::from([sender]);
-    let mut worker = Worker::new(WorkerOptions::default(), Instant::now(), echo, io, inbox, peers);
+    // So small that some of each batch waits for the next turn.
+    let options = WorkerOptions { slice: SliceLimit::Pieces(20), ..WorkerOptions::default() };
+    let mut worker = Worker::new(options, Instant::now(), echo, io, inbox, peers);
     let (mut allocated, mut echoed) = (0, 0);
     for round in 0..WARM_UP + MEASURED {
         for number in 0..BURST {

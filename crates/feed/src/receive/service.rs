@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use expressway_netio::{Context, Datagram, IoError, PacketIo, Service};
+use expressway_netio::{Context, Datagram, IoError, PacketIo, Service, Transmit};
 
 use super::counters::{Counters, Ledger};
 use super::echo::Echo;
@@ -55,6 +55,9 @@ impl<H: Handler> Feed<H> {
 impl<H: Handler> Service for Feed<H> {
     type Message = Message;
 
+    /// What a datagram takes is the handler's, and nobody else waits for this worker.
+    const DATAGRAMS_A_LOOK: usize = usize::MAX;
+
     #[inline]
     fn handle_datagram(&mut self, context: &mut Context<'_, Message>, datagram: Datagram<'_>) {
         if !self.sources.is_empty() && !self.sources.contains(&datagram.remote.ip()) {
@@ -94,13 +97,15 @@ impl<H: Handler> Service for Feed<H> {
         &mut self,
         context: &mut Context<'_, Message>,
         io: &mut dyn PacketIo,
-    ) -> Result<bool, IoError> {
-        let mut blocked = false;
+    ) -> Result<Transmit, IoError> {
+        let mut left = Transmit::Done;
         if let Some(echo) = &mut self.echo {
             let sent = echo.send(io)?;
             self.counters.echoed += sent.echoed;
             self.counters.dropped_echo += sent.dropped;
-            blocked = sent.blocked;
+            if sent.blocked {
+                left = Transmit::Blocked;
+            }
         }
         if self.counters.datagrams != self.seen {
             self.seen = self.counters.datagrams;
@@ -120,7 +125,7 @@ impl<H: Handler> Service for Feed<H> {
                 None => context.timers.cancel(TIMEOUT),
             }
         }
-        Ok(blocked)
+        Ok(left)
     }
 
     /// What was dropped is seen too when nothing else came in.

@@ -11,6 +11,7 @@ mod priority;
 mod request;
 mod response;
 mod session;
+mod starved;
 mod stream;
 
 pub(crate) use session::{Session, SessionContext};

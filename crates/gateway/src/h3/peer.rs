@@ -6,11 +6,16 @@ use expressway_h3::{
     varint,
 };
 
+use expressway_netio::Slice;
+
 use super::priority;
 use crate::quic::engine::{Priority, Received, SendError, Transport};
 
 /// Our control stream: the first of one direction that a server opens.
 const OUR_CONTROL: u64 = 3;
+
+/// Bytes that are read at a time: some hundred frames at most, each of which may move a request to another priority.
+const PART: usize = 1 << 10;
 
 /// What is known of a client's stream.
 enum Stream {
@@ -85,19 +90,23 @@ impl Peer {
         Ok(())
     }
 
-    /// Reads `stream` to its end for now. Priorities go to `reprioritize`, which may refuse them.
+    /// Reads `stream` to its end for now, or until the slice is spent (false). Priorities go to `reprioritize`, which may
+    /// refuse them.
     pub(super) fn read(
         &mut self,
         transport: &mut Transport,
         stream: u64,
         scratch: &mut [u8],
+        slice: &mut Slice,
         mut reprioritize: impl FnMut(&mut Transport, u64, Priority) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
+        let part = scratch.len().min(PART);
+        let scratch = &mut scratch[..part];
         loop {
             let (length, last) = match transport.receive(stream, scratch) {
                 Received::Data { length, last } => (length, last),
                 Received::Reset => (0, true),
-                Received::Nothing => return Ok(()),
+                Received::Nothing => return Ok(true),
             };
             let mut input = &scratch[..length];
             let at = self.identify(transport, stream, &mut input)?;
@@ -112,10 +121,13 @@ impl Peer {
                 Some(Stream::Qpack(reader)) => reader.read(input)?,
                 Some(Stream::Unknown { .. }) => {}
                 // Of a type that means nothing here.
-                None => return Ok(()),
+                None => return Ok(true),
             }
             if last {
-                return self.close(stream);
+                return self.close(stream).map(|()| true);
+            }
+            if length == scratch.len() && slice.spend() {
+                return Ok(false);
             }
         }
     }

@@ -7,11 +7,13 @@ use std::time::{Instant, SystemTime};
 
 use bytes::{Buf, Bytes};
 use expressway_h3::frame;
+use expressway_netio::Slice;
 use expressway_web::access_log::Record;
 use expressway_web::{BodyError, Exchange, RequestHead};
 
 use super::held::Held;
 use super::response;
+use super::starved::Place;
 use crate::quic::engine::{Priority, SendError, Transport};
 
 /// The most that is fetched from an exchange at a time, in bytes: large enough that its cost is spread over
@@ -54,6 +56,8 @@ pub(super) enum Progress {
     Exchange,
     /// The connection holds as much as it may until the peer acknowledges some.
     Memory,
+    /// It could go on: the connection's part of the turn is over.
+    Turn,
     /// The response went out to its end.
     Complete,
     /// The peer stopped it.
@@ -102,6 +106,10 @@ pub(super) struct RequestStream {
     pub(super) received: u64,
     /// The client's side has ended.
     pub(super) request_ended: bool,
+    /// It is among those that go on in the connection's turn.
+    pub(super) woken: bool,
+    /// Where it waits for room in the connection's window.
+    pub(super) place: Option<Place>,
 }
 
 impl RequestStream {
@@ -120,11 +128,20 @@ impl RequestStream {
             expected,
             received: 0,
             request_ended: false,
+            woken: false,
+            place: None,
         }
     }
 
-    /// Moves as much of the response as goes now. `window` bounds the bytes that the connection holds.
-    pub(super) fn pump(&mut self, transport: &mut Transport, held: &Held, window: usize) -> Progress {
+    /// Moves as much of the response as goes now. `window` bounds the bytes that the connection holds, `slice` the chunks
+    /// that are fetched.
+    pub(super) fn pump(
+        &mut self,
+        transport: &mut Transport,
+        held: &Held,
+        window: usize,
+        slice: &mut Slice,
+    ) -> Progress {
         loop {
             let step = if self.front.is_empty() && self.chunk.is_empty() {
                 self.fetch(transport, held, window)
@@ -133,6 +150,9 @@ impl RequestStream {
             };
             if let Err(progress) = step.and_then(|()| self.send(transport, held, window)) {
                 return progress;
+            }
+            if slice.spend() {
+                return Progress::Turn;
             }
         }
     }

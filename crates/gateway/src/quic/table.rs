@@ -43,6 +43,11 @@ impl<C> Table<C> {
         self.connections.get_mut(key)
     }
 
+    /// The first connection from `key` on.
+    pub(crate) fn next_key(&self, key: Key) -> Option<Key> {
+        (key..self.connections.capacity()).find(|key| self.connections.contains(*key))
+    }
+
     pub(crate) fn keys(&self) -> Vec<Key> {
         self.connections.iter().map(|(key, _)| key).collect()
     }
@@ -106,6 +111,7 @@ mod tests {
         assert_eq!(table.by_cid(&a), Some(key), "from the cache");
         assert_eq!(table.by_cid(&b), Some(key));
         assert_eq!(table.by_initial(b"client id"), Some(key));
+        assert_eq!((table.next_key(0), table.next_key(key + 1)), (Some(key), None));
         table.remove_cid(&b);
         assert_eq!(table.by_cid(&b), None, "not from the cache either");
         table.forget_initial(b"client id");

@@ -7,3 +7,4 @@ mod admission;
 mod exchange;
 mod lifetime;
 mod requests;
+mod turns;

@@ -41,11 +41,12 @@ impl PacketIo for Shard {
         let mut state = self.state.lock().unwrap();
         let State { io, queues } = &mut *state;
         let count = queues.len();
-        io.receive(now, &mut |datagram| {
+        let mut sort = |datagram: Datagram<'_>| {
             let queue = usize::from(datagram.remote.port()) % count;
             let payload = datagram.payload.to_vec();
             queues[queue].push_back(Waiting { payload, remote: datagram.remote, local: datagram.local });
-        })?;
+        };
+        while io.receive(now, &mut sort)? > 0 {}
         let mut mine = std::mem::take(&mut queues[self.index]);
         drop(state);
         let received = mine.len();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use expressway_gateway::quic::{Endpoint, Identity, Message, Settings, Setup, Shared, Stats};
 use expressway_netio::sim::{Clock, Link, Network, Node, run_until};
-use expressway_netio::{IoError, Mailbox, PacketIo, Worker, WorkerOptions, mailbox};
+use expressway_netio::{IoError, Mailbox, PacketIo, SliceLimit, Worker, WorkerOptions, mailbox};
 
 use super::client::Client;
 use super::handler::PatternHandler;
@@ -44,16 +44,48 @@ struct Server {
     worker: Worker<Endpoint, Shard>,
     /// Turns that only a timer asked for, and that came to nothing.
     vain: usize,
+    /// The last turn left something to the next.
+    has_more: bool,
+    /// The most that one turn did.
+    most: Most,
+}
+
+/// The most of each that a worker has done in one turn.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Most {
+    pub received: usize,
+    pub messages: usize,
+    pub transmitted: usize,
+    pub accepted: u64,
+    pub requests: u64,
+    pub cancelled: u64,
+    pub held: usize,
 }
 
 impl Node for Server {
     fn turn(&mut self, now: Instant) -> Result<bool, IoError> {
+        let before = self.worker.service().stats();
+        let held = self.worker.service_mut().held_bytes();
         let turn = self.worker.turn(now)?;
+        let stats = self.worker.service().stats();
+        self.most = Most {
+            received: self.most.received.max(turn.received),
+            messages: self.most.messages.max(turn.messages),
+            transmitted: self.most.transmitted.max(turn.transmitted),
+            accepted: self.most.accepted.max(stats.connections_accepted - before.connections_accepted),
+            requests: self.most.requests.max(stats.requests - before.requests),
+            cancelled: self.most.cancelled.max(stats.responses_cancelled - before.responses_cancelled),
+            held: self.most.held.max(self.worker.service_mut().held_bytes().saturating_sub(held)),
+        };
         self.vain += usize::from(turn.timers > 0 && turn.received + turn.messages + turn.transmitted == 0);
-        Ok(!turn.is_idle() || turn.input_left || turn.blocked || self.worker.has_messages())
+        self.has_more = turn.has_more();
+        Ok(!turn.is_idle() || turn.has_more() || turn.blocked || self.worker.has_messages())
     }
 
     fn next_deadline(&mut self) -> Option<Instant> {
+        if self.has_more {
+            return Some(Instant::now());
+        }
         // Wake-ups from other threads and datagrams for other shards have no deadline: look often.
         let soon = Instant::now() + Duration::from_millis(1);
         Some(self.worker.next_deadline().map_or(soon, |deadline| deadline.min(soon)))
@@ -76,6 +108,8 @@ pub struct Build {
     pub workers: usize,
     /// Datagrams that packet I/O takes in a worker's turn.
     pub room: usize,
+    /// What a worker's turn may take.
+    pub slice: SliceLimit,
     pub certificate: Option<(String, String)>,
     pub tune: fn(&mut Settings),
 }
@@ -83,7 +117,8 @@ pub struct Build {
 impl Default for Build {
     fn default() -> Self {
         let link = Link { delay: Duration::from_millis(2), ..Link::default() };
-        Self { link, seed: 1, workers: 1, room: usize::MAX, certificate: None, tune: |_| {} }
+        let slice = WorkerOptions::default().slice;
+        Self { link, seed: 1, workers: 1, room: usize::MAX, slice, certificate: None, tune: |_| {} }
     }
 }
 
@@ -104,7 +139,7 @@ impl Build {
             shared,
             certificate,
         };
-        world.start_with_room(&setup, self.workers, self.room);
+        world.start_with(&setup, self.workers, self.room, self.slice);
         world
     }
 }
@@ -112,10 +147,15 @@ impl Build {
 impl World {
     /// Starts workers, in place of those there are: what a killed and restarted server looks like.
     pub fn start(&mut self, setup: &Arc<Setup>, workers: usize) {
-        self.start_with_room(setup, workers, usize::MAX);
+        self.start_with(setup, workers, usize::MAX, WorkerOptions::default().slice);
     }
 
-    fn start_with_room(&mut self, setup: &Arc<Setup>, workers: usize, room: usize) {
+    /// Likewise, with a worker whose turns may take `slice`.
+    pub fn start_sliced(&mut self, setup: &Arc<Setup>, slice: SliceLimit) {
+        self.start_with(setup, 1, usize::MAX, slice);
+    }
+
+    fn start_with(&mut self, setup: &Arc<Setup>, workers: usize, room: usize, slice: SliceLimit) {
         self.servers.clear();
         self.shared = Shared::new(setup, workers).unwrap();
         let (senders, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(256).unwrap()).unzip();
@@ -125,9 +165,9 @@ impl World {
         for (index, (io, inbox)) in shards.into_iter().zip(inboxes).enumerate() {
             let mailbox = self.peers[index].clone();
             let endpoint = Endpoint::new(index, self.shared.clone(), mailbox).unwrap();
-            let options = WorkerOptions { index, ..WorkerOptions::default() };
+            let options = WorkerOptions { index, slice, ..WorkerOptions::default() };
             let worker = Worker::new(options, Instant::now(), endpoint, io, inbox, Arc::clone(&self.peers));
-            self.servers.push(Server { worker, vain: 0 });
+            self.servers.push(Server { worker, vain: 0, has_more: false, most: Most::default() });
         }
     }
 
@@ -156,6 +196,16 @@ impl World {
     /// Turns of a worker that only a timer asked for, and that came to nothing.
     pub fn vain_turns(&self, worker: usize) -> usize {
         self.servers[worker].vain
+    }
+
+    /// The most that one turn of a worker did since this was asked last.
+    pub fn most(&mut self, worker: usize) -> Most {
+        std::mem::take(&mut self.servers[worker].most)
+    }
+
+    /// Turns of a worker that left something to the next.
+    pub fn unfinished_turns(&self, worker: usize) -> u64 {
+        self.servers[worker].worker.stats().unfinished
     }
 
     pub fn io_stats(&self) -> expressway_netio::IoStats {

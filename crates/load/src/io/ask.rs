@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use expressway_netio::{Context, Datagram, Flow, IoError, PacketIo, Service};
+use expressway_netio::{Context, Datagram, Flow, IoError, PacketIo, Service, Transmit};
 
 use super::ping::{LOST, Trips};
 
@@ -98,9 +98,9 @@ impl Service for Ask {
         &mut self,
         context: &mut Context<'_, ()>,
         io: &mut dyn PacketIo,
-    ) -> Result<bool, IoError> {
+    ) -> Result<Transmit, IoError> {
         if self.due.is_none_or(|due| context.now < due) {
-            return Ok(false);
+            return Ok(Transmit::Done);
         }
         self.question[..8].copy_from_slice(&self.trips.asked().to_be_bytes());
         let (question, asked) = (&self.question, &mut self.asked);
@@ -118,9 +118,9 @@ impl Service for Ask {
                 context.timers.arm(GIVE_UP, context.now + LOST);
             }
             // No buffer was free.
-            None => return Ok(true),
+            None => return Ok(Transmit::Blocked),
         }
-        Ok(false)
+        Ok(Transmit::Done)
     }
 
     fn is_finished(&self) -> bool {

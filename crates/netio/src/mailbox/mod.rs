@@ -199,6 +199,14 @@ impl<M> fmt::Debug for Inbox<M> {
 impl<M> Inbox<M> {
     /// Hands over up to `limit` waiting messages, oldest first, and says how many there were.
     pub fn drain(&mut self, limit: usize, mut handle: impl FnMut(M)) -> usize {
+        self.drain_while(limit, |message| {
+            handle(message);
+            true
+        })
+    }
+
+    /// As [`Self::drain`], until `handle` says false.
+    pub fn drain_while(&mut self, limit: usize, mut handle: impl FnMut(M) -> bool) -> usize {
         // Taking from an empty queue costs a full fence. A message that is missed here is seen before the worker sleeps.
         if self.shared.queue.is_empty() {
             return 0;
@@ -207,7 +215,9 @@ impl<M> Inbox<M> {
         while taken < limit {
             let Some(message) = self.shared.queue.pop() else { break };
             taken += 1;
-            handle(message);
+            if !handle(message) {
+                break;
+            }
         }
         if taken != 0 {
             self.shared.signal_room();

@@ -58,7 +58,7 @@ pub trait Node {
 impl<S: Service> Node for Worker<S, SimIo> {
     fn turn(&mut self, now: Instant) -> Result<bool, IoError> {
         let turn = Worker::turn(self, now)?;
-        Ok(!turn.is_idle() || turn.input_left || self.has_messages())
+        Ok(!turn.is_idle() || turn.has_more() || self.has_messages())
     }
 
     fn next_deadline(&mut self) -> Option<Instant> {

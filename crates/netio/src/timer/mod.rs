@@ -42,6 +42,8 @@ const NIL: u32 = u32::MAX;
 const UNLINKED: u16 = u16::MAX;
 /// How many timers of an upper slot `next_deadline` looks at before it settles for the slot's beginning.
 const EXACT_SCAN: usize = 16;
+/// How many it puts where they belong meanwhile, before it does the same.
+const SETTLED: usize = 256;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -76,6 +78,8 @@ pub struct TimerWheel {
     /// A bit for each slot that holds a timer, by level.
     occupied: [u64; LEVELS],
     armed: usize,
+    /// Level and number of the slot that begins at `current`, if its emptying was interrupted. It comes before all others.
+    interrupted: Option<(usize, usize)>,
 }
 
 impl std::fmt::Debug for TimerWheel {
@@ -103,6 +107,7 @@ impl TimerWheel {
             heads: [NIL; LEVELS * SLOTS],
             occupied: [0; LEVELS],
             armed: 0,
+            interrupted: None,
         }
     }
 
@@ -162,6 +167,9 @@ impl TimerWheel {
     /// When to call [`TimerWheel::expire`] next: the instant at which the first timer fires, or an earlier
     /// one when that timer is one of many far away (then nothing fires and the next answer is closer).
     pub fn next_deadline(&mut self) -> Option<Instant> {
+        if self.interrupted.is_some() {
+            return Some(self.instant(self.current));
+        }
         loop {
             let (level, slot, start) = self.first_slot()?;
             if let Some(tick) = self.earliest_in(level, slot, start) {
@@ -170,20 +178,36 @@ impl TimerWheel {
         }
     }
 
-    /// Takes out every timer that is due at `now` and appends its token to `due`, in no particular order.
+    /// Takes out timers that are due at `now` and appends their tokens to `due`, in no particular order. Touches no more than
+    /// `limit` timers (of which some may only come closer); true when it ended for that, so that more may be due.
     ///
     /// Before acting on a token, ask [`TimerWheel::take_fired`]: acting on one may have cancelled or armed
     /// another.
-    pub fn expire(&mut self, now: Instant, due: &mut Vec<usize>) {
-        let now = self.tick_before(now);
-        while let Some((level, slot, start)) = self.first_slot() {
-            if start > now {
-                break;
+    pub fn expire(&mut self, now: Instant, due: &mut Vec<usize>, limit: usize) -> bool {
+        let mut now = self.tick_before(now);
+        let mut left = limit;
+        loop {
+            let (level, slot) = match self.interrupted.take() {
+                Some(place) => {
+                    // It was due then, and time may have gone back.
+                    now = now.max(self.current);
+                    place
+                }
+                None => match self.first_slot() {
+                    Some((level, slot, start)) if start <= now => {
+                        self.current = self.current.max(start);
+                        (level, slot)
+                    }
+                    _ => break,
+                },
+            };
+            if !self.empty_slot(level, slot, now, due, &mut left) {
+                self.interrupted = Some((level, slot));
+                return true;
             }
-            self.current = self.current.max(start);
-            self.empty_slot(level, slot, now, due);
         }
         self.current = self.current.max(now);
+        false
     }
 
     /// True, once, when the timer of `token` has expired and was neither cancelled nor armed since.
@@ -196,22 +220,32 @@ impl TimerWheel {
         fired
     }
 
-    /// Fires what is due in a slot, and moves the rest to where it belongs as seen from `self.current`.
-    fn empty_slot(&mut self, level: usize, slot: usize, now: u64, due: &mut Vec<usize>) {
-        let mut token = std::mem::replace(&mut self.heads[level * SLOTS + slot], NIL);
-        self.occupied[level] &= !(1 << slot);
-        while token != NIL {
-            let entry = &mut self.entries[token as usize];
-            let next = entry.next;
-            entry.slot = UNLINKED;
-            if entry.due <= now {
-                entry.state = State::Fired;
-                self.armed -= 1;
-                due.push(token as usize);
-            } else {
-                self.link(token as usize);
+    /// Fires what is due in a slot, and moves the rest to where it belongs as seen from `self.current`. False when `left`, the
+    /// timers that may be touched, came to nothing before the slot was empty.
+    fn empty_slot(
+        &mut self,
+        level: usize,
+        slot: usize,
+        now: u64,
+        due: &mut Vec<usize>,
+        left: &mut usize,
+    ) -> bool {
+        loop {
+            let token = self.heads[level * SLOTS + slot];
+            if token == NIL {
+                return true;
             }
-            token = next;
+            let Some(rest) = left.checked_sub(1) else { return false };
+            *left = rest;
+            let token = token as usize;
+            self.unlink(token);
+            if self.entries[token].due <= now {
+                self.entries[token].state = State::Fired;
+                self.armed -= 1;
+                due.push(token);
+            } else {
+                self.link(token);
+            }
         }
     }
 
@@ -221,11 +255,15 @@ impl TimerWheel {
     fn earliest_in(&mut self, level: usize, slot: usize, start: u64) -> Option<u64> {
         let span = 1u64 << (SLOT_BITS * level as u32);
         let mut earliest = None;
-        let mut kept = 0;
+        let (mut kept, mut settled) = (0, 0);
         let mut token = self.heads[level * SLOTS + slot];
         while token != NIL {
             let Entry { due, next, .. } = self.entries[token as usize];
             if due >= start + span && due > self.entries[token as usize].placed {
+                if settled == SETTLED {
+                    return Some(start);
+                }
+                settled += 1;
                 self.unlink(token as usize);
                 self.link(token as usize);
             } else {

@@ -8,7 +8,7 @@ const TICK: Duration = Duration::from_nanos(TICK_NANOS);
 
 fn fired(wheel: &mut TimerWheel, now: Instant) -> Vec<usize> {
     let mut due = Vec::new();
-    wheel.expire(now, &mut due);
+    wheel.expire(now, &mut due, usize::MAX);
     due.sort_unstable();
     due.retain(|&token| wheel.take_fired(token));
     due
@@ -79,7 +79,7 @@ fn an_expired_timer_can_still_be_taken_back() {
         wheel.arm(token, origin);
     }
     let mut due = Vec::new();
-    wheel.expire(origin, &mut due);
+    assert!(!wheel.expire(origin, &mut due, usize::MAX));
     assert_eq!(due.len(), 3);
     wheel.cancel(0);
     wheel.arm(1, origin + Duration::from_secs(1));
@@ -119,6 +119,44 @@ fn nothing_is_allocated_for_tokens_within_the_capacity() {
     assert_eq!(wheel.entries.as_ptr(), table);
 }
 
+#[test]
+fn ten_thousand_that_are_due_at_once_fire_in_portions() {
+    let origin = Instant::now();
+    let mut wheel = TimerWheel::new(origin);
+    let at = origin + Duration::from_secs(30);
+    for token in 0..10_000 {
+        wheel.arm(token, at);
+    }
+    // Just before, they only come closer, level by level.
+    let (before, mut due, mut portions) = (at - TICK * 2, Vec::new(), 0);
+    while wheel.expire(before, &mut due, 100) {
+        portions += 1;
+        assert!(due.iter().all(|token| *token == 10_000));
+        assert!(wheel.next_deadline().expect("all are left") <= before);
+        if portions == 50 {
+            wheel.cancel(9_999);
+            wheel.arm(9_998, at + Duration::from_secs(1));
+            wheel.arm(10_000, before - TICK);
+        }
+    }
+    assert!(portions >= 100, "{portions} portions");
+    assert_eq!(due, [10_000], "what has come meanwhile");
+    assert!(wheel.take_fired(10_000));
+    let mut all = Vec::new();
+    loop {
+        due.clear();
+        let more = wheel.expire(at + TICK, &mut due, 100);
+        assert!(due.len() <= 100);
+        all.extend(due.iter().copied().filter(|&token| wheel.take_fired(token)));
+        if !more {
+            break;
+        }
+    }
+    all.sort_unstable();
+    assert!(all.into_iter().eq(0..9_998));
+    assert_eq!(wheel.len(), 1);
+}
+
 #[derive(Clone, Debug)]
 enum Action {
     Arm(usize, u64),
@@ -144,11 +182,23 @@ proptest! {
 
     /// Against a map of token to deadline: the wheel fires what the map says, to the tick.
     #[test]
-    fn agrees_with_a_map(actions in proptest::collection::vec(action(), 1..120)) {
+    fn agrees_with_a_map(actions in proptest::collection::vec(action(), 1..120), limit in 1usize..20) {
         let origin = Instant::now();
         let mut wheel = TimerWheel::new(origin);
         let mut model: BTreeMap<usize, u64> = BTreeMap::new();
         let mut now = 0u64;
+        let fired = |wheel: &mut TimerWheel, now| {
+            let (mut due, mut all) = (Vec::new(), Vec::new());
+            loop {
+                let more = wheel.expire(now, &mut due, limit);
+                assert!(due.len() <= limit);
+                all.extend(due.drain(..).filter(|&token| wheel.take_fired(token)));
+                if !more {
+                    all.sort_unstable();
+                    return all;
+                }
+            }
+        };
         for action in actions {
             match action {
                 Action::Arm(token, after) => {

@@ -5,6 +5,9 @@
 //! under the real clock; [`Worker::turn`] is one pass of it under any clock, which the simulated network
 //! uses.
 //!
+//! No turn is long, whatever comes in: each part of it has a slice of its time ([`crate::slice`]), and what is not done when
+//! that is spent is done in the next turn. How long turns took is told by [`TurnTimes`].
+//!
 //! It sleeps in `epoll_pwait2` until a descriptor of the backend, a message or the next timer, and does not
 //! spin unless told to ([`Wait`]): a turn that could send more but gets no buffers waits for a bounded, growing
 //! moment, and so does a descriptor that stays readable though nothing comes of it.
@@ -16,19 +19,24 @@ use rustix::thread::CpuSet;
 
 use crate::io::{IoError, PacketIo};
 use crate::mailbox::{Inbox, Mailbox};
-use crate::service::{Context, Service};
+use crate::service::{Context, Service, Transmit};
+use crate::slice::{Share, Slice, SliceLimit};
 use crate::stats::StatsCell;
 use crate::timer::TimerWheel;
 use crate::wait::Wait;
 
+use backlog::Backlog;
 use counting::Counting;
 use sleep::Poller;
+pub use times::{TURN_BOUNDS, TurnTimes};
 
+mod backlog;
 mod busy_poll;
 mod counting;
 mod sleep;
 #[cfg(test)]
 mod tests;
+mod times;
 
 /// How old published counters may get while the worker has something to do.
 pub const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
@@ -41,6 +49,13 @@ const BLOCKED_PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duratio
 /// one is followed by a pause of `STUCK_PAUSE`.
 const STUCK_WAKES: u32 = 64;
 const STUCK_PAUSE: Duration = Duration::from_millis(1);
+
+/// What a turn's slices take together by default. The pieces of work that cannot be cut, one at the end of each slice, and
+/// the flush leave a turn below a millisecond.
+pub const TURN_TIME: Duration = Duration::from_micros(600);
+
+/// Timers that are looked at in one go.
+const TIMERS_A_LOOK: usize = 256;
 
 /// How a worker runs.
 #[derive(Clone, Debug)]
@@ -56,6 +71,8 @@ pub struct WorkerOptions {
     pub message_limit: usize,
     /// Timer tokens below this number cost no allocation when first armed (32 bytes each).
     pub timer_tokens: usize,
+    /// How long the parts of a turn may take before the rest waits for the next turn.
+    pub slice: SliceLimit,
     /// How it waits when there is nothing to do.
     pub wait: Wait,
 }
@@ -68,6 +85,7 @@ impl Default for WorkerOptions {
             receive_batches: 4,
             message_limit: 256,
             timer_tokens: 1024,
+            slice: SliceLimit::Time(TURN_TIME),
             wait: Wait::Interrupt,
         }
     }
@@ -92,6 +110,8 @@ crate::stats::counters! {
         pub timers: u64,
         /// Turns that wanted to send more than there were buffers for.
         pub blocked: u64,
+        /// Turns that left work to the next one because their time was spent.
+        pub unfinished: u64,
         /// Pauses taken because a descriptor stayed readable without giving anything.
         pub stuck_pauses: u64,
         /// Times the backend's descriptors changed, and were watched anew unless the worker spins.
@@ -112,6 +132,8 @@ pub struct Turn {
     pub transmitted: usize,
     /// A limit of the turn was reached, so that more input may be waiting: turn again without sleeping.
     pub input_left: bool,
+    /// The turn was over before the service had done all that it could: likewise.
+    pub output_left: bool,
     /// The service could send more if there were buffers.
     pub blocked: bool,
 }
@@ -120,6 +142,11 @@ impl Turn {
     /// Whether anything happened.
     pub fn is_idle(&self) -> bool {
         self.received + self.messages + self.timers + self.transmitted == 0
+    }
+
+    /// The next turn has something to do, whatever comes in.
+    pub fn has_more(&self) -> bool {
+        self.input_left || self.output_left
     }
 }
 
@@ -130,9 +157,14 @@ pub struct Worker<S: Service, P: PacketIo> {
     io: P,
     inbox: Inbox<S::Message>,
     peers: Arc<[Mailbox<S::Message>]>,
+    /// Received, but not handled in the last turn.
+    backlog: Backlog,
     timers: TimerWheel,
+    /// Timers that have expired, of which the first `fired` were handled.
     due: Vec<usize>,
+    fired: usize,
     stats: WorkerStats,
+    times: TurnTimes,
     cell: Arc<StatsCell>,
 }
 
@@ -150,8 +182,20 @@ impl<S: Service, P: PacketIo> Worker<S, P> {
     ) -> Self {
         let timers = TimerWheel::with_capacity(now, options.timer_tokens);
         let due = Vec::with_capacity(options.timer_tokens);
-        let (stats, cell) = (WorkerStats::default(), Arc::default());
-        Self { options, service, io, inbox, peers, timers, due, stats, cell }
+        Self {
+            options,
+            service,
+            io,
+            inbox,
+            peers,
+            backlog: Backlog::default(),
+            timers,
+            due,
+            fired: 0,
+            stats: WorkerStats::default(),
+            times: TurnTimes::default(),
+            cell: Arc::default(),
+        }
     }
 
     /// The service.
@@ -184,6 +228,11 @@ impl<S: Service, P: PacketIo> Worker<S, P> {
         self.stats
     }
 
+    /// How long turns of [`Self::run`] took.
+    pub fn turn_times(&self) -> TurnTimes {
+        self.times
+    }
+
     /// Where this worker publishes its counters and its backend's; keep a clone to show them.
     pub fn stats_cell(&self) -> Arc<StatsCell> {
         Arc::clone(&self.cell)
@@ -206,23 +255,37 @@ impl<S: Service, P: PacketIo> Worker<S, P> {
         now: Instant,
         act: impl FnOnce(&mut S, &mut Context<'_, S::Message>) -> R,
     ) -> R {
-        let mut context =
-            Context { now, timers: &mut self.timers, worker: self.options.index, peers: &self.peers };
+        let mut slice = Slice::alone(self.options.slice);
+        let mut context = Context {
+            now,
+            timers: &mut self.timers,
+            worker: self.options.index,
+            peers: &self.peers,
+            slice: &mut slice,
+        };
         act(&mut self.service, &mut context)
     }
 
     /// One pass: receive, messages, timers, transmit, flush. Never blocks.
     pub fn turn(&mut self, now: Instant) -> Result<Turn, IoError> {
-        let mut turn = Turn::default();
-        self.receive(now, &mut turn)?;
-        self.handle_messages(now, &mut turn);
-        self.fire_timers(now, &mut turn);
+        // `now` may be virtual, while slices are of real time.
+        let begun = match self.options.slice {
+            SliceLimit::Time(_) => Instant::now(),
+            SliceLimit::Pieces(_) => now,
+        };
+        self.turn_begun_at(begun, now)
+    }
 
-        let mut io = Counting::new(&mut self.io);
-        let mut context =
-            Context { now, timers: &mut self.timers, worker: self.options.index, peers: &self.peers };
-        turn.blocked = self.service.poll_transmit(&mut context, &mut io)?;
-        turn.transmitted = io.accepted();
+    fn turn_begun_at(&mut self, begun: Instant, now: Instant) -> Result<Turn, IoError> {
+        let mut turn = Turn::default();
+        let mut slice = Slice::begin(self.options.slice, begun);
+        self.receive(now, &mut slice, &mut turn)?;
+        slice.enter(Share::Messages);
+        self.handle_messages(now, &mut slice, &mut turn);
+        slice.enter(Share::Timers);
+        self.fire_timers(now, &mut slice, &mut turn);
+        slice.enter(Share::Transmit);
+        self.transmit(now, &mut slice, &mut turn)?;
         self.io.flush(now)?;
 
         self.stats.turns += 1;
@@ -231,48 +294,92 @@ impl<S: Service, P: PacketIo> Worker<S, P> {
         self.stats.messages += turn.messages as u64;
         self.stats.timers += turn.timers as u64;
         self.stats.blocked += u64::from(turn.blocked);
+        self.stats.unfinished += u64::from(turn.output_left || !self.backlog.is_empty());
         Ok(turn)
     }
 
-    fn receive(&mut self, now: Instant, turn: &mut Turn) -> Result<(), IoError> {
+    /// What was left of the last batch comes first. When the slice is spent within a batch, the rest of that is kept.
+    fn receive(&mut self, now: Instant, slice: &mut Slice, turn: &mut Turn) -> Result<(), IoError> {
+        let Self { options, service, io, backlog, timers, peers, .. } = self;
+        let mut context = Context { now, timers, worker: options.index, peers, slice };
+        let handled = &mut turn.received;
+        let must_look = |handled: usize| handled != 0 && handled.is_multiple_of(S::DATAGRAMS_A_LOOK);
         turn.input_left = true;
-        for _ in 0..self.options.receive_batches.max(1) {
-            let mut context =
-                Context { now, timers: &mut self.timers, worker: self.options.index, peers: &self.peers };
-            let service = &mut self.service;
-            let received =
-                self.io.receive(now, &mut |datagram| service.handle_datagram(&mut context, datagram))?;
-            turn.received += received;
+        while !backlog.is_empty() {
+            if must_look(*handled) && context.slice.spend() {
+                return Ok(());
+            }
+            backlog.pop(|datagram| service.handle_datagram(&mut context, datagram));
+            *handled += 1;
+        }
+        for _ in 0..options.receive_batches.max(1) {
+            let received = io.receive(now, &mut |datagram| {
+                if context.slice.is_spent() || must_look(*handled) && context.slice.spend() {
+                    backlog.push(&datagram);
+                } else {
+                    service.handle_datagram(&mut context, datagram);
+                    *handled += 1;
+                }
+            })?;
             // No socket had a full batch: all are drained, as far as can be known without another call.
             // What has come in since makes a descriptor readable.
-            if !self.io.may_have_more(received) {
-                turn.input_left = false;
+            if !io.may_have_more(received) {
+                turn.input_left = !backlog.is_empty();
+                break;
+            }
+            if context.slice.is_spent() {
                 break;
             }
         }
         Ok(())
     }
 
-    fn handle_messages(&mut self, now: Instant, turn: &mut Turn) {
-        let mut context =
-            Context { now, timers: &mut self.timers, worker: self.options.index, peers: &self.peers };
-        let service = &mut self.service;
-        let limit = self.options.message_limit.max(1);
-        turn.messages = self.inbox.drain(limit, |message| service.handle_message(&mut context, message));
-        turn.input_left |= turn.messages == limit;
+    fn handle_messages(&mut self, now: Instant, slice: &mut Slice, turn: &mut Turn) {
+        let Self { options, service, inbox, timers, peers, .. } = self;
+        let mut context = Context { now, timers, worker: options.index, peers, slice };
+        let limit = options.message_limit.max(1);
+        turn.messages = inbox.drain_while(limit, |message| {
+            service.handle_message(&mut context, message);
+            !context.slice.spend()
+        });
+        turn.input_left |= turn.messages == limit || slice.is_spent() && !inbox.is_empty();
     }
 
-    fn fire_timers(&mut self, now: Instant, turn: &mut Turn) {
-        self.timers.expire(now, &mut self.due);
-        for token in self.due.drain(..) {
-            // A handler before this one may have cancelled or moved the timer.
-            if self.timers.take_fired(token) {
-                let mut context =
-                    Context { now, timers: &mut self.timers, worker: self.options.index, peers: &self.peers };
-                self.service.handle_timer(&mut context, token);
-                turn.timers += 1;
+    fn fire_timers(&mut self, now: Instant, slice: &mut Slice, turn: &mut Turn) {
+        loop {
+            while let Some(token) = self.due.get(self.fired).copied() {
+                if turn.timers != 0 && slice.spend() {
+                    turn.input_left = true;
+                    return;
+                }
+                self.fired += 1;
+                // A handler before this one may have cancelled or moved the timer.
+                if self.timers.take_fired(token) {
+                    let Self { options, service, timers, peers, .. } = self;
+                    let mut context = Context { now, timers, worker: options.index, peers, slice };
+                    service.handle_timer(&mut context, token);
+                    turn.timers += 1;
+                }
+            }
+            self.due.clear();
+            self.fired = 0;
+            let more = self.timers.expire(now, &mut self.due, TIMERS_A_LOOK);
+            if self.due.is_empty() && (!more || slice.spend()) {
+                turn.input_left |= more;
+                return;
             }
         }
+    }
+
+    fn transmit(&mut self, now: Instant, slice: &mut Slice, turn: &mut Turn) -> Result<(), IoError> {
+        let Self { options, service, io, timers, peers, .. } = self;
+        let mut io = Counting::new(io);
+        let mut context = Context { now, timers, worker: options.index, peers, slice };
+        let left = service.poll_transmit(&mut context, &mut io)?;
+        turn.transmitted = io.accepted();
+        turn.blocked = left == Transmit::Blocked;
+        turn.output_left = left == Transmit::More;
+        Ok(())
     }
 
     /// Pins the thread if told, then turns and sleeps until the service is finished or the backend fails.
@@ -290,17 +397,21 @@ impl<S: Service, P: PacketIo> Worker<S, P> {
 
     fn publish(&mut self) {
         self.cell.store(&self.io.stats(), &self.stats);
+        self.cell.store_turns(&self.times);
         self.service.publish();
     }
 
     fn run_with(&mut self, poller: &mut Poller) -> Result<(), IoError> {
-        let mut published = Instant::now();
-        let mut prepared = published;
+        let mut now = Instant::now();
+        let mut published = now;
+        let mut prepared = now;
         let mut unpublished = true;
         let mut pause = BLOCKED_PAUSES.0;
         loop {
-            let now = Instant::now();
-            let turn = self.turn(now)?;
+            let begun = now;
+            let turn = self.turn_begun_at(begun, begun)?;
+            now = Instant::now();
+            self.times.record(now.saturating_duration_since(begun));
             if self.service.is_finished() {
                 return Ok(());
             }
@@ -313,7 +424,7 @@ impl<S: Service, P: PacketIo> Worker<S, P> {
                 self.stats.descriptor_changes += 1;
                 continue;
             }
-            if turn.input_left || (turn.blocked && turn.transmitted != 0) {
+            if turn.has_more() || (turn.blocked && turn.transmitted != 0) {
                 pause = BLOCKED_PAUSES.0;
                 continue;
             }
@@ -340,15 +451,23 @@ impl<S: Service, P: PacketIo> Worker<S, P> {
             } else {
                 pause = BLOCKED_PAUSES.0;
             }
-            self.sleep(poller, turn, until)?;
+            self.sleep(poller, turn, now, until)?;
+            now = Instant::now();
         }
     }
 
-    fn sleep(&mut self, poller: &mut Poller, turn: Turn, until: Option<Instant>) -> Result<(), IoError> {
+    fn sleep(
+        &mut self,
+        poller: &mut Poller,
+        turn: Turn,
+        mut now: Instant,
+        until: Option<Instant>,
+    ) -> Result<(), IoError> {
         if poller.is_stuck(turn.is_idle()) {
             // Only the wait behind the pause can tell that the descriptor has recovered.
             self.stats.stuck_pauses += 1;
             std::thread::sleep(STUCK_PAUSE);
+            now = Instant::now();
         }
         if self.inbox.prepare_sleep() {
             return Ok(());
@@ -358,7 +477,7 @@ impl<S: Service, P: PacketIo> Worker<S, P> {
             return Ok(());
         }
         self.stats.sleeps += 1;
-        let slept = poller.wait(until);
+        let slept = poller.wait(now, until);
         self.inbox.awake();
         slept
     }

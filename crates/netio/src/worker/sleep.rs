@@ -87,10 +87,10 @@ impl Poller {
         self.fruitless > super::STUCK_WAKES
     }
 
-    /// Sleeps until a descriptor is readable or `until` has come.
-    pub(super) fn wait(&mut self, until: Option<Instant>) -> Result<(), IoError> {
+    /// Sleeps from `now` on until a descriptor is readable or `until` has come.
+    pub(super) fn wait(&mut self, now: Instant, until: Option<Instant>) -> Result<(), IoError> {
         self.woken = false;
-        let timeout = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+        let timeout = match until.map(|until| until.saturating_duration_since(now)) {
             None => None,
             Some(left) if left.is_zero() => return Ok(()),
             Some(left) => Timespec::try_from(left).ok(),

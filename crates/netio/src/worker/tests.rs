@@ -23,7 +23,9 @@ struct Recorder {
     finished: bool,
     /// What `handle_timer` of token 1 cancels.
     cancels: Option<usize>,
-    blocked: bool,
+    left: Transmit,
+    /// How long it sleeps over a datagram.
+    takes: Duration,
     /// How many more turns it takes part in.
     turns_left: Option<u32>,
     handled: u64,
@@ -41,6 +43,7 @@ impl Service for Recorder {
     type Message = u32;
 
     fn handle_datagram(&mut self, _: &mut Context<'_, u32>, datagram: Datagram<'_>) {
+        std::thread::sleep(self.takes);
         self.note(format!("datagram {}", datagram.payload.len()));
         self.replies.push((Flow::new(datagram.local, datagram.remote), datagram.payload.to_vec()));
     }
@@ -63,7 +66,11 @@ impl Service for Recorder {
         self.finished |= token == 99;
     }
 
-    fn poll_transmit(&mut self, _: &mut Context<'_, u32>, io: &mut dyn PacketIo) -> Result<bool, IoError> {
+    fn poll_transmit(
+        &mut self,
+        _: &mut Context<'_, u32>,
+        io: &mut dyn PacketIo,
+    ) -> Result<Transmit, IoError> {
         self.note("transmit");
         for (flow, payload) in self.replies.drain(..) {
             let mut once = Some(payload);
@@ -77,7 +84,7 @@ impl Service for Recorder {
             *left -= 1;
             self.finished = *left == 0;
         }
-        Ok(self.blocked)
+        Ok(self.left)
     }
 
     fn publish(&mut self) {
@@ -90,6 +97,11 @@ impl Service for Recorder {
 }
 
 type Log = Rc<RefCell<Vec<String>>>;
+
+/// Options with so many pieces in a slice, whatever the clock says.
+fn pieces(pieces: u32) -> WorkerOptions {
+    WorkerOptions { slice: SliceLimit::Pieces(pieces), ..WorkerOptions::default() }
+}
 
 fn bed(network: &Network, options: WorkerOptions) -> (Worker<Recorder, SimIo>, Mailbox<u32>, SimIo, Log) {
     let (sender, inbox) = mailbox(1024).expect("an eventfd");
@@ -134,7 +146,7 @@ fn one_turn_goes_datagrams_messages_timers_transmit() {
 #[test]
 fn a_flood_of_datagrams_does_not_starve_timers() {
     let network = Network::new(1, Link::default());
-    let options = WorkerOptions { receive_batches: 2, ..WorkerOptions::default() };
+    let options = WorkerOptions { receive_batches: 2, ..pieces(u32::MAX) };
     let (mut worker, _sender, mut peer, log) = bed(&network, options);
     let now = Instant::now();
     for _ in 0..300 {
@@ -155,7 +167,7 @@ fn a_flood_of_datagrams_does_not_starve_timers() {
 #[test]
 fn messages_are_limited_in_a_turn_and_none_is_lost() {
     let network = Network::new(1, Link::default());
-    let options = WorkerOptions { message_limit: 10, ..WorkerOptions::default() };
+    let options = WorkerOptions { message_limit: 10, ..pieces(u32::MAX) };
     let (mut worker, sender, _peer, _log) = bed(&network, options);
     for token in 1..=15 {
         sender.try_send(token).expect("there is room");
@@ -166,6 +178,128 @@ fn messages_are_limited_in_a_turn_and_none_is_lost() {
     let second = worker.turn(now).expect("nothing fails");
     assert_eq!((second.messages, second.input_left), (5, false));
     assert!(worker.turn(now).expect("nothing fails").is_idle());
+}
+
+#[test]
+fn a_batch_goes_on_in_the_next_turn_when_the_slice_is_spent() {
+    let network = Network::new(1, Link::default());
+    let (mut worker, _sender, mut peer, log) = bed(&network, pieces(10));
+    let now = Instant::now();
+    for length in 1..=100 {
+        send_one(&mut peer, now, length);
+    }
+    worker.with_service(now, |_, context| context.timers.arm(3, now));
+    let later = now + Duration::from_millis(1);
+    for turn in 0..10 {
+        let done = worker.turn(later).expect("nothing fails");
+        assert_eq!((done.received, done.transmitted, done.timers), (10, 10, usize::from(turn == 0)));
+        // A batch of 64, then one of 36: no other is received before all of one was handled.
+        let received = if turn < 6 { 64 } else { 100 };
+        assert_eq!(worker.io().stats().rx_kernel_packets, received, "turn {turn}");
+        assert_eq!(done.input_left, turn < 9, "turn {turn}");
+    }
+    assert_eq!(worker.turn(later).expect("nothing fails"), Turn::default());
+    let handled: Vec<_> = log.borrow().iter().filter(|entry| entry.starts_with("data")).cloned().collect();
+    let sent: Vec<_> = (1..=100).map(|length| format!("datagram {length}")).collect();
+    assert_eq!(handled, sent, "each once, in order");
+    assert_eq!(worker.stats().unfinished, 9);
+}
+
+#[test]
+fn a_slice_of_time_ends_with_the_piece_that_exceeds_it() {
+    let network = Network::new(1, Link::default());
+    let (mut worker, sender, mut peer, _log) = bed(&network, WorkerOptions::default());
+    let now = Instant::now();
+    for _ in 0..5 {
+        send_one(&mut peer, now, 10);
+    }
+    sender.try_send(SILENT).expect("there is room");
+    worker.with_service(now, |_, context| context.timers.arm(3, now));
+    worker.service_mut().takes = TURN_TIME;
+    for turn in 0..5 {
+        let done = worker.turn(now + Duration::from_millis(1)).expect("nothing fails");
+        assert_eq!(done.received, 1, "turn {turn}");
+        assert_eq!(
+            (done.messages, done.timers),
+            if turn == 0 { (1, 1) } else { (0, 0) },
+            "they have their own"
+        );
+    }
+}
+
+#[test]
+fn messages_and_timers_go_on_in_the_next_turn_when_the_slice_is_spent() {
+    let network = Network::new(1, Link::default());
+    let (mut worker, sender, _peer, log) = bed(&network, pieces(7));
+    let now = Instant::now();
+    worker.with_service(now, |_, context| {
+        for token in 1000..2000 {
+            context.timers.arm(token, now);
+        }
+    });
+    for _ in 0..20 {
+        sender.try_send(SILENT).expect("there is room");
+    }
+    let later = now + Duration::from_millis(1);
+    let mut fired = 0;
+    for turn in 0.. {
+        let done = worker.turn(later).expect("nothing fails");
+        assert_eq!(done.messages, [7, 7, 6].get(turn).copied().unwrap_or_default());
+        assert!(done.timers <= 7, "turn {turn}: {} timers", done.timers);
+        fired += done.timers;
+        if turn == 2 {
+            // Expired, not handled yet: one is called off, one put off, one is new.
+            worker.with_service(later, |_, context| {
+                let left = (1000..2000).filter(|token| !context.timers.is_armed(*token));
+                let open: Vec<_> = left.collect();
+                assert!(open.len() > 100, "some have expired");
+                let unheard = |token: &usize| !log.borrow().contains(&format!("timer {token}"));
+                let mut waiting = open.into_iter().filter(unheard);
+                context.timers.cancel(waiting.next().expect("one waits"));
+                context.timers.arm(waiting.next().expect("another waits"), later + Duration::from_secs(1));
+                context.timers.arm(3, now);
+            });
+        }
+        if !done.has_more() {
+            break;
+        }
+    }
+    assert_eq!(fired, 999, "1000, less two, and a new one");
+    assert!(worker.next_deadline().expect("one is left") > later);
+    let log = log.borrow();
+    let mut timers: Vec<_> = log.iter().filter(|entry| entry.starts_with("timer")).collect();
+    timers.sort_unstable();
+    timers.dedup();
+    assert_eq!(timers.len(), 999, "each once");
+}
+
+#[test]
+fn a_worker_with_more_to_do_turns_again_without_a_pause() {
+    let network = Network::real_time(1, Link::default());
+    let (mut worker, _sender, _peer, _log) = bed(&network, WorkerOptions::default());
+    worker.service_mut().left = Transmit::More;
+    worker.service_mut().turns_left = Some(20);
+    worker.run().expect("the service finishes");
+    let stats = worker.stats();
+    assert_eq!((stats.turns, stats.blocked, stats.sleeps, stats.unfinished), (20, 0, 0, 20));
+}
+
+#[test]
+fn turns_are_counted_by_their_length() {
+    let network = Network::real_time(1, Link::default());
+    let (mut worker, sender, mut peer, _log) = bed(&network, WorkerOptions::default());
+    worker.service_mut().takes = Duration::from_millis(3);
+    let now = Instant::now();
+    send_one(&mut peer, now, 10);
+    send_one(&mut peer, now, 10);
+    sender.try_send(SILENT).expect("there is room");
+    worker.with_service(now, |_, context| context.timers.arm(99, now + Duration::from_millis(20)));
+    worker.run().expect("the service finishes");
+    let times = worker.stats_cell().turns();
+    assert_eq!(times, worker.turn_times());
+    assert_eq!(times.turns(), worker.stats().turns);
+    assert!(times.buckets[6..].iter().sum::<u64>() >= 2, "two turns of more than 2.5 ms: {times:?}");
+    assert!(times.longest >= 3_000_000 && times.sum >= 6_000_000);
 }
 
 #[test]
@@ -249,7 +383,7 @@ fn run_wakes_for_datagrams_and_timers() {
 fn a_blocked_worker_pauses_instead_of_spinning() {
     let network = Network::real_time(1, Link::default());
     let (mut worker, _sender, _peer, _log) = bed(&network, WorkerOptions::default());
-    worker.service_mut().blocked = true;
+    worker.service_mut().left = Transmit::Blocked;
     worker.service_mut().turns_left = Some(20);
     // Ends only if it tries again by itself: nothing else wakes it.
     worker.run().expect("the service finishes");

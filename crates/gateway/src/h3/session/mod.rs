@@ -4,11 +4,15 @@ mod refusals;
 mod requests;
 mod responses;
 
+use std::collections::hash_map::IntoIter;
+use std::collections::{HashSet, VecDeque};
+use std::hash::BuildHasherDefault;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use expressway_h3::Error;
+use expressway_netio::Slice;
 use expressway_web::access_log::AccessLog;
 use expressway_web::{Handler, Notify};
 
@@ -16,7 +20,8 @@ use super::code;
 use super::held::Held;
 use super::incoming::Incoming;
 use super::peer::Peer;
-use super::stream::{RequestStream, StreamMap};
+use super::starved::Starved;
+use super::stream::{RequestStream, StreamIdHasher, StreamMap};
 use crate::quic::engine::{Priority, Transport};
 use crate::quic::stats::Stats;
 
@@ -46,6 +51,8 @@ pub(crate) struct SessionContext<'a> {
     pub(crate) scratch: &'a mut [u8],
     /// For strings decoded from header sections.
     pub(crate) strings: &'a mut Vec<u8>,
+    /// What this turn of the connection may take. Each kind of work does a piece in any case.
+    pub(crate) slice: &'a mut Slice,
 }
 
 /// HTTP/3 on one connection.
@@ -55,18 +62,24 @@ pub(crate) struct Session {
     streams: StreamMap<RequestStream>,
     held: Held,
     /// Streams that wait for the peer to acknowledge some of what the connection holds.
-    starved: Vec<u64>,
+    starved: Starved,
+    /// Streams that can go on: something woke them, or they were cut short.
+    woken: VecDeque<u64>,
+    /// A stream that was not read to its end, which the engine will not name again.
+    unread: Option<u64>,
     /// The first request stream beyond all that the client has used.
     next_stream: u64,
     /// Streams below it whose request has not come yet, as packets overtake each other; no more than a
     /// client may have open.
-    late: Vec<u64>,
+    late: HashSet<u64, BuildHasherDefault<StreamIdHasher>>,
     /// Requests that ended early, less those that went through.
     abandoned: u32,
     /// After GOAWAY: requests from this stream on are rejected.
     refused_from: Option<u64>,
     /// Priorities of requests that have not come yet.
     early_priorities: Vec<(u64, Priority)>,
+    /// What is left of the requests when the connection has gone.
+    leaving: Option<IntoIter<u64, Box<RequestStream>>>,
     cipher: &'static str,
 }
 
@@ -81,12 +94,15 @@ impl Session {
             incoming: Incoming::default(),
             streams: StreamMap::default(),
             held: Held::default(),
-            starved: Vec::new(),
+            starved: Starved::default(),
+            woken: VecDeque::new(),
+            unread: None,
             next_stream: 0,
-            late: Vec::new(),
+            late: HashSet::default(),
             abandoned: 0,
             refused_from: None,
             early_priorities: Vec::new(),
+            leaving: None,
             cipher: context.transport.cipher(),
         };
         session.flush(context);
@@ -108,11 +124,13 @@ impl Session {
         context.token | (stream >> 2) & super::STREAM_MASK
     }
 
-    /// Handles whatever the client sent.
-    pub(crate) fn handle_readable(&mut self, context: &mut SessionContext<'_>) {
+    /// Handles what the client sent. True: the slice was spent, and there may be more.
+    pub(crate) fn handle_readable(&mut self, context: &mut SessionContext<'_>) -> bool {
         let scratch = std::mem::take(&mut context.scratch);
-        while !context.transport.is_ending()
-            && let Some(stream) = context.transport.readable()
+        let mut is_cut = false;
+        while !is_cut
+            && !context.transport.is_ending()
+            && let Some(stream) = self.unread.take().or_else(|| context.transport.readable())
         {
             // Streams that a server opens are read by nobody, and are not named here.
             let read = if stream & 3 == 0 {
@@ -123,8 +141,10 @@ impl Session {
             if let Err(error) = read {
                 self.fail(context, stream, &error);
             }
+            is_cut = context.slice.is_spent() || context.slice.spend();
         }
         context.scratch = scratch;
+        is_cut && (self.unread.is_some() || context.transport.is_readable())
     }
 
     fn read_peer(
@@ -133,24 +153,31 @@ impl Session {
         stream: u64,
         scratch: &mut [u8],
     ) -> Result<(), Error> {
-        let Self { peer, streams, early_priorities, next_stream, late, .. } = self;
+        let Self { peer, streams, starved, early_priorities, next_stream, late, unread, .. } = self;
         // The client's limit is what it has used plus what it may have open, or less.
         let limit = *next_stream + 4 * context.max_requests;
-        peer.read(context.transport, stream, scratch, |transport, id, priority| {
-            if id >= limit {
-                return Err(Error::connection(code::ID_ERROR, "PRIORITY_UPDATE beyond the limit of streams"));
-            }
-            if let Some(request) = streams.get_mut(&id) {
-                request.priority = priority;
-                transport.set_priority(id, priority);
-            } else if id >= *next_stream || late.contains(&id) {
-                early_priorities.retain(|(known, _)| *known != id);
-                if early_priorities.len() < MAX_EARLY_PRIORITIES {
-                    early_priorities.push((id, priority));
+        let all =
+            peer.read(context.transport, stream, scratch, context.slice, |transport, id, priority| {
+                if id >= limit {
+                    return Err(Error::connection(
+                        code::ID_ERROR,
+                        "PRIORITY_UPDATE beyond the limit of streams",
+                    ));
                 }
-            }
-            Ok(())
-        })
+                if let Some(request) = streams.get_mut(&id) {
+                    request.priority = priority;
+                    request.place = request.place.map(|place| starved.change(place, priority.urgency));
+                    transport.set_priority(id, priority);
+                } else if id >= *next_stream || late.contains(&id) {
+                    early_priorities.retain(|(known, _)| *known != id);
+                    if early_priorities.len() < MAX_EARLY_PRIORITIES {
+                        early_priorities.push((id, priority));
+                    }
+                }
+                Ok(())
+            })?;
+        *unread = (!all).then_some(stream);
+        Ok(())
     }
 
     /// Gives our control stream what it takes.
@@ -165,19 +192,29 @@ impl Session {
 
     /// Tells the client to open no more requests; those that it has opened are finished.
     pub(crate) fn goaway(&mut self, context: &mut SessionContext<'_>) {
-        let first = *self.refused_from.get_or_insert(self.next_stream);
-        self.peer.goaway(first);
-        self.flush(context);
+        if self.refused_from.is_none() {
+            self.refused_from = Some(self.next_stream);
+            self.peer.goaway(self.next_stream);
+            self.flush(context);
+        }
     }
 
-    /// The connection has gone: counts and logs what was under way.
-    pub(crate) fn abandon(&mut self, context: &mut SessionContext<'_>) {
-        for (_, request) in std::mem::take(&mut self.streams) {
+    /// The connection has gone: counts and logs what was under way. False: the slice was spent, and there is more.
+    pub(crate) fn abandon(&mut self, context: &mut SessionContext<'_>) -> bool {
+        let mut leaving =
+            self.leaving.take().unwrap_or_else(|| std::mem::take(&mut self.streams).into_iter());
+        while let Some((_, request)) = leaving.next() {
             context.stats.requests_active -= 1;
             context.stats.responses_cancelled += 1;
             context.stats.response_body_bytes += request.body_sent;
             self.log(context, &request, false);
+            drop(request);
+            if leaving.len() > 0 && context.slice.spend() {
+                self.leaving = Some(leaving);
+                return false;
+            }
         }
+        true
     }
 }
 

@@ -15,7 +15,7 @@ use crate::h3::stream::{Logged, RequestStream};
 use crate::quic::engine::{Priority, Received};
 
 impl Session {
-    /// Reads a request stream to its end for now.
+    /// Reads a request stream to its end for now, or until the slice is spent.
     pub(super) fn read_request(
         &mut self,
         context: &mut SessionContext<'_>,
@@ -50,6 +50,11 @@ impl Session {
                     self.handle_finished(context, stream);
                 }
                 return Ok(());
+            }
+            if length == scratch.len() && context.slice.spend() {
+                // The engine will not name it again before all of it was read.
+                self.unread = Some(stream);
+                break;
             }
         }
         // A stream that was answered or refused meanwhile is not read on.
@@ -121,8 +126,7 @@ impl Session {
             self.next_stream = stream + 4;
             return true;
         }
-        let found = self.late.iter().position(|late| *late == stream);
-        found.map(|index| self.late.swap_remove(index)).is_some()
+        self.late.remove(&stream)
     }
 
     fn start_request(&mut self, context: &mut SessionContext<'_>, stream: u64, request: Request, more: bool) {

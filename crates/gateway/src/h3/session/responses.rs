@@ -1,13 +1,16 @@
 //! Responses on their way: woken, given room, ended and logged.
 
+use std::collections::VecDeque;
+
 use super::{Session, SessionContext};
 use crate::h3::stream::{Progress, RequestStream, StreamMap};
 use crate::h3::{STREAM_MASK, code};
 use crate::quic::engine::Transport;
 
 impl Session {
-    /// An exchange can make progress; `number` is what its wake token carries.
-    pub(crate) fn handle_wake(&mut self, context: &mut SessionContext<'_>, number: u64) {
+    /// An exchange can make progress, which it will in the connection's turn; `number` is what its wake token carries. False
+    /// when there is none.
+    pub(crate) fn wake(&mut self, number: u64) -> bool {
         // The token holds the low bits of the request's number, which are all of it for a long time.
         let mut named = self.streams.contains_key(&(number << 2)).then_some(number << 2);
         let mut waiting = Vec::new();
@@ -16,45 +19,82 @@ impl Session {
             waiting.extend(self.streams.keys().filter(|stream| **stream >> 2 & STREAM_MASK == number));
             named = waiting.pop();
         }
-        if named.is_none() {
-            context.stats.wakeups_stale += 1;
-        }
+        let is_known = named.is_some();
         for stream in named.into_iter().chain(waiting) {
-            self.pump(context, stream);
+            self.resume(stream);
+        }
+        is_known
+    }
+
+    /// Has a stream go on in the connection's turn.
+    fn resume(&mut self, stream: u64) {
+        if let Some(request) = self.streams.get_mut(&stream)
+            && !std::mem::replace(&mut request.woken, true)
+        {
+            self.woken.push_back(stream);
         }
     }
 
-    /// Gives streams what the transport and the send window now have room for.
-    pub(crate) fn handle_writable(&mut self, context: &mut SessionContext<'_>) {
+    /// [`Self::handle_woken`] has something to do.
+    pub(crate) fn is_woken(&self) -> bool {
+        !self.woken.is_empty()
+    }
+
+    /// Goes on with streams that something woke or that were cut short. True: the slice was spent, and there are more.
+    pub(crate) fn handle_woken(&mut self, context: &mut SessionContext<'_>) -> bool {
+        // Those that are cut short again have had their turn.
+        for _ in 0..self.woken.len() {
+            let Some(stream) = self.woken.pop_front() else { break };
+            // It may have ended meanwhile.
+            let Some(request) = self.streams.get_mut(&stream) else { continue };
+            request.woken = false;
+            self.pump(context, stream);
+            if context.slice.is_spent() || context.slice.spend() {
+                break;
+            }
+        }
+        !self.woken.is_empty()
+    }
+
+    /// Gives streams what the transport and the send window now have room for. True: the slice was spent, and there is more.
+    pub(crate) fn handle_writable(&mut self, context: &mut SessionContext<'_>) -> bool {
         self.flush(context);
-        self.feed_starved(context);
+        if self.feed_starved(context) {
+            return true;
+        }
         while let Some(stream) = context.transport.writable() {
             self.pump(context, stream);
+            if context.slice.is_spent() || context.slice.spend() {
+                return self.has_room(context.transport, context.window);
+            }
         }
         // One that has ended among those gives back what it held.
-        self.feed_starved(context);
+        self.feed_starved(context)
     }
 
     /// Gives the room that there is to streams that wait for it, by their priority (RFC 9218, section 10): the most urgent
-    /// first; of the same urgency the one that has waited longest, and incremental ones in turn.
-    fn feed_starved(&mut self, context: &mut SessionContext<'_>) {
-        if self.starved.is_empty() || self.held.bytes() >= context.window {
-            return;
-        }
-        let mut waiting = std::mem::take(&mut self.starved);
-        waiting.sort_by_key(|stream| self.streams.get(stream).map(|one| one.priority.urgency));
-        let (mut served, mut waiting) = (Vec::new(), waiting.into_iter());
+    /// first; of the same urgency the one that has waited longest, and incremental ones in turn. True: the slice was spent,
+    /// and there is more.
+    fn feed_starved(&mut self, context: &mut SessionContext<'_>) -> bool {
+        // Each is asked once: one that takes its turn anew has a number behind these.
+        let (mut at, limit) = (None, self.starved.next());
         while self.held.bytes() < context.window
-            && let Some(stream) = waiting.next()
+            && let Some((place, stream)) = self.starved.after(at, limit)
         {
+            at = Some(place);
             self.pump(context, stream);
-            let takes_turns = self.streams.get(&stream).is_some_and(|one| one.priority.incremental);
-            if takes_turns && self.starved.last() == Some(&stream) {
-                self.starved.pop();
-                served.push(stream);
+            if let Some(request) = self.streams.get_mut(&stream)
+                && request.priority.incremental
+                && request.place == Some(place)
+            {
+                self.starved.remove(place);
+                request.place = Some(self.starved.add(place.0, stream));
+            }
+            if context.slice.is_spent() || context.slice.spend() {
+                return self.held.bytes() < context.window && !self.starved.is_empty();
             }
         }
-        self.starved.extend(waiting.chain(served));
+        false
     }
 
     /// [`Self::handle_writable`] may have something to do: there is room for a stream that may wait for it.
@@ -64,13 +104,20 @@ impl Session {
 
     pub(super) fn pump(&mut self, context: &mut SessionContext<'_>, stream: u64) {
         let Some(request) = self.streams.get_mut(&stream) else { return };
-        match request.pump(context.transport, &self.held, context.window) {
-            Progress::Transport | Progress::Exchange => {}
-            Progress::Memory => {
-                if !self.starved.contains(&stream) {
-                    self.starved.push(stream);
+        match request.pump(context.transport, &self.held, context.window, context.slice) {
+            Progress::Transport | Progress::Exchange => {
+                if let Some(place) = request.place.take() {
+                    self.starved.remove(place);
                 }
             }
+            Progress::Memory => {
+                if request.place.is_none() {
+                    request.place = Some(self.starved.add(request.priority.urgency, stream));
+                }
+            }
+            // One that waits for room has its place still.
+            Progress::Turn if request.place.is_some() => {}
+            Progress::Turn => self.resume(stream),
             progress => self.end(context, stream, progress),
         }
     }
@@ -78,6 +125,9 @@ impl Session {
     /// The response is over, one way or the other.
     pub(super) fn end(&mut self, context: &mut SessionContext<'_>, stream: u64, progress: Progress) {
         let Some(request) = self.streams.remove(&stream) else { return };
+        if let Some(place) = request.place {
+            self.starved.remove(place);
+        }
         context.stats.requests_active -= 1;
         context.stats.response_body_bytes += request.body_sent;
         match progress {
@@ -108,10 +158,8 @@ impl Session {
         if self.streams.is_empty() {
             // An idle connection keeps no room for requests.
             self.streams = StreamMap::default();
-            self.starved = Vec::new();
+            self.woken = VecDeque::new();
             self.late.shrink_to_fit();
-        } else {
-            self.starved.retain(|waiting| *waiting != stream);
         }
     }
 

@@ -1,15 +1,19 @@
-//! New connections: the checks of RFC 9000 before state is kept, Retry, and refusal.
+//! New connections: the checks of RFC 9000 before state is kept, Retry, and refusal; then, in their turn, handshakes.
 
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
+
+use expressway_netio::Context;
 
 use super::Endpoint;
 use super::connection::Connection;
+use super::line::{Purpose, Waiting};
 use super::receive::Path;
 use crate::quic::cid::Cid;
 use crate::quic::engine::{Accept, CloseKind, Engine, EngineError, OpenError, Transport};
 use crate::quic::header::{self, Header};
+use crate::quic::message::Message;
 use crate::quic::settings::{MIN_UDP_PAYLOAD, RetryPolicy};
-use crate::quic::token::{MAX_TOKEN_LENGTH, Verdict};
+use crate::quic::token::{MAX_TOKEN_LENGTH, Verdict, original_id};
 
 /// CONNECTION_REFUSED (RFC 9000, section 20.1).
 const CONNECTION_REFUSED: u64 = 0x02;
@@ -20,36 +24,23 @@ const INVALID_TOKEN: u64 = 0x0b;
 /// names no number.
 const REFUSALS: usize = 1000;
 
-/// What becomes of a new connection.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Welcome<'a> {
-    /// It is served; with the client's original ID if it came back from a Retry.
-    Serve(Option<&'a [u8]>),
-    /// It is told no, with this code.
-    Refuse(u64),
-}
-
 impl Endpoint {
     /// Handles an Initial packet of no known connection.
-    pub(super) fn receive_initial(&mut self, payload: &mut [u8], path: Path) {
+    pub(super) fn receive_initial(&mut self, payload: &[u8], path: Path) {
         let Ok(Header::Long { dcid, scid, token, .. }) = header::parse(payload) else { return };
-        if payload.len() < MIN_UDP_PAYLOAD {
-            self.stats.dropped_small_initial += 1;
-            return;
-        }
         if dcid.len() < 8 {
             self.stats.dropped_short_cid += 1;
             return;
         }
         let verdict = self.tokens.verify(token, path.1, dcid, SystemTime::now());
-        let welcome = match verdict {
+        let purpose = match verdict {
             _ if self.drain.is_some() => {
                 self.stats.refused_draining += 1;
-                Welcome::Refuse(CONNECTION_REFUSED)
+                Purpose::Refuse(CONNECTION_REFUSED)
             }
-            Verdict::Valid(original) => {
+            Verdict::Valid(_) => {
                 self.stats.retries_validated += 1;
-                Welcome::Serve(Some(original))
+                Purpose::Serve { retried: true }
             }
             Verdict::Invalid if self.is_loaded() => {
                 // The refusal costs a TLS handshake, which a forged token must not buy under load. RFC 9000,
@@ -59,27 +50,71 @@ impl Endpoint {
             }
             Verdict::Invalid => {
                 self.stats.refused_invalid_token += 1;
-                Welcome::Refuse(INVALID_TOKEN)
+                Purpose::Refuse(INVALID_TOKEN)
             }
             Verdict::Foreign if self.wants_retry() => return self.send_retry(dcid, scid, path),
-            Verdict::Foreign => Welcome::Serve(None),
+            Verdict::Foreign => Purpose::Serve { retried: false },
         };
-        if self.table.len() >= self.setup.settings.max_connections {
+        if self.table.len() + self.line.len() >= self.setup.settings.max_connections {
             self.stats.dropped_connection_limit += 1;
             return;
         }
-        // The engine opens the packet in place, so what it needs of the header is copied: at most 60 bytes.
-        let (dcid, mut original) = (dcid.to_vec(), Vec::new());
-        let (retry, refuse) = match welcome {
-            Welcome::Serve(Some(id)) => {
-                original.extend_from_slice(id);
-                (Some((&original[..], &dcid[..])), None)
+        self.stand_in_line(payload, path, purpose);
+    }
+
+    pub(super) fn stand_in_line(&mut self, payload: &[u8], path: Path, purpose: Purpose) {
+        if !self.line.push(payload, path, purpose) {
+            self.stats.dropped_handshake_line += 1;
+        }
+    }
+
+    /// Begins handshakes, in a part of the turn; in none while connections are owed their share, so that of a worker's time
+    /// handshakes have no more than half while connections want the rest. One takes as long as its signature, which the
+    /// private key decides.
+    pub(super) fn admit(&mut self, context: &mut Context<'_, Message>) {
+        if self.line.is_empty() {
+            return;
+        }
+        if self.ready.is_empty() {
+            self.line.settle();
+        } else if self.line.is_in_debt() {
+            return;
+        }
+        let began = context.slice.look();
+        let mut part = context.slice.part();
+        while let Some(waiting) = self.line.pop() {
+            self.begin_handshake(context.now, waiting);
+            if part.spend() {
+                break;
             }
-            Welcome::Serve(None) => (None, None),
-            Welcome::Refuse(code) => (None, Some(code)),
+        }
+        context.slice.rejoin(&part);
+        self.line.owe(part.clock() - began);
+    }
+
+    fn begin_handshake(&mut self, now: Instant, waiting: Waiting) {
+        let Waiting { mut payload, path, purpose } = waiting;
+        let Ok(Header::Long { dcid, token, .. }) = header::parse(&payload) else { return };
+        // What its forerunner was may be known by now.
+        if let Some(key) = self.by_long(dcid) {
+            return self.open(now, key, &mut payload, None, path);
+        }
+        // The engine opens the packet in place, so what it needs of the header is copied: at most 60 bytes.
+        let (dcid, original) = (dcid.to_vec(), original_id(token).to_vec());
+        let (retry, refuse) = match purpose {
+            Purpose::Follow => {
+                self.stats.dropped_no_connection += 1;
+                return;
+            }
+            Purpose::Serve { .. } if self.drain.is_some() => {
+                self.stats.refused_draining += 1;
+                (None, Some(CONNECTION_REFUSED))
+            }
+            Purpose::Serve { retried } => (retried.then_some((&original[..], &dcid[..])), None),
+            Purpose::Refuse(code) => (None, Some(code)),
         };
         match self.make(retry, path) {
-            Ok((cid, transport)) => self.begin(cid, transport, &dcid, payload, path, refuse),
+            Ok((cid, transport)) => self.begin(cid, transport, &dcid, &mut payload, path, refuse),
             Err(error) => {
                 tracing::warn!(remote = %path.1, %error, "a connection could not be set up");
                 self.stats.dropped_local_error += 1;
@@ -91,7 +126,9 @@ impl Endpoint {
         match self.setup.settings.retry {
             RetryPolicy::Never => false,
             RetryPolicy::Always => true,
-            RetryPolicy::UnderLoad { handshaking } => self.stats.handshaking >= handshaking as u64,
+            RetryPolicy::UnderLoad { handshaking } => {
+                self.line.is_long() || self.stats.handshaking >= handshaking as u64
+            }
         }
     }
 
@@ -101,7 +138,7 @@ impl Endpoint {
             RetryPolicy::UnderLoad { handshaking } => handshaking,
             RetryPolicy::Never | RetryPolicy::Always => REFUSALS,
         };
-        self.stats.handshaking >= limit as u64
+        self.line.is_long() || self.stats.handshaking >= limit as u64
     }
 
     fn send_retry(&mut self, dcid: &[u8], scid: &[u8], (local, remote): Path) {

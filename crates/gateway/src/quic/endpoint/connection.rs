@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use expressway_netio::Slice;
 use expressway_web::Notify;
 
 use super::Setup;
@@ -59,6 +60,7 @@ pub(super) struct Connection {
     /// The engine had nothing left to send at the end of its last turn, so streams can be refilled.
     pub(super) drained: bool,
     pub(super) established: bool,
+    is_cut: bool,
 }
 
 /// What connections are driven with.
@@ -72,6 +74,10 @@ pub(super) struct Surroundings<'a> {
     pub(super) now: Instant,
     pub(super) worker: u8,
     pub(super) draining: bool,
+    /// The drain is over.
+    pub(super) expired: bool,
+    /// What this turn of the connection may take.
+    pub(super) slice: &'a mut Slice,
 }
 
 impl Connection {
@@ -104,6 +110,7 @@ impl Connection {
             fresh: true,
             drained: true,
             established: false,
+            is_cut: false,
         }
     }
 
@@ -141,15 +148,21 @@ impl Connection {
     }
 
     /// Runs `action` on the session, if there is one.
-    pub(super) fn with_session(
+    pub(super) fn with_session<R>(
         &mut self,
         key: Key,
         around: &mut Surroundings<'_>,
-        action: impl FnOnce(&mut Session, &mut SessionContext<'_>),
-    ) {
-        let Some(mut session) = self.session.take() else { return };
-        action(&mut session, &mut self.context(key, around));
+        action: impl FnOnce(&mut Session, &mut SessionContext<'_>) -> R,
+    ) -> Option<R> {
+        let mut session = self.session.take()?;
+        let result = action(&mut session, &mut self.context(key, around));
         self.session = Some(session);
+        Some(result)
+    }
+
+    /// The TLS handshake has not begun.
+    pub(super) fn awaits_hello(&mut self) -> bool {
+        !self.established && self.transport.awaits_hello()
     }
 
     /// What a session is driven with.
@@ -170,6 +183,7 @@ impl Connection {
             max_requests: self.setup.settings.max_requests,
             scratch: around.scratch,
             strings: around.strings,
+            slice: around.slice,
         }
     }
 
@@ -179,17 +193,30 @@ impl Connection {
             self.fresh = false;
             self.follow_handshake(key, around, table);
             self.follow_paths(around.stats);
-            if self.transport.is_readable() {
-                self.with_session(key, around, |session, context| session.handle_readable(context));
+            if self.transport.is_readable() || self.is_cut {
+                let left =
+                    self.with_session(key, around, |session, context| session.handle_readable(context));
+                self.fresh = left.unwrap_or_default();
             }
             self.follow_ids(around, table);
         }
+        self.is_cut = self.fresh;
+        if self.session.as_ref().is_some_and(|session| session.is_woken()) {
+            let left = self.with_session(key, around, |session, context| session.handle_woken(context));
+            self.is_cut |= left.unwrap_or_default();
+        }
         if self.drained {
-            self.with_session(key, around, |session, context| session.handle_writable(context));
+            let left = self.with_session(key, around, |session, context| session.handle_writable(context));
+            self.is_cut |= left.unwrap_or_default();
         }
         if around.draining {
             self.follow_drain(key, around);
         }
+    }
+
+    /// Its last turn ended before all was done that could be.
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut && !self.transport.is_ending()
     }
 
     /// Streams could be refilled now.
@@ -383,8 +410,13 @@ impl Connection {
         }
     }
 
-    /// After GOAWAY: closes a connection that has had nothing to do for a while.
-    fn follow_drain(&mut self, _key: Key, around: &mut Surroundings<'_>) {
+    /// Says GOAWAY, and closes a connection that has had nothing to do for a while then; any, when the drain is over.
+    fn follow_drain(&mut self, key: Key, around: &mut Surroundings<'_>) {
+        if around.expired {
+            self.transport.close(CloseKind::Application, crate::h3::code::NO_ERROR, "");
+            return;
+        }
+        self.with_session(key, around, |session, context| session.goaway(context));
         let busy = self.session.as_ref().is_some_and(|session| session.active() > 0 || session.held() > 0);
         if busy || !self.established || self.transport.is_ending() {
             self.linger = None;

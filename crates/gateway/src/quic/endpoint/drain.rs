@@ -2,39 +2,47 @@
 
 use std::time::Instant;
 
-use expressway_netio::Context;
+use expressway_netio::{Context, Slice};
 
 use super::connection::Surroundings;
 use super::{DRAIN_TIMER, Endpoint};
-use crate::h3::code;
-use crate::quic::engine::CloseKind;
 use crate::quic::message::Message;
 use crate::quic::table::Key;
 
+/// Connections that get in line to hear of a drain between two looks at the slice.
+const SWEPT: usize = 256;
+
 impl Endpoint {
-    /// Says GOAWAY on every connection. New ones are refused from now on.
+    /// Has every connection say GOAWAY in its turn. New ones are refused from now on.
     pub(super) fn begin_drain(&mut self, context: &mut Context<'_, Message>, deadline: Instant) {
         if self.drain.is_some_and(|earlier| earlier <= deadline) {
             return;
         }
         self.drain = Some(deadline);
         context.timers.arm(DRAIN_TIMER, deadline);
-        for key in self.table.keys() {
-            self.with_connection(key, context.now, |connection, key, around| {
-                connection.with_session(key, around, |session, context| session.goaway(context));
-            });
-            self.enqueue(key);
-        }
+        self.sweep = Some(0);
     }
 
-    /// The deadline of the drain has come: what is still open is closed.
+    /// The deadline of the drain has come: what is still open is closed in its turn.
     pub(super) fn end_drain(&mut self) {
         self.expired = true;
-        for key in self.table.keys() {
-            if let Some(connection) = self.table.get_mut(key) {
-                connection.transport.close(CloseKind::Application, code::NO_ERROR, "");
+        self.sweep = Some(0);
+    }
+
+    /// Puts connections in line that have not heard of the drain or its end.
+    pub(super) fn sweep(&mut self, context: &mut Context<'_, Message>) {
+        while let Some(from) = self.sweep {
+            let mut next = Some(from);
+            for _ in 0..SWEPT {
+                next = next.and_then(|from| self.table.next_key(from));
+                let Some(key) = next else { break };
+                self.enqueue(key);
+                next = Some(key + 1);
             }
-            self.enqueue(key);
+            self.sweep = next;
+            if context.slice.spend() {
+                break;
+            }
         }
     }
 
@@ -43,6 +51,7 @@ impl Endpoint {
         &mut self,
         key: Key,
         now: Instant,
+        slice: &mut Slice,
         action: impl FnOnce(&mut super::Connection, Key, &mut Surroundings<'_>) -> R,
     ) -> Option<R> {
         let connection = self.table.get_mut(key)?;
@@ -56,16 +65,24 @@ impl Endpoint {
             now,
             worker: self.worker,
             draining: self.drain.is_some(),
+            expired: self.expired,
+            slice,
         };
         Some(action(connection, key, &mut around))
     }
 
-    /// Takes a connection out of the table, with everything that leads to it.
+    /// Takes a connection that is over out of the table, with everything that leads to it, once all its requests are given
+    /// up: many may take several turns.
     pub(super) fn remove(&mut self, context: &mut Context<'_, Message>, key: Key) {
-        self.with_connection(key, context.now, |connection, key, around| {
-            connection.with_session(key, around, |session, context| session.abandon(context));
+        let mut part = context.slice.part();
+        let is_left = self.with_connection(key, context.now, &mut part, |connection, key, around| {
+            connection.with_session(key, around, |session, context| session.abandon(context))
         });
+        context.slice.rejoin(&part);
         context.timers.cancel(key + 1);
+        if is_left.flatten() == Some(false) {
+            return self.enqueue(key);
+        }
         let Some(connection) = self.table.get_mut(key) else { return };
         let stats = &mut self.stats;
         stats.connections_closed += 1;

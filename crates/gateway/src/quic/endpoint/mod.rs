@@ -2,11 +2,15 @@
 //!
 //! A datagram is opened when it comes in; what it brought is handled when its connection's turn to send
 //! comes, so that a train of datagrams costs one round of HTTP/3, one refill of streams and one burst.
+//!
+//! No turn is long, whatever connections ask: a connection has a part of the turn and goes on in its next one, first packets
+//! of new connections stand in a line of their own, and what concerns all connections is done by and by.
 
 mod accept;
 mod address;
 mod connection;
 mod drain;
+mod line;
 mod probe;
 mod receive;
 mod replies;
@@ -18,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use expressway_netio::mailbox::Mailbox;
-use expressway_netio::{Context, Datagram, IoError, PacketIo, Service};
+use expressway_netio::{Context, Datagram, IoError, PacketIo, Service, Transmit};
 use expressway_web::access_log::AccessLog;
 use expressway_web::{Handler, Notify};
 
@@ -32,6 +36,7 @@ use super::table::{Key, Table};
 use super::tls::Secrets;
 use super::token::RetryTokens;
 use connection::Connection;
+use line::Line;
 use replies::Replies;
 
 /// What new connections of an endpoint are made with. Replaced whole by [`Shared::reload`]; a connection keeps
@@ -61,6 +66,14 @@ pub struct Shared {
     /// What new connections are to be made with, and how often it was replaced.
     setup: Mutex<Arc<Setup>>,
     revision: AtomicU64,
+    /// What each endpoint is to take up, made where nobody waits: reading a chain of certificates takes its time.
+    next: Box<[Mutex<Option<Next>>]>,
+}
+
+/// A setup with the engine made for it.
+struct Next {
+    setup: Arc<Setup>,
+    engine: Engine,
 }
 
 impl Shared {
@@ -74,6 +87,7 @@ impl Shared {
             published: (0..workers.clamp(1, 256)).map(|_| Published::default()).collect(),
             setup: Mutex::new(Arc::clone(setup)),
             revision: AtomicU64::new(0),
+            next: (0..workers.clamp(1, 256)).map(|_| Mutex::default()).collect(),
         }))
     }
 
@@ -92,8 +106,14 @@ impl Shared {
     /// one about). Changes nothing when its TLS context or log files can't be made. All or none: no worker
     /// can be too busy to hear of it.
     pub fn reload(&self, setup: Arc<Setup>) -> Result<(), EngineError> {
-        Engine::new(&setup.settings, &self.secrets)?;
-        *self.lock_setup() = setup;
+        let made = self.next.iter().map(|_| Engine::new(&setup.settings, &self.secrets));
+        let engines = made.collect::<Result<Vec<_>, _>>()?;
+        *self.lock_setup() = Arc::clone(&setup);
+        for (place, engine) in self.next.iter().zip(engines) {
+            let next = Some(Next { setup: Arc::clone(&setup), engine });
+            // One that nobody has taken up is dropped here, and after the lock.
+            let _unused = std::mem::replace(&mut *place.lock().unwrap_or_else(PoisonError::into_inner), next);
+        }
         self.revision.fetch_add(1, Ordering::Release);
         Ok(())
     }
@@ -116,11 +136,16 @@ pub struct Endpoint {
     table: Table<Connection>,
     /// Connections that may have something to send, each once.
     ready: VecDeque<Key>,
+    /// First packets of connections to come.
+    line: Line,
+    /// Connections from this key on have not heard of the drain or its end.
+    sweep: Option<Key>,
     replies: Replies,
     wakes: Arc<WakeList>,
     notify: Arc<dyn Notify>,
-    /// Scratch for wake tokens.
+    /// Wake tokens, of which the first `heard` were seen to.
     woken: Vec<u64>,
+    heard: usize,
     /// Scratch for what is read off streams.
     scratch: Box<[u8]>,
     /// Scratch for strings of header sections; it grows to 8/5 of the largest that is read.
@@ -149,10 +174,13 @@ impl Endpoint {
             resets: Resets::new(shared.secrets.reset, settings.resets_per_second),
             table: Table::new(),
             ready: VecDeque::new(),
+            line: Line::default(),
+            sweep: None,
             replies: Replies::default(),
             notify: Arc::clone(&wakes) as Arc<dyn Notify>,
             wakes,
             woken: Vec::new(),
+            heard: 0,
             scratch: vec![0; 16 << 10].into_boxed_slice(),
             strings: Vec::new(),
             generation: 0,
@@ -194,18 +222,13 @@ impl Endpoint {
             return;
         }
         self.revision = revision;
-        let setup = Arc::clone(&self.shared.lock_setup());
-        match Engine::new(&setup.settings, &self.shared.secrets) {
-            Ok(engine) => {
-                self.engine = engine;
-                self.resets.set_rate(setup.settings.resets_per_second);
-                self.tokens = RetryTokens::new(self.shared.secrets.retry, setup.settings.retry_lifetime);
-                self.setup = setup;
-            }
-            // It could be made a moment ago: memory has run out, or a log's folder has gone.
-            Err(error) => {
-                tracing::error!(worker = self.worker, %error, "reload failed; the old setup stays in use");
-            }
+        let place = &self.shared.next[usize::from(self.worker)];
+        let next = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Next { setup, engine }) = next {
+            self.engine = engine;
+            self.resets.set_rate(setup.settings.resets_per_second);
+            self.tokens = RetryTokens::new(self.shared.secrets.retry, setup.settings.retry_lifetime);
+            self.setup = setup;
         }
     }
 }
@@ -246,11 +269,11 @@ impl Service for Endpoint {
         &mut self,
         context: &mut Context<'_, Message>,
         io: &mut dyn PacketIo,
-    ) -> Result<bool, IoError> {
+    ) -> Result<Transmit, IoError> {
         self.follow_setup();
-        let more = self.transmit(context, io)?;
+        let left = self.transmit(context, io)?;
         self.stats.connections = self.table.len() as u64;
-        Ok(more)
+        Ok(left)
     }
 
     fn publish(&mut self) {
@@ -260,6 +283,7 @@ impl Service for Endpoint {
     }
 
     fn is_finished(&self) -> bool {
-        self.drain.is_some() && (self.table.len() == 0 || self.expired && self.ready.is_empty())
+        let is_idle = || self.ready.is_empty() && self.sweep.is_none();
+        self.drain.is_some() && (self.table.len() == 0 || self.expired && is_idle())
     }
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 use expressway_netio::Context;
 
 use super::Endpoint;
+use super::line::Purpose;
 use crate::quic::cid::Cid;
 use crate::quic::engine::OpenError;
 use crate::quic::header::{self, Header, HeaderError, LongType};
@@ -99,13 +100,16 @@ impl Endpoint {
                 None => self.reset_unknown(now, payload, path),
             },
             Ok(Header::Long { kind, dcid, .. }) => {
-                let issued = Cid::from_slice(dcid).and_then(|cid| self.table.by_cid(&cid));
-                match issued.or_else(|| self.table.by_initial(dcid)) {
-                    Some(_) if kind == LongType::Initial && length < MIN_UDP_PAYLOAD => {
-                        self.stats.dropped_small_initial += 1;
+                let is_initial = kind == LongType::Initial;
+                let follows = (is_initial || kind == LongType::ZeroRtt) && self.line.has(dcid);
+                match self.by_long(dcid) {
+                    _ if is_initial && length < MIN_UDP_PAYLOAD => self.stats.dropped_small_initial += 1,
+                    _ if follows => self.stand_in_line(payload, path, Purpose::Follow),
+                    Some(key) if is_initial && self.awaits_hello(key) => {
+                        self.stand_in_line(payload, path, Purpose::Follow);
                     }
                     Some(key) => self.open(now, key, payload, None, path),
-                    None if kind == LongType::Initial => self.receive_initial(payload, path),
+                    None if is_initial => self.receive_initial(payload, path),
                     None => self.stats.dropped_no_connection += 1,
                 }
             }
@@ -129,8 +133,19 @@ impl Endpoint {
         }
     }
 
+    /// The connection that the destination ID of a long header leads to.
+    pub(super) fn by_long(&mut self, dcid: &[u8]) -> Option<Key> {
+        let issued = Cid::from_slice(dcid).and_then(|cid| self.table.by_cid(&cid));
+        issued.or_else(|| self.table.by_initial(dcid))
+    }
+
+    /// The TLS handshake of a connection has not begun: the client's first message has not come whole.
+    fn awaits_hello(&mut self, key: Key) -> bool {
+        self.table.get_mut(key).is_some_and(|connection| connection.awaits_hello())
+    }
+
     /// Gives a datagram to its connection, which opens it in place.
-    fn open(&mut self, now: Instant, key: Key, payload: &mut [u8], cid: Option<Cid>, path: Path) {
+    pub(super) fn open(&mut self, now: Instant, key: Key, payload: &mut [u8], cid: Option<Cid>, path: Path) {
         let Some(connection) = self.table.get_mut(key) else { return };
         match connection.open(payload, cid, path, &mut self.stats, now) {
             Ok(()) => {}

@@ -4,13 +4,16 @@ use std::net::SocketAddr;
 
 use expressway_netio::{Flow, IoError, PacketIo};
 
-/// Replies that may wait for one turn of the worker, and their bytes.
+/// Replies that may wait.
 const MAX_REPLIES: usize = 2048;
+
+/// Replies that are sent in one turn of the worker: each is a message of its own to the kernel.
+const REPLIES_A_TURN: usize = 64;
 
 /// Long enough for a Version Negotiation packet with the longest connection IDs there can be.
 const MAX_REPLY: usize = 600;
 
-/// Replies of one turn, back to back in one buffer that is used again.
+/// Replies that wait, back to back in one buffer that is used again.
 #[derive(Default)]
 pub(super) struct Replies {
     bytes: Vec<u8>,
@@ -47,10 +50,11 @@ impl Replies {
         self.entries.is_empty()
     }
 
-    /// Sends them in order. Returns how many datagrams and bytes went; what had no buffer stays.
-    pub(super) fn send(&mut self, io: &mut dyn PacketIo) -> Result<(usize, usize), IoError> {
-        let (mut count, mut offset) = (0, 0);
-        for (flow, length) in &self.entries {
+    /// Sends them in order, as many as go in a turn. Returns how many datagrams and bytes went, and whether the next had no
+    /// buffer; the rest stays.
+    pub(super) fn send(&mut self, io: &mut dyn PacketIo) -> Result<(usize, usize, bool), IoError> {
+        let (mut count, mut offset, mut blocked) = (0, 0, false);
+        for (flow, length) in self.entries.iter().take(REPLIES_A_TURN) {
             let mut source = Some(&self.bytes[offset..offset + length]);
             let sent = io.transmit(flow, *length, &mut |slot| {
                 source.take().map_or(0, |reply| {
@@ -59,6 +63,7 @@ impl Replies {
                 })
             })?;
             if sent.blocked && source.is_some() {
+                blocked = true;
                 break;
             }
             count += 1;
@@ -66,6 +71,6 @@ impl Replies {
         }
         self.entries.drain(..count);
         self.bytes.drain(..offset);
-        Ok((count, offset))
+        Ok((count, offset, blocked))
     }
 }

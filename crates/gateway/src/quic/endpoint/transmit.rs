@@ -1,13 +1,14 @@
 //! Who sends next, and how much.
 //!
 //! Connections with something to do stand in one line. Each gets a turn: what came in is handled, streams
-//! are refilled, one burst goes out. A connection that still has packets goes to the end of the line.
+//! are refilled, one burst goes out. A connection that still has packets, or has used up its part of the turn, goes to the
+//! end of the line.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use expressway_netio::udp::MAX_PAYLOAD;
-use expressway_netio::{Context, Flow, IoError, PacketIo};
+use expressway_netio::{Context, Flow, IoError, PacketIo, Transmit};
 
 use super::Endpoint;
 use super::address::Address;
@@ -28,8 +29,14 @@ fn burst(segment: usize) -> usize {
     (MAX_PAYLOAD / segment).clamp(1, SEGMENTS)
 }
 
-/// Datagrams after which the worker looks at what came in, about half a millisecond of sealing.
+/// Datagrams after which the worker looks at what came in, whatever the clock says: the flush that follows takes its time too.
 const TURN: usize = 512;
+
+/// What a message to the kernel costs beside its datagrams, in datagrams.
+const MESSAGE: usize = 3;
+
+/// Wake tokens between two looks at the slice.
+const WAKES: usize = 64;
 
 /// Packets in a turn on a path that is not in use: challenges and responses. Two are what the engine's PTO
 /// retransmits whole if they are lost.
@@ -50,61 +57,100 @@ struct Burst {
     blocked: bool,
     /// The client must prove its address before more goes there.
     unproven: bool,
+    /// When it was begun.
+    clock: Option<Instant>,
 }
 
 impl Endpoint {
-    /// One turn of sending. True when there is more to send at once.
+    /// One turn of sending, and of all that connections have to do before they send.
     pub(super) fn transmit(
         &mut self,
         context: &mut Context<'_, Message>,
         io: &mut dyn PacketIo,
-    ) -> Result<bool, IoError> {
-        self.handle_wakes(context.now);
+    ) -> Result<Transmit, IoError> {
+        self.handle_wakes(context);
+        self.sweep(context);
+        let (mut budget, mut blocked) = (TURN, false);
         if !self.replies.is_empty() {
-            let (packets, bytes) = self.replies.send(io)?;
+            let (packets, bytes, full) = self.replies.send(io)?;
+            blocked = full;
             self.stats.datagrams_sent += packets as u64;
             self.stats.bytes_sent += bytes as u64;
+            budget = budget.saturating_sub(packets * MESSAGE);
         }
-        let mut budget = TURN;
+        self.admit(context);
+        let began = context.slice.clock();
         let mut changes = IdChanges::default();
-        while budget > 0 {
-            let Some(key) = self.ready.pop_front() else { break };
+        while let Some(key) = self.ready.pop_front() {
             let Some(connection) = self.table.get_mut(key) else { continue };
             connection.queued = false;
             let burst = self.turn(context, io, key, &mut changes)?;
-            budget = budget.saturating_sub(burst.packets.max(1));
             if burst.blocked {
                 if let Some(connection) = self.table.get_mut(key) {
                     connection.queued = true;
                     self.ready.push_front(key);
                 }
-                return Ok(true);
+                return Ok(Transmit::Blocked);
+            }
+            budget = budget.saturating_sub(burst.packets + MESSAGE);
+            let is_spent = match burst.clock {
+                // It sent: the clock was looked at a moment ago.
+                Some(clock) => context.slice.spend_until(clock),
+                None => context.slice.spend(),
+            };
+            if is_spent || budget == 0 {
+                break;
             }
         }
-        Ok(!self.ready.is_empty() || !self.replies.is_empty())
+        self.line.pay(context.slice.clock() - began);
+        let has_more = !self.ready.is_empty()
+            || !self.line.is_empty()
+            || !self.replies.is_empty() && !blocked
+            || self.has_wakes()
+            || self.sweep.is_some();
+        Ok(match has_more {
+            true => Transmit::More,
+            false if blocked => Transmit::Blocked,
+            false => Transmit::Done,
+        })
     }
 
-    fn handle_wakes(&mut self, now: Instant) {
-        let mut woken = std::mem::take(&mut self.woken);
-        self.wakes.take(&mut woken);
-        for token in woken.drain(..) {
-            let key = (token >> 24) as usize & 0xff_ffff;
-            let handled = self.with_connection(key, now, |connection, key, around| {
-                if connection.generation == (token >> 48) as u16 {
-                    let number = token & crate::h3::STREAM_MASK;
-                    connection
-                        .with_session(key, around, |session, context| session.handle_wake(context, number));
-                    true
-                } else {
-                    false
+    /// Has requests that can make progress do so in their connections' turns.
+    fn handle_wakes(&mut self, context: &mut Context<'_, Message>) {
+        loop {
+            if !self.has_wakes() {
+                self.woken.clear();
+                self.heard = 0;
+                self.wakes.take(&mut self.woken);
+                if self.woken.is_empty() {
+                    return;
                 }
-            });
-            match handled {
-                Some(true) => self.enqueue(key),
-                _ => self.stats.wakeups_stale += 1,
+            }
+            let end = self.woken.len().min(self.heard + WAKES);
+            for at in self.heard..end {
+                self.handle_wake(self.woken[at]);
+            }
+            self.heard = end;
+            if end.is_multiple_of(WAKES) && context.slice.spend() {
+                return;
             }
         }
-        self.woken = woken;
+    }
+
+    /// Some of what was woken is not seen to.
+    fn has_wakes(&self) -> bool {
+        self.heard < self.woken.len()
+    }
+
+    fn handle_wake(&mut self, token: u64) {
+        let (generation, number) = ((token >> 48) as u16, token & crate::h3::STREAM_MASK);
+        let key = (token >> 24) as usize & 0xff_ffff;
+        let connection = self.table.get_mut(key).filter(|connection| connection.generation == generation);
+        let session = connection.and_then(|connection| connection.session.as_mut());
+        match session.is_some_and(|session| session.wake(number)) {
+            true => self.enqueue(key),
+            false => self.stats.wakeups_stale += 1,
+        }
     }
 
     /// One connection's turn.
@@ -116,7 +162,11 @@ impl Endpoint {
         changes: &mut IdChanges,
     ) -> Result<Burst, IoError> {
         let now = context.now;
-        self.with_connection(key, now, |connection, key, around| connection.progress(key, around, changes));
+        let mut part = context.slice.part();
+        self.with_connection(key, now, &mut part, |connection, key, around| {
+            connection.progress(key, around, changes);
+        });
+        context.slice.rejoin(&part);
         changes.apply(&mut self.table, key);
         let Some(connection) = self.table.get_mut(key) else { return Ok(Burst::default()) };
         // Held back by the pacer it leaves the line: the timer brings it back.
@@ -137,7 +187,9 @@ impl Endpoint {
             return Ok(Burst { blocked: false, ..burst });
         }
         connection.arm(context, key);
-        let more = if burst.drained {
+        let more = if connection.is_cut() {
+            true
+        } else if burst.drained {
             // Streams are refilled in turns that begin with nothing left to send, and this was none. If all that was in
             // flight has been acknowledged meanwhile, no packet of the client's will bring another turn about.
             !held.drained && connection.has_room()
@@ -181,12 +233,13 @@ impl Connection {
         let limit = burst(segment);
         let limit = if paced { (self.transport.quantum() / segment).clamp(1, limit) } else { limit };
         let clock = Instant::now();
+        let begun = Burst { clock: Some(clock), ..Burst::default() };
         let mut sender = Sender { transport: &mut self.transport, io, stats, now, clock, paced };
         if let Some(probe) = &mut self.probe
             && probe.is_waiting()
             && sender.challenges(&mut self.address, probe)?
         {
-            return Ok(Burst { blocked: true, ..Burst::default() });
+            return Ok(Burst { blocked: true, ..begun });
         }
         let allowance = self.address.allowance(segment);
         let mut burst = if self.address.several {
@@ -201,7 +254,7 @@ impl Connection {
                     let scratch = scratch.get_mut(..self.probe_limit).filter(|_| self.probe_limit > largest);
                     let burst = sender.probe(&flow, largest.max(segment), scratch)?;
                     if burst.drained || burst.blocked || burst.release.is_some() {
-                        return Ok(burst);
+                        return Ok(Burst { clock: begun.clock, ..burst });
                     }
                 }
             }
@@ -209,6 +262,7 @@ impl Connection {
         };
         self.address.spend(burst.packets * segment);
         burst.unproven = self.address.allowance(segment) == 0;
+        burst.clock = begun.clock;
         Ok(burst)
     }
 

@@ -232,6 +232,12 @@ impl Transport {
         ssl.current_cipher().and_then(|cipher| cipher.standard_name()).unwrap_or("")
     }
 
+    /// The client's first TLS message has not come whole.
+    pub(crate) fn awaits_hello(&mut self) -> bool {
+        let ssl: &mut boring::ssl::SslRef = (*self.quic).as_mut();
+        ssl.current_cipher().is_none()
+    }
+
     /// How many more connection IDs the peer would keep.
     #[inline]
     pub(crate) fn connection_ids_wanted(&self) -> usize {

@@ -1,0 +1,119 @@
+//! First packets of new connections, in line for their TLS handshakes: nothing that strangers may ask for costs more, and
+//! those who have a connection do not wait for it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::receive::Path;
+use crate::quic::header::{self, Header};
+
+/// Datagrams that may wait: a tenth of a second of handshakes with a key of RSA-2048, and half a megabyte.
+const PLACES: usize = 256;
+
+/// What becomes of a datagram whose turn it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// It opens a connection; with the client's original ID in its token if it came back from a Retry.
+    Serve {
+        /// The token was verified.
+        retried: bool,
+    },
+    /// It is told no, with this code.
+    Refuse(u64),
+    /// It follows one that opens a connection.
+    Follow,
+}
+
+/// A datagram in line.
+pub(super) struct Waiting {
+    pub(super) payload: Vec<u8>,
+    pub(super) path: Path,
+    pub(super) purpose: Purpose,
+}
+
+/// The datagrams in line, and what handshakes owe those who have a connection.
+#[derive(Default)]
+pub(super) struct Line {
+    waiting: VecDeque<Waiting>,
+    owed: Duration,
+}
+
+impl Line {
+    /// Datagrams that wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// So many wait that a client had better come again with a proof of its address.
+    pub(super) fn is_long(&self) -> bool {
+        self.waiting.len() >= PLACES / 2
+    }
+
+    /// Puts a datagram at the end. False when there is no place.
+    pub(super) fn push(&mut self, payload: &[u8], path: Path, purpose: Purpose) -> bool {
+        let has_place = self.waiting.len() < PLACES;
+        if has_place {
+            self.waiting.push_back(Waiting { payload: payload.to_vec(), path, purpose });
+        }
+        has_place
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Waiting> {
+        let first = self.waiting.pop_front();
+        if self.waiting.is_empty() {
+            self.waiting = VecDeque::new();
+        }
+        first
+    }
+
+    /// Whether a datagram with this destination ID waits, which others with it go behind.
+    pub(super) fn has(&self, dcid: &[u8]) -> bool {
+        self.waiting.iter().any(|waiting| {
+            matches!(header::parse(&waiting.payload), Ok(Header::Long { dcid: other, .. }) if other == dcid)
+        })
+    }
+
+    /// Handshakes have had so much of the time that they share with connections.
+    pub(super) fn owe(&mut self, time: Duration) {
+        self.owed += time;
+    }
+
+    /// Connections have had so much.
+    pub(super) fn pay(&mut self, time: Duration) {
+        self.owed = self.owed.saturating_sub(time);
+    }
+
+    /// No connection wants anything.
+    pub(super) fn settle(&mut self) {
+        self.owed = Duration::ZERO;
+    }
+
+    /// It is the connections' turn.
+    pub(super) fn is_in_debt(&self) -> bool {
+        !self.owed.is_zero()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_is_bounded_and_goes_in_order() {
+        let path = ("192.0.2.1:443".parse().unwrap(), "192.0.2.2:5000".parse().unwrap());
+        let mut line = Line::default();
+        for number in 0..PLACES {
+            assert_eq!(line.is_long(), number >= PLACES / 2);
+            assert!(line.push(&[number as u8], path, Purpose::Serve { retried: false }));
+        }
+        assert!(!line.push(b"x", path, Purpose::Follow));
+        for number in 0..PLACES {
+            assert_eq!(line.pop().unwrap().payload, [number as u8]);
+        }
+        assert!(line.pop().is_none() && line.is_empty());
+    }
+}

@@ -1,0 +1,81 @@
+//! How long turns take.
+
+use std::time::Duration;
+
+/// Upper bounds of the buckets of [`TurnTimes`]; one more has what is longer.
+pub const TURN_BOUNDS: [Duration; 10] = [
+    Duration::from_micros(50),
+    Duration::from_micros(100),
+    Duration::from_micros(250),
+    Duration::from_micros(500),
+    Duration::from_millis(1),
+    Duration::from_micros(2500),
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(25),
+    Duration::from_millis(100),
+];
+
+/// Turns of a worker by their length, from the look at the clock that begins one to that which ends it: whatever the kernel
+/// did meanwhile on the same core, interrupts and other threads' shares of it, counts too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TurnTimes {
+    /// Turns that took no longer than the bound of the same index, and longer than the bound before.
+    pub buckets: [u64; TURN_BOUNDS.len() + 1],
+    /// All of them together, in nanoseconds.
+    pub sum: u64,
+    /// The longest, in nanoseconds.
+    pub longest: u64,
+}
+
+impl TurnTimes {
+    /// How many numbers there are.
+    pub(crate) const COUNT: usize = TURN_BOUNDS.len() + 3;
+
+    /// Counts a turn.
+    #[inline]
+    pub fn record(&mut self, time: Duration) {
+        let bucket = TURN_BOUNDS.iter().position(|bound| time <= *bound).unwrap_or(TURN_BOUNDS.len());
+        self.buckets[bucket] += 1;
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.sum = self.sum.saturating_add(nanoseconds);
+        self.longest = self.longest.max(nanoseconds);
+    }
+
+    /// Turns counted.
+    pub fn turns(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    pub(crate) fn values(&self) -> [u64; Self::COUNT] {
+        let mut values = [0; Self::COUNT];
+        let (buckets, rest) = values.split_at_mut(self.buckets.len());
+        buckets.copy_from_slice(&self.buckets);
+        rest.copy_from_slice(&[self.sum, self.longest]);
+        values
+    }
+
+    pub(crate) fn from_values(values: [u64; Self::COUNT]) -> Self {
+        let [.., sum, longest] = values;
+        let mut buckets = [0; TURN_BOUNDS.len() + 1];
+        buckets.copy_from_slice(&values[..TURN_BOUNDS.len() + 1]);
+        Self { buckets, sum, longest }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_is_in_the_bucket_of_the_first_bound_that_it_does_not_exceed() {
+        let mut times = TurnTimes::default();
+        for microseconds in [0, 50, 51, 1000, 1001, 100_000, 100_001] {
+            times.record(Duration::from_micros(microseconds));
+        }
+        assert_eq!(times.buckets, [2, 1, 0, 0, 1, 1, 0, 0, 0, 1, 1]);
+        assert_eq!((times.turns(), times.sum, times.longest), (7, 202_103_000, 100_001_000));
+        assert_eq!(TurnTimes::from_values(times.values()), times);
+        assert!(TURN_BOUNDS.is_sorted());
+    }
+}
