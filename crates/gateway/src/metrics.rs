@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 use std::sync::{Arc, RwLock};
+use std::time::Duration;
 
 /// Prefix of each metric's name.
 const PREFIX: &str = "expressway_";
@@ -19,6 +20,30 @@ pub enum Kind {
     Counter,
     /// Goes up and down.
     Gauge,
+    /// How often something took how long, by buckets.
+    Histogram,
+}
+
+/// A sample's value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// A number.
+    Number(u64),
+    /// A time, shown in seconds.
+    Time(Duration),
+    /// Times by their length.
+    Histogram(Histogram),
+}
+
+/// Times by their length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Histogram {
+    /// The upper bound of each bucket but the last, ascending.
+    pub bounds: &'static [Duration],
+    /// How many were in each bucket by itself; one more than there are bounds.
+    pub buckets: Vec<u64>,
+    /// All of them together.
+    pub sum: Duration,
 }
 
 /// One value at the time of a scrape.
@@ -33,18 +58,28 @@ pub struct Sample {
     /// Label names and values.
     pub labels: Vec<(&'static str, String)>,
     /// The value.
-    pub value: u64,
+    pub value: Value,
 }
 
 impl Sample {
     /// A counter without labels.
     pub fn counter(name: &'static str, help: &'static str, value: u64) -> Self {
-        Self { name, help, kind: Kind::Counter, labels: Vec::new(), value }
+        Self { name, help, kind: Kind::Counter, labels: Vec::new(), value: Value::Number(value) }
     }
 
     /// A gauge without labels.
     pub fn gauge(name: &'static str, help: &'static str, value: u64) -> Self {
-        Self { name, help, kind: Kind::Gauge, labels: Vec::new(), value }
+        Self { name, help, kind: Kind::Gauge, labels: Vec::new(), value: Value::Number(value) }
+    }
+
+    /// A gauge of a time without labels. Its name ends in `_seconds`.
+    pub fn time(name: &'static str, help: &'static str, time: Duration) -> Self {
+        Self { name, help, kind: Kind::Gauge, labels: Vec::new(), value: Value::Time(time) }
+    }
+
+    /// A histogram without labels. Its name ends in `_seconds`.
+    pub fn histogram(name: &'static str, help: &'static str, histogram: Histogram) -> Self {
+        Self { name, help, kind: Kind::Histogram, labels: Vec::new(), value: Value::Histogram(histogram) }
     }
 
     /// The same with one more label.
@@ -101,17 +136,36 @@ fn render(samples: &[Sample]) -> String {
         let (suffix, kind) = match members[0].kind {
             Kind::Counter => ("_total", "counter"),
             Kind::Gauge => ("", "gauge"),
+            Kind::Histogram => ("", "histogram"),
         };
         page.push_str(&format!("# HELP {PREFIX}{name}{suffix} {}\n", escape(members[0].help, false)));
         page.push_str(&format!("# TYPE {PREFIX}{name}{suffix} {kind}\n"));
         for sample in members {
-            let _ = write!(page, "{PREFIX}{name}{suffix}");
-            for (index, (label, value)) in sample.labels.iter().enumerate() {
-                let opening = if index == 0 { '{' } else { ',' };
-                let _ = write!(page, "{opening}{label}=\"{}\"", escape(value, true));
+            let mut line = |suffix: &str, bound: Option<&str>, value: &dyn std::fmt::Display| {
+                let _ = write!(page, "{PREFIX}{name}{suffix}");
+                let labels = sample.labels.iter().map(|(label, value)| (*label, value.as_str()));
+                let mut opening = '{';
+                for (label, value) in labels.chain(bound.map(|bound| ("le", bound))) {
+                    let _ = write!(page, "{opening}{label}=\"{}\"", escape(value, true));
+                    opening = ',';
+                }
+                let closing = if opening == ',' { "}" } else { "" };
+                let _ = writeln!(page, "{closing} {value}");
+            };
+            match &sample.value {
+                Value::Number(value) => line(suffix, None, value),
+                Value::Time(time) => line(suffix, None, &time.as_secs_f64()),
+                Value::Histogram(histogram) => {
+                    let bounds = histogram.bounds.iter().map(|bound| bound.as_secs_f64().to_string());
+                    let mut count = 0;
+                    for (bound, bucket) in bounds.chain(["+Inf".to_owned()]).zip(&histogram.buckets) {
+                        count += bucket;
+                        line("_bucket", Some(&bound), &count);
+                    }
+                    line("_sum", None, &histogram.sum.as_secs_f64());
+                    line("_count", None, &count);
+                }
             }
-            let closing = if sample.labels.is_empty() { "" } else { "}" };
-            let _ = writeln!(page, "{closing} {}", sample.value);
         }
     }
     page
@@ -125,6 +179,30 @@ fn escape(text: &str, quotes: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_histogram_has_its_buckets_cumulated() {
+        const BOUNDS: &[Duration] = &[Duration::from_micros(50), Duration::from_millis(1)];
+        let histogram =
+            Histogram { bounds: BOUNDS, buckets: vec![3, 0, 2], sum: Duration::from_micros(7500) };
+        let samples = [
+            Sample::histogram("turn_seconds", "Turns.", histogram).label("worker", "0"),
+            Sample::time("longest_seconds", "The longest.", Duration::from_micros(3700)),
+        ];
+        assert_eq!(
+            render(&samples),
+            "# HELP expressway_turn_seconds Turns.\n\
+             # TYPE expressway_turn_seconds histogram\n\
+             expressway_turn_seconds_bucket{worker=\"0\",le=\"0.00005\"} 3\n\
+             expressway_turn_seconds_bucket{worker=\"0\",le=\"0.001\"} 3\n\
+             expressway_turn_seconds_bucket{worker=\"0\",le=\"+Inf\"} 5\n\
+             expressway_turn_seconds_sum{worker=\"0\"} 0.0075\n\
+             expressway_turn_seconds_count{worker=\"0\"} 5\n\
+             # HELP expressway_longest_seconds The longest.\n\
+             # TYPE expressway_longest_seconds gauge\n\
+             expressway_longest_seconds 0.0037\n"
+        );
+    }
 
     #[test]
     fn families_are_grouped_and_labels_escaped() {

@@ -1,11 +1,13 @@
 //! Every layer's counters on the metrics page.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use expressway_gateway::metrics::{Registry, Sample};
+use expressway_gateway::metrics::{Histogram, Registry, Sample};
 use expressway_gateway::quic::{Shared, stats};
 use expressway_netio::stats::{StatField, StatsCell};
+use expressway_netio::worker::TURN_BOUNDS;
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::FileStore;
 use expressway_web::metrics as web;
@@ -58,6 +60,24 @@ pub(crate) fn register_worker(registry: &Registry, worker: usize, cell: Arc<Stat
         };
         out.extend(cell.io().fields().map(sample));
         out.extend(cell.worker().fields().map(sample));
+        let turns = cell.turns();
+        let histogram = Histogram {
+            bounds: &TURN_BOUNDS,
+            buckets: turns.buckets.to_vec(),
+            sum: Duration::from_nanos(turns.sum),
+        };
+        let help = "Turns of the worker by their length, time that the kernel took from it included.";
+        out.push(
+            Sample::histogram("worker_turn_seconds", help, histogram).label("worker", worker.to_string()),
+        );
+        out.push(
+            Sample::time(
+                "worker_turn_longest_seconds",
+                "The longest turn of the worker since start.",
+                Duration::from_nanos(turns.longest),
+            )
+            .label("worker", worker.to_string()),
+        );
     });
 }
 

@@ -73,9 +73,10 @@ fn read(text: &str) -> Result<Samples, String> {
         .collect()
 }
 
-/// Whether a series only grows, by its name.
+/// Whether a series only grows, by its name: a counter, or one of those that make a histogram.
 fn is_counter(series: &str) -> bool {
-    series.split('{').next().is_some_and(|name| name.ends_with("_total"))
+    let grows = ["_total", "_seconds_bucket", "_seconds_sum", "_seconds_count"];
+    series.split('{').next().is_some_and(|name| grows.iter().any(|end| name.ends_with(end)))
 }
 
 impl View {

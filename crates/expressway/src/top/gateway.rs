@@ -69,7 +69,15 @@ struct Worker {
     sent_express_per_second: f64,
     sent_kernel_per_second: f64,
     dropped_per_second: f64,
+    turns_per_second: f64,
+    /// Of these, those that took more than [`LONG`].
+    long_turns_per_second: f64,
+    /// Since the start.
+    longest_turn_seconds: f64,
 }
+
+/// The bound that a turn should keep to, as the page names it.
+const LONG: &str = "0.001";
 
 impl Worker {
     /// Adds a series of the page, if it is one of those shown.
@@ -86,6 +94,16 @@ impl Worker {
             "rx_kernel_packets_total" => self.received_kernel_per_second += rate,
             "tx_express_packets_total" => self.sent_express_per_second += rate,
             "tx_kernel_packets_total" => self.sent_kernel_per_second += rate,
+            "worker_turn_seconds_count" => {
+                self.turns_per_second += rate;
+                self.long_turns_per_second += rate;
+            }
+            "worker_turn_seconds_bucket" if series.label("le").as_deref() == Some(LONG) => {
+                self.long_turns_per_second -= rate;
+            }
+            "worker_turn_longest_seconds" => {
+                self.longest_turn_seconds = self.longest_turn_seconds.max(series.value);
+            }
             name if name.contains("dropped") => self.dropped_per_second += rate,
             _ => {}
         }
@@ -93,7 +111,7 @@ impl Worker {
 
     fn line(&self, name: &str) -> String {
         format!(
-            "{name:>6} {:>7} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7}",
+            "{name:>6} {:>7} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>9} {:>6}",
             short(self.connections),
             short(self.requests_per_second),
             short(self.received_bits_per_second),
@@ -103,7 +121,17 @@ impl Worker {
             short(self.received_kernel_per_second),
             short(self.sent_kernel_per_second),
             short(self.dropped_per_second),
+            format!("{:.3}ms", self.longest_turn_seconds * 1e3),
+            self.long_share(),
         )
+    }
+
+    /// How many of a hundred turns were long.
+    fn long_share(&self) -> String {
+        if self.turns_per_second <= 0.0 {
+            return "-".to_owned();
+        }
+        format!("{:.2}%", 100.0 * self.long_turns_per_second.max(0.0) / self.turns_per_second)
     }
 }
 
@@ -177,8 +205,8 @@ impl Gateway {
         let (rx, tx) = ("RX/s", "TX/s");
         lines.push(format!("{:>42} {:>9} {:>9} {:>9} {:>9}", "", "AF_XDP", "AF_XDP", "KERNEL", "KERNEL"));
         lines.push(format!(
-            "{:>6} {:>7} {:>8} {:>9} {:>9} {rx:>9} {tx:>9} {rx:>9} {tx:>9} {:>7}",
-            "WORKER", "CONN", "REQ/s", "IN bit/s", "OUT bit/s", "DROP/s"
+            "{:>6} {:>7} {:>8} {:>9} {:>9} {rx:>9} {tx:>9} {rx:>9} {tx:>9} {:>7} {:>9} {:>6}",
+            "WORKER", "CONN", "REQ/s", "IN bit/s", "OUT bit/s", "DROP/s", "MAX TURN", ">1ms"
         ));
         lines.extend(self.workers.iter().map(|one| one.line(&one.worker.to_string())));
         if self.workers.len() > 1 {
@@ -223,6 +251,15 @@ mod tests {
                 page += &format!("expressway_{name}_total{{worker=\"{worker}\"}} {value}\n");
             }
             page += &format!("expressway_connections{{worker=\"{worker}\"}} {}\n", 10 + worker);
+            for (bound, a_second) in [("0.0005", 70), ("0.001", 75), ("0.0025", 79), ("+Inf", 80)] {
+                page += &format!(
+                    "expressway_worker_turn_seconds_bucket{{worker=\"{worker}\",le=\"{bound}\"}} {}\n",
+                    a_second * seconds
+                );
+            }
+            page +=
+                &format!("expressway_worker_turn_seconds_count{{worker=\"{worker}\"}} {}\n", 80 * seconds);
+            page += &format!("expressway_worker_turn_longest_seconds{{worker=\"{worker}\"}} 0.00{worker}5\n");
         }
         page
     }
@@ -237,6 +274,8 @@ mod tests {
         assert_eq!((second.requests_per_second, second.sent_bits_per_second), (40.0, 2_000_000.0));
         assert_eq!((second.received_express_per_second, second.sent_kernel_per_second), (10.0, 14.0));
         assert_eq!(second.dropped_per_second, 4.0, "of every reason");
+        assert_eq!((second.turns_per_second, second.long_turns_per_second), (80.0, 5.0));
+        assert_eq!(second.longest_turn_seconds, 0.0015);
         let lines = gateway.lines(&view, "127.0.0.1:9180".parse().unwrap());
         assert_eq!(
             lines[..5],
@@ -249,7 +288,7 @@ mod tests {
             ]
         );
         let all: Vec<&str> = lines.last().unwrap().split_whitespace().collect();
-        assert_eq!(all, ["all", "21", "60", "24.0k", "3.00M", "15", "0", "0", "21", "6"]);
+        assert_eq!(all, ["all", "21", "60", "24.0k", "3.00M", "15", "0", "0", "21", "6", "1.500ms", "6.25%"]);
         assert_eq!(gateway.document()["workers"][0]["requests_per_second"], 20.0);
     }
 
