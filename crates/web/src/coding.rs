@@ -3,6 +3,7 @@
 use http::header::{ACCEPT_ENCODING, HeaderMap};
 
 use crate::files::Encoding;
+use crate::scan::looked_at;
 
 /// Thousandths, so that weights compare exactly.
 type Weight = u16;
@@ -29,6 +30,7 @@ impl Accepted {
     }
 
     fn add(&mut self, member: &[u8]) {
+        looked_at(member.len() + 1);
         let mut parameters = member.split(|&b| b == b';');
         let coding = parameters.next().unwrap_or_default().trim_ascii();
         let mut weight = Some(1000);
@@ -99,6 +101,7 @@ fn parse_weight(text: &[u8]) -> Option<Weight> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scan::assert_linear;
     use Encoding::{Brotli, Gzip};
 
     fn choose(value: &str, available: &[Encoding]) -> Option<Encoding> {
@@ -135,5 +138,17 @@ mod tests {
         assert_eq!(choose("br, gzip", &[Gzip, Brotli]), Some(Gzip));
         assert_eq!(choose("br", &[Gzip]), None);
         assert_eq!(Accepted::parse(&HeaderMap::new()).choose([Gzip].into_iter()), None);
+    }
+
+    #[test]
+    fn a_list_is_read_once_whatever_is_in_it() {
+        for member in ["gzip,", "a;q=1,", ";", ",", "br;q=0.0001;q=1,", " ", "gzip ;q=0 "] {
+            let list = |size: usize| member.repeat(size / member.len()).into_bytes();
+            assert_linear(member, 1, list, |list| {
+                let mut headers = HeaderMap::new();
+                headers.insert(ACCEPT_ENCODING, list.try_into().unwrap());
+                Accepted::parse(&headers);
+            });
+        }
     }
 }

@@ -4,13 +4,18 @@ use std::time::UNIX_EPOCH;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
+use crate::scan::position;
+
+/// More octets than a date in any of the three formats has (RFC 9110, 5.6.7).
+const MAX_DATE: usize = 64;
+
 /// The validators of a representation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Validators<'a> {
-    /// A strong entity tag with its quotes.
+    /// An entity tag as it is sent: quotes, and `W/` if it is weak.
     pub(crate) etag: &'a HeaderValue,
-    /// The `last-modified` value.
-    pub(crate) last_modified: &'a HeaderValue,
+    /// The `last-modified` value, unless it is not to be relied on.
+    pub(crate) last_modified: Option<&'a HeaderValue>,
     /// The same in seconds since the epoch.
     pub(crate) modified: i64,
 }
@@ -34,7 +39,8 @@ impl Validators<'_> {
     /// requiring both can only send a full response where a 304 would have done.
     pub(crate) fn evaluate(&self, headers: &HeaderMap) -> Verdict {
         if let Some(date) = headers.get(header::IF_UNMODIFIED_SINCE)
-            && self.seconds(date).is_none_or(|date| date < self.modified)
+            && !self.is_date(date)
+            && seconds(date).is_none_or(|date| date <= self.modified)
         {
             return Verdict::Failed;
         }
@@ -46,7 +52,7 @@ impl Validators<'_> {
         if since.is_none() && !none_match {
             return Verdict::Proceed;
         }
-        if since.is_some_and(|date| self.seconds(date) != Some(self.modified))
+        if since.is_some_and(|date| !self.is_date(date))
             || (none_match && !self.matches(headers, header::IF_NONE_MATCH, true))
         {
             return Verdict::Proceed;
@@ -59,18 +65,15 @@ impl Validators<'_> {
         let Some(value) = headers.get(header::IF_RANGE) else { return true };
         let bytes = value.as_bytes();
         if bytes.len() >= 2 && bytes.ends_with(b"\"") {
-            return bytes == self.etag.as_bytes();
+            return bytes == self.etag.as_bytes() && !bytes.starts_with(b"W/");
         }
-        self.seconds(value) == Some(self.modified)
+        self.is_date(value)
     }
 
-    /// Seconds since the epoch of an HTTP date; `None` if it is not one.
-    fn seconds(&self, date: &HeaderValue) -> Option<i64> {
-        if date.as_bytes() == self.last_modified.as_bytes() {
-            return Some(self.modified);
-        }
-        let time = httpdate::parse_http_date(date.to_str().ok()?).ok()?;
-        time.duration_since(UNIX_EPOCH).ok()?.as_secs().try_into().ok()
+    /// Whether `date` is the modification time, and that can be relied on.
+    fn is_date(&self, date: &HeaderValue) -> bool {
+        self.last_modified
+            .is_some_and(|ours| date.as_bytes() == ours.as_bytes() || seconds(date) == Some(self.modified))
     }
 
     /// Whether the list of entity tags in `name` holds ours or is `*`. `weak`: by weak comparison.
@@ -81,36 +84,47 @@ impl Validators<'_> {
     }
 }
 
-/// Whether a comma-separated list of entity tags holds `etag`. Commas within quotes do not separate.
+/// Seconds since the epoch of an HTTP date; `None` if it is not one.
+fn seconds(date: &HeaderValue) -> Option<i64> {
+    if date.len() > MAX_DATE {
+        return None;
+    }
+    let time = httpdate::parse_http_date(date.to_str().ok()?).ok()?;
+    time.duration_since(UNIX_EPOCH).ok()?.as_secs().try_into().ok()
+}
+
+/// Whether a comma-separated list of entity tags holds `etag`, by weak or by strong comparison (RFC 9110, 8.8.3.2).
+/// Commas within quotes do not separate.
 fn list_contains(mut list: &[u8], etag: &[u8], weak: bool) -> bool {
-    loop {
-        let start = list.iter().position(|b| !b" \t,".contains(b));
-        let Some(start) = start else { return false };
+    let strong = etag.strip_prefix(b"W/");
+    if strong.is_some() && !weak {
+        return false;
+    }
+    let etag = strong.unwrap_or(etag);
+    while let Some(start) = position(list, |b| !b" \t,".contains(&b)) {
         list = &list[start..];
-        let quote = list.iter().position(|&b| b == b'"');
-        let separator = list.iter().position(|&b| b == b',').unwrap_or(list.len());
-        let end = match quote {
-            Some(open) if open < separator => {
-                let close = list[open + 1..].iter().position(|&b| b == b'"');
-                close.map_or(list.len(), |close| open + close + 2)
+        // No further than the end of the member: a list is read once, however many members it has.
+        let end = match position(list, |b| b == b'"' || b == b',') {
+            Some(open) if list[open] == b'"' => {
+                position(&list[open + 1..], |b| b == b'"').map_or(list.len(), |length| open + length + 2)
             }
-            _ => separator,
+            separator => separator.unwrap_or(list.len()),
         };
-        let tag = &list[..end];
+        let (tag, rest) = list.split_at(end);
         let tag = if weak { tag.strip_prefix(b"W/").unwrap_or(tag) } else { tag };
-        let rest = &list[end..];
-        let next = rest.iter().position(|&b| b == b',');
-        let tail = &rest[..next.unwrap_or(rest.len())];
+        let (tail, rest) = rest.split_at(position(rest, |b| b == b',').unwrap_or(rest.len()));
         if tag.trim_ascii_end() == etag && tail.trim_ascii().is_empty() {
             return true;
         }
-        list = &rest[next.unwrap_or(rest.len())..];
+        list = rest;
     }
+    false
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scan::assert_linear;
     use Verdict::*;
 
     const SAME: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
@@ -127,8 +141,16 @@ mod tests {
 
     fn evaluate(lines: &[(HeaderName, &str)]) -> Verdict {
         let (etag, date) = (HeaderValue::from_static("\"a-1\""), HeaderValue::from_static(SAME));
-        let validators = Validators { etag: &etag, last_modified: &date, modified: 784_111_777 };
+        let validators = Validators { etag: &etag, last_modified: Some(&date), modified: 784_111_777 };
         validators.evaluate(&headers(lines))
+    }
+
+    /// The same of a file that may change again without its modification time showing it.
+    fn evaluate_recent(lines: &[(HeaderName, &str)]) -> (Verdict, bool) {
+        let etag = HeaderValue::from_static("W/\"a-1\"");
+        let validators = Validators { etag: &etag, last_modified: None, modified: 784_111_777 };
+        let headers = headers(lines);
+        (validators.evaluate(&headers), validators.allows_range(&headers))
     }
 
     #[test]
@@ -180,7 +202,7 @@ mod tests {
     #[test]
     fn if_range_wants_a_strong_tag_or_the_exact_date() {
         let (etag, date) = (HeaderValue::from_static("\"a-1\""), HeaderValue::from_static(SAME));
-        let validators = Validators { etag: &etag, last_modified: &date, modified: 784_111_777 };
+        let validators = Validators { etag: &etag, last_modified: Some(&date), modified: 784_111_777 };
         for (value, expected) in [
             ("\"a-1\"", true),
             ("W/\"a-1\"", false),
@@ -192,5 +214,53 @@ mod tests {
             assert_eq!(validators.allows_range(&headers(&[(header::IF_RANGE, value)])), expected, "{value}");
         }
         assert!(validators.allows_range(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_weak_validator_tells_less() {
+        use header::*;
+        for (name, value, expected) in [
+            (IF_NONE_MATCH, "W/\"a-1\"", NotModified),
+            (IF_NONE_MATCH, "\"b\", \"a-1\"", NotModified),
+            (IF_NONE_MATCH, "W/\"b\"", Proceed),
+            (IF_MATCH, "W/\"a-1\"", Failed),
+            (IF_MATCH, "\"a-1\"", Failed),
+            (IF_MATCH, "*", Proceed),
+            (IF_MODIFIED_SINCE, SAME, Proceed),
+            (IF_UNMODIFIED_SINCE, SAME, Failed),
+            (IF_UNMODIFIED_SINCE, EARLIER, Failed),
+            (IF_UNMODIFIED_SINCE, LATER, Proceed),
+        ] {
+            assert_eq!(evaluate_recent(&[(name.clone(), value)]).0, expected, "{name}: {value}");
+        }
+        for (value, expected) in [("\"a-1\"", false), ("W/\"a-1\"", false), (SAME, false)] {
+            assert_eq!(evaluate_recent(&[(IF_RANGE, value)]).1, expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_list_is_read_once_whatever_is_in_it() {
+        let repeated = |member: &'static [u8]| move |size: usize| member.repeat(size / member.len());
+        for member in [
+            &b"a,"[..],
+            b"\"a\",",
+            b"\"",
+            b",",
+            b" ",
+            b"\t,",
+            b"\"a-1\" x,",
+            b"W/\"b\", ",
+            b"a\"b,",
+            b"x \" ,",
+        ] {
+            let what = member.escape_ascii().to_string();
+            assert_linear(&what, 4, repeated(member), |list| {
+                assert!(!list_contains(list, b"\"a-1\"", true));
+            });
+        }
+        let quote_at_the_end = |size: usize| [b"a,".repeat(size / 2).as_slice(), b"\"a-1\""].concat();
+        assert_linear("a quote at the end", 4, quote_at_the_end, |list| {
+            assert!(list_contains(list, b"\"a-1\"", false));
+        });
     }
 }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::scan::{last_position, looked_at, position};
+
 /// What a `range` header asks of a representation of known length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ranges {
@@ -51,7 +53,7 @@ impl Ranges {
 /// Reads `first-last`, `first-` or `-suffix`; the result may be empty or inverted. `None` if malformed.
 fn parse_spec(spec: &[u8], length: u64) -> Option<Range<u64>> {
     let spec = trim_spaces(spec);
-    let dash = spec.iter().position(|&b| b == b'-')?;
+    let dash = position(spec, |b| b == b'-')?;
     let (first, last) = (trim_end(&spec[..dash]), &spec[dash + 1..]);
     if first.is_empty() {
         // No space may stand between the dash and a suffix length.
@@ -71,6 +73,7 @@ fn parse_number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
     }
+    looked_at(digits.len());
     digits.iter().try_fold(0_u64, |number, &digit| {
         let digit = char::from(digit).to_digit(10)?;
         number.checked_mul(10)?.checked_add(u64::from(digit)).filter(|&n| n <= i64::MAX as u64)
@@ -78,18 +81,19 @@ fn parse_number(digits: &[u8]) -> Option<u64> {
 }
 
 fn trim_spaces(text: &[u8]) -> &[u8] {
-    let start = text.iter().position(|&b| b != b' ').unwrap_or(text.len());
+    let start = position(text, |b| b != b' ').unwrap_or(text.len());
     trim_end(&text[start..])
 }
 
 fn trim_end(text: &[u8]) -> &[u8] {
-    let end = text.iter().rposition(|&b| b != b' ').map_or(0, |last| last + 1);
+    let end = last_position(text, |b| b != b' ').map_or(0, |last| last + 1);
     &text[..end]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scan::assert_linear;
     use proptest::prelude::*;
 
     fn parts(ranges: &[(u64, u64)]) -> Ranges {
@@ -145,6 +149,20 @@ mod tests {
         assert_eq!(Ranges::parse(b"bytes=0-", 0, 3), Ranges::Whole);
         assert_eq!(Ranges::parse(b"bytes=-5", 0, 3), Ranges::Whole);
         assert_eq!(Ranges::parse(b"bytes=1-", 0, 3), Ranges::Unsatisfiable);
+    }
+
+    #[test]
+    fn a_set_is_read_once_whatever_is_in_it() {
+        for spec in
+            ["0-0,", "9-,", "99999999999999-,", "-1,", " 5 - 6 ,", "0-0 ", "   ", "9", "1-1,            "]
+        {
+            let set = |size: usize| format!("bytes={}0-0", spec.repeat(size / spec.len())).into_bytes();
+            assert_linear(spec, 6, set, |set| {
+                for max in [0, 200, usize::MAX] {
+                    Ranges::parse(set, 100, max);
+                }
+            });
+        }
     }
 
     proptest! {

@@ -8,6 +8,8 @@ use std::borrow::Cow;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
+use crate::scan::{last_position, looked_at};
+
 /// A target in normal form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target<'a> {
@@ -38,6 +40,7 @@ impl<'a> Target<'a> {
 
 /// Whether `raw` is its own normal form; true for nearly every request.
 fn is_normal(raw: &[u8]) -> bool {
+    looked_at(raw.len());
     let mut previous = 0;
     raw.iter().all(|&b| {
         let plain = b != b'%' && !(previous == b'/' && (b == b'/' || b == b'.'));
@@ -48,6 +51,7 @@ fn is_normal(raw: &[u8]) -> bool {
 
 /// Percent-decodes once. NUL and broken escapes are errors.
 fn decode(raw: &[u8]) -> Result<Vec<u8>, InvalidTarget> {
+    looked_at(raw.len());
     let mut decoded = Vec::with_capacity(raw.len());
     let mut rest = raw;
     while let Some((&first, tail)) = rest.split_first() {
@@ -70,6 +74,7 @@ fn decode(raw: &[u8]) -> Result<Vec<u8>, InvalidTarget> {
 
 /// Resolves `.` and `..` and merges slashes. A path that climbs above the root is an error.
 fn normalize(path: &[u8]) -> Result<Vec<u8>, InvalidTarget> {
+    looked_at(path.len());
     let mut normal = Vec::with_capacity(path.len());
     // Ends with `/` between segments; the last segment decides whether it does at the end.
     normal.push(b'/');
@@ -82,7 +87,8 @@ fn normalize(path: &[u8]) -> Result<Vec<u8>, InvalidTarget> {
                     return Err(InvalidTarget);
                 }
                 normal.pop();
-                let parent = normal.iter().rposition(|&b| b == b'/').unwrap_or(0);
+                // No further than what is taken off: a path is read once, however it climbs.
+                let parent = last_position(&normal, |b| b == b'/').unwrap_or(0);
                 normal.truncate(parent + 1);
             }
             name => {
@@ -125,6 +131,7 @@ pub(crate) fn encode_path(path: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scan::assert_linear;
     use proptest::prelude::*;
 
     fn path(target: &str) -> Option<String> {
@@ -191,6 +198,33 @@ mod tests {
     #[test]
     fn only_path_characters_survive_encoding() {
         assert_eq!(encode_path(b"/a b\"\r\n\\?#%\xff/"), "/a%20b%22%0D%0A%5C%3F%23%25%FF/");
+    }
+
+    #[test]
+    fn a_target_is_read_once_whatever_is_in_it() {
+        let bare = |piece: &'static str| (piece, "");
+        for (piece, end) in [
+            bare("/a"),
+            bare("/"),
+            bare("/."),
+            bare("/a/.."),
+            bare("/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa/.."),
+            bare("%2e"),
+            bare("/%2e%2e"),
+            ("/a", "%"),
+            ("a", "/../.."),
+        ] {
+            let target = |size: usize| format!("/{}{end}", piece.repeat(size / piece.len())).into_bytes();
+            assert_linear(piece, 4, target, |target| {
+                let _ = Target::parse(std::str::from_utf8(target).unwrap());
+            });
+            // Half of it goes down, the other half up again.
+            let climbs =
+                |size: usize| format!("/{}{}", "a/".repeat(size / 5), "../".repeat(size / 5)).into_bytes();
+            assert_linear("down and up", 4, climbs, |target| {
+                assert_eq!(*Target::parse(std::str::from_utf8(target).unwrap()).unwrap().path, *b"/");
+            });
+        }
     }
 
     proptest! {

@@ -2,14 +2,15 @@
 
 use std::net::SocketAddr;
 
-use expressway_web::{Protocol, RequestHead, Scheme};
+use bytes::Bytes;
+use expressway_web::{MAX_AUTHORITY, Protocol, RequestHead, Scheme};
 use http::header::{CONTENT_LENGTH, COOKIE, HOST, TE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
 use super::priority;
 use crate::quic::engine::Priority;
 
-/// More fields than any client sends.
+/// More fields than any client sends, the crumbs of its cookie aside.
 const MAX_FIELDS: usize = 128;
 
 /// What a header section amounts to.
@@ -45,6 +46,8 @@ impl<'a> Pseudo<'a> {
         let place = match name {
             b":method" => &mut self.method,
             b":scheme" => &mut self.scheme,
+            // Longer than a host can be, so it is not read at all.
+            b":authority" if value.len() > MAX_AUTHORITY => return Err(Answer(StatusCode::BAD_REQUEST)),
             b":authority" => &mut self.authority,
             b":path" => &mut self.path,
             _ => return Err(Malformed("unknown pseudo-header field")),
@@ -56,30 +59,72 @@ impl<'a> Pseudo<'a> {
     }
 }
 
+/// Header fields as they come.
+#[derive(Default)]
+struct Headers {
+    map: HeaderMap,
+    /// The cookie field, which clients may split (RFC 9114, section 4.2.1) and handlers expect to be one.
+    cookie: Option<Vec<u8>>,
+}
+
+impl Headers {
+    fn is_empty(&self) -> bool {
+        self.map.is_empty() && self.cookie.is_none()
+    }
+
+    fn append(&mut self, name: &[u8], value: &[u8]) -> Result<(), Refusal> {
+        let (name, value) = field(name, value)?;
+        if name == COOKIE {
+            match &mut self.cookie {
+                None => self.cookie = Some(value.as_bytes().to_vec()),
+                Some(cookie) => {
+                    cookie.extend_from_slice(b"; ");
+                    cookie.extend_from_slice(value.as_bytes());
+                }
+            }
+            return Ok(());
+        }
+        if self.map.len() == MAX_FIELDS {
+            return Err(Answer(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
+        }
+        self.map.append(name, value);
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<HeaderMap, Refusal> {
+        if let Some(cookie) = self.cookie {
+            let cookie =
+                HeaderValue::from_maybe_shared(Bytes::from(cookie)).map_err(|_| Malformed("cookie"))?;
+            self.map.insert(COOKIE, cookie);
+        }
+        Ok(self.map)
+    }
+}
+
 /// Reads the fields of a request that came from `remote`; `max_size` bounds them, in bytes as RFC 9114,
-/// section 4.2.2 counts.
+/// section 4.2.2 counts. No field is read more often than a constant number of times.
 pub(super) fn parse<'a>(
     fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
     remote: SocketAddr,
     max_size: u64,
 ) -> Result<Request, Refusal> {
     let mut pseudo = Pseudo::default();
-    let mut headers = HeaderMap::new();
+    let mut headers = Headers::default();
     let mut size = 0u64;
     for (name, value) in fields {
-        size += (name.len() + value.len() + 32) as u64;
-        if headers.len() >= MAX_FIELDS || size > max_size {
+        size += field_size(name, value);
+        if size > max_size {
             return Err(Answer(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
         }
-        if name.first() == Some(&b':') {
-            if !headers.is_empty() {
-                return Err(Malformed("pseudo-header field after a regular field"));
-            }
+        if name.first() != Some(&b':') {
+            headers.append(name, value)?;
+        } else if headers.is_empty() {
             pseudo.set(name, value)?;
         } else {
-            append(&mut headers, name, value)?;
+            return Err(Malformed("pseudo-header field after a regular field"));
         }
     }
+    let headers = headers.finish()?;
     let method = pseudo.method.ok_or(Malformed("no :method"))?;
     let method = Method::from_bytes(method).map_err(|_| Malformed(":method is no token"))?;
     if method == Method::CONNECT {
@@ -105,36 +150,58 @@ pub(super) fn parse<'a>(
 const MAX_LOGGED: usize = 1024;
 
 /// The method of a section that is not served, as far as it can be read; else GET, whose answer has a body.
-pub(super) fn method<'a>(mut fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Method {
-    let found = fields.find(|(name, _)| *name == b":method");
-    found.and_then(|(_, value)| Method::from_bytes(value).ok()).unwrap_or(Method::GET)
+pub(super) fn method<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Method {
+    find(fields, b":method").and_then(|value| Method::from_bytes(value).ok()).unwrap_or(Method::GET)
 }
 
 /// The start of a field of a section that is not served, for the log; empty if it is missing.
-pub(super) fn text<'a>(mut fields: impl Iterator<Item = (&'a [u8], &'a [u8])>, wanted: &[u8]) -> String {
-    let found = fields.find(|(name, _)| *name == wanted);
-    found.map_or_else(String::new, |(_, value)| {
+pub(super) fn text<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>, wanted: &[u8]) -> String {
+    find(fields, wanted).map_or_else(String::new, |value| {
         String::from_utf8_lossy(&value[..value.len().min(MAX_LOGGED)]).into_owned()
     })
 }
 
-/// Checks a trailer section: no pseudo-header fields, well-formed names and values.
+/// A pseudo-header field, which stands in front of all others, of which there may be any number.
+fn find<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>, wanted: &[u8]) -> Option<&'a [u8]> {
+    fields.take(MAX_FIELDS).find(|(name, _)| *name == wanted).map(|(_, value)| value)
+}
+
+/// Why a trailer section is refused.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum TrailerError {
+    /// It is malformed.
+    Malformed(&'static str),
+    /// It has more fields, or bytes, than a header section may have.
+    TooLarge,
+}
+
+/// Checks a trailer section: no pseudo-header fields, well-formed names and values, bounded as a header section.
 pub(super) fn check_trailers<'a>(
     fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
-) -> Result<(), &'static str> {
-    let mut headers = HeaderMap::new();
-    for (name, value) in fields.take(MAX_FIELDS) {
-        if name.first() == Some(&b':') {
-            return Err("pseudo-header field in trailers");
+    max_size: u64,
+) -> Result<(), TrailerError> {
+    let mut size = 0;
+    for (index, (name, value)) in fields.enumerate() {
+        size += field_size(name, value);
+        if index == MAX_FIELDS || size > max_size {
+            return Err(TrailerError::TooLarge);
         }
-        if let Err(Malformed(reason)) = append(&mut headers, name, value) {
-            return Err(reason);
+        if name.first() == Some(&b':') {
+            return Err(TrailerError::Malformed("pseudo-header field in trailers"));
+        }
+        if let Err(Malformed(reason)) = field(name, value) {
+            return Err(TrailerError::Malformed(reason));
         }
     }
     Ok(())
 }
 
-fn append(headers: &mut HeaderMap, name: &[u8], value: &[u8]) -> Result<(), Refusal> {
+/// Bytes of a field as RFC 9114, section 4.2.2 counts them.
+fn field_size(name: &[u8], value: &[u8]) -> u64 {
+    (name.len() + value.len() + 32) as u64
+}
+
+fn field(name: &[u8], value: &[u8]) -> Result<(HeaderName, HeaderValue), Refusal> {
     let name = HeaderName::from_lowercase(name).map_err(|_| Malformed("field name"))?;
     let edge = |byte: Option<&u8>| byte.is_some_and(|byte| matches!(byte, b' ' | b'\t'));
     if edge(value.first()) || edge(value.last()) {
@@ -149,16 +216,7 @@ fn append(headers: &mut HeaderMap, name: &[u8], value: &[u8]) -> Result<(), Refu
         _ => {}
     }
     debug_assert!(name != TE || value == "trailers");
-    // Clients may split the cookie field (RFC 9114, section 4.2.1); handlers expect one.
-    if name == COOKIE
-        && let Some(first) = headers.get_mut(COOKIE)
-    {
-        let joined = [first.as_bytes(), b"; ", value.as_bytes()].concat();
-        *first = HeaderValue::from_bytes(&joined).map_err(|_| Malformed("cookie"))?;
-        return Ok(());
-    }
-    headers.append(name, value);
-    Ok(())
+    Ok((name, value))
 }
 
 fn target(path: &[u8], method: &Method) -> Result<String, Refusal> {
@@ -175,6 +233,9 @@ fn target(path: &[u8], method: &Method) -> Result<String, Refusal> {
 
 fn authority(pseudo: Option<&[u8]>, host: Option<&HeaderValue>) -> Result<String, Refusal> {
     let host = host.map(HeaderValue::as_bytes);
+    if host.is_some_and(|host| host.len() > MAX_AUTHORITY) {
+        return Err(Answer(StatusCode::BAD_REQUEST));
+    }
     let authority = match (pseudo, host) {
         (Some(one), Some(other)) if !one.eq_ignore_ascii_case(other) => {
             return Err(Malformed(":authority and host differ"));
@@ -296,8 +357,16 @@ mod tests {
         assert_eq!(status(without(":scheme", &[(":scheme", "ftp")])), 400);
         let long = "x".repeat(20_000);
         assert_eq!(status(with(&[("x", &long)])), 431);
-        let many: Vec<(&str, &str)> = vec![("x", "y"); 200];
+        let many: Vec<(&str, &str)> = vec![("x", "y"); MAX_FIELDS + 1];
         assert_eq!(status(with(&many)), 431);
+        assert!(with(&many[1..]).is_ok());
+        let authority = "a.".repeat(MAX_AUTHORITY / 2);
+        assert!(without(":authority", &[]).is_err() && authority.len() == MAX_AUTHORITY);
+        assert!(read(&[GET[0], GET[1], (":authority", &authority), GET[3]]).is_ok());
+        let longer = authority + "a";
+        assert_eq!(status(read(&[GET[0], GET[1], (":authority", &longer), GET[3]])), 400);
+        assert_eq!(status(without(":authority", &[("host", &longer)])), 400);
+        assert_eq!(status(with(&[("host", &longer)])), 400);
         assert!(without(":path", &[(":path", "*")]).is_err());
         let options = [(":method", "OPTIONS"), (":scheme", "https"), (":authority", "a"), (":path", "*")];
         assert!(read(&options).is_ok());
@@ -323,13 +392,44 @@ mod tests {
         let request = with(&[("cookie", "a=1"), ("te", "trailers"), ("cookie", "b=2")]).unwrap();
         assert_eq!(request.head.headers["cookie"], "a=1; b=2");
         assert_eq!(request.head.headers.get_all("cookie").iter().count(), 1);
+        let crumbs: Vec<(&str, &str)> = vec![("cookie", "a=1"); MAX_FIELDS + 1];
+        let request = with(&crumbs).unwrap();
+        assert_eq!(request.head.headers["cookie"], ["a=1"; MAX_FIELDS + 1].join("; "), "they are one field");
+        assert!(with(&[("cookie", "a=1"), (":protocol", "x")]).is_err(), "a crumb is a regular field");
     }
 
     #[test]
     fn trailers_carry_no_pseudo_fields() {
-        let check = |name: &'static str| check_trailers([(name.as_bytes(), b"x".as_slice())].into_iter());
+        let check =
+            |name: &'static str| check_trailers([(name.as_bytes(), b"x".as_slice())].into_iter(), 1000);
         assert!(check("digest").is_ok());
         assert!(check(":path").is_err());
         assert!(check("Upper").is_err());
+    }
+
+    #[test]
+    fn trailers_are_bounded_as_headers_are() {
+        let trailers = |count: usize, value: &'static [u8], last: &'static [u8]| {
+            let fields = std::iter::repeat_n((b"x".as_slice(), value), count).chain([(last, value)]);
+            check_trailers(fields, 16 << 10)
+        };
+        assert_eq!(trailers(MAX_FIELDS - 1, b"", b"x"), Ok(()));
+        assert_eq!(trailers(MAX_FIELDS, b"", b"x"), Err(TrailerError::TooLarge));
+        assert!(
+            matches!(trailers(MAX_FIELDS - 1, b"", b"Upper"), Err(TrailerError::Malformed(_))),
+            "all are checked"
+        );
+        assert_eq!(trailers(10, &[b'x'; 2000], b"x"), Err(TrailerError::TooLarge));
+    }
+
+    #[test]
+    fn what_is_refused_is_not_searched_to_its_end() {
+        let mut seen = 0;
+        let fields = std::iter::repeat_with(|| {
+            seen += 1;
+            (b"x".as_slice(), b"".as_slice())
+        });
+        assert_eq!(method(fields.take(100_000)), Method::GET);
+        assert_eq!(seen, MAX_FIELDS);
     }
 }

@@ -10,8 +10,10 @@ use std::sync::Arc;
 use http::{HeaderMap, StatusCode};
 
 use crate::files::{FileSite, FileSiteError, FileStore, FilesConfig};
+use crate::scan::looked_at;
 use crate::{Exchange, Handler, RequestHead, Wake};
 use host::Host;
+pub use host::MAX_AUTHORITY;
 
 /// Octets of path and query that are accepted; more is 414. nginx's `large_client_header_buffers` lets as
 /// much through.
@@ -84,6 +86,8 @@ pub struct Sites {
     exact: HashMap<String, usize>,
     /// Keyed by what follows `*.`.
     wildcard: HashMap<String, usize>,
+    /// Octets of the longest key in it: what is longer is not looked up.
+    longest_wildcard: usize,
     sites: Vec<FileSite>,
 }
 
@@ -91,7 +95,8 @@ impl Sites {
     /// Opens the roots of `configs`, whose first is the default for unknown hosts. Nothing is changed on
     /// failure, so that a bad new configuration leaves the old one serving.
     pub fn new(configs: &[SiteConfig], store: &Arc<FileStore>) -> Result<Self, SiteError> {
-        let mut sites = Self { exact: HashMap::new(), wildcard: HashMap::new(), sites: Vec::new() };
+        let mut sites =
+            Self { exact: HashMap::new(), wildcard: HashMap::new(), longest_wildcard: 0, sites: Vec::new() };
         if configs.is_empty() {
             return Err(SiteError::Empty);
         }
@@ -115,7 +120,10 @@ impl Sites {
 
     fn claim(&mut self, host: &str, site: usize) -> Result<(), SiteError> {
         let (map, name) = match host.strip_prefix("*.") {
-            Some(suffix) => (&mut self.wildcard, suffix),
+            Some(suffix) => {
+                self.longest_wildcard = self.longest_wildcard.max(suffix.len());
+                (&mut self.wildcard, suffix)
+            }
             None => (&mut self.exact, host),
         };
         let parsed = match Host::parse(name) {
@@ -133,10 +141,12 @@ impl Sites {
     /// The site of `host`, in lower case: exact names first, then the longest wildcard, then the first.
     fn site(&self, host: &str) -> &FileSite {
         let index = self.exact.get(host).or_else(|| {
-            if self.wildcard.is_empty() {
-                return None;
-            }
-            host.match_indices('.').find_map(|(dot, _)| self.wildcard.get(&host[dot + 1..]))
+            let shortest = host.len().saturating_sub(self.longest_wildcard + 1);
+            let dots = host.bytes().enumerate().skip(shortest).filter(|(_, byte)| *byte == b'.');
+            dots.map(|(dot, _)| &host[dot + 1..]).find_map(|suffix| {
+                looked_at(suffix.len());
+                self.wildcard.get(suffix)
+            })
         });
         &self.sites[index.copied().unwrap_or(0)]
     }
@@ -151,5 +161,27 @@ impl Handler for Sites {
             Some(host) => self.site(&host).start(request, wake),
             None => Exchange::error(&request.method, StatusCode::BAD_REQUEST, HeaderMap::new()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::FileOptions;
+    use crate::scan::octets_looked_at;
+
+    #[test]
+    fn a_host_of_many_labels_is_looked_up_by_few() {
+        let root = tempfile::tempdir().unwrap();
+        let store = FileStore::new(FileOptions::default()).unwrap();
+        let site =
+            |host: &str| SiteConfig { hosts: vec![host.to_owned()], files: FilesConfig::new(root.path()) };
+        let sites = Sites::new(&[site("default"), site("*.edge.example")], &store).unwrap();
+        let host = "a.".repeat(126) + "a";
+        let looked_at = octets_looked_at(|| assert!(std::ptr::eq(sites.site(&host), &sites.sites[0])));
+        assert!(looked_at <= host.len(), "{looked_at} octets of {}", host.len());
+        let below = format!("{}.edge.example", "a.".repeat(100) + "a");
+        assert!(std::ptr::eq(sites.site(&below), &sites.sites[1]));
+        assert!(std::ptr::eq(sites.site("edge.example"), &sites.sites[0]), "not below itself");
     }
 }

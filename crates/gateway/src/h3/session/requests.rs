@@ -10,7 +10,7 @@ use http::{HeaderMap, Method, StatusCode};
 
 use super::{Session, SessionContext, max_section};
 use crate::h3::code;
-use crate::h3::request::{self, Refusal, Request};
+use crate::h3::request::{self, Refusal, Request, TrailerError};
 use crate::h3::stream::{Logged, RequestStream};
 use crate::quic::engine::{Priority, Received};
 
@@ -81,10 +81,14 @@ impl Session {
         if let Some(request) = self.streams.get_mut(&stream) {
             request.request_ended |= !more;
             let mut fields = Fields::new(section, context.strings);
-            let checked = request::check_trailers(&mut fields);
+            let checked = request::check_trailers(&mut fields, context.max_header_size);
             undecodable(&fields)?;
-            if let Err(reason) = checked {
-                self.refuse_malformed(context, stream, reason);
+            match checked {
+                Ok(()) => {}
+                Err(TrailerError::Malformed(reason)) => self.refuse_malformed(context, stream, reason),
+                Err(TrailerError::TooLarge) => {
+                    return Err(Error::stream(code::EXCESSIVE_LOAD, "a trailer section beyond the limit"));
+                }
             }
             return Ok(());
         }
