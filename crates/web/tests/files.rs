@@ -49,19 +49,37 @@ fn siblings_are_chosen_by_weight_then_by_our_order() {
 }
 
 #[test]
-fn hidden_names_can_be_kept_back() {
+fn names_with_a_dot_are_served_only_if_asked_for() {
     let directory = tempfile::tempdir().unwrap();
     for folder in [".git", ".well-known"] {
         std::fs::create_dir(directory.path().join(folder)).unwrap();
         std::fs::write(directory.path().join(folder).join("x"), "x").unwrap();
     }
     let mut files = FilesConfig::new(directory.path());
-    assert_eq!(status(&serve(files.clone()), "/.git/x"), 200);
-    files.hidden = false;
-    let sites = serve(files);
-    assert_eq!(status(&sites, "/.git/x"), 404);
-    assert_eq!(status(&sites, "/%2egit/x"), 404);
+    let sites = serve(files.clone());
+    for target in ["/.git/x", "/%2egit/x", "/.well-known/../.git/x", "/.git", "/.git/", "/.none"] {
+        assert_eq!(status(&sites, target), 404, "{target}");
+    }
     assert_eq!(status(&sites, "/.well-known/x"), 200);
+    files.hidden = true;
+    let sites = serve(files);
+    assert_eq!(status(&sites, "/.git/x"), 200);
+    assert_eq!(status(&sites, "/.well-known/x"), 200);
+}
+
+#[test]
+fn head_has_no_ranges() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("a"), "0123456789").unwrap();
+    let sites = serve(FilesConfig::new(directory.path()));
+    for range in ["bytes=0-1", "bytes=0-1,4-5", "bytes=99-", "bytes=x"] {
+        let (head, body) = fetch(&sites, &request("HEAD", "", "/a", &[("range", range)]));
+        assert_eq!((head.status.as_u16(), body.len()), (200, 0), "{range}");
+        assert_eq!(head.headers["content-length"], "10");
+        assert_eq!(head.headers["accept-ranges"], "bytes");
+        assert!(!head.headers.contains_key("content-range"));
+        assert_ne!(fetch(&sites, &request("GET", "", "/a", &[("range", range)])).0.status, 200);
+    }
 }
 
 #[test]

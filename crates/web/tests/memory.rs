@@ -105,6 +105,7 @@ fn responses_of_which_little_is_taken_hold_no_more_than_is_said() {
 #[test]
 fn a_block_that_leaves_the_cache_counts_as_long_as_somebody_holds_it() {
     let directory = files(10, 4 * BLOCK);
+    common::settle();
     let cache_bytes = 2 * BLOCK as u64 + 1000;
     let (sites, store) = serve(directory.path(), FileOptions { cache_bytes, ..FileOptions::default() });
     let held: Vec<_> = (0..5)
@@ -226,7 +227,8 @@ fn a_request_that_takes_much_counts_what_it_takes() {
     client.exchange.charge_to(&account);
     client.head();
     let requests = account.requests();
-    assert!(requests > 200 * 100, "{requests} octets for 200 parts");
+    // A range each; their headers are made when they are sent.
+    assert!((200 * 16..200 * 32).contains(&requests), "{requests} octets for 200 parts");
     drop(client);
     assert_eq!(account.requests(), 0);
 }

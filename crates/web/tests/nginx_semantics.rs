@@ -20,6 +20,9 @@ use serde::Deserialize;
 
 const MODIFIED: i64 = 784_111_777;
 
+/// Fields that are compared where there is no error.
+const SUCCESS_FIELDS: [&str; 3] = ["content-type", "content-length", "vary"];
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tree {
@@ -100,7 +103,7 @@ impl Answer {
             "cache-control",
         ];
         if success || status == 304 {
-            names.extend(["content-type", "content-length", "vary"]);
+            names.extend(SUCCESS_FIELDS);
         }
         let mut fields: BTreeMap<_, _> =
             all.iter().filter(|(name, _)| names.contains(&name.as_str())).cloned().collect();
@@ -133,6 +136,13 @@ impl Answer {
                     return Err(format!("nginx's status is {status} too: drop the difference"));
                 }
                 self.status = status;
+                if status < 300 {
+                    // Only an empty one may stand where nginx has an error's.
+                    self.body.get_or_insert_default();
+                } else {
+                    self.body = None;
+                    self.fields.retain(|name, _| !SUCCESS_FIELDS.contains(&name.as_str()));
+                }
                 continue;
             }
             let value = value.as_str().unwrap_or_default();
@@ -270,6 +280,7 @@ fn sites(root: &Path) -> Sites {
         let mut files = FilesConfig::new(root);
         files.index = vec!["index.html".to_owned(), "index.htm".to_owned()];
         files.symlinks = Symlinks::Follow;
+        files.hidden = true;
         change(&mut files);
         SiteConfig { hosts: vec![host.to_owned()], files }
     };
@@ -280,6 +291,7 @@ fn sites(root: &Path) -> Sites {
             site("plain.test", &|_| {}),
             site("coded.test", &|files| files.precompressed = vec![Encoding::Gzip]),
             site("locked.test", &|files| files.symlinks = Symlinks::Deny),
+            site("guarded.test", &|files| files.hidden = FilesConfig::new(root).hidden),
             site("few.test", &|files| files.max_ranges = 2),
             site("none.test", &|files| files.max_ranges = 0),
             site("headed.test", &|files| {

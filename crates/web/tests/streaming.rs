@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use common::{Client, fetch, get, pattern, request, site};
+use common::{Client, fetch, get, pattern, request, settle, site};
 use expressway_web::files::{FileOptions, FileStore, FilesConfig};
 use expressway_web::{BodyError, Sites};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
@@ -78,6 +78,7 @@ fn a_file_larger_than_the_cache_arrives_whole_by_either_way() {
 fn chunks_are_slices_of_cached_blocks() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("a"), pattern(BLOCK)).unwrap();
+    settle();
     let (sites, _store) = serve(directory.path(), scarce());
     let chunk = || {
         let mut client = Client::start(&sites, &get("/a"));
@@ -137,6 +138,7 @@ fn a_popular_cold_block_is_read_once() {
     let directory = tempfile::tempdir().unwrap();
     let content = pattern(BLOCK);
     std::fs::write(directory.path().join("a"), &content).unwrap();
+    settle();
     let (sites, store) = serve(directory.path(), FileOptions { try_on_worker: false, ..scarce() });
     let mut clients: Vec<_> = (0..50).map(|_| Client::start(&sites, &get("/a"))).collect();
     for client in &mut clients {
@@ -161,6 +163,7 @@ fn reading_ahead_finds_the_next_blocks() {
     let directory = tempfile::tempdir().unwrap();
     let content = pattern(64 * BLOCK);
     std::fs::write(directory.path().join("a"), &content).unwrap();
+    settle();
     let options = FileOptions {
         try_on_worker: false,
         cache_bytes: 1 << 20,
@@ -247,6 +250,7 @@ fn a_kept_open_file_never_announces_what_its_content_contradicts() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a");
     write_old(&path, &pattern(2 * BLOCK));
+    settle();
     let options = FileOptions { open_file_valid: Duration::from_secs(3600), cache_bytes: 0, ..scarce() };
     let (sites, store) = serve(directory.path(), options);
     let (old, _) = fetch(&sites, &get("/a"));
@@ -264,6 +268,7 @@ fn a_kept_open_file_serves_the_old_version_until_it_is_too_old() {
     let path = directory.path().join("a");
     for (valid, expected) in [(Duration::from_secs(3600), b"old".as_slice()), (Duration::ZERO, b"new!")] {
         write_old(&path, b"old");
+        settle();
         let (sites, _store) = serve(directory.path(), FileOptions { open_file_valid: valid, ..scarce() });
         fetch(&sites, &get("/a"));
         write_old(&path.with_extension("new"), b"new!");

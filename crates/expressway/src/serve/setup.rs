@@ -108,6 +108,7 @@ fn site(site: &config::Site) -> SiteConfig {
         files: FilesConfig {
             index: site.index.clone(),
             symlinks: if site.symlinks { Symlinks::Beneath } else { Symlinks::Deny },
+            hidden: site.hidden,
             precompressed: if site.precompressed {
                 vec![Encoding::Brotli, Encoding::Gzip]
             } else {

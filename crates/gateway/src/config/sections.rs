@@ -225,6 +225,9 @@ pub struct Site {
     /// Follow symbolic links as long as they stay under the root.
     #[serde(default)]
     pub symlinks: bool,
+    /// Serve names that begin with a dot; without it only those under `/.well-known/` are.
+    #[serde(default)]
+    pub hidden: bool,
     /// Answer with `.br` and `.gz` siblings where the client takes them.
     #[serde(default = "yes")]
     pub precompressed: bool,

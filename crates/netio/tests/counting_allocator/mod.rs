@@ -9,6 +9,7 @@ struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static OCTETS: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Times that this thread has asked for memory, or for more or less in its place.
@@ -16,15 +17,22 @@ pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.get()
 }
 
-fn count() {
+/// Octets that this thread has asked for, whether or not it has given them back.
+#[allow(dead_code)] // Not every test asks.
+pub(crate) fn allocated_octets() -> u64 {
+    OCTETS.get()
+}
+
+fn count(size: usize) {
     ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+    OCTETS.set(OCTETS.get() + size as u64);
 }
 
 // SAFETY: everything is passed on to the system's allocator; counting touches a constant-initialised
 // thread-local, which does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
+        count(layout.size());
         // SAFETY: the caller's contract is the system allocator's.
         unsafe { System.alloc(layout) }
     }
@@ -35,7 +43,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
+        count(size);
         // SAFETY: as above.
         unsafe { System.realloc(pointer, layout, size) }
     }

@@ -32,7 +32,7 @@ const SPARE_BUFFERS: usize = 64;
 const SPARE_SHARE: usize = 16;
 
 /// What a cached block costs beyond its octets: key, value and the cache's own tables.
-const ENTRY_OVERHEAD: usize = 160;
+const ENTRY_OVERHEAD: usize = 192;
 
 counters! {
     /// What reading files did.
@@ -359,7 +359,9 @@ impl Blocks {
     fn complete(&self, file: &OpenFile, index: u64, buffer: Buffer) -> Result<Block, BodyError> {
         self.check(file, buffer.length)?;
         let block = Block(Arc::new(buffer));
-        if let Some(cache) = &self.cache {
+        if let Some(cache) = &self.cache
+            && file.identity.age.is_kept()
+        {
             let memory = &self.spare.memory;
             memory.add_block(ENTRY_OVERHEAD);
             memory.add_cached(block.memory() + ENTRY_OVERHEAD);

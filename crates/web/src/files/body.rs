@@ -13,8 +13,8 @@ use bytes::{Buf, Bytes};
 use super::block::{Block, BlockKey};
 use super::exchange::Wait;
 use super::open::OpenFile;
+use super::parts::{Part, Parts};
 use super::pool::Blocked;
-use super::respond::Part;
 use super::store::{FileStore, Job, Outcome};
 use crate::memory::{Account, Charge, OVERHEAD, Pin};
 use crate::metrics::count;
@@ -28,6 +28,12 @@ const PINNED_SHARE: usize = 16;
 /// is taken is read. Else an octet here and there would cost a block each.
 const READ_SHARE: u64 = 16;
 
+/// Pieces of a multipart body up to this many octets are gathered into one chunk, as they would else be as many chunks.
+const GATHERED_PIECE: u64 = 512;
+
+/// Pieces that a chunk gathers at most, each of which may take a read: what bounds the work of one poll.
+const GATHERED_PIECES: usize = 16;
+
 /// What a body is read with.
 #[derive(Clone, Copy)]
 pub(super) struct Around<'a> {
@@ -40,7 +46,7 @@ pub(super) struct Around<'a> {
 pub(super) struct FileBody {
     file: Arc<OpenFile>,
     part: Part,
-    rest: std::vec::IntoIter<Part>,
+    rest: Parts,
     /// Octets not yet handed out.
     remaining: u64,
     /// The block that the next octets come from.
@@ -85,6 +91,8 @@ struct Next {
     within: Range<usize>,
     /// They are the last of the span.
     is_last: bool,
+    /// Octets of the span that this block has.
+    wanted: usize,
     /// Of the span's last block.
     last_index: u64,
 }
@@ -100,25 +108,27 @@ impl Next {
     fn of(span: &Range<u64>, max: usize, block_bytes: usize) -> Self {
         let size = block_bytes as u64;
         let index = span.start / size;
-        let end = span.end.min((index + 1) * size).min(span.start.saturating_add(max as u64));
+        let end_here = span.end.min((index + 1) * size);
+        let end = end_here.min(span.start.saturating_add(max as u64));
         let start = (span.start - index * size) as usize;
         Self {
             index,
             range: span.start..end,
             within: start..start + (end - span.start) as usize,
             is_last: end == span.end,
+            wanted: (end_here - span.start) as usize,
             last_index: (span.end - 1) / size,
         }
     }
 }
 
 impl FileBody {
-    pub(super) fn new(file: Arc<OpenFile>, parts: Vec<Part>) -> Self {
+    pub(super) fn new(file: Arc<OpenFile>, parts: Parts) -> Self {
         Self {
             file,
             part: Part::Octets(Bytes::new()),
-            remaining: parts.iter().map(Part::length).sum(),
-            rest: parts.into_iter(),
+            remaining: parts.length(),
+            rest: parts,
             current: None,
             wait: Wait::Nothing,
             cold: false,
@@ -134,22 +144,12 @@ impl FileBody {
 
     /// Octets that it takes beside its own size and blocks.
     pub(super) fn footprint(&self) -> usize {
-        let octets = |part: &Part| match part {
-            Part::Octets(octets) => octets.len(),
-            Part::Span(_) => 0,
-        };
-        let parts = self.rest.as_slice();
-        size_of_val(parts) + parts.iter().map(octets).sum::<usize>()
+        self.rest.footprint()
     }
 
     /// See [`FileExchange::is_current`](super::FileExchange::is_current).
     pub(super) fn is_current(&mut self, store: &FileStore) -> bool {
-        let spans = self.rest.as_slice().iter();
-        let first = spans.into_iter().find_map(|part| match part {
-            Part::Span(span) => Some(span.start),
-            Part::Octets(_) => None,
-        });
-        let Some(start) = first else { return true };
+        let Some(start) = self.rest.first_offset() else { return true };
         let index = start / store.blocks.block_bytes() as u64;
         match store.blocks.cached(&self.key(index)) {
             Some(block) => {
@@ -164,8 +164,11 @@ impl FileBody {
         BlockKey { file: self.file.identity, index }
     }
 
-    /// The next chunk of up to `max` octets.
+    /// The next chunk of up to `max` octets, for which one block is read at most, or as many pieces as are gathered.
     pub(super) fn poll(&mut self, max: usize, around: Around<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if self.gathers() {
+            return self.poll_gathered(max, around);
+        }
         let chunk = match ready!(self.poll_found(max, around)) {
             None => return Poll::Ready(None),
             Some(Err(error)) => return Poll::Ready(Some(Err(error))),
@@ -174,6 +177,43 @@ impl FileBody {
         };
         self.advance(chunk.len());
         Poll::Ready(Some(Ok(chunk)))
+    }
+
+    /// Whether the next piece is small and one of many.
+    fn gathers(&mut self) -> bool {
+        self.failed.is_none()
+            && self.rest.are_many()
+            && self.has_part()
+            && self.part.length() <= GATHERED_PIECE
+    }
+
+    /// The next pieces in one chunk, as far as they are small and can be had at once.
+    fn poll_gathered(&mut self, max: usize, around: Around<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        let mut octets = Vec::new();
+        for _ in 0..GATHERED_PIECES {
+            let end = match self.poll_copy(max - octets.len(), &mut octets, around) {
+                Poll::Ready(Some(Ok(()))) if octets.len() < max && self.gathers() => continue,
+                Poll::Ready(Some(Ok(()))) => break,
+                Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error))),
+                Poll::Ready(None) => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            };
+            // What ends the chunk is found again by the next poll.
+            if octets.is_empty() {
+                return end;
+            }
+            break;
+        }
+        Poll::Ready(Some(Ok(own(octets.into(), around.account))))
+    }
+
+    /// Makes sure that something is left of the current part; false at the end of the body.
+    fn has_part(&mut self) -> bool {
+        while self.part.length() == 0 {
+            let Some(part) = self.rest.next() else { return false };
+            self.part = part;
+        }
+        true
     }
 
     /// The same, copied to the end of `out`.
@@ -255,9 +295,8 @@ impl FileBody {
         if let Some(error) = &self.failed {
             return Poll::Ready(Some(Err(error.clone())));
         }
-        while self.part.length() == 0 {
-            let Some(part) = self.rest.next() else { return Poll::Ready(None) };
-            self.part = part;
+        if !self.has_part() {
+            return Poll::Ready(None);
         }
         let next = match &self.part {
             Part::Octets(octets) => {
@@ -329,7 +368,9 @@ impl FileBody {
     /// How a block is to be held that is not read yet. `None`: it is not worth reading, or may not be held.
     fn hold_unread(&self, next: &Next, around: Around<'_>) -> Option<Hold> {
         let memory = around.store.blocks.memory_of(&self.file, next.index);
-        self.deserves(memory, next.within.len())
+        // A range that wants little of the block is no reason to read it, whatever was handed out before.
+        let is_wanted = next.wanted as u64 * READ_SHARE >= memory as u64;
+        (is_wanted && self.deserves(memory, next.within.len()))
             .then(|| hold_block(memory, next.within.len(), around.account))?
     }
 
@@ -395,7 +436,7 @@ impl FileBody {
 
     /// Has the blocks behind `next` read if the file comes from the disk.
     fn read_ahead(&mut self, next: &Next, around: Around<'_>) {
-        if !self.cold {
+        if !self.cold || !self.file.identity.age.is_kept() {
             return;
         }
         let Around { store, account, .. } = around;

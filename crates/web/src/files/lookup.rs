@@ -1,6 +1,7 @@
 //! What a path means: a file with its precompressed siblings, a directory, or an error.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
 use http::header::{
@@ -160,7 +161,9 @@ impl Tree {
         headers.insert(DATE, HeaderValue::from_static(""));
         headers.insert(CONTENT_TYPE, media_type);
         headers.insert(CONTENT_LENGTH, file.identity.size.into());
-        headers.insert(LAST_MODIFIED, file.last_modified.clone());
+        if let Some(last_modified) = &file.last_modified {
+            headers.insert(LAST_MODIFIED, last_modified.clone());
+        }
         headers.insert(ETAG, file.etag.clone());
         let ranges = encoding.is_none() && self.config.max_ranges > 0;
         if ranges {
@@ -176,6 +179,16 @@ impl Tree {
             headers.append(name, value.clone());
         }
         Representation { file: Arc::new(file), ranges, headers }
+    }
+}
+
+impl Found {
+    /// How long it may be answered with before the path is looked up again.
+    pub(crate) fn is_good_for(&self) -> Duration {
+        let Self::Resource(resource) = self else { return Duration::MAX };
+        let coded = resource.coded.iter().map(|(_, representation)| representation);
+        let times = resource.plain.iter().chain(coded).map(|one| one.file.identity.age.is_good_for());
+        times.min().unwrap_or(Duration::MAX)
     }
 }
 

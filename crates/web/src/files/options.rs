@@ -157,8 +157,9 @@ pub struct FilesConfig {
     pub index: Vec<String>,
     /// What to do about symbolic links beneath the root.
     pub symlinks: Symlinks,
-    /// Whether names that begin with a dot are served (nginx's behaviour). When false they are answered
-    /// with 404, except `/.well-known/`.
+    /// Whether names that begin with a dot are served, as nginx serves them. If not they are answered with 404 as if
+    /// they were not there, except `/.well-known/` (RFC 8615). What lies in a root by mistake begins with a dot more
+    /// often than not: `.git`, `.env`, `.htpasswd`.
     pub hidden: bool,
     /// Precompressed siblings to look for, in order of preference among equal `q` values.
     pub precompressed: Vec<Encoding>,
@@ -173,14 +174,14 @@ pub struct FilesConfig {
 }
 
 impl FilesConfig {
-    /// The defaults for `root`: `index.html`, symbolic links denied, hidden files served, no precompressed
+    /// The defaults for `root`: `index.html`, symbolic links denied, dot files not served, no precompressed
     /// siblings, `application/octet-stream`, at most 200 ranges, no added headers.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self {
             root: root.into(),
             index: vec!["index.html".to_owned()],
             symlinks: Symlinks::default(),
-            hidden: true,
+            hidden: false,
             precompressed: Vec::new(),
             default_type: "application/octet-stream".to_owned(),
             max_ranges: 200,

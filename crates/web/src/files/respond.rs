@@ -1,7 +1,5 @@
 //! From a found path and the request's header fields to a response head and the parts of its body.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -15,6 +13,7 @@ use http::{Method, StatusCode};
 use super::FilesConfig;
 use super::lookup::{Found, Representation, Resource};
 use super::open::OpenFile;
+use super::parts::{Multipart, Parts, content_range};
 use crate::coding::Accepted;
 use crate::condition::Verdict;
 use crate::exchange::error_response;
@@ -30,22 +29,13 @@ pub(crate) struct Question<'a> {
     pub(crate) query: Option<&'a str>,
 }
 
-/// A piece of a body.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// Octets as they are.
-    Octets(Bytes),
-    /// Octets of the file, first to past the last.
-    Span(Range<u64>),
-}
-
 /// A response: its head, and where the body comes from.
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// A body in memory, possibly empty.
     Fixed(ResponseHead, Bytes),
     /// Parts of a file, of which at least one is not empty.
-    File(ResponseHead, Arc<OpenFile>, Vec<Part>),
+    File(ResponseHead, Arc<OpenFile>, Parts),
 }
 
 /// Answers `question` with what its path led to.
@@ -113,19 +103,26 @@ fn represent(config: &FilesConfig, question: Question<'_>, representation: &Repr
         Verdict::Proceed => {}
     }
     let size = representation.file.identity.size;
+    // `range` is defined for GET only (RFC 9110, 14.2).
     if representation.ranges
+        && *question.method == Method::GET
         && let Some(range) = question.headers.get(RANGE)
         && validators.allows_range(question.headers)
     {
         match Ranges::parse(range.as_bytes(), size, config.max_ranges) {
             Ranges::Whole => {}
             Ranges::Unsatisfiable => return unsatisfiable(config, question.method, size),
-            Ranges::Parts(parts) => return partial(question.method, representation, &parts),
+            Ranges::Parts(parts) => return partial(representation, parts),
         }
     }
     let mut headers = representation.headers.clone();
     headers.insert(DATE, date_header());
-    finish(question.method, representation, StatusCode::OK, headers, size, || vec![Part::Span(0..size)])
+    if *question.method == Method::HEAD || size == 0 {
+        let head = ResponseHead { status: StatusCode::OK, headers, body_length: Some(0) };
+        return Answer::Fixed(head, Bytes::new());
+    }
+    let head = ResponseHead { status: StatusCode::OK, headers, body_length: Some(size) };
+    Answer::File(head, Arc::clone(&representation.file), Parts::single(0..size))
 }
 
 /// The client's copy is good: validators and what a cache needs, nothing about a body.
@@ -150,85 +147,26 @@ fn unsatisfiable(config: &FilesConfig, method: &Method, size: u64) -> Answer {
     error(method, StatusCode::RANGE_NOT_SATISFIABLE, headers)
 }
 
-fn partial(method: &Method, representation: &Representation, ranges: &[Range<u64>]) -> Answer {
+fn partial(representation: &Representation, ranges: Vec<Range<u64>>) -> Answer {
     let size = representation.file.identity.size;
     let mut headers = representation.headers.clone();
     headers.remove(ACCEPT_RANGES);
     headers.insert(DATE, date_header());
-    let status = StatusCode::PARTIAL_CONTENT;
-    if let [range] = ranges {
-        let length = range.end - range.start;
-        headers.insert(CONTENT_LENGTH, length.into());
+    let parts = if let [range] = &ranges[..] {
         headers.insert(CONTENT_RANGE, text(content_range(range, size)));
-        return finish(method, representation, status, headers, length, || vec![Part::Span(range.clone())]);
-    }
-    let boundary = boundary();
-    let content_type = headers.get(CONTENT_TYPE).cloned();
-    let parts = multipart(&boundary, content_type.as_ref(), ranges, size);
-    let length = parts.iter().map(Part::length).sum::<u64>();
-    headers.insert(CONTENT_TYPE, text(format!("multipart/byteranges; boundary={boundary}")));
+        Parts::single(range.clone())
+    } else {
+        let multipart = Multipart::new(headers.get(CONTENT_TYPE).cloned(), ranges, size);
+        headers.insert(CONTENT_TYPE, text(multipart.content_type()));
+        Parts::Multipart(Box::new(multipart))
+    };
+    let length = parts.length();
     headers.insert(CONTENT_LENGTH, length.into());
-    finish(method, representation, status, headers, length, || parts)
-}
-
-/// The parts of a multipart/byteranges body (RFC 9110, 14.6), laid out as nginx lays them out.
-fn multipart(
-    boundary: &str,
-    content_type: Option<&HeaderValue>,
-    ranges: &[Range<u64>],
-    size: u64,
-) -> Vec<Part> {
-    let mut parts = Vec::with_capacity(ranges.len() * 2 + 1);
-    for range in ranges {
-        let mut header = format!("\r\n--{boundary}\r\n").into_bytes();
-        if let Some(content_type) = content_type {
-            header.extend_from_slice(b"Content-Type: ");
-            header.extend_from_slice(content_type.as_bytes());
-            header.extend_from_slice(b"\r\n");
-        }
-        header.extend_from_slice(format!("Content-Range: {}\r\n\r\n", content_range(range, size)).as_bytes());
-        parts.push(Part::Octets(header.into()));
-        parts.push(Part::Span(range.clone()));
-    }
-    parts.push(Part::Octets(format!("\r\n--{boundary}--\r\n").into()));
-    parts
-}
-
-fn content_range(range: &Range<u64>, size: u64) -> String {
-    format!("bytes {}-{}/{size}", range.start, range.end - 1)
-}
-
-/// 20 digits that content cannot foresee: std's hash keys are random.
-fn boundary() -> String {
-    format!("{:020}", RandomState::new().build_hasher().finish())
-}
-
-fn finish(
-    method: &Method,
-    representation: &Representation,
-    status: StatusCode,
-    headers: HeaderMap,
-    length: u64,
-    parts: impl FnOnce() -> Vec<Part>,
-) -> Answer {
-    if *method == Method::HEAD || length == 0 {
-        return Answer::Fixed(ResponseHead { status, headers, body_length: Some(0) }, Bytes::new());
-    }
-    let head = ResponseHead { status, headers, body_length: Some(length) };
-    Answer::File(head, Arc::clone(&representation.file), parts())
+    let head = ResponseHead { status: StatusCode::PARTIAL_CONTENT, headers, body_length: Some(length) };
+    Answer::File(head, Arc::clone(&representation.file), parts)
 }
 
 /// A header value from text that is visible ASCII by construction.
 fn text(text: String) -> HeaderValue {
     HeaderValue::from_maybe_shared(Bytes::from(text)).unwrap_or_else(|_| HeaderValue::from_static(""))
-}
-
-impl Part {
-    /// Octets that it adds to the body.
-    pub(crate) fn length(&self) -> u64 {
-        match self {
-            Self::Octets(octets) => octets.len() as u64,
-            Self::Span(span) => span.end - span.start,
-        }
-    }
 }

@@ -75,8 +75,8 @@ impl Equivalent<OpenKey> for OpenKeyRef<'_> {
 #[derive(Debug, Clone)]
 struct Kept {
     found: Arc<Found>,
-    /// When the path was looked up, by [`now`].
-    checked: Duration,
+    /// When the path is to be looked up again, by [`now`].
+    until: Duration,
 }
 
 #[derive(Debug, Clone)]
@@ -122,16 +122,14 @@ impl OpenFiles {
     /// What `path` was found to be, if that is still to be trusted.
     pub(crate) fn find(&self, root: u64, path: &[u8]) -> Option<Arc<Found>> {
         let kept = self.cache.as_ref()?.get(&OpenKeyRef { root, path })?;
-        (now().saturating_sub(kept.checked) < self.valid).then_some(kept.found)
+        (now() < kept.until).then_some(kept.found)
     }
 
     /// Keeps what `path` was just found to be.
     pub(crate) fn keep(&self, root: u64, path: &[u8], found: &Arc<Found>) {
         if let Some(cache) = &self.cache {
-            cache.insert(
-                OpenKey { root, path: path.into() },
-                Kept { found: Arc::clone(found), checked: now() },
-            );
+            let until = now().saturating_add(self.valid.min(found.is_good_for()));
+            cache.insert(OpenKey { root, path: path.into() }, Kept { found: Arc::clone(found), until });
         }
     }
 

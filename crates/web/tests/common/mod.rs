@@ -115,6 +115,11 @@ pub(crate) fn site(files: FilesConfig) -> SiteConfig {
     SiteConfig { hosts: Vec::new(), files }
 }
 
+/// Lets what was written become so old that what is read of it is kept, and its validators are strong.
+pub(crate) fn settle() {
+    std::thread::sleep(Duration::from_millis(2050));
+}
+
 /// Octets that tell their position.
 pub(crate) fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect()
