@@ -99,7 +99,7 @@ impl World {
         };
         let sites = [
             site(&["edge.example", "www.edge.example"], |_| {}),
-            site(&["*.example", "*.b.a.test"], |files| files.hidden = false),
+            site(&["*.example", "*.b.a.test"], |files| files.hidden = true),
             site(&["links.test", "[2001:db8::1]"], |files| {
                 files.symlinks = expressway_web::files::Symlinks::Beneath
             }),

@@ -116,7 +116,7 @@ struct Attributes {
 
 impl Attributes {
     fn new(stat: &Stat) -> Self {
-        Self { links: stat.st_nlink as u64, mode: stat.st_mode, owner: (stat.st_uid, stat.st_gid) }
+        Self { links: stat.st_nlink, mode: stat.st_mode, owner: (stat.st_uid, stat.st_gid) }
     }
 }
 
