@@ -227,7 +227,10 @@ pub fn access_log(data: &[u8]) {
     cost::hold(&LINE, size, || {
         let target = Target::File("/dev/null".into());
         let options = AccessLogOptions { queue: 1, ..AccessLogOptions::new(target, format) };
-        // Dropping it writes what is queued.
-        AccessLog::open(options).expect("a thread").log(&record);
+        let log = AccessLog::open(options).expect("a thread");
+        log.log(&record);
+        let ending = log.ending();
+        drop(log);
+        assert!(ending.wait(Duration::from_secs(60)), "the line is written");
     });
 }

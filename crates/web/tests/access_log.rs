@@ -37,6 +37,15 @@ fn open(path: &Path, queue: usize) -> AccessLog {
     AccessLog::open(AccessLogOptions { queue, ..AccessLogOptions::new(target, Format::Combined) }).unwrap()
 }
 
+/// Drops the log and waits until everything is written.
+fn finish(log: AccessLog) {
+    let ending = log.ending();
+    assert!(!ending.is_over());
+    drop(log);
+    assert!(ending.wait(Duration::from_secs(60)), "the thread did not end");
+    assert_eq!(ending.queued_bytes(), 0);
+}
+
 fn metric(log: &AccessLog, name: &str) -> u64 {
     log.metrics().iter().find(|metric| metric.name == name).expect(name).value
 }
@@ -55,7 +64,7 @@ fn targets(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn every_line_is_written_in_order_before_drop_returns() {
+fn every_line_is_written_in_order_before_the_end() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("access.log");
     let log = open(&path, 10_000);
@@ -63,7 +72,7 @@ fn every_line_is_written_in_order_before_drop_returns() {
     for target in &expected {
         log.log(&record(target));
     }
-    drop(log);
+    finish(log);
     assert_eq!(targets(&path), expected);
 }
 
@@ -78,7 +87,7 @@ fn reopening_follows_a_rotation() {
     log.reopen();
     wait_for(&log, "access_log_reopened_total", 1);
     log.log(&record("/after"));
-    drop(log);
+    finish(log);
     assert_eq!(targets(&moved), ["/before"]);
     assert_eq!(targets(&path), ["/after"]);
 }
@@ -94,7 +103,7 @@ fn a_failed_reopen_keeps_the_old_file() {
     log.reopen();
     wait_for(&log, "access_log_reopen_failed_total", 1);
     log.log(&record("/kept"));
-    drop(log);
+    finish(log);
     assert_eq!(targets(&moved.join("access.log")), ["/kept"]);
 }
 
@@ -133,13 +142,54 @@ fn a_full_queue_drops_and_counts() {
         text
     });
     let dropped = metric(&log, "access_log_dropped_total") as usize;
-    drop(log);
+    finish(log);
     let text = drain.join().unwrap();
     assert_eq!(
         text.iter().filter(|&&b| b == b'\n').count(),
         1000 - dropped,
         "every other line arrives whole"
     );
+}
+
+/// A worker may be the last to have a log whose thread is stuck.
+#[test]
+fn dropping_a_log_that_nobody_reads_waits_for_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pipe");
+    mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let nonblocking = OFlags::NONBLOCK.bits() as i32;
+    let mut reader = std::fs::File::options().read(true).custom_flags(nonblocking).open(&path).unwrap();
+    let log = open(&path, 1000);
+    let long = format!("/{}", "x".repeat(8000));
+    (0..100).for_each(|_| log.log(&record(&long)));
+    let ending = log.ending();
+    let (sender, dropped) = std::sync::mpsc::channel();
+    let worker = std::thread::spawn(move || {
+        drop(log);
+        sender.send(()).unwrap();
+    });
+    dropped.recv_timeout(Duration::from_secs(60)).expect("the worker goes on");
+    worker.join().unwrap();
+    assert!(
+        !ending.wait(Duration::from_millis(50)) && ending.queued_bytes() > 0,
+        "there is more than the pipe takes"
+    );
+    let mut text = Vec::new();
+    while !ending.is_over() || reader.read_to_end(&mut text).is_err() {
+        let _ = reader.read_to_end(&mut text);
+        std::thread::yield_now();
+    }
+    assert_eq!(text.iter().filter(|&&b| b == b'\n').count(), 100, "who comes to read it finds every line");
+}
+
+#[test]
+fn a_pipe_that_nobody_reads_is_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pipe");
+    mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let target = Target::File(path);
+    let error = AccessLog::open(AccessLogOptions::new(target, Format::Json)).unwrap_err();
+    assert!(error.to_string().contains("nobody reads this pipe"), "{error}");
 }
 
 #[test]

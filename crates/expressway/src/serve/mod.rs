@@ -11,6 +11,7 @@
 //! * [`privilege`] gives up what the server does not need, [`confine`] keeps it from more; [`source`] asks for what
 //!   it does.
 //! * [`events`] is what the main thread waits for.
+//! * [`logs`] opens access logs, and knows those that have not ended.
 //! * [`server`] is the running whole: workers, reload, drain.
 //! * [`metrics`] shows every layer's counters.
 
@@ -21,6 +22,7 @@ mod cores;
 pub(crate) mod data_path;
 mod devices;
 mod events;
+mod logs;
 pub(crate) mod metrics;
 mod napi;
 mod opening;
@@ -42,6 +44,7 @@ use crate::fail::Failure;
 use crate::limits::raise_file_limit;
 pub(crate) use cores::allowed as allowed_cores;
 use data_path::Purpose;
+use logs::Logs;
 use privilege::Identity;
 use server::Server;
 use source::Source;
@@ -78,12 +81,13 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
         Some(Source::Own) | None => None,
     };
     let files = setup::file_store(&config)?;
-    let setup = setup::build(&config, &files, None)?;
+    let mut logs = Logs::default();
+    let setup = setup::build(&config, &files, &mut logs, None)?;
     let Some(source) = source else {
         crate::print(&format!("{}: ok\n", arguments.config.display()))?;
         return Ok(ExitCode::SUCCESS);
     };
-    Server::start(arguments, config, (source, confinement), workers, files, setup)?.run()
+    Server::start(arguments, config, (source, confinement), workers, (files, logs), setup)?.run()
 }
 
 /// Opens an interface as `serve` would in that configuration with what takes privilege from `source`, says what its

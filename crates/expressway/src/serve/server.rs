@@ -19,7 +19,8 @@ use expressway_web::files::FileStore;
 use super::confine::Confinement;
 use super::data_path::{DataPath, PathConfig, WorkerIo};
 use super::events::{Event, follow_signals};
-use super::setup::{Parts, Previous};
+use super::logs::{Logs, Previous};
+use super::setup::Parts;
 use super::source::Source;
 use super::{cores, load, metrics, setup};
 use crate::args::Serve;
@@ -68,6 +69,7 @@ pub(crate) struct Server {
     status: Arc<Status>,
     /// The access log in use, for the metrics page.
     log: Arc<ArcSwapOption<AccessLog>>,
+    logs: Logs,
     events: Receiver<Event>,
     threads: Vec<JoinHandle<()>>,
     alive: usize,
@@ -85,7 +87,7 @@ impl Server {
         config: Config,
         (source, confinement): (Source, Option<Confinement>),
         workers: usize,
-        files: Arc<FileStore>,
+        (files, logs): (Arc<FileStore>, Logs),
         parts: Parts,
     ) -> Result<Self, Failure> {
         let (sender, events) = channel();
@@ -114,6 +116,7 @@ impl Server {
             path,
             status,
             log,
+            logs,
             events,
             threads: Vec::new(),
             alive: 0,
@@ -185,7 +188,10 @@ impl Server {
                 )));
             }
             match self.events.recv_timeout(MAINTENANCE) {
-                Err(RecvTimeoutError::Timeout) => self.lock_path().maintain(),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.lock_path().maintain();
+                    self.shared.collect();
+                }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Ok(Event::Reload) if stopping => tracing::warn!("reload: ignored while stopping"),
                 Ok(Event::Reload) => self.reload(),
@@ -203,7 +209,11 @@ impl Server {
             let _ = thread.join();
         }
         self.lock_path().finish();
-        match self.failure.take() {
+        let Self { logs, failure, shared, setup, log, _admin, .. } = self;
+        // The last who have a log, now that the workers have gone; the admin listener's metrics are others.
+        drop((shared, setup, log.swap(None), _admin));
+        logs.finish();
+        match failure {
             Some(failure) => Err(failure),
             None => Ok(ExitCode::SUCCESS),
         }
@@ -258,7 +268,7 @@ impl Server {
     fn try_reload(&mut self) -> Result<(), Failure> {
         let config = load(&self.arguments)?;
         let previous = Previous { log: self.config.log.clone(), access_log: self.setup.access_log.clone() };
-        let parts = setup::build(&config, &self.files, Some(&previous))?;
+        let parts = setup::build(&config, &self.files, &mut self.logs, Some(&previous))?;
         let setup = Arc::new(assemble(parts, &self.setup.io_mode));
         self.shared.reload(setup.clone()).map_err(Failure::run_time)?;
         for mailbox in self.mailboxes.iter() {

@@ -1,14 +1,14 @@
 //! From a configuration to what QUIC and request handling are given.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use expressway_gateway::config::{self, Config};
 use expressway_gateway::quic::{CongestionControl, Identity, RetryPolicy, Settings};
-use expressway_web::access_log::{AccessLog, AccessLogOptions, Format, Target};
+use expressway_web::access_log::AccessLog;
 use expressway_web::files::{Encoding, FileOptions, FileStore, FilesConfig, Symlinks};
 use expressway_web::{SiteConfig, Sites};
 
+use super::logs::{Logs, Previous};
 use crate::fail::Failure;
 
 /// What a reload replaces: settings, sites and access log.
@@ -36,6 +36,7 @@ pub(crate) fn file_store(config: &Config) -> Result<Arc<FileStore>, Failure> {
 pub(crate) fn build(
     config: &Config,
     files: &Arc<FileStore>,
+    logs: &mut Logs,
     previous: Option<&Previous>,
 ) -> Result<Parts, Failure> {
     let (certificate, key) = (config.tls.certificate.get_ref(), config.tls.private_key.get_ref());
@@ -45,30 +46,8 @@ pub(crate) fn build(
     settings.check().map_err(|error| Failure::usage(format!("[quic]: {error}")))?;
     let sites: Vec<SiteConfig> = config.sites.iter().map(site).collect();
     let sites = Sites::new(&sites, files).map_err(Failure::usage)?;
-    let access_log = match (&config.log.access, previous) {
-        (None, _) => None,
-        (Some(_), Some(previous)) if previous.log == config.log => previous.access_log.clone(),
-        (Some(target), _) => Some(Arc::new(open_log(target, config.log.format)?)),
-    };
+    let access_log = logs.open(&config.log, previous)?;
     Ok(Parts { settings, sites: Arc::new(sites), access_log })
-}
-
-/// What a reload may keep of the configuration before.
-pub(crate) struct Previous {
-    pub(crate) log: config::Log,
-    pub(crate) access_log: Option<Arc<AccessLog>>,
-}
-
-fn open_log(target: &Path, format: config::LogFormat) -> Result<AccessLog, Failure> {
-    let target_of =
-        |path: &Path| if path.as_os_str() == "-" { Target::Stdout } else { Target::File(path.to_owned()) };
-    let format = match format {
-        config::LogFormat::Json => Format::Json,
-        config::LogFormat::Combined => Format::Combined,
-    };
-    let options = AccessLogOptions::new(target_of(target), format);
-    AccessLog::open(options)
-        .map_err(|error| Failure::run_time(format!("access log {}: {error}", target.display())))
 }
 
 fn settings(config: &Config, identity: Arc<Identity>) -> Settings {

@@ -107,6 +107,28 @@ fn a_reload_changes_new_connections_and_leaves_open_ones() {
     assert_ne!(first_certificate, second_certificate);
 }
 
+/// What a setup has, such as open files and the thread of a log, may take time to let go of.
+#[test]
+fn no_worker_is_the_last_to_have_a_former_setup() {
+    let mut world = Build::default().world();
+    let first = setup("first", Settings::new(identity(&world.certificate)));
+    world.start(&first, 1);
+    let former = std::sync::Arc::downgrade(&first);
+    drop(first);
+    let id = fetch(&mut world, Options::default(), &[("/bytes/10", 10)]);
+    let second = setup("second", Settings::new(identity(&world.certificate)));
+    world.shared.reload(second).unwrap();
+    assert!(world.peers[0].try_send(Message::Wake).is_ok());
+    world.for_a_while(Duration::from_millis(20));
+    world.shared.collect();
+    assert!(former.upgrade().is_some(), "an open connection has it");
+    world.clients[id].quic.close(true, 0x100, b"").unwrap();
+    world.until("the end", |world| world.stats(0).connections == 0);
+    assert!(former.upgrade().is_some(), "the worker was not the last to have it");
+    world.shared.collect();
+    assert!(former.upgrade().is_none());
+}
+
 #[cfg(feature = "qlog")]
 #[test]
 fn logs_for_diagnosis_are_written_when_asked_for() {

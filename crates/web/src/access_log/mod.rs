@@ -2,7 +2,8 @@
 //!
 //! [`AccessLog::log`] packs a [`Record`] into one allocation and puts it into a bounded queue; formatting
 //! and writing happen on the log's thread, in batches. A full queue, a full disk and a pipe that nobody
-//! reads cost lines, which are counted, and never time on the caller's thread.
+//! reads cost lines, which are counted, and never time on the caller's thread. Nor does dropping the log, which any of
+//! its users may do last: [`Ending`] is for whoever has to know that all is written.
 
 mod entry;
 mod format;
@@ -12,11 +13,15 @@ mod writer;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
 
 use crate::metrics::{Kind, Metric, count, counters};
 use entry::Entry;
@@ -45,11 +50,21 @@ pub enum Target {
 }
 
 impl Target {
+    /// Opens it without waiting for whoever may read it; writing waits.
     fn open(&self) -> io::Result<File> {
-        match self {
-            Self::Stdout => io::stdout().as_fd().try_clone_to_owned().map(File::from),
-            Self::File(path) => File::options().append(true).create(true).open(path),
-        }
+        let Self::File(path) = self else {
+            return io::stdout().as_fd().try_clone_to_owned().map(File::from);
+        };
+        let nonblocking = OFlags::NONBLOCK.bits() as i32;
+        let opened = File::options().append(true).create(true).custom_flags(nonblocking).open(path);
+        let file = opened.map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::NXIO) => {
+                io::Error::new(error.kind(), "nobody reads this pipe: start its reader first")
+            }
+            _ => error,
+        })?;
+        fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+        Ok(file)
     }
 }
 
@@ -98,15 +113,51 @@ struct Shared {
     /// Octets of text in the queue.
     queued_bytes: AtomicUsize,
     reopen: AtomicBool,
+    /// The thread has ended.
+    ended: Mutex<bool>,
+    end: Condvar,
 }
 
-/// An access log. Dropping it writes what is queued and ends the thread.
+/// An access log. Dropping it has the thread write what is queued and end, and does not wait for that.
 #[derive(Debug)]
 pub struct AccessLog {
     shared: Arc<Shared>,
-    sender: Option<SyncSender<Message>>,
-    thread: Option<JoinHandle<()>>,
+    sender: SyncSender<Message>,
     queue_bytes: usize,
+}
+
+/// The end of a log: when it has been dropped and everything queued is written.
+#[derive(Debug, Clone)]
+pub struct Ending(Arc<Shared>);
+
+impl Ending {
+    /// Whether it has come.
+    pub fn is_over(&self) -> bool {
+        self.wait(Duration::ZERO)
+    }
+
+    /// Waits for it so long at most; false if it has not come. It never does while somebody has the log, or while the
+    /// thread waits for a pipe that nobody reads.
+    pub fn wait(&self, most: Duration) -> bool {
+        let ended = self.0.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.0.end.wait_timeout_while(ended, most, |ended| !*ended);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Octets of text that are still to be written.
+    pub fn queued_bytes(&self) -> usize {
+        self.0.queued_bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// Says that the thread has ended, however it does.
+struct Thread(Arc<Shared>);
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        *self.0.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.0.end.notify_all();
+    }
 }
 
 impl AccessLog {
@@ -122,9 +173,17 @@ impl AccessLog {
         let shared = Arc::<Shared>::default();
         let (sender, receiver) = sync_channel(options.queue);
         let writer = Writer::new(options.target, options.format, file, Arc::clone(&shared));
-        let thread =
-            std::thread::Builder::new().name("access-log".into()).spawn(move || writer.run(&receiver))?;
-        Ok(Self { shared, sender: Some(sender), thread: Some(thread), queue_bytes: options.queue_bytes })
+        let thread = Thread(Arc::clone(&shared));
+        std::thread::Builder::new().name("access-log".into()).spawn(move || {
+            let _thread = thread;
+            writer.run(&receiver);
+        })?;
+        Ok(Self { shared, sender, queue_bytes: options.queue_bytes })
+    }
+
+    /// What tells when it has been dropped and everything queued is written.
+    pub fn ending(&self) -> Ending {
+        Ending(Arc::clone(&self.shared))
     }
 
     /// Queues one line. Never blocks: when the queue is full the record is dropped and counted.
@@ -132,11 +191,7 @@ impl AccessLog {
         let bytes = record.text_length();
         let queued = self.shared.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
         let fits = queued.saturating_add(bytes) <= self.queue_bytes;
-        let sent = fits
-            && self
-                .sender
-                .as_ref()
-                .is_some_and(|sender| sender.try_send(Message::Entry(Entry::new(record))).is_ok());
+        let sent = fits && self.sender.try_send(Message::Entry(Entry::new(record))).is_ok();
         if !sent {
             self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
             count(&self.shared.counters.access_log_dropped);
@@ -148,9 +203,7 @@ impl AccessLog {
     pub fn reopen(&self) {
         self.shared.reopen.store(true, Ordering::Release);
         // A full queue needs no nudge: the thread is awake and looks at the flag after each batch.
-        if let Some(sender) = &self.sender {
-            let _ = sender.try_send(Message::Nudge);
-        }
+        let _ = self.sender.try_send(Message::Nudge);
     }
 
     /// Lines written, dropped and failed.
@@ -162,16 +215,5 @@ impl AccessLog {
             value: self.shared.queued_bytes.load(Ordering::Relaxed) as u64,
         };
         self.shared.counters.fields().chain([queued]).collect()
-    }
-}
-
-impl Drop for AccessLog {
-    fn drop(&mut self) {
-        drop(self.sender.take());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the access log's thread panicked");
-        }
     }
 }

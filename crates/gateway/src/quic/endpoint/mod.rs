@@ -68,6 +68,9 @@ pub struct Shared {
     revision: AtomicU64,
     /// What each endpoint is to take up, made where nobody waits: reading a chain of certificates takes its time.
     next: Box<[Mutex<Option<Next>>]>,
+    /// Former setups, which connections may still have: a setup has files, and a log with a thread, which no worker is to
+    /// be the last to have.
+    retired: Mutex<Vec<Arc<Setup>>>,
 }
 
 /// A setup with the engine made for it.
@@ -88,6 +91,7 @@ impl Shared {
             setup: Mutex::new(Arc::clone(setup)),
             revision: AtomicU64::new(0),
             next: (0..workers.clamp(1, 256)).map(|_| Mutex::default()).collect(),
+            retired: Mutex::default(),
         }))
     }
 
@@ -108,14 +112,25 @@ impl Shared {
     pub fn reload(&self, setup: Arc<Setup>) -> Result<(), EngineError> {
         let made = self.next.iter().map(|_| Engine::new(&setup.settings, &self.secrets));
         let engines = made.collect::<Result<Vec<_>, _>>()?;
-        *self.lock_setup() = Arc::clone(&setup);
+        let former = std::mem::replace(&mut *self.lock_setup(), Arc::clone(&setup));
+        self.retired.lock().unwrap_or_else(PoisonError::into_inner).push(former);
         for (place, engine) in self.next.iter().zip(engines) {
             let next = Some(Next { setup: Arc::clone(&setup), engine });
             // One that nobody has taken up is dropped here, and after the lock.
             let _unused = std::mem::replace(&mut *place.lock().unwrap_or_else(PoisonError::into_inner), next);
         }
         self.revision.fetch_add(1, Ordering::Release);
+        self.collect();
         Ok(())
+    }
+
+    /// Drops the setups that no connection has any more. For a thread that may wait, now and then.
+    pub fn collect(&self) {
+        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that only this list has stays so: nobody can take it up any more.
+        let unused: Vec<_> = retired.extract_if(.., |setup| Arc::strong_count(setup) == 1).collect();
+        drop(retired);
+        drop(unused);
     }
 
     fn lock_setup(&self) -> MutexGuard<'_, Arc<Setup>> {
