@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from harness import foreign
+from harness.agent import Agent, agents
+from harness.daemon import finish_all
 from harness.fanout import FEED_PORT, TCP_PORT, Fanout, fanouts
 from harness.lab import Lab
 from harness.paths import BINARY, CLIP, HOST, LONG_CLIP, PEERS, run
@@ -70,7 +72,7 @@ def foreign_object(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make_lab() -> Iterator[Callable[..., Lab]]:
-    """Makes labs; they are gone when the test is."""
+    """Makes labs; they are gone when the test is, with all that ran in them."""
     labs: list[Lab] = []
 
     def make(**options: str | int | bool) -> Lab:
@@ -79,16 +81,30 @@ def make_lab() -> Iterator[Callable[..., Lab]]:
         return lab
 
     yield make
+    faults = []
     for lab in labs:
-        lab.down()
+        try:
+            lab.finish()
+        except AssertionError as fault:  # told below, when all are gone
+            faults.append(fault)
+    if faults:
+        raise ExceptionGroup("labs at the end of their test", faults)
 
 
 ServerMaker = Callable[..., Server]
 
 
 @pytest.fixture
-def make_server(certificates: Path, root: Path, tmp_path: Path) -> Iterator[ServerMaker]:
-    """Starts servers and waits until they are ready; at the end each that still runs has to stop cleanly."""
+def start_agent(make_lab, tmp_path: Path) -> Iterator[Callable[..., Agent]]:
+    """Starts agents, which end after those that they serve; at the end each has to be alive and to stop cleanly."""
+    with agents(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture
+def make_server(make_lab, start_agent, certificates: Path, root: Path, tmp_path: Path) -> Iterator[ServerMaker]:
+    """Starts servers and waits until they are ready; at the end each has to be alive, unless the test has ended it, and
+    to stop cleanly."""
     servers: list[Server] = []
 
     def make(lab: Lab, *, ready: bool = True, prefix: tuple[str, ...] = (), **settings) -> Server:
@@ -102,13 +118,12 @@ def make_server(certificates: Path, root: Path, tmp_path: Path) -> Iterator[Serv
         return server.wait_ready() if ready else server
 
     yield make
-    for server in servers:
-        server.stop() if server.process.poll() is None else None
+    finish_all(servers)
 
 
 @pytest.fixture
-def make_fanout(tmp_path: Path) -> Iterator[Callable[..., Fanout]]:
-    """Starts fan-outs with len32 framing; at the end each that still runs has to stop cleanly."""
+def make_fanout(make_lab, start_agent, tmp_path: Path) -> Iterator[Callable[..., Fanout]]:
+    """Starts fan-outs with len32 framing; at the end each has to be alive and to stop cleanly, as servers have to."""
     with fanouts(tmp_path) as start:
 
         def make(lab: Lab, *flags: str, feed: str | None = None, prefix: tuple[str, ...] = (), ready: bool = True) -> Fanout:

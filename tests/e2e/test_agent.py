@@ -5,7 +5,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,19 +23,13 @@ interfaces = ["server0"]
 
 
 @pytest.fixture
-def make_agent(tmp_path: Path) -> Iterator[Callable[..., Agent]]:
-    """Starts agents; they end with the test."""
-    agents: list[Agent] = []
+def make_agent(start_agent) -> Callable[..., Agent]:
+    """Starts agents, with a rule if none is given."""
 
     def make(lab, *rules: str, limits: str = "") -> Agent:
-        agent = Agent(lab, tmp_path / f"agent-{len(agents)}", *(rules or (RULE,)), limits=limits)
-        agents.append(agent)
-        return agent
+        return start_agent(lab, *(rules or (RULE,)), limits=limits)
 
-    yield make
-    for agent in agents:
-        if agent.process.poll() is None:
-            agent.stop()
+    return make
 
 
 def io(agent: Agent) -> dict[str, dict[str, str]]:

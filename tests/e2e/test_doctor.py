@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness import links
-from harness.agent import CONTAINED, Agent
+from harness.agent import CONTAINED
 from harness.paths import BINARY, LIMIT
 
 NOBODY = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--bounding-set", "-all")
@@ -78,26 +78,23 @@ def test_trying_gives_what_the_driver_claims_and_leaves_nothing(make_lab) -> Non
     assert "xdp" not in lab.run("server", "ip", "link", "show", links.SERVER)
 
 
-def test_what_an_agent_would_give_is_tried_without_privilege(make_lab, tmp_path: Path) -> None:
+def test_what_an_agent_would_give_is_tried_without_privilege(make_lab, start_agent, tmp_path: Path) -> None:
     lab = make_lab(queues=2)
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
     rule = f'name = "edge"\nusers = [65534]\nlisten = []\ninterfaces = ["{links.SERVER}"]\n'
-    agent = Agent(lab, tmp_path / "agent", rule)
+    agent = start_agent(lab, rule)
     by_agent = ("--agent", str(agent.socket))
-    try:
-        document = report(lab, "--probe", *by_agent, prefix=CONTAINED)
-        assert list(interfaces(document)) == [links.SERVER], "the agent's interfaces, not those around this process"
-        assert modes(document) == modes(report(lab, "--probe")) and modes(document)["copy"][0]
-        of = {one["mode"]: one for one in interfaces(document)[links.SERVER]["modes"]}
-        assert all(one["tried"] for mode, one in of.items() if mode != "udp")
-        assert str(agent.socket) in finding(document, "privileges")["text"]
-        assert "xdp" not in lab.run("server", "ip", "link", "show", links.SERVER)
-        refused = doctor(lab, *by_agent, "-i", "lo", prefix=CONTAINED)
-        assert refused.returncode == 1 and "rule `edge`" in refused.stderr, refused.stderr
-        assert doctor(lab, *by_agent, "--fix").returncode == 2
-    finally:
-        agent.stop()
+    document = report(lab, "--probe", *by_agent, prefix=CONTAINED)
+    assert list(interfaces(document)) == [links.SERVER], "the agent's interfaces, not those around this process"
+    assert modes(document) == modes(report(lab, "--probe")) and modes(document)["copy"][0]
+    of = {one["mode"]: one for one in interfaces(document)[links.SERVER]["modes"]}
+    assert all(one["tried"] for mode, one in of.items() if mode != "udp")
+    assert str(agent.socket) in finding(document, "privileges")["text"]
+    assert "xdp" not in lab.run("server", "ip", "link", "show", links.SERVER)
+    refused = doctor(lab, *by_agent, "-i", "lo", prefix=CONTAINED)
+    assert refused.returncode == 1 and "rule `edge`" in refused.stderr, refused.stderr
+    assert doctor(lab, *by_agent, "--fix").returncode == 2
 
 
 def test_gro_that_breaks_quic_is_mended_when_told(make_lab) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from harness import foreign, links
+from harness.daemon import Daemon, finish_all
 from harness.fanout import Sender
 from harness.lab import Lab
 from harness.namespace import run_inside
@@ -20,13 +21,16 @@ from harness.sniffer import Sniffer
 PORT = 7000
 
 
-class Drop:
-    """A running `expressway drop`. `lines` has what it printed so far."""
+class Drop(Daemon):
+    """A running `expressway drop`."""
 
-    def __init__(self, lab: Lab, *words: str) -> None:
+    def __init__(self, lab: Lab, folder: Path, *words: str) -> None:
         command = lab.inside("server", BINARY, "drop", "-i", links.SERVER, *words)
         self.lab = lab
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        folder.mkdir()
+        self.log_file = folder / "drop.log"
+        with self.log_file.open("wb") as log:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout
         self.ready = "" if "--json" in words else self.process.stdout.readline()
 
@@ -34,10 +38,14 @@ class Drop:
         """Ends it well, and returns what else it printed."""
         if by:
             self.process.send_signal(by)
-        output, errors = self.process.communicate(timeout=LIMIT)
-        assert self.process.returncode == 0, errors
+        output, _ = self.process.communicate(timeout=LIMIT)
+        assert self.wait() == 0, self.log()
         assert not attached(self.lab)
         return output
+
+    def left(self) -> list[str]:
+        """Its program."""
+        return self.lab.programs("server")
 
 
 def attached(lab: Lab) -> bool:
@@ -61,19 +69,16 @@ def flood(lab: Lab, count: int, to: str | None = None) -> int:
 
 
 @pytest.fixture
-def make_drop() -> Iterator[Callable[..., Drop]]:
-    """Starts it; at the end none is left."""
+def make_drop(make_lab, tmp_path: Path) -> Iterator[Callable[..., Drop]]:
+    """Starts it; at the end each has to be alive, unless the test has ended it, and to stop cleanly."""
     running: list[Drop] = []
 
     def make(lab: Lab, *words: str) -> Drop:
-        running.append(Drop(lab, *words))
+        running.append(Drop(lab, tmp_path / f"drop-{len(running)}", *words))
         return running[-1]
 
     yield make
-    for drop in running:
-        if drop.process.poll() is None:
-            drop.process.kill()
-            drop.process.wait(LIMIT)
+    finish_all(running)
 
 
 @pytest.mark.parametrize("generic", [False, True])
@@ -185,8 +190,7 @@ def test_a_kill_leaves_nothing(make_lab, make_drop) -> None:
     lab = make_lab()
     drop = make_drop(lab)
     assert attached(lab)
-    drop.process.kill()
-    drop.process.wait(LIMIT)
+    drop.kill()
     wait_until(lambda: not attached(lab), "the program off")
     make_drop(lab).end()
 

@@ -79,8 +79,8 @@ def rounds(measured: Path, file: Path, figures: dict[str, float], count: int = 6
 
 
 @pytest.fixture
-def make_fanout(tmp_path: Path) -> Iterator[Callable[..., Fanout]]:
-    """Starts fan-outs with `--mode auto`; at the end each that still runs has to stop cleanly."""
+def make_fanout(make_lab, tmp_path: Path) -> Iterator[Callable[..., Fanout]]:
+    """Starts fan-outs with `--mode auto`; at the end each has to be alive and to stop cleanly."""
     with fanouts(tmp_path) as start:
 
         def make(lab: Lab, *flags: str | Path, prefix: tuple[str, ...] = ()) -> Fanout:

@@ -19,8 +19,8 @@ from harness.server import address
 
 
 @pytest.fixture
-def make_fanout(tmp_path: Path) -> Iterator[Callable[..., Fanout]]:
-    """Starts fan-outs by the kernel with len32 framing; at the end each that still runs has to stop cleanly."""
+def make_fanout(make_lab, tmp_path: Path) -> Iterator[Callable[..., Fanout]]:
+    """Starts fan-outs by the kernel with len32 framing; at the end each has to be alive and to stop cleanly."""
     with fanouts(tmp_path) as start:
 
         def make(

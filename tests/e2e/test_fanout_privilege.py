@@ -52,8 +52,8 @@ def connect_container(lab: Lab, fanout: Fanout) -> Fanout:
 
 
 @pytest.fixture
-def make_fanout(tmp_path: Path) -> Iterator[Callable[..., Fanout]]:
-    """Starts fan-outs with len32 framing; at the end each that still runs has to stop cleanly."""
+def make_fanout(make_lab, start_agent, tmp_path: Path) -> Iterator[Callable[..., Fanout]]:
+    """Starts fan-outs with len32 framing; at the end each has to be alive and to stop cleanly."""
     with fanouts(tmp_path) as start:
 
         def make(lab: Lab, *flags: str, feed: str, tcp: str, prefix: tuple[str, ...]) -> Fanout:
@@ -81,17 +81,18 @@ def feed_reaches(lab: Lab, fanout: Fanout, to: str, subscribers: int, host: str,
         assert not subscriber.gaps
 
 
-def open_agent(lab: Lab, folder: Path) -> Agent:
-    """An agent whose socket everyone can reach."""
-    for path in (folder, *folder.parents[:2]):
+@pytest.fixture
+def open_agent(start_agent, tmp_path: Path) -> Callable[[Lab], Agent]:
+    """Starts an agent whose socket everyone can reach."""
+    for path in (tmp_path, *tmp_path.parents[:2]):
         path.chmod(0o755)
-    return Agent(lab, folder / "agent", RULE)
+    return lambda lab: start_agent(lab, RULE)
 
 
 @pytest.mark.parametrize("mode", ["udp", "copy", "auto", "multicast"])
-def test_by_an_agent_without_any_capability(make_lab, make_fanout, tmp_path: Path, mode: str) -> None:
+def test_by_an_agent_without_any_capability(make_lab, open_agent, make_fanout, mode: str) -> None:
     lab = make_lab()
-    agent = open_agent(lab, tmp_path)
+    agent = open_agent(lab)
     host = lab.server["ipv4"]
     feed = GROUP if mode == "multicast" else host
     flags = ["--interface", "server0"] if mode == "multicast" else ["--io", mode]
@@ -106,9 +107,9 @@ def test_by_an_agent_without_any_capability(make_lab, make_fanout, tmp_path: Pat
     agent.stop()
 
 
-def test_an_agent_that_is_killed_and_comes_back(make_lab, make_fanout, tmp_path: Path) -> None:
+def test_an_agent_that_is_killed_and_comes_back(make_lab, open_agent, make_fanout) -> None:
     lab = make_lab()
-    agent = open_agent(lab, tmp_path)
+    agent = open_agent(lab)
     host = lab.server["ipv4"]
     fanout = make_fanout(
         lab, "--agent", str(agent.socket), "--io", "copy", feed=host, tcp=host, prefix=UNPRIVILEGED
@@ -139,9 +140,9 @@ def test_in_a_container_behind_a_veth(make_lab, make_fanout, feed: str) -> None:
     feed_reaches(lab, fanout, feed, 5, INSIDE, "cont1" if feed == GROUP else None)
 
 
-def test_in_a_container_with_the_feed_by_an_agent(make_lab, make_fanout, tmp_path: Path) -> None:
+def test_in_a_container_with_the_feed_by_an_agent(make_lab, open_agent, make_fanout) -> None:
     lab = make_lab()
-    agent = open_agent(lab, tmp_path)
+    agent = open_agent(lab)
     host = lab.server["ipv4"]
     flags = ("--agent", str(agent.socket), "--io", "copy")
     fanout = make_fanout(lab, *flags, feed=host, tcp=INSIDE, prefix=CONTAINER)

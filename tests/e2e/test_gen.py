@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from harness import links
-from harness.agent import UNPRIVILEGED, Agent
+from harness.agent import UNPRIVILEGED
+from harness.daemon import Daemon
 from harness.lab import Lab
-from harness.logged import Logged
 from harness.namespace import run_inside
 from harness.paths import BINARY, LIMIT
-from harness.recv import Recv
+from harness.recv import receivers
 from harness.server import address
 from harness.sniffer import Datagram, Sniffer
 
@@ -249,10 +249,11 @@ def test_the_receiver_reads_what_the_generator_writes(make_lab, tmp_path: Path, 
     count = 2000
     # It counts each datagram, of one flow in order, and ends with the last.
     flags = ["--io", into, "--latency", "--sequence", "seq64", "--count", str(count)]
-    recv = Recv(lab, tmp_path, *flags, listen=[address(lab.server["ipv4"], PORT)])
-    recv.wait_ready()
-    check_report(gen(lab, "--rate", "10k", "--count", str(count), "--io", out), count)
-    report = recv.report()
+    with receivers(tmp_path) as start:
+        recv = start(lab, *flags, listen=[address(lab.server["ipv4"], PORT)])
+        recv.wait_ready()
+        check_report(gen(lab, "--rate", "10k", "--count", str(count), "--io", out), count)
+        report = recv.report()
     assert report["datagrams"] == count and sum(report["losses"].values()) == 0, report
     wire = report["latency"]["wire"]
     assert (wire["count"], wire["implausible"]) == (count, 0)
@@ -377,32 +378,29 @@ memory = "64MiB"
 """
 
 
-def test_an_agent_gives_af_xdp_without_privilege(make_lab, tmp_path: Path) -> None:
+def test_an_agent_gives_af_xdp_without_privilege(make_lab, start_agent, tmp_path: Path) -> None:
     lab = make_lab()
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
-    agent = Agent(lab, tmp_path / "agent", AGENT_RULE)
-    try:
-        words = ["--rate", "1k", "--count", "100", "--io", "copy", "--agent", agent.socket]
-        to = address(lab.client["ipv4"], PORT)
-        report = gen(lab, *words, to=to, role="server", prefix=UNPRIVILEGED)
-        check_report(report, 100)
-        assert report["io"] == "copy"
-        error = refused(lab, *words, "--source-port", "50001", to=to, role="server", prefix=UNPRIVILEGED)
-        assert "rule `gen`" in error
-    finally:
-        agent.stop()
+    agent = start_agent(lab, AGENT_RULE)
+    words = ["--rate", "1k", "--count", "100", "--io", "copy", "--agent", agent.socket]
+    to = address(lab.client["ipv4"], PORT)
+    report = gen(lab, *words, to=to, role="server", prefix=UNPRIVILEGED)
+    check_report(report, 100)
+    assert report["io"] == "copy"
+    error = refused(lab, *words, "--source-port", "50001", to=to, role="server", prefix=UNPRIVILEGED)
+    assert "rule `gen`" in error
 
 
-def test_an_agent_that_is_killed_and_comes_back(make_lab, tmp_path: Path) -> None:
+def test_an_agent_that_is_killed_and_comes_back(make_lab, start_agent, tmp_path: Path) -> None:
     lab = make_lab()
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
-    agent = Agent(lab, tmp_path / "agent", AGENT_RULE)
+    agent = start_agent(lab, AGENT_RULE)
     words = ["--to", address(lab.client["ipv4"], PORT), "--rate", "500", "--seconds", "10000", "--json"]
     words += ["--io", "copy", "--agent", str(agent.socket)]
     line = lab.inside("server", *UNPRIVILEGED, BINARY, "--log-level", "info", "gen", "udp", *words)
-    process = Logged()
+    process = Daemon()
     process.log_file = tmp_path / "gen.log"
     try:
         with process.log_file.open("wb") as log:
@@ -418,9 +416,7 @@ def test_an_agent_that_is_killed_and_comes_back(make_lab, tmp_path: Path) -> Non
         assert report["sent"] == report["offered"] > 0
     finally:
         if process.process.poll() is None:
-            process.process.kill()
-            process.process.wait()
-        agent.stop()
+            process.kill()
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])

@@ -15,8 +15,8 @@ NETIO = Path(__file__).parents[2] / "crates" / "netio"
 
 
 @pytest.fixture
-def make_recv(tmp_path: Path) -> Iterator[Callable[..., Recv]]:
-    """Starts receivers that lend from the folder `umem`; none outlives its test."""
+def make_recv(make_lab, tmp_path: Path) -> Iterator[Callable[..., Recv]]:
+    """Starts receivers that lend from the folder `umem`; at the end each has to be alive and to stop cleanly."""
     folder = tmp_path / "umem"
     folder.mkdir()
     with receivers(tmp_path) as start:

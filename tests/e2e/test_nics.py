@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from harness.daemon import Daemon
 from harness.namespace import run_inside
 from harness.paths import BINARY, LIMIT
 
@@ -144,20 +145,21 @@ def place(hosts: None, tmp_path: Path) -> Path:
     return tmp_path
 
 
-class End:
+class End(Daemon):
     """A far end."""
 
     def __init__(self, place: Path, *more: str, control: str = CONTROL) -> None:
         words = [BINARY, "bench", "end", "--listen", f"{control}:0", "--token", place / "token", "--interface", "eth1"]
+        self.log_file = place / "end.log"
         self.process = subprocess.Popen(
             ["ip", "netns", "exec", FAR, *map(str, words), *more, "--out", str(place / "far")],
             stdout=subprocess.PIPE,
-            stderr=(place / "end.log").open("w"),
+            stderr=self.log_file.open("w"),
             text=True,
         )
         assert self.process.stdout is not None
         ready = self.process.stdout.readline().split()
-        assert ready and ready[0] == "ready", (place / "end.log").read_text()
+        assert ready and ready[0] == "ready", self.log()
         assert ready[2:] == ["interface=eth1", "address=192.0.2.2"]
         self.address = ready[1].removeprefix("listen=")
 
@@ -165,8 +167,7 @@ class End:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.terminate()
-        self.process.communicate(timeout=LIMIT)
+        self.finish()
 
 
 def command(place: Path, address: str, *more: str, token: Path | None = None, interface: str = "eth1") -> list[str]:
@@ -335,7 +336,7 @@ def test_a_far_end_that_vanishes_ends_the_run_with_what_was_measured(place: Path
         words = command(place, end.address, "--rounds", "1000", "--server", "by sockets")
         run = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         started(run)
-        end.process.kill()
+        end.kill()
         _, said = run.communicate(timeout=LIMIT)
         assert run.returncode == 1 and f"far end {end.address} is lost" in said.splitlines()[-1], said
         assert lines(place, "run") and not programs(FAR)

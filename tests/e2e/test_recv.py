@@ -25,8 +25,8 @@ GROUPS = ("239.7.7.7", "ff15::7", "ff02::7777")
 
 
 @pytest.fixture
-def make_recv(tmp_path: Path) -> Iterator[Callable[..., Recv]]:
-    """Starts receivers; none outlives its test."""
+def make_recv(make_lab, start_agent, tmp_path: Path) -> Iterator[Callable[..., Recv]]:
+    """Starts receivers; at the end each has to be alive, unless the test has ended it, and to stop cleanly."""
     with receivers(tmp_path) as start:
 
         def make(lab: Lab, *flags: str, ready: bool = True, **options) -> Recv:
@@ -344,18 +344,19 @@ interfaces = ["server0"]
 """
 
 
-def open_agent(lab: Lab, folder: Path) -> Agent:
-    """An agent whose socket everyone can reach."""
-    for one in (folder, *folder.parents[:2]):
+@pytest.fixture
+def open_agent(start_agent, tmp_path: Path) -> Callable[[Lab], Agent]:
+    """Starts an agent whose socket everyone can reach."""
+    for one in (tmp_path, *tmp_path.parents[:2]):
         one.chmod(0o755)
-    return Agent(lab, folder / "agent", RULE)
+    return lambda lab: start_agent(lab, RULE)
 
 
 @pytest.mark.parametrize("mode", ["copy", "udp"])
 @pytest.mark.parametrize("prefix", [UNPRIVILEGED, CONTAINED], ids=["user", "user-and-network-namespace"])
-def test_without_any_capability_by_an_agent(make_lab, make_recv, tmp_path: Path, mode: str, prefix) -> None:
+def test_without_any_capability_by_an_agent(make_lab, open_agent, make_recv, mode: str, prefix) -> None:
     lab = make_lab()
-    agent = open_agent(lab, tmp_path)
+    agent = open_agent(lab)
     flags = ["--agent", str(agent.socket), "--io", mode, "--latency"]
     unicast = address(lab.server["ipv4"], PORT)
     recv = make_recv(lab, *flags, listen=[unicast], prefix=prefix)
@@ -371,9 +372,9 @@ def test_without_any_capability_by_an_agent(make_lab, make_recv, tmp_path: Path,
     agent.stop()
 
 
-def test_an_agent_that_is_killed_and_comes_back(make_lab, make_recv, tmp_path: Path) -> None:
+def test_an_agent_that_is_killed_and_comes_back(make_lab, open_agent, make_recv) -> None:
     lab = make_lab()
-    agent = open_agent(lab, tmp_path)
+    agent = open_agent(lab)
     recv = make_recv(lab, "--agent", str(agent.socket), "--io", "copy", prefix=UNPRIVILEGED)
     peer = Peer(lab, lab.server["ipv4"])
     peer.send(100)
@@ -392,9 +393,9 @@ def test_an_agent_that_is_killed_and_comes_back(make_lab, make_recv, tmp_path: P
     agent.stop()
 
 
-def test_a_group_by_an_agent_has_to_be_named_by_its_rule(make_lab, make_recv, tmp_path: Path) -> None:
+def test_a_group_by_an_agent_has_to_be_named_by_its_rule(make_lab, open_agent, make_recv) -> None:
     lab = make_lab()
-    agent = open_agent(lab, tmp_path)
+    agent = open_agent(lab)
     flags = ["--agent", str(agent.socket), "--io", "copy", "--interface", "server0"]
     recv = make_recv(lab, *flags, listen=["239.7.7.7:5000"], prefix=UNPRIVILEGED)
     Peer(lab, "239.7.7.7", interface="client0").send(100)

@@ -21,8 +21,8 @@ NETIO = Path(__file__).parents[2] / "crates" / "netio"
 
 
 @pytest.fixture
-def make_recv(tmp_path: Path) -> Iterator[Callable[..., Recv]]:
-    """Starts receivers of line A, and B where it is among the flags; none outlives its test."""
+def make_recv(make_lab, tmp_path: Path) -> Iterator[Callable[..., Recv]]:
+    """Starts receivers of line A, and B where it is among the flags; at the end each has to be alive and to stop cleanly."""
     with receivers(tmp_path) as start:
 
         def make(lab: Lab, *flags: str, listen: str = address(*A), last: str = "") -> Recv:

@@ -20,6 +20,7 @@ pub mod io;
 pub mod mailbox;
 pub mod netdev;
 pub mod packet;
+pub mod priority;
 pub mod route;
 pub mod service;
 mod share;

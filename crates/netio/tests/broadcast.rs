@@ -228,6 +228,31 @@ fn what_cannot_be_is_an_error_that_says_why() {
     assert!(message.contains(": connect: ENOENT"), "{message}");
 }
 
+/// Of many who come at once, or come again and again, a few are attended to at a time.
+#[test]
+fn a_crowd_of_readers_is_let_in_a_few_at_a_time() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
+    let mut bed = Bed::new(|config| config.readers = 16);
+    let address = SocketAddrUnix::new(&bed.path).unwrap();
+    let join = || {
+        let one = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        connect(&one, &address).unwrap();
+        one
+    };
+    let crowd: Vec<_> = (0..20).map(|_| join()).collect();
+    let attended = |ring: &Broadcast| ring.stats().readers_accepted + ring.stats().readers_refused;
+    for number in 1..=20 {
+        let before = attended(&bed.ring);
+        bed.ring.attend();
+        assert!(attended(&bed.ring) - before <= 4, "at the attendance of number {number}");
+    }
+    // None is forgotten, and those that say nothing keep their places only as long as they are there.
+    let stats = bed.ring.stats();
+    assert_eq!((stats.readers_accepted, stats.readers_refused), (16, 4));
+    drop(crowd);
+    bed.wait_for_readers(0);
+}
+
 /// A reader of one kind that finds the other's socket is told so, not misled.
 #[test]
 fn the_socket_of_a_umem_is_no_ring() {

@@ -1,13 +1,13 @@
 """`expressway agent` as a process in a lab, and what users without privilege are started with."""
 
-import os
-import signal
+import contextlib
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from .daemon import Daemon, finish_all
 from .lab import Lab
-from .logged import Logged
-from .paths import BINARY, LIMIT
+from .paths import BINARY
 
 NOBODY = 65534
 
@@ -37,7 +37,7 @@ def status(pid: int) -> dict[str, str]:
     return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
-class Agent(Logged):
+class Agent(Daemon):
     """A running agent. Rules are the TOML of `[[allow]]` tables."""
 
     def __init__(self, lab: Lab, folder: Path, *rules: str, limits: str = "") -> None:
@@ -52,6 +52,7 @@ class Agent(Logged):
 
     def start(self) -> None:
         """Starts it, or another one in its place."""
+        self.over = False
         command = self.lab.inside("server", BINARY, "agent", "--config", self.config)
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -59,14 +60,25 @@ class Agent(Logged):
         line = self.process.stdout.readline()
         assert line == f"ready agent={self.socket}\n", f"{line!r}\n{self.log()}"
 
-    def kill(self) -> None:
-        """SIGKILL, and its end."""
-        self.process.kill()
-        self.process.wait(LIMIT)
+    def objects(self) -> set[tuple[str, int]]:
+        """None: programs that it attached live by what its clients hold."""
+        return set()
 
-    def stop(self) -> None:
-        """SIGTERM; it ends well and takes its socket with it."""
-        if self.process.poll() is None:
-            os.kill(self.process.pid, signal.SIGTERM)
-        assert self.process.wait(LIMIT) == 0, self.log()
-        assert not self.socket.exists()
+    def left(self) -> list[str]:
+        """Its socket."""
+        return [str(self.socket)] if self.socket.exists() else []
+
+
+@contextlib.contextmanager
+def agents(folder: Path) -> Iterator[Callable[..., Agent]]:
+    """Starts agents, with folders of their own; at the end each has to be well, and to end well."""
+    running: list[Agent] = []
+
+    def start(lab: Lab, *rules: str, limits: str = "") -> Agent:
+        running.append(Agent(lab, folder / f"agent-{len(running)}", *rules, limits=limits))
+        return running[-1]
+
+    try:
+        yield start
+    finally:
+        finish_all(running)

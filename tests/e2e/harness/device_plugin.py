@@ -12,6 +12,7 @@ import subprocess
 import threading
 from pathlib import Path
 
+from .bpf import bpf
 from .lab import Lab
 
 # It redirects IPv4 UDP of every queue that has a socket: which traffic is taken is the plugin's business.
@@ -33,30 +34,19 @@ SEC("xdp") int plugin_redirect(struct xdp_md *ctx)
 char _license[] SEC("license") = "Dual BSD/GPL";
 """
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_SYS_BPF = 321 if os.uname().machine == "x86_64" else 280
-
-
-def _bpf(command: int, attribute: bytes) -> int:
-    buffer = ctypes.create_string_buffer(attribute, max(len(attribute), 128))
-    result = _LIBC.syscall(_SYS_BPF, command, buffer, 128)
-    if result < 0:
-        raise OSError(ctypes.get_errno(), f"bpf command {command}")
-    return result
-
 
 def xsk_map(program: int) -> int:
     """The descriptor of the one map of a program."""
-    descriptor = _bpf(13, struct.pack("<I", program))  # BPF_PROG_GET_FD_BY_ID
+    descriptor = bpf(13, struct.pack("<I", program))  # BPF_PROG_GET_FD_BY_ID
     ids = (ctypes.c_uint32 * 1)()
     info = bytearray(232)
     struct.pack_into("<I", info, 52, 1)
     struct.pack_into("<Q", info, 56, ctypes.addressof(ids))
     buffer = ctypes.create_string_buffer(bytes(info), len(info))
     # BPF_OBJ_GET_INFO_BY_FD
-    _bpf(15, struct.pack("<IIQ", descriptor, len(info), ctypes.addressof(buffer)))
+    bpf(15, struct.pack("<IIQ", descriptor, len(info), ctypes.addressof(buffer)))
     os.close(descriptor)
-    return _bpf(14, struct.pack("<I", ids[0]))  # BPF_MAP_GET_FD_BY_ID
+    return bpf(14, struct.pack("<I", ids[0]))  # BPF_MAP_GET_FD_BY_ID
 
 
 def _busy_poll(descriptor: int, timeout: int, budget: int) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import threading
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from .daemon import finish_all
 from .lab import Lab
 from .namespace import run_inside, udp_socket
 from .paths import BINARY, LIMIT
@@ -41,6 +41,7 @@ class Fanout(Server):
 
     def start(self) -> None:
         """Starts it, at first or again."""
+        self.over = False
         command = self.lab.inside(
             "server", *self.prefix, BINARY, "--log-level", "info,expressway_feed=debug", "fanout", *self.flags,
             "--admin", f"{ADMIN[0]}:{ADMIN[1]}",
@@ -72,16 +73,14 @@ class Fanout(Server):
         assert self.ready, f"ended with {self.process.wait(LIMIT)} before it was ready:\n{self.log()}"
         return self
 
-    def stop(self) -> None:
-        """SIGTERM; it has to end well."""
-        if self.process.poll() is None:
-            self.signal(signal.SIGTERM)
-        assert self.wait() == 0, self.log()
+    def left(self) -> list[str]:
+        """XDP programs, and those of mode kernel."""
+        return self.lab.programs("server")
 
 
 @contextlib.contextmanager
 def fanouts(folder: Path) -> Iterator[Callable[..., Fanout]]:
-    """Starts fan-outs, with folders of their own; at the end each that still runs has to stop cleanly."""
+    """Starts fan-outs, with folders of their own; at the end each has to be well, and to end well."""
     running: list[Fanout] = []
 
     def start(lab: Lab, *flags: str, prefix: Sequence[str] = ()) -> Fanout:
@@ -90,10 +89,10 @@ def fanouts(folder: Path) -> Iterator[Callable[..., Fanout]]:
         running.append(Fanout(lab, own, *flags, prefix=prefix))
         return running[-1]
 
-    yield start
-    for fanout in running:
-        if fanout.process.poll() is None:
-            fanout.stop()
+    try:
+        yield start
+    finally:
+        finish_all(running)
 
 
 class Sender:

@@ -1,5 +1,6 @@
 """Labs, by `expressway lab` as a user has them."""
 
+import contextlib
 import json
 import subprocess
 from pathlib import Path
@@ -40,6 +41,30 @@ class Lab:
     def run(self, role: str, *command: str | Path) -> str:
         """Runs a command inside to its end and returns what it printed."""
         return run(self.inside(role, *command))
+
+    def programs(self, role: str) -> list[str]:
+        """The interfaces of a namespace that have an XDP program."""
+        listed = json.loads(self.run(role, "ip", "-json", "link", "show"))
+        return [f"an XDP program on {link['ifname']}" for link in listed if "xdp" in link]
+
+    def processes(self) -> list[str]:
+        """What still runs in its namespaces, by name and number."""
+        found = []
+        for namespace in (self.server_namespace, self.client_namespace):
+            for pid in run(["ip", "netns", "pids", namespace]).split():
+                # One that has ended meanwhile has no name.
+                with contextlib.suppress(FileNotFoundError):
+                    found.append(f"{Path(f'/proc/{pid}/comm').read_text().strip()} {pid}")
+        return found
+
+    def finish(self) -> None:
+        """At the end of its test: nothing runs in it any more, and it goes without a trace."""
+        outlived = self.processes()
+        self.down()
+        names = (self.server_namespace, self.client_namespace)
+        stayed = [name for name in names if Path("/run/netns", name).exists()]
+        assert not outlived, f"outlived their test: {outlived}"
+        assert not stayed, f"namespaces that stayed: {stayed}"
 
     def add_extra_link(self) -> None:
         """A second link between the namespaces, extra0 to extra1, that a test may take away."""

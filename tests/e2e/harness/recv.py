@@ -1,6 +1,7 @@
 """`expressway recv` as a process in a lab, and what is sent to it."""
 
 import contextlib
+import itertools
 import json
 import signal
 import socket
@@ -11,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from .daemon import Daemon, finish_all
 from .lab import Lab
-from .logged import Logged
 from .namespace import udp_socket
 from .paths import BINARY, LIMIT
 from .server import address
@@ -29,7 +30,7 @@ def probe(number: int, late: float = 0.0, size: int = 64) -> bytes:
     return head + bytes(size - len(head))
 
 
-class Recv(Logged):
+class Recv(Daemon):
     """A running receiver with `--json`. `stop` returns its report."""
 
     def __init__(
@@ -38,12 +39,14 @@ class Recv(Logged):
         self.lab = lab
         self.listen = listen or [address(lab.server["ipv4"], PORT)]
         words = [word for one in self.listen for word in ("--listen", one)]
+        self.flags = tuple(map(str, flags))
         self.command = lab.inside("server", *prefix, BINARY, "recv", *words, "--json", *flags)
         self.log_file = folder / "recv.log"
         self.start()
 
     def start(self) -> None:
         """Starts it, or again."""
+        self.over = False
         self.output = ""
         self.log_file.write_text("")
         with self.log_file.open("ab") as log:
@@ -68,14 +71,20 @@ class Recv(Logged):
 
     def wait(self) -> int:
         """Its exit code."""
-        code = self.process.wait(LIMIT)
+        code = super().wait()
         self._reader.join(LIMIT)
         return code
+
+    def left(self) -> list[str]:
+        """XDP programs, and the sockets that its readers came to."""
+        folders = [Path(folder) for flag, folder in itertools.pairwise(self.flags) if flag in ("--lend", "--records")]
+        sockets = [str(path) for folder in folders for path in (folder, *folder.glob("*")) if path.is_socket()]
+        return self.lab.programs("server") + sockets
 
     def report(self) -> dict[str, Any]:
         """What it printed at its end, one JSON document and nothing else; nothing may be left of it."""
         assert self.wait() == 0, self.log()
-        assert "xdp" not in self.lab.run("server", "ip", "link", "show"), "an XDP program stayed"
+        assert not self.left(), f"it left {self.left()}:\n{self.log()}"
         document = json.loads(self.output)
         assert document["error"] is None, document
         return document
@@ -88,7 +97,7 @@ class Recv(Logged):
 
 @contextlib.contextmanager
 def receivers(folder: Path) -> Iterator[Callable[..., Recv]]:
-    """Starts receivers, with folders of their own; none outlives it."""
+    """Starts receivers, with folders of their own; at the end each has to be well, and to end well."""
     running: list[Recv] = []
 
     def start(lab: Lab, *flags: str, **options: Any) -> Recv:
@@ -97,11 +106,10 @@ def receivers(folder: Path) -> Iterator[Callable[..., Recv]]:
         running.append(Recv(lab, own, *flags, **options))
         return running[-1]
 
-    yield start
-    for recv in running:
-        if recv.process.poll() is None:
-            recv.process.kill()
-            recv.wait()
+    try:
+        yield start
+    finally:
+        finish_all(running)
 
 
 class Peer:

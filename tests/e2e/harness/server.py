@@ -1,8 +1,6 @@
 """`expressway serve` as a process in a lab."""
 
 import http.client
-import os
-import signal
 import subprocess
 import threading
 import time
@@ -10,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .daemon import Daemon
 from .lab import Lab
-from .logged import Logged
 from .metrics import Metrics
 from .namespace import run_inside
 from .paths import BINARY, LIMIT, PORT
@@ -65,7 +63,7 @@ class Ready:
     workers: int
 
 
-class Server(Logged):
+class Server(Daemon):
     """A running server. `ready` says what it obtained; `log` is everything it said on standard error."""
 
     def __init__(self, lab: Lab, folder: Path, settings: Settings, prefix: Sequence[str] = ()) -> None:
@@ -140,28 +138,19 @@ class Server(Logged):
                 raise AssertionError(f"never so: {what}\n{self.ask('/metrics')[1]}\n{self.log()}")
             time.sleep(0.02)
 
-    def signal(self, number: signal.Signals) -> None:
-        """Sends it a signal."""
-        os.kill(self.process.pid, number)
-
-    def kill(self) -> None:
-        """SIGKILL, and its end."""
-        self.process.kill()
-        self.process.wait(LIMIT)
-
     def wait(self) -> int:
         """Its exit code."""
-        code = self.process.wait(LIMIT)
+        code = super().wait()
         self._reader.join(LIMIT)
         return code
 
-    def stop(self) -> None:
-        """SIGTERM; it has to end well and to leave no XDP program behind."""
-        if self.process.poll() is None:
-            self.signal(signal.SIGTERM)
-        assert self.wait() == 0, self.log()
-        if not self.settings.beside:
-            assert "xdp" not in self.lab.run("server", "ip", "link", "show", "server0"), "an XDP program stayed"
+    def objects(self) -> set[tuple[str, int]]:
+        """Those that are not others' too."""
+        return set() if self.settings.beside else super().objects()
+
+    def left(self) -> list[str]:
+        """XDP programs, unless others have some."""
+        return [] if self.settings.beside else self.lab.programs("server")
 
 
 def address(host: str, port: int = PORT) -> str:

@@ -99,9 +99,24 @@ pub(crate) struct Fanout {
     /// Subscribers at once
     #[arg(long, value_name = "N", default_value_t = 4096)]
     pub(crate) max_subscribers: usize,
+    /// Subscribers of one address at once; of IPv6, of one /64 [default: as many as --max-subscribers]
+    #[arg(long, value_name = "N")]
+    pub(crate) max_subscribers_per_address: Option<usize>,
     /// How long TLS and WebSocket handshakes, and the line of --start ask, may take
     #[arg(long, value_name = "DURATION", default_value = "10s")]
     pub(crate) handshake_timeout: Span,
+    /// Handshakes at once. Beyond that the oldest ends if it has had a second, else the newcomer is refused
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    pub(crate) max_handshakes: usize,
+    /// Handshakes of one address at once, likewise; of IPv6, of one /64
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub(crate) max_handshakes_per_address: usize,
+    /// Bytes of the head of a WebSocket request
+    #[arg(long, value_name = "SIZE", default_value = "8KiB")]
+    pub(crate) max_request: Size,
+    /// Bytes that a TLS or WebSocket subscriber may send in a second; one that sends more is disconnected
+    #[arg(long, value_name = "SIZE", default_value = "64KiB")]
+    pub(crate) max_input: Size,
     /// Receive buffer of the UDP socket (SO_RCVBUF)
     #[arg(long, value_name = "SIZE", default_value = "4MiB")]
     pub(crate) receive_buffer: Size,

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use expressway_feed::fanout::{Fanout, FanoutError, KernelFeed, Membership, Options, Statistics};
-use expressway_gateway::admin::{Admin, State};
+use expressway_gateway::admin::{Admin, Limits, State};
 use expressway_gateway::config::{Io, IoMode};
 use expressway_gateway::metrics::Registry;
 use expressway_netio::udp::{SendOptions, UdpConfig, UdpIo};
@@ -190,7 +190,7 @@ fn admin(
             metrics::data_path(path, out);
         }
     });
-    Admin::start(address, registry, status)
+    Admin::start(address, Limits::default(), registry, status)
         .map_err(|error| Failure::run_time(format!("--admin {address}: {error}")))
 }
 

@@ -56,6 +56,7 @@ pub(super) fn document(statistics: &Statistics) -> Value {
     json!({"statistics": {
         "uptime_seconds": statistics.uptime.as_secs_f64(),
         "mode": Mode::of(statistics.in_kernel).name(),
+        "handshakes": statistics.handshakes,
         "counters": counters,
         "disconnects": disconnects,
         "subscribers": statistics.subscribers.iter().map(subscriber).collect::<Vec<_>>(),
@@ -130,6 +131,8 @@ pub(super) fn samples(statistics: &Statistics, io: &IoStats, out: &mut Vec<Sampl
         let help = "Subscribers disconnected, by reason.";
         out.push(Sample::counter("fanout_disconnects", help, *count).label("reason", reason.name()));
     }
+    let help = "Handshakes under way now.";
+    out.push(Sample::gauge("fanout_handshakes", help, statistics.handshakes as u64));
     subscriber_samples(&statistics.subscribers, out);
 }
 

@@ -59,6 +59,8 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_sched_yield,
     libc::SYS_sched_getaffinity,
     libc::SYS_sched_setaffinity,
+    libc::SYS_getpriority,
+    libc::SYS_setpriority,
     libc::SYS_nanosleep,
     libc::SYS_clock_nanosleep,
     libc::SYS_clock_gettime,

@@ -137,7 +137,7 @@ impl Server {
         if let Some(admin) = &server.config.admin {
             let address = *admin.listen.get_ref();
             let status = server.status.clone();
-            let admin = Admin::start(address, registry, status)
+            let admin = Admin::start(address, admin.limits(), registry, status)
                 .map_err(|error| Failure::run_time(format!("[admin] listen {address}: {error}")))?;
             server._admin = Some(admin);
         }

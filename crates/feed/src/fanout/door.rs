@@ -1,36 +1,44 @@
 //! Who comes in: a thread that accepts, checks, shakes hands, and gives subscribers to shards.
 //!
-//! Handshakes cost far more than a send; here they delay nobody. Everything is bounded: connections by the
-//! limit of subscribers, each handshake in bytes and in time.
+//! Handshakes cost far more than a send; here they delay nobody, and the thread stands back for those that send.
+//! Everything is bounded: connections by the limits of subscribers and handshakes, each handshake in bytes and in time,
+//! and a wake-up by what has become ready ([`PendingSet`]).
+//!
+//! Beyond a limit of handshakes the oldest ends, if it has had time enough for any honest one; else the newcomer is
+//! refused. So who connects and says nothing keeps nobody out for longer than that, and of many who come at once those
+//! that were first are not thrown out for those behind them.
 
+use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use expressway_netio::mailbox::{Inbox, Mailbox};
+use expressway_netio::priority;
 use rustix::event::{Timespec, epoll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{self, SocketFlags, sockopt};
-use slab::Slab;
 
 use super::handshake::{Failure, Handshake, Progress, Ready, Rules};
 use super::options::{Cidr, Limits, Listen, Protocol};
+use super::pending::{PendingSet, Token};
+use super::presence::{Full, Host};
 use super::shard::Message;
-use super::stats::{Ledger, add};
+use super::stats::{Ledger, Totals, add};
 use super::subscriber::Newcomer;
 
 /// Connections accepted at a time before handshakes have their turn.
 const ACCEPTS: usize = 64;
 
-/// How often handshakes are looked at for having taken too long.
-const CHECK: Duration = Duration::from_millis(100);
-
 /// How long a connection that got a page may take to close.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// How long a handshake may take before it may have to make room for others: many round trips.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long accepting rests when the kernel has no memory or descriptors for it.
 const REST: Duration = Duration::from_millis(50);
@@ -38,14 +46,17 @@ const REST: Duration = Duration::from_millis(50);
 /// How long a shard may take to accept a subscriber from the queue.
 const HANDOVER: Duration = Duration::from_secs(5);
 
+/// What the door's thread is set back by: on a core that is short, those that send have nine parts in ten.
+const NICE: i32 = 10;
+
 /// Keepalive: a subscriber that has gone without a word is noticed within half a minute, also while the feed
 /// pauses.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(15), Duration::from_secs(5), 3);
 
 const EVENTS: usize = 128;
 const INBOX: u64 = u64::MAX;
-/// Listeners have the numbers from here on; handshakes those below.
-const LISTENERS: u64 = 1 << 32;
+/// Handshakes have the numbers from here on ([`Token`]); listeners those below.
+const HANDSHAKES: u64 = 1 << 32;
 
 /// A bound listener.
 pub(crate) struct Listener {
@@ -68,8 +79,9 @@ struct Pending {
     protocol: Protocol,
     peer: SocketAddr,
     socket: Arc<OwnedFd>,
-    deadline: Instant,
     served: bool,
+    /// It is in the queue of those to go on with.
+    queued: bool,
 }
 
 /// The door's thread.
@@ -77,11 +89,15 @@ pub(crate) struct Door {
     house: House,
     epoll: OwnedFd,
     inbox: Inbox<()>,
-    pending: Slab<Pending>,
+    pending: PendingSet<Pending>,
+    /// Those that had more to say than a turn takes.
+    again: VecDeque<Token>,
     /// Given up for a moment when descriptors run out, so that a connection can be accepted and closed.
     reserve: Option<OwnedFd>,
     next_shard: usize,
     rest_until: Option<Instant>,
+    /// [`PATIENCE`].
+    patience: Duration,
 }
 
 impl Door {
@@ -89,56 +105,88 @@ impl Door {
     pub(crate) fn new(house: House, inbox: Inbox<()>) -> Result<Self, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for (index, listener) in house.listeners.iter().enumerate() {
-            let data = epoll::EventData::new_u64(LISTENERS + index as u64);
+            let data = epoll::EventData::new_u64(index as u64);
             epoll::add(&epoll, &listener.fd, data, epoll::EventFlags::IN)?;
         }
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, inbox.as_fd(), epoll::EventData::new_u64(INBOX), flags)?;
         let reserve = reserve();
-        Ok(Self { house, epoll, inbox, pending: Slab::new(), reserve, next_shard: 0, rest_until: None })
+        Ok(Self {
+            house,
+            epoll,
+            inbox,
+            pending: PendingSet::new(),
+            again: VecDeque::new(),
+            reserve,
+            next_shard: 0,
+            rest_until: None,
+            patience: PATIENCE,
+        })
     }
 
     /// Runs until told to end.
     pub(crate) fn run(mut self) -> Result<(), Errno> {
-        loop {
-            let mut stop = false;
+        if let Err(error) = priority::stand_back(NICE) {
+            tracing::debug!(%error, "setpriority: handshakes have the priority of sending");
+        }
+        let mut stop = false;
+        while !stop {
+            self.turn()?;
             self.inbox.drain(1, |()| stop = true);
-            if stop {
-                return Ok(());
-            }
-            let timeout = if self.inbox.prepare_sleep() {
-                Some(Duration::ZERO)
-            } else if self.rest_until.is_some() {
-                Some(REST)
-            } else {
-                (!self.pending.is_empty()).then_some(CHECK)
-            };
-            let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-            let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
-            let result = epoll::wait(&self.epoll, &mut events, timeout.as_ref());
-            self.inbox.awake();
-            match result {
-                Ok((events, _)) => {
-                    for event in events.iter() {
-                        match event.data.u64() {
-                            INBOX => {}
-                            listener @ LISTENERS.. => self.accept((listener - LISTENERS) as usize),
-                            key => self.advance(key as usize),
-                        }
+        }
+        Ok(())
+    }
+
+    /// Waits for what is next, and does it.
+    fn turn(&mut self) -> Result<(), Errno> {
+        let timeout = self.timeout().and_then(|timeout| Timespec::try_from(timeout).ok());
+        let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
+        let result = epoll::wait(&self.epoll, &mut events, timeout.as_ref());
+        self.inbox.awake();
+        match result {
+            Ok((events, _)) => {
+                for event in events.iter() {
+                    match event.data.u64() {
+                        INBOX => {}
+                        token @ HANDSHAKES.. => self.advance(token),
+                        listener => self.accept(listener as usize),
                     }
                 }
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error),
             }
-            self.expire();
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
         }
+        for _ in 0..self.again.len() {
+            let Some(token) = self.again.pop_front() else { break };
+            if let Some(pending) = self.pending.get_mut(token) {
+                pending.queued = false;
+                self.advance(token);
+            }
+        }
+        self.expire();
+        self.house.ledger.handshakes.store(self.pending.len(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// How long nothing has to be done by itself; `None`: for ever.
+    fn timeout(&mut self) -> Option<Duration> {
+        if self.inbox.prepare_sleep() || !self.again.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let next = self.pending.next_deadline().into_iter().chain(self.rest_until).min()?;
+        Some(next.saturating_duration_since(Instant::now()))
     }
 
     fn accept(&mut self, index: usize) {
         for _ in 0..ACCEPTS {
             let fd = &self.house.listeners[index].fd;
-            match net::accept_with(fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(socket) => self.welcome(index, socket),
+            match net::acceptfrom_with(fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok((socket, peer)) => {
+                    // Every TCP connection has one.
+                    if let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) {
+                        self.welcome(index, socket, peer);
+                    }
+                }
                 Err(Errno::AGAIN) => return,
                 // Errors of the connection, not of the listener (accept(2)).
                 Err(
@@ -175,105 +223,153 @@ impl Door {
 
     fn listen_for(&mut self, flags: epoll::EventFlags) {
         for (index, listener) in self.house.listeners.iter().enumerate() {
-            let data = epoll::EventData::new_u64(LISTENERS + index as u64);
+            let data = epoll::EventData::new_u64(index as u64);
             if let Err(error) = epoll::modify(&self.epoll, &listener.fd, data, flags) {
                 tracing::warn!(%error, "epoll_ctl");
             }
         }
     }
 
-    fn welcome(&mut self, index: usize, socket: OwnedFd) {
+    fn welcome(&mut self, index: usize, socket: OwnedFd, peer: SocketAddr) {
         let ledger = self.house.ledger.clone();
         let totals = &ledger.totals;
         add(&totals.accepted, 1);
-        let peer = net::getpeername(&socket).ok().flatten().and_then(|name| SocketAddr::try_from(name).ok());
-        // It has gone already.
-        let Some(peer) = peer else { return };
         if !self.house.allow.is_empty() && !self.house.allow.iter().any(|cidr| cidr.contains(peer.ip())) {
-            add(&totals.refused_address, 1);
-            return;
+            return add(&totals.refused_address, 1);
         }
-        if ledger.present.fetch_add(1, Ordering::AcqRel) >= self.house.limits.subscribers {
-            ledger.present.fetch_sub(1, Ordering::AcqRel);
-            add(&totals.refused_limit, 1);
-            return;
+        let host = Host::of(peer.ip());
+        let protocol = self.house.listeners[index].listen.protocol;
+        if let Err(counter) = self.make_room(host, protocol) {
+            return add(counter(totals), 1);
         }
         if let Err(error) = prepare(&socket, &self.house.limits) {
             tracing::debug!(%peer, %error, "socket options");
         }
-        let protocol = self.house.listeners[index].listen.protocol;
         let socket = Arc::new(socket);
         let Some(mut handshake) = Handshake::new(protocol, socket.clone(), &self.house.rules) else {
-            ledger.present.fetch_sub(1, Ordering::AcqRel);
-            add(&totals.refused_handshake, 1);
-            return;
+            return self.failed(Failure::Handshake, host);
         };
         // Most have nothing to wait for.
         match handshake.advance(&self.house.rules) {
             Progress::Subscribe(ready) => self.hand_over(ready, protocol, peer),
-            Progress::Failed(failure) => self.failed(failure),
-            progress @ (Progress::Waiting | Progress::Served) => {
-                let served = matches!(progress, Progress::Served);
-                let limit = if served { LINGER } else { self.house.limits.handshake };
-                let deadline = Instant::now() + limit;
-                let key = self.pending.insert(Pending {
+            Progress::Failed(failure) => self.failed(failure, host),
+            progress @ (Progress::Waiting | Progress::TurnOver | Progress::Served) => {
+                let pending = Pending {
                     handshake,
                     protocol,
                     peer,
                     socket: socket.clone(),
-                    deadline,
-                    served,
-                });
-                if served {
-                    add(&totals.pages, 1);
-                }
+                    served: false,
+                    queued: false,
+                };
+                let now = Instant::now();
+                let token = self.pending.insert(pending, host, now, now + self.house.limits.handshake);
                 let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
-                let data = epoll::EventData::new_u64(key as u64);
-                if let Err(error) = epoll::add(&self.epoll, &*socket, data, flags) {
+                if let Err(error) = epoll::add(&self.epoll, &*socket, epoll::EventData::new_u64(token), flags)
+                {
                     tracing::warn!(%peer, %error, "epoll_ctl");
-                    self.forget(key);
-                    self.failed(Failure::Gone);
+                    return self.end(token, Failure::Gone);
                 }
+                self.note(token, progress);
             }
         }
     }
 
-    fn advance(&mut self, key: usize) {
-        let Some(pending) = self.pending.get_mut(key) else { return };
-        let (protocol, peer) = (pending.protocol, pending.peer);
-        match pending.handshake.advance(&self.house.rules) {
+    /// Counts a newcomer in, if need be instead of another; else says by which counter it is refused.
+    fn make_room(&mut self, host: Host, protocol: Protocol) -> Result<(), Counted> {
+        let (limits, ledger) = (self.house.limits, self.house.ledger.clone());
+        let mut room = ledger.presence.enter(host);
+        if let Err(full) = room
+            && self.displace((full == Full::Host).then_some(host))
+        {
+            room = ledger.presence.enter(host);
+        }
+        room.map_err(|full| -> Counted {
+            match full {
+                Full::All => |totals| &totals.refused_limit,
+                Full::Host => |totals| &totals.refused_limit_address,
+            }
+        })?;
+        if self.house.rules.have_handshake(protocol) {
+            let of_host = (self.pending.len_of(host) >= limits.handshakes_per_address).then_some(host);
+            let is_full = of_host.is_some() || self.pending.len() >= limits.handshakes;
+            if is_full && !self.displace(of_host) {
+                ledger.presence.leave(host);
+                return Err(|totals| &totals.refused_busy);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the handshake that has been under way for longest, if that is long enough; of a host, if one is named.
+    fn displace(&mut self, host: Option<Host>) -> bool {
+        let Some((token, since)) = self.pending.first(host) else { return false };
+        let served = self.pending.get_mut(token).is_some_and(|pending| pending.served);
+        if !served && since.elapsed() < self.patience {
+            return false;
+        }
+        self.end(token, Failure::Displaced);
+        true
+    }
+
+    fn advance(&mut self, token: Token) {
+        if let Some(pending) = self.pending.get_mut(token) {
+            let progress = pending.handshake.advance(&self.house.rules);
+            self.note(token, progress);
+        }
+    }
+
+    fn note(&mut self, token: Token, progress: Progress) {
+        let Some(pending) = self.pending.get_mut(token) else { return };
+        match progress {
             Progress::Waiting => {}
+            Progress::TurnOver => {
+                if !std::mem::replace(&mut pending.queued, true) {
+                    self.again.push_back(token);
+                }
+            }
             Progress::Served => {
                 if !std::mem::replace(&mut pending.served, true) {
-                    pending.deadline = Instant::now() + LINGER;
+                    self.pending.set_deadline(token, Instant::now() + LINGER);
                     add(&self.house.ledger.totals.pages, 1);
                 }
             }
             Progress::Subscribe(ready) => {
-                self.forget(key);
+                let (protocol, peer) = (pending.protocol, pending.peer);
+                self.forget(token);
                 self.hand_over(ready, protocol, peer);
             }
-            Progress::Failed(failure) => {
-                let served = pending.served;
-                self.forget(key);
-                self.failed(if served { Failure::Gone } else { failure });
-            }
+            Progress::Failed(failure) => self.end(token, failure),
         }
     }
 
-    fn forget(&mut self, key: usize) {
-        let pending = self.pending.remove(key);
-        let _ = epoll::delete(&self.epoll, &*pending.socket);
+    /// Ends a handshake without a subscriber.
+    fn end(&mut self, token: Token, failure: Failure) {
+        if let Some((pending, host)) = self.forget(token) {
+            // Who got a page has what it came for.
+            self.failed(if pending.served { Failure::Served } else { failure }, host);
+        }
     }
 
-    fn failed(&self, failure: Failure) {
+    fn forget(&mut self, token: Token) -> Option<(Pending, Host)> {
+        let (pending, host) = self.pending.remove(token)?;
+        let _ = epoll::delete(&self.epoll, &*pending.socket);
+        Some((pending, host))
+    }
+
+    fn failed(&self, failure: Failure, host: Host) {
         let totals = &self.house.ledger.totals;
         match failure {
             Failure::Handshake => add(&totals.refused_handshake, 1),
             Failure::Origin => add(&totals.refused_origin, 1),
-            Failure::Gone => {}
+            Failure::Size => add(&totals.refused_size, 1),
+            Failure::Timeout => add(&totals.refused_handshake_timeout, 1),
+            Failure::Displaced => add(&totals.refused_displaced, 1),
+            Failure::Busy => add(&totals.refused_busy, 1),
+            Failure::Gone => add(&totals.abandoned, 1),
+            Failure::Served => {}
         }
-        self.house.ledger.present.fetch_sub(1, Ordering::AcqRel);
+        self.house.ledger.presence.leave(host);
     }
 
     fn hand_over(&mut self, ready: Ready, protocol: Protocol, peer: SocketAddr) {
@@ -284,7 +380,7 @@ impl Door {
         let sent = self.house.shards[self.next_shard].send_until(message, Instant::now() + HANDOVER);
         if sent.is_err() {
             tracing::warn!(%peer, "the sending thread takes no subscribers: turned away");
-            self.failed(Failure::Gone);
+            self.failed(Failure::Busy, Host::of(peer.ip()));
         }
     }
 
@@ -294,17 +390,14 @@ impl Door {
             self.rest_until = None;
             self.listen_for(epoll::EventFlags::IN);
         }
-        let late: Vec<usize> =
-            self.pending.iter().filter(|(_, pending)| pending.deadline <= now).map(|(key, _)| key).collect();
-        for key in late {
-            if !self.pending[key].served {
-                add(&self.house.ledger.totals.refused_handshake_timeout, 1);
-            }
-            self.forget(key);
-            self.failed(Failure::Gone);
+        while let Some(token) = self.pending.expired(now) {
+            self.end(token, Failure::Timeout);
         }
     }
 }
+
+/// Names a counter.
+type Counted = fn(&Totals) -> &AtomicU64;
 
 fn reserve() -> Option<OwnedFd> {
     rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
@@ -321,3 +414,7 @@ fn prepare(socket: &OwnedFd, limits: &Limits) -> Result<(), Errno> {
     sockopt::set_tcp_keepcnt(socket, count)?;
     sockopt::set_socket_keepalive(socket, true)
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "door_tests.rs"]
+mod tests;

@@ -191,12 +191,24 @@ pub struct Limits {
     pub send_buffer: usize,
     /// Subscribers at once, those in a handshake included.
     pub subscribers: usize,
-    /// How long TLS and WebSocket handshakes and the line that says the start may take.
+    /// Those of one address at once, of an IPv6 /64 respectively; `None`: as many as there may be.
+    pub subscribers_per_address: Option<usize>,
+    /// How long TLS and WebSocket handshakes and the line that says the start may take, from the connection on.
     pub handshake: Duration,
+    /// Handshakes under way at once. Beyond that the oldest ends if it has had a second; else the newcomer is refused.
+    pub handshakes: usize,
+    /// Those of one address at once, of an IPv6 /64 respectively, likewise.
+    pub handshakes_per_address: usize,
+    /// Bytes of the head of a WebSocket request.
+    pub request: usize,
+    /// Bytes that a TLS or WebSocket subscriber may send in a second. Each read, TLS record and WebSocket frame counts
+    /// for 64 besides.
+    pub input: usize,
 }
 
 impl Default for Limits {
-    /// 4 MiB or 1 s behind, 30 s without progress, 256 KiB in the kernel, 4096 subscribers, 10 s for handshakes.
+    /// 4 MiB or 1 s behind, 30 s without progress, 256 KiB in the kernel, 4096 subscribers; 10 s for handshakes, of which
+    /// 1024 at once and 256 of an address; requests of 8 KiB, 64 KiB a second of input.
     fn default() -> Self {
         Self {
             lag_bytes: 4 << 20,
@@ -204,7 +216,12 @@ impl Default for Limits {
             stall: Duration::from_secs(30),
             send_buffer: 256 << 10,
             subscribers: 4096,
+            subscribers_per_address: None,
             handshake: Duration::from_secs(10),
+            handshakes: 1024,
+            handshakes_per_address: 256,
+            request: 8 << 10,
+            input: 64 << 10,
         }
     }
 }
@@ -280,6 +297,11 @@ impl Options {
         within("max-lag", limits.lag_bytes, 1 << 16, 1 << 30)?;
         within("send-buffer", limits.send_buffer, 1 << 12, 1 << 28)?;
         within("max-subscribers", limits.subscribers, 1, 1 << 20)?;
+        within("max-subscribers-per-address", limits.subscribers_per_address.unwrap_or(1), 1, 1 << 20)?;
+        within("max-handshakes", limits.handshakes, 1, 1 << 20)?;
+        within("max-handshakes-per-address", limits.handshakes_per_address, 1, 1 << 20)?;
+        within("max-request", limits.request, 512, 64 << 10)?;
+        within("max-input", limits.input, 1 << 10, 1 << 30)?;
         // The ring must outlast every subscriber that is within its limit, and the turn in which it is found out.
         within("ring", self.ring, limits.lag_bytes.max(BLOCK_BYTES) * 2, 1 << 34)?;
         for (name, value) in
@@ -342,6 +364,16 @@ mod tests {
         assert!(complaint(&|o| o.listen[0].protocol = Protocol::Tls).contains("certificate"));
         assert!(complaint(&|o| o.ring = 4 << 20).contains("ring is 4194304: must be 8388608"));
         assert!(complaint(&|o| o.threads = 0).contains("threads is 0"));
+        assert!(complaint(&|o| o.limits.handshakes = 0).contains("max-handshakes is 0: must be 1"));
+        assert!(
+            complaint(&|o| o.limits.handshakes_per_address = 0).contains("max-handshakes-per-address is 0")
+        );
+        assert!(
+            complaint(&|o| o.limits.subscribers_per_address = Some(0))
+                .contains("max-subscribers-per-address")
+        );
+        assert!(complaint(&|o| o.limits.request = 100).contains("max-request is 100: must be 512 to 65536"));
+        assert!(complaint(&|o| o.limits.input = 0).contains("max-input is 0"));
         assert!(complaint(&|o| o.limits.lag_age = Duration::ZERO).contains("max-age"));
         assert!(complaint(&|o| o.start = StartPolicy::Fixed(Start::Snapshot)).contains("snapshot-prefix"));
         assert!(complaint(&|o| o.snapshot = Some(Vec::new())).contains("empty"));

@@ -2,9 +2,6 @@
 
 use super::options::Start;
 
-/// Longest request head.
-pub(crate) const MAX_HEAD: usize = 8 << 10;
-
 /// Header lines of a request at most.
 const MAX_HEADERS: usize = 64;
 
@@ -16,6 +13,83 @@ const PAGE: &str = include_str!("page.html");
 
 /// Where the feed is, beside the page at `/`.
 const FEED_PATH: &str = "/feed";
+
+/// A request head as it comes, in pieces of any size. It is parsed at its end, and each time that it has doubled, so
+/// that what is no request is told early and each byte is parsed a few times at most, however it comes.
+#[derive(Debug)]
+pub(crate) struct Head {
+    received: Vec<u8>,
+    limit: usize,
+    /// Its length when it was parsed last.
+    parsed: usize,
+    /// A line with something in it has begun, behind which an empty one is the end.
+    begun: bool,
+    /// The line has nothing in it so far.
+    blank: bool,
+    ended: bool,
+    #[cfg(test)]
+    bytes_parsed: usize,
+}
+
+impl Head {
+    /// An empty one, of at most so many bytes.
+    pub(crate) fn new(limit: usize) -> Self {
+        let received = Vec::new();
+        Self {
+            received,
+            limit,
+            parsed: 0,
+            begun: false,
+            blank: true,
+            ended: false,
+            #[cfg(test)]
+            bytes_parsed: 0,
+        }
+    }
+
+    /// How many more bytes it takes.
+    pub(crate) fn room(&self) -> usize {
+        self.limit - self.received.len()
+    }
+
+    /// Adds what has come, no more than there is room for.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            match byte {
+                b'\n' => {
+                    self.ended |= self.begun && self.blank;
+                    self.blank = true;
+                }
+                b'\r' => {}
+                _ => (self.begun, self.blank) = (true, false),
+            }
+        }
+        self.received.extend_from_slice(bytes);
+    }
+
+    /// Answers what has come so far. `origins`: pages besides the server's own that may subscribe.
+    pub(crate) fn answer(&mut self, secure: bool, origins: &[String]) -> Answer {
+        let length = self.received.len();
+        let is_full = length >= self.limit;
+        if !std::mem::take(&mut self.ended) && !is_full && length < 2 * self.parsed {
+            return Answer::Incomplete;
+        }
+        self.parsed = length;
+        #[cfg(test)]
+        (self.bytes_parsed += length);
+        match answer(&self.received, secure, origins) {
+            Answer::Incomplete if is_full => {
+                Answer::TooLong(plain("431 Request Header Fields Too Large", ""))
+            }
+            answer => answer,
+        }
+    }
+
+    /// What has come behind the request, which took `length` bytes.
+    pub(crate) fn behind(&mut self, length: usize) -> Vec<u8> {
+        self.received.split_off(length)
+    }
+}
 
 /// What a request comes to.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,18 +111,16 @@ pub(crate) enum Answer {
     Refuse(Vec<u8>),
     /// As `Refuse`, because of the page's origin.
     RefuseOrigin(Vec<u8>),
+    /// As `Refuse`, because of its length.
+    TooLong(Vec<u8>),
 }
 
-/// Answers what has been received so far. `origins`: pages besides the server's own that may subscribe.
-pub(crate) fn answer(received: &[u8], secure: bool, origins: &[String]) -> Answer {
+fn answer(received: &[u8], secure: bool, origins: &[String]) -> Answer {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     let length = match request.parse(received) {
         Ok(httparse::Status::Complete(length)) => length,
-        Ok(httparse::Status::Partial) if received.len() < MAX_HEAD => return Answer::Incomplete,
-        Ok(httparse::Status::Partial) => {
-            return Answer::Refuse(plain("431 Request Header Fields Too Large", ""));
-        }
+        Ok(httparse::Status::Partial) => return Answer::Incomplete,
         Err(_) => return Answer::Refuse(plain("400 Bad Request", "this is no HTTP/1.1 request\n")),
     };
     let (path, query) = match request.path.unwrap_or("/").split_once('?') {
@@ -145,7 +217,11 @@ mod tests {
     }
 
     fn status(answer: Answer) -> String {
-        let (Answer::Page(bytes) | Answer::Refuse(bytes) | Answer::RefuseOrigin(bytes)) = answer else {
+        let (Answer::Page(bytes)
+        | Answer::Refuse(bytes)
+        | Answer::RefuseOrigin(bytes)
+        | Answer::TooLong(bytes)) = answer
+        else {
             return format!("{answer:?}");
         };
         String::from_utf8(bytes).unwrap().split(' ').nth(1).unwrap().to_owned()
@@ -191,8 +267,64 @@ mod tests {
         assert_eq!(status(answer(b"\x16\x03\x01", false, &[])), "400");
         assert_eq!(status(answer(b"POST / HTTP/1.1\r\n\r\n", false, &[])), "405");
         assert_eq!(status(answer(b"GET /feed HTTP/1.1\r\n\r\n", false, &[])), "426");
-        assert_eq!(status(answer(&vec![b'A'; MAX_HEAD], false, &[])), "431");
         assert_eq!(answer(b"GET / HTTP/1.1\r\n", false, &[]), Answer::Incomplete);
         assert_eq!(status(answer(b"GET / HTTP/1.1\r\n\r\n", false, &[])), "200");
+    }
+
+    /// What comes of a head that comes in pieces of one size, and how many of its bytes were taken.
+    fn ask_slowly(head: &mut Head, bytes: &[u8], size: usize) -> (Answer, usize) {
+        for (number, piece) in bytes.chunks(size).enumerate() {
+            let piece = &piece[..piece.len().min(head.room())];
+            head.push(piece);
+            let answer = head.answer(false, &[]);
+            if answer != Answer::Incomplete {
+                return (answer, number * size + piece.len());
+            }
+        }
+        (Answer::Incomplete, bytes.len())
+    }
+
+    #[test]
+    fn a_head_that_comes_in_pieces_is_answered_at_its_end() {
+        let request = b"\r\n\nGET / HTTP/1.1\r\nHost: feed.test\r\nCookie: a\n\r\n";
+        for size in [1, 2, 3, 7, request.len()] {
+            let (answer, taken) = ask_slowly(&mut Head::new(8192), request, size);
+            assert_eq!((status(answer), taken), ("200".to_owned(), request.len()), "in pieces of {size}");
+        }
+        let mut head = Head::new(8192);
+        let subscribe = b"GET /feed HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\
+            Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+        head.push(&[&subscribe[..], b"\x89\x80abcd"].concat());
+        let Answer::Subscribe { length, .. } = head.answer(false, &[]) else { panic!("refused") };
+        assert_eq!((length, &head.behind(length)[..]), (subscribe.len(), &b"\x89\x80abcd"[..]));
+    }
+
+    #[test]
+    fn what_is_no_request_is_told_early_and_one_that_is_too_long_at_the_limit() {
+        let (answer, taken) = ask_slowly(&mut Head::new(8192), &[0x16; 8192], 1);
+        assert_eq!((status(answer), taken), ("400".to_owned(), 1));
+        let long = [&b"GET / HTTP/1.1\r\nCookie: "[..], &[b'a'; 9000]].concat();
+        for (size, limit) in [(1, 8192), (1000, 8192), (9000, 512)] {
+            let (answer, taken) = ask_slowly(&mut Head::new(limit), &long, size);
+            assert_eq!((status(answer), taken), ("431".to_owned(), limit));
+        }
+    }
+
+    #[test]
+    fn however_a_head_comes_each_byte_is_parsed_a_few_times_at_most() {
+        let name = |head: &str| [b"GET / HTTP/1.1\r\n", head.repeat(9000).as_bytes()].concat();
+        for bytes in [
+            name("a"),
+            name("\r"),
+            name("\n"),
+            name("\r\n"),
+            name("a:\r\n"),
+            vec![b'\n'; 9000],
+            [b'\r', b'\n'].repeat(9000),
+        ] {
+            let mut head = Head::new(8192);
+            ask_slowly(&mut head, &bytes, 1);
+            assert!(head.bytes_parsed <= 4 * 8192, "{} bytes parsed", head.bytes_parsed);
+        }
     }
 }

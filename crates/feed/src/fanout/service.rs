@@ -111,7 +111,8 @@ impl Fanout {
         if options.listen.iter().any(|listen| listen.protocol.is_websocket()) {
             rings.push(Ring::new(Framing::WebSocket, options.ring));
         }
-        let ledger = Arc::new(Ledger::new(rings.iter().map(|ring| ring.shared().clone()).collect()));
+        let ledger =
+            Arc::new(Ledger::new(&options.limits, rings.iter().map(|ring| ring.shared().clone()).collect()));
         let snapshot = Arc::default();
         let common = Common {
             limits: options.limits,
@@ -249,6 +250,7 @@ impl Parts {
                 start: options.start,
                 origins: options.origins.clone(),
                 tls: options.tls.as_ref().map(|identity| identity.context().clone()),
+                request: options.limits.request,
             },
             allow: options.allow.clone(),
             limits: options.limits,

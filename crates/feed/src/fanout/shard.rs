@@ -5,19 +5,16 @@
 //!          ─▶ sleep until datagrams, room in a socket, a message, or the time to judge who is slow
 //! ```
 //!
+//! A turn costs what it does: a send to everybody where something is new, else a look at those whom something has happened
+//! to. What one subscriber sends is read a few KiB at a time, and newcomers are let in a few at a time, so that none of
+//! them holds the others up.
+//!
 //! Between the sends of a turn the first shard looks after the feed. What has come then makes all subscribers due again, from
 //! where the sending stands: those whose turn is yet to come get it with the same send, and the others wait for one turn of
 //! the [`Wheel`] at most, however busy the feed is.
-//!
-//! ```text
-//!   waits ─┬─ descriptors of packet I/O        made anew when those change; a datagram wakes through one instance
-//!          ├─ inbox
-//!          ├─ a timer of an interval       set once: a time limit of each wait would be a timer set and taken back again
-//!          └─ subscribers ─── their sockets    asked when one of them has something to say, which is seldom
-//! ```
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,16 +23,14 @@ use expressway_netio::{IoError, PacketIo};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
-};
-use slab::Slab;
 
 use super::options::{Limits, SlowClient};
 use super::ring::View;
+use super::roster::{Roster, Token};
 use super::source::{SnapshotSlot, Source};
 use super::stats::{Ledger, Reason, Tally};
 use super::subscriber::{Newcomer, Subscriber, Turn};
+use super::waits::{INTERVAL_OVER, SUBSCRIBERS, failed, interval, waits};
 use super::wheel::Wheel;
 use super::{sys, transport};
 
@@ -56,10 +51,15 @@ const FEW: usize = 512;
 /// What subscribers have at the end to take what has been received.
 const DRAIN: Duration = Duration::from_secs(1);
 
-const EVENTS: usize = 256;
-const FEED: u64 = 0;
-const SUBSCRIBERS: u64 = 1;
-const INTERVAL_OVER: u64 = 2;
+/// Newcomers let in before subscribers have their turn: each costs as much as some sends.
+const NEWCOMERS: usize = 16;
+
+/// Messages taken at a time, most of which only wake.
+const MESSAGES: usize = 256;
+
+/// Events of subscribers handled before all have their turn, and subscribers of which more is read: each costs up to some
+/// 10 µs, as a send does.
+const EVENTS: usize = 64;
 
 /// What other threads send to a shard.
 pub(crate) enum Message {
@@ -81,32 +81,30 @@ pub(crate) struct Common {
     pub(crate) epoch: Instant,
 }
 
-struct Entry {
-    subscriber: Subscriber,
-    /// Tells events of this subscriber from those of one that had its slot before.
-    generation: u32,
-}
-
 /// A shard.
 pub(crate) struct Shard {
     index: usize,
     common: Common,
     /// What it sleeps on.
     waits: OwnedFd,
+    /// The generation of the descriptors of packet I/O in it.
+    watched: Option<u64>,
     /// Watches the sockets of subscribers, by key and generation.
     subscribers: OwnedFd,
     /// Is readable when an interval of [`crate::group::INTERVAL`] is over.
     interval: OwnedFd,
     inbox: Inbox<Message>,
     views: Vec<View>,
-    entries: Slab<Entry>,
-    /// The keys of `entries`.
+    roster: Roster,
+    /// The keys of `roster`.
     wheel: Wheel,
     /// It has been given [`SLICE`].
     is_brief: bool,
-    /// Somebody has to be judged soon, as far as it knows since all were due together.
-    somebody_waits: bool,
-    generation: u32,
+    /// When those whose sockets take nothing were judged last.
+    judged: Instant,
+    /// Turns that subscribers have had.
+    #[cfg(test)]
+    given: u64,
     stop_at: Option<Instant>,
     tally: Tally,
     scratch: Box<[u8]>,
@@ -128,15 +126,17 @@ impl Shard {
             index,
             common,
             waits,
+            watched: None,
             subscribers,
             interval,
             inbox,
             views,
-            entries: Slab::new(),
+            roster: Roster::default(),
             wheel: Wheel::default(),
             is_brief: false,
-            somebody_waits: false,
-            generation: 0,
+            judged: Instant::now(),
+            #[cfg(test)]
+            given: 0,
             stop_at: None,
             tally: Tally::default(),
             scratch: vec![0; 16 << 10].into(),
@@ -149,9 +149,8 @@ impl Shard {
         self.suit_slice();
         let result = self.turns(&mut source);
         self.tell();
-        let reason = Reason::Stopped;
-        for key in self.wheel.keys().to_vec() {
-            self.disconnect(key, reason);
+        for key in self.roster.keys() {
+            self.disconnect(key, Reason::Stopped);
         }
         if let Some(source) = &source {
             source.store_counters();
@@ -160,36 +159,46 @@ impl Shard {
     }
 
     fn turns<P: PacketIo>(&mut self, source: &mut Option<Source<P>>) -> Result<(), IoError> {
-        let mut generation = None;
         loop {
-            let now = Instant::now();
-            if let Some(source) = source {
-                if self.stop_at.is_none() {
-                    self.follow(source, &mut generation)?;
-                }
-                source.look_after(now);
-            }
-            let fresh = self.look(source, now)?;
-            self.handle_messages();
-            // Whoever woke it: nobody is far from everybody, and who has everything costs next to nothing.
-            if !self.wheel.is_due() {
-                self.somebody_waits = false;
-                self.wheel.all_due();
-            } else if fresh {
-                self.wheel.all_due();
-            }
-            self.serve(source, now)?;
+            self.turn(source)?;
             if self.stop_at.is_some_and(|end| Instant::now() >= end || self.is_done()) {
                 return Ok(());
             }
-            let timeout = if self.wheel.is_due() {
+            let timeout = if self.is_busy() {
                 Some(Duration::ZERO)
             } else {
-                // Otherwise the interval's timer ends it, for whoever has ended its side of the connection too.
-                (self.somebody_waits || self.stop_at.is_some()).then_some(JUDGEMENT)
+                // Otherwise the interval's timer ends it.
+                (self.roster.has_waiting() || self.stop_at.is_some()).then_some(JUDGEMENT)
             };
             self.sleep(source, timeout)?;
         }
+    }
+
+    /// Does what there is to do, without waiting.
+    fn turn<P: PacketIo>(&mut self, source: &mut Option<Source<P>>) -> Result<(), IoError> {
+        let now = Instant::now();
+        if let Some(source) = source {
+            if self.stop_at.is_none() {
+                self.follow(source)?;
+            }
+            source.look_after(now);
+        }
+        let fresh = self.look(source, now)?;
+        self.handle_messages();
+        self.read_on();
+        if fresh || self.stop_at.is_some() {
+            self.wheel.all_due();
+        }
+        if self.roster.has_waiting() && now.saturating_duration_since(self.judged) >= JUDGEMENT {
+            self.judged = now;
+            self.roster.call_waiting();
+        }
+        self.serve(source, now)
+    }
+
+    /// Whether there is something to do without anything new.
+    fn is_busy(&self) -> bool {
+        self.wheel.is_due() || self.roster.called() != 0 || self.roster.unread() != 0
     }
 
     /// Takes in what has come, on the first shard. True when there is something new to send.
@@ -202,15 +211,15 @@ impl Shard {
     }
 
     /// Watches the descriptors of packet I/O, anew when they have changed.
-    fn follow<P: PacketIo>(&mut self, source: &Source<P>, known: &mut Option<u64>) -> Result<(), IoError> {
+    fn follow<P: PacketIo>(&mut self, source: &Source<P>) -> Result<(), IoError> {
         let generation = source.io.descriptors_generation();
-        if *known == Some(generation) {
+        if self.watched == Some(generation) {
             return Ok(());
         }
         // Whatever was watched before goes with the old instance.
         self.waits =
             waits(&self.inbox, &self.subscribers, &self.interval, |visit| source.io.descriptors(visit))?;
-        *known = Some(generation);
+        self.watched = Some(generation);
         Ok(())
     }
 
@@ -237,11 +246,17 @@ impl Shard {
     fn handle_messages(&mut self) {
         let mut newcomers = Vec::new();
         let mut stop = false;
-        self.inbox.drain(EVENTS, |message| match message {
-            Message::Subscribe(newcomer) => newcomers.push(newcomer),
-            Message::Frames => {}
-            Message::Stop => stop = true,
-        });
+        for _ in 0..MESSAGES / NEWCOMERS {
+            let taken = self.inbox.drain(NEWCOMERS, |message| match message {
+                Message::Subscribe(newcomer) => newcomers.push(newcomer),
+                Message::Frames => {}
+                Message::Stop => stop = true,
+            });
+            // Of those that only wake many may lie before one of consequence.
+            if taken < NEWCOMERS || newcomers.len() >= NEWCOMERS {
+                break;
+            }
+        }
         if stop && self.stop_at.is_none() {
             self.stop_at = Some(Instant::now() + DRAIN);
             // Of the feed no more is taken, so that it may not wake either.
@@ -253,8 +268,6 @@ impl Shard {
         }
         for newcomer in newcomers {
             self.admit(*newcomer);
-            // It may have something to get before anything new comes.
-            self.wheel.all_due();
         }
     }
 
@@ -269,13 +282,16 @@ impl Shard {
         let input = std::mem::take(&mut newcomer.input);
         let mut subscriber =
             Subscriber::new(newcomer, account, view, snapshot.as_ref(), &self.common.limits, now);
-        // Of what TLS has decrypted already the socket says nothing any more.
-        let read = subscriber.read(&input, now).and_then(|()| subscriber.receive(now, &mut self.scratch));
-        self.generation = self.generation.wrapping_add(1);
-        let key = self.entries.insert(Entry { subscriber, generation: self.generation });
+        let read = subscriber.read(&input, now, &self.common.limits);
+        let token = self.roster.insert(subscriber);
+        let key = Roster::key(token);
         self.wheel.add(key);
         self.suit_slice();
-        let data = epoll::EventData::new_u64(u64::from(self.generation) << 32 | key as u64);
+        // It may have something to get before anything new comes, and of what TLS has decrypted already its socket says
+        // nothing any more.
+        self.roster.call(token);
+        self.roster.note_unread(token);
+        let data = epoll::EventData::new_u64(token);
         let mut flags = epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         if protocol != super::Protocol::Tcp {
             flags |= epoll::EventFlags::IN;
@@ -290,12 +306,9 @@ impl Shard {
     }
 
     fn disconnect(&mut self, key: usize, reason: Reason) {
-        let Some(entry) = self.entries.try_remove(key) else {
-            return;
-        };
+        let Some(subscriber) = self.roster.remove(key) else { return };
         self.wheel.remove(key);
         self.suit_slice();
-        let subscriber = entry.subscriber;
         let account = subscriber.account.clone();
         // Statistics may hold the socket a moment longer than this.
         let _ = epoll::delete(&self.subscribers, &**subscriber.transport().socket());
@@ -307,29 +320,14 @@ impl Shard {
 
     /// A send to each subscriber that is due; to as many as there are, though what comes meanwhile makes all due again.
     fn serve<P: PacketIo>(&mut self, source: &mut Option<Source<P>>, now: Instant) -> Result<(), IoError> {
-        let (mut sends, mut again) = (0, false);
+        let mut sends = 0;
         let now = self.time_of(now);
         let mut grown = self.refresh();
-        for _ in 0..self.wheel.len() {
-            let Some(key) = self.wheel.next() else { break };
+        for _ in 0..self.wheel.len() + self.roster.called() {
+            // Whoever is due, then those that were called.
+            let Some(key) = self.wheel.next().or_else(|| self.roster.next_called()) else { break };
             self.prefetch();
-            let subscriber = &mut self.entries[key].subscriber;
-            let kind = usize::from(subscriber.account.protocol.is_websocket());
-            let before = subscriber.oldest_place();
-            let turn = subscriber.turn(
-                &self.views[kind],
-                now,
-                &self.common.limits,
-                self.common.slow_client,
-                &mut self.tally,
-            );
-            sends += usize::from(before != subscriber.oldest_place());
-            match turn {
-                Turn::Idle => {}
-                Turn::Blocked => self.somebody_waits = true,
-                Turn::More => again = true,
-                Turn::Gone(reason) => self.gone.push((key, reason)),
-            }
+            sends += usize::from(self.give_turn(key, now));
             // With nobody left to serve the look of the next turn is soon enough.
             if sends >= SENDS_BETWEEN_LOOKS && self.wheel.is_due() {
                 sends = 0;
@@ -343,22 +341,66 @@ impl Shard {
         while let Some((key, reason)) = self.gone.pop() {
             self.disconnect(key, reason);
         }
-        if again {
-            self.wheel.all_due();
-        }
         if grown {
             self.trim();
         }
         Ok(())
     }
 
+    /// A turn of one subscriber. True when it was sent something.
+    fn give_turn(&mut self, key: usize, now: u64) -> bool {
+        #[cfg(test)]
+        (self.given += 1);
+        let (subscriber, token) = self.roster.at_mut(key);
+        let kind = usize::from(subscriber.account.protocol.is_websocket());
+        let before = subscriber.oldest_place();
+        let turn = subscriber.turn(
+            &self.views[kind],
+            now,
+            &self.common.limits,
+            self.common.slow_client,
+            &mut self.tally,
+        );
+        let sent = before != subscriber.oldest_place();
+        match turn {
+            Turn::Idle => {}
+            Turn::Blocked => self.roster.note_waiting(token),
+            Turn::More => self.roster.call(token),
+            Turn::Gone(reason) => self.gone.push((key, reason)),
+        }
+        sent
+    }
+
+    /// Reads more of those that have sent much.
+    fn read_on(&mut self) {
+        for _ in 0..self.roster.unread().min(EVENTS) {
+            let Some(token) = self.roster.next_unread() else { break };
+            self.receive(token);
+        }
+    }
+
+    fn receive(&mut self, token: Token) {
+        let now = self.now();
+        let Some(subscriber) = self.roster.get_mut(token) else { return };
+        match subscriber.receive(now, &self.common.limits, &mut self.scratch) {
+            Ok(more) => {
+                if more {
+                    self.roster.note_unread(token);
+                }
+                // There may be something to answer.
+                self.roster.call(token);
+            }
+            Err(reason) => self.disconnect(Roster::key(token), reason),
+        }
+    }
+
     /// Has what the next sends take fetched meanwhile: what the kernel touches for a send leaves little else in the caches.
     fn prefetch(&self) {
         if let Some(next) = self.wheel.ahead(0) {
-            self.entries[next].subscriber.prefetch();
+            self.roster.at(next).subscriber.prefetch();
         }
         if let Some(after) = self.wheel.ahead(1) {
-            sys::prefetch(&self.entries[after]);
+            sys::prefetch(self.roster.at(after));
         }
     }
 
@@ -375,7 +417,7 @@ impl Shard {
     /// Lets go of what the rings have let go and no subscriber stands in.
     fn trim(&mut self) {
         let mut oldest = [u64::MAX; 2];
-        for (_, Entry { subscriber, .. }) in &self.entries {
+        for subscriber in self.roster.iter() {
             let kind = usize::from(subscriber.account.protocol.is_websocket());
             oldest[kind] = oldest[kind].min(subscriber.oldest_place().block);
         }
@@ -386,8 +428,7 @@ impl Shard {
 
     fn is_done(&mut self) -> bool {
         let views = &self.views;
-        self.wheel.keys().iter().all(|key| {
-            let subscriber = &mut self.entries[*key].subscriber;
+        self.roster.iter_mut().all(|subscriber| {
             let kind = usize::from(subscriber.account.protocol.is_websocket());
             subscriber.is_done(&views[kind])
         })
@@ -417,6 +458,8 @@ impl Shard {
                 if has(INTERVAL_OVER) {
                     // Reading it begins the next; another thread has none of it.
                     let _ = rustix::io::read(&self.interval, &mut [0; 8]);
+                    // For whoever has ended its side of the connection.
+                    self.wheel.all_due();
                 }
                 if has(SUBSCRIBERS) { self.ask_subscribers() } else { Ok(()) }
             }
@@ -440,71 +483,28 @@ impl Shard {
         }
     }
 
-    fn handle_event(&mut self, data: u64, flags: epoll::EventFlags) {
-        let key = (data & u64::from(u32::MAX)) as usize;
+    fn handle_event(&mut self, token: Token, flags: epoll::EventFlags) {
         let now = self.now();
-        let Some(entry) = self.entries.get_mut(key) else {
-            return;
-        };
-        if u64::from(entry.generation) != data >> 32 {
-            return;
-        }
-        let subscriber = &mut entry.subscriber;
+        let Some(subscriber) = self.roster.get_mut(token) else { return };
         subscriber.blocked &= !flags.contains(epoll::EventFlags::OUT);
-        // Its turn may have been before this.
-        self.wheel.all_due();
         if flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP) {
             let reason = match sockopt::socket_error(&**subscriber.transport().socket()) {
                 Ok(Err(error)) | Err(error) => transport::reason(error),
                 Ok(Ok(())) => Reason::Closed,
             };
-            return self.disconnect(key, reason);
+            return self.disconnect(Roster::key(token), reason);
         }
         if flags.contains(epoll::EventFlags::RDHUP) {
             subscriber.half_close(now);
         }
-        if flags.contains(epoll::EventFlags::IN)
-            && let Err(reason) = subscriber.receive(now, &mut self.scratch)
-        {
-            self.disconnect(key, reason);
+        if flags.contains(epoll::EventFlags::IN) {
+            self.receive(token);
         }
+        // Its turn may have been before this.
+        self.roster.call(token);
     }
 }
 
-/// A timer that is readable when an interval is over.
-fn interval() -> Result<OwnedFd, IoError> {
-    let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-    let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(failed("timerfd_create"))?;
-    let every = crate::group::INTERVAL;
-    let time = Timespec { tv_sec: every.as_secs() as i64, tv_nsec: every.subsec_nanos().into() };
-    let every = Itimerspec { it_interval: time, it_value: time };
-    timerfd_settime(&timer, TimerfdTimerFlags::empty(), &every).map_err(failed("timerfd_settime"))?;
-    Ok(timer)
-}
-
-/// An epoll instance over inbox, subscribers, the interval's timer and what `feed` visits.
-fn waits(
-    inbox: &Inbox<Message>,
-    subscribers: &OwnedFd,
-    interval: &OwnedFd,
-    feed: impl FnOnce(&mut dyn FnMut(BorrowedFd<'_>)),
-) -> Result<OwnedFd, IoError> {
-    let waits = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("epoll_create"))?;
-    let add =
-        |fd: BorrowedFd<'_>, data, flags| epoll::add(&waits, fd, epoll::EventData::new_u64(data), flags);
-    let level = epoll::EventFlags::IN;
-    let mut result = add(inbox.as_fd(), FEED, level | epoll::EventFlags::ET)
-        .and_then(|()| add(subscribers.as_fd(), SUBSCRIBERS, level))
-        .and_then(|()| add(interval.as_fd(), INTERVAL_OVER, level));
-    feed(&mut |fd| {
-        if result.is_ok() {
-            result = add(fd, FEED, level);
-        }
-    });
-    result.map_err(failed("epoll_ctl"))?;
-    Ok(waits)
-}
-
-fn failed(what: &'static str) -> impl Fn(Errno) -> IoError {
-    move |error| IoError::Socket { what: format!("fan-out: {what}"), source: error.into() }
-}
+#[cfg(all(test, not(loom)))]
+#[path = "shard_tests.rs"]
+mod tests;

@@ -10,9 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::options::Protocol;
+use super::options::{Limits, Protocol};
+use super::presence::{Host, Presence};
 use super::ring;
 use super::sys;
+
+/// Subscribers taken from their list at a time.
+const PART: usize = 64;
 
 macro_rules! counters {
     ($(#[doc = $about:literal])+ $totals:ident: $($(#[doc = $doc:literal])+ $field:ident;)+) => {
@@ -52,12 +56,22 @@ counters! {
     refused_address;
     /// Connections closed at once because there are as many subscribers as may be.
     refused_limit;
+    /// Connections closed at once because there are as many subscribers from their address as may be.
+    refused_limit_address;
+    /// Connections closed at once because as many handshakes are under way as may be, in all or from their address.
+    refused_busy;
     /// Connections closed at once because the process has no file descriptor left.
     refused_descriptors;
     /// Handshakes that failed: TLS, WebSocket, or a first line that says no start.
     refused_handshake;
     /// Handshakes that took too long.
     refused_handshake_timeout;
+    /// Handshakes that had taken more than a second and ended to make room for others.
+    refused_displaced;
+    /// WebSocket requests whose head is too long, and TLS handshakes of too many bytes.
+    refused_size;
+    /// Connections that their peer gave up before it had subscribed.
+    abandoned;
     /// WebSocket requests of pages whose origin is not allowed.
     refused_origin;
     /// Pages served to browsers.
@@ -203,8 +217,10 @@ pub(crate) struct Ledger {
     pub(crate) totals: Totals,
     disconnects: [AtomicU64; Reason::ALL.len()],
     subscribers: Mutex<BTreeMap<u64, Arc<Account>>>,
-    /// Subscribers and handshakes now, against the limit.
-    pub(crate) present: AtomicUsize,
+    /// Subscribers and handshakes now, against the limits.
+    pub(crate) presence: Presence,
+    /// Handshakes now.
+    pub(crate) handshakes: AtomicUsize,
     next_id: AtomicU64,
     /// The rings of the modes that have some.
     rings: Vec<Arc<ring::Shared>>,
@@ -214,22 +230,23 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     /// That of a fan-out by this process, out of these rings.
-    pub(crate) fn new(rings: Vec<Arc<ring::Shared>>) -> Self {
-        Self::with(rings, None)
+    pub(crate) fn new(limits: &Limits, rings: Vec<Arc<ring::Shared>>) -> Self {
+        Self::with(limits, rings, None)
     }
 
     /// That of a fan-out by the kernel.
-    pub(crate) fn of_kernel() -> Self {
-        Self::with(Vec::new(), Some(KernelTotals::default()))
+    pub(crate) fn of_kernel(limits: &Limits) -> Self {
+        Self::with(limits, Vec::new(), Some(KernelTotals::default()))
     }
 
-    fn with(rings: Vec<Arc<ring::Shared>>, kernel: Option<KernelTotals>) -> Self {
+    fn with(limits: &Limits, rings: Vec<Arc<ring::Shared>>, kernel: Option<KernelTotals>) -> Self {
         Self {
             started: Instant::now(),
             totals: Totals::default(),
             disconnects: Default::default(),
             subscribers: Mutex::default(),
-            present: AtomicUsize::new(0),
+            presence: Presence::new(limits),
+            handshakes: AtomicUsize::new(0),
             next_id: AtomicU64::new(1),
             rings,
             kernel,
@@ -273,22 +290,37 @@ impl Ledger {
     pub(crate) fn close(&self, account: &Account, reason: Reason) {
         self.subscribers().remove(&account.id);
         self.disconnects[reason as usize].fetch_add(1, Ordering::Relaxed);
-        self.present.fetch_sub(1, Ordering::AcqRel);
+        self.presence.leave(Host::of(account.peer.ip()));
     }
 
     /// Everything as it is now.
     pub(crate) fn statistics(&self) -> Statistics {
-        let accounts: Vec<Arc<Account>> = self.subscribers().values().cloned().collect();
+        let accounts = self.accounts();
         let mut counters = self.totals.counters();
         counters.extend(self.kernel.iter().flat_map(KernelTotals::counters));
         Statistics {
             uptime: self.started.elapsed(),
             in_kernel: self.kernel.is_some(),
+            handshakes: self.handshakes.load(Ordering::Relaxed),
             counters,
             disconnects: Reason::ALL
                 .map(|reason| (reason, self.disconnects[reason as usize].load(Ordering::Relaxed)))
                 .to_vec(),
             subscribers: accounts.iter().map(|account| self.subscriber(account)).collect(),
+        }
+    }
+
+    /// Those of now, a part at a time: whoever sends waits for this lock when a subscriber comes or goes.
+    fn accounts(&self) -> Vec<Arc<Account>> {
+        let mut accounts: Vec<Arc<Account>> = Vec::new();
+        loop {
+            let behind = accounts.last().map_or(0, |last| last.id + 1);
+            let before = accounts.len();
+            accounts
+                .extend(self.subscribers().range(behind..).take(PART).map(|(_, account)| account.clone()));
+            if accounts.len() < before + PART {
+                return accounts;
+            }
         }
     }
 
@@ -328,6 +360,8 @@ pub struct Statistics {
     pub uptime: Duration,
     /// The kernel forwards, and not this process.
     pub in_kernel: bool,
+    /// Handshakes under way now.
+    pub handshakes: usize,
     /// Counters of the whole.
     pub counters: Vec<Counter>,
     /// Subscribers disconnected, by reason.

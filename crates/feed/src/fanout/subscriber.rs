@@ -21,9 +21,14 @@ use super::websocket::{Input, Parser};
 /// Bytes that one subscriber is sent before the next has its turn.
 const TURN: usize = 256 << 10;
 
-/// Bytes that a subscriber may send in [`INPUT_WINDOW`]; it has nothing to say but pings and a close.
-const INPUT_LIMIT: usize = 64 << 10;
+/// The time, in nanoseconds, in which a subscriber may send [`Limits::input`]; it has nothing to say but pings and a close.
 const INPUT_WINDOW: u64 = 1_000_000_000;
+
+/// What a read, a TLS record and a frame count besides their bytes, since each costs what so many bytes cost or more.
+const INPUT_UNIT: usize = 64;
+
+/// Bytes that are taken of a subscriber before others have their turn.
+const READ: usize = 4096;
 
 /// WebSocket status codes (RFC 6455, section 7.4.1, and the IANA registry): going away, protocol error, policy
 /// violation, try again later.
@@ -395,50 +400,71 @@ impl Subscriber {
             && self.transport.drain() == Ok(true)
     }
 
-    /// Reads what it has sent. Subscribers in clear TCP are never read: what they send stays with their kernel.
-    pub(crate) fn receive(&mut self, now: u64, scratch: &mut [u8]) -> Result<(), Reason> {
+    /// Reads what it has sent, up to some KiB. True: more may be there, of which the socket won't tell again. Subscribers
+    /// in clear TCP are never read: what they send stays with their kernel.
+    pub(crate) fn receive(&mut self, now: u64, limits: &Limits, scratch: &mut [u8]) -> Result<bool, Reason> {
         if matches!(self.transport, Transport::Plain(_)) && self.parser.is_none() {
-            return Ok(());
+            return Ok(false);
         }
-        loop {
-            match self.transport.receive(scratch) {
-                Err(Refused::Later) => return Ok(()),
+        self.transport.allow(1);
+        let mut left = READ.min(scratch.len());
+        while left != 0 {
+            let before = self.transport.wire_received();
+            let received = self.transport.receive(&mut scratch[..left]);
+            // Of TLS, what came may be much more than it hands on.
+            let length = *received.as_ref().unwrap_or(&0);
+            let wire = self.transport.wire_received().zip(before).map_or(0, |(now, before)| now - before);
+            self.charge(length.max(wire as usize), usize::from(length != 0), now, limits)?;
+            match received {
+                Err(Refused::Later) => return Ok(self.transport.is_starved()),
                 Err(Refused::Gone(reason)) => return Err(reason),
                 // Without a close frame a WebSocket has ended; a TLS subscriber may still read.
                 Ok(0) if self.parser.is_some() => return Err(Reason::Closed),
-                Ok(0) => return Ok(()),
-                Ok(length) => self.read(&scratch[..length], now)?,
+                Ok(0) => return Ok(false),
+                Ok(length) => {
+                    left -= length;
+                    self.parse(&scratch[..length], now, limits)?;
+                }
             }
         }
+        Ok(true)
     }
 
-    /// Takes note of what it has sent.
-    pub(crate) fn read(&mut self, bytes: &[u8], now: u64) -> Result<(), Reason> {
+    /// Counts what it has sent against what it may send in a second.
+    fn charge(&mut self, bytes: usize, units: usize, now: u64, limits: &Limits) -> Result<(), Reason> {
         if now.saturating_sub(self.input_since) > INPUT_WINDOW {
             (self.input, self.input_since) = (0, now);
         }
-        self.input += bytes.len();
-        if self.input > INPUT_LIMIT {
-            return Err(Reason::Flooded);
-        }
+        self.input += bytes + units * INPUT_UNIT;
+        if self.input > limits.input { Err(Reason::Flooded) } else { Ok(()) }
+    }
+
+    /// Takes note of what it has sent behind its handshake.
+    pub(crate) fn read(&mut self, bytes: &[u8], now: u64, limits: &Limits) -> Result<(), Reason> {
+        self.charge(bytes.len(), 0, now, limits)?;
+        self.parse(bytes, now, limits)
+    }
+
+    fn parse(&mut self, bytes: &[u8], now: u64, limits: &Limits) -> Result<(), Reason> {
         let Some(parser) = &mut self.parser else { return Ok(()) };
-        let (mut closed, pong) = (None, &mut self.pong);
+        let (mut closed, mut ping) = (None, None);
         let result = parser.read(bytes, &mut |input| match input {
             // Only the newest has to be answered (RFC 6455, section 5.5.3).
-            Input::Ping(payload) => {
-                let mut out = Vec::new();
-                append_pong(&payload, &mut out);
-                *pong = Some(out);
-            }
+            Input::Ping(payload) => ping = Some(payload),
             Input::Close(code) => closed = Some(code),
         });
+        if let Some(payload) = ping {
+            let mut pong = Vec::new();
+            append_pong(&payload, &mut pong);
+            self.pong = Some(pong);
+        }
         match (result, closed) {
             (Err(problem), _) => {
                 tracing::debug!(peer = %self.account.peer, "WebSocket: {problem}");
                 Err(Reason::Protocol)
             }
-            (Ok(()), Some(_)) => Err(Reason::Closed),
-            (Ok(()), None) => Ok(()),
+            (Ok(_), Some(_)) => Err(Reason::Closed),
+            (Ok(frames), None) => self.charge(0, frames, now, limits),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use boring::ssl::{SslAcceptor, SslContext, SslMethod, SslVersion};
+use boring::ssl::{SslAcceptor, SslContext, SslMethod, SslSessionCacheMode, SslVersion};
 use expressway_identity::Identity;
 pub use expressway_identity::TlsError;
 
@@ -17,9 +17,14 @@ impl TlsIdentity {
     /// # Errors
     /// [`TlsError`] names the file and what is wrong with it.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
-        let identity = Identity::load(certificate, key)?;
+        Self::of(&Identity::load(certificate, key)?)
+    }
+
+    pub(crate) fn of(identity: &Identity) -> Result<Self, TlsError> {
         let mut builder = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls())?;
         builder.set_min_proto_version(Some(SslVersion::TLS1_2))?;
+        // Clients keep their sessions, in tickets; of those without, thousands would be kept here.
+        builder.set_session_cache_mode(SslSessionCacheMode::OFF);
         identity.install(&mut builder)?;
         Ok(Self { context: builder.build().into_context() })
     }

@@ -14,6 +14,9 @@ use super::stats::Reason;
 /// Plaintext that goes into one TLS record (RFC 8446, section 5.1).
 const RECORD: usize = 16_384;
 
+/// Bytes that TLS's socket is asked for at a time.
+const READ_AHEAD: usize = 4096;
+
 /// Why nothing was sent or received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
@@ -29,17 +32,72 @@ pub(crate) enum Transport {
     Tls(Box<SslStream<Wire>>),
 }
 
-/// What TLS reads and writes: writes go to a buffer, so that a record is never given to the TLS library twice;
-/// reads come from the socket. The buffer holds what one call writes: a record, or a flight of the handshake.
+/// What TLS reads and writes: writes go to a buffer, so that a record is never given to the TLS library twice. The
+/// buffer holds what one call writes: a record, or a flight of the handshake. Reads come out of another, so that a peer
+/// which sends records of one byte causes no system calls for each; and it reads the socket only as often as it may.
 pub(crate) struct Wire {
     socket: Arc<OwnedFd>,
     out: Vec<u8>,
     sent: usize,
+    /// Read and not taken; no memory while the socket has nothing.
+    input: Vec<u8>,
+    taken: usize,
+    /// Bytes that the socket gave.
+    received: u64,
+    /// Reads of the socket that are left, before others have their turn.
+    reads: usize,
+    /// It was asked for more than that.
+    starved: bool,
 }
 
 impl Wire {
     pub(crate) fn new(socket: Arc<OwnedFd>) -> Self {
-        Self { socket, out: Vec::new(), sent: 0 }
+        Self {
+            socket,
+            out: Vec::new(),
+            sent: 0,
+            input: Vec::new(),
+            taken: 0,
+            received: 0,
+            reads: 0,
+            starved: false,
+        }
+    }
+
+    /// Allows so many more reads of the socket, of up to [`READ_AHEAD`] bytes.
+    pub(crate) fn allow(&mut self, reads: usize) {
+        (self.reads, self.starved) = (reads, false);
+    }
+
+    /// Whether more may be there than it was allowed to read: the socket won't tell that again.
+    pub(crate) fn is_starved(&self) -> bool {
+        self.starved
+    }
+
+    /// Bytes that the socket gave.
+    pub(crate) fn received(&self) -> u64 {
+        self.received
+    }
+
+    fn read_ahead(&mut self) -> io::Result<()> {
+        if self.reads == 0 {
+            self.starved = true;
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.reads -= 1;
+        self.taken = 0;
+        self.input.resize(READ_AHEAD, 0);
+        match recv(&*self.socket, &mut self.input[..], RecvFlags::DONTWAIT) {
+            Ok((length, _)) => {
+                self.input.truncate(length);
+                self.received += length as u64;
+                Ok(())
+            }
+            Err(error) => {
+                self.input = Vec::new();
+                Err(error.into())
+            }
+        }
     }
 
     /// Sends what was written. False when the socket has no room for all of it.
@@ -59,7 +117,13 @@ impl Wire {
 
 impl Read for Wire {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let (length, _) = recv(&*self.socket, buffer, RecvFlags::DONTWAIT)?;
+        if self.taken == self.input.len() {
+            self.read_ahead()?;
+        }
+        let rest = &self.input[self.taken..];
+        let length = rest.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&rest[..length]);
+        self.taken += length;
         Ok(length)
     }
 }
@@ -98,6 +162,26 @@ impl Transport {
         match self {
             Self::Plain(_) => Ok(true),
             Self::Tls(stream) => stream.get_mut().drain(),
+        }
+    }
+
+    /// Before it receives: how often TLS may read its socket, until [`Self::is_starved`] says so.
+    pub(crate) fn allow(&mut self, reads: usize) {
+        if let Self::Tls(stream) = self {
+            stream.get_mut().allow(reads);
+        }
+    }
+
+    /// Whether TLS has more to read than it was allowed to.
+    pub(crate) fn is_starved(&self) -> bool {
+        matches!(self, Self::Tls(stream) if stream.get_ref().is_starved())
+    }
+
+    /// Bytes that TLS got from its socket, which may be many more than it handed on.
+    pub(crate) fn wire_received(&self) -> Option<u64> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => Some(stream.get_ref().received()),
         }
     }
 

@@ -39,7 +39,7 @@ struct Frame {
 }
 
 impl Parser {
-    /// Reads `bytes` and hands over what has to be answered.
+    /// Reads `bytes` and hands over what has to be answered. Returns how many frames ended in them.
     ///
     /// # Errors
     /// What the peer did wrong (section 7.1.7); nothing can be read after that.
@@ -47,10 +47,11 @@ impl Parser {
         &mut self,
         mut bytes: &[u8],
         answer: &mut dyn FnMut(Input),
-    ) -> Result<(), &'static str> {
+    ) -> Result<usize, &'static str> {
+        let mut frames = 0;
         loop {
             if self.frame.is_none() {
-                let Some((&byte, rest)) = bytes.split_first() else { return Ok(()) };
+                let Some((&byte, rest)) = bytes.split_first() else { return Ok(frames) };
                 bytes = rest;
                 self.header.push(byte);
                 self.frame = self.begin()?;
@@ -63,10 +64,11 @@ impl Parser {
             frame.left -= taken as u64;
             bytes = &bytes[taken..];
             if frame.left != 0 {
-                return Ok(());
+                return Ok(frames);
             }
             if let Some(frame) = self.frame.take() {
                 frame.finish(answer)?;
+                frames += 1;
             }
         }
     }
@@ -93,6 +95,9 @@ impl Parser {
             0 => u64::from(second & 0x7f),
             _ => rest[..extended].iter().fold(0, |value, byte| value << 8 | u64::from(*byte)),
         };
+        if left >> 63 != 0 {
+            return Err("a length has its highest bit set");
+        }
         match opcode {
             CLOSE | PING | PONG if !finished || left > CONTROL => {
                 return Err("a control frame is fragmented or too long");
@@ -148,7 +153,7 @@ mod tests {
 
     fn read(parser: &mut Parser, bytes: &[u8]) -> Result<Vec<Input>, &'static str> {
         let mut inputs = Vec::new();
-        parser.read(bytes, &mut |input| inputs.push(input)).map(|()| inputs)
+        parser.read(bytes, &mut |input| inputs.push(input)).map(|_| inputs)
     }
 
     #[test]
@@ -173,6 +178,7 @@ mod tests {
             frame(0x09, b""),
             frame(0x89, &[0; 126]),
             frame(0x88, &[3]),
+            [&[0x82, 0xff, 0x80][..], &[0; 11]].concat(),
             [frame(0x02, b""), frame(0x82, b"")].concat(),
         ] {
             assert!(read(&mut Parser::default(), &bytes).is_err(), "{bytes:x?}");

@@ -5,48 +5,87 @@
 //! ```
 //!
 //! Whatever is new makes all due, from where the sending stands and not from a first one: who has just been served waits
-//! for one turn of the wheel, and nobody is always last. It knows keys, and nothing of subscribers.
+//! for one turn of the wheel, and nobody is always last. It knows keys, and nothing of subscribers. Each step costs the same
+//! with one subscriber as with a million, those that come and go included: the circle is a list with links both ways.
+
+/// No key.
+const NONE: u32 = u32::MAX;
 
 /// The circle.
-#[derive(Default)]
 pub(super) struct Wheel {
-    keys: Vec<usize>,
-    /// The next in turn.
-    at: usize,
+    /// By key.
+    links: Vec<Link>,
+    length: usize,
+    /// The next in turn, if there is anybody.
+    at: u32,
     /// How many are due, from the next on.
     due: usize,
+    /// Counts the times that all were due.
+    round: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Link {
+    /// [`NONE`] for a key that is not there.
+    before: u32,
+    after: u32,
+    /// The round in which it was served last: it is due if that is not this one.
+    served: u64,
+}
+
+impl Default for Wheel {
+    fn default() -> Self {
+        Self { links: Vec::new(), length: 0, at: NONE, due: 0, round: 0 }
+    }
 }
 
 impl Wheel {
     /// Subscribers in the circle.
     pub(super) fn len(&self) -> usize {
-        self.keys.len()
-    }
-
-    /// All of them, in no order that means anything.
-    pub(super) fn keys(&self) -> &[usize] {
-        &self.keys
+        self.length
     }
 
     /// Adds one at the end of the turn that is under way. It is not due by being there.
     pub(super) fn add(&mut self, key: usize) {
+        if self.links.len() <= key {
+            self.links.resize(key + 1, Link { before: NONE, after: NONE, served: 0 });
+        }
+        // A slab of fewer than 2^32 entries has no larger keys.
+        let own = key as u32;
         // Before the next in turn, so that those that are due stay those behind it.
-        self.keys.insert(self.at, key);
-        self.at += 1;
+        let (before, after) = match self.at {
+            NONE => (own, own),
+            at => (self.links[at as usize].before, at),
+        };
+        self.links[key] = Link { before, after, served: self.round };
+        self.links[before as usize].after = own;
+        self.links[after as usize].before = own;
+        if self.at == NONE {
+            self.at = own;
+        }
+        self.length += 1;
     }
 
     /// Takes one out; nothing happens if it is not there.
     pub(super) fn remove(&mut self, key: usize) {
-        let Some(index) = self.keys.iter().position(|other| *other == key) else { return };
-        let behind = (index + self.keys.len() - self.at % self.keys.len()) % self.keys.len();
-        self.keys.remove(index);
-        self.at -= usize::from(index < self.at);
-        self.due -= usize::from(behind < self.due);
+        let Some(&Link { before, after, served }) = self.links.get(key) else { return };
+        if before == NONE {
+            return;
+        }
+        self.links[before as usize].after = after;
+        self.links[after as usize].before = before;
+        self.links[key].before = NONE;
+        self.length -= 1;
+        self.due -= usize::from(served != self.round);
+        if self.at as usize == key {
+            self.at = if self.length == 0 { NONE } else { after };
+        }
     }
 
     /// There is something new: all are due.
     pub(super) fn all_due(&mut self) {
-        self.due = self.keys.len();
+        self.round += 1;
+        self.due = self.length;
     }
 
     /// Whether somebody is due.
@@ -56,18 +95,16 @@ impl Wheel {
 
     /// Who is due so many after the next, if somebody is.
     pub(super) fn ahead(&self, by: usize) -> Option<usize> {
-        let length = self.keys.len();
-        (by < self.due).then(|| self.keys[(self.at + by) % length])
+        (by < self.due).then(|| (0..by).fold(self.at as usize, |key, _| self.links[key].after as usize))
     }
 
     /// The next that is due, which is then due no more.
     pub(super) fn next(&mut self) -> Option<usize> {
         self.due = self.due.checked_sub(1)?;
-        if self.at >= self.keys.len() {
-            self.at = 0;
-        }
-        self.at += 1;
-        Some(self.keys[self.at - 1])
+        let key = self.at as usize;
+        self.links[key].served = self.round;
+        self.at = self.links[key].after;
+        Some(key)
     }
 }
 
@@ -87,6 +124,14 @@ mod tests {
 
     fn rest(wheel: &mut Wheel) -> Vec<usize> {
         std::iter::from_fn(|| wheel.next()).collect()
+    }
+
+    /// The circle, from the next in turn on.
+    fn circle(wheel: &Wheel) -> Vec<usize> {
+        let after = |key: &usize| Some(wheel.links[*key].after as usize);
+        std::iter::successors((wheel.length != 0).then_some(wheel.at as usize), after)
+            .take(wheel.length)
+            .collect()
     }
 
     #[test]
@@ -123,7 +168,7 @@ mod tests {
         wheel.all_due();
         assert_eq!(wheel.next(), Some(1));
         wheel.add(9);
-        assert_eq!(wheel.keys(), [1, 9, 2, 3]);
+        assert_eq!(circle(&wheel), [2, 3, 1, 9]);
         wheel.remove(2);
         assert_eq!(rest(&mut wheel), [3], "who came is not due");
         wheel.all_due();
@@ -132,6 +177,11 @@ mod tests {
         [1, 9, 3].iter().for_each(|key| wheel.remove(*key));
         wheel.all_due();
         assert_eq!((wheel.len(), wheel.next()), (0, None));
+        // A key is used again by another.
+        wheel.add(9);
+        wheel.all_due();
+        assert_eq!((wheel.ahead(0), wheel.ahead(1)), (Some(9), None));
+        assert_eq!(rest(&mut wheel), [9]);
     }
 
     #[derive(Clone, Debug)]
@@ -182,6 +232,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(wheel.len(), present.len());
+                prop_assert_eq!(circle(&wheel).into_iter().collect::<BTreeSet<_>>(), present.clone());
                 prop_assert_eq!(wheel.is_due(), !due.is_empty());
             }
         }

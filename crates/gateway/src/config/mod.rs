@@ -241,6 +241,7 @@ impl Config {
             let problem = format!("give 32 to {ring}, the entries of the TX ring (half of frames)");
             return Err(self.at(budget.span(), problem));
         }
+        self.check_admin()?;
         self.io.check_wait().map_err(|(span, problem)| self.at(span, problem))?;
         if let Some(queues) = &self.io.queues {
             let mut sorted = queues.get_ref().clone();
@@ -248,6 +249,25 @@ impl Config {
             sorted.dedup();
             if sorted.is_empty() || sorted.len() != queues.get_ref().len() {
                 return Err(self.at(queues.span(), "give the numbers of receive queues, from 0, each once"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_admin(&self) -> Result<(), ConfigError> {
+        let Some(admin) = &self.admin else { return Ok(()) };
+        for (span, value, low, high) in [
+            (admin.max_connections.span(), u64::from(*admin.max_connections.get_ref()), 1, 10_000),
+            (admin.max_header.span(), admin.max_header.get_ref().0, 8 << 10, 1 << 20),
+            (admin.max_pages.span(), admin.max_pages.get_ref().0, 1 << 20, 1 << 32),
+        ] {
+            if !(low..=high).contains(&value) {
+                return Err(self.at(span, format!("{value} is not between {low} and {high}")));
+            }
+        }
+        for limit in [&admin.header_timeout, &admin.write_timeout] {
+            if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&limit.get_ref().0) {
+                return Err(self.at(limit.span(), "give a time between \"100ms\" and \"1h\""));
             }
         }
         Ok(())

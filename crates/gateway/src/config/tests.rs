@@ -90,6 +90,22 @@ fn a_bad_value_names_file_line_and_key() {
 }
 
 #[test]
+fn what_clients_of_the_admin_listener_may_take_is_configured() {
+    let limits = |with: &str| parse(&GOOD.replace("[admin]", with)).unwrap().admin.unwrap().limits();
+    assert_eq!(limits("[admin]"), crate::admin::Limits::default());
+    let keys = "max_connections = 8\nheader_timeout = \"2s\"\nwrite_timeout = \"3s\"\nmax_header = \"8KiB\"\n\
+                max_pages = \"2MiB\"";
+    let expected = crate::admin::Limits {
+        connections: 8,
+        header_timeout: Duration::from_secs(2),
+        write_timeout: Duration::from_secs(3),
+        header: 8 << 10,
+        pages: 2 << 20,
+    };
+    assert_eq!(limits(&format!("[admin]\n{keys}")), expected);
+}
+
+#[test]
 fn values_that_parse_but_make_no_sense_are_refused() {
     let cases = [
         ("\"192.0.2.1:443\", ", "\"[2001:db8::1]:443\", ", "stands here twice"),
@@ -131,6 +147,11 @@ fn values_that_parse_but_make_no_sense_are_refused() {
         ("[io]", "[quic]\nidle_timeout = \"500ms\"\n[io]", "24h"),
         ("[io]", "[quic]\nsend_window = \"32KiB\"\n[io]", "not between"),
         ("[io]", "[files]\nreaders = 0\n[io]", "not between"),
+        ("[admin]", "[admin]\nmax_connections = 0", "between 1 and 10000"),
+        ("[admin]", "[admin]\nheader_timeout = \"50ms\"", "between \"100ms\" and"),
+        ("[admin]", "[admin]\nwrite_timeout = \"2h\"", "between \"100ms\" and"),
+        ("[admin]", "[admin]\nmax_header = \"4KiB\"", "between 8192 and 1048576"),
+        ("[admin]", "[admin]\nmax_pages = 1000", "between 1048576 and"),
         ("\"edge.example\"", "\"Edge.example\"", "lower case"),
         ("\"edge.example\"", "\"*\"", "no host name"),
         ("\"edge.example\"", "\"*.\"", "no host name"),

@@ -19,6 +19,8 @@ pub(super) const MAX_CAPACITY: u64 = 1 << 34;
 const MIN_CAPACITY: usize = 1 << 12;
 /// The most readers: each costs the writer a load a batch.
 const MAX_READERS: u32 = 256;
+/// Readers let in or refused at a time: each costs the writer some 50 µs, and whoever goes on connecting would hold it up.
+const ARRIVALS: usize = 4;
 /// Marks the listening socket among the events; readers are below it.
 const LISTENER: u64 = u64::MAX;
 
@@ -196,10 +198,9 @@ impl Broadcast {
         }
     }
 
-    /// Lets in those who wait, no more than there are places, so that nobody who goes on connecting holds the writer
-    /// up.
+    /// Lets in some of those who wait; the descriptor stays readable for the others.
     fn admit(&mut self) {
-        for _ in 0..self.config.readers {
+        for _ in 0..ARRIVALS {
             match self.listener.accept() {
                 Arrival::Reader(connection) => self.receive(connection),
                 Arrival::Nobody => return,

@@ -86,7 +86,7 @@ impl Fanout {
         })?;
         let own = cgroup::own().map_err(FanoutError::NotInKernel)?;
         programs.follow(own.as_fd())?;
-        let ledger = Arc::new(Ledger::of_kernel());
+        let ledger = Arc::new(Ledger::of_kernel(&options.limits));
         let (sender, inbox) = mailbox(MAILBOX).map_err(thread("eventfd"))?;
         let switch = Switch::new(&options, feed, group, programs, inbox, ledger.clone())?;
         let mut parts = Parts::new(&options, listeners, ledger, Arc::new(StatsCell::new()), vec![sender])?;

@@ -1,0 +1,283 @@
+//! The admin listener: metrics, health and the configuration in force, over HTTP/1.1.
+//!
+//! It runs on a thread of its own, never on a worker, with a lower priority than theirs, and answers from shared counters
+//! only. Whoever reaches it can cost it what [`Limits`] say and no more; it takes nothing from workers.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use expressway_netio::priority;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::metrics::{self, Registry};
+use patient::Patient;
+use slots::{Slot, Slots};
+
+mod patient;
+mod slots;
+
+/// Header lines of a request at most.
+const MAX_HEADERS: usize = 64;
+
+/// What the thread is set back by: on a core that is short, workers have nine parts in ten.
+const NICE: i32 = 10;
+
+/// What pages are accounted in.
+const KIB: usize = 1 << 10;
+
+/// What clients of the admin listener may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at once. Who comes then has the place of the one that has asked nothing for longest.
+    pub connections: usize,
+    /// How long the head of a request may take to come, whole; also how long a connection may be idle.
+    pub header_timeout: Duration,
+    /// How long a client may take to take a response, whole.
+    pub write_timeout: Duration,
+    /// Bytes of the head of a request, at least 8 KiB.
+    pub header: usize,
+    /// Bytes of pages that clients have been answered with and not taken. A page that would be beyond that is refused.
+    pub pages: usize,
+}
+
+impl Default for Limits {
+    /// 64 connections, 10 s for a head, 10 s for a response, heads of 16 KiB, 64 MiB of pages.
+    fn default() -> Self {
+        Self {
+            connections: 64,
+            header_timeout: Duration::from_secs(10),
+            write_timeout: Duration::from_secs(10),
+            header: 16 << 10,
+            pages: 64 << 20,
+        }
+    }
+}
+
+/// What the admin pages show.
+pub trait State: Send + Sync + 'static {
+    /// `Ok` while the process serves; else why it does not, for `/healthz`.
+    fn health(&self) -> Result<(), String>;
+
+    /// The configuration file in force, for `/config`.
+    fn configuration(&self) -> String;
+
+    /// How packets move, as a JSON document, for `/io`; `None` where there is no such page.
+    fn io(&self) -> Option<String> {
+        None
+    }
+
+    /// Statistics of each subscriber, as a JSON document, for `/subscribers`; `None` where there is no such page.
+    fn subscribers(&self) -> Option<String> {
+        None
+    }
+}
+
+/// A running admin listener; dropping it stops the listener and waits for its thread.
+pub struct Admin {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Admin {
+    /// Binds the address and serves on a new thread.
+    ///
+    /// # Errors
+    /// When the address cannot be bound or the thread cannot be started.
+    pub fn start(
+        address: SocketAddr,
+        limits: Limits,
+        registry: Registry,
+        state: Arc<dyn State>,
+    ) -> io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        let (stop, stopped) = oneshot::channel();
+        let desk = Arc::new(Desk::new(limits, registry, state));
+        let thread = std::thread::Builder::new().name("expressway-admin".into()).spawn(move || {
+            if let Err(error) = priority::stand_back(NICE) {
+                tracing::debug!(%error, "setpriority: the admin listener has the priority of workers");
+            }
+            runtime.block_on(async {
+                tokio::select! {
+                    result = serve(listener, desk) => {
+                        if let Err(error) = result {
+                            tracing::error!(%address, %error, "admin listener stopped");
+                        }
+                    }
+                    _ = stopped => {}
+                }
+            });
+        })?;
+        Ok(Self { address, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// The address that it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What all connections have in common.
+struct Desk {
+    limits: Limits,
+    registry: Registry,
+    state: Arc<dyn State>,
+    slots: Slots,
+    /// Room for pages, in KiB.
+    room: Arc<Semaphore>,
+}
+
+impl Desk {
+    fn new(limits: Limits, registry: Registry, state: Arc<dyn State>) -> Self {
+        let slots = Slots::new(limits.connections);
+        let counted = slots.clone();
+        registry.register(move |out: &mut Vec<metrics::Sample>| counted.samples(out));
+        Self { limits, registry, state, slots, room: Arc::new(Semaphore::new(limits.pages / KIB)) }
+    }
+
+    async fn converse(self: Arc<Self>, stream: TcpStream, slot: Slot) {
+        let service = service_fn(|request| {
+            slot.touch();
+            let response = self.answer(&request);
+            async move { Ok::<_, Infallible>(response) }
+        });
+        let result = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.limits.header_timeout)
+            .max_buf_size(self.limits.header)
+            .max_headers(MAX_HEADERS)
+            .serve_connection(TokioIo::new(Patient::new(stream, self.limits.write_timeout)), service)
+            .await;
+        if let Err(error) = result {
+            if error.is_timeout() {
+                slot.count_timeout();
+            }
+            tracing::debug!(%error, "admin connection");
+        }
+    }
+
+    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        let page = answer(request, &self.registry, self.state.as_ref());
+        // A page of more than there may be of all is let through alone.
+        let size = page.body.len().div_ceil(KIB).min(self.limits.pages / KIB);
+        match self.room.clone().try_acquire_many_owned(u32::try_from(size).unwrap_or(u32::MAX)) {
+            Ok(permit) => page.into_response(permit),
+            Err(_) => {
+                self.slots.count_refused_page();
+                let mut response =
+                    Response::new(Full::new(Bytes::from_static(b"clients do not take their pages\n")));
+                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                response
+            }
+        }
+    }
+}
+
+async fn serve(listener: TcpListener, desk: Arc<Desk>) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                desk.slots.seat(|slot| tokio::spawn(desk.clone().converse(stream, slot)));
+                // Let it be heard before others come and take its place.
+                tokio::task::yield_now().await;
+            }
+            Err(error) => {
+                // EMFILE and the like pass; do not spin meanwhile.
+                tracing::warn!(%error, "admin: accept");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+fn answer(request: &Request<Incoming>, registry: &Registry, state: &dyn State) -> Page {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return Page::new(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "GET or HEAD only\n");
+    }
+    match request.uri().path() {
+        "/metrics" => Page::new(StatusCode::OK, metrics::CONTENT_TYPE, registry.page()),
+        "/healthz" => match state.health() {
+            Ok(()) => Page::new(StatusCode::OK, "text/plain", "ok\n"),
+            Err(why) => Page::new(StatusCode::SERVICE_UNAVAILABLE, "text/plain", why + "\n"),
+        },
+        "/config" => Page::new(StatusCode::OK, "text/plain; charset=utf-8", state.configuration()),
+        "/io" => document(state.io()),
+        "/subscribers" => document(state.subscribers()),
+        "/" => Page::new(StatusCode::OK, "text/plain", "/metrics\n/healthz\n/config\n/io\n/subscribers\n"),
+        _ => document(None),
+    }
+}
+
+fn document(document: Option<String>) -> Page {
+    match document {
+        Some(document) => Page::new(StatusCode::OK, "application/json", document),
+        None => Page::new(StatusCode::NOT_FOUND, "text/plain", "no such page; see /\n"),
+    }
+}
+
+/// An answer.
+struct Page {
+    status: StatusCode,
+    content_type: &'static str,
+    body: String,
+}
+
+impl Page {
+    fn new(status: StatusCode, content_type: &'static str, body: impl Into<String>) -> Self {
+        Self { status, content_type, body: body.into() }
+    }
+
+    /// The response, which keeps the permit for as long as it has the page.
+    fn into_response(self, permit: OwnedSemaphorePermit) -> Response<Full<Bytes>> {
+        let body = Bytes::from_owner(Held { body: self.body, _permit: permit });
+        let mut response = Response::new(Full::new(body));
+        *response.status_mut() = self.status;
+        let value = header::HeaderValue::from_static;
+        response.headers_mut().insert(header::CONTENT_TYPE, value(self.content_type));
+        response.headers_mut().insert(header::CACHE_CONTROL, value("no-store"));
+        if self.status == StatusCode::METHOD_NOT_ALLOWED {
+            response.headers_mut().insert(header::ALLOW, value("GET, HEAD"));
+        }
+        response
+    }
+}
+
+/// A page that a client has not taken yet.
+struct Held {
+    body: String,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        self.body.as_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use super::*;
+
+/// Reached only by what hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// More than the kernel holds for a connection.
+const LONG: usize = 32 << 20;
+
+struct Fixed(AtomicBool);
+
+impl State for Fixed {
+    fn health(&self) -> Result<(), String> {
+        if self.0.load(Ordering::Relaxed) { Ok(()) } else { Err("draining".into()) }
+    }
+    fn configuration(&self) -> String {
+        "[server]\n".into()
+    }
+    fn io(&self) -> Option<String> {
+        Some("{}\n".into())
+    }
+    fn subscribers(&self) -> Option<String> {
+        Some("a".repeat(LONG))
+    }
+}
+
+fn ask(address: SocketAddr, head: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(format!("{head} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn pages_answer_and_health_follows_the_state() {
+    let registry = Registry::default();
+    registry.register(|out: &mut Vec<metrics::Sample>| out.push(metrics::Sample::counter("x", "X.", 1)));
+    let state = Arc::new(Fixed(AtomicBool::new(true)));
+    let admin =
+        Admin::start("127.0.0.1:0".parse().unwrap(), Limits::default(), registry, state.clone()).unwrap();
+    let address = admin.address();
+    let metrics = ask(address, "GET /metrics");
+    assert!(metrics.contains("expressway_x_total 1"), "{metrics}");
+    assert!(metrics.contains("expressway_admin_accepted_total 1"), "{metrics}");
+    assert!(ask(address, "GET /healthz").starts_with("HTTP/1.1 200"));
+    state.0.store(false, Ordering::Relaxed);
+    let ill = ask(address, "GET /healthz");
+    assert!(ill.starts_with("HTTP/1.1 503") && ill.ends_with("draining\n"), "{ill}");
+    assert!(ask(address, "GET /config").ends_with("[server]\n"));
+    let io = ask(address, "GET /io");
+    assert!(io.contains("application/json") && io.ends_with("{}\n"), "{io}");
+    assert!(ask(address, "GET /nothing").starts_with("HTTP/1.1 404"));
+    let refused = ask(address, "DELETE /metrics");
+    assert!(refused.starts_with("HTTP/1.1 405") && refused.contains("allow: GET, HEAD"), "{refused}");
+    drop(admin);
+    assert!(TcpStream::connect(address).is_err(), "the listener outlived its handle");
+}
+
+fn listener(change: impl FnOnce(&mut Limits)) -> Admin {
+    let mut limits = Limits::default();
+    change(&mut limits);
+    let state = Arc::new(Fixed(AtomicBool::new(true)));
+    Admin::start("127.0.0.1:0".parse().unwrap(), limits, Registry::default(), state).unwrap()
+}
+
+fn connect(admin: &Admin) -> TcpStream {
+    let stream = TcpStream::connect(admin.address()).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+/// A connection that the listener has accepted: it has answered.
+fn connect_and_ask(admin: &Admin) -> TcpStream {
+    let mut stream = connect(admin);
+    stream.write_all(b"HEAD / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    assert!(read_head(&mut stream).starts_with("HTTP/1.1 200"));
+    stream
+}
+
+fn read_head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        match stream.read(&mut byte) {
+            Ok(1) => head.push(byte[0]),
+            _ => break,
+        }
+    }
+    String::from_utf8(head).unwrap()
+}
+
+/// Reads to the end of a connection, whether in order or by a reset. How many bytes there were.
+fn read_to_end(stream: &mut impl Read) -> usize {
+    let (mut length, mut scratch) = (0, vec![0; 1 << 16]);
+    loop {
+        match stream.read(&mut scratch) {
+            Ok(0) => return length,
+            Ok(read) => length += read,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return length,
+            Err(error) => panic!("after {length} bytes: {error}"),
+        }
+    }
+}
+
+fn count(admin: &Admin, metric: &str) -> u64 {
+    let page = ask(admin.address(), "GET /metrics");
+    let line = page.lines().find_map(|line| line.strip_prefix(&format!("expressway_{metric} ")));
+    line.unwrap_or_else(|| panic!("no {metric}: {page}")).parse().unwrap()
+}
+
+fn wait_for(admin: &Admin, metric: &str, value: u64) {
+    let deadline = Instant::now() + LIMIT;
+    while count(admin, metric) != value {
+        assert!(Instant::now() < deadline, "{metric} never is {value}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_head_has_to_come_in_time_whole() {
+    let admin = listener(|limits| limits.header_timeout = Duration::from_millis(300));
+    // Nothing, a byte now and then, and nothing after a request.
+    let (mut silent, mut slow, mut idle) = (connect(&admin), connect(&admin), connect_and_ask(&admin));
+    let dripping = slow.try_clone().unwrap();
+    let drips = std::thread::spawn(move || {
+        let head = b"GET /metrics HTTP/1.1\r\nx: ".iter().chain(std::iter::repeat(&b'a'));
+        head.take(6000).all(|byte| {
+            std::thread::sleep(Duration::from_millis(10));
+            (&dripping).write_all(&[*byte]).is_ok()
+        })
+    });
+    for stream in [&mut silent, &mut slow, &mut idle] {
+        assert_eq!(read_to_end(stream), 0);
+    }
+    assert!(!drips.join().unwrap(), "a minute of drips was taken");
+    wait_for(&admin, "admin_timeouts_total", 3);
+}
+
+#[test]
+fn a_head_of_too_many_bytes_or_lines_is_refused() {
+    let admin = listener(|_| {});
+    for head in [format!("x: {}\r\n", "a".repeat(20_000)), "x: a\r\n".repeat(65)] {
+        let mut stream = connect(&admin);
+        let _ = stream.write_all(format!("GET / HTTP/1.1\r\n{head}\r\n").as_bytes());
+        let answer = read_head(&mut stream);
+        assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+        assert_eq!(read_to_end(&mut stream), 0);
+    }
+    assert!(ask(admin.address(), &format!("GET /?{}", "a".repeat(8000))).starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn who_takes_an_answer_too_slowly_is_cut_off_however_steadily_it_does() {
+    let admin = listener(|limits| limits.write_timeout = Duration::from_millis(500));
+    for more in ["", "connection: close\r\n"] {
+        let mut stream = connect(&admin);
+        let timeouts = count(&admin, "admin_timeouts_total");
+        stream.write_all(format!("GET /subscribers HTTP/1.1\r\nhost: x\r\n{more}\r\n").as_bytes()).unwrap();
+        while count(&admin, "admin_timeouts_total") == timeouts {
+            // With a page of metrics in between, some 100 KB a second at most.
+            assert_ne!(stream.read(&mut [0; 64]).unwrap(), 0);
+        }
+        assert!(read_to_end(&mut stream) < LONG);
+    }
+}
+
+#[test]
+fn pages_that_nobody_takes_take_a_bounded_memory() {
+    let admin = listener(|limits| limits.pages = LONG + (1 << 20));
+    let mut greedy = connect(&admin);
+    greedy.write_all(b"GET /subscribers HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    assert!(read_head(&mut greedy).starts_with("HTTP/1.1 200"));
+    let refused = ask(admin.address(), "GET /subscribers");
+    assert!(refused.starts_with("HTTP/1.1 503 "), "{} bytes", refused.len());
+    // What is small is there all the same.
+    assert_eq!(count(&admin, "admin_refused_pages_total"), 1);
+    assert_eq!(read_to_end(&mut greedy), LONG);
+    assert!(ask(admin.address(), "GET /subscribers").starts_with("HTTP/1.1 200 "));
+    // A page of more than there may be of all is let through alone.
+    let admin = listener(|limits| limits.pages = 1 << 20);
+    assert!(ask(admin.address(), "GET /subscribers").starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn those_who_only_sit_there_keep_nobody_out() {
+    let admin = listener(|limits| limits.connections = 3);
+    let mut quietest = connect_and_ask(&admin);
+    let (mut second, mut third) = (connect_and_ask(&admin), connect_and_ask(&admin));
+    quietest.write_all(b"HEAD / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    assert!(read_head(&mut quietest).starts_with("HTTP/1.1 200"));
+    assert_eq!(count(&admin, "admin_displaced_total"), 1);
+    assert_eq!(read_to_end(&mut second), 0, "now the quietest");
+    // The first has asked since, and the third has come since.
+    for stream in [&mut quietest, &mut third] {
+        stream.write_all(b"HEAD / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        assert!(read_head(stream).starts_with("HTTP/1.1 200"));
+    }
+    let silent: Vec<TcpStream> = (0..200).map(|_| connect(&admin)).collect();
+    assert!(ask(admin.address(), "GET /healthz").starts_with("HTTP/1.1 200"));
+    assert!(count(&admin, "admin_connections") <= 3);
+    drop(silent);
+    wait_for(&admin, "admin_connections", 1);
+}
+
+#[test]
+fn bodies_are_not_read() {
+    let admin = listener(|_| {});
+    for framing in ["content-length: 1000000000000", "transfer-encoding: chunked\r\nexpect: 100-continue"] {
+        let mut stream = connect(&admin);
+        stream
+            .write_all(format!("GET /healthz HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n").as_bytes())
+            .unwrap();
+        let chunk = [&b"10000\r\n"[..], &[b'a'; 1 << 16], b"\r\n"].concat();
+        let sent = (0..1000).take_while(|_| stream.write_all(&chunk).is_ok()).count();
+        assert!(sent < 1000, "64 MiB were taken of a body");
+    }
+    wait_for(&admin, "admin_connections", 1);
+}
+
+#[test]
+fn the_thread_stands_back_for_workers() {
+    let admin = listener(|_| {});
+    assert!(ask(admin.address(), "GET /healthz").starts_with("HTTP/1.1 200"));
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let nices: Vec<i64> = tasks
+        // The kernel keeps 15 letters.
+        .filter(|task| {
+            std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "expressway-admi\n")
+        })
+        .filter_map(|task| std::fs::read_to_string(task.join("stat")).ok())
+        // The 19th, of which the first two are before the last bracket.
+        .map(|stat| stat.rsplit_once(") ").unwrap().1.split(' ').nth(16).unwrap().parse().unwrap())
+        .collect();
+    assert!(!nices.is_empty() && nices.iter().all(|nice| *nice == i64::from(NICE)), "{nices:?}");
+}
