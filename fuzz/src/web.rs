@@ -26,6 +26,10 @@ const CALL: Bound =
 const LINE: Bound =
     Bound { steps: (100, 20_000), allocations: (1, 200), bytes: (40, 128 << 10), peak: (20, 128 << 10) };
 
+/// Bytes read from files: as many as are sent, those of a block around them at both ends, and a few for each byte that the
+/// client says. No instruction shows them, for the kernel copies them.
+const READ: (u64, u64) = (16, 512 << 10);
+
 /// Fields that a transport takes at most; what a section holds more is refused before.
 const MAX_FIELDS: usize = 128;
 
@@ -154,7 +158,7 @@ pub fn request(data: &[u8]) {
     let Some(head) = head(data) else { return };
     let (size, mut whole) = (size(&head), Account::default());
     whole.run(size, || ());
-    let bell = Arc::new(Bell::default());
+    let (bell, before) = (Arc::new(Bell::default()), bytes_read());
     let mut exchange = call(&mut whole, size, || WORLD.sites.start(&head, Wake::new(bell.clone(), 0)));
     let response = loop {
         match call(&mut whole, size, || exchange.poll_head()) {
@@ -179,8 +183,19 @@ pub fn request(data: &[u8]) {
     {
         assert_eq!(length, received as u64);
     }
+    let read = bytes_read() - before;
+    let limit = READ.0 * size as u64 + READ.1 + received as u64;
+    assert!(read <= limit, "{size} bytes had {read} read from files for {received} sent, {limit} are allowed");
     check_release(&mut whole, &mut exchange);
     whole.settle(&REQUEST);
+}
+
+/// Bytes that the process has had from the kernel by calls that read; 0 where the kernel does not count them
+/// (CONFIG_TASK_IO_ACCOUNTING).
+fn bytes_read() -> u64 {
+    let text = fs::read_to_string("/proc/self/io").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("rchar: "));
+    line.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 /// Runs one call, on its own account and on that of the whole.

@@ -20,6 +20,8 @@
 mod block;
 mod door;
 mod framing;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod handshake;
 mod kernel;
 mod options;

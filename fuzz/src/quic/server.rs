@@ -1,0 +1,200 @@
+//! The worker, and packet I/O from memory.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, LazyLock};
+use std::task::Poll;
+use std::time::Instant;
+
+use bytes::Bytes;
+use expressway_gateway::quic::{Endpoint, Message, RetryPolicy, Settings, Setup, Shared};
+use expressway_netio::{
+    Datagram, Ecn, Flow, IoError, IoStats, Mailbox, PacketIo, Sent, Via, Worker, WorkerOptions, mailbox,
+};
+use expressway_web::{BodyError, Exchange, Handler, RequestHead, ResponseHead, Source, Wake};
+use http::{HeaderMap, StatusCode};
+
+use super::{CLIENT, TURN};
+use crate::cost::Account;
+use crate::identity::IDENTITY;
+
+/// Where the server listens.
+pub(super) const LOCAL: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)), 443);
+
+/// Bytes of IPv4 and UDP headers: nothing smaller arrives.
+const HEADERS: usize = 28;
+
+/// Datagrams that packet I/O hands over at once.
+const BATCH: usize = 64;
+
+/// Datagrams that the worker may send in a turn.
+const ROOM: usize = 256;
+
+/// Turns after the last datagram.
+const LAST_TURNS: usize = 16;
+
+/// Answers a request with a KiB; the path `/wait` with nothing, ever.
+struct Answers;
+
+struct Never;
+
+impl Source for Never {
+    fn poll_head(&mut self) -> Poll<ResponseHead> {
+        Poll::Pending
+    }
+
+    fn poll_body(&mut self, _: usize) -> Poll<Option<Result<Bytes, BodyError>>> {
+        Poll::Pending
+    }
+
+    fn remaining(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl Handler for Answers {
+    fn start(&self, request: &RequestHead, _: Wake) -> Exchange {
+        if request.target == "/wait" {
+            return Exchange::new(Box::new(Never));
+        }
+        static BODY: [u8; 1024] = [b'x'; 1024];
+        Exchange::fixed(&request.method, StatusCode::OK, HeaderMap::new(), Bytes::from_static(&BODY))
+    }
+}
+
+static SETUP: LazyLock<Arc<Setup>> = LazyLock::new(|| {
+    let settings = Settings {
+        retry: RetryPolicy::UnderLoad { handshaking: 64 },
+        ..Settings::new(Arc::clone(&IDENTITY))
+    };
+    settings.check().expect("settings that can be");
+    Arc::new(Setup { settings, handler: Arc::new(Answers), access_log: None, io_mode: Arc::from("fuzz") })
+});
+
+/// A worker with one endpoint.
+pub(super) struct Server {
+    worker: Worker<Endpoint, Memory>,
+    account: Account,
+}
+
+impl Server {
+    pub(super) fn new() -> Self {
+        let shared = Shared::new(&SETUP, 1).expect("secrets");
+        let (sender, inbox) = mailbox(16).expect("a descriptor for a mailbox");
+        let peers: Arc<[Mailbox<Message>]> = Arc::from([sender.clone()]);
+        let endpoint = Endpoint::new(0, shared, sender).expect("an endpoint");
+        let options = WorkerOptions { timer_tokens: 64, ..WorkerOptions::default() };
+        let worker = Worker::new(options, Instant::now(), endpoint, Memory::default(), inbox, peers);
+        Self { worker, account: Account::default() }
+    }
+
+    /// Has datagrams received, in as many turns as that takes, and gives what the worker sent meanwhile.
+    pub(super) fn receive(
+        &mut self,
+        datagrams: impl IntoIterator<Item = (Vec<u8>, SocketAddr)>,
+    ) -> Vec<Vec<u8>> {
+        self.worker.io_mut().incoming.extend(datagrams);
+        while !self.worker.io().incoming.is_empty() {
+            self.turn();
+        }
+        self.turn();
+        std::mem::take(&mut self.worker.io_mut().sent)
+    }
+
+    /// Takes a turn. Whether anything was sent.
+    pub(super) fn turn(&mut self) -> bool {
+        let waiting = &self.worker.io().incoming;
+        let size = waiting.iter().take(BATCH).map(|(payload, _)| payload.len() + HEADERS).sum();
+        let before = self.worker.io().sent.len();
+        let (mut account, Self { worker, account: whole }) = (Account::default(), self);
+        let turn = whole.run(size, || account.run(size, || worker.turn(Instant::now())));
+        turn.expect("memory does not fail");
+        account.settle(&TURN);
+        self.worker.io().sent.len() > before
+    }
+
+    /// Lets it send what there is, and settles the account.
+    pub(super) fn finish(mut self) {
+        for _ in 0..LAST_TURNS {
+            if !self.turn() {
+                break;
+            }
+        }
+        self.account.settle(&CLIENT);
+    }
+}
+
+/// Packet I/O from memory to memory.
+#[derive(Default)]
+struct Memory {
+    incoming: VecDeque<(Vec<u8>, SocketAddr)>,
+    sent: Vec<Vec<u8>>,
+    staged: usize,
+}
+
+impl PacketIo for Memory {
+    fn receive(&mut self, _: Instant, sink: &mut dyn FnMut(Datagram<'_>)) -> Result<usize, IoError> {
+        let count = self.incoming.len().min(BATCH);
+        for (mut payload, remote) in self.incoming.drain(..count) {
+            sink(Datagram {
+                payload: &mut payload,
+                remote,
+                local: LOCAL,
+                ecn: Ecn::NotEct,
+                via: Via::Simulated,
+                hints: Default::default(),
+            });
+        }
+        Ok(count)
+    }
+
+    fn transmit(
+        &mut self,
+        _: &Flow,
+        segment: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<Sent, IoError> {
+        let mut sent = Sent::default();
+        while self.staged < ROOM {
+            let mut slot = vec![0; segment];
+            let length = fill(&mut slot);
+            if length == 0 {
+                return Ok(sent);
+            }
+            assert!(length <= segment, "{length} bytes in a slot of {segment}");
+            slot.truncate(length);
+            self.sent.push(slot);
+            self.staged += 1;
+            sent.packets += 1;
+            sent.bytes += length;
+        }
+        sent.blocked = true;
+        Ok(sent)
+    }
+
+    fn flush(&mut self, _: Instant) -> Result<(), IoError> {
+        self.staged = 0;
+        Ok(())
+    }
+
+    fn max_payload(&mut self, _: &Flow) -> usize {
+        1472
+    }
+
+    fn descriptors(&self, _: &mut dyn FnMut(BorrowedFd<'_>)) {}
+
+    fn batch(&self) -> usize {
+        BATCH
+    }
+
+    // One batch a turn, so that what a turn costs is compared with what it received.
+    fn may_have_more(&self, _: usize) -> bool {
+        false
+    }
+
+    fn stats(&self) -> IoStats {
+        IoStats::default()
+    }
+}
