@@ -29,6 +29,8 @@ type options struct {
 	packetSize  int
 	pause       bool
 	untilTold   bool
+	steady      float64
+	attack      string
 	timeout     time.Duration
 }
 
@@ -57,10 +59,20 @@ func main() {
 	flag.IntVar(&o.packetSize, "packet-size", 0, "initial size of QUIC packets; 0 leaves it to quic-go")
 	flag.BoolVar(&o.pause, "pause", false, "after the responses print `paused`, wait for a line, ask again")
 	flag.BoolVar(&o.untilTold, "until-told", false, "ask again and again until a line comes in, then once more")
+	flag.Float64Var(&o.steady, "steady", 0, "requests a second, for as many seconds as each line of input says")
+	flag.StringVar(&o.attack, "attack", "", "do harm of this kind until the input ends")
 	flag.DurationVar(&o.timeout, "timeout", 60*time.Second, "limit for everything")
 	flag.Parse()
 
 	result, err := run(&o)
+	if result == nil {
+		// It has printed what it had to say.
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "quicgo:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err != nil {
 		result.Error, result.Kind = err.Error(), kind(err)
 	}
@@ -83,6 +95,12 @@ func run(o *options) (*report, error) {
 		return &report{}, fmt.Errorf("%s: no certificate", o.ca)
 	}
 	trust := &tls.Config{RootCAs: pool, ServerName: o.name}
+	switch {
+	case o.steady > 0:
+		return nil, steady(o, trust)
+	case o.attack != "":
+		return nil, attack(o, trust)
+	}
 	if o.connections > 1 {
 		return many(o, trust)
 	}

@@ -1,0 +1,252 @@
+"""Hostile clients beside a good one: what the good one notices, what the server says, pays and holds.
+
+The worker has one core and all clients have the other. Server and good client go before everything else on the
+machine, attackers and the plain client that stands in for them come last: so the good client's times tell of the
+server, not of who else wants a core.
+"""
+
+import json
+import os
+import select
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .lab import Lab
+from .metrics import Metrics
+from .paths import CLIENTS, HOST, LIMIT, PEERS
+from .server import Server, address
+
+CORES = sorted(os.sched_getaffinity(0))
+SERVER_CORE, CLIENT_CORE = CORES[0], CORES[-1]
+CLIENT_FIRST = ("chrt", "--fifo", "1")
+# How the server is started. The session of its own is for `go_first`.
+SERVER_PREFIX = ("taskset", "-c", str(SERVER_CORE), "nice", "-n", "-15", "setsid")
+
+
+# Requests a second of the good client, and how long each measurement is.
+RATE = 300
+SECONDS = 0.5
+# What a time may be off by whoever is attacked by whom, in microseconds: a wake-up that comes late, a burst of
+# another client that was there first.
+FLOOR = 3000
+
+
+def on_core(core: int, *command: str | Path) -> list[str]:
+    """A command line on a core."""
+    return ["taskset", "-c", str(core), *map(str, command)]
+
+
+def go_first(pid: int) -> None:
+    """Has a process that leads a session go before others, where the kernel shares cores among sessions."""
+    group = Path(f"/proc/{pid}/autogroup")
+    if group.exists():
+        group.write_text("-15")
+
+
+class Child:
+    """A process in a namespace that is told things by lines, and ends when it is told no more."""
+
+    def __init__(self, lab: Lab, role: str, command: list[str]) -> None:
+        self.command = command
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(lab.inside(role, *command), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+    def line(self) -> str:
+        """What it says next."""
+        assert self.process.stdout
+        ready, _, _ = select.select([self.process.stdout], [], [], LIMIT)
+        line = self.process.stdout.readline() if ready else ""
+        if not line:
+            self.process.kill()
+            _, errors = self.process.communicate()
+            raise AssertionError(f"{' '.join(self.command)}: said nothing more\n{errors}")
+        return line
+
+    def tell(self, line: str) -> None:
+        """Tells it something."""
+        assert self.process.stdin
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def finish(self) -> str:
+        """Its last words."""
+        out, errors = self.process.communicate(timeout=LIMIT)
+        assert self.process.returncode == 0, f"{' '.join(self.command)}: {errors}"
+        return out
+
+    def end(self) -> None:
+        """Whatever it does, it is gone."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+class Attack(Child):
+    """A hostile client that is under way."""
+
+    def __init__(self, lab: Lab, connect: str, name: str, certificates: Path) -> None:
+        if name.startswith("quicgo "):
+            words = [PEERS / "quicgo", "-attack", name.split()[1], "-ca", certificates / "ca.pem"]
+        else:
+            words = [PEERS / "venv/bin/python", CLIENTS / "hostile", name]
+        words += ["-connect", connect, "-name", HOST]
+        super().__init__(lab, "client", on_core(CLIENT_CORE, "setsid", *words))
+        assert self.line() == "attacking\n"
+
+    def stop(self) -> dict[str, int]:
+        """Ends it; what it has done and seen."""
+        return json.loads(self.finish().splitlines()[-1])
+
+
+@dataclass(frozen=True)
+class Times:
+    """What a good client has seen, in microseconds."""
+
+    count: int
+    p50: int
+    p99: int
+    max: int
+
+
+class Good(Child):
+    """A client that measures how it is served when it is told to."""
+
+    def __init__(self, lab: Lab, *words: str | Path) -> None:
+        super().__init__(lab, "client", on_core(CLIENT_CORE, *CLIENT_FIRST, *words))
+        assert self.line() == "connected\n"
+
+    @classmethod
+    def of_gateway(cls, lab: Lab, connect: str, certificates: Path) -> "Good":
+        """Asks for a small file at a steady rate on four connections, and now and then on a new one."""
+        words = ["-connect", connect, "-name", HOST, "-ca", certificates / "ca.pem", "-paths", "/small.txt"]
+        words += ["-steady", str(RATE), "-connections", "4", "-timeout", "300s"]
+        return cls(lab, "env", "GOMAXPROCS=1", PEERS / "quicgo", *words)
+
+    @classmethod
+    def of_fanout(cls, lab: Lab, feed: str, tcp: str) -> "Good":
+        """Sends a feed at a steady rate and subscribes to it, now and then anew."""
+        return cls(lab, PEERS / "venv/bin/python", CLIENTS / "feed_times.py", feed, tcp, str(RATE))
+
+    def measure(self, seconds: float = SECONDS) -> tuple[Times, Times]:
+        """Times of requests on connections that are there, and of those that connect first. All are answered."""
+        self.tell(str(seconds))
+        found = json.loads(self.line())
+        assert not found.get("errors"), f"the good client was not served: {found}"
+        return Times(**found["requests"]), Times(**found["handshakes"])
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process so far."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            total += int((task / "schedstat").read_text().split()[0])
+        except FileNotFoundError:
+            continue
+    return total / 1e9
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has now."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return 1024 * int(line.split()[1])
+    raise AssertionError("no VmRSS")
+
+
+@dataclass
+class Round:
+    """One measurement without the attack and one with it."""
+
+    calm: tuple[Times, Times]
+    attacked: tuple[Times, Times]
+
+    def exceeds(self) -> bool:
+        """Whether a p99 has more than doubled."""
+        return any(
+            during.p99 > 2 * before.p99 + FLOOR for before, during in zip(self.calm, self.attacked, strict=True)
+        )
+
+    def __str__(self) -> str:
+        pairs = zip(("request", "handshake"), self.calm, self.attacked, strict=True)
+        return ", ".join(f"{name} p99 {calm.p99} to {hit.p99} µs (p50 {calm.p50} to {hit.p50}, max {hit.max})" for name, calm, hit in pairs)
+
+
+@dataclass
+class Outcome:
+    """What an attack has come to."""
+
+    rounds: list[Round] = field(default_factory=list)
+    # All reports of the attackers together.
+    report: dict[str, int] = field(default_factory=dict)
+    grown: int = 0
+    cpu: float = 0.0
+    before: Metrics | None = None
+    after: Metrics | None = None
+
+    def moved(self, name: str, **labels: str) -> int:
+        """How far a counter went."""
+        assert self.before and self.after
+        return self.after.sum(name, **labels) - self.before.sum(name, **labels)
+
+    def __str__(self) -> str:
+        rounds = "; ".join(map(str, self.rounds))
+        return f"{rounds}; grown {self.grown / 2**20:.1f} MiB, CPU {self.cpu:.2f} s; {self.report}"
+
+
+def beside(
+    server: Server, good: Good, plain: Callable[[], Attack], attack: Callable[[], Attack], each: Callable[[], None] | None = None
+) -> Outcome:
+    """Attacks a server beside a good client, in up to three rounds: two of one kind decide.
+
+    Before each round a plain client asks as fast as the attacker would, so that both measurements have the same
+    company. `each` is called in the midst of each attack.
+    """
+    outcome = Outcome()
+    children: list[Child] = [good]
+    try:
+        good.measure(0.3)
+        pid = server.process.pid
+        held = resident(pid)
+        outcome.before = server.metrics()
+        while len(outcome.rounds) < 3:
+            children.append(plain())
+            calm = good.measure()
+            children[-1].finish()
+            children.append(under_way := attack())
+            spent = cpu_seconds(pid)
+            attacked = good.measure()
+            outcome.cpu += cpu_seconds(pid) - spent
+            outcome.grown = max(outcome.grown, resident(pid) - held)
+            if each:
+                each()
+            for what, count in under_way.stop().items():
+                outcome.report[what] = outcome.report.get(what, 0) + count
+            outcome.rounds.append(Round(calm, attacked))
+            verdicts = [one.exceeds() for one in outcome.rounds]
+            if max(verdicts.count(True), verdicts.count(False)) == 2:
+                break
+        # A worker's numbers are a tenth of a second old at most.
+        time.sleep(0.15)
+        outcome.after = server.metrics()
+    finally:
+        for child in children:
+            child.end()
+    return outcome
+
+
+def beside_gateway(
+    server: Server, certificates: Path, name: str, connect: str | None = None, each: Callable[[], None] | None = None
+) -> Outcome:
+    """Attacks a gateway, or another door of its process."""
+    lab, own = server.lab, address(server.lab.server["ipv4"])
+    return beside(
+        server,
+        Good.of_gateway(lab, own, certificates),
+        lambda: Attack(lab, own, "plain", certificates),
+        lambda: Attack(lab, connect or own, name, certificates),
+        each,
+    )

@@ -1,0 +1,133 @@
+"""Attacks on `serve` by clients that may send whatever they like, each beside a good client.
+
+The good client's p99 may at most double (see `harness.hostile`), the attack has to be seen in the metrics and is
+answered as it should be, the process grows by no more than its configuration says, and ends well.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from harness.hostile import SERVER_PREFIX, beside_gateway, go_first
+from harness.lab import Lab
+from harness.server import Server
+
+
+MIB = 1 << 20
+EXCESSIVE_LOAD, VIOLATION, ID_LIMIT, KEY_UPDATE = (
+    "closed application 0x107", "closed transport 0xa", "closed transport 0x9", "closed transport 0xe"
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An attack, and what has to be seen of it."""
+
+    name: str
+    # What the server's counters went up by at least.
+    moved: dict[str, int] = field(default_factory=dict)
+    # What the attacker's report has at least.
+    seen: dict[str, int] = field(default_factory=dict)
+    quic: dict[str, str] = field(default_factory=dict)
+    # How far the process may grow.
+    grown: int = 64 * MIB
+
+    def __str__(self) -> str:
+        return self.name + "".join(f"-{key}" for key in self.quic)
+
+
+STREAMS = [
+    Case("never_read", {"requests_total": 500}, {"requests": 500}),
+    Case("shut_window", {"requests_total": 500}, {"requests": 500}),
+    Case("byte_a_second", {"requests_total": 500}, {"windows": 100}),
+    Case("one_byte_windows", {"requests_total": 200}, {"windows": 20}),
+    Case("rapid_reset", {"refused_rapid_reset_total": 1}, {EXCESSIVE_LOAD: 1, "streams": 500}),
+    Case("reset_unopened", {"refused_rapid_reset_total": 1}, {EXCESSIVE_LOAD: 1, "streams": 500}),
+    Case("rapid_stop", {"refused_rapid_reset_total": 1, "responses_cancelled_total": 500}, {EXCESSIVE_LOAD: 1}),
+    Case("no_request", {"refused_rapid_reset_total": 1, "refused_malformed_total": 500}, {EXCESSIVE_LOAD: 1, "reset 0x10d": 100}),
+    Case("half_requests", seen={"bytes": 20}),
+    Case("priorities", {"requests_total": 64}, {"updates": 1000}),
+    Case("empty_frames", {"requests_total": 2}, {"frames": 10_000}),
+    Case("quicgo half-windows", {"requests_total": 100}, {"requests": 100}),
+    Case("quicgo cancelled", {"refused_rapid_reset_total": 1}, {EXCESSIVE_LOAD: 1, "streams": 500}),
+    Case("quicgo endless-bodies", {"requests_total": 1}, {"stopped 0x100": 1}),
+]
+
+TRANSPORT = [
+    Case("acks_of_nothing", {"connections_protocol_error_total": 5}, {VIOLATION: 5}),
+    Case("ack_ranges", {"requests_total": 1}, {"hits": 10}),
+    Case("path_challenges", {"datagrams_received_total": 100}, {"path_response": 10}),
+    Case("connection_ids", {"connections_protocol_error_total": 1}, {"hits": 10}),
+    Case("too_many_connection_ids", {"connections_protocol_error_total": 5}, {ID_LIMIT: 5}),
+    Case("retired_connection_ids", {}, {"retired": 20}),
+    Case("key_updates", {"connections_protocol_error_total": 1}, {KEY_UPDATE: 1}),
+    Case("patient_key_updates", {}, {"updates": 10}),
+    Case("empty_packets", {"datagrams_received_total": 100}, {"hits": 2}),
+    Case("crypto_gaps", {"datagrams_received_total": 20}, {"hits": 10}),
+    Case("wandering", {"paths_new_total": 50}, {"ports": 50}),
+    Case("hung_up", {"responses_cancelled_total": 50}, {"hits": 5}),
+    Case("vanished", {"requests_total": 100}, {"hits": 5}),
+    Case("quicgo new-networks", {"paths_new_total": 5}, {"probed": 5}),
+    Case("quicgo left-alone", {"connections_established_total": 5}, {"connections": 5}),
+]
+
+FIRST_PACKETS = [
+    Case("half_open", {"connections_accepted_total": 100}, {"initials": 100}),
+    Case("half_open", {"retries_sent_total": 100}, {"initials": 100}, {"retry": '"always"'}),
+    Case("spoofed", {"connections_accepted_total": 100}, {"initials": 100}),
+    Case("spoofed", {"retries_sent_total": 100}, {"initials": 100}, {"retry": '"always"'}),
+    Case("replayed_retries", {"refused_invalid_token_total": 50, "retries_validated_total": 20}, {"from elsewhere": 20}, {"retry": '"always"'}),
+    Case("foreign_tokens", {"connections_accepted_total": 50}, {"initials": 100}),
+    Case("other_versions", {"version_negotiations_sent_total": 100}, {"datagrams": 100}),
+    Case("garbage", {"dropped_malformed_total": 10, "dropped_small_initial_total": 10, "dropped_short_cid_total": 10, "dropped_bad_initial_total": 10}, {"datagrams": 100}),
+    Case("reversed_hello", {"connections_established_total": 5}, {"handshakes": 5}),
+    Case("gapped_hello", {"connections_accepted_total": 5}, {"hits": 5}),
+    Case("endless_hello", {"connections_protocol_error_total": 5}, {"closed transport 0xd": 5}),
+    Case("pinged_hello", {"connections_accepted_total": 50}, {"initials": 200}),
+]
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """One lab for all. What the server sends to forged addresses goes to the client's namespace, which drops it."""
+    made = Lab(f"e2e-hostile-{os.getpid()}")
+    made.run("server", "ip", "route", "add", "198.18.0.0/15", "via", made.client["ipv4"])
+    yield made
+    made.down()
+
+
+def started(lab: Lab, make_server, quic: dict[str, str]) -> Server:
+    """A server whose worker has a core of its own, and little memory for what clients leave behind."""
+    more = {
+        "quic": {"idle_timeout": '"120s"', "send_window": '"256KiB"', "max_connections": "5000", **quic},
+        "files": {"cache": '"16MiB"'},
+    }
+    server = make_server(lab, prefix=SERVER_PREFIX, more=more)
+    go_first(server.process.pid)
+    return server
+
+
+def survived(server: Server) -> None:
+    """It runs, has nothing to complain of, and ends in order."""
+    assert server.process.poll() is None, server.log()
+    server.stop()
+    for word in ("ERROR", "panicked"):
+        assert word not in server.log(), server.log()
+
+
+@pytest.mark.parametrize("case", [*STREAMS, *TRANSPORT, *FIRST_PACKETS], ids=str)
+def test_a_good_client_beside(lab: Lab, make_server, certificates: Path, case: Case) -> None:
+    server = started(lab, make_server, case.quic)
+    outcome = beside_gateway(server, certificates, case.name)
+    print(f"{case}: {outcome}")
+    for counter, least in case.moved.items():
+        assert outcome.moved(counter) >= least, f"{counter} {outcome.moved(counter)}; {outcome}"
+    for what, least in case.seen.items():
+        assert outcome.report.get(what, 0) >= least, f"{what}: {outcome}"
+    ours = [what for what in outcome.report if what.startswith("closed by the client")]
+    assert not ours, f"the attacker broke off: {outcome}"
+    assert outcome.grown <= case.grown, outcome
+    assert [one.exceeds() for one in outcome.rounds].count(True) < 2, outcome
+    survived(server)
