@@ -71,10 +71,14 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
         None => Some(Source::of(&config)?),
     };
     // Threads inherit it: the reader threads of the files are the first.
-    // What the CPU quota is, a confined process cannot read.
+    // What the CPU quota is, a confined process cannot read, nor what machine this is.
     let workers = match config.server.workers {
         Workers::Auto => cores::workers(),
         Workers::Count(count) => usize::from(count),
+    };
+    let instance = match source {
+        Some(_) => setup::instance(&config)?,
+        None => Default::default(),
     };
     let confinement = match &source {
         Some(Source::Agent(_) | Source::Plugin(_)) => Some(confine::confine(&config)?),
@@ -82,7 +86,8 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
     };
     let files = setup::file_store(&config)?;
     let mut logs = Logs::default();
-    let setup = setup::build(&config, &files, &mut logs, None)?;
+    let mut setup = setup::build(&config, &files, &mut logs, None)?;
+    setup.settings.instance = instance;
     let Some(source) = source else {
         crate::print(&format!("{}: ok\n", arguments.config.display()))?;
         return Ok(ExitCode::SUCCESS);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use expressway_gateway::config::{self, Config};
-use expressway_gateway::quic::{CongestionControl, Identity, RetryPolicy, Settings};
+use expressway_gateway::quic::{CongestionControl, Identity, Instance, RetryPolicy, Settings};
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::{Encoding, FileOptions, FileStore, FilesConfig, Symlinks};
 use expressway_web::{SiteConfig, Sites};
@@ -32,6 +32,18 @@ pub(crate) fn file_store(config: &Config) -> Result<Arc<FileStore>, Failure> {
     FileStore::new(options).map_err(|error| Failure::run_time(format!("reader threads: {error}")))
 }
 
+/// Certificate and private key.
+fn identity(config: &Config) -> Result<Identity, Failure> {
+    Identity::load(config.tls.certificate.get_ref(), config.tls.private_key.get_ref())
+        .map_err(|error| Failure::usage(config.tls_error(error.to_string())))
+}
+
+/// What tells this process from others that serve with the same key. It holds its place, so there is one a process.
+pub(crate) fn instance(config: &Config) -> Result<Instance, Failure> {
+    let node = config.server.node.as_ref().map(|node| node.get_ref().as_str());
+    Instance::of(&identity(config)?, node, &config.listen()).map_err(Failure::run_time)
+}
+
 /// Opens everything that a configuration names. `previous` lends its access log if that stays the same.
 pub(crate) fn build(
     config: &Config,
@@ -39,10 +51,7 @@ pub(crate) fn build(
     logs: &mut Logs,
     previous: Option<&Previous>,
 ) -> Result<Parts, Failure> {
-    let (certificate, key) = (config.tls.certificate.get_ref(), config.tls.private_key.get_ref());
-    let identity = Identity::load(certificate, key)
-        .map_err(|error| Failure::usage(config.tls_error(error.to_string())))?;
-    let settings = settings(config, Arc::new(identity));
+    let settings = settings(config, Arc::new(identity(config)?));
     settings.check().map_err(|error| Failure::usage(format!("[quic]: {error}")))?;
     let sites: Vec<SiteConfig> = config.sites.iter().map(site).collect();
     let sites = Sites::new(&sites, files).map_err(Failure::usage)?;

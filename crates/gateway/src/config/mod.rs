@@ -293,6 +293,11 @@ impl Config {
                 self.at(tcp.span(), "this version serves HTTP/3 only; leave the key out or set it to false")
             );
         }
+        if let Some(node) = &self.server.node
+            && !(1..=255).contains(&node.get_ref().len())
+        {
+            return Err(self.at(node.span(), "give a name of 1 to 255 bytes that no other server has, or leave the key out"));
+        }
         Ok(())
     }
 

@@ -29,6 +29,9 @@ pub struct Server {
     /// Pin each worker to its core.
     #[serde(default = "yes")]
     pub pin: bool,
+    /// What tells this server from others with the same private key; absent: the machine, its boot and the addresses.
+    #[serde(default)]
+    pub node: Option<Spanned<String>>,
     /// How long open connections may finish after SIGTERM.
     #[serde(default = "ten_seconds")]
     pub drain: Span,

@@ -110,6 +110,7 @@ fn values_that_parse_but_make_no_sense_are_refused() {
     let cases = [
         ("\"192.0.2.1:443\", ", "\"[2001:db8::1]:443\", ", "stands here twice"),
         ("\"192.0.2.1:443\"", "\"192.0.2.1:0\"", "port 0"),
+        ("workers =", "node = \"\"\nworkers =", "1 to 255 bytes"),
         ("mode = \"hybrid\"", "frames = 1000", "power of two"),
         ("mode = \"hybrid\"", "busy_poll = \"50us\"", "only with wait = \"busy-poll\""),
         ("mode = \"hybrid\"", "spin_kernel = \"50us\"", "only with wait = \"spin\""),

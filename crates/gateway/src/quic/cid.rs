@@ -12,7 +12,8 @@
 //! The worker number is in clear because the kernel's socket selector and other workers read it without a
 //! key. The 13 random bytes make IDs unguessable and unlinkable (RFC 9000, section 5.1). The check is a
 //! truncated HMAC over the rest: it tells an ID that a worker of this server issued from one that a client
-//! made up for its first Initial, so that only the former is handed over to the worker it names.
+//! made up for its first Initial, so that only the former is handed over to the worker it names, and from one of
+//! another server with the same certificate, which is not answered by a stateless reset.
 
 use std::hash::{BuildHasherDefault, Hasher};
 

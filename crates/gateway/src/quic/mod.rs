@@ -7,12 +7,13 @@
 //!   before an engine knows the connection.
 //! * `engine` is the QUIC implementation behind an interface of our own.
 //!
-//! There is no I/O, no thread and no clock here.
+//! There is no I/O, no thread and no clock here; what an [`Instance`] is made of is looked at once, at start.
 
 pub mod cid;
 mod endpoint;
 pub(crate) mod engine;
 pub mod header;
+mod instance;
 mod message;
 pub mod reset;
 mod settings;
@@ -25,6 +26,7 @@ pub mod token;
 
 pub use endpoint::{Endpoint, Setup, Shared};
 pub use engine::EngineError;
+pub use instance::Instance;
 pub use message::{ForeignDatagram, Message};
 pub use settings::{
     CongestionControl, JUMBO_UDP_PAYLOAD, MAX_UDP_PAYLOAD, MIN_UDP_PAYLOAD, RetryPolicy, Settings,

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::instance::Instance;
 use super::tls::Identity;
 
 /// The smallest UDP payload that every QUIC path must carry, in bytes (RFC 9000, section 14).
@@ -48,6 +49,8 @@ pub enum CongestionControl {
 pub struct Settings {
     /// Certificate chain and private key.
     pub identity: Arc<Identity>,
+    /// Tells the server from others with the key. Only what the first settings of a server say counts.
+    pub instance: Instance,
     /// Closes a connection that was silent this long; at least 1 s (`max_idle_timeout`, RFC 9000,
     /// section 10.1).
     pub idle_timeout: Duration,
@@ -97,6 +100,7 @@ impl Settings {
     pub fn new(identity: Arc<Identity>) -> Self {
         Self {
             identity,
+            instance: Instance::default(),
             idle_timeout: Duration::from_secs(30),
             max_connections: 100_000,
             max_requests: 128,

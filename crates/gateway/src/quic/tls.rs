@@ -7,6 +7,8 @@ use boring::hkdf::HkdfSuite;
 use boring::ssl::{SslContextBuilder, SslMethod, SslVersion};
 pub use expressway_identity::{Identity, TlsError, Validity};
 
+use super::instance::Instance;
+
 /// A TLS 1.3 server context with an identity.
 pub(crate) fn context(identity: &Identity) -> Result<SslContextBuilder, ErrorStack> {
     let mut context = SslContextBuilder::new(SslMethod::tls())?;
@@ -16,7 +18,7 @@ pub(crate) fn context(identity: &Identity) -> Result<SslContextBuilder, ErrorSta
     Ok(context)
 }
 
-/// Keys that all workers of a server share, and that a restarted server finds again.
+/// Keys that all workers of a server share. A restarted server finds them again, but for that of tickets.
 #[derive(Clone)]
 pub struct Secrets {
     /// Keys the check bytes of connection IDs.
@@ -29,21 +31,48 @@ pub struct Secrets {
     pub ticket: [u8; 48],
 }
 
+/// What secrets are derived from: the private key, by HKDF-SHA256 (RFC 5869).
+pub(super) struct Root {
+    hkdf: HkdfSuite,
+    key: Vec<u8>,
+}
+
+impl Root {
+    /// Whoever knows the key can impersonate the server anyway, so nothing is lost by deriving from it.
+    pub(super) fn of(identity: &Identity) -> Result<Self, ErrorStack> {
+        let material = identity.key().private_key_to_der()?;
+        let hkdf = HkdfSuite::new(MessageDigest::sha256());
+        let key = hkdf.extract(b"expressway quic secrets v1", &material)?;
+        Ok(Self { hkdf, key: key.to_vec() })
+    }
+
+    /// Fills `out` for a purpose, of somebody.
+    pub(super) fn expand(&self, purpose: &[u8], whose: &[u8], out: &mut [u8]) -> Result<(), ErrorStack> {
+        self.hkdf.expand(&self.key, &[purpose, &[0], whose].concat(), out)
+    }
+}
+
 impl Secrets {
-    /// Derives them by HKDF-SHA256 (RFC 5869) from the identity's private key. Whoever knows that key can
-    /// impersonate the server anyway, so nothing is lost; and a server that was killed can reset the
-    /// connections of its predecessor.
+    /// Derives them from the private key of `identity`. Those of connection IDs and resets are `instance`'s as well, so
+    /// that no other server answers for its connections. A server that was killed can reset those of its predecessor. A
+    /// Retry token is good at every server with the key, as the client's next packet may come to another.
     ///
     /// Make them once, at start: a reload with a new private key must keep the old secrets, or open
     /// connections could no longer be reset.
-    pub fn derive(identity: &Identity) -> Result<Self, ErrorStack> {
-        let material = identity.key().private_key_to_der()?;
-        let hkdf = HkdfSuite::new(MessageDigest::sha256());
-        let root = hkdf.extract(b"expressway quic secrets v1", &material)?;
+    pub fn derive(identity: &Identity, instance: &Instance) -> Result<Self, ErrorStack> {
+        let root = Root::of(identity)?;
         let mut secrets = Self { cid: [0; 32], reset: [0; 32], retry: [0; 32], ticket: [0; 48] };
-        hkdf.expand(&root, b"connection id check", &mut secrets.cid)?;
-        hkdf.expand(&root, b"stateless reset", &mut secrets.reset)?;
-        hkdf.expand(&root, b"retry token", &mut secrets.retry)?;
+        match instance.id() {
+            Some(id) => {
+                root.expand(b"connection id check", id, &mut secrets.cid)?;
+                root.expand(b"stateless reset", id, &mut secrets.reset)?;
+            }
+            None => {
+                boring::rand::rand_bytes(&mut secrets.cid)?;
+                boring::rand::rand_bytes(&mut secrets.reset)?;
+            }
+        }
+        root.expand(b"retry token", b"", &mut secrets.retry)?;
         // Tickets get fresh keys at each start, for forward secrecy: a stolen certificate key must not open
         // recorded resumptions.
         boring::rand::rand_bytes(&mut secrets.ticket)?;
@@ -62,20 +91,34 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::quic::testing::{certificate, identity};
+    use crate::quic::testing::certificate;
 
     #[test]
-    fn secrets_survive_a_restart_and_differ_by_key_and_purpose() {
+    fn secrets_survive_a_restart_and_differ_by_key_purpose_and_instance() {
         let (chain, key) = certificate("one.example");
-        let derive = || {
-            let path = Path::new("");
-            Secrets::derive(&Identity::from_pem(chain.as_bytes(), key.as_bytes(), path, path).unwrap())
-                .unwrap()
-        };
-        let (first, again) = (derive(), derive());
+        let path = Path::new("");
+        let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes(), path, path).unwrap();
+        let derive = |node| Secrets::derive(&identity, &Instance::of(&identity, node, &[]).unwrap()).unwrap();
+        let (first, again) = (derive(Some("a")), derive(Some("a")));
         assert_eq!((first.cid, first.reset, first.retry), (again.cid, again.reset, again.retry));
         assert_ne!(first.ticket, again.ticket);
         assert_ne!(first.cid, first.reset);
-        assert_ne!(first.reset, Secrets::derive(&identity("one.example")).unwrap().reset);
+        let other = derive(Some("b"));
+        assert_ne!(first.reset, other.reset);
+        assert_ne!(first.cid, other.cid);
+        assert_eq!(first.retry, other.retry, "nodes take each other's Retry tokens");
+        let stranger = crate::quic::testing::identity("one.example");
+        let instance = Instance::of(&stranger, Some("a"), &[]).unwrap();
+        assert_ne!(first.reset, Secrets::derive(&stranger, &instance).unwrap().reset);
+    }
+
+    #[test]
+    fn of_a_server_that_nothing_is_known_of_the_secrets_are_its_own() {
+        let identity = crate::quic::testing::identity("one.example");
+        let derive = || Secrets::derive(&identity, &Instance::default()).unwrap();
+        let (first, second) = (derive(), derive());
+        assert_ne!(first.reset, second.reset);
+        assert_ne!(first.cid, second.cid);
+        assert_eq!(first.retry, second.retry);
     }
 }

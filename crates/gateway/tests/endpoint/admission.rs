@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use expressway_gateway::quic::cid::CidIssuer;
+use expressway_gateway::quic::cid::{Cid, CidIssuer};
 use expressway_gateway::quic::{RetryPolicy, Secrets, Settings};
 use expressway_netio::{Flow, PacketIo};
 
 use crate::exchange::{client, fetch, send_raw};
 use crate::support::client::{Client, Options};
-use crate::support::world::{Build, identity, setup};
+use crate::support::world::{Build, identity, instance, setup};
 
 #[test]
 fn an_always_retry_server_serves_those_who_come_back() {
@@ -42,7 +42,7 @@ fn retry_begins_under_load_and_not_before() {
 fn a_client_whose_own_id_names_a_worker_that_there_is_none_of_is_answered() {
     let tune = |settings: &mut Settings| settings.retry = RetryPolicy::Always;
     let mut world = Build { tune, ..Build::default() }.world();
-    let secrets = Secrets::derive(&identity(&world.certificate)).unwrap();
+    let secrets = Secrets::derive(&identity(&world.certificate), &world.instance).unwrap();
     let id = CidIssuer::new(7, secrets.cid).issue().unwrap();
     let mut first =
         Client::new(&world.network, "198.51.100.8:1", world.server(), Options::default()).first_flight();
@@ -85,13 +85,56 @@ fn a_restarted_server_resets_the_connections_it_does_not_know() {
     let mut world = Build::default().world();
     let certificate = world.certificate.clone();
     let id = fetch(&mut world, Options::default(), &[("/bytes/1000", 1000)]);
-    let settings = Settings::new(identity(&certificate));
+    let mut settings = Settings::new(identity(&certificate));
+    settings.instance = world.instance.clone();
     world.start(&setup("again", settings), 1);
     world.clients[id].get("/bytes/1000");
     world.until("a reset", |world| world.clients[id].quic.is_closed());
     assert!(!world.clients[id].quic.is_timed_out());
     assert!(world.stats(0).resets_sent >= 1);
     assert_eq!(world.stats(0).connections_accepted, 0);
+}
+
+/// RFC 9000, section 21.11: who has seen a connection ID asks another server, by an address of its own.
+#[test]
+fn a_server_gives_away_no_reset_token_of_another_with_its_certificate() {
+    let mut world = Build::default().world();
+    let certificate = world.certificate.clone();
+    let id = fetch(&mut world, Options::default(), &[("/bytes/1000", 1000)]);
+    let seen = Cid::from_slice(&world.clients[id].quic.destination_id()).unwrap();
+    // One server in 65,536 takes the ID for its own, and makes a token for it that is nobody's.
+    let other = ["second", "third"].map(|node| instance(&certificate, node)).into_iter().find(|other| {
+        let secrets = Secrets::derive(&identity(&certificate), other).unwrap();
+        !CidIssuer::new(0, secrets.cid).is_ours(&seen)
+    });
+    let mut settings = Settings::new(identity(&certificate));
+    settings.instance = other.unwrap();
+    world.start(&setup("another", settings), 1);
+    // The packets of its client, too, come to the other one.
+    world.clients[id].get("/bytes/1000");
+    world.until("a packet of no connection", |world| world.stats(0).dropped_unknown_connection > 1);
+    let dropped = world.stats(0).dropped_unknown_connection;
+    let attacker = "198.51.100.66:6666";
+    let mut io = world.network.endpoint(&[attacker.parse().unwrap()]).unwrap();
+    let flow = Flow::new(attacker.parse().unwrap(), world.server());
+    for _ in 0..20 {
+        let mut packet = vec![0x55; 100];
+        packet[1..17].copy_from_slice(&seen.0);
+        let mut source = Some(packet);
+        io.transmit(&flow, 100, &mut |slot| {
+            source.take().map_or(0, |packet| {
+                slot.copy_from_slice(&packet);
+                packet.len()
+            })
+        })
+        .unwrap();
+        io.flush(Instant::now()).unwrap();
+    }
+    world.until("all of them", |world| world.stats(0).dropped_unknown_connection >= dropped + 20);
+    let stats = world.stats(0);
+    assert_eq!((stats.resets_sent, world.clients[id].quic.is_closed()), (0, false));
+    world.for_a_while(Duration::from_millis(20));
+    io.receive(Instant::now(), &mut |_| panic!("an answer")).unwrap();
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use expressway_gateway::quic::{Endpoint, Identity, Message, Settings, Setup, Shared, Stats};
+use expressway_gateway::quic::{Endpoint, Identity, Instance, Message, Settings, Setup, Shared, Stats};
 use expressway_netio::sim::{Clock, Link, Network, Node, run_until};
 use expressway_netio::{IoError, Mailbox, PacketIo, SliceLimit, Worker, WorkerOptions, mailbox};
 
@@ -28,6 +28,11 @@ pub fn certificate(name: &str) -> (String, String) {
 pub fn identity((chain, key): &(String, String)) -> Arc<Identity> {
     let path = Path::new("test.pem");
     Arc::new(Identity::from_pem(chain.as_bytes(), key.as_bytes(), path, path).unwrap())
+}
+
+/// The server of that name among those that have the certificate.
+pub fn instance(certificate: &(String, String), node: &str) -> Instance {
+    Instance::of(&identity(certificate), Some(node), &[]).unwrap()
 }
 
 pub fn setup(name: &'static str, settings: Settings) -> Arc<Setup> {
@@ -100,6 +105,8 @@ pub struct World {
     pub peers: Arc<[Mailbox<Message>]>,
     pub shared: Arc<Shared>,
     pub certificate: (String, String),
+    /// Which server it is that runs.
+    pub instance: Instance,
 }
 
 pub struct Build {
@@ -126,9 +133,11 @@ impl Build {
     pub fn world(self) -> World {
         let certificate = self.certificate.unwrap_or_else(|| certificate("edge.example"));
         let mut settings = Settings::new(identity(&certificate));
+        settings.instance = instance(&certificate, "first");
         (self.tune)(&mut settings);
         settings.check().unwrap();
         let network = Network::real_time(self.seed, self.link);
+        let instance = settings.instance.clone();
         let setup = setup("first", settings);
         let shared = Shared::new(&setup, self.workers).unwrap();
         let mut world = World {
@@ -138,6 +147,7 @@ impl Build {
             peers: Arc::from([]),
             shared,
             certificate,
+            instance,
         };
         world.start_with(&setup, self.workers, self.room, self.slice);
         world

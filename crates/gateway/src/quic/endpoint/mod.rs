@@ -28,6 +28,7 @@ use expressway_web::{Handler, Notify};
 
 use super::cid::CidIssuer;
 use super::engine::{Engine, EngineError};
+use super::instance::Instance;
 use super::message::{BufferPool, Message, WakeList};
 use super::reset::Resets;
 use super::settings::Settings;
@@ -61,6 +62,8 @@ const DRAIN_TIMER: usize = 0;
 /// What the endpoints of a server have in common.
 pub struct Shared {
     secrets: Secrets,
+    /// Of which the secrets are; whoever looks like it meanwhile is another.
+    _instance: Instance,
     pool: BufferPool,
     published: Box<[Published]>,
     /// What new connections are to be made with, and how often it was replaced.
@@ -85,7 +88,8 @@ impl Shared {
     pub fn new(setup: &Arc<Setup>, workers: usize) -> Result<Arc<Self>, EngineError> {
         let settings = &setup.settings;
         Ok(Arc::new(Self {
-            secrets: Secrets::derive(&settings.identity)?,
+            secrets: Secrets::derive(&settings.identity, &settings.instance)?,
+            _instance: settings.instance.clone(),
             pool: BufferPool::new(HANDOVER_BUFFERS, settings.max_receive_payload()),
             published: (0..workers.clamp(1, 256)).map(|_| Published::default()).collect(),
             setup: Mutex::new(Arc::clone(setup)),

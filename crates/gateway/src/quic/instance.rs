@@ -1,0 +1,145 @@
+//! What tells a server from others that have the same private key.
+//!
+//! Check bytes of connection IDs and stateless reset tokens are bound to it. Servers that made the same tokens would
+//! give away each other's: whoever has seen a connection ID and gets a packet with it to the other one, which does not
+//! know the connection, is sent the token, and can end the connection by it (RFC 9000, sections 10.3.2 and 21.11). And it
+//! has to be the same after a restart, or clients of a server that was killed wait out their idle timeout.
+//!
+//! By default it is the boot of the machine (a random ID of the kernel's, which no other machine has, be it a clone of
+//! this one), the network namespace and the listen addresses. So a restarted process is known again, until the machine
+//! restarts too. Who wants it for longer, or moves a server between machines, names the node; that no two have one name
+//! is then theirs to see to. Processes on one machine that are the same by all that (some kernel sockets, or queues, each)
+//! have places: the first that is free, held by an abstract socket that the kernel lets go of with the process.
+
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
+use std::sync::Arc;
+
+use boring::error::ErrorStack;
+
+use super::tls::{Identity, Root};
+
+/// Processes that are told apart; a further one is not known again.
+const PLACES: u8 = 16;
+
+/// Identifies a server among those with its private key; see the module.
+#[derive(Clone, Debug, Default)]
+pub struct Instance {
+    /// `None`: nothing is known of it, so that its secrets are its own, and last as long as it.
+    id: Option<Vec<u8>>,
+    /// Held while the server runs.
+    _place: Option<Arc<UnixDatagram>>,
+}
+
+impl Instance {
+    /// The server with `identity`'s key that is called `node`, or that listens on `listen`. Made once, at start, and
+    /// before the process gives up reading /proc.
+    pub fn of(identity: &Identity, node: Option<&str>, listen: &[SocketAddr]) -> Result<Self, ErrorStack> {
+        let about = match node {
+            Some(node) => [b"node ", node.as_bytes()].concat(),
+            None => match host(listen) {
+                Ok(host) => host,
+                Err(error) => {
+                    tracing::warn!(%error, "clients are not reset after a restart; [server] node would have them be");
+                    return Ok(Self::default());
+                }
+            },
+        };
+        let mut name = [0; 16];
+        Root::of(identity)?.expand(b"instance place", &about, &mut name)?;
+        let name = u128::from_be_bytes(name);
+        for place in 0..PLACES {
+            let Ok(held) = take(&format!("expressway/{name:032x}/{place}")) else { continue };
+            if place > 0 {
+                tracing::info!(place, "another process here has this private key and these addresses");
+            }
+            return Ok(Self { id: Some([&about[..], &[0, place]].concat()), _place: Some(Arc::new(held)) });
+        }
+        tracing::warn!("too many processes with this private key and these addresses: clients are not reset after a restart");
+        Ok(Self::default())
+    }
+
+    /// What secrets are derived from besides the key.
+    pub(super) fn id(&self) -> Option<&[u8]> {
+        self.id.as_deref()
+    }
+}
+
+/// What is known of the machine and of where on it the server is.
+fn host(listen: &[SocketAddr]) -> io::Result<Vec<u8>> {
+    let at = |path: &'static str| move |error| io::Error::other(format!("{path}: {error}"));
+    let (boot, namespace) = ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/net");
+    let mut about = b"boot ".to_vec();
+    about.extend_from_slice(std::fs::read_to_string(boot).map_err(at(boot))?.trim().as_bytes());
+    about.push(b' ');
+    about.extend_from_slice(std::fs::read_link(namespace).map_err(at(namespace))?.as_os_str().as_encoded_bytes());
+    let mut addresses: Vec<String> = listen.iter().map(SocketAddr::to_string).collect();
+    addresses.sort_unstable();
+    for address in addresses {
+        about.push(b' ');
+        about.extend_from_slice(address.as_bytes());
+    }
+    Ok(about)
+}
+
+/// Takes an abstract name of this network namespace, which nobody else has then.
+fn take(name: &str) -> io::Result<UnixDatagram> {
+    let held = UnixDatagram::bind_addr(&UnixAddress::from_abstract_name(name)?)?;
+    // Nothing is to be queued there.
+    held.shutdown(Shutdown::Both)?;
+    Ok(held)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quic::testing::identity;
+
+    fn listen(text: &str) -> Vec<SocketAddr> {
+        text.split(' ').map(|address| address.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_restarted_server_is_known_again_and_is_no_other() {
+        let (key, other) = (identity("one.example"), identity("one.example"));
+        let addresses = listen("192.0.2.1:443 [2001:db8::1]:443");
+        let first = Instance::of(&key, None, &addresses).unwrap();
+        let id = first.id().unwrap().to_vec();
+        // Beside it, and elsewhere.
+        let second = Instance::of(&key, None, &addresses).unwrap();
+        assert_ne!(second.id().unwrap(), id);
+        let elsewhere = Instance::of(&key, None, &listen("192.0.2.2:443")).unwrap();
+        assert_ne!(elsewhere.id().unwrap(), id);
+        drop(first);
+        let again = Instance::of(&key, None, &listen("[2001:db8::1]:443 192.0.2.1:443")).unwrap();
+        assert_eq!(again.id().unwrap(), id, "the order of addresses does not matter");
+        // Places are those of a key.
+        assert_eq!(Instance::of(&other, None, &addresses).unwrap().id().unwrap(), id);
+    }
+
+    #[test]
+    fn a_node_is_known_by_its_name_wherever_it_listens() {
+        let key = identity("one.example");
+        let first = Instance::of(&key, Some("edge-1"), &listen("192.0.2.1:443")).unwrap();
+        let id = first.id().unwrap().to_vec();
+        assert_ne!(Instance::of(&key, Some("edge-2"), &listen("192.0.2.1:443")).unwrap().id().unwrap(), id);
+        assert_ne!(Instance::of(&key, Some("edge-1"), &listen("192.0.2.1:443")).unwrap().id().unwrap(), id);
+        drop(first);
+        let moved = Instance::of(&key, Some("edge-1"), &listen("192.0.2.9:443")).unwrap();
+        assert_eq!(moved.id().unwrap(), id);
+    }
+
+    #[test]
+    fn more_processes_than_places_are_unknown() {
+        let key = identity("one.example");
+        let all: Vec<_> =
+            (0..=PLACES).map(|_| Instance::of(&key, Some("edge"), &[]).unwrap()).collect();
+        let mut ids: Vec<_> = all.iter().filter_map(Instance::id).collect();
+        assert_eq!(ids.len(), usize::from(PLACES));
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), usize::from(PLACES));
+    }
+}
