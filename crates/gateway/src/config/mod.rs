@@ -296,7 +296,10 @@ impl Config {
         if let Some(node) = &self.server.node
             && !(1..=255).contains(&node.get_ref().len())
         {
-            return Err(self.at(node.span(), "give a name of 1 to 255 bytes that no other server has, or leave the key out"));
+            return Err(self.at(
+                node.span(),
+                "give a name of 1 to 255 bytes that no other server has, or leave the key out",
+            ));
         }
         Ok(())
     }

@@ -139,7 +139,7 @@ pub(super) fn parse<'a>(
         _ => return Err(Answer(StatusCode::BAD_REQUEST)),
     };
     let target = target(pseudo.path.ok_or(Malformed("no :path"))?, &method)?;
-    let authority = authority(pseudo.authority, headers.get(HOST))?;
+    let authority = authority(pseudo.authority, &headers)?;
     let content_length = content_length(&headers)?;
     let priority = headers.get("priority").map(|value| priority::parse(value.as_bytes())).unwrap_or_default();
     let head = RequestHead { method, scheme, authority, target, headers, protocol: Protocol::H3, remote };
@@ -231,8 +231,12 @@ fn target(path: &[u8], method: &Method) -> Result<String, Refusal> {
     String::from_utf8(path.to_vec()).map_err(|_| Malformed(":path"))
 }
 
-fn authority(pseudo: Option<&[u8]>, host: Option<&HeaderValue>) -> Result<String, Refusal> {
-    let host = host.map(HeaderValue::as_bytes);
+fn authority(pseudo: Option<&[u8]>, headers: &HeaderMap) -> Result<String, Refusal> {
+    let mut hosts = headers.get_all(HOST).iter().map(HeaderValue::as_bytes);
+    let host = hosts.next();
+    if hosts.next().is_some() {
+        return Err(Malformed("host twice"));
+    }
     if host.is_some_and(|host| host.len() > MAX_AUTHORITY) {
         return Err(Answer(StatusCode::BAD_REQUEST));
     }
@@ -332,6 +336,7 @@ mod tests {
             malformed(with(&[(name, value)]), &format!("{name}: {value}"));
         }
         malformed(with(&[("content-length", "1"), ("content-length", "2")]), "two lengths");
+        malformed(with(&[("host", "edge.example"), ("host", "edge.example")]), "host twice");
         for path in ["", "a", "*", "http://x/", "/a b", "/a#b", "/\u{e9}", "/\0"] {
             malformed(without(":path", &[(":path", path)]), path);
         }
@@ -396,6 +401,10 @@ mod tests {
         let request = with(&crumbs).unwrap();
         assert_eq!(request.head.headers["cookie"], ["a=1"; MAX_FIELDS + 1].join("; "), "they are one field");
         assert!(with(&[("cookie", "a=1"), (":protocol", "x")]).is_err(), "a crumb is a regular field");
+        assert!(matches!(with(&[("cookie", "a"), ("cookie", "b\0")]), Err(Malformed(_))));
+        let behind = [&[("cookie", "a=1")], &GET[..]].concat();
+        assert!(matches!(read(&behind), Err(Malformed(_))), "pseudo-header fields behind a cookie");
+        assert_eq!(with(&[("cookie", "")]).unwrap().head.headers["cookie"], "");
     }
 
     #[test]

@@ -57,7 +57,9 @@ impl Instance {
             }
             return Ok(Self { id: Some([&about[..], &[0, place]].concat()), _place: Some(Arc::new(held)) });
         }
-        tracing::warn!("too many processes with this private key and these addresses: clients are not reset after a restart");
+        tracing::warn!(
+            "too many processes with this private key and these addresses: clients are not reset after a restart"
+        );
         Ok(Self::default())
     }
 
@@ -74,7 +76,9 @@ fn host(listen: &[SocketAddr]) -> io::Result<Vec<u8>> {
     let mut about = b"boot ".to_vec();
     about.extend_from_slice(std::fs::read_to_string(boot).map_err(at(boot))?.trim().as_bytes());
     about.push(b' ');
-    about.extend_from_slice(std::fs::read_link(namespace).map_err(at(namespace))?.as_os_str().as_encoded_bytes());
+    about.extend_from_slice(
+        std::fs::read_link(namespace).map_err(at(namespace))?.as_os_str().as_encoded_bytes(),
+    );
     let mut addresses: Vec<String> = listen.iter().map(SocketAddr::to_string).collect();
     addresses.sort_unstable();
     for address in addresses {
@@ -134,8 +138,7 @@ mod tests {
     #[test]
     fn more_processes_than_places_are_unknown() {
         let key = identity("one.example");
-        let all: Vec<_> =
-            (0..=PLACES).map(|_| Instance::of(&key, Some("edge"), &[]).unwrap()).collect();
+        let all: Vec<_> = (0..=PLACES).map(|_| Instance::of(&key, Some("edge"), &[]).unwrap()).collect();
         let mut ids: Vec<_> = all.iter().filter_map(Instance::id).collect();
         assert_eq!(ids.len(), usize::from(PLACES));
         ids.sort_unstable();

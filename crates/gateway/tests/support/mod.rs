@@ -6,4 +6,5 @@
 pub mod client;
 pub mod handler;
 pub mod shards;
+pub mod streams;
 pub mod world;

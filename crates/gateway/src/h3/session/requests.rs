@@ -38,7 +38,8 @@ impl Session {
             while let Some(event) = reader.next(&mut input, max_section)? {
                 match event {
                     RequestEvent::Headers(section) => {
-                        is_over = last && input.is_empty();
+                        // A request that is all there is is told so at once, for its answer; trailers are no answer's.
+                        is_over = last && input.is_empty() && !self.streams.contains_key(&stream);
                         self.handle_headers(context, stream, section, !is_over)?;
                     }
                     RequestEvent::Data(piece) => self.handle_data(context, stream, piece.len()),
@@ -78,8 +79,7 @@ impl Session {
             }
             None => Ok(()),
         };
-        if let Some(request) = self.streams.get_mut(&stream) {
-            request.request_ended |= !more;
+        if self.streams.contains_key(&stream) {
             let mut fields = Fields::new(section, context.strings);
             let checked = request::check_trailers(&mut fields, context.max_header_size);
             undecodable(&fields)?;

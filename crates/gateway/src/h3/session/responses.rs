@@ -103,7 +103,11 @@ impl Session {
     }
 
     pub(super) fn pump(&mut self, context: &mut SessionContext<'_>, stream: u64) {
-        let Some(request) = self.streams.get_mut(&stream) else { return };
+        let Some(request) = self.streams.get_mut(&stream) else {
+            // It was stopped when its answer was over, and the engine keeps it until that is taken notice of.
+            context.transport.is_stopped(stream);
+            return;
+        };
         match request.pump(context.transport, &self.held, context.window, context.slice) {
             Progress::Transport | Progress::Exchange => {
                 if let Some(place) = request.place.take() {

@@ -10,7 +10,10 @@
 //! number of rebindings, one after the other: what is kept is where the client is now and the last address
 //! that was validated. Until the new address has answered a challenge (see `probe`) no more than three times
 //! what came from it is sent there (RFC 9000, section 9.3.1); if it does not answer, or the client is heard
-//! from the validated address only, packets go there again (section 9.3.2).
+//! from the validated address, packets go there again (section 9.3.2).
+//!
+//! The client is where its newest packet came from, by number and not by arrival: packets overtake each other, and
+//! somebody on the way may send one that he held back from wherever he likes.
 
 use std::net::SocketAddr;
 
@@ -19,10 +22,6 @@ use crate::quic::cid::Cid;
 
 /// Bytes that may be sent for each byte received from an address that is not validated.
 const AMPLIFICATION: usize = 3;
-
-/// Datagrams in a row from an address that the client has left after which it is back there: reordered ones
-/// come from there for a moment.
-const BACK_HOME: u8 = 8;
 
 /// The addresses of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,30 +34,17 @@ pub(super) struct Address {
     pub(super) engine: SocketAddr,
     /// The last address that was validated.
     proven: SocketAddr,
-    /// Where the client was before its last rebinding.
-    former: SocketAddr,
     /// The ID that the client uses from there.
     pub(super) cid: Option<Cid>,
     /// The engine may know more than one path.
     pub(super) several: bool,
     /// Bytes that may go to `remote` before it is validated; `None` once it is.
     unproven: Option<usize>,
-    strays: u8,
 }
 
 impl Address {
     pub(super) fn new(local: SocketAddr, remote: SocketAddr) -> Self {
-        Self {
-            local,
-            remote,
-            engine: remote,
-            proven: remote,
-            former: remote,
-            cid: None,
-            several: false,
-            unproven: None,
-            strays: 0,
-        }
+        Self { local, remote, engine: remote, proven: remote, cid: None, several: false, unproven: None }
     }
 
     /// The address that the engine is told for a datagram of `length` bytes.
@@ -66,19 +52,16 @@ impl Address {
         if (local, remote) != (self.local, self.remote) {
             return remote;
         }
-        self.strays = 0;
         if let Some(budget) = &mut self.unproven {
             *budget += AMPLIFICATION * length;
         }
         self.engine
     }
 
-    /// The client was seen at a new address, by a datagram of `length` bytes that authenticated.
+    /// The client was seen at a new address, by a datagram of `length` bytes.
     pub(super) fn rebind(&mut self, remote: SocketAddr, length: usize) {
-        self.former = self.remote;
         self.remote = remote;
         self.unproven = Some(AMPLIFICATION * length);
-        self.strays = 0;
     }
 
     /// The address is not validated.
@@ -86,7 +69,7 @@ impl Address {
         self.unproven.is_some()
     }
 
-    /// The client may be at `remote`, although it is thought to be elsewhere.
+    /// `remote` is the last address that was validated.
     pub(super) fn is_proven(&self, remote: SocketAddr) -> bool {
         remote == self.proven
     }
@@ -96,19 +79,9 @@ impl Address {
         (self.proven, self.unproven) = (self.remote, None);
     }
 
-    /// The client has not answered a challenge.
+    /// The client has not answered a challenge, or is back.
     pub(super) fn failed(&mut self) {
-        (self.remote, self.unproven, self.strays) = (self.proven, None, 0);
-    }
-
-    /// Counts a datagram from `remote`, where the client is not thought to be. True when it turns out to be
-    /// there after all: at once if it has not been there lately.
-    pub(super) fn is_at(&mut self, remote: SocketAddr) -> bool {
-        if remote != self.proven && remote != self.former {
-            return true;
-        }
-        self.strays = self.strays.saturating_add(1);
-        self.strays >= BACK_HOME
+        (self.remote, self.unproven) = (self.proven, None);
     }
 
     /// Takes in which path the engine sends on. True when it has migrated, so that nothing is known of the
@@ -169,8 +142,7 @@ mod tests {
         assert_eq!(one.allowance(1200), 2);
         one.validated();
         assert_eq!(one.allowance(1200), usize::MAX);
-        assert!(!one.is_at(home), "reordered");
-        assert!(one.is_at(address("198.51.100.1:4000")));
+        assert!(one.is_proven(new) && !one.is_proven(home));
         let next = address("198.51.100.1:3000");
         one.rebind(next, 800);
         assert_eq!(one.destination(home), next);
@@ -179,28 +151,11 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_fails_or_a_client_that_returns_ends_the_alias() {
+    fn an_address_that_fails_ends_the_alias() {
         let (mut one, home, new) = (at_home(), at_home().remote, address("203.0.113.1:2000"));
         one.rebind(new, 100);
         one.failed();
         assert_eq!((one.remote, one.allowance(1200)), (home, usize::MAX));
-        one.rebind(new, 100);
-        for count in 1..=BACK_HOME {
-            assert_eq!(one.is_at(home), count == BACK_HOME);
-        }
-        one.failed();
-        assert_eq!(one.remote, home);
-    }
-
-    #[test]
-    fn reordered_datagrams_from_the_former_address_change_nothing() {
-        let (mut one, home, new) = (at_home(), at_home().remote, address("203.0.113.1:2000"));
-        one.rebind(new, 100);
-        for _ in 0..100 {
-            assert!(!one.is_at(home));
-            one.seen_as(one.local, new, 50);
-        }
-        assert_eq!(one.remote, new);
     }
 
     #[test]

@@ -290,14 +290,12 @@ impl Connection {
         let is_proven = self.address.is_proven(remote);
         let has_place = self.probe.as_ref().is_some_and(|probe| probe.is_ready());
         let seen_as = if is_proven || has_place { self.address.engine } else { PLACE };
-        let before = self.transport.packets_opened();
+        let newest = self.transport.newest_packet();
         let opened = self.transport.open(payload, self.address.local, seen_as);
-        if self.transport.packets_opened() == before {
-            return opened;
-        }
         self.follow_paths(stats);
         self.follow_probe(stats);
-        if !self.address.is_at(remote) {
+        // It says nothing of where the client is: not authentic, known, overtaken, or a probe.
+        if self.transport.newest_packet() == newest {
             return opened;
         }
         if !is_proven {

@@ -4,8 +4,7 @@
 //! them than connection IDs. So there is one such path for all the ports that a NAT may come up with: its
 //! address is [`PLACE`], which is nobody's, and its challenges are sent to where the client is. It never
 //! becomes fully validated in the engine's eyes, because challenges are shorter than the 1200 bytes that it
-//! asks for; so each answer has it want another challenge, and that is how an answer is told. Nothing else
-//! that the engine would send on a path not in use fits in [`CHALLENGE`] bytes.
+//! asks for; so each answer has it want another challenge, which is sealed and thrown away.
 //!
 //! RFC 9000, section 8.2.1 has challenges expanded to 1200 bytes, as far as amplification allows, to see that
 //! the path takes such datagrams. After a rebinding this is left to the data: the route is the same as far as
@@ -13,7 +12,8 @@
 //!
 //! Challenges that are under way were all sent to one address, and an answer proves that address. Before
 //! another is challenged they must be answered or have timed out, or else a client could answer for an
-//! address that it forged.
+//! address that it forged. It is the engine's count of answers that tells, and not that it has something to send on the
+//! path: that may be an answer of its own, to a challenge that a client sent from an address that it forged.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -62,11 +62,13 @@ pub(super) struct Probe {
     target: Option<SocketAddr>,
     /// Where challenges that may still be answered were sent to, and how many.
     asked: SocketAddr,
-    asked_open: u8,
+    asked_open: u64,
+    /// Answers that were taken in.
+    answers: u64,
     /// The engine has its path.
     ready: bool,
-    /// That the engine wants a challenge may be due to something other than an answer.
-    stale: bool,
+    /// A challenge is due, once the path is in use no more.
+    due: bool,
     tries: u8,
     repeat: Option<Instant>,
     /// Challenges to send to `target`.
@@ -80,8 +82,9 @@ impl Probe {
             target: None,
             asked: PLACE,
             asked_open: 0,
+            answers: 0,
             ready: false,
-            stale: false,
+            due: false,
             tries: 0,
             repeat: None,
             waiting: Vec::new(),
@@ -102,6 +105,7 @@ impl Probe {
     /// Begins to validate `target`, in place of any other.
     pub(super) fn begin(&mut self, transport: &mut Transport, target: SocketAddr, now: Instant) {
         self.withdraw();
+        self.look(transport);
         self.target = Some(target);
         self.tries = 0;
         self.repeat = Some(now + REPEAT);
@@ -111,31 +115,24 @@ impl Probe {
     /// Ends the validation without a result.
     pub(super) fn end(&mut self) {
         self.withdraw();
-        (self.target, self.repeat) = (None, None);
+        (self.target, self.repeat, self.due) = (None, None, false);
     }
 
-    /// Takes in that the engine has opened a datagram as from the path in use.
+    /// Takes in what the engine has opened.
     pub(super) fn handle_arrival(&mut self, transport: &mut Transport) -> Outcome {
         let Some(target) = self.target else { return Outcome::Open };
-        if (self.asked_open == 0 && !self.stale) || self.is_in_use(transport) {
-            return Outcome::Open;
-        }
-        let packets = self.drain(transport, DRAIN);
-        if self.stale {
-            self.stale = false;
-            self.ask(transport);
-            return Outcome::Open;
-        }
-        if packets.is_empty() {
-            return Outcome::Open;
-        }
-        self.asked_open -= 1;
-        if self.asked == target {
+        let is_answered = self.look(transport);
+        if is_answered && self.asked == target {
+            // The engine wants another one, which is left to it until there is something to ask.
             self.end();
             return Outcome::Answered;
         }
-        if self.asked_open == 0 {
-            self.send(target, packets);
+        self.due |= is_answered;
+        if self.due && !self.is_in_use(transport) {
+            self.due = false;
+            // Beside a challenge, what came of the path's being in use.
+            self.drain(transport, DRAIN);
+            self.ask(transport);
         }
         Outcome::Open
     }
@@ -146,16 +143,16 @@ impl Probe {
         let Some(target) = self.target else { return };
         if self.is_in_use(transport) {
             // One packet goes to whoever has been silent, as long as it is who was asked.
-            self.stale = true;
+            self.due = true;
             if self.asked == target && self.waiting.is_empty() {
-                let packets = self.drain(transport, 1);
-                self.send(target, packets);
+                self.seal(transport, target, 1);
             }
             return;
         }
-        if !self.drain(transport, DRAIN).is_empty() {
+        self.look(transport);
+        if self.asked_open == 0 {
             // Those just drained never leave: there may be PTO probes in place of a challenge among them.
-            self.asked_open = 0;
+            self.drain(transport, DRAIN);
             self.withdraw();
             self.ask(transport);
         }
@@ -191,32 +188,48 @@ impl Probe {
         !self.waiting.is_empty()
     }
 
+    /// Takes in how the challenges that have left stand. True if one was answered.
+    fn look(&mut self, transport: &Transport) -> bool {
+        let (answers, open) = transport.challenges(self.local, PLACE);
+        let new = answers.saturating_sub(self.answers);
+        self.answers = answers;
+        // Others may be open, which never left.
+        let open = u64::try_from(open).unwrap_or(u64::MAX);
+        self.asked_open = self.asked_open.saturating_sub(new).min(open);
+        new > 0
+    }
+
     /// Has the engine make a challenge. One for another address than those under way never leaves: it only
     /// sees to it that the engine's timer runs, which ends them.
     fn ask(&mut self, transport: &mut Transport) {
         let Some(target) = self.target else { return };
         let in_use = self.is_in_use(transport);
         if in_use && self.ready {
-            self.stale = true;
+            self.due = true;
             return;
         }
         transport.request_challenge(self.local, PLACE);
-        let packets = self.drain(transport, if in_use { FIRST } else { DRAIN });
-        self.ready |= !packets.is_empty();
+        let most = if in_use { FIRST } else { DRAIN };
         if self.asked_open == 0 || self.asked == target {
-            self.send(target, packets);
+            self.ready |= self.seal(transport, target, most);
+        } else {
+            self.ready |= !self.drain(transport, most).is_empty();
         }
     }
 
-    fn send(&mut self, target: SocketAddr, packets: Vec<Packet>) {
+    /// Has up to `most` packets of the engine's sent to `target`. True if there were any.
+    fn seal(&mut self, transport: &mut Transport, target: SocketAddr, most: usize) -> bool {
+        let packets = self.drain(transport, most);
         if packets.is_empty() {
-            return;
+            return false;
         }
+        // One is the challenge, if there was room for it.
         self.asked = target;
-        self.asked_open = self.asked_open.saturating_add(1);
-        // One is the challenge; a path in use may have put an acknowledgement in front of it.
+        self.asked_open += 1;
+        // A path in use may have put an acknowledgement in front of it.
         self.waiting = packets;
         self.waiting.truncate(FIRST);
+        true
     }
 
     /// What waits is not sent any more. It still counts as asked: a part may have left.

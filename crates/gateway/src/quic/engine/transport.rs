@@ -40,9 +40,9 @@ pub(crate) enum PathChange {
     Mtu(usize),
 }
 
-/// What quiche lacks without our patches (`patches/`), whose method of this name comes before this one.
+/// What quiche lacks without our patches (`patches/`), whose methods of these names come before these.
 #[allow(dead_code)]
-trait SendOnPathAt {
+trait Unpatched {
     fn send_on_path_at(
         &mut self,
         out: &mut [u8],
@@ -50,9 +50,13 @@ trait SendOnPathAt {
         to: Option<&SocketAddr>,
         now: Instant,
     ) -> quiche::Result<(usize, quiche::SendInfo)>;
+
+    fn newest_packet(&self) -> u64;
+
+    fn path_challenges(&self, local: SocketAddr, remote: SocketAddr) -> Option<(u64, usize)>;
 }
 
-impl SendOnPathAt for quiche::Connection<Buffers> {
+impl Unpatched for quiche::Connection<Buffers> {
     fn send_on_path_at(
         &mut self,
         out: &mut [u8],
@@ -61,6 +65,22 @@ impl SendOnPathAt for quiche::Connection<Buffers> {
         _: Instant,
     ) -> quiche::Result<(usize, quiche::SendInfo)> {
         self.send_on_path(out, from.copied(), to.copied())
+    }
+
+    /// Each counts as newer than those before it.
+    fn newest_packet(&self) -> u64 {
+        self.stats().recv as u64
+    }
+
+    /// An answer shows once, and the type of the state has no name.
+    fn path_challenges(&self, local: SocketAddr, remote: SocketAddr) -> Option<(u64, usize)> {
+        let mut paths = self.path_stats();
+        let path = paths.find(|path| path.local_addr == local && path.peer_addr == remote)?;
+        Some(match format!("{:?}", path.validation_state).as_str() {
+            "Unknown" => (0, 0),
+            "Validating" => (0, 1),
+            _ => (1, 0),
+        })
     }
 }
 
@@ -129,6 +149,11 @@ impl Transport {
         }
     }
 
+    /// How many challenges on `path` (local, remote) were answered, and how many still may be.
+    pub(crate) fn challenges(&self, local: SocketAddr, remote: SocketAddr) -> (u64, usize) {
+        self.quic.path_challenges(local, remote).unwrap_or_default()
+    }
+
     /// Seals what the engine has for a path that is not in use, as [`Self::seal`]; 0 also when it cannot.
     pub(crate) fn seal_probe(&mut self, out: &mut [u8], local: SocketAddr, remote: SocketAddr) -> usize {
         if self.is_ending() {
@@ -137,9 +162,10 @@ impl Transport {
         self.seal_once(out, Some(&(local, remote)), Instant::now()).unwrap_or(0)
     }
 
-    /// Packets that were authentic and new.
-    pub(crate) fn packets_opened(&self) -> usize {
-        self.quic.stats().recv
+    /// Goes up with each packet that says where the client is: its number is higher than those of all before it, and it
+    /// does more than probe a path (RFC 9000, section 9.3).
+    pub(crate) fn newest_packet(&self) -> u64 {
+        self.quic.newest_packet()
     }
 
     #[inline]
