@@ -58,13 +58,16 @@ impl FrameReader {
         input: &mut &'i [u8],
         mut plan: impl FnMut(u64, u64) -> Result<Plan, Error>,
     ) -> Result<Option<Event<'s>>, Error> {
+        if self.phase == Phase::Header && self.parts.capacity() > 0 {
+            // Of a frame that was handed over.
+            self.parts = Vec::new();
+        }
         let kind = loop {
             match self.phase {
                 Phase::Header => {
                     let Some((kind, length)) = self.read_header(input) else { return Ok(None) };
                     self.phase = match plan(kind, length)? {
                         Plan::Whole => {
-                            self.parts = Vec::new();
                             let length = usize::try_from(length).unwrap_or(usize::MAX);
                             Phase::Whole { kind, length }
                         }
@@ -116,6 +119,11 @@ impl FrameReader {
             Phase::Whole { .. } => self.parts.len(),
             _ => 0,
         }
+    }
+
+    /// Bytes of memory that what is kept takes.
+    pub(crate) fn capacity(&self) -> usize {
+        self.parts.capacity()
     }
 
     /// Type and length of the frame at the front of `input`, after what was kept of its header.

@@ -69,6 +69,12 @@ impl RequestReader {
     pub fn kept(&self) -> usize {
         self.frames.kept()
     }
+
+    /// Bytes of memory that what is kept takes, the section that was handed over last included until the next call of
+    /// [`Self::next`].
+    pub fn capacity(&self) -> usize {
+        self.frames.capacity()
+    }
 }
 
 #[inline]

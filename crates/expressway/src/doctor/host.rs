@@ -7,6 +7,7 @@ use rustix::process::{Resource, getrlimit};
 use rustix::thread::CapabilitySet;
 
 use crate::choice;
+use crate::limits::{number, own_cgroup};
 
 /// Capabilities that AF_XDP with our program takes, as their names and bits.
 pub(super) const NEEDED: [(&str, CapabilitySet); 4] = [
@@ -66,8 +67,7 @@ impl HostFacts {
                 || (by_admin.contains(bit) && effective.contains(CapabilitySet::SYS_ADMIN))
         };
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let group =
-            cgroup(Path::new("/sys/fs/cgroup"), &fs::read_to_string("/proc/self/cgroup").unwrap_or_default());
+        let group = own_cgroup();
         Self {
             release,
             version,
@@ -89,20 +89,6 @@ impl HostFacts {
 
 fn read(file: &Path) -> Option<String> {
     fs::read_to_string(file).ok()
-}
-
-fn number(file: &Path) -> Option<u64> {
-    read(file)?.trim().parse().ok()
-}
-
-/// The folders of this process's cgroup (version 2) and of all above it.
-fn cgroup(root: &Path, own: &str) -> Vec<PathBuf> {
-    let Some(path) = own.lines().find_map(|line| line.strip_prefix("0::/")) else { return Vec::new() };
-    if path.split('/').any(|part| part == "..") {
-        // Outside of the cgroup namespace: only the root is ours to see.
-        return vec![root.to_owned()];
-    }
-    root.join(path).ancestors().take_while(|folder| folder.starts_with(root)).map(Path::to_owned).collect()
 }
 
 /// Thousandths of a core that `cpu.max` ("QUOTA PERIOD", or "max PERIOD") gives.
@@ -133,17 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn cgroup_limits_are_those_of_all_groups_above() {
-        let root = Path::new("/sys/fs/cgroup");
-        let folders = cgroup(root, "1:cpu:/x\n0::/system.slice/edge.service\n");
-        assert_eq!(folders.len(), 3);
-        assert_eq!(
-            (folders[0].as_path(), folders[2].as_path()),
-            (&*root.join("system.slice/edge.service"), root)
-        );
-        assert_eq!(cgroup(root, "0::/\n"), [root]);
-        assert_eq!(cgroup(root, "0::/../other\n"), [root]);
-        assert!(cgroup(root, "").is_empty());
+    fn quotas_are_thousandths_of_a_core() {
         assert_eq!(quota("150000 100000\n"), Some(1500));
         assert_eq!(quota("max 100000\n"), None);
         assert_eq!(quota("5 0"), None);

@@ -41,7 +41,7 @@ use expressway_netio::route::{Link, Snapshot};
 use crate::args::Serve;
 use crate::choice::{Obtained, Receive, StepDown, Transmit};
 use crate::fail::Failure;
-use crate::limits::raise_file_limit;
+use crate::limits::{self, raise_file_limit};
 pub(crate) use cores::allowed as allowed_cores;
 use data_path::Purpose;
 use logs::Logs;
@@ -71,7 +71,8 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
         None => Some(Source::of(&config)?),
     };
     // Threads inherit it: the reader threads of the files are the first.
-    // What the CPU quota is, a confined process cannot read, nor what machine this is.
+    // What the CPU quota and the memory limit are, a confined process cannot read, nor what machine this is.
+    let memory = limits::memory();
     let workers = match config.server.workers {
         Workers::Auto => cores::workers(),
         Workers::Count(count) => usize::from(count),
@@ -84,7 +85,7 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
         Some(Source::Agent(_) | Source::Plugin(_)) => Some(confine::confine(&config)?),
         Some(Source::Own) | None => None,
     };
-    let files = setup::file_store(&config)?;
+    let files = setup::file_store(&config, workers, memory)?;
     let mut logs = Logs::default();
     let mut setup = setup::build(&config, &files, &mut logs, None)?;
     setup.settings.instance = instance;

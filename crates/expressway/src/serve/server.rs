@@ -95,7 +95,8 @@ impl Server {
         let (path, ios) = DataPath::start(PathConfig::of(&config), source, workers)?;
         let cores = cores::cores(path.localities());
         let setup = Arc::new(assemble(parts, &path.mode().to_string()));
-        let shared = Shared::new(&setup, workers).map_err(Failure::run_time)?;
+        let shared =
+            Shared::with_memory(&setup, workers, files.memory().clone()).map_err(Failure::run_time)?;
         let path = Arc::new(Mutex::new(path));
         let status = Arc::new(Status {
             state: Mutex::new(Ok(())),

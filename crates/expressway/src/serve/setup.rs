@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use expressway_gateway::config::{self, Config};
+use expressway_gateway::config::{self, Config, LEAST_BESIDE_CACHE};
 use expressway_gateway::quic::{CongestionControl, Identity, Instance, RetryPolicy, Settings};
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::{Encoding, FileOptions, FileStore, FilesConfig, Symlinks};
@@ -10,6 +10,7 @@ use expressway_web::{SiteConfig, Sites};
 
 use super::logs::{Logs, Previous};
 use crate::fail::Failure;
+use crate::limits;
 
 /// What a reload replaces: settings, sites and access log.
 pub(crate) struct Parts {
@@ -18,18 +19,53 @@ pub(crate) struct Parts {
     pub(crate) access_log: Option<Arc<AccessLog>>,
 }
 
-/// The store of open files and hot blocks, one a process; a reload keeps it.
-pub(crate) fn file_store(config: &Config) -> Result<Arc<FileStore>, Failure> {
+/// File descriptors that the process itself has, and a worker's: sockets, rings, mailboxes, logs.
+const DESCRIPTORS: usize = 128;
+const WORKER_DESCRIPTORS: usize = 64;
+
+/// The store of open files and hot blocks, one a process; a reload keeps it. `available` is the memory that there is.
+pub(crate) fn file_store(config: &Config, workers: usize, available: u64) -> Result<Arc<FileStore>, Failure> {
     let files = &config.files;
+    let most = limits::file_limit().saturating_sub(DESCRIPTORS + workers * WORKER_DESCRIPTORS).max(32);
     let options = FileOptions {
         cache_bytes: files.cache.0,
+        memory_bytes: memory(config, available) - files.cache.0,
         reader_threads: usize::from(*files.readers.get_ref()),
-        open_files: files.open_files as usize,
+        open_files: kept_files(files.open_files as usize, most),
         open_file_valid: files.revalidate.0,
         ..FileOptions::default()
     };
     options.validate().map_err(|problem| Failure::usage(format!("[files]: {problem}")))?;
-    FileStore::new(options).map_err(|error| Failure::run_time(format!("reader threads: {error}")))
+    let store =
+        FileStore::new(options).map_err(|error| Failure::run_time(format!("reader threads: {error}")))?;
+    store.memory().limit_files(most);
+    Ok(store)
+}
+
+/// Memory that clients may make the server hold, the block cache included, in bytes.
+fn memory(config: &Config, available: u64) -> u64 {
+    let least = config.files.cache.0 + LEAST_BESIDE_CACHE;
+    let memory =
+        config.server.memory.as_ref().map_or((available / 2).max(least), |memory| memory.get_ref().0);
+    if memory > available {
+        tracing::warn!(
+            "[server] memory: {memory} bytes, of {available} that the machine or the cgroup has: make it, or [files] \
+             cache, smaller"
+        );
+    }
+    memory
+}
+
+/// Files that may stay open to be found again, where `most` may be open: half at most, for the others are for responses.
+fn kept_files(configured: usize, most: usize) -> usize {
+    let kept = configured.min(most / 2);
+    if kept < configured {
+        tracing::warn!(
+            "[files] open_files: {kept} instead of {configured}: RLIMIT_NOFILE leaves {most} descriptors for files; raise \
+             it (ulimit -Hn, LimitNOFILE of systemd)"
+        );
+    }
+    kept
 }
 
 /// Certificate and private key.
@@ -67,6 +103,10 @@ fn settings(config: &Config, identity: Arc<Identity>) -> Settings {
         max_connections: *quic.max_connections.get_ref() as usize,
         max_requests: u64::from(*quic.max_requests.get_ref()),
         send_window: quic.send_window.get_ref().0 as usize,
+        connection_memory: quic.connection_memory.as_ref().map(|memory| memory.get_ref().0 as usize),
+        max_open_files: *quic.max_open_files.get_ref() as usize,
+        response_timeout: quic.response_timeout.get_ref().0,
+        request_timeout: quic.request_timeout.get_ref().0,
         retry: match quic.retry {
             config::Retry::Never => RetryPolicy::Never,
             config::Retry::Always => RetryPolicy::Always,
@@ -104,5 +144,33 @@ fn site(site: &config::Site) -> SiteConfig {
             },
             ..FilesConfig::new(root)
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        let text = format!(
+            "[server]\nlisten = [\"192.0.2.1:443\"]\n{text}\n[tls]\ncertificate = \"c\"\nprivate_key = \"k\"\n\
+             [[site]]\nhosts = [\"a.example\"]\nroot = \"r\"\n[files]\ncache = \"256MiB\"\n"
+        );
+        Config::parse(Path::new("edge.toml"), text).unwrap()
+    }
+
+    #[test]
+    fn memory_is_what_is_said_or_half_of_what_there_is() {
+        assert_eq!(memory(&config(""), 8 << 30), 4 << 30);
+        assert_eq!(memory(&config("memory = \"1GiB\""), 8 << 30), 1 << 30);
+        assert_eq!(memory(&config(""), 512 << 20), (256 + 64) << 20, "the cache and some more in any case");
+    }
+
+    #[test]
+    fn the_open_file_cache_leaves_half_of_the_descriptors() {
+        assert_eq!(kept_files(4096, 1_000_000), 4096);
+        assert_eq!(kept_files(4096, 1024), 512);
     }
 }

@@ -23,7 +23,50 @@ pub(super) struct Gateway {
     listen: Vec<Listen>,
     queues: Vec<Queue>,
     step_downs: Vec<StepDown>,
+    memory: Memory,
     workers: Vec<Worker>,
+}
+
+/// What clients make it hold, in bytes.
+#[derive(Debug, Default, PartialEq, Serialize)]
+struct Memory {
+    all: f64,
+    cached_blocks: f64,
+    pinned_blocks: f64,
+    responses: f64,
+    requests: f64,
+    /// Of all but the block cache.
+    budget: f64,
+    open_files: f64,
+}
+
+impl Memory {
+    /// Adds a series of the page, if it is one of those shown.
+    fn add(&mut self, series: &Series<'_>) {
+        match series.name {
+            "memory_bytes" => self.all = series.value,
+            "block_cache_bytes" => self.cached_blocks = series.value,
+            "file_block_pinned_bytes" => self.pinned_blocks = series.value,
+            "response_bytes" => self.responses += series.value,
+            "request_bytes" => self.requests += series.value,
+            "memory_budget_bytes" => self.budget = series.value,
+            "open_files" => self.open_files = series.value,
+            _ => {}
+        }
+    }
+
+    fn line(&self) -> String {
+        format!(
+            "memory {}  cache {}  blocks beside it {}  responses {}  requests {}  beside the cache at most {}  open files {}",
+            short(self.all),
+            short(self.cached_blocks),
+            short(self.pinned_blocks),
+            short(self.responses),
+            short(self.requests),
+            short(self.budget),
+            short(self.open_files),
+        )
+    }
 }
 
 /// An address and the I/O mode that it obtained.
@@ -147,6 +190,7 @@ impl Gateway {
                 is_one |= series.name == "connections";
                 workers.entry(worker).or_insert(Worker { worker, ..Worker::default() }).add(&series);
             }
+            gateway.memory.add(&series);
             match series.name {
                 "info" => gateway.version = label("version"),
                 "agent_connected" => gateway.agent_connected = Some(series.value != 0.0),
@@ -198,6 +242,7 @@ impl Gateway {
             let queue = if one.queue.is_empty() { String::new() } else { format!(" queue {}", one.queue) };
             format!("{}{queue}  step down from {} to {}: {}", one.interface, one.from, one.to, one.reason)
         }));
+        lines.push(self.memory.line());
         if self.agent_connected == Some(false) {
             lines.push("agent  gone: what it gave goes on working".to_owned());
         }
@@ -260,8 +305,9 @@ mod tests {
             page +=
                 &format!("expressway_worker_turn_seconds_count{{worker=\"{worker}\"}} {}\n", 80 * seconds);
             page += &format!("expressway_worker_turn_longest_seconds{{worker=\"{worker}\"}} 0.00{worker}5\n");
+            page += &format!("expressway_response_bytes{{worker=\"{worker}\"}} {}\n", 3000 * (worker + 1));
         }
-        page
+        page + "expressway_memory_bytes 5000000\nexpressway_memory_budget_bytes 64000000\nexpressway_open_files 7\n"
     }
 
     #[test]
@@ -278,12 +324,14 @@ mod tests {
         assert_eq!(second.longest_turn_seconds, 0.0015);
         let lines = gateway.lines(&view, "127.0.0.1:9180".parse().unwrap());
         assert_eq!(
-            lines[..5],
+            lines[..6],
             [
                 "serve 127.0.0.1:9180  version 1.2.3  connections 21 (0 in handshake)  handshakes 9/s",
                 "listen 192.0.2.1:443  io copy",
                 "eth0 queue 0  native  receive copy  transmit gso",
                 "eth0  step down from zerocopy to copy: a \"no\"",
+                "memory 5.00M  cache 0  blocks beside it 0  responses 9.00k  requests 0  beside the cache at most 64.0M  \
+                 open files 7",
                 "agent  gone: what it gave goes on working",
             ]
         );

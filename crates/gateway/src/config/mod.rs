@@ -20,6 +20,12 @@ pub use sections::{Admin, Files, Io, Log, Quic, Server, Site, Tls};
 pub use value::{Attach, Congestion, IoMode, LogFormat, Retry, Seccomp, Sharing, UdpSend, Workers};
 pub use wait::{Moment, Napi, Waiting};
 
+/// Memory that there must be beside the block cache, in bytes: what a few hundred busy connections take.
+pub const LEAST_BESIDE_CACHE: u64 = 64 << 20;
+
+/// Memory that a connection must have beside its send window, in bytes.
+const LEAST_BESIDE_WINDOW: u64 = 64 << 10;
+
 /// A whole configuration, defaults filled in. Relative paths are relative to the file's folder.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -195,6 +201,7 @@ impl Config {
             ),
             (self.quic.max_requests.span(), u64::from(*self.quic.max_requests.get_ref()), 1, 10_000),
             (self.quic.send_window.span(), self.quic.send_window.get_ref().0, 64 << 10, 1 << 30),
+            (self.quic.max_open_files.span(), u64::from(*self.quic.max_open_files.get_ref()), 1, 10_000),
             (self.files.readers.span(), u64::from(*self.files.readers.get_ref()), 1, 64),
         ];
         for (span, value, low, high) in bounds {
@@ -202,6 +209,13 @@ impl Config {
                 return Err(self.at(span, format!("{value} is not between {low} and {high}")));
             }
         }
+        for timeout in [&self.quic.response_timeout, &self.quic.request_timeout] {
+            let range = Duration::from_secs(1)..=Duration::from_secs(86_400);
+            if !range.contains(&timeout.get_ref().0) {
+                return Err(self.at(timeout.span(), "give a time between \"1s\" and \"24h\""));
+            }
+        }
+        self.check_memory()?;
         if let Some(payload) = &self.quic.max_payload
             && !(1200..=16_383).contains(payload.get_ref())
         {
@@ -269,6 +283,23 @@ impl Config {
             if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&limit.get_ref().0) {
                 return Err(self.at(limit.span(), "give a time between \"100ms\" and \"1h\""));
             }
+        }
+        Ok(())
+    }
+
+    fn check_memory(&self) -> Result<(), ConfigError> {
+        let (window, cache) = (self.quic.send_window.get_ref().0, self.files.cache.0);
+        if let Some(memory) = &self.quic.connection_memory
+            && !(window + LEAST_BESIDE_WINDOW..=4 << 30).contains(&memory.get_ref().0)
+        {
+            let problem = "give at least send_window and 64 KiB, 4 GiB at most";
+            return Err(self.at(memory.span(), problem));
+        }
+        if let Some(memory) = &self.server.memory
+            && memory.get_ref().0 < cache + LEAST_BESIDE_CACHE
+        {
+            let problem = format!("give at least [files] cache ({cache} bytes) and 64 MiB");
+            return Err(self.at(memory.span(), problem));
         }
         Ok(())
     }

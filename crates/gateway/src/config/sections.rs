@@ -32,6 +32,10 @@ pub struct Server {
     /// What tells this server from others with the same private key; absent: the machine, its boot and the addresses.
     #[serde(default)]
     pub node: Option<Spanned<String>>,
+    /// Memory for what clients make the server hold, the block cache included; absent: half of what the machine or the
+    /// cgroup has.
+    #[serde(default)]
+    pub memory: Option<Spanned<Size>>,
     /// How long open connections may finish after SIGTERM.
     #[serde(default = "ten_seconds")]
     pub drain: Span,
@@ -148,6 +152,14 @@ pub struct Quic {
     pub max_requests: Spanned<u32>,
     /// Body bytes of one connection that wait for acknowledgement or credit at most.
     pub send_window: Spanned<Size>,
+    /// Memory that one connection may hold; absent: 4 MiB, or twice `send_window` if that is more.
+    pub connection_memory: Option<Spanned<Size>>,
+    /// Requests with a file open at once on a connection; more wait.
+    pub max_open_files: Spanned<u32>,
+    /// A response of which the client takes nothing for this long is reset.
+    pub response_timeout: Spanned<Span>,
+    /// A request whose header section does not come whole within this time is rejected.
+    pub request_timeout: Spanned<Span>,
     /// Congestion control.
     pub congestion: Congestion,
     /// Spread packets over the round trip instead of sending what the window allows at once.
@@ -169,6 +181,10 @@ impl Default for Quic {
             max_connections: Spanned::new(0..0, 100_000),
             max_requests: Spanned::new(0..0, 128),
             send_window: Spanned::new(0..0, Size(2 << 20)),
+            connection_memory: None,
+            max_open_files: Spanned::new(0..0, 128),
+            response_timeout: Spanned::new(0..0, Span(Duration::from_secs(60))),
+            request_timeout: Spanned::new(0..0, Span(Duration::from_secs(30))),
             congestion: Congestion::default(),
             pacing: true,
             early_data: false,

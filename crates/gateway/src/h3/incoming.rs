@@ -1,6 +1,9 @@
 //! Request streams that a client has not finished.
 
+use std::time::Instant;
+
 use expressway_h3::{Error, RequestReader, code};
+use expressway_web::memory::{Account, Charge};
 
 use super::stream::StreamMap;
 
@@ -8,26 +11,38 @@ use super::stream::StreamMap;
 /// packets cut, so that a client has one or, after a loss, a few; a hundred are an attack.
 const SECTIONS: u64 = 16;
 
+/// What a reader takes beside the bytes that it keeps, in bytes: itself, its place in the map, the engine's stream.
+const READER: usize = 1 << 10;
+
+/// A reader of a stream that goes on.
+struct Kept {
+    reader: Box<RequestReader>,
+    bytes: u64,
+    /// When the stream's first bytes came.
+    since: Instant,
+    _charge: Charge,
+}
+
 /// The readers of streams that go on; a request that comes whole has none here.
 #[derive(Default)]
 pub(super) struct Incoming {
-    readers: StreamMap<RequestReader>,
+    readers: StreamMap<Kept>,
     kept: u64,
 }
 
 impl Incoming {
-    /// The reader to go on with; a new one for a stream that is not known.
+    /// The reader to go on with, and when its stream began; a new one for a stream that is not known, which began `now`.
     #[inline]
-    pub(super) fn take(&mut self, stream: u64) -> Box<RequestReader> {
+    pub(super) fn take(&mut self, stream: u64, now: Instant) -> (Box<RequestReader>, Instant) {
         if self.readers.is_empty() {
-            return Box::default();
+            return (Box::default(), now);
         }
         match self.readers.remove(&stream) {
-            Some(reader) => {
-                self.kept -= reader.kept() as u64;
-                reader
+            Some(kept) => {
+                self.kept -= kept.bytes;
+                (kept.reader, kept.since)
             }
-            None => Box::default(),
+            None => (Box::default(), now),
         }
     }
 
@@ -35,22 +50,41 @@ impl Incoming {
     pub(super) fn keep(
         &mut self,
         stream: u64,
-        reader: Box<RequestReader>,
+        (reader, since): (Box<RequestReader>, Instant),
         max_section: u64,
+        account: &Account,
     ) -> Result<(), Error> {
-        self.kept += reader.kept() as u64;
-        self.readers.insert(stream, reader);
+        let bytes = reader.kept() as u64;
+        let charge = account.charge_request(READER + reader.capacity());
+        self.kept += bytes;
+        self.readers.insert(stream, Box::new(Kept { reader, bytes, since, _charge: charge }));
         if self.kept > max_section * SECTIONS {
             return Err(Error::connection(code::EXCESSIVE_LOAD, "too many header sections in parts"));
         }
         Ok(())
     }
 
+    /// True if the stream has begun and goes on.
+    pub(super) fn contains(&self, stream: u64) -> bool {
+        !self.readers.is_empty() && self.readers.contains_key(&stream)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.readers.is_empty()
+    }
+
+    /// Streams that began before `start`.
+    pub(super) fn older_than(&self, start: Instant) -> impl Iterator<Item = u64> {
+        self.readers.iter().filter(move |(_, kept)| kept.since < start).map(|(stream, _)| *stream)
+    }
+
     /// Forgets a stream that is not read any more.
     #[inline]
     pub(super) fn forget(&mut self, stream: u64) {
         if !self.readers.is_empty() {
-            drop(self.take(stream));
+            if let Some(kept) = self.readers.remove(&stream) {
+                self.kept -= kept.bytes;
+            }
             self.shrink();
         }
     }
@@ -65,25 +99,38 @@ impl Incoming {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use expressway_web::memory::Memory;
+
     use super::*;
 
     #[test]
     fn parts_of_sections_are_bounded_for_all_streams_together() {
+        let account = Account::new(&Memory::new(1 << 20).ledger(), 1 << 20, 1 << 20);
         let mut incoming = Incoming::default();
+        let start = Instant::now();
+        let mut now = start;
         let mut refused = None;
         for stream in (0..).step_by(4) {
-            let mut reader = incoming.take(stream);
+            now += Duration::from_secs(1);
+            let (mut reader, since) = incoming.take(stream, now);
             let mut input: &[u8] = &[&[1, 0x40, 100][..], &[0; 80]].concat();
             assert_eq!(reader.next(&mut input, 100), Ok(None));
-            if incoming.keep(stream, reader, 100).is_err() {
+            if incoming.keep(stream, (reader, since), 100, &account).is_err() {
                 refused = Some(stream / 4);
                 break;
             }
         }
         assert_eq!(refused, Some(20), "1600 bytes are 20 parts of 80");
+        assert!((21 * READER + 1680..21 * (READER + 200)).contains(&account.requests()));
+        let old: Vec<_> = incoming.older_than(start + Duration::from_secs(4)).collect();
+        assert_eq!(old.len(), 3);
+        let (_, since) = incoming.take(8, now);
+        assert_eq!(since, start + Duration::from_secs(3), "a stream that goes on keeps its beginning");
         for stream in (0..=80).step_by(4) {
             incoming.forget(stream);
         }
-        assert_eq!((incoming.kept, incoming.readers.capacity()), (0, 0));
+        assert_eq!((incoming.kept, incoming.readers.capacity(), account.requests()), (0, 0, 0));
     }
 }

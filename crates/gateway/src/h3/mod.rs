@@ -4,7 +4,6 @@
 //! `expressway-web`, and moves response bodies onto streams as far as the transport's capacity and the
 //! connection's send window let it. It knows nothing of packets, paths or timers.
 
-mod held;
 mod incoming;
 mod peer;
 mod priority;

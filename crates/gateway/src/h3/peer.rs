@@ -90,6 +90,12 @@ impl Peer {
         Ok(())
     }
 
+    /// The connection as a whole could take more now, whatever becomes of single streams: our control stream could, which
+    /// any client that takes SETTINGS leaves with room.
+    pub(super) fn takes(&self, transport: &mut Transport) -> bool {
+        transport.has_capacity(OUR_CONTROL)
+    }
+
     /// Reads `stream` to its end for now, or until the slice is spent (false). Priorities go to `reprioritize`, which may
     /// refuse them.
     pub(super) fn read(

@@ -5,13 +5,13 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::task::Poll;
 use std::time::{Instant, SystemTime};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use expressway_h3::frame;
 use expressway_netio::Slice;
 use expressway_web::access_log::Record;
+use expressway_web::memory::{Account, Charge};
 use expressway_web::{BodyError, Exchange, RequestHead};
 
-use super::held::Held;
 use super::response;
 use super::starved::Place;
 use crate::quic::engine::{Priority, SendError, Transport};
@@ -20,8 +20,12 @@ use crate::quic::engine::{Priority, SendError, Transport};
 /// many packets, small enough that streams of a connection share its send window.
 const MAX_CHUNK: usize = 256 << 10;
 
-/// The least that is fetched at a time, so that a trickle of capacity does not become a trickle of calls.
-const MIN_CHUNK: usize = 16 << 10;
+/// What the header of a DATA frame takes of a chunk's room at most, in bytes.
+const FRAME_HEADER: usize = 5;
+
+/// What a request takes in memory while it is answered, in bytes: its state here, in the handler and in the engine, as an
+/// allocator counts it.
+const REQUEST: usize = 3500;
 
 /// Bodies up to this many bytes are copied behind their head, so that a response is one buffer and one call
 /// of the engine; beyond it a copy costs more than a second buffer.
@@ -58,6 +62,8 @@ pub(super) enum Progress {
     Memory,
     /// It could go on: the connection's part of the turn is over.
     Turn,
+    /// The peer took nothing of it for too long.
+    TimedOut,
     /// The response went out to its end.
     Complete,
     /// The peer stopped it.
@@ -84,6 +90,15 @@ pub(super) struct Logged {
     pub(super) head: RequestHead,
     pub(super) time: SystemTime,
     pub(super) start: Instant,
+    _charge: Charge,
+}
+
+impl Logged {
+    /// Of a request that has come now.
+    pub(super) fn new(head: RequestHead, now: Instant, account: &Account) -> Box<Self> {
+        let charge = account.charge_request(head.footprint());
+        Box::new(Self { head, time: SystemTime::now(), start: now, _charge: charge })
+    }
 }
 
 /// State of a request stream.
@@ -110,10 +125,28 @@ pub(super) struct RequestStream {
     pub(super) woken: bool,
     /// Where it waits for room in the connection's window.
     pub(super) place: Option<Place>,
+    /// Bytes of `front` or `chunk` when it was fetched: all of them count as long as some are left.
+    fetched: usize,
+    /// Why its last pump came to an end.
+    waits: Progress,
+    /// Bytes that the transport has taken, and those at the last sweep.
+    taken: u64,
+    taken_before: u64,
+    /// The sweep since which the client has taken nothing.
+    stalled: Option<Instant>,
+    /// What the request takes.
+    _charge: Charge,
 }
 
 impl RequestStream {
-    pub(super) fn new(id: u64, exchange: Exchange, priority: Priority, expected: Option<u64>) -> Self {
+    pub(super) fn new(
+        id: u64,
+        mut exchange: Exchange,
+        priority: Priority,
+        expected: Option<u64>,
+        account: &Account,
+    ) -> Self {
+        exchange.charge_to(account);
         Self {
             id,
             exchange,
@@ -130,43 +163,79 @@ impl RequestStream {
             request_ended: false,
             woken: false,
             place: None,
+            fetched: 0,
+            waits: Progress::Exchange,
+            taken: 0,
+            taken_before: 0,
+            stalled: None,
+            _charge: account.charge_request(REQUEST),
         }
     }
 
-    /// Moves as much of the response as goes now. `window` bounds the bytes that the connection holds, `slice` the chunks
-    /// that are fetched.
+    /// Moves as much of the response as goes now and as `account` has room for; `slice` bounds the chunks that are fetched.
     pub(super) fn pump(
         &mut self,
         transport: &mut Transport,
-        held: &Held,
-        window: usize,
+        account: &Account,
         slice: &mut Slice,
     ) -> Progress {
-        loop {
+        let progress = loop {
             let step = if self.front.is_empty() && self.chunk.is_empty() {
-                self.fetch(transport, held, window)
+                self.fetch(transport, account)
             } else {
                 Ok(())
             };
-            if let Err(progress) = step.and_then(|()| self.send(transport, held, window)) {
-                return progress;
+            if let Err(progress) = step.and_then(|()| self.send(transport)) {
+                break progress;
             }
             if slice.spend() {
-                return Progress::Turn;
+                break Progress::Turn;
             }
+        };
+        self.waits = progress;
+        if matches!(progress, Progress::Transport | Progress::Memory) {
+            self.exchange.rest();
         }
+        progress
+    }
+
+    /// What counts of what was fetched and not all of which the transport has taken.
+    pub(super) fn fetched(&self) -> usize {
+        if self.front.is_empty() && self.chunk.is_empty() { 0 } else { self.fetched }
+    }
+
+    /// Bytes that the transport has taken.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// It waits for the exchange.
+    pub(super) fn waits_for_exchange(&self) -> bool {
+        self.waits == Progress::Exchange
+    }
+
+    /// For a sweep: since when the client has taken nothing of what there is for it. What it reads from is let go of then.
+    /// Where `excused`, others may have had the room that it waits for.
+    pub(super) fn stalled_since(&mut self, now: Instant, excused: bool) -> Option<Instant> {
+        let moved = std::mem::replace(&mut self.taken_before, self.taken) != self.taken;
+        if moved || excused || self.waits != Progress::Transport {
+            self.stalled = None;
+            return None;
+        }
+        self.exchange.release();
+        Some(*self.stalled.get_or_insert(now))
     }
 
     /// Makes sure that there is something to send, if only the end of the stream.
-    fn fetch(&mut self, transport: &mut Transport, held: &Held, window: usize) -> Result<(), Progress> {
+    fn fetch(&mut self, transport: &mut Transport, account: &Account) -> Result<(), Progress> {
         match self.phase {
-            Phase::Head => self.fetch_head(transport, held, window),
-            Phase::Chunks | Phase::Frame(_) => self.fetch_body(transport, held, window),
+            Phase::Head => self.fetch_head(transport, account),
+            Phase::Chunks | Phase::Frame(_) => self.fetch_body(transport, account),
             Phase::Fetched => Ok(()),
         }
     }
 
-    fn fetch_head(&mut self, transport: &mut Transport, held: &Held, window: usize) -> Result<(), Progress> {
+    fn fetch_head(&mut self, transport: &mut Transport, account: &Account) -> Result<(), Progress> {
         let Poll::Ready(head) = self.exchange.poll_head() else { return Err(Progress::Exchange) };
         self.status = head.status.as_u16();
         let length = if head.is_bodyless() { Some(0) } else { self.exchange.remaining() };
@@ -180,13 +249,12 @@ impl RequestStream {
             }
             None => Phase::Chunks,
         };
-        let copies = small > 0 && held.bytes() + out.len() + small <= window;
-        if copies {
-            match self.exchange.poll_body(small) {
-                Poll::Ready(Some(Ok(chunk))) => {
-                    self.take_in(&chunk)?;
-                    out.extend_from_slice(&chunk);
-                    self.copied = chunk.len();
+        if small > 0 && out.len() + small <= account.room() {
+            let head = out.len();
+            match self.exchange.poll_copy(small, &mut out) {
+                Poll::Ready(Some(Ok(()))) => {
+                    self.copied = out.len() - head;
+                    self.take_in(self.copied)?;
                 }
                 Poll::Ready(Some(Err(error))) => return Err(self.fail(&error)),
                 Poll::Ready(None) => return Err(self.fail(&BodyError::Changed)),
@@ -198,23 +266,29 @@ impl RequestStream {
         if self.phase != Phase::Fetched || self.priority.urgency != Priority::default().urgency {
             transport.set_priority(self.id, self.priority);
         }
-        self.front = out.into();
+        self.fetched = out.len();
+        self.front = account.own(out);
         Ok(())
     }
 
-    fn fetch_body(&mut self, transport: &mut Transport, held: &Held, window: usize) -> Result<(), Progress> {
+    fn fetch_body(&mut self, transport: &mut Transport, account: &Account) -> Result<(), Progress> {
         let capacity = transport.capacity(self.id).ok_or(Progress::Cancelled)?;
         if capacity == 0 {
             return Err(Progress::Transport);
         }
-        let room = window.saturating_sub(held.bytes());
+        let room = account.room();
         if room == 0 {
             return Err(Progress::Memory);
         }
-        match self.exchange.poll_body(room.min(capacity.clamp(MIN_CHUNK, MAX_CHUNK))) {
+        // No more than the transport takes: what would stay here may be a stream's that the peer has paused, for as long
+        // as it likes, whose share of the window the others need.
+        let header = if self.phase == Phase::Chunks { FRAME_HEADER } else { 0 };
+        let most = capacity.saturating_sub(header).clamp(1, MAX_CHUNK);
+        match self.exchange.poll_body(room.min(most)) {
             Poll::Pending => Err(Progress::Exchange),
             Poll::Ready(Some(Ok(chunk))) => {
-                self.take_in(&chunk)?;
+                self.take_in(chunk.len())?;
+                self.fetched = chunk.len();
                 self.chunk = chunk;
                 Ok(())
             }
@@ -228,16 +302,16 @@ impl RequestStream {
     }
 
     /// Accounts for a chunk that the exchange gave.
-    fn take_in(&mut self, chunk: &Bytes) -> Result<(), Progress> {
+    fn take_in(&mut self, length: usize) -> Result<(), Progress> {
         match self.phase {
             Phase::Frame(left) => {
-                let left = left.checked_sub(chunk.len() as u64);
+                let left = left.checked_sub(length as u64);
                 let left = left.ok_or_else(|| self.fail(&BodyError::Changed))?;
                 self.phase = if left == 0 { Phase::Fetched } else { Phase::Frame(left) };
             }
             _ => {
                 let mut header = Vec::with_capacity(16);
-                frame::write_header(frame::DATA, chunk.len() as u64, &mut header);
+                frame::write_header(frame::DATA, length as u64, &mut header);
                 self.front = header.into();
                 if self.exchange.remaining() == Some(0) {
                     self.phase = Phase::Fetched;
@@ -248,17 +322,12 @@ impl RequestStream {
     }
 
     /// Hands over what was fetched, and the end of the stream with the last of it.
-    fn send(&mut self, transport: &mut Transport, held: &Held, window: usize) -> Result<(), Progress> {
+    fn send(&mut self, transport: &mut Transport) -> Result<(), Progress> {
         let is_last = self.phase == Phase::Fetched;
         let has_chunk = !self.chunk.is_empty();
         if !self.front.is_empty() || !has_chunk {
-            let last = is_last && !has_chunk;
-            // A connection has no more heads than requests; what counts towards its window is bodies.
-            if self.copied > 0 {
-                hand_over(transport, held, self.id, &mut self.front, last)?;
-            } else {
-                transport.send(self.id, &mut self.front, last).map_err(stuck)?;
-            }
+            self.taken +=
+                transport.send(self.id, &mut self.front, is_last && !has_chunk).map_err(stuck)? as u64;
             let copied = self.copied.min(self.front.len());
             self.body_sent += (self.copied - copied) as u64;
             self.copied = copied;
@@ -267,18 +336,11 @@ impl RequestStream {
             }
         }
         if has_chunk {
-            // All of it, where it was fetched just now.
-            let room = window.saturating_sub(held.bytes()).min(self.chunk.len());
-            if room == 0 {
-                return Err(Progress::Memory);
-            }
-            let mut part = self.chunk.slice(..room);
-            let is_rest = room == self.chunk.len();
-            let sent = hand_over(transport, held, self.id, &mut part, is_last && is_rest)?;
-            self.body_sent += sent as u64;
-            self.chunk.advance(sent);
+            let sent = transport.send(self.id, &mut self.chunk, is_last).map_err(stuck)? as u64;
+            self.taken += sent;
+            self.body_sent += sent;
             if !self.chunk.is_empty() {
-                return Err(if part.is_empty() { Progress::Memory } else { Progress::Transport });
+                return Err(Progress::Transport);
             }
         }
         if is_last { Err(Progress::Complete) } else { Ok(()) }
@@ -321,27 +383,6 @@ impl RequestStream {
             worker: 0,
         }
     }
-}
-
-/// Hands over what fits of `bytes`, taking that from their front, and says how much it was. That counts as held until the
-/// peer has acknowledged it. What was not taken does not count: it may be a stream that the peer has paused, for as long as
-/// it likes, whose share of the window the others need.
-fn hand_over(
-    transport: &mut Transport,
-    held: &Held,
-    stream: u64,
-    bytes: &mut Bytes,
-    last: bool,
-) -> Result<usize, Progress> {
-    let capacity = transport.capacity(stream).ok_or(Progress::Cancelled)?;
-    if capacity == 0 {
-        return Err(Progress::Transport);
-    }
-    // All are given, so that the stream is named again when there is room for what was not taken.
-    let mut given = held.count(bytes.clone(), capacity.min(bytes.len()));
-    let sent = transport.send(stream, &mut given, last).map_err(stuck)?;
-    bytes.advance(sent);
-    Ok(sent)
 }
 
 fn stuck(error: SendError) -> Progress {

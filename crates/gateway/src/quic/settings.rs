@@ -61,6 +61,17 @@ pub struct Settings {
     /// Bytes of response bodies pinned for one connection beyond what its client acknowledged. It bounds
     /// memory, and by that throughput to this many bytes a round trip.
     pub send_window: usize,
+    /// Bytes that one connection may hold in all, if the process has as much: blocks of files that its responses keep in
+    /// memory, what is on its way, its requests. At least `send_window` and 64 KiB; absent: 4 MiB, or twice `send_window` if
+    /// that is more.
+    pub connection_memory: Option<usize>,
+    /// Requests that one connection may have under way at once, each with a file open; more wait unread.
+    pub max_open_files: usize,
+    /// Resets a response of which the client takes nothing for so long, and closes a connection that acknowledges nothing
+    /// of what is sent. Sooner where memory is scarce.
+    pub response_timeout: Duration,
+    /// Rejects a request whose header section does not come whole within this time.
+    pub request_timeout: Duration,
     /// Request body bytes a client may have under way on one stream; bodies are discarded.
     pub receive_window: u64,
     /// Largest header section of a request, in bytes as RFC 9114, section 4.2.2 counts them.
@@ -105,6 +116,10 @@ impl Settings {
             max_connections: 100_000,
             max_requests: 128,
             send_window: 2 << 20,
+            connection_memory: None,
+            max_open_files: 128,
+            response_timeout: Duration::from_secs(60),
+            request_timeout: Duration::from_secs(30),
             receive_window: 64 << 10,
             max_header_size: 32 << 10,
             retry: RetryPolicy::UnderLoad { handshaking: 1000 },
@@ -137,6 +152,15 @@ impl Settings {
         range("max_connections", self.max_connections as u64, 1, 16_000_000)?;
         range("max_requests", self.max_requests, 1, 10_000)?;
         range("send_window", self.send_window as u64, 64 << 10, 1 << 30)?;
+        let least = (self.send_window + (64 << 10)) as u64;
+        range("connection_memory", self.connection_memory() as u64, least, 4 << 30)?;
+        range("max_open_files", self.max_open_files as u64, 1, 10_000)?;
+        for (field, timeout) in
+            [("response_timeout (ms)", self.response_timeout), ("request_timeout (ms)", self.request_timeout)]
+        {
+            let milliseconds = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+            range(field, milliseconds, 100, 86_400_000)?;
+        }
         range("receive_window", self.receive_window, 4 << 10, 16 << 20)?;
         range("max_header_size", self.max_header_size, 1 << 10, 1 << 20)?;
         range("initial_window", self.initial_window as u64, 2, 1000)?;
@@ -144,6 +168,11 @@ impl Settings {
         range("max_udp_payload", payload, MIN_UDP_PAYLOAD as u64, MAX_UDP_PAYLOAD as u64)?;
         range("connection_ids", self.connection_ids, 2, 8)?;
         range("retry_lifetime (s)", self.retry_lifetime.as_secs(), 1, 3600)
+    }
+
+    /// Bytes that one connection may hold in all.
+    pub(crate) fn connection_memory(&self) -> usize {
+        self.connection_memory.unwrap_or_else(|| (4 << 20).max(2 * self.send_window))
     }
 
     /// The largest UDP payload that clients may send, and so the size of hand-over buffers, in bytes. The

@@ -59,6 +59,12 @@ counters! {
     Gauge handshaking,
     /// Requests that are being answered.
     Gauge requests_active,
+    /// Requests that wait unread until their connection has fewer under way.
+    Gauge requests_waiting,
+    /// Bytes of responses in memory that clients have not acknowledged.
+    Gauge response_bytes,
+    /// Bytes of requests: header sections in parts, and what is kept while they are answered.
+    Gauge request_bytes,
     /// Datagrams handed in by packet I/O or by other workers.
     Counter datagrams_received,
     /// Payload bytes of these.
@@ -151,6 +157,14 @@ counters! {
     Counter responses_cancelled,
     /// Responses that this side reset because their body failed.
     Counter responses_failed,
+    /// Responses that this side reset because the client took nothing of them for `response_timeout`.
+    Counter responses_timed_out,
+    /// Connections closed because the client acknowledged nothing of what was sent for `response_timeout`.
+    Counter connections_stalled,
+    /// Requests that had to wait unread for a while.
+    Counter requests_deferred,
+    /// Requests rejected because their header section did not come whole within `request_timeout`.
+    Counter refused_request_timeout,
     /// Requests reset as malformed (RFC 9114, section 4.1.2).
     Counter refused_malformed,
     /// Requests answered 425 because they came by 0-RTT and are not safe to replay.

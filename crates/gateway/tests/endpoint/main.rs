@@ -6,5 +6,6 @@ mod support;
 mod admission;
 mod exchange;
 mod lifetime;
+mod patience;
 mod requests;
 mod turns;

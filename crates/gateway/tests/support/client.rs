@@ -91,6 +91,8 @@ pub struct Client {
     pub streams: Vec<u64>,
     pub goaway: Option<u64>,
     pub reads: bool,
+    /// Nothing that comes is looked at, and so nothing is acknowledged.
+    pub deaf: bool,
     speaks_http: bool,
     pub datagrams_received: u64,
     pub largest_received: usize,
@@ -143,6 +145,7 @@ impl Client {
             streams: Vec::new(),
             goaway: None,
             reads: options.reads,
+            deaf: false,
             speaks_http: options.http,
             datagrams_received: 0,
             largest_received: 0,
@@ -253,8 +256,11 @@ impl Client {
     }
 
     fn receive(&mut self, now: Instant) -> Result<usize, IoError> {
-        let Self { io, quic, datagrams_received, largest_received, .. } = self;
+        let Self { io, quic, datagrams_received, largest_received, deaf, .. } = self;
         io.receive(now, &mut |datagram| {
+            if *deaf {
+                return;
+            }
             *datagrams_received += 1;
             *largest_received = (*largest_received).max(datagram.payload.len());
             let info = quiche::RecvInfo { from: datagram.remote, to: datagram.local };

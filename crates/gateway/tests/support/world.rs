@@ -3,12 +3,14 @@
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use expressway_gateway::quic::{Endpoint, Identity, Instance, Message, Settings, Setup, Shared, Stats};
 use expressway_netio::sim::{Clock, Link, Network, Node, run_until};
 use expressway_netio::{IoError, Mailbox, PacketIo, SliceLimit, Worker, WorkerOptions, mailbox};
+use expressway_web::Handler;
+use expressway_web::memory::Memory;
 
 use super::client::Client;
 use super::handler::PatternHandler;
@@ -44,6 +46,15 @@ pub fn setup(name: &'static str, settings: Settings) -> Arc<Setup> {
     })
 }
 
+/// Told when a server's code begins to run and when it ends, where a test counts what that takes.
+pub static SERVES: OnceLock<fn(bool)> = OnceLock::new();
+
+fn serves(serves: bool) {
+    if let Some(told) = SERVES.get() {
+        told(serves);
+    }
+}
+
 /// A worker as a node: the endpoint says when it is finished.
 struct Server {
     worker: Worker<Endpoint, Shard>,
@@ -71,7 +82,10 @@ impl Node for Server {
     fn turn(&mut self, now: Instant) -> Result<bool, IoError> {
         let before = self.worker.service().stats();
         let held = self.worker.service_mut().held_bytes();
-        let turn = self.worker.turn(now)?;
+        serves(true);
+        let turn = self.worker.turn(now);
+        serves(false);
+        let turn = turn?;
         let stats = self.worker.service().stats();
         self.most = Most {
             received: self.most.received.max(turn.received),
@@ -107,6 +121,7 @@ pub struct World {
     pub certificate: (String, String),
     /// Which server it is that runs.
     pub instance: Instance,
+    memory: Option<Arc<Memory>>,
 }
 
 pub struct Build {
@@ -119,13 +134,24 @@ pub struct Build {
     pub slice: SliceLimit,
     pub certificate: Option<(String, String)>,
     pub tune: fn(&mut Settings),
+    /// What answers instead of a pattern, and where what it holds is counted.
+    pub handler: Option<(Arc<dyn Handler>, Arc<Memory>)>,
 }
 
 impl Default for Build {
     fn default() -> Self {
         let link = Link { delay: Duration::from_millis(2), ..Link::default() };
         let slice = WorkerOptions::default().slice;
-        Self { link, seed: 1, workers: 1, room: usize::MAX, slice, certificate: None, tune: |_| {} }
+        Self {
+            link,
+            seed: 1,
+            workers: 1,
+            room: usize::MAX,
+            slice,
+            certificate: None,
+            tune: |_| {},
+            handler: None,
+        }
     }
 }
 
@@ -138,7 +164,13 @@ impl Build {
         settings.check().unwrap();
         let network = Network::real_time(self.seed, self.link);
         let instance = settings.instance.clone();
-        let setup = setup("first", settings);
+        let (handler, memory) = self.handler.unzip();
+        let setup = match handler {
+            Some(handler) => {
+                Arc::new(Setup { settings, handler, access_log: None, io_mode: Arc::from("simulated") })
+            }
+            None => setup("first", settings),
+        };
         let shared = Shared::new(&setup, self.workers).unwrap();
         let mut world = World {
             network,
@@ -148,6 +180,7 @@ impl Build {
             shared,
             certificate,
             instance,
+            memory,
         };
         world.start_with(&setup, self.workers, self.room, self.slice);
         world
@@ -167,7 +200,10 @@ impl World {
 
     fn start_with(&mut self, setup: &Arc<Setup>, workers: usize, room: usize, slice: SliceLimit) {
         self.servers.clear();
-        self.shared = Shared::new(setup, workers).unwrap();
+        serves(true);
+        let memory = self.memory.clone().unwrap_or_else(|| Memory::new(256 << 20));
+        self.shared = Shared::with_memory(setup, workers, memory).unwrap();
+        serves(false);
         let (senders, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(256).unwrap()).unzip();
         self.peers = Arc::from(senders);
         let io = self.network.endpoint(&[SERVER.parse().unwrap()]).unwrap();

@@ -16,7 +16,7 @@ use super::open::OpenFile;
 use super::parts::{Part, Parts};
 use super::pool::Blocked;
 use super::store::{FileStore, Job, Outcome};
-use crate::memory::{Account, Charge, OVERHEAD, Pin};
+use crate::memory::{Account, Charge, Pin};
 use crate::metrics::count;
 use crate::{BodyError, Wake};
 
@@ -428,7 +428,7 @@ impl FileBody {
         let (blocks, file, range) = (Arc::clone(&store.blocks), Arc::clone(&self.file), next.range.clone());
         let work = move || Outcome::Piece(blocks.read_piece(&file, range));
         let key = Job::Piece(self.file.identity, next.range);
-        let charge = account.map(|account| account.charge(next.within.len() + OVERHEAD));
+        let charge = account.map(|account| account.charge(next.within.len()));
         let submitted = store.pool.submit(key, account.map_or(0, Account::id), wake, blocked, work);
         self.wait = Wait::of(submitted, Expected::Piece { _charge: charge });
         Poll::Pending

@@ -1,15 +1,22 @@
 //! What one connection holds.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
-use super::{LAST, Ledger, OVERHEAD};
+use super::{LAST, Ledger};
 
 /// Part of its limit that a connection may keep of blocks without having it on its way to the client: whole blocks of
 /// which it uses little.
 const WASTE: usize = 4;
+
+/// What a piece of a response costs beside its octets until it is acknowledged: its owner, the transport's record of it. It
+/// counts, or a client that takes an octet at a time would pin a hundred times what is counted.
+const OVERHEAD: usize = 256;
+
+/// What octets on their way cost beside themselves, a part of them: the transport's records of packets.
+const RECORDS: usize = 4;
 
 /// What one connection holds, and what it may. Everything is counted until it is dropped, whoever has it then.
 ///
@@ -20,14 +27,13 @@ pub struct Account(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     ledger: Arc<Ledger>,
-    /// Octets that were taken for it: copies, heads, requests.
-    owned: AtomicUsize,
-    /// Of these, the requests.
+    /// What is on its way to the client in memory of its own, and in slices of blocks.
+    copied: Way,
+    sliced: Way,
+    /// Octets of requests.
     requests: AtomicUsize,
     /// Octets of blocks that it keeps from being freed, once a response.
     pinned: AtomicUsize,
-    /// Octets of blocks on their way to the client.
-    sliced: AtomicUsize,
     /// Octets that may be on their way to the client.
     window: usize,
     /// Octets that it may hold, if the process has that much.
@@ -36,15 +42,51 @@ struct Inner {
     limit: AtomicUsize,
 }
 
+/// Pieces on their way to a client, in one number each for those that set out and those that arrived: octets in the low
+/// bits, pieces in the high ones. Both wrap, and their difference is right all the same.
+#[derive(Debug, Default)]
+struct Way {
+    out: AtomicU64,
+    back: AtomicU64,
+}
+
+impl Way {
+    /// Bits for the octets that can be on their way at once.
+    const OCTETS: u32 = 40;
+
+    fn piece(octets: usize) -> u64 {
+        (1 << Self::OCTETS) + octets as u64
+    }
+
+    fn set_out(&self, octets: usize) {
+        self.out.fetch_add(Self::piece(octets), Ordering::Relaxed);
+    }
+
+    fn arrive(&self, octets: usize) {
+        self.back.fetch_add(Self::piece(octets), Ordering::Relaxed);
+    }
+
+    /// Octets on their way, and what they cost beyond that.
+    fn under_way(&self) -> (usize, usize) {
+        let between = self.out.load(Ordering::Relaxed).wrapping_sub(self.back.load(Ordering::Relaxed));
+        let octets = (between & ((1 << Self::OCTETS) - 1)) as usize;
+        (octets, octets / RECORDS + (between >> Self::OCTETS) as usize * OVERHEAD)
+    }
+
+    fn arrived(&self) -> u64 {
+        self.back.load(Ordering::Relaxed)
+    }
+}
+
 impl Account {
     /// An account of a connection that may have `window` octets on their way to its client, and hold `most` in all.
     pub fn new(ledger: &Arc<Ledger>, window: usize, most: usize) -> Self {
         Self(Arc::new(Inner {
             ledger: Arc::clone(ledger),
-            owned: AtomicUsize::new(0),
+            copied: Way::default(),
+            sliced: Way::default(),
             requests: AtomicUsize::new(0),
             pinned: AtomicUsize::new(0),
-            sliced: AtomicUsize::new(0),
             window,
             most,
             limit: AtomicUsize::new(most),
@@ -63,7 +105,12 @@ impl Account {
 
     /// Octets on their way to the client, not acknowledged.
     pub fn in_flight(&self) -> usize {
-        self.0.sliced() + self.0.owned().saturating_sub(self.requests())
+        self.0.copied.under_way().0 + self.0.sliced.under_way().0
+    }
+
+    /// A number that changes when something has arrived.
+    pub fn arrived(&self) -> u64 {
+        self.0.copied.arrived().wrapping_add(self.0.sliced.arrived())
     }
 
     /// Octets of requests.
@@ -73,7 +120,8 @@ impl Account {
 
     /// Octets that it holds in all.
     pub fn used(&self) -> usize {
-        self.0.owned() + self.0.pinned()
+        let ((copied, more), (_, also)) = (self.0.copied.under_way(), self.0.sliced.under_way());
+        copied + more + also + self.requests() + self.0.pinned()
     }
 
     /// Octets that it may hold now.
@@ -85,10 +133,9 @@ impl Account {
     #[inline]
     pub fn room(&self) -> usize {
         let in_flight = self.in_flight();
-        let window = self.0.window.saturating_sub(in_flight);
-        let room = window.min(self.limit().saturating_sub(self.used()));
-        let least = if in_flight == 0 { LAST } else { 0 };
-        room.max(least).saturating_sub(OVERHEAD)
+        let room = self.limit().saturating_sub(self.used() + OVERHEAD) / (RECORDS + 1) * RECORDS;
+        let least = if in_flight == 0 { LAST - OVERHEAD } else { 0 };
+        room.max(least).min(self.0.window.saturating_sub(in_flight))
     }
 
     /// It holds more of blocks than is on its way by so much that it should let go of those that it can.
@@ -97,7 +144,7 @@ impl Account {
         self.0.waste() > self.limit() / WASTE
     }
 
-    /// Counts octets until the charge is dropped.
+    /// Counts a piece of so many octets as on its way until the charge is dropped.
     pub fn charge(&self, octets: usize) -> Charge {
         Charge::new(self, octets, false)
     }
@@ -110,7 +157,7 @@ impl Account {
     /// The same octets, of memory of their own, which count until all of them are dropped.
     pub fn own(&self, octets: impl Into<Bytes>) -> Bytes {
         let octets = octets.into();
-        let charge = self.charge(octets.len() + OVERHEAD);
+        let charge = self.charge(octets.len());
         Bytes::from_owner(Owned { octets, _charge: charge })
     }
 
@@ -129,22 +176,19 @@ impl Account {
 }
 
 impl Inner {
-    fn owned(&self) -> usize {
-        self.owned.load(Ordering::Relaxed)
-    }
-
     fn pinned(&self) -> usize {
         self.pinned.load(Ordering::Relaxed)
     }
 
-    fn sliced(&self) -> usize {
-        self.sliced.load(Ordering::Relaxed)
-    }
-
     /// Octets of pinned blocks that are not on their way.
     fn waste(&self) -> usize {
-        self.pinned().saturating_sub(self.sliced())
+        self.pinned().saturating_sub(self.sliced.under_way().0)
     }
+}
+
+/// What a piece of so many octets costs beside them.
+fn beside(octets: usize) -> usize {
+    OVERHEAD + octets / RECORDS
 }
 
 /// Octets that count on an account until this is dropped.
@@ -158,11 +202,13 @@ pub struct Charge {
 impl Charge {
     fn new(account: &Account, octets: usize, is_request: bool) -> Self {
         let inner = &account.0;
-        inner.owned.fetch_add(octets, Ordering::Relaxed);
-        inner.ledger.own(octets);
         if is_request {
             inner.requests.fetch_add(octets, Ordering::Relaxed);
             inner.ledger.requests.fetch_add(octets, Ordering::Relaxed);
+            inner.ledger.own(octets);
+        } else {
+            inner.copied.set_out(octets);
+            inner.ledger.own(octets + beside(octets));
         }
         Self { account: account.clone(), octets, is_request }
     }
@@ -171,11 +217,13 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         let inner = &self.account.0;
-        inner.owned.fetch_sub(self.octets, Ordering::Relaxed);
-        inner.ledger.disown(self.octets);
         if self.is_request {
             inner.requests.fetch_sub(self.octets, Ordering::Relaxed);
             inner.ledger.requests.fetch_sub(self.octets, Ordering::Relaxed);
+            inner.ledger.disown(self.octets);
+        } else {
+            inner.copied.arrive(self.octets);
+            inner.ledger.disown(self.octets + beside(self.octets));
         }
     }
 }
@@ -196,8 +244,10 @@ impl Drop for Pin {
 impl Pin {
     /// Counts octets of the block as on their way until that is dropped.
     pub(crate) fn slice(self: &Arc<Self>, octets: usize) -> Sliced {
-        self.account.0.sliced.fetch_add(octets, Ordering::Relaxed);
-        self.account.0.ledger.sliced.fetch_add(octets, Ordering::Relaxed);
+        let inner = &self.account.0;
+        inner.sliced.set_out(octets);
+        inner.ledger.sliced.fetch_add(octets, Ordering::Relaxed);
+        inner.ledger.own(beside(octets));
         Sliced { pin: Arc::clone(self), octets }
     }
 }
@@ -212,7 +262,8 @@ pub(crate) struct Sliced {
 impl Drop for Sliced {
     fn drop(&mut self) {
         let inner = &self.pin.account.0;
-        inner.sliced.fetch_sub(self.octets, Ordering::Relaxed);
+        inner.sliced.arrive(self.octets);
+        inner.ledger.disown(beside(self.octets));
         inner.ledger.sliced.fetch_sub(self.octets, Ordering::Relaxed);
     }
 }
@@ -244,11 +295,26 @@ mod tests {
         let account = account(1 << 20, 1 << 20);
         let mut all = account.own(vec![7; 1000]);
         let rest = all.split_off(400);
-        assert_eq!(account.in_flight(), 1000 + OVERHEAD);
+        assert_eq!((account.in_flight(), account.used()), (1000, 1000 + beside(1000)));
         drop(all);
-        assert_eq!(account.in_flight(), 1000 + OVERHEAD, "any part keeps the whole in memory");
+        assert_eq!(account.in_flight(), 1000, "any part keeps the whole in memory");
         drop(rest);
         assert_eq!((account.in_flight(), account.used()), (0, 0));
+    }
+
+    #[test]
+    fn what_comes_and_goes_for_long_is_counted_right() {
+        let account = account(1 << 20, 1 << 20);
+        let way = &account.0.copied;
+        for counter in [&way.out, &way.back] {
+            counter.store(u64::MAX - 5, Ordering::Relaxed);
+        }
+        let held: Vec<_> = (1..=10).map(|octets| account.charge(octets)).collect();
+        assert_eq!((account.in_flight(), account.used()), (55, 55 + 55 / RECORDS + 10 * OVERHEAD));
+        let before = account.arrived();
+        drop(held);
+        assert_eq!((account.in_flight(), account.used()), (0, 0));
+        assert_ne!(account.arrived(), before);
     }
 
     #[test]
@@ -263,9 +329,14 @@ mod tests {
         while let Some(pin) = account.pin(BLOCK, BLOCK) {
             whole.push(pin.slice(BLOCK));
         }
-        assert_eq!((whole.len(), account.used()), (16, 4 << 20), "all of the limit");
+        let used = whole.len() * (BLOCK + beside(BLOCK));
+        assert_eq!(
+            (whole.len(), account.used()),
+            (12, used),
+            "all of the limit that blocks and their records fill"
+        );
         assert!(!account.is_wasting());
-        assert_eq!(account.room(), 0);
+        assert_eq!(account.room(), 0, "the window is full");
         whole.clear();
         assert_eq!((account.used(), account.in_flight()), (0, 0));
     }
@@ -275,7 +346,7 @@ mod tests {
         let account = account(64 << 10, 1 << 20);
         let request = account.charge_request(100_000);
         assert_eq!((account.in_flight(), account.requests(), account.used()), (0, 100_000, 100_000));
-        assert_eq!(account.room(), (64 << 10) - OVERHEAD);
+        assert_eq!(account.room(), 64 << 10);
         drop(request);
         assert_eq!(account.used(), 0);
     }

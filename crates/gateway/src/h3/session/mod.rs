@@ -1,5 +1,7 @@
 //! The requests of one connection.
 
+mod deadlines;
+mod line;
 mod refusals;
 mod requests;
 mod responses;
@@ -9,15 +11,17 @@ use std::collections::{HashSet, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use expressway_h3::Error;
 use expressway_netio::Slice;
 use expressway_web::access_log::AccessLog;
+use expressway_web::memory::{Account, Ledger};
 use expressway_web::{Handler, Notify};
 
+use self::deadlines::Sweep;
+use self::line::Line;
 use super::code;
-use super::held::Held;
 use super::incoming::Incoming;
 use super::peer::Peer;
 use super::starved::Starved;
@@ -41,8 +45,16 @@ pub(crate) struct SessionContext<'a> {
     pub(crate) token: u64,
     pub(crate) now: Instant,
     pub(crate) remote: SocketAddr,
-    /// Bytes of bodies that the connection may hold.
+    /// The worker's account of memory.
+    pub(crate) ledger: &'a Arc<Ledger>,
+    /// Bytes of responses that the connection may have on their way, and bytes that it may hold in all.
     pub(crate) window: usize,
+    pub(crate) memory: usize,
+    /// Requests with a file that may be under way at once.
+    pub(crate) max_open_files: usize,
+    /// How long a client may take nothing of a response, and take to send a header section.
+    pub(crate) response_timeout: Duration,
+    pub(crate) request_timeout: Duration,
     pub(crate) max_header_size: u64,
     pub(crate) io_mode: &'a str,
     pub(crate) worker: u16,
@@ -60,7 +72,9 @@ pub(crate) struct Session {
     peer: Peer,
     incoming: Incoming,
     streams: StreamMap<RequestStream>,
-    held: Held,
+    account: Account,
+    line: Line,
+    sweep: Sweep,
     /// Streams that wait for the peer to acknowledge some of what the connection holds.
     starved: Starved,
     /// Streams that can go on: something woke them, or they were cut short.
@@ -93,7 +107,9 @@ impl Session {
             peer: Peer::new(max_section(context), u32::from_ne_bytes(seed)),
             incoming: Incoming::default(),
             streams: StreamMap::default(),
-            held: Held::default(),
+            account: Account::new(context.ledger, context.window, context.memory),
+            line: Line::default(),
+            sweep: Sweep::default(),
             starved: Starved::default(),
             woken: VecDeque::new(),
             unread: None,
@@ -114,9 +130,9 @@ impl Session {
         self.streams.len()
     }
 
-    /// Bytes of bodies that the connection holds in memory.
+    /// Bytes of responses in memory that the client has not acknowledged.
     pub(crate) fn held(&self) -> usize {
-        self.held.bytes()
+        self.account.in_flight()
     }
 
     /// The number within a wake token of `stream`.
@@ -201,6 +217,7 @@ impl Session {
 
     /// The connection has gone: counts and logs what was under way. False: the slice was spent, and there is more.
     pub(crate) fn abandon(&mut self, context: &mut SessionContext<'_>) -> bool {
+        self.line.clear(context.stats);
         let mut leaving =
             self.leaving.take().unwrap_or_else(|| std::mem::take(&mut self.streams).into_iter());
         while let Some((_, request)) = leaving.next() {

@@ -1,7 +1,6 @@
 //! Requests as they come: their header sections, their bodies, and the exchanges that answer them.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use expressway_h3::qpack::Fields;
 use expressway_h3::{Error, RequestEvent};
@@ -22,8 +21,11 @@ impl Session {
         stream: u64,
         scratch: &mut [u8],
     ) -> Result<(), Error> {
+        if self.waits(context, stream) {
+            return Ok(());
+        }
         let max_section = max_section(context);
-        let mut reader = self.incoming.take(stream);
+        let (mut reader, since) = self.incoming.take(stream, context.now);
         let mut is_over = false;
         loop {
             let (length, last) = match context.transport.receive(stream, scratch) {
@@ -60,7 +62,7 @@ impl Session {
         }
         // A stream that was answered or refused meanwhile is not read on.
         if self.streams.contains_key(&stream) || stream >= self.next_stream || self.late.contains(&stream) {
-            self.incoming.keep(stream, reader, max_section)?;
+            self.incoming.keep(stream, (reader, since), max_section, &self.account)?;
         }
         Ok(())
     }
@@ -137,10 +139,9 @@ impl Session {
         let wake = Wake::new(Arc::clone(context.notify), Self::token(context, stream));
         let exchange = context.handler.start(&request.head, wake);
         let priority = self.early_priority(stream).unwrap_or(request.priority);
-        let mut state = RequestStream::new(stream, exchange, priority, request.content_length);
+        let mut state = RequestStream::new(stream, exchange, priority, request.content_length, &self.account);
         if context.log.is_some() {
-            let logged = Logged { head: request.head, time: SystemTime::now(), start: context.now };
-            state.logged = Some(Box::new(logged));
+            state.logged = Some(Logged::new(request.head, context.now, &self.account));
         }
         self.open(context, state, more);
     }
@@ -166,7 +167,7 @@ impl Session {
     ) {
         let method = request::method(Fields::new(section, context.strings));
         let exchange = Exchange::error(&method, status, HeaderMap::new());
-        let mut state = RequestStream::new(stream, exchange, Priority::default(), None);
+        let mut state = RequestStream::new(stream, exchange, Priority::default(), None, &self.account);
         if context.log.is_some() {
             let head = RequestHead {
                 method,
@@ -177,7 +178,7 @@ impl Session {
                 protocol: Protocol::H3,
                 remote: context.remote,
             };
-            state.logged = Some(Box::new(Logged { head, time: SystemTime::now(), start: context.now }));
+            state.logged = Some(Logged::new(head, context.now, &self.account));
         }
         self.open(context, state, more);
     }

@@ -65,7 +65,7 @@ impl Session {
         while let Some(stream) = context.transport.writable() {
             self.pump(context, stream);
             if context.slice.is_spent() || context.slice.spend() {
-                return self.has_room(context.transport, context.window);
+                return self.has_room(context.transport);
             }
         }
         // One that has ended among those gives back what it held.
@@ -78,7 +78,7 @@ impl Session {
     fn feed_starved(&mut self, context: &mut SessionContext<'_>) -> bool {
         // Each is asked once: one that takes its turn anew has a number behind these.
         let (mut at, limit) = (None, self.starved.next());
-        while self.held.bytes() < context.window
+        while self.account.room() > 0
             && let Some((place, stream)) = self.starved.after(at, limit)
         {
             at = Some(place);
@@ -91,15 +91,15 @@ impl Session {
                 request.place = Some(self.starved.add(place.0, stream));
             }
             if context.slice.is_spent() || context.slice.spend() {
-                return self.held.bytes() < context.window && !self.starved.is_empty();
+                return self.account.room() > 0 && !self.starved.is_empty();
             }
         }
         false
     }
 
     /// [`Self::handle_writable`] may have something to do: there is room for a stream that may wait for it.
-    pub(crate) fn has_room(&self, transport: &Transport, window: usize) -> bool {
-        transport.has_writable() || !self.starved.is_empty() && self.held.bytes() < window
+    pub(crate) fn has_room(&self, transport: &Transport) -> bool {
+        transport.has_writable() || !self.starved.is_empty() && self.account.room() > 0
     }
 
     pub(super) fn pump(&mut self, context: &mut SessionContext<'_>, stream: u64) {
@@ -108,7 +108,7 @@ impl Session {
             context.transport.is_stopped(stream);
             return;
         };
-        match request.pump(context.transport, &self.held, context.window, context.slice) {
+        match request.pump(context.transport, &self.account, context.slice) {
             Progress::Transport | Progress::Exchange => {
                 if let Some(place) = request.place.take() {
                     self.starved.remove(place);
@@ -142,6 +142,10 @@ impl Session {
                     // The rest of the request is of no use (RFC 9114, section 4.1).
                     context.transport.stop_stream(stream, code::NO_ERROR);
                 }
+            }
+            Progress::TimedOut => {
+                context.stats.responses_timed_out += 1;
+                self.abort(context, stream, code::REQUEST_CANCELLED);
             }
             Progress::Failed => {
                 context.stats.responses_failed += 1;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use expressway_netio::Slice;
 use expressway_web::Notify;
+use expressway_web::memory::Ledger;
 
 use super::Setup;
 use super::address::Address;
@@ -71,6 +72,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) strings: &'a mut Vec<u8>,
     pub(super) cids: &'a mut CidIssuer,
     pub(super) resets: &'a Resets,
+    pub(super) ledger: &'a Arc<Ledger>,
     pub(super) now: Instant,
     pub(super) worker: u8,
     pub(super) draining: bool,
@@ -114,7 +116,7 @@ impl Connection {
         }
     }
 
-    /// Bytes of response bodies in memory.
+    /// Bytes of responses in memory that the client has not acknowledged.
     pub(super) fn held(&self) -> usize {
         self.session.as_ref().map_or(0, |session| session.held())
     }
@@ -144,7 +146,8 @@ impl Connection {
     /// When it wants to be woken.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let probe = self.probe.as_ref().and_then(|probe| probe.deadline());
-        [self.transport.timeout(), self.release, self.linger, probe].into_iter().flatten().min()
+        let session = self.session.as_ref().and_then(|session| session.deadline());
+        [self.transport.timeout(), self.release, self.linger, probe, session].into_iter().flatten().min()
     }
 
     /// Runs `action` on the session, if there is one.
@@ -155,7 +158,10 @@ impl Connection {
         action: impl FnOnce(&mut Session, &mut SessionContext<'_>) -> R,
     ) -> Option<R> {
         let mut session = self.session.take()?;
-        let result = action(&mut session, &mut self.context(key, around));
+        let mut context = self.context(key, around);
+        session.follow_limits(&context);
+        let result = action(&mut session, &mut context);
+        session.watch(&context);
         self.session = Some(session);
         Some(result)
     }
@@ -176,7 +182,12 @@ impl Connection {
             token: u64::from(self.generation) << 48 | (key as u64) << 24,
             now: around.now,
             remote: self.address.remote,
+            ledger: around.ledger,
             window: self.setup.settings.send_window,
+            memory: self.setup.settings.connection_memory(),
+            max_open_files: self.setup.settings.max_open_files,
+            response_timeout: self.setup.settings.response_timeout,
+            request_timeout: self.setup.settings.request_timeout,
             max_header_size: self.setup.settings.max_header_size,
             io_mode: &self.setup.io_mode,
             worker: u16::from(around.worker),
@@ -209,6 +220,14 @@ impl Connection {
             let left = self.with_session(key, around, |session, context| session.handle_writable(context));
             self.is_cut |= left.unwrap_or_default();
         }
+        if self.session.as_ref().is_some_and(|session| session.is_due(around.now)) {
+            let left = self.with_session(key, around, |session, context| session.handle_deadline(context));
+            self.is_cut |= left.unwrap_or_default();
+        }
+        if self.session.as_ref().is_some_and(|session| session.can_begin()) {
+            let left = self.with_session(key, around, |session, context| session.handle_line(context));
+            self.is_cut |= left.unwrap_or_default();
+        }
         if around.draining {
             self.follow_drain(key, around);
         }
@@ -221,8 +240,7 @@ impl Connection {
 
     /// Streams could be refilled now.
     pub(super) fn has_room(&self) -> bool {
-        let window = self.setup.settings.send_window;
-        self.session.as_ref().is_some_and(|session| session.has_room(&self.transport, window))
+        self.session.as_ref().is_some_and(|session| session.has_room(&self.transport))
     }
 
     fn follow_handshake(&mut self, key: Key, around: &mut Surroundings<'_>, table: &mut IdChanges) {

@@ -62,6 +62,7 @@ impl Endpoint {
             strings: &mut self.strings,
             cids: &mut self.cids,
             resets: &self.resets,
+            ledger: &self.ledger,
             now,
             worker: self.worker,
             draining: self.drain.is_some(),

@@ -24,6 +24,7 @@ use std::time::Instant;
 use expressway_netio::mailbox::Mailbox;
 use expressway_netio::{Context, Datagram, IoError, PacketIo, Service, Transmit};
 use expressway_web::access_log::AccessLog;
+use expressway_web::memory::{Ledger, Memory};
 use expressway_web::{Handler, Notify};
 
 use super::cid::CidIssuer;
@@ -59,11 +60,15 @@ const HANDOVER_BUFFERS: usize = 1024;
 /// The token of the endpoint's own timer; that of a connection is its key plus 1.
 const DRAIN_TIMER: usize = 0;
 
+/// Bytes that connections may hold together where nobody says how many.
+const MEMORY: usize = 256 << 20;
+
 /// What the endpoints of a server have in common.
 pub struct Shared {
     secrets: Secrets,
     /// Of which the secrets are; whoever looks like it meanwhile is another.
     _instance: Instance,
+    memory: Arc<Memory>,
     pool: BufferPool,
     published: Box<[Published]>,
     /// What new connections are to be made with, and how often it was replaced.
@@ -86,10 +91,20 @@ impl Shared {
     /// For `workers` endpoints (1 to 256, as a connection ID names its worker by a byte), with secrets
     /// derived from the private key in `setup`; fails only when the TLS library does.
     pub fn new(setup: &Arc<Setup>, workers: usize) -> Result<Arc<Self>, EngineError> {
+        Self::with_memory(setup, workers, Memory::new(MEMORY))
+    }
+
+    /// The same, with what connections hold counted in `memory`, where what their handler holds for them counts too.
+    pub fn with_memory(
+        setup: &Arc<Setup>,
+        workers: usize,
+        memory: Arc<Memory>,
+    ) -> Result<Arc<Self>, EngineError> {
         let settings = &setup.settings;
         Ok(Arc::new(Self {
             secrets: Secrets::derive(&settings.identity, &settings.instance)?,
             _instance: settings.instance.clone(),
+            memory,
             pool: BufferPool::new(HANDOVER_BUFFERS, settings.max_receive_payload()),
             published: (0..workers.clamp(1, 256)).map(|_| Published::default()).collect(),
             setup: Mutex::new(Arc::clone(setup)),
@@ -152,6 +167,7 @@ pub struct Endpoint {
     cids: CidIssuer,
     tokens: RetryTokens,
     resets: Resets,
+    ledger: Arc<Ledger>,
     table: Table<Connection>,
     /// Connections that may have something to send, each once.
     ready: VecDeque<Key>,
@@ -191,6 +207,7 @@ impl Endpoint {
             cids: CidIssuer::new(number, shared.secrets.cid),
             tokens: RetryTokens::new(shared.secrets.retry, settings.retry_lifetime),
             resets: Resets::new(shared.secrets.reset, settings.resets_per_second),
+            ledger: shared.memory.ledger(),
             table: Table::new(),
             ready: VecDeque::new(),
             line: Line::default(),
@@ -218,7 +235,7 @@ impl Endpoint {
         self.stats
     }
 
-    /// Bytes of response bodies that all connections hold in memory now.
+    /// Bytes of responses in memory that clients have not acknowledged.
     pub fn held_bytes(&mut self) -> usize {
         let keys = self.table.keys();
         keys.into_iter().filter_map(|key| self.table.get_mut(key).map(|connection| connection.held())).sum()
@@ -292,6 +309,9 @@ impl Service for Endpoint {
         self.follow_setup();
         let left = self.transmit(context, io)?;
         self.stats.connections = self.table.len() as u64;
+        let levels = self.ledger.levels();
+        self.stats.response_bytes = levels.responses as u64;
+        self.stats.request_bytes = levels.requests as u64;
         Ok(left)
     }
 

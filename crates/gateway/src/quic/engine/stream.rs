@@ -103,6 +103,11 @@ impl Transport {
         Some(capacity)
     }
 
+    /// `stream` can take something now. It is not named for having been asked about.
+    pub(crate) fn has_capacity(&mut self, stream: u64) -> bool {
+        self.quic.stream_capacity(stream).is_ok_and(|capacity| capacity > 0)
+    }
+
     /// The peer wants no more of `stream`, which is open.
     #[inline]
     pub(crate) fn is_stopped(&mut self, stream: u64) -> bool {

@@ -1,0 +1,145 @@
+//! Clients that take nothing, or do not finish what they began.
+//!
+//! A connection with something under way is swept now and then; nothing is done for these deadlines in between. A
+//! response whose client took nothing between two sweeps gives back the block that it reads from.
+
+use std::time::{Duration, Instant};
+
+use super::{Session, SessionContext};
+use crate::h3::code;
+use crate::h3::stream::Progress;
+use crate::quic::engine::CloseKind;
+
+/// Sweeps within the shorter of the deadlines, which so may be late by this part.
+const SWEEPS: u32 = 8;
+
+/// The longest time between sweeps.
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// Where memory is scarce, deadlines of responses shrink with what is left, but not below this.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The part of the budget that has to be left for deadlines to be as long as configured.
+const PLENTY: f64 = 0.25;
+
+/// The last sweep and the next.
+#[derive(Default)]
+pub(super) struct Sweep {
+    next: Option<Instant>,
+    /// What had arrived by the last one.
+    arrived: u64,
+    /// What the streams had given to QUIC by then.
+    taken: u64,
+    /// The sweep since which the client has acknowledged nothing.
+    stalled: Option<Instant>,
+}
+
+impl Session {
+    /// When [`Self::handle_deadline`] wants to be called next.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.sweep.next.filter(|_| self.is_busy())
+    }
+
+    /// Something is under way that the client has to take, acknowledge or finish.
+    fn is_busy(&self) -> bool {
+        !self.streams.is_empty() || !self.incoming.is_empty() || self.account.in_flight() > 0
+    }
+
+    /// Has the next sweep come in time.
+    #[inline]
+    pub(crate) fn watch(&mut self, context: &SessionContext<'_>) {
+        if self.sweep.next.is_none() && self.is_busy() {
+            let shorter = context.response_timeout.min(context.request_timeout);
+            self.sweep.next = Some(context.now + (shorter / SWEEPS).min(LONGEST));
+        }
+    }
+
+    /// It is time for [`Self::handle_deadline`].
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.deadline().is_some_and(|next| next <= now)
+    }
+
+    /// Sweeps: ends what has gone on for too long. True: the slice was spent, and there is more.
+    pub(crate) fn handle_deadline(&mut self, context: &mut SessionContext<'_>) -> bool {
+        self.sweep.next = None;
+        let patience = patience(context.response_timeout, context.ledger.memory().left());
+        let mut overdue = self.late_requests(context);
+        if self.acknowledges_nothing(context, patience) {
+            tracing::debug!(remote = %context.remote, "the client acknowledges nothing");
+            context.stats.connections_stalled += 1;
+            context.transport.close(CloseKind::Application, code::EXCESSIVE_LOAD, "nothing is acknowledged");
+            return false;
+        }
+        overdue.extend(self.late_responses(context, patience));
+        for (index, stream) in overdue.iter().enumerate() {
+            if index > 0 && context.slice.spend() {
+                // The rest is as late in the next turn.
+                self.sweep.next = Some(context.now);
+                return true;
+            }
+            if self.streams.contains_key(stream) {
+                // It was begun, so that it counts as cancelled and not as rejected (RFC 9114, section 4.1.1).
+                tracing::debug!(remote = %context.remote, stream, "the client takes nothing of a response");
+                self.end(context, *stream, Progress::TimedOut);
+            } else {
+                // Nothing was done with it, so that the client may send it again.
+                tracing::debug!(remote = %context.remote, stream, "a header section does not come whole");
+                context.stats.refused_request_timeout += 1;
+                self.is_new(*stream);
+                self.abort(context, *stream, code::REQUEST_REJECTED);
+                self.count_abandoned(context);
+            }
+        }
+        false
+    }
+
+    /// Requests whose header sections have not come whole in time.
+    fn late_requests(&self, context: &SessionContext<'_>) -> Vec<u64> {
+        let Some(start) = context.now.checked_sub(context.request_timeout) else { return Vec::new() };
+        self.incoming.older_than(start).filter(|stream| !self.streams.contains_key(stream)).collect()
+    }
+
+    /// The client has acknowledged nothing of what QUIC holds for too long.
+    fn acknowledges_nothing(&mut self, context: &SessionContext<'_>, patience: Duration) -> bool {
+        let arrived = self.account.arrived();
+        let has_moved = std::mem::replace(&mut self.sweep.arrived, arrived) != arrived;
+        let fetched: usize = self.streams.values().map(|request| request.fetched()).sum();
+        let reads = self.streams.values().any(|request| request.waits_for_exchange());
+        if has_moved || reads || self.account.in_flight() <= fetched {
+            self.sweep.stalled = None;
+            return false;
+        }
+        context.now.duration_since(*self.sweep.stalled.get_or_insert(context.now)) >= patience
+    }
+
+    /// Responses of which the client has taken nothing for too long.
+    fn late_responses(&mut self, context: &mut SessionContext<'_>, patience: Duration) -> Vec<u64> {
+        let taken: u64 = self.streams.values().map(|request| request.taken()).sum();
+        let moves = std::mem::replace(&mut self.sweep.taken, taken) != taken;
+        // Where others go on and there is no room for more on the connection, it is they who have the room.
+        let excused = moves && !self.peer.takes(context.transport);
+        let now = context.now;
+        let late = self.streams.values_mut().filter_map(|request| {
+            let since = request.stalled_since(now, excused)?;
+            (now.duration_since(since) >= patience).then_some(request.id)
+        });
+        late.collect()
+    }
+}
+
+/// How long a response may stand still where `left` of the memory's budget is left.
+fn patience(configured: Duration, left: f64) -> Duration {
+    configured.mul_f64((left / PLENTY).clamp(0.0, 1.0)).max(PATIENCE.min(configured))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_wears_thin_with_memory_and_not_out() {
+        let seconds = |configured, left| patience(Duration::from_secs(configured), left).as_secs();
+        assert_eq!([1.0, 0.25, 0.125, 0.01, 0.0].map(|left| seconds(60, left)), [60, 60, 30, 5, 5]);
+        assert_eq!(seconds(2, 0.0), 2, "as configured if that is shorter");
+    }
+}

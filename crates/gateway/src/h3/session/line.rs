@@ -1,0 +1,96 @@
+//! Requests that wait in line, unread, while their connection has as many under way as it may.
+//!
+//! They wait with QUIC, within the client's flow control. An error would cost the client a round trip and the server an
+//! answer, for what will be served in a moment.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use expressway_web::memory::Charge;
+
+use super::{Session, SessionContext};
+use crate::quic::stats::Stats;
+
+/// Part of what a connection may hold that its requests may take, responses aside.
+const REQUESTS: usize = 4;
+
+/// What a request takes with QUIC while it is not read, in bytes, as an allocator counts it.
+const UNREAD: usize = 2000;
+
+/// Streams of requests that wait, in the order that the client opened them, and what makes them.
+#[derive(Default)]
+pub(super) struct Line {
+    streams: BTreeMap<u64, Charge>,
+    /// Requests that may be under way.
+    most: usize,
+}
+
+impl Line {
+    /// Nobody waits any more.
+    pub(super) fn clear(&mut self, stats: &mut Stats) {
+        stats.requests_waiting -= self.streams.len() as u64;
+        self.streams.clear();
+    }
+}
+
+impl Session {
+    /// Has what the connection may hold follow what the process has left.
+    pub(crate) fn follow_limits(&mut self, context: &SessionContext<'_>) {
+        self.account.follow();
+        self.line.most = context.max_open_files.min(context.ledger.memory().file_share());
+    }
+
+    /// No other request can be begun now.
+    fn is_full(&self) -> bool {
+        let begun = || self.account.requests().saturating_sub(self.line.streams.len() * UNREAD);
+        self.streams.len() >= self.line.most
+            || !self.streams.is_empty() && begun() >= self.account.limit() / REQUESTS
+    }
+
+    /// Whether `stream` is to be left unread for now, and then puts it in line.
+    #[inline]
+    pub(super) fn waits(&mut self, context: &mut SessionContext<'_>, stream: u64) -> bool {
+        if !self.is_full() || !self.is_unknown(stream) {
+            return false;
+        }
+        if let Entry::Vacant(place) = self.line.streams.entry(stream) {
+            place.insert(self.account.charge_request(UNREAD));
+            context.stats.requests_waiting += 1;
+            context.stats.requests_deferred += 1;
+        }
+        true
+    }
+
+    /// Nothing has been read of `stream`, or it was refused.
+    fn is_unknown(&self, stream: u64) -> bool {
+        !self.streams.contains_key(&stream)
+            && !self.incoming.contains(stream)
+            && (stream >= self.next_stream || self.late.contains(&stream))
+    }
+
+    /// A request that waits can be begun.
+    pub(crate) fn can_begin(&self) -> bool {
+        !self.line.streams.is_empty() && !self.is_full()
+    }
+
+    /// Reads requests that waited, as far as they can be begun. True: the slice was spent, and there are more.
+    pub(crate) fn handle_line(&mut self, context: &mut SessionContext<'_>) -> bool {
+        // What was not read to its end goes first: there is one place to remember it.
+        while self.unread.is_none() && self.can_begin() && !context.transport.is_ending() {
+            let Some((stream, charge)) = self.line.streams.pop_first() else { break };
+            // It counts as begun instead, or else again.
+            drop(charge);
+            context.stats.requests_waiting -= 1;
+            let scratch = std::mem::take(&mut context.scratch);
+            let read = self.read_request(context, stream, scratch);
+            context.scratch = scratch;
+            if let Err(error) = read {
+                self.fail(context, stream, &error);
+            }
+            if context.slice.is_spent() || context.slice.spend() {
+                break;
+            }
+        }
+        self.can_begin()
+    }
+}

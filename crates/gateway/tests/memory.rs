@@ -1,0 +1,174 @@
+//! What connections make the server hold, by its own account and by what its allocator says.
+
+mod support;
+mod tagged_allocator;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use expressway_gateway::quic::Settings;
+use expressway_web::files::{FileOptions, FileStore, FilesConfig};
+use expressway_web::{SiteConfig, Sites};
+use support::client::{Client, Options};
+use support::world::{Build, SERVES, World};
+
+const FILES: usize = 100;
+const SIZE: u64 = 4 << 20;
+const CONNECTIONS: usize = 16;
+const REQUESTS: usize = 100;
+
+/// The block cache, and the budget beside it.
+const CACHE: usize = 4 << 20;
+const BUDGET: usize = 64 << 20;
+
+/// A file server on the simulated network.
+struct Bed {
+    world: World,
+    store: Arc<FileStore>,
+    _root: tempfile::TempDir,
+    /// What is counted is the process's.
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Bed {
+    fn new(budget: usize, tune: fn(&mut Settings)) -> Self {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        SERVES.get_or_init(|| tagged_allocator::serves);
+        let root = tempfile::tempdir().unwrap();
+        for name in 0..FILES {
+            let file = std::fs::File::create(root.path().join(name.to_string())).unwrap();
+            // Holes are read as any octets are.
+            file.set_len(SIZE).unwrap();
+        }
+        tagged_allocator::serves(true);
+        let options = FileOptions {
+            cache_bytes: CACHE as u64,
+            memory_bytes: budget as u64,
+            // Else what the test's thread has read is the last to be freed, and when depends on the machine.
+            try_on_worker: true,
+            ..FileOptions::default()
+        };
+        let store = FileStore::new(options).unwrap();
+        let site = SiteConfig { hosts: Vec::new(), files: FilesConfig::new(root.path()) };
+        let sites = Arc::new(Sites::new(&[site], &store).unwrap());
+        tagged_allocator::serves(false);
+        let handler: (Arc<dyn expressway_web::Handler>, _) = (sites, store.memory().clone());
+        let world = Build { tune, handler: Some(handler), ..Build::default() }.world();
+        Self { world, store, _root: root, _alone: alone }
+    }
+
+    /// A client that has been there for a moment.
+    fn join(&mut self, options: Options) -> usize {
+        let port = 5000 + self.world.clients.len();
+        let client =
+            Client::new(&self.world.network, &format!("198.51.100.1:{port}"), self.world.server(), options);
+        let id = self.world.add(client);
+        self.world.until("a connection", |world| world.clients[id].http.is_some());
+        id
+    }
+
+    fn metric(&self, name: &str) -> usize {
+        self.store.metrics().iter().find(|metric| metric.name == name).expect(name).value as usize
+    }
+
+    /// Runs until all that the clients asked for was sent as far as they take it.
+    fn until_still(&mut self, clients: &[usize]) {
+        self.world
+            .until("requests", |world| clients.iter().all(|id| world.clients[*id].streams.len() == REQUESTS));
+        let mut last = (0, Instant::now());
+        self.world.until("a standstill", |world| {
+            let sent = world.stats(0).bytes_sent;
+            if sent != last.0 {
+                last = (sent, Instant::now());
+            }
+            last.1.elapsed() > Duration::from_millis(300)
+        });
+    }
+}
+
+/// Sixteen connections of a hundred requests, each of which takes `window` bytes of its response; what the server has
+/// allocated for that, and what it says that it holds.
+fn attack(bed: &mut Bed, window: u64) -> (usize, usize) {
+    let options = || Options { reads: false, max_stream_data: window, ..Options::default() };
+    let clients: Vec<usize> = (0..CONNECTIONS).map(|_| bed.join(options())).collect();
+    bed.world.for_a_while(Duration::from_millis(50));
+    let (allocated, counted) = (tagged_allocator::bytes(), bed.store.memory().total());
+    for id in &clients {
+        for request in 0..REQUESTS {
+            bed.world.clients[*id].get(&format!("/{}", request % FILES));
+        }
+    }
+    bed.until_still(&clients);
+    let stats = bed.world.stats(0);
+    assert_eq!(stats.requests_active + stats.requests_waiting, (CONNECTIONS * REQUESTS) as u64);
+    let allocated = tagged_allocator::bytes() - allocated;
+    (usize::try_from(allocated).unwrap(), bed.store.memory().total() - counted)
+}
+
+/// What the allocator says is what is counted, but for what QUIC keeps of packets that were in flight.
+#[track_caller]
+fn agree(allocated: usize, counted: usize) {
+    let records = CONNECTIONS * (64 << 10);
+    let off = allocated.abs_diff(counted);
+    assert!(off <= counted / 5 + records, "{allocated} bytes allocated, {counted} counted");
+}
+
+#[test]
+fn responses_of_which_300_bytes_are_taken_cost_what_is_said_and_little() {
+    let mut bed = Bed::new(BUDGET, |_| {});
+    let (allocated, counted) = attack(&mut bed, 300);
+    agree(allocated, counted);
+    // A few kilobytes a request and no block: 1600 of those are 400 MiB.
+    assert!(allocated <= CONNECTIONS * REQUESTS * (8 << 10), "{allocated} bytes");
+    assert_eq!(bed.metric("file_block_pinned_bytes"), 0);
+}
+
+#[test]
+fn blocks_that_are_held_are_no_more_than_connections_may() {
+    let mut bed = Bed::new(BUDGET, |settings| settings.connection_memory = Some(3 << 20));
+    // A window's worth of each response is on its way, or has come: much less than a block.
+    let (allocated, counted) = attack(&mut bed, 60_000);
+    agree(allocated, counted);
+    let used = bed.store.memory().used();
+    assert!(used <= CONNECTIONS * (3 << 20), "{used} bytes are used");
+}
+
+#[test]
+fn a_small_budget_is_kept_and_leaves_room_for_a_good_client() {
+    let budget = 4 << 20;
+    let mut bed = Bed::new(budget, |_| {});
+    let (allocated, counted) = attack(&mut bed, 60_000);
+    agree(allocated, counted);
+    let most = budget + CONNECTIONS * (16 << 10);
+    let used = bed.store.memory().used();
+    assert!(used <= most, "{used} bytes are used of {budget}");
+    let good = bed.join(Options::default());
+    for name in 0..4 {
+        bed.world.clients[good].get(&format!("/{name}"));
+    }
+    bed.world.until("whole files", |world| {
+        world.clients[good].streams.len() == 4
+            && world.clients[good].responses.values().all(|one| one.finished)
+    });
+    assert!(bed.world.clients[good].responses.values().all(|one| one.received == SIZE));
+}
+
+#[test]
+fn who_takes_nothing_gives_blocks_back_and_is_cut_off_in_the_end() {
+    let mut bed = Bed::new(BUDGET, |settings| settings.response_timeout = Duration::from_secs(2));
+    let idle = bed.store.memory().total();
+    let (_, counted) = attack(&mut bed, 20_000);
+    assert!(counted > 0);
+    bed.world.until("the end of patience", |world| {
+        world.stats(0).responses_timed_out == (CONNECTIONS * REQUESTS) as u64
+    });
+    bed.world.until("all of it to be given back", |world| {
+        world.held_bytes() == 0 && world.stats(0).requests_active == 0 && world.stats(0).request_bytes == 0
+    });
+    let client = &bed.world.clients[0];
+    assert!(client.streams.iter().all(|stream| client.responses[stream].received <= 20_000));
+    assert_eq!(bed.metric("file_block_pinned_bytes"), 0);
+    let rest = bed.store.memory().total() - idle;
+    assert!(rest <= CACHE + bed.metric("file_block_spare_bytes"), "{rest} bytes are left");
+}
