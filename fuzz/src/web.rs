@@ -185,7 +185,10 @@ pub fn request(data: &[u8]) {
     }
     let read = bytes_read() - before;
     let limit = READ.0 * size as u64 + READ.1 + received as u64;
-    assert!(read <= limit, "{size} bytes had {read} read from files for {received} sent, {limit} are allowed");
+    assert!(
+        read <= limit,
+        "{size} bytes had {read} read from files for {received} sent, {limit} are allowed"
+    );
     check_release(&mut whole, &mut exchange);
     whole.settle(&REQUEST);
 }

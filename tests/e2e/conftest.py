@@ -85,10 +85,10 @@ def make_lab() -> Iterator[Callable[..., Lab]]:
     for lab in labs:
         try:
             lab.finish()
-        except AssertionError as fault:  # told below, when all are gone
+        except Exception as fault:  # told below, when all are gone
             faults.append(fault)
     if faults:
-        raise ExceptionGroup("labs at the end of their test", faults)
+        raise faults[0] if len(faults) == 1 else ExceptionGroup("labs at the end of their test", faults)
 
 
 ServerMaker = Callable[..., Server]

@@ -1,8 +1,5 @@
 """Privilege separation: an agent with all of it, servers with none; refusals, and the end of either side."""
 
-import os
-import socket
-import struct
 import subprocess
 import time
 from collections.abc import Callable
@@ -11,6 +8,7 @@ from pathlib import Path
 import pytest
 from harness import clients, links
 from harness.agent import CONTAINED, NOBODY, UNPRIVILEGED, Agent, status
+from harness.agent_client import connect, message
 from harness.paths import BINARY, CLIP, LIMIT, PORT
 from harness.server import Server, address
 from harness.transfer import reattached, transfer
@@ -270,36 +268,12 @@ def test_clients_at_once_are_bounded_and_an_interface_has_one(
         assert server.wait() == 1
         assert reason in server.log(), server.log()
     agent.wait_log("what it had is taken back")
-    fourth_client = connect(agent)
-    fifth_client = connect(agent)
+    fourth_client = connect(agent.socket)
+    fifth_client = connect(agent.socket)
     assert b"clients are there already" in fifth_client.recv(4096)
     fourth_client.close()
     fifth_client.close()
     fetch(first, readable)
-
-
-def connect(agent: Agent) -> socket.socket:
-    """A connection to an agent, by a user of its rule."""
-    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    pid = os.fork()
-    if pid == 0:
-        os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        connection.connect(str(agent.socket))
-        socket.send_fds(ends[1], [b"x"], [connection.fileno()])
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
-    (descriptor,) = socket.recv_fds(ends[0], 1, 1)[1]
-    connection = socket.socket(fileno=descriptor)
-    connection.settimeout(LIMIT)
-    return connection
-
-
-def message(body: bytes, *, version: int = 1, fds: int = 0, length: int | None = None) -> bytes:
-    """A message of the agent's protocol, or nearly one."""
-    return b"XWAG" + struct.pack("<HHII", version, fds, 1, len(body) if length is None else length) + body
 
 
 HELLO = b'{"hello":{"client":"test"}}'
@@ -322,16 +296,16 @@ def test_clients_that_stall_or_send_garbage_are_dropped_and_delay_nobody(
     lab = make_lab()
     agent = make_agent(lab, RULE + "clients = 32")
     # These say nothing, not even hello.
-    silent = [connect(agent) for _ in range(4)]
+    silent = [connect(agent.socket) for _ in range(4)]
     for number, (name, garbage) in enumerate(GARBAGE.items()):
-        connection = connect(agent)
+        connection = connect(agent.socket)
         connection.send(garbage)
         answer = connection.recv(1 << 16)
         assert b"refused" in answer, (name, answer)
         assert connection.recv(1 << 16) == b"", name
         agent.wait_log("client dropped", number + 1)
     # Requests in the wrong order are refused, and the connection goes on.
-    early = connect(agent)
+    early = connect(agent.socket)
     early.send(message(b'{"counters":{"interface":"server0"}}'))
     assert b"say hello first" in early.recv(1 << 16)
     early.send(message(HELLO))
@@ -342,7 +316,7 @@ def test_clients_that_stall_or_send_garbage_are_dropped_and_delay_nobody(
     server = make_server(lab, mode="copy", certificates=readable, prefix=UNPRIVILEGED, more=io(agent))
     fetch(server, readable)
     # This one asks and never reads an answer, until the agent has had enough of it.
-    stalled = connect(agent)
+    stalled = connect(agent.socket)
     stalled.send(message(HELLO))
     with pytest.raises(OSError):
         while True:

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from harness.fanout import FEED_PORT, TCP_PORT, Sender, subscribe
@@ -46,11 +47,20 @@ def test_a_feed_reaches_all_subscribers_and_statistics_say_so(make_lab, make_fan
         assert subscriber.socket.recv(1) == b"", "no orderly end"
 
 
+def sockets_that_send(pid: int) -> int:
+    """AF_XDP sockets of a process with a TX ring, which is at XDP_PGOFF_TX_RING of linux/if_xdp.h."""
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    rings = [line.split()[2] for line in maps if "socket:" in line]
+    assert rings, "no rings at all"
+    return sum(int(offset, 16) == 0x80000000 for offset in rings)
+
+
 @pytest.mark.parametrize("mode", ["copy", "hybrid", "generic", "auto"])
 def test_a_feed_by_af_xdp(make_lab, make_fanout, mode: str) -> None:
     lab = make_lab()
     fanout = make_fanout(lab, "--io", mode)
-    assert fanout.ready[0]["io"] == {"auto": "hybrid"}.get(mode, mode)
+    # Nothing is sent by it: it is called by how it receives, and its sockets have no ring to send by.
+    assert fanout.ready[0]["io"] == {"auto": "copy", "hybrid": "copy"}.get(mode, mode)
     (subscriber,) = subscribe(lab, fanout)
     sender = Sender(lab, lab.server["ipv4"])
     for _ in range(10):
@@ -58,6 +68,8 @@ def test_a_feed_by_af_xdp(make_lab, make_fanout, mode: str) -> None:
     assert not subscriber.gaps
     metrics = fanout.wait_for("packets by AF_XDP", lambda m: m.sum("rx_express_packets_total") >= 1000)
     assert metrics.sum("xdp_packets_total", verdict="redirect") >= 1000
+    assert metrics.sum("tx_syscalls_total") == 0, "nothing is tried of sending"
+    assert sockets_that_send(fanout.process.pid) == 0
     fanout.stop()
     assert "xdp" not in lab.run("server", "ip", "link", "show", "server0"), "an XDP program stayed"
 
@@ -121,6 +133,24 @@ def test_a_multicast_feed(make_lab, make_fanout, group: str, source: bool) -> No
     sender = Sender(lab, group, interface="client0")
     subscriber.read_to(sender.send(100))
     assert not subscriber.gaps
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("mode", ["copy", "generic", "auto"])
+def test_a_multicast_feed_by_af_xdp(make_lab, make_fanout, group: str, mode: str) -> None:
+    lab = make_lab()
+    fanout = make_fanout(lab, "--interface", "server0", "--io", mode, feed=group)
+    assert fanout.ready[0]["io"] == {"auto": "copy"}.get(mode, mode)
+    # The membership is a kernel socket's, though AF_XDP takes what comes.
+    file = "/proc/net/igmp6" if ":" in group else "/proc/net/igmp"
+    wanted = "ff150000000000000000000000000007" if ":" in group else "070707EF"
+    assert wanted in lab.run("server", "cat", file)
+    (subscriber,) = subscribe(lab, fanout)
+    subscriber.read_to(Sender(lab, group, interface="client0").send(100))
+    assert not subscriber.gaps
+    metrics = fanout.wait_for("packets by AF_XDP", lambda m: m.sum("rx_express_packets_total") >= 100)
+    assert metrics.sum("rx_kernel_packets_total") == 0
+    fanout.stop()
 
 
 def test_ipv6_feed_and_subscribers(make_lab, make_fanout) -> None:

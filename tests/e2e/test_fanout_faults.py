@@ -12,10 +12,11 @@ from harness.paths import BINARY, CLIENTS, LIMIT
 from harness.server import address
 
 
-def test_a_multicast_feed_survives_the_loss_of_its_interface(make_lab, make_fanout) -> None:
+@pytest.mark.parametrize("mode", ["udp", "copy"])
+def test_a_multicast_feed_survives_the_loss_of_its_interface(make_lab, make_fanout, mode: str) -> None:
     lab = make_lab()
     lab.add_extra_link()
-    fanout = make_fanout(lab, "--interface", "extra0", feed="239.7.7.7")
+    fanout = make_fanout(lab, "--interface", "extra0", "--io", mode, feed="239.7.7.7")
     (subscriber,) = subscribe(lab, fanout)
     subscriber.read_to(Sender(lab, "239.7.7.7", interface="extra1").send(10))
     lab.run("server", "ip", "link", "delete", "extra0")
@@ -169,7 +170,7 @@ WRONG = [
     (["--udp", "127.0.0.1:5000", "--tcp", "127.0.0.1:9000", "--ring", "1MiB"], "--ring is 1048576"),
     (["--udp", "127.0.0.1:5000", "--tcp", "127.0.0.1:9000", "--interface", "lo"], "no multicast group"),
     (["--udp", "127.0.0.1:5000", "--tcp", "127.0.0.1:9000", "--source", "::1"], "address family"),
-    (["--udp", "239.1.1.1:5000", "--tcp", "127.0.0.1:9000", "--io", "copy"], "received by kernel sockets"),
+    (["--udp", "239.1.1.1:5000", "--tcp", "127.0.0.1:9000", "--io", "copy"], "comes by has to be named: --interface"),
     (["--udp", "127.0.0.1:5000", "--tcp", "127.0.0.1:9000", "--start", "snapshot"], "snapshot-prefix"),
 ]
 

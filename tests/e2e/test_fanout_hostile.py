@@ -157,7 +157,7 @@ def loud(kind: str) -> bytes:
     """What a WebSocket subscriber sends at full speed."""
     return {
         "pings": client_frame(0x89, b"") * 1000,
-        "fragments": client_frame(0x02, b"") + client_frame(0x00, b"") * 1000,
+        "fragments": client_frame(0x02, b"") + client_frame(0x00, b"") * 1000 + client_frame(0x80, b""),
         "huge-frame": b"\x82\xff" + struct.pack(">Q", 1 << 62) + bytes(65536),
         "data": client_frame(0x82, bytes(125)) * 500,
         "garbage": b"\xff" * 65536,
@@ -188,7 +188,8 @@ def s_client(lab: Lab, certificates: Path, version: str, commands: str) -> str:
     words = ["openssl", "s_client", "-connect", address(lab.server["ipv4"], TLS_PORT), f"-{version}",
              "-CAfile", certificates / "ca.pem", "-servername", HOST]
     line = lab.inside("client", *words)
-    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as client:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "bufsize": 0}
+    with subprocess.Popen(line, **pipes) as client:
         assert client.stdin and client.stdout
         said = b""
         try:
@@ -197,11 +198,9 @@ def s_client(lab: Lab, certificates: Path, version: str, commands: str) -> str:
                 assert part, said
             for command in commands:
                 client.stdin.write(command.encode() + b"\n")
-                client.stdin.flush()
                 time.sleep(0.2)
             # It reads on until the other side ends, or until it is told to end.
             client.stdin.write(b"Q\n")
-            client.stdin.flush()
             while part := os.read(client.stdout.fileno(), 65536):
                 said += part
         except BrokenPipeError:

@@ -89,18 +89,19 @@ def open_agent(start_agent, tmp_path: Path) -> Callable[[Lab], Agent]:
     return lambda lab: start_agent(lab, RULE)
 
 
-@pytest.mark.parametrize("mode", ["udp", "copy", "auto", "multicast"])
+@pytest.mark.parametrize("mode", ["udp", "copy", "auto", "multicast", "multicast copy"])
 def test_by_an_agent_without_any_capability(make_lab, open_agent, make_fanout, mode: str) -> None:
     lab = make_lab()
     agent = open_agent(lab)
     host = lab.server["ipv4"]
-    feed = GROUP if mode == "multicast" else host
-    flags = ["--interface", "server0"] if mode == "multicast" else ["--io", mode]
+    group, io = mode.startswith("multicast"), mode.removeprefix("multicast").strip() or "udp"
+    feed = GROUP if group else host
+    flags = ["--io", io, *(["--interface", "server0"] if group else [])]
     fanout = make_fanout(lab, "--agent", str(agent.socket), *flags, feed=feed, tcp=host, prefix=UNPRIVILEGED)
     has_nothing(fanout)
-    assert fanout.ready[0]["io"] == {"multicast": "udp", "auto": "hybrid"}.get(mode, mode)
-    feed_reaches(lab, fanout, feed, 5, host, "client0" if mode == "multicast" else None)
-    if mode in ("copy", "auto"):
+    assert fanout.ready[0]["io"] == {"auto": "copy"}.get(io, io)
+    feed_reaches(lab, fanout, feed, 5, host, "client0" if group else None)
+    if io != "udp":
         fanout.wait_for("packets by AF_XDP", lambda m: m.sum("rx_express_packets_total") >= 300)
     fanout.stop()
     assert "xdp" not in lab.run("server", "ip", "link", "show", "server0"), "an XDP program stayed"

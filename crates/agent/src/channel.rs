@@ -24,20 +24,24 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Version of the protocol.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// The longest message, header included: 16 KiB hold the hazards of an interface many times over.
 pub const MAX_MESSAGE: usize = 16 << 10;
-/// The most descriptors beside a message. The kernel takes 253 (`SCM_MAX_FD`).
+/// The most descriptors beside a message.
 pub const MAX_FDS: usize = 64;
+/// What the kernel takes beside one (`SCM_MAX_FD`).
+const KERNEL_FDS: usize = 253;
 
 const MAGIC: [u8; 4] = *b"XWAG";
 const HEADER: usize = 16;
+/// Characters of what is wrong with a message: it may say what the message says.
+const COMPLAINT: usize = 160;
 
 /// Why a message could not be sent or understood.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
     /// The other side has closed the connection.
-    #[error("the connection was closed")]
+    #[error("it went away (the connection was closed)")]
     Closed,
     /// Nothing came, or nothing was taken, in time.
     #[error("no answer in time")]
@@ -53,10 +57,18 @@ pub enum ChannelError {
     Io(#[from] io::Error),
 }
 
+impl ChannelError {
+    /// Whether the connection is of no use any more. Late answers are told apart, so one that is late ends nothing.
+    pub fn ends_the_connection(&self) -> bool {
+        !matches!(self, Self::Timeout)
+    }
+}
+
 /// One end of a connection.
 #[derive(Debug)]
 pub struct Channel {
     socket: OwnedFd,
+    of_stranger: bool,
 }
 
 /// A message as received.
@@ -77,7 +89,17 @@ impl Channel {
     /// The kernel's, for something that is no socket.
     pub fn new(socket: OwnedFd, patience: Duration) -> io::Result<Self> {
         sockopt::set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
-        Ok(Self { socket })
+        Ok(Self { socket, of_stranger: false })
+    }
+
+    /// The same with somebody at the other end who is not to be trusted: descriptors of theirs that are of no use stay open
+    /// until the thread ends that has received them, in a table of its own ([`crate::table`]).
+    ///
+    /// # Errors
+    /// As [`Channel::new`].
+    #[cfg(feature = "server")]
+    pub(crate) fn of_stranger(socket: OwnedFd, patience: Duration) -> io::Result<Self> {
+        Ok(Self { of_stranger: true, ..Self::new(socket, patience)? })
     }
 
     /// Bounds each receive; `None` waits for ever.
@@ -122,8 +144,8 @@ impl Channel {
     pub fn receive<T: DeserializeOwned>(&self, most: usize) -> Result<Received<T>, ChannelError> {
         let mut buffer = vec![0; MAX_MESSAGE];
         let mut fds = Vec::new();
-        // Room for all that anybody may send; more than is taken here is closed when this returns.
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        // Room for all that anybody can send: the kernel closes what has none, which may take as long as its sender likes.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_FDS))];
         let mut was_reset = false;
         let (length, flags) = loop {
             let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -144,21 +166,15 @@ impl Channel {
                 Err(errno) => return Err(failed(errno)),
             }
         };
-        if length == 0 {
-            return Err(ChannelError::Closed);
+        match understand(&buffer[..length], flags, fds.len(), most) {
+            Ok((sequence, content)) => Ok(Received { sequence, content, fds }),
+            Err(error) => {
+                if self.of_stranger {
+                    std::mem::forget(fds);
+                }
+                Err(error)
+            }
         }
-        if flags.contains(ReturnFlags::TRUNC) {
-            return Err(malformed(format!("longer than {MAX_MESSAGE} bytes")));
-        }
-        if flags.contains(ReturnFlags::CTRUNC) {
-            return Err(malformed(format!("with more than {MAX_FDS} descriptors")));
-        }
-        let (sequence, body) = header(&buffer[..length], fds.len())?;
-        if fds.len() > most {
-            return Err(malformed(format!("with {} descriptors, where {most} may come", fds.len())));
-        }
-        let content = content(body)?;
-        Ok(Received { sequence, content, fds })
     }
 
     /// Whether the other side has closed the connection. Takes nothing from it.
@@ -171,10 +187,42 @@ impl Channel {
     }
 }
 
+impl Channel {
+    /// Ends the connection for the other side too, whoever still has a descriptor of it.
+    #[cfg(feature = "server")]
+    pub(crate) fn shut(&self) {
+        // It may have ended already.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+}
+
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Takes a message in that came with `fds` descriptors.
+fn understand<T: DeserializeOwned>(
+    message: &[u8],
+    flags: ReturnFlags,
+    fds: usize,
+    most: usize,
+) -> Result<(u32, T), ChannelError> {
+    if message.is_empty() {
+        return Err(ChannelError::Closed);
+    }
+    if flags.contains(ReturnFlags::TRUNC) {
+        return Err(malformed(format!("longer than {MAX_MESSAGE} bytes")));
+    }
+    if flags.contains(ReturnFlags::CTRUNC) {
+        return Err(malformed("with more descriptors than are left here".to_owned()));
+    }
+    let (sequence, body) = header(message, fds)?;
+    if fds > most {
+        return Err(malformed(format!("with {fds} descriptors, where {most} may come")));
+    }
+    Ok((sequence, content(body)?))
 }
 
 /// The bytes of a message that goes with `fds` descriptors.
@@ -209,7 +257,23 @@ pub fn decode<T: DeserializeOwned>(message: &[u8], fds: usize) -> Result<(u32, T
 }
 
 fn content<T: DeserializeOwned>(body: &[u8]) -> Result<T, ChannelError> {
-    serde_json::from_slice(body).map_err(|error| malformed(error.to_string()))
+    serde_json::from_slice(body).map_err(|error| malformed(printable(&error.to_string(), COMPLAINT)))
+}
+
+/// A text of the other side's for one line of a log: at most so many characters, none of which moves a cursor.
+pub(crate) fn printable(text: &str, most: usize) -> String {
+    let mut out = String::new();
+    for (count, character) in text.chars().enumerate() {
+        match character {
+            _ if count == most => {
+                out.push('…');
+                break;
+            }
+            '\'' | '"' | '\\' => out.push(character),
+            other => out.extend(other.escape_debug()),
+        }
+    }
+    out
 }
 
 fn too_much(what: &str) -> ChannelError {
@@ -300,14 +364,14 @@ mod tests {
         for (bytes, part) in [
             (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "no message of this protocol"),
             (b"XWAG".to_vec(), "less than a header"),
-            (raw(1, 0, length + 1, good), "bytes announced"),
-            (raw(1, 0, length - 1, good), "bytes announced"),
-            (raw(1, 1, length, good), "1 descriptors announced, 0 there"),
-            (raw(1, 0, 2, b"{}"), "expected"),
-            (raw(1, 0, 13, b"{\"reboot\":{}}"), "unknown variant"),
-            (raw(1, 0, length - 1, &good[..good.len() - 1]), "EOF"),
-            (raw(1, 0, 37, br#"{"hello":{"client":"x","extra":true}}"#), "unknown field"),
-            (raw(1, 0, 4, &[0xff, 0xfe, 0, 1]), "expected value"),
+            (raw(VERSION, 0, length + 1, good), "bytes announced"),
+            (raw(VERSION, 0, length - 1, good), "bytes announced"),
+            (raw(VERSION, 1, length, good), "1 descriptors announced, 0 there"),
+            (raw(VERSION, 0, 2, b"{}"), "expected"),
+            (raw(VERSION, 0, 13, b"{\"reboot\":{}}"), "unknown variant"),
+            (raw(VERSION, 0, length - 1, &good[..good.len() - 1]), "EOF"),
+            (raw(VERSION, 0, 37, br#"{"hello":{"client":"x","extra":true}}"#), "unknown field"),
+            (raw(VERSION, 0, 4, &[0xff, 0xfe, 0, 1]), "expected value"),
         ] {
             let error = refused(&bytes).to_string();
             assert!(error.contains(part), "{error} has no `{part}`");
@@ -317,7 +381,7 @@ mod tests {
 
     #[test]
     fn oversized_messages_are_refused_at_both_ends() {
-        let error = refused(&raw(1, 0, MAX_MESSAGE as u32, &vec![b' '; MAX_MESSAGE])).to_string();
+        let error = refused(&raw(VERSION, 0, MAX_MESSAGE as u32, &vec![b' '; MAX_MESSAGE])).to_string();
         assert!(error.contains("longer than"), "{error}");
         let (one, _other) = pair();
         let request = Request::Hello { client: "x".repeat(MAX_MESSAGE) };

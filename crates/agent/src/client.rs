@@ -5,7 +5,7 @@ mod program;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -62,6 +62,11 @@ pub enum AgentError {
 }
 
 impl AgentError {
+    /// Whether the agent went away without an answer.
+    pub fn is_loss(&self) -> bool {
+        matches!(self, Self::Channel { source, .. } if source.ends_the_connection())
+    }
+
     /// Whether the agent refused for that reason.
     pub fn is_refusal(&self, code: Code) -> bool {
         matches!(self, Self::Refused { refusal, .. } if refusal.code == code)
@@ -80,6 +85,8 @@ struct Inner {
     current: Mutex<Current>,
     /// The agent of the connection in use has gone. Set only by who holds the lock.
     gone: AtomicBool,
+    /// Requests that found no agent, or that it went away from.
+    unanswered: AtomicU64,
     /// Where to look for another; `None` where there can be none.
     path: Option<PathBuf>,
     /// What messages call the agent.
@@ -174,7 +181,8 @@ impl Client {
         name: &str,
     ) -> Result<Self, AgentError> {
         let current = Mutex::new(Current { connection, number: 1 });
-        let inner = Inner { current, gone: AtomicBool::new(false), path, agent, name: name.to_owned() };
+        let (gone, unanswered) = (AtomicBool::new(false), AtomicU64::new(0));
+        let inner = Inner { current, gone, unanswered, path, agent, name: name.to_owned() };
         inner.greet(&mut inner.lock().connection, SETUP_PATIENCE)?;
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -188,6 +196,11 @@ impl Client {
             self.inner.lose();
         }
         !self.inner.gone.load(Ordering::Relaxed)
+    }
+
+    /// Requests so far that had no answer, because the agent had gone or went away meanwhile.
+    pub fn unanswered(&self) -> u64 {
+        self.inner.unanswered.load(Ordering::Relaxed)
     }
 
     /// Whether an agent may come in the place of one that has gone: not of one that was started for this process alone.
@@ -314,7 +327,7 @@ impl Client {
         fds: &[BorrowedFd<'_>],
         patience: Duration,
     ) -> Result<(Reply, Vec<OwnedFd>), AgentError> {
-        self.inner.answer(if self.inner.gone.load(Ordering::Relaxed) {
+        let result = if self.inner.gone.load(Ordering::Relaxed) {
             Err(ChannelError::Closed)
         } else {
             let mut current = self.inner.lock();
@@ -322,13 +335,17 @@ impl Client {
                 Some(number) if number != current.number => Err(ChannelError::Closed),
                 _ => {
                     let result = current.connection.exchange(request, fds, patience);
-                    if matches!(result, Err(ChannelError::Closed | ChannelError::Io(_))) {
+                    if result.as_ref().is_err_and(ChannelError::ends_the_connection) {
                         self.inner.lose();
                     }
                     result
                 }
             }
-        })
+        };
+        if result.as_ref().is_err_and(ChannelError::ends_the_connection) {
+            self.inner.unanswered.fetch_add(1, Ordering::Relaxed);
+        }
+        self.inner.answer(result)
     }
 
     fn unexpected(&self, reply: &Reply) -> AgentError {

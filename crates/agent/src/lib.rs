@@ -24,16 +24,24 @@
 //! * [`client`] asks.
 //! * [`device_plugin`] asks the AF_XDP device plugin of Kubernetes instead, which has a protocol of its own.
 
+#[cfg(feature = "server")]
+mod account;
 pub mod channel;
 pub mod client;
 mod connection;
 pub mod device_plugin;
 pub mod message;
 #[cfg(feature = "server")]
+mod places;
+#[cfg(feature = "server")]
 pub mod policy;
+#[cfg(feature = "server")]
+mod rate;
 #[cfg(feature = "server")]
 pub mod server;
 #[cfg(feature = "server")]
 mod session;
+#[cfg(feature = "server")]
+mod table;
 
 pub use client::{AgentError, Client};

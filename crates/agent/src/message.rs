@@ -78,6 +78,23 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// The interface that it is about.
+    pub fn interface(&self) -> Option<&str> {
+        match self {
+            Self::Hello { .. } | Self::Netlink { .. } | Self::Udp(_) => None,
+            Self::Socket(socket) => Some(&socket.interface),
+            Self::Device { interface, .. }
+            | Self::Attach { interface, .. }
+            | Self::Detach { interface }
+            | Self::AddPair { interface, .. }
+            | Self::RemovePair { interface, .. }
+            | Self::Counters { interface }
+            | Self::Attached { interface } => Some(interface),
+        }
+    }
+}
+
 /// What an rtnetlink socket is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -102,9 +119,9 @@ pub struct Udp {
     pub steering: Option<(u16, u8)>,
     /// `UDP_GRO`.
     pub gro: bool,
-    /// Bytes of SO_RCVBUF.
+    /// Bytes of SO_RCVBUF, which the rule bounds.
     pub receive_buffer: u32,
-    /// Bytes of SO_SNDBUF.
+    /// Bytes of SO_SNDBUF, which the rule bounds.
     pub send_buffer: u32,
     /// Prepared for busy polling.
     pub busy_poll: Option<BusyPoll>,
@@ -157,6 +174,8 @@ pub struct Socket {
     pub rx_ring: u32,
     /// Entries of the TX and completion rings.
     pub tx_ring: u32,
+    /// Whether it is to have a TX ring, without which it only receives.
+    pub sends: bool,
     /// How long to go on trying while the queue is busy, in milliseconds.
     pub patience_ms: u32,
     /// Prepared for busy polling.
@@ -190,10 +209,6 @@ pub enum Reply {
     Bound {
         /// Bound in zero-copy mode.
         zero_copy: bool,
-        /// Index of the interface.
-        ifindex: u32,
-        /// Received packets may span frames.
-        multi_buffer: bool,
         /// Frames that a sent packet may take.
         segments: u32,
     },
@@ -219,6 +234,8 @@ pub struct Device {
     pub facts: DeviceFacts,
     /// Queues that the client may have sockets on, if not all.
     pub allowed: Option<Vec<u32>>,
+    /// Whether the client may have sockets that send.
+    pub transmits: bool,
 }
 
 /// Why something was not done, in a sentence that names the rule.
@@ -259,6 +276,12 @@ pub enum Code {
     Queue,
     /// The rule has not this much memory.
     Memory,
+    /// The rule has no socket buffers as large.
+    Buffer,
+    /// The rule has no sockets that send.
+    Transmit,
+    /// The rule has no zero-copy sockets.
+    ZeroCopy,
     /// The rule has not this many workers.
     Workers,
     /// The rule does not allow foreign programs to be replaced.
@@ -284,6 +307,9 @@ impl fmt::Display for Code {
             Self::Interface => "interface",
             Self::Queue => "queue",
             Self::Memory => "memory",
+            Self::Buffer => "buffer",
+            Self::Transmit => "transmit",
+            Self::ZeroCopy => "zero-copy",
             Self::Workers => "workers",
             Self::Replace => "replace",
             Self::BusyPoll => "busy-poll",

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use expressway_netio::express::BindMode;
 use expressway_settings::{ConfigError, Size, Source};
 use nix::unistd::{Group, User};
 use serde::Deserialize;
@@ -14,6 +15,9 @@ use crate::message::{Code, Refusal};
 
 /// Clients at once that the whole agent takes unless told otherwise: each is a thread.
 const CLIENTS: u32 = 64;
+/// The largest buffer that a socket can have: the kernel counts twice as much in an `int` (`__sock_set_rcvbuf` in
+/// `net/core/sock.c`).
+const MOST_BUFFER: u64 = (i32::MAX / 2) as u64;
 
 /// A checked policy.
 #[derive(Clone, Debug)]
@@ -45,6 +49,8 @@ pub struct Rule {
     pub queues: Option<BTreeSet<u32>>,
     /// Bytes of UMEM at once, of one client.
     pub memory: u64,
+    /// Bytes of a UDP socket's buffers, each way.
+    pub socket_buffer: u64,
     /// Sockets on an address.
     pub workers: u32,
     /// Clients at once.
@@ -53,6 +59,12 @@ pub struct Rule {
     pub replace: bool,
     /// Have sockets that poll the device instead of waiting for its interrupts.
     pub busy_poll: bool,
+    /// Have AF_XDP sockets that send: any frame, from any address.
+    pub transmit: bool,
+    /// Have AF_XDP sockets in zero-copy mode, by which all packets of a queue can be read.
+    pub zero_copy: bool,
+    /// Of the interfaces, only those that have an address of `listen`.
+    pub only_listen: bool,
 }
 
 #[derive(Deserialize)]
@@ -89,6 +101,8 @@ struct RawRule {
     queues: Option<Spanned<Vec<u32>>>,
     #[serde(default)]
     memory: Option<Size>,
+    #[serde(default = "socket_buffer")]
+    socket_buffer: Spanned<Size>,
     #[serde(default = "workers")]
     workers: Spanned<u32>,
     #[serde(default = "one")]
@@ -97,6 +111,10 @@ struct RawRule {
     replace: bool,
     #[serde(default)]
     busy_poll: bool,
+    #[serde(default = "yes")]
+    transmit: bool,
+    #[serde(default = "yes")]
+    zero_copy: bool,
 }
 
 /// A user or group by number or name.
@@ -114,6 +132,15 @@ fn everyone() -> Spanned<u32> {
 
 fn clients() -> Spanned<u32> {
     Spanned::new(0..0, CLIENTS)
+}
+
+fn socket_buffer() -> Spanned<Size> {
+    // Four times what our own programs ask for by default.
+    Spanned::new(0..0, Size(16 << 20))
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn workers() -> Spanned<u32> {
@@ -166,10 +193,20 @@ impl Policy {
                 interfaces: interfaces(source, &rule.interfaces)?,
                 queues: queues(source, rule.queues)?,
                 memory: rule.memory.map_or(64 << 20, |size| size.0),
+                socket_buffer: match rule.socket_buffer.get_ref().0 {
+                    bytes @ 4096..=MOST_BUFFER => bytes,
+                    bytes => {
+                        let what = format!("{bytes} bytes are not between 4096 and {MOST_BUFFER}");
+                        return Err(source.at(rule.socket_buffer.span(), what));
+                    }
+                },
                 workers: bounded(&rule.workers, 1, 256)?,
                 clients: bounded(&rule.clients, 1, 1024)?,
                 replace: rule.replace,
                 busy_poll: rule.busy_poll,
+                transmit: rule.transmit,
+                zero_copy: rule.zero_copy,
+                only_listen: false,
                 name: rule.name.into_inner(),
             });
         }
@@ -181,7 +218,8 @@ impl Policy {
         })
     }
 
-    /// A policy for one client that is known: it may have these addresses and whatever it asks for beside them.
+    /// A policy for one client that is known: it may have these addresses, the interfaces that have them, and whatever it
+    /// asks for there.
     pub fn for_own(listen: Vec<SocketAddr>, replace: bool) -> Self {
         let rule = Rule {
             name: "own".to_owned(),
@@ -191,10 +229,14 @@ impl Policy {
             interfaces: None,
             queues: None,
             memory: u64::MAX,
+            socket_buffer: MOST_BUFFER,
             workers: 256,
             clients: 1,
             replace,
             busy_poll: true,
+            transmit: true,
+            zero_copy: true,
+            only_listen: true,
         };
         Self { socket: None, socket_mode: 0, clients: 1, rules: vec![rule] }
     }
@@ -315,6 +357,37 @@ impl Rule {
         }
     }
 
+    pub(crate) fn check_socket_buffer(&self, wanted: u32) -> Result<(), Refusal> {
+        match u64::from(wanted) <= self.socket_buffer {
+            true => Ok(()),
+            false => self.refuse(
+                Code::Buffer,
+                format!(
+                    "{wanted} bytes of socket buffer are more than its socket_buffer ({})",
+                    self.socket_buffer
+                ),
+            ),
+        }
+    }
+
+    pub(crate) fn check_transmit(&self, wanted: bool) -> Result<(), Refusal> {
+        match wanted && !self.transmit {
+            true => self.refuse(Code::Transmit, "its AF_XDP sockets only receive (`transmit = false`)"),
+            false => Ok(()),
+        }
+    }
+
+    /// How to bind for a client that wants it so.
+    pub(crate) fn bind_mode(&self, wanted: BindMode) -> Result<BindMode, Refusal> {
+        match wanted {
+            BindMode::ZeroCopy if !self.zero_copy => {
+                self.refuse(Code::ZeroCopy, "its AF_XDP sockets are in copy mode (`zero_copy = false`)")
+            }
+            BindMode::Auto if !self.zero_copy => Ok(BindMode::Copy),
+            wanted => Ok(wanted),
+        }
+    }
+
     pub(crate) fn check_workers(&self, wanted: u32) -> Result<(), Refusal> {
         match (1..=self.workers).contains(&wanted) {
             true => Ok(()),
@@ -354,7 +427,10 @@ listen = ["192.0.2.1:443", "[::]:443"]
 interfaces = ["eth0"]
 queues = [0, 1]
 memory = "8MiB"
+socket_buffer = "1MiB"
 workers = 2
+transmit = false
+zero_copy = false
 
 [[allow]]
 name = "others"
@@ -386,6 +462,13 @@ groups = [100]
         rule.check_interface("eth0").unwrap();
         rule.check_queue("eth0", 1).unwrap();
         rule.check_memory(8 << 20).unwrap();
+        rule.check_socket_buffer(1 << 20).unwrap();
+        rule.check_transmit(false).unwrap();
+        assert_eq!(rule.bind_mode(BindMode::Auto).unwrap(), BindMode::Copy);
+        assert_eq!(policy.rules[1].bind_mode(BindMode::Auto).unwrap(), BindMode::Auto);
+        policy.rules[1].check_transmit(true).unwrap();
+        policy.rules[1].check_socket_buffer(16 << 20).unwrap();
+        assert!(policy.rules[1].check_socket_buffer((16 << 20) + 1).is_err());
         rule.check_workers(2).unwrap();
         rule.check_replace(false).unwrap();
         for (result, code, part) in [
@@ -396,6 +479,9 @@ groups = [100]
             (rule.check_interface("eth1"), Code::Interface, "eth1"),
             (rule.check_queue("eth0", 2), Code::Queue, "queue 2"),
             (rule.check_memory((8 << 20) + 1), Code::Memory, "8388609"),
+            (rule.check_socket_buffer((1 << 20) + 1), Code::Buffer, "1048577"),
+            (rule.check_transmit(true), Code::Transmit, "only receive"),
+            (rule.bind_mode(BindMode::ZeroCopy).map(drop), Code::ZeroCopy, "copy mode"),
             (rule.check_workers(3), Code::Workers, "3 workers"),
             (rule.check_workers(0), Code::Workers, "0 workers"),
             (rule.check_replace(true), Code::Replace, "foreign"),
@@ -418,8 +504,11 @@ groups = [100]
             ("\"root\"", "\"no-such-user\"", &["agent.toml:7", "no user `no-such-user`"]),
             (":443\", \"[", ":0\", \"[", &["agent.toml:8", "port 0"]),
             ("\"eth0\"", "\"a-name-beyond-15\"", &["agent.toml:9", "15 characters"]),
-            ("workers = 2", "workers = 300", &["agent.toml:12", "between 1 and 256"]),
-            ("\"others\"", "\"edge\"", &["agent.toml:15", "name of its own"]),
+            ("\"1MiB\"", "\"1KiB\"", &["agent.toml:12", "between 4096 and"]),
+            ("\"1MiB\"", "\"2GiB\"", &["agent.toml:12", "between 4096 and"]),
+            ("workers = 2", "workers = 300", &["agent.toml:13", "between 1 and 256"]),
+            ("transmit = false", "transmits = false", &["agent.toml:14", "did you mean `transmit`?"]),
+            ("\"others\"", "\"edge\"", &["agent.toml:18", "name of its own"]),
             ("\"8MiB\"", "\"8 parsecs\"", &["agent.toml:11", "parsecs"]),
         ] {
             let text = GOOD.replacen(from, to, 1);

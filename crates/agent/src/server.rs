@@ -1,15 +1,17 @@
 //! The agent: listens, checks who connects, and gives each client a thread of its own, so that none waits for
 //! another.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::IpAddr;
+use std::mem::ManuallyDrop;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use expressway_netio::route::{RouteError, RouteMirror};
 use rustix::io::Errno;
@@ -18,16 +20,22 @@ use rustix::net::{
     sockopt,
 };
 
-use crate::channel::Channel;
+use crate::account::Account;
+use crate::channel::{Channel, ChannelError};
 use crate::message::{Code, Refusal, Reply};
+use crate::places::{Place, Places};
 use crate::policy::{Policy, Rule};
+use crate::rate::Lines;
 use crate::session::{Session, may_be_taken};
+use crate::table;
 
 /// How long an answer may wait for room in the client's socket. One answer follows each request, so a client
 /// that reads never makes it wait.
 const SEND_PATIENCE: Duration = Duration::from_secs(1);
 /// Connections that may wait for the agent.
 const BACKLOG: i32 = 64;
+/// Connections that are being turned away at a time.
+const TURNED_AWAY: usize = 64;
 
 /// Why the agent could not start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -68,12 +76,15 @@ pub(crate) struct Shared {
     mirror: RouteMirror,
     /// Interfaces by the client that has them.
     claims: Mutex<HashMap<String, u64>>,
-    /// Clients by rule.
-    clients: Mutex<HashMap<usize, u32>>,
+    places: Arc<Places>,
     numbers: AtomicU64,
     rejected: AtomicU64,
     refused: AtomicU64,
     dropped: AtomicU64,
+    /// Lines of the log: of strangers, of refusals, and of clients that come and go.
+    strangers: Lines,
+    refusals: Lines,
+    comings: Lines,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -85,16 +96,66 @@ impl Shared {
         Ok(Self {
             mirror: RouteMirror::start()?,
             claims: Mutex::default(),
-            clients: Mutex::default(),
+            places: Arc::default(),
             numbers: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
+            strangers: Lines::new(),
+            refusals: Lines::new(),
+            comings: Lines::new(),
         })
     }
 
-    pub(crate) fn count_refusal(&self) {
+    fn count_rejection(&self, refusal: &Refusal) {
+        self.rejected.fetch_add(1, Ordering::Relaxed);
+        if let Some(unsaid) = self.strangers.next(Instant::now()) {
+            tracing::warn!(code = %refusal.code, unsaid, "client turned away: {refusal}");
+        }
+    }
+
+    /// A client said hello.
+    pub(crate) fn greet(&self, client: u64, name: &str, rule: &str) {
+        if let Some(unsaid) = self.comings.next(Instant::now()) {
+            tracing::info!(client, name, rule, unsaid, "client");
+        }
+    }
+
+    pub(crate) fn count_refusal(&self, client: u64, rule: &str, refusal: &Refusal) {
         self.refused.fetch_add(1, Ordering::Relaxed);
+        if let Some(unsaid) = self.refusals.next(Instant::now()) {
+            tracing::warn!(client, rule, code = %refusal.code, unsaid, "refused: {refusal}");
+        }
+    }
+
+    /// A client's connection has ended.
+    pub(crate) fn count_end(&self, client: u64, result: Result<(), ChannelError>) {
+        let dropped = match &result {
+            Ok(()) => self.dropped.load(Ordering::Relaxed),
+            Err(_) => self.dropped.fetch_add(1, Ordering::Relaxed) + 1,
+        };
+        let Some(unsaid) = self.comings.next(Instant::now()) else { return };
+        match result {
+            Ok(()) => tracing::info!(client, unsaid, "client gone: what it had is taken back"),
+            Err(error) => {
+                tracing::warn!(client, %error, dropped, unsaid, "client dropped: what it had is taken back");
+            }
+        }
+    }
+
+    /// Whether an interface has one of these addresses, or may have: wildcards are any of their family, and groups are of no
+    /// interface.
+    pub(crate) fn carries(&self, interface: &str, listen: &[SocketAddr]) -> bool {
+        let snapshot = self.mirror.snapshot();
+        let family = |is_ipv4: bool| {
+            let mut own = snapshot.links().iter().flat_map(|link| snapshot.addresses(link.index));
+            own.any(|own| own.address.is_ipv4() == is_ipv4 && self.has_address(interface, own.address))
+        };
+        listen.iter().any(|address| match address.ip() {
+            ip if ip.is_multicast() => true,
+            ip if ip.is_unspecified() => family(ip.is_ipv4()),
+            ip => self.has_address(interface, ip),
+        })
     }
 
     /// Index of an interface.
@@ -194,9 +255,10 @@ impl Server {
     /// # Errors
     /// When the listening socket fails.
     pub fn run(&self) -> Result<(), ServerError> {
+        let mut turned_away = VecDeque::new();
         loop {
             match accept_with(&self.listener, SocketFlags::CLOEXEC) {
-                Ok(socket) => self.admit(socket),
+                Ok(socket) => self.admit(socket, &mut turned_away),
                 // Out of descriptors or memory: those that clients free help; a client that gave up is no fault.
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     tracing::error!("no descriptor is left for another client");
@@ -212,56 +274,44 @@ impl Server {
     }
 
     /// Lets a client in, or turns it away with the reason.
-    fn admit(&self, socket: OwnedFd) {
-        let (channel, result) = match Channel::new(socket, SEND_PATIENCE) {
-            Ok(channel) => {
-                let result = self.check(&channel);
-                (channel, result)
-            }
-            Err(error) => return tracing::warn!(%error, "a connection cannot be used"),
-        };
-        let (index, rule) = match result {
-            Ok(found) => found,
-            Err(refusal) => {
-                self.shared.rejected.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(code = %refusal.code, "client turned away: {refusal}");
-                // The socket's buffer is empty: this does not wait.
-                let _ = channel.send(0, &Reply::Refused(refusal), &[]);
-                return;
-            }
-        };
+    fn admit(&self, socket: OwnedFd, turned_away: &mut VecDeque<JoinHandle<()>>) {
         let shared = Arc::clone(&self.shared);
-        let place = Place { index, shared: Arc::clone(&shared) };
-        let serve = move || {
-            let _place = place;
-            serve(&channel, rule, &shared);
+        let result = match self.check(&socket) {
+            Ok((place, rule)) => {
+                let id = shared.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+                table::spawn("agent-client", socket, move |socket| serve(id, socket, rule, shared, place))
+                    .map(drop)
+            }
+            Err(refusal) => {
+                shared.count_rejection(&refusal);
+                turned_away.retain(|thread| !thread.is_finished());
+                // Each is done at once; more than that many are not begun.
+                if turned_away.len() == TURNED_AWAY
+                    && let Some(oldest) = turned_away.pop_front()
+                {
+                    let _ = oldest.join();
+                }
+                table::spawn("agent-refusal", socket, move |socket| turn_away(socket, refusal))
+                    .map(|thread| turned_away.push_back(thread))
+            }
         };
-        if let Err(error) = std::thread::Builder::new().name("agent-client".into()).spawn(serve) {
-            tracing::error!(%error, "no thread for another client");
+        if let Err(error) = result
+            && let Some(unsaid) = self.shared.comings.next(Instant::now())
+        {
+            tracing::error!(%error, unsaid, "no thread for another client");
         }
     }
 
-    /// The rule of who is at the other end, if there is room for one more.
-    fn check(&self, channel: &Channel) -> Result<(usize, Rule), Refusal> {
-        let peer = sockopt::socket_peercred(channel)
+    /// The rule of who is at the other end, with a place under it.
+    fn check(&self, socket: &OwnedFd) -> Result<(Place, Rule), Refusal> {
+        let peer = sockopt::socket_peercred(socket)
             .map_err(|errno| Refusal::new(Code::Kernel, format!("SO_PEERCRED: {errno}")))?;
         let (uid, gid) = (peer.uid.as_raw(), peer.gid.as_raw());
         let (index, rule) = self.policy.rule(uid, gid).ok_or_else(|| {
             Refusal::new(Code::Unknown, format!("no [[allow]] of the agent has uid {uid} or gid {gid}"))
         })?;
-        let mut clients = lock(&self.shared.clients);
-        let all: u32 = clients.values().sum();
-        let here = clients.entry(index).or_default();
-        if *here >= rule.clients {
-            let what = format!("rule `{}`: its {} clients are there already", rule.name, rule.clients);
-            return Err(Refusal::new(Code::Clients, what));
-        }
-        if all >= self.policy.clients {
-            let what = format!("the agent's {} clients are there already", self.policy.clients);
-            return Err(Refusal::new(Code::Clients, what));
-        }
-        *here += 1;
-        Ok((index, rule.clone()))
+        let place = self.shared.places.take(&self.policy, index, rule)?;
+        Ok((place, rule.clone()))
     }
 }
 
@@ -272,31 +322,39 @@ impl Drop for Server {
     }
 }
 
-/// A client's place under its rule.
-struct Place {
-    index: usize,
-    shared: Arc<Shared>,
+/// The connection of a thread that ends with it. It is not closed before: what waits in it would be closed too, by
+/// whoever did.
+fn connection(socket: OwnedFd) -> io::Result<ManuallyDrop<Channel>> {
+    Channel::of_stranger(socket, SEND_PATIENCE).map(ManuallyDrop::new)
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Some(count) = lock(&self.shared.clients).get_mut(&self.index) {
-            *count = count.saturating_sub(1);
-        }
+/// Says why it is not served.
+fn turn_away(socket: OwnedFd, refusal: Refusal) {
+    if let Ok(channel) = connection(socket) {
+        // The socket's buffer is empty: this does not wait.
+        let _ = channel.send(0, &Reply::Refused(refusal), &[]);
     }
 }
 
-/// Serves one client that was let in, until its connection ends.
-fn serve(channel: &Channel, rule: Rule, shared: &Arc<Shared>) {
-    let id = shared.numbers.fetch_add(1, Ordering::Relaxed) + 1;
-    let mut session = Session::new(id, rule, Arc::clone(shared));
-    match session.serve(channel) {
-        Ok(()) => tracing::info!(client = id, "client gone: what it had is taken back"),
-        Err(error) => {
-            let dropped = shared.dropped.fetch_add(1, Ordering::Relaxed) + 1;
-            tracing::warn!(client = id, %error, dropped, "client dropped: what it had is taken back");
+/// Serves one client that was let in, until nothing is left of it.
+fn serve(id: u64, socket: OwnedFd, rule: Rule, shared: Arc<Shared>, place: Place) {
+    match connection(socket) {
+        Ok(channel) => {
+            let mut account = Account::new(place);
+            serve_over(&channel, id, rule, &shared, &mut account);
+            channel.shut();
+            account.settle();
         }
+        Err(error) => tracing::warn!(%error, "a connection cannot be used"),
     }
+}
+
+/// Serves it until its connection ends, and takes back what it had.
+fn serve_over(channel: &Channel, id: u64, rule: Rule, shared: &Arc<Shared>, account: &mut Account) {
+    let mut session = Session::new(id, rule, Arc::clone(shared), account);
+    let result = session.serve(channel);
+    drop(session);
+    shared.count_end(id, result);
 }
 
 /// Serves the one client at the other end of `socket` by the policy's first rule, until it is gone.
@@ -304,10 +362,10 @@ fn serve(channel: &Channel, rule: Rule, shared: &Arc<Shared>) {
 /// # Errors
 /// [`ServerError`].
 pub fn serve_one(policy: &Policy, socket: OwnedFd) -> Result<(), ServerError> {
-    let channel = Channel::new(socket, SEND_PATIENCE).map_err(ServerError::Thread)?;
     let shared = Arc::new(Shared::new()?);
     if let Some(rule) = policy.rules.first() {
-        serve(&channel, rule.clone(), &shared);
+        let channel = Channel::new(socket, SEND_PATIENCE).map_err(ServerError::Thread)?;
+        serve_over(&channel, 1, rule.clone(), &shared, &mut Account::new(Place::alone()));
     }
     Ok(())
 }

@@ -1,10 +1,14 @@
 //! One client of the agent: what it asked for, what it has, and how all of that ends with its connection.
+//!
+//! What a client may do to the agent is bounded by its place and its rule: it has one thread, which it can keep busy or
+//! waiting, and which has descriptors of its own ([`crate::table`]); its requests come at a rate, have a length, and bring
+//! about answers that are as long; what is logged of it is a line now and then.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use expressway_netio::device::DeviceFacts;
 use expressway_netio::express::{BindMode, ObtainedMode, PortConfig, bind_for, memory_of};
@@ -12,35 +16,49 @@ use expressway_netio::route::{NetlinkSource, NetlinkUse, OwnNamespace};
 use expressway_netio::udp::{Steering, UdpConfig, UdpGroup};
 use expressway_netio::wait::{BusyPoll, Wait};
 use expressway_xbpf::{AttachMode, Attachment, Existing, Options, Redirect};
+use rustix::fs::fcntl_get_seals;
 
-use crate::channel::{Channel, ChannelError, MAX_FDS, Received};
+use crate::account::Account;
+use crate::channel::{Channel, ChannelError, MAX_FDS, Received, printable};
 use crate::message::{self, Code, Netlink, Refusal, Reply, Request};
 use crate::policy::Rule;
 use crate::server::Shared;
 
-/// rtnetlink sockets of a client: one a worker and use, with as many again for those opened anew.
-const NETLINK_SOCKETS: u32 = 2048;
+/// How long a client may take to say hello: until then it only holds a place.
+const HELLO: Duration = Duration::from_secs(10);
+/// Characters of a client's name in the log.
+const NAME: usize = 64;
+/// rtnetlink sockets of a client: some a worker, with as many again for those opened anew.
+const NETLINK_SOCKETS: u32 = 4096;
+/// Those of them that hear of all changes, for which 4 MiB may wait in each: one, with more for those opened anew.
+const CHANGES_SOCKETS: u32 = 32;
+/// UDP sockets of a client: 64 addresses of 256 workers.
+const UDP_SOCKETS: u32 = 64 * 256;
+/// Between two looks at memory that should be free soon; the longest while it is not.
+const RECLAIM: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(4));
 /// The longest that a client may have its bind wait for a busy queue.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The most queues that a program can be loaded for.
 const QUEUES: u32 = 4096;
 
 /// A client, and what it has.
-pub(crate) struct Session {
+pub(crate) struct Session<'a> {
     id: u64,
     rule: Rule,
     shared: Arc<Shared>,
     welcome: bool,
+    /// Sockets given.
     netlink: u32,
+    changes: u32,
+    udp: u32,
     interfaces: HashMap<String, Program>,
+    account: &'a mut Account,
 }
 
 /// The program on an interface, for this client.
 struct Program {
     redirect: Redirect,
     attachment: Attachment,
-    /// Bytes of UMEM by queue.
-    memory: HashMap<u32, u64>,
 }
 
 /// An answer with what goes beside it.
@@ -60,13 +78,39 @@ fn way_of_waiting(asked: Option<message::BusyPoll>) -> Wait {
     })
 }
 
+fn no_program(interface: &str) -> Refusal {
+    Refusal::new(Code::Protocol, format!("{interface}: no program is attached for this client"))
+}
+
 fn done() -> Answer {
     (Reply::Done, Vec::new())
 }
 
-impl Session {
-    pub(crate) fn new(id: u64, rule: Rule, shared: Arc<Shared>) -> Self {
-        Self { id, rule, shared, welcome: false, netlink: 0, interfaces: HashMap::new() }
+impl<'a> Session<'a> {
+    /// What it is given of memory goes on `account`, which outlives it.
+    pub(crate) fn new(id: u64, rule: Rule, shared: Arc<Shared>, account: &'a mut Account) -> Self {
+        let interfaces = HashMap::new();
+        Self { id, rule, shared, welcome: false, netlink: 0, changes: 0, udp: 0, interfaces, account }
+    }
+
+    /// Waits for the next request; looks after memory that should be free meanwhile.
+    fn receive(&mut self, channel: &Channel) -> Result<Received<Request>, ChannelError> {
+        let mut pause = RECLAIM.0;
+        loop {
+            let retired = self.account.has_retired();
+            let patience = match self.welcome {
+                false => Some(HELLO),
+                true => retired.then_some(pause),
+            };
+            channel.set_receive_timeout(patience)?;
+            match channel.receive(1) {
+                Err(ChannelError::Timeout) if self.welcome => {
+                    self.account.reclaim();
+                    pause = (pause * 2).min(RECLAIM.1);
+                }
+                result => return result,
+            }
+        }
     }
 
     /// Serves the client until its connection ends.
@@ -75,7 +119,7 @@ impl Session {
     /// Why it was ended from here: malformed messages, another version, answers that are not taken.
     pub(crate) fn serve(&mut self, channel: &Channel) -> Result<(), ChannelError> {
         loop {
-            let Received { sequence, content, fds } = match channel.receive::<Request>(1) {
+            let Received { sequence, content, fds } = match self.receive(channel) {
                 Ok(received) => received,
                 Err(ChannelError::Closed) => return Ok(()),
                 Err(error) => {
@@ -88,11 +132,18 @@ impl Session {
                     return Err(error);
                 }
             };
+            // Memory files are the only ones that are closed here: others may take as long as their owner likes.
+            if fds.iter().any(|fd| fcntl_get_seals(fd).is_err()) {
+                std::mem::forget(fds);
+                let error = ChannelError::Malformed("with a descriptor of no memory file".to_owned());
+                let _ = channel.send(sequence, &Reply::Refused(Refusal::new(Code::Protocol, &error)), &[]);
+                return Err(error);
+            }
+            std::thread::sleep(self.account.place().request(Instant::now()));
             match self.answer(content, fds) {
                 Ok((reply, fds)) => send(channel, sequence, reply, &fds)?,
                 Err(refusal) => {
-                    self.shared.count_refusal();
-                    tracing::warn!(client = self.id, rule = self.rule.name, code = %refusal.code, "refused: {refusal}");
+                    self.shared.count_refusal(self.id, &self.rule.name, &refusal);
                     channel.send(sequence, &Reply::Refused(refusal), &[])?;
                 }
             }
@@ -105,14 +156,15 @@ impl Session {
             let what = format!("{} descriptors came where {expected} belong", fds.len());
             return Err(Refusal::new(Code::Protocol, what));
         }
+        if request.interface().is_some_and(|name| !may_be_name(name)) {
+            return Err(Refusal::new(Code::Protocol, "no interface has such a name"));
+        }
         match request {
+            Request::Hello { .. } if self.welcome => {
+                Err(Refusal::new(Code::Protocol, "hello was said before"))
+            }
             Request::Hello { client } => {
-                tracing::info!(
-                    client = self.id,
-                    name = client.escape_debug().to_string(),
-                    rule = self.rule.name,
-                    "client"
-                );
+                self.shared.greet(self.id, &printable(&client, NAME), &self.rule.name);
                 self.welcome = true;
                 Ok((Reply::Welcome { rule: self.rule.name.clone() }, Vec::new()))
             }
@@ -124,11 +176,12 @@ impl Session {
                 self.attach(interface, queues, (generic, replace, timestamps))
             }
             Request::Detach { interface } => {
+                self.wait_for_program();
                 self.detach(&interface);
                 Ok(done())
             }
             Request::Socket(socket) => match fds.pop() {
-                Some(memory) => self.socket(&socket, memory.as_fd()),
+                Some(memory) => self.socket(&socket, memory),
                 None => Err(Refusal::new(Code::Protocol, "no memory came with the request")),
             },
             Request::AddPair { interface, pair } => {
@@ -158,17 +211,24 @@ impl Session {
     }
 
     fn program(&mut self, interface: &str) -> Result<&mut Program, Refusal> {
-        self.interfaces.get_mut(interface).ok_or_else(|| {
-            Refusal::new(Code::Protocol, format!("{interface}: no program is attached for this client"))
-        })
+        self.interfaces.get_mut(interface).ok_or_else(|| no_program(interface))
+    }
+
+    /// Counts `wanted` more of what a client may have `most` of in all, whatever became of those before.
+    fn count(given: &mut u32, wanted: u32, most: u32, what: &str) -> Result<(), Refusal> {
+        let all = given.saturating_add(wanted);
+        if all > most {
+            return Err(Refusal::new(Code::Protocol, format!("more than {most} {what} for one connection")));
+        }
+        *given = all;
+        Ok(())
     }
 
     fn netlink(&mut self, usage: Netlink) -> Result<Answer, Refusal> {
-        self.netlink += 1;
-        if self.netlink > NETLINK_SOCKETS {
-            let what = format!("more than {NETLINK_SOCKETS} rtnetlink sockets");
-            return Err(Refusal::new(Code::Protocol, what));
+        if usage == Netlink::Changes {
+            Self::count(&mut self.changes, 1, CHANGES_SOCKETS, "rtnetlink sockets that hear of all changes")?;
         }
+        Self::count(&mut self.netlink, 1, NETLINK_SOCKETS, "rtnetlink sockets")?;
         let usage = match usage {
             Netlink::Requests => NetlinkUse::Requests,
             Netlink::Changes => NetlinkUse::Changes,
@@ -183,13 +243,16 @@ impl Session {
         let facts = DeviceFacts::read(interface, ifindex)
             .map_err(|error| kernel(format!("interface {interface}: {error}")))?;
         let allowed = self.rule.queues.as_ref().map(|queues| queues.iter().copied().collect());
-        Ok((Reply::Device(Box::new(message::Device { facts, allowed })), Vec::new()))
+        let device = message::Device { facts, allowed, transmits: self.rule.transmit };
+        Ok((Reply::Device(Box::new(device)), Vec::new()))
     }
 
-    fn udp(&self, udp: &message::Udp) -> Result<Answer, Refusal> {
+    fn udp(&mut self, udp: &message::Udp) -> Result<Answer, Refusal> {
         self.rule.check_listen(udp.listen)?;
         self.rule.check_workers(udp.workers)?;
         self.rule.check_busy_poll(udp.busy_poll.is_some())?;
+        self.rule.check_socket_buffer(udp.receive_buffer.max(udp.send_buffer))?;
+        Self::count(&mut self.udp, udp.workers, UDP_SOCKETS, "UDP sockets")?;
         let config = UdpConfig {
             steering: match udp.steering {
                 Some((offset, clear_mask)) => Steering::ByteAt { offset, clear_mask },
@@ -215,10 +278,15 @@ impl Session {
     ) -> Result<Answer, Refusal> {
         self.rule.check_interface(&interface)?;
         self.rule.check_replace(replace)?;
+        if self.rule.only_listen && !self.shared.carries(&interface, &self.rule.listen) {
+            let what = format!("{interface} has none of the addresses that are listened on");
+            return Err(Refusal::new(Code::Interface, what));
+        }
         if !(1..=QUEUES).contains(&queues) {
             return Err(Refusal::new(Code::Queue, format!("{queues} queues are not 1 to {QUEUES}")));
         }
         self.shared.claim(&interface, self.id)?;
+        self.wait_for_program();
         let attached = self.load(&interface, queues, (generic, replace, timestamps));
         match attached {
             Ok((program, link)) => {
@@ -239,8 +307,9 @@ impl Session {
         queues: u32,
         (generic, replace, timestamps): (bool, bool, bool),
     ) -> Result<(Program, OwnedFd), Refusal> {
-        // Another attempt, in another mode: the first program goes first.
+        // Another attempt, in another mode: the first program goes first. The sockets that were bound for it may stay.
         self.interfaces.remove(interface);
+        self.account.retire_all(interface);
         let ifindex = self.shared.ifindex(interface)?;
         let options = Options { queues, ..Options::default() };
         let mode = if generic { AttachMode::Generic } else { AttachMode::Native };
@@ -254,19 +323,26 @@ impl Session {
         };
         let link = attachment.link().ok_or_else(|| kernel("the program has no bpf_link of its own"))?;
         let link = link.try_clone_to_owned().map_err(kernel)?;
-        Ok((Program { redirect, attachment, memory: HashMap::new() }, link))
+        Ok((Program { redirect, attachment }, link))
     }
 
-    fn socket(&mut self, socket: &message::Socket, memory: BorrowedFd<'_>) -> Result<Answer, Refusal> {
+    /// Programs come and go at a rate.
+    fn wait_for_program(&self) {
+        std::thread::sleep(self.account.place().program(Instant::now()));
+    }
+
+    fn socket(&mut self, socket: &message::Socket, memory: OwnedFd) -> Result<Answer, Refusal> {
         self.rule.check_interface(&socket.interface)?;
         self.rule.check_queue(&socket.interface, socket.queue)?;
         self.rule.check_busy_poll(socket.busy_poll.is_some())?;
+        self.rule.check_transmit(socket.sends)?;
         let config = PortConfig {
-            mode: match socket.mode {
+            mode: self.rule.bind_mode(match socket.mode {
                 message::Mode::Auto => BindMode::Auto,
                 message::Mode::Copy => BindMode::Copy,
                 message::Mode::ZeroCopy => BindMode::ZeroCopy,
-            },
+            })?,
+            sends: socket.sends,
             frame_size: socket.frame_size,
             rx_ring: socket.rx_ring,
             tx_ring: socket.tx_ring,
@@ -275,40 +351,29 @@ impl Session {
             ..PortConfig::new(&socket.interface, socket.queue)
         };
         config.validate().map_err(kernel)?;
+        // A larger frame than was asked for, as the interface's MTU may want it, is refused there.
         let wanted = memory_of(&config);
-        // A queue has one socket at a time (`xsk_get_pool_from_qid` in net/xdp/xsk.c): a bind that succeeds
-        // shows that the one before is gone, and its memory with it.
-        let others = |(name, program): (&String, &Program)| -> u64 {
-            let own = name == &socket.interface;
-            program
-                .memory
-                .iter()
-                .filter(|(queue, _)| !own || **queue != socket.queue)
-                .map(|(_, bytes)| bytes)
-                .sum()
-        };
-        let held: u64 = self.interfaces.iter().map(others).sum();
-        self.rule.check_memory(held.saturating_add(wanted))?;
-        let program = self.program(&socket.interface)?;
-        let bound = bind_for(&config, memory, program.redirect.xsk_map()).map_err(kernel)?;
-        program.memory.insert(socket.queue, wanted);
-        let reply = Reply::Bound {
-            zero_copy: bound.mode == ObtainedMode::ZeroCopy,
-            ifindex: bound.ifindex,
-            multi_buffer: bound.multi_buffer,
-            segments: bound.segments,
-        };
+        let program = self.interfaces.get(&socket.interface).ok_or_else(|| no_program(&socket.interface))?;
+        self.account.set_aside(&self.rule, &socket.interface, socket.queue, wanted)?;
+        let bound = bind_for(&config, memory.as_fd(), program.redirect.xsk_map()).map_err(|error| {
+            self.account.put_back(wanted);
+            kernel(error)
+        })?;
+        self.account.add(memory, wanted, &socket.interface, socket.queue);
+        let reply =
+            Reply::Bound { zero_copy: bound.mode == ObtainedMode::ZeroCopy, segments: bound.segments };
         Ok((reply, vec![bound.socket]))
     }
 
     fn detach(&mut self, interface: &str) {
         if self.interfaces.remove(interface).is_some() {
+            self.account.retire_all(interface);
             self.shared.release(interface, self.id);
         }
     }
 }
 
-impl Drop for Session {
+impl Drop for Session<'_> {
     fn drop(&mut self) {
         let interfaces: Vec<String> = self.interfaces.keys().cloned().collect();
         for interface in interfaces {
@@ -316,6 +381,12 @@ impl Drop for Session {
             self.detach(&interface);
         }
     }
+}
+
+/// Whether an interface may have that name (`dev_valid_name` in `net/core/dev.c`), and a log may show it.
+fn may_be_name(name: &str) -> bool {
+    let may_be = |character: char| !matches!(character, '/' | ':') && !character.is_whitespace();
+    (1..16).contains(&name.len()) && name.chars().all(may_be) && printable(name, 16) == name
 }
 
 /// Sends an answer; more descriptors than a message takes follow in further ones.

@@ -16,6 +16,8 @@ use crate::fail::Failure;
 /// Serves clients until SIGTERM or SIGINT. What they hold by then goes on working: the kernel keeps a program on
 /// its interface while somebody holds its link, and each client does.
 pub(crate) fn run(arguments: Agent) -> Result<ExitCode, Failure> {
+    // What is prepared for clients passes through here, hundreds of sockets at a time.
+    crate::limits::raise_file_limit();
     if let Some(listen) = arguments.own {
         return serve_own(Policy::for_own(listen, arguments.own_replace));
     }

@@ -1,6 +1,6 @@
 //! The packet I/O trait and the types that cross it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
@@ -290,6 +290,12 @@ pub trait PacketIo {
     /// Calls `visit` with each file descriptor that becomes readable when `receive` would return
     /// packets, or when the backend wants a turn (completions, link changes).
     fn descriptors(&self, visit: &mut dyn FnMut(BorrowedFd<'_>));
+
+    /// The kernel's UDP socket that is bound to that address, where there is one: multicast groups are joined on it,
+    /// whichever way their datagrams come in.
+    fn kernel_socket(&self, _address: IpAddr) -> Option<BorrowedFd<'_>> {
+        None
+    }
 
     /// Changes whenever the set that [`PacketIo::descriptors`] visits has changed (a socket was rebuilt),
     /// so that the worker watches the new ones. Read after every turn: keep it a field.

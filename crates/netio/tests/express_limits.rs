@@ -106,3 +106,34 @@ fn a_link_that_comes_up_before_anyone_listens_is_used() {
     io.receive(Instant::now(), &mut |_| ()).unwrap();
     assert!(io.reports().all(|report| report.state == PortState::Up));
 }
+
+#[test]
+fn datagrams_above_a_frame_are_sent_after_the_mtu_was_raised() {
+    if !is_privileged() {
+        return;
+    }
+    let (pair, redirect) = (Pair::new(1500, 1), redirect());
+    let mut io = pair.near.enter(|| backend(port(&redirect, 0)));
+    assert!(io.reports().all(|report| !report.multi_buffer));
+    for (namespace, device) in [(&pair.near, NEAR_DEVICE), (&pair.far, FAR_DEVICE)] {
+        namespace.ip(&format!("link set {device} mtu 9000"));
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let is_raised = |io: &ExpressIo<UdpIo, Direct>| {
+        io.reports().all(|report| report.multi_buffer && report.state == PortState::Up)
+    };
+    // Opening another socket is a worker's work, in its namespace.
+    while !is_raised(&io) {
+        assert!(Instant::now() < deadline, "the raised MTU was not followed");
+        pair.near.enter(|| io.receive(Instant::now(), &mut |_| ()).unwrap());
+    }
+    let flow = Flow::new(SocketAddr::new(NEAR[0], PORT), SocketAddr::new(FAR[0], 9));
+    let mut lengths = [1000].into_iter();
+    let sent = io.transmit(&flow, 4000, &mut |slot| {
+        assert_eq!(slot.len(), 4000);
+        lengths.next().unwrap_or(0)
+    });
+    assert_eq!(sent.unwrap(), Sent { packets: 1, bytes: 1000, blocked: false });
+    io.flush(Instant::now()).unwrap();
+    assert_eq!(io.stats().tx_express_packets, 1);
+}

@@ -10,7 +10,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use expressway_gateway::quic::{Endpoint, Message, RetryPolicy, Settings, Setup, Shared};
 use expressway_netio::{
-    Datagram, Ecn, Flow, IoError, IoStats, Mailbox, PacketIo, Sent, Via, Worker, WorkerOptions, mailbox,
+    Datagram, Ecn, Flow, IoError, IoStats, Mailbox, PacketIo, Sent, SliceLimit, Via, Worker, WorkerOptions,
+    mailbox,
 };
 use expressway_web::{BodyError, Exchange, Handler, RequestHead, ResponseHead, Source, Wake};
 use http::{HeaderMap, StatusCode};
@@ -85,7 +86,9 @@ impl Server {
         let (sender, inbox) = mailbox(16).expect("a descriptor for a mailbox");
         let peers: Arc<[Mailbox<Message>]> = Arc::from([sender.clone()]);
         let endpoint = Endpoint::new(0, shared, sender).expect("an endpoint");
-        let options = WorkerOptions { timer_tokens: 64, ..WorkerOptions::default() };
+        // Without slices, so that a turn costs what came in it.
+        let slice = SliceLimit::Pieces(1 << 20);
+        let options = WorkerOptions { timer_tokens: 64, slice, ..WorkerOptions::default() };
         let worker = Worker::new(options, Instant::now(), endpoint, Memory::default(), inbox, peers);
         Self { worker, account: Account::default() }
     }

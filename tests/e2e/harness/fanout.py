@@ -73,10 +73,6 @@ class Fanout(Server):
         assert self.ready, f"ended with {self.process.wait(LIMIT)} before it was ready:\n{self.log()}"
         return self
 
-    def left(self) -> list[str]:
-        """XDP programs, and those of mode kernel."""
-        return self.lab.programs("server")
-
 
 @contextlib.contextmanager
 def fanouts(folder: Path) -> Iterator[Callable[..., Fanout]]:

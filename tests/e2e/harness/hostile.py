@@ -32,6 +32,9 @@ SECONDS = 0.5
 # What a time may be off by whoever is attacked by whom, in microseconds: a wake-up that comes late, a burst of
 # another client that was there first.
 FLOOR = 3000
+# The bucket's bound beyond which a turn is long. What a turn is bound to is a tenth of that, but in a build without
+# optimisation, on a machine with other things to do.
+LONG_TURN = "0.01"
 
 
 def on_core(core: int, *command: str | Path) -> list[str]:
@@ -62,7 +65,8 @@ class Child:
         if not line:
             self.process.kill()
             _, errors = self.process.communicate()
-            raise AssertionError(f"{' '.join(self.command)}: said nothing more\n{errors}")
+            code = self.process.returncode
+            raise AssertionError(f"{' '.join(self.command)}: said nothing more, exit code {code}\n{errors}")
         return line
 
     def tell(self, line: str) -> None:
@@ -191,6 +195,11 @@ class Outcome:
         """How far a counter went."""
         assert self.before and self.after
         return self.after.sum(name, **labels) - self.before.sum(name, **labels)
+
+    def long_turns(self) -> float:
+        """The share of a worker's turns that took longer than it has reason for, cores that others took and all."""
+        turns = self.moved("worker_turn_seconds_count")
+        return (turns - self.moved("worker_turn_seconds_bucket", le=LONG_TURN)) / max(turns, 1)
 
     def __str__(self) -> str:
         rounds = "; ".join(map(str, self.rounds))

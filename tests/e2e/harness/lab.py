@@ -53,14 +53,16 @@ class Lab:
         for namespace in (self.server_namespace, self.client_namespace):
             for pid in run(["ip", "netns", "pids", namespace]).split():
                 # One that has ended meanwhile has no name.
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                     found.append(f"{Path(f'/proc/{pid}/comm').read_text().strip()} {pid}")
         return found
 
     def finish(self) -> None:
         """At the end of its test: nothing runs in it any more, and it goes without a trace."""
-        outlived = self.processes()
-        self.down()
+        try:
+            outlived = self.processes()
+        finally:
+            self.down()
         names = (self.server_namespace, self.client_namespace)
         stayed = [name for name in names if Path("/run/netns", name).exists()]
         assert not outlived, f"outlived their test: {outlived}"

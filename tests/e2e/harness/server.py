@@ -66,10 +66,14 @@ class Ready:
 class Server(Daemon):
     """A running server. `ready` says what it obtained; `log` is everything it said on standard error."""
 
+    # Others have XDP programs there too.
+    beside = False
+
     def __init__(self, lab: Lab, folder: Path, settings: Settings, prefix: Sequence[str] = ()) -> None:
         self.lab = lab
         self.settings = settings
         self.admin_port = settings.admin
+        self.beside = settings.beside
         # Where the admin listener is, if not in the lab.
         self.namespace: str | None = None
         self.config = folder / "expressway.toml"
@@ -146,11 +150,11 @@ class Server(Daemon):
 
     def objects(self) -> set[tuple[str, int]]:
         """Those that are not others' too."""
-        return set() if self.settings.beside else super().objects()
+        return set() if self.beside else super().objects()
 
     def left(self) -> list[str]:
         """XDP programs, unless others have some."""
-        return [] if self.settings.beside else self.lab.programs("server")
+        return [] if self.beside else self.lab.programs("server")
 
 
 def address(host: str, port: int = PORT) -> str:

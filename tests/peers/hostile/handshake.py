@@ -207,7 +207,8 @@ def put_initials(wire: Wire, frames: list[bytes]) -> None:
     """Sends frames in Initial packets of the wire's connection."""
     quic = wire.quic
     for payload in packed(frames, DATAGRAM - 80):
-        wire.put(initial(payload, quic._peer_cid.cid, quic.host_cid, number=quic._packet_number))
+        keys = quic.original_destination_connection_id
+        wire.put(initial(payload, quic._peer_cid.cid, quic.host_cid, number=quic._packet_number, keys=keys))
         quic._packet_number += 1
 
 

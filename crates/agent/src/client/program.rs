@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use expressway_netio::express::{BindMode, Bound, ObtainedMode, OpenError, Port, PortConfig, SocketSource};
+use expressway_netio::route::NetlinkSource;
 
 use super::{AgentError, Client, READ_PATIENCE, SETUP_PATIENCE};
 use crate::message::{self, Code, Reply, Request};
@@ -141,6 +142,7 @@ impl SocketSource for Lease {
             frame_size: config.frame_size,
             rx_ring: config.rx_ring,
             tx_ring: config.tx_ring,
+            sends: config.sends,
             patience_ms: u32::try_from(config.bind_patience.as_millis()).unwrap_or(u32::MAX),
             busy_poll: message::BusyPoll::of(config.wait),
         });
@@ -151,10 +153,10 @@ impl SocketSource for Lease {
             transient,
         };
         match self.call(&request, &[memory.as_fd()], SETUP_PATIENCE) {
-            Ok((Reply::Bound { zero_copy, ifindex, multi_buffer, segments }, mut fds)) => {
+            Ok((Reply::Bound { zero_copy, segments }, mut fds)) => {
                 let socket = fds.pop().ok_or_else(|| refused("the agent sent no socket".into(), true))?;
                 let mode = if zero_copy { ObtainedMode::ZeroCopy } else { ObtainedMode::Copy };
-                Ok(Bound { socket, mode, ifindex, multi_buffer, segments })
+                Ok(Bound { socket, mode, segments })
             }
             Ok((reply, _)) => Err(refused(self.client.unexpected(&reply).to_string(), true)),
             Err(error) => {
@@ -162,5 +164,9 @@ impl SocketSource for Lease {
                 Err(refused(error.to_string(), transient))
             }
         }
+    }
+
+    fn namespace(&self) -> &dyn NetlinkSource {
+        &self.client
     }
 }

@@ -51,8 +51,8 @@ pub(crate) struct Fanout {
     /// many as --max-subscribers [default: /var/lib/expressway/fanout/raw.jsonl, if it is there]
     #[arg(long, value_name = "FILE")]
     pub(crate) measured: Option<PathBuf>,
-    /// How the feed is received: udp, or as with `serve` auto, zerocopy, copy, hybrid or generic. Multicast groups are
-    /// received by udp
+    /// How the feed is received: udp, or as with `serve` auto, zerocopy, copy, hybrid or generic. A multicast group takes
+    /// --interface besides
     #[arg(long, value_name = "MODE", default_value = "udp")]
     pub(crate) io: IoMode,
     /// Detach a foreign XDP program from the interface first

@@ -69,13 +69,13 @@ impl Report {
 /// Looks, mends if told, and tells. The exit code is 0 when no problem is left, 1 when one is.
 pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode, Failure> {
     let source = Source::by(arguments.agent.as_deref(), "doctor")?;
-    let mirror = source.mirror()?;
-    let snapshot = mirror.snapshot();
-    let mut report = examine(arguments, &source, &snapshot)?;
+    // Where an agent goes away meanwhile, what it did not tell is no finding.
+    let look = || source.persist(|| examine(arguments, &source, &source.mirror()?.snapshot()));
+    let mut report = look()?;
     if arguments.fix {
         let fixed = fix(&report);
         if !fixed.is_empty() {
-            report = Report { fixed, ..examine(arguments, &source, &snapshot)? };
+            report = Report { fixed, ..look()? };
         }
     }
     let text = if arguments.json {

@@ -116,20 +116,20 @@ fn start_in_kernel(arguments: &Arguments, options: Options) -> Result<Fanout, Fa
 /// The data path, if it is more than a kernel socket, and packet I/O.
 fn open(arguments: &Arguments) -> Result<(Option<SharedPath>, WorkerIo), Failure> {
     let udp = udp(arguments);
-    let kernel_sockets = arguments.io == IoMode::Udp || arguments.udp.ip().is_multicast();
-    if kernel_sockets && arguments.agent.is_none() {
+    if arguments.io == IoMode::Udp && arguments.agent.is_none() {
         let io = UdpIo::bind(&udp).map_err(Failure::run_time)?;
         return Ok((None, WorkerIo::Kernel(Box::new(io))));
     }
     let source = Source::by(arguments.agent.as_deref(), "fanout")?;
-    // What sending costs does not matter: nothing is sent.
-    let mode = if kernel_sockets { IoMode::Udp } else { arguments.io };
-    let io = Io { mode, replace: arguments.replace, calibrate: false, ..Io::default() };
-    let (path, mut ios) = DataPath::start(
-        PathConfig { io, udp, purpose: Purpose::SERVE, groups_on: None, sending: SendOptions::default() },
-        source,
-        1,
-    )?;
+    let io = Io { mode: arguments.io, replace: arguments.replace, ..Io::default() };
+    let config = PathConfig {
+        io,
+        udp,
+        purpose: Purpose { sends: false, timestamps: false, lend: None },
+        groups_on: arguments.interface.clone(),
+        sending: SendOptions::default(),
+    };
+    let (path, mut ios) = DataPath::start(config, source, 1)?;
     Ok((Some(Arc::new(Mutex::new(path))), ios.remove(0)))
 }
 

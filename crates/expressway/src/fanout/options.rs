@@ -78,10 +78,10 @@ fn check(arguments: &Arguments) -> Result<(), String> {
         return Err("--udp: port 0 says nothing of where the feed comes to; name its port".into());
     }
     let group = arguments.udp.ip().is_multicast();
-    if group && !matches!(arguments.io, IoMode::Udp | IoMode::Auto) {
+    if group && arguments.interface.is_none() && !matches!(arguments.io, IoMode::Udp | IoMode::Auto) {
         return Err(format!(
-            "--io {}: multicast groups are received by kernel sockets: use udp",
-            arguments.io
+            "--io {}: which interface {} comes by has to be named: --interface",
+            arguments.io, arguments.udp
         ));
     }
     let in_kernel = arguments.mode == FanoutMode::Kernel;

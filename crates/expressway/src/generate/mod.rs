@@ -56,8 +56,11 @@ pub(crate) fn run(kind: &Kind) -> Result<ExitCode, Failure> {
             .map_err(|error| Failure::run_time(format!("signal handlers: {error}")))?;
     }
     let source = Source::by(arguments.agent.as_deref(), "gen")?;
-    let mirror = source.mirror()?;
-    let way = way::find(arguments, &mirror)?;
+    let (mirror, way) = source.persist(|| {
+        let mirror = source.mirror()?;
+        let way = way::find(arguments, &mirror)?;
+        Ok((mirror, way))
+    })?;
     let largest = largest(arguments, &way)?;
     let flows = flows(arguments, &way)?;
     let content = content(arguments, largest)?;

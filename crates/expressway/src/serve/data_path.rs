@@ -94,7 +94,8 @@ pub(crate) struct DataPath {
     pub(super) source: Source,
     pub(super) listen: Vec<SocketAddr>,
     pub(super) mirror: RouteMirror,
-    pub(super) generation: u64,
+    /// Of the addresses that the interfaces take; `None` until they do.
+    pub(super) generation: Option<u64>,
     pub(super) interfaces: Vec<Interface>,
     /// Where each worker takes sockets from; none when the mode is kernel UDP.
     pub(super) inlets: Vec<PortInlet>,
@@ -127,6 +128,19 @@ impl Interface {
         let pairs = HashSet::new();
         (Self { index, name, way, queues, pairs, program, detached: false }, ports)
     }
+
+    /// Has the program take these pairs and no others.
+    fn take_pairs(&mut self, wanted: &HashSet<SocketAddr>) -> Result<(), Failure> {
+        for gone in self.pairs.difference(wanted).copied().collect::<Vec<_>>() {
+            self.program.remove_pair(gone)?;
+            self.pairs.remove(&gone);
+        }
+        for new in wanted.difference(&self.pairs).copied().collect::<Vec<_>>() {
+            self.program.add_pair(new)?;
+            self.pairs.insert(new);
+        }
+        Ok(())
+    }
 }
 
 impl DataPath {
@@ -136,17 +150,33 @@ impl DataPath {
         source: Source,
         workers: usize,
     ) -> Result<(Self, Vec<WorkerIo>), Failure> {
-        let udp = &config.udp;
-        let listen = udp.listen.clone();
-        let kernel = source.kernel_sockets(udp, workers)?.into_workers();
+        let mut tries = 0;
+        source.persist(|| {
+            tries += 1;
+            Self::open_all(&config, &source, workers, tries > 1)
+        })
+    }
+
+    /// One try of that.
+    fn open_all(
+        config: &PathConfig,
+        source: &Source,
+        workers: usize,
+        again: bool,
+    ) -> Result<(Self, Vec<WorkerIo>), Failure> {
+        let listen = config.udp.listen.clone();
+        let kernel = source.kernel_sockets(&config.udp, workers)?.into_workers();
         let mirror = source.mirror()?;
         let snapshot = mirror.snapshot();
         let mut ports: Vec<Vec<Port>> = (0..workers).map(|_| Vec::new()).collect();
         let (mut interfaces, mut left) = (Vec::new(), Left::new());
         let mut upkeep = Upkeep::default();
         for device in devices(config.io.mode, &listen, config.groups_on(&snapshot), &snapshot)? {
-            match open_interface(&config, &source, &device, &snapshot, workers, &mut left)? {
+            match open_interface(config, source, &device, &snapshot, workers, &mut left)? {
                 Some(opened) => {
+                    let (mode, sockets) = (opened.way.obtained(), opened.ports.len());
+                    let again = if again { " again" } else { "" };
+                    tracing::info!(interface = device.link.name, %mode, sockets, "express path open{again}");
                     let (interface, sockets) = Interface::new(&device, opened);
                     sockets.into_iter().for_each(|(worker, port)| ports[worker].push(port));
                     interfaces.push(interface);
@@ -156,7 +186,7 @@ impl DataPath {
         }
         let (mut ios, mut inlets) = (Vec::new(), Vec::new());
         for (sockets, ports) in kernel.into_iter().zip(ports) {
-            let mut kernel = UdpIo::new(udp, sockets).map_err(Failure::run_time)?;
+            let mut kernel = UdpIo::new(&config.udp, sockets).map_err(Failure::run_time)?;
             kernel.set_resolver(mirror.resolver().map_err(Failure::run_time)?);
             kernel.set_sending(&config.sending).map_err(Failure::run_time)?;
             let wait = config.io.wait();
@@ -180,11 +210,11 @@ impl DataPath {
         let napi = napi::defer(&config.io, &interfaces)?;
         let mut path = Self {
             _napi: napi,
-            config,
-            source,
+            config: config.clone(),
+            source: source.clone(),
             listen,
             mirror,
-            generation: 0,
+            generation: None,
             interfaces,
             inlets,
             upkeep,
@@ -280,6 +310,7 @@ impl DataPath {
         let (interface, ports) = Interface::new(device, opened);
         for (worker, port) in ports {
             if !self.inlets[worker].add(port) {
+                self.take_back(interface.index);
                 return Err(Reason(format!("worker {worker} takes no more sockets")));
             }
         }
@@ -288,22 +319,29 @@ impl DataPath {
         Ok(obtained)
     }
 
-    /// Makes each interface take the pairs that belong to it now.
+    /// Has the workers close their sockets on an interface at their next turn.
+    pub(super) fn take_back(&self, index: u32) {
+        for inlet in &self.inlets {
+            if !inlet.remove(index) {
+                tracing::error!("a worker takes no changes; its AF_XDP sockets stay");
+            }
+        }
+    }
+
+    /// Makes each interface take the pairs that belong to it now. What could not be done is tried again the next time.
     pub(super) fn follow_addresses(&mut self) -> Result<(), Failure> {
-        self.generation = self.mirror.generation();
+        let generation = self.mirror.generation();
         let snapshot = self.mirror.snapshot();
         let groups_on = self.config.groups_on(&snapshot);
+        let mut result = Ok(());
         for interface in &mut self.interfaces {
             let wanted = pairs(&self.listen, groups_on, &snapshot, interface.index);
-            for gone in interface.pairs.difference(&wanted) {
-                interface.program.remove_pair(*gone)?;
-            }
-            for new in wanted.difference(&interface.pairs) {
-                interface.program.add_pair(*new)?;
-            }
-            interface.pairs = wanted;
+            result = result.and(interface.take_pairs(&wanted));
         }
-        Ok(())
+        if result.is_ok() {
+            self.generation = Some(generation);
+        }
+        result
     }
 }
 
@@ -334,11 +372,7 @@ fn open_interface(
 ) -> Result<Option<Opened>, Failure> {
     let (mode, name) = (config.io.mode, &device.link.name);
     match opening::open((&config.io, &config.purpose), source, device, snapshot, workers) {
-        Ok(opened) => {
-            let (mode, sockets) = (opened.way.obtained(), opened.ports.len());
-            tracing::info!(interface = name, %mode, sockets, "express path open");
-            Ok(Some(opened))
-        }
+        Ok(opened) => Ok(Some(opened)),
         Err((reason, steps)) if opening::may_leave(mode) => {
             tracing::info!(interface = name, "kernel UDP serves this interface: {reason}");
             left.insert(name.clone(), steps);

@@ -8,6 +8,7 @@
 //! * [`devices`] says which devices the frames of an address come in on.
 //! * [`upkeep`] follows what happens to interfaces while the server runs, [`agent_watch`] what happens to the agent;
 //!   both try again after the pauses of [`backoff`].
+//! * [`persistence`] begins a start anew that an agent went away from.
 //! * [`privilege`] gives up what the server does not need, [`confine`] keeps it from more; [`source`] asks for what
 //!   it does.
 //! * [`events`] is what the main thread waits for.
@@ -26,6 +27,7 @@ mod logs;
 pub(crate) mod metrics;
 mod napi;
 mod opening;
+mod persistence;
 mod privilege;
 mod report;
 mod server;

@@ -22,7 +22,7 @@ use crate::doctor::Severity;
 
 /// How long a probe frame may take. Drivers complete within their interrupt's delay, milliseconds at most.
 const PROBE_PATIENCE: Duration = Duration::from_secs(1);
-/// Entries of a TX ring that nothing is put into: the fewest that a ring may have.
+/// Entries of the rings for sending of a socket that does not send: the fewest that a ring may have.
 const SMALLEST_RING: u32 = 64;
 /// How long a link that was up may take to be up again after the program came: some drivers restart it.
 const LINK_PATIENCE: Duration = Duration::from_secs(5);
@@ -139,6 +139,14 @@ pub(super) fn open(
         plan.sending = Sending::Kernel;
     }
     let found = source.device(&device.link).map_err(plain)?;
+    if !found.transmits && plan.sending == Sending::Express {
+        return Err(plain(Reason(format!(
+            "{name}: the agent's rule gives sockets that only receive (`transmit = false`): use --io hybrid or auto"
+        ))));
+    }
+    if !found.transmits {
+        plan.sending = Sending::Kernel;
+    }
     let facts = found.facts;
     for finding in crate::doctor::settings(&facts, has_vlans(&device.link, snapshot)) {
         if finding.severity >= Severity::Warn {
@@ -309,8 +317,8 @@ impl Opening<'_> {
         if let Some(frames) = &self.config.frames {
             (port.rx_ring, port.tx_ring) = (frames.get_ref() / 2, frames.get_ref() / 2);
         }
-        if !self.purpose.sends {
-            port.tx_ring = SMALLEST_RING;
+        if self.plan.sending == Sending::Kernel {
+            (port.sends, port.tx_ring) = (false, SMALLEST_RING);
         }
         if self.is_taken {
             port.bind_patience = Duration::ZERO;
@@ -320,7 +328,8 @@ impl Opening<'_> {
             let path = lend.path.join(format!("{}.{queue}", self.device.link.name));
             ShareConfig { path, ..lend }
         });
-        port.tx_budget = self.config.tx_budget.as_ref().map(|budget| *budget.get_ref());
+        port.tx_budget =
+            self.config.tx_budget.as_ref().map(|budget| *budget.get_ref()).filter(|_| port.sends);
         port
     }
 

@@ -20,9 +20,11 @@ use expressway_netio::wait::Wait;
 use expressway_xbpf::{AttachMode, Attachment, Counters, Existing, Options, Redirect};
 
 use super::devices::Reason;
+use super::persistence;
 use crate::fail::Failure;
 
-/// Who makes what takes privilege.
+/// Who makes what takes privilege. Clones are the same.
+#[derive(Clone)]
 pub(crate) enum Source {
     /// This process.
     Own,
@@ -74,7 +76,7 @@ impl Source {
     pub(crate) fn by(agent: Option<&Path>, command: &str) -> Result<Self, Failure> {
         let Some(path) = agent else { return Ok(Self::Own) };
         let name = format!("expressway {command}, process {}", std::process::id());
-        Client::connect(path, &name).map(Self::Agent).map_err(Failure::run_time)
+        persistence::connect(path, &name).map(Self::Agent)
     }
 
     /// Kernel sockets for every worker and address.
@@ -110,7 +112,7 @@ impl Source {
             Self::Own | Self::Plugin(_) => {
                 let facts = DeviceFacts::read(&link.name, link.index)
                     .map_err(|error| Reason(format!("interface {}: {error}", link.name)))?;
-                Ok(Device { facts, allowed: None })
+                Ok(Device { facts, allowed: None, transmits: true })
             }
         }
     }

@@ -25,6 +25,7 @@ use super::backoff::Backoff;
 use super::data_path::{DataPath, Interface};
 use super::devices::devices_now;
 use super::source::Source;
+use crate::fail::Failure;
 
 /// The longest pause before an interface that could not be opened is tried again. A try costs a load of the XDP
 /// program.
@@ -76,9 +77,20 @@ pub(crate) struct Upkeep {
     waiting: HashMap<String, Waiting>,
     reopened: HashMap<(String, Cause), u64>,
     agent: AgentWatch,
+    /// Why addresses could not be followed, as it was last said.
+    addresses: Option<String>,
 }
 
 impl Upkeep {
+    /// Says once what keeps the programs from taking the addresses of now.
+    fn say_addresses(&mut self, failure: Option<Failure>) {
+        let problem = failure.map(|failure| failure.to_string());
+        if let Some(problem) = problem.as_ref().filter(|_| problem != self.addresses) {
+            tracing::warn!("addresses changed, and are not followed yet: {problem}");
+        }
+        self.addresses = problem;
+    }
+
     /// The interface was tried at start and left to the kernel: that stands while it is the same one.
     pub(crate) fn leave(&mut self, name: &str, index: u32) {
         let waiting = Waiting { index, cause: Cause::Appeared, retry: None, problem: None };
@@ -148,11 +160,13 @@ impl DataPath {
         let now = Instant::now();
         self.follow_agent(now);
         self.find_lost(&snapshot, now);
-        let opened = self.open_missing(&snapshot, now);
-        if (opened || self.generation != snapshot.generation())
-            && let Err(failure) = self.follow_addresses()
-        {
-            tracing::warn!("addresses changed: {failure}");
+        if self.open_missing(&snapshot, now) {
+            self.generation = None;
+        }
+        // Programs of an agent that is gone take what they took; the one that is back makes others.
+        if self.generation != Some(snapshot.generation()) && self.source.agent_connected() != Some(false) {
+            let problem = self.follow_addresses().err();
+            self.upkeep.say_addresses(problem);
         }
     }
 
@@ -220,11 +234,7 @@ impl DataPath {
 
     /// Takes program and sockets off an interface; the workers close theirs at their next turn.
     fn close(&mut self, index: u32, cause: Cause, now: Instant) {
-        for inlet in &self.inlets {
-            if !inlet.remove(index) {
-                tracing::error!("a worker takes no changes; its AF_XDP sockets stay");
-            }
-        }
+        self.take_back(index);
         for closed in self.interfaces.extract_if(.., |interface| interface.index == index) {
             self.upkeep.lose(&closed.name, cause, now);
         }

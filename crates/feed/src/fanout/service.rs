@@ -18,7 +18,7 @@ use super::handshake::Rules;
 use super::options::{Listen, Options};
 use super::ring::Ring;
 use super::shard::{Common, Message, Shard};
-use super::source::{Source, first_descriptor};
+use super::source::Source;
 use super::stats::{Ledger, Statistics};
 use crate::group::{Keeper, Membership};
 
@@ -94,8 +94,8 @@ pub struct Fanout {
 }
 
 impl Fanout {
-    /// Binds the listeners and starts the threads. Datagrams come from `io`; `membership` is joined on its first
-    /// descriptor, which has to be the UDP socket that is bound to the group.
+    /// Binds the listeners and starts the threads. Datagrams come from `io`; `membership` is joined on its kernel socket
+    /// that is bound to the group.
     ///
     /// # Errors
     /// [`FanoutError`] says which option, address or group.
@@ -297,13 +297,11 @@ pub(super) fn thread(what: &'static str) -> impl Fn(io::Error) -> FanoutError {
 }
 
 fn join(membership: Membership, io: &impl PacketIo) -> Result<Keeper, FanoutError> {
-    let mut joined = None;
-    first_descriptor(io, &mut |fd| joined = Some(Keeper::join(membership.clone(), fd)));
-    match joined {
-        Some(Ok(keeper)) => Ok(keeper),
-        Some(Err(source)) => Err(FanoutError::Join { membership, source }),
-        None => Err(FanoutError::Join { membership, source: io::ErrorKind::NotFound.into() }),
-    }
+    let joined = match io.kernel_socket(membership.group) {
+        Some(fd) => Keeper::join(membership.clone(), fd),
+        None => Err(io::Error::new(io::ErrorKind::NotFound, "no kernel socket is bound to it")),
+    };
+    joined.map_err(|source| FanoutError::Join { membership, source })
 }
 
 pub(super) fn bind(listen: Listen) -> Result<Listener, FanoutError> {

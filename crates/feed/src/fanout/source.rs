@@ -1,7 +1,6 @@
 //! The feed's end: datagrams from packet I/O into the rings.
 
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -103,9 +102,8 @@ impl<P: PacketIo> Source<P> {
         self.looked_after = now;
         self.store_counters();
         let Some(keeper) = &mut self.keeper else { return };
-        let mut rejoined = Joined::Already;
-        first_descriptor(&self.io, &mut |fd| rejoined = keeper.look_after(fd));
-        if rejoined == Joined::Anew {
+        let socket = self.io.kernel_socket(keeper.group());
+        if socket.is_some_and(|fd| keeper.look_after(fd) == Joined::Anew) {
             add(&self.ledger.totals.group_rejoins, 1);
         }
     }
@@ -114,14 +112,4 @@ impl<P: PacketIo> Source<P> {
     pub(crate) fn store_counters(&self) {
         self.cell.store(&self.io.stats(), &WorkerStats::default());
     }
-}
-
-/// The kernel's UDP socket of a backend that has one, which it visits first.
-pub(crate) fn first_descriptor(io: &impl PacketIo, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
-    let mut first = true;
-    io.descriptors(&mut |fd| {
-        if std::mem::take(&mut first) {
-            visit(fd);
-        }
-    });
 }

@@ -54,6 +54,11 @@ impl Keeper {
         Ok(keeper)
     }
 
+    /// The group.
+    pub fn group(&self) -> IpAddr {
+        self.wanted.group
+    }
+
     /// Joins again if the membership has gone. Says once that it cannot.
     pub fn look_after(&mut self, fd: BorrowedFd<'_>) -> Joined {
         let group = self.wanted.group;

@@ -1,6 +1,7 @@
 //! Configuration of an AF_XDP port and of the backend over it.
 
 use std::fmt;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,6 +17,9 @@ use crate::wait::Wait;
 pub(super) const HEADER_SPACE: usize = 128;
 
 const _: () = assert!(expressway_wire::MAX_HEADER_LEN <= HEADER_SPACE);
+
+/// Ethernet header and two VLAN tags: what an MTU does not count.
+pub(super) const LINK_HEADERS: u32 = 22;
 
 /// How to bind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,6 +89,9 @@ pub struct PortConfig {
     /// Packets that one system call may send in copy mode, 32 to `tx_ring` (`XDP_MAX_TX_SKB_BUDGET`, Linux 6.17);
     /// `None` is `tx_ring`. Fewer calls a burst, each longer. Older kernels send 32.
     pub tx_budget: Option<u32>,
+    /// Whether anything is to be sent by it. Without, the socket has no TX ring, nothing can ever be sent by it,
+    /// by whoever holds it, and datagrams leave by the kernel.
+    pub sends: bool,
     /// Offloads by transmit metadata to ask for. What is refused is logged with its reason and done without.
     pub hints: TransmitHints,
     /// Take the UMEM from huge pages where the machine has them.
@@ -120,6 +127,7 @@ impl PortConfig {
             tx_ring: 2048,
             description: None,
             tx_budget: None,
+            sends: true,
             hints: TransmitHints::default(),
             huge_pages: true,
             transmit: TransmitVia::Express,
@@ -170,7 +178,7 @@ impl PortConfig {
     /// the NIC's own buffers are the kernel's. In zero-copy some NICs count the room in whole KiB
     /// (`SRRCTL.BSIZEPKT` of igb, igc and the 82599), cut what is longer, and their drivers hand the pieces over
     /// as packets (`igb_clean_rx_irq_zc`, Linux 6.18); the others lose nothing by the same count.
-    pub(super) fn single_frame(&self) -> u32 {
+    fn single_frame(&self) -> u32 {
         let room = self.frame_size - XDP_PACKET_HEADROOM;
         match self.mode {
             BindMode::Copy => room,
@@ -178,14 +186,45 @@ impl PortConfig {
         }
     }
 
-    /// With frames of 4096 bytes where those of 2048 would not hold a frame of `largest` bytes in zero-copy.
-    pub(super) fn fitted(mut self, largest: u32) -> Self {
+    /// As it is bound on an interface of that MTU: with frames of 4096 bytes where those of 2048 would not hold a
+    /// packet in zero-copy.
+    pub(super) fn fit(&self, mtu: u32) -> Fitted {
+        let largest = mtu.saturating_add(LINK_HEADERS);
         let enlarged = Self { frame_size: 4096, ..self.clone() };
-        if self.mode != BindMode::Copy && largest > self.single_frame() && largest <= enlarged.single_frame()
-        {
-            self.frame_size = enlarged.frame_size;
-        }
-        self
+        let enlarges = self.mode != BindMode::Copy
+            && largest > self.single_frame()
+            && largest <= enlarged.single_frame();
+        let config = if enlarges { enlarged } else { self.clone() };
+        Fitted { multi_buffer: largest > config.single_frame(), config }
+    }
+}
+
+/// A configuration as it is bound on an interface, whose MTU decides on the size of frames and on whether packets may
+/// span them. There is no other way to bind a port's socket than by one of these, in this process or another.
+#[derive(Clone, Debug)]
+pub(super) struct Fitted {
+    config: PortConfig,
+    multi_buffer: bool,
+}
+
+impl Fitted {
+    /// Whether packets may be larger than a frame, for which bind is asked (`XDP_USE_SG`): drivers without it in
+    /// zero-copy refuse that.
+    pub(super) fn multi_buffer(&self) -> bool {
+        self.multi_buffer
+    }
+
+    /// The same with another patience.
+    pub(super) fn within(self, bind_patience: Duration) -> Self {
+        Self { config: PortConfig { bind_patience, ..self.config }, ..self }
+    }
+}
+
+impl Deref for Fitted {
+    type Target = PortConfig;
+
+    fn deref(&self) -> &PortConfig {
+        &self.config
     }
 }
 
@@ -313,16 +352,22 @@ mod tests {
         let of = |mode, frame_size| PortConfig { mode, frame_size, ..PortConfig::new("eth9", 0) };
         for mode in [BindMode::ZeroCopy, BindMode::Auto] {
             assert_eq!((of(mode, 2048).single_frame(), of(mode, 4096).single_frame()), (1024, 3072));
-            let sizes =
-                [1024, 1522, 3072, 3073, 9022].map(|largest| of(mode, 2048).fitted(largest).frame_size);
+            let fits = [1002, 1500, 3050, 3051, 9000].map(|mtu| {
+                let fitted = of(mode, 2048).fit(mtu);
+                (fitted.frame_size, fitted.multi_buffer())
+            });
             assert_eq!(
-                sizes,
-                [2048, 4096, 4096, 2048, 2048],
+                fits,
+                [(2048, false), (4096, false), (4096, false), (2048, true), (2048, true)],
                 "larger ones need several frames whatever their size"
             );
         }
         assert_eq!(of(BindMode::Copy, 2048).single_frame(), 1792);
-        assert_eq!(of(BindMode::Copy, 2048).fitted(3000).frame_size, 2048);
+        let copy = [1770, 1771].map(|mtu| of(BindMode::Copy, 2048).fit(mtu));
+        assert_eq!(
+            copy.map(|fitted| (fitted.frame_size, fitted.multi_buffer())),
+            [(2048, false), (2048, true)]
+        );
     }
 
     #[test]

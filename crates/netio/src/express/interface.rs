@@ -13,6 +13,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{self, RecvFlags};
 
+use super::config::{Fitted, PortConfig};
+use super::error::OpenError;
 use crate::route::{NetlinkSource, NetlinkUse};
 
 /// Whether packets can pass an interface.
@@ -30,6 +32,33 @@ pub(super) enum LinkState {
 #[derive(Debug)]
 pub(super) struct Interfaces {
     socket: OwnedFd,
+}
+
+/// Where a port is to be opened.
+pub(super) struct Place {
+    /// The interface's network namespace, to be asked for more.
+    pub(super) interfaces: Interfaces,
+    /// Index of the interface.
+    pub(super) ifindex: u32,
+    /// Its MTU.
+    pub(super) mtu: u32,
+    /// What is bound there.
+    pub(super) fitted: Fitted,
+}
+
+impl Place {
+    /// Checks a configuration, finds its interface in the network namespace of `source`, and fits it to that.
+    ///
+    /// # Errors
+    /// [`OpenError::Config`] and [`OpenError::Interface`].
+    pub(super) fn find(config: &PortConfig, source: &dyn NetlinkSource) -> Result<Self, OpenError> {
+        config.validate()?;
+        let named = |source| OpenError::Interface { interface: config.interface.clone(), source };
+        let interfaces = Interfaces::open(source).map_err(named)?;
+        let ifindex = interfaces.index(&config.interface).map_err(named)?;
+        let mtu = interfaces.mtu(ifindex).map_err(named)?;
+        Ok(Self { interfaces, ifindex, mtu, fitted: config.fit(mtu) })
+    }
 }
 
 impl Interfaces {

@@ -38,6 +38,20 @@ impl<T: Copy> MappedRing<T> {
         offsets: &RingOffset,
         capacity: u32,
     ) -> io::Result<Self> {
+        Self::over(offsets, capacity, |length| Mapping::ring(socket, length, page_offset))
+    }
+
+    /// A ring at whose other end nobody is: what is put into it stays. For a socket without a ring of that kind.
+    pub(super) fn detached(offsets: &RingOffset, capacity: u32) -> io::Result<Self> {
+        Self::over(offsets, capacity, Mapping::private)
+    }
+
+    /// A ring in what `map` maps for so many bytes.
+    fn over(
+        offsets: &RingOffset,
+        capacity: u32,
+        map: impl FnOnce(usize) -> io::Result<Mapping>,
+    ) -> io::Result<Self> {
         let broken = || io::Error::new(io::ErrorKind::InvalidData, "the kernel gave impossible ring offsets");
         let offset = |value: u64| usize::try_from(value).map_err(|_| broken());
         let entries = offset(offsets.desc)?;
@@ -55,7 +69,7 @@ impl<T: Copy> MappedRing<T> {
         }
         let (producer, consumer, flags) =
             (word(offsets.producer)?, word(offsets.consumer)?, word(offsets.flags)?);
-        let mapping = Mapping::ring(socket, length, page_offset)?;
+        let mapping = map(length)?;
         Ok(Self { mapping, producer, consumer, flags, entries, capacity, entry: PhantomData })
     }
 

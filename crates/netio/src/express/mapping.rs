@@ -75,10 +75,10 @@ impl Mapping {
     }
 
     /// Makes a memfd of `length` bytes that cannot change its size, and maps it. Every page is there when this
-    /// returns, and charged to this process.
+    /// returns, and charged to this process. Further seals are for who registers it ([`super::source`]).
     pub(crate) fn registrable(length: usize, huge: bool) -> io::Result<(Self, OwnedFd)> {
         let memory = memory_file(c"expressway-umem", length, MemfdFlags::empty())?;
-        fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW)?;
         let mut mapping = Self::file(memory.as_fd(), length)?;
         if huge {
             // SAFETY: the range is a mapping of this process that nothing else refers to yet. Refused, the
@@ -128,6 +128,11 @@ impl Mapping {
         // SAFETY: the kernel chooses an address that is free.
         let start = unsafe { mmap(std::ptr::null_mut(), length, protection, flags, socket, offset) }?;
         Self::new(start.cast(), length)
+    }
+
+    /// Maps `length` zeroed bytes of this process alone, in the place of a ring that the kernel has not.
+    pub(crate) fn private(length: usize) -> io::Result<Self> {
+        Self::map(round_up(length, page_size())?, MapFlags::PRIVATE)
     }
 
     fn map(length: usize, flags: MapFlags) -> io::Result<Self> {

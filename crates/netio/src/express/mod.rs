@@ -205,5 +205,5 @@ pub use reader::{LentPacket, UmemReader};
 pub use readers::{ReaderReport, Readers, ShareStats};
 pub use received::{ForeignSocket, NotSent, Received, SocketId};
 pub use shared::{SharedUmem, interface_index};
-pub use source::{Bound, SocketSource, bind_for, memory_of};
+pub use source::{Bound, SocketSource, bind_for, is_released, memory_of};
 pub use trial::{CALIBRATION_FRAMES, Calibration, Probed, Problem, TrialError};

@@ -25,7 +25,7 @@ use super::kick::{self, KICK_AGAIN, Outcome};
 use super::lane::Mapped;
 use super::mapping::Backing;
 use super::metadata::Request;
-use super::port::{LINK_HEADERS, check_mode};
+use super::port::check_mode;
 use super::received::{ForeignSocket, Received, SocketId};
 use super::sharing::Sharing;
 use super::socket::Socket;
@@ -122,8 +122,8 @@ impl SharedUmem {
 
     /// Opens a socket on a queue that no other socket on this UMEM has, and puts it into `map`, an XSKMAP that
     /// the XDP program of that interface uses, at [`PortConfig::map_key`]; without a map it sends only.
-    /// `frame_size` and `huge_pages` are the UMEM's, whatever `config` says. The first socket decides between
-    /// copy and zero-copy mode for all.
+    /// `frame_size` and `huge_pages` are the UMEM's, and every socket can send, whatever `config` says. The first
+    /// socket decides between copy and zero-copy mode for all.
     ///
     /// Takes CAP_NET_RAW and CAP_BPF. Called in the network namespace of the interface.
     ///
@@ -147,7 +147,7 @@ impl SharedUmem {
         if self.bound.is_empty() {
             socket.register(&self.exchange.frames().umem, false).map_err(failed(Step::Register))?;
         }
-        let rings = socket.rings(config.rx_ring, config.tx_ring).map_err(failed(Step::Ring))?;
+        let rings = socket.rings(config.rx_ring, config.tx_ring, true).map_err(failed(Step::Ring))?;
         let lane = self.exchange.add_lane(rings, (config.rx_ring + config.tx_ring) as usize);
         let bound = match self.bound.first() {
             None => socket
@@ -201,7 +201,8 @@ impl SharedUmem {
         if self.bound.iter().any(|one| one.ifindex == ifindex && one.config.queue == config.queue) {
             return complain("queue", config.queue, "must be of no other socket on this UMEM");
         }
-        if mtu.saturating_add(LINK_HEADERS) > config.single_frame() {
+        let fitted = config.fit(mtu);
+        if fitted.multi_buffer() || fitted.frame_size != config.frame_size {
             let must = "must hold a packet of the interface's MTU, its link header and 256 bytes: lower the MTU \
                         or enlarge the frames";
             return complain("frame_size", config.frame_size, must);

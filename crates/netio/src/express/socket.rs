@@ -79,17 +79,21 @@ impl Socket {
         self.set_option(abi::SOL_XDP, abi::XDP_UMEM_REG, &registration)
     }
 
-    /// Makes and maps the four rings.
-    pub(super) fn rings(&self, rx_ring: u32, tx_ring: u32) -> io::Result<Rings<Mapped>> {
+    /// Makes and maps the four rings; those of a socket that does not send are three. The kernel makes none once it is
+    /// bound (`xsk_setsockopt` in `net/xdp/xsk.c`), so that it never will.
+    pub(super) fn rings(&self, rx_ring: u32, tx_ring: u32, sends: bool) -> io::Result<Rings<Mapped>> {
         self.set_option(abi::SOL_XDP, abi::XDP_UMEM_FILL_RING, &rx_ring)?;
+        // The kernel binds none without.
         self.set_option(abi::SOL_XDP, abi::XDP_UMEM_COMPLETION_RING, &tx_ring)?;
         self.set_option(abi::SOL_XDP, abi::XDP_RX_RING, &rx_ring)?;
-        self.set_option(abi::SOL_XDP, abi::XDP_TX_RING, &tx_ring)?;
-        self.map_rings(rx_ring, tx_ring)
+        if sends {
+            self.set_option(abi::SOL_XDP, abi::XDP_TX_RING, &tx_ring)?;
+        }
+        self.map_rings(rx_ring, tx_ring, sends)
     }
 
-    /// Maps the four rings, made with so many entries.
-    pub(super) fn map_rings(&self, rx_ring: u32, tx_ring: u32) -> io::Result<Rings<Mapped>> {
+    /// Maps the rings, made with so many entries.
+    pub(super) fn map_rings(&self, rx_ring: u32, tx_ring: u32, sends: bool) -> io::Result<Rings<Mapped>> {
         let offsets: MmapOffsets = self.option(abi::XDP_MMAP_OFFSETS)?;
         let fd = self.fd.as_fd();
         Ok(Rings {
@@ -101,7 +105,10 @@ impl Socket {
                 tx_ring,
             )?,
             rx: MappedRing::map(fd, abi::XDP_PGOFF_RX_RING, &offsets.rx, rx_ring)?,
-            tx: MappedRing::map(fd, abi::XDP_PGOFF_TX_RING, &offsets.tx, tx_ring)?,
+            tx: match sends {
+                true => MappedRing::map(fd, abi::XDP_PGOFF_TX_RING, &offsets.tx, tx_ring)?,
+                false => MappedRing::detached(&offsets.tx, tx_ring)?,
+            },
         })
     }
 

@@ -14,23 +14,29 @@
 //! (`xsk_bind` in `net/xdp/xsk.c`), so whoever holds an unbound one chooses interface and queue. It also
 //! registers the memory, because the kernel accounts pinned pages to who registers them (`xdp_umem_account_pages`
 //! in `net/xdp/xdp_umem.c`), and most users may pin 8 MiB. A UMEM can be registered once, so the size is fixed.
+//!
+//! Who gives sockets away learns from the memory when it is free again ([`is_released`]), not from them: they live as
+//! long as anybody holds them, and the pages longer where another socket shares the UMEM, in another network namespace
+//! if need be. The kernel seals a memfd against writing only when nothing has its pages pinned
+//! (`memfd_wait_for_pins` in `mm/memfd.c`); holes, which would hide pinned pages from it, are made impossible before they
+//! are pinned, by `F_SEAL_FUTURE_WRITE` (`shmem_fallocate` in `mm/shmem.c`, Linux 5.1).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
 
 use super::config::{ObtainedMode, PortConfig};
 use super::error::{OpenError, Step};
-use super::interface::Interfaces;
+use super::interface::Place;
 use super::mapping::Mapping;
-use super::port::{LINK_HEADERS, check_mode, segments};
+use super::port::{check_mode, segments};
 use super::ring::Producer;
 use super::socket::Socket;
 use super::xskmap;
 use crate::io::IoError;
 use crate::netdev::Netdev;
-use crate::route::OwnNamespace;
+use crate::route::{NetlinkSource, OwnNamespace};
 use crate::wait;
 
 /// A bound AF_XDP socket of another process's making.
@@ -40,10 +46,6 @@ pub struct Bound {
     pub socket: OwnedFd,
     /// The mode that bind obtained.
     pub mode: ObtainedMode,
-    /// Index of the interface.
-    pub ifindex: u32,
-    /// Whether packets larger than a frame are received (`XDP_USE_SG`).
-    pub multi_buffer: bool,
     /// Frames that one sent packet may take.
     pub segments: u32,
 }
@@ -55,6 +57,9 @@ pub trait SocketSource: Send {
     /// # Errors
     /// [`OpenError::Refused`] when the other side says no or is gone, whatever [`bind_for`] fails with there.
     fn bind(&mut self, config: &PortConfig, memory: BorrowedFd<'_>) -> Result<Bound, OpenError>;
+
+    /// The network namespace that they are bound in.
+    fn namespace(&self) -> &dyn NetlinkSource;
 }
 
 /// Bytes of UMEM that a port takes.
@@ -66,34 +71,32 @@ pub fn memory_of(config: &PortConfig) -> u64 {
 /// namespace of the calling thread. Takes CAP_NET_RAW, CAP_IPC_LOCK for memory beyond RLIMIT_MEMLOCK, and
 /// CAP_BPF where that is asked for map updates.
 ///
-/// The memory is not trusted: it must be a memfd that cannot shrink, and nothing in it is read or written.
+/// The memory is not trusted: it must be a memfd that cannot shrink and has no other seal, and nothing in it is read or
+/// written. From then on nobody can map it writable; the other side has done so.
 ///
 /// # Errors
-/// As [`super::Port::open`].
+/// As [`super::Port::open`]. [`OpenError::Config`] for frames that do not fit the interface's MTU, by which the other side
+/// has chosen them as [`super::Port::open_from`] does: it has changed meanwhile.
 pub fn bind_for(
     config: &PortConfig,
     memory: BorrowedFd<'_>,
     map: BorrowedFd<'_>,
 ) -> Result<Bound, OpenError> {
-    config.validate()?;
-    let named = |source| OpenError::Interface { interface: config.interface.clone(), source };
-    let interfaces = Interfaces::open(&OwnNamespace).map_err(named)?;
-    let ifindex = interfaces.index(&config.interface).map_err(named)?;
-    let mtu = interfaces.mtu(ifindex).map_err(named)?;
-    let multi_buffer = mtu.saturating_add(LINK_HEADERS) > config.single_frame();
+    let Place { ifindex, fitted, .. } = Place::find(config, &OwnNamespace)?;
+    if fitted.frame_size != config.frame_size {
+        let must = "must be 4096 for the MTU that the interface has now";
+        return Err(OpenError::Config { field: "frame_size", value: config.frame_size.into(), must });
+    }
+    let multi_buffer = fitted.multi_buffer();
     let failed =
         |step: Step| move |source| step.failed(&config.interface, config.queue, multi_buffer, source);
     let length = memory_of(config);
-    check_memory(memory, length).map_err(failed(Step::Memory))?;
-    let mapping = usize::try_from(length)
-        .map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))
-        .and_then(|length| Mapping::file(memory, length))
-        .map_err(failed(Step::Memory))?;
+    let mapping = map_memory(memory, length).map_err(failed(Step::Memory))?;
     let socket = Socket::new().map_err(failed(Step::Create))?;
     socket
         .register_range(mapping.start().as_ptr() as u64, length, config.frame_size, false)
         .map_err(failed(Step::Register))?;
-    let rings = socket.rings(config.rx_ring, config.tx_ring).map_err(failed(Step::Ring))?;
+    let rings = socket.rings(config.rx_ring, config.tx_ring, config.sends).map_err(failed(Step::Ring))?;
     let mut fill = Producer::new(rings.fill);
     for frame in 0..u64::from(config.rx_ring) {
         if fill.push(frame * u64::from(config.frame_size)).is_err() {
@@ -106,7 +109,9 @@ pub fn bind_for(
         .map_err(failed(Step::Bind(config.mode)))?;
     let mode = socket.mode().map_err(failed(Step::Options))?;
     check_mode(config, mode)?;
-    socket.widen_transmit(config.tx_ring.saturating_mul(4096), config.tx_ring);
+    if config.sends {
+        socket.widen_transmit(config.tx_ring.saturating_mul(4096), config.tx_ring);
+    }
     wait::prepare_socket(socket.as_fd(), config.wait, mode == ObtainedMode::Copy, "AF_XDP").map_err(
         |error| match error {
             IoError::Socket { source, .. } => failed(Step::Wait)(source),
@@ -122,21 +127,31 @@ pub fn bind_for(
         _ => None,
     };
     let segments = segments(mode, multi_buffer, zero_copy);
-    Ok(Bound { socket: socket.into_fd(), mode, ifindex, multi_buffer, segments })
+    Ok(Bound { socket: socket.into_fd(), mode, segments })
 }
 
-/// Refuses what is no memory file, or one that may become smaller than said. Only memfds have seals, so no
-/// file system of the other side's answers page faults here.
-fn check_memory(memory: BorrowedFd<'_>, length: u64) -> io::Result<()> {
+/// Whether the memory of a socket of [`bind_for`] is free again: no socket has it, here or elsewhere, and nobody has it
+/// mapped writable. Where one has, the kernel looks several times, for 0.2 s in all.
+pub fn is_released(memory: BorrowedFd<'_>) -> bool {
+    fcntl_add_seals(memory, SealFlags::WRITE).is_ok()
+}
+
+/// Maps memory of the other side's. Refuses what is no memory file, or one that may become smaller than said. Only
+/// memfds have seals, so no file system of the other side's answers page faults here.
+fn map_memory(memory: BorrowedFd<'_>, length: u64) -> io::Result<Mapping> {
     let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
     let seals = fcntl_get_seals(memory).map_err(|_| invalid("the memory is no memfd"))?;
     if !seals.contains(SealFlags::SHRINK) {
         return Err(invalid("the memfd is not sealed against shrinking (F_SEAL_SHRINK)"));
     }
     let size = fstat(memory)?.st_size;
-    if u64::try_from(size).is_ok_and(|size| size >= length) {
-        Ok(())
-    } else {
-        Err(invalid("the memfd is smaller than the frames that were asked for"))
+    if !u64::try_from(size).is_ok_and(|size| size >= length) {
+        return Err(invalid("the memfd is smaller than the frames that were asked for"));
     }
+    let length = usize::try_from(length).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    let mapping = Mapping::file(memory, length)?;
+    // After our own mapping, which this would refuse, and before anything is pinned.
+    fcntl_add_seals(memory, SealFlags::FUTURE_WRITE)
+        .map_err(|_| invalid("the memfd cannot be sealed (F_SEAL_SEAL, or Linux before 5.1)"))?;
+    Ok(mapping)
 }

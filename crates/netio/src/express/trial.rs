@@ -52,6 +52,8 @@ pub enum Problem {
     Lost(Duration),
     /// No frame came free, or the socket failed on the way.
     Failed,
+    /// The socket only receives.
+    Receives,
 }
 
 impl fmt::Display for Problem {
@@ -62,6 +64,7 @@ impl fmt::Display for Problem {
                 write!(f, "AF_XDP: a probe frame was completed but did not arrive within {time:?}")
             }
             Self::Failed => write!(f, "AF_XDP: a probe frame could not be sent"),
+            Self::Receives => write!(f, "AF_XDP: the socket was opened to receive only"),
         }
     }
 }
@@ -120,6 +123,9 @@ impl Port {
         let frame = probe_frame(mac, nonce);
         let start = Instant::now();
         let deadline = start + patience;
+        if !self.sends() {
+            return Err(self.failed(Problem::Receives));
+        }
         if self.report().state == PortState::Down {
             return Ok(Probed::LinkDown);
         }
@@ -157,6 +163,9 @@ impl Port {
     /// thread's network namespace. `None` when too little was sent in time to say: the link is down or slow, or the
     /// device refuses.
     pub fn calibrate(&mut self, mac: MacAddr, mtu: usize) -> Option<Calibration> {
+        if !self.sends() {
+            return None;
+        }
         let payload = PAYLOAD.min(self.max_in_frame()).min(mtu.checked_sub(HEADERS - 14)?);
         let template = calibration_headers(mac).template().ok()?;
         let start = HEADER_SPACE - template.header_len();

@@ -1,6 +1,6 @@
 //! [`UdpIo`]: the kernel UDP implementation of [`PacketIo`].
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -491,6 +491,10 @@ impl PacketIo for UdpIo {
     fn descriptors(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
         self.sockets.iter().for_each(|socket| visit(socket.fd()));
         visit(self.writable.as_fd());
+    }
+
+    fn kernel_socket(&self, address: IpAddr) -> Option<BorrowedFd<'_>> {
+        self.sockets.iter().find(|socket| socket.bound.ip() == address).map(UdpSocket::fd)
     }
 
     fn set_wait(&mut self, wait: Wait) -> Result<(), IoError> {

@@ -1,5 +1,6 @@
 //! A backend seen through a counter of accepted datagrams, by which a worker knows that it makes progress.
 
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
@@ -61,6 +62,10 @@ impl<P: PacketIo> PacketIo for Counting<'_, P> {
 
     fn descriptors(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
         self.inner.descriptors(visit);
+    }
+
+    fn kernel_socket(&self, address: IpAddr) -> Option<BorrowedFd<'_>> {
+        self.inner.kernel_socket(address)
     }
 
     fn descriptors_generation(&self) -> u64 {

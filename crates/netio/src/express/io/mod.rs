@@ -11,6 +11,7 @@ mod ports;
 mod receive;
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -281,6 +282,10 @@ impl<K: PacketIo, R: Routes> PacketIo for ExpressIo<K, R> {
         self.ports.iter().filter_map(Port::descriptor).for_each(&mut *visit);
         visit(self.events.as_fd());
         self.kernel.descriptors(visit);
+    }
+
+    fn kernel_socket(&self, address: IpAddr) -> Option<BorrowedFd<'_>> {
+        self.kernel.kernel_socket(address)
     }
 
     fn prepare_sleep(&mut self) -> bool {

@@ -26,13 +26,8 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
                     if let Err(error) = port.set_wait(self.wait) {
                         tracing::warn!(%error, "the added socket is not busy-polled");
                     }
-                    if port.max_payload() > port.max_in_frame()
-                        && self.staging.len() < HEADER_SPACE + port.max_payload()
-                    {
-                        self.staging = vec![0; HEADER_SPACE + port.max_payload()].into_boxed_slice();
-                    }
-                    self.follow_port(&port);
                     self.ports.push(*port);
+                    self.follow_port(self.ports.len() - 1);
                 }
                 Change::Remove { ifindex } => {
                     for mut port in self.ports.extract_if(.., |port| port.ifindex() == ifindex) {
@@ -45,8 +40,13 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
         }
     }
 
-    /// Has a port that is new to the worker, or whose socket is, wake it.
-    fn follow_port(&self, port: &Port) {
+    /// Has a port that is new to the worker, or whose socket is, wake it, and makes room for what it may send.
+    fn follow_port(&mut self, index: usize) {
+        let port = &self.ports[index];
+        if port.max_payload() > port.max_in_frame() && self.staging.len() < HEADER_SPACE + port.max_payload()
+        {
+            self.staging = vec![0; HEADER_SPACE + port.max_payload()].into_boxed_slice();
+        }
         // Who spins needs no wake-up, and one that is watched costs whoever delivers a packet.
         if !matches!(self.wait, Wait::Spin(_)) {
             port.descriptor().into_iter().for_each(|fd| self.follow(fd));
@@ -72,7 +72,7 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
         }
         for index in 0..self.ports.len() {
             if self.ports[index].reopen(now) {
-                self.follow_port(&self.ports[index]);
+                self.follow_port(index);
             }
         }
         if now.saturating_duration_since(self.links_checked) >= LINK_INTERVAL {

@@ -1,12 +1,12 @@
-//! A bound socket with its rings, and who makes it.
+//! A bound socket with its rings.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::public::Public;
 use crate::express::assembly::ASSEMBLY_SIZE;
-use crate::express::config::{ObtainedMode, PortConfig};
+use crate::express::config::{Fitted, ObtainedMode, PortConfig};
 use crate::express::description::DESCRIPTION_LEN;
 use crate::express::error::{OpenError, Step};
 use crate::express::hints::{Grant, TransmitGrants};
@@ -48,33 +48,6 @@ pub(super) struct Active {
     pub(super) public: Option<Public>,
 }
 
-/// Who makes the port's sockets.
-pub(super) enum Maker {
-    /// This process, which enters them into this XSKMAP.
-    Own(OwnedFd),
-    /// Another process.
-    Other(Box<dyn SocketSource>),
-}
-
-impl Maker {
-    /// A bound socket; what it finds out about interface and packets comes with it.
-    pub(super) fn make(
-        &mut self,
-        config: &PortConfig,
-        ifindex: u32,
-        multi_buffer: bool,
-        patience: Duration,
-    ) -> Result<Active, OpenError> {
-        match self {
-            Self::Own(map) => Active::open(config, ifindex, multi_buffer, map.as_fd(), patience),
-            Self::Other(source) => {
-                let config = PortConfig { bind_patience: patience, ..config.clone() };
-                Active::adopt(&config, &mut **source).map(|(active, ..)| active)
-            }
-        }
-    }
-}
-
 impl Active {
     /// Prepares the socket for the way that the worker waits.
     pub(super) fn prepare(&self, wait: Wait, what: &str) -> Result<(), IoError> {
@@ -82,13 +55,8 @@ impl Active {
     }
 
     /// A bound socket that receives, in the order that drivers need: fill ring full, bind, map.
-    pub(super) fn open(
-        config: &PortConfig,
-        ifindex: u32,
-        multi_buffer: bool,
-        map: BorrowedFd<'_>,
-        patience: Duration,
-    ) -> Result<Self, OpenError> {
+    pub(super) fn open(config: &Fitted, ifindex: u32, map: BorrowedFd<'_>) -> Result<Self, OpenError> {
+        let multi_buffer = config.multi_buffer();
         let failed =
             |step: Step| move |source| step.failed(&config.interface, config.queue, multi_buffer, source);
         let socket = Socket::new().map_err(failed(Step::Create))?;
@@ -97,17 +65,22 @@ impl Active {
         if !metadata {
             socket.register(&frames.umem, false).map_err(failed(Step::Register))?;
         }
-        let rings = socket.rings(config.rx_ring, config.tx_ring).map_err(failed(Step::Ring))?;
+        let rings = socket.rings(config.rx_ring, config.tx_ring, config.sends).map_err(failed(Step::Ring))?;
         let assembly = if multi_buffer { ASSEMBLY_SIZE } else { 0 };
         let queue = Queue::new(frames, rings, assembly);
         socket
-            .bind(ifindex, config.queue, config.mode, multi_buffer, patience)
+            .bind(ifindex, config.queue, config.mode, multi_buffer, config.bind_patience)
             .map_err(failed(Step::Bind(config.mode)))?;
         let mode = socket.mode().map_err(failed(Step::Options))?;
         check_mode(config, mode)?;
-        // In copy mode each packet under way takes a socket buffer of up to 4 KiB.
-        let tx_budget = socket
-            .widen_transmit(config.tx_ring.saturating_mul(4096), config.tx_budget.unwrap_or(config.tx_ring));
+        let tx_budget = match config.sends {
+            // In copy mode each packet under way takes a socket buffer of up to 4 KiB.
+            true => socket.widen_transmit(
+                config.tx_ring.saturating_mul(4096),
+                config.tx_budget.unwrap_or(config.tx_ring),
+            ),
+            false => 0,
+        };
         let public = match (&config.lend, file) {
             (Some(lend), Some(file)) => Some(Public::open(config, lend, file)?),
             _ => None,
@@ -155,30 +128,28 @@ impl Active {
         })
     }
 
-    /// A bound socket from elsewhere, with the index of its interface and whether packets may span frames.
-    pub(super) fn adopt(
-        config: &PortConfig,
-        source: &mut dyn SocketSource,
-    ) -> Result<(Self, u32, bool), OpenError> {
+    /// A bound socket from elsewhere.
+    pub(super) fn adopt(config: &Fitted, source: &mut dyn SocketSource) -> Result<Self, OpenError> {
         let failed = |step: Step| move |source| step.failed(&config.interface, config.queue, false, source);
         let (frames, memory) =
             Frames::registrable(config.frame_size, config.rx_ring + config.tx_ring, config.huge_pages)
                 .map_err(failed(Step::Memory))?;
         let bound = source.bind(config, memory.as_fd())?;
         let socket = Socket::bound(bound.socket);
-        let rings = socket.map_rings(config.rx_ring, config.tx_ring).map_err(failed(Step::Ring))?;
-        let assembly = if bound.multi_buffer { ASSEMBLY_SIZE } else { 0 };
+        let rings =
+            socket.map_rings(config.rx_ring, config.tx_ring, config.sends).map_err(failed(Step::Ring))?;
+        let assembly = if config.multi_buffer() { ASSEMBLY_SIZE } else { 0 };
         let mut queue = Queue::adopt(frames, rings, assembly);
         if config.description.is_some() {
             queue.include_prefix(DESCRIPTION_LEN);
         }
-        let active = Self {
+        Ok(Self {
             socket,
             queue,
             mode: bound.mode,
             segments: bound.segments,
             // Whoever bound it asked for the whole ring; what it got is not told.
-            tx_budget: config.tx_ring,
+            tx_budget: if config.sends { config.tx_ring } else { 0 },
             // The other side registers UMEMs without room for metadata.
             grants: TransmitGrants::decide(config.hints, bound.mode, None, false),
             checksum_proven: false,
@@ -186,8 +157,7 @@ impl Active {
             deferred: false,
             refilled: false,
             public: None,
-        };
-        Ok((active, bound.ifindex, bound.multi_buffer))
+        })
     }
 
     pub(super) fn count(&self, stats: &mut IoStats) {

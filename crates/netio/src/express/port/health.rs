@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::{LINK_HEADERS, Port, PortState};
-use crate::express::config::{Failing, TransmitVia};
+use super::maker::{Made, Maker};
+use super::{Port, PortState};
+use crate::express::config::{Failing, Fitted, PortConfig, TransmitVia};
 use crate::express::error::OpenError;
 use crate::express::interface::LinkState;
 use crate::express::socket::Socket;
@@ -18,6 +19,8 @@ const STALL_KICKS: u32 = 16;
 pub(super) const REOPEN_FIRST: Duration = Duration::from_millis(50);
 /// Longest pause between two tries to open a socket anew.
 pub(super) const REOPEN_LONGEST: Duration = Duration::from_secs(5);
+/// Between two looks for the answer of another process that makes sockets.
+const ANSWER_INTERVAL: Duration = Duration::from_millis(5);
 /// Failures farther apart than this are not held against each other.
 pub(super) const FAILURE_MEMORY: Duration = Duration::from_secs(600);
 /// Failures to send, and to receive, after which [`Failing::Demote`] gives up: the first may be a driver's
@@ -58,15 +61,23 @@ impl Port {
         self.publish();
     }
 
+    /// The configuration for the interface as it is now, to be bound at once or not.
+    fn fit(&self) -> Fitted {
+        let asked = PortConfig { frame_size: self.frame_size, ..self.config.clone() };
+        asked.fit(self.mtu).within(Duration::ZERO)
+    }
+
     /// Follows a change of the MTU: a socket that takes one frame a packet is replaced once packets may be
     /// larger. Without the privilege to open another it stays, and the kernel drops what is larger than a frame.
     pub(in crate::express) fn set_mtu(&mut self, now: Instant, mtu: u32) {
-        let multi_buffer = mtu.saturating_add(LINK_HEADERS) > self.config.single_frame();
-        if !multi_buffer || self.multi_buffer || self.active.is_none() {
+        self.mtu = mtu;
+        let fitted = self.fit();
+        let grows = fitted.multi_buffer() || fitted.frame_size > self.config.frame_size;
+        if !grows || self.multi_buffer || self.active.is_none() {
             return;
         }
         let (interface, queue) = (&self.config.interface, self.config.queue);
-        if let Err(error) = Socket::new() {
+        if let (Maker::Own(_), Err(error)) = (&self.maker, Socket::new()) {
             let reason = format!("packets larger than a frame are dropped: MTU raised to {mtu}, and {error}");
             if self.reason.as_ref() != Some(&reason) {
                 tracing::error!(interface, queue, "{reason}; restart the process");
@@ -77,7 +88,7 @@ impl Port {
         }
         tracing::info!(interface, queue, mtu, "MTU raised beyond a frame: AF_XDP socket opened anew");
         self.close();
-        self.multi_buffer = true;
+        (self.config.frame_size, self.multi_buffer) = (fitted.frame_size, fitted.multi_buffer());
         self.state = PortState::Reopening;
         self.next_try = now;
         self.publish();
@@ -133,10 +144,15 @@ impl Port {
         if self.state != PortState::Reopening || now < self.next_try {
             return false;
         }
+        let Some(made) = self.maker.make(self.fit(), self.ifindex) else {
+            self.next_try = now + ANSWER_INTERVAL;
+            return false;
+        };
         let (interface, queue) = (&self.config.interface, self.config.queue);
-        match self.maker.make(&self.config, self.ifindex, self.multi_buffer, Duration::ZERO) {
-            Ok(active) => {
+        match made {
+            Ok(Made { fitted, active }) => {
                 tracing::info!(interface, queue, mode = %active.mode, "AF_XDP socket opened anew");
+                (self.config.frame_size, self.multi_buffer) = (fitted.frame_size, fitted.multi_buffer());
                 // What the first socket was given, this one gets; without it, it serves all the same.
                 if let Err(error) = active.prepare(self.wait, interface) {
                     tracing::warn!(interface, queue, %error, "the new socket is not busy-polled");

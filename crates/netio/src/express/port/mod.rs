@@ -17,6 +17,7 @@
 
 mod active;
 mod health;
+mod maker;
 mod public;
 mod report;
 mod traffic;
@@ -31,7 +32,7 @@ use expressway_wire::{ChecksumMode, MAX_HEADER_LEN};
 use super::config::{ObtainedMode, PortConfig, TransmitVia};
 use super::error::{OpenError, Step};
 use super::hints::{ChecksumProof, TransmitGrants};
-use super::interface::{Interfaces, LinkState};
+use super::interface::{LinkState, Place};
 use super::lane::PART_OFFSET;
 use super::metadata::{TransmitTime, Unfinished};
 use super::source::SocketSource;
@@ -40,23 +41,26 @@ use crate::io::{IoError, IoStats};
 use crate::route::OwnNamespace;
 use crate::wait::{self, Wait};
 
-use active::{Active, Maker};
+use active::Active;
 use health::REOPEN_FIRST;
+use maker::{Maker, Other};
 
 pub(super) use active::{check_mode, segments};
 pub use public::{LendReport, UnlentStats};
 pub use report::{PortReport, PortState, PortStatus};
-
-/// Ethernet header and two VLAN tags: what an MTU does not count.
-pub(super) const LINK_HEADERS: u32 = 22;
 
 /// Bytes of the largest UDP payload over IPv4 (RFC 768, RFC 791).
 const LARGEST_PAYLOAD: usize = 65_507;
 
 /// One AF_XDP socket on one queue.
 pub struct Port {
+    /// As it was fitted to the interface.
     config: PortConfig,
+    /// Bytes of a frame that were asked for, where the MTU does not ask for more.
+    frame_size: u32,
     ifindex: u32,
+    /// MTU of the interface as far as it is known.
+    mtu: u32,
     multi_buffer: bool,
     maker: Maker,
     wait: Wait,
@@ -88,20 +92,12 @@ impl Port {
     /// # Errors
     /// [`OpenError`] names interface, queue and remedy. A mode that was asked for is obtained or an error.
     pub fn open(config: PortConfig, map: BorrowedFd<'_>) -> Result<Self, OpenError> {
-        config.validate()?;
-        let interface = config.interface.clone();
-        let named = |source| OpenError::Interface { interface: interface.clone(), source };
-        let interfaces = Interfaces::open(&OwnNamespace).map_err(named)?;
-        let ifindex = interfaces.index(&config.interface).map_err(named)?;
-        let mtu = interfaces.mtu(ifindex).map_err(named)?;
-        let largest = mtu.saturating_add(LINK_HEADERS);
-        let config = config.fitted(largest);
-        let multi_buffer = largest > config.single_frame();
+        let place = Place::find(&config, &OwnNamespace)?;
         let map = map
             .try_clone_to_owned()
-            .map_err(|source| Step::Map.failed(&config.interface, config.queue, multi_buffer, source))?;
-        let active = Active::open(&config, ifindex, multi_buffer, map.as_fd(), config.bind_patience)?;
-        let state = match interfaces.state(ifindex) {
+            .map_err(|source| Step::Map.failed(&config.interface, config.queue, false, source))?;
+        let active = Active::open(&place.fitted, place.ifindex, map.as_fd())?;
+        let state = match place.interfaces.state(place.ifindex) {
             LinkState::Up => PortState::Up,
             LinkState::Down | LinkState::Gone => PortState::Down,
         };
@@ -110,12 +106,12 @@ impl Port {
             queue = config.queue,
             mode = %active.mode,
             backing = ?active.queue.umem().backing(),
-            frame_size = config.frame_size,
-            multi_buffer,
+            frame_size = place.fitted.frame_size,
+            multi_buffer = place.fitted.multi_buffer(),
             ?state,
             "AF_XDP socket bound"
         );
-        Ok(Self::new(config, ifindex, multi_buffer, Maker::Own(map), active, state))
+        Ok(Self::new(config.frame_size, &place, Maker::Own(map), active, state))
     }
 
     /// As [`Port::open`], with sockets that `source` has bound by a process that may do so; this one needs no
@@ -124,31 +120,30 @@ impl Port {
     /// # Errors
     /// As [`Port::open`], and [`OpenError::Refused`].
     pub fn open_from(config: PortConfig, mut source: Box<dyn SocketSource>) -> Result<Self, OpenError> {
-        config.validate()?;
         if config.lend.is_some() {
             let must = "must be none where another process binds sockets";
             return Err(OpenError::Config { field: "lend", value: 1, must });
         }
-        let (active, ifindex, multi_buffer) = Active::adopt(&config, &mut *source)?;
+        let place = Place::find(&config, source.namespace())?;
+        let active = Active::adopt(&place.fitted, &mut *source)?;
         tracing::info!(
             interface = config.interface,
             queue = config.queue,
             mode = %active.mode,
-            multi_buffer,
+            frame_size = place.fitted.frame_size,
+            multi_buffer = place.fitted.multi_buffer(),
             "AF_XDP socket obtained"
         );
-        Ok(Self::new(config, ifindex, multi_buffer, Maker::Other(source), active, PortState::Up))
+        Ok(Self::new(config.frame_size, &place, Maker::Other(Other::new(source)), active, PortState::Up))
     }
 
-    fn new(
-        config: PortConfig,
-        ifindex: u32,
-        multi_buffer: bool,
-        maker: Maker,
-        active: Active,
-        state: PortState,
-    ) -> Self {
+    fn new(frame_size: u32, place: &Place, maker: Maker, active: Active, state: PortState) -> Self {
         let now = Instant::now();
+        let (ifindex, multi_buffer) = (place.ifindex, place.fitted.multi_buffer());
+        let mut config = PortConfig::clone(&place.fitted);
+        if !config.sends {
+            config.transmit = TransmitVia::Kernel;
+        }
         let report = PortReport {
             interface: config.interface.clone(),
             ifindex,
@@ -169,7 +164,9 @@ impl Port {
         };
         let port = Self {
             config,
+            frame_size,
             ifindex,
+            mtu: place.mtu,
             multi_buffer,
             maker,
             wait: Wait::Interrupt,
@@ -191,9 +188,10 @@ impl Port {
         port
     }
 
-    /// Chooses which way datagrams leave from now on. What waits in the TX ring leaves as it was built.
+    /// Chooses which way datagrams leave from now on. What waits in the TX ring leaves as it was built. By the kernel
+    /// whatever is chosen, where the socket does not send ([`PortConfig::sends`]).
     pub fn set_transmit(&mut self, transmit: TransmitVia) {
-        self.config.transmit = transmit;
+        self.config.transmit = if self.config.sends { transmit } else { TransmitVia::Kernel };
         self.publish();
     }
 
@@ -302,6 +300,11 @@ impl Port {
         if let Some(active) = &mut self.active {
             active.queue.complete();
         }
+    }
+
+    /// True if the socket can send.
+    pub(super) fn sends(&self) -> bool {
+        self.config.sends
     }
 
     /// True if datagrams are to leave by this port.

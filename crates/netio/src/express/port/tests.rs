@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::health::{FAILURE_MEMORY, RECEIVE_FAILURES, REOPEN_LONGEST, STALL_TIME, Task, is_stalled};
 use super::*;
 use crate::express::config::{BindMode, Failing};
+use crate::express::interface::Interfaces;
 use crate::express::metadata::Request;
 
 #[test]
@@ -301,4 +302,90 @@ fn a_raised_mtu_is_followed() {
     // A smaller one changes nothing: the socket takes packets of any size now.
     port.set_mtu(now, 1500);
     assert_eq!((port.state, port.multi_buffer), (PortState::Up, true));
+}
+
+#[test]
+fn a_raised_mtu_that_larger_frames_hold_takes_larger_frames() {
+    let Some(veth) = Veth::new() else { return };
+    veth.ip("link set xsk0 mtu 1000");
+    let redirect = expressway_xbpf::Redirect::load(&expressway_xbpf::Options::default()).unwrap();
+    let config = PortConfig { rx_ring: 64, tx_ring: 64, ..PortConfig::new("xsk0", 0) };
+    let mut port = Port::open(config, redirect.xsk_map()).unwrap();
+    assert_eq!((port.config.frame_size, port.multi_buffer), (2048, false));
+    let now = Instant::now();
+    port.set_mtu(now, 1500);
+    assert_eq!(port.state, PortState::Reopening);
+    reopen(&mut port, now);
+    assert_eq!((port.config.frame_size, port.multi_buffer), (4096, false));
+    assert_eq!(port.active.as_ref().unwrap().queue.umem().frame_size(), 4096);
+    // One that is learnt of while there is no socket is that of the next.
+    port.fail(now, Task::Send, "for the test");
+    port.set_mtu(now, 9000);
+    reopen(&mut port, now);
+    assert_eq!((port.config.frame_size, port.multi_buffer), (2048, true));
+}
+
+/// Another process that makes sockets, once it is told to.
+struct Slow {
+    redirect: expressway_xbpf::Redirect,
+    go_on: std::sync::mpsc::Receiver<()>,
+}
+
+impl SocketSource for Slow {
+    fn bind(
+        &mut self,
+        config: &PortConfig,
+        memory: BorrowedFd<'_>,
+    ) -> Result<crate::express::source::Bound, OpenError> {
+        let refused = OpenError::Refused {
+            interface: config.interface.clone(),
+            queue: config.queue,
+            reason: "it has gone".into(),
+            transient: false,
+        };
+        self.go_on.recv().map_err(|_| refused)?;
+        crate::express::source::bind_for(config, memory, self.redirect.xsk_map())
+    }
+
+    fn namespace(&self) -> &dyn crate::route::NetlinkSource {
+        &OwnNamespace
+    }
+}
+
+#[test]
+fn a_worker_does_not_wait_for_another_process_that_makes_its_socket() {
+    let Some(_veth) = Veth::new() else { return };
+    let redirect = expressway_xbpf::Redirect::load(&expressway_xbpf::Options::default()).unwrap();
+    let (tell, go_on) = std::sync::mpsc::channel();
+    tell.send(()).unwrap();
+    let config = PortConfig { rx_ring: 64, tx_ring: 64, ..PortConfig::new("xsk0", 0) };
+    let mut port = Port::open_from(config, Box::new(Slow { redirect, go_on })).unwrap();
+    send_one(&mut port);
+    let mut now = Instant::now();
+    port.fail(now, Task::Send, "for the test");
+    for _ in 0..10 {
+        // Each of these would never return if it waited.
+        now = port.next_turn(now).expect("the worker is woken for the next look");
+        assert!(!port.reopen(now));
+        assert_eq!(port.state, PortState::Reopening);
+    }
+    tell.send(()).unwrap();
+    // Where the queue is not free yet it is asked again.
+    tell.send(()).unwrap();
+    tell.send(()).unwrap();
+    reopen(&mut port, now);
+    send_one(&mut port);
+    assert_eq!(port.report().reopened, 1);
+    // One that will never make another is given up.
+    drop(tell);
+    while port.state != PortState::Gone {
+        port.fail(now, Task::Send, "for the test");
+        now += REOPEN_LONGEST;
+        while port.state == PortState::Reopening {
+            port.reopen(now);
+            now += REOPEN_LONGEST;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    assert_eq!(port.report().reason.as_deref(), Some("xsk0 queue 0: it has gone"));
 }

@@ -1,0 +1,257 @@
+//! The UMEM memory that a client has, for as long as it is pinned.
+//!
+//! What a client was given it may keep: past another program, past its connection, and past the socket too, where one of
+//! its own shares the UMEM. So memory counts until the kernel says that nothing has it any more
+//! ([`expressway_netio::express::is_released`]), which is asked when there would be too much.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use expressway_netio::express::is_released;
+
+use crate::message::{Code, Refusal};
+use crate::places::Place;
+use crate::policy::Rule;
+
+/// The most UMEMs of a client: a descriptor each. Four interfaces of a thousand queues have as many.
+const UMEMS: usize = 4096;
+/// UMEMs that are found in use at a time: each takes the kernel 0.2 s to tell.
+const IN_USE: usize = 8;
+/// Longest pause between two looks at what a client that is gone has left.
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// Memory that a socket was bound over.
+struct Umem {
+    memory: OwnedFd,
+    bytes: u64,
+    interface: String,
+    queue: u32,
+    /// The program that its socket was for is gone.
+    retired: bool,
+}
+
+/// The memory of a client, counted under its rule too.
+pub(crate) struct Account {
+    umems: Vec<Umem>,
+    place: Place,
+}
+
+impl Account {
+    pub(crate) fn new(place: Place) -> Self {
+        Self { umems: Vec::new(), place }
+    }
+
+    /// The client's place.
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn held(&self) -> u64 {
+        self.umems.iter().map(|umem| umem.bytes).sum()
+    }
+
+    /// Sets `bytes` aside for a socket on a queue; [`Account::add`] or [`Account::put_back`] follows.
+    ///
+    /// # Errors
+    /// The rule has not so much.
+    pub(crate) fn set_aside(
+        &mut self,
+        rule: &Rule,
+        interface: &str,
+        queue: u32,
+        bytes: u64,
+    ) -> Result<(), Refusal> {
+        // A queue has one socket at a time: the one before is gone, or goes.
+        self.retire(|umem| umem.interface == interface && umem.queue == queue);
+        self.try_set_aside(rule, bytes).or_else(|refusal| match self.reclaim() {
+            true => self.try_set_aside(rule, bytes),
+            false => Err(refusal),
+        })
+    }
+
+    fn try_set_aside(&self, rule: &Rule, bytes: u64) -> Result<(), Refusal> {
+        if self.umems.len() >= UMEMS {
+            return Err(Refusal::new(Code::Memory, format!("more than {UMEMS} UMEMs of one client")));
+        }
+        rule.check_memory(self.held().saturating_add(bytes))?;
+        self.place.take_memory(rule, bytes)
+    }
+
+    /// The socket was bound.
+    pub(crate) fn add(&mut self, memory: OwnedFd, bytes: u64, interface: &str, queue: u32) {
+        self.umems.push(Umem { memory, bytes, interface: interface.to_owned(), queue, retired: false });
+    }
+
+    /// It was not.
+    pub(crate) fn put_back(&self, bytes: u64) {
+        self.place.give_memory(bytes);
+    }
+
+    /// The program on an interface is gone, and its sockets are of no use.
+    pub(crate) fn retire_all(&mut self, interface: &str) {
+        self.retire(|umem| umem.interface == interface);
+    }
+
+    fn retire(&mut self, which: impl Fn(&Umem) -> bool) {
+        self.umems.iter_mut().filter(|umem| which(umem)).for_each(|umem| umem.retired = true);
+    }
+
+    /// Whether there is memory that should be free soon.
+    pub(crate) fn has_retired(&self) -> bool {
+        self.umems.iter().any(|umem| umem.retired)
+    }
+
+    /// Takes memory off the account that is free, and lets go of it: while it is held here its pages stay. True if there
+    /// was some.
+    pub(crate) fn reclaim(&mut self) -> bool {
+        let before = self.umems.len();
+        let (mut at, mut in_use) = (0, 0);
+        while at < self.umems.len() && in_use < IN_USE {
+            let umem = &self.umems[at];
+            if !umem.retired {
+                at += 1;
+            } else if is_released(umem.memory.as_fd()) {
+                self.place.give_memory(self.umems.swap_remove(at).bytes);
+            } else {
+                (at, in_use) = (at + 1, in_use + 1);
+            }
+        }
+        // The next time begins with others.
+        let looked_at = at.min(self.umems.len());
+        self.umems.rotate_left(looked_at);
+        self.umems.len() < before
+    }
+
+    /// Waits until all of it is free, which may be never; the place is a leaver's meanwhile.
+    pub(crate) fn settle(mut self) {
+        self.place.leave();
+        self.retire(|_| true);
+        let mut pause = Duration::from_millis(1);
+        while !self.umems.is_empty() {
+            if !self.reclaim() {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(LONGEST);
+            }
+        }
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.place.give_memory(self.held());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+    use super::*;
+    use crate::places::Places;
+    use crate::policy::Policy;
+
+    const PAGE: usize = 4096;
+
+    /// Memory that is in use as long as this lives: a writable mapping counts as a socket does.
+    struct InUse(*mut core::ffi::c_void);
+
+    impl Drop for InUse {
+        #[allow(unsafe_code)]
+        fn drop(&mut self) {
+            // SAFETY: mapped by `memory` and referred to by nothing.
+            unsafe { munmap(self.0, PAGE) }.unwrap();
+        }
+    }
+
+    #[allow(unsafe_code)]
+    fn memory() -> (OwnedFd, InUse) {
+        let memory = memfd_create(c"test", MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&memory, PAGE as u64).unwrap();
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses an address that is free.
+        let start = unsafe { mmap(std::ptr::null_mut(), PAGE, both, MapFlags::SHARED, &memory, 0) };
+        (memory, InUse(start.unwrap()))
+    }
+
+    fn rule(memory: u64) -> Rule {
+        Rule { memory, ..Policy::for_own(Vec::new(), false).rules[0].clone() }
+    }
+
+    #[test]
+    fn what_a_client_has_counts_until_nothing_has_it() {
+        let rule = rule(10);
+        let mut account = Account::new(Place::alone());
+        let (first, in_use) = memory();
+        account.set_aside(&rule, "eth0", 0, 6).unwrap();
+        account.add(first, 6, "eth0", 0);
+        let refusal = account.set_aside(&rule, "eth0", 1, 6).unwrap_err();
+        assert_eq!(refusal.code, Code::Memory);
+        // Neither the end of its program nor another socket on its queue frees it.
+        account.retire_all("eth0");
+        assert!(account.set_aside(&rule, "eth0", 1, 6).is_err());
+        assert!(account.set_aside(&rule, "eth0", 0, 6).is_err());
+        drop(in_use);
+        account.set_aside(&rule, "eth0", 1, 6).unwrap();
+        assert!(!account.has_retired());
+        account.put_back(6);
+        account.set_aside(&rule, "eth0", 1, 10).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_known_to_go_is_not_asked_about() {
+        let rule = rule(10);
+        let mut account = Account::new(Place::alone());
+        let (first, in_use) = memory();
+        account.set_aside(&rule, "eth0", 0, 6).unwrap();
+        account.add(first, 6, "eth0", 0);
+        drop(in_use);
+        assert!(
+            account.set_aside(&rule, "eth0", 1, 6).is_err(),
+            "its queue and its program are as they were"
+        );
+        account.set_aside(&rule, "eth0", 0, 6).unwrap();
+    }
+
+    #[test]
+    fn memory_in_use_does_not_hide_what_is_free() {
+        let rule = rule(1000);
+        let mut account = Account::new(Place::alone());
+        let mut held = Vec::new();
+        for queue in 0..2 * IN_USE as u32 + 1 {
+            let (memory, in_use) = memory();
+            account.set_aside(&rule, "eth0", queue, 1).unwrap();
+            account.add(memory, 1, "eth0", queue);
+            held.push(in_use);
+        }
+        held.pop();
+        account.retire_all("eth0");
+        assert!((0..3).any(|_| account.reclaim()));
+        assert_eq!(account.umems.len(), held.len());
+    }
+
+    #[test]
+    fn a_client_that_is_gone_is_one_until_its_memory_is_free() {
+        let (places, policy, rule) =
+            (Arc::new(Places::default()), Policy::for_own(Vec::new(), false), rule(10));
+        let mut account = Account::new(places.take(&policy, 0, &rule).unwrap());
+        let (first, in_use) = memory();
+        account.set_aside(&rule, "eth0", 0, 6).unwrap();
+        account.add(first, 6, "eth0", 0);
+        let leaving = std::thread::spawn(move || account.settle());
+        // Another has its place at once, but not the memory that is not free.
+        let mut next = loop {
+            match places.take(&policy, 0, &rule) {
+                Ok(place) => break Account::new(place),
+                Err(_) => std::thread::yield_now(),
+            }
+        };
+        let refusal = next.set_aside(&rule, "eth0", 0, 6).unwrap_err();
+        assert!(refusal.message.contains("have kept included"), "{refusal}");
+        drop(in_use);
+        leaving.join().unwrap();
+        next.set_aside(&rule, "eth0", 0, 6).unwrap();
+    }
+}

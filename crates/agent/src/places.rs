@@ -1,0 +1,199 @@
+//! The places that rules have for clients, and what all clients of a rule have together.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::message::{Code, Refusal};
+use crate::policy::{Policy, Rule};
+use crate::rate::{Bucket, Rate};
+
+/// Requests of the clients of a rule. A server with a hundred queues and as many workers asks for a thousand things at
+/// its start, and for a few a second later.
+const REQUESTS: Rate = Rate { burst: 4096, interval: Duration::from_millis(2) };
+/// Programs that they have put on interfaces and taken off: each takes the kernel's lock for all network settings, and
+/// some drivers restart the link.
+const PROGRAMS: Rate = Rate { burst: 64, interval: Duration::from_millis(500) };
+
+/// What the clients of a rule have.
+#[derive(Debug, Default)]
+struct Use {
+    /// Clients that are served.
+    clients: u32,
+    /// Those that are gone and have left something.
+    leaving: u32,
+    /// Bytes of UMEM of all of them.
+    memory: u64,
+    requests: Bucket,
+    programs: Bucket,
+}
+
+/// The places of all rules.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    rules: Mutex<HashMap<usize, Use>>,
+}
+
+impl Places {
+    fn lock(&self) -> MutexGuard<'_, HashMap<usize, Use>> {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for another client of a rule.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        policy: &Policy,
+        index: usize,
+        rule: &Rule,
+    ) -> Result<Place, Refusal> {
+        let mut rules = self.lock();
+        let all: u32 = rules.values().map(|of| of.clients).sum();
+        let here = rules.entry(index).or_default();
+        let full = |what: String| Err(Refusal::new(Code::Clients, what));
+        if here.clients >= rule.clients {
+            return full(format!("rule `{}`: its {} clients are there already", rule.name, rule.clients));
+        }
+        if here.clients + here.leaving >= rule.clients * 2 {
+            return full(format!(
+                "rule `{}`: {} clients that are gone have kept their AF_XDP sockets or memory",
+                rule.name, here.leaving
+            ));
+        }
+        if all >= policy.clients {
+            return full(format!("the agent's {} clients are there already", policy.clients));
+        }
+        here.clients += 1;
+        Ok(Place { index, places: Arc::clone(self), is_leaving: false })
+    }
+}
+
+/// A client's place under its rule.
+#[derive(Debug)]
+pub(crate) struct Place {
+    index: usize,
+    places: Arc<Places>,
+    is_leaving: bool,
+}
+
+impl Place {
+    /// One that is not counted with others.
+    pub(crate) fn alone() -> Self {
+        let places = Arc::new(Places::default());
+        places.lock().entry(0).or_default().clients = 1;
+        Self { index: 0, places, is_leaving: false }
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Use) -> T) -> T {
+        change(self.places.lock().entry(self.index).or_default())
+    }
+
+    /// Counts memory of this client, if the clients of the rule have not as much as all of them may have.
+    pub(crate) fn take_memory(&self, rule: &Rule, bytes: u64) -> Result<(), Refusal> {
+        let most = rule.memory.saturating_mul(rule.clients.into());
+        self.change(|of| {
+            let wanted = of.memory.saturating_add(bytes);
+            if wanted > most {
+                let what = format!(
+                    "rule `{}`: {wanted} bytes of UMEM, those that others of it have or have kept included, are more than \
+                     its memory for all of its clients ({most})",
+                    rule.name
+                );
+                return Err(Refusal::new(Code::Memory, what));
+            }
+            of.memory = wanted;
+            Ok(())
+        })
+    }
+
+    /// Takes it back.
+    pub(crate) fn give_memory(&self, bytes: u64) {
+        self.change(|of| of.memory = of.memory.saturating_sub(bytes));
+    }
+
+    /// How long the next request has to wait.
+    pub(crate) fn request(&self, now: Instant) -> Duration {
+        self.change(|of| of.requests.take(REQUESTS, now))
+    }
+
+    /// How long the next program has to wait.
+    pub(crate) fn program(&self, now: Instant) -> Duration {
+        self.change(|of| of.programs.take(PROGRAMS, now))
+    }
+
+    /// The client is gone: its place is free for another, and what it has left still counts.
+    pub(crate) fn leave(&mut self) {
+        self.is_leaving = true;
+        self.change(|of| {
+            of.clients = of.clients.saturating_sub(1);
+            of.leaving += 1;
+        });
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let is_leaving = self.is_leaving;
+        self.change(|of| {
+            let count = if is_leaving { &mut of.leaving } else { &mut of.clients };
+            *count = count.saturating_sub(1);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(clients: u32) -> Rule {
+        Rule { clients, memory: 100, ..Policy::for_own(Vec::new(), false).rules[0].clone() }
+    }
+
+    fn policy(clients: u32) -> Policy {
+        Policy { clients, ..Policy::for_own(Vec::new(), false) }
+    }
+
+    #[test]
+    fn places_are_bounded_a_rule_and_in_all() {
+        let (places, policy) = (Arc::new(Places::default()), policy(3));
+        let take = |index, clients| places.take(&policy, index, &rule(clients));
+        let first = take(0, 1).unwrap();
+        assert!(take(0, 1).unwrap_err().message.contains("its 1 clients are there already"));
+        let others = [take(1, 5).unwrap(), take(1, 5).unwrap()];
+        assert!(take(1, 5).unwrap_err().message.contains("the agent's 3 clients"));
+        drop((first, others));
+        let _again = take(1, 5).unwrap();
+    }
+
+    #[test]
+    fn those_that_are_gone_and_keep_something_are_as_many_as_those_that_are_there() {
+        let (places, policy) = (Arc::new(Places::default()), policy(64));
+        let take = || places.take(&policy, 0, &rule(2));
+        let mut gone: Vec<Place> = (0..2).map(|_| take().unwrap()).collect();
+        gone.iter_mut().for_each(Place::leave);
+        let mut there: Vec<Place> = (0..2).map(|_| take().unwrap()).collect();
+        assert!(take().is_err());
+        let mut third = there.remove(0);
+        third.leave();
+        let refusal = take().unwrap_err();
+        assert!(refusal.message.contains("3 clients that are gone have kept"), "{refusal}");
+        drop(gone);
+        let _place = take().unwrap();
+    }
+
+    #[test]
+    fn memory_counts_for_all_clients_of_a_rule_and_beyond_their_end() {
+        let (places, policy, two) = (Arc::new(Places::default()), policy(64), rule(2));
+        let mut first = places.take(&policy, 0, &two).unwrap();
+        first.take_memory(&two, 100).unwrap();
+        first.leave();
+        let second = places.take(&policy, 0, &two).unwrap();
+        second.take_memory(&two, 100).unwrap();
+        assert_eq!(second.take_memory(&two, 1).unwrap_err().code, Code::Memory);
+        first.give_memory(100);
+        drop(first);
+        second.take_memory(&two, 1).unwrap();
+    }
+}
