@@ -16,6 +16,7 @@
 
 pub mod access_log;
 mod coding;
+mod complaint;
 mod condition;
 mod date;
 mod exchange;

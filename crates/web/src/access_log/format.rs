@@ -103,7 +103,8 @@ fn or_dash(text: &str) -> &str {
 fn escape(text: &str, line: &mut Vec<u8>) {
     for &byte in text.as_bytes() {
         if matches!(byte, b'"' | b'\\' | ..0x20 | 0x7f..) {
-            let _ = write!(line, "\\x{byte:02X}");
+            const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+            line.extend([b'\\', b'x', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
         } else {
             line.push(byte);
         }

@@ -21,6 +21,7 @@ use rustix::io::{Errno, ReadWriteFlags, pread, preadv2};
 
 use super::open::{Identity, OpenFile};
 use crate::BodyError;
+use crate::complaint::Complaint;
 use crate::memory::{Memory, Sliced};
 use crate::metrics::{count, counters};
 
@@ -33,6 +34,9 @@ const SPARE_SHARE: usize = 16;
 
 /// What a cached block costs beyond its octets: key, value and the cache's own tables.
 const ENTRY_OVERHEAD: usize = 192;
+
+/// Errors of reading.
+static UNREAD: Complaint = Complaint::new();
 
 counters! {
     /// What reading files did.
@@ -377,7 +381,9 @@ impl Blocks {
 
     fn failed(&self, error: Errno) -> BodyError {
         count(&self.counters.file_read_errors);
-        tracing::warn!(%error, "reading a file failed");
+        if let Some(unsaid) = UNREAD.is_due() {
+            tracing::warn!(%error, unsaid, "reading a file failed");
+        }
         BodyError::Read(error.raw_os_error())
     }
 }

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use super::open::{OpenFile, Opened};
 use super::root::Root;
 use super::{Encoding, FilesConfig};
+use crate::complaint::Complaint;
 use crate::media_type::media_type;
 use crate::memory::Memory;
 
@@ -44,6 +45,9 @@ pub(crate) struct Representation {
     pub(crate) headers: HeaderMap,
 }
 
+/// Errors that a file system should not have.
+static UNOPENED: Complaint = Complaint::new();
+
 /// Why a path cannot be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LookupError {
@@ -56,17 +60,21 @@ pub(crate) enum LookupError {
 }
 
 impl From<Errno> for LookupError {
-    /// nginx's mapping, with 404 for what it answers with 500: a socket or a device without a driver.
+    /// nginx's mapping, with 404 for what it answers with 500: a socket or a device without a driver, and names that the
+    /// file system does not take, such as octets that are no UTF-8.
     fn from(error: Errno) -> Self {
         Self::Status(match error {
             Errno::AGAIN => return Self::WouldBlock,
             Errno::MFILE | Errno::NFILE | Errno::NOMEM => return Self::Exhausted,
-            Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::NXIO | Errno::NODEV => {
+            Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::INVAL | Errno::ILSEQ => {
                 StatusCode::NOT_FOUND
             }
+            Errno::NXIO | Errno::NODEV => StatusCode::NOT_FOUND,
             Errno::ACCESS | Errno::PERM | Errno::LOOP | Errno::XDEV => StatusCode::FORBIDDEN,
             _ => {
-                tracing::warn!(%error, "opening a file failed");
+                if let Some(unsaid) = UNOPENED.is_due() {
+                    tracing::warn!(%error, unsaid, "opening a file failed");
+                }
                 StatusCode::INTERNAL_SERVER_ERROR
             }
         })
@@ -214,6 +222,13 @@ impl Resource {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_no_file_can_have_is_not_found() {
+        for error in [Errno::NAMETOOLONG, Errno::INVAL, Errno::ILSEQ, Errno::NOTDIR] {
+            assert_eq!(LookupError::from(error), LookupError::Status(StatusCode::NOT_FOUND), "{error}");
+        }
+    }
 
     #[test]
     fn hidden_segments() {

@@ -24,8 +24,9 @@ pub(crate) struct Root {
     resolve: ResolveFlags,
     /// Cleared for good when the file system cannot do RWF_NOWAIT (some overlays and network file systems).
     pub(crate) nowait: Arc<AtomicBool>,
-    /// Cleared for good when the kernel does not know RESOLVE_CACHED (before 5.12).
-    cached: AtomicBool,
+    /// The kernel knows RESOLVE_CACHED (Linux 5.12). Found out at the start: later, EINVAL may be what a file system says
+    /// of a name, which any client can ask for.
+    cached: bool,
 }
 
 impl Root {
@@ -38,13 +39,15 @@ impl Root {
             Symlinks::Beneath => ResolveFlags::BENEATH,
             Symlinks::Follow => ResolveFlags::empty(),
         };
-        let root = Self {
+        let mut root = Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             directory,
             resolve: resolve | ResolveFlags::NO_MAGICLINKS,
             nowait: Arc::new(AtomicBool::new(true)),
-            cached: AtomicBool::new(true),
+            cached: true,
         };
+        root.cached =
+            !matches!(root.open_beneath(b"/", OFlags::PATH, ResolveFlags::CACHED), Err(Errno::INVAL));
         match root.open_beneath(b"/", OFlags::PATH, ResolveFlags::empty()) {
             Err(Errno::NOSYS) => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
@@ -78,16 +81,10 @@ impl Root {
             }
             return Err(Errno::LOOP);
         }
-        if !self.cached.load(Ordering::Relaxed) {
+        if !self.cached {
             return Err(Errno::AGAIN);
         }
-        match self.open_beneath(path, flags, ResolveFlags::CACHED) {
-            Err(Errno::INVAL) => {
-                self.cached.store(false, Ordering::Relaxed);
-                Err(Errno::AGAIN)
-            }
-            result => result,
-        }
+        self.open_beneath(path, flags, ResolveFlags::CACHED)
     }
 
     fn open_beneath(&self, path: &[u8], flags: OFlags, extra: ResolveFlags) -> Result<OwnedFd, Errno> {
