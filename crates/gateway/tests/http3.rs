@@ -183,7 +183,12 @@ fn requests_that_end_after_their_answer_was_acknowledged_give_their_stream_back(
     let (client, server) = ("198.51.100.1".parse().unwrap(), world.server().ip());
     let link = Build::default().link;
     for number in 0..12 {
-        eprintln!("DBG {number} credit {:?} {:?} {:?}", credit(&world, id), world.clients[id].quic.stats(), world.network.stats());
+        eprintln!(
+            "DBG {number} credit {:?} {:?} {:?}",
+            credit(&world, id),
+            world.clients[id].quic.stats(),
+            world.network.stats()
+        );
         world.until("room for a request", |world| credit(world, id).0 > 0);
         write(&mut world, id, &[(number * 4, GET, false)]);
         world.until("an answer", |world| world.stats(0).responses_complete == number + 1);
