@@ -10,9 +10,14 @@ use super::cid::{Cid, CidHashBuilder};
 /// A connection's place in the table; reused after it has gone.
 pub(crate) type Key = usize;
 
+/// Connections that there is room for from the beginning, at most. Making room takes as long as there are connections, all of
+/// it in one turn; room that is not used is a few octets of memory a place.
+const ROOM: usize = 1 << 17;
+
 /// Connections with the IDs that lead to them.
 pub(crate) struct Table<C> {
-    connections: Slab<C>,
+    /// Boxed, so that the table grows by moving their addresses.
+    connections: Slab<Box<C>>,
     /// IDs that we issued.
     issued: HashMap<Cid, u32, CidHashBuilder>,
     /// IDs that clients made up for their first packets, until the handshake is done. A keyed hash: these
@@ -23,8 +28,15 @@ pub(crate) struct Table<C> {
 }
 
 impl<C> Table<C> {
-    pub(crate) fn new() -> Self {
-        Self { connections: Slab::new(), issued: HashMap::default(), initial: HashMap::default(), last: None }
+    /// With room for so many connections of `ids` IDs each.
+    pub(crate) fn with_room(connections: usize, ids: usize) -> Self {
+        let room = connections.min(ROOM);
+        Self {
+            connections: Slab::new(),
+            issued: HashMap::with_capacity_and_hasher(room * ids, CidHashBuilder::default()),
+            initial: HashMap::with_capacity(room),
+            last: None,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -33,14 +45,14 @@ impl<C> Table<C> {
 
     /// Adds a connection known by `cid` and, until [`Self::forget_initial`], by the client's `initial` ID.
     pub(crate) fn insert(&mut self, connection: C, cid: Cid, initial: &[u8]) -> Key {
-        let key = self.connections.insert(connection);
+        let key = self.connections.insert(Box::new(connection));
         self.issued.insert(cid, key as u32);
         self.initial.insert(initial.into(), key as u32);
         key
     }
 
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut C> {
-        self.connections.get_mut(key)
+        self.connections.get_mut(key).map(|connection| &mut **connection)
     }
 
     /// The first connection from `key` on.
@@ -93,7 +105,7 @@ impl<C> Table<C> {
             self.initial.remove(initial);
         }
         self.last = None;
-        self.connections.try_remove(key)
+        self.connections.try_remove(key).map(|connection| *connection)
     }
 }
 
@@ -102,8 +114,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_table_with_room_for_all_does_not_grow() {
+        let mut table = Table::with_room(100, 2);
+        let room = (table.issued.capacity(), table.initial.capacity());
+        for number in 0..100u8 {
+            let key = table.insert(number, Cid([number; 16]), &[number; 8]);
+            table.add_cid(Cid([number + 100; 16]), key);
+        }
+        assert_eq!((table.issued.capacity(), table.initial.capacity()), room);
+        assert!(Table::<u8>::with_room(usize::MAX, 2).issued.capacity() < 10 * ROOM);
+    }
+
+    #[test]
     fn every_id_leads_to_the_connection_until_it_goes() {
-        let mut table = Table::new();
+        let mut table = Table::with_room(10, 2);
         let (a, b) = (Cid([1; 16]), Cid([2; 16]));
         let key = table.insert("x", a, b"client id");
         table.add_cid(b, key);

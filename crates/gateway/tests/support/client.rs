@@ -59,6 +59,8 @@ pub struct Options {
     pub active_ids: u64,
     /// A version that nobody speaks, to be negotiated away.
     pub version: u32,
+    /// Packets that it sends before it hears of any.
+    pub initial_window: usize,
 }
 
 impl Default for Options {
@@ -74,6 +76,7 @@ impl Default for Options {
             max_payload: 1472,
             active_ids: 4,
             version: quiche::PROTOCOL_VERSION,
+            initial_window: 10,
         }
     }
 }
@@ -116,6 +119,7 @@ pub fn config(options: &Options) -> quiche::Config {
     config.set_initial_max_streams_bidi(100);
     config.set_initial_max_streams_uni(100);
     config.set_active_connection_id_limit(options.active_ids);
+    config.set_initial_congestion_window_packets(options.initial_window);
     if options.early_data {
         config.enable_early_data();
     }
@@ -177,6 +181,11 @@ impl Client {
     /// Sends the first flight, and nothing after it.
     pub fn send_first_flight(&mut self) {
         self.send(Instant::now()).unwrap();
+    }
+
+    /// Sends whatever there is.
+    pub fn send_now(&mut self) -> Result<usize, IoError> {
+        self.send(Instant::now())
     }
 
     /// The first flight, unsent.

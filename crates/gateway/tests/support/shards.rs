@@ -27,13 +27,15 @@ pub struct Shard {
     /// Datagrams that it has room for until it is flushed, and those in it.
     room: usize,
     staged: usize,
+    /// Datagrams that it hands over at once.
+    batch: usize,
 }
 
-/// Splits `io` between `count` workers, each with room for so many datagrams a turn.
-pub fn split(io: SimIo, count: usize, room: usize) -> Vec<Shard> {
+/// Splits `io` between `count` workers, each with room for so many datagrams a turn, which get so many at once.
+pub fn split(io: SimIo, count: usize, room: usize, batch: usize) -> Vec<Shard> {
     let queues = (0..count).map(|_| VecDeque::new()).collect();
     let state = Arc::new(Mutex::new(State { io, queues }));
-    (0..count).map(|index| Shard { state: Arc::clone(&state), index, room, staged: 0 }).collect()
+    (0..count).map(|index| Shard { state: Arc::clone(&state), index, room, staged: 0, batch }).collect()
 }
 
 impl PacketIo for Shard {
@@ -41,13 +43,18 @@ impl PacketIo for Shard {
         let mut state = self.state.lock().unwrap();
         let State { io, queues } = &mut *state;
         let count = queues.len();
-        let mut sort = |datagram: Datagram<'_>| {
-            let queue = usize::from(datagram.remote.port()) % count;
-            let payload = datagram.payload.to_vec();
-            queues[queue].push_back(Waiting { payload, remote: datagram.remote, local: datagram.local });
-        };
-        while io.receive(now, &mut sort)? > 0 {}
-        let mut mine = std::mem::take(&mut queues[self.index]);
+        while queues[self.index].len() < self.batch {
+            let received = io.receive(now, &mut |datagram| {
+                let queue = usize::from(datagram.remote.port()) % count;
+                let payload = datagram.payload.to_vec();
+                queues[queue].push_back(Waiting { payload, remote: datagram.remote, local: datagram.local });
+            })?;
+            if received == 0 {
+                break;
+            }
+        }
+        let queue = &mut queues[self.index];
+        let mut mine: VecDeque<_> = queue.drain(..queue.len().min(self.batch)).collect();
         drop(state);
         let received = mine.len();
         for waiting in &mut mine {
@@ -92,7 +99,7 @@ impl PacketIo for Shard {
     fn descriptors(&self, _visit: &mut dyn FnMut(BorrowedFd<'_>)) {}
 
     fn batch(&self) -> usize {
-        usize::MAX
+        self.batch
     }
 
     fn stats(&self) -> IoStats {

@@ -11,6 +11,7 @@ use expressway_netio::sim::{Clock, Link, Network, Node, run_until};
 use expressway_netio::{IoError, Mailbox, PacketIo, SliceLimit, Worker, WorkerOptions, mailbox};
 use expressway_web::Handler;
 use expressway_web::memory::Memory;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::client::Client;
 use super::handler::PatternHandler;
@@ -20,6 +21,9 @@ pub const SERVER: &str = "192.0.2.1:443";
 
 /// Long enough for any test on a loaded machine; reaching it is a failure.
 const LIMIT: Duration = Duration::from_secs(30);
+
+/// Datagrams that a worker gets at once, as the kernel's sockets give them.
+const BATCH: usize = 64;
 
 /// A self-signed certificate and its key in PEM.
 pub fn certificate(name: &str) -> (String, String) {
@@ -76,18 +80,29 @@ pub struct Most {
     pub requests: u64,
     pub cancelled: u64,
     pub held: usize,
+    /// Of this thread's time on a processor.
+    pub time: Duration,
+}
+
+/// How long this thread has been on a processor.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 impl Node for Server {
     fn turn(&mut self, now: Instant) -> Result<bool, IoError> {
         let before = self.worker.service().stats();
         let held = self.worker.service_mut().held_bytes();
+        let begun = processor_time();
         serves(true);
         let turn = self.worker.turn(now);
         serves(false);
         let turn = turn?;
+        let time = processor_time() - begun;
         let stats = self.worker.service().stats();
         self.most = Most {
+            time: self.most.time.max(time),
             received: self.most.received.max(turn.received),
             messages: self.most.messages.max(turn.messages),
             transmitted: self.most.transmitted.max(turn.transmitted),
@@ -182,7 +197,7 @@ impl Build {
             instance,
             memory,
         };
-        world.start_with(&setup, self.workers, self.room, self.slice);
+        world.start_with(&setup, self.workers, (self.room, BATCH), self.slice);
         world
     }
 }
@@ -190,15 +205,21 @@ impl Build {
 impl World {
     /// Starts workers, in place of those there are: what a killed and restarted server looks like.
     pub fn start(&mut self, setup: &Arc<Setup>, workers: usize) {
-        self.start_with(setup, workers, usize::MAX, WorkerOptions::default().slice);
+        self.start_with(setup, workers, (usize::MAX, BATCH), WorkerOptions::default().slice);
     }
 
-    /// Likewise, with a worker whose turns may take `slice`.
-    pub fn start_sliced(&mut self, setup: &Arc<Setup>, slice: SliceLimit) {
-        self.start_with(setup, 1, usize::MAX, slice);
+    /// Likewise, with a worker that gets all that has come at once.
+    pub fn start_greedy(&mut self, setup: &Arc<Setup>, slice: SliceLimit) {
+        self.start_with(setup, 1, (usize::MAX, usize::MAX), slice);
     }
 
-    fn start_with(&mut self, setup: &Arc<Setup>, workers: usize, room: usize, slice: SliceLimit) {
+    fn start_with(
+        &mut self,
+        setup: &Arc<Setup>,
+        workers: usize,
+        (room, batch): (usize, usize),
+        slice: SliceLimit,
+    ) {
         self.servers.clear();
         serves(true);
         let memory = self.memory.clone().unwrap_or_else(|| Memory::new(256 << 20));
@@ -207,7 +228,7 @@ impl World {
         let (senders, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(256).unwrap()).unzip();
         self.peers = Arc::from(senders);
         let io = self.network.endpoint(&[SERVER.parse().unwrap()]).unwrap();
-        let shards = split(io, workers, room);
+        let shards = split(io, workers, room, batch);
         for (index, (io, inbox)) in shards.into_iter().zip(inboxes).enumerate() {
             let mailbox = self.peers[index].clone();
             let endpoint = Endpoint::new(index, self.shared.clone(), mailbox).unwrap();

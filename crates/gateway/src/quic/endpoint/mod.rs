@@ -208,7 +208,7 @@ impl Endpoint {
             tokens: RetryTokens::new(shared.secrets.retry, settings.retry_lifetime),
             resets: Resets::new(shared.secrets.reset, settings.resets_per_second),
             ledger: shared.memory.ledger(),
-            table: Table::new(),
+            table: Table::with_room(settings.max_connections, settings.connection_ids as usize),
             ready: VecDeque::new(),
             line: Line::default(),
             sweep: None,
