@@ -4,6 +4,7 @@
 //! only. Whoever reaches it can cost it what [`Limits`] say and no more; it takes nothing from workers.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -173,7 +174,7 @@ impl Desk {
             .serve_connection(TokioIo::new(Patient::new(stream, self.limits.write_timeout)), service)
             .await;
         if let Err(error) = result {
-            if error.is_timeout() {
+            if is_timeout(&error) {
                 slot.count_timeout();
             }
             tracing::debug!(%error, "admin connection");
@@ -238,6 +239,12 @@ fn document(document: Option<String>) -> Page {
         Some(document) => Page::new(StatusCode::OK, "application/json", document),
         None => Page::new(StatusCode::NOT_FOUND, "text/plain", "no such page; see /\n"),
     }
+}
+
+/// Of a head, as hyper tells it, or of a write ([`Patient`]).
+fn is_timeout(error: &hyper::Error) -> bool {
+    let io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    error.is_timeout() || io.is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
 }
 
 /// An answer.

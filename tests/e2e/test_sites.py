@@ -1,0 +1,76 @@
+"""What sites keep back, and access logs that nobody reads."""
+
+import fcntl
+import os
+import signal
+from pathlib import Path
+
+from harness import clients
+from harness.server import address
+
+
+def test_names_with_a_dot_are_served_only_where_the_site_says_so(
+    make_lab, make_server, certificates: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    (root / ".well-known").mkdir(parents=True)
+    for name in (".env", ".well-known/security.txt", "plain.txt"):
+        (root / name).write_text(f"{name}\n")
+    lab = make_lab()
+    server = make_server(lab, mode="udp", root=root)
+    paths = ["/.env", "/%2eenv", "/.none", "/.well-known/security.txt", "/plain.txt"]
+
+    def statuses() -> list[int]:
+        answers = clients.fetch(lab, "quicgo", address(lab.server["ipv4"]), certificates, paths)
+        return [answer.status for answer in answers]
+
+    assert statuses() == [404, 404, 404, 200, 200]
+    server.config.write_text(server.settings.text() + "hidden = true\n")
+    server.signal(signal.SIGHUP)
+    server.wait_log("reload: done")
+    assert statuses() == [200, 200, 404, 200, 200]
+
+
+def test_a_log_that_nobody_reads_holds_up_no_worker_and_no_end(
+    make_lab, make_server, certificates: Path, tmp_path: Path
+) -> None:
+    pipe, file, lonely = tmp_path / "pipe", tmp_path / "access.log", tmp_path / "lonely"
+    os.mkfifo(pipe)
+    os.mkfifo(lonely)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
+    try:
+        lab = make_lab()
+        server = make_server(lab, mode="udp", more={"log": {"access": f'"{pipe}"'}})
+        connect = address(lab.server["ipv4"])
+        open_client = clients.start(lab, connect, certificates, ["/clip.mp4"], "-pause")
+        assert open_client.stdout and open_client.stdout.readline() == "paused\n"
+        # More lines than the pipe takes: the log's thread is stuck in one of them.
+        (answer, *_) = clients.fetch(lab, "quicgo", connect, certificates, ["/none"] * 40)
+        assert answer.status == 404
+        server.wait_for("the pipe is full", lambda m: m.sum("access_log_queued_bytes") == 0)
+
+        # One that cannot be opened without waiting for its reader changes nothing.
+        server.settings.more["log"]["access"] = f'"{lonely}"'
+        server.config.write_text(server.settings.text())
+        server.signal(signal.SIGHUP)
+        server.wait_log("nobody reads this pipe")
+
+        server.settings.more["log"]["access"] = f'"{file}"'
+        server.config.write_text(server.settings.text())
+        server.signal(signal.SIGHUP)
+        server.wait_log("reload: done")
+        # The last connection that has the former log ends on the worker.
+        report = clients.finish(open_client, "\n")
+        assert not report.get("error"), report
+        (answer,) = clients.fetch(lab, "quicgo", connect, certificates, ["/clip.mp4"])
+        assert answer.status == 200
+        server.wait_for("it has ended", lambda m: m.sum("connections") == 0)
+        (answer,) = clients.fetch(lab, "quicgo", connect, certificates, ["/clip.mp4"])
+        assert answer.status == 200
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0, server.log()
+        assert f"access log {pipe}" in server.log() and "lost" in server.log()
+        assert len(file.read_text().splitlines()) == 2
+    finally:
+        os.close(reader)
