@@ -117,7 +117,7 @@ mod tests {
         client.send(1, &Request::Hello { client: String::new() }, &[socket.as_fd()]).unwrap();
         // From now on it is in the connection only, which nobody reads.
         drop((socket, client));
-        let thread = spawn("test", theirs, |socket| std::mem::forget(socket)).unwrap();
+        let thread = spawn("test", theirs, std::mem::forget).unwrap();
         thread.join().unwrap();
     }
 }
