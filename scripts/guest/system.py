@@ -40,7 +40,8 @@ def system(root: Path, kernel: Kernel, modules: list[str]) -> Image:
         tool(made, name, package)
     # Where the loader finds libraries that are not in its own folders.
     made.copy(Path("/etc/ld.so.cache"))
-    made.write("/etc/passwd", "root:x:0:0:root:/root:/busybox/sh\n")
+    made.write("/etc/passwd", "root:x:0:0:root:/root:/busybox/sh\nnobody:x:65534:65534:nobody:/:/busybox/false\n")
+    made.write("/etc/group", "root:x:0:\nnogroup:x:65534:\n")
     return made
 
 

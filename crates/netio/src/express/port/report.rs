@@ -45,7 +45,7 @@ pub struct PortReport {
     pub multi_buffer: bool,
     /// Frames that one sent packet may take; 1 where packets larger than a frame leave by the kernel socket.
     pub max_segments: u32,
-    /// Packets that one system call may send in copy mode; 0 while there is no socket.
+    /// Packets that one system call may send in copy mode; 0 while there is no socket, or one that only receives.
     pub tx_budget: u32,
     /// What the port may do by transmit metadata.
     pub grants: TransmitGrants,
