@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -12,6 +13,9 @@ use crate::command::run;
 use crate::config::{LabConfig, Offload, Role, Target, check_name, lab_of_namespace, namespace_name};
 use crate::error::LabError;
 use crate::{device, namespace, napi, processes, state};
+
+/// What a link gets to find its carrier: a NIC negotiates for some seconds.
+const CARRIER: Duration = Duration::from_secs(5);
 
 /// A lab that is up.
 ///
@@ -307,7 +311,21 @@ pub(crate) fn finish(config: &LabConfig) -> Result<(), LabError> {
     for role in Role::ALL {
         bring_up(config, role)?;
     }
+    await_carrier(config)?;
     state::save(config)
+}
+
+/// Waits until the kernel has seen that there is a carrier: until then it drops what is sent (linkwatch_do_dev in
+/// net/core/link_watch.c). A cable that isn't there is no fault of the lab's.
+fn await_carrier(config: &LabConfig) -> Result<(), LabError> {
+    let deadline = Instant::now() + CARRIER;
+    for role in Role::ALL {
+        let show = format!("-n {} -oneline link show {}", config.namespace(role), role.interface());
+        while !run("ip", &show)?.contains(" state UP ") && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    Ok(())
 }
 
 fn set_offloads(config: &LabConfig, role: Role) -> Result<(), LabError> {

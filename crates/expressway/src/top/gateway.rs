@@ -330,7 +330,7 @@ mod tests {
                 "listen 192.0.2.1:443  io copy",
                 "eth0 queue 0  native  receive copy  transmit gso",
                 "eth0  step down from zerocopy to copy: a \"no\"",
-                "memory 5.00M  cache 0  blocks beside it 0  responses 9.00k  requests 0  beside the cache at most 64.0M  \
+                "memory 5.00M  cache 0  blocks beside it 0  responses 9000  requests 0  beside the cache at most 64.0M  \
                  open files 7",
                 "agent  gone: what it gave goes on working",
             ]
