@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use expressway_netio::udp::{UdpConfig, UdpIo};
-use expressway_netio::{
-    Context, Datagram, Flow, IoError, PacketIo, Service, Transmit, Worker, WorkerOptions, mailbox,
-};
+use expressway_netio::{Context, Datagram, Flow, IoError, PacketIo, Service, Transmit};
+use expressway_netio::{Worker, WorkerOptions, mailbox};
 
 /// What is to be echoed at the end of the turn. Both buffers are reused.
 #[derive(Default)]
@@ -31,7 +30,7 @@ impl Service for Echo {
 
     fn poll_transmit(&mut self, _: &mut Context<'_, ()>, io: &mut dyn PacketIo) -> Result<Transmit, IoError> {
         let mut bytes = self.bytes.as_slice();
-        for &(flow, len) in &self.replies {
+        for (flow, len) in self.replies.drain(..) {
             let (reply, rest) = bytes.split_at(len);
             let mut once = Some(reply);
             // Without a free buffer the reply is lost, as UDP may.
@@ -42,7 +41,6 @@ impl Service for Echo {
             })?;
             bytes = rest;
         }
-        self.replies.clear();
         self.bytes.clear();
         Ok(Transmit::Done)
     }

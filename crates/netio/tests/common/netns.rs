@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -46,6 +47,23 @@ impl Namespace {
     /// `ip` inside the namespace; must succeed.
     pub fn ip(&self, arguments: &str) {
         run(&format!("ip -n {} {arguments}", self.name));
+    }
+
+    /// Waits until the kernel has seen that `device` has a carrier, which it does in its own time.
+    fn await_carrier(&self, device: &str) {
+        let is_up = || {
+            let show = ["-n", &self.name, "-oneline", "link", "show", device];
+            let output = Command::new("ip").args(show).output().unwrap();
+            String::from_utf8_lossy(&output.stdout).contains(" state UP ")
+        };
+        // A NIC negotiates for some seconds.
+        for _ in 0..1000 {
+            if is_up() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("{device} has no carrier");
     }
 
     /// A command inside the namespace; must succeed.
@@ -142,6 +160,9 @@ impl Pair {
                 }
             }
             namespace.ip(&format!("link set {device} up"));
+        }
+        for (namespace, device, _) in sides {
+            namespace.await_carrier(device);
         }
         self
     }
