@@ -17,7 +17,7 @@ from harness import clients
 from harness.agent import NOBODY, UNPRIVILEGED, Agent
 from harness.fanout import FEED_PORT, TCP_PORT, Fanout, Sender, Subscriber
 from harness.lab import Lab
-from harness.logged import Logged
+from harness.daemon import Daemon
 from harness.paths import BINARY, LIMIT, PORT
 from harness.recv import PORT as RECV_PORT
 from harness.recv import Peer, Recv
@@ -45,7 +45,7 @@ class Serve:
     def __init__(self, mode: str, obtained: str) -> None:
         self.mode, self.obtained = mode, obtained
 
-    def start(self, lab: Lab, agent: Path, folder: Path) -> Logged:
+    def start(self, lab: Lab, agent: Path, folder: Path) -> Daemon:
         """Starts it."""
         settings = Settings(
             certificates=self.certificates,
@@ -77,7 +77,7 @@ class Receive:
 
     obtained = "copy"
 
-    def start(self, lab: Lab, agent: Path, folder: Path) -> Logged:
+    def start(self, lab: Lab, agent: Path, folder: Path) -> Daemon:
         """Starts it."""
         return Recv(lab, folder, "--io", "copy", "--agent", str(agent), prefix=UNPRIVILEGED)
 
@@ -104,18 +104,18 @@ class Generate:
 
     obtained = "copy"
 
-    def start(self, lab: Lab, agent: Path, folder: Path) -> Logged:
+    def start(self, lab: Lab, agent: Path, folder: Path) -> Daemon:
         """Starts it."""
         words = ["--to", address(lab.client["ipv4"], 7000), "--rate", "1k", "--count", "100", "--json"]
         words += ["--io", "copy", "--agent", str(agent)]
         line = lab.inside("server", *UNPRIVILEGED, BINARY, "--log-level", "info", "gen", "udp", *words)
-        process = Logged()
+        process = Daemon()
         process.log_file = folder / "gen.log"
         with process.log_file.open("wb") as log:
             process.process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=log, text=True)
         return process
 
-    def await_ready(self, gen: Logged) -> str:
+    def await_ready(self, gen: Daemon) -> str:
         """Waits for its report."""
         output, _ = gen.process.communicate(timeout=LIMIT)
         assert gen.process.returncode == 0, gen.log()
@@ -123,11 +123,11 @@ class Generate:
         assert (report["ended"], report["sent"], report["unsent"], report["refused"]) == ("done", 100, 0, 0), report
         return report["io"]
 
-    def use(self, _gen: Logged) -> int:
+    def use(self, _gen: Daemon) -> int:
         """It is done."""
         return 1
 
-    def stop(self, _gen: Logged) -> None:
+    def stop(self, _gen: Daemon) -> None:
         """It is done."""
 
 
@@ -136,7 +136,7 @@ class FanOut:
 
     obtained = "copy"
 
-    def start(self, lab: Lab, agent: Path, folder: Path) -> Logged:
+    def start(self, lab: Lab, agent: Path, folder: Path) -> Daemon:
         """Starts it."""
         host = lab.server["ipv4"]
         words = ("--udp", address(host, FEED_PORT), "--tcp", address(host, TCP_PORT), "--framing", "len32")
@@ -190,7 +190,7 @@ class Bench:
             self.agents.append(agent)
             self._free.put((lab, agent))
 
-    def attempt(self, cut: int | None, back: bool, judge: Callable[[Logged, Relay, Lab], None]) -> Relay:
+    def attempt(self, cut: int | None, back: bool, judge: Callable[[Daemon, Relay, Lab], None]) -> Relay:
         """One start, whose agent goes away after `cut` messages."""
         lab, agent = self._free.get()
         with self._lock:
@@ -219,7 +219,7 @@ class Bench:
         """The messages of a start that nothing happens to."""
         count = 0
 
-        def judge(process: Logged, relay: Relay, _lab: Lab) -> None:
+        def judge(process: Daemon, relay: Relay, _lab: Lab) -> None:
             nonlocal count
             assert self.command.await_ready(process) == self.command.obtained
             count = relay.count
@@ -229,7 +229,7 @@ class Bench:
         self.attempt(None, True, judge)
         return count
 
-    def all(self, cuts: Sequence[int], back: bool, judge: Callable[[Logged, Relay, Lab], None]) -> None:
+    def all(self, cuts: Sequence[int], back: bool, judge: Callable[[Daemon, Relay, Lab], None]) -> None:
         """A start for each number of messages."""
         with ThreadPoolExecutor(self.at_once) as pool:
             for done in [pool.submit(self.attempt, cut, back, judge) for cut in cuts]:
@@ -262,7 +262,7 @@ def test_a_start_is_whole_whenever_the_agent_goes_and_comes_back(bench, name: st
     messages = bed.whole()
     assert messages > 12, "hello, sockets, tables, an interface, its socket, a pair"
 
-    def judge(process: Logged, relay: Relay, _lab: Lab) -> None:
+    def judge(process: Daemon, relay: Relay, _lab: Lab) -> None:
         # Also where it could do without, as `auto` could, it has what it would have had.
         assert command.await_ready(process) == command.obtained
         assert relay.has_cut.is_set()
@@ -280,7 +280,7 @@ def test_a_start_fails_in_a_line_when_the_agent_stays_away(bench, name: str) -> 
     bed = bench(name, WAITING)
     messages = bed.whole() - (2 if name == "gen" else 0)
 
-    def judge(process: Logged, relay: Relay, lab: Lab) -> None:
+    def judge(process: Daemon, relay: Relay, lab: Lab) -> None:
         assert process.process.wait(LIMIT) == 1, process.log()
         last = process.log().strip().splitlines()[-1]
         parts = ("expressway: agent ", str(relay.path), "went away while this was starting", "not back within 5s")
@@ -296,7 +296,7 @@ def test_upkeep_goes_on_whenever_the_agent_goes_and_comes_back(bench, name: str)
     command = bed.command
     messages = bed.whole()
 
-    def judge(process: Logged, relay: Relay, _lab: Lab) -> None:
+    def judge(process: Daemon, relay: Relay, _lab: Lab) -> None:
         assert command.await_ready(process) == command.obtained
         assert relay.has_cut.wait(LIMIT)
         process.wait_log("express path open again")

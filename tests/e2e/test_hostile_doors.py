@@ -8,7 +8,7 @@ import pytest
 from harness.fanout import FEED_PORT, TCP_PORT, descriptors
 from harness.hostile import SERVER_PREFIX, Attack, Good, Outcome, beside, beside_gateway, go_first
 from harness.lab import Lab
-from harness.logged import Logged
+from harness.daemon import Daemon
 from harness.server import ADMIN, Server, address
 
 MIB = 1 << 20
@@ -32,7 +32,7 @@ def holds(server: Server, outcome: Outcome, before: int) -> None:
     assert outcome.grown <= GROWN, outcome
     server.wait_for("descriptors given back", lambda _: descriptors(server.process.pid) <= before + 8)
     server.stop()
-    assert isinstance(server, Logged)
+    assert isinstance(server, Daemon)
     for word in ("ERROR", "panicked"):
         assert word not in server.log(), server.log()
 
