@@ -108,14 +108,14 @@ impl Server {
 
     /// Takes a turn. Whether anything was sent.
     pub(super) fn turn(&mut self) -> bool {
-        let waiting = &self.worker.io().incoming;
+        let Self { worker, account: whole } = self;
+        let waiting = &worker.io().incoming;
         let size = waiting.iter().take(BATCH).map(|(payload, _)| payload.len() + HEADERS).sum();
-        let before = self.worker.io().sent.len();
-        let (mut account, Self { worker, account: whole }) = (Account::default(), self);
+        let (mut account, before) = (Account::default(), worker.io().sent.len());
         let turn = whole.run(size, || account.run(size, || worker.turn(Instant::now())));
         turn.expect("memory does not fail");
         account.settle(&TURN);
-        self.worker.io().sent.len() > before
+        worker.io().sent.len() > before
     }
 
     /// Lets it send what there is, and settles the account.

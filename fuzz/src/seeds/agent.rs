@@ -35,6 +35,7 @@ pub(super) fn requests() -> Vec<(&'static str, Vec<u8>)> {
         frame_size: 2048,
         rx_ring: 2048,
         tx_ring: 2048,
+        sends: true,
         patience_ms: 3000,
         busy_poll: None,
     };
@@ -84,17 +85,14 @@ pub(super) fn requests() -> Vec<(&'static str, Vec<u8>)> {
 pub(super) fn replies() -> Vec<(&'static str, Vec<u8>)> {
     let channels = Some(Channels { rx: 4, tx: 4, max_rx: 8, max_tx: 8 });
     let facts = DeviceFacts { channels, ..DeviceFacts::default() };
-    let device = Device { facts, allowed: Some(vec![0, 2]) };
+    let device = Device { facts, allowed: Some(vec![0, 2]), transmits: true };
     vec![
         ("welcome", message(&Reply::Welcome { rule: "edge".into() }, 0)),
         ("done", message(&Reply::Done, 1)),
         ("program", message(&Reply::Program { cookie: Some(u32::MAX) }, 1)),
         ("device", message(&Reply::Device(Box::new(device)), 0)),
         ("sockets", message(&Reply::Sockets { remaining: 9 }, 64)),
-        (
-            "bound",
-            message(&Reply::Bound { zero_copy: true, ifindex: 7, multi_buffer: true, segments: 17 }, 1),
-        ),
+        ("bound", message(&Reply::Bound { zero_copy: true, segments: 17 }, 1)),
         ("counters", message(&Reply::Counters { packets: vec![0, 1, u64::MAX] }, 0)),
         ("many-counters", [&[0x80], br#"{"counters":{"packets":[0,1,2,3]}}"#.as_slice()].concat()),
         ("attached", message(&Reply::Attached { attached: true }, 0)),
