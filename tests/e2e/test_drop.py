@@ -233,6 +233,6 @@ def test_an_interface_that_goes_ends_it_with_what_it_counted(make_lab, make_drop
     lab = make_lab()
     drop = make_drop(lab)
     links.remove(lab)
-    output, errors = drop.process.communicate(timeout=LIMIT)
-    assert drop.process.returncode == 1 and "total" in output
-    assert "interface server0: is gone, or somebody took the program off it" in errors, errors
+    output, _ = drop.process.communicate(timeout=LIMIT)
+    assert drop.wait() == 1 and "total" in output
+    assert "interface server0: is gone, or somebody took the program off it" in drop.log(), drop.log()
