@@ -93,6 +93,7 @@ def test_what_a_reload_cannot_change_is_said(make_lab, make_server) -> None:
 def test_sighup_with_a_bad_configuration_changes_nothing(make_lab, make_server, certificates: Path) -> None:
     lab = make_lab()
     server = make_server(lab, mode="copy")
+    server.expect("reload: nothing changed")
     good = server.config.read_text()
     server.config.write_text(good.replace("root =", "rot ="))
     server.signal(signal.SIGHUP)

@@ -48,6 +48,7 @@ def test_the_server_becomes_the_user_for_good(
     server = make_server(lab, mode=mode, certificates=readable, root=root, more=USER)
     assert server.obtained() == mode
     now = status(server.process.pid)
+    server.expect("reload: nothing changed")
     assert {now[f"Cap{kind}"] for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
     assert set(now["Uid"].split()) == {str(NOBODY)} and now["Groups"] == "" and now["NoNewPrivs"] == "1"
     for thread in Path(f"/proc/{server.process.pid}/task").iterdir():

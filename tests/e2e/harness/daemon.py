@@ -39,6 +39,10 @@ class Daemon:
             assert time.monotonic() < deadline, f"never said {text!r}:\n{self.log()}"
             time.sleep(0.02)
 
+    def expect(self, *parts: str) -> None:
+        """Of lines in its log that the test brings about."""
+        self.expected = (*self.expected, *parts)
+
     def signal(self, number: signal.Signals) -> None:
         """Sends it a signal."""
         self.process.send_signal(number)

@@ -3,9 +3,13 @@
 import contextlib
 import json
 import subprocess
+import time
 from pathlib import Path
 
 from .paths import BINARY, run
+
+# For processes that end by themselves, in seconds.
+GRACE = 10
 
 
 class Unsupported(Exception):
