@@ -4,6 +4,7 @@
 #   make demo     a real clip over HTTP/3 in every mode of this machine, and a table
 #   make test     everything that CI runs; SECTIONS="fmt e2e" runs some of it (scripts/test --list)
 #   make test-drivers   AF_XDP on more emulated NICs: igb with RSS, virtio-net with several queues
+#   make test-hostile   hostile clients beside a good one, whose p99 may at most double
 #   make bench    a tour of the benchmark suite; SCENARIOS="..." (whole ones) and BENCH_FLAGS="..." are passed on
 
 SHELL := /bin/bash
@@ -17,7 +18,7 @@ SCENARIOS ?=
 BUILD_FLAGS ?=
 BENCH_FLAGS ?=
 
-.PHONY: build demo test test-drivers bench audit fmt lint doc patched setup clean
+.PHONY: build demo test test-drivers test-hostile bench audit fmt lint doc patched setup clean
 
 build: setup
 	cargo build --release --locked -p expressway $(BUILD_FLAGS)
@@ -34,6 +35,10 @@ test:
 test-drivers:
 	scripts/setup build test
 	scripts/test build drivers
+
+test-hostile:
+	scripts/setup build test
+	scripts/test build hostile
 
 bench: build
 	scripts/setup bench
