@@ -5,6 +5,7 @@ import os
 import subprocess
 from pathlib import Path
 
+from harness.lab import Lab
 from harness.paths import run
 
 _NUMBERS = itertools.count()
@@ -47,6 +48,9 @@ class DeviceLab:
         """Has the server's device spread UDP flows by their ports, where that can be chosen."""
         command = self.inside("server", "ethtool", "-N", "server0", "rx-flow-hash", "udp4", "sdfn")
         subprocess.run(command, check=False, capture_output=True)
+
+    # What is asked of a lab's namespaces is the same.
+    programs = Lab.programs
 
     def zero_copy_sockets(self) -> list[bool]:
         """Of each AF_XDP socket in the server's namespace, whether the kernel says that it is zero-copy:
