@@ -54,6 +54,19 @@ class Subscriber:
         return due
 
 
+def subscribed(out: socket.socket, tcp: tuple[str, int]) -> Subscriber:
+    """A subscriber that the fan-out knows of: something has come to it, and nothing more is to come."""
+    made = Subscriber(tcp)
+    while True:
+        out.send(struct.pack("!d", 0.0))
+        select.select([made.socket], [], [], 0.05)
+        if made.take():
+            break
+    while select.select([made.socket], [], [], 0.2)[0]:
+        made.take()
+    return made
+
+
 def measure(out: socket.socket, old: Subscriber, tcp: tuple[str, int], rate: float, seconds: float) -> dict:
     """Sends for so long; times of the old subscriber, and of new ones from when they connect."""
     count, start = int(seconds * rate), time.monotonic()
@@ -100,7 +113,7 @@ def main() -> None:
     feed, tcp, rate = address(sys.argv[1]), address(sys.argv[2]), float(sys.argv[3])
     out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     out.connect(feed)
-    old = Subscriber(tcp)
+    old = subscribed(out, tcp)
     print("connected", flush=True)
     for line in sys.stdin:
         print(json.dumps(measure(out, old, tcp, rate, float(line))), flush=True)
