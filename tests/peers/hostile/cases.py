@@ -335,7 +335,7 @@ def transport() -> list[Case]:
         "data beyond the stream's window": ("4.1", FLOW, [stream_frame(0, b"x", 1 << 40)]),
         "a final size beyond the stream's window": ("4.5", FLOW, [quic_frame(RESET_STREAM, 0, 0, 1 << 40)]),
         "data beyond all that there can be": ("19.8", ENCODING, [stream_frame(0, b"xx", (1 << 62) - 1)]),
-        "data behind the end": ("4.5", FINAL_SIZE, [stream_frame(0, b"ab", 0, fin=True), stream_frame(0, b"c", 2)]),
+        "data behind the end": ("4.5", FINAL_SIZE, [stream_frame(0, b"ab", 10, fin=True), stream_frame(0, b"c", 12)]),
         "two ends": ("4.5", FINAL_SIZE, [stream_frame(0, b"ab", 10, fin=True), stream_frame(0, b"c", 2, fin=True)]),
         "an end before what has come": ("4.5", FINAL_SIZE, [stream_frame(0, b"ab", 10), stream_frame(0, b"", 3, fin=True)]),
         "a reset before what has come": ("4.5", FINAL_SIZE, [stream_frame(0, b"ab", 10), quic_frame(RESET_STREAM, 0, 0, 3)]),
