@@ -78,6 +78,25 @@ fn a_body_and_trailers_are_read_beside_the_answer() {
 }
 
 #[test]
+fn trailers_are_bounded_as_headers_are() {
+    let (mut world, id) = connected(|settings| settings.max_header_size = 8 << 10);
+    let trailers = |fields: usize| {
+        let section = [&[0, 0][..], &b"\x21x\x00".repeat(fields)].concat();
+        let length = u16::try_from(section.len()).unwrap() | 1 << 14;
+        [SLOW, &[1], &length.to_be_bytes(), &section].concat()
+    };
+    write(&mut world, id, &[(0, &trailers(128), true)]);
+    assert!(read(&mut world, id, 0).is_ok());
+    write(&mut world, id, &[(4, &trailers(129), true)]);
+    assert_eq!(read(&mut world, id, 4), Err(0x107), "H3_EXCESSIVE_LOAD");
+    let stats = world.stats(0);
+    assert_eq!((stats.responses_complete, stats.refused_header_size, stats.refused_malformed), (1, 1, 0));
+    // The connection goes on.
+    write(&mut world, id, &[(8, GET, true)]);
+    assert!(read(&mut world, id, 8).is_ok());
+}
+
+#[test]
 fn a_client_that_opens_the_door_late_gets_settings_and_goaway_in_order() {
     let (mut world, id) = connected(|_| {});
     write(&mut world, id, &[(CONTROL, SETTINGS, false), (0, GET, true)]);
@@ -183,12 +202,6 @@ fn requests_that_end_after_their_answer_was_acknowledged_give_their_stream_back(
     let (client, server) = ("198.51.100.1".parse().unwrap(), world.server().ip());
     let link = Build::default().link;
     for number in 0..12 {
-        eprintln!(
-            "DBG {number} credit {:?} {:?} {:?}",
-            credit(&world, id),
-            world.clients[id].quic.stats(),
-            world.network.stats()
-        );
         world.until("room for a request", |world| credit(world, id).0 > 0);
         write(&mut world, id, &[(number * 4, GET, false)]);
         world.until("an answer", |world| world.stats(0).responses_complete == number + 1);

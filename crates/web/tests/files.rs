@@ -196,3 +196,33 @@ fn a_reload_forgets_the_open_files_of_old_sites() {
     drop(sites);
     assert_eq!(held(), 0);
 }
+
+/// Whoever asks for what is not there takes nothing from those who ask for what is.
+#[test]
+fn a_storm_of_missing_paths_evicts_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("a"), "a").unwrap();
+    common::settle();
+    for try_on_worker in [true, false] {
+        let options = FileOptions {
+            open_files: 4,
+            open_file_valid: Duration::from_secs(3600),
+            try_on_worker,
+            ..FileOptions::default()
+        };
+        let store = FileStore::new(options).unwrap();
+        let mut files = FilesConfig::new(directory.path());
+        files.precompressed = vec![Encoding::Gzip];
+        let sites = Sites::new(&[site(files)], &store).unwrap();
+        let metric = |name: &str| store.metrics().iter().find(|m| m.name == name).unwrap().value;
+        assert_eq!(status(&sites, "/a"), 200);
+        let long = format!("/{}", "n".repeat(255));
+        for i in 0..2000 {
+            assert_eq!(status(&sites, &format!("/{i}")), 404);
+            assert_eq!(status(&sites, &format!("{long}/{i}/../a")), 404);
+        }
+        assert_eq!(status(&sites, "/a"), 200);
+        assert_eq!(metric("open_file_cache_hits_total"), 1, "it was kept");
+        assert_eq!((metric("open_file_cache_descriptors"), metric("open_files")), (1, 1));
+    }
+}
