@@ -13,7 +13,7 @@ use expressway_web::memory::{Account, Charge};
 use expressway_web::{BodyError, Exchange, RequestHead};
 
 use super::response;
-use super::starved::Place;
+use super::starved::{Place, Starved};
 use crate::quic::engine::{Priority, SendError, Transport};
 
 /// The most that is fetched from an exchange at a time, in bytes: large enough that its cost is spread over
@@ -30,6 +30,9 @@ const REQUEST: usize = 3500;
 /// Bodies up to this many bytes are copied behind their head, so that a response is one buffer and one call
 /// of the engine; beyond it a copy costs more than a second buffer.
 const SMALL: u64 = 4 << 10;
+
+/// Bytes of an incremental response that are a turn, where several wait for room.
+const TURN: u64 = 16 << 10;
 
 /// Stream IDs of requests are multiples of 4 within a window of the configured width, so multiplying
 /// spreads them and no client can aim collisions.
@@ -125,6 +128,8 @@ pub(super) struct RequestStream {
     pub(super) woken: bool,
     /// Where it waits for room in the connection's window.
     pub(super) place: Option<Place>,
+    /// What the transport had taken when it got that place.
+    taken_at_place: u64,
     /// Bytes of `front` or `chunk` when it was fetched: all of them count as long as some are left.
     fetched: usize,
     /// Why its last pump came to an end.
@@ -163,6 +168,7 @@ impl RequestStream {
             request_ended: false,
             woken: false,
             place: None,
+            taken_at_place: 0,
             fetched: 0,
             waits: Progress::Exchange,
             taken: 0,
@@ -202,6 +208,23 @@ impl RequestStream {
     /// What counts of what was fetched and not all of which the transport has taken.
     pub(super) fn fetched(&self) -> usize {
         if self.front.is_empty() && self.chunk.is_empty() { 0 } else { self.fetched }
+    }
+
+    /// It has sent what it had, and takes room in the connection's window for what comes next.
+    pub(super) fn wants_room(&self) -> bool {
+        self.front.is_empty() && self.chunk.is_empty() && matches!(self.phase, Phase::Chunks | Phase::Frame(_))
+    }
+
+    /// Puts it last among those of its urgency that wait for room.
+    pub(super) fn wait_for_room(&mut self, starved: &mut Starved) {
+        self.place = Some(starved.add(self.priority.urgency, self.id));
+        self.taken_at_place = self.taken;
+    }
+
+    /// While it had its place it got as much as one of several gets before the next is asked. Being asked when others
+    /// have taken the room is no turn.
+    pub(super) fn has_had_its_turn(&self) -> bool {
+        self.taken - self.taken_at_place >= TURN
     }
 
     /// Bytes that the transport has taken.

@@ -86,9 +86,10 @@ impl Session {
             if let Some(request) = self.streams.get_mut(&stream)
                 && request.priority.incremental
                 && request.place == Some(place)
+                && request.has_had_its_turn()
             {
                 self.starved.remove(place);
-                request.place = Some(self.starved.add(place.0, stream));
+                request.wait_for_room(&mut self.starved);
             }
             if context.slice.is_spent() || context.slice.spend() {
                 return self.account.room() > 0 && !self.starved.is_empty();
@@ -116,11 +117,15 @@ impl Session {
             }
             Progress::Memory => {
                 if request.place.is_none() {
-                    request.place = Some(self.starved.add(request.priority.urgency, stream));
+                    request.wait_for_room(&mut self.starved);
                 }
             }
             // One that waits for room has its place still.
             Progress::Turn if request.place.is_some() => {}
+            // One that others wait with goes behind them: turn for turn it would take the room before they are asked.
+            Progress::Turn if !self.starved.is_empty() && request.wants_room() => {
+                request.wait_for_room(&mut self.starved);
+            }
             Progress::Turn => self.resume(stream),
             progress => self.end(context, stream, progress),
         }
