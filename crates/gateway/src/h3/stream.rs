@@ -212,7 +212,9 @@ impl RequestStream {
 
     /// It has sent what it had, and takes room in the connection's window for what comes next.
     pub(super) fn wants_room(&self) -> bool {
-        self.front.is_empty() && self.chunk.is_empty() && matches!(self.phase, Phase::Chunks | Phase::Frame(_))
+        self.front.is_empty()
+            && self.chunk.is_empty()
+            && matches!(self.phase, Phase::Chunks | Phase::Frame(_))
     }
 
     /// Puts it last among those of its urgency that wait for room.

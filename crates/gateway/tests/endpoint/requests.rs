@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use expressway_gateway::quic::Settings;
-use expressway_netio::{SliceLimit, WorkerOptions};
 use expressway_netio::sim::Link;
+use expressway_netio::{SliceLimit, WorkerOptions};
 
 use crate::exchange::{client, fetch};
 use crate::support::client::Options;
@@ -250,7 +250,11 @@ fn the_window_goes_to_the_most_urgent_and_to_incremental_ones_in_turn() {
             world.clients[id].streams.len() == 2 && world.clients[id].response(1).is_over()
         });
         let behind = world.clients[id].response(0);
-        assert!(!behind.is_over() && behind.received < 10_000_000, "{first}, {slice:?}: {} bytes", behind.received);
+        assert!(
+            !behind.is_over() && behind.received < 10_000_000,
+            "{first}, {slice:?}: {} bytes",
+            behind.received
+        );
     }
 }
 
