@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use expressway_gateway::config::{IoMode, Span};
+use expressway_dataplane::IoMode;
+use expressway_settings::Span;
 
 use crate::fail::Failure;
 use crate::lab::LabCommand;

@@ -257,6 +257,23 @@ pub trait PacketIo {
         fill: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> Result<Sent, IoError>;
 
+    /// Builds one datagram, a copy of `payload`. An empty one cannot be built; it and one that finds no free buffer
+    /// ([`Sent::blocked`]) are not sent.
+    ///
+    /// # Errors
+    /// As [`PacketIo::transmit`].
+    fn send(&mut self, flow: &Flow, payload: &[u8]) -> Result<Sent, IoError> {
+        if payload.is_empty() {
+            return Ok(Sent::default());
+        }
+        let mut once = Some(payload);
+        self.transmit(flow, payload.len(), &mut |slot| {
+            let Some(payload) = once.take() else { return 0 };
+            slot[..payload.len()].copy_from_slice(payload);
+            payload.len()
+        })
+    }
+
     /// As [`PacketIo::transmit`], for datagrams that leave not before `launch`, nanoseconds of the device's clock.
     ///
     /// # Errors

@@ -2,7 +2,11 @@
 //! nearest known key; sizes and spans of time with units. It knows no key of any file.
 
 mod error;
+mod named;
 mod value;
 
 pub use error::{ConfigError, Source};
-pub use value::{Size, Span};
+pub use named::by_name;
+#[doc(hidden)]
+pub use serde;
+pub use value::{Moment, Size, Span};

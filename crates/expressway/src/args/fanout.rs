@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use expressway_dataplane::IoMode;
 use expressway_feed::fanout::{Cidr, Framing, SlowClient, StartPolicy};
-use expressway_gateway::config::{IoMode, Size, Span};
+use expressway_settings::{Size, Span};
 
 /// Sends what comes to a UDP address or multicast group to every subscriber, until SIGTERM or SIGINT. Subscribers
 /// connect at any time. A slow one never delays the others, and never gets a part of a datagram for a whole one.

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
+use expressway_dataplane::{IoMode, WaitStrategy};
 use expressway_feed::receive::Clock;
-use expressway_gateway::config::{IoMode, Size, Span, Waiting};
+use expressway_settings::{Size, Span};
 
 /// Receives what comes to UDP addresses or multicast groups, by AF_XDP or kernel sockets, until SIGTERM, SIGINT,
 /// --count or --seconds, and then reports: how much came by which way, who stamped it, what was lost and why, and
@@ -36,7 +37,7 @@ pub(crate) struct Recv {
     pub(crate) agent: Option<PathBuf>,
     /// How to wait for datagrams: interrupt, busy-poll (takes CAP_NET_ADMIN) or spin (takes a whole CPU)
     #[arg(long, value_name = "HOW", default_value = "interrupt")]
-    pub(crate) wait: Waiting,
+    pub(crate) wait: WaitStrategy,
     /// CPU to pin the receiving thread to
     #[arg(long, value_name = "N")]
     pub(crate) cpu: Option<usize>,

@@ -1,15 +1,13 @@
 //! The checks: pure functions from facts to findings.
 
-use expressway_netio::device::{
-    DeviceFacts, GRO, GRO_FORWARDING, GRO_LIST, TX_CHECKSUM, TX_CHECKSUM_V4, UDP_SEGMENTATION, VLAN_STRIPPING,
-};
+use expressway_dataplane::findings::{self, Finding, Severity};
+use expressway_netio::device::{DeviceFacts, GRO, TX_CHECKSUM, TX_CHECKSUM_V4, UDP_SEGMENTATION};
 use expressway_netio::route::LinkKind;
 
-use super::finding::{Action, Finding, Severity};
 use super::host::HostFacts;
 use super::interface::InterfaceFacts;
 
-use Severity::{Bad, Note, Ok, Warn};
+use Severity::{Note, Ok, Warn};
 
 /// What the XDP program needs (BPF_LINK_CREATE of multi-buffer programs).
 const OLDEST: (u32, u32) = (5, 18);
@@ -140,7 +138,7 @@ pub(super) fn interface(facts: &InterfaceFacts, host: &HostFacts) -> Vec<Finding
     let mut found = vec![link(facts), driver(&facts.device)];
     found.extend(channels(facts, host));
     found.extend(program(facts));
-    found.extend(settings(&facts.device, !facts.vlans.is_empty()));
+    found.extend(findings::settings(&facts.device, !facts.vlans.is_empty()));
     found.extend(offloads(&facts.device));
     if facts.link.mtu > ONE_FRAME {
         let text = format!("{}: packets span frames and are put together by a copy", facts.link.mtu);
@@ -244,49 +242,6 @@ fn program(facts: &InterfaceFacts) -> Option<Finding> {
         Finding::new("xdp", Warn, format!("another {text}: Expressway does not take it over unasked"))
             .command(format!("ip link set dev {name} xdp off # or stop its owner; or serve --replace"))
     })
-}
-
-/// Settings of a device that harm a UDP service, each with what mends it.
-pub(crate) fn settings(device: &DeviceFacts, has_vlans: bool) -> Vec<Finding> {
-    let name = &device.name;
-    let mut found = Vec::new();
-    // One queue takes all, whatever is hashed.
-    let hashes: &[_] =
-        if device.channels.is_some_and(|channels| channels.rx > 1) { &device.hashes } else { &[] };
-    for hash in hashes.iter().filter(|hash| !hash.ports) {
-        let flow = hash.flow.clone();
-        let text = format!("{flow} is spread over the receive queues by address alone, not by port");
-        found.push(Finding::new("rss", Warn, text).action(
-            format!("ethtool -N {name} rx-flow-hash {flow} sdfn"),
-            Action::HashPorts { interface: name.clone(), flow },
-        ));
-    }
-    if !hashes.is_empty() && found.is_empty() {
-        found.push(Finding::new("rss", Ok, "UDP is spread over the receive queues by address and port"));
-    }
-    let mut off = |feature: &'static str, check, severity, text: &str| {
-        if device.has(feature) {
-            let finding = Finding::new(check, severity, text);
-            let command = format!("ethtool -K {name} {feature} off");
-            found.push(if device.can_turn_off(feature) {
-                finding.action(command, Action::FeatureOff { interface: name.clone(), feature })
-            } else {
-                finding
-            });
-        }
-    };
-    off(
-        GRO_FORWARDING,
-        "gro",
-        Warn,
-        "rx-udp-gro-forwarding merges the datagrams of a flow, which breaks QUIC",
-    );
-    off(GRO_LIST, "gro", Warn, "rx-gro-list chains the datagrams of a flow, which breaks QUIC");
-    if has_vlans {
-        let text = "VLAN tags are taken out of frames, where XDP and AF_XDP no longer see them";
-        off(VLAN_STRIPPING, "vlan", Bad, text);
-    }
-    found
 }
 
 fn offloads(device: &DeviceFacts) -> Vec<Finding> {

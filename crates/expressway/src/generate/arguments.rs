@@ -7,8 +7,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use expressway_dataplane::{IoMode, UdpSend};
 use expressway_feed::generate::{Pattern, Sizes};
-use expressway_gateway::config::{IoMode, Span, UdpSend};
+use expressway_settings::Span;
 use expressway_wire::MacAddr;
 
 /// What to generate.

@@ -3,7 +3,6 @@
 mod arguments;
 mod live;
 mod report;
-mod upkeep;
 mod way;
 
 use std::io::IsTerminal;
@@ -12,24 +11,21 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use expressway_dataplane::{Config, DataPath, IoConfig, IoMode, Maintainer, Provider, UdpSend, WorkerIo};
 use expressway_feed::generate::{
     Capture, Content, Flows, Outcome, Output, Pace, PacketOutput, Payload, Plan, Progress, Run, Schedule,
 };
-use expressway_gateway::config::{Io as IoSettings, IoMode, UdpSend};
 use expressway_netio::route::RouteMirror;
-use expressway_netio::udp::{MAX_PAYLOAD, SendMode, SendOptions, UdpConfig};
+use expressway_netio::udp::{MAX_PAYLOAD, SendOptions, UdpConfig};
 use expressway_wire::UdpHeaders;
 use expressway_xbpf::LiveFrames;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::fail::Failure;
-use crate::serve::data_path::{DataPath, PathConfig, Purpose, WorkerIo};
-use crate::serve::source::Source;
 
 pub(crate) use arguments::Kind;
 use arguments::{Io, Udp};
 use live::LiveOutput;
-use upkeep::Upkeep;
 use way::Way;
 
 /// Flows that are sockets of the kernel: as many as the redirect program has pairs.
@@ -42,7 +38,7 @@ const MULTICAST_TTL: u8 = 1;
 struct Opened {
     output: Box<dyn Output>,
     mode: String,
-    _upkeep: Option<Upkeep>,
+    _maintainer: Option<Maintainer>,
 }
 
 /// Generates.
@@ -55,9 +51,9 @@ pub(crate) fn run(kind: &Kind) -> Result<ExitCode, Failure> {
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .map_err(|error| Failure::run_time(format!("signal handlers: {error}")))?;
     }
-    let source = Source::by(arguments.agent.as_deref(), "gen")?;
-    let (mirror, way) = source.persist(|| {
-        let mirror = source.mirror()?;
+    let provider = Provider::agent_or_own(arguments.agent.as_deref(), "gen")?;
+    let (mirror, way) = provider.persist(|| -> Result<_, Failure> {
+        let mirror = provider.mirror()?;
         let way = way::find(arguments, &mirror)?;
         Ok((mirror, way))
     })?;
@@ -67,7 +63,7 @@ pub(crate) fn run(kind: &Kind) -> Result<ExitCode, Failure> {
     let nanoseconds = u64::try_from(arguments.seconds.as_nanos()).unwrap_or(u64::MAX);
     let count = arguments.count.unwrap_or(u64::MAX);
     let mut plan = Plan::new(flows.clone(), content, nanoseconds, count).map_err(Failure::run_time)?;
-    let mut opened = open(arguments, source, mirror, &way, &flows, largest)?;
+    let mut opened = open(arguments, provider, mirror, &way, &flows, largest)?;
     let before = report::cpu_time();
     let outcome = send(arguments, &mut plan, opened.output.as_mut(), &stop)?;
     let report = report::Report {
@@ -216,7 +212,7 @@ fn content(arguments: &Udp, largest: usize) -> Result<Content, Failure> {
 
 fn open(
     arguments: &Udp,
-    source: Source,
+    provider: Provider,
     mirror: RouteMirror,
     way: &Way,
     flows: &Flows,
@@ -242,12 +238,12 @@ fn open(
             let name =
                 mirror.snapshot().link(path.ifindex).map_or_else(String::new, |link| link.name.clone());
             let output = Box::new(LiveOutput::new(frames, path, ttl, &name));
-            return Ok(Opened { output, mode: "live".into(), _upkeep: None });
+            return Ok(Opened { output, mode: "live".into(), _maintainer: None });
         }
     };
     drop(mirror);
     let config = path_config(arguments, mode, way, flows.sources().collect());
-    let (path, mut ios) = DataPath::start(config, source, 1)?;
+    let (path, mut ios) = DataPath::open(config, provider, 1)?;
     let (output, by): (Box<dyn Output>, _) = match ios.remove(0) {
         WorkerIo::Kernel(io) => (Box::new(PacketOutput::new(*io, false)), arguments.send.to_string()),
         WorkerIo::Express(io) => {
@@ -255,27 +251,17 @@ fn open(
             (Box::new(PacketOutput::new(*io, sends)), path.mode().to_string())
         }
     };
-    Ok(Opened { output, mode: by, _upkeep: Some(Upkeep::start(path)?) })
+    Ok(Opened { output, mode: by, _maintainer: Some(Maintainer::start(path)?) })
 }
 
-fn path_config(arguments: &Udp, mode: IoMode, way: &Way, listen: Vec<SocketAddr>) -> PathConfig {
+fn path_config(arguments: &Udp, mode: IoMode, way: &Way, listen: Vec<SocketAddr>) -> Config {
     let multicast = arguments.to.ip().is_multicast();
     // Above the MTU the kernel cuts datagrams, not runs of them.
     let send =
         if arguments.fragment && arguments.send == UdpSend::Gso { UdpSend::Sendmmsg } else { arguments.send };
-    let io = IoSettings {
-        mode,
-        udp_send: send,
-        replace: arguments.replace,
-        agent: arguments.agent.clone(),
-        ..IoSettings::default()
-    };
+    let io = IoConfig { mode, udp_send: send, replace: arguments.replace, ..IoConfig::default() };
     let udp = UdpConfig {
-        send: match send {
-            UdpSend::Gso => SendMode::Gso,
-            UdpSend::Sendmmsg => SendMode::Sendmmsg,
-            UdpSend::Sendmsg => SendMode::Sendmsg,
-        },
+        send: send.into(),
         // Full buffers make datagrams late, and are no reason to drop them.
         send_patience: std::time::Duration::from_secs(5),
         ..UdpConfig::new(listen)
@@ -285,5 +271,5 @@ fn path_config(arguments: &Udp, mode: IoMode, way: &Way, listen: Vec<SocketAddr>
         multicast_interface: way.interface.as_ref().filter(|_| multicast).map(|link| link.index),
         fragment: arguments.fragment,
     };
-    PathConfig { io, udp, purpose: Purpose::SERVE, groups_on: None, sending }
+    Config { sending, ..Config::with(io, udp) }
 }

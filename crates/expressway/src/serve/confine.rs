@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use expressway_gateway::config::{Config, Seccomp};
 use landlock::{
     ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, path_beneath_rules,
 };
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
+use super::config::{Config, Seccomp};
 use crate::fail::Failure;
 
 /// The newest rights that are asked for; older kernels enforce what they know.

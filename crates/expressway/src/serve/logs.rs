@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use expressway_gateway::config::{self, LogFormat};
 use expressway_web::access_log::{AccessLog, AccessLogOptions, Ending, Format, Target};
 
+use super::config::{self, LogFormat};
 use crate::fail::Failure;
 
 /// Former logs that may wait for whoever reads them: each has a thread, a descriptor and up to 8 MiB of lines.

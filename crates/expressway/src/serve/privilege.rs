@@ -12,12 +12,12 @@ use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
 use expressway_agent::Client;
-use expressway_gateway::config::Config;
 use nix::unistd::{Group, User};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{DumpableBehavior, Gid, Uid, getgid, getuid, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
+use super::config::Config;
 use crate::fail::Failure;
 
 /// Whom to become.

@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
+use expressway_dataplane::{DataPath, Provider, WorkerIo};
 use expressway_gateway::admin::{Admin, State};
-use expressway_gateway::config::Config;
 use expressway_gateway::metrics::Registry;
 use expressway_gateway::quic::{Endpoint, Message, Setup, Shared};
 use expressway_netio::worker::{Worker, WorkerOptions};
@@ -16,14 +16,14 @@ use expressway_netio::{Inbox, Mailbox, PacketIo, mailbox};
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::FileStore;
 
+use super::config::Config;
 use super::confine::Confinement;
-use super::data_path::{DataPath, PathConfig, WorkerIo};
 use super::events::{Event, follow_signals};
 use super::logs::{Logs, Previous};
 use super::setup::Parts;
-use super::source::Source;
-use super::{cores, load, metrics, setup};
+use super::{load, metrics, setup};
 use crate::args::Serve;
+use crate::cores;
 use crate::fail::Failure;
 
 /// Messages that may wait for a worker: datagrams of other queues and wake-ups.
@@ -53,7 +53,7 @@ impl State for Status {
 
     fn io(&self) -> Option<String> {
         let path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(format!("{:#}\n", super::report::io(&path)))
+        Some(format!("{:#}\n", expressway_dataplane::report::io(&path)))
     }
 }
 
@@ -85,14 +85,14 @@ impl Server {
     pub(crate) fn start(
         arguments: Serve,
         config: Config,
-        (source, confinement): (Source, Option<Confinement>),
+        (provider, confinement): (Provider, Option<Confinement>),
         workers: usize,
         (files, logs): (Arc<FileStore>, Logs),
         parts: Parts,
     ) -> Result<Self, Failure> {
         let (sender, events) = channel();
         follow_signals(sender.clone())?;
-        let (path, ios) = DataPath::start(PathConfig::of(&config), source, workers)?;
+        let (path, ios) = DataPath::open(setup::data_path(&config), provider, workers)?;
         let cores = cores::cores(path.localities());
         let setup = Arc::new(assemble(parts, &path.mode().to_string()));
         let shared =
@@ -128,7 +128,7 @@ impl Server {
         };
         for ((index, io), inbox) in ios.into_iter().enumerate().zip(inboxes) {
             let core = server.config.server.pin.then(|| cores[index % cores.len()]);
-            let wait = server.config.io.wait();
+            let wait = server.config.io.config().wait;
             let options = WorkerOptions { index, core, wait, ..WorkerOptions::default() };
             match io {
                 WorkerIo::Kernel(io) => server.spawn(options, *io, inbox, &sender, &registry)?,

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use expressway_gateway::config::{self, Config, LEAST_BESIDE_CACHE};
+use expressway_dataplane::Config as PathConfig;
 use expressway_gateway::quic::{CongestionControl, Identity, Instance, RetryPolicy, Settings};
+use expressway_netio::udp::{Steering, UdpConfig};
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::{Encoding, FileOptions, FileStore, FilesConfig, Symlinks};
 use expressway_web::{SiteConfig, Sites};
 
+use super::config::{self, Config, LEAST_BESIDE_CACHE};
 use super::logs::{Logs, Previous};
 use crate::fail::Failure;
 use crate::limits;
@@ -22,6 +24,25 @@ pub(crate) struct Parts {
 /// File descriptors that the process itself has, and a worker's: sockets, rings, mailboxes, logs.
 const DESCRIPTORS: usize = 128;
 const WORKER_DESCRIPTORS: usize = 64;
+
+/// Where the worker's number stands in a short-header packet: the first byte of the connection ID, behind
+/// the first byte of the packet; long headers (0x80) are left to the kernel's hash.
+const STEERING: Steering = Steering::ByteAt { offset: 1, clear_mask: 0x80 };
+
+/// The data path of a gateway.
+pub(crate) fn data_path(config: &Config) -> PathConfig {
+    let io = config.io.config();
+    let plain = UdpConfig::new(config.listen());
+    let udp = UdpConfig {
+        steering: STEERING,
+        wait: io.wait,
+        send: io.udp_send.into(),
+        socket_receive_buffer: io.socket_buffer.unwrap_or(plain.socket_receive_buffer),
+        socket_send_buffer: io.socket_buffer.unwrap_or(plain.socket_send_buffer),
+        ..plain
+    };
+    PathConfig::with(io, udp)
+}
 
 /// The store of open files and hot blocks, one a process; a reload keeps it. `available` is the memory that there is.
 pub(crate) fn file_store(config: &Config, workers: usize, available: u64) -> Result<Arc<FileStore>, Failure> {

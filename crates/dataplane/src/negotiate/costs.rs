@@ -11,13 +11,13 @@ const MARGIN_PERCENT: u64 = 25;
 
 /// Nanoseconds of CPU a datagram, as far as measured on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Costs {
+pub struct Costs {
     /// AF_XDP copy.
-    pub(crate) copy: Option<u64>,
+    pub copy: Option<u64>,
     /// GSO in software.
-    pub(crate) gso: Option<u64>,
+    pub gso: Option<u64>,
     /// A datagram a message.
-    pub(crate) single: Option<u64>,
+    pub single: Option<u64>,
 }
 
 impl From<Calibration> for Costs {
@@ -30,12 +30,12 @@ impl Costs {
     /// Whether the order of the two is uncertain enough to be measured: AF_XDP copy against what kernel sockets
     /// do in software. Segmentation in the device and zero-copy are far from everything else, and what zero-copy
     /// costs is spent in interrupts where the sender does not see it.
-    pub(crate) fn are_wanted(socket: Transmit, kernel: Transmit) -> bool {
+    pub fn are_wanted(socket: Transmit, kernel: Transmit) -> bool {
         socket == Transmit::Copy && matches!(kernel, Transmit::GsoSoftware | Transmit::Sendmmsg)
     }
 
     /// True if the socket's way is cheaper than the kernel's.
-    pub(crate) fn prefer_socket(&self, socket: Transmit, kernel: Transmit) -> bool {
+    pub fn prefer_socket(&self, socket: Transmit, kernel: Transmit) -> bool {
         match (self.of(socket), self.of(kernel)) {
             (Some(socket), Some(kernel)) if apart(socket, kernel) => socket < kernel,
             _ => socket < kernel,

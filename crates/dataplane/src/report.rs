@@ -2,12 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::data_path::DataPath;
+use crate::data_path::DataPath;
+use crate::open::QueueMode;
 
 /// Interfaces with their queues, listen addresses with their modes, and every step down.
-pub(super) fn io(path: &DataPath) -> Value {
-    let queues = |queues: Vec<super::opening::QueueWay>| -> Vec<Value> {
-        let queue = |way: &super::opening::QueueWay| {
+pub fn io(path: &DataPath) -> Value {
+    let queues = |queues: Vec<QueueMode>| -> Vec<Value> {
+        let queue = |way: &QueueMode| {
             json!({
                 "queue": way.queue,
                 "receive": way.receive.to_string(),

@@ -1,5 +1,9 @@
-//! Where the parts of the data path come from that take privilege: this process, an agent, or the device plugin of
-//! Kubernetes. The rest of the data path does not know which.
+//! Who makes what takes privilege (sockets, XDP programs): this process, an agent, or the device plugin of Kubernetes. The
+//! rest of the data path does not know which.
+//!
+//! * [`restart`] has an opening outlive the restart of an agent.
+
+mod restart;
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -11,7 +15,6 @@ use expressway_agent::Client;
 use expressway_agent::client::Program as AgentProgram;
 use expressway_agent::device_plugin::{DevicePlugin, PluginError};
 use expressway_agent::message::Device;
-use expressway_gateway::config::{Config, Sharing};
 use expressway_netio::device::{Channels, DeviceFacts, channels};
 use expressway_netio::express::{OpenError, Port, PortConfig};
 use expressway_netio::route::{Link, RouteMirror};
@@ -19,13 +22,13 @@ use expressway_netio::udp::{UdpConfig, UdpGroup, UdpSockets};
 use expressway_netio::wait::Wait;
 use expressway_xbpf::{AttachMode, Attachment, Counters, Existing, Options, Redirect};
 
-use super::devices::Reason;
-use super::persistence;
-use crate::fail::Failure;
+use crate::config::{Dispatcher, IoSection};
+use crate::devices::Reason;
+use crate::error::Error;
 
 /// Who makes what takes privilege. Clones are the same.
 #[derive(Clone)]
-pub(crate) enum Source {
+pub enum Provider {
     /// This process.
     Own,
     /// An agent at the other end of a unix socket.
@@ -52,61 +55,73 @@ pub(crate) struct Attach {
     pub(crate) queues: u32,
     pub(crate) mode: AttachMode,
     pub(crate) existing: Existing,
-    pub(crate) sharing: Sharing,
+    pub(crate) sharing: Dispatcher,
     /// Have it stamp packets, where it can.
     pub(crate) timestamps: bool,
 }
 
-impl Source {
-    /// What the configuration names.
-    pub(crate) fn of(config: &Config) -> Result<Self, Failure> {
-        if config.io.agent.is_some() {
-            return Self::by(config.io.agent.as_deref(), "serve");
+impl Provider {
+    /// What the `[io]` section names. `command` is what an agent's log calls this process.
+    ///
+    /// # Errors
+    /// There is no agent or device plugin, or it refuses.
+    pub fn of(section: &IoSection, command: &str) -> Result<Self, Error> {
+        if section.agent.is_some() {
+            return Self::agent_or_own(section.agent.as_deref(), command);
         }
-        if let Some(path) = &config.io.device_plugin {
+        if let Some(path) = &section.device_plugin {
             // The plugin knows pods by their host name.
             let pod = rustix::system::uname().nodename().to_string_lossy().into_owned();
-            let plugin = DevicePlugin::connect(path.get_ref(), &pod).map_err(Failure::run_time)?;
+            let plugin = DevicePlugin::connect(path.get_ref(), &pod)?;
             return Ok(Self::Plugin(Arc::new(plugin)));
         }
         Ok(Self::Own)
     }
 
-    /// An agent at this socket if there is one, else this process. `command` is what the agent's log calls it.
-    pub(crate) fn by(agent: Option<&Path>, command: &str) -> Result<Self, Failure> {
+    /// An agent at this socket if one is named, else this process. `command` is what the agent's log calls it.
+    ///
+    /// # Errors
+    /// There is no agent, or it refuses.
+    pub fn agent_or_own(agent: Option<&Path>, command: &str) -> Result<Self, Error> {
         let Some(path) = agent else { return Ok(Self::Own) };
         let name = format!("expressway {command}, process {}", std::process::id());
-        persistence::connect(path, &name).map(Self::Agent)
+        restart::connect(path, &name).map(Self::Agent)
     }
 
     /// Kernel sockets for every worker and address.
-    pub(crate) fn kernel_sockets(&self, config: &UdpConfig, workers: usize) -> Result<UdpGroup, Failure> {
+    pub(crate) fn kernel_sockets(&self, config: &UdpConfig, workers: usize) -> Result<UdpGroup, Error> {
         match self {
-            Self::Agent(client) => client.udp_group(config, workers).map_err(Failure::run_time),
-            Self::Own => UdpGroup::bind(config, workers).map_err(Failure::run_time),
+            Self::Agent(client) => Ok(client.udp_group(config, workers)?),
+            Self::Own => Ok(UdpGroup::bind(config, workers)?),
             Self::Plugin(plugin) => {
                 let plain = UdpConfig { wait: Wait::Interrupt, ..config.clone() };
-                let group = UdpGroup::bind(&plain, workers).map_err(Failure::run_time)?;
+                let group = UdpGroup::bind(&plain, workers)?;
                 let sockets: Vec<Vec<OwnedFd>> =
                     group.into_workers().into_iter().map(UdpSockets::into_fds).collect();
                 for socket in sockets.iter().flatten() {
-                    prepare(plugin, socket.as_fd(), config.wait).map_err(Failure::run_time)?;
+                    prepare(plugin, socket.as_fd(), config.wait)?;
                 }
-                UdpGroup::adopt(config, sockets).map_err(Failure::run_time)
+                Ok(UdpGroup::adopt(config, sockets)?)
             }
         }
     }
 
     /// The tables of the network namespace that the sockets are in.
-    pub(crate) fn mirror(&self) -> Result<RouteMirror, Failure> {
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn mirror(&self) -> Result<RouteMirror, Error> {
         match self {
-            Self::Agent(client) => client.mirror().map_err(Failure::run_time),
-            Self::Own | Self::Plugin(_) => RouteMirror::start().map_err(Failure::run_time),
+            Self::Agent(client) => Ok(client.mirror()?),
+            Self::Own | Self::Plugin(_) => Ok(RouteMirror::start()?),
         }
     }
 
     /// What an interface has.
-    pub(crate) fn device(&self, link: &Link) -> Result<Device, Reason> {
+    ///
+    /// # Errors
+    /// It cannot be read, or the agent's rule has not that interface.
+    pub fn device(&self, link: &Link) -> Result<Device, Reason> {
         match self {
             Self::Agent(client) => client.device(&link.name, link.index).map_err(reason),
             Self::Own | Self::Plugin(_) => {
@@ -138,7 +153,7 @@ impl Source {
                 let options = Options { queues, offload, ..Options::default() };
                 attach(link, &options, wanted)
             }
-            Self::Agent(_) if sharing == Sharing::Always => Err(Reason(
+            Self::Agent(_) if sharing == Dispatcher::Always => Err(Reason(
                 "[io] dispatcher = \"always\": an agent attaches programs by themselves; serve without one"
                     .into(),
             )),
@@ -158,7 +173,7 @@ impl Source {
 
     /// Whether interfaces are those of this process's network namespace, so that it may look at them and send on
     /// them by itself.
-    pub(crate) fn is_here(&self) -> bool {
+    pub fn is_here(&self) -> bool {
         !matches!(self, Self::Agent(_))
     }
 
@@ -181,10 +196,10 @@ fn attach(link: &Link, options: &Options, wanted: Attach) -> Result<Program, Rea
     let Attach { mode, existing, sharing, .. } = wanted;
     Redirect::recover(link.index).map_err(reason)?;
     let beside = match sharing {
-        Sharing::Always => true,
-        Sharing::Never => false,
-        Sharing::Auto if options.offload.is_some() => false,
-        Sharing::Auto => Redirect::is_dispatched(link.index).map_err(reason)?,
+        Dispatcher::Always => true,
+        Dispatcher::Never => false,
+        Dispatcher::Auto if options.offload.is_some() => false,
+        Dispatcher::Auto => Redirect::is_dispatched(link.index).map_err(reason)?,
     };
     let (redirect, attachment) = if beside {
         let joined = Redirect::join(options, link.index, mode).map_err(reason)?;
@@ -232,19 +247,19 @@ impl Program {
     }
 
     /// Takes the datagrams to `pair`. The plugin's program takes whatever it takes.
-    pub(crate) fn add_pair(&self, pair: SocketAddr) -> Result<(), Failure> {
+    pub(crate) fn add_pair(&self, pair: SocketAddr) -> Result<(), Error> {
         match self {
-            Self::Own { redirect, .. } => redirect.add_pair(pair).map(|_| ()).map_err(Failure::run_time),
-            Self::Agent(program) => program.add_pair(pair).map_err(Failure::run_time),
+            Self::Own { redirect, .. } => Ok(redirect.add_pair(pair).map(|_| ())?),
+            Self::Agent(program) => Ok(program.add_pair(pair)?),
             Self::Plugin { .. } => Ok(()),
         }
     }
 
     /// Leaves them to the kernel.
-    pub(crate) fn remove_pair(&self, pair: SocketAddr) -> Result<(), Failure> {
+    pub(crate) fn remove_pair(&self, pair: SocketAddr) -> Result<(), Error> {
         match self {
-            Self::Own { redirect, .. } => redirect.remove_pair(pair).map(|_| ()).map_err(Failure::run_time),
-            Self::Agent(program) => program.remove_pair(pair).map_err(Failure::run_time),
+            Self::Own { redirect, .. } => Ok(redirect.remove_pair(pair).map(|_| ())?),
+            Self::Agent(program) => Ok(program.remove_pair(pair)?),
             Self::Plugin { .. } => Ok(()),
         }
     }

@@ -6,17 +6,17 @@ use serde::Serialize;
 
 /// One step down, at start or while running.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct StepDown {
+pub struct StepDown {
     /// Interface.
-    pub(crate) interface: String,
+    pub interface: String,
     /// Queue; `None` when it concerns the whole interface.
-    pub(crate) queue: Option<u32>,
+    pub queue: Option<u32>,
     /// What was tried.
-    pub(crate) from: String,
+    pub from: String,
     /// What takes its place.
-    pub(crate) to: String,
+    pub to: String,
     /// Why, with the remedy where there is one.
-    pub(crate) reason: String,
+    pub reason: String,
 }
 
 impl fmt::Display for StepDown {

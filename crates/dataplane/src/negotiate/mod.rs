@@ -1,7 +1,7 @@
 //! How packets move over a queue of an interface: which ways there are, what each costs, which one is chosen.
 //!
 //! Receiving and sending are chosen apart. What is here decides from facts and measurements that it is given;
-//! opening and trying is [`crate::serve`]'s, telling without trying is `doctor`'s.
+//! opening and trying is [`crate::open`]'s.
 //!
 //! * [`plan`] says for a mode what is attached, bound and tried.
 //! * [`Costs`] orders the ways of sending: by capability, or as measured where the order is not certain.
@@ -13,20 +13,23 @@ mod step_down;
 
 use std::fmt;
 
-use expressway_gateway::config::{Attach, IoMode, UdpSend};
 use expressway_netio::device::{DeviceFacts, TX_CHECKSUM, TX_CHECKSUM_V4, UDP_SEGMENTATION};
 use expressway_netio::express::{BindMode, ObtainedMode};
 use expressway_xbpf::AttachMode;
 
+use crate::config::{Attach, IoMode, UdpSend};
 pub(crate) use cache::{Cache, key};
-pub(crate) use costs::Costs;
-pub(crate) use step_down::StepDown;
+pub use costs::Costs;
+pub use step_down::StepDown;
 
 /// How a queue receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Receive {
+pub enum Receive {
+    /// AF_XDP zero-copy.
     ZeroCopy,
+    /// AF_XDP copy.
     Copy,
+    /// Kernel sockets.
     Kernel,
 }
 
@@ -51,7 +54,7 @@ impl fmt::Display for Receive {
 
 /// How what would leave by a queue is sent, cheapest first (see ARCHITECTURE.md, "Choosing a mode").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Transmit {
+pub enum Transmit {
     /// GSO messages of kernel sockets, segmented by the device.
     GsoDevice,
     /// AF_XDP zero-copy.
@@ -69,7 +72,7 @@ pub(crate) enum Transmit {
 impl Transmit {
     /// What the kernel's sockets do on this device. GSO needs checksums in the device before Linux 6.11
     /// (`udp_send_skb` in `net/ipv4/udp.c`).
-    pub(crate) fn by_kernel(send: UdpSend, facts: &DeviceFacts, kernel: (u32, u32)) -> Self {
+    pub fn by_kernel(send: UdpSend, facts: &DeviceFacts, kernel: (u32, u32)) -> Self {
         match send {
             UdpSend::Sendmsg => Self::Sendmsg,
             UdpSend::Sendmmsg => Self::Sendmmsg,
@@ -82,7 +85,7 @@ impl Transmit {
     }
 
     /// What an AF_XDP socket bound in that mode does.
-    pub(crate) fn by_socket(mode: ObtainedMode) -> Self {
+    pub fn by_socket(mode: ObtainedMode) -> Self {
         match mode {
             ObtainedMode::ZeroCopy => Self::ZeroCopy,
             ObtainedMode::Copy => Self::Copy,
@@ -105,7 +108,7 @@ impl fmt::Display for Transmit {
 
 /// The way of sending that a mode takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sending {
+pub enum Sending {
     /// The cheaper of the socket's and the kernel's.
     Cheapest,
     /// AF_XDP.
@@ -116,19 +119,19 @@ pub(crate) enum Sending {
 
 /// What is attached, bound and tried for a mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub struct Plan {
     /// How the XDP program is attached.
-    pub(crate) attach: AttachMode,
+    pub attach: AttachMode,
     /// How sockets are bound, best first; each next one is a step down.
-    pub(crate) binds: &'static [BindMode],
+    pub binds: &'static [BindMode],
     /// How datagrams leave.
-    pub(crate) sending: Sending,
+    pub sending: Sending,
     /// Whether to step down; else the first failure is an error.
-    pub(crate) steps_down: bool,
+    pub steps_down: bool,
 }
 
 /// The plan of a mode; `None` for kernel UDP.
-pub(crate) fn plan(mode: IoMode, attach: Attach) -> Option<Plan> {
+pub fn plan(mode: IoMode, attach: Attach) -> Option<Plan> {
     use BindMode::{Auto, Copy, ZeroCopy};
     let (binds, sending): (&'static [BindMode], Sending) = match mode {
         IoMode::Udp => return None,
@@ -150,17 +153,22 @@ pub(crate) fn plan(mode: IoMode, attach: Attach) -> Option<Plan> {
 
 /// The mode that an interface obtained, as `ready` and the metrics name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Obtained {
+pub enum Obtained {
+    /// AF_XDP zero-copy both ways.
     ZeroCopy,
+    /// AF_XDP both ways, somewhere in copy mode.
     Copy,
+    /// AF_XDP receive, kernel transmit.
     Hybrid,
+    /// As `Copy`, on a generic XDP program.
     Generic,
+    /// Kernel sockets.
     Udp,
 }
 
 impl Obtained {
     /// The word for an interface whose queues receive and send so.
-    pub(crate) fn of(attach: AttachMode, queues: &[(Receive, Transmit)]) -> Self {
+    pub fn of(attach: AttachMode, queues: &[(Receive, Transmit)]) -> Self {
         let express = |transmit| matches!(transmit, Transmit::ZeroCopy | Transmit::Copy);
         if queues.iter().all(|(receive, _)| *receive == Receive::Kernel) {
             Self::Udp
@@ -189,7 +197,7 @@ impl fmt::Display for Obtained {
 }
 
 /// Major and minor number of the running kernel, and the whole release.
-pub(crate) fn kernel() -> ((u32, u32), String) {
+pub fn kernel() -> ((u32, u32), String) {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     (version(&release), release)
 }

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use expressway_gateway::config::IoMode;
 use expressway_netio::route::{Link, LinkKind, Snapshot};
 
-use crate::fail::Failure;
+use crate::config::IoMode;
+use crate::error::Error;
 
 /// A device that takes the express path.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct Device {
 
 /// Why an address or interface cannot take the express path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reason(pub(crate) String);
+pub struct Reason(pub(crate) String);
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -34,7 +34,7 @@ pub(crate) fn devices(
     listen: &[SocketAddr],
     groups_on: Option<u32>,
     snapshot: &Snapshot,
-) -> Result<Vec<Device>, Failure> {
+) -> Result<Vec<Device>, Error> {
     let mut found = Vec::new();
     if mode == IoMode::Udp {
         return Ok(found);
@@ -45,7 +45,7 @@ pub(crate) fn devices(
             Err(reason) if mode == IoMode::Auto => {
                 tracing::info!(listen = %address, "kernel UDP serves this address: {reason}");
             }
-            Err(reason) => return Err(Failure::run_time(format!("--io {mode}: {address}: {reason}"))),
+            Err(reason) => return Err(Error::Address { mode, address: *address, reason }),
         }
     }
     Ok(found)

@@ -2,23 +2,23 @@
 
 use std::io::ErrorKind;
 
-use expressway_gateway::config::Io;
 use expressway_netio::netdev::{NapiGuard, Netdev};
 
-use super::data_path::Interface;
-use crate::fail::Failure;
+use crate::config::IoConfig;
+use crate::data_path::Interface;
+use crate::error::Error;
 
 /// Applies `[io.napi]` to the receive queues of `interfaces`. `None` when nothing is configured, or no device names
 /// its NAPI contexts; the latter is said.
-pub(super) fn defer(io: &Io, interfaces: &[Interface]) -> Result<Option<NapiGuard>, Failure> {
-    let Some(settings) = io.napi() else { return Ok(None) };
-    let failed = |error: std::io::Error| {
-        let hint = match error.kind() {
+pub(crate) fn defer(io: &IoConfig, interfaces: &[Interface]) -> Result<Option<NapiGuard>, Error> {
+    let Some(settings) = io.napi else { return Ok(None) };
+    let failed = |source: std::io::Error| {
+        let hint = match source.kind() {
             ErrorKind::PermissionDenied => "; it takes CAP_NET_ADMIN",
             ErrorKind::Unsupported | ErrorKind::NotFound => "; it takes Linux 6.13",
             _ => "",
         };
-        Failure::run_time(format!("[io] napi: {error}{hint}"))
+        Error::Napi { source, hint }
     };
     let mut netdev = Netdev::open().map_err(failed)?;
     let mut ids = Vec::new();

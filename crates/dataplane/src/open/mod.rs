@@ -2,10 +2,11 @@
 //! sends. `auto` steps down queue by queue and keeps a record of each step; any other mode ends at the first
 //! failure.
 
+pub(crate) mod napi;
+
 use std::fmt;
 use std::time::Duration;
 
-use expressway_gateway::config::{Io, IoMode};
 use expressway_netio::device::{DeviceFacts, Locality};
 use expressway_netio::express::{
     Backing, BindMode, Failing, OpenError, Port, PortConfig, PortStatus, ShareConfig, TransmitVia,
@@ -14,11 +15,11 @@ use expressway_netio::packet::ProbeListener;
 use expressway_netio::route::{Link, LinkKind, Snapshot};
 use expressway_xbpf::{AttachMode, Existing};
 
-use super::data_path::Purpose;
-use super::devices::{Device, Reason};
-use super::source::{Attach, Program, Source};
-use crate::choice::{self, Cache, Costs, Obtained, Plan, Receive, Sending, StepDown, Transmit};
-use crate::doctor::Severity;
+use crate::config::{IoConfig, IoMode, Purpose};
+use crate::devices::{Device, Reason};
+use crate::findings::{self, Severity};
+use crate::negotiate::{self, Cache, Costs, Obtained, Plan, Receive, Sending, StepDown, Transmit};
+use crate::provider::{Attach, Program, Provider};
 
 /// How long a probe frame may take. Drivers complete within their interrupt's delay, milliseconds at most.
 const PROBE_PATIENCE: Duration = Duration::from_secs(1);
@@ -28,42 +29,45 @@ const SMALLEST_RING: u32 = 64;
 const LINK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// An interface that was opened.
-pub(super) struct Opened {
-    pub(super) program: Program,
+pub(crate) struct Opened {
+    pub(crate) program: Program,
     /// Receive channels.
-    pub(super) queues: u32,
+    pub(crate) queues: u32,
     /// The sockets, each with the number of its worker.
-    pub(super) ports: Vec<(usize, Port)>,
-    pub(super) way: Way,
+    pub(crate) ports: Vec<(usize, Port)>,
+    pub(crate) way: InterfaceMode,
 }
 
 /// How an interface moves packets: what was chosen, and how its sockets fare.
 #[derive(Debug)]
-pub(super) struct Way {
-    pub(super) interface: String,
-    pub(super) attach: AttachMode,
+pub(crate) struct InterfaceMode {
+    pub(crate) interface: String,
+    pub(crate) attach: AttachMode,
     /// How kernel sockets send on it.
-    pub(super) by_kernel: Transmit,
+    pub(crate) by_kernel: Transmit,
     /// Opened to send too.
-    pub(super) sends: bool,
-    pub(super) ports: Vec<PortStatus>,
+    pub(crate) sends: bool,
+    pub(crate) ports: Vec<PortStatus>,
     /// Where its device is in the machine.
-    pub(super) locality: Option<Locality>,
+    pub(crate) locality: Option<Locality>,
     /// Steps down on the way here.
-    pub(super) steps: Vec<StepDown>,
+    pub(crate) steps: Vec<StepDown>,
 }
 
 /// What a queue does now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct QueueWay {
-    pub(crate) queue: u32,
-    pub(crate) receive: Receive,
-    pub(crate) transmit: Transmit,
+pub struct QueueMode {
+    /// The queue's number.
+    pub queue: u32,
+    /// How it receives.
+    pub receive: Receive,
+    /// How datagrams are sent that leave by it.
+    pub transmit: Transmit,
 }
 
-impl Way {
+impl InterfaceMode {
     /// What each queue with a socket does now.
-    pub(super) fn queues(&self) -> Vec<QueueWay> {
+    pub(crate) fn queues(&self) -> Vec<QueueMode> {
         let way = |status: &PortStatus| {
             let report = status.report();
             let transmit = match (report.mode, report.transmit) {
@@ -71,15 +75,15 @@ impl Way {
                 _ => self.by_kernel,
             };
             let receive = report.mode.map_or(Receive::Kernel, Receive::from);
-            QueueWay { queue: report.queue, receive, transmit }
+            QueueMode { queue: report.queue, receive, transmit }
         };
         self.ports.iter().map(way).collect()
     }
 
     /// The interface's mode as one word.
-    pub(super) fn obtained(&self) -> Obtained {
+    pub(crate) fn obtained(&self) -> Obtained {
         // What is only received is called by how it is received.
-        let transmit = |way: &QueueWay| match way.receive {
+        let transmit = |way: &QueueMode| match way.receive {
             _ if self.sends => way.transmit,
             Receive::ZeroCopy => Transmit::ZeroCopy,
             Receive::Copy | Receive::Kernel => Transmit::Copy,
@@ -89,7 +93,7 @@ impl Way {
     }
 
     /// The pages that hold the memory of each queue's socket.
-    pub(super) fn pages(&self) -> Vec<(u32, Backing)> {
+    pub(crate) fn pages(&self) -> Vec<(u32, Backing)> {
         let of = |status: &PortStatus| {
             let report = status.report();
             report.backing.map(|backing| (report.queue, backing))
@@ -98,7 +102,7 @@ impl Way {
     }
 
     /// Every step down: those at start, and what sockets gave up since.
-    pub(super) fn step_downs(&self) -> Vec<StepDown> {
+    pub(crate) fn step_downs(&self) -> Vec<StepDown> {
         let mut steps = self.steps.clone();
         for status in &self.ports {
             let report = status.report();
@@ -124,21 +128,21 @@ impl Way {
 ///
 /// # Errors
 /// Why the interface has no express path; in `auto` with the steps down, the last of which says the same.
-pub(super) fn open(
-    (config, purpose): (&Io, &Purpose),
-    source: &Source,
+pub(crate) fn open(
+    (config, purpose): (&IoConfig, &Purpose),
+    provider: &Provider,
     device: &Device,
     snapshot: &Snapshot,
     workers: usize,
 ) -> Result<Opened, (Reason, Vec<StepDown>)> {
     let plain = |reason| (reason, Vec::new());
     let name = &device.link.name;
-    let mut plan = choice::plan(config.mode, *config.attach.get_ref())
+    let mut plan = negotiate::plan(config.mode, config.attach)
         .ok_or_else(|| plain(Reason(format!("{name}: no mode to try"))))?;
     if !purpose.sends {
         plan.sending = Sending::Kernel;
     }
-    let found = source.device(&device.link).map_err(plain)?;
+    let found = provider.device(&device.link).map_err(plain)?;
     if !found.transmits && plan.sending == Sending::Express {
         return Err(plain(Reason(format!(
             "{name}: the agent's rule gives sockets that only receive (`transmit = false`): use --io hybrid or auto"
@@ -148,17 +152,17 @@ pub(super) fn open(
         plan.sending = Sending::Kernel;
     }
     let facts = found.facts;
-    for finding in crate::doctor::settings(&facts, has_vlans(&device.link, snapshot)) {
+    for finding in findings::settings(&facts, has_vlans(&device.link, snapshot)) {
         if finding.severity >= Severity::Warn {
             let remedy = finding.fix.map_or_else(String::new, |fix| format!(": `{}`", fix.command));
             tracing::warn!(interface = name, "{}{remedy}", finding.text);
         }
     }
-    let by_kernel = Transmit::by_kernel(config.udp_send, &facts, choice::kernel().0);
+    let by_kernel = Transmit::by_kernel(config.udp_send, &facts, negotiate::kernel().0);
     let mut opening = Opening {
         config,
         purpose,
-        source,
+        provider,
         allowed: found.allowed,
         device,
         snapshot,
@@ -172,7 +176,7 @@ pub(super) fn open(
     };
     match opening.open(workers) {
         Ok((program, queues, ports)) => {
-            let way = Way {
+            let way = InterfaceMode {
                 interface: name.clone(),
                 attach: plan.attach,
                 by_kernel,
@@ -192,13 +196,36 @@ pub(super) fn open(
     }
 }
 
+/// What an interface obtained, what each queue does, and the steps down on the way.
+pub type Tried = (Obtained, Vec<(Receive, Transmit)>, Vec<StepDown>);
+
+/// Opens an interface to receive and send in that configuration, with what takes privilege from `provider`, says what its
+/// queues do, and takes all off again.
+///
+/// # Errors
+/// Why it has no express path, with the steps down.
+pub fn try_mode(
+    config: &IoConfig,
+    provider: &Provider,
+    link: &Link,
+    is_member: bool,
+    snapshot: &Snapshot,
+) -> Result<Tried, (String, Vec<StepDown>)> {
+    let device = Device { link: link.clone(), is_member };
+    let opened = open((config, &Purpose::SERVE), provider, &device, snapshot, 1)
+        .map_err(|(reason, steps)| (reason.to_string(), steps))?;
+    let queues = opened.way.queues().into_iter().map(|queue| (queue.receive, queue.transmit)).collect();
+    Ok((opened.way.obtained(), queues, opened.way.step_downs()))
+}
+
+/// Program, receive channels, and sockets with the numbers of their workers.
 type Parts = (Program, u32, Vec<(usize, Port)>);
 
 /// An interface that is being opened.
 struct Opening<'a> {
-    config: &'a Io,
+    config: &'a IoConfig,
     purpose: &'a Purpose,
-    source: &'a Source,
+    provider: &'a Provider,
     /// The queues that may be used; `None`: all.
     allowed: Option<Vec<u32>>,
     device: &'a Device,
@@ -241,7 +268,7 @@ impl Opening<'_> {
             sharing: self.config.dispatcher,
             timestamps: self.purpose.timestamps,
         };
-        let program = self.source.attach(link, wanted)?;
+        let program = self.provider.attach(link, wanted)?;
         let mut ports = Vec::new();
         let mut last = None;
         for queue in usable {
@@ -314,8 +341,8 @@ impl Opening<'_> {
     fn port(&self, queue: u32, mode: BindMode) -> PortConfig {
         let failing = if self.plan.steps_down { Failing::Demote } else { Failing::Replace };
         let mut port = PortConfig { mode, failing, ..PortConfig::new(&self.device.link.name, queue) };
-        if let Some(frames) = &self.config.frames {
-            (port.rx_ring, port.tx_ring) = (frames.get_ref() / 2, frames.get_ref() / 2);
+        if let Some(frames) = self.config.frames {
+            (port.rx_ring, port.tx_ring) = (frames / 2, frames / 2);
         }
         if self.plan.sending == Sending::Kernel {
             (port.sends, port.tx_ring) = (false, SMALLEST_RING);
@@ -323,13 +350,12 @@ impl Opening<'_> {
         if self.is_taken {
             port.bind_patience = Duration::ZERO;
         }
-        port.wait = self.config.wait();
+        port.wait = self.config.wait;
         port.lend = self.purpose.lend.clone().map(|lend| {
             let path = lend.path.join(format!("{}.{queue}", self.device.link.name));
             ShareConfig { path, ..lend }
         });
-        port.tx_budget =
-            self.config.tx_budget.as_ref().map(|budget| *budget.get_ref()).filter(|_| port.sends);
+        port.tx_budget = self.config.tx_budget.filter(|_| port.sends);
         port
     }
 
@@ -338,7 +364,7 @@ impl Opening<'_> {
         let Some(mode) = port.mode() else {
             return Err(Reason(format!("{}: the socket is gone", self.device.link.name)));
         };
-        if self.device.link.has_carrier && self.source.is_here() {
+        if self.device.link.has_carrier && self.provider.is_here() {
             // A link that stays down is no failure of the mode: the port follows it.
             let _ = port.wait_for_link(LINK_PATIENCE);
         }
@@ -372,19 +398,19 @@ impl Opening<'_> {
     /// measured, once.
     fn costs(&mut self, port: &mut Port, socket: Transmit) -> Costs {
         // Where the interface may be in another namespace, the kernel's ways cannot be tried.
-        if !self.config.calibrate || !self.source.is_here() || !Costs::are_wanted(socket, self.by_kernel) {
+        if !self.config.calibrate || !self.provider.is_here() || !Costs::are_wanted(socket, self.by_kernel) {
             return Costs::default();
         }
         if let Some(costs) = self.costs {
             return costs;
         }
         let link = &self.device.link;
-        let (mac, file) = (link.mac, &self.config.calibration_cache);
+        let mac = link.mac;
         // A confined server measures at each start: it may not replace files.
-        let keeps = self.source.may_write() && !file.as_os_str().is_empty();
-        let mut cache = Cache::open(keeps.then_some(file.as_path()));
-        let (release, processor) = (choice::kernel().1, choice::processor());
-        let key = choice::key(&self.facts, &release, &processor, self.plan.attach.name(), link.mtu);
+        let file = self.config.calibration_cache.as_deref().filter(|_| self.provider.may_write());
+        let mut cache = Cache::open(file);
+        let (release, processor) = (negotiate::kernel().1, negotiate::processor());
+        let key = negotiate::key(&self.facts, &release, &processor, self.plan.attach.name(), link.mtu);
         let costs = cache.costs(&key).unwrap_or_else(|| {
             let measured = mac.and_then(|mac| port.calibrate(mac, link.mtu)).map(Costs::from);
             match measured {
@@ -421,13 +447,13 @@ impl Opening<'_> {
 }
 
 /// The receive queues to open, of those that the interface has.
-fn wanted(config: &Io, name: &str, queues: u32) -> Result<Vec<u32>, Reason> {
+fn wanted(config: &IoConfig, name: &str, queues: u32) -> Result<Vec<u32>, Reason> {
     let Some(chosen) = &config.queues else { return Ok((0..queues).collect()) };
-    match chosen.get_ref().iter().find(|queue| **queue >= queues) {
+    match chosen.iter().find(|queue| **queue >= queues) {
         Some(queue) => Err(Reason(format!(
             "{name}: [io] queues names queue {queue}, and the interface has {queues}, from 0; see `ethtool -l {name}`"
         ))),
-        None => Ok(chosen.get_ref().clone()),
+        None => Ok(chosen.clone()),
     }
 }
 
@@ -446,6 +472,6 @@ fn is_unsupported(error: &OpenError) -> bool {
 }
 
 /// True if a mode may leave an interface to the kernel.
-pub(super) fn may_leave(mode: IoMode) -> bool {
+pub(crate) fn may_leave(mode: IoMode) -> bool {
     mode == IoMode::Auto
 }

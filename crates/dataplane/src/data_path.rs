@@ -7,115 +7,86 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
 
-use expressway_gateway::config::{Config, Io, IoMode, UdpSend};
-use expressway_netio::PacketIo;
 use expressway_netio::device::Locality;
-use expressway_netio::express::{Backing, ExpressConfig, ExpressIo, Port, PortInlet, ShareConfig};
+use expressway_netio::express::{Backing, ExpressConfig, ExpressIo, Port, PortInlet};
 use expressway_netio::netdev::NapiGuard;
 use expressway_netio::route::{Resolver, RouteMirror, Snapshot};
-use expressway_netio::udp::{SendMode, SendOptions, Steering, UdpConfig, UdpIo};
+use expressway_netio::udp::UdpIo;
+use expressway_netio::{IoError, PacketIo, Service, Worker, WorkerOptions, mailbox};
 use expressway_xbpf::{AttachMode, Counters};
 
-use super::devices::{Device, Reason, devices, pairs};
-use super::napi;
-use super::opening::{self, Opened, QueueWay, Way};
-use super::source::{Program, Source};
-use super::upkeep::Upkeep;
-use crate::choice::{Obtained, StepDown};
-use crate::fail::Failure;
-
-/// Where the worker's number stands in a short-header packet: the first byte of the connection ID, behind
-/// the first byte of the packet; long headers (0x80) are left to the kernel's hash.
-const STEERING: Steering = Steering::ByteAt { offset: 1, clear_mask: 0x80 };
-
-/// What the data path is to be.
-#[derive(Clone)]
-pub(crate) struct PathConfig {
-    /// Mode, and settings of AF_XDP sockets.
-    pub(crate) io: Io,
-    /// The kernel sockets, and with them the addresses.
-    pub(crate) udp: UdpConfig,
-    /// What the interfaces are opened for.
-    pub(crate) purpose: Purpose,
-    /// The interface that multicast groups among the addresses come in on; without one they are the kernel's.
-    pub(crate) groups_on: Option<String>,
-    /// How datagrams are sent, by AF_XDP too.
-    pub(crate) sending: SendOptions,
-}
-
-/// What interfaces are opened for.
-#[derive(Clone, Debug)]
-pub(crate) struct Purpose {
-    /// To send too; else no way of sending is tried, and no frames are kept for it.
-    pub(crate) sends: bool,
-    /// To learn when packets came: from the device where it tells, else from the XDP program. (Of kernel sockets
-    /// [`UdpConfig::timestamps`] says it.)
-    pub(crate) timestamps: bool,
-    /// Who may read packets from other processes. The path is of a folder.
-    pub(crate) lend: Option<ShareConfig>,
-}
-
-impl Purpose {
-    /// Receiving and sending.
-    pub(crate) const SERVE: Self = Self { sends: true, timestamps: false, lend: None };
-}
-
-impl PathConfig {
-    /// That of a gateway.
-    pub(crate) fn of(config: &Config) -> Self {
-        let udp = udp_config(config);
-        Self {
-            io: config.io.clone(),
-            udp,
-            purpose: Purpose::SERVE,
-            groups_on: None,
-            sending: SendOptions::default(),
-        }
-    }
-
-    /// Index of the interface that multicast groups come in on now.
-    pub(super) fn groups_on(&self, snapshot: &Snapshot) -> Option<u32> {
-        snapshot.link_by_name(self.groups_on.as_deref()?).map(|link| link.index)
-    }
-}
+use crate::config::{Config, IoMode};
+use crate::devices::{Device, Reason, devices, pairs};
+use crate::error::Error;
+use crate::negotiate::{Obtained, StepDown};
+use crate::open::{self, InterfaceMode, Opened, QueueMode, napi};
+use crate::provider::{Program, Provider};
+use crate::upkeep::Upkeep;
 
 /// A worker's packet I/O.
-pub(crate) enum WorkerIo {
+pub enum WorkerIo {
     /// Kernel sockets alone.
     Kernel(Box<UdpIo>),
     /// AF_XDP sockets with kernel sockets behind.
     Express(Box<ExpressIo<UdpIo, Resolver>>),
 }
 
+impl WorkerIo {
+    /// The kernel sockets: all there is, or those behind the AF_XDP sockets.
+    pub fn kernel(&self) -> &UdpIo {
+        match self {
+            Self::Kernel(io) => io,
+            Self::Express(io) => io.kernel(),
+        }
+    }
+
+    /// Runs a service on this thread, as the only worker, until it is finished.
+    ///
+    /// # Errors
+    /// What stops packet I/O.
+    pub fn run<S: Service>(self, service: S, options: WorkerOptions) -> Result<(), Error> {
+        let (mailbox, inbox) =
+            mailbox(1).map_err(|source| IoError::Socket { what: "mailbox".into(), source })?;
+        let (now, peers) = (Instant::now(), Arc::from([mailbox]));
+        let result = match self {
+            Self::Kernel(io) => Worker::new(options, now, service, *io, inbox, peers).run(),
+            Self::Express(io) => Worker::new(options, now, service, *io, inbox, peers).run(),
+        };
+        Ok(result?)
+    }
+}
+
 /// What all workers share of the data path; dropping it detaches the XDP programs.
-pub(crate) struct DataPath {
-    pub(super) config: PathConfig,
-    pub(super) source: Source,
-    pub(super) listen: Vec<SocketAddr>,
-    pub(super) mirror: RouteMirror,
+pub struct DataPath {
+    pub(crate) config: Config,
+    pub(crate) provider: Provider,
+    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) mirror: RouteMirror,
     /// Of the addresses that the interfaces take; `None` until they do.
-    pub(super) generation: Option<u64>,
-    pub(super) interfaces: Vec<Interface>,
+    pub(crate) generation: Option<u64>,
+    pub(crate) interfaces: Vec<Interface>,
     /// Where each worker takes sockets from; none when the mode is kernel UDP.
-    pub(super) inlets: Vec<PortInlet>,
-    pub(super) upkeep: Upkeep,
+    pub(crate) inlets: Vec<PortInlet>,
+    pub(crate) upkeep: Upkeep,
     /// Puts the interfaces' NAPI settings back.
     _napi: Option<NapiGuard>,
     left: Left,
 }
 
 /// An interface with our program on it.
-pub(super) struct Interface {
-    pub(super) index: u32,
-    pub(super) name: String,
-    way: Way,
+pub(crate) struct Interface {
+    pub(crate) index: u32,
+    pub(crate) name: String,
+    way: InterfaceMode,
     /// Receive channels when it was opened.
-    pub(super) queues: u32,
+    pub(crate) queues: u32,
     pairs: HashSet<SocketAddr>,
-    pub(super) program: Program,
+    pub(crate) program: Program,
     /// Its program was taken off by somebody.
-    pub(super) detached: bool,
+    pub(crate) detached: bool,
 }
 
 /// Interfaces that were tried and left to the kernel, with the steps down.
@@ -130,7 +101,7 @@ impl Interface {
     }
 
     /// Has the program take these pairs and no others.
-    fn take_pairs(&mut self, wanted: &HashSet<SocketAddr>) -> Result<(), Failure> {
+    fn take_pairs(&mut self, wanted: &HashSet<SocketAddr>) -> Result<(), Error> {
         for gone in self.pairs.difference(wanted).copied().collect::<Vec<_>>() {
             self.program.remove_pair(gone)?;
             self.pairs.remove(&gone);
@@ -144,35 +115,34 @@ impl Interface {
 }
 
 impl DataPath {
-    /// Opens everything for `workers` workers, with what takes privilege from `source`.
-    pub(crate) fn start(
-        config: PathConfig,
-        source: Source,
-        workers: usize,
-    ) -> Result<(Self, Vec<WorkerIo>), Failure> {
+    /// Opens everything for `workers` workers, with what takes privilege from `provider`.
+    ///
+    /// # Errors
+    /// An address cannot be bound; the mode is not `auto` and an interface does not have it; the agent is gone.
+    pub fn open(config: Config, provider: Provider, workers: usize) -> Result<(Self, Vec<WorkerIo>), Error> {
         let mut tries = 0;
-        source.persist(|| {
+        provider.persist(|| {
             tries += 1;
-            Self::open_all(&config, &source, workers, tries > 1)
+            Self::open_all(&config, &provider, workers, tries > 1)
         })
     }
 
     /// One try of that.
     fn open_all(
-        config: &PathConfig,
-        source: &Source,
+        config: &Config,
+        provider: &Provider,
         workers: usize,
         again: bool,
-    ) -> Result<(Self, Vec<WorkerIo>), Failure> {
+    ) -> Result<(Self, Vec<WorkerIo>), Error> {
         let listen = config.udp.listen.clone();
-        let kernel = source.kernel_sockets(&config.udp, workers)?.into_workers();
-        let mirror = source.mirror()?;
+        let kernel = provider.kernel_sockets(&config.udp, workers)?.into_workers();
+        let mirror = provider.mirror()?;
         let snapshot = mirror.snapshot();
         let mut ports: Vec<Vec<Port>> = (0..workers).map(|_| Vec::new()).collect();
         let (mut interfaces, mut left) = (Vec::new(), Left::new());
         let mut upkeep = Upkeep::default();
         for device in devices(config.io.mode, &listen, config.groups_on(&snapshot), &snapshot)? {
-            match open_interface(config, source, &device, &snapshot, workers, &mut left)? {
+            match open_interface(config, provider, &device, &snapshot, workers, &mut left)? {
                 Some(opened) => {
                     let (mode, sockets) = (opened.way.obtained(), opened.ports.len());
                     let again = if again { " again" } else { "" };
@@ -186,24 +156,24 @@ impl DataPath {
         }
         let (mut ios, mut inlets) = (Vec::new(), Vec::new());
         for (sockets, ports) in kernel.into_iter().zip(ports) {
-            let mut kernel = UdpIo::new(&config.udp, sockets).map_err(Failure::run_time)?;
-            kernel.set_resolver(mirror.resolver().map_err(Failure::run_time)?);
-            kernel.set_sending(&config.sending).map_err(Failure::run_time)?;
-            let wait = config.io.wait();
+            let mut kernel = UdpIo::new(&config.udp, sockets)?;
+            kernel.set_resolver(mirror.resolver()?);
+            kernel.set_sending(&config.sending)?;
+            let wait = config.io.wait;
             if config.io.mode == IoMode::Udp {
                 // The worker does this too, but an error should come before `ready`.
-                kernel.set_wait(wait).map_err(Failure::run_time)?;
+                kernel.set_wait(wait)?;
                 ios.push(WorkerIo::Kernel(Box::new(kernel)));
                 continue;
             }
-            let mut resolver = mirror.resolver().map_err(Failure::run_time)?;
+            let mut resolver = mirror.resolver()?;
             if let Some(egress) = config.sending.multicast_interface {
                 resolver.set_multicast_egress(egress);
             }
             let plain = ExpressConfig::default();
             let express = ExpressConfig { ttl: config.sending.ttl.unwrap_or(plain.ttl), ..plain };
-            let mut io = ExpressIo::new(ports, kernel, resolver, express).map_err(Failure::run_time)?;
-            io.set_wait(wait).map_err(Failure::run_time)?;
+            let mut io = ExpressIo::new(ports, kernel, resolver, express)?;
+            io.set_wait(wait)?;
             inlets.push(io.inlet());
             ios.push(WorkerIo::Express(Box::new(io)));
         }
@@ -211,7 +181,7 @@ impl DataPath {
         let mut path = Self {
             _napi: napi,
             config: config.clone(),
-            source: source.clone(),
+            provider: provider.clone(),
             listen,
             mirror,
             generation: None,
@@ -225,7 +195,7 @@ impl DataPath {
     }
 
     /// The mode of each listen address.
-    pub(crate) fn modes(&self) -> Vec<(SocketAddr, Obtained)> {
+    pub fn modes(&self) -> Vec<(SocketAddr, Obtained)> {
         let snapshot = self.mirror.snapshot();
         let mode = |address: &SocketAddr| {
             let carriers = snapshot
@@ -242,17 +212,17 @@ impl DataPath {
     }
 
     /// The mode as one word: that of the first interface, or `udp`.
-    pub(crate) fn mode(&self) -> Obtained {
+    pub fn mode(&self) -> Obtained {
         self.interfaces.first().map_or(Obtained::Udp, |interface| interface.way.obtained())
     }
 
     /// Whether every open interface stamps what it receives by AF_XDP.
-    pub(crate) fn stamps(&self) -> bool {
+    pub fn stamps(&self) -> bool {
         self.interfaces.iter().all(|interface| interface.program.stamps())
     }
 
     /// The pages that hold each AF_XDP socket's memory, by interface and queue.
-    pub(crate) fn pages(&self) -> Vec<(&str, u32, Backing)> {
+    pub fn pages(&self) -> Vec<(&str, u32, Backing)> {
         let of = |one: &'_ Interface| one.way.pages();
         self.interfaces
             .iter()
@@ -261,43 +231,43 @@ impl DataPath {
     }
 
     /// Each open interface with how the program is attached and what its queues with a socket do now.
-    pub(crate) fn ways(&self) -> Vec<(&str, AttachMode, Vec<QueueWay>)> {
+    pub fn ways(&self) -> Vec<(&str, AttachMode, Vec<QueueMode>)> {
         let way = |one: &'_ Interface| (one.way.attach, one.way.queues());
         let named = self.interfaces.iter().map(|one| (one.name.as_str(), way(one)));
         named.map(|(name, (attach, queues))| (name, attach, queues)).collect()
     }
 
     /// Where the devices of the open interfaces are in the machine.
-    pub(crate) fn localities(&self) -> Vec<Locality> {
+    pub fn localities(&self) -> Vec<Locality> {
         self.interfaces.iter().filter_map(|interface| interface.way.locality.clone()).collect()
     }
 
     /// Every step down, of interfaces open and left to the kernel.
-    pub(crate) fn step_downs(&self) -> Vec<StepDown> {
+    pub fn step_downs(&self) -> Vec<StepDown> {
         let open = self.interfaces.iter().flat_map(|interface| interface.way.step_downs());
         open.chain(self.left.values().flatten().cloned()).collect()
     }
 
     /// Each interface's name and the counters of its XDP program.
-    pub(crate) fn counters(&self) -> Vec<(String, Counters)> {
+    pub fn counters(&self) -> Vec<(String, Counters)> {
         let read = |interface: &Interface| Some((interface.name.clone(), interface.program.counters()?));
         self.interfaces.iter().filter_map(read).collect()
     }
 
     /// Takes the programs off and takes leave of who gave them: before the process ends, also where that is an
     /// agent's work.
-    pub(crate) fn finish(&mut self) {
+    pub fn finish(&mut self) {
         self.interfaces.clear();
-        self.source = Source::Own;
+        self.provider = Provider::Own;
     }
 
     /// Opens an interface while the workers run, and gives them its sockets.
-    pub(super) fn open(&mut self, device: &Device) -> Result<Obtained, Reason> {
+    pub(crate) fn open_interface(&mut self, device: &Device) -> Result<Obtained, Reason> {
         let workers = self.inlets.len();
         let name = &device.link.name;
-        let opened = opening::open(
+        let opened = open::open(
             (&self.config.io, &self.config.purpose),
-            &self.source,
+            &self.provider,
             device,
             &self.mirror.snapshot(),
             workers,
@@ -320,7 +290,7 @@ impl DataPath {
     }
 
     /// Has the workers close their sockets on an interface at their next turn.
-    pub(super) fn take_back(&self, index: u32) {
+    pub(crate) fn take_back(&self, index: u32) {
         for inlet in &self.inlets {
             if !inlet.remove(index) {
                 tracing::error!("a worker takes no changes; its AF_XDP sockets stay");
@@ -329,7 +299,7 @@ impl DataPath {
     }
 
     /// Makes each interface take the pairs that belong to it now. What could not be done is tried again the next time.
-    pub(super) fn follow_addresses(&mut self) -> Result<(), Failure> {
+    pub(crate) fn follow_addresses(&mut self) -> Result<(), Error> {
         let generation = self.mirror.generation();
         let snapshot = self.mirror.snapshot();
         let groups_on = self.config.groups_on(&snapshot);
@@ -345,39 +315,23 @@ impl DataPath {
     }
 }
 
-fn udp_config(config: &Config) -> UdpConfig {
-    let mut udp = UdpConfig::new(config.listen());
-    udp.steering = STEERING;
-    udp.wait = config.io.wait();
-    udp.send = match config.io.udp_send {
-        UdpSend::Gso => SendMode::Gso,
-        UdpSend::Sendmmsg => SendMode::Sendmmsg,
-        UdpSend::Sendmsg => SendMode::Sendmsg,
-    };
-    if let Some(size) = &config.io.socket_buffer {
-        udp.socket_receive_buffer = size.get_ref().0 as usize;
-        udp.socket_send_buffer = size.get_ref().0 as usize;
-    }
-    udp
-}
-
 /// Opens one interface at start. `None` when `auto` leaves it to the kernel.
 fn open_interface(
-    config: &PathConfig,
-    source: &Source,
+    config: &Config,
+    provider: &Provider,
     device: &Device,
     snapshot: &Snapshot,
     workers: usize,
     left: &mut Left,
-) -> Result<Option<Opened>, Failure> {
+) -> Result<Option<Opened>, Error> {
     let (mode, name) = (config.io.mode, &device.link.name);
-    match opening::open((&config.io, &config.purpose), source, device, snapshot, workers) {
+    match open::open((&config.io, &config.purpose), provider, device, snapshot, workers) {
         Ok(opened) => Ok(Some(opened)),
-        Err((reason, steps)) if opening::may_leave(mode) => {
+        Err((reason, steps)) if open::may_leave(mode) => {
             tracing::info!(interface = name, "kernel UDP serves this interface: {reason}");
             left.insert(name.clone(), steps);
             Ok(None)
         }
-        Err((reason, _)) => Err(Failure::run_time(format!("--io {mode}: {reason}"))),
+        Err((reason, _)) => Err(Error::Interface { mode, reason }),
     }
 }

@@ -9,12 +9,12 @@ const MOST: usize = 256;
 
 /// The number of workers where the configuration leaves it open: the cores that the process may run on, and no
 /// more than its cgroup's CPU quota pays for (`cpu.max`).
-pub(super) fn workers() -> usize {
+pub(crate) fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(MOST)
 }
 
 /// The cores that the process may run on, those near the devices first.
-pub(super) fn cores(places: Vec<Locality>) -> Vec<usize> {
+pub(crate) fn cores(places: Vec<Locality>) -> Vec<usize> {
     let cores = arrange(&allowed(), &places);
     if let Some(place) = places.iter().find(|place| place.node.is_some()) {
         tracing::info!(node = place.node, ?cores, "workers are placed near the NIC");

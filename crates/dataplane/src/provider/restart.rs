@@ -2,15 +2,15 @@
 //!
 //! What is opened at a start takes many requests, and an agent may go away between any two of them. A part of a data path
 //! is none, so what was opened is given up and opened anew by the agent that is back, if that is soon; else the start has
-//! failed, and says of what. After the start the data path goes on without an agent ([`super::upkeep`]).
+//! failed, and says of what. After the start the data path goes on without an agent ([`crate::upkeep`]).
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use expressway_agent::{AgentError, Client};
 
-use super::source::Source;
-use crate::fail::Failure;
+use super::Provider;
+use crate::error::Error;
 
 /// How long an agent may be away while something is started: what a supervisor takes to start it again.
 const AWAY: Duration = Duration::from_secs(5);
@@ -29,15 +29,15 @@ impl Wait {
     }
 
     /// Tries until it is there.
-    fn until<T>(&self, mut look: impl FnMut() -> Result<T, AgentError>) -> Result<T, Failure> {
+    fn until<T>(&self, mut look: impl FnMut() -> Result<T, AgentError>) -> Result<T, Error> {
         loop {
             match look() {
                 Ok(found) => return Ok(found),
                 Err(error) if Instant::now() >= self.deadline => {
-                    return Err(Failure::run_time(format!(
-                        "agent {}: it went away while this was starting, and was not back within {AWAY:?} ({error})",
-                        self.agent
-                    )));
+                    return Err(Error::AgentGone {
+                        agent: self.agent.clone(),
+                        back: format!(", and was not back within {AWAY:?} ({error})"),
+                    });
                 }
                 Err(_) => std::thread::sleep(PAUSE),
             }
@@ -46,22 +46,22 @@ impl Wait {
 }
 
 /// Connects to an agent that is there. One that goes away before it has answered may be back soon.
-pub(super) fn connect(path: &Path, name: &str) -> Result<Client, Failure> {
+pub(super) fn connect(path: &Path, name: &str) -> Result<Client, Error> {
     match Client::connect(path, name) {
         Err(error) if error.is_loss() => {
             Wait::new(&path.display().to_string()).until(|| Client::connect(path, name))
         }
-        result => result.map_err(Failure::run_time),
+        result => Ok(result?),
     }
 }
 
-impl Source {
+impl Provider {
     /// Runs `open`, which opens things that take an agent, and again from the beginning if the agent went away
     /// meanwhile, also where `open` has made do without it.
     ///
     /// # Errors
     /// Those of `open`; the agent went away and was not back in time.
-    pub(crate) fn persist<T>(&self, mut open: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+    pub fn persist<T, E: From<Error>>(&self, mut open: impl FnMut() -> Result<T, E>) -> Result<T, E> {
         let Self::Agent(client) = self else { return open() };
         let mut wait = None;
         loop {
@@ -73,10 +73,8 @@ impl Source {
             // Sockets and programs go before others are asked for.
             drop(result);
             if !client.may_return() {
-                return Err(Failure::run_time(format!(
-                    "agent {}: it went away while this was starting",
-                    client.agent()
-                )));
+                let agent = client.agent().to_owned();
+                return Err(Error::AgentGone { agent, back: String::new() }.into());
             }
             tracing::warn!(agent = client.agent(), "the agent went away during the start, which begins anew");
             wait.get_or_insert_with(|| Wait::new(client.agent())).until(|| client.reconnect())?;

@@ -14,18 +14,24 @@
 //! A link that goes down and comes back needs nothing of this: the sockets stay bound and follow it by themselves,
 //! as they follow the MTU.
 
+mod agent_watch;
+mod backoff;
+mod maintainer;
+
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use expressway_netio::route::Snapshot;
 
-use super::agent_watch::AgentWatch;
-use super::backoff::Backoff;
-use super::data_path::{DataPath, Interface};
-use super::devices::devices_now;
-use super::source::Source;
-use crate::fail::Failure;
+use agent_watch::AgentWatch;
+use backoff::Backoff;
+pub use maintainer::Maintainer;
+
+use crate::data_path::{DataPath, Interface};
+use crate::devices::devices_now;
+use crate::error::Error;
+use crate::provider::Provider;
 
 /// The longest pause before an interface that could not be opened is tried again. A try costs a load of the XDP
 /// program.
@@ -33,7 +39,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// Why an interface was opened again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Cause {
+pub enum Cause {
     /// It was removed, and one of that name is there again.
     Removed,
     /// The number of its receive queues in use changed.
@@ -83,8 +89,8 @@ pub(crate) struct Upkeep {
 
 impl Upkeep {
     /// Says once what keeps the programs from taking the addresses of now.
-    fn say_addresses(&mut self, failure: Option<Failure>) {
-        let problem = failure.map(|failure| failure.to_string());
+    fn say_addresses(&mut self, error: Option<Error>) {
+        let problem = error.map(|error| error.to_string());
         if let Some(problem) = problem.as_ref().filter(|_| problem != self.addresses) {
             tracing::warn!("addresses changed, and are not followed yet: {problem}");
         }
@@ -150,12 +156,12 @@ impl Upkeep {
 
 impl DataPath {
     /// Times that each interface was opened again, by cause.
-    pub(crate) fn reopened(&self) -> Vec<(String, Cause, u64)> {
+    pub fn reopened(&self) -> Vec<(String, Cause, u64)> {
         self.upkeep.reopened(self.interfaces.iter().map(|interface| interface.name.as_str()))
     }
 
     /// Looks after what changes outside: interfaces, their channels, addresses, programs taken off.
-    pub(crate) fn maintain(&mut self) {
+    pub fn maintain(&mut self) {
         let snapshot = self.mirror.snapshot();
         let now = Instant::now();
         self.follow_agent(now);
@@ -164,7 +170,7 @@ impl DataPath {
             self.generation = None;
         }
         // Programs of an agent that is gone take what they took; the one that is back makes others.
-        if self.generation != Some(snapshot.generation()) && self.source.agent_connected() != Some(false) {
+        if self.generation != Some(snapshot.generation()) && self.provider.agent_connected() != Some(false) {
             let problem = self.follow_addresses().err();
             self.upkeep.say_addresses(problem);
         }
@@ -174,7 +180,7 @@ impl DataPath {
     /// express path, and could neither follow their addresses nor replace their sockets: what it gives takes their
     /// place.
     fn follow_agent(&mut self, now: Instant) {
-        let Source::Agent(client) = &self.source else { return };
+        let Provider::Agent(client) = &self.provider else { return };
         if !self.upkeep.agent.follow(client, now) {
             return;
         }
@@ -188,9 +194,14 @@ impl DataPath {
         self.upkeep.retry_all(now);
     }
 
+    /// Whether the agent is connected; `None` where none is used.
+    pub fn agent_connected(&self) -> Option<bool> {
+        self.provider.agent_connected()
+    }
+
     /// Times that an agent was found again, and tries to that failed.
-    pub(crate) fn agent_tries(&self) -> Option<(u64, u64)> {
-        self.source.agent_connected().map(|_| (self.upkeep.agent.reconnects, self.upkeep.agent.failures))
+    pub fn agent_tries(&self) -> Option<(u64, u64)> {
+        self.provider.agent_connected().map(|_| (self.upkeep.agent.reconnects, self.upkeep.agent.failures))
     }
 
     /// Gives up what is gone or no longer fits.
@@ -214,7 +225,7 @@ impl DataPath {
                     interface.detached = true;
                 }
             } else if let Some(link) = snapshot.link(interface.index)
-                && let Some(channels) = self.source.channels(link)
+                && let Some(channels) = self.provider.channels(link)
                 && channels.rx.max(1) != interface.queues
             {
                 tracing::warn!(
@@ -252,7 +263,7 @@ impl DataPath {
             {
                 continue;
             }
-            match self.open(&device) {
+            match self.open_interface(&device) {
                 Ok(mode) => {
                     let cause = self.upkeep.succeed(&name);
                     tracing::info!(interface = name, %mode, %cause, "express path open again");

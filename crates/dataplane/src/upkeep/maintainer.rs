@@ -1,24 +1,28 @@
-//! Looks after the data path while the schedule runs: interfaces and agents that go and come back.
+//! A thread that looks after a data path.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::fail::Failure;
-use crate::serve::data_path::DataPath;
+use crate::data_path::DataPath;
+use crate::error::Error;
 
 /// How often.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// A thread that has the data path. Dropped, it has closed it.
-pub(super) struct Upkeep {
+/// A thread that has a data path and looks after it once a second. Dropped, it has closed it.
+#[derive(Debug)]
+pub struct Maintainer {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Upkeep {
+impl Maintainer {
     /// Starts it.
-    pub(super) fn start(mut path: DataPath) -> Result<Self, Failure> {
+    ///
+    /// # Errors
+    /// The thread could not be started.
+    pub fn start(mut path: DataPath) -> Result<Self, Error> {
         let (stop, stopped) = channel::<()>();
         let look_after = move || {
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
@@ -26,15 +30,13 @@ impl Upkeep {
             }
             path.finish();
         };
-        let thread = std::thread::Builder::new()
-            .name("gen-upkeep".into())
-            .spawn(look_after)
-            .map_err(|error| Failure::run_time(format!("thread for upkeep: {error}")))?;
+        let thread =
+            std::thread::Builder::new().name("dataplane".into()).spawn(look_after).map_err(Error::Thread)?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 }
 
-impl Drop for Upkeep {
+impl Drop for Maintainer {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take()

@@ -1,5 +1,7 @@
 //! What the configuration accepts, and what it says about what it does not.
 
+use expressway_dataplane::IoMode;
+
 use super::*;
 
 const GOOD: &str = r#"
@@ -43,15 +45,15 @@ fn strategies_of_waiting_carry_their_tuning() {
     use expressway_netio::Wait;
     use expressway_netio::wait::{BusyPoll, Spin};
     let io = |keys: &str| parse(&GOOD.replace("mode = \"hybrid\"", keys)).unwrap().io;
-    assert_eq!(io("").wait(), Wait::Interrupt);
-    assert_eq!(io("wait = \"spin\"").wait(), Wait::Spin(Spin::default()));
+    assert_eq!(io("").config().wait, Wait::Interrupt);
+    assert_eq!(io("wait = \"spin\"").config().wait, Wait::Spin(Spin::default()));
     let spin = Spin { kernel_interval: Duration::from_millis(1) };
-    assert_eq!(io("wait = \"spin\"\nspin_kernel = \"1ms\"").wait(), Wait::Spin(spin));
+    assert_eq!(io("wait = \"spin\"\nspin_kernel = \"1ms\"").config().wait, Wait::Spin(spin));
     let polled = io("wait = \"busy-poll\"\nbusy_poll = \"70us\"\nbusy_poll_budget = 16\n\
          napi = { defer_hard_irqs = 2, gro_flush_timeout = \"200us\", irq_suspend_timeout = \"20ms\" }");
     let expected = BusyPoll { time: Duration::from_micros(70), budget: 16 };
-    assert_eq!(polled.wait(), Wait::BusyPoll(expected));
-    let napi = polled.napi().unwrap();
+    assert_eq!(polled.config().wait, Wait::BusyPoll(expected));
+    let napi = polled.config().napi.unwrap();
     assert_eq!((napi.defer_hard_irqs, napi.gro_flush_timeout), (2, Duration::from_micros(200)));
     assert_eq!(napi.irq_suspend_timeout, Duration::from_millis(20));
 }
@@ -92,10 +94,10 @@ fn a_bad_value_names_file_line_and_key() {
 #[test]
 fn what_clients_of_the_admin_listener_may_take_is_configured() {
     let limits = |with: &str| parse(&GOOD.replace("[admin]", with)).unwrap().admin.unwrap().limits();
-    assert_eq!(limits("[admin]"), crate::admin::Limits::default());
+    assert_eq!(limits("[admin]"), expressway_gateway::admin::Limits::default());
     let keys = "max_connections = 8\nheader_timeout = \"2s\"\nwrite_timeout = \"3s\"\nmax_header = \"8KiB\"\n\
                 max_pages = \"2MiB\"";
-    let expected = crate::admin::Limits {
+    let expected = expressway_gateway::admin::Limits {
         connections: 8,
         header_timeout: Duration::from_secs(2),
         write_timeout: Duration::from_secs(3),

@@ -5,7 +5,6 @@
 
 mod sections;
 mod value;
-mod wait;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,37 +13,36 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-use expressway_settings::Source;
-pub use expressway_settings::{ConfigError, Size, Span};
-pub use sections::{Admin, Files, Io, Log, Quic, Server, Site, Tls};
-pub use value::{Attach, Congestion, IoMode, LogFormat, Retry, Seccomp, Sharing, UdpSend, Workers};
-pub use wait::{Moment, Napi, Waiting};
+use expressway_dataplane::IoSection;
+use expressway_settings::{ConfigError, Source};
+pub(crate) use sections::{Admin, Files, Log, Quic, Server, Site, Tls};
+pub(crate) use value::{Congestion, LogFormat, Retry, Seccomp, Workers};
 
 /// Memory that there must be beside the block cache, in bytes: what a few hundred busy connections take.
-pub const LEAST_BESIDE_CACHE: u64 = 64 << 20;
+pub(crate) const LEAST_BESIDE_CACHE: u64 = 64 << 20;
 
 /// Memory that a connection must have beside its send window, in bytes.
 const LEAST_BESIDE_WINDOW: u64 = 64 << 10;
 
 /// A whole configuration, defaults filled in. Relative paths are relative to the file's folder.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub(crate) struct Config {
     /// `[server]`
-    pub server: Server,
+    pub(crate) server: Server,
     /// `[io]`
-    pub io: Io,
+    pub(crate) io: IoSection,
     /// `[tls]`
-    pub tls: Tls,
+    pub(crate) tls: Tls,
     /// `[quic]`
-    pub quic: Quic,
+    pub(crate) quic: Quic,
     /// `[files]`
-    pub files: Files,
+    pub(crate) files: Files,
     /// `[log]`
-    pub log: Log,
+    pub(crate) log: Log,
     /// `[[site]]`, at least one; the first is the default.
-    pub sites: Vec<Site>,
+    pub(crate) sites: Vec<Site>,
     /// `[admin]`, absent when there is no admin listener.
-    pub admin: Option<Admin>,
+    pub(crate) admin: Option<Admin>,
     source: Source,
 }
 
@@ -53,7 +51,7 @@ pub struct Config {
 struct Raw {
     server: Server,
     #[serde(default)]
-    io: Io,
+    io: IoSection,
     tls: Tls,
     #[serde(default)]
     quic: Quic,
@@ -75,12 +73,12 @@ fn is_host(host: &str) -> bool {
 
 impl Config {
     /// Reads and checks a file.
-    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+    pub(crate) fn load(file: &Path) -> Result<Self, ConfigError> {
         Self::parse(file, Source::read(file)?.text)
     }
 
     /// Checks the text of a file; `file` is for messages and for relative paths.
-    pub fn parse(file: &Path, text: String) -> Result<Self, ConfigError> {
+    pub(crate) fn parse(file: &Path, text: String) -> Result<Self, ConfigError> {
         let source = Source { file: file.to_owned(), text };
         let raw: Raw = source.parse()?;
         let mut config = Self {
@@ -100,12 +98,12 @@ impl Config {
     }
 
     /// UDP addresses to listen on.
-    pub fn listen(&self) -> Vec<SocketAddr> {
+    pub(crate) fn listen(&self) -> Vec<SocketAddr> {
         self.server.listen.get_ref().iter().map(|address| *address.get_ref()).collect()
     }
 
     /// Checks that what the file names is there and readable: certificate, key and roots.
-    pub fn check_files(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check_files(&self) -> Result<(), ConfigError> {
         for path in [&self.tls.certificate, &self.tls.private_key] {
             std::fs::File::open(path.get_ref())
                 .map_err(|error| self.at(path.span(), format!("{}: {error}", path.get_ref().display())))?;
@@ -135,17 +133,17 @@ impl Config {
     }
 
     /// The file, as it was named.
-    pub fn file(&self) -> &Path {
+    pub(crate) fn file(&self) -> &Path {
         &self.source.file
     }
 
     /// The file's text.
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         &self.source.text
     }
 
     /// Sections that differ from `running` and that only a restart applies.
-    pub fn needs_restart(&self, running: &Self) -> Vec<&'static str> {
+    pub(crate) fn needs_restart(&self, running: &Self) -> Vec<&'static str> {
         let mut sections = Vec::new();
         if self.server != running.server {
             sections.push("server");
@@ -163,7 +161,7 @@ impl Config {
     }
 
     /// Takes over what a reload applies, and keeps the sections that need a restart.
-    pub fn adopt(&mut self, new: Self) {
+    pub(crate) fn adopt(&mut self, new: Self) {
         self.tls = new.tls;
         self.quic = new.quic;
         self.log = new.log;
@@ -172,12 +170,12 @@ impl Config {
     }
 
     /// An error about the certificate or key, found later than parsing.
-    pub fn tls_error(&self, problem: impl Into<String>) -> ConfigError {
+    pub(crate) fn tls_error(&self, problem: impl Into<String>) -> ConfigError {
         self.at(self.tls.certificate.span(), problem)
     }
 
     /// An error about the user or group, found later than parsing.
-    pub fn user_error(&self, problem: impl Into<String>) -> ConfigError {
+    pub(crate) fn user_error(&self, problem: impl Into<String>) -> ConfigError {
         self.at(self.server.user.as_ref().map_or(0..0, Spanned::span), problem)
     }
 
@@ -224,47 +222,8 @@ impl Config {
                 "give 1200 to 16383: QUIC needs datagrams of 1200 bytes at least (RFC 9000, section 14)",
             ));
         }
-        if let Some(plugin) = &self.io.device_plugin
-            && self.io.agent.is_some()
-        {
-            return Err(self.at(plugin.span(), "an agent and a device plugin do the same work: name one"));
-        }
-        if self.io.mode == IoMode::Generic
-            && matches!(self.io.attach.get_ref(), Attach::Native | Attach::Offload)
-        {
-            return Err(self.at(
-                self.io.attach.span(),
-                "mode \"generic\" attaches in the stack; leave attach out, or choose mode \"copy\"",
-            ));
-        }
-        if *self.io.attach.get_ref() == Attach::Offload && self.io.dispatcher == Sharing::Always {
-            return Err(self.at(
-                self.io.attach.span(),
-                "a dispatcher is not loaded into devices; leave attach or dispatcher = \"always\" out",
-            ));
-        }
-        if let Some(frames) = &self.io.frames
-            && !(frames.get_ref().is_power_of_two() && (512..=1 << 20).contains(frames.get_ref()))
-        {
-            return Err(self.at(frames.span(), "give a power of two between 512 and 1048576"));
-        }
-        let ring = self.io.frames.as_ref().map_or(2048, |frames| *frames.get_ref() / 2);
-        if let Some(budget) = &self.io.tx_budget
-            && !(32..=ring).contains(budget.get_ref())
-        {
-            let problem = format!("give 32 to {ring}, the entries of the TX ring (half of frames)");
-            return Err(self.at(budget.span(), problem));
-        }
         self.check_admin()?;
-        self.io.check_wait().map_err(|(span, problem)| self.at(span, problem))?;
-        if let Some(queues) = &self.io.queues {
-            let mut sorted = queues.get_ref().clone();
-            sorted.sort_unstable();
-            sorted.dedup();
-            if sorted.is_empty() || sorted.len() != queues.get_ref().len() {
-                return Err(self.at(queues.span(), "give the numbers of receive queues, from 0, each once"));
-            }
-        }
+        self.io.check().map_err(|(span, problem)| self.at(span, problem))?;
         Ok(())
     }
 
@@ -371,11 +330,7 @@ impl Config {
         join(&mut self.tls.private_key);
         self.quic.qlog.iter_mut().for_each(join);
         self.sites.iter_mut().filter_map(|site| site.root.as_mut()).for_each(join);
-        self.io.agent.iter_mut().for_each(|path| *path = base.join(&*path));
-        self.io.device_plugin.iter_mut().for_each(join);
-        if !self.io.calibration_cache.as_os_str().is_empty() {
-            self.io.calibration_cache = base.join(&self.io.calibration_cache);
-        }
+        self.io.resolve_paths(base);
         for path in [&mut self.tls.keylog, &mut self.log.access].into_iter().flatten() {
             if path.as_os_str() != "-" {
                 *path = base.join(&*path);
