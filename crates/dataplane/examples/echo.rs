@@ -1,4 +1,4 @@
-//! Echoes UDP by the best mode of this host: `cargo run --example echo 192.0.2.1:7777`.
+//! Echoes UDP by the best mode of this host: `cargo run --example dataplane_echo 192.0.2.1:7777`.
 
 use expressway_dataplane::{Config, DataPath, Maintainer, Provider};
 use expressway_netio::{Context, Datagram, Flow, IoError, PacketIo, Service, Transmit};
