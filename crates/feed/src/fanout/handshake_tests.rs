@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread::JoinHandle;
 
 use boring::ssl::{SslConnector, SslMethod, SslStream, SslVerifyMode};
-use expressway_identity::Identity;
+use expressway_settings::identity::Identity;
 
 use super::*;
 use crate::fanout::TlsIdentity;

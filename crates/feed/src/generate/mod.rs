@@ -14,6 +14,7 @@
 //! Nothing here grows with the length of a run: a batch of datagrams, one payload, histograms of fixed size, a
 //! capture read block by block.
 
+mod capture;
 mod echo;
 mod flows;
 mod output;
@@ -23,8 +24,8 @@ mod run;
 mod schedule;
 mod size;
 
+pub use capture::{Capture, CaptureError, CaptureStats};
 pub use echo::{EchoStats, Echoes};
-pub use expressway_capture::{Capture, CaptureError, CaptureStats};
 pub use flows::Flows;
 pub use output::{Output, OutputError, PacketOutput, Tally};
 pub use payload::{Pattern, Payload};

@@ -3,12 +3,12 @@
 use expressway_netio::Flow;
 use expressway_netio::sim::Random;
 
+use super::capture::{Capture, CaptureError, CaptureStats};
 use super::flows::Flows;
 use super::payload::Payload;
 use super::schedule::Schedule;
 use super::size::Sizes;
 use crate::probe::Probe;
-use expressway_capture::{Capture, CaptureError, CaptureStats};
 
 /// Where datagrams come from.
 pub enum Content {

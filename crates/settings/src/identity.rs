@@ -4,8 +4,6 @@
 //! context. A certificate that is not in force is no error but a warning in the log: clients refuse it, and whoever
 //! runs the server wants it up all the same.
 
-#![forbid(unsafe_code)]
-
 use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 

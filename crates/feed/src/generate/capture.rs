@@ -1,8 +1,6 @@
 //! UDP payloads and times of a capture file, pcap or pcapng. Whatever a file says, memory is bounded, and what is left
 //! out is counted with its reason.
 
-#![forbid(unsafe_code)]
-
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
