@@ -35,7 +35,7 @@ interfaces = ["server0"]
 AT_ONCE = 6
 WAITING = 16
 
-GONE = "the agent has gone"
+GONE = "agent connection lost"
 ANEW = "the agent went away during the start, which begins anew"
 
 

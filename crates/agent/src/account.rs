@@ -71,7 +71,7 @@ impl Account {
 
     fn try_set_aside(&self, rule: &Rule, bytes: u64) -> Result<(), Refusal> {
         if self.umems.len() >= UMEMS {
-            return Err(Refusal::new(Code::Memory, format!("more than {UMEMS} UMEMs of one client")));
+            return Err(Refusal::new(Code::Memory, format!("a client may have at most {UMEMS} UMEMs")));
         }
         rule.check_memory(self.held().saturating_add(bytes))?;
         self.place.take_memory(rule, bytes)
@@ -249,7 +249,7 @@ mod tests {
             }
         };
         let refusal = next.set_aside(&rule, "eth0", 0, 6).unwrap_err();
-        assert!(refusal.message.contains("have kept included"), "{refusal}");
+        assert!(refusal.message.contains("disconnected ones included"), "{refusal}");
         drop(in_use);
         leaving.join().unwrap();
         next.set_aside(&rule, "eth0", 0, 6).unwrap();

@@ -41,16 +41,16 @@ const COMPLAINT: usize = 160;
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
     /// The other side has closed the connection.
-    #[error("it went away (the connection was closed)")]
+    #[error("the connection was closed")]
     Closed,
     /// Nothing came, or nothing was taken, in time.
-    #[error("no answer in time")]
+    #[error("timed out")]
     Timeout,
     /// The message is malformed.
-    #[error("a malformed message: {0}")]
+    #[error("malformed message: {0}")]
     Malformed(String),
     /// The other side speaks another version.
-    #[error("the other side speaks version {0} of the protocol, and this one {VERSION}")]
+    #[error("protocol version mismatch: the other side speaks {0}, this one {VERSION}")]
     Version(u16),
     /// The kernel's error.
     #[error("{0}")]
@@ -216,11 +216,11 @@ fn understand<T: DeserializeOwned>(
         return Err(malformed(format!("longer than {MAX_MESSAGE} bytes")));
     }
     if flags.contains(ReturnFlags::CTRUNC) {
-        return Err(malformed("with more descriptors than are left here".to_owned()));
+        return Err(malformed("more descriptors than this process can receive".to_owned()));
     }
     let (sequence, body) = header(message, fds)?;
     if fds > most {
-        return Err(malformed(format!("with {fds} descriptors, where {most} may come")));
+        return Err(malformed(format!("{fds} descriptors, at most {most} allowed")));
     }
     Ok((sequence, content(body)?))
 }
@@ -283,21 +283,21 @@ fn too_much(what: &str) -> ChannelError {
 /// Checks the header; returns the sequence number and the body.
 fn header(message: &[u8], fds: usize) -> Result<(u32, &[u8]), ChannelError> {
     let Some((head, body)) = message.split_first_chunk::<HEADER>() else {
-        return Err(malformed(format!("{} bytes are less than a header", message.len())));
+        return Err(malformed(format!("{} bytes, shorter than the header", message.len())));
     };
     let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     if head[..4] != MAGIC {
-        return Err(malformed("no message of this protocol".to_owned()));
+        return Err(malformed("wrong magic".to_owned()));
     }
     if half(4) != VERSION {
         return Err(ChannelError::Version(half(4)));
     }
     if usize::from(half(6)) != fds {
-        return Err(malformed(format!("{} descriptors announced, {fds} there", half(6))));
+        return Err(malformed(format!("{} descriptors announced, {fds} received", half(6))));
     }
     if word(12) as usize != body.len() {
-        return Err(malformed(format!("{} bytes announced, {} there", word(12), body.len())));
+        return Err(malformed(format!("{} bytes announced, {} received", word(12), body.len())));
     }
     Ok((word(8), body))
 }
@@ -362,11 +362,11 @@ mod tests {
         let good = br#"{"hello":{"client":"x"}}"#;
         let length = good.len() as u32;
         for (bytes, part) in [
-            (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "no message of this protocol"),
-            (b"XWAG".to_vec(), "less than a header"),
+            (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "wrong magic"),
+            (b"XWAG".to_vec(), "shorter than the header"),
             (raw(VERSION, 0, length + 1, good), "bytes announced"),
             (raw(VERSION, 0, length - 1, good), "bytes announced"),
-            (raw(VERSION, 1, length, good), "1 descriptors announced, 0 there"),
+            (raw(VERSION, 1, length, good), "1 descriptors announced, 0 received"),
             (raw(VERSION, 0, 2, b"{}"), "expected"),
             (raw(VERSION, 0, 13, b"{\"reboot\":{}}"), "unknown variant"),
             (raw(VERSION, 0, length - 1, &good[..good.len() - 1]), "EOF"),
@@ -397,7 +397,7 @@ mod tests {
         one.send(1, &Request::Hello { client: String::new() }, &fds).unwrap();
         drop(writer);
         let error = other.receive::<Request>(1).unwrap_err().to_string();
-        assert!(error.contains("3 descriptors, where 1 may come"), "{error}");
+        assert!(error.contains("3 descriptors, at most 1 allowed"), "{error}");
         assert_eq!(rustix::io::read(&reader, &mut [0; 1]).unwrap(), 0, "all copies are closed");
         let many: Vec<_> = (0..=MAX_FDS).map(|_| one.as_fd()).collect();
         assert!(one.send(1, &Request::Hello { client: String::new() }, &many).is_err());

@@ -28,7 +28,9 @@ const READ_PATIENCE: Duration = Duration::from_millis(500);
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// There is no agent.
-    #[error("agent {agent}: {source}; is `expressway agent` running, and may this user open its socket?")]
+    #[error(
+        "agent {agent}: {source}; check that `expressway agent` is running and that this user may open its socket"
+    )]
     Connect {
         /// Path of the socket.
         agent: String,
@@ -104,12 +106,12 @@ impl Inner {
     fn lose(&self) {
         if !self.gone.swap(true, Ordering::Relaxed) {
             let next = match self.path {
-                Some(_) => "it is looked for until it is back",
-                None => "nothing new can be had until a restart",
+                Some(_) => "retrying until it is back",
+                None => "nothing new can be obtained until a restart",
             };
             tracing::error!(
                 agent = self.agent,
-                "the agent has gone: what it gave goes on working, and {next}"
+                "agent connection lost: what it provided keeps working; {next}"
             );
         }
     }
@@ -217,7 +219,7 @@ impl Client {
     pub fn reconnect(&self) -> Result<(), AgentError> {
         let agent = || self.inner.agent.clone();
         let Some(path) = &self.inner.path else {
-            let problem = "it was of this process alone, and has gone".to_owned();
+            let problem = "this process's own agent has exited and cannot be reconnected".to_owned();
             return Err(AgentError::Answer { agent: agent(), problem });
         };
         let mut connection = Connection::dial(path, READ_PATIENCE)
@@ -286,7 +288,7 @@ impl Client {
                 return Err(self.unexpected(&reply));
             }
             if sockets.len() != workers {
-                return Err(answer(format!("{} sockets came for {workers} workers", sockets.len())));
+                return Err(answer(format!("got {} sockets for {workers} workers", sockets.len())));
             }
             by_worker.iter_mut().zip(sockets).for_each(|(sockets, socket)| sockets.push(socket));
         }

@@ -99,9 +99,9 @@ impl DevicePlugin {
             &format!("/connect,{pod}"),
             None,
             "/host_ok",
-            "; the pod's name must be its host name, and it must have asked for the devices of this plugin",
+            "; the pod's name must equal its host name, and the pod must request this plugin's devices",
         )?;
-        plugin.expect("/version", None, VERSION, "; this program speaks version 0.1")?;
+        plugin.expect("/version", None, VERSION, "; only version 0.1 is supported")?;
         Ok(plugin)
     }
 
@@ -111,7 +111,7 @@ impl DevicePlugin {
     /// [`PluginError`].
     pub fn xsk_map(&self, device: &str) -> Result<OwnedFd, PluginError> {
         let request = format!("/xsk_map_fd,{device}");
-        let fd = self.expect(&request, None, "/fd_ack", "; the pod has no such device")?;
+        let fd = self.expect(&request, None, "/fd_ack", "; this device is not allocated to the pod")?;
         fd.ok_or_else(|| self.answer(&request, "/fd_ack", " without a descriptor"))
     }
 
@@ -122,7 +122,7 @@ impl DevicePlugin {
     /// [`PluginError`].
     pub fn busy_poll(&self, socket: BorrowedFd<'_>, timeout: u32, budget: u32) -> Result<(), PluginError> {
         let request = format!("/config_busy_poll,{timeout},{budget}");
-        let advice = "; the kernel of the node may have no busy polling for AF_XDP (Linux 5.11)";
+        let advice = "; busy polling for AF_XDP needs Linux 5.11 or newer on the node";
         self.expect(&request, Some(socket), "/config_busy_poll_ack", advice).map(|_| ())
     }
 
@@ -145,7 +145,7 @@ impl DevicePlugin {
 
     fn ask(&self, request: &str, fd: Option<BorrowedFd<'_>>) -> io::Result<(String, Option<OwnedFd>)> {
         if request.len() > MAX_TEXT {
-            let what = format!("longer than the {MAX_TEXT} bytes that the protocol has");
+            let what = format!("longer than the protocol's maximum of {MAX_TEXT} bytes");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -169,16 +169,16 @@ impl DevicePlugin {
         }
         let length = received.bytes;
         if length == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the plugin closed the connection"));
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "connection closed by the plugin"));
         }
         if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "the answer is longer than the protocol has",
+                "answer exceeds the protocol's maximum length",
             ));
         }
         let answer = std::str::from_utf8(&text[..length])
-            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the answer is no text"))?;
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "answer is not valid UTF-8"))?;
         Ok((answer.trim_end_matches('\0').to_owned(), fds.pop()))
     }
 }
@@ -190,7 +190,7 @@ impl Drop for DevicePlugin {
         if patience.is_ok()
             && let Err(error) = self.expect("/fin", None, "/fin_ack", "")
         {
-            tracing::debug!(%error, "no goodbye");
+            tracing::debug!(%error, "the device plugin did not acknowledge the end of the connection");
         }
     }
 }
@@ -252,7 +252,7 @@ mod tests {
         let (_folder, path, thread) =
             plugin(&["/host_ok", "0.1", "/fd_nak", "/fd_ack", "/config_busy_poll_nak"]);
         let plugin = DevicePlugin::connect(&path, "pod").unwrap();
-        assert!(plugin.xsk_map("eth9").unwrap_err().to_string().contains("no such device"));
+        assert!(plugin.xsk_map("eth9").unwrap_err().to_string().contains("not allocated to the pod"));
         assert!(plugin.xsk_map("eth9").unwrap_err().to_string().contains("without a descriptor"));
         let (socket, _other) = rustix::pipe::pipe().unwrap();
         assert!(plugin.busy_poll(std::os::fd::AsFd::as_fd(&socket), 1, 1).is_err());

@@ -54,16 +54,19 @@ impl Places {
         let here = rules.entry(index).or_default();
         let full = |what: String| Err(Refusal::new(Code::Clients, what));
         if here.clients >= rule.clients {
-            return full(format!("rule `{}`: its {} clients are there already", rule.name, rule.clients));
+            return full(format!(
+                "rule `{}`: already has its maximum of {} clients",
+                rule.name, rule.clients
+            ));
         }
         if here.clients + here.leaving >= rule.clients * 2 {
             return full(format!(
-                "rule `{}`: {} clients that are gone have kept their AF_XDP sockets or memory",
+                "rule `{}`: {} disconnected clients still hold AF_XDP sockets or memory",
                 rule.name, here.leaving
             ));
         }
         if all >= policy.clients {
-            return full(format!("the agent's {} clients are there already", policy.clients));
+            return full(format!("the agent already has its maximum of {} clients", policy.clients));
         }
         here.clients += 1;
         Ok(Place { index, places: Arc::clone(self), is_leaving: false })
@@ -97,8 +100,8 @@ impl Place {
             let wanted = of.memory.saturating_add(bytes);
             if wanted > most {
                 let what = format!(
-                    "rule `{}`: {wanted} bytes of UMEM, those that others of it have or have kept included, are more than \
-                     its memory for all of its clients ({most})",
+                    "rule `{}`: {wanted} bytes of UMEM for all of its clients, disconnected ones \
+                     included, exceed its total memory ({most})",
                     rule.name
                 );
                 return Err(Refusal::new(Code::Memory, what));
@@ -160,9 +163,9 @@ mod tests {
         let (places, policy) = (Arc::new(Places::default()), policy(3));
         let take = |index, clients| places.take(&policy, index, &rule(clients));
         let first = take(0, 1).unwrap();
-        assert!(take(0, 1).unwrap_err().message.contains("its 1 clients are there already"));
+        assert!(take(0, 1).unwrap_err().message.contains("its maximum of 1 clients"));
         let others = [take(1, 5).unwrap(), take(1, 5).unwrap()];
-        assert!(take(1, 5).unwrap_err().message.contains("the agent's 3 clients"));
+        assert!(take(1, 5).unwrap_err().message.contains("the agent already has its maximum of 3 clients"));
         drop((first, others));
         let _again = take(1, 5).unwrap();
     }
@@ -178,7 +181,7 @@ mod tests {
         let mut third = there.remove(0);
         third.leave();
         let refusal = take().unwrap_err();
-        assert!(refusal.message.contains("3 clients that are gone have kept"), "{refusal}");
+        assert!(refusal.message.contains("3 disconnected clients still hold"), "{refusal}");
         drop(gone);
         let _place = take().unwrap();
     }

@@ -167,7 +167,7 @@ impl Policy {
     pub fn parse(source: &Source) -> Result<Self, ConfigError> {
         let raw: Raw = source.parse()?;
         if raw.allow.is_empty() {
-            return Err(Source::whole(&source.file, "no [[allow]]: give one for each kind of client"));
+            return Err(Source::whole(&source.file, "no [[allow]] section: add one for each kind of client"));
         }
         let bounded = |value: &Spanned<u32>, low: u32, high: u32| match value.get_ref() {
             inside if (low..=high).contains(inside) => Ok(*inside),
@@ -177,10 +177,10 @@ impl Policy {
         let mut rules = Vec::new();
         for rule in raw.allow {
             if rule.name.get_ref().is_empty() || !names.insert(rule.name.get_ref().clone()) {
-                return Err(source.at(rule.name.span(), "give each rule a name of its own"));
+                return Err(source.at(rule.name.span(), "rule names must be unique and not empty"));
             }
             if rule.users.is_empty() && rule.groups.is_empty() {
-                return Err(source.at(rule.name.span(), "no users and no groups: whom is it for?"));
+                return Err(source.at(rule.name.span(), "a rule needs at least one of users and groups"));
             }
             rules.push(Rule {
                 users: Some(ids(source, &rule.users, "user", |name| {
@@ -196,7 +196,7 @@ impl Policy {
                 socket_buffer: match rule.socket_buffer.get_ref().0 {
                     bytes @ 4096..=MOST_BUFFER => bytes,
                     bytes => {
-                        let what = format!("{bytes} bytes are not between 4096 and {MOST_BUFFER}");
+                        let what = format!("{bytes} bytes is not between 4096 and {MOST_BUFFER}");
                         return Err(source.at(rule.socket_buffer.span(), what));
                     }
                 },
@@ -257,10 +257,8 @@ fn ids(
         Id::Number(number) => Ok(*number),
         Id::Name(name) => match find(name) {
             Ok(Some(number)) => Ok(number),
-            Ok(None) => Err(source.at(id.span(), format!("there is no {kind} `{name}` on this machine"))),
-            Err(error) => {
-                Err(source.at(id.span(), format!("{kind} `{name}` could not be looked up: {error}")))
-            }
+            Ok(None) => Err(source.at(id.span(), format!("no such {kind}: `{name}`"))),
+            Err(error) => Err(source.at(id.span(), format!("looking up {kind} `{name}`: {error}"))),
         },
     };
     given.iter().map(resolve).collect()
@@ -268,7 +266,7 @@ fn ids(
 
 fn listen(source: &Source, given: &[Spanned<SocketAddr>]) -> Result<Vec<SocketAddr>, ConfigError> {
     let check = |address: &Spanned<SocketAddr>| match address.get_ref().port() {
-        0 => Err(source.at(address.span(), "port 0 means no port; give one, such as 443")),
+        0 => Err(source.at(address.span(), "port 0 is not allowed; use a port such as 443")),
         _ => Ok(*address.get_ref()),
     };
     given.iter().map(check).collect()
@@ -280,7 +278,7 @@ fn interfaces(source: &Source, given: &[Spanned<String>]) -> Result<Option<BTree
     }
     let check = |name: &Spanned<String>| match name.get_ref().len() {
         1..=15 => Ok(name.get_ref().clone()),
-        _ => Err(source.at(name.span(), "an interface's name has 1 to 15 characters")),
+        _ => Err(source.at(name.span(), "interface names have 1 to 15 characters")),
     };
     given.iter().map(check).collect::<Result<_, _>>().map(Some)
 }
@@ -289,7 +287,7 @@ fn interfaces(source: &Source, given: &[Spanned<String>]) -> Result<Option<BTree
 fn queues(source: &Source, given: Option<Spanned<Vec<u32>>>) -> Result<Option<BTreeSet<u32>>, ConfigError> {
     match given {
         Some(queues) if queues.get_ref().len() > 256 => {
-            Err(source.at(queues.span(), "give 256 queues at most, or leave the key out for all"))
+            Err(source.at(queues.span(), "at most 256 queues may be listed; omit the key to allow all"))
         }
         given => Ok(given.map(|queues| queues.into_inner().into_iter().collect())),
     }
@@ -322,17 +320,16 @@ impl Rule {
         match self.listen.iter().any(covers) {
             true => Ok(()),
             false => {
-                self.refuse(Code::Listen, format!("{address} is not in its listen ({})", list(&self.listen)))
+                self.refuse(Code::Listen, format!("{address} is not in listen ({})", list(&self.listen)))
             }
         }
     }
 
     pub(crate) fn check_interface(&self, interface: &str) -> Result<(), Refusal> {
         match &self.interfaces {
-            Some(allowed) if !allowed.contains(interface) => self.refuse(
-                Code::Interface,
-                format!("interface {interface} is not in its interfaces ({})", list(allowed)),
-            ),
+            Some(allowed) if !allowed.contains(interface) => {
+                self.refuse(Code::Interface, format!("{interface} is not in interfaces ({})", list(allowed)))
+            }
             _ => Ok(()),
         }
     }
@@ -341,7 +338,7 @@ impl Rule {
         match &self.queues {
             Some(allowed) if !allowed.contains(&queue) => self.refuse(
                 Code::Queue,
-                format!("queue {queue} of {interface} is not in its queues ({})", list(allowed)),
+                format!("queue {queue} of {interface} is not in queues ({})", list(allowed)),
             ),
             _ => Ok(()),
         }
@@ -352,7 +349,7 @@ impl Rule {
             true => Ok(()),
             false => self.refuse(
                 Code::Memory,
-                format!("{wanted} bytes of UMEM in all are more than its memory ({})", self.memory),
+                format!("a total of {wanted} bytes of UMEM exceeds memory ({})", self.memory),
             ),
         }
     }
@@ -362,17 +359,14 @@ impl Rule {
             true => Ok(()),
             false => self.refuse(
                 Code::Buffer,
-                format!(
-                    "{wanted} bytes of socket buffer are more than its socket_buffer ({})",
-                    self.socket_buffer
-                ),
+                format!("a socket buffer of {wanted} bytes exceeds socket_buffer ({})", self.socket_buffer),
             ),
         }
     }
 
     pub(crate) fn check_transmit(&self, wanted: bool) -> Result<(), Refusal> {
         match wanted && !self.transmit {
-            true => self.refuse(Code::Transmit, "its AF_XDP sockets only receive (`transmit = false`)"),
+            true => self.refuse(Code::Transmit, "AF_XDP sockets are receive-only (`transmit = false`)"),
             false => Ok(()),
         }
     }
@@ -381,7 +375,7 @@ impl Rule {
     pub(crate) fn bind_mode(&self, wanted: BindMode) -> Result<BindMode, Refusal> {
         match wanted {
             BindMode::ZeroCopy if !self.zero_copy => {
-                self.refuse(Code::ZeroCopy, "its AF_XDP sockets are in copy mode (`zero_copy = false`)")
+                self.refuse(Code::ZeroCopy, "zero-copy is not allowed (`zero_copy = false`)")
             }
             BindMode::Auto if !self.zero_copy => Ok(BindMode::Copy),
             wanted => Ok(wanted),
@@ -391,22 +385,22 @@ impl Rule {
     pub(crate) fn check_workers(&self, wanted: u32) -> Result<(), Refusal> {
         match (1..=self.workers).contains(&wanted) {
             true => Ok(()),
-            false => {
-                self.refuse(Code::Workers, format!("{wanted} workers, where it has 1 to {}", self.workers))
-            }
+            false => self
+                .refuse(Code::Workers, format!("{wanted} workers requested, 1 to {} allowed", self.workers)),
         }
     }
 
     pub(crate) fn check_busy_poll(&self, wanted: bool) -> Result<(), Refusal> {
         match wanted && !self.busy_poll {
-            true => self.refuse(Code::BusyPoll, "it does not allow busy polling (`busy_poll = true`)"),
+            true => self
+                .refuse(Code::BusyPoll, "busy polling is not allowed (set `busy_poll = true` to allow it)"),
             false => Ok(()),
         }
     }
 
     pub(crate) fn check_replace(&self, wanted: bool) -> Result<(), Refusal> {
         match wanted && !self.replace {
-            true => self.refuse(Code::Replace, "it does not let foreign XDP programs be replaced"),
+            true => self.refuse(Code::Replace, "replacing foreign XDP programs is not allowed"),
             false => Ok(()),
         }
     }
@@ -480,8 +474,8 @@ groups = [100]
             (rule.check_queue("eth0", 2), Code::Queue, "queue 2"),
             (rule.check_memory((8 << 20) + 1), Code::Memory, "8388609"),
             (rule.check_socket_buffer((1 << 20) + 1), Code::Buffer, "1048577"),
-            (rule.check_transmit(true), Code::Transmit, "only receive"),
-            (rule.bind_mode(BindMode::ZeroCopy).map(drop), Code::ZeroCopy, "copy mode"),
+            (rule.check_transmit(true), Code::Transmit, "receive-only"),
+            (rule.bind_mode(BindMode::ZeroCopy).map(drop), Code::ZeroCopy, "zero-copy"),
             (rule.check_workers(3), Code::Workers, "3 workers"),
             (rule.check_workers(0), Code::Workers, "0 workers"),
             (rule.check_replace(true), Code::Replace, "foreign"),
@@ -500,7 +494,7 @@ groups = [100]
         for (from, to, parts) in [
             ("queues =", "queue =", &["agent.toml:10", "did you mean `queues`?"][..]),
             ("socket =", "sokcet =", &["agent.toml:3", "did you mean `socket`?"]),
-            ("users = [\"root\", 1000]", "", &["agent.toml:6", "whom is it for"]),
+            ("users = [\"root\", 1000]", "", &["agent.toml:6", "at least one of users and groups"]),
             ("\"root\"", "\"no-such-user\"", &["agent.toml:7", "no user `no-such-user`"]),
             (":443\", \"[", ":0\", \"[", &["agent.toml:8", "port 0"]),
             ("\"eth0\"", "\"a-name-beyond-15\"", &["agent.toml:9", "15 characters"]),
@@ -508,7 +502,7 @@ groups = [100]
             ("\"1MiB\"", "\"2GiB\"", &["agent.toml:12", "between 4096 and"]),
             ("workers = 2", "workers = 300", &["agent.toml:13", "between 1 and 256"]),
             ("transmit = false", "transmits = false", &["agent.toml:14", "did you mean `transmit`?"]),
-            ("\"others\"", "\"edge\"", &["agent.toml:18", "name of its own"]),
+            ("\"others\"", "\"edge\"", &["agent.toml:18", "must be unique"]),
             ("\"8MiB\"", "\"8 parsecs\"", &["agent.toml:11", "parsecs"]),
         ] {
             let text = GOOD.replacen(from, to, 1);

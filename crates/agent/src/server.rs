@@ -54,7 +54,7 @@ pub enum ServerError {
     #[error(transparent)]
     Routes(#[from] RouteError),
     /// A thread could not be started.
-    #[error("thread for a client: {0}")]
+    #[error("starting a client thread: {0}")]
     Thread(io::Error),
 }
 
@@ -110,7 +110,7 @@ impl Shared {
     fn count_rejection(&self, refusal: &Refusal) {
         self.rejected.fetch_add(1, Ordering::Relaxed);
         if let Some(unsaid) = self.strangers.next(Instant::now()) {
-            tracing::warn!(code = %refusal.code, unsaid, "client turned away: {refusal}");
+            tracing::warn!(code = %refusal.code, unsaid, "client rejected: {refusal}");
         }
     }
 
@@ -124,7 +124,7 @@ impl Shared {
     pub(crate) fn count_refusal(&self, client: u64, rule: &str, refusal: &Refusal) {
         self.refused.fetch_add(1, Ordering::Relaxed);
         if let Some(unsaid) = self.refusals.next(Instant::now()) {
-            tracing::warn!(client, rule, code = %refusal.code, unsaid, "refused: {refusal}");
+            tracing::warn!(client, rule, code = %refusal.code, unsaid, "request refused: {refusal}");
         }
     }
 
@@ -136,9 +136,9 @@ impl Shared {
         };
         let Some(unsaid) = self.comings.next(Instant::now()) else { return };
         match result {
-            Ok(()) => tracing::info!(client, unsaid, "client gone: what it had is taken back"),
+            Ok(()) => tracing::info!(client, unsaid, "client disconnected: resources reclaimed"),
             Err(error) => {
-                tracing::warn!(client, %error, dropped, unsaid, "client dropped: what it had is taken back");
+                tracing::warn!(client, %error, dropped, unsaid, "client dropped: resources reclaimed");
             }
         }
     }
@@ -161,7 +161,10 @@ impl Shared {
     /// Index of an interface.
     pub(crate) fn ifindex(&self, name: &str) -> Result<u32, Refusal> {
         self.mirror.snapshot().link_by_name(name).map(|link| link.index).ok_or_else(|| {
-            Refusal::new(Code::Kernel, format!("interface {name}: none of this name where the agent runs"))
+            Refusal::new(
+                Code::Kernel,
+                format!("interface {name}: no such interface in the agent's network namespace"),
+            )
         })
     }
 
@@ -181,7 +184,7 @@ impl Shared {
         match claims.get(interface) {
             Some(holder) if *holder != client => Err(Refusal::new(
                 Code::Taken,
-                format!("interface {interface}: client {holder} of this agent has it"),
+                format!("interface {interface}: already in use by client {holder} of this agent"),
             )),
             _ => {
                 claims.insert(interface.to_owned(), client);
@@ -219,11 +222,11 @@ impl Server {
             let path = path.clone();
             move |errno: Errno| ServerError::Socket { path, source: errno.into(), advice }
         };
-        let address =
-            SocketAddrUnix::new(path.as_path()).map_err(failed("; the path is too long for a socket"))?;
+        let address = SocketAddrUnix::new(path.as_path())
+            .map_err(failed("; the path is too long for a unix socket"))?;
         clear(&path, &address)?;
         let listener = seqpacket().map_err(failed(""))?;
-        bind(&listener, &address).map_err(failed("; is its folder there?"))?;
+        bind(&listener, &address).map_err(failed("; check that its directory exists and is writable"))?;
         let mode = std::fs::Permissions::from_mode(policy.socket_mode);
         std::fs::set_permissions(&path, mode).map_err(|source| ServerError::Socket {
             path: path.clone(),
@@ -261,7 +264,7 @@ impl Server {
                 Ok(socket) => self.admit(socket, &mut turned_away),
                 // Out of descriptors or memory: those that clients free help; a client that gave up is no fault.
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    tracing::error!("no descriptor is left for another client");
+                    tracing::error!("out of file descriptors for another client");
                     std::thread::sleep(Duration::from_millis(100));
                 }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
@@ -298,7 +301,7 @@ impl Server {
         if let Err(error) = result
             && let Some(unsaid) = self.shared.comings.next(Instant::now())
         {
-            tracing::error!(%error, unsaid, "no thread for another client");
+            tracing::error!(%error, unsaid, "cannot start a thread for another client");
         }
     }
 
@@ -308,7 +311,7 @@ impl Server {
             .map_err(|errno| Refusal::new(Code::Kernel, format!("SO_PEERCRED: {errno}")))?;
         let (uid, gid) = (peer.uid.as_raw(), peer.gid.as_raw());
         let (index, rule) = self.policy.rule(uid, gid).ok_or_else(|| {
-            Refusal::new(Code::Unknown, format!("no [[allow]] of the agent has uid {uid} or gid {gid}"))
+            Refusal::new(Code::Unknown, format!("no [[allow]] rule matches uid {uid}, gid {gid}"))
         })?;
         let place = self.shared.places.take(&self.policy, index, rule)?;
         Ok((place, rule.clone()))
@@ -345,7 +348,7 @@ fn serve(id: u64, socket: OwnedFd, rule: Rule, shared: Arc<Shared>, place: Place
             channel.shut();
             account.settle();
         }
-        Err(error) => tracing::warn!(%error, "a connection cannot be used"),
+        Err(error) => tracing::warn!(%error, "cannot set up a client connection"),
     }
 }
 
@@ -385,7 +388,7 @@ fn clear(path: &Path, address: &SocketAddrUnix) -> Result<(), ServerError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(source) => Err(ServerError::Socket { path: path.to_owned(), source, advice: "" }),
         Ok(found) if !found.file_type().is_socket() => {
-            Err(in_the_way("; it is no socket: remove it, or name another"))
+            Err(in_the_way("; it exists and is not a socket: remove it or choose another path"))
         }
         Ok(_) => {
             let probe = seqpacket().map_err(|errno| ServerError::Socket {
@@ -399,7 +402,7 @@ fn clear(path: &Path, address: &SocketAddrUnix) -> Result<(), ServerError> {
                     source,
                     advice: "",
                 }),
-                _ => Err(in_the_way("; another agent listens there")),
+                _ => Err(in_the_way("; another agent is listening there")),
             }
         }
     }

@@ -79,7 +79,7 @@ fn way_of_waiting(asked: Option<message::BusyPoll>) -> Wait {
 }
 
 fn no_program(interface: &str) -> Refusal {
-    Refusal::new(Code::Protocol, format!("{interface}: no program is attached for this client"))
+    Refusal::new(Code::Protocol, format!("{interface}: this client has no program attached"))
 }
 
 fn done() -> Answer {
@@ -135,7 +135,7 @@ impl<'a> Session<'a> {
             // Memory files are the only ones that are closed here: others may take as long as their owner likes.
             if fds.iter().any(|fd| fcntl_get_seals(fd).is_err()) {
                 std::mem::forget(fds);
-                let error = ChannelError::Malformed("with a descriptor of no memory file".to_owned());
+                let error = ChannelError::Malformed("descriptor is not a memfd".to_owned());
                 let _ = channel.send(sequence, &Reply::Refused(Refusal::new(Code::Protocol, &error)), &[]);
                 return Err(error);
             }
@@ -153,22 +153,20 @@ impl<'a> Session<'a> {
     fn answer(&mut self, request: Request, mut fds: Vec<OwnedFd>) -> Result<Answer, Refusal> {
         let expected = usize::from(matches!(request, Request::Socket(_)));
         if fds.len() != expected {
-            let what = format!("{} descriptors came where {expected} belong", fds.len());
+            let what = format!("got {} descriptors, expected {expected}", fds.len());
             return Err(Refusal::new(Code::Protocol, what));
         }
         if request.interface().is_some_and(|name| !may_be_name(name)) {
-            return Err(Refusal::new(Code::Protocol, "no interface has such a name"));
+            return Err(Refusal::new(Code::Protocol, "invalid interface name"));
         }
         match request {
-            Request::Hello { .. } if self.welcome => {
-                Err(Refusal::new(Code::Protocol, "hello was said before"))
-            }
+            Request::Hello { .. } if self.welcome => Err(Refusal::new(Code::Protocol, "repeated hello")),
             Request::Hello { client } => {
                 self.shared.greet(self.id, &printable(&client, NAME), &self.rule.name);
                 self.welcome = true;
                 Ok((Reply::Welcome { rule: self.rule.name.clone() }, Vec::new()))
             }
-            _ if !self.welcome => Err(Refusal::new(Code::Protocol, "say hello first")),
+            _ if !self.welcome => Err(Refusal::new(Code::Protocol, "the first request must be hello")),
             Request::Netlink { usage } => self.netlink(usage),
             Request::Device { interface, ifindex } => self.device(&interface, ifindex),
             Request::Udp(udp) => self.udp(&udp),
@@ -182,7 +180,7 @@ impl<'a> Session<'a> {
             }
             Request::Socket(socket) => match fds.pop() {
                 Some(memory) => self.socket(&socket, memory),
-                None => Err(Refusal::new(Code::Protocol, "no memory came with the request")),
+                None => Err(Refusal::new(Code::Protocol, "request carries no memory descriptor")),
             },
             Request::AddPair { interface, pair } => {
                 self.rule.check_listen(pair)?;
@@ -218,7 +216,7 @@ impl<'a> Session<'a> {
     fn count(given: &mut u32, wanted: u32, most: u32, what: &str) -> Result<(), Refusal> {
         let all = given.saturating_add(wanted);
         if all > most {
-            return Err(Refusal::new(Code::Protocol, format!("more than {most} {what} for one connection")));
+            return Err(Refusal::new(Code::Protocol, format!("more than {most} {what} on one connection")));
         }
         *given = all;
         Ok(())
@@ -226,7 +224,12 @@ impl<'a> Session<'a> {
 
     fn netlink(&mut self, usage: Netlink) -> Result<Answer, Refusal> {
         if usage == Netlink::Changes {
-            Self::count(&mut self.changes, 1, CHANGES_SOCKETS, "rtnetlink sockets that hear of all changes")?;
+            Self::count(
+                &mut self.changes,
+                1,
+                CHANGES_SOCKETS,
+                "rtnetlink sockets subscribed to all changes",
+            )?;
         }
         Self::count(&mut self.netlink, 1, NETLINK_SOCKETS, "rtnetlink sockets")?;
         let usage = match usage {
@@ -279,11 +282,11 @@ impl<'a> Session<'a> {
         self.rule.check_interface(&interface)?;
         self.rule.check_replace(replace)?;
         if self.rule.only_listen && !self.shared.carries(&interface, &self.rule.listen) {
-            let what = format!("{interface} has none of the addresses that are listened on");
+            let what = format!("{interface} has none of the listen addresses");
             return Err(Refusal::new(Code::Interface, what));
         }
         if !(1..=QUEUES).contains(&queues) {
-            return Err(Refusal::new(Code::Queue, format!("{queues} queues are not 1 to {QUEUES}")));
+            return Err(Refusal::new(Code::Queue, format!("{queues} queues: must be 1 to {QUEUES}")));
         }
         self.shared.claim(&interface, self.id)?;
         self.wait_for_program();
@@ -321,7 +324,7 @@ impl<'a> Session<'a> {
             let attachment = redirect.attach(ifindex, mode, existing).map_err(kernel)?;
             (redirect, attachment)
         };
-        let link = attachment.link().ok_or_else(|| kernel("the program has no bpf_link of its own"))?;
+        let link = attachment.link().ok_or_else(|| kernel("the program has no bpf_link"))?;
         let link = link.try_clone_to_owned().map_err(kernel)?;
         Ok((Program { redirect, attachment }, link))
     }

@@ -43,7 +43,7 @@ pub(crate) fn spawn(
         work(socket);
     };
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
-    told.recv().map_err(|_| io::Error::other("the thread ended at its start"))??;
+    told.recv().map_err(|_| io::Error::other("the thread exited during start-up"))??;
     drop(socket);
     let _ = let_go.send(());
     Ok(thread)

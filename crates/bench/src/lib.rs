@@ -104,7 +104,7 @@ pub enum BenchError {
         problem: String,
     },
     /// The far end cannot be talked to any more.
-    #[error("far end {end} is lost: {problem}")]
+    #[error("connection to far end {end} lost: {problem}")]
     FarLost {
         /// Its control address.
         end: std::net::SocketAddr,
@@ -122,7 +122,7 @@ pub enum BenchError {
         problem: String,
     },
     /// A signal ended it.
-    #[error("ended by a signal; what was measured until then is in the raw file")]
+    #[error("interrupted by a signal; results so far are in the raw file")]
     Interrupted,
     /// The machine lacks something that the scenario needs.
     #[error("{0}")]

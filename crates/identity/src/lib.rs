@@ -27,7 +27,7 @@ pub enum TlsError {
         source: std::io::Error,
     },
     /// The certificate file holds no PEM certificate, or a damaged one.
-    #[error("{}: no certificate in PEM form (\"-----BEGIN CERTIFICATE-----\"){}", path.display(), reason(.source))]
+    #[error("{}: no PEM certificate (\"-----BEGIN CERTIFICATE-----\"){}", path.display(), reason(.source))]
     Certificate {
         /// The file.
         path: PathBuf,
@@ -35,7 +35,7 @@ pub enum TlsError {
         source: ErrorStack,
     },
     /// The key file holds no unencrypted PEM private key.
-    #[error("{}: no unencrypted private key in PEM form (\"-----BEGIN PRIVATE KEY-----\"){}", path.display(), reason(.source))]
+    #[error("{}: no unencrypted PEM private key (\"-----BEGIN PRIVATE KEY-----\"){}", path.display(), reason(.source))]
     PrivateKey {
         /// The file.
         path: PathBuf,
@@ -44,7 +44,7 @@ pub enum TlsError {
     },
     /// The two files do not belong together.
     #[error(
-        "{}: the private key does not belong to the first certificate of {}; \
+        "{}: the private key does not match the first certificate of {}; \
          the server's own certificate must come first",
         key.display(), certificate.display()
     )]

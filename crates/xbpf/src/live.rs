@@ -70,7 +70,7 @@ impl Known {
         std::thread::scope(|scope| {
             let thread =
                 std::thread::Builder::new().name("live-namespace".into()).spawn_scoped(scope, inside)?;
-            thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread ended")))
+            thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
         })
     }
 }
@@ -203,7 +203,7 @@ impl LiveFrames {
         self.counts.refused += handed.saturating_sub(sent + dropped + unfit);
         if unfit > 0 {
             let text =
-                format!("the kernel's buffers do not hold {unfit} frames of up to {} bytes", self.page.len());
+                format!("{unfit} frames of up to {} bytes do not fit the kernel's buffers", self.page.len());
             return Err(Error::Live { interface: self.interface.clone(), source: io::Error::other(text) });
         }
         Ok(())

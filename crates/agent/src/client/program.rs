@@ -124,7 +124,7 @@ impl Drop for Program {
     fn drop(&mut self) {
         // Without an agent the link goes with its descriptor.
         if let Err(error) = self.done(&Request::Detach { interface: self.interface.clone() }) {
-            tracing::debug!(interface = self.interface, %error, "program not detached by the agent");
+            tracing::debug!(interface = self.interface, %error, "agent did not detach the program");
         }
     }
 }
@@ -154,7 +154,7 @@ impl SocketSource for Lease {
         };
         match self.call(&request, &[memory.as_fd()], SETUP_PATIENCE) {
             Ok((Reply::Bound { zero_copy, segments }, mut fds)) => {
-                let socket = fds.pop().ok_or_else(|| refused("the agent sent no socket".into(), true))?;
+                let socket = fds.pop().ok_or_else(|| refused("agent sent no socket".into(), true))?;
                 let mode = if zero_copy { ObtainedMode::ZeroCopy } else { ObtainedMode::Copy };
                 Ok(Bound { socket, mode, segments })
             }

@@ -92,7 +92,7 @@ impl Nics {
             greet(end, token, &Hello::own()).map_err(|error| failed(error.to_string()))?.map_err(failed)?;
         if !near.reaches(host.nic.address) || near.address == host.nic.address {
             return Err(failed(format!(
-                "its interface {} has {}/{}, which is no other address in the network of {interface} here ({}/{})",
+                "its interface {} has {}/{}, which is not another address in the network of {interface} here ({}/{})",
                 host.nic.interface, host.nic.address, host.nic.prefix, near.address, near.prefix
             )));
         }
@@ -206,10 +206,7 @@ impl Nics {
     }
 
     fn unexpected(&self, answer: &Answer) -> BenchError {
-        BenchError::FarLost {
-            end: self.end,
-            problem: format!("it answered {answer:?}, which is out of turn"),
-        }
+        BenchError::FarLost { end: self.end, problem: format!("unexpected answer {answer:?}") }
     }
 }
 
@@ -248,7 +245,7 @@ impl FarProgram<'_> {
                 if status == "exit status: 0" {
                     return Ok(None);
                 }
-                Err(BenchError::Far { end: self.nics.end, problem: format!("ended with {status}: {said}") })
+                Err(BenchError::Far { end: self.nics.end, problem: format!("exited with {status}: {said}") })
             }
             other => Err(self.nics.unexpected(&other)),
         }
@@ -368,14 +365,14 @@ mod tests {
     fn a_program_that_fails_says_why_and_one_that_is_dropped_ends() {
         with_end("echo boom >&2; exit 3", |end| {
             let error = near(end).start(&task(), None).unwrap().line().unwrap_err().to_string();
-            assert!(error.contains("ended with exit status: 3: boom"), "{error}");
+            assert!(error.contains("exited with exit status: 3: boom"), "{error}");
         });
         with_end("echo $$; exec sleep 1000", |end| {
             let nics = near(end);
             let mut program = nics.start(&task(), None).unwrap();
             let process = format!("/proc/{}", program.line().unwrap().unwrap());
             let second = nics.start(&task(), None).err().unwrap().to_string();
-            assert!(second.ends_with("a program runs already"), "{second}");
+            assert!(second.ends_with("a program is already running"), "{second}");
             assert!(std::path::Path::new(&process).exists());
             drop(program);
             assert!(!std::path::Path::new(&process).exists());
@@ -406,7 +403,7 @@ mod tests {
             assert!(error.contains("both ends need the same token"), "{error}");
             let old = Hello { protocol: 0, version: "0.0.1".into() };
             let refused = greet(end, &token::of(TOKEN), &old).unwrap().err().unwrap();
-            assert!(refused.contains("near end expressway 0.0.1 (protocol 0): use the same"), "{refused}");
+            assert!(refused.contains("near end is expressway 0.0.1 (protocol 0)"), "{refused}");
             near(end);
         });
     }
@@ -416,7 +413,7 @@ mod tests {
         with_end("exit 0", |end| {
             let first = near(end);
             let refused = greet(end, &token::of(TOKEN), &Hello::own()).unwrap().err().unwrap();
-            assert!(refused.contains("at work for another near end"), "{refused}");
+            assert!(refused.contains("serving another near end"), "{refused}");
             drop(first);
             // Its session ends when the far end has seen that.
             while greet(end, &token::of(TOKEN), &Hello::own()).unwrap().is_err() {}

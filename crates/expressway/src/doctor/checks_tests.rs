@@ -84,7 +84,7 @@ fn the_host_is_examined() {
     let (text, command) = one(&found, "privileges", Warn);
     assert!(text.starts_with("CAP_BPF, CAP_NET_RAW missing") && command.contains("setcap"));
     let found = with(|facts| facts.quota = Some(1500));
-    assert!(one(&found, "cpu", Warn).0.contains("8 cores, of which the cgroup pays for 1.50"));
+    assert!(one(&found, "cpu", Warn).0.contains("8 cores, limited by the cgroup to 1.50"));
     let found = with(|facts| facts.memory = Some(64 << 20));
     assert!(one(&found, "memory", Warn).0.contains("64 MiB"));
     let found = with(|facts| {

@@ -181,8 +181,8 @@ fn fix(report: &Report) -> Vec<Fixed> {
         };
         let error = result.err().map(|error| error.to_string());
         match &error {
-            None => tracing::info!("done as by `{}`", fix.command),
-            Some(error) => tracing::error!("as by `{}`: {error}", fix.command),
+            None => tracing::info!("applied, equivalent to `{}`", fix.command),
+            Some(error) => tracing::error!("`{}` failed: {error}", fix.command),
         }
         fixed.push(Fixed { command: fix.command.clone(), error });
     }

@@ -29,7 +29,7 @@ impl Upkeep {
         let thread = std::thread::Builder::new()
             .name("gen-upkeep".into())
             .spawn(look_after)
-            .map_err(|error| Failure::run_time(format!("thread for upkeep: {error}")))?;
+            .map_err(|error| Failure::run_time(format!("starting the maintenance thread: {error}")))?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 }
@@ -40,7 +40,7 @@ impl Drop for Upkeep {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the upkeep of the data path panicked");
+            tracing::error!("the data path's maintenance thread panicked");
         }
     }
 }

@@ -127,7 +127,7 @@ impl Door {
     /// Runs until told to end.
     pub(crate) fn run(mut self) -> Result<(), Errno> {
         if let Err(error) = priority::stand_back(NICE) {
-            tracing::debug!(%error, "setpriority: handshakes have the priority of sending");
+            tracing::debug!(%error, "setpriority failed: handshakes run at the same priority as sending");
         }
         let mut stop = false;
         while !stop {
@@ -215,7 +215,7 @@ impl Door {
             self.reserve = reserve();
         }
         if self.rest_until.is_none() {
-            tracing::warn!(%error, "accept: new subscribers are turned away; raise the limit of open files (RLIMIT_NOFILE)");
+            tracing::warn!(%error, "accept failed: new subscribers are rejected; raise the open file limit (RLIMIT_NOFILE)");
             self.listen_for(epoll::EventFlags::empty());
         }
         self.rest_until = Some(Instant::now() + REST);
@@ -379,7 +379,7 @@ impl Door {
         let message = Message::Subscribe(Box::new(newcomer));
         let sent = self.house.shards[self.next_shard].send_until(message, Instant::now() + HANDOVER);
         if sent.is_err() {
-            tracing::warn!(%peer, "the sending thread takes no subscribers: turned away");
+            tracing::warn!(%peer, "the sending thread accepts no subscribers: rejected");
             self.failed(Failure::Busy, Host::of(peer.ip()));
         }
     }

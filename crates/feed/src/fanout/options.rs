@@ -77,8 +77,8 @@ impl FromStr for Start {
             Some(("last", count)) => count
                 .parse()
                 .map(Self::Last)
-                .map_err(|_| format!("`{text}`: `{count}` is no number of datagrams")),
-            _ => Err(format!("`{text}` is none of next, last:N, snapshot")),
+                .map_err(|_| format!("`{text}`: `{count}` is not a number of datagrams")),
+            _ => Err(format!("`{text}` is not one of next, last:N, snapshot")),
         }
     }
 }
@@ -156,7 +156,7 @@ impl FromStr for Cidr {
     fn from_str(text: &str) -> Result<Self, String> {
         let (address, prefix) = text.split_once('/').map_or((text, None), |(a, p)| (a, Some(p)));
         let address: IpAddr =
-            address.parse().map_err(|_| format!("`{text}` is no address or ADDRESS/PREFIX"))?;
+            address.parse().map_err(|_| format!("`{text}` is not an address or ADDRESS/PREFIX"))?;
         let longest = if address.is_ipv4() { 32 } else { 128 };
         let prefix = match prefix {
             None => longest,
@@ -288,7 +288,7 @@ impl Options {
             Err(format!("{name} is {value}: must be {low} to {high}"))
         };
         if self.listen.is_empty() {
-            return Err("no address to listen on: give at least one of tcp, tls, ws, wss".into());
+            return Err("no listen address: give at least one of tcp, tls, ws, wss".into());
         }
         if self.listen.iter().any(|listen| listen.protocol.is_tls()) && self.tls.is_none() {
             return Err("tls and wss need a certificate and a private key".into());
@@ -312,7 +312,7 @@ impl Options {
             }
         }
         if matches!(self.start, StartPolicy::Fixed(Start::Snapshot)) && self.snapshot.is_none() {
-            return Err("start is snapshot, but snapshot-prefix does not say which datagrams are one".into());
+            return Err("start is snapshot, but snapshot-prefix is not set".into());
         }
         if self.snapshot.as_ref().is_some_and(Vec::is_empty) {
             return Err("snapshot-prefix is empty: every datagram would be a snapshot".into());

@@ -121,14 +121,14 @@ fn answer(received: &[u8], secure: bool, origins: &[String]) -> Answer {
     let length = match request.parse(received) {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) => return Answer::Incomplete,
-        Err(_) => return Answer::Refuse(plain("400 Bad Request", "this is no HTTP/1.1 request\n")),
+        Err(_) => return Answer::Refuse(plain("400 Bad Request", "not an HTTP/1.1 request\n")),
     };
     let (path, query) = match request.path.unwrap_or("/").split_once('?') {
         Some((path, query)) => (path, query),
         None => (request.path.unwrap_or("/"), ""),
     };
     if request.method != Some("GET") {
-        return Answer::Refuse(plain("405 Method Not Allowed", "GET only\n"));
+        return Answer::Refuse(plain("405 Method Not Allowed", "only GET is supported\n"));
     }
     let header = |name: &str| {
         let mut found = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name));
@@ -146,18 +146,18 @@ fn answer(received: &[u8], secure: bool, origins: &[String]) -> Answer {
         (FEED_PATH, false) => {
             return Answer::Refuse(plain(
                 "426 Upgrade Required\r\nupgrade: websocket",
-                "a WebSocket is here\n",
+                "WebSocket endpoint\n",
             ));
         }
         _ => return Answer::Refuse(plain("404 Not Found", "the page is at /, the feed at /feed\n")),
     }
     if header("sec-websocket-version") != Some("13") {
         let status = "426 Upgrade Required\r\nsec-websocket-version: 13";
-        return Answer::Refuse(plain(status, "WebSocket version 13 only\n"));
+        return Answer::Refuse(plain(status, "only WebSocket version 13 is supported\n"));
     }
     // 16 bytes in base64 (section 4.1).
     let Some(key) = header("sec-websocket-key").filter(|key| key.len() == 24) else {
-        return Answer::Refuse(plain("400 Bad Request", "no Sec-WebSocket-Key\n"));
+        return Answer::Refuse(plain("400 Bad Request", "missing Sec-WebSocket-Key\n"));
     };
     if let Some(origin) = header("origin")
         && !origin_allowed(origin, header("host").unwrap_or_default(), secure, origins)

@@ -93,7 +93,7 @@ impl Ring {
         };
         match thread::Builder::new().name("expressway-ring".into()).spawn(make) {
             Ok(_) => ring.stock = Some(stock),
-            Err(error) => tracing::debug!(%error, "the ring's memory is taken as it fills"),
+            Err(error) => tracing::debug!(%error, "ring memory is not preallocated: allocated as it fills"),
         }
         ring
     }

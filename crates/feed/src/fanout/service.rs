@@ -48,7 +48,7 @@ pub enum FanoutError {
         source: io::Error,
     },
     /// The multicast group cannot be joined.
-    #[error("group {group}{on}: {source}; name an interface with multicast, or add a route to the group", group = .membership.group, on = on(.membership))]
+    #[error("group {group}{on}: {source}; give an interface with multicast enabled, or add a route to the group", group = .membership.group, on = on(.membership))]
     Join {
         /// What was wanted.
         membership: Membership,
@@ -73,7 +73,7 @@ pub enum FanoutError {
     #[error("forwarding in the kernel: {0}; use --mode user")]
     NotInKernel(String),
     /// A thread ended by a panic.
-    #[error("a thread of the fan-out panicked; see the log")]
+    #[error("a fan-out thread panicked; see the log")]
     Panicked,
 }
 

@@ -229,7 +229,7 @@ impl Shard {
         if std::mem::replace(&mut self.is_brief, brief) != brief
             && let Err(error) = sys::set_slice(if brief { SLICE } else { Duration::ZERO })
         {
-            tracing::debug!(%error, "sched_setattr: the shard keeps the slice that it has");
+            tracing::debug!(%error, "sched_setattr failed: keeping the current time slice");
         }
     }
 
@@ -263,7 +263,7 @@ impl Shard {
             match waits(&self.inbox, &self.subscribers, &self.interval, |_| {}) {
                 Ok(waits) => self.waits = waits,
                 // It only wakes too often.
-                Err(error) => tracing::debug!(%error, "at the end the shard watches the feed"),
+                Err(error) => tracing::debug!(%error, "cannot stop watching the feed while shutting down"),
             }
         }
         for newcomer in newcomers {
@@ -298,7 +298,7 @@ impl Shard {
         }
         let added = epoll::add(&self.subscribers, &*socket, data, flags);
         if let Err(error) = added {
-            tracing::warn!(%peer, %error, "epoll_ctl: the subscriber is disconnected");
+            tracing::warn!(%peer, %error, "epoll_ctl: disconnecting the subscriber");
             self.disconnect(key, Reason::Reset);
         } else if let Err(reason) = read {
             self.disconnect(key, reason);

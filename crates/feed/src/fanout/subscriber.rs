@@ -350,7 +350,7 @@ impl Subscriber {
             self.finishing = true;
         }
         self.cursor = view.head();
-        tracing::debug!(subscriber = self.account.id, peer = %self.account.peer, "falls behind");
+        tracing::debug!(subscriber = self.account.id, peer = %self.account.peer, "subscriber fell behind");
     }
 
     fn jump_to_newest(&mut self, view: &View, first: u64, tally: &mut Tally) {
@@ -481,9 +481,9 @@ impl Subscriber {
         if self.parser.is_some() && boundary && !over {
             let (code, text) = match reason {
                 Reason::Closed => (1000, ""),
-                Reason::Stopped => (GOING_AWAY, "the feed ends"),
+                Reason::Stopped => (GOING_AWAY, "shutting down"),
                 Reason::Protocol => (PROTOCOL_ERROR, "protocol error"),
-                Reason::Flooded => (POLICY, "too much sent to a feed"),
+                Reason::Flooded => (POLICY, "too much data sent"),
                 _ => (TRY_AGAIN, "too slow"),
             };
             let mut close = Vec::new();

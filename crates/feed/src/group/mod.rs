@@ -65,14 +65,14 @@ impl Keeper {
         match self.keep(fd) {
             Ok(joined) => {
                 if self.lost || joined == Joined::Anew {
-                    tracing::info!(%group, "multicast group joined anew");
+                    tracing::info!(%group, "multicast group rejoined");
                 }
                 self.lost = false;
                 joined
             }
             Err(error) => {
                 if !self.lost {
-                    tracing::warn!(%group, %error, "multicast group lost; it is joined again when its interface is back");
+                    tracing::warn!(%group, %error, "multicast group lost; it will be rejoined when its interface is back");
                 }
                 self.lost = true;
                 Joined::Already

@@ -109,7 +109,7 @@ impl Admin {
         let desk = Arc::new(Desk::new(limits, registry, state));
         let thread = std::thread::Builder::new().name("expressway-admin".into()).spawn(move || {
             if let Err(error) = priority::stand_back(NICE) {
-                tracing::debug!(%error, "setpriority: the admin listener has the priority of workers");
+                tracing::debug!(%error, "setpriority failed: the admin listener runs at the workers' priority");
             }
             runtime.block_on(async {
                 tokio::select! {
@@ -190,7 +190,7 @@ impl Desk {
             Err(_) => {
                 self.slots.count_refused_page();
                 let mut response =
-                    Response::new(Full::new(Bytes::from_static(b"clients do not take their pages\n")));
+                    Response::new(Full::new(Bytes::from_static(b"too many unread responses\n")));
                 *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
                 response
             }
@@ -218,7 +218,7 @@ async fn serve(listener: TcpListener, desk: Arc<Desk>) -> io::Result<()> {
 
 fn answer(request: &Request<Incoming>, registry: &Registry, state: &dyn State) -> Page {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return Page::new(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "GET or HEAD only\n");
+        return Page::new(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "only GET and HEAD are supported\n");
     }
     match request.uri().path() {
         "/metrics" => Page::new(StatusCode::OK, metrics::CONTENT_TYPE, registry.page()),

@@ -82,7 +82,11 @@ impl Slots {
         let shared = &self.shared;
         let connections = shared.seats().taken.len() as u64;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        out.push(Sample::gauge("admin_connections", "Connections to the admin listener now.", connections));
+        out.push(Sample::gauge(
+            "admin_connections",
+            "Current connections to the admin listener.",
+            connections,
+        ));
         for (name, help, counter) in [
             ("admin_accepted", "Connections that the admin listener has accepted.", &shared.accepted),
             (
@@ -92,12 +96,12 @@ impl Slots {
             ),
             (
                 "admin_timeouts",
-                "Connections to the admin listener that took too long to ask or to take an answer.",
+                "Connections to the admin listener that took too long to send a request or read the response.",
                 &shared.timeouts,
             ),
             (
                 "admin_refused_pages",
-                "Pages that the admin listener refused because clients did not take those before.",
+                "Requests that the admin listener refused because clients had not read earlier responses.",
                 &shared.refused_pages,
             ),
         ] {

@@ -41,7 +41,7 @@ impl FromStr for Waiting {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::NAMES.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
-        found.ok_or_else(|| format!("`{text}` is none of interrupt, busy-poll, spin"))
+        found.ok_or_else(|| format!("`{text}` is not one of interrupt, busy-poll, spin"))
     }
 }
 
@@ -59,12 +59,12 @@ impl FromStr for Moment {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-        let number: u64 = digits.parse().map_err(|_| format!("`{text}` is no time, such as \"50us\""))?;
+        let number: u64 = digits.parse().map_err(|_| format!("`{text}` is not a time, such as \"50us\""))?;
         let microseconds: u64 = match text[digits.len()..].trim() {
             "us" => 1,
             "ms" => 1000,
             "s" => 1_000_000,
-            other => return Err(format!("`{other}` is no unit of a short time: us, ms or s")),
+            other => return Err(format!("`{other}` is not a unit of time: use us, ms or s")),
         };
         let total = number.checked_mul(microseconds).ok_or_else(|| format!("`{text}` is too long"))?;
         Ok(Self(Duration::from_micros(total)))
@@ -132,7 +132,9 @@ impl Io {
             if fits { Ok(()) } else { Err((time.span(), format!("give a time between {range}"))) }
         };
         let only = |span: Option<Range<usize>>, strategy: Waiting| match span {
-            Some(span) if self.wait != strategy => Err((span, format!("only with wait = \"{strategy}\""))),
+            Some(span) if self.wait != strategy => {
+                Err((span, format!("only allowed with wait = \"{strategy}\"")))
+            }
             _ => Ok(()),
         };
         only(self.busy_poll.as_ref().map(Spanned::span), Waiting::BusyPoll)?;
@@ -147,7 +149,7 @@ impl Io {
         if let Some(budget) = &self.busy_poll_budget
             && !(8..=64).contains(budget.get_ref())
         {
-            return Err((budget.span(), "give 8 to 64: what one poll of a device may take".into()));
+            return Err((budget.span(), "give 8 to 64: the packet budget of one device poll".into()));
         }
         let Some(napi) = &self.napi else { return Ok(()) };
         only(Some(napi.defer_hard_irqs.span()), Waiting::BusyPoll)?;
@@ -158,7 +160,10 @@ impl Io {
         if let Some(time) = &napi.irq_suspend_timeout {
             short(time, 1, Duration::from_secs(1), "\"1us\" and \"1s\"")?;
             if time.get_ref() < napi.gro_flush_timeout.get_ref() {
-                return Err((time.span(), "give more than gro_flush_timeout, whose place it takes".into()));
+                return Err((
+                    time.span(),
+                    "must be greater than gro_flush_timeout, which it overrides".into(),
+                ));
             }
         }
         Ok(())

@@ -59,7 +59,7 @@ impl Incoming {
         self.kept += bytes;
         self.readers.insert(stream, Box::new(Kept { reader, bytes, since, _charge: charge }));
         if self.kept > max_section * SECTIONS {
-            return Err(Error::connection(code::EXCESSIVE_LOAD, "too many header sections in parts"));
+            return Err(Error::connection(code::EXCESSIVE_LOAD, "too many incomplete header sections"));
         }
         Ok(())
     }

@@ -42,7 +42,7 @@ impl Instance {
             None => match host(listen) {
                 Ok(host) => host,
                 Err(error) => {
-                    tracing::warn!(%error, "clients are not reset after a restart; [server] node would have them be");
+                    tracing::warn!(%error, "no stateless resets to clients after a restart; set [server] node to enable them");
                     return Ok(Self::default());
                 }
             },
@@ -53,12 +53,15 @@ impl Instance {
         for place in 0..PLACES {
             let Ok(held) = take(&format!("expressway/{name:032x}/{place}")) else { continue };
             if place > 0 {
-                tracing::info!(place, "another process here has this private key and these addresses");
+                tracing::info!(
+                    place,
+                    "another process on this host uses this private key and these addresses"
+                );
             }
             return Ok(Self { id: Some([&about[..], &[0, place]].concat()), _place: Some(Arc::new(held)) });
         }
         tracing::warn!(
-            "too many processes with this private key and these addresses: clients are not reset after a restart"
+            "too many processes with this private key and these addresses: no stateless resets to clients after a restart"
         );
         Ok(Self::default())
     }

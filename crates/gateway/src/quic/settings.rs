@@ -186,7 +186,7 @@ impl Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// A number outside its range.
-    #[error("{field}: {value} is outside {least} to {most}")]
+    #[error("{field}: {value} is not between {least} and {most}")]
     OutOfRange {
         /// The field, with its unit where it has one.
         field: &'static str,

@@ -49,7 +49,7 @@ pub(crate) fn open(way: &Way) -> Result<Backend, Box<dyn Error>> {
         .links()
         .iter()
         .find(|link| link.name == *interface)
-        .ok_or_else(|| format!("interface {interface}: there is none in this network namespace"))?;
+        .ok_or_else(|| format!("interface {interface}: no such interface in this network namespace"))?;
     let queues = channels(interface).map_or(link.rx_queues, |channels| channels.rx).max(1);
     let redirect = Redirect::load(&Options { queues, ..Options::default() })?;
     let attachment = redirect.attach(link.index, AttachMode::Native, Existing::Refuse)?;

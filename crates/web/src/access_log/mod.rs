@@ -32,11 +32,11 @@ counters! {
     /// What became of access log lines.
     pub(crate) struct LogCounters {
         "Lines written to the access log." access_log_lines,
-        "Octets written to the access log." access_log_bytes,
+        "Bytes written to the access log." access_log_bytes,
         "Lines lost because the access log's queue was full." access_log_dropped,
         "Lines lost because writing the access log failed." access_log_failed,
-        "Times that the access log was opened anew." access_log_reopened,
-        "Times that opening the access log anew failed and the old file was kept." access_log_reopen_failed,
+        "Times that the access log was reopened." access_log_reopened,
+        "Times that reopening the access log failed and the old file was kept." access_log_reopen_failed,
     }
 }
 
@@ -59,7 +59,7 @@ impl Target {
         let opened = File::options().append(true).create(true).custom_flags(nonblocking).open(path);
         let file = opened.map_err(|error| match Errno::from_io_error(&error) {
             Some(Errno::NXIO) => {
-                io::Error::new(error.kind(), "nobody reads this pipe: start its reader first")
+                io::Error::new(error.kind(), "this pipe has no reader: start the reader first")
             }
             _ => error,
         })?;
@@ -166,7 +166,7 @@ impl AccessLog {
         if options.queue == 0 {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "the access log's queue is 0: use 1 or more",
+                "the access log's queue must be at least 1",
             ));
         }
         let file = options.target.open()?;
@@ -210,7 +210,7 @@ impl AccessLog {
     pub fn metrics(&self) -> Vec<Metric> {
         let queued = Metric {
             name: "access_log_queued_bytes",
-            help: "Octets of text in the access log's queue.",
+            help: "Bytes of text in the access log's queue.",
             kind: Kind::Gauge,
             value: self.shared.queued_bytes.load(Ordering::Relaxed) as u64,
         };

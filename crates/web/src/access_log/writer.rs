@@ -106,9 +106,9 @@ impl Writer {
             .access_log_failed
             .fetch_add(lines(lost) - u64::from(self.torn && written == 0), Ordering::Relaxed);
         match result {
-            Ok(()) if self.failing => tracing::warn!("the access log can be written again"),
+            Ok(()) if self.failing => tracing::warn!("access log is writable again"),
             Err(ref error) if !self.failing => {
-                tracing::error!(%error, target = ?self.target, "writing the access log failed; lines are lost and counted");
+                tracing::error!(%error, target = ?self.target, "writing the access log failed; lost lines are counted");
             }
             Ok(()) | Err(_) => {}
         }
@@ -132,7 +132,7 @@ impl Writer {
             }
             Err(error) => {
                 count(&self.shared.counters.access_log_reopen_failed);
-                tracing::error!(%error, target = ?self.target, "opening the access log anew failed; the old file is kept");
+                tracing::error!(%error, target = ?self.target, "reopening the access log failed; keeping the old file");
             }
         }
     }

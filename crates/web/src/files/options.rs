@@ -203,7 +203,7 @@ impl FilesConfig {
         }
         for (position, encoding) in self.precompressed.iter().enumerate() {
             if self.precompressed[..position].contains(encoding) {
-                return Err(format!("precompressed names {:?} twice", encoding.as_str()));
+                return Err(format!("precompressed lists {:?} twice", encoding.as_str()));
             }
         }
         Ok(())

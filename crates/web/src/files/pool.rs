@@ -42,10 +42,10 @@ counters! {
     pub(crate) struct PoolCounters {
         "Jobs run by reader threads." reader_jobs,
         "Waits that joined a job for the same block or path." reader_coalesced,
-        "Jobs dropped because nobody waited for them any more." reader_cancelled,
+        "Jobs dropped because nobody was waiting for them any more." reader_cancelled,
         "Attempts to queue a job that found the queue or its owner's share of it full and were retried later." reader_queue_full,
-        "Blocks queued ahead of their need." reader_prefetches,
-        "Jobs that panicked; a defect." reader_panics,
+        "Blocks read ahead." reader_prefetches,
+        "Jobs that panicked; indicates a bug." reader_panics,
     }
 }
 

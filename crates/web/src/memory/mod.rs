@@ -46,7 +46,7 @@ pub struct Memory {
     blocks: AtomicUsize,
     /// Of these, the ones in the cache.
     cached: AtomicUsize,
-    /// Octets of buffers kept for the next blocks.
+    /// Bytes of buffers kept for reuse.
     spare: AtomicUsize,
     /// Octets that connections own, as far as ledgers have told.
     owned: AtomicIsize,
@@ -196,34 +196,30 @@ impl Memory {
         [
             gauge(
                 "memory_bytes",
-                "Octets that blocks of files, responses and requests take together.",
+                "Bytes used by file blocks, responses and requests together.",
                 self.total(),
             ),
-            gauge("memory_budget_bytes", "Octets that they may take outside the block cache.", self.budget),
+            gauge("memory_budget_bytes", "Bytes they may use outside the block cache.", self.budget),
             gauge(
                 "memory_share_bytes",
-                "Octets that one connection may hold now, at most its own limit.",
+                "Bytes that one connection may currently hold, at most its own limit.",
                 self.share(),
             ),
-            gauge(
-                "file_block_bytes",
-                "Octets of blocks of files that are cached or held by responses.",
-                blocks,
-            ),
-            gauge("file_block_pinned_bytes", "Of these, octets that only responses hold.", self.pinned()),
+            gauge("file_block_bytes", "Bytes of file blocks that are cached or held by responses.", blocks),
+            gauge("file_block_pinned_bytes", "Of these, bytes held only by responses.", self.pinned()),
             gauge(
                 "file_block_spare_bytes",
-                "Octets of buffers kept for the next blocks.",
+                "Bytes of buffers kept for reuse.",
                 self.spare.load(Ordering::Relaxed),
             ),
             gauge(
                 "open_files",
-                "Files open, for responses or to be found again.",
+                "Open files, for responses or in the open-file cache.",
                 self.files.load(Ordering::Relaxed),
             ),
             gauge(
                 "open_files_limit",
-                "Files that may be open; 0: no limit is known.",
+                "Limit on open files; 0: no known limit.",
                 if most == usize::MAX { 0 } else { most },
             ),
         ]

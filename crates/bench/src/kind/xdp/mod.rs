@@ -87,15 +87,15 @@ impl Kind for Xdp {
 
     fn check(&self, case: &Case) -> Result<(), String> {
         if case.count("cores") > 1 && case.text("generators") == "apart" {
-            return Err("one generator sends to one queue: several cores take generators = \"beside\"".into());
+            return Err("one generator sends to one queue: several cores need generators = \"beside\"".into());
         }
         if case.text("end") == "sent" && (case.text("less") != "nothing" || case.count("test_runs") > 0) {
             return Err(
-                "`less` and `test_runs` are of programs that take frames, and `end` is \"sent\"".into()
+                "`less` and `test_runs` need a program that receives frames, but `end` is \"sent\"".into()
             );
         }
         if case.text("less") != "nothing" && case.text("way") != "expressway" {
-            return Err(format!("`less` is of way \"expressway\", and this is \"{}\"", case.text("way")));
+            return Err(format!("`less` needs way \"expressway\", not \"{}\"", case.text("way")));
         }
         Ok(())
     }
@@ -254,13 +254,13 @@ fn flood(run: &Run<'_>, bed: &VethBed<'_>, path: &PacketPath, action: &str) -> R
     let packets = match (sink, path.count.as_deref()) {
         (Some(sink), _) => sink.packets()?,
         (None, Some(mark)) => number_after(said.as_deref().unwrap_or_default(), mark).ok_or_else(|| {
-            let problem = format!("said nothing of `{mark}`");
+            let problem = format!("did not print `{mark}`");
             BenchError::Server { contestant: run.case.text("way").into(), problem }
         })?,
         (None, None) => received,
     };
     if packets == 0 {
-        let problem = format!("no packet got there: {}", said.unwrap_or_default().trim());
+        let problem = format!("no packet arrived: {}", said.unwrap_or_default().trim());
         return Err(BenchError::Load { contestant: run.case.text("way").into(), problem });
     }
     let number = |key: &str| sent.iter().filter_map(|one| one[key].as_u64()).sum::<u64>();
@@ -283,7 +283,7 @@ fn send(run: &Run<'_>, bed: &VethBed<'_>, path: &PacketPath) -> Result<Flood, Be
     // It keeps the other end from answering.
     let _sink = bed.sink()?;
     let Some(process) = bed.start(path, run.case.text("action"))? else {
-        let problem = "runs nothing that could send".into();
+        let problem = "has no process that can send".into();
         return Err(BenchError::Server { contestant: run.case.text("way").into(), problem });
     };
     let napi = run.server_napi(run.case.count("cores") as usize)?;

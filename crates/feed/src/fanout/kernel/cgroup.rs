@@ -20,11 +20,9 @@ pub(super) fn own() -> Result<OwnedFd, String> {
     {
         return Ok(folder.into());
     }
-    let below = own_path(&membership).ok_or("/proc/self/cgroup: this kernel has no cgroups of version 2")?;
+    let below = own_path(&membership).ok_or("/proc/self/cgroup: no cgroup v2 support in this kernel")?;
     hidden(below).map_err(|error| {
-        format!(
-            "cgroup2: {error}; mount it (mount -t cgroup2 none /sys/fs/cgroup) or run with CAP_SYS_ADMIN, which may"
-        )
+        format!("cgroup2: {error}; mount it (mount -t cgroup2 none /sys/fs/cgroup) or run with CAP_SYS_ADMIN")
     })
 }
 

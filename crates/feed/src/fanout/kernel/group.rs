@@ -50,7 +50,10 @@ impl Group {
                 Err(error) => last = error,
             }
         }
-        Err(FanoutError::NotInKernel(format!("no private multicast group on port {}: {last}", feed.port())))
+        Err(FanoutError::NotInKernel(format!(
+            "no private multicast group available on port {}: {last}",
+            feed.port()
+        )))
     }
 
     pub(super) fn address(&self) -> IpAddr {

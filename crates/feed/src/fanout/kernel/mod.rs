@@ -100,30 +100,32 @@ fn check(options: &Options, feed: &KernelFeed) -> Result<(), String> {
     let refuse = |what: &str| Err(format!("mode kernel: {what}; use --mode user"));
     if let Some(other) = options.listen.iter().find(|listen| listen.protocol != Protocol::Tcp) {
         return refuse(&format!(
-            "{} subscribers need this process; only tcp is forwarded in the kernel",
+            "{} subscribers are not supported; the kernel forwards tcp only",
             other.protocol.name()
         ));
     }
     if options.start != StartPolicy::Fixed(Start::Next) {
-        return refuse("nothing is retained in the kernel: subscribers start at the next datagram");
+        return refuse("the kernel retains no data: subscribers can only start at the next datagram");
     }
     if options.snapshot.is_some() {
-        return refuse("nothing is retained in the kernel, snapshots neither");
+        return refuse("the kernel retains no data, so snapshots are not supported");
     }
     if options.threads != 1 {
         return refuse("the kernel forwards on the CPUs that receive: threads must be 1");
     }
     if feed.udp.ip().is_unspecified() {
-        return refuse(&format!("{} is a wildcard; name the address that the feed is sent to", feed.udp));
+        return refuse(&format!("{} is a wildcard; give the address that the feed is sent to", feed.udp));
     }
     if !feed.udp.ip().is_multicast() && feed.interface.is_none() {
         return Err(format!(
-            "interface: mode kernel takes a unicast feed at one interface; none has {}",
+            "interface: mode kernel picks up a unicast feed on a specific interface, and none has {}",
             feed.udp.ip()
         ));
     }
     if feed.udp.ip().is_loopback() || feed.interface.as_deref() == Some("lo") {
-        return refuse("what is sent on loopback is routed before it can be turned into multicast");
+        return refuse(
+            "loopback is not supported: its packets are routed before they can be turned into multicast",
+        );
     }
     Ok(())
 }
@@ -133,7 +135,7 @@ fn prefix(framing: Framing) -> Result<u32, FanoutError> {
         Framing::None => Ok(0),
         Framing::Len16 => Ok(2),
         Framing::Len32 => Ok(4),
-        Framing::WebSocket => Err(FanoutError::Options("framing is none of none, len16, len32".into())),
+        Framing::WebSocket => Err(FanoutError::Options("framing must be none, len16 or len32".into())),
     }
 }
 
@@ -168,13 +170,14 @@ mod tests {
         }
         assert!(complaint(&|options| options.start = StartPolicy::Ask).contains("next datagram"));
         assert!(
-            complaint(&|options| options.start = StartPolicy::Fixed(Start::Last(1))).contains("retained")
+            complaint(&|options| options.start = StartPolicy::Fixed(Start::Last(1)))
+                .contains("retains no data")
         );
         assert!(complaint(&|options| options.snapshot = Some(vec![1])).contains("snapshots"));
         assert!(complaint(&|options| options.threads = 2).contains("threads must be 1"));
         for (udp, interface, text) in [
             ("0.0.0.0:5000", Some("eth0"), "wildcard"),
-            ("192.0.2.1:5000", None, "at one interface"),
+            ("192.0.2.1:5000", None, "on a specific interface"),
             ("127.0.0.1:5000", Some("lo"), "loopback"),
         ] {
             let complaint = check(&good, &feed(udp, interface)).unwrap_err();

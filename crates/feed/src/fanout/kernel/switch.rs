@@ -194,7 +194,7 @@ impl Switch {
                 // A connection that has ended already can't be put into the map.
                 let ended = sys::tcp_info(connection.as_fd()).is_ok_and(|info| info.state != ESTABLISHED);
                 if !ended {
-                    tracing::warn!(%peer, %error, "the subscriber is disconnected");
+                    tracing::warn!(%peer, %error, "disconnecting the subscriber");
                 }
                 let mut transport = transport;
                 transport.close();
@@ -214,7 +214,7 @@ impl Switch {
                 FanoutEvent::Slow { connection, by_age } => {
                     self.count(|totals| &totals.fell_behind, 1);
                     let Some(link) = self.links.get(&connection) else { continue };
-                    tracing::debug!(subscriber = link.account.id, peer = %link.account.peer, "falls behind");
+                    tracing::debug!(subscriber = link.account.id, peer = %link.account.peer, "subscriber fell behind");
                     if self.slow_client == SlowClient::Disconnect {
                         let reason = if by_age { Reason::TooOld } else { Reason::TooManyBytes };
                         self.disconnect(connection, reason);
@@ -326,7 +326,7 @@ impl Switch {
             add(&self.ledger.totals.group_rejoins, 1);
             for link in self.links.values_mut() {
                 if let Err(error) = link.socket.keep() {
-                    tracing::warn!(peer = %link.account.peer, %error, "the group cannot be joined anew for a subscriber");
+                    tracing::warn!(peer = %link.account.peer, %error, "cannot rejoin the multicast group for a subscriber");
                 }
             }
         }

@@ -51,7 +51,7 @@ impl Unicast {
             }
             Err(error) => {
                 if self.index != index {
-                    tracing::warn!(interface = self.interface, %error, "the feed's interface is back, but not its feed");
+                    tracing::warn!(interface = self.interface, %error, "the feed's interface is back, but the feed cannot be picked up");
                     self.index = index;
                 }
                 false

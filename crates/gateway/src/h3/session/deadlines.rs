@@ -65,9 +65,13 @@ impl Session {
         let patience = patience(context.response_timeout, context.ledger.memory().left());
         let mut overdue = self.late_requests(context);
         if self.acknowledges_nothing(context, patience) {
-            tracing::debug!(remote = %context.remote, "the client acknowledges nothing");
+            tracing::debug!(remote = %context.remote, "client acknowledges nothing");
             context.stats.connections_stalled += 1;
-            context.transport.close(CloseKind::Application, code::EXCESSIVE_LOAD, "nothing is acknowledged");
+            context.transport.close(
+                CloseKind::Application,
+                code::EXCESSIVE_LOAD,
+                "no acknowledgements received",
+            );
             return false;
         }
         overdue.extend(self.late_responses(context, patience));
@@ -79,11 +83,11 @@ impl Session {
             }
             if self.streams.contains_key(stream) {
                 // It was begun, so that it counts as cancelled and not as rejected (RFC 9114, section 4.1.1).
-                tracing::debug!(remote = %context.remote, stream, "the client takes nothing of a response");
+                tracing::debug!(remote = %context.remote, stream, "client is not reading a response");
                 self.end(context, *stream, Progress::TimedOut);
             } else {
                 // Nothing was done with it, so that the client may send it again.
-                tracing::debug!(remote = %context.remote, stream, "a header section does not come whole");
+                tracing::debug!(remote = %context.remote, stream, "timed out receiving a header section");
                 context.stats.refused_request_timeout += 1;
                 self.is_new(*stream);
                 self.abort(context, *stream, code::REQUEST_REJECTED);

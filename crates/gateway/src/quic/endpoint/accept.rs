@@ -116,7 +116,7 @@ impl Endpoint {
         match self.make(retry, path) {
             Ok((cid, transport)) => self.begin(cid, transport, &dcid, &mut payload, path, refuse),
             Err(error) => {
-                tracing::warn!(remote = %path.1, %error, "a connection could not be set up");
+                tracing::warn!(remote = %path.1, %error, "cannot set up a connection");
                 self.stats.dropped_local_error += 1;
             }
         }
@@ -192,7 +192,7 @@ impl Endpoint {
                 return;
             }
             Err(OpenError::Protocol(error)) => {
-                tracing::debug!(remote = %path.1, error, "the client broke QUIC");
+                tracing::debug!(remote = %path.1, error, "QUIC protocol error by the client");
                 self.stats.connections_protocol_error += 1;
             }
         }

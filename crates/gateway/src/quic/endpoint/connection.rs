@@ -326,7 +326,7 @@ impl Connection {
             let probe = self.probe.get_or_insert_with(|| Box::new(Probe::new(self.address.local)));
             probe.begin(&mut self.transport, remote, now);
         } else {
-            tracing::debug!(%remote, "the client is back at its former address");
+            tracing::debug!(%remote, "client returned to its former address");
             self.address.failed();
             if let Some(probe) = &mut self.probe {
                 probe.end();

@@ -151,7 +151,7 @@ impl Endpoint {
             Ok(()) => {}
             Err(OpenError::NotAuthentic) => self.stats.dropped_bad_initial += 1,
             Err(OpenError::Protocol(error)) => {
-                tracing::debug!(remote = %path.1, error, "the client broke QUIC");
+                tracing::debug!(remote = %path.1, error, "QUIC protocol error by the client");
                 self.stats.connections_protocol_error += 1;
             }
         }

@@ -32,7 +32,7 @@ pub enum EngineError {
     #[error("QUIC configuration: {0}")]
     Quic(#[from] quiche::Error),
     /// A connection ID names its worker by one byte.
-    #[error("worker {worker}: there can be 256 workers at most")]
+    #[error("worker {worker}: at most 256 workers are supported")]
     TooManyWorkers {
         /// The worker's index.
         worker: usize,
@@ -54,7 +54,7 @@ pub enum EngineError {
         source: std::io::Error,
     },
     /// qlog files are asked of a build without them.
-    #[error("this build writes no qlog; build with the feature `qlog`")]
+    #[error("this build does not support qlog; build with the feature `qlog`")]
     NoQlog,
 }
 
@@ -168,7 +168,9 @@ impl Engine {
                     "expressway".to_owned(),
                     format!("server {} client {}", accept.local, accept.remote),
                 ),
-                Err(error) => tracing::warn!(path = %path.display(), %error, "no qlog of this connection"),
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "cannot write the qlog of this connection")
+                }
             }
         }
         Ok(Transport::new(connection))
