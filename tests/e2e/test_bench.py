@@ -236,7 +236,7 @@ def test_a_bed_has_its_scenarios_and_needs_its_runner(tmp_path: Path) -> None:
     ("change", "expected"),
     [
         (("kind = \"gateway\"", "kind = \"gatway\""), "trial.toml:2: kind: `gatway` is no kind"),
-        (("body = [\"4KiB\"]", "body = [\"4 parsecs\"]"), "trial.toml:13: sweep.body: `parsecs` is no unit"),
+        (("body = [\"4KiB\"]", "body = [\"4 parsecs\"]"), "trial.toml:13: sweep.body: `parsecs` is not a unit"),
         (("io = \"copy\"", "oi = \"copy\""), "trial.toml:28: contestant.2.oi: `oi` is no parameter"),
         (("beds = [\"lab\"]", ""), "missing field `beds`"),
     ],
@@ -255,7 +255,7 @@ def test_what_is_wrong_in_a_raw_file_or_a_request_is_one_line(raw: Path, tmp_pat
     wrong = {
         f"broken.jsonl:{count}: ": bench("report", broken, "--out", tmp_path, code=2),
         "no scenario `nonsense`": bench("nonsense", code=2),
-        "no scenario named has a parameter `nonsense`": bench("gateway", "--set", "nonsense=1", code=2),
+        "none of the given scenarios has a parameter `nonsense`": bench("gateway", "--set", "nonsense=1", code=2),
         "no contestant `nonsense`": bench("gateway", "--server", "nonsense", code=2),
         "range is 1048576 B of a body of 1024": bench("gateway", "--body", "1KiB", "--set", "range=1MiB", code=2),
     }

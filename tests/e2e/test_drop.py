@@ -221,7 +221,7 @@ def test_what_cannot_be_is_refused_in_a_line(make_lab) -> None:
     lab = make_lab()
     assert "interface eth9: no such interface" in failure(lab, "-i", "eth9")
     assert "interface eth9: no such interface" in failure(lab, "-i", links.SERVER, "--action", "redirect", "--to", "eth9")
-    assert "--to: drop sends to no other" in failure(lab, "-i", links.SERVER, "--to", links.SERVER, code=2)
+    assert "--to: action drop does not redirect" in failure(lab, "-i", links.SERVER, "--to", links.SERVER, code=2)
     error = failure(lab, "-i", "lo")
     assert "interface lo: the driver does not support native XDP; use --generic" in error, error
     line = lab.inside("server", "setpriv", "--reuid=65534", "--clear-groups", BINARY, "drop", "-i", links.SERVER)

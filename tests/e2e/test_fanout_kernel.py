@@ -326,7 +326,7 @@ def test_without_privilege_it_says_what_it_takes(make_lab, make_fanout) -> None:
 KERNEL = ["--mode", "kernel", "--udp", "192.0.2.1:5000", "--tcp", "127.0.0.1:9000"]
 WRONG = [
     (["--ws", "127.0.0.1:9002"], "--mode kernel: ws subscribers"),
-    (["--start", "last:5"], "--mode kernel: nothing is retained"),
+    (["--start", "last:5"], "--mode kernel: the kernel retains no data"),
     (["--snapshot-prefix", "00"], "snapshots are not supported"),
     (["--threads", "2"], "threads must be 1"),
     (["--io", "copy"], "--io copy: with --mode kernel"),

@@ -311,7 +311,7 @@ def test_fragments_only_when_told(make_lab) -> None:
 
 
 REFUSALS = {
-    "an unresolved neighbour": (["--rate", "1k"], "198.18.0.77:7000", 1, ("198.18.0.77", "no neighbour answers on client0")),
+    "an unresolved neighbour": (["--rate", "1k"], "198.18.0.77:7000", 1, ("198.18.0.77", "no answer to neighbour discovery on client0")),
     "no route": (["--rate", "1k"], "203.0.113.1:7000", 1, ("203.0.113.1", "no route", "ip route get")),
     "port 0": (["--rate", "1k"], "198.18.0.1:0", 2, ("--to 198.18.0.1:0",)),
     "another family": (["--rate", "1k", "--source", "fd45:7870::2"], None, 2, ("fd45:7870::2", "address family")),

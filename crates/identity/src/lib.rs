@@ -178,11 +178,11 @@ mod tests {
         let (_, other) = certificate("two.example", 2000, 4000);
         assert!(parse(&chain, &key).is_ok());
         let error = parse(&chain, &other).unwrap_err().to_string();
-        assert!(error.contains("k.pem") && error.contains("does not belong"), "{error}");
+        assert!(error.contains("k.pem") && error.contains("does not match"), "{error}");
         let error = parse(&key, &key).unwrap_err().to_string();
-        assert!(error.starts_with("c.pem: no certificate"), "{error}");
+        assert!(error.starts_with("c.pem: no PEM certificate"), "{error}");
         let error = parse(&chain, &chain).unwrap_err().to_string();
-        assert!(error.starts_with("k.pem: no unencrypted private key"), "{error}");
+        assert!(error.starts_with("k.pem: no unencrypted PEM private key"), "{error}");
         let error = Identity::load(Path::new("/nonexistent/c.pem"), Path::new("/k")).unwrap_err();
         assert!(error.to_string().starts_with("/nonexistent/c.pem: "), "{error}");
     }

@@ -487,6 +487,6 @@ mod tests {
             },
         };
         let error = serve_end(&options, &AtomicBool::new(true), |_| ()).unwrap_err().to_string();
-        assert!(error.contains("--listen 0.0.0.0:0: name one address"), "{error}");
+        assert!(error.contains("--listen 0.0.0.0:0: give a specific address"), "{error}");
     }
 }

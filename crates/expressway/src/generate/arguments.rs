@@ -260,7 +260,7 @@ mod tests {
         for (text, part) in [
             ("0", "more than 0"),
             ("-1", "more than 0"),
-            ("x", "no rate"),
+            ("x", "not a rate"),
             ("2000M", "at most"),
             ("nan", "more than 0"),
             ("inf", "more than 0"),

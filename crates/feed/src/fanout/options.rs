@@ -360,7 +360,7 @@ mod tests {
             change(&mut options);
             options.check().unwrap_err()
         };
-        assert!(complaint(&|o| o.listen.clear()).contains("no address"));
+        assert!(complaint(&|o| o.listen.clear()).contains("no listen address"));
         assert!(complaint(&|o| o.listen[0].protocol = Protocol::Tls).contains("certificate"));
         assert!(complaint(&|o| o.ring = 4 << 20).contains("ring is 4194304: must be 8388608"));
         assert!(complaint(&|o| o.threads = 0).contains("threads is 0"));
