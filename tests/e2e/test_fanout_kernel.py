@@ -329,7 +329,7 @@ WRONG = [
     (["--start", "last:5"], "--mode kernel: the kernel retains no data"),
     (["--snapshot-prefix", "00"], "snapshots are not supported"),
     (["--threads", "2"], "threads must be 1"),
-    (["--io", "copy"], "--io copy: with --mode kernel"),
+    (["--io", "copy"], "--io copy: not available with --mode kernel"),
     (["--agent", "agent.sock"], "--agent: an agent provides no forwarding programs"),
     ([], "--interface: mode kernel"),
 ]
