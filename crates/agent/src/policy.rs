@@ -495,7 +495,7 @@ groups = [100]
             ("queues =", "queue =", &["agent.toml:10", "did you mean `queues`?"][..]),
             ("socket =", "sokcet =", &["agent.toml:3", "did you mean `socket`?"]),
             ("users = [\"root\", 1000]", "", &["agent.toml:6", "at least one of users and groups"]),
-            ("\"root\"", "\"no-such-user\"", &["agent.toml:7", "no user `no-such-user`"]),
+            ("\"root\"", "\"no-such-user\"", &["agent.toml:7", "no such user: `no-such-user`"]),
             (":443\", \"[", ":0\", \"[", &["agent.toml:8", "port 0"]),
             ("\"eth0\"", "\"a-name-beyond-15\"", &["agent.toml:9", "15 characters"]),
             ("\"1MiB\"", "\"1KiB\"", &["agent.toml:12", "between 4096 and"]),

@@ -147,5 +147,5 @@ fn modes_follow_from_what_the_driver_claims() {
 fn a_member_of_a_bond_sends_by_the_kernel() {
     let nic = interface::InterfaceFacts { is_member: true, ..good_nic() };
     assert_eq!(outlooks(&nic)[0], "auto: zerocopy/gso-device None");
-    assert!(outlooks(&nic)[2].starts_with("copy: the bond chooses the member"));
+    assert!(outlooks(&nic)[2].starts_with("copy: the bond chooses the sending member"));
 }
