@@ -153,7 +153,7 @@ fn a_program_on_the_interface_is_named_with_its_owner() {
     };
     let (text, command) = one(&with("balancer"), "xdp", Warn);
     assert!(
-        text.contains("program balancer (id 17), held by bpf_link 4 in native mode, of katran (4711)"),
+        text.contains("program balancer (id 17), held by bpf_link 4 in native mode, owned by katran (4711)"),
         "{text}"
     );
     assert!(command.contains("--replace"));

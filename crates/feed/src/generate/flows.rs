@@ -143,7 +143,7 @@ mod tests {
         assert!(with(sources(1), 0, 1, 1).contains("port 0"));
         assert!(with(sources(1), 65_000, 1, 600).contains("only 536 are available"));
         assert!(with(sources(1), 5000, 60_000, 1).contains("exceed 65535"));
-        assert!(with(sources(1), 5000, 1, 0).contains("at least one"));
+        assert!(with(sources(1), 5000, 1, 0).contains("at least 1"));
         assert!(Flows::new(sources(2), 65_535, (to(), 1), 2, 1).is_ok(), "the last port counts");
     }
 

@@ -73,7 +73,7 @@ fn an_unknown_key_names_the_nearest() {
     );
     assert!(error_after("[admin]", "[adminn]").contains("did you mean `admin`?"));
     let far = error_after("workers =", "zzzzzzzzzzzzzzzz =");
-    assert!(far.contains("known here: listen, tcp, workers"), "{far}");
+    assert!(far.contains("valid keys here: listen, tcp, workers"), "{far}");
 }
 
 #[test]
