@@ -221,7 +221,10 @@ mod tests {
             failed.runs.retain(|run| run.point["subscribers"] == Value::Count(1) || !gone(run));
             assert!(fanout_verdict(&failed, 1).kernel);
             let verdict = fanout_verdict(&failed, 8);
-            assert!(!verdict.kernel && verdict.reason.contains("6 rounds with both modes at 8 subscribers"), "{verdict:?}");
+            assert!(
+                !verdict.kernel && verdict.reason.contains("6 rounds with both modes at 8 subscribers"),
+                "{verdict:?}"
+            );
         }
     }
 
