@@ -8,6 +8,12 @@
 //!
 //! A dispatcher keeps its version as long as it lives: libxdp of a newer version refuses to change an older one, and
 //! an older one cannot read what is newer. One that we make is of version 2, which all of them can at least list.
+//!
+//! Our dispatcher is our own source, written to the protocol, so that libxdp's tools can list it, add to it
+//! and remove from it; the tests use `xdp-loader` as the peer. Changes are made under libxdp's lock. Each
+//! component of ours has a directory on which its process holds a lock: if it can be locked, the component is
+//! an orphan. The kernel releases such a lock however the process ended, and no process ID can be mistaken
+//! for another.
 
 use std::io;
 use std::mem::MaybeUninit;

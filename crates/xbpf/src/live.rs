@@ -3,6 +3,13 @@
 //! The caller builds frames in a ring that the program shares; one call of the kernel sends up to
 //! [`LiveFrames::SLOTS`] of them out of one interface by the way that XDP redirects take. Needs no XDP program on the
 //! interface, but a driver that takes redirected frames (`ndo_xdp_xmit`).
+//!
+//! A program on the tracepoint of the device's bulk transmit reports what became of the frames, because
+//! nothing else does. Frames are copied completely into the kernel's pages, because these come back as their
+//! receivers left them. A test run inserts its program into the kernel's XDP dispatcher and removes it
+//! afterwards, at an RCU grace period each; a program that is attached somewhere is already there. So ours is
+//! attached to the loopback device of a network namespace created for nothing else, which reduces a call from
+//! 25 ms to 6 µs.
 
 use std::io;
 use std::mem::MaybeUninit;

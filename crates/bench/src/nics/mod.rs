@@ -10,6 +10,18 @@
 //!
 //! Nothing is changed on an interface but what the user of that host has allowed. The far end's programs end with the
 //! control connection.
+//!
+//! A control connection that starts programs must not be one that runs commands: a task is a word of a fixed
+//! set with bounded numbers, from which the far end builds the arguments itself, and its traffic may only go
+//! to the network of the far end's own interface. The connection is TLS 1.2 with ECDHE-PSK of a token file.
+//! Both ends must have the same version, because the lines that programs print are the results. Programs are
+//! children that the kernel kills when the far end exits, so no message is needed to stop them; keep-alive
+//! detects a host that vanished. A real NIC's receive work runs in interrupts, on top of whatever process is
+//! there, and appears in nobody's scheduler account: CPU is therefore the non-idle time of all cores of the
+//! serving host. If XDP takes every packet, including the near end's ARP answers, load is sent to its
+//! hardware address, and the control connection and stacked interfaces must be elsewhere. Packet filters
+//! would be the host's own rules, so a full socket represents them. Clocks of two hosts differ by more than
+//! what is measured, so times are those of requests and their answers, at one end.
 
 mod channel;
 mod end;

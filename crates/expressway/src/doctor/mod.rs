@@ -4,6 +4,10 @@
 //! * [`checks`] turns facts into [`finding`]s; [`outlook`] says what each mode would give, by the rules and, with
 //!   `--probe`, by the code that `serve` opens an interface with.
 //! * [`render`] shows them.
+//!
+//! Checks are pure functions with fixtures for tests. Nothing is attached unless requested (`--probe`), and
+//! only settings that one command can revert are fixed (`--fix`). `serve` logs the same findings about device
+//! settings when it opens an interface.
 
 mod checks;
 mod finding;

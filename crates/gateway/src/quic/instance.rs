@@ -10,6 +10,11 @@
 //! restarts too. Who wants it for longer, or moves a server between machines, names the node; that no two have one name
 //! is then theirs to see to. Processes on one machine that are the same by all that (some kernel sockets, or queues, each)
 //! have places: the first that is free, held by an abstract socket that the kernel lets go of with the process.
+//!
+//! The local address would not distinguish servers, because they may share it by anycast or a load balancer;
+//! the machine's ID is copied with the machine; a file would have to be written and kept. The kernel's boot
+//! ID has none of these problems and lasts long enough: a machine that takes longer to boot than clients wait
+//! has nobody to reset.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};

@@ -5,6 +5,23 @@
 //!
 //! No turn is long, whatever connections ask: a connection has a part of the turn and goes on in its next one, first packets
 //! of new connections stand in a line of their own, and what concerns all connections is done by and by.
+//!
+//! # Scheduling
+//!
+//! Connections wait in one queue, and each has a share of the turn; one that has used it goes to the end with
+//! its remaining work: requests, streams to read, responses to move. Everything that can be deferred goes
+//! through this queue: wake-ups only name requests, and a drain only queues connections. A handshake costs a
+//! hundred times as much as a packet and cannot be interrupted, so the packets that begin one have a queue of
+//! their own, after those of connections and with at most half of the time while connections have work. A
+//! long queue is treated like load, by Retry. What a reload needs, an engine for each worker, is made by the
+//! thread that reloads.
+//!
+//! # Rebinding
+//!
+//! quiche declares losses by path, so data in flight to a NAT's old port would never be declared lost after a
+//! rebinding. A known connection ID from a new port is therefore treated as an alias of its old path: the
+//! endpoint validates the address itself by PATH_CHALLENGE, and observes the amplification limit until it is
+//! answered.
 
 mod accept;
 mod address;

@@ -2,6 +2,35 @@
 //!
 //! [`Engine`] makes [`Transport`]s (one QUIC connection each) and holds what they are configured with. Neither
 //! does I/O; time is the engine's own reading of the monotonic clock. HTTP/3 is `crate::h3`'s.
+//!
+//! # Patches to quiche
+//!
+//! In bulk transfers nearly all of a worker's CPU is spent in quiche and BoringSSL. A call-graph profile
+//! showed work repeated for each packet: quiche prepares a handshake that completed long ago (a copy of the
+//! transport parameters and three allocations), reads the clock, computes when a loss would be declared,
+//! counts references atomically where an ID is enough, and collects streams with little window left where
+//! there are none. It also showed stalls. A packet's payload was copied into the datagram and encrypted
+//! there; then the packet's record, some 260 bytes, was moved four times. A processor forwards a store to a
+//! load only if a single store covers the load; a record that was written in small pieces and is moved in
+//! pieces of 64 bytes waits until all earlier stores, including those of the payload, have reached the cache.
+//!
+//! The patches (`patches/`) remove the repeated work, let AES read the body where it is (not ChaCha20, which
+//! would use a slower implementation), and build the record in place before the packet is encrypted. They
+//! also fill packets: quiche puts data of one stream into a packet, so eight small responses were eight
+//! datagrams of slightly different lengths, which GSO takes in two messages; with data of several streams
+//! (RFC 9000, section 13) packets are nearly full and most often fit one message. Finally, they fix two waits
+//! that ended by a timer only, or not at all: for room after the loss of everything in flight, and of
+//! CONNECTION_CLOSE for room in the congestion window, which does not apply to it, so that at the end of a
+//! drain clients with a full window were not notified. None of these changes the protocol; quiche's unit
+//! tests pass, and so do ours of in-place encryption, except for those of quiche's that expect packets with
+//! data of one stream.
+//!
+//! `scripts/patched` creates the patched crate from quiche's release, which cargo downloads and verifies;
+//! without the section `[patch.crates-io]` in `Cargo.toml`, quiche is used as released. A fork would have to
+//! be maintained, a copy in our tree would obscure what is ours, and this project does not need its own
+//! engine. quiche's `qlog` feature has a cost even with no file open. Being able to inspect a connection of a
+//! running server is worth that by default; a build with `--no-default-features` does without it, and then
+//! the key is rejected.
 
 mod stream;
 mod transport;
