@@ -25,16 +25,16 @@ use serde::de::DeserializeOwned;
 
 /// Version of the protocol.
 pub const VERSION: u16 = 2;
-/// The longest message, header included: 16 KiB hold the hazards of an interface many times over.
+/// The longest message, header included: 16 KiB hold the description of an interface many times over.
 pub const MAX_MESSAGE: usize = 16 << 10;
-/// The most descriptors beside a message.
+/// The maximum number of descriptors in a message.
 pub const MAX_FDS: usize = 64;
-/// What the kernel takes beside one (`SCM_MAX_FD`).
+/// The kernel's limit per message (`SCM_MAX_FD`).
 const KERNEL_FDS: usize = 253;
 
 const MAGIC: [u8; 4] = *b"XWAG";
 const HEADER: usize = 16;
-/// Characters of what is wrong with a message: it may say what the message says.
+/// Maximum length of a description of a malformed message, which may quote the message.
 const COMPLAINT: usize = 160;
 
 /// Why a message could not be sent or understood.
@@ -43,13 +43,13 @@ pub enum ChannelError {
     /// The other side has closed the connection.
     #[error("the connection was closed")]
     Closed,
-    /// Nothing came, or nothing was taken, in time.
+    /// Nothing was received, or nothing was accepted, in time.
     #[error("timed out")]
     Timeout,
     /// The message is malformed.
     #[error("malformed message: {0}")]
     Malformed(String),
-    /// The other side speaks another version.
+    /// The other side speaks a different version.
     #[error("protocol version mismatch: the other side speaks {0}, this one {VERSION}")]
     Version(u16),
     /// The kernel's error.
@@ -58,7 +58,8 @@ pub enum ChannelError {
 }
 
 impl ChannelError {
-    /// Whether the connection is of no use any more. Late answers are told apart, so one that is late ends nothing.
+    /// Whether the connection is unusable. Late answers are recognised by their number, so a timeout does
+    /// not end it.
     pub fn ends_the_connection(&self) -> bool {
         !matches!(self, Self::Timeout)
     }
@@ -71,29 +72,29 @@ pub struct Channel {
     of_stranger: bool,
 }
 
-/// A message as received.
+/// A received message.
 #[derive(Debug)]
 pub struct Received<T> {
     /// Its sequence number.
     pub sequence: u32,
-    /// What it says.
+    /// Its content.
     pub content: T,
-    /// What came beside it.
+    /// The descriptors that came with it.
     pub fds: Vec<OwnedFd>,
 }
 
 impl Channel {
-    /// Takes a connected SOCK_SEQPACKET socket. `patience` bounds each send.
+    /// Wraps a connected SOCK_SEQPACKET socket. `patience` bounds each send.
     ///
     /// # Errors
-    /// The kernel's, for something that is no socket.
+    /// The kernel's, if it is not a socket.
     pub fn new(socket: OwnedFd, patience: Duration) -> io::Result<Self> {
         sockopt::set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
         Ok(Self { socket, of_stranger: false })
     }
 
-    /// The same with somebody at the other end who is not to be trusted: descriptors of theirs that are of no use stay open
-    /// until the thread ends that has received them, in a table of its own ([`crate::table`]).
+    /// The same for an untrusted peer: its useless descriptors stay open until the thread that received them
+    /// ends, in its own descriptor table ([`crate::table`]).
     ///
     /// # Errors
     /// As [`Channel::new`].
@@ -144,7 +145,8 @@ impl Channel {
     pub fn receive<T: DeserializeOwned>(&self, most: usize) -> Result<Received<T>, ChannelError> {
         let mut buffer = vec![0; MAX_MESSAGE];
         let mut fds = Vec::new();
-        // Room for all that anybody can send: the kernel closes what has none, which may take as long as its sender likes.
+        // Room for everything that anybody can send: the kernel closes descriptors without room, which may
+        // take as long as their sender likes.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_FDS))];
         let mut was_reset = false;
         let (length, flags) = loop {
@@ -160,8 +162,8 @@ impl Channel {
                     break (received.bytes, received.flags);
                 }
                 Err(Errno::INTR) => {}
-                // The other side closed before it had read everything. The kernel says so once, ahead of what that
-                // side said last (`sock_error` in `__skb_try_recv_datagram`, net/core/datagram.c).
+                // The other side closed before it had read everything. The kernel reports that once, before
+                // what that side sent last (`sock_error` in `__skb_try_recv_datagram`, net/core/datagram.c).
                 Err(Errno::CONNRESET) if !was_reset => was_reset = true,
                 Err(errno) => return Err(failed(errno)),
             }
@@ -177,7 +179,7 @@ impl Channel {
         }
     }
 
-    /// Whether the other side has closed the connection. Takes nothing from it.
+    /// Whether the other side has closed the connection. Does not consume anything.
     pub fn is_closed(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::RDHUP)];
@@ -188,7 +190,7 @@ impl Channel {
 }
 
 impl Channel {
-    /// Ends the connection for the other side too, whoever still has a descriptor of it.
+    /// Shuts the connection down for the other side too, even if others hold descriptors of it.
     #[cfg(feature = "server")]
     pub(crate) fn shut(&self) {
         // It may have ended already.
@@ -202,7 +204,7 @@ impl AsFd for Channel {
     }
 }
 
-/// Takes a message in that came with `fds` descriptors.
+/// Parses a message that came with `fds` descriptors.
 fn understand<T: DeserializeOwned>(
     message: &[u8],
     flags: ReturnFlags,
@@ -260,7 +262,7 @@ fn content<T: DeserializeOwned>(body: &[u8]) -> Result<T, ChannelError> {
     serde_json::from_slice(body).map_err(|error| malformed(printable(&error.to_string(), COMPLAINT)))
 }
 
-/// A text of the other side's for one line of a log: at most so many characters, none of which moves a cursor.
+/// Text of the other side for a log line: limited in length, with control characters escaped.
 pub(crate) fn printable(text: &str, most: usize) -> String {
     let mut out = String::new();
     for (count, character) in text.chars().enumerate() {
@@ -391,7 +393,7 @@ mod tests {
     #[test]
     fn more_descriptors_than_may_come_are_refused_and_closed() {
         let (one, other) = pair();
-        // The far end of a pipe tells when the last copy of the near one is closed.
+        // The far end of a pipe shows when the last copy of the near end is closed.
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let fds: Vec<_> = (0..3).map(|_| writer.as_fd()).collect();
         one.send(1, &Request::Hello { client: String::new() }, &fds).unwrap();

@@ -36,13 +36,13 @@ use rustix::net::{
 pub const VERSION: &str = "0.1";
 /// Bytes of the longest text.
 const MAX_TEXT: usize = 64;
-/// How long an answer may take: the plugin asks the kubelet who the pod is.
+/// Time limit for an answer: the plugin asks the kubelet which pod this is.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long the answer to a goodbye may take.
+/// Time limit for the answer to the final message.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// Why the device plugin did not give what was asked for. Every message names its socket.
+/// Why the device plugin did not provide what was requested. Every message names its socket.
 #[derive(Debug, thiserror::Error)]
 pub enum PluginError {
     /// The socket did not answer.
@@ -55,7 +55,7 @@ pub enum PluginError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The plugin said no, or something that the protocol does not have.
+    /// The plugin refused, or its answer is not part of the protocol.
     #[error("device plugin {}: {request}: answered {answer:?}{advice}", path.display())]
     Answer {
         /// Path of the socket.
@@ -69,7 +69,7 @@ pub enum PluginError {
     },
 }
 
-/// A connection to the device plugin; it takes one in its life.
+/// A connection to the device plugin, which accepts only one.
 #[derive(Debug)]
 pub struct DevicePlugin {
     socket: OwnedFd,
@@ -77,7 +77,7 @@ pub struct DevicePlugin {
 }
 
 impl DevicePlugin {
-    /// Connects, says which pod this is, and checks the version.
+    /// Connects, names this pod, and checks the version.
     ///
     /// # Errors
     /// [`PluginError`].
@@ -201,7 +201,7 @@ mod tests {
 
     use super::*;
 
-    /// A plugin that says those answers, whatever it is asked, and returns what it was asked.
+    /// A plugin that gives these answers, whatever it is asked, and returns the requests.
     fn plugin(answers: &[&str]) -> (tempfile::TempDir, PathBuf, std::thread::JoinHandle<Vec<String>>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("afxdp.sock");

@@ -1,4 +1,4 @@
-//! The places that rules have for clients, and what all clients of a rule have together.
+//! The client places of rules, and what all clients of a rule hold together.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,19 +8,19 @@ use crate::message::{Code, Refusal};
 use crate::policy::{Policy, Rule};
 use crate::rate::{Bucket, Rate};
 
-/// Requests of the clients of a rule. A server with a hundred queues and as many workers asks for a thousand things at
-/// its start, and for a few a second later.
+/// Rate of requests of the clients of a rule. A server with a hundred queues and as many workers makes a
+/// thousand requests at start, and a few per second afterwards.
 const REQUESTS: Rate = Rate { burst: 4096, interval: Duration::from_millis(2) };
-/// Programs that they have put on interfaces and taken off: each takes the kernel's lock for all network settings, and
-/// some drivers restart the link.
+/// Rate of programs attached and detached: each takes the kernel's lock for all network settings, and some
+/// drivers reset the link.
 const PROGRAMS: Rate = Rate { burst: 64, interval: Duration::from_millis(500) };
 
-/// What the clients of a rule have.
+/// What the clients of a rule hold.
 #[derive(Debug, Default)]
 struct Use {
-    /// Clients that are served.
+    /// Connected clients.
     clients: u32,
-    /// Those that are gone and have left something.
+    /// Disconnected clients that still hold something.
     leaving: u32,
     /// Bytes of UMEM of all of them.
     memory: u64,
@@ -42,7 +42,7 @@ impl Places {
     /// A place for another client of a rule.
     ///
     /// # Errors
-    /// There is none.
+    /// None is free.
     pub(crate) fn take(
         self: &Arc<Self>,
         policy: &Policy,
@@ -82,7 +82,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// One that is not counted with others.
+    /// A place that is not counted with others.
     pub(crate) fn alone() -> Self {
         let places = Arc::new(Places::default());
         places.lock().entry(0).or_default().clients = 1;
@@ -93,7 +93,7 @@ impl Place {
         change(self.places.lock().entry(self.index).or_default())
     }
 
-    /// Counts memory of this client, if the clients of the rule have not as much as all of them may have.
+    /// Counts memory of this client, within the limit for all clients of the rule.
     pub(crate) fn take_memory(&self, rule: &Rule, bytes: u64) -> Result<(), Refusal> {
         let most = rule.memory.saturating_mul(rule.clients.into());
         self.change(|of| {
@@ -111,7 +111,7 @@ impl Place {
         })
     }
 
-    /// Takes it back.
+    /// Gives it back.
     pub(crate) fn give_memory(&self, bytes: u64) {
         self.change(|of| of.memory = of.memory.saturating_sub(bytes));
     }
@@ -126,7 +126,7 @@ impl Place {
         self.change(|of| of.programs.take(PROGRAMS, now))
     }
 
-    /// The client is gone: its place is free for another, and what it has left still counts.
+    /// The client is gone: its place is free for another, and what it still holds keeps counting.
     pub(crate) fn leave(&mut self) {
         self.is_leaving = true;
         self.change(|of| {

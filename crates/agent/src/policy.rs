@@ -13,7 +13,7 @@ use toml::Spanned;
 
 use crate::message::{Code, Refusal};
 
-/// Clients at once that the whole agent takes unless told otherwise: each is a thread.
+/// Default limit on concurrent clients of the whole agent: each is a thread.
 const CLIENTS: u32 = 64;
 /// The largest buffer that a socket can have: the kernel counts twice as much in an `int` (`__sock_set_rcvbuf` in
 /// `net/core/sock.c`).
@@ -22,17 +22,17 @@ const MOST_BUFFER: u64 = (i32::MAX / 2) as u64;
 /// A checked policy.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// The socket's path; an agent for one given connection has none.
+    /// The socket's path; `None` for an agent with a single given connection.
     pub socket: Option<PathBuf>,
     /// Permission bits of the socket.
     pub socket_mode: u32,
-    /// Clients at once, of all rules.
+    /// Concurrent clients, of all rules.
     pub clients: u32,
-    /// The rules; the first that fits a client counts.
+    /// The rules; the first that matches a client applies.
     pub rules: Vec<Rule>,
 }
 
-/// What some users may have.
+/// What certain users may have.
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// Name, for messages.
@@ -41,27 +41,27 @@ pub struct Rule {
     pub users: Option<BTreeSet<u32>>,
     /// Primary group ids.
     pub groups: BTreeSet<u32>,
-    /// Addresses and ports. A wildcard covers every address of its family but multicast groups.
+    /// Addresses and ports. A wildcard covers every address of its family except multicast groups.
     pub listen: Vec<SocketAddr>,
     /// Interfaces; `None` is all.
     pub interfaces: Option<BTreeSet<String>>,
     /// Queues; `None` is all.
     pub queues: Option<BTreeSet<u32>>,
-    /// Bytes of UMEM at once, of one client.
+    /// Bytes of UMEM at a time, per client.
     pub memory: u64,
-    /// Bytes of a UDP socket's buffers, each way.
+    /// Bytes of a UDP socket's buffers, in each direction.
     pub socket_buffer: u64,
-    /// Sockets on an address.
+    /// Sockets per address.
     pub workers: u32,
-    /// Clients at once.
+    /// Concurrent clients.
     pub clients: u32,
-    /// Take foreign XDP programs off.
+    /// May detach foreign XDP programs.
     pub replace: bool,
-    /// Have sockets that poll the device instead of waiting for its interrupts.
+    /// May have sockets that poll the device instead of waiting for its interrupts.
     pub busy_poll: bool,
-    /// Have AF_XDP sockets that send: any frame, from any address.
+    /// May have AF_XDP sockets that send: any frame, from any address.
     pub transmit: bool,
-    /// Have AF_XDP sockets in zero-copy mode, by which all packets of a queue can be read.
+    /// May have AF_XDP sockets in zero-copy mode, which can read all packets of a queue.
     pub zero_copy: bool,
     /// Of the interfaces, only those that have an address of `listen`.
     pub only_listen: bool,
@@ -126,7 +126,7 @@ enum Id {
 }
 
 fn everyone() -> Spanned<u32> {
-    // Who connects is checked by credentials; permissions of the socket may narrow that.
+    // Clients are checked by credentials; the socket's permissions may restrict access further.
     Spanned::new(0..0, 0o666)
 }
 
@@ -135,7 +135,7 @@ fn clients() -> Spanned<u32> {
 }
 
 fn socket_buffer() -> Spanned<Size> {
-    // Four times what our own programs ask for by default.
+    // Four times what our own programs request by default.
     Spanned::new(0..0, Size(16 << 20))
 }
 
@@ -160,7 +160,7 @@ impl Policy {
         Self::parse(&Source::read(file)?)
     }
 
-    /// Checks the text of a file. A relative socket path is relative to the file's folder.
+    /// Checks the text of a file. A relative socket path is relative to the file's directory.
     ///
     /// # Errors
     /// As [`Policy::load`].
@@ -218,8 +218,8 @@ impl Policy {
         })
     }
 
-    /// A policy for one client that is known: it may have these addresses, the interfaces that have them, and whatever it
-    /// asks for there.
+    /// A policy for one known client: it may have these addresses, the interfaces that have them, and
+    /// whatever it requests there.
     pub fn for_own(listen: Vec<SocketAddr>, replace: bool) -> Self {
         let rule = Rule {
             name: "own".to_owned(),
@@ -283,7 +283,7 @@ fn interfaces(source: &Source, given: &[Spanned<String>]) -> Result<Option<BTree
     given.iter().map(check).collect::<Result<_, _>>().map(Some)
 }
 
-/// At most as many as a message to a client holds.
+/// At most as many as fit a message to a client.
 fn queues(source: &Source, given: Option<Spanned<Vec<u32>>>) -> Result<Option<BTreeSet<u32>>, ConfigError> {
     match given {
         Some(queues) if queues.get_ref().len() > 256 => {
@@ -308,8 +308,8 @@ impl Rule {
         Err(Refusal::new(code, format!("rule `{}`: {what}", self.name)))
     }
 
-    /// Whether an address may be bound, or a pair be taken. A multicast group is no address of this machine, which
-    /// a wildcard means: it must be named.
+    /// Whether an address may be bound, or a pair added. A multicast group is not an address of this machine
+    /// and not covered by a wildcard: it must be listed.
     pub(crate) fn check_listen(&self, address: SocketAddr) -> Result<(), Refusal> {
         let covers = |allowed: &SocketAddr| {
             allowed.port() == address.port()
@@ -371,7 +371,7 @@ impl Rule {
         }
     }
 
-    /// How to bind for a client that wants it so.
+    /// The bind mode for a client's request.
     pub(crate) fn bind_mode(&self, wanted: BindMode) -> Result<BindMode, Refusal> {
         match wanted {
             BindMode::ZeroCopy if !self.zero_copy => {
@@ -484,7 +484,7 @@ groups = [100]
             assert_eq!(refusal.code, code);
             assert!(refusal.message.contains("rule `edge`") && refusal.message.contains(part), "{refusal}");
         }
-        // What a rule does not name it does not give.
+        // A rule grants nothing that it does not list.
         assert_eq!(policy.rules[1].check_interface("eth0").unwrap_err().code, Code::Interface);
         assert_eq!(policy.rules[1].check_listen("[::]:443".parse().unwrap()).unwrap_err().code, Code::Listen);
     }
