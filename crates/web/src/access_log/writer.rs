@@ -119,7 +119,7 @@ impl Writer {
         self.batch.clear();
     }
 
-    /// Opens the target anew if that was asked for; keeps the old file if it cannot be opened.
+    /// Reopens the target if requested; keeps the old file if that fails.
     fn reopen(&mut self) {
         if !self.shared.reopen.swap(false, Ordering::AcqRel) {
             return;
@@ -151,7 +151,7 @@ mod tests {
         counter.load(Ordering::Relaxed)
     }
 
-    /// A pipe that takes 64 KiB and then refuses stands for a disk that fills within a line.
+    /// A pipe that accepts 64 KiB and then refuses simulates a disk that fills within a line.
     #[test]
     fn a_torn_line_is_ended_before_the_next_one() {
         let (reader, writer) = pipe_with(PipeFlags::NONBLOCK).unwrap();

@@ -62,7 +62,7 @@ pub(crate) struct BlockKey {
     pub(crate) index: u64,
 }
 
-/// A block's octets, shared by all who hold it.
+/// A block's bytes, shared by all its holders.
 #[derive(Debug, Clone)]
 pub(crate) struct Block(Arc<Buffer>);
 
@@ -230,7 +230,7 @@ impl Blocks {
         self.cache.as_ref().map_or((0, 0), |cache| (cache.weight(), cache.len()))
     }
 
-    /// A cached block. Counts a hit; whoever goes on to read the block counts the miss.
+    /// A cached block. Counts a hit; the caller that then reads the block counts the miss.
     pub(crate) fn cached(&self, key: &BlockKey) -> Option<Block> {
         let block = self.cache.as_ref().and_then(|cache| cache.get(key));
         if block.is_some() {
@@ -343,8 +343,8 @@ impl Blocks {
         (offset, usize::try_from(rest).unwrap_or(usize::MAX).min(self.block_bytes()))
     }
 
-    /// Checks that the file is still the one announced. The check comes after the read, so what a change may have put
-    /// into the octets is never handed out.
+    /// Checks that the file is still the one announced. The check comes after the read, so data affected by
+    /// a change is never handed out.
     fn check(&self, file: &OpenFile, length: usize) -> Result<(), BodyError> {
         match file.is_unchanged() {
             Ok(true) => {

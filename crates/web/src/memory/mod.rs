@@ -47,7 +47,7 @@ const STEP: usize = 64 << 10;
 /// File descriptors that a connection's requests may hold however few are left.
 const LEAST_FILES: usize = 4;
 
-/// What the process pins for its clients, and what it may. Shared by all workers; survives reloads.
+/// What the process pins for its clients, and its limits. Shared by all workers; survives reloads.
 #[derive(Debug)]
 pub struct Memory {
     /// Octets for all that lies outside the block cache.
@@ -85,7 +85,7 @@ pub struct Ledger {
 pub struct Levels {
     /// Response data that clients have not acknowledged, copies and slices of blocks.
     pub responses: usize,
-    /// Requests: header sections in parts, and what is kept while they are answered.
+    /// Requests: partial header sections, and what is kept while they are answered.
     pub requests: usize,
     /// All that is owned: the requests and the copies.
     pub owned: usize,
@@ -148,7 +148,7 @@ impl Memory {
         self.budget.saturating_sub(self.used()) as f64 / self.budget.max(1) as f64
     }
 
-    /// Bounds the files that may be open, those of the open-file cache included.
+    /// Limits the files that may be open, including those of the open-file cache.
     pub fn limit_files(&self, most: usize) {
         self.max_files.store(most, Ordering::Relaxed);
     }
@@ -282,8 +282,8 @@ mod tests {
         let mut hogs = Vec::new();
         for number in 1..=50_usize {
             hogs.push((Account::new(&ledger, usize::MAX, usize::MAX), Vec::new()));
-            // Each takes whatever it may, in pieces that the process's sum is told of; what is acknowledged of the others
-            // comes back until they hold no more than they may.
+            // Each takes whatever it may, in pieces reported to the process's total; what is acknowledged of
+            // the others is returned until they hold no more than they may.
             for _ in 0..20 {
                 for (account, held) in &mut hogs {
                     account.follow();
