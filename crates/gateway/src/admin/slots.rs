@@ -1,5 +1,5 @@
-//! The places of connections: who comes when all are taken has that of the one which has asked nothing for longest, so that
-//! nobody is kept out by those who only sit there.
+//! Connection slots: when all are taken, a new connection displaces the one that has been idle longest
+//! without a request, so idle connections cannot lock others out.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,8 +53,8 @@ impl Slots {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Gives a connection a place, that of another if need be. `start` starts its task, which does not run before this
-    /// returns.
+    /// Gives a connection a slot, displacing another if necessary. `start` starts its task, which does not
+    /// run before this returns.
     pub(super) fn seat(&self, start: impl FnOnce(Slot) -> JoinHandle<()>) {
         let shared = &self.shared;
         shared.accepted.fetch_add(1, Ordering::Relaxed);

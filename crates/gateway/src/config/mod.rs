@@ -20,10 +20,10 @@ pub use sections::{Admin, Files, Io, Log, Quic, Server, Site, Tls};
 pub use value::{Attach, Congestion, IoMode, LogFormat, Retry, Seccomp, Sharing, UdpSend, Workers};
 pub use wait::{Moment, Napi, Waiting};
 
-/// Memory that there must be beside the block cache, in bytes: what a few hundred busy connections take.
+/// Memory required in addition to the block cache, in bytes: enough for a few hundred busy connections.
 pub const LEAST_BESIDE_CACHE: u64 = 64 << 20;
 
-/// Memory that a connection must have beside its send window, in bytes.
+/// Memory required per connection in addition to its send window, in bytes.
 const LEAST_BESIDE_WINDOW: u64 = 64 << 10;
 
 /// A whole configuration, defaults filled in. Relative paths are relative to the file's folder.

@@ -23,7 +23,7 @@ pub struct Server {
     /// Also serve HTTP/1.1 and HTTP/2 on the same TCP port.
     #[serde(default)]
     pub tcp: Option<Spanned<bool>>,
-    /// Workers, one a core.
+    /// Workers, one per core.
     #[serde(default)]
     pub workers: Workers,
     /// Pin each worker to its core.
@@ -67,8 +67,8 @@ pub struct Io {
     pub calibrate: bool,
     /// Where measurements are kept; empty: nowhere.
     pub calibration_cache: PathBuf,
-    /// By interface, the one of this machine at the other end of its link, which must see the probe frame of the
-    /// self-test.
+    /// For each interface, the one of this machine at the other end of its link, which must receive the
+    /// self-test's probe frame.
     pub probe_peers: BTreeMap<String, String>,
     /// UMEM frames of each AF_XDP socket, a power of two; default 8192.
     pub frames: Option<Spanned<u32>>,
@@ -148,13 +148,13 @@ pub struct Quic {
     pub retry_threshold: u32,
     /// Connections that a worker accepts at most.
     pub max_connections: Spanned<u32>,
-    /// Requests at once on a connection.
+    /// Concurrent requests per connection.
     pub max_requests: Spanned<u32>,
     /// Body bytes of one connection that wait for acknowledgement or credit at most.
     pub send_window: Spanned<Size>,
     /// Memory that one connection may hold; absent: 4 MiB, or twice `send_window` if that is more.
     pub connection_memory: Option<Spanned<Size>>,
-    /// Requests with a file open at once on a connection; more wait.
+    /// Concurrent requests with an open file per connection; more wait.
     pub max_open_files: Spanned<u32>,
     /// A response of which the client takes nothing for this long is reset.
     pub response_timeout: Spanned<Span>,
@@ -168,7 +168,7 @@ pub struct Quic {
     pub early_data: bool,
     /// Largest UDP payload to send, bytes; default what the interface's MTU carries.
     pub max_payload: Option<Spanned<u16>>,
-    /// Folder for one qlog file a connection, for debugging; takes a build with the feature `qlog`.
+    /// Directory for one qlog file per connection, for debugging; needs a build with the feature `qlog`.
     pub qlog: Option<Spanned<PathBuf>>,
 }
 
@@ -259,7 +259,8 @@ pub struct Site {
 pub struct Admin {
     /// TCP address; keep it off public interfaces.
     pub listen: Spanned<SocketAddr>,
-    /// Connections at once. Who comes then has the place of the one that has asked nothing for longest.
+    /// Concurrent connections. A new one displaces the connection that has been idle longest without a
+    /// request.
     #[serde(default = "Admin::max_connections")]
     pub max_connections: Spanned<u32>,
     /// How long a request's head may take to come, whole, and how long a connection may be idle.
@@ -271,7 +272,7 @@ pub struct Admin {
     /// Bytes of a request's head.
     #[serde(default = "Admin::max_header")]
     pub max_header: Spanned<Size>,
-    /// Bytes of pages that clients were answered with and have not taken.
+    /// Bytes of responses that clients have not read yet.
     #[serde(default = "Admin::max_pages")]
     pub max_pages: Spanned<Size>,
 }

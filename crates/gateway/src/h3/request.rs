@@ -154,7 +154,7 @@ pub(super) fn method<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> 
     find(fields, b":method").and_then(|value| Method::from_bytes(value).ok()).unwrap_or(Method::GET)
 }
 
-/// The start of a field of a section that is not served, for the log; empty if it is missing.
+/// The beginning of a field of a section that is not served, for the log; empty if it is missing.
 pub(super) fn text<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>, wanted: &[u8]) -> String {
     find(fields, wanted).map_or_else(String::new, |value| {
         String::from_utf8_lossy(&value[..value.len().min(MAX_LOGGED)]).into_owned()

@@ -1,10 +1,7 @@
 //! The QUIC endpoint of one worker.
 //!
-//! A datagram is opened when it comes in; what it brought is handled when its connection's turn to send
+//! A datagram is decrypted when it arrives; its contents are handled when its connection's turn to send
 //! comes, so that a train of datagrams costs one round of HTTP/3, one refill of streams and one burst.
-//!
-//! No turn is long, whatever connections ask: a connection has a part of the turn and goes on in its next one, first packets
-//! of new connections stand in a line of their own, and what concerns all connections is done by and by.
 //!
 //! # Scheduling
 //!
@@ -58,14 +55,14 @@ use connection::Connection;
 use line::Line;
 use replies::Replies;
 
-/// What new connections of an endpoint are made with. Replaced whole by [`Shared::reload`]; a connection keeps
-/// the one it was made with.
+/// What new connections of an endpoint are created with. Replaced as a whole by [`Shared::reload`]; a
+/// connection keeps the one it was created with.
 pub struct Setup {
     /// Limits, timers and TLS.
     pub settings: Settings,
     /// Answers requests.
     pub handler: Arc<dyn Handler>,
-    /// Gets a line a request.
+    /// Gets one line per request.
     pub access_log: Option<Arc<AccessLog>>,
     /// The name of the I/O mode, for the access log.
     pub io_mode: Arc<str>,
@@ -77,7 +74,7 @@ const HANDOVER_BUFFERS: usize = 1024;
 /// The token of the endpoint's own timer; that of a connection is its key plus 1.
 const DRAIN_TIMER: usize = 0;
 
-/// Bytes that connections may hold together where nobody says how many.
+/// Default limit in bytes for all connections together.
 const MEMORY: usize = 256 << 20;
 
 /// What the endpoints of a server have in common.
@@ -190,7 +187,7 @@ pub struct Endpoint {
     ready: VecDeque<Key>,
     /// First packets of connections to come.
     line: Line,
-    /// Connections from this key on have not heard of the drain or its end.
+    /// Connections from this key on have not been told of the drain or its end.
     sweep: Option<Key>,
     replies: Replies,
     wakes: Arc<WakeList>,
@@ -198,7 +195,7 @@ pub struct Endpoint {
     /// Wake tokens, of which the first `heard` were seen to.
     woken: Vec<u64>,
     heard: usize,
-    /// Scratch for what is read off streams.
+    /// Scratch for data read from streams.
     scratch: Box<[u8]>,
     /// Scratch for strings of header sections; it grows to 8/5 of the largest that is read.
     strings: Vec<u8>,
@@ -247,7 +244,7 @@ impl Endpoint {
         })
     }
 
-    /// The numbers as they are now, for whoever runs the endpoint on its own thread.
+    /// The current statistics, for callers that run the endpoint on their own thread.
     pub fn stats(&self) -> Stats {
         self.stats
     }

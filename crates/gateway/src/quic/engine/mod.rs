@@ -1,7 +1,7 @@
-//! The QUIC engine behind a narrow interface of our own: nothing outside this folder names `quiche`.
+//! The QUIC engine behind a narrow interface of our own: nothing outside this directory uses `quiche`.
 //!
-//! [`Engine`] makes [`Transport`]s (one QUIC connection each) and holds what they are configured with. Neither
-//! does I/O; time is the engine's own reading of the monotonic clock. HTTP/3 is `crate::h3`'s.
+//! [`Engine`] creates [`Transport`]s (one QUIC connection each) and holds their configuration. Neither does
+//! I/O; time is the engine's own reading of the monotonic clock. HTTP/3 is in `crate::h3`.
 //!
 //! # Patches to quiche
 //!
@@ -120,7 +120,7 @@ pub(crate) struct Accept<'a> {
     pub(crate) max_payload: usize,
 }
 
-/// Makes connections. One a worker, since its configuration changes with each connection.
+/// Creates connections. One per worker, since its configuration changes with each connection.
 pub(crate) struct Engine {
     config: quiche::Config,
     initial_window: usize,
@@ -163,7 +163,7 @@ impl Engine {
         })
     }
 
-    /// Makes the server side of a connection.
+    /// Creates the server side of a connection.
     pub(crate) fn accept(&mut self, accept: &Accept<'_>) -> Result<Transport, EngineError> {
         let config = &mut self.config;
         config.set_stateless_reset_token(Some(u128::from_be_bytes(accept.reset_token)));
