@@ -1,4 +1,4 @@
-//! The HTTP request by which a WebSocket begins (RFC 6455, section 4.2), and what is answered.
+//! The HTTP request that opens a WebSocket (RFC 6455, section 4.2), and the response.
 
 use super::options::Start;
 
@@ -11,11 +11,12 @@ const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// The page with a live example.
 const PAGE: &str = include_str!("page.html");
 
-/// Where the feed is, beside the page at `/`.
+/// Path of the feed; `/` is the page.
 const FEED_PATH: &str = "/feed";
 
-/// A request head as it comes, in pieces of any size. It is parsed at its end, and each time that it has doubled, so
-/// that what is no request is told early and each byte is parsed a few times at most, however it comes.
+/// A request head that arrives in pieces of any size. It is parsed at its end, and each time that it has
+/// doubled, so that invalid requests are detected early and each byte is parsed a few times at most, however
+/// it arrives.
 #[derive(Debug)]
 pub(crate) struct Head {
     received: Vec<u8>,
@@ -52,7 +53,7 @@ impl Head {
         self.limit - self.received.len()
     }
 
-    /// Adds what has come, no more than there is room for.
+    /// Adds received data, no more than there is room for.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         for byte in bytes {
             match byte {
@@ -67,7 +68,8 @@ impl Head {
         self.received.extend_from_slice(bytes);
     }
 
-    /// Answers what has come so far. `origins`: pages besides the server's own that may subscribe.
+    /// Answers what has arrived so far. `origins`: pages, in addition to the server's own, that may
+    /// subscribe.
     pub(crate) fn answer(&mut self, secure: bool, origins: &[String]) -> Answer {
         let length = self.received.len();
         let is_full = length >= self.limit;
@@ -271,7 +273,7 @@ mod tests {
         assert_eq!(status(answer(b"GET / HTTP/1.1\r\n\r\n", false, &[])), "200");
     }
 
-    /// What comes of a head that comes in pieces of one size, and how many of its bytes were taken.
+    /// The result for a head that arrives in pieces of one size, and how many of its bytes were read.
     fn ask_slowly(head: &mut Head, bytes: &[u8], size: usize) -> (Answer, usize) {
         for (number, piece) in bytes.chunks(size).enumerate() {
             let piece = &piece[..piece.len().min(head.room())];

@@ -176,7 +176,7 @@ impl Fanout {
         self.ledger.statistics()
     }
 
-    /// Something that gives the statistics for as long as it lives, for a metrics page.
+    /// A handle that gives statistics for as long as it lives, for a metrics page.
     pub fn statistics_source(&self) -> impl Fn() -> (Statistics, IoStats) + Send + Sync + 'static {
         let (ledger, cell) = (self.ledger.clone(), self.cell.clone());
         move || (ledger.statistics(), cell.io())
@@ -194,10 +194,10 @@ impl Fanout {
         ended.recv_timeout(timeout).is_ok()
     }
 
-    /// Lets nobody in any more, gives subscribers a second to take what was received, and ends.
+    /// Admits nobody any more, gives subscribers a second to receive what has arrived, and ends.
     ///
     /// # Errors
-    /// What made a thread end before.
+    /// What made a thread end earlier.
     pub fn stop(mut self) -> Result<Statistics, FanoutError> {
         let result = self.end();
         result.map(|()| self.ledger.statistics())

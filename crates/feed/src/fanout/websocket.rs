@@ -39,10 +39,10 @@ struct Frame {
 }
 
 impl Parser {
-    /// Reads `bytes` and hands over what has to be answered. Returns how many frames ended in them.
+    /// Reads `bytes` and returns what must be answered. Returns how many frames ended in them.
     ///
     /// # Errors
-    /// What the peer did wrong (section 7.1.7); nothing can be read after that.
+    /// The peer's violation (section 7.1.7); nothing can be read after that.
     pub(crate) fn read(
         &mut self,
         mut bytes: &[u8],

@@ -79,7 +79,7 @@ impl Flows {
         ((turn % count) as u32, turn / count * run + index % run)
     }
 
-    /// The reverse of [`Self::place`]; `None` for what it never gives.
+    /// The inverse of [`Self::place`]; `None` for values it never returns.
     #[inline]
     pub fn index(&self, flow: u32, sequence: u64) -> Option<u64> {
         let (run, count) = (u64::from(self.run), u64::from(self.count));

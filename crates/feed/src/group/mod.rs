@@ -59,7 +59,7 @@ impl Keeper {
         self.wanted.group
     }
 
-    /// Joins again if the membership has gone. Says once that it cannot.
+    /// Rejoins if the membership is lost. Logs failure once.
     pub fn look_after(&mut self, fd: BorrowedFd<'_>) -> Joined {
         let group = self.wanted.group;
         match self.keep(fd) {
@@ -80,7 +80,7 @@ impl Keeper {
         }
     }
 
-    /// Joins again if the membership has gone, without a word about it.
+    /// Rejoins if the membership is lost, without logging.
     ///
     /// # Errors
     /// Those of [`Keeper::join`].

@@ -8,10 +8,10 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
-/// Opens its folder, whether the hierarchy is mounted or not: `ip netns exec`, for one, hides it.
+/// Opens its directory, whether or not the hierarchy is mounted: `ip netns exec`, for one, hides it.
 ///
 /// # Errors
-/// One line that says what is not there.
+/// One line that says what is missing.
 pub(super) fn own() -> Result<OwnedFd, String> {
     let read = |path: &str| std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
     let membership = read("/proc/self/cgroup")?;

@@ -34,7 +34,7 @@ use crate::group::{INTERVAL, Joined};
 /// Between two looks at all subscribers.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What subscribers have at the end to take what they were given.
+/// Time that subscribers have at the end to receive what they were given.
 const DRAIN: Duration = Duration::from_secs(1);
 
 const EVENTS: usize = 16;
@@ -245,7 +245,7 @@ impl Switch {
                 let reason = link.ended();
                 self.disconnect(key, reason);
             }
-            // On its way to the end, which comes as an event of its own.
+            // Being closed; the end is reported as a separate event.
             _ => {}
         }
     }
