@@ -89,7 +89,7 @@ def check(lab: "Lab", connect: str, folder: Path, clip: Path) -> None:
     whole, *parts = get(lab, connect, folder, ["/clip.mp4"], list(RANGES))
     wanted = [(200, sha256(clip))] + [(206, sha256(clip, span)) for span in RANGES.values()]
     if [(answer["status"], answer["sha256"]) for answer in (whole, *parts)] != wanted:
-        sys.exit(f"demo: the clip came wrong: {whole}, {parts}")
+        sys.exit(f"demo: the clip arrived corrupted: {whole}, {parts}")
 
 
 def measure(server: "Server", connect: str, folder: Path, napi: set[Path], row: Row) -> None:
@@ -156,7 +156,7 @@ def show(rows: list[Row]) -> None:
             figures = (f"{row.bytes / 1e6:7.0f}{row.gbits:8.2f}{row.cpu_per_gb:10.2f}"
                        f"{row.packets:10d}{row.packet:8.0f}")
         print(f"{row.asked:15}{row.obtained:10}{figures}  {row.drops}")
-    print("\nIndicative: one curl client, one connection, a veth of MTU 1500. `make bench` measures.")
+    print("\nIndicative only: one curl client, one connection, a veth of MTU 1500. `make bench` measures.")
 
 
 def main() -> None:
@@ -189,7 +189,7 @@ def main() -> None:
         finally:
             lab.down()
     show(rows)
-    print(f"Every hash was right. {time.monotonic() - started:.0f} s.")
+    print(f"All hashes match. {time.monotonic() - started:.0f} s.")
 
 
 if __name__ == "__main__":

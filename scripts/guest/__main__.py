@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         machine = Machine(root, its_kernel, devices, processors=processors)
         take = (lines, lambda line: print(line, flush=True))
         code = machine.run(archive, verdict, arguments.deadline, prefix, sys.stderr, take)
-    say(f"ended with exit code {code} in {time.monotonic() - started:.0f} s")
+    say(f"exited with code {code} in {time.monotonic() - started:.0f} s")
     return code
 
 

@@ -42,7 +42,7 @@ def network(taps: bool, multi_queue: bool = True) -> Iterator[Sequence[str]]:
         yield []
         return
     if os.geteuid() != 0:
-        raise Failure("this guest needs taps in a namespace: run it as root")
+        raise Failure("this guest needs tap devices in a namespace: run it as root")
     if not shutil.which("ip"):
         raise Failure("ip is missing: apt-get install iproute2")
     if not Path("/dev/net/tun").exists():

@@ -110,10 +110,10 @@ class Machine:
             if lines:
                 follower.join()
         if late.is_set():
-            raise Failure(f"the guest was not done within {deadline:.0f} s: see what it said last")
+            raise Failure(f"the guest did not finish within {deadline:.0f} s: see its last output")
         words = verdict.read_text().split()
         if len(words) != 2 or words[0] != "exit":
-            raise Failure(f"the guest ended (QEMU: {process.returncode}) before its tests did: see its console above")
+            raise Failure(f"the guest exited (QEMU: {process.returncode}) before its tests finished: see its console above")
         return int(words[1])
 
 

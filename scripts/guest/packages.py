@@ -118,7 +118,7 @@ def _codename() -> str:
         lines = []
     fields = dict(line.split("=", 1) for line in lines if "=" in line)
     if fields.get("ID") != "debian" or "VERSION_CODENAME" not in fields:
-        raise Failure("the guest's kernel and QEMU come from Debian packages, and this is no Debian release")
+        raise Failure("the guest's kernel and QEMU come from Debian packages, but this is not a Debian release")
     return fields["VERSION_CODENAME"].strip('"')
 
 

@@ -26,7 +26,7 @@ def say(text: str) -> None:
 def locked() -> Iterator[None]:
     """Alone on target/guest: two runs would fetch and pack into the same files."""
     if platform.machine() != "x86_64":
-        raise Failure(f"the guest is x86-64, and programs of this machine are {platform.machine()}")
+        raise Failure(f"the guest is x86-64, but programs of this machine are {platform.machine()}")
     GUEST.mkdir(parents=True, exist_ok=True)
     with (GUEST / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -135,7 +135,7 @@ def test_an_agent_that_goes_in_mid_transfer_and_comes_back(
         for times in (1, 2):
             GOES[way](agent)
             server.wait_for("its end seen", lambda m: m.sum("agent_connected") == 0)
-            server.wait_log("the agent has gone", times)
+            server.wait_log("agent connection lost", times)
             assert attached(lab), "the program went with the agent"
             # What it gave goes on as it was, while it is looked for.
             under_way.await_more("packets by AF_XDP", "rx_express_packets_total", 100)
@@ -208,20 +208,20 @@ def test_what_a_killed_client_had_is_taken_back(make_lab, make_agent, make_serve
     fetch(server, readable)
     server.kill()
     wait_until(lambda: not attached(lab), "the program off")
-    agent.wait_log("what it had is taken back")
+    agent.wait_log("resources reclaimed")
     again = make_server(lab, mode="copy", certificates=readable, prefix=UNPRIVILEGED, more=io(agent))
     fetch(again, readable)
 
 
 REFUSALS = {
-    "address": (RULE.replace("0.0.0.0", "192.0.2.1"), ("rule `edge`", "is not in its listen")),
-    "port": (RULE.replace(str(PORT), "443"), ("rule `edge`", f":{PORT} is not in its listen")),
+    "address": (RULE.replace("0.0.0.0", "192.0.2.1"), ("rule `edge`", "is not in listen")),
+    "port": (RULE.replace(str(PORT), "443"), ("rule `edge`", f":{PORT} is not in listen")),
     "interface": (RULE.replace("server0", "eth9"), ("rule `edge`", "interface server0")),
     "queue": (RULE + "queues = [7]", ("rule", "server0", "none of its", "queues")),
     "memory": (RULE + 'memory = "1MiB"', ("rule `edge`", "bytes of UMEM")),
     "workers": (RULE + "workers = 1", ("rule `edge`", "2 workers")),
-    "replace": (RULE, ("rule `edge`", "does not let foreign XDP programs be replaced")),
-    "busy-poll": (RULE, ("rule `edge`", "does not allow busy polling")),
+    "replace": (RULE, ("rule `edge`", "replacing foreign XDP programs is not allowed")),
+    "busy-poll": (RULE, ("rule `edge`", "busy polling is not allowed")),
     "user": (RULE.replace(str(NOBODY), "12345"), (f"uid {NOBODY}",)),
 }
 
@@ -256,7 +256,7 @@ def test_clients_at_once_are_bounded_and_an_interface_has_one(
     first = make_server(lab, mode="copy", certificates=readable, prefix=UNPRIVILEGED, more=io(agent))
     # Another agent's client, by another port: the queues of the interface are the first one's.
     other = make_agent(lab, RULE.replace(str(PORT), "5555"))
-    for another, reason in ((other, "expressway_udp"), (agent, "client 1 of this agent has it")):
+    for another, reason in ((other, "expressway_udp"), (agent, "already in use by client 1")):
         server = make_server(
             lab,
             ready=False,
@@ -267,10 +267,10 @@ def test_clients_at_once_are_bounded_and_an_interface_has_one(
         )
         assert server.wait() == 1
         assert reason in server.log(), server.log()
-    agent.wait_log("what it had is taken back")
+    agent.wait_log("resources reclaimed")
     fourth_client = connect(agent.socket)
     fifth_client = connect(agent.socket)
-    assert b"clients are there already" in fifth_client.recv(4096)
+    assert b"already has its maximum of" in fifth_client.recv(4096)
     fourth_client.close()
     fifth_client.close()
     fetch(first, readable)
@@ -307,7 +307,7 @@ def test_clients_that_stall_or_send_garbage_are_dropped_and_delay_nobody(
     # Requests in the wrong order are refused, and the connection goes on.
     early = connect(agent.socket)
     early.send(message(b'{"counters":{"interface":"server0"}}'))
-    assert b"say hello first" in early.recv(1 << 16)
+    assert b"the first request must be hello" in early.recv(1 << 16)
     early.send(message(HELLO))
     assert b"welcome" in early.recv(1 << 16)
     early.send(message(b'{"add_pair":{"interface":"server0","pair":"192.0.2.77:%d"}}' % PORT))
@@ -321,7 +321,7 @@ def test_clients_that_stall_or_send_garbage_are_dropped_and_delay_nobody(
     with pytest.raises(OSError):
         while True:
             stalled.send(message(b'{"device":{"interface":"server0","ifindex":1}}'))
-    agent.wait_log("no answer in time")
+    agent.wait_log("timed out")
     agent.wait_log("client dropped", len(GARBAGE) + 1)
     fetch(server, readable)
     for connection in (stalled, *silent):
@@ -350,4 +350,4 @@ def test_no_agent_and_a_bad_policy_are_named(make_lab, make_agent, make_server, 
         [BINARY, "agent", "--config", agent.config], capture_output=True, text=True, timeout=LIMIT, check=False
     )
     assert second.returncode == 1
-    assert "another agent listens there" in second.stderr, second.stderr
+    assert "another agent is listening there" in second.stderr, second.stderr

@@ -113,7 +113,7 @@ def test_a_signal_ends_it_and_a_killed_one_is_cleaned_up_after(tmp_path: Path) -
     ended = start("ended")
     ended.terminate()
     _, said = ended.communicate(timeout=LIMIT)
-    assert ended.returncode == 1 and "ended by a signal" in said and not labs(ended)
+    assert ended.returncode == 1 and "interrupted by a signal" in said and not labs(ended)
     killed = start("killed")
     while not labs(killed):
         assert killed.poll() is None
@@ -135,7 +135,7 @@ def test_envoy_answers_with_whole_bodies(tmp_path: Path) -> None:
     assert "1.40" in environment["programs"]["envoy"]["version"]
     bench(tmp_path / "trial.toml", "--server", "envoy", "--set", "range=1024", "--peers", PEERS, "--out", tmp_path)
     (missing,) = lines(tmp_path / "raw.jsonl", "missing")
-    assert "answers no ranges" in missing["reason"]
+    assert "does not support ranges" in missing["reason"]
 
 
 def test_reports_are_made_of_the_raw_file_alone(raw: Path, tmp_path: Path) -> None:
@@ -225,10 +225,10 @@ def test_a_bed_has_its_scenarios_and_needs_its_runner(tmp_path: Path) -> None:
     error = bench("instructions-transmit", "--out", tmp_path, code=2)
     assert "instructions-transmit: not for bed lab; it is for guest-icount" in error
     error = bench("io-transmit", "--bed", "guest", "--profile", "--out", tmp_path, code=2)
-    assert "--profile: a guest has no perf" in error and len(error.splitlines()) == 1
+    assert "--profile: perf is not available in a guest" in error and len(error.splitlines()) == 1
     words = [BINARY, "bench", "io-transmit", "--bed", "guest", "--guest", tmp_path, "--out", tmp_path]
     result = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=LIMIT, check=False)
-    assert result.returncode == 1 and f"{tmp_path}: no runner of guests; it is scripts/guest" in result.stderr
+    assert result.returncode == 1 and f"{tmp_path}: guest runner not found; it is scripts/guest" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
@@ -236,7 +236,7 @@ def test_a_bed_has_its_scenarios_and_needs_its_runner(tmp_path: Path) -> None:
     ("change", "expected"),
     [
         (("kind = \"gateway\"", "kind = \"gatway\""), "trial.toml:2: kind: `gatway` is no kind"),
-        (("body = [\"4KiB\"]", "body = [\"4 parsecs\"]"), "trial.toml:13: sweep.body: `parsecs` is no unit"),
+        (("body = [\"4KiB\"]", "body = [\"4 parsecs\"]"), "trial.toml:13: sweep.body: `parsecs` is not a unit"),
         (("io = \"copy\"", "oi = \"copy\""), "trial.toml:28: contestant.2.oi: `oi` is no parameter"),
         (("beds = [\"lab\"]", ""), "missing field `beds`"),
     ],
@@ -255,7 +255,7 @@ def test_what_is_wrong_in_a_raw_file_or_a_request_is_one_line(raw: Path, tmp_pat
     wrong = {
         f"broken.jsonl:{count}: ": bench("report", broken, "--out", tmp_path, code=2),
         "no scenario `nonsense`": bench("nonsense", code=2),
-        "no scenario named has a parameter `nonsense`": bench("gateway", "--set", "nonsense=1", code=2),
+        "none of the given scenarios has a parameter `nonsense`": bench("gateway", "--set", "nonsense=1", code=2),
         "no contestant `nonsense`": bench("gateway", "--server", "nonsense", code=2),
         "range is 1048576 B of a body of 1024": bench("gateway", "--body", "1KiB", "--set", "range=1MiB", code=2),
     }

@@ -152,7 +152,7 @@ def test_settings_and_processes_stay_in_namespaces_and_go_whatever_ends_it(tmp_p
     next(line for line in ended.stderr if "round=0" in line)
     ended.terminate()
     _, said = ended.communicate(timeout=LIMIT)
-    assert ended.returncode == 1 and "ended by a signal" in said
+    assert ended.returncode == 1 and "interrupted by a signal" in said
     assert not any(one.startswith(f"expressway-bench-{ended.pid}-") for one in namespaces())
     assert machine() == before
 

@@ -221,9 +221,9 @@ def test_what_cannot_be_is_refused_in_a_line(make_lab) -> None:
     lab = make_lab()
     assert "interface eth9: no such interface" in failure(lab, "-i", "eth9")
     assert "interface eth9: no such interface" in failure(lab, "-i", links.SERVER, "--action", "redirect", "--to", "eth9")
-    assert "--to: drop sends to no other" in failure(lab, "-i", links.SERVER, "--to", links.SERVER, code=2)
+    assert "--to: action drop does not redirect" in failure(lab, "-i", links.SERVER, "--to", links.SERVER, code=2)
     error = failure(lab, "-i", "lo")
-    assert "interface lo: the driver has no native XDP; use --generic" in error, error
+    assert "interface lo: the driver does not support native XDP; use --generic" in error, error
     line = lab.inside("server", "setpriv", "--reuid=65534", "--clear-groups", BINARY, "drop", "-i", links.SERVER)
     result = subprocess.run(line, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert result.returncode == 1 and "not permitted" in result.stderr and "CAP_BPF" in result.stderr, result.stderr
@@ -235,4 +235,4 @@ def test_an_interface_that_goes_ends_it_with_what_it_counted(make_lab, make_drop
     links.remove(lab)
     output, _ = drop.process.communicate(timeout=LIMIT)
     assert drop.wait() == 1 and "total" in output
-    assert "interface server0: is gone, or somebody took the program off it" in drop.log(), drop.log()
+    assert "interface server0: interface removed or XDP program detached" in drop.log(), drop.log()

@@ -19,7 +19,7 @@ GROUPS = ("239.7.7.7", "ff15::7")
 def test_a_feed_reaches_all_subscribers_and_statistics_say_so(make_lab, make_fanout) -> None:
     lab = make_lab()
     fanout = make_fanout(lab, "--json")
-    assert fanout.ready[0]["mode"] == "user" and "mode user: it sends" in fanout.log(), "auto says why"
+    assert fanout.ready[0]["mode"] == "user" and "mode user: no measurements" in fanout.log(), "auto says why"
     subscribers = subscribe(lab, fanout, count=5)
     sender = Sender(lab, lab.server["ipv4"])
     last = sender.send(500)

@@ -112,7 +112,7 @@ def test_what_was_measured_decides(make_lab, make_fanout, measured: Path, tmp_pa
     for name, figures, flags, mode, why in (
         ("kernel", KERNEL, few, "kernel", "the kernel takes 0.50"),
         ("user", USER, few, "user", "the kernel takes 1.50"),
-        ("more", KERNEL, ("--max-subscribers", "3"), "user", "it was measured for up to 2 subscribers only"),
+        ("more", KERNEL, ("--max-subscribers", "3"), "user", "measured for up to 2 subscribers only"),
     ):
         file = rounds(measured, tmp_path / f"{name}.jsonl", figures)
         fanout = make_fanout(lab, "--measured", file, *flags)
@@ -126,7 +126,7 @@ def test_what_was_not_measured_here_does_not(make_lab, make_fanout, measured: Pa
     lab = make_lab()
     few = ("--max-subscribers", "2")
     for name, change, why in (
-        ("few", {"count": 5}, "have not run in 6 rounds at 2 subscribers"),
+        ("few", {"count": 5}, "fewer than 6 rounds with both modes at 2 subscribers"),
         ("other", {"kernel": "5.4.0"}, "Linux 5.4.0"),
     ):
         file = rounds(measured, tmp_path / f"{name}.jsonl", KERNEL, **change)
@@ -137,7 +137,7 @@ def test_what_was_not_measured_here_does_not(make_lab, make_fanout, measured: Pa
 
 @pytest.mark.parametrize(
     ("flags", "prefix", "why"),
-    [(("--start", "last:5"), (), "nothing is retained in the kernel"), ((), UNPRIVILEGED, "CAP_")],
+    [(("--start", "last:5"), (), "the kernel retains no data"), ((), UNPRIVILEGED, "CAP_")],
     ids=["option", "privilege"],
 )
 def test_what_the_kernel_cannot_do_this_process_does(
@@ -149,7 +149,7 @@ def test_what_the_kernel_cannot_do_this_process_does(
     file = rounds(measured, tmp_path / "kernel.jsonl", KERNEL)
     fanout = make_fanout(lab, "--measured", file, "--max-subscribers", "2", *flags, prefix=prefix)
     assert fanout.ready[0]["mode"] == "user", fanout.log()
-    measured_for, instead = fanout.log().index("mode kernel: the kernel takes 0.50"), fanout.log().index("mode user instead")
+    measured_for, instead = fanout.log().index("mode kernel: the kernel takes 0.50"), fanout.log().index("falling back to mode user")
     assert measured_for < instead and why in fanout.log()[instead:], fanout.log()
     serves(lab, fanout)
 
@@ -167,8 +167,8 @@ def test_a_file_that_is_none_is_an_error(make_lab, tmp_path: Path) -> None:
     for flags, message in (
         (("--measured", tmp_path / "absent.jsonl"), "absent.jsonl"),
         (("--measured", wrong), "wrong.jsonl:1"),
-        (("--measured", wrong, "--mode", "user"), "only --mode auto"),
-        (("--measured", wrong, "--io", "copy"), "only --mode auto"),
+        (("--measured", wrong, "--mode", "user"), "used only by --mode auto"),
+        (("--measured", wrong, "--io", "copy"), "used only by --mode auto"),
     ):
         command = lab.inside(
             "server", BINARY, "fanout", "--udp", "127.0.0.1:5000", "--tcp", "127.0.0.1:9000", *map(str, flags)

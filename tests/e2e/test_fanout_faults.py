@@ -22,7 +22,7 @@ def test_a_multicast_feed_survives_the_loss_of_its_interface(make_lab, make_fano
     lab.run("server", "ip", "link", "delete", "extra0")
     fanout.wait_log("multicast group lost")
     lab.add_extra_link()
-    fanout.wait_for("joined anew", lambda m: m.sum("fanout_group_rejoins_total") == 1)
+    fanout.wait_for("rejoined", lambda m: m.sum("fanout_group_rejoins_total") == 1)
     # Subscribers were there all the time, and the feed goes on.
     sender = Sender(lab, "239.7.7.7", interface="extra1")
     sender.next = 10
@@ -83,7 +83,7 @@ def test_who_never_reads_delays_nobody(make_lab, make_fanout) -> None:
     for subscriber in stalled:
         subscriber.expected = 0
     sender = Sender(lab, lab.server["ipv4"])
-    while fanout.log().count("falls behind") < 2:
+    while fanout.log().count("fell behind") < 2:
         last = sender.send(50)
         for reader in readers:
             reader.read_to(last)
@@ -162,15 +162,15 @@ def test_without_descriptors_newcomers_are_turned_away_and_subscribers_stay(make
 
 WRONG = [
     (["--udp", "127.0.0.1:0", "--tcp", "127.0.0.1:9000"], "port 0"),
-    (["--udp", "127.0.0.1:5000"], "no address to listen on"),
+    (["--udp", "127.0.0.1:5000"], "no listen address"),
     (["--udp", "127.0.0.1:5000", "--tls", "127.0.0.1:9000"], "--certificate"),
-    (["--udp", "127.0.0.1:5000", "--tcp", "127.0.0.1:9000", "--mode", "both"], "none of auto, user, kernel"),
+    (["--udp", "127.0.0.1:5000", "--tcp", "127.0.0.1:9000", "--mode", "both"], "not one of auto, user, kernel"),
     (["--udp", "127.0.0.1:5000", "--tcp", "127.0.0.1:9000", "--framing", "len8"], "len16"),
     (["--udp", "127.0.0.1:5000", "--tcp", "127.0.0.1:9000", "--slow-client", "wait"], "neither drop nor disconnect"),
     (["--udp", "127.0.0.1:5000", "--tcp", "127.0.0.1:9000", "--ring", "1MiB"], "--ring is 1048576"),
-    (["--udp", "127.0.0.1:5000", "--tcp", "127.0.0.1:9000", "--interface", "lo"], "no multicast group"),
+    (["--udp", "127.0.0.1:5000", "--tcp", "127.0.0.1:9000", "--interface", "lo"], "not a multicast group"),
     (["--udp", "127.0.0.1:5000", "--tcp", "127.0.0.1:9000", "--source", "::1"], "address family"),
-    (["--udp", "239.1.1.1:5000", "--tcp", "127.0.0.1:9000", "--io", "copy"], "comes by has to be named: --interface"),
+    (["--udp", "239.1.1.1:5000", "--tcp", "127.0.0.1:9000", "--io", "copy"], "arrives on: --interface"),
     (["--udp", "127.0.0.1:5000", "--tcp", "127.0.0.1:9000", "--start", "snapshot"], "snapshot-prefix"),
 ]
 

@@ -162,7 +162,7 @@ def test_who_never_reads_delays_nobody_and_is_bounded(make_lab, make_fanout, pol
     sender = Sender(lab, lab.server["ipv4"])
     first(lab, fanout, sender, subscribers)
     reader, stalled = subscribers
-    while "falls behind" not in fanout.log():
+    while "fell behind" not in fanout.log():
         reader.read_to(last := sender.send(50))
     for _ in range(20):
         reader.read_to(last := sender.send(50))
@@ -326,11 +326,11 @@ def test_without_privilege_it_says_what_it_takes(make_lab, make_fanout) -> None:
 KERNEL = ["--mode", "kernel", "--udp", "192.0.2.1:5000", "--tcp", "127.0.0.1:9000"]
 WRONG = [
     (["--ws", "127.0.0.1:9002"], "--mode kernel: ws subscribers"),
-    (["--start", "last:5"], "--mode kernel: nothing is retained"),
-    (["--snapshot-prefix", "00"], "snapshots neither"),
+    (["--start", "last:5"], "--mode kernel: the kernel retains no data"),
+    (["--snapshot-prefix", "00"], "snapshots are not supported"),
     (["--threads", "2"], "threads must be 1"),
-    (["--io", "copy"], "--io copy: with --mode kernel"),
-    (["--agent", "agent.sock"], "--agent: it gives sockets"),
+    (["--io", "copy"], "--io copy: not available with --mode kernel"),
+    (["--agent", "agent.sock"], "--agent: an agent provides no forwarding programs"),
     ([], "--interface: mode kernel"),
 ]
 

@@ -135,7 +135,7 @@ def test_a_slow_subscriber_of_any_protocol_gets_whole_datagrams(
     fanout.wait_for("the subscriber", lambda m: m.sum("fanout_subscribers") == 1)
     slow.expected = 0
     sender = Sender(lab, host)
-    while "falls behind" not in fanout.log():
+    while "fell behind" not in fanout.log():
         last = sender.send(50)
         fanout.wait_for("the datagrams", lambda m: m.sum("fanout_datagrams_total") == last + 1)
     slow.read_to(last)

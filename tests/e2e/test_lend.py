@@ -139,9 +139,9 @@ def test_readers_of_a_receiver_that_is_killed_end_and_the_next_one_is_at_the_sam
     ("flags", "error"),
     [
         (["--lend", "/tmp", "--io", "udp"], "--lend /tmp: kernel sockets have no frames to lend"),
-        (["--lend", "/tmp", "--agent", "/run/agent.sock"], "--lend /tmp: an agent's sockets have no frames that may be lent"),
-        (["--lend", "/tmp", "--source", "127.0.0.2"], "--lend /tmp: packets are lent whoever sent them"),
-        (["--lend", "/no/such/folder"], "--lend /no/such/folder: no such folder"),
+        (["--lend", "/tmp", "--agent", "/run/agent.sock"], "--lend /tmp: frames of an agent's sockets cannot be lent"),
+        (["--lend", "/tmp", "--source", "127.0.0.2"], "--lend /tmp: --source does not apply to lent packets"),
+        (["--lend", "/no/such/folder"], "--lend /no/such/folder: no such directory"),
         (["--lend", "/tmp", "--lend-readers", "33"], "33 is not in 1..=32"),
         (["--lend", "/tmp", "--lend-quota", "0"], "0 is not in 1..=32768"),
     ],

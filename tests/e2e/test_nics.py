@@ -263,7 +263,7 @@ def test_frames_are_taken_by_xdp_and_by_the_kernel(place: Path) -> None:
             assert run["detail"]["flood"]["spent"]["host_ns"] > 0 and run["values"]["ns_per_packet"] > 0
             assert 0 < run["values"]["mpps"] <= run["values"]["offered_mpps"] * 1.05, run
         (missing,) = lines(place, "missing")
-        assert missing["contestant"] == "by a filter" and "only in a lab" in missing["reason"]
+        assert missing["contestant"] == "by a filter" and "lab only" in missing["reason"]
         links = subprocess.run(["ip", "-n", NEAR, "link", "show", "dev", "eth1"], check=True, capture_output=True, text=True)
         assert "xdp" not in links.stdout, "the program went with its run"
     # What would take the control connection with it, or packets of an interface above, is left out.
@@ -291,9 +291,9 @@ def test_ends_that_do_not_fit_say_why_in_one_line(place: Path) -> None:
     open_token.chmod(0o644)
     with End(place) as end:
         assert "both ends need the same token" in near(place, end.address, token=other, code=1)
-        assert "others may read it" in near(place, end.address, token=open_token, code=2)
+        assert "readable by others" in near(place, end.address, token=open_token, code=2)
         assert "interface nic9: no such interface here" in near(place, end.address, interface="nic9", code=1)
-        assert "no other address in the network of eth0" in near(place, end.address, interface="eth0", code=1)
+        assert "not another address in the network of eth0" in near(place, end.address, interface="eth0", code=1)
         assert near(place, end.address, "--server", "by sockets").count("by sockets"), "it serves on"
     assert "far end" in near(place, end.address, code=1), "nobody listens any more"
 
@@ -338,7 +338,7 @@ def test_a_far_end_that_vanishes_ends_the_run_with_what_was_measured(place: Path
         started(run)
         end.kill()
         _, said = run.communicate(timeout=LIMIT)
-        assert run.returncode == 1 and f"far end {end.address} is lost" in said.splitlines()[-1], said
+        assert run.returncode == 1 and f"connection to far end {end.address} lost" in said.splitlines()[-1], said
         assert lines(place, "run") and not programs(FAR)
 
 

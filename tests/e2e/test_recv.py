@@ -131,7 +131,7 @@ def test_the_report_as_text(make_lab) -> None:
     assert process.returncode == 0
     for part in ("received 20 datagrams", "by the kernel 20", "lost: none", "kernel stamp to callback", "p99.9", "#"):
         assert part in output, output
-    assert "a second" not in errors, "progress is for terminals"
+    assert "/s, " not in errors, "progress is for terminals"
 
 
 def test_progress_is_shown_on_a_terminal(make_lab) -> None:
@@ -151,7 +151,7 @@ def test_progress_is_shown_on_a_terminal(make_lab) -> None:
     os.close(ours)
     assert process.wait(LIMIT) == 0
     assert b"20 datagrams, " in shown and b" Mbit/s" in shown, shown
-    assert "a second, " not in process.stdout.read().split("by AF_XDP")[1]
+    assert "/s, " not in process.stdout.read().split("by AF_XDP")[1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -314,7 +314,7 @@ def test_an_interface_that_goes_and_returns(make_lab, make_recv) -> None:
     lab.run("server", "ip", "link", "delete", "extra0")
     recv.wait_log("multicast group lost")
     lab.add_extra_link()
-    recv.wait_log("multicast group joined anew")
+    recv.wait_log("multicast group rejoined")
     recv.wait_log("express path open again")
     lab.run("client", "ping", "-c", "1", "-w", "20", "198.51.100.1")
     feed()
@@ -379,7 +379,7 @@ def test_an_agent_that_is_killed_and_comes_back(make_lab, open_agent, make_recv)
     peer = Peer(lab, lab.server["ipv4"])
     peer.send(100)
     agent.kill()
-    recv.wait_log("the agent has gone")
+    recv.wait_log("agent connection lost")
     peer.send(100)
     agent.start()
     recv.wait_log("express path open again")
@@ -404,7 +404,7 @@ def test_a_group_by_an_agent_has_to_be_named_by_its_rule(make_lab, open_agent, m
     assert recv.wait() == 0, recv.log()
     assert json.loads(recv.output)["by"] == {"af_xdp": 100, "kernel": 0}
     refused = make_recv(lab, *flags, listen=["239.7.7.8:5000"], prefix=UNPRIVILEGED, ready=False)
-    assert refused.wait() == 1 and "239.7.7.8:5000 is not in its listen" in refused.log()
+    assert refused.wait() == 1 and "239.7.7.8:5000 is not in listen" in refused.log()
     agent.stop()
 
 
@@ -412,12 +412,12 @@ WRONG = [
     (["--listen", "127.0.0.1:0"], "port 0"),
     (["--listen", "127.0.0.1"], "127.0.0.1"),
     ([], "--listen"),
-    (["--listen", "127.0.0.1:5000", "--io", "hybrid"], "without --echo"),
+    (["--listen", "127.0.0.1:5000", "--io", "hybrid"], "needs --echo"),
     (["--listen", "239.7.7.7:5000", "--echo"], "multicast group"),
-    (["--listen", "127.0.0.1:5000", "--interface", "lo"], "no --listen is a multicast group"),
+    (["--listen", "127.0.0.1:5000", "--interface", "lo"], "no --listen address is a multicast group"),
     (["--listen", "127.0.0.1:5000", "--source", "::1"], "address family"),
     (["--listen", "127.0.0.1:5000", "--ring", "100"], "power of two"),
-    (["--listen", "127.0.0.1:5000", "--wait", "sleep"], "none of interrupt, busy-poll, spin"),
+    (["--listen", "127.0.0.1:5000", "--wait", "sleep"], "not one of interrupt, busy-poll, spin"),
     (["--listen", "127.0.0.1:5000", "--plot", "x.svg"], "--latency"),
     (["--listen", "127.0.0.1:5000", "--count", "0"], "--count"),
     (["--listen", "127.0.0.1:5000", "--seconds", "-1"], "--seconds"),

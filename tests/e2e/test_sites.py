@@ -60,7 +60,7 @@ def test_a_log_that_nobody_reads_holds_up_no_worker_and_no_end(
         server.settings.more["log"]["access"] = f'"{lonely}"'
         server.config.write_text(server.settings.text())
         server.signal(signal.SIGHUP)
-        server.wait_log("nobody reads this pipe")
+        server.wait_log("this pipe has no reader")
 
         server.settings.more["log"]["access"] = f'"{file}"'
         server.config.write_text(server.settings.text())

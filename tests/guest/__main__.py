@@ -3,8 +3,17 @@ spare NICs does.
 
     python3 tests/guest [--binary FILE] [--fetch] [--test COMMAND] BED...
 
-QEMU and the kernel come from Debian packages, into target/guest, once; the guest is emulated (TCG), so that no
-virtualisation is needed. Exit code 0: all tests passed; 1: some did not; 2: the guest could not be run.
+Exit code 0: all tests passed; 1: some failed; 2: the guest could not be run.
+
+The guest is emulated (QEMU, TCG), so no virtualisation is needed. Its two NICs are wired to each other; one for the
+server and one for the client are moved into namespaces, where the conformance suite and the gateway with an independent
+client run. Zero-copy is believed only if XDP_OPTIONS reports it to us and `sock_diag` reports it to `ss`. QEMU and a
+kernel new enough (6.18: older virtio_net has no zero-copy here) come from Debian packages that apt verifies and nobody
+installs, into target/guest, once; the guest's file system is an initramfs of this machine's programs at their own paths.
+
+virtio-net is a part of `make test`. igb, whose link bounces when a program is attached, and several queues need a larger
+download and are `make test-drivers`. A second guest has what a build machine's kernel may lack: XDP dispatchers, bonds,
+VLAN interfaces; a test that is skipped elsewhere for want of them fails there.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-//! The UMEM memory that a client has, for as long as it is pinned.
+//! Accounting of a client's UMEM memory for as long as it is pinned.
 //!
-//! What a client was given it may keep: past another program, past its connection, and past the socket too, where one of
-//! its own shares the UMEM. So memory counts until the kernel says that nothing has it any more
-//! ([`expressway_netio::express::is_released`]), which is asked when there would be too much.
+//! A client may keep what it was given beyond its program, its connection, and even the socket, if one of
+//! its own sockets shares the UMEM. So memory counts until the kernel reports that nothing uses it any more
+//! ([`expressway_netio::express::is_released`]), which is checked when the limit would be exceeded.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -13,11 +13,12 @@ use crate::message::{Code, Refusal};
 use crate::places::Place;
 use crate::policy::Rule;
 
-/// The most UMEMs of a client: a descriptor each. Four interfaces of a thousand queues have as many.
+/// The maximum number of UMEMs per client: each needs a descriptor. Enough for four interfaces of a thousand
+/// queues.
 const UMEMS: usize = 4096;
-/// UMEMs that are found in use at a time: each takes the kernel 0.2 s to tell.
+/// How many UMEMs still in use are checked at a time: the kernel takes 0.2 s for each.
 const IN_USE: usize = 8;
-/// Longest pause between two looks at what a client that is gone has left.
+/// Longest pause between two checks of what a disconnected client still holds.
 const LONGEST: Duration = Duration::from_secs(2);
 
 /// Memory that a socket was bound over.
@@ -26,11 +27,11 @@ struct Umem {
     bytes: u64,
     interface: String,
     queue: u32,
-    /// The program that its socket was for is gone.
+    /// The program that its socket belonged to is gone.
     retired: bool,
 }
 
-/// The memory of a client, counted under its rule too.
+/// The memory of a client, also counted under its rule.
 pub(crate) struct Account {
     umems: Vec<Umem>,
     place: Place,
@@ -50,10 +51,10 @@ impl Account {
         self.umems.iter().map(|umem| umem.bytes).sum()
     }
 
-    /// Sets `bytes` aside for a socket on a queue; [`Account::add`] or [`Account::put_back`] follows.
+    /// Reserves `bytes` for a socket on a queue; [`Account::add`] or [`Account::put_back`] must follow.
     ///
     /// # Errors
-    /// The rule has not so much.
+    /// The rule does not allow that much.
     pub(crate) fn set_aside(
         &mut self,
         rule: &Rule,
@@ -61,7 +62,7 @@ impl Account {
         queue: u32,
         bytes: u64,
     ) -> Result<(), Refusal> {
-        // A queue has one socket at a time: the one before is gone, or goes.
+        // A queue has one socket at a time: the previous one is gone or being closed.
         self.retire(|umem| umem.interface == interface && umem.queue == queue);
         self.try_set_aside(rule, bytes).or_else(|refusal| match self.reclaim() {
             true => self.try_set_aside(rule, bytes),
@@ -71,7 +72,7 @@ impl Account {
 
     fn try_set_aside(&self, rule: &Rule, bytes: u64) -> Result<(), Refusal> {
         if self.umems.len() >= UMEMS {
-            return Err(Refusal::new(Code::Memory, format!("more than {UMEMS} UMEMs of one client")));
+            return Err(Refusal::new(Code::Memory, format!("a client may have at most {UMEMS} UMEMs")));
         }
         rule.check_memory(self.held().saturating_add(bytes))?;
         self.place.take_memory(rule, bytes)
@@ -82,12 +83,12 @@ impl Account {
         self.umems.push(Umem { memory, bytes, interface: interface.to_owned(), queue, retired: false });
     }
 
-    /// It was not.
+    /// The socket was not bound.
     pub(crate) fn put_back(&self, bytes: u64) {
         self.place.give_memory(bytes);
     }
 
-    /// The program on an interface is gone, and its sockets are of no use.
+    /// The program on an interface is gone, and its sockets are useless.
     pub(crate) fn retire_all(&mut self, interface: &str) {
         self.retire(|umem| umem.interface == interface);
     }
@@ -96,13 +97,13 @@ impl Account {
         self.umems.iter_mut().filter(|umem| which(umem)).for_each(|umem| umem.retired = true);
     }
 
-    /// Whether there is memory that should be free soon.
+    /// Whether there is memory that should become free soon.
     pub(crate) fn has_retired(&self) -> bool {
         self.umems.iter().any(|umem| umem.retired)
     }
 
-    /// Takes memory off the account that is free, and lets go of it: while it is held here its pages stay. True if there
-    /// was some.
+    /// Removes free memory from the account and releases it: while it is held here its pages stay. True if
+    /// there was any.
     pub(crate) fn reclaim(&mut self) -> bool {
         let before = self.umems.len();
         let (mut at, mut in_use) = (0, 0);
@@ -116,13 +117,14 @@ impl Account {
                 (at, in_use) = (at + 1, in_use + 1);
             }
         }
-        // The next time begins with others.
+        // Start with others next time.
         let looked_at = at.min(self.umems.len());
         self.umems.rotate_left(looked_at);
         self.umems.len() < before
     }
 
-    /// Waits until all of it is free, which may be never; the place is a leaver's meanwhile.
+    /// Waits until all of it is free, which may be never; meanwhile the place counts as that of a
+    /// disconnected client.
     pub(crate) fn settle(mut self) {
         self.place.leave();
         self.retire(|_| true);
@@ -155,7 +157,7 @@ mod tests {
 
     const PAGE: usize = 4096;
 
-    /// Memory that is in use as long as this lives: a writable mapping counts as a socket does.
+    /// Memory in use for as long as this lives: a writable mapping counts just like a socket.
     struct InUse(*mut core::ffi::c_void);
 
     impl Drop for InUse {
@@ -241,7 +243,7 @@ mod tests {
         account.set_aside(&rule, "eth0", 0, 6).unwrap();
         account.add(first, 6, "eth0", 0);
         let leaving = std::thread::spawn(move || account.settle());
-        // Another has its place at once, but not the memory that is not free.
+        // Another client gets the place at once, but not the memory that is still in use.
         let mut next = loop {
             match places.take(&policy, 0, &rule) {
                 Ok(place) => break Account::new(place),
@@ -249,7 +251,7 @@ mod tests {
             }
         };
         let refusal = next.set_aside(&rule, "eth0", 0, 6).unwrap_err();
-        assert!(refusal.message.contains("have kept included"), "{refusal}");
+        assert!(refusal.message.contains("disconnected ones included"), "{refusal}");
         drop(in_use);
         leaving.join().unwrap();
         next.set_aside(&rule, "eth0", 0, 6).unwrap();

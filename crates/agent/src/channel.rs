@@ -25,32 +25,32 @@ use serde::de::DeserializeOwned;
 
 /// Version of the protocol.
 pub const VERSION: u16 = 2;
-/// The longest message, header included: 16 KiB hold the hazards of an interface many times over.
+/// The longest message, header included: 16 KiB hold the description of an interface many times over.
 pub const MAX_MESSAGE: usize = 16 << 10;
-/// The most descriptors beside a message.
+/// The maximum number of descriptors in a message.
 pub const MAX_FDS: usize = 64;
-/// What the kernel takes beside one (`SCM_MAX_FD`).
+/// The kernel's limit per message (`SCM_MAX_FD`).
 const KERNEL_FDS: usize = 253;
 
 const MAGIC: [u8; 4] = *b"XWAG";
 const HEADER: usize = 16;
-/// Characters of what is wrong with a message: it may say what the message says.
+/// Maximum length of a description of a malformed message, which may quote the message.
 const COMPLAINT: usize = 160;
 
 /// Why a message could not be sent or understood.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
     /// The other side has closed the connection.
-    #[error("it went away (the connection was closed)")]
+    #[error("the connection was closed")]
     Closed,
-    /// Nothing came, or nothing was taken, in time.
-    #[error("no answer in time")]
+    /// Nothing was received, or nothing was accepted, in time.
+    #[error("timed out")]
     Timeout,
     /// The message is malformed.
-    #[error("a malformed message: {0}")]
+    #[error("malformed message: {0}")]
     Malformed(String),
-    /// The other side speaks another version.
-    #[error("the other side speaks version {0} of the protocol, and this one {VERSION}")]
+    /// The other side speaks a different version.
+    #[error("protocol version mismatch: the other side speaks {0}, this one {VERSION}")]
     Version(u16),
     /// The kernel's error.
     #[error("{0}")]
@@ -58,7 +58,8 @@ pub enum ChannelError {
 }
 
 impl ChannelError {
-    /// Whether the connection is of no use any more. Late answers are told apart, so one that is late ends nothing.
+    /// Whether the connection is unusable. Late answers are recognised by their number, so a timeout does
+    /// not end it.
     pub fn ends_the_connection(&self) -> bool {
         !matches!(self, Self::Timeout)
     }
@@ -71,29 +72,29 @@ pub struct Channel {
     of_stranger: bool,
 }
 
-/// A message as received.
+/// A received message.
 #[derive(Debug)]
 pub struct Received<T> {
     /// Its sequence number.
     pub sequence: u32,
-    /// What it says.
+    /// Its content.
     pub content: T,
-    /// What came beside it.
+    /// The descriptors that came with it.
     pub fds: Vec<OwnedFd>,
 }
 
 impl Channel {
-    /// Takes a connected SOCK_SEQPACKET socket. `patience` bounds each send.
+    /// Wraps a connected SOCK_SEQPACKET socket. `patience` bounds each send.
     ///
     /// # Errors
-    /// The kernel's, for something that is no socket.
+    /// The kernel's, if it is not a socket.
     pub fn new(socket: OwnedFd, patience: Duration) -> io::Result<Self> {
         sockopt::set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
         Ok(Self { socket, of_stranger: false })
     }
 
-    /// The same with somebody at the other end who is not to be trusted: descriptors of theirs that are of no use stay open
-    /// until the thread ends that has received them, in a table of its own ([`crate::table`]).
+    /// The same for an untrusted peer: its useless descriptors stay open until the thread that received them
+    /// ends, in its own descriptor table ([`crate::table`]).
     ///
     /// # Errors
     /// As [`Channel::new`].
@@ -144,7 +145,8 @@ impl Channel {
     pub fn receive<T: DeserializeOwned>(&self, most: usize) -> Result<Received<T>, ChannelError> {
         let mut buffer = vec![0; MAX_MESSAGE];
         let mut fds = Vec::new();
-        // Room for all that anybody can send: the kernel closes what has none, which may take as long as its sender likes.
+        // Room for everything that anybody can send: the kernel closes descriptors without room, which may
+        // take as long as their sender likes.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_FDS))];
         let mut was_reset = false;
         let (length, flags) = loop {
@@ -160,8 +162,8 @@ impl Channel {
                     break (received.bytes, received.flags);
                 }
                 Err(Errno::INTR) => {}
-                // The other side closed before it had read everything. The kernel says so once, ahead of what that
-                // side said last (`sock_error` in `__skb_try_recv_datagram`, net/core/datagram.c).
+                // The other side closed before it had read everything. The kernel reports that once, before
+                // what that side sent last (`sock_error` in `__skb_try_recv_datagram`, net/core/datagram.c).
                 Err(Errno::CONNRESET) if !was_reset => was_reset = true,
                 Err(errno) => return Err(failed(errno)),
             }
@@ -177,7 +179,7 @@ impl Channel {
         }
     }
 
-    /// Whether the other side has closed the connection. Takes nothing from it.
+    /// Whether the other side has closed the connection. Does not consume anything.
     pub fn is_closed(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::RDHUP)];
@@ -188,7 +190,7 @@ impl Channel {
 }
 
 impl Channel {
-    /// Ends the connection for the other side too, whoever still has a descriptor of it.
+    /// Shuts the connection down for the other side too, even if others hold descriptors of it.
     #[cfg(feature = "server")]
     pub(crate) fn shut(&self) {
         // It may have ended already.
@@ -202,7 +204,7 @@ impl AsFd for Channel {
     }
 }
 
-/// Takes a message in that came with `fds` descriptors.
+/// Parses a message that came with `fds` descriptors.
 fn understand<T: DeserializeOwned>(
     message: &[u8],
     flags: ReturnFlags,
@@ -216,11 +218,11 @@ fn understand<T: DeserializeOwned>(
         return Err(malformed(format!("longer than {MAX_MESSAGE} bytes")));
     }
     if flags.contains(ReturnFlags::CTRUNC) {
-        return Err(malformed("with more descriptors than are left here".to_owned()));
+        return Err(malformed("more descriptors than this process can receive".to_owned()));
     }
     let (sequence, body) = header(message, fds)?;
     if fds > most {
-        return Err(malformed(format!("with {fds} descriptors, where {most} may come")));
+        return Err(malformed(format!("{fds} descriptors, at most {most} allowed")));
     }
     Ok((sequence, content(body)?))
 }
@@ -260,7 +262,7 @@ fn content<T: DeserializeOwned>(body: &[u8]) -> Result<T, ChannelError> {
     serde_json::from_slice(body).map_err(|error| malformed(printable(&error.to_string(), COMPLAINT)))
 }
 
-/// A text of the other side's for one line of a log: at most so many characters, none of which moves a cursor.
+/// Text of the other side for a log line: limited in length, with control characters escaped.
 pub(crate) fn printable(text: &str, most: usize) -> String {
     let mut out = String::new();
     for (count, character) in text.chars().enumerate() {
@@ -283,21 +285,21 @@ fn too_much(what: &str) -> ChannelError {
 /// Checks the header; returns the sequence number and the body.
 fn header(message: &[u8], fds: usize) -> Result<(u32, &[u8]), ChannelError> {
     let Some((head, body)) = message.split_first_chunk::<HEADER>() else {
-        return Err(malformed(format!("{} bytes are less than a header", message.len())));
+        return Err(malformed(format!("{} bytes, shorter than the header", message.len())));
     };
     let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     if head[..4] != MAGIC {
-        return Err(malformed("no message of this protocol".to_owned()));
+        return Err(malformed("wrong magic".to_owned()));
     }
     if half(4) != VERSION {
         return Err(ChannelError::Version(half(4)));
     }
     if usize::from(half(6)) != fds {
-        return Err(malformed(format!("{} descriptors announced, {fds} there", half(6))));
+        return Err(malformed(format!("{} descriptors announced, {fds} received", half(6))));
     }
     if word(12) as usize != body.len() {
-        return Err(malformed(format!("{} bytes announced, {} there", word(12), body.len())));
+        return Err(malformed(format!("{} bytes announced, {} received", word(12), body.len())));
     }
     Ok((word(8), body))
 }
@@ -362,11 +364,11 @@ mod tests {
         let good = br#"{"hello":{"client":"x"}}"#;
         let length = good.len() as u32;
         for (bytes, part) in [
-            (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "no message of this protocol"),
-            (b"XWAG".to_vec(), "less than a header"),
+            (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "wrong magic"),
+            (b"XWAG".to_vec(), "shorter than the header"),
             (raw(VERSION, 0, length + 1, good), "bytes announced"),
             (raw(VERSION, 0, length - 1, good), "bytes announced"),
-            (raw(VERSION, 1, length, good), "1 descriptors announced, 0 there"),
+            (raw(VERSION, 1, length, good), "1 descriptors announced, 0 received"),
             (raw(VERSION, 0, 2, b"{}"), "expected"),
             (raw(VERSION, 0, 13, b"{\"reboot\":{}}"), "unknown variant"),
             (raw(VERSION, 0, length - 1, &good[..good.len() - 1]), "EOF"),
@@ -391,13 +393,13 @@ mod tests {
     #[test]
     fn more_descriptors_than_may_come_are_refused_and_closed() {
         let (one, other) = pair();
-        // The far end of a pipe tells when the last copy of the near one is closed.
+        // The far end of a pipe shows when the last copy of the near end is closed.
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let fds: Vec<_> = (0..3).map(|_| writer.as_fd()).collect();
         one.send(1, &Request::Hello { client: String::new() }, &fds).unwrap();
         drop(writer);
         let error = other.receive::<Request>(1).unwrap_err().to_string();
-        assert!(error.contains("3 descriptors, where 1 may come"), "{error}");
+        assert!(error.contains("3 descriptors, at most 1 allowed"), "{error}");
         assert_eq!(rustix::io::read(&reader, &mut [0; 1]).unwrap(), 0, "all copies are closed");
         let many: Vec<_> = (0..=MAX_FDS).map(|_| one.as_fd()).collect();
         assert!(one.send(1, &Request::Hello { client: String::new() }, &many).is_err());

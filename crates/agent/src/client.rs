@@ -1,4 +1,4 @@
-//! The unprivileged side: asks an agent for what it may not make itself.
+//! The unprivileged side: requests from an agent what this process may not create itself.
 
 mod program;
 
@@ -19,23 +19,25 @@ use crate::message::{self, Code, Device, Netlink, Refusal, Reply, Request};
 
 pub use program::Program;
 
-/// How long an answer may take that loads a program or waits for a busy queue.
+/// Time limit for an answer that involves loading a program or waiting for a busy queue.
 const SETUP_PATIENCE: Duration = Duration::from_secs(10);
-/// How long an answer may take that is only read.
+/// Time limit for an answer that only needs reading.
 const READ_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Why an agent did not give what was asked for.
+/// Why an agent did not provide what was requested.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// There is no agent.
-    #[error("agent {agent}: {source}; is `expressway agent` running, and may this user open its socket?")]
+    #[error(
+        "agent {agent}: {source}; check that `expressway agent` is running and that this user may open its socket"
+    )]
     Connect {
         /// Path of the socket.
         agent: String,
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The agent said no.
+    /// The agent refused.
     #[error("agent {agent}: {refusal}")]
     Refused {
         /// Path of the socket.
@@ -43,7 +45,7 @@ pub enum AgentError {
         /// Why.
         refusal: Refusal,
     },
-    /// The agent is gone, does not answer, or answers nonsense.
+    /// The agent is gone, does not answer, or sends invalid answers.
     #[error("agent {agent}: {source}")]
     Channel {
         /// Path of the socket.
@@ -51,7 +53,7 @@ pub enum AgentError {
         /// How.
         source: ChannelError,
     },
-    /// What the agent gave cannot be used.
+    /// What the agent sent cannot be used.
     #[error("agent {agent}: {problem}")]
     Answer {
         /// Path of the socket.
@@ -62,7 +64,7 @@ pub enum AgentError {
 }
 
 impl AgentError {
-    /// Whether the agent went away without an answer.
+    /// Whether the agent was lost without an answer.
     pub fn is_loss(&self) -> bool {
         matches!(self, Self::Channel { source, .. } if source.ends_the_connection())
     }
@@ -73,7 +75,7 @@ impl AgentError {
     }
 }
 
-/// The connection in use, and the how manyth it is.
+/// The connection in use and its generation number.
 #[derive(Debug)]
 struct Current {
     connection: Connection,
@@ -83,15 +85,15 @@ struct Current {
 #[derive(Debug)]
 struct Inner {
     current: Mutex<Current>,
-    /// The agent of the connection in use has gone. Set only by who holds the lock.
+    /// The agent of the current connection is gone. Set only while holding the lock.
     gone: AtomicBool,
-    /// Requests that found no agent, or that it went away from.
+    /// Requests that found no agent, or during which it was lost.
     unanswered: AtomicU64,
-    /// Where to look for another; `None` where there can be none.
+    /// Where to look for a successor; `None` if there can be none.
     path: Option<PathBuf>,
-    /// What messages call the agent.
+    /// The agent's name in messages.
     agent: String,
-    /// What this client calls itself.
+    /// This client's name.
     name: String,
 }
 
@@ -100,21 +102,21 @@ impl Inner {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the agent has gone. Called with the lock held.
+    /// Records that the agent is gone. Called with the lock held.
     fn lose(&self) {
         if !self.gone.swap(true, Ordering::Relaxed) {
             let next = match self.path {
-                Some(_) => "it is looked for until it is back",
-                None => "nothing new can be had until a restart",
+                Some(_) => "retrying until it is back",
+                None => "nothing new can be obtained until a restart",
             };
             tracing::error!(
                 agent = self.agent,
-                "the agent has gone: what it gave goes on working, and {next}"
+                "agent connection lost: what it provided keeps working; {next}"
             );
         }
     }
 
-    /// An answer, with the agent named in what is wrong with it.
+    /// An answer, with the agent named in its error.
     fn answer(
         &self,
         result: Result<(Reply, Vec<OwnedFd>), ChannelError>,
@@ -144,9 +146,9 @@ impl Inner {
     }
 }
 
-/// A connection to an agent; clones share it. What was obtained stays usable when the agent goes, and
-/// [`Client::reconnect`] finds the one that comes in its place; when the last clone goes, the agent takes back what
-/// it gave.
+/// A connection to an agent; clones share it. What was obtained remains usable when the agent is lost, and
+/// [`Client::reconnect`] finds its successor. When the last clone is dropped, the agent takes back what it
+/// provided.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -156,7 +158,7 @@ impl Client {
     /// Connects to the agent at `path`. `name` is for its log.
     ///
     /// # Errors
-    /// [`AgentError`], with the agent's own words when it turns this process away.
+    /// [`AgentError`], with the agent's own message if it rejects this process.
     pub fn connect(path: &Path, name: &str) -> Result<Self, AgentError> {
         let agent = path.display().to_string();
         let connection = Connection::dial(path, SETUP_PATIENCE)
@@ -164,7 +166,7 @@ impl Client {
         Self::new(connection, Some(path.to_owned()), agent, name)
     }
 
-    /// Talks to the agent at the other end of `socket`; `agent` is what messages call it.
+    /// Talks to the agent at the other end of `socket`; `agent` is its name in messages.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -187,7 +189,7 @@ impl Client {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Whether the agent is there. The first time that it is not is logged.
+    /// Whether the agent is connected. The first time it is not is logged.
     pub fn is_connected(&self) -> bool {
         if !self.inner.gone.load(Ordering::Relaxed)
             && let Ok(current) = self.inner.current.try_lock()
@@ -198,26 +200,26 @@ impl Client {
         !self.inner.gone.load(Ordering::Relaxed)
     }
 
-    /// Requests so far that had no answer, because the agent had gone or went away meanwhile.
+    /// Requests so far without an answer because the agent was gone or lost meanwhile.
     pub fn unanswered(&self) -> u64 {
         self.inner.unanswered.load(Ordering::Relaxed)
     }
 
-    /// Whether an agent may come in the place of one that has gone: not of one that was started for this process alone.
+    /// Whether the agent can have a successor: not if it was started for this process only.
     pub fn may_return(&self) -> bool {
         self.inner.path.is_some()
     }
 
-    /// Connects to the agent that listens now where the one that has gone did. It knows nothing of what that one gave:
-    /// programs and the sockets on their interfaces have to be asked for anew, and those obtained before ask it
-    /// nothing. UDP and rtnetlink sockets need no agent any more.
+    /// Connects to the agent that now listens at the path of the lost one. It knows nothing of what its
+    /// predecessor provided: programs and the sockets on their interfaces have to be requested again, and
+    /// those obtained before send it nothing. UDP and rtnetlink sockets no longer need an agent.
     ///
     /// # Errors
-    /// [`AgentError`]; then everything is as it was.
+    /// [`AgentError`]; then nothing has changed.
     pub fn reconnect(&self) -> Result<(), AgentError> {
         let agent = || self.inner.agent.clone();
         let Some(path) = &self.inner.path else {
-            let problem = "it was of this process alone, and has gone".to_owned();
+            let problem = "this process's own agent has exited and cannot be reconnected".to_owned();
             return Err(AgentError::Answer { agent: agent(), problem });
         };
         let mut connection = Connection::dial(path, READ_PATIENCE)
@@ -230,7 +232,7 @@ impl Client {
         Ok(())
     }
 
-    /// The number of the connection in use.
+    /// The generation number of the connection in use.
     fn connection(&self) -> u64 {
         self.inner.lock().number
     }
@@ -248,7 +250,7 @@ impl Client {
         RouteMirror::start_from(Arc::new(self.clone()))
     }
 
-    /// What an interface has.
+    /// The properties of an interface.
     ///
     /// # Errors
     /// [`AgentError`].
@@ -260,7 +262,7 @@ impl Client {
         }
     }
 
-    /// Kernel sockets on the addresses of `config` for so many workers.
+    /// Kernel sockets on the addresses of `config`, for `workers` workers.
     ///
     /// # Errors
     /// [`AgentError`].
@@ -286,15 +288,15 @@ impl Client {
                 return Err(self.unexpected(&reply));
             }
             if sockets.len() != workers {
-                return Err(answer(format!("{} sockets came for {workers} workers", sockets.len())));
+                return Err(answer(format!("got {} sockets for {workers} workers", sockets.len())));
             }
             by_worker.iter_mut().zip(sockets).for_each(|(sockets, socket)| sockets.push(socket));
         }
         UdpGroup::adopt(config, by_worker).map_err(|error: IoError| answer(error.to_string()))
     }
 
-    /// Attaches the XDP program to an interface, without pairs; with `timestamps` one that stamps packets, where that
-    /// can be had.
+    /// Attaches the XDP program to an interface, without pairs; with `timestamps` one that timestamps
+    /// packets, where available.
     ///
     /// # Errors
     /// [`AgentError`].
@@ -309,7 +311,7 @@ impl Client {
         Program::attach(self, interface, queues, (generic, replace, timestamps))
     }
 
-    /// Asks and waits for the answer, with all of its descriptors.
+    /// Sends a request and waits for the answer with all of its descriptors.
     fn call(
         &self,
         request: &Request,
@@ -319,7 +321,7 @@ impl Client {
         self.call_over(None, request, fds, patience)
     }
 
-    /// The same over the connection of that number, if it is still in use.
+    /// The same over the connection with that generation number, if it is still in use.
     fn call_over(
         &self,
         number: Option<u64>,

@@ -1,4 +1,4 @@
-//! One connection to an agent: a request at a time, each with its answer.
+//! One connection to an agent: one request at a time, each with its answer.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -19,7 +19,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Dials the agent at `path`. `patience` bounds how long its backlog may be full, and each send.
+    /// Connects to the agent at `path`. `patience` bounds how long its backlog may be full, and each send.
     pub(crate) fn dial(path: &Path, patience: Duration) -> io::Result<Self> {
         let address = SocketAddrUnix::new(path)?;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -28,7 +28,7 @@ impl Connection {
         Self::over(socket, patience)
     }
 
-    /// Over a socket that is connected already.
+    /// Wraps an already connected socket.
     pub(crate) fn over(socket: OwnedFd, patience: Duration) -> io::Result<Self> {
         Ok(Self { channel: Channel::new(socket, patience)?, sequence: 0 })
     }
@@ -38,7 +38,7 @@ impl Connection {
         self.channel.is_closed()
     }
 
-    /// Asks and waits for the answer, with all of its descriptors.
+    /// Sends a request and waits for the answer with all of its descriptors.
     pub(crate) fn exchange(
         &mut self,
         request: &Request,
@@ -47,7 +47,7 @@ impl Connection {
     ) -> Result<(Reply, Vec<OwnedFd>), ChannelError> {
         self.sequence = self.sequence.wrapping_add(1).max(1);
         self.channel.set_receive_timeout(Some(patience))?;
-        // An agent that turns a client away says why and closes: its words wait to be read all the same.
+        // An agent that rejects a client sends the reason and closes: the message can still be read.
         let sent = self.channel.send(self.sequence, request, fds);
         if !matches!(sent, Ok(()) | Err(ChannelError::Closed)) {
             sent?;
@@ -56,7 +56,7 @@ impl Connection {
         loop {
             let Received { sequence: of, content, fds } = self.channel.receive::<Reply>(MAX_FDS)?;
             match content {
-                // An answer to a request whose patience was over.
+                // An answer to a request that had timed out.
                 _ if of != self.sequence && of != 0 => {}
                 Reply::Sockets { remaining } if remaining > 0 => gathered.extend(fds),
                 content => {

@@ -36,13 +36,13 @@ use rustix::net::{
 pub const VERSION: &str = "0.1";
 /// Bytes of the longest text.
 const MAX_TEXT: usize = 64;
-/// How long an answer may take: the plugin asks the kubelet who the pod is.
+/// Time limit for an answer: the plugin asks the kubelet which pod this is.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long the answer to a goodbye may take.
+/// Time limit for the answer to the final message.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// Why the device plugin did not give what was asked for. Every message names its socket.
+/// Why the device plugin did not provide what was requested. Every message names its socket.
 #[derive(Debug, thiserror::Error)]
 pub enum PluginError {
     /// The socket did not answer.
@@ -55,7 +55,7 @@ pub enum PluginError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The plugin said no, or something that the protocol does not have.
+    /// The plugin refused, or its answer is not part of the protocol.
     #[error("device plugin {}: {request}: answered {answer:?}{advice}", path.display())]
     Answer {
         /// Path of the socket.
@@ -69,7 +69,7 @@ pub enum PluginError {
     },
 }
 
-/// A connection to the device plugin; it takes one in its life.
+/// A connection to the device plugin, which accepts only one.
 #[derive(Debug)]
 pub struct DevicePlugin {
     socket: OwnedFd,
@@ -77,7 +77,7 @@ pub struct DevicePlugin {
 }
 
 impl DevicePlugin {
-    /// Connects, says which pod this is, and checks the version.
+    /// Connects, names this pod, and checks the version.
     ///
     /// # Errors
     /// [`PluginError`].
@@ -99,9 +99,9 @@ impl DevicePlugin {
             &format!("/connect,{pod}"),
             None,
             "/host_ok",
-            "; the pod's name must be its host name, and it must have asked for the devices of this plugin",
+            "; the pod's name must equal its host name, and the pod must request this plugin's devices",
         )?;
-        plugin.expect("/version", None, VERSION, "; this program speaks version 0.1")?;
+        plugin.expect("/version", None, VERSION, "; only version 0.1 is supported")?;
         Ok(plugin)
     }
 
@@ -111,7 +111,7 @@ impl DevicePlugin {
     /// [`PluginError`].
     pub fn xsk_map(&self, device: &str) -> Result<OwnedFd, PluginError> {
         let request = format!("/xsk_map_fd,{device}");
-        let fd = self.expect(&request, None, "/fd_ack", "; the pod has no such device")?;
+        let fd = self.expect(&request, None, "/fd_ack", "; this device is not allocated to the pod")?;
         fd.ok_or_else(|| self.answer(&request, "/fd_ack", " without a descriptor"))
     }
 
@@ -122,7 +122,7 @@ impl DevicePlugin {
     /// [`PluginError`].
     pub fn busy_poll(&self, socket: BorrowedFd<'_>, timeout: u32, budget: u32) -> Result<(), PluginError> {
         let request = format!("/config_busy_poll,{timeout},{budget}");
-        let advice = "; the kernel of the node may have no busy polling for AF_XDP (Linux 5.11)";
+        let advice = "; busy polling for AF_XDP needs Linux 5.11 or newer on the node";
         self.expect(&request, Some(socket), "/config_busy_poll_ack", advice).map(|_| ())
     }
 
@@ -145,7 +145,7 @@ impl DevicePlugin {
 
     fn ask(&self, request: &str, fd: Option<BorrowedFd<'_>>) -> io::Result<(String, Option<OwnedFd>)> {
         if request.len() > MAX_TEXT {
-            let what = format!("longer than the {MAX_TEXT} bytes that the protocol has");
+            let what = format!("longer than the protocol's maximum of {MAX_TEXT} bytes");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -169,16 +169,16 @@ impl DevicePlugin {
         }
         let length = received.bytes;
         if length == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the plugin closed the connection"));
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "connection closed by the plugin"));
         }
         if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "the answer is longer than the protocol has",
+                "answer exceeds the protocol's maximum length",
             ));
         }
         let answer = std::str::from_utf8(&text[..length])
-            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the answer is no text"))?;
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "answer is not valid UTF-8"))?;
         Ok((answer.trim_end_matches('\0').to_owned(), fds.pop()))
     }
 }
@@ -190,7 +190,7 @@ impl Drop for DevicePlugin {
         if patience.is_ok()
             && let Err(error) = self.expect("/fin", None, "/fin_ack", "")
         {
-            tracing::debug!(%error, "no goodbye");
+            tracing::debug!(%error, "the device plugin did not acknowledge the end of the connection");
         }
     }
 }
@@ -201,7 +201,7 @@ mod tests {
 
     use super::*;
 
-    /// A plugin that says those answers, whatever it is asked, and returns what it was asked.
+    /// A plugin that gives these answers, whatever it is asked, and returns the requests.
     fn plugin(answers: &[&str]) -> (tempfile::TempDir, PathBuf, std::thread::JoinHandle<Vec<String>>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("afxdp.sock");
@@ -252,7 +252,7 @@ mod tests {
         let (_folder, path, thread) =
             plugin(&["/host_ok", "0.1", "/fd_nak", "/fd_ack", "/config_busy_poll_nak"]);
         let plugin = DevicePlugin::connect(&path, "pod").unwrap();
-        assert!(plugin.xsk_map("eth9").unwrap_err().to_string().contains("no such device"));
+        assert!(plugin.xsk_map("eth9").unwrap_err().to_string().contains("not allocated to the pod"));
         assert!(plugin.xsk_map("eth9").unwrap_err().to_string().contains("without a descriptor"));
         let (socket, _other) = rustix::pipe::pipe().unwrap();
         assert!(plugin.busy_poll(std::os::fd::AsFd::as_fd(&socket), 1, 1).is_err());

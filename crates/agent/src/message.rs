@@ -1,5 +1,5 @@
-//! What client and agent say to each other. JSON behind a fixed header ([`super::channel`]); unknown fields
-//! are errors, and a change of meaning is a new [`super::channel::VERSION`].
+//! The protocol between client and agent. JSON behind a fixed header ([`super::channel`]); unknown fields
+//! are errors, and an incompatible change is a new [`super::channel::VERSION`].
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,58 +8,59 @@ use expressway_netio::device::DeviceFacts;
 use expressway_netio::wait::Wait;
 use serde::{Deserialize, Serialize};
 
-/// What a client asks for. One reply follows each, except [`Request::Udp`], whose sockets may take several.
+/// A client's requests. Each gets one reply, except [`Request::Udp`], whose sockets may take several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Opens the conversation. Answered by [`Reply::Welcome`] or a refusal.
+    /// Opens the session. Answered by [`Reply::Welcome`] or a refusal.
     Hello {
-        /// What the client calls itself, for the agent's log.
+        /// The client's name, for the agent's log.
         client: String,
     },
     /// An rtnetlink socket in the agent's network namespace. Answered by [`Reply::Done`] with it.
     Netlink {
-        /// What for.
+        /// Its purpose.
         usage: Netlink,
     },
-    /// What an interface has. Answered by [`Reply::Device`].
+    /// The properties of an interface. Answered by [`Reply::Device`].
     Device {
         /// Interface name.
         interface: String,
         /// Its index.
         ifindex: u32,
     },
-    /// UDP sockets bound to an address, one a worker. Answered by one or more [`Reply::Sockets`].
+    /// UDP sockets bound to an address, one per worker. Answered by one or more [`Reply::Sockets`].
     Udp(Udp),
-    /// The XDP program on an interface, with no pairs. Answered by [`Reply::Program`] with the bpf_link.
+    /// Attach the XDP program to an interface, without pairs. Answered by [`Reply::Program`] with the
+    /// bpf_link.
     Attach {
         /// Interface name.
         interface: String,
         /// Receive queues that can have a socket.
         queues: u32,
-        /// On the socket buffers of the stack, instead of in the driver.
+        /// Generic XDP, on the stack's socket buffers, instead of in the driver.
         generic: bool,
-        /// Take a foreign program off first, if the rule allows that.
+        /// Detach a foreign program first, if the rule allows that.
         replace: bool,
-        /// Have it stamp packets, where it can.
+        /// Timestamp packets, where possible.
         timestamps: bool,
     },
-    /// The program off again, and the sockets of the interface forgotten.
+    /// Detach the program and forget the interface's sockets.
     Detach {
         /// Interface name.
         interface: String,
     },
-    /// An AF_XDP socket on a queue, over the memfd that comes with the request. Answered by [`Reply::Bound`]
-    /// with it.
+    /// An AF_XDP socket on a queue, over the memfd sent with the request. Answered by [`Reply::Bound`] with
+    /// it.
     Socket(Socket),
-    /// Datagrams to this address and port go to the sockets of the interface. Answered by [`Reply::Done`].
+    /// Redirect datagrams for this address and port to the interface's sockets. Answered by [`Reply::Done`].
     AddPair {
         /// Interface name.
         interface: String,
         /// Destination; no wildcard.
         pair: SocketAddr,
     },
-    /// They no longer do.
+    /// Stop redirecting them.
     RemovePair {
         /// Interface name.
         interface: String,
@@ -71,7 +72,7 @@ pub enum Request {
         /// Interface name.
         interface: String,
     },
-    /// Whether the program still is on the interface. Answered by [`Reply::Attached`].
+    /// Whether the program is still attached to the interface. Answered by [`Reply::Attached`].
     Attached {
         /// Interface name.
         interface: String,
@@ -79,7 +80,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// The interface that it is about.
+    /// The interface it concerns.
     pub fn interface(&self) -> Option<&str> {
         match self {
             Self::Hello { .. } | Self::Netlink { .. } | Self::Udp(_) => None,
@@ -95,15 +96,15 @@ impl Request {
     }
 }
 
-/// What an rtnetlink socket is for.
+/// Purpose of an rtnetlink socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Netlink {
-    /// To ask.
+    /// Requests.
     Requests,
-    /// To hear of all changes.
+    /// All change notifications.
     Changes,
-    /// To hear of changes of links.
+    /// Link change notifications.
     Links,
 }
 
@@ -113,21 +114,21 @@ pub enum Netlink {
 pub struct Udp {
     /// Address, wildcard allowed, and port.
     pub listen: SocketAddr,
-    /// Sockets, one a worker.
+    /// Sockets, one per worker.
     pub workers: u32,
-    /// Offset of the payload byte that names the worker, and the bits of the first byte that must be clear.
+    /// Offset of the payload byte with the worker number, and the bits of the first byte that must be clear.
     pub steering: Option<(u16, u8)>,
     /// `UDP_GRO`.
     pub gro: bool,
-    /// Bytes of SO_RCVBUF, which the rule bounds.
+    /// Bytes of SO_RCVBUF, limited by the rule.
     pub receive_buffer: u32,
-    /// Bytes of SO_SNDBUF, which the rule bounds.
+    /// Bytes of SO_SNDBUF, limited by the rule.
     pub send_buffer: u32,
     /// Prepared for busy polling.
     pub busy_poll: Option<BusyPoll>,
 }
 
-/// Busy polling of a socket (SO_BUSY_POLL, SO_BUSY_POLL_BUDGET, and SO_PREFER_BUSY_POLL where that is right).
+/// Busy polling of a socket (SO_BUSY_POLL, SO_BUSY_POLL_BUDGET, and SO_PREFER_BUSY_POLL where appropriate).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BusyPoll {
@@ -138,7 +139,7 @@ pub struct BusyPoll {
 }
 
 impl BusyPoll {
-    /// What that way of waiting takes.
+    /// The parameters for that way of waiting.
     pub fn of(wait: Wait) -> Option<Self> {
         let Wait::BusyPoll(poll) = wait else { return None };
         let microseconds = u32::try_from(poll.time.as_micros()).unwrap_or(u32::MAX);
@@ -146,11 +147,11 @@ impl BusyPoll {
     }
 }
 
-/// How an AF_XDP socket is to be bound.
+/// How to bind an AF_XDP socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Zero-copy where the driver has it, else copy.
+    /// Zero-copy if the driver supports it, otherwise copy.
     Auto,
     /// Copy mode.
     Copy,
@@ -168,53 +169,54 @@ pub struct Socket {
     pub queue: u32,
     /// How to bind.
     pub mode: Mode,
-    /// Bytes of a frame.
+    /// Bytes per frame.
     pub frame_size: u32,
     /// Entries of the fill and RX rings.
     pub rx_ring: u32,
     /// Entries of the TX and completion rings.
     pub tx_ring: u32,
-    /// Whether it is to have a TX ring, without which it only receives.
+    /// Whether to create a TX ring; without one the socket is receive-only.
     pub sends: bool,
-    /// How long to go on trying while the queue is busy, in milliseconds.
+    /// How long to retry while the queue is busy, in milliseconds.
     pub patience_ms: u32,
     /// Prepared for busy polling.
     pub busy_poll: Option<BusyPoll>,
 }
 
-/// What the agent answers.
+/// The agent's replies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Reply {
-    /// The client is known.
+    /// The client is accepted.
     Welcome {
-        /// Name of the rule that it is under.
+        /// Name of the rule that applies.
         rule: String,
     },
-    /// Done; what was asked for is with the message.
+    /// Done; what was requested comes with the message.
     Done,
-    /// The program is on the interface; its bpf_link is with the message.
+    /// The program is attached; its bpf_link comes with the message.
     Program {
-        /// By which the client knows descriptions in front of packets, where the program writes them.
+        /// The cookie by which the client recognises descriptions in front of packets, if the program writes
+        /// them.
         cookie: Option<u32>,
     },
-    /// What an interface has.
+    /// The properties of an interface.
     Device(Box<Device>),
-    /// UDP sockets, with the message; more of them follow.
+    /// UDP sockets, with the message; more may follow.
     Sockets {
-        /// How many, in further messages.
+        /// How many follow in further messages.
         remaining: u32,
     },
     /// An AF_XDP socket, with the message.
     Bound {
         /// Bound in zero-copy mode.
         zero_copy: bool,
-        /// Frames that a sent packet may take.
+        /// Maximum number of frames of a sent packet.
         segments: u32,
     },
     /// Packets by counter, in the order of the program's counters.
     Counters {
-        /// One number a counter.
+        /// One number per counter.
         packets: Vec<u64>,
     },
     /// Whether the program is on the interface.
@@ -222,28 +224,28 @@ pub enum Reply {
         /// It is.
         attached: bool,
     },
-    /// Not done.
+    /// Refused.
     Refused(Refusal),
 }
 
-/// What an interface has.
+/// The properties of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Device {
-    /// What the device is and offers.
+    /// The device's facts.
     pub facts: DeviceFacts,
-    /// Queues that the client may have sockets on, if not all.
+    /// Queues on which the client may have sockets; `None` is all.
     pub allowed: Option<Vec<u32>>,
     /// Whether the client may have sockets that send.
     pub transmits: bool,
 }
 
-/// Why something was not done, in a sentence that names the rule.
+/// Why a request was refused, as a sentence that names the rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(deny_unknown_fields)]
 #[error("{message}")]
 pub struct Refusal {
-    /// The kind of reason.
+    /// The type of reason.
     pub code: Code,
     /// The sentence.
     pub message: String,
@@ -256,33 +258,33 @@ impl Refusal {
     }
 }
 
-/// Kinds of reasons.
+/// Types of reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
-    /// The message was not understood, or came out of order.
+    /// The message was not understood, or out of order.
     Protocol,
-    /// Another version of the protocol.
+    /// Version mismatch.
     Version,
     /// No rule has this user or group.
     Unknown,
     /// Too many clients.
     Clients,
-    /// The rule has not this address and port.
+    /// The rule does not allow this address and port.
     Listen,
-    /// The rule has not this interface.
+    /// The rule does not allow this interface.
     Interface,
-    /// The rule has not this queue.
+    /// The rule does not allow this queue.
     Queue,
-    /// The rule has not this much memory.
+    /// The rule does not allow this much memory.
     Memory,
-    /// The rule has no socket buffers as large.
+    /// The rule does not allow socket buffers this large.
     Buffer,
-    /// The rule has no sockets that send.
+    /// The rule does not allow sockets that send.
     Transmit,
-    /// The rule has no zero-copy sockets.
+    /// The rule does not allow zero-copy sockets.
     ZeroCopy,
-    /// The rule has not this many workers.
+    /// The rule does not allow this many workers.
     Workers,
     /// The rule does not allow foreign programs to be replaced.
     Replace,

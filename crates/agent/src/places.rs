@@ -1,4 +1,4 @@
-//! The places that rules have for clients, and what all clients of a rule have together.
+//! The client places of rules, and what all clients of a rule hold together.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,19 +8,19 @@ use crate::message::{Code, Refusal};
 use crate::policy::{Policy, Rule};
 use crate::rate::{Bucket, Rate};
 
-/// Requests of the clients of a rule. A server with a hundred queues and as many workers asks for a thousand things at
-/// its start, and for a few a second later.
+/// Rate of requests of the clients of a rule. A server with a hundred queues and as many workers makes a
+/// thousand requests at start, and a few per second afterwards.
 const REQUESTS: Rate = Rate { burst: 4096, interval: Duration::from_millis(2) };
-/// Programs that they have put on interfaces and taken off: each takes the kernel's lock for all network settings, and
-/// some drivers restart the link.
+/// Rate of programs attached and detached: each takes the kernel's lock for all network settings, and some
+/// drivers reset the link.
 const PROGRAMS: Rate = Rate { burst: 64, interval: Duration::from_millis(500) };
 
-/// What the clients of a rule have.
+/// What the clients of a rule hold.
 #[derive(Debug, Default)]
 struct Use {
-    /// Clients that are served.
+    /// Connected clients.
     clients: u32,
-    /// Those that are gone and have left something.
+    /// Disconnected clients that still hold something.
     leaving: u32,
     /// Bytes of UMEM of all of them.
     memory: u64,
@@ -42,7 +42,7 @@ impl Places {
     /// A place for another client of a rule.
     ///
     /// # Errors
-    /// There is none.
+    /// None is free.
     pub(crate) fn take(
         self: &Arc<Self>,
         policy: &Policy,
@@ -54,16 +54,19 @@ impl Places {
         let here = rules.entry(index).or_default();
         let full = |what: String| Err(Refusal::new(Code::Clients, what));
         if here.clients >= rule.clients {
-            return full(format!("rule `{}`: its {} clients are there already", rule.name, rule.clients));
+            return full(format!(
+                "rule `{}`: already has its maximum of {} clients",
+                rule.name, rule.clients
+            ));
         }
         if here.clients + here.leaving >= rule.clients * 2 {
             return full(format!(
-                "rule `{}`: {} clients that are gone have kept their AF_XDP sockets or memory",
+                "rule `{}`: {} disconnected clients still hold AF_XDP sockets or memory",
                 rule.name, here.leaving
             ));
         }
         if all >= policy.clients {
-            return full(format!("the agent's {} clients are there already", policy.clients));
+            return full(format!("the agent already has its maximum of {} clients", policy.clients));
         }
         here.clients += 1;
         Ok(Place { index, places: Arc::clone(self), is_leaving: false })
@@ -79,7 +82,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// One that is not counted with others.
+    /// A place that is not counted with others.
     pub(crate) fn alone() -> Self {
         let places = Arc::new(Places::default());
         places.lock().entry(0).or_default().clients = 1;
@@ -90,15 +93,15 @@ impl Place {
         change(self.places.lock().entry(self.index).or_default())
     }
 
-    /// Counts memory of this client, if the clients of the rule have not as much as all of them may have.
+    /// Counts memory of this client, within the limit for all clients of the rule.
     pub(crate) fn take_memory(&self, rule: &Rule, bytes: u64) -> Result<(), Refusal> {
         let most = rule.memory.saturating_mul(rule.clients.into());
         self.change(|of| {
             let wanted = of.memory.saturating_add(bytes);
             if wanted > most {
                 let what = format!(
-                    "rule `{}`: {wanted} bytes of UMEM, those that others of it have or have kept included, are more than \
-                     its memory for all of its clients ({most})",
+                    "rule `{}`: {wanted} bytes of UMEM for all of its clients, disconnected ones \
+                     included, exceed its total memory ({most})",
                     rule.name
                 );
                 return Err(Refusal::new(Code::Memory, what));
@@ -108,7 +111,7 @@ impl Place {
         })
     }
 
-    /// Takes it back.
+    /// Gives it back.
     pub(crate) fn give_memory(&self, bytes: u64) {
         self.change(|of| of.memory = of.memory.saturating_sub(bytes));
     }
@@ -123,7 +126,7 @@ impl Place {
         self.change(|of| of.programs.take(PROGRAMS, now))
     }
 
-    /// The client is gone: its place is free for another, and what it has left still counts.
+    /// The client is gone: its place is free for another, and what it still holds keeps counting.
     pub(crate) fn leave(&mut self) {
         self.is_leaving = true;
         self.change(|of| {
@@ -160,9 +163,9 @@ mod tests {
         let (places, policy) = (Arc::new(Places::default()), policy(3));
         let take = |index, clients| places.take(&policy, index, &rule(clients));
         let first = take(0, 1).unwrap();
-        assert!(take(0, 1).unwrap_err().message.contains("its 1 clients are there already"));
+        assert!(take(0, 1).unwrap_err().message.contains("its maximum of 1 clients"));
         let others = [take(1, 5).unwrap(), take(1, 5).unwrap()];
-        assert!(take(1, 5).unwrap_err().message.contains("the agent's 3 clients"));
+        assert!(take(1, 5).unwrap_err().message.contains("the agent already has its maximum of 3 clients"));
         drop((first, others));
         let _again = take(1, 5).unwrap();
     }
@@ -178,7 +181,7 @@ mod tests {
         let mut third = there.remove(0);
         third.leave();
         let refusal = take().unwrap_err();
-        assert!(refusal.message.contains("3 clients that are gone have kept"), "{refusal}");
+        assert!(refusal.message.contains("3 disconnected clients still hold"), "{refusal}");
         drop(gone);
         let _place = take().unwrap();
     }

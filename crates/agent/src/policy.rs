@@ -13,7 +13,7 @@ use toml::Spanned;
 
 use crate::message::{Code, Refusal};
 
-/// Clients at once that the whole agent takes unless told otherwise: each is a thread.
+/// Default limit on concurrent clients of the whole agent: each is a thread.
 const CLIENTS: u32 = 64;
 /// The largest buffer that a socket can have: the kernel counts twice as much in an `int` (`__sock_set_rcvbuf` in
 /// `net/core/sock.c`).
@@ -22,17 +22,17 @@ const MOST_BUFFER: u64 = (i32::MAX / 2) as u64;
 /// A checked policy.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// The socket's path; an agent for one given connection has none.
+    /// The socket's path; `None` for an agent with a single given connection.
     pub socket: Option<PathBuf>,
     /// Permission bits of the socket.
     pub socket_mode: u32,
-    /// Clients at once, of all rules.
+    /// Concurrent clients, of all rules.
     pub clients: u32,
-    /// The rules; the first that fits a client counts.
+    /// The rules; the first that matches a client applies.
     pub rules: Vec<Rule>,
 }
 
-/// What some users may have.
+/// What certain users may have.
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// Name, for messages.
@@ -41,27 +41,27 @@ pub struct Rule {
     pub users: Option<BTreeSet<u32>>,
     /// Primary group ids.
     pub groups: BTreeSet<u32>,
-    /// Addresses and ports. A wildcard covers every address of its family but multicast groups.
+    /// Addresses and ports. A wildcard covers every address of its family except multicast groups.
     pub listen: Vec<SocketAddr>,
     /// Interfaces; `None` is all.
     pub interfaces: Option<BTreeSet<String>>,
     /// Queues; `None` is all.
     pub queues: Option<BTreeSet<u32>>,
-    /// Bytes of UMEM at once, of one client.
+    /// Bytes of UMEM at a time, per client.
     pub memory: u64,
-    /// Bytes of a UDP socket's buffers, each way.
+    /// Bytes of a UDP socket's buffers, in each direction.
     pub socket_buffer: u64,
-    /// Sockets on an address.
+    /// Sockets per address.
     pub workers: u32,
-    /// Clients at once.
+    /// Concurrent clients.
     pub clients: u32,
-    /// Take foreign XDP programs off.
+    /// May detach foreign XDP programs.
     pub replace: bool,
-    /// Have sockets that poll the device instead of waiting for its interrupts.
+    /// May have sockets that poll the device instead of waiting for its interrupts.
     pub busy_poll: bool,
-    /// Have AF_XDP sockets that send: any frame, from any address.
+    /// May have AF_XDP sockets that send: any frame, from any address.
     pub transmit: bool,
-    /// Have AF_XDP sockets in zero-copy mode, by which all packets of a queue can be read.
+    /// May have AF_XDP sockets in zero-copy mode, which can read all packets of a queue.
     pub zero_copy: bool,
     /// Of the interfaces, only those that have an address of `listen`.
     pub only_listen: bool,
@@ -126,7 +126,7 @@ enum Id {
 }
 
 fn everyone() -> Spanned<u32> {
-    // Who connects is checked by credentials; permissions of the socket may narrow that.
+    // Clients are checked by credentials; the socket's permissions may restrict access further.
     Spanned::new(0..0, 0o666)
 }
 
@@ -135,7 +135,7 @@ fn clients() -> Spanned<u32> {
 }
 
 fn socket_buffer() -> Spanned<Size> {
-    // Four times what our own programs ask for by default.
+    // Four times what our own programs request by default.
     Spanned::new(0..0, Size(16 << 20))
 }
 
@@ -160,14 +160,14 @@ impl Policy {
         Self::parse(&Source::read(file)?)
     }
 
-    /// Checks the text of a file. A relative socket path is relative to the file's folder.
+    /// Checks the text of a file. A relative socket path is relative to the file's directory.
     ///
     /// # Errors
     /// As [`Policy::load`].
     pub fn parse(source: &Source) -> Result<Self, ConfigError> {
         let raw: Raw = source.parse()?;
         if raw.allow.is_empty() {
-            return Err(Source::whole(&source.file, "no [[allow]]: give one for each kind of client"));
+            return Err(Source::whole(&source.file, "no [[allow]] section: add one for each kind of client"));
         }
         let bounded = |value: &Spanned<u32>, low: u32, high: u32| match value.get_ref() {
             inside if (low..=high).contains(inside) => Ok(*inside),
@@ -177,10 +177,10 @@ impl Policy {
         let mut rules = Vec::new();
         for rule in raw.allow {
             if rule.name.get_ref().is_empty() || !names.insert(rule.name.get_ref().clone()) {
-                return Err(source.at(rule.name.span(), "give each rule a name of its own"));
+                return Err(source.at(rule.name.span(), "rule names must be unique and not empty"));
             }
             if rule.users.is_empty() && rule.groups.is_empty() {
-                return Err(source.at(rule.name.span(), "no users and no groups: whom is it for?"));
+                return Err(source.at(rule.name.span(), "a rule needs at least one of users and groups"));
             }
             rules.push(Rule {
                 users: Some(ids(source, &rule.users, "user", |name| {
@@ -196,7 +196,7 @@ impl Policy {
                 socket_buffer: match rule.socket_buffer.get_ref().0 {
                     bytes @ 4096..=MOST_BUFFER => bytes,
                     bytes => {
-                        let what = format!("{bytes} bytes are not between 4096 and {MOST_BUFFER}");
+                        let what = format!("{bytes} bytes is not between 4096 and {MOST_BUFFER}");
                         return Err(source.at(rule.socket_buffer.span(), what));
                     }
                 },
@@ -218,8 +218,8 @@ impl Policy {
         })
     }
 
-    /// A policy for one client that is known: it may have these addresses, the interfaces that have them, and whatever it
-    /// asks for there.
+    /// A policy for one known client: it may have these addresses, the interfaces that have them, and
+    /// whatever it requests there.
     pub fn for_own(listen: Vec<SocketAddr>, replace: bool) -> Self {
         let rule = Rule {
             name: "own".to_owned(),
@@ -257,10 +257,8 @@ fn ids(
         Id::Number(number) => Ok(*number),
         Id::Name(name) => match find(name) {
             Ok(Some(number)) => Ok(number),
-            Ok(None) => Err(source.at(id.span(), format!("there is no {kind} `{name}` on this machine"))),
-            Err(error) => {
-                Err(source.at(id.span(), format!("{kind} `{name}` could not be looked up: {error}")))
-            }
+            Ok(None) => Err(source.at(id.span(), format!("no such {kind}: `{name}`"))),
+            Err(error) => Err(source.at(id.span(), format!("looking up {kind} `{name}`: {error}"))),
         },
     };
     given.iter().map(resolve).collect()
@@ -268,7 +266,7 @@ fn ids(
 
 fn listen(source: &Source, given: &[Spanned<SocketAddr>]) -> Result<Vec<SocketAddr>, ConfigError> {
     let check = |address: &Spanned<SocketAddr>| match address.get_ref().port() {
-        0 => Err(source.at(address.span(), "port 0 means no port; give one, such as 443")),
+        0 => Err(source.at(address.span(), "port 0 is not allowed; use a port such as 443")),
         _ => Ok(*address.get_ref()),
     };
     given.iter().map(check).collect()
@@ -280,16 +278,16 @@ fn interfaces(source: &Source, given: &[Spanned<String>]) -> Result<Option<BTree
     }
     let check = |name: &Spanned<String>| match name.get_ref().len() {
         1..=15 => Ok(name.get_ref().clone()),
-        _ => Err(source.at(name.span(), "an interface's name has 1 to 15 characters")),
+        _ => Err(source.at(name.span(), "interface names have 1 to 15 characters")),
     };
     given.iter().map(check).collect::<Result<_, _>>().map(Some)
 }
 
-/// At most as many as a message to a client holds.
+/// At most as many as fit a message to a client.
 fn queues(source: &Source, given: Option<Spanned<Vec<u32>>>) -> Result<Option<BTreeSet<u32>>, ConfigError> {
     match given {
         Some(queues) if queues.get_ref().len() > 256 => {
-            Err(source.at(queues.span(), "give 256 queues at most, or leave the key out for all"))
+            Err(source.at(queues.span(), "at most 256 queues may be listed; omit the key to allow all"))
         }
         given => Ok(given.map(|queues| queues.into_inner().into_iter().collect())),
     }
@@ -310,8 +308,8 @@ impl Rule {
         Err(Refusal::new(code, format!("rule `{}`: {what}", self.name)))
     }
 
-    /// Whether an address may be bound, or a pair be taken. A multicast group is no address of this machine, which
-    /// a wildcard means: it must be named.
+    /// Whether an address may be bound, or a pair added. A multicast group is not an address of this machine
+    /// and not covered by a wildcard: it must be listed.
     pub(crate) fn check_listen(&self, address: SocketAddr) -> Result<(), Refusal> {
         let covers = |allowed: &SocketAddr| {
             allowed.port() == address.port()
@@ -322,17 +320,16 @@ impl Rule {
         match self.listen.iter().any(covers) {
             true => Ok(()),
             false => {
-                self.refuse(Code::Listen, format!("{address} is not in its listen ({})", list(&self.listen)))
+                self.refuse(Code::Listen, format!("{address} is not in listen ({})", list(&self.listen)))
             }
         }
     }
 
     pub(crate) fn check_interface(&self, interface: &str) -> Result<(), Refusal> {
         match &self.interfaces {
-            Some(allowed) if !allowed.contains(interface) => self.refuse(
-                Code::Interface,
-                format!("interface {interface} is not in its interfaces ({})", list(allowed)),
-            ),
+            Some(allowed) if !allowed.contains(interface) => {
+                self.refuse(Code::Interface, format!("{interface} is not in interfaces ({})", list(allowed)))
+            }
             _ => Ok(()),
         }
     }
@@ -341,7 +338,7 @@ impl Rule {
         match &self.queues {
             Some(allowed) if !allowed.contains(&queue) => self.refuse(
                 Code::Queue,
-                format!("queue {queue} of {interface} is not in its queues ({})", list(allowed)),
+                format!("queue {queue} of {interface} is not in queues ({})", list(allowed)),
             ),
             _ => Ok(()),
         }
@@ -352,7 +349,7 @@ impl Rule {
             true => Ok(()),
             false => self.refuse(
                 Code::Memory,
-                format!("{wanted} bytes of UMEM in all are more than its memory ({})", self.memory),
+                format!("a total of {wanted} bytes of UMEM exceeds memory ({})", self.memory),
             ),
         }
     }
@@ -362,26 +359,23 @@ impl Rule {
             true => Ok(()),
             false => self.refuse(
                 Code::Buffer,
-                format!(
-                    "{wanted} bytes of socket buffer are more than its socket_buffer ({})",
-                    self.socket_buffer
-                ),
+                format!("a socket buffer of {wanted} bytes exceeds socket_buffer ({})", self.socket_buffer),
             ),
         }
     }
 
     pub(crate) fn check_transmit(&self, wanted: bool) -> Result<(), Refusal> {
         match wanted && !self.transmit {
-            true => self.refuse(Code::Transmit, "its AF_XDP sockets only receive (`transmit = false`)"),
+            true => self.refuse(Code::Transmit, "AF_XDP sockets are receive-only (`transmit = false`)"),
             false => Ok(()),
         }
     }
 
-    /// How to bind for a client that wants it so.
+    /// The bind mode for a client's request.
     pub(crate) fn bind_mode(&self, wanted: BindMode) -> Result<BindMode, Refusal> {
         match wanted {
             BindMode::ZeroCopy if !self.zero_copy => {
-                self.refuse(Code::ZeroCopy, "its AF_XDP sockets are in copy mode (`zero_copy = false`)")
+                self.refuse(Code::ZeroCopy, "zero-copy is not allowed (`zero_copy = false`)")
             }
             BindMode::Auto if !self.zero_copy => Ok(BindMode::Copy),
             wanted => Ok(wanted),
@@ -391,22 +385,22 @@ impl Rule {
     pub(crate) fn check_workers(&self, wanted: u32) -> Result<(), Refusal> {
         match (1..=self.workers).contains(&wanted) {
             true => Ok(()),
-            false => {
-                self.refuse(Code::Workers, format!("{wanted} workers, where it has 1 to {}", self.workers))
-            }
+            false => self
+                .refuse(Code::Workers, format!("{wanted} workers requested, 1 to {} allowed", self.workers)),
         }
     }
 
     pub(crate) fn check_busy_poll(&self, wanted: bool) -> Result<(), Refusal> {
         match wanted && !self.busy_poll {
-            true => self.refuse(Code::BusyPoll, "it does not allow busy polling (`busy_poll = true`)"),
+            true => self
+                .refuse(Code::BusyPoll, "busy polling is not allowed (set `busy_poll = true` to allow it)"),
             false => Ok(()),
         }
     }
 
     pub(crate) fn check_replace(&self, wanted: bool) -> Result<(), Refusal> {
         match wanted && !self.replace {
-            true => self.refuse(Code::Replace, "it does not let foreign XDP programs be replaced"),
+            true => self.refuse(Code::Replace, "replacing foreign XDP programs is not allowed"),
             false => Ok(()),
         }
     }
@@ -480,8 +474,8 @@ groups = [100]
             (rule.check_queue("eth0", 2), Code::Queue, "queue 2"),
             (rule.check_memory((8 << 20) + 1), Code::Memory, "8388609"),
             (rule.check_socket_buffer((1 << 20) + 1), Code::Buffer, "1048577"),
-            (rule.check_transmit(true), Code::Transmit, "only receive"),
-            (rule.bind_mode(BindMode::ZeroCopy).map(drop), Code::ZeroCopy, "copy mode"),
+            (rule.check_transmit(true), Code::Transmit, "receive-only"),
+            (rule.bind_mode(BindMode::ZeroCopy).map(drop), Code::ZeroCopy, "zero-copy"),
             (rule.check_workers(3), Code::Workers, "3 workers"),
             (rule.check_workers(0), Code::Workers, "0 workers"),
             (rule.check_replace(true), Code::Replace, "foreign"),
@@ -490,7 +484,7 @@ groups = [100]
             assert_eq!(refusal.code, code);
             assert!(refusal.message.contains("rule `edge`") && refusal.message.contains(part), "{refusal}");
         }
-        // What a rule does not name it does not give.
+        // A rule grants nothing that it does not list.
         assert_eq!(policy.rules[1].check_interface("eth0").unwrap_err().code, Code::Interface);
         assert_eq!(policy.rules[1].check_listen("[::]:443".parse().unwrap()).unwrap_err().code, Code::Listen);
     }
@@ -500,15 +494,15 @@ groups = [100]
         for (from, to, parts) in [
             ("queues =", "queue =", &["agent.toml:10", "did you mean `queues`?"][..]),
             ("socket =", "sokcet =", &["agent.toml:3", "did you mean `socket`?"]),
-            ("users = [\"root\", 1000]", "", &["agent.toml:6", "whom is it for"]),
-            ("\"root\"", "\"no-such-user\"", &["agent.toml:7", "no user `no-such-user`"]),
+            ("users = [\"root\", 1000]", "", &["agent.toml:6", "at least one of users and groups"]),
+            ("\"root\"", "\"no-such-user\"", &["agent.toml:7", "no such user: `no-such-user`"]),
             (":443\", \"[", ":0\", \"[", &["agent.toml:8", "port 0"]),
             ("\"eth0\"", "\"a-name-beyond-15\"", &["agent.toml:9", "15 characters"]),
             ("\"1MiB\"", "\"1KiB\"", &["agent.toml:12", "between 4096 and"]),
             ("\"1MiB\"", "\"2GiB\"", &["agent.toml:12", "between 4096 and"]),
             ("workers = 2", "workers = 300", &["agent.toml:13", "between 1 and 256"]),
             ("transmit = false", "transmits = false", &["agent.toml:14", "did you mean `transmit`?"]),
-            ("\"others\"", "\"edge\"", &["agent.toml:18", "name of its own"]),
+            ("\"others\"", "\"edge\"", &["agent.toml:18", "must be unique"]),
             ("\"8MiB\"", "\"8 parsecs\"", &["agent.toml:11", "parsecs"]),
         ] {
             let text = GOOD.replacen(from, to, 1);

@@ -1,26 +1,26 @@
-//! How often something may happen: at a rate, after a burst.
+//! Rate limits: a rate, after a burst.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A rate with a burst in front of it.
+/// A rate with an initial burst.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
-    /// Times at once.
+    /// Size of the burst.
     pub(crate) burst: u32,
-    /// Between two of those that follow.
+    /// Interval between events after the burst.
     pub(crate) interval: Duration,
 }
 
-/// What has happened of late (the generic cell rate algorithm, ITU-T I.371).
+/// Recent events (the generic cell rate algorithm, ITU-T I.371).
 #[derive(Debug, Default)]
 pub(crate) struct Bucket {
-    /// When all of it will be forgotten.
+    /// When all of them will be forgotten.
     empty: Option<Instant>,
 }
 
 impl Bucket {
-    /// Notes one more time; how long it has to wait.
+    /// Records an event; returns how long it has to wait.
     pub(crate) fn take(&mut self, rate: Rate, now: Instant) -> Duration {
         let empty = self.empty.map_or(now, |empty| empty.max(now)) + rate.interval;
         self.empty = Some(empty);
@@ -38,7 +38,7 @@ impl Bucket {
     }
 }
 
-/// Lines of a log that others can bring about: so many, and the number of those that were left out.
+/// Log lines that others can cause: a limited number, with a count of those suppressed.
 #[derive(Debug)]
 pub(crate) struct Lines {
     rate: Rate,
@@ -46,13 +46,13 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// The first 50, and then one a second.
+    /// The first 50, then one per second.
     pub(crate) fn new() -> Self {
         let rate = Rate { burst: 50, interval: Duration::from_secs(1) };
         Self { rate, state: Mutex::default() }
     }
 
-    /// Whether one may be said now; then how many were not since the last.
+    /// Whether a line may be logged now; if so, how many were suppressed since the last.
     pub(crate) fn next(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (bucket, unsaid) = &mut *state;
@@ -76,7 +76,7 @@ mod tests {
         let (mut bucket, start) = (Bucket::default(), Instant::now());
         let waits: Vec<Duration> = (0..5).map(|_| bucket.take(rate, start)).collect();
         assert_eq!(waits, [Duration::ZERO, Duration::ZERO, Duration::ZERO, SECOND, SECOND * 2]);
-        // Who waited has paid: after 5 seconds nothing is left of it.
+        // Waiting pays off the debt: after 5 seconds none is left.
         assert_eq!(bucket.take(rate, start + SECOND * 2), SECOND);
         let rested = start + SECOND * 100;
         assert!((0..3).all(|_| bucket.take(rate, rested).is_zero()));

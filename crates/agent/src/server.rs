@@ -1,5 +1,5 @@
-//! The agent: listens, checks who connects, and gives each client a thread of its own, so that none waits for
-//! another.
+//! The agent: listens, checks clients' credentials, and gives each client its own thread, so that none waits
+//! for another.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -29,18 +29,18 @@ use crate::rate::Lines;
 use crate::session::{Session, may_be_taken};
 use crate::table;
 
-/// How long an answer may wait for room in the client's socket. One answer follows each request, so a client
+/// How long an answer may wait for room in the client's socket. There is one answer per request, so a client
 /// that reads never makes it wait.
 const SEND_PATIENCE: Duration = Duration::from_secs(1);
-/// Connections that may wait for the agent.
+/// Backlog of the listening socket.
 const BACKLOG: i32 = 64;
-/// Connections that are being turned away at a time.
+/// Connections being rejected at a time.
 const TURNED_AWAY: usize = 64;
 
-/// Why the agent could not start or go on.
+/// Why the agent could not start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The socket could not be made.
+    /// The socket could not be created.
     #[error("{}: {source}{advice}", path.display())]
     Socket {
         /// Its path.
@@ -54,34 +54,34 @@ pub enum ServerError {
     #[error(transparent)]
     Routes(#[from] RouteError),
     /// A thread could not be started.
-    #[error("thread for a client: {0}")]
+    #[error("starting a client thread: {0}")]
     Thread(io::Error),
 }
 
-/// What the agent has done so far. Every field only grows.
+/// Statistics of the agent. Every field only grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Clients that were let in.
+    /// Clients accepted.
     pub clients: u64,
-    /// Connections turned away: no rule, or too many.
+    /// Connections rejected: no rule, or too many.
     pub rejected: u64,
     /// Requests refused.
     pub refused: u64,
-    /// Connections ended for malformed messages or answers not taken.
+    /// Connections closed for malformed messages or unread answers.
     pub dropped: u64,
 }
 
-/// What the clients' threads share.
+/// State shared by the clients' threads.
 pub(crate) struct Shared {
     mirror: RouteMirror,
-    /// Interfaces by the client that has them.
+    /// Interfaces by the client that holds them.
     claims: Mutex<HashMap<String, u64>>,
     places: Arc<Places>,
     numbers: AtomicU64,
     rejected: AtomicU64,
     refused: AtomicU64,
     dropped: AtomicU64,
-    /// Lines of the log: of strangers, of refusals, and of clients that come and go.
+    /// Log limits: for rejected connections, for refusals, and for clients connecting and disconnecting.
     strangers: Lines,
     refusals: Lines,
     comings: Lines,
@@ -110,7 +110,7 @@ impl Shared {
     fn count_rejection(&self, refusal: &Refusal) {
         self.rejected.fetch_add(1, Ordering::Relaxed);
         if let Some(unsaid) = self.strangers.next(Instant::now()) {
-            tracing::warn!(code = %refusal.code, unsaid, "client turned away: {refusal}");
+            tracing::warn!(code = %refusal.code, unsaid, "client rejected: {refusal}");
         }
     }
 
@@ -124,7 +124,7 @@ impl Shared {
     pub(crate) fn count_refusal(&self, client: u64, rule: &str, refusal: &Refusal) {
         self.refused.fetch_add(1, Ordering::Relaxed);
         if let Some(unsaid) = self.refusals.next(Instant::now()) {
-            tracing::warn!(client, rule, code = %refusal.code, unsaid, "refused: {refusal}");
+            tracing::warn!(client, rule, code = %refusal.code, unsaid, "request refused: {refusal}");
         }
     }
 
@@ -136,15 +136,15 @@ impl Shared {
         };
         let Some(unsaid) = self.comings.next(Instant::now()) else { return };
         match result {
-            Ok(()) => tracing::info!(client, unsaid, "client gone: what it had is taken back"),
+            Ok(()) => tracing::info!(client, unsaid, "client disconnected: resources reclaimed"),
             Err(error) => {
-                tracing::warn!(client, %error, dropped, unsaid, "client dropped: what it had is taken back");
+                tracing::warn!(client, %error, dropped, unsaid, "client dropped: resources reclaimed");
             }
         }
     }
 
-    /// Whether an interface has one of these addresses, or may have: wildcards are any of their family, and groups are of no
-    /// interface.
+    /// Whether an interface has one of these addresses, or may have: wildcards match any of their family,
+    /// and groups belong to no interface.
     pub(crate) fn carries(&self, interface: &str, listen: &[SocketAddr]) -> bool {
         let snapshot = self.mirror.snapshot();
         let family = |is_ipv4: bool| {
@@ -161,11 +161,14 @@ impl Shared {
     /// Index of an interface.
     pub(crate) fn ifindex(&self, name: &str) -> Result<u32, Refusal> {
         self.mirror.snapshot().link_by_name(name).map(|link| link.index).ok_or_else(|| {
-            Refusal::new(Code::Kernel, format!("interface {name}: none of this name where the agent runs"))
+            Refusal::new(
+                Code::Kernel,
+                format!("interface {name}: no such interface in the agent's network namespace"),
+            )
         })
     }
 
-    /// Whether an address is of an interface, of a VLAN on it, or of the bond that it is a member of.
+    /// Whether an address belongs to an interface, to a VLAN on it, or to the bond that it is a member of.
     pub(crate) fn has_address(&self, interface: &str, ip: IpAddr) -> bool {
         let snapshot = self.mirror.snapshot();
         let Some(device) = snapshot.link_by_name(interface) else { return false };
@@ -175,13 +178,13 @@ impl Shared {
         may_be_taken(ip) && snapshot.links().iter().any(|link| on_device(link.index) && has(link.index))
     }
 
-    /// Gives an interface to a client: its program hands every queue to one owner.
+    /// Assigns an interface to a client: its program hands every queue to one owner.
     pub(crate) fn claim(&self, interface: &str, client: u64) -> Result<(), Refusal> {
         let mut claims = lock(&self.claims);
         match claims.get(interface) {
             Some(holder) if *holder != client => Err(Refusal::new(
                 Code::Taken,
-                format!("interface {interface}: client {holder} of this agent has it"),
+                format!("interface {interface}: already in use by client {holder} of this agent"),
             )),
             _ => {
                 claims.insert(interface.to_owned(), client);
@@ -190,7 +193,7 @@ impl Shared {
         }
     }
 
-    /// Takes it back.
+    /// Releases it.
     pub(crate) fn release(&self, interface: &str, client: u64) {
         let mut claims = lock(&self.claims);
         if claims.get(interface) == Some(&client) {
@@ -208,8 +211,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at the policy's socket, in the network namespace of the calling thread, whose interfaces it is
-    /// about. A socket that nobody listens on any more is replaced.
+    /// Listens at the policy's socket, in the network namespace of the calling thread, whose interfaces it
+    /// manages. A stale socket that nobody listens on is replaced.
     ///
     /// # Errors
     /// [`ServerError`].
@@ -219,11 +222,11 @@ impl Server {
             let path = path.clone();
             move |errno: Errno| ServerError::Socket { path, source: errno.into(), advice }
         };
-        let address =
-            SocketAddrUnix::new(path.as_path()).map_err(failed("; the path is too long for a socket"))?;
+        let address = SocketAddrUnix::new(path.as_path())
+            .map_err(failed("; the path is too long for a unix socket"))?;
         clear(&path, &address)?;
         let listener = seqpacket().map_err(failed(""))?;
-        bind(&listener, &address).map_err(failed("; is its folder there?"))?;
+        bind(&listener, &address).map_err(failed("; check that its directory exists and is writable"))?;
         let mode = std::fs::Permissions::from_mode(policy.socket_mode);
         std::fs::set_permissions(&path, mode).map_err(|source| ServerError::Socket {
             path: path.clone(),
@@ -234,7 +237,7 @@ impl Server {
         Ok(Self { policy, shared: Arc::new(Shared::new()?), listener, path })
     }
 
-    /// What was done so far.
+    /// Statistics so far.
     pub fn counts(&self) -> Counts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counts {
@@ -259,9 +262,10 @@ impl Server {
         loop {
             match accept_with(&self.listener, SocketFlags::CLOEXEC) {
                 Ok(socket) => self.admit(socket, &mut turned_away),
-                // Out of descriptors or memory: those that clients free help; a client that gave up is no fault.
+                // Out of descriptors or memory: clients that disconnect will free some; a client that gave
+                // up is not an error.
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    tracing::error!("no descriptor is left for another client");
+                    tracing::error!("out of file descriptors for another client");
                     std::thread::sleep(Duration::from_millis(100));
                 }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
@@ -273,7 +277,7 @@ impl Server {
         }
     }
 
-    /// Lets a client in, or turns it away with the reason.
+    /// Accepts a client, or rejects it with the reason.
     fn admit(&self, socket: OwnedFd, turned_away: &mut VecDeque<JoinHandle<()>>) {
         let shared = Arc::clone(&self.shared);
         let result = match self.check(&socket) {
@@ -285,7 +289,7 @@ impl Server {
             Err(refusal) => {
                 shared.count_rejection(&refusal);
                 turned_away.retain(|thread| !thread.is_finished());
-                // Each is done at once; more than that many are not begun.
+                // Each takes no time; more than that many are not started.
                 if turned_away.len() == TURNED_AWAY
                     && let Some(oldest) = turned_away.pop_front()
                 {
@@ -298,17 +302,17 @@ impl Server {
         if let Err(error) = result
             && let Some(unsaid) = self.shared.comings.next(Instant::now())
         {
-            tracing::error!(%error, unsaid, "no thread for another client");
+            tracing::error!(%error, unsaid, "cannot start a thread for another client");
         }
     }
 
-    /// The rule of who is at the other end, with a place under it.
+    /// The rule for the peer, with a place under it.
     fn check(&self, socket: &OwnedFd) -> Result<(Place, Rule), Refusal> {
         let peer = sockopt::socket_peercred(socket)
             .map_err(|errno| Refusal::new(Code::Kernel, format!("SO_PEERCRED: {errno}")))?;
         let (uid, gid) = (peer.uid.as_raw(), peer.gid.as_raw());
         let (index, rule) = self.policy.rule(uid, gid).ok_or_else(|| {
-            Refusal::new(Code::Unknown, format!("no [[allow]] of the agent has uid {uid} or gid {gid}"))
+            Refusal::new(Code::Unknown, format!("no [[allow]] rule matches uid {uid}, gid {gid}"))
         })?;
         let place = self.shared.places.take(&self.policy, index, rule)?;
         Ok((place, rule.clone()))
@@ -317,18 +321,19 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // What another agent may have put there meanwhile is its own to remove; the window is a restart's.
+        // Another agent may have replaced the socket meanwhile and can remove its own; the window is that of
+        // a restart.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// The connection of a thread that ends with it. It is not closed before: what waits in it would be closed too, by
-/// whoever did.
+/// The connection of a thread that ends with it. It is not closed earlier: descriptors waiting in it would
+/// be closed too, by whoever closed it.
 fn connection(socket: OwnedFd) -> io::Result<ManuallyDrop<Channel>> {
     Channel::of_stranger(socket, SEND_PATIENCE).map(ManuallyDrop::new)
 }
 
-/// Says why it is not served.
+/// Sends the reason for the rejection.
 fn turn_away(socket: OwnedFd, refusal: Refusal) {
     if let Ok(channel) = connection(socket) {
         // The socket's buffer is empty: this does not wait.
@@ -336,7 +341,7 @@ fn turn_away(socket: OwnedFd, refusal: Refusal) {
     }
 }
 
-/// Serves one client that was let in, until nothing is left of it.
+/// Serves one accepted client until nothing of it remains.
 fn serve(id: u64, socket: OwnedFd, rule: Rule, shared: Arc<Shared>, place: Place) {
     match connection(socket) {
         Ok(channel) => {
@@ -345,7 +350,7 @@ fn serve(id: u64, socket: OwnedFd, rule: Rule, shared: Arc<Shared>, place: Place
             channel.shut();
             account.settle();
         }
-        Err(error) => tracing::warn!(%error, "a connection cannot be used"),
+        Err(error) => tracing::warn!(%error, "cannot set up a client connection"),
     }
 }
 
@@ -357,7 +362,7 @@ fn serve_over(channel: &Channel, id: u64, rule: Rule, shared: &Arc<Shared>, acco
     shared.count_end(id, result);
 }
 
-/// Serves the one client at the other end of `socket` by the policy's first rule, until it is gone.
+/// Serves the one client at the other end of `socket` by the policy's first rule, until it disconnects.
 ///
 /// # Errors
 /// [`ServerError`].
@@ -374,7 +379,7 @@ fn seqpacket() -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
-/// Makes room for the socket: one that nobody listens on any more goes, anything else is left alone.
+/// Makes room for the socket: a stale one is removed, anything else is left alone.
 fn clear(path: &Path, address: &SocketAddrUnix) -> Result<(), ServerError> {
     let in_the_way = |advice| ServerError::Socket {
         path: path.to_owned(),
@@ -385,7 +390,7 @@ fn clear(path: &Path, address: &SocketAddrUnix) -> Result<(), ServerError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(source) => Err(ServerError::Socket { path: path.to_owned(), source, advice: "" }),
         Ok(found) if !found.file_type().is_socket() => {
-            Err(in_the_way("; it is no socket: remove it, or name another"))
+            Err(in_the_way("; it exists and is not a socket: remove it or choose another path"))
         }
         Ok(_) => {
             let probe = seqpacket().map_err(|errno| ServerError::Socket {
@@ -399,7 +404,7 @@ fn clear(path: &Path, address: &SocketAddrUnix) -> Result<(), ServerError> {
                     source,
                     advice: "",
                 }),
-                _ => Err(in_the_way("; another agent listens there")),
+                _ => Err(in_the_way("; another agent is listening there")),
             }
         }
     }

@@ -1,8 +1,8 @@
-//! One client of the agent: what it asked for, what it has, and how all of that ends with its connection.
+//! One client of the agent: its requests, what it holds, and how all of that ends with its connection.
 //!
-//! What a client may do to the agent is bounded by its place and its rule: it has one thread, which it can keep busy or
-//! waiting, and which has descriptors of its own ([`crate::table`]); its requests come at a rate, have a length, and bring
-//! about answers that are as long; what is logged of it is a line now and then.
+//! What a client can do to the agent is bounded by its place and its rule: it has one thread, which it can
+//! keep busy or waiting, and which has its own descriptor table ([`crate::table`]); its requests are limited
+//! in rate and length, and so are the answers; what is logged about it is an occasional line.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -24,30 +24,31 @@ use crate::message::{self, Code, Netlink, Refusal, Reply, Request};
 use crate::policy::Rule;
 use crate::server::Shared;
 
-/// How long a client may take to say hello: until then it only holds a place.
+/// Time limit for hello: until then the client only occupies a place.
 const HELLO: Duration = Duration::from_secs(10);
 /// Characters of a client's name in the log.
 const NAME: usize = 64;
-/// rtnetlink sockets of a client: some a worker, with as many again for those opened anew.
+/// rtnetlink sockets per client: a few per worker, and as many again for those reopened.
 const NETLINK_SOCKETS: u32 = 4096;
-/// Those of them that hear of all changes, for which 4 MiB may wait in each: one, with more for those opened anew.
+/// Those of them that subscribe to all changes, each of which may queue 4 MiB: one, plus some for those
+/// reopened.
 const CHANGES_SOCKETS: u32 = 32;
-/// UDP sockets of a client: 64 addresses of 256 workers.
+/// UDP sockets per client: 64 addresses of 256 workers.
 const UDP_SOCKETS: u32 = 64 * 256;
-/// Between two looks at memory that should be free soon; the longest while it is not.
+/// Shortest and longest interval between checks of memory that should become free soon.
 const RECLAIM: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(4));
 /// The longest that a client may have its bind wait for a busy queue.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The most queues that a program can be loaded for.
 const QUEUES: u32 = 4096;
 
-/// A client, and what it has.
+/// A client and what it holds.
 pub(crate) struct Session<'a> {
     id: u64,
     rule: Rule,
     shared: Arc<Shared>,
     welcome: bool,
-    /// Sockets given.
+    /// Sockets provided.
     netlink: u32,
     changes: u32,
     udp: u32,
@@ -61,14 +62,14 @@ struct Program {
     attachment: Attachment,
 }
 
-/// An answer with what goes beside it.
+/// An answer with its descriptors.
 type Answer = (Reply, Vec<OwnedFd>);
 
 fn kernel(error: impl std::fmt::Display) -> Refusal {
     Refusal::new(Code::Kernel, error)
 }
 
-/// The way of waiting, for the most that a client may ask for: a tenth of a second, and a driver's own budget.
+/// The way of waiting, within the client's limits: a tenth of a second, and a driver's own budget.
 fn way_of_waiting(asked: Option<message::BusyPoll>) -> Wait {
     asked.map_or(Wait::Interrupt, |poll| {
         Wait::BusyPoll(BusyPoll {
@@ -79,7 +80,7 @@ fn way_of_waiting(asked: Option<message::BusyPoll>) -> Wait {
 }
 
 fn no_program(interface: &str) -> Refusal {
-    Refusal::new(Code::Protocol, format!("{interface}: no program is attached for this client"))
+    Refusal::new(Code::Protocol, format!("{interface}: this client has no program attached"))
 }
 
 fn done() -> Answer {
@@ -87,13 +88,13 @@ fn done() -> Answer {
 }
 
 impl<'a> Session<'a> {
-    /// What it is given of memory goes on `account`, which outlives it.
+    /// Memory it is given is counted on `account`, which outlives it.
     pub(crate) fn new(id: u64, rule: Rule, shared: Arc<Shared>, account: &'a mut Account) -> Self {
         let interfaces = HashMap::new();
         Self { id, rule, shared, welcome: false, netlink: 0, changes: 0, udp: 0, interfaces, account }
     }
 
-    /// Waits for the next request; looks after memory that should be free meanwhile.
+    /// Waits for the next request; meanwhile checks memory that should become free.
     fn receive(&mut self, channel: &Channel) -> Result<Received<Request>, ChannelError> {
         let mut pause = RECLAIM.0;
         loop {
@@ -116,7 +117,7 @@ impl<'a> Session<'a> {
     /// Serves the client until its connection ends.
     ///
     /// # Errors
-    /// Why it was ended from here: malformed messages, another version, answers that are not taken.
+    /// Why the agent closed it: malformed messages, another version, unread answers.
     pub(crate) fn serve(&mut self, channel: &Channel) -> Result<(), ChannelError> {
         loop {
             let Received { sequence, content, fds } = match self.receive(channel) {
@@ -127,15 +128,15 @@ impl<'a> Session<'a> {
                         ChannelError::Version(_) => Code::Version,
                         _ => Code::Protocol,
                     };
-                    // It may be gone, or not read: then the end of the connection says enough.
+                    // The client may be gone or not reading: then closing the connection says enough.
                     let _ = channel.send(0, &Reply::Refused(Refusal::new(code, &error)), &[]);
                     return Err(error);
                 }
             };
-            // Memory files are the only ones that are closed here: others may take as long as their owner likes.
+            // Only memfds are closed here: others may take as long as their owner likes.
             if fds.iter().any(|fd| fcntl_get_seals(fd).is_err()) {
                 std::mem::forget(fds);
-                let error = ChannelError::Malformed("with a descriptor of no memory file".to_owned());
+                let error = ChannelError::Malformed("descriptor is not a memfd".to_owned());
                 let _ = channel.send(sequence, &Reply::Refused(Refusal::new(Code::Protocol, &error)), &[]);
                 return Err(error);
             }
@@ -153,22 +154,20 @@ impl<'a> Session<'a> {
     fn answer(&mut self, request: Request, mut fds: Vec<OwnedFd>) -> Result<Answer, Refusal> {
         let expected = usize::from(matches!(request, Request::Socket(_)));
         if fds.len() != expected {
-            let what = format!("{} descriptors came where {expected} belong", fds.len());
+            let what = format!("got {} descriptors, expected {expected}", fds.len());
             return Err(Refusal::new(Code::Protocol, what));
         }
         if request.interface().is_some_and(|name| !may_be_name(name)) {
-            return Err(Refusal::new(Code::Protocol, "no interface has such a name"));
+            return Err(Refusal::new(Code::Protocol, "invalid interface name"));
         }
         match request {
-            Request::Hello { .. } if self.welcome => {
-                Err(Refusal::new(Code::Protocol, "hello was said before"))
-            }
+            Request::Hello { .. } if self.welcome => Err(Refusal::new(Code::Protocol, "repeated hello")),
             Request::Hello { client } => {
                 self.shared.greet(self.id, &printable(&client, NAME), &self.rule.name);
                 self.welcome = true;
                 Ok((Reply::Welcome { rule: self.rule.name.clone() }, Vec::new()))
             }
-            _ if !self.welcome => Err(Refusal::new(Code::Protocol, "say hello first")),
+            _ if !self.welcome => Err(Refusal::new(Code::Protocol, "the first request must be hello")),
             Request::Netlink { usage } => self.netlink(usage),
             Request::Device { interface, ifindex } => self.device(&interface, ifindex),
             Request::Udp(udp) => self.udp(&udp),
@@ -182,11 +181,11 @@ impl<'a> Session<'a> {
             }
             Request::Socket(socket) => match fds.pop() {
                 Some(memory) => self.socket(&socket, memory),
-                None => Err(Refusal::new(Code::Protocol, "no memory came with the request")),
+                None => Err(Refusal::new(Code::Protocol, "request carries no memory descriptor")),
             },
             Request::AddPair { interface, pair } => {
                 self.rule.check_listen(pair)?;
-                // A group, which the rule names, is taken on whichever of its interfaces the client has.
+                // A group that the rule lists may be taken on any of the client's allowed interfaces.
                 if !pair.ip().is_multicast() && !self.shared.has_address(&interface, pair.ip()) {
                     let what = format!("{} is no address of {interface}: its traffic is not ours", pair.ip());
                     return Err(Refusal::new(Code::Address, what));
@@ -214,11 +213,11 @@ impl<'a> Session<'a> {
         self.interfaces.get_mut(interface).ok_or_else(|| no_program(interface))
     }
 
-    /// Counts `wanted` more of what a client may have `most` of in all, whatever became of those before.
+    /// Adds `wanted` to a count limited to `most` for the whole connection, whatever became of earlier ones.
     fn count(given: &mut u32, wanted: u32, most: u32, what: &str) -> Result<(), Refusal> {
         let all = given.saturating_add(wanted);
         if all > most {
-            return Err(Refusal::new(Code::Protocol, format!("more than {most} {what} for one connection")));
+            return Err(Refusal::new(Code::Protocol, format!("more than {most} {what} on one connection")));
         }
         *given = all;
         Ok(())
@@ -226,7 +225,12 @@ impl<'a> Session<'a> {
 
     fn netlink(&mut self, usage: Netlink) -> Result<Answer, Refusal> {
         if usage == Netlink::Changes {
-            Self::count(&mut self.changes, 1, CHANGES_SOCKETS, "rtnetlink sockets that hear of all changes")?;
+            Self::count(
+                &mut self.changes,
+                1,
+                CHANGES_SOCKETS,
+                "rtnetlink sockets subscribed to all changes",
+            )?;
         }
         Self::count(&mut self.netlink, 1, NETLINK_SOCKETS, "rtnetlink sockets")?;
         let usage = match usage {
@@ -279,11 +283,11 @@ impl<'a> Session<'a> {
         self.rule.check_interface(&interface)?;
         self.rule.check_replace(replace)?;
         if self.rule.only_listen && !self.shared.carries(&interface, &self.rule.listen) {
-            let what = format!("{interface} has none of the addresses that are listened on");
+            let what = format!("{interface} has none of the listen addresses");
             return Err(Refusal::new(Code::Interface, what));
         }
         if !(1..=QUEUES).contains(&queues) {
-            return Err(Refusal::new(Code::Queue, format!("{queues} queues are not 1 to {QUEUES}")));
+            return Err(Refusal::new(Code::Queue, format!("{queues} queues: must be 1 to {QUEUES}")));
         }
         self.shared.claim(&interface, self.id)?;
         self.wait_for_program();
@@ -307,7 +311,8 @@ impl<'a> Session<'a> {
         queues: u32,
         (generic, replace, timestamps): (bool, bool, bool),
     ) -> Result<(Program, OwnedFd), Refusal> {
-        // Another attempt, in another mode: the first program goes first. The sockets that were bound for it may stay.
+        // Another attempt, in another mode: the first program is detached first. The sockets bound for it
+        // may stay.
         self.interfaces.remove(interface);
         self.account.retire_all(interface);
         let ifindex = self.shared.ifindex(interface)?;
@@ -321,12 +326,12 @@ impl<'a> Session<'a> {
             let attachment = redirect.attach(ifindex, mode, existing).map_err(kernel)?;
             (redirect, attachment)
         };
-        let link = attachment.link().ok_or_else(|| kernel("the program has no bpf_link of its own"))?;
+        let link = attachment.link().ok_or_else(|| kernel("the program has no bpf_link"))?;
         let link = link.try_clone_to_owned().map_err(kernel)?;
         Ok((Program { redirect, attachment }, link))
     }
 
-    /// Programs come and go at a rate.
+    /// Programs are attached and detached at a limited rate.
     fn wait_for_program(&self) {
         std::thread::sleep(self.account.place().program(Instant::now()));
     }
@@ -351,7 +356,7 @@ impl<'a> Session<'a> {
             ..PortConfig::new(&socket.interface, socket.queue)
         };
         config.validate().map_err(kernel)?;
-        // A larger frame than was asked for, as the interface's MTU may want it, is refused there.
+        // A larger frame than requested, as the interface's MTU may need it, is refused there.
         let wanted = memory_of(&config);
         let program = self.interfaces.get(&socket.interface).ok_or_else(|| no_program(&socket.interface))?;
         self.account.set_aside(&self.rule, &socket.interface, socket.queue, wanted)?;
@@ -377,19 +382,20 @@ impl Drop for Session<'_> {
     fn drop(&mut self) {
         let interfaces: Vec<String> = self.interfaces.keys().cloned().collect();
         for interface in interfaces {
-            // The program goes before the claim, so that the next client finds the interface free.
+            // The program is detached before the claim is released, so that the next client finds the
+            // interface free.
             self.detach(&interface);
         }
     }
 }
 
-/// Whether an interface may have that name (`dev_valid_name` in `net/core/dev.c`), and a log may show it.
+/// Whether this is a valid interface name (`dev_valid_name` in `net/core/dev.c`) that a log may show.
 fn may_be_name(name: &str) -> bool {
     let may_be = |character: char| !matches!(character, '/' | ':') && !character.is_whitespace();
     (1..16).contains(&name.len()) && name.chars().all(may_be) && printable(name, 16) == name
 }
 
-/// Sends an answer; more descriptors than a message takes follow in further ones.
+/// Sends an answer; descriptors that do not fit one message follow in further ones.
 fn send(channel: &Channel, sequence: u32, reply: Reply, fds: &[OwnedFd]) -> Result<(), ChannelError> {
     let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
     if !matches!(reply, Reply::Sockets { .. }) {
@@ -403,8 +409,7 @@ fn send(channel: &Channel, sequence: u32, reply: Reply, fds: &[OwnedFd]) -> Resu
     Ok(())
 }
 
-/// Whether an address is one to take the traffic of: link-local ones stay with the kernel, which knows their
-/// scope.
+/// Whether an address may be taken over: link-local ones stay with the kernel, which knows their scope.
 pub(crate) fn may_be_taken(ip: IpAddr) -> bool {
     !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }

@@ -1,11 +1,12 @@
-//! Threads with a table of descriptors of their own.
+//! Threads with their own descriptor table.
 //!
-//! What a client sends beside a message is a descriptor of its choice, also while nobody reads: it waits in the
-//! connection. Two things follow. So many of them use up the numbers that a process has. And whoever closes the last one
-//! of a file does what the file asks for then: a TCP socket with SO_LINGER makes it wait for as long as its owner has said,
-//! which may be for ever. So each connection is closed by a thread that nobody waits for, in a table that nobody else
-//! uses, and a connection that is not served is left to the end of that thread: the kernel lingers for none that ends
-//! (`inet_release` in `net/ipv4/af_inet.c`, PF_EXITING).
+//! A client sends descriptors of its choice with a message, and they wait in the connection even if nobody
+//! reads. This has two consequences. Enough of them exhaust the process's descriptor numbers. And closing
+//! the last reference to a file does what the file asks for: a TCP socket with SO_LINGER makes the closer
+//! wait for as long as its owner specified, possibly for ever. So each connection is closed by a thread that
+//! nobody waits for, in a table that nobody else uses, and an unserved connection is left to the end of that
+//! thread: the kernel does not linger when a thread ends (`inet_release` in `net/ipv4/af_inet.c`,
+//! PF_EXITING).
 
 #![allow(unsafe_code)] // A descriptor by its number.
 
@@ -16,8 +17,8 @@ use std::thread::JoinHandle;
 
 use nix::sched::{CloneFlags, unshare};
 
-/// Runs `work` on a thread that alone has `socket`, in a table of its own, a copy of the caller's. Whoever calls this
-/// must not have another connection meanwhile: its end would not be seen before that of the thread.
+/// Runs `work` on a thread that alone has `socket`, in its own descriptor table, a copy of the caller's. The
+/// caller must not have another connection meanwhile: its end would not be seen before that of the thread.
 ///
 /// # Errors
 /// No thread, or no memory for the table.
@@ -38,12 +39,12 @@ pub(crate) fn spawn(
         // another table from now on, and nothing else in this thread knows it.
         let socket = unsafe { OwnedFd::from_raw_fd(number) };
         let _ = tell.send(Ok(()));
-        // The caller's copy must not be the last: who closes that one may wait.
+        // The caller's copy must not be the last: whoever closes that one may have to wait.
         let _ = may_go.recv();
         work(socket);
     };
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
-    told.recv().map_err(|_| io::Error::other("the thread ended at its start"))??;
+    told.recv().map_err(|_| io::Error::other("the thread exited during start-up"))??;
     drop(socket);
     let _ = let_go.send(());
     Ok(thread)
@@ -91,7 +92,8 @@ mod tests {
         assert!(!ours.is_closed());
         end.send(()).unwrap();
         thread.join().unwrap();
-        // Forgotten descriptors are closed with their table; threads of other tests may have a copy for a moment.
+        // Leaked descriptors are closed with their table; threads of other tests may have a copy for a
+        // moment.
         while !ours.is_closed() {
             std::thread::yield_now();
         }

@@ -64,10 +64,11 @@ pub fn calculate(raw: &RawRun, traffic: &Traffic, from: Option<&str>) -> Result<
         }
     }
     match (measured.as_slice(), needs.is_empty()) {
-        ([], _) => Err(format!("no scenario in it measures {METRIC}: run `gateway`")),
-        (some, true) => {
-            Err(format!("nobody to compare with in {}: give --from a contestant of it", some.join(", ")))
-        }
+        ([], _) => Err(format!("no scenario measures {METRIC}: run `gateway`")),
+        (some, true) => Err(format!(
+            "nothing to compare with in {}: give one of its contestants with --from",
+            some.join(", ")
+        )),
         _ => Ok(needs),
     }
 }

@@ -57,10 +57,10 @@ impl Command {
                 return Ok(());
             }
             if let Some(status) = self.child.try_wait().map_err(io_error(self.name.clone()))? {
-                return Err(self.failed(&format!("ended with {status}")));
+                return Err(self.failed(&format!("exited with {status}")));
             }
             if began.elapsed() > LIMIT {
-                return Err(self.failed(&format!("did not say `{text}`")));
+                return Err(self.failed(&format!("did not print `{text}`")));
             }
             sleep(Duration::from_millis(5));
         }
@@ -78,7 +78,7 @@ impl Command {
 
     /// Tells it to end, which makes it report.
     pub(crate) fn interrupt(&self) -> Result<(), BenchError> {
-        let pid = Pid::from_raw(self.child.id() as i32).ok_or_else(|| self.failed("has no process"))?;
+        let pid = Pid::from_raw(self.child.id() as i32).ok_or_else(|| self.failed("is not running"))?;
         kill_process(pid, Signal::INT).map_err(|error| self.failed(&format!("SIGINT: {error}")))
     }
 
@@ -90,7 +90,7 @@ impl Command {
         }
         let status = self.child.wait().map_err(io_error(self.name.clone()))?;
         if !status.success() {
-            return Err(self.failed(&format!("ended with {status}")));
+            return Err(self.failed(&format!("exited with {status}")));
         }
         serde_json::from_str(&text).map_err(|error| self.failed(&format!("report: {error}")))
     }

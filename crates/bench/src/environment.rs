@@ -59,7 +59,7 @@ impl Environment {
     pub fn difference(&self) -> Option<String> {
         let here = Self::of_this_machine();
         let name = |one: &Self| format!("{}, Linux {}, version {}", one.cpu, one.kernel, one.version);
-        (name(self) != name(&here)).then(|| format!("{}, and this is {}", name(self), name(&here)))
+        (name(self) != name(&here)).then(|| format!("{}, this machine is {}", name(self), name(&here)))
     }
 
     /// Reads it now, without programs.

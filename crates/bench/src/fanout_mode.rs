@@ -44,15 +44,15 @@ struct Beside<'a> {
 pub fn fanout_verdict(raw: &RawRun, subscribers: u64) -> FanoutVerdict {
     let of = |kernel, reason| FanoutVerdict { kernel, reason };
     if let Some(difference) = raw.environments.iter().find_map(Environment::difference) {
-        return of(false, format!("what was measured is of {difference}"));
+        return of(false, format!("measured on {difference}"));
     }
     // What ran in a guest says nothing of this machine.
     let here = raw.scenarios.iter().filter(|one| one.kind == "fanout" && one.emulated.is_none());
     let mut measured: Vec<Beside<'_>> = here.flat_map(|scenario| beside(scenario, raw)).collect();
     let numbers = || measured.iter().map(|one| one.subscribers);
     let Some(up_to) = numbers().filter(|number| *number >= subscribers).min() else {
-        let most = numbers().max().map(|most| format!("it was measured for up to {most} subscribers only"));
-        return of(false, most.unwrap_or_else(|| "both modes were not measured beside each other".into()));
+        let most = numbers().max().map(|most| format!("measured for up to {most} subscribers only"));
+        return of(false, most.unwrap_or_else(|| "the two modes were not measured side by side".into()));
     };
     measured.retain(|one| one.subscribers <= up_to);
     let at = |one: &Beside<'_>| {
@@ -76,7 +76,7 @@ pub fn fanout_verdict(raw: &RawRun, subscribers: u64) -> FanoutVerdict {
     match (shown(|ratio| ratio.high > TOLERATED), shown(|ratio| ratio.high < 1.0)) {
         (Some(worse), _) => of(false, worse),
         (None, Some(better)) => of(true, better),
-        (None, None) => of(false, format!("no difference was shown for up to {up_to} subscribers")),
+        (None, None) => of(false, format!("no difference shown for up to {up_to} subscribers")),
     }
 }
 
@@ -117,7 +117,7 @@ fn compared(point: &Point<'_>, kernel: &str, user: &str) -> Result<[Estimate; 2]
     let [latency, cpu] = DECIDES.map(ratio);
     match (latency, cpu) {
         (Some(latency), Some(cpu)) => Ok([latency, cpu]),
-        _ => Err(format!("both have not run in {ROUNDS_FOR_A_VERDICT} rounds")),
+        _ => Err(format!("fewer than {ROUNDS_FOR_A_VERDICT} rounds with both modes")),
     }
 }
 
@@ -221,7 +221,10 @@ mod tests {
             failed.runs.retain(|run| run.point["subscribers"] == Value::Count(1) || !gone(run));
             assert!(fanout_verdict(&failed, 1).kernel);
             let verdict = fanout_verdict(&failed, 8);
-            assert!(!verdict.kernel && verdict.reason.contains("6 rounds at 8 subscribers"), "{verdict:?}");
+            assert!(
+                !verdict.kernel && verdict.reason.contains("6 rounds with both modes at 8 subscribers"),
+                "{verdict:?}"
+            );
         }
     }
 
@@ -247,6 +250,6 @@ mod tests {
         other.scenarios.clear();
         other.environments[0] = Environment::of_this_machine();
         let nothing = fanout_verdict(&other, 1);
-        assert!(!nothing.kernel && nothing.reason.contains("not measured beside each other"), "{nothing:?}");
+        assert!(!nothing.kernel && nothing.reason.contains("not measured side by side"), "{nothing:?}");
     }
 }

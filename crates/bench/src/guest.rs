@@ -1,5 +1,20 @@
 //! Scenarios in an emulated guest: `scripts/guest` boots it, this same program runs the scenarios inside, and its raw
 //! lines come back as they are written.
+//!
+//! ```text
+//!  bench --bed guest-icount ─▶ scripts/guest (python) ─▶ QEMU: /init ─▶ bench --devices eth0,eth1 --raw /dev/ttyS2
+//!         ▲                       boots, taps, console                    │ lab of the two devices, kinds as everywhere
+//!         └────────── raw lines, as they are written ◀────────────────────┘
+//! ```
+//!
+//! Emulated time is not real time, so a report gives ratios or, with `-icount`, instructions: one is a
+//! nanosecond of the guest's clock, and the scheduler's accounts, which all kinds read anyway, become counts.
+//! Three things make them complete: the processor never halts (`idle=poll`), because the clock would skip the
+//! time that packets are in flight outside; interrupts are charged to the task they interrupt
+//! (`tsc=noirqtime`); and the devices' NAPI runs in threads, whose accounts are read separately. What is sent
+//! under `-icount` ends outside the guest, at a bridge of taps, because the one processor belongs to the
+//! sender. Taps are used and not an emulated hub, because only they accept checksums and segments left to the
+//! device, without which there is no GSO.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -64,12 +79,13 @@ impl Guest {
     pub fn lacks(&self) -> Option<String> {
         let runner = &self.runner;
         if !runner.join("__main__.py").exists() {
-            let how = "it is scripts/guest of the repository: run this there, or give its path with --guest";
-            return Some(format!("{}: no runner of guests; {how}", runner.display()));
+            let how =
+                "it is scripts/guest in the repository: run this from there, or give its path with --guest";
+            return Some(format!("{}: guest runner not found; {how}", runner.display()));
         }
         let python = Command::new("python3").arg("--version").stdout(Stdio::null()).status();
         if python.is_err() {
-            return Some("python3 is missing, which starts the guest: apt-get install python3".into());
+            return Some("python3 is needed to start the guest: apt-get install python3".into());
         }
         None
     }
@@ -104,7 +120,7 @@ impl Guest {
                 continue;
             }
             let mut line: Line = serde_json::from_str(&text).map_err(|error| {
-                BenchError::Missing(format!("the guest said `{text}`, which is no raw line: {error}"))
+                BenchError::Missing(format!("the guest sent `{text}`, which is not a raw line: {error}"))
             })?;
             match &mut line {
                 Line::Environment(inside) => {
@@ -197,7 +213,7 @@ fn tell(lines: impl BufRead) -> String {
         }
         let said = line.strip_prefix(SAID).unwrap_or(&line).trim();
         // The kernel's own lines begin with a time in brackets.
-        if !said.is_empty() && !said.starts_with('[') && !said.starts_with("ended with exit code") {
+        if !said.is_empty() && !said.starts_with('[') && !said.starts_with("exited with code") {
             last = said.to_owned();
         }
     }
@@ -275,19 +291,19 @@ mod tests {
     #[test]
     fn a_guest_that_cannot_be_run_says_why_in_one_line() {
         let said = "import sys\nprint('guest: Linux 6.18', 'guest: ip is missing: apt-get install iproute2', \
-                    'guest: ended with exit code 2 in 1 s', sep='\\n', file=sys.stderr)\nsys.exit(2)";
+                    'guest: exited with code 2 in 1 s', sep='\\n', file=sys.stderr)\nsys.exit(2)";
         assert_eq!(run(said).0, Err("guest: ip is missing: apt-get install iproute2".into()));
         let inside = "import sys\nprint('expressway: bench: boom', '[  1.2] reboot', sep='\\n', file=sys.stderr)\nsys.exit(1)";
         assert_eq!(run(inside).0, Err("guest: expressway: bench: boom".into()));
         let (result, _) = run("print('half a li')");
-        assert!(result.unwrap_err().starts_with("the guest said `half a li`, which is no raw line"));
+        assert!(result.unwrap_err().starts_with("the guest sent `half a li`, which is not a raw line"));
     }
 
     #[test]
     fn without_the_runner_it_is_said_where_that_is() {
         let guest = Guest { runner: "/nowhere".into(), deadline: 60, arguments: vec![], files: vec![] };
         let lacking = guest.lacks().unwrap();
-        assert!(lacking.starts_with("/nowhere: no runner of guests; it is scripts/guest"), "{lacking}");
+        assert!(lacking.starts_with("/nowhere: guest runner not found; it is scripts/guest"), "{lacking}");
     }
 
     #[test]

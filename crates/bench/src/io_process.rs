@@ -62,7 +62,7 @@ impl IoProcess {
         if line == "ready" || line.starts_with("ready ") {
             Ok(())
         } else {
-            Err(self.failed(&format!("said `{line}` for `ready`")))
+            Err(self.failed(&format!("printed `{line}` instead of `ready`")))
         }
     }
 
@@ -86,7 +86,7 @@ impl IoProcess {
         let mut line = String::new();
         let read = self.output.read_line(&mut line).map_err(io_error(self.name.clone()))?;
         if read == 0 {
-            return Err(self.failed("ended without a report; its error is above"));
+            return Err(self.failed("exited without a report; see its error above"));
         }
         Ok(line.trim().to_owned())
     }

@@ -118,7 +118,7 @@ impl<'a> Process<'a> {
             }
             Output::Far(program) => program.line()?,
         };
-        line.ok_or_else(|| self.failed("it ended early; its error is above".into()))
+        line.ok_or_else(|| self.failed("it exited early; see its error above".into()))
     }
 
     fn expect(&mut self, expected: &str) -> Result<(), BenchError> {

@@ -95,10 +95,10 @@ pub(crate) fn lacks(name: &str, ranges: bool, tools: &Tools) -> Option<String> {
         Err(error) => return Some(error.to_string()),
     };
     if ranges && !server.ranges {
-        return Some(format!("{name} as it is set up here answers no ranges (peers/{name}.toml)"));
+        return Some(format!("{name} as configured here does not support ranges (peers/{name}.toml)"));
     }
     let program = server.program(tools);
-    (!program.exists()).then(|| format!("{}: no such program; `make bench` makes it", program.display()))
+    (!program.exists()).then(|| format!("{}: no such program; `make bench` builds it", program.display()))
 }
 
 /// Puts values in their places.

@@ -231,14 +231,14 @@ impl RawRun {
             if let Some(name) =
                 named.filter(|name| !self.scenarios[known..].iter().any(|s| s.about.name == **name))
             {
-                return Err(wrong(at, format!("scenario `{name}` was not described in a line before")));
+                return Err(wrong(at, format!("scenario `{name}` has no preceding description line")));
             }
             match line {
                 Line::Environment(environment) => self.environments.push(*environment),
                 Line::Scenario(scenario)
                     if self.scenarios.iter().any(|known| known.about.name == scenario.about.name) =>
                 {
-                    return Err(wrong(at, format!("scenario `{}` is there twice", scenario.about.name)));
+                    return Err(wrong(at, format!("scenario `{}` occurs twice", scenario.about.name)));
                 }
                 Line::Scenario(scenario) => self.scenarios.push(*scenario),
                 Line::Run(run) => self.runs.push(run),
@@ -247,7 +247,7 @@ impl RawRun {
             }
         }
         if self.environments.len() != machines + 1 {
-            return Err(wrong(0, "no raw file: it has not exactly one environment line".into()));
+            return Err(wrong(0, "not a raw file: it must have exactly one environment line".into()));
         }
         Ok(())
     }

@@ -126,7 +126,7 @@ impl Server {
     /// Sends it SIGHUP, which all that can reload take as that.
     pub(crate) fn reload(&self) -> Result<(), BenchError> {
         let pid =
-            Pid::from_raw(self.child.id() as i32).ok_or_else(|| self.failed("has no process".into()))?;
+            Pid::from_raw(self.child.id() as i32).ok_or_else(|| self.failed("is not running".into()))?;
         kill_process(pid, Signal::HUP).map_err(|error| self.failed(format!("SIGHUP: {error}")))
     }
 
@@ -134,7 +134,7 @@ impl Server {
     fn wait_until_it_listens(&mut self, began: Instant) -> Result<(), BenchError> {
         loop {
             if let Some(status) = self.child.try_wait().map_err(io_error(self.name.clone()))? {
-                return Err(self.failed(format!("ended with {status}")));
+                return Err(self.failed(format!("exited with {status}")));
             }
             let sockets = std::fs::read_to_string("/proc/thread-self/net/udp")
                 .map_err(io_error("/proc/thread-self/net/udp"))?;
@@ -148,7 +148,7 @@ impl Server {
                 return Ok(());
             }
             if began.elapsed() > START_LIMIT {
-                return Err(self.failed("does not listen".into()));
+                return Err(self.failed("is not listening".into()));
             }
             sleep(LOOK);
         }

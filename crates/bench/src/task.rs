@@ -89,31 +89,32 @@ impl Task {
     pub(crate) fn check(&self) -> Result<(), String> {
         let time = |what: &str, seconds: f64| match (0.0..=SECONDS_MAX).contains(&seconds) {
             true => Ok(()),
-            false => Err(format!("{what} {seconds} s: at most {SECONDS_MAX} are taken")),
+            false => Err(format!("{what} {seconds} s: must be at most {SECONDS_MAX}")),
         };
         let size = |size: u64| match (1..=9000).contains(&size) {
             true => Ok(()),
-            false => Err(format!("datagrams of {size} B: 1 to 9000 are taken")),
+            false => Err(format!("datagrams of {size} B: must be 1 to 9000")),
         };
         match self {
             Self::Load { load, .. } => {
                 if load.connections > 100_000 || load.streams > 128 || load.body.max(load.range) > 1 << 30 {
                     return Err(
-                        "load: at most 100000 connections, 128 streams and bodies of 1 GiB are taken".into(),
+                        "load: at most 100000 connections, 128 streams and bodies of 1 GiB are allowed"
+                            .into(),
                     );
                 }
                 if !(0.0..=1e8).contains(&load.rate) {
-                    return Err(format!("load: {} requests a second: at most 1e8 are taken", load.rate));
+                    return Err(format!("load: {} requests a second: must be at most 1e8", load.rate));
                 }
                 time("warm-up", load.warmup).and(time("load", load.seconds))
             }
             Self::Generate { rate, size: bytes, seconds, sender, to_mac, .. } => {
                 // The lowest bit of the first byte is a group's (IEEE 802, section 8.2).
                 if to_mac.is_some_and(|mac| mac[0] & 1 == 1 || *sender != Sender::Live) {
-                    return Err("a hardware address of one host is taken, and of live frames".into());
+                    return Err("a unicast hardware address is allowed, with live frames only".into());
                 }
                 if !(1..=100_000_000).contains(rate) {
-                    return Err(format!("{rate} datagrams a second: 1 to 100000000 are taken"));
+                    return Err(format!("{rate} datagrams a second: must be 1 to 100000000"));
                 }
                 size(*bytes).and(time("load", *seconds))
             }

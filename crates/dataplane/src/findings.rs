@@ -99,14 +99,14 @@ pub fn settings(device: &DeviceFacts, has_vlans: bool) -> Vec<Finding> {
         if device.channels.is_some_and(|channels| channels.rx > 1) { &device.hashes } else { &[] };
     for hash in hashes.iter().filter(|hash| !hash.ports) {
         let flow = hash.flow.clone();
-        let text = format!("{flow} is spread over the receive queues by address alone, not by port");
+        let text = format!("{flow} is hashed to receive queues by address only, not by port");
         found.push(Finding::new("rss", Warn, text).action(
             format!("ethtool -N {name} rx-flow-hash {flow} sdfn"),
             Action::HashPorts { interface: name.clone(), flow },
         ));
     }
     if !hashes.is_empty() && found.is_empty() {
-        found.push(Finding::new("rss", Ok, "UDP is spread over the receive queues by address and port"));
+        found.push(Finding::new("rss", Ok, "UDP is hashed to receive queues by address and port"));
     }
     let mut off = |feature: &'static str, check, severity, text: &str| {
         if device.has(feature) {
@@ -127,7 +127,7 @@ pub fn settings(device: &DeviceFacts, has_vlans: bool) -> Vec<Finding> {
     );
     off(GRO_LIST, "gro", Warn, "rx-gro-list chains the datagrams of a flow, which breaks QUIC");
     if has_vlans {
-        let text = "VLAN tags are taken out of frames, where XDP and AF_XDP no longer see them";
+        let text = "VLAN tags are stripped from frames: XDP and AF_XDP cannot see them";
         off(VLAN_STRIPPING, "vlan", Bad, text);
     }
     found

@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: Agent) -> Result<ExitCode, Failure> {
         rejected = counts.rejected,
         refused = counts.refused,
         dropped = counts.dropped,
-        "stopping: what clients hold goes on working"
+        "stopping: resources held by clients keep working"
     );
     // The clients' threads end with the process, without taking anything back.
     let _ = std::fs::remove_file(server.path());

@@ -62,9 +62,9 @@ fn read_ca(certificate: &Path, key: &Path) -> Result<Option<Ca>, Failure> {
     };
     let (Some(pem), Some(key_pem)) = (read(certificate)?, read(key)?) else { return Ok(None) };
     let unusable =
-        |why: String| Failure::run_time(format!("{}: {why}; remove it to make a new CA", key.display()));
+        |why: String| Failure::run_time(format!("{}: {why}; remove it to create a new CA", key.display()));
     if !key_pem.starts_with(CA_MARK) {
-        return Err(unusable("not made by `expressway cert`".into()));
+        return Err(unusable("not created by `expressway cert`".into()));
     }
     let pair = KeyPair::from_pem(&key_pem).map_err(|error| unusable(error.to_string()))?;
     Ok(Some((pem, Issuer::new(ca_params()?, pair))))

@@ -11,7 +11,7 @@ use crate::fail::Failure;
 /// What to do with a lab.
 #[derive(Subcommand)]
 pub(crate) enum LabCommand {
-    /// Make a lab
+    /// Create a lab
     Up {
         #[command(flatten)]
         config: LabConfig,
@@ -19,13 +19,13 @@ pub(crate) enum LabCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Remove a lab, ending what still runs inside
+    /// Remove a lab, ending the processes still running inside
     Down {
         /// Name of the lab
         #[arg(default_value = DEFAULT_NAME)]
         name: String,
     },
-    /// Show the labs of this machine
+    /// List the labs on this machine
     Status {
         /// Print one JSON document
         #[arg(long)]

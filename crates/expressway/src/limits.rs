@@ -9,7 +9,7 @@ pub(crate) fn raise_file_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::debug!(%error, "RLIMIT_NOFILE stays as it is");
+        tracing::debug!(%error, "cannot raise RLIMIT_NOFILE; keeping the current limit");
     }
 }
 

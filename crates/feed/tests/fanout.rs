@@ -432,5 +432,5 @@ fn what_cannot_be_bound_or_joined_says_which_and_why() {
     };
     let error = start(Options::new(vec![listen]), Some(membership));
     assert!(error.starts_with("group 239.1.1.1 on absent0: "), "{error}");
-    assert!(start(Options::new(Vec::new()), None).contains("no address to listen on"));
+    assert!(start(Options::new(Vec::new()), None).contains("no listen address"));
 }

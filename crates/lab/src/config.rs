@@ -79,7 +79,7 @@ impl FromStr for Target {
         let role = Role::ALL.into_iter().find(|candidate| candidate.name() == role);
         let role = role.ok_or_else(|| {
             LabError::Config(format!(
-                "`{text}` names no namespace: say server, client, LAB/server or LAB/client"
+                "`{text}` is not a namespace: use server, client, LAB/server or LAB/client"
             ))
         })?;
         Ok(Self { lab: lab.to_owned(), role })
@@ -195,7 +195,7 @@ impl LabConfig {
                 && device.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'/' | b':'))
                 && !device.starts_with('.');
             if !fits {
-                return Err(LabError::Config(format!("`{device}` is no interface name")));
+                return Err(LabError::Config(format!("`{device}` is not an interface name")));
             }
         }
         Ok(())
@@ -247,7 +247,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), LabError> {
         return Ok(());
     }
     Err(LabError::Config(format!(
-        "`{name}` is no lab name: use 1 to {NAME_MAX} small letters, digits and inner hyphens"
+        "`{name}` is not a lab name: use 1 to {NAME_MAX} lower-case letters, digits and inner hyphens"
     )))
 }
 
@@ -290,7 +290,7 @@ mod tests {
         assert!(with(|c| c.vlan = Some(4095)).unwrap_err().to_string().contains("vlan = 4095"));
         assert!(with(|c| c.devices = Some(["eth0".into(), "eth1".into()])).is_ok());
         let error = with(|c| c.devices = Some(["eth0".into(), "a b".into()])).unwrap_err();
-        assert!(error.is_usage() && error.to_string().contains("`a b` is no interface name"));
+        assert!(error.is_usage() && error.to_string().contains("`a b` is not an interface name"));
         assert!(with(|c| c.name = "x".repeat(33)).unwrap_err().is_usage());
     }
 }

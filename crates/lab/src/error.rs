@@ -40,16 +40,16 @@ pub enum LabError {
     #[error("lab: {0}")]
     Config(String),
     /// The running kernel lacks something that the configuration asks for.
-    #[error("lab: this kernel has no {0}")]
+    #[error("lab: this kernel does not support {0}")]
     Unsupported(&'static str),
     /// There is a finished lab of this name.
-    #[error("lab {0} is up already: take it down first (expressway lab down {0}) or choose another name")]
+    #[error("lab {0} is already up: take it down first (expressway lab down {0}) or choose another name")]
     AlreadyUp(String),
     /// There is no lab of this name.
-    #[error("lab {0} is not up: make it first (expressway lab up {0})")]
+    #[error("lab {0} is not up: create it first (expressway lab up {0})")]
     NotUp(String),
     /// Processes in a lab outlived SIGKILL for the time that `down` waits.
-    #[error("lab {name}: processes {pids:?} do not end; the lab stays until they do")]
+    #[error("lab {name}: processes {pids:?} did not exit; the lab is kept until they do")]
     Survivors {
         /// The lab.
         name: String,

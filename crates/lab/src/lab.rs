@@ -26,7 +26,7 @@ pub struct Lab {
     host: Option<Host>,
 }
 
-/// An interface of this host that stands in for a lab's server end; the client's end is at another host.
+/// An interface of this host that stands in for a lab's server end; the client's end is on another host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     /// The interface here.
@@ -90,7 +90,7 @@ impl Lab {
         remove(&config.name)?;
         if let Err(error) = build(&config) {
             if let Err(second) = remove_made(&config.name, Some(&config)) {
-                tracing::warn!(error = %second, "could not undo a half-made lab");
+                tracing::warn!(error = %second, "cannot clean up an incomplete lab");
             }
             return Err(error);
         }
@@ -134,7 +134,7 @@ impl Lab {
     /// So the exit code and signals are the program's own. It sees a `/sys` of that namespace.
     pub fn exec<S: AsRef<OsStr>>(target: &Target, program: &[S]) -> LabError {
         if program.is_empty() {
-            return LabError::Config("exec: name a command after `--`".to_owned());
+            return LabError::Config("exec: give a command after `--`".to_owned());
         }
         let lab = match require_root().and_then(|()| Self::open(&target.lab)) {
             Ok(lab) => lab,
@@ -152,7 +152,7 @@ impl Lab {
     /// For the client of a [`Host`], which is elsewhere.
     pub fn command(&self, role: Role, program: impl AsRef<OsStr>) -> Command {
         if self.host.is_some() {
-            assert_eq!(role, Role::Server, "the client's end is at another host");
+            assert_eq!(role, Role::Server, "the client's end is on another host");
             return Command::new(program);
         }
         let mut command = Command::new("ip");
@@ -265,12 +265,12 @@ fn remove_made(name: &str, config: Option<&LabConfig>) -> Result<Removed, LabErr
             && let Err(error) = device::give_back(&namespace, role, device)
         {
             // It may not have come that far; the kernel gives back what is still inside.
-            tracing::debug!(%error, "no device to give back");
+            tracing::debug!(%error, "no device to return");
         }
         // Now, and not when the namespace's last user is gone: a socket elsewhere may still hold it. The
         // peer end goes with it, so the second time there is none.
         if let Err(error) = run("ip", &format!("-n {namespace} link del {}", role.interface())) {
-            tracing::debug!(%error, "no veth end to remove");
+            tracing::debug!(%error, "no veth to remove");
         }
         run("ip", &format!("netns del {namespace}"))?;
         removed.namespaces += 1;

@@ -47,7 +47,7 @@ pub(crate) fn pin(namespace: &str, role: Role, core: usize, others: &Others) -> 
             break new;
         }
         if Instant::now() > deadline {
-            return Err(LabError::Config(format!("{namespace}: {interface} started no NAPI thread")));
+            return Err(LabError::Config(format!("{namespace}: {interface} did not start a NAPI thread")));
         }
         thread::sleep(Duration::from_millis(5));
     };

@@ -106,7 +106,7 @@ impl Client {
             match connecting.await {
                 Ok(quic) => break quic,
                 Err(error) if attempts < ATTEMPTS && dislikes_parameters(&error) => {
-                    eprintln!("expressway-load: {}: {error}; another attempt", self.server);
+                    eprintln!("expressway-load: {}: {error}; retrying", self.server);
                     attempts += 1;
                 }
                 Err(error) => return Err(refused(error.to_string())),

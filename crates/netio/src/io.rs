@@ -286,7 +286,7 @@ pub trait PacketIo {
         _launch: u64,
         _fill: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> Result<Sent, IoError> {
-        let what = format!("launch time for {}: this backend has none", flow.remote);
+        let what = format!("launch time for {}: not supported by this backend", flow.remote);
         Err(IoError::Socket { what, source: std::io::ErrorKind::Unsupported.into() })
     }
 

@@ -98,7 +98,7 @@ pub(crate) fn prepare_socket(
     ];
     for (name, value, option) in options.into_iter().skip(usize::from(is_set)) {
         sys::set_option(fd, libc::SOL_SOCKET, name, value).map_err(|source| IoError::Socket {
-            what: format!("{what}: {option} = {value} (busy polling takes CAP_NET_ADMIN and Linux 5.11)"),
+            what: format!("{what}: {option} = {value} (busy polling needs CAP_NET_ADMIN and Linux 5.11)"),
             source,
         })?;
     }

@@ -305,8 +305,8 @@ fn a_wrong_configuration_is_refused_by_name() {
     let good = UdpConfig::new(vec![address("127.0.0.1:0")]);
     type Change = fn(&mut UdpConfig);
     let cases: [(&str, Change); 8] = [
-        ("listen names no address", |config| config.listen.clear()),
-        ("named twice", |config| config.listen = vec![address("127.0.0.1:1"); 2]),
+        ("no listen address", |config| config.listen.clear()),
+        ("listed twice", |config| config.listen = vec![address("127.0.0.1:1"); 2]),
         ("IPv4", |config| config.listen = vec![address("[::ffff:127.0.0.1]:1")]),
         ("multicast", |config| config.listen = vec![address("224.0.0.1:1")]),
         ("receive_batch", |config| config.receive_batch = 0),

@@ -47,13 +47,13 @@ impl fmt::Display for Session {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MoldError {
     /// Shorter than the header.
-    #[error("shorter than the header of 20 bytes")]
+    #[error("shorter than the 20-byte header")]
     Header,
     /// The message blocks end before `count` of them, or within one.
-    #[error("message blocks are cut off")]
+    #[error("message blocks are truncated")]
     Truncated,
     /// A request is longer than its header.
-    #[error("bytes follow the request")]
+    #[error("trailing bytes after the request")]
     Trailing,
     /// The last message's number does not fit 64 bits.
     #[error("sequence numbers overflow")]

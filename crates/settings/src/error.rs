@@ -162,6 +162,6 @@ fn unknown_key(unknown: &str, known: &[&str]) -> String {
         .filter(|(distance, candidate)| *distance <= candidate.len().max(unknown.len()).div_ceil(2));
     match nearest {
         Some((_, candidate)) => format!("unknown key; did you mean `{candidate}`?"),
-        None => format!("unknown key; known here: {}", known.join(", ")),
+        None => format!("unknown key; valid keys here: {}", known.join(", ")),
     }
 }

@@ -25,7 +25,7 @@ pub enum TlsError {
         source: std::io::Error,
     },
     /// The certificate file holds no PEM certificate, or a damaged one.
-    #[error("{}: no certificate in PEM form (\"-----BEGIN CERTIFICATE-----\"){}", path.display(), reason(.source))]
+    #[error("{}: no PEM certificate (\"-----BEGIN CERTIFICATE-----\"){}", path.display(), reason(.source))]
     Certificate {
         /// The file.
         path: PathBuf,
@@ -33,7 +33,7 @@ pub enum TlsError {
         source: ErrorStack,
     },
     /// The key file holds no unencrypted PEM private key.
-    #[error("{}: no unencrypted private key in PEM form (\"-----BEGIN PRIVATE KEY-----\"){}", path.display(), reason(.source))]
+    #[error("{}: no unencrypted PEM private key (\"-----BEGIN PRIVATE KEY-----\"){}", path.display(), reason(.source))]
     PrivateKey {
         /// The file.
         path: PathBuf,
@@ -42,7 +42,7 @@ pub enum TlsError {
     },
     /// The two files do not belong together.
     #[error(
-        "{}: the private key does not belong to the first certificate of {}; \
+        "{}: the private key does not match the first certificate of {}; \
          the server's own certificate must come first",
         key.display(), certificate.display()
     )]
@@ -176,11 +176,11 @@ mod tests {
         let (_, other) = certificate("two.example", 2000, 4000);
         assert!(parse(&chain, &key).is_ok());
         let error = parse(&chain, &other).unwrap_err().to_string();
-        assert!(error.contains("k.pem") && error.contains("does not belong"), "{error}");
+        assert!(error.contains("k.pem") && error.contains("does not match"), "{error}");
         let error = parse(&key, &key).unwrap_err().to_string();
-        assert!(error.starts_with("c.pem: no certificate"), "{error}");
+        assert!(error.starts_with("c.pem: no PEM certificate"), "{error}");
         let error = parse(&chain, &chain).unwrap_err().to_string();
-        assert!(error.starts_with("k.pem: no unencrypted private key"), "{error}");
+        assert!(error.starts_with("k.pem: no unencrypted PEM private key"), "{error}");
         let error = Identity::load(Path::new("/nonexistent/c.pem"), Path::new("/k")).unwrap_err();
         assert!(error.to_string().starts_with("/nonexistent/c.pem: "), "{error}");
     }

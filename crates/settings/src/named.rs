@@ -35,6 +35,6 @@ macro_rules! named {
 pub fn by_name<T: Copy>(text: &str, names: &[(&'static str, T)]) -> Result<T, String> {
     names.iter().find(|(name, _)| *name == text).map(|(_, value)| *value).ok_or_else(|| {
         let all: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
-        format!("`{text}` is none of {}", all.join(", "))
+        format!("`{text}` is not one of {}", all.join(", "))
     })
 }

@@ -18,10 +18,10 @@ impl FromStr for Size {
             "KiB" | "k" | "K" => 1 << 10,
             "MiB" | "m" | "M" => 1 << 20,
             "GiB" | "g" | "G" => 1 << 30,
-            other => return Err(format!("`{other}` is no unit of size: B, KiB, MiB or GiB")),
+            other => return Err(format!("`{other}` is not a unit of size: use B, KiB, MiB or GiB")),
         };
-        let number: u64 = digits.parse().map_err(|_| format!("`{text}` is no size, such as \"64KiB\""))?;
-        number.checked_mul(unit).map(Size).ok_or_else(|| format!("`{text}` does not fit 64 bits"))
+        let number: u64 = digits.parse().map_err(|_| format!("`{text}` is not a size, such as \"64KiB\""))?;
+        number.checked_mul(unit).map(Size).ok_or_else(|| format!("`{text}` does not fit in 64 bits"))
     }
 }
 
@@ -39,13 +39,14 @@ impl FromStr for Span {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-        let number: u64 = digits.parse().map_err(|_| format!("`{text}` is no duration, such as \"30s\""))?;
+        let number: u64 =
+            digits.parse().map_err(|_| format!("`{text}` is not a duration, such as \"30s\""))?;
         let milliseconds: u64 = match text[digits.len()..].trim() {
             "ms" => 1,
             "s" | "" => 1000,
             "m" => 60_000,
             "h" => 3_600_000,
-            other => return Err(format!("`{other}` is no unit of time: ms, s, m or h")),
+            other => return Err(format!("`{other}` is not a unit of time: use ms, s, m or h")),
         };
         let total = number.checked_mul(milliseconds).ok_or_else(|| format!("`{text}` is too long"))?;
         Ok(Span(Duration::from_millis(total)))
@@ -92,12 +93,12 @@ impl FromStr for Moment {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-        let number: u64 = digits.parse().map_err(|_| format!("`{text}` is no time, such as \"50us\""))?;
+        let number: u64 = digits.parse().map_err(|_| format!("`{text}` is not a time, such as \"50us\""))?;
         let microseconds: u64 = match text[digits.len()..].trim() {
             "us" => 1,
             "ms" => 1000,
             "s" => 1_000_000,
-            other => return Err(format!("`{other}` is no unit of a short time: us, ms or s")),
+            other => return Err(format!("`{other}` is not a unit of time: use us, ms or s")),
         };
         let total = number.checked_mul(microseconds).ok_or_else(|| format!("`{text}` is too long"))?;
         Ok(Self(Duration::from_micros(total)))

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Something to complain of, once a second at most: a line takes longer to write than a request to answer, and whoever
-/// reads the log may not read it.
+/// A repeated problem, logged at most once a second: a line takes longer to write than a request to answer,
+/// and the log may have no reader.
 pub(crate) struct Complaint {
     /// The second of the last one.
     second: AtomicI64,

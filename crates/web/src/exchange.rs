@@ -11,7 +11,7 @@ use crate::files::FileExchange;
 use crate::memory::Account;
 use crate::{BodyError, ResponseHead, date_header};
 
-/// What produces a response: files here, caches and origins later.
+/// A source of responses: files here, caches and origins later.
 ///
 /// The contract is that of the methods of the same names on [`Exchange`].
 pub trait Source: Send {
@@ -71,8 +71,8 @@ impl Exchange {
         Self { inner, account: None }
     }
 
-    /// Has all that it takes from now on count on `account`: what it keeps, and the chunks that it gives until they are
-    /// dropped. To be called before the first poll.
+    /// From now on, counts everything it holds on `account`: what it keeps, and the chunks it hands out
+    /// until they are dropped. Must be called before the first poll.
     pub fn charge_to(&mut self, account: &Account) {
         match &mut self.inner {
             Inner::File(file) => file.charge_to(account),
@@ -88,7 +88,7 @@ impl Exchange {
         }
     }
 
-    /// The response head, once. After it was returned this stays `Pending` for ever.
+    /// The response head, once. After it was returned this stays `Pending`.
     pub fn poll_head(&mut self) -> Poll<ResponseHead> {
         match &mut self.inner {
             Inner::Fixed(fixed) => fixed.head.take().map_or(Poll::Pending, Poll::Ready),
@@ -148,17 +148,17 @@ impl Exchange {
         }
     }
 
-    /// The transport takes nothing for now: what is kept only to make the next chunk cheap is let go of if the account
-    /// has no room for it.
+    /// The transport currently accepts nothing: releases what is kept only to make the next chunk cheap, if
+    /// the account has no room for it.
     pub fn rest(&mut self) {
         if let Inner::File(file) = &mut self.inner {
             file.rest();
         }
     }
 
-    /// Lets go of what is kept only to make the next chunk cheap, such as the block of a file that it comes
-    /// from. For a transport whose client has stopped reading: until the next poll the exchange then holds
-    /// a few hundred octets and a file descriptor.
+    /// Releases what is kept only to make the next chunk cheap, such as the block of a file it comes from.
+    /// For a transport whose client has stopped reading: until the next poll the exchange then holds a few
+    /// hundred bytes and a file descriptor.
     pub fn release(&mut self) {
         match &mut self.inner {
             Inner::Fixed(_) => {}

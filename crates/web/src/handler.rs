@@ -1,10 +1,10 @@
-//! What a transport calls with a request.
+//! The interface between transports and request handling.
 
 use crate::{Exchange, RequestHead, Wake};
 
 /// Answers requests. Shared by all workers.
 pub trait Handler: Send + Sync {
-    /// Starts answering `request`. Never blocks and never fails: what is wrong with the request becomes the
+    /// Starts answering `request`. Never blocks and never fails: problems with the request become the
     /// exchange's response.
     ///
     /// Whenever a poll of the exchange returns `Pending`, `wake` is called once polling makes sense again.

@@ -9,7 +9,7 @@ pub enum Kind {
     Gauge,
 }
 
-/// One value with its name (in the Prometheus spelling, without prefix) and what it means.
+/// One value with its name (Prometheus spelling, without prefix) and its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metric {
     /// Name, such as `block_cache_hits_total`.

@@ -32,6 +32,6 @@ pub enum BodyError {
     #[error("reading the file failed: {}", std::io::Error::from_raw_os_error(*.0))]
     Read(i32),
     /// The part of the program that was producing the body stopped, as at shutdown.
-    #[error("the body's source stopped")]
+    #[error("the body's source was stopped")]
     Stopped,
 }

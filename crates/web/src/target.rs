@@ -19,7 +19,7 @@ pub(crate) struct Target<'a> {
     pub(crate) query: Option<&'a str>,
 }
 
-/// The target is not one that HTTP allows, or it climbs above the root.
+/// The target is not valid in HTTP, or it climbs above the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct InvalidTarget;
 

@@ -41,7 +41,7 @@ impl fmt::Display for Layer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ParseError {
     /// The bytes end inside a header.
-    #[error("{layer} header needs {needed} bytes, {available} are there")]
+    #[error("{layer} header needs {needed} bytes, {available} available")]
     Truncated {
         /// The header that is cut.
         layer: Layer,
@@ -87,7 +87,7 @@ pub enum ParseError {
     #[error("IPv4 source route")]
     Ipv4SourceRoute,
     /// The IPv6 payload length is beyond the bytes that there are.
-    #[error("IPv6 payload length {length} exceeds the {available} bytes there are")]
+    #[error("IPv6 payload length {length} exceeds the {available} bytes available")]
     Ipv6PayloadLength {
         /// Payload length field.
         length: usize,
@@ -176,7 +176,7 @@ impl ParseError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum BuildError {
     /// The buffer is smaller than what is to be written.
-    #[error("buffer of {available} bytes is too small, {needed} are needed")]
+    #[error("buffer of {available} bytes is too small, {needed} needed")]
     BufferTooSmall {
         /// Bytes needed.
         needed: usize,
@@ -225,10 +225,10 @@ pub enum BuildError {
     #[error("TTL or hop limit is 0")]
     Ttl,
     /// An IPv6 flow label above 20 bits.
-    #[error("flow label {0:#x} is above 20 bits")]
+    #[error("flow label {0:#x} exceeds 20 bits")]
     FlowLabel(u32),
     /// An IPv4 fragment offset that is above 13 bits.
-    #[error("fragment offset of {0} units is above 13 bits")]
+    #[error("fragment offset of {0} units exceeds 13 bits")]
     FragmentOffset(u16),
     /// A UDP datagram over IPv6 without a checksum (RFC 8200, section 8.1).
     #[error("UDP over IPv6 needs a checksum")]

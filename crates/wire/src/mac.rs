@@ -30,7 +30,7 @@ pub struct ParseMacError;
 impl fmt::Display for ParseMacError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "no hardware address: it has six pairs of hexadecimal digits between colons, 02:00:5e:10:00:01",
+            "not a MAC address: use six pairs of hexadecimal digits separated by colons, such as 02:00:5e:10:00:01",
         )
     }
 }

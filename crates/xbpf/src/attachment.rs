@@ -174,7 +174,7 @@ fn clear(interface: &Interface, attached: sys::Attached, existing: Existing) -> 
     }
     let query = |source: io::Error| Error::Query {
         interface: interface.clone(),
-        action: "taking off the existing XDP program",
+        action: "detaching the existing XDP program",
         source,
     };
     let program = match libbpf_rs::Program::fd_from_id(foreign.id) {

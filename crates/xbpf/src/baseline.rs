@@ -69,7 +69,7 @@ impl FromStr for Action {
         Self::ALL
             .into_iter()
             .find(|action| action.name() == text)
-            .ok_or_else(|| format!("`{text}` is none of {}", names()))
+            .ok_or_else(|| format!("`{text}` is not one of {}", names()))
     }
 }
 

@@ -47,7 +47,7 @@ impl BpfFs {
         let kind = rustix::fs::statfs(&root)?.f_type;
         if kind as u64 & 0xffff_ffff != BPF_FS_MAGIC {
             let path = root.display();
-            let problem = format!("{path} is no BPF file system: `mount -t bpf bpf {path}`");
+            let problem = format!("{path} is not a BPF file system: `mount -t bpf bpf {path}`");
             return Err(io::Error::other(problem));
         }
         Ok(Self { root })
@@ -63,7 +63,7 @@ impl BpfFs {
                 return Ok(lock);
             }
             if Instant::now() > deadline {
-                let problem = format!("{} stays locked by another program", directory.display());
+                let problem = format!("{} is still locked by another program", directory.display());
                 return Err(io::Error::other(problem));
             }
             std::thread::sleep(Duration::from_millis(10));

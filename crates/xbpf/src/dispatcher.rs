@@ -8,6 +8,12 @@
 //!
 //! A dispatcher keeps its version as long as it lives: libxdp of a newer version refuses to change an older one, and
 //! an older one cannot read what is newer. One that we make is of version 2, which all of them can at least list.
+//!
+//! Our dispatcher is our own source, written to the protocol, so that libxdp's tools can list it, add to it
+//! and remove from it; the tests use `xdp-loader` as the peer. Changes are made under libxdp's lock. Each
+//! component of ours has a directory on which its process holds a lock: if it can be locked, the component is
+//! an orphan. The kernel releases such a lock however the process ended, and no process ID can be mistaken
+//! for another.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -105,15 +111,16 @@ pub(crate) fn join<T>(
         let old = read(interface, &bpffs)?;
         let mut components = match &old {
             Some(old) if old.mode != mode => {
-                let source = io::Error::other("it runs in the other mode (native or generic): use that one");
-                return Err(failed(interface, "the dispatcher there", source));
+                let source =
+                    io::Error::other("it is attached in the other mode (native or generic): use that mode");
+                return Err(failed(interface, "the existing one", source));
             }
             Some(old) => old.living(&bpffs)?,
             None => Vec::new(),
         };
         if components.len() == SLOTS {
             let source = io::Error::other(format!("all {SLOTS} slots of the dispatcher are taken"));
-            return Err(failed(interface, "one more XDP program", source));
+            return Err(failed(interface, "adding an XDP program", source));
         }
         let before = |other: &Component| (other.priority, other.name.as_str()) <= (PRIORITY, name);
         let slot = components.iter().take_while(|other| before(other)).count();
@@ -180,7 +187,7 @@ fn remove(interface: &Interface, bpffs: &BpfFs, program: Option<u32>) -> Result<
             match sys::detach(interface.index, old.mode, old.dispatcher.as_fd()) {
                 Ok(()) => bpffs::unpin(&bpffs.dispatcher(interface.index, old.id)),
                 Err(error) if is_race(&error) => continue,
-                Err(source) => return Err(failed(interface, "taking off the dispatcher", source)),
+                Err(source) => return Err(failed(interface, "detaching the dispatcher", source)),
             }
             return Ok(());
         }
@@ -218,7 +225,9 @@ impl Drop for Membership {
                     }
                 }
             }
-            Err(error) => tracing::warn!(%interface, %error, "our XDP program stays in the dispatcher"),
+            Err(error) => {
+                tracing::warn!(%interface, %error, "cannot remove our XDP program from the dispatcher")
+            }
             Ok(()) => {}
         }
         bpffs.disown(*program);
@@ -250,14 +259,16 @@ impl Chain {
 /// The dispatcher on an interface; `None` without a program.
 fn read(interface: &Interface, bpffs: &BpfFs) -> Result<Option<Chain>, Error> {
     let Some(attached) = attachment::query(interface)? else { return Ok(None) };
-    let wrong = |source| failed(interface, "the dispatcher there", source);
+    let wrong = |source| failed(interface, "the existing one", source);
     let dispatcher = open_program(attached.program).map_err(wrong)?;
     let info = sys::program_info(dispatcher.as_fd()).map_err(wrong)?;
     if info.name != NAME {
         let program = attachment::foreign(interface, attached);
         return Err(Error::Foreign { interface: interface.clone(), program });
     }
-    let [map] = info.maps[..] else { return Err(wrong(io::Error::other("it has not the one map it must"))) };
+    let [map] = info.maps[..] else {
+        return Err(wrong(io::Error::other("it does not have exactly one map")));
+    };
     let config = config(map).map_err(wrong)?;
     let directory = bpffs.dispatcher(interface.index, attached.program);
     let mut components = Vec::new();
@@ -298,14 +309,14 @@ impl Config {
             [MAGIC, version, ..] => {
                 let length = value.len();
                 return Err(format!(
-                    "its version is {version}, of {length} bytes, and those that can be joined are 2 and 3"
+                    "unsupported version {version} ({length} bytes); versions 2 and 3 are supported"
                 ));
             }
-            _ => return Err("its configuration is none of libxdp's version 2 or 3".into()),
+            _ => return Err("its configuration is not libxdp's version 2 or 3".into()),
         };
         // The last member, behind what both have.
         if version == Version::V3 && value[LENGTH[0]] != 0 {
-            return Err("its programs are bound to the device, and ours is not".into());
+            return Err("its programs are device-bound and ours is not".into());
         }
         let word = |at: usize| u32::from_ne_bytes([value[at], value[at + 1], value[at + 2], value[at + 3]]);
         let slot = |slot: usize| {
@@ -468,12 +479,12 @@ mod tests {
         let problem = |value: &[u8]| Config::of(value).expect_err("cannot be joined");
         let mut bound = written(3);
         bound[124] = 1;
-        assert!(problem(&bound).contains("bound to the device"));
-        assert!(problem(&written(4)).contains("version is 4"));
-        assert!(problem(&written(1)).contains("version is 1"));
+        assert!(problem(&bound).contains("device-bound"));
+        assert!(problem(&written(4)).contains("version 4"));
+        assert!(problem(&written(1)).contains("version 1"));
         assert!(problem(&written(3)[..124]).contains("124 bytes"), "cut short");
-        assert!(problem(&[0; 124]).contains("none of libxdp's"));
-        assert!(problem(&[]).contains("none of libxdp's"));
+        assert!(problem(&[0; 124]).contains("not libxdp's"));
+        assert!(problem(&[]).contains("not libxdp's"));
         let mut many = written(2);
         many[2] = 200;
         assert_eq!(Config::of(&many).map(|config| config.slots.len()), Ok(SLOTS));

@@ -73,15 +73,15 @@ pub enum Error {
         needed: &'static str,
     },
     /// The kernel refused the program or a map. The verifier's log is in the trace.
-    #[error("XDP program: load failed: {source}; Linux 5.18 or newer with BPF and AF_XDP is needed")]
+    #[error("XDP program: load failed: {source}; needs Linux 5.18 or newer with BPF and AF_XDP")]
     Load {
         /// What libbpf reported.
         source: libbpf_rs::Error,
     },
     /// The kernel refused the programs that forward a feed, or their maps. The verifier's log is in the trace.
     #[error(
-        "forwarding in the kernel: load failed: {source}; Linux 6.6 or newer with BTF and \
-         CONFIG_BPF_STREAM_PARSER is needed, or --mode user"
+        "forwarding in the kernel: load failed: {source}; needs Linux 6.6 or newer with BTF and \
+         CONFIG_BPF_STREAM_PARSER, or use --mode user"
     )]
     FanoutLoad {
         /// What libbpf reported.
@@ -103,11 +103,11 @@ pub enum Error {
     },
     /// Another XDP program is on the interface, and `Existing::Refuse` was asked for, or it can't be
     /// replaced.
-    #[error("{interface}: carries another XDP {program}; {}", match program.holder {
+    #[error("{interface}: already has another XDP {program}; {}", match program.holder {
         // As another server attaches it.
-        Holder::Link(_) if program.name == crate::PROGRAM => "another expressway serves it: stop that one, or \
+        Holder::Link(_) if program.name == crate::PROGRAM => "another expressway process uses this interface: stop it, or \
             start both with `[io] dispatcher = \"always\"` and each with its own `[io] queues`",
-        Holder::Link(_) => "a bpf_link can't be replaced: stop the process that holds it",
+        Holder::Link(_) => "a bpf_link cannot be replaced: stop the process that holds it",
         Holder::Netlink | Holder::Unknown => "remove it with `ip link set dev … xdp off`, or replace it with --replace",
     })]
     Foreign {
@@ -117,20 +117,22 @@ pub enum Error {
         program: ForeignProgram,
     },
     /// The interface is held in a way that a query doesn't show.
-    #[error("{interface}: busy: another XDP program came or went meanwhile; try again")]
+    #[error("{interface}: busy: another XDP program was attached or detached at the same time; try again")]
     Busy {
         /// The interface asked for.
         interface: Interface,
     },
     /// The driver has no native XDP.
-    #[error("{interface}: the driver has no native XDP; use generic XDP (--io generic) or --io udp")]
+    #[error(
+        "{interface}: the driver does not support native XDP; use generic XDP (--io generic) or --io udp"
+    )]
     NoNativeXdp {
         /// The interface asked for.
         interface: Interface,
     },
     /// The device runs no XDP programs itself.
     #[error(
-        "{interface}: the device takes no XDP program (no offload); use `attach = \"native\"` or leave it out"
+        "{interface}: the device does not support XDP offload; use `attach = \"native\"` or leave it out"
     )]
     NoOffload {
         /// The interface asked for.
@@ -183,18 +185,20 @@ pub enum Error {
     },
     /// The kernel loads no extension programs, of which a dispatcher's components are.
     #[error(
-        "XDP dispatcher: this kernel refuses extension programs (BPF_PROG_TYPE_EXT) to root too, by a security \
-         policy; use `[io] dispatcher = \"never\"`"
+        "XDP dispatcher: a security policy of this kernel refuses extension programs (BPF_PROG_TYPE_EXT), even to \
+         root; use `[io] dispatcher = \"never\"`"
     )]
     NoExtensions,
     /// The pair has a wildcard address or port.
-    #[error("{pair}: a wildcard can't be redirected: give the addresses of the interface one by one")]
+    #[error("{pair}: a wildcard cannot be redirected: list the interface's addresses individually")]
     Wildcard {
         /// The pair asked for.
         pair: SocketAddr,
     },
     /// The pairs map is full.
-    #[error("{pair}: all {limit} (address, port) pairs are taken; raise the limit or listen on fewer")]
+    #[error(
+        "{pair}: all {limit} (address, port) pairs are in use; raise the limit or listen on fewer addresses"
+    )]
     PairLimit {
         /// The pair that did not fit.
         pair: SocketAddr,
@@ -224,7 +228,7 @@ pub enum Error {
         source: io::Error,
     },
     /// Live frames could not be sent at all.
-    #[error("{interface}: live frames: {source}; Linux 5.18 or newer is needed")]
+    #[error("{interface}: live frames: {source}; needs Linux 5.18 or newer")]
     Live {
         /// The interface to send by.
         interface: Interface,
@@ -232,7 +236,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A file descriptor could not be duplicated.
-    #[error("duplicating a BPF file descriptor: {source}; raise the limit of open files (RLIMIT_NOFILE)")]
+    #[error("duplicating a BPF file descriptor: {source}; raise the open file limit (RLIMIT_NOFILE)")]
     Descriptor {
         /// The kernel's answer.
         source: io::Error,

@@ -214,7 +214,7 @@ impl FanoutPrograms {
         forward_libbpf_messages();
         let load = |source: libbpf_rs::Error| match source.kind() {
             libbpf_rs::ErrorKind::PermissionDenied if !is_privileged() => Error::NotPermitted {
-                action: "loading the programs that forward in the kernel".to_owned(),
+                action: "loading the forwarding programs".to_owned(),
                 needed: CAPABILITIES,
             },
             _ => Error::FanoutLoad { source },

@@ -71,6 +71,13 @@
 //!
 //! Not checked by the program: IPv4 header checksum, UDP checksum, source address. Whoever reads the
 //! datagram checks them.
+//!
+//! # Opening and verification
+//!
+//! A test shows that `wire` accepts every frame that the program takes. A wildcard listen address is expanded
+//! by the caller and followed as addresses change, so that routed traffic is never captured. Kernel sockets
+//! are bound first, the program is attached without pairs, AF_XDP sockets are bound and inserted, and only
+//! then are the pairs added.
 
 mod attachment;
 mod baseline;

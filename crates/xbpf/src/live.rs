@@ -3,6 +3,13 @@
 //! The caller builds frames in a ring that the program shares; one call of the kernel sends up to
 //! [`LiveFrames::SLOTS`] of them out of one interface by the way that XDP redirects take. Needs no XDP program on the
 //! interface, but a driver that takes redirected frames (`ndo_xdp_xmit`).
+//!
+//! A program on the tracepoint of the device's bulk transmit reports what became of the frames, because
+//! nothing else does. Frames are copied completely into the kernel's pages, because these come back as their
+//! receivers left them. A test run inserts its program into the kernel's XDP dispatcher and removes it
+//! afterwards, at an RCU grace period each; a program that is attached somewhere is already there. So ours is
+//! attached to the loopback device of a network namespace created for nothing else, which reduces a call from
+//! 25 ms to 6 µs.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -70,7 +77,7 @@ impl Known {
         std::thread::scope(|scope| {
             let thread =
                 std::thread::Builder::new().name("live-namespace".into()).spawn_scoped(scope, inside)?;
-            thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread ended")))
+            thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
         })
     }
 }
@@ -203,7 +210,7 @@ impl LiveFrames {
         self.counts.refused += handed.saturating_sub(sent + dropped + unfit);
         if unfit > 0 {
             let text =
-                format!("the kernel's buffers do not hold {unfit} frames of up to {} bytes", self.page.len());
+                format!("{unfit} frames of up to {} bytes do not fit the kernel's buffers", self.page.len());
             return Err(Error::Live { interface: self.interface.clone(), source: io::Error::other(text) });
         }
         Ok(())

@@ -57,8 +57,10 @@ fn a_program_that_a_link_holds_is_named_and_stays() {
             assert_eq!(program.id, program_id(&foreign));
             assert!(matches!(program.holder, Holder::Link(_)));
             let message = error.to_string();
-            assert!(message.starts_with("interface near: carries another XDP program expressway_udp (id "));
-            assert!(message.contains("another expressway serves it: stop that one"), "{message}");
+            assert!(
+                message.starts_with("interface near: already has another XDP program expressway_udp (id ")
+            );
+            assert!(message.contains("another expressway process uses this interface: stop it"), "{message}");
         }
         assert!(held.is_attached().unwrap());
     }
@@ -103,7 +105,7 @@ fn what_an_interface_lacks_is_said() {
     assert!(matches!(error, Error::NoNativeXdp { .. }), "{error}");
     assert_eq!(
         error.to_string(),
-        "interface lo: the driver has no native XDP; use generic XDP (--io generic) or --io udp"
+        "interface lo: the driver does not support native XDP; use generic XDP (--io generic) or --io udp"
     );
     drop(link.in_near(|| redirect.attach(index_of("lo"), Generic, Refuse)).unwrap());
 

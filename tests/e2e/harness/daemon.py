@@ -23,7 +23,7 @@ class Daemon:
     process: subprocess.Popen[str]
     log_file: Path
     # Lines of its log that are no fault of its, parts of them: agents are ended by tests.
-    expected: tuple[str, ...] = ("the agent has gone: ",)
+    expected: tuple[str, ...] = ("agent connection lost: ",)
     # The test has ended it, or seen its end.
     over = False
 

@@ -27,7 +27,7 @@ class Lab:
             flags += [flag] if value is True else [flag, str(value)]
         command = [str(BINARY), "lab", "up", name, *flags, "--json"]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
-        if "this kernel has no" in result.stderr:
+        if "this kernel does not support" in result.stderr:
             raise Unsupported(result.stderr.strip())
         assert result.returncode == 0, f"{command}: {result.stderr}"
         (status,) = json.loads(result.stdout)

@@ -1,4 +1,4 @@
-//! A program that an agent has put on an interface, and the sockets on that interface.
+//! A program that an agent has attached to an interface, and the sockets on that interface.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,9 +10,9 @@ use expressway_netio::route::NetlinkSource;
 use super::{AgentError, Client, READ_PATIENCE, SETUP_PATIENCE};
 use crate::message::{self, Code, Reply, Request};
 
-/// The XDP program on an interface, of the agent's making. Dropped, it is off. While this process lives it
-/// stays on the interface, also when the agent has gone, for its bpf_link is held here too. The agent that comes
-/// after knows nothing of it: attach another by that one.
+/// The XDP program on an interface, created by the agent. Dropping it detaches it. While this process lives
+/// it stays attached even if the agent is lost, because its bpf_link is also held here. A successor of the
+/// agent does not know it: attach another one through that.
 #[derive(Debug)]
 pub struct Program {
     lease: Lease,
@@ -21,8 +21,8 @@ pub struct Program {
     _link: OwnedFd,
 }
 
-/// A client's claim on what one connection gave it. It asks over that connection or not at all, so that nothing said
-/// of an interface reaches an agent that gave that interface anew.
+/// A client's claim on what one connection provided. It uses that connection or none, so that nothing said
+/// about an interface reaches an agent that has provided that interface again.
 #[derive(Clone, Debug)]
 struct Lease {
     client: Client,
@@ -41,7 +41,7 @@ impl Lease {
 }
 
 impl Program {
-    /// Attaches it, without pairs; with `timestamps` one that stamps packets, where that can be had.
+    /// Attaches it, without pairs; with `timestamps` one that timestamps packets, where available.
     pub(super) fn attach(
         client: &Client,
         interface: &str,
@@ -67,12 +67,12 @@ impl Program {
         Port::open_from(config, Box::new(self.lease.clone()))
     }
 
-    /// Whether packets come with a stamp, of the device or of the program.
+    /// Whether packets carry a timestamp, of the device or of the program.
     pub fn stamps(&self) -> bool {
         self.cookie.is_some()
     }
 
-    /// Takes the datagrams to `pair`.
+    /// Redirects the datagrams to `pair`.
     ///
     /// # Errors
     /// [`AgentError`].
@@ -100,7 +100,7 @@ impl Program {
         }
     }
 
-    /// Whether the program still is on the interface.
+    /// Whether the program is still attached to the interface.
     ///
     /// # Errors
     /// [`AgentError`].
@@ -122,9 +122,9 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Without an agent the link goes with its descriptor.
+        // Without an agent, closing the descriptor releases the link.
         if let Err(error) = self.done(&Request::Detach { interface: self.interface.clone() }) {
-            tracing::debug!(interface = self.interface, %error, "program not detached by the agent");
+            tracing::debug!(interface = self.interface, %error, "agent did not detach the program");
         }
     }
 }
@@ -154,7 +154,7 @@ impl SocketSource for Lease {
         };
         match self.call(&request, &[memory.as_fd()], SETUP_PATIENCE) {
             Ok((Reply::Bound { zero_copy, segments }, mut fds)) => {
-                let socket = fds.pop().ok_or_else(|| refused("the agent sent no socket".into(), true))?;
+                let socket = fds.pop().ok_or_else(|| refused("agent sent no socket".into(), true))?;
                 let mode = if zero_copy { ObtainedMode::ZeroCopy } else { ObtainedMode::Copy };
                 Ok(Bound { socket, mode, segments })
             }

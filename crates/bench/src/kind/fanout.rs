@@ -116,7 +116,7 @@ impl Kind for Fanout {
             (None, None) => Err("neither `deliveries` nor `load` is given".into()),
             (Some(_), Some(_)) => Err("both `deliveries` and `load` are given".into()),
             (None, Some(load)) if load > 1.0 => {
-                Err(format!("`load` {load}: a core is busy for 1 of the time at most"))
+                Err(format!("`load` {load}: must be at most 1 (a fully busy core)"))
             }
             _ => Ok(()),
         }
@@ -140,7 +140,7 @@ impl Kind for Fanout {
                 load,
                 busy,
                 deliveries,
-                "no trial came near the load; the runs will say what it is"
+                "no trial came near the load; the runs will report the actual load"
             );
         }
         BTreeMap::from([("deliveries".to_owned(), Value::Count(deliveries as u64))])
@@ -230,7 +230,7 @@ fn queue_at_client(run: &Run<'_>) -> Result<(), BenchError> {
     if status.success() {
         return Ok(());
     }
-    Err(BenchError::Missing(format!("tc {}: {status}; its error is above", queue.join(" "))))
+    Err(BenchError::Missing(format!("tc {}: {status}; see its error above", queue.join(" "))))
 }
 
 /// Starts what forwards, on the server's core.
@@ -317,10 +317,10 @@ impl Sender {
 
     fn report(mut self) -> Result<serde_json::Value, BenchError> {
         let failed = |problem: String| BenchError::Load { contestant: "expressway gen".into(), problem };
-        let child = self.0.take().ok_or_else(|| failed("has no process".into()))?;
+        let child = self.0.take().ok_or_else(|| failed("is not running".into()))?;
         let output = child.wait_with_output().map_err(io_error("expressway gen"))?;
         serde_json::from_slice(&output.stdout).map_err(|error| {
-            failed(format!("{}, and its report: {error}; its error is above", output.status))
+            failed(format!("{}, and its report: {error}; see its error above", output.status))
         })
     }
 }

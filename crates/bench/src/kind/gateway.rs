@@ -96,7 +96,7 @@ impl Kind for Gateway {
         let loaded = Loaded::measure(run, &load)?;
         let counted = &loaded.counted;
         if counted.requests == 0 {
-            let problem = "no request ended while it was measured; run longer".to_owned();
+            let problem = "no request completed during measurement; run longer".to_owned();
             return Err(BenchError::Load { contestant: case.text("server").into(), problem });
         }
         let (charged, seconds) = (loaded.cpu.charged_ns() as f64, counted.seconds);
@@ -178,7 +178,7 @@ fn check_obtained(case: &Case, obtained: Option<&str>) -> Result<(), BenchError>
     if wanted != "zerocopy" || obtained == Some(wanted) {
         return Ok(());
     }
-    let problem = format!("it was to be in zero-copy and says io={}", obtained.unwrap_or("nothing"));
+    let problem = format!("zero-copy was required but it reports io={}", obtained.unwrap_or("nothing"));
     Err(BenchError::Server { contestant: case.text("server").into(), problem })
 }
 

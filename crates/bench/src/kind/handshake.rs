@@ -73,7 +73,7 @@ impl Kind for Handshake {
         let loaded = gateway::Loaded::measure(run, &load)?;
         let counted = &loaded.counted;
         if counted.handshakes == 0 {
-            let problem = "no handshake ended while it was measured; run longer".to_owned();
+            let problem = "no handshake completed during measurement; run longer".to_owned();
             return Err(BenchError::Load { contestant: run.case.text("server").into(), problem });
         }
         let (charged, each) = (loaded.cpu.charged_ns() as f64, counted.handshakes as f64);

@@ -80,7 +80,7 @@ impl Moved {
             return Ok(());
         }
         let obtained = self.obtained.as_deref().unwrap_or("no AF_XDP socket");
-        let problem = format!("XDP_OPTIONS says {obtained}");
+        let problem = format!("XDP_OPTIONS reports {obtained}");
         Err(BenchError::Server { contestant: way.to_owned(), problem })
     }
 }
@@ -101,11 +101,11 @@ impl Kind for PacketIo {
     fn check(&self, case: &Case) -> Result<(), String> {
         let (direction, way) = (case.text("direction"), case.text("way"));
         if (case.text("sender") == "live") != (case.count("rate") > 0) {
-            return Err("a `live` sender has a `rate` above 0, and no other sender has one".into());
+            return Err("a `live` sender needs a `rate` above 0; other senders must not have one".into());
         }
         match (direction, way) {
             ("transmit", "gro" | "recvmmsg") | ("receive", "gso" | "sendmmsg" | "sendmsg") => {
-                Err(format!("`{way}` is no way to {direction}"))
+                Err(format!("`{way}` cannot be used to {direction}"))
             }
             _ => Ok(()),
         }
@@ -122,7 +122,7 @@ impl Kind for PacketIo {
 
     fn lacks(&self, tools: &Tools, case: &Case) -> Option<String> {
         if case.text("way") == "af-xdp-zerocopy" && tools.bed == Bed::Lab {
-            return Some("a veth has no zero-copy: --bed guest has it".into());
+            return Some("veth does not support zero-copy: use --bed guest".into());
         }
         IoProcess::lacks(tools)
     }
@@ -241,7 +241,7 @@ impl<'a> FarEnd<'a> {
                 Some(line) if line == "ready" => Ok(Self::There { _program: program }),
                 said => Err(BenchError::Load {
                     contestant: run.case.text("way").into(),
-                    problem: format!("the far end said {said:?} for `ready`"),
+                    problem: format!("the far end sent {said:?} instead of `ready`"),
                 }),
             };
         }
@@ -371,7 +371,7 @@ mod tests {
         let moved = moved();
         moved.check("af-xdp-copy").unwrap();
         let error = moved.check("af-xdp-zerocopy").unwrap_err().to_string();
-        assert_eq!(error, "af-xdp-zerocopy: XDP_OPTIONS says copy");
+        assert_eq!(error, "af-xdp-zerocopy: XDP_OPTIONS reports copy");
         assert!(Moved { obtained: None, ..moved }.check("af-xdp-copy").is_err());
     }
 }

@@ -59,9 +59,8 @@ impl Kind for Receive {
     }
 
     fn refuses(&self, bed: Bed) -> Option<&'static str> {
-        (bed == Bed::Nics).then_some(
-            "it measures one way from host to host, whose clocks differ; what goes there and back can be measured",
-        )
+        (bed == Bed::Nics)
+            .then_some("it measures one-way latency, and the hosts' clocks differ; use a round-trip kind")
     }
 
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {

@@ -78,7 +78,7 @@ impl Kind for ReceiveLimit {
             Ok::<_, BenchError>(verdict == Verdict::Taken)
         })?;
         let Some((index, trial)) = found.zip(best) else {
-            let problem = format!("{LOWEST} datagrams a second were not offered and taken");
+            let problem = format!("not even {LOWEST} datagrams a second were offered and received");
             return Err(BenchError::Load { contestant: run.case.text("io").into(), problem });
         };
         let mut values = trial.values().unwrap_or_default();

@@ -48,9 +48,7 @@ impl Kind for RoundTrip {
 
     fn check(&self, case: &Case) -> Result<(), String> {
         match (case.text("way"), case.text("wait")) {
-            ("socket", "interrupt" | "busy-poll") => {
-                Err("way `socket` spins: `wait` is `spin` with it".into())
-            }
+            ("socket", "interrupt" | "busy-poll") => Err("way `socket` spins: `wait` must be `spin`".into()),
             _ => Ok(()),
         }
     }

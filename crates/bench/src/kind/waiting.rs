@@ -45,7 +45,7 @@ impl Asked {
         if self.round_trips > 0 {
             return Ok(());
         }
-        let problem = format!("{} questions were lost and none was answered; run longer", self.lost);
+        let problem = format!("{} requests were lost and none was answered; run longer", self.lost);
         Err(BenchError::Load { contestant: contestant.to_owned(), problem })
     }
 

@@ -26,15 +26,15 @@ const VANISHED: Duration = Duration::from_secs(12);
 pub(super) enum ChannelError {
     #[error("no answer within {} s", .0.as_secs())]
     Slow(Duration),
-    #[error("the connection has ended")]
+    #[error("connection closed")]
     Closed,
-    #[error("the connection failed: {0}")]
+    #[error("connection failed: {0}")]
     Io(#[from] std::io::Error),
     #[error("TLS: {0}; both ends need the same token")]
     Handshake(String),
-    #[error("a message of {0} bytes; at most {MESSAGE_MAX} are taken")]
+    #[error("message of {0} bytes exceeds the maximum of {MESSAGE_MAX}")]
     TooLong(usize),
-    #[error("a message that is none: {0}")]
+    #[error("malformed message: {0}")]
     Garbage(String),
 }
 

@@ -59,7 +59,7 @@ pub fn serve_end(
 ) -> Result<(), BenchError> {
     let what = || format!("--listen {}", options.listen);
     if options.listen.ip().is_unspecified() {
-        let problem = "name one address: the far end starts programs, so it listens where it is told to only";
+        let problem = "give a specific address: the far end starts programs and must not listen everywhere";
         return Err(BenchError::Missing(format!("{}: {problem}", what())));
     }
     let listener = TcpListener::bind(options.listen).map_err(io_error(what()))?;
@@ -75,21 +75,21 @@ pub fn serve_end(
                 Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
                 Err(error) => {
                     // Such as no descriptors left: what is open goes on.
-                    tracing::warn!(%error, "a near end could not be accepted");
+                    tracing::warn!(%error, "cannot accept a near end");
                     sleep(LOOK);
                     continue;
                 }
             };
             if open.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS {
                 open.fetch_sub(1, Ordering::Relaxed);
-                tracing::warn!(%near, "closed: {CONNECTIONS} others are connecting");
+                tracing::warn!(%near, "closed: {CONNECTIONS} other connections are pending");
                 continue;
             }
             let (open, busy) = (&open, &busy);
             threads.spawn(move || {
                 match session(options, stream, busy, stop) {
-                    Ok(()) | Err(ChannelError::Closed) => tracing::info!(%near, "the near end has gone"),
-                    Err(error) => tracing::warn!(%near, %error, "the connection is ended"),
+                    Ok(()) | Err(ChannelError::Closed) => tracing::info!(%near, "near end disconnected"),
+                    Err(error) => tracing::warn!(%near, %error, "closing the connection"),
                 }
                 open.fetch_sub(1, Ordering::Relaxed);
             });
@@ -110,10 +110,10 @@ fn session(
     let own = Hello::own();
     let alone = busy.try_lock();
     let refused = own.refuses(&near).or_else(|| {
-        alone.is_err().then(|| "the far end is at work for another near end: wait until that is done".into())
+        alone.is_err().then(|| "the far end is serving another near end: wait until it is done".into())
     });
     if let Some(reason) = refused {
-        tracing::warn!(reason, "a near end is refused");
+        tracing::warn!(reason, "near end rejected");
         let welcome = Welcome { hello: own, refused: Some(reason), host: serde_json::Value::Null };
         return channel.send(&welcome);
     }
@@ -130,7 +130,7 @@ fn session(
     if !go_on {
         return Ok(());
     }
-    tracing::info!("a near end is at work");
+    tracing::info!("near end connected");
     let mut work = Work { options, running: None };
     work.serve(&mut channel, stop)
 }
@@ -161,7 +161,7 @@ impl Work<'_> {
                 Answer::Stopped
             }
             Request::Start { .. } if self.running.is_some() => {
-                Answer::Refused { reason: "a program runs already".into() }
+                Answer::Refused { reason: "a program is already running".into() }
             }
             Request::Start { task, authority } => match self.start(&task, authority.as_deref()) {
                 Ok(running) => {
@@ -183,7 +183,7 @@ impl Work<'_> {
         }
         if task.needs_xdp() && !options.xdp {
             return Err(format!(
-                "this wants XDP on {}, which the far end does not allow: start it with --xdp",
+                "this needs XDP on {}, which the far end does not allow: start it with --xdp",
                 nic.interface
             ));
         }
@@ -277,14 +277,14 @@ impl Running {
         loop {
             // As much as a message may hold is under way at most.
             if self.partial.len() > LINE_MAX {
-                return Some("it printed a line that is too long".into());
+                return Some("it printed an overlong line".into());
             }
             match self.output.read(&mut chunk) {
                 Ok(0) => break,
                 Ok(read) => self.partial.extend_from_slice(&chunk[..read]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let late = Instant::now() > self.deadline;
-                    return late.then(|| "it did not end in time".into());
+                    return late.then(|| "it did not exit in time".into());
                 }
                 Err(error) => return Some(format!("its output: {error}")),
             }

@@ -30,7 +30,7 @@ impl Hello {
         let same = self.protocol == other.protocol && self.version == other.version;
         let shown = |hello: &Self| format!("expressway {} (protocol {})", hello.version, hello.protocol);
         (!same).then(|| {
-            format!("the far end is {} and the near end {}: use the same", shown(self), shown(other))
+            format!("version mismatch: the far end is {}, the near end is {}", shown(self), shown(other))
         })
     }
 }

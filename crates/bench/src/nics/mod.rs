@@ -10,6 +10,18 @@
 //!
 //! Nothing is changed on an interface but what the user of that host has allowed. The far end's programs end with the
 //! control connection.
+//!
+//! A control connection that starts programs must not be one that runs commands: a task is a word of a fixed
+//! set with bounded numbers, from which the far end builds the arguments itself, and its traffic may only go
+//! to the network of the far end's own interface. The connection is TLS 1.2 with ECDHE-PSK of a token file.
+//! Both ends must have the same version, because the lines that programs print are the results. Programs are
+//! children that the kernel kills when the far end exits, so no message is needed to stop them; keep-alive
+//! detects a host that vanished. A real NIC's receive work runs in interrupts, on top of whatever process is
+//! there, and appears in nobody's scheduler account: CPU is therefore the non-idle time of all cores of the
+//! serving host. If XDP takes every packet, including the near end's ARP answers, load is sent to its
+//! hardware address, and the control connection and stacked interfaces must be elsewhere. Packet filters
+//! would be the host's own rules, so a full socket represents them. Clocks of two hosts differ by more than
+//! what is measured, so times are those of requests and their answers, at one end.
 
 mod channel;
 mod end;
@@ -92,7 +104,7 @@ impl Nics {
             greet(end, token, &Hello::own()).map_err(|error| failed(error.to_string()))?.map_err(failed)?;
         if !near.reaches(host.nic.address) || near.address == host.nic.address {
             return Err(failed(format!(
-                "its interface {} has {}/{}, which is no other address in the network of {interface} here ({}/{})",
+                "its interface {} has {}/{}, which is not another address in the network of {interface} here ({}/{})",
                 host.nic.interface, host.nic.address, host.nic.prefix, near.address, near.prefix
             )));
         }
@@ -206,10 +218,7 @@ impl Nics {
     }
 
     fn unexpected(&self, answer: &Answer) -> BenchError {
-        BenchError::FarLost {
-            end: self.end,
-            problem: format!("it answered {answer:?}, which is out of turn"),
-        }
+        BenchError::FarLost { end: self.end, problem: format!("unexpected answer {answer:?}") }
     }
 }
 
@@ -248,7 +257,7 @@ impl FarProgram<'_> {
                 if status == "exit status: 0" {
                     return Ok(None);
                 }
-                Err(BenchError::Far { end: self.nics.end, problem: format!("ended with {status}: {said}") })
+                Err(BenchError::Far { end: self.nics.end, problem: format!("exited with {status}: {said}") })
             }
             other => Err(self.nics.unexpected(&other)),
         }
@@ -368,14 +377,14 @@ mod tests {
     fn a_program_that_fails_says_why_and_one_that_is_dropped_ends() {
         with_end("echo boom >&2; exit 3", |end| {
             let error = near(end).start(&task(), None).unwrap().line().unwrap_err().to_string();
-            assert!(error.contains("ended with exit status: 3: boom"), "{error}");
+            assert!(error.contains("exited with exit status: 3: boom"), "{error}");
         });
         with_end("echo $$; exec sleep 1000", |end| {
             let nics = near(end);
             let mut program = nics.start(&task(), None).unwrap();
             let process = format!("/proc/{}", program.line().unwrap().unwrap());
             let second = nics.start(&task(), None).err().unwrap().to_string();
-            assert!(second.ends_with("a program runs already"), "{second}");
+            assert!(second.ends_with("a program is already running"), "{second}");
             assert!(std::path::Path::new(&process).exists());
             drop(program);
             assert!(!std::path::Path::new(&process).exists());
@@ -406,7 +415,7 @@ mod tests {
             assert!(error.contains("both ends need the same token"), "{error}");
             let old = Hello { protocol: 0, version: "0.0.1".into() };
             let refused = greet(end, &token::of(TOKEN), &old).unwrap().err().unwrap();
-            assert!(refused.contains("near end expressway 0.0.1 (protocol 0): use the same"), "{refused}");
+            assert!(refused.contains("near end is expressway 0.0.1 (protocol 0)"), "{refused}");
             near(end);
         });
     }
@@ -416,7 +425,7 @@ mod tests {
         with_end("exit 0", |end| {
             let first = near(end);
             let refused = greet(end, &token::of(TOKEN), &Hello::own()).unwrap().err().unwrap();
-            assert!(refused.contains("at work for another near end"), "{refused}");
+            assert!(refused.contains("serving another near end"), "{refused}");
             drop(first);
             // Its session ends when the far end has seen that.
             while greet(end, &token::of(TOKEN), &Hello::own()).unwrap().is_err() {}
@@ -490,6 +499,6 @@ mod tests {
             },
         };
         let error = serve_end(&options, &AtomicBool::new(true), |_| ()).unwrap_err().to_string();
-        assert!(error.contains("--listen 0.0.0.0:0: name one address"), "{error}");
+        assert!(error.contains("--listen 0.0.0.0:0: give a specific address"), "{error}");
     }
 }

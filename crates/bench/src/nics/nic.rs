@@ -83,7 +83,9 @@ fn show(interface: &str, options: &[&str]) -> Result<Vec<Shown>, BenchError> {
         .output()
         .map_err(io_error("ip"))?;
     serde_json::from_slice(&output.stdout).map_err(|error| {
-        BenchError::Missing(format!("interface {interface}: `ip address` says what cannot be read: {error}"))
+        BenchError::Missing(format!(
+            "interface {interface}: cannot parse the output of `ip address`: {error}"
+        ))
     })
 }
 
@@ -112,7 +114,7 @@ impl Nic {
             return Err(wrong(format!("has no {wanted}: give it one with `ip address add`")));
         };
         if !shown.iter().any(|one| one.flags.iter().any(|flag| flag == "LOWER_UP")) {
-            return Err(wrong("has no link: bring it up, and see that its cable is in".into()));
+            return Err(wrong("has no link: bring it up and check the cable".into()));
         }
         let number = |file: &str| text(&sys.join(file)).trim().parse::<u64>().ok();
         Ok(Self {

@@ -37,7 +37,7 @@ impl Changed {
             return Ok(Some(changed));
         }
         Err(BenchError::Missing(format!(
-            "interface {}: its driver does not switch {feature} {}",
+            "interface {}: the driver does not turn {feature} {}",
             nic.interface,
             word(on)
         )))
@@ -54,7 +54,7 @@ impl Drop for Changed {
     fn drop(&mut self) {
         if let Err(error) = self.undo() {
             let (interface, feature, was) = (&self.interface, &self.feature, word(self.was));
-            tracing::warn!(%error, "not put back: ethtool -K {interface} {feature} {was}");
+            tracing::warn!(%error, "cannot restore the setting: ethtool -K {interface} {feature} {was}");
         }
     }
 }
@@ -66,7 +66,7 @@ pub(crate) fn restore_leftovers(interface: &str) -> Result<(), BenchError> {
     match serde_json::from_slice::<Changed>(&text) {
         // Dropping it puts it back.
         Ok(changed) if changed.interface == interface => {
-            tracing::info!(interface, feature = changed.feature, "a killed run's change is undone");
+            tracing::info!(interface, feature = changed.feature, "undid the change of a killed run");
         }
         _ => std::fs::remove_file(&file).map_err(io_error(file.display().to_string()))?,
     }

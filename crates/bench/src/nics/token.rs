@@ -31,13 +31,13 @@ impl Token {
         let wrong = |problem: String| BenchError::Missing(format!("{}: {problem}", what()));
         let mode = std::fs::metadata(path).map_err(io_error(what()))?.mode();
         if mode & 0o077 != 0 {
-            return Err(wrong(format!("others may read it (mode {:03o}): chmod 600 it", mode & 0o777)));
+            return Err(wrong(format!("readable by others (mode {:03o}): chmod 600 it", mode & 0o777)));
         }
         let text = std::fs::read(path).map_err(io_error(what()))?;
         let token = text.trim_ascii();
         if !LENGTHS.contains(&token.len()) {
             let make = "make one with: openssl rand -hex 32";
-            return Err(wrong(format!("{} bytes, and 32 to 256 are wanted; {make}", token.len())));
+            return Err(wrong(format!("{} bytes, must be 32 to 256; {make}", token.len())));
         }
         Ok(Self(token.to_vec()))
     }
@@ -112,8 +112,8 @@ mod tests {
         };
         let good = "0123456789abcdef0123456789abcdef";
         assert_eq!(read(&format!("{good}\n"), 0o600).unwrap(), good.as_bytes());
-        assert!(read(good, 0o640).unwrap_err().contains("others may read it (mode 640)"));
-        assert!(read("short", 0o600).unwrap_err().contains("5 bytes, and 32 to 256 are wanted; make one"));
+        assert!(read(good, 0o640).unwrap_err().contains("readable by others (mode 640)"));
+        assert!(read("short", 0o600).unwrap_err().contains("5 bytes, must be 32 to 256; make one"));
         assert!(read(&"x".repeat(257), 0o600).is_err());
         let error = Token::read(&folder.path().join("none")).err().unwrap().to_string();
         assert!(error.contains("none: No such file"), "{error}");

@@ -30,7 +30,7 @@ pub(super) fn begin(perf: &mut Child) -> Result<(), BenchError> {
         let left = until.saturating_duration_since(Instant::now());
         let mut readable = [PollFd::new(answer, PollFlags::IN)];
         match poll(&mut readable, Timespec::try_from(left).ok().as_ref()) {
-            Ok(0) => return Err(failed(format!("has not begun in {} s", PATIENCE.as_secs()))),
+            Ok(0) => return Err(failed(format!("has not started within {} s", PATIENCE.as_secs()))),
             Ok(_) => break,
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(io_error("poll")(error.into())),
@@ -42,7 +42,7 @@ pub(super) fn begin(perf: &mut Child) -> Result<(), BenchError> {
     match &said[..length] {
         [] => {
             let status = perf.wait().map_err(io_error("perf record"))?;
-            Err(failed(format!("ended before it began: {status}")))
+            Err(failed(format!("exited before it started: {status}")))
         }
         [b'a', b'c', b'k', ..] => Ok(()),
         other => Err(failed(format!("answered `{}`", other.escape_ascii()))),
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn one_that_ends_or_says_something_else_has_not_begun() {
         let error = begin_of("exit 3").unwrap_err().to_string();
-        assert!(error.contains("ended before it began") && error.contains('3'), "{error}");
+        assert!(error.contains("exited before it started") && error.contains('3'), "{error}");
         let error = begin_of("echo what?").unwrap_err().to_string();
         assert!(error.contains("answered `what?"), "{error}");
     }

@@ -81,7 +81,7 @@ impl Recording {
             .map_err(io_error("perf script"))?;
         let stacks = flame::fold(&String::from_utf8_lossy(&output.stdout));
         if stacks.is_empty() {
-            return Err(BenchError::Missing(format!("{}: perf gave no samples", self.data.display())));
+            return Err(BenchError::Missing(format!("{}: perf recorded no samples", self.data.display())));
         }
         let text: String =
             stacks.iter().map(|(stack, count)| format!("{} {count}\n", stack.join(";"))).collect();

@@ -77,7 +77,7 @@ fn among(source: &Source, name: &Spanned<String>, what: &str, known: &[&str]) ->
     if known.contains(&name.get_ref().as_str()) {
         return Ok(());
     }
-    let problem = format!("`{}` is no {what}; known here: {}", name.get_ref(), known.join(", "));
+    let problem = format!("`{}` is not a {what}; valid here: {}", name.get_ref(), known.join(", "));
     Err(source.at(name.span(), problem))
 }
 
@@ -212,13 +212,13 @@ impl Check<'_> {
                     value.ok_or_else(|| self.source.at(table.span(), format!("missing key `{key}`")))?;
                 match value.get_ref() {
                     toml::Value::String(text) => Ok((text.clone(), value.span())),
-                    _ => Err(self.source.at(value.span(), "expected a text")),
+                    _ => Err(self.source.at(value.span(), "expected a string")),
                 }
             };
             let (name, at) = text("name")?;
             self.value(Form::Name, &toml::Value::String(name.clone()), at.clone())?;
             if contestants.iter().any(|known| known.name == name) {
-                return Err(self.source.at(at, format!("`{name}` is there twice")));
+                return Err(self.source.at(at, format!("`{name}` occurs twice")));
             }
             let (side, at) = text("side")?;
             let side = match side.as_str() {
@@ -266,12 +266,12 @@ impl Check<'_> {
         let contestants = file.contestant.get_ref().iter().flat_map(|table| table.get_ref().keys());
         for key in file.settings.keys().chain(contestants.clone()) {
             if file.sweep.contains_key(key) {
-                return Err(self.source.at(key.span(), "is swept too: give it in one place"));
+                return Err(self.source.at(key.span(), "is also swept: give it in one place only"));
             }
         }
         for key in contestants {
             if file.settings.contains_key(key) {
-                return Err(self.source.at(key.span(), "is in [settings] too: give it in one place"));
+                return Err(self.source.at(key.span(), "is also in [settings]: give it in one place only"));
             }
         }
         Ok(())
@@ -336,8 +336,11 @@ impl Check<'_> {
             self.source.at(file.figure.span(), problem)
         })?;
         if figure.is_ratio() != file.to.is_some() {
-            let problem =
-                if figure.is_ratio() { "is a ratio: say to what (`to`)" } else { "is no ratio: no `to`" };
+            let problem = if figure.is_ratio() {
+                "is a ratio: give its base (`to`)"
+            } else {
+                "is not a ratio: remove `to`"
+            };
             return Err(self.source.at(file.figure.span(), problem));
         }
         Ok(Beside {
@@ -361,7 +364,7 @@ impl Check<'_> {
                     .iter()
                     .find(|parameter| parameter.required && !case.0.contains_key(parameter.key));
                 let problem = match missing {
-                    Some(parameter) => Err(format!("`{}` is given nowhere", parameter.key)),
+                    Some(parameter) => Err(format!("`{}` is not given", parameter.key)),
                     None => self.kind.check(&case),
                 };
                 problem.map_err(|problem| {
@@ -425,36 +428,40 @@ contestants = ["b"]
     #[test]
     fn what_is_wrong_is_named_with_file_line_and_key() {
         for (from, to, expected) in [
-            ("kind = \"waiting\"", "kind = \"wating\"", "x.toml:2: kind: `wating` is no kind; known here: "),
+            (
+                "kind = \"waiting\"",
+                "kind = \"wating\"",
+                "x.toml:2: kind: `wating` is not a kind; valid here: ",
+            ),
             ("title", "tilte", "x.toml:1: tilte: unknown key; did you mean `title`?"),
             ("\"spin\"]\n[[", "\"doze\"]\n[[", "x.toml:11: sweep.wait: expected one of \"interrupt\""),
             (
                 "wait = [\"interrupt\", \"spin\"]",
                 "wate = [1]",
-                "x.toml:11: sweep.wate: `wate` is no parameter",
+                "x.toml:11: sweep.wate: `wate` is not a parameter",
             ),
             (
                 "wait = [\"interrupt\", \"spin\"]",
                 "wait = []",
                 "x.toml:11: sweep.wait: expected at least one value",
             ),
-            ("base = \"a\"", "base = \"z\"", "x.toml:9: base: `z` is no contestant; known here: a, b"),
+            ("base = \"a\"", "base = \"z\"", "x.toml:9: base: `z` is not a contestant; valid here: a, b"),
             (
                 "side = \"express\"",
                 "side = \"theirs\"",
                 "x.toml:18: contestant.1.side: expected one of \"peer\"",
             ),
-            ("name = \"b\"", "name = \"a\"", "x.toml:17: contestant.1.name: `a` is there twice"),
-            ("way = \"udp\"", "wait = \"spin\"", "x.toml:15: contestant.0.wait: is swept too"),
+            ("name = \"b\"", "name = \"a\"", "x.toml:17: contestant.1.name: `a` occurs twice"),
+            ("way = \"udp\"", "wait = \"spin\"", "x.toml:15: contestant.0.wait: is also swept"),
             ("rounds = 2", "rounds = 0", "x.toml:7: rounds: expected a whole number from 1 to 1000"),
             ("seconds = 1.0", "seconds = -1.0", "x.toml:8: seconds: expected seconds from 0.1"),
             ("beds = [\"lab\"]", "beds = [\"moon\"]", "x.toml:6: beds.0: unknown variant `moon`"),
             (
                 "contestants = [\"b\"]",
                 "contestants = [\"c\"]",
-                "x.toml:24: tour.contestants.0: `c` is no contestant",
+                "x.toml:24: tour.contestants.0: `c` is not a contestant",
             ),
-            ("way = \"udp\"\n", "", "a: `way` is given nowhere"),
+            ("way = \"udp\"\n", "", "a: `way` is not given"),
             (
                 "way = \"udp\"",
                 "way = \"udp\"\nvaries = 1",

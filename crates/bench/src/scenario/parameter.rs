@@ -106,7 +106,7 @@ impl Form {
         if fits {
             Ok(Value::Number(number))
         } else {
-            Err(format!("{number} is not a number from {least} on"))
+            Err(format!("{number} is not a number of at least {least}"))
         }
     }
 
@@ -114,7 +114,7 @@ impl Form {
         match self {
             Self::Count(least, most) => format!("expected a whole number from {least} to {most}"),
             Self::Bytes(..) => "expected a size, such as \"64KiB\" or a number of bytes".into(),
-            Self::Number(least) => format!("expected a number from {least} on"),
+            Self::Number(least) => format!("expected a number of at least {least}"),
             Self::Choice(words) => format!("expected one of \"{}\"", words.join("\", \"")),
             Self::Name => "expected a name of letters, digits, blanks, `.`, `-` and `_`".into(),
         }
@@ -177,13 +177,13 @@ impl Case {
     pub(crate) fn count(&self, key: &str) -> u64 {
         match self.value(key) {
             Value::Count(count) => *count,
-            other => unreachable!("parameter {key} is {other:?}, no count"),
+            other => unreachable!("parameter {key} is {other:?}, not a count"),
         }
     }
 
     /// A number.
     pub(crate) fn number(&self, key: &str) -> f64 {
-        self.value(key).as_number().unwrap_or_else(|| unreachable!("parameter {key} is no number"))
+        self.value(key).as_number().unwrap_or_else(|| unreachable!("parameter {key} is not a number"))
     }
 
     /// A number that may be left out.
@@ -195,7 +195,7 @@ impl Case {
     pub(crate) fn text(&self, key: &str) -> &str {
         match self.value(key) {
             Value::Text(text) => text,
-            other => unreachable!("parameter {key} is {other:?}, no text"),
+            other => unreachable!("parameter {key} is {other:?}, not a string"),
         }
     }
 

@@ -30,8 +30,8 @@ pub struct IoConfig {
     pub calibrate: bool,
     /// File that keeps such measurements.
     pub calibration_cache: Option<PathBuf>,
-    /// By interface, the one of this machine at the other end of its link, which must see the probe frame of the
-    /// self-test.
+    /// For each interface, the one of this machine at the other end of its link, which must receive the
+    /// self-test's probe frame.
     pub probe_peers: BTreeMap<String, String>,
     /// UMEM frames of each AF_XDP socket, a power of two; `None`: 8192.
     pub frames: Option<u32>,

@@ -29,8 +29,8 @@ pub struct IoSection {
     pub calibrate: bool,
     /// Where measurements are kept; empty: nowhere.
     pub calibration_cache: PathBuf,
-    /// By interface, the one of this machine at the other end of its link, which must see the probe frame of the
-    /// self-test.
+    /// For each interface, the one of this machine at the other end of its link, which must receive the
+    /// self-test's probe frame.
     pub probe_peers: BTreeMap<String, String>,
     /// UMEM frames of each AF_XDP socket, a power of two; default 8192.
     pub frames: Option<Spanned<u32>>,
@@ -140,18 +140,18 @@ impl IoSection {
         if let Some(plugin) = &self.device_plugin
             && self.agent.is_some()
         {
-            return Err((plugin.span(), "an agent and a device plugin do the same work: name one".into()));
+            return Err((plugin.span(), "an agent and a device plugin are alternatives: configure only one".into()));
         }
         if self.mode == IoMode::Generic && matches!(self.attach.get_ref(), Attach::Native | Attach::Offload) {
             return Err((
                 self.attach.span(),
-                "mode \"generic\" attaches in the stack; leave attach out, or choose mode \"copy\"".into(),
+                "mode \"generic\" always uses generic XDP; leave attach out, or choose mode \"copy\"".into(),
             ));
         }
         if *self.attach.get_ref() == Attach::Offload && self.dispatcher == Dispatcher::Always {
             return Err((
                 self.attach.span(),
-                "a dispatcher is not loaded into devices; leave attach or dispatcher = \"always\" out".into(),
+                "the dispatcher does not support offload; leave attach or dispatcher = \"always\" out".into(),
             ));
         }
         if let Some(frames) = &self.frames
@@ -174,7 +174,7 @@ impl IoSection {
             sorted.sort_unstable();
             sorted.dedup();
             if sorted.is_empty() || sorted.len() != queues.get_ref().len() {
-                return Err((queues.span(), "give the numbers of receive queues, from 0, each once".into()));
+                return Err((queues.span(), "give receive queue numbers, starting at 0, each at most once".into()));
             }
         }
         Ok(())
@@ -214,7 +214,7 @@ impl IoSection {
             if fits { Ok(()) } else { Err((time.span(), format!("give a time between {range}"))) }
         };
         let only = |span: Option<Range<usize>>, strategy: WaitStrategy| match span {
-            Some(span) if self.wait != strategy => Err((span, format!("only with wait = \"{strategy}\""))),
+            Some(span) if self.wait != strategy => Err((span, format!("only allowed with wait = \"{strategy}\""))),
             _ => Ok(()),
         };
         only(self.busy_poll.as_ref().map(Spanned::span), WaitStrategy::BusyPoll)?;
@@ -229,7 +229,7 @@ impl IoSection {
         if let Some(budget) = &self.busy_poll_budget
             && !(8..=64).contains(budget.get_ref())
         {
-            return Err((budget.span(), "give 8 to 64: what one poll of a device may take".into()));
+            return Err((budget.span(), "give 8 to 64: the packet budget of one device poll".into()));
         }
         let Some(napi) = &self.napi else { return Ok(()) };
         only(Some(napi.defer_hard_irqs.span()), WaitStrategy::BusyPoll)?;
@@ -240,7 +240,7 @@ impl IoSection {
         if let Some(time) = &napi.irq_suspend_timeout {
             short(time, 1, Duration::from_secs(1), "\"1us\" and \"1s\"")?;
             if time.get_ref() < napi.gro_flush_timeout.get_ref() {
-                return Err((time.span(), "give more than gro_flush_timeout, whose place it takes".into()));
+                return Err((time.span(), "must be greater than gro_flush_timeout, which it overrides".into()));
             }
         }
         Ok(())

@@ -65,7 +65,7 @@ pub enum UdpSend {
     /// UDP generic segmentation offload, several messages a sendmmsg call.
     #[default]
     Gso,
-    /// One datagram a message, several messages a call.
+    /// One datagram per message, several messages per call.
     Sendmmsg,
     /// One datagram a call.
     Sendmsg,
@@ -93,7 +93,7 @@ pub enum Dispatcher {
     /// When there is one already; else the program is attached by itself.
     #[default]
     Auto,
-    /// Always: one is made where there is none, so that others can join.
+    /// Always: created if there is none, so that others can join.
     Always,
     /// Never: a dispatcher is a foreign program.
     Never,

@@ -42,7 +42,7 @@ impl Drop for Maintainer {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the upkeep of the data path panicked");
+            tracing::error!("the data path's maintenance thread panicked");
         }
     }
 }

@@ -9,125 +9,125 @@ use expressway_dataplane::IoMode;
 use expressway_feed::fanout::{Cidr, Framing, SlowClient, StartPolicy};
 use expressway_settings::{Size, Span};
 
-/// Sends what comes to a UDP address or multicast group to every subscriber, until SIGTERM or SIGINT. Subscribers
-/// connect at any time. A slow one never delays the others, and never gets a part of a datagram for a whole one.
-/// Prints `ready udp=ADDR PROTOCOL=ADDR mode=MODE io=IO threads=N` for each address once it serves. SIGUSR1
+/// Forwards datagrams sent to a UDP address or multicast group to every subscriber, until SIGTERM or SIGINT. Subscribers
+/// may connect at any time. A slow one never delays the others and never receives a partial datagram as if it were whole.
+/// Prints `ready udp=ADDR PROTOCOL=ADDR mode=MODE io=IO threads=N` for each address once it is serving. SIGUSR1
 /// prints statistics.
 #[derive(Args)]
 pub(crate) struct Fanout {
-    /// Where the feed comes to: an address of this machine, or a multicast group
+    /// Address the feed is sent to: one of this machine's, or a multicast group
     #[arg(long, value_name = "ADDR")]
     pub(crate) udp: SocketAddr,
-    /// Where TCP subscribers connect; may be given several times
+    /// Listen address for TCP subscribers; may be repeated
     #[arg(long, value_name = "ADDR")]
     pub(crate) tcp: Vec<SocketAddr>,
-    /// Where TLS subscribers connect
+    /// Listen address for TLS subscribers; may be repeated
     #[arg(long, value_name = "ADDR", requires = "certificate")]
     pub(crate) tls: Vec<SocketAddr>,
-    /// Where WebSocket subscribers connect: the feed at /feed, a page with a live example at /
+    /// Listen address for WebSocket subscribers; may be repeated. Serves the feed at /feed and a live example page at /
     #[arg(long, value_name = "ADDR")]
     pub(crate) ws: Vec<SocketAddr>,
-    /// Where WebSocket subscribers connect by TLS
+    /// Listen address for WebSocket subscribers over TLS; may be repeated
     #[arg(long, value_name = "ADDR", requires = "certificate")]
     pub(crate) wss: Vec<SocketAddr>,
-    /// Certificate chain of --tls and --wss (PEM)
+    /// Certificate chain for --tls and --wss (PEM)
     #[arg(long, value_name = "FILE", requires = "private_key")]
     pub(crate) certificate: Option<PathBuf>,
-    /// Its private key (PEM)
+    /// Private key of the certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "certificate")]
     pub(crate) private_key: Option<PathBuf>,
-    /// Interface that the feed comes by: to join the multicast group on [default: that of the route to the group], or to
-    /// take a unicast feed at, with --mode kernel [default: the one that has the address]
+    /// Interface that the feed arrives on: where the multicast group is joined [default: that of the route to the group], or
+    /// where --mode kernel picks up a unicast feed [default: the one that has the address]
     #[arg(long, value_name = "IFACE")]
     pub(crate) interface: Option<String>,
-    /// Only datagrams from this address; may be given several times. A multicast group is joined for these
-    /// sources alone
+    /// Accept datagrams from this address only; may be repeated. A multicast group is joined for these
+    /// sources only
     #[arg(long, value_name = "ADDR")]
     pub(crate) source: Vec<IpAddr>,
-    /// Who forwards: user (this process), kernel (BPF programs; plain TCP subscribers only, takes privilege), or auto,
-    /// which says what it chose and why
+    /// Who forwards: user (this process), kernel (BPF programs; plain TCP subscribers only, needs privileges), or auto,
+    /// which logs its choice and the reason
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub(crate) mode: FanoutMode,
-    /// What `expressway bench` has measured of both modes on this machine (its raw.jsonl), for --mode auto to go by for as
-    /// many as --max-subscribers [default: /var/lib/expressway/fanout/raw.jsonl, if it is there]
+    /// Measurements of both modes by `expressway bench` on this machine (its raw.jsonl), from which --mode auto chooses for
+    /// up to --max-subscribers subscribers [default: /var/lib/expressway/fanout/raw.jsonl, if it exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) measured: Option<PathBuf>,
-    /// How the feed is received: udp, or as with `serve` auto, zerocopy, copy, hybrid or generic. A multicast group takes
-    /// --interface besides
+    /// How the feed is received: udp, or as with `serve` auto, zerocopy, copy, hybrid or generic. A multicast group also
+    /// needs --interface
     #[arg(long, value_name = "MODE", default_value = "udp")]
     pub(crate) io: IoMode,
     /// Detach a foreign XDP program from the interface first
     #[arg(long)]
     pub(crate) replace: bool,
-    /// Socket of an `expressway agent` that prepares what takes privilege, in its network namespace: the feed is received
+    /// Socket of an `expressway agent` that does the privileged set-up, in its network namespace: the feed is received
     /// there, subscribers connect here
     #[arg(long, value_name = "PATH")]
     pub(crate) agent: Option<PathBuf>,
-    /// What stands before each datagram in TCP and TLS streams: none, len16 or len32 (its length in network order)
+    /// Prefix of each datagram in TCP and TLS streams: none, len16 or len32 (its length in network byte order)
     #[arg(long, value_name = "FRAMING", default_value = "none")]
     pub(crate) framing: Framing,
-    /// What becomes of a slow subscriber: drop (it jumps to the newest datagram) or disconnect
+    /// What to do with a slow subscriber: drop (it skips to the newest datagram) or disconnect
     /// [default: drop; disconnect with framing none]
     #[arg(long, value_name = "POLICY")]
     pub(crate) slow_client: Option<SlowClient>,
-    /// Bytes that a subscriber may be behind before it is slow
+    /// A subscriber this many bytes behind counts as slow
     #[arg(long, value_name = "SIZE", default_value = "4MiB")]
     pub(crate) max_lag: Size,
-    /// How old the oldest datagram that a subscriber waits for may be before it is slow
+    /// A subscriber whose oldest pending datagram is older than this counts as slow
     #[arg(long, value_name = "DURATION", default_value = "1s")]
     pub(crate) max_age: Span,
-    /// A subscriber that takes nothing for so long is disconnected
+    /// Disconnect a subscriber that accepts no data for this long
     #[arg(long, value_name = "DURATION", default_value = "30s")]
     pub(crate) stall: Span,
     /// Send buffer of each subscriber in the kernel (SO_SNDBUF)
     #[arg(long, value_name = "SIZE", default_value = "256KiB")]
     pub(crate) send_buffer: Size,
-    /// Bytes of the feed that are retained, which memory is taken for at the start; at least twice --max-lag
+    /// Bytes of the feed to retain, allocated at start; at least twice --max-lag
     #[arg(long, value_name = "SIZE", default_value = "16MiB")]
     pub(crate) ring: Size,
-    /// Where subscribers start: next, last:N, snapshot, or ask (the first line that they send says which of those)
+    /// Where subscribers start: next, last:N, snapshot, or ask (the subscriber's first line says which of those)
     #[arg(long, value_name = "START", default_value = "next")]
     pub(crate) start: StartPolicy,
-    /// A datagram that begins with these bytes is a snapshot, of which the newest is kept
+    /// Datagrams beginning with these bytes are snapshots; the newest is kept
     #[arg(long, value_name = "HEX")]
     pub(crate) snapshot_prefix: Option<Hex>,
-    /// Who may subscribe, as ADDRESS or ADDRESS/PREFIX; may be given several times [default: everybody]
+    /// Clients that may subscribe, as ADDRESS or ADDRESS/PREFIX; may be repeated [default: all]
     #[arg(long, value_name = "CIDR")]
     pub(crate) allow: Vec<Cidr>,
-    /// A web origin besides the server's own whose pages may subscribe (https://host), or *
+    /// Additional web origin whose pages may subscribe (https://host), or *
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) origin: Vec<String>,
-    /// Subscribers at once
+    /// Maximum number of subscribers
     #[arg(long, value_name = "N", default_value_t = 4096)]
     pub(crate) max_subscribers: usize,
-    /// Subscribers of one address at once; of IPv6, of one /64 [default: as many as --max-subscribers]
+    /// Maximum number of subscribers per address (IPv6: per /64) [default: same as --max-subscribers]
     #[arg(long, value_name = "N")]
     pub(crate) max_subscribers_per_address: Option<usize>,
-    /// How long TLS and WebSocket handshakes, and the line of --start ask, may take
+    /// Time limit for TLS and WebSocket handshakes, and for the line of --start ask
     #[arg(long, value_name = "DURATION", default_value = "10s")]
     pub(crate) handshake_timeout: Span,
-    /// Handshakes at once. Beyond that the oldest ends if it has had a second, else the newcomer is refused
+    /// Maximum number of concurrent handshakes. Beyond it the oldest is ended if it is at least a second old; otherwise the new one is refused
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub(crate) max_handshakes: usize,
-    /// Handshakes of one address at once, likewise; of IPv6, of one /64
+    /// The same limit per address (IPv6: per /64)
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub(crate) max_handshakes_per_address: usize,
-    /// Bytes of the head of a WebSocket request
+    /// Maximum size of a WebSocket request's head
     #[arg(long, value_name = "SIZE", default_value = "8KiB")]
     pub(crate) max_request: Size,
-    /// Bytes that a TLS or WebSocket subscriber may send in a second; one that sends more is disconnected
+    /// Bytes a TLS or WebSocket subscriber may send per second; one that sends more is disconnected
     #[arg(long, value_name = "SIZE", default_value = "64KiB")]
     pub(crate) max_input: Size,
     /// Receive buffer of the UDP socket (SO_RCVBUF)
     #[arg(long, value_name = "SIZE", default_value = "4MiB")]
     pub(crate) receive_buffer: Size,
-    /// Threads that send; the first also receives
+    /// Sending threads; the first also receives
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) threads: usize,
     /// Address of /metrics, /subscribers and /healthz
     #[arg(long, value_name = "ADDR")]
     pub(crate) admin: Option<SocketAddr>,
-    /// Print ready lines and statistics as JSON, one document a line; statistics also at the end
+    /// Print ready lines and statistics as JSON, one document per line; statistics also on exit
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -151,7 +151,7 @@ impl FromStr for FanoutMode {
             "auto" => Ok(Self::Auto),
             "user" => Ok(Self::User),
             "kernel" => Ok(Self::Kernel),
-            _ => Err(format!("`{text}` is none of auto, user, kernel")),
+            _ => Err(format!("`{text}` is not one of auto, user, kernel")),
         }
     }
 }
@@ -171,7 +171,7 @@ impl FromStr for Hex {
         };
         let digits = text.bytes().all(|byte| byte.is_ascii_hexdigit());
         let bytes: Option<Vec<u8>> = pairs.map(byte).collect();
-        bytes.filter(|_| digits).map(Self).ok_or_else(|| format!("`{text}` is no bytes in hexadecimal"))
+        bytes.filter(|_| digits).map(Self).ok_or_else(|| format!("`{text}` is not a hexadecimal byte string"))
     }
 }
 

@@ -9,39 +9,39 @@ use expressway_dataplane::{IoMode, WaitStrategy};
 use expressway_feed::receive::Clock;
 use expressway_settings::{Size, Span};
 
-/// Receives what comes to UDP addresses or multicast groups, by AF_XDP or kernel sockets, until SIGTERM, SIGINT,
-/// --count or --seconds, and then reports: how much came by which way, who stamped it, what was lost and why, and
-/// latencies. Prints `ready listen=ADDR io=MODE stamps=WHO` for each address once it receives (with --json in the log).
+/// Receives datagrams sent to UDP addresses or multicast groups, by AF_XDP or kernel sockets, until SIGTERM, SIGINT,
+/// --count or --seconds, then prints a report: datagrams by path and by timestamp source, losses by reason, and
+/// latencies. Prints `ready listen=ADDR io=MODE stamps=WHO` for each address once it receives (with --json, in the log).
 #[derive(Args)]
 pub(crate) struct Recv {
-    /// Where datagrams come to: an address of this machine, or a multicast group, with its port; may be given several
-    /// times
+    /// Address and port to receive on: an address of this machine or a multicast group; may be
+    /// repeated
     #[arg(long, value_name = "ADDR", required = true)]
     pub(crate) listen: Vec<SocketAddr>,
-    /// Interface to join multicast groups on [default: that of the route to the group]. AF_XDP takes it
+    /// Interface to join multicast groups on [default: that of the route to the group]. Required with AF_XDP
     #[arg(long, value_name = "IFACE")]
     pub(crate) interface: Option<String>,
-    /// Only datagrams from this address; may be given several times. Multicast groups are joined for these sources
-    /// alone
+    /// Accept datagrams from this address only; may be repeated. Multicast groups are joined for these sources
+    /// only
     #[arg(long, value_name = "ADDR")]
     pub(crate) source: Vec<IpAddr>,
-    /// How datagrams come: auto (AF_XDP where it can be had, else kernel sockets, and says why), zerocopy, copy,
+    /// How to receive: auto (AF_XDP if available, otherwise kernel sockets with the reason logged), zerocopy, copy,
     /// generic or udp
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub(crate) io: IoMode,
     /// Detach a foreign XDP program from the interface first
     #[arg(long)]
     pub(crate) replace: bool,
-    /// Socket of an `expressway agent` that prepares what takes privilege
+    /// Socket of an `expressway agent` that does the privileged set-up
     #[arg(long, value_name = "PATH")]
     pub(crate) agent: Option<PathBuf>,
-    /// How to wait for datagrams: interrupt, busy-poll (takes CAP_NET_ADMIN) or spin (takes a whole CPU)
+    /// How to wait for datagrams: interrupt, busy-poll (needs CAP_NET_ADMIN) or spin (occupies a whole CPU)
     #[arg(long, value_name = "HOW", default_value = "interrupt")]
     pub(crate) wait: WaitStrategy,
     /// CPU to pin the receiving thread to
     #[arg(long, value_name = "N")]
     pub(crate) cpu: Option<usize>,
-    /// Lock all memory (mlockall), so that no page fault comes between datagrams
+    /// Lock all memory (mlockall) to avoid page faults while receiving
     #[arg(long)]
     pub(crate) lock_memory: bool,
     /// Entries of each AF_XDP RX ring, a power of two from 64 to 32768 [default: 2048]
@@ -50,62 +50,62 @@ pub(crate) struct Recv {
     /// Receive buffer of each kernel socket (SO_RCVBUF)
     #[arg(long, value_name = "SIZE", default_value = "4MiB")]
     pub(crate) receive_buffer: Size,
-    /// Have each datagram stamped: by the NIC where it does that, else by the XDP program, by kernel sockets by the
+    /// Timestamp each datagram: by the NIC if it supports that, otherwise by the XDP program; on kernel sockets by the
     /// kernel. Turns UDP_GRO off
     #[arg(long)]
     pub(crate) timestamps: bool,
-    /// Measure latencies, from the stamp to the callback, and of datagrams of `expressway gen` from when they were due
-    /// to be sent. Means --timestamps
+    /// Measure latency from timestamp to callback, and for datagrams of `expressway gen` from the time they were due
+    /// to be sent. Implies --timestamps
     #[arg(long)]
     pub(crate) latency: bool,
-    /// The clock that the NIC's is kept to (phc2sys): tai or realtime
+    /// Clock that the NIC's clock is synchronised to (phc2sys): tai or realtime
     #[arg(long, value_name = "CLOCK", default_value = "tai")]
     pub(crate) nic_clock: NicClock,
-    /// Draw latencies by percentile into this file (SVG)
+    /// Plot latency by percentile to this file (SVG)
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
-    /// Send each datagram back to whoever sent it
+    /// Send each datagram back to its sender
     #[arg(long)]
     pub(crate) echo: bool,
     /// How messages are numbered: none, seq64 (64 bits, big endian, at the start of each datagram), moldudp64
     #[arg(long, value_enum, value_name = "FRAMING", default_value = "none", hide_possible_values = true)]
     pub(crate) sequence: Sequence,
-    /// Where the feed's second line comes to: a copy of the first, --listen. Of each message the first copy counts
+    /// Address of the feed's second line, a copy of the first (--listen). The first copy of each message is used
     #[arg(long, value_name = "ADDR")]
     pub(crate) line_b: Option<SocketAddr>,
-    /// Number of the first message wanted [default: of the first that comes]
+    /// Sequence number of the first message wanted [default: that of the first message received]
     #[arg(long, value_name = "N")]
     pub(crate) first: Option<u64>,
-    /// How long a missing message is waited for before its gap is announced [default: 10ms, with --rerequest 200ms]
+    /// How long to wait for a missing message before reporting a gap [default: 10ms, with --rerequest 200ms]
     #[arg(long, value_name = "DURATION")]
     pub(crate) hold: Option<Span>,
-    /// Messages that are kept at most while one in front of them is missing [default: 4096]
+    /// Maximum number of messages to buffer while an earlier one is missing [default: 4096]
     #[arg(long, value_name = "N")]
     pub(crate) window: Option<u32>,
-    /// MoldUDP64 re-request server to be asked for what is missing on all lines
+    /// MoldUDP64 re-request server to ask for messages missing on all lines
     #[arg(long, value_name = "ADDR")]
     pub(crate) rerequest: Option<SocketAddr>,
-    /// Hand messages, or datagrams, on to other processes by a ring in shared memory; its readers connect here
+    /// Pass messages, or datagrams, to other processes through a shared-memory ring; readers connect to this socket
     #[arg(long, value_name = "PATH")]
     pub(crate) broadcast: Option<PathBuf>,
-    /// Bytes of that ring: how far a reader may fall behind. A power of two
+    /// Size of that ring, a power of two: how far a reader may fall behind
     #[arg(long, value_name = "SIZE", default_value = "16MiB")]
     pub(crate) broadcast_size: Size,
-    /// Lend packets to other processes where AF_XDP took them, without a copy: each queue's readers connect to
-    /// IFACE.QUEUE in this folder
+    /// Lend packets to other processes in place in the AF_XDP UMEM, without a copy: each queue's readers connect to
+    /// IFACE.QUEUE in this directory
     #[arg(long, value_name = "DIR")]
     pub(crate) lend: Option<PathBuf>,
-    /// Processes that may read from each queue at a time, 1 to 32
+    /// Maximum number of concurrent readers per queue, 1 to 32
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(1..=32))]
     pub(crate) lend_readers: u32,
-    /// Packets that each of them may hold at a time, 1 to 32768; what comes beyond is dropped for it and counted. Memory:
-    /// readers x this x 2 KiB a queue
+    /// Packets each reader may hold at a time, 1 to 32768; further ones are dropped for that reader and counted. Memory:
+    /// readers x this x 2 KiB per queue
     #[arg(long, value_name = "N", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=32_768))]
     pub(crate) lend_quota: u32,
-    /// End after so many datagrams
+    /// Exit after this many datagrams
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
-    /// End after so many seconds
+    /// Exit after this many seconds
     #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub(crate) seconds: Option<Seconds>,
     /// Print the report as one JSON document
@@ -138,7 +138,7 @@ impl FromStr for RingSize {
     fn from_str(text: &str) -> Result<Self, String> {
         let fits = |entries: &u32| entries.is_power_of_two() && (64..=32_768).contains(entries);
         let entries = text.parse().ok().filter(fits);
-        entries.map(Self).ok_or_else(|| format!("`{text}` is no power of two from 64 to 32768"))
+        entries.map(Self).ok_or_else(|| format!("`{text}` is not a power of two from 64 to 32768"))
     }
 }
 
@@ -168,6 +168,6 @@ impl FromStr for Seconds {
     fn from_str(text: &str) -> Result<Self, String> {
         let fits = |seconds: &f64| (0.001..=1e9).contains(seconds);
         let seconds = text.parse().ok().filter(fits);
-        seconds.map(Self).ok_or_else(|| format!("`{text}` is no number of seconds above 0"))
+        seconds.map(Self).ok_or_else(|| format!("`{text}` is not a number of seconds above 0"))
     }
 }

@@ -22,27 +22,27 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Which program goes where.
 #[derive(Args)]
 pub(crate) struct Drop {
-    /// Interface whose packets the program gets
+    /// Interface to attach the program to
     #[arg(short, long, value_name = "IFACE")]
     pub(crate) interface: String,
-    /// What is done with each packet: drop; pass (uncounted: what having a program costs); count (and pass); touch (reads
+    /// What to do with each packet: drop; pass (uncounted: the cost of having a program); count (and pass); touch (reads
     /// the Ethernet header, then drops); tx (swaps MACs, sends it back; to a veth only while its peer has an XDP program);
-    /// redirect (swaps MACs, sends it out of --to)
+    /// redirect (swaps MACs, sends it out on --to)
     #[arg(long, value_name = "ACTION", default_value = "drop")]
     pub(crate) action: Action,
-    /// Interface that redirect sends to, by a DEVMAP
+    /// Interface that redirect sends to, through a DEVMAP
     #[arg(long, value_name = "IFACE", required_if_eq("action", "redirect"))]
     pub(crate) to: Option<String>,
-    /// Run in the stack, on socket buffers, instead of in the driver
+    /// Use generic XDP, in the network stack on socket buffers, instead of the driver
     #[arg(long)]
     pub(crate) generic: bool,
     /// Detach a foreign XDP program from the interface first
     #[arg(long)]
     pub(crate) replace: bool,
-    /// End after so long [default: on a signal]
+    /// Exit after this many seconds [default: on a signal]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seconds: Option<u64>,
-    /// Print one JSON document at the end instead
+    /// Print one JSON document at the end instead of lines
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -50,7 +50,10 @@ pub(crate) struct Drop {
 /// Attaches, reports, detaches.
 pub(crate) fn run(arguments: &Drop) -> Result<ExitCode, Failure> {
     if arguments.to.is_some() && arguments.action != Action::Redirect {
-        return Err(Failure::usage(format!("--to: {} sends to no other interface", arguments.action)));
+        return Err(Failure::usage(format!(
+            "--to: action {} does not redirect to another interface",
+            arguments.action
+        )));
     }
     let signals = signals()?;
     let index = index_of(&arguments.interface)?;
@@ -60,7 +63,7 @@ pub(crate) fn run(arguments: &Drop) -> Result<ExitCode, Failure> {
     let baseline = Baseline::load(arguments.action, index, to).map_err(Failure::run_time)?;
     let attachment = baseline.attach(index, mode, existing).map_err(|error| match error {
         Error::NoNativeXdp { interface } => {
-            Failure::run_time(format!("{interface}: the driver has no native XDP; use --generic"))
+            Failure::run_time(format!("{interface}: the driver does not support native XDP; use --generic"))
         }
         other => Failure::run_time(other),
     })?;
@@ -103,7 +106,7 @@ fn watch(
         };
         if !attachment.is_attached().map_err(Failure::run_time)? {
             return Err(Failure::run_time(format!(
-                "interface {}: is gone, or somebody took the program off it",
+                "interface {}: interface removed or XDP program detached by someone else",
                 arguments.interface
             )));
         }

@@ -83,7 +83,7 @@ impl Rates {
         let (grown, seconds) = self.last.since(&self.first);
         let mut out = line("mean  ", &grown, seconds);
         let _ =
-            writeln!(out, "total  {} packets in {seconds:.3} s, at most {:.0}/s", packets(&grown), self.peak);
+            writeln!(out, "total  {} packets in {seconds:.3} s, peak {:.0}/s", packets(&grown), self.peak);
         out
     }
 
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(document["cores"].as_array().map(Vec::len), Some(2));
         assert_eq!(document["cores"][1]["core"], 2);
         assert!(
-            rates.summary().contains("total  5500 packets in 2.010 s, at most 3000/s"),
+            rates.summary().contains("total  5500 packets in 2.010 s, peak 3000/s"),
             "{}",
             rates.summary()
         );

@@ -13,7 +13,7 @@ pub(crate) fn of(arguments: &Bench, scenarios: &[String]) -> Result<Option<Guest
         return Ok(None);
     }
     if arguments.profile {
-        return Err(Failure::usage("--profile: a guest has no perf; it is for --bed lab"));
+        return Err(Failure::usage("--profile: perf is not available in a guest; use --bed lab"));
     }
     let mut inside = Vec::new();
     let mut files = Vec::new();

@@ -29,7 +29,10 @@ pub(super) fn serve(arguments: &Bench, end: &BenchEnd) -> Result<ExitCode, Failu
     tools.bed = Bed::Nics;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if end.core >= cores {
-        return Err(Failure::usage(format!("--core {}: this host has {cores} cores, from 0", end.core)));
+        return Err(Failure::usage(format!(
+            "--core {}: this host has {cores} cores, numbered from 0",
+            end.core
+        )));
     }
     let (interface, address) = (nic.interface.clone(), nic.address);
     let options = EndOptions { listen: end.listen, token, nic, core: end.core, xdp: end.xdp, tools };

@@ -24,7 +24,7 @@ pub(crate) fn compared(arguments: &Bench, old: &Path, new: &Path) -> Result<Exit
     let (old, new) = (RawRun::read(&[old]).map_err(failure)?, RawRun::read(&[new]).map_err(failure)?);
     let changes = compare(&old, &new);
     if changes.is_empty() {
-        return Err(Failure::usage("bench: the two files have nothing of ours in common to compare"));
+        return Err(Failure::usage("bench: the two files have no Expressway results in common to compare"));
     }
     match arguments.json {
         true => print(&format!("{}\n", serde_json::json!(changes)))?,

@@ -100,7 +100,7 @@ pub(crate) fn run(arguments: &Bench) -> Result<ExitCode, Failure> {
     match failed {
         0 => Ok(ExitCode::SUCCESS),
         _ => Err(Failure::run_time(format!(
-            "bench: {failed} runs failed; `failed` lines of {} say why",
+            "bench: {failed} runs failed; see the `failed` lines in {}",
             raw.path().display()
         ))),
     }
@@ -110,9 +110,9 @@ pub(crate) fn run(arguments: &Bench) -> Result<ExitCode, Failure> {
 fn bed(arguments: &Bench) -> Result<Bed, Failure> {
     match (arguments.bed, arguments.end) {
         (Bed::Lab | Bed::Nics, Some(_)) => Ok(Bed::Nics),
-        (bed, Some(_)) => Err(Failure::usage(format!("--end is for given NICs, and --bed is {bed}"))),
+        (bed, Some(_)) => Err(Failure::usage(format!("--end is for --bed nics, not {bed}"))),
         (Bed::Nics, None) => {
-            Err(Failure::usage("--bed nics: name the far end (--end, --token, --interface)"))
+            Err(Failure::usage("--bed nics: needs the far end (--end, --token, --interface)"))
         }
         (bed, None) => Ok(bed),
     }
@@ -175,7 +175,9 @@ fn scenarios(arguments: &Bench, names: &[String]) -> Result<Vec<Scenario>, Failu
         // `--body` and `--set` are for the scenarios that have the parameter; there has to be one.
         let mut known = scenarios.iter_mut().filter(|scenario| scenario.can_set(key)).peekable();
         if known.peek().is_none() {
-            return Err(Failure::usage(format!("bench: no scenario named has a parameter `{key}` to set")));
+            return Err(Failure::usage(format!(
+                "bench: none of the given scenarios has a parameter `{key}`"
+            )));
         }
         for scenario in known {
             scenario.set(key, values).map_err(|error| Failure::usage(format!("bench: {error}")))?;
@@ -287,7 +289,7 @@ fn tools(arguments: &Bench) -> Result<Tools, Failure> {
     let devices = match arguments.devices.as_slice() {
         [] => None,
         [server, client] => Some([server.clone(), client.clone()]),
-        _ => return Err(Failure::usage("--devices: name two interfaces, the server's and the client's")),
+        _ => return Err(Failure::usage("--devices: give two interfaces, the server's and the client's")),
     };
     Ok(Tools {
         expressway,

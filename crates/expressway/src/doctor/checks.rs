@@ -30,14 +30,15 @@ pub(super) fn host(facts: &HostFacts) -> Vec<Finding> {
         && let Some(limit) = facts.memlock
         && limit < UMEM * facts.cores.max(1) as u64
     {
-        let text = format!("{} may be locked; each AF_XDP socket takes {}", size(limit), size(UMEM));
+        let text =
+            format!("locked memory is limited to {}; each AF_XDP socket needs {}", size(limit), size(UMEM));
         found.push(
             Finding::new("memlock", Warn, text)
                 .command("ulimit -l unlimited # systemd: LimitMEMLOCK=infinity"),
         );
     }
     if facts.files.is_some_and(|files| files < FILES) {
-        let text = format!("{} open files at most", facts.files.unwrap_or(0));
+        let text = format!("limit of {} open files", facts.files.unwrap_or(0));
         found.push(
             Finding::new("files", Note, text)
                 .command(format!("ulimit -Hn {FILES} # systemd: LimitNOFILE={FILES}")),
@@ -45,14 +46,14 @@ pub(super) fn host(facts: &HostFacts) -> Vec<Finding> {
     }
     if facts.jit == Some(0) {
         found.push(
-            Finding::new("jit", Warn, "BPF programs are interpreted, which costs each packet")
+            Finding::new("jit", Warn, "BPF JIT is off: programs are interpreted, at a cost per packet")
                 .command("sysctl -w net.core.bpf_jit_enable=1"),
         );
     }
     if facts.lacks().contains(&"CAP_NET_ADMIN") {
         for (name, value) in ["rmem_max", "wmem_max"].iter().zip(facts.buffers) {
             if value.is_some_and(|value| value < BUFFER) {
-                let text = format!("kernel sockets get buffers of {} at most", size(value.unwrap_or(0)));
+                let text = format!("kernel socket buffers are limited to {}", size(value.unwrap_or(0)));
                 found.push(
                     Finding::new("buffers", Note, text)
                         .command(format!("sysctl -w net.core.{name}={BUFFER}")),
@@ -61,11 +62,11 @@ pub(super) fn host(facts: &HostFacts) -> Vec<Finding> {
         }
     }
     if let Some(container) = &facts.container {
-        let text = format!("inside {container}: interfaces are those of this network namespace");
+        let text = format!("inside {container}: only interfaces of this network namespace are visible");
         found.push(Finding::new("container", Note, text));
     }
     if facts.filtered {
-        let text = "a seccomp filter is in force; those of container runtimes refuse bpf(2) without CAP_BPF";
+        let text = "a seccomp filter is active; container runtimes' filters refuse bpf(2) without CAP_BPF";
         found.push(Finding::new("seccomp", Note, text));
     }
     found
@@ -74,12 +75,14 @@ pub(super) fn host(facts: &HostFacts) -> Vec<Finding> {
 fn kernel(facts: &HostFacts) -> Finding {
     let release = &facts.release;
     match facts.version {
-        version if version < OLDEST => {
-            Finding::new("kernel", Warn, format!("Linux {release}: AF_XDP needs 5.18 here; mode udp works"))
-                .command("install Linux 5.18 or newer")
-        }
+        version if version < OLDEST => Finding::new(
+            "kernel",
+            Warn,
+            format!("Linux {release}: AF_XDP needs 5.18 or newer; mode udp works"),
+        )
+        .command("install Linux 5.18 or newer"),
         version if version < MULTI_BUFFER => {
-            let text = format!("Linux {release}: AF_XDP takes MTUs up to {ONE_FRAME} before 6.6");
+            let text = format!("Linux {release}: AF_XDP supports MTUs up to {ONE_FRAME} before 6.6");
             Finding::new("kernel", Note, text)
         }
         _ => Finding::new("kernel", Ok, format!("Linux {release}")),
@@ -88,11 +91,11 @@ fn kernel(facts: &HostFacts) -> Finding {
 
 fn privileges(facts: &HostFacts) -> Finding {
     if let Some(agent) = &facts.agent {
-        let text = format!("what AF_XDP takes comes from the agent at {}", agent.display());
+        let text = format!("privileged set-up for AF_XDP is done by the agent at {}", agent.display());
         return Finding::new("privileges", Ok, text);
     }
     if facts.missing.is_empty() {
-        return Finding::new("privileges", Ok, "all that AF_XDP takes");
+        return Finding::new("privileges", Ok, "all capabilities needed for AF_XDP");
     }
     let text = format!("{} missing: kernel UDP only", facts.missing.join(", "));
     Finding::new("privileges", Warn, text).command(
@@ -104,13 +107,13 @@ fn cpu(facts: &HostFacts) -> Finding {
     match facts.quota {
         Some(quota) if quota < facts.cores as u64 * 1000 => {
             let text = format!(
-                "{} cores, of which the cgroup pays for {}.{:02} (cpu.max): throttling stalls connections",
+                "{} cores, limited by the cgroup to {}.{:02} (cpu.max): throttling stalls connections",
                 facts.cores,
                 quota / 1000,
                 quota % 1000 / 10
             );
             Finding::new("cpu", Warn, text)
-                .command("set cpu.max to whole cores, or [server] workers to what it pays for")
+                .command("set cpu.max to whole cores, or lower [server] workers to match it")
         }
         _ => Finding::new("cpu", Ok, format!("{} cores", facts.cores)),
     }
@@ -121,15 +124,15 @@ fn memory(facts: &HostFacts) -> Finding {
     match facts.memory {
         Some(limit) if limit < wanted => {
             let text = format!(
-                "the cgroup may have {} (memory.max); the defaults take {}",
+                "the cgroup is limited to {} (memory.max); the defaults need {}",
                 size(limit),
                 size(wanted)
             );
             Finding::new("memory", Warn, text)
                 .command("raise memory.max, or lower [files] cache and [io] frames")
         }
-        Some(limit) => Finding::new("memory", Ok, format!("the cgroup may have {}", size(limit))),
-        None => Finding::new("memory", Ok, "no limit by a cgroup"),
+        Some(limit) => Finding::new("memory", Ok, format!("limited by the cgroup to {}", size(limit))),
+        None => Finding::new("memory", Ok, "not limited by a cgroup"),
     }
 }
 
@@ -141,7 +144,7 @@ pub(super) fn interface(facts: &InterfaceFacts, host: &HostFacts) -> Vec<Finding
     found.extend(findings::settings(&facts.device, !facts.vlans.is_empty()));
     found.extend(offloads(&facts.device));
     if facts.link.mtu > ONE_FRAME {
-        let text = format!("{}: packets span frames and are put together by a copy", facts.link.mtu);
+        let text = format!("{}: packets span several frames and are reassembled by copying", facts.link.mtu);
         found.push(Finding::new("mtu", Note, text));
     }
     found
@@ -151,7 +154,7 @@ fn link(facts: &InterfaceFacts) -> Finding {
     let link = &facts.link;
     let name = &link.name;
     if !link.is_up {
-        return Finding::new("link", Note, "set down").command(format!("ip link set {name} up"));
+        return Finding::new("link", Note, "administratively down").command(format!("ip link set {name} up"));
     }
     if !link.has_carrier {
         return Finding::new("link", Warn, "no carrier")
@@ -165,7 +168,7 @@ fn link(facts: &InterfaceFacts) -> Finding {
         }
         LinkKind::Other(kind) => Finding::new("link", Note, format!("{kind}: kernel UDP only")),
         LinkKind::Vlan { id, .. } => {
-            Finding::new("link", Note, format!("VLAN {id}: AF_XDP binds to the device below"))
+            Finding::new("link", Note, format!("VLAN {id}: AF_XDP binds to the underlying device"))
         }
         _ if facts.is_member => Finding::new("link", Ok, format!("up, MTU {}, member of a bond", link.mtu)),
         _ => Finding::new("link", Ok, format!("up, MTU {}", link.mtu)),
@@ -197,7 +200,7 @@ fn channels(facts: &InterfaceFacts, host: &HostFacts) -> Vec<Finding> {
         return vec![Finding::new(
             "channels",
             Note,
-            "the driver tells none: one queue is assumed, or those allocated",
+            "not reported by the driver: one queue is assumed, or those allocated",
         )];
     };
     let most = channels.max_rx.max(1) as usize;
@@ -216,7 +219,7 @@ fn channels(facts: &InterfaceFacts, host: &HostFacts) -> Vec<Finding> {
         && channels.rx > 1
         && spread.queues.len() < channels.rx as usize
     {
-        let text = format!("{} of {} queues are given packets", spread.queues.len(), channels.rx);
+        let text = format!("{} of {} queues receive packets", spread.queues.len(), channels.rx);
         found.push(
             Finding::new("rss", Note, text).command(format!("ethtool -X {name} equal {}", channels.rx)),
         );
@@ -230,7 +233,7 @@ fn program(facts: &InterfaceFacts) -> Option<Finding> {
     let there = facts.program.as_ref()?;
     let owners = match there.owners.as_slice() {
         [] => String::new(),
-        owners => format!(", of {}", owners.join(", ")),
+        owners => format!(", owned by {}", owners.join(", ")),
     };
     let text = format!("{} in {} mode{owners}", there.program, there.mode.name());
     Some(if there.program.name == OURS {
@@ -239,7 +242,7 @@ fn program(facts: &InterfaceFacts) -> Option<Finding> {
         Finding::new("xdp", Note, format!("libxdp's {text}: Expressway joins it"))
     } else {
         let name = &facts.link.name;
-        Finding::new("xdp", Warn, format!("another {text}: Expressway does not take it over unasked"))
+        Finding::new("xdp", Warn, format!("another {text}: Expressway does not replace it unless told to"))
             .command(format!("ip link set dev {name} xdp off # or stop its owner; or serve --replace"))
     })
 }
@@ -258,7 +261,8 @@ fn offloads(device: &DeviceFacts) -> Vec<Finding> {
         );
     }
     if !device.has(TX_CHECKSUM) && !device.has(TX_CHECKSUM_V4) {
-        let text = "no checksums in the device: GSO is refused before Linux 6.11, and costs more after";
+        let text =
+            "the device does no checksum offload: GSO is refused before Linux 6.11 and costs more since";
         let finding = Finding::new("checksum", Note, text);
         found.push(if inactive(TX_CHECKSUM) {
             finding.command(format!("ethtool -K {name} tx on"))

@@ -86,7 +86,7 @@ fn the_host_is_examined() {
     let (text, command) = one(&found, "privileges", Warn);
     assert!(text.starts_with("CAP_BPF, CAP_NET_RAW missing") && command.contains("setcap"));
     let found = with(|facts| facts.quota = Some(1500));
-    assert!(one(&found, "cpu", Warn).0.contains("8 cores, of which the cgroup pays for 1.50"));
+    assert!(one(&found, "cpu", Warn).0.contains("8 cores, limited by the cgroup to 1.50"));
     let found = with(|facts| facts.memory = Some(64 << 20));
     assert!(one(&found, "memory", Warn).0.contains("64 MiB"));
     let found = with(|facts| {
@@ -155,7 +155,7 @@ fn a_program_on_the_interface_is_named_with_its_owner() {
     };
     let (text, command) = one(&with("balancer"), "xdp", Warn);
     assert!(
-        text.contains("program balancer (id 17), held by bpf_link 4 in native mode, of katran (4711)"),
+        text.contains("program balancer (id 17), held by bpf_link 4 in native mode, owned by katran (4711)"),
         "{text}"
     );
     assert!(command.contains("--replace"));

@@ -4,6 +4,10 @@
 //! * [`checks`] turns facts into findings; [`outlook`] says what each mode would give, by the rules and, with
 //!   `--probe`, by the code that `serve` opens an interface with.
 //! * [`render`] shows them.
+//!
+//! Checks are pure functions with fixtures for tests. Nothing is attached unless requested (`--probe`), and
+//! only settings that one command can revert are fixed (`--fix`). `serve` logs the same findings about device
+//! settings when it opens an interface.
 
 mod checks;
 mod host;
@@ -178,8 +182,8 @@ fn fix(report: &Report) -> Vec<Fixed> {
         };
         let error = result.err().map(|error| error.to_string());
         match &error {
-            None => tracing::info!("done as by `{}`", fix.command),
-            Some(error) => tracing::error!("as by `{}`: {error}", fix.command),
+            None => tracing::info!("applied, equivalent to `{}`", fix.command),
+            Some(error) => tracing::error!("`{}` failed: {error}", fix.command),
         }
         fixed.push(Fixed { command: fix.command.clone(), error });
     }

@@ -68,7 +68,7 @@ fn claim(mode: IoMode, facts: &InterfaceFacts, host: &HostFacts, by_kernel: Tran
     let zero_copy = claims.map(|claims| claims.zero_copy);
     let (bind, certain) = match (plan.binds, zero_copy) {
         ([BindMode::ZeroCopy], Some(false)) => {
-            return Outlook::no(mode, "the driver claims no zero-copy AF_XDP");
+            return Outlook::no(mode, "the driver does not advertise zero-copy AF_XDP");
         }
         ([BindMode::ZeroCopy, ..] | [BindMode::Auto], Some(true)) | ([BindMode::ZeroCopy], None) => {
             (ObtainedMode::ZeroCopy, false)
@@ -79,7 +79,7 @@ fn claim(mode: IoMode, facts: &InterfaceFacts, host: &HostFacts, by_kernel: Tran
     let express = match plan.sending {
         Sending::Kernel => false,
         Sending::Express if facts.is_member => {
-            return Outlook::no(mode, "the bond chooses the member that sends: mode hybrid or auto");
+            return Outlook::no(mode, "the bond chooses the sending member: use mode hybrid or auto");
         }
         Sending::Express => true,
         Sending::Cheapest => !facts.is_member && Costs::default().prefer_socket(socket, by_kernel),
@@ -99,8 +99,8 @@ fn obstacle(facts: &InterfaceFacts, host: &HostFacts, attach: AttachMode) -> Opt
     let name = &facts.link.name;
     if !facts.link.is_direct() {
         return Some(match facts.members.as_slice() {
-            [] => format!("{name} has no frames of its own"),
-            members => format!("frames come in by its members: see {}", members.join(", ")),
+            [] => format!("AF_XDP cannot bind to {name}"),
+            members => format!("frames arrive on its members: see {}", members.join(", ")),
         });
     }
     if !host.lacks().is_empty() {
@@ -109,11 +109,11 @@ fn obstacle(facts: &InterfaceFacts, host: &HostFacts, attach: AttachMode) -> Opt
     if let Some(there) = &facts.program
         && !(there.is_dispatcher() && there.mode == attach)
     {
-        return Some(format!("another XDP {} is there", there.program));
+        return Some(format!("another XDP {} is attached", there.program));
     }
     match facts.device.xdp {
         Some(claims) if attach == AttachMode::Native && !claims.xdp => {
-            Some(format!("the driver {} claims no native XDP", facts.device.driver_name()))
+            Some(format!("the driver {} does not advertise native XDP", facts.device.driver_name()))
         }
         _ => None,
     }
@@ -140,7 +140,7 @@ pub(super) fn tried(
                 let mut outlook = Outlook::yes(mode, Some(works), receive, transmit);
                 let same = queues.iter().filter(|queue| **queue == (receive, transmit)).count();
                 if same < queues.len() {
-                    outlook.reason = format!("{same} of {} queues; the others otherwise", queues.len());
+                    outlook.reason = format!("{same} of {} queues; the others differ", queues.len());
                 }
                 Outlook { tried: true, step_downs: steps, ..outlook }
             }

@@ -28,14 +28,14 @@ pub(super) fn text(report: &Report) -> String {
     }
     let summary = match report.problems() {
         0 => "No problems found.".to_owned(),
-        1 => "1 problem found; its remedy is behind `$`.".to_owned(),
-        several => format!("{several} problems found; their remedies are behind `$`."),
+        1 => "1 problem found; the command after `$` fixes it.".to_owned(),
+        several => format!("{several} problems found; the commands after `$` fix them."),
     };
     out.push('\n');
     if report.interfaces.iter().flat_map(|interface| &interface.modes).any(|mode| mode.works.is_none()) {
         wrapped(
             &mut out,
-            "What says `try` is claimed by the driver, and known once it is tried: see --probe.",
+            "Modes marked `try` are advertised by the driver but not verified: use --probe.",
             0,
         );
     }

@@ -86,7 +86,8 @@ fn what_is_found_is_shown_with_its_remedy() {
     }
     assert!(one_line.contains("failed ethtool -K enp193s0f1np1v9 rx-gro-list off: EPERM"), "{text}");
     assert!(
-        one_line.ends_with(&format!("{} problems found; their remedies are behind `$`.", report.problems()))
+        one_line
+            .ends_with(&format!("{} problems found; the commands after `$` fix them.", report.problems()))
     );
 }
 
@@ -131,10 +132,10 @@ fn modes_follow_from_what_the_driver_claims() {
     assert_eq!(outlooks(&nic)[0], "auto: zerocopy/zerocopy None");
     nic.device.xdp = Some(Features { xdp: true, ..Features::default() });
     assert_eq!(outlooks(&nic)[0], "auto: copy/gso Some(true)");
-    assert_eq!(outlooks(&nic)[1], "zerocopy: the driver claims no zero-copy AF_XDP");
+    assert_eq!(outlooks(&nic)[1], "zerocopy: the driver does not advertise zero-copy AF_XDP");
     nic.device.xdp = Some(Features::default());
     assert_eq!(outlooks(&nic)[0], "auto: kernel/gso Some(true)");
-    assert_eq!(outlooks(&nic)[2], "copy: the driver ice claims no native XDP");
+    assert_eq!(outlooks(&nic)[2], "copy: the driver ice does not advertise native XDP");
     assert_eq!(outlooks(&nic)[4], "generic: copy/copy Some(true)");
     // A kernel before 6.3 tells nothing of XDP.
     nic.device.xdp = None;
@@ -146,5 +147,5 @@ fn modes_follow_from_what_the_driver_claims() {
 fn a_member_of_a_bond_sends_by_the_kernel() {
     let nic = interface::InterfaceFacts { is_member: true, ..good_nic() };
     assert_eq!(outlooks(&nic)[0], "auto: zerocopy/gso-device None");
-    assert!(outlooks(&nic)[2].starts_with("copy: the bond chooses the member"));
+    assert!(outlooks(&nic)[2].starts_with("copy: the bond chooses the sending member"));
 }

@@ -92,7 +92,7 @@ fn start(
         match start_in_kernel(arguments, options.clone()) {
             Ok(fanout) => return Ok((Mode::Kernel, None, fanout)),
             Err(failure) if choice.asked => return Err(failure),
-            Err(failure) => tracing::warn!("mode user instead, since the kernel cannot: {failure}"),
+            Err(failure) => tracing::warn!("falling back to mode user: {failure}"),
         }
     }
     let (path, io) = open(arguments)?;

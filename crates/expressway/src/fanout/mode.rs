@@ -67,7 +67,7 @@ pub(super) fn choose(arguments: &Arguments) -> Result<Choice, Failure> {
 
 fn auto(arguments: &Arguments) -> Result<Mode, Failure> {
     if arguments.agent.is_some() || arguments.io != IoMode::Udp {
-        tracing::info!("mode user: --agent and --io are of this process");
+        tracing::info!("mode user: required by --agent and --io");
         return Ok(Mode::User);
     }
     let file = arguments.measured.as_deref().unwrap_or(Path::new(MEASURED));
@@ -78,14 +78,14 @@ fn auto(arguments: &Arguments) -> Result<Mode, Failure> {
         }
         Err(BenchError::Io(_, error)) if error.kind() == ErrorKind::NotFound => {
             tracing::info!(
-                "mode user: it sends what has come together by one send, while the kernel sends each datagram by \
-                 itself; `expressway bench fanout-even fanout-bursts --out /var/lib/expressway/fanout` compares them \
-                 on this machine, and `auto` goes by that"
+                "mode user: no measurements for this machine; it sends a batch of datagrams in one call, the kernel \
+                 mode one at a time; `expressway bench fanout-even fanout-bursts --out /var/lib/expressway/fanout` \
+                 measures both for `auto` to choose from"
             );
             return Ok(Mode::User);
         }
         Err(error) => {
-            tracing::warn!(%error, "mode user: what was measured cannot be read");
+            tracing::warn!(%error, "mode user: cannot read the measurements");
             return Ok(Mode::User);
         }
     };

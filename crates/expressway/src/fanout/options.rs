@@ -34,7 +34,7 @@ pub(super) fn of(arguments: &Arguments) -> Result<(Options, Option<Membership>),
     let slow_client = slow_client(arguments);
     if slow_client == SlowClient::Drop && arguments.framing == Framing::None {
         tracing::warn!(
-            "framing none has no gap marker: what a slow subscriber misses shows in statistics only"
+            "framing none has no gap marker: datagrams skipped for slow subscribers show in statistics only"
         );
     }
     let options = Options {
@@ -75,31 +75,34 @@ fn slow_client(arguments: &Arguments) -> SlowClient {
 
 fn check(arguments: &Arguments) -> Result<(), String> {
     if arguments.udp.port() == 0 {
-        return Err("--udp: port 0 says nothing of where the feed comes to; name its port".into());
+        return Err("--udp: port 0 is not allowed; give the feed's port".into());
     }
     let group = arguments.udp.ip().is_multicast();
     if group && arguments.interface.is_none() && !matches!(arguments.io, IoMode::Udp | IoMode::Auto) {
         return Err(format!(
-            "--io {}: which interface {} comes by has to be named: --interface",
+            "--io {}: give the interface that {} arrives on: --interface",
             arguments.io, arguments.udp
         ));
     }
     let in_kernel = arguments.mode == FanoutMode::Kernel;
     if arguments.interface.is_some() && !group && !in_kernel {
-        return Err(format!("--interface: {} is no multicast group", arguments.udp));
+        return Err(format!("--interface: {} is not a multicast group", arguments.udp));
     }
     if in_kernel && arguments.agent.is_some() {
-        return Err("--agent: it gives sockets and no programs that forward; --mode kernel takes the privilege itself".into());
+        return Err(
+            "--agent: an agent provides no forwarding programs; --mode kernel needs the privileges itself"
+                .into(),
+        );
     }
     if in_kernel && arguments.io != IoMode::Udp {
         return Err(format!(
-            "--io {}: with --mode kernel sockets of the kernel receive; leave it out",
+            "--io {}: not available with --mode kernel, which receives by kernel sockets; leave it out",
             arguments.io
         ));
     }
     let by_this_process = arguments.agent.is_some() || arguments.io != IoMode::Udp;
     if arguments.measured.is_some() && (arguments.mode != FanoutMode::Auto || by_this_process) {
-        return Err("--measured: only --mode auto without --agent and --io goes by it".into());
+        return Err("--measured: used only by --mode auto without --agent and --io".into());
     }
     if let Some(other) = arguments.source.iter().find(|source| source.is_ipv4() != arguments.udp.is_ipv4()) {
         return Err(format!("--source {other}: not of the address family of --udp {}", arguments.udp));

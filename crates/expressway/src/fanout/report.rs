@@ -131,7 +131,7 @@ pub(super) fn samples(statistics: &Statistics, io: &IoStats, out: &mut Vec<Sampl
         let help = "Subscribers disconnected, by reason.";
         out.push(Sample::counter("fanout_disconnects", help, *count).label("reason", reason.name()));
     }
-    let help = "Handshakes under way now.";
+    let help = "Handshakes in progress.";
     out.push(Sample::gauge("fanout_handshakes", help, statistics.handshakes as u64));
     subscriber_samples(&statistics.subscribers, out);
 }
@@ -142,45 +142,46 @@ fn subscriber_samples(all: &[SubscriberStatistics], out: &mut Vec<Sample>) {
     for protocol in Protocol::ALL {
         let count = all.iter().filter(|one| one.protocol == protocol).count() as u64;
         out.push(
-            Sample::gauge("fanout_subscribers", "Subscribers now.", count).label("protocol", protocol.name()),
+            Sample::gauge("fanout_subscribers", "Current subscribers.", count)
+                .label("protocol", protocol.name()),
         );
     }
     let half_closed = all.iter().filter(|one| one.half_closed).count() as u64;
-    let help = "Subscribers that have ended their side of the connection.";
+    let help = "Subscribers that have closed their side of the connection.";
     out.push(Sample::gauge("fanout_subscribers_half_closed", help, half_closed));
     let behind = all.iter().filter(|one| one.lag_bytes != 0).count() as u64;
-    let help = "Subscribers whose sockets have not taken everything.";
+    let help = "Subscribers whose sockets have not accepted everything yet.";
     out.push(Sample::gauge("fanout_subscribers_behind", help, behind));
     type Field = fn(&SubscriberStatistics) -> u64;
     let spread: [(&str, &str, &str, Field); 5] = [
         (
             "fanout_lag_bytes",
             "fanout_lag_bytes_max",
-            "Bytes that subscribers' sockets have not taken yet: of all together, and of the last of them.",
+            "Bytes not yet accepted by subscribers' sockets: the total, and the maximum of one subscriber.",
             |one| one.lag_bytes,
         ),
         (
             "fanout_lag_datagrams",
             "fanout_lag_datagrams_max",
-            "Datagrams that subscribers' sockets have not taken yet: of all together, and of the last of them.",
+            "Datagrams not yet accepted by subscribers' sockets: the total, and the maximum of one subscriber.",
             |one| one.lag_frames,
         ),
         (
             "fanout_rtt_microseconds_sum",
             "fanout_rtt_microseconds_max",
-            "Smoothed round-trip times of subscribers' connections: their sum, and the longest.",
+            "Smoothed round-trip times of subscribers' connections: the sum, and the maximum.",
             |one| one.rtt.map_or(0, |rtt| rtt.as_micros() as u64),
         ),
         (
             "fanout_retransmits",
             "fanout_retransmits_max",
-            "Segments retransmitted to the subscribers of now: to all together, and to the worst.",
+            "Segments retransmitted to current subscribers: the total, and the maximum of one subscriber.",
             |one| one.retransmits.unwrap_or(0),
         ),
         (
             "fanout_unsent_bytes",
             "fanout_unsent_bytes_max",
-            "Bytes that the kernel has taken for subscribers and not sent yet: for all together, and for the last.",
+            "Bytes accepted by the kernel and not yet sent: the total, and the maximum of one subscriber.",
             |one| one.unsent_bytes.unwrap_or(0),
         ),
     ];

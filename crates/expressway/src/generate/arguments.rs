@@ -17,19 +17,19 @@ use expressway_wire::MacAddr;
 pub(crate) enum Kind {
     /// Send UDP datagrams at a rate, or those of a capture
     ///
-    /// The schedule waits for nobody (open loop). Each datagram bears its number and the time when it was due, so that what
-    /// receives them measures from there. At the end a report says what was sent, how late, and whether the schedule was
-    /// kept. SIGINT and SIGTERM end it with that report.
+    /// The schedule is open-loop: it waits for nobody. Each datagram carries its sequence number and the time it was due, so
+    /// that receivers measure from that time. A final report says what was sent, how late, and whether the schedule was
+    /// kept. SIGINT and SIGTERM stop the run and print the report.
     Udp(Box<Udp>),
 }
 
 /// What to send, where to, and how.
 #[derive(Args)]
 pub(crate) struct Udp {
-    /// Where to: an address, or a multicast group
+    /// Destination: an address, or a multicast group
     #[arg(long, value_name = "ADDR")]
     pub(crate) to: SocketAddr,
-    /// Datagrams a second, all flows together: 50000, 2.5k, 1M
+    /// Datagrams per second over all flows: 50000, 2.5k, 1M
     #[arg(long, value_name = "PPS", required_unless_present = "pcap")]
     pub(crate) rate: Option<Rate>,
     /// Bytes of UDP payload, at least 24: a number, a range (64-1400), or imix (packets of 40, 576 and 1500 bytes, 7:4:1)
@@ -38,83 +38,83 @@ pub(crate) struct Udp {
     /// How long to send
     #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
     pub(crate) seconds: Duration,
-    /// End after this many datagrams
+    /// Stop after this many datagrams
     #[arg(long, value_name = "N")]
     pub(crate) count: Option<u64>,
-    /// Flows, which differ in their source; up to 1024, more with --io live
+    /// Number of flows, each with its own source; up to 1024, more with --io live
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) flows: u32,
-    /// Datagrams that one flow sends before the next has its turn
+    /// Datagrams to send from one flow before moving to the next
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) flow_burst: u32,
-    /// Address to send from; may be given several times, with --io live as ADDRESS/PREFIX [default: that of the route]
+    /// Source address; may be repeated, and with --io live be ADDRESS/PREFIX [default: that of the route]
     #[arg(long, value_name = "ADDR")]
     pub(crate) source: Vec<Sources>,
-    /// Source port of the first flow; the next has the next
+    /// Source port of the first flow; further flows use the following ports
     #[arg(long, value_name = "PORT", default_value_t = 50_000)]
     pub(crate) source_port: u16,
-    /// Destination ports, from that of --to on, which flows take in turn
+    /// Number of destination ports, starting at that of --to, over which flows rotate
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) to_ports: u16,
-    /// How datagrams leave: udp (kernel), as with `serve` auto, zerocopy, copy, hybrid or generic (AF_XDP), or live
-    /// (frames that XDP redirects out of the interface, BPF_PROG_TEST_RUN)
+    /// How to send: udp (kernel); auto, zerocopy, copy, hybrid or generic as with `serve` (AF_XDP); or live
+    /// (frames redirected out of the interface by XDP, BPF_PROG_TEST_RUN)
     #[arg(long, value_name = "MODE", default_value = "udp")]
     pub(crate) io: Io,
-    /// How the kernel sends: gso, sendmmsg or sendmsg
+    /// Kernel send method: gso, sendmmsg or sendmsg
     #[arg(long, value_name = "WAY", default_value = "gso")]
     pub(crate) send: UdpSend,
-    /// Interface to send by, for multicast groups and --io live [default: that of the route]
+    /// Interface to send on, for multicast groups and --io live [default: that of the route]
     #[arg(long, value_name = "IFACE")]
     pub(crate) interface: Option<String>,
-    /// With --io live: hardware address to send to, past routes and neighbours; takes --interface and --source
+    /// With --io live: destination MAC address, bypassing routes and neighbours; needs --interface and --source
     #[arg(long, value_name = "MAC", requires = "interface", requires = "source")]
     pub(crate) to_mac: Option<MacAddr>,
     /// TTL or hop limit [default: 64, and 1 for multicast]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     pub(crate) ttl: Option<u8>,
-    /// Let the kernel fragment what is larger than the MTU, with --io udp
+    /// Let the kernel fragment datagrams larger than the MTU, with --io udp
     #[arg(long)]
     pub(crate) fragment: bool,
-    /// Datagrams that are due at once; the rate stays the same
+    /// Datagrams due at the same time; the rate stays the same
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) burst: u32,
-    /// Random gaps between bursts, distributed exponentially, instead of equal ones
+    /// Exponentially distributed random gaps between bursts instead of equal ones
     #[arg(long)]
     pub(crate) poisson: bool,
-    /// Sleep until a datagram is due instead of looking at the clock for the last 100 µs: less exact, and leaves the core to others
+    /// Sleep until a datagram is due instead of spinning for the last 100 µs: less exact, but leaves the core to others
     #[arg(long)]
     pub(crate) no_spin: bool,
-    /// What stands behind the header: zero, random (the same bytes in each datagram) or sequence (each byte its offset)
+    /// Payload after the header: zero, random (the same bytes in each datagram) or sequence (each byte is its offset)
     #[arg(long, value_name = "PATTERN", default_value = "zero")]
     pub(crate) payload: Pattern,
-    /// Decides random gaps, sizes and bytes: the same seed gives the same run
+    /// Seed for random gaps, sizes and bytes: the same seed gives the same run
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Replay the UDP payloads of a capture (pcap, pcapng) at its times instead
+    /// Replay the UDP payloads of a capture (pcap, pcapng) with its timing instead
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "size", "burst", "poisson", "payload"])]
     pub(crate) pcap: Option<PathBuf>,
-    /// How many times as fast as it was captured [default: 1]
+    /// Replay speed as a multiple of the captured one [default: 1]
     #[arg(long, value_name = "FACTOR", value_parser = factor)]
     pub(crate) speed: Option<f64>,
-    /// Write number and time over the first 24 bytes of replayed payloads that are as long
+    /// Overwrite the first 24 bytes of replayed payloads that are long enough with number and time
     #[arg(long)]
     pub(crate) stamp: bool,
-    /// Wait for the datagrams to come back, and report round trips from the times when they were due
+    /// Wait for the datagrams to come back and report round-trip times, measured from when they were due
     #[arg(long)]
     pub(crate) round_trip: bool,
     /// How long to wait for the last of them
     #[arg(long, value_name = "DURATION", default_value = "1s")]
     pub(crate) linger: Span,
-    /// A datagram is late that is with the kernel or device so much after it was due: 100us, 1ms
+    /// A datagram handed to the kernel or device this long after it was due counts as late: 100us, 1ms
     #[arg(long, value_name = "DURATION", default_value = "1ms", value_parser = fine)]
     pub(crate) late: Duration,
-    /// Exit with 1 if the schedule was not kept: a datagram was not sent, or refused, or 1 % of them were late
+    /// Exit with 1 if the schedule was not kept: a datagram was not sent or was refused, or 1 % of them were late
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Detach a foreign XDP program from the interface first, with AF_XDP
+    /// With AF_XDP: detach a foreign XDP program from the interface first
     #[arg(long)]
     pub(crate) replace: bool,
-    /// Socket of an `expressway agent` that prepares what takes privilege
+    /// Socket of an `expressway agent` that does the privileged set-up
     #[arg(long, value_name = "PATH")]
     pub(crate) agent: Option<PathBuf>,
     /// Print one JSON document
@@ -163,7 +163,8 @@ impl FromStr for Rate {
             Some(digits) => (digits, 1e3),
             None => text.strip_suffix('M').map_or((text, 1.0), |digits| (digits, 1e6)),
         };
-        let rate = digits.parse().map_err(|_| format!("`{text}` is no rate, such as 50000, 2.5k or 1M"))?;
+        let rate =
+            digits.parse().map_err(|_| format!("`{text}` is not a rate, such as 50000, 2.5k or 1M"))?;
         let rate =
             positive(rate).ok_or_else(|| format!("{text} datagrams a second: must be more than 0"))? * unit;
         if rate > 1e9 { Err(format!("{text} datagrams a second: at most 1000M")) } else { Ok(Self(rate)) }
@@ -175,11 +176,11 @@ fn positive(number: f64) -> Option<f64> {
 }
 
 fn factor(text: &str) -> Result<f64, String> {
-    text.parse().ok().and_then(positive).ok_or_else(|| format!("`{text}` is no factor above 0"))
+    text.parse().ok().and_then(positive).ok_or_else(|| format!("`{text}` is not a factor above 0"))
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is no number of seconds"))?;
+    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is not a number of seconds"))?;
     positive(seconds)
         .filter(|seconds| *seconds <= 1e7)
         .map(Duration::from_secs_f64)
@@ -192,7 +193,7 @@ fn fine(text: &str) -> Result<Duration, String> {
         Some(digits) => digits
             .parse()
             .map(Duration::from_micros)
-            .map_err(|_| format!("`{text}` is no duration, such as 100us")),
+            .map_err(|_| format!("`{text}` is not a duration, such as 100us")),
         None => text.parse::<Span>().map(|span| span.0),
     }
 }
@@ -229,7 +230,7 @@ impl FromStr for Sources {
         };
         let address: IpAddr = address.parse().map_err(|_| wrong())?;
         if address.is_unspecified() || address.is_multicast() {
-            return Err(format!("{address}: no packet has that for its source"));
+            return Err(format!("{address}: not valid as a source address"));
         }
         let width = if address.is_ipv4() { 32 } else { 128 };
         let host = width - prefix.unwrap_or(width).min(width);
@@ -260,7 +261,7 @@ mod tests {
         for (text, part) in [
             ("0", "more than 0"),
             ("-1", "more than 0"),
-            ("x", "no rate"),
+            ("x", "not a rate"),
             ("2000M", "at most"),
             ("nan", "more than 0"),
             ("inf", "more than 0"),

@@ -98,11 +98,11 @@ impl Output for LiveOutput {
 fn refusal(interface: &str, took: bool) -> String {
     if took {
         return format!(
-            "interface {interface}: takes frames from XDP no more; it or its peer went, or the peer's XDP program"
+            "interface {interface}: no longer accepts frames from XDP; it, its peer or the peer's XDP program is gone"
         );
     }
     format!(
-        "interface {interface}: takes no frames from XDP; a driver without ndo_xdp_xmit has none of --io live, and a veth only \
-         while its peer has an XDP program or `ethtool -K PEER gro on`"
+        "interface {interface}: does not accept frames from XDP; --io live needs a driver with ndo_xdp_xmit, and on a veth \
+         a peer with an XDP program or `ethtool -K PEER gro on`"
     )
 }

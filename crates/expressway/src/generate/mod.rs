@@ -116,46 +116,46 @@ fn check(arguments: &Udp) -> Result<(), String> {
     let live = arguments.io == Io::Live;
     let multicast = arguments.to.ip().is_multicast();
     if arguments.to.ip().is_unspecified() || arguments.to.port() == 0 {
-        return Err(format!("--to {}: no address and port to send to", arguments.to));
+        return Err(format!("--to {}: needs a specific address and port", arguments.to));
     }
     if arguments.burst == 0 || arguments.count == Some(0) {
-        return Err("--burst and --count: at least 1".into());
+        return Err("--burst and --count: must be at least 1".into());
     }
     if arguments.pcap.is_none() && (arguments.speed.is_some() || arguments.stamp) {
-        return Err("--speed and --stamp are for what is replayed: --pcap".into());
+        return Err("--speed and --stamp need --pcap".into());
     }
     if !live && arguments.flows > SOCKETS {
         return Err(format!(
-            "--flows {}: at most {SOCKETS} with --io {}, where each is a socket; --io live has none",
+            "--flows {}: at most {SOCKETS} with --io {}, which needs a socket per flow; --io live does not",
             arguments.flows, arguments.io
         ));
     }
     if !live && let Some(range) = arguments.source.iter().find(|source| source.count > 1) {
         return Err(format!(
-            "--source of {} addresses: sockets send from addresses of this machine; --io live from any",
+            "--source of {} addresses: a range needs --io live; sockets send only from addresses of this machine",
             range.count
         ));
     }
     if !live && arguments.to_mac.is_some() {
-        return Err("--to-mac is for --io live".into());
+        return Err("--to-mac needs --io live".into());
     }
     if live && arguments.round_trip {
         return Err("--round-trip: --io live receives nothing; use udp or copy".into());
     }
     if live && arguments.agent.is_some() {
-        return Err("--agent: it gives no live frames; use --io udp or copy".into());
+        return Err("--agent: not available with --io live; use --io udp or copy".into());
     }
     if !live && !multicast && arguments.interface.is_some() {
-        return Err("--interface is for multicast groups and --io live; the route chooses otherwise".into());
+        return Err("--interface is for multicast groups and --io live; otherwise the route decides".into());
     }
     if arguments.round_trip && multicast {
         return Err("--round-trip: a multicast group does not answer".into());
     }
     if arguments.round_trip && arguments.pcap.is_some() && !arguments.stamp {
-        return Err("--round-trip with --pcap: without --stamp nothing tells which datagram came back".into());
+        return Err("--round-trip with --pcap: needs --stamp to identify returned datagrams".into());
     }
     if arguments.fragment && arguments.io != Io::Mode(IoMode::Udp) {
-        return Err(format!("--fragment: only the kernel fragments: use --io udp, not {}", arguments.io));
+        return Err(format!("--fragment: only the kernel fragments; use --io udp, not {}", arguments.io));
     }
     Ok(())
 }
@@ -169,10 +169,10 @@ fn largest(arguments: &Udp, way: &Way) -> Result<usize, Failure> {
     }
     let wanted = arguments.size.largest();
     if wanted > most {
-        let name = way.interface.as_ref().map_or("the way", |link| &link.name);
+        let name = way.interface.as_ref().map_or("the path", |link| &link.name);
         return Err(Failure::usage(format!(
-            "--size {}: larger than the MTU of {name} ({}), which leaves {most} bytes; --fragment has the kernel send \
-             larger ones in parts",
+            "--size {}: larger than the MTU of {name} ({}), which leaves {most} bytes; with --fragment the kernel \
+             fragments larger ones",
             arguments.size, way.mtu
         )));
     }
@@ -200,7 +200,7 @@ fn content(arguments: &Udp, largest: usize) -> Result<Content, Failure> {
             Capture::open(file, arguments.speed.unwrap_or(1.0), largest).map_err(Failure::run_time)?;
         return Ok(Content::Replayed { capture: Box::new(capture), stamp: arguments.stamp });
     }
-    let Some(rate) = arguments.rate else { return Err(Failure::usage("--rate PPS is missing")) };
+    let Some(rate) = arguments.rate else { return Err(Failure::usage("missing --rate PPS")) };
     let pace = if arguments.poisson { Pace::Poisson } else { Pace::Even };
     Ok(Content::Made {
         schedule: Schedule::new(pace, rate.0, arguments.burst, arguments.seed),
@@ -225,7 +225,7 @@ fn open(
             let longest = live::header_length(&path, &flows.flow(0)) + largest.min(LiveFrames::MAX_FRAME);
             if longest > LiveFrames::MAX_FRAME && arguments.pcap.is_none() {
                 return Err(Failure::usage(format!(
-                    "--size {}: live frames have at most {} bytes, headers included; use --io copy",
+                    "--size {}: live frames are limited to {} bytes including headers; use --io copy",
                     arguments.size,
                     LiveFrames::MAX_FRAME
                 )));

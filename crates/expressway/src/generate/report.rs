@@ -44,11 +44,11 @@ impl Report<'_> {
             problems.push(format!("{} were refused by the kernel or the device", tally.refused));
         }
         if tally.no_room > 0 {
-            problems.push(format!("{} found no room in a socket buffer", tally.no_room));
+            problems.push(format!("{} did not fit the socket buffer", tally.no_room));
         }
         if outcome.late as f64 > outcome.taken as f64 * LATE_SHARE {
             problems.push(format!(
-                "{} ({:.1} %) were more than {:?} late",
+                "{} ({:.1} %) were late by more than {:?}",
                 outcome.late,
                 100.0 * outcome.late as f64 / outcome.taken as f64,
                 self.arguments.late
@@ -165,7 +165,7 @@ impl Report<'_> {
             let CaptureStats { replayed, other, broken, unfit } = capture;
             let _ = writeln!(
                 out,
-                "capture     {replayed} replayed, {other} no UDP, {broken} broken, {unfit} empty or too large"
+                "capture     {replayed} replayed, {other} not UDP, {broken} malformed, {unfit} empty or too large"
             );
         }
         if let Some(echoes) = &outcome.echoes {

@@ -67,7 +67,7 @@ pub(super) fn find(arguments: &Udp, mirror: &RouteMirror) -> Result<Way, Failure
     let way = unicast(&mut resolver, to, source)?;
     match (&named, &way.interface) {
         (Some(named), Some(link)) if named.index != link.index => Err(Failure::run_time(format!(
-            "--interface {}: the route to {} leaves by {}; with --to-mac frames leave by any interface",
+            "--interface {}: the route to {} uses {}; give --to-mac to send on another interface",
             named.name,
             to.ip(),
             link.name
@@ -89,7 +89,7 @@ fn named(arguments: &Udp, snapshot: &Snapshot) -> Result<Option<Link>, Failure> 
 }
 
 fn no_frames(link: &Link) -> Failure {
-    Failure::run_time(format!("interface {}: carries no Ethernet frames; use --io udp", link.name))
+    Failure::run_time(format!("interface {}: not an Ethernet device; use --io udp", link.name))
 }
 
 /// The address that the kernel would send from.
@@ -117,7 +117,7 @@ fn multicast(
             let mut own = resolver.snapshot().addresses(link.index).map(|own| own.address).filter(of_family);
             own.next().ok_or_else(|| {
                 Failure::run_time(format!(
-                    "interface {}: has no address of the family of {}; name one by --source",
+                    "interface {}: has no address of the same family as {}; give one with --source",
                     link.name,
                     to.ip()
                 ))
@@ -127,7 +127,7 @@ fn multicast(
     };
     let interface = named.or_else(|| resolver.snapshot().interface_of(source).cloned());
     let Some(link) = &interface else {
-        return Err(Failure::run_time(format!("{}: name the interface to send by: --interface", to.ip())));
+        return Err(Failure::run_time(format!("{}: give the interface to send on: --interface", to.ip())));
     };
     resolver.set_multicast_egress(link.index);
     let path = match resolver.resolve(source, to.ip()) {
@@ -173,7 +173,7 @@ fn unicast(resolver: &mut Resolver, to: SocketAddr, source: Option<IpAddr>) -> R
                 if Instant::now() >= deadline {
                     let name = resolver.snapshot().link(egress).map_or("?", |link| &link.name);
                     return Err(Failure::run_time(format!(
-                        "{next_hop}: no neighbour answers on {name}: is it up, and on that link? \
+                        "{next_hop}: no answer to neighbour discovery on {name}; check that it is up and on that link: \
                          `ip neighbour show dev {name}`"
                     )));
                 }
@@ -195,7 +195,7 @@ pub(super) fn path_of<'a>(way: &'a Way, io: Io, to: &SocketAddr) -> Result<&'a P
     way.path.as_ref().ok_or_else(|| {
         let by = way.interface.as_ref().map_or(String::new(), |link| format!(" by {}", link.name));
         Failure::run_time(format!(
-            "--io {io}: the way to {}{by} takes no frames of ours; use --io udp",
+            "--io {io}: the path to {}{by} cannot be used by AF_XDP; use --io udp",
             to.ip()
         ))
     })

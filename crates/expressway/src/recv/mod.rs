@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut keepers = join(arguments, &io)?;
     if options::timestamps(arguments) && !path.stamps() {
         tracing::warn!(
-            "datagrams by AF_XDP come without a time stamp: that takes an XDP program of ours, alone on its \
+            "datagrams received by AF_XDP have no timestamp: that needs our own XDP program, alone on its \
              interface (Linux 6.1)"
         );
     }
@@ -85,9 +85,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
     }?;
     if arguments.lend.is_some() && path.ways().is_empty() {
-        tracing::warn!(
-            "--lend: no interface has AF_XDP sockets now, so that nothing is lent; see the steps down"
-        );
+        tracing::warn!("--lend: no interface has AF_XDP sockets, so nothing is lent; see the step-downs");
     }
     let started = Instant::now();
     report::ready(arguments, &path)?;
@@ -106,7 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 fn lock_memory() -> Result<(), Failure> {
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).map_err(|errno| {
         Failure::run_time(format!(
-            "--lock-memory: mlockall: {}: it takes CAP_IPC_LOCK, or a limit that is large enough (ulimit -l)",
+            "--lock-memory: mlockall: {}: needs CAP_IPC_LOCK or a higher limit (ulimit -l)",
             std::io::Error::from(errno)
         ))
     })
@@ -124,10 +122,10 @@ fn join(arguments: &Arguments, io: &WorkerIo) -> Result<Vec<Kept>, Failure> {
         let group = membership.group;
         let failed = |error: std::io::Error| {
             let way = match &arguments.interface {
-                Some(name) => format!("on {name}; see `ip link`"),
-                None => "by the route to it; give --interface".to_owned(),
+                Some(name) => format!("on {name} (see `ip link`)"),
+                None => "on the interface of its route (give --interface to choose another)".to_owned(),
             };
-            Failure::run_time(format!("--listen: joining {group}: {error}: it is joined {way}"))
+            Failure::run_time(format!("--listen: joining {group} {way}: {error}"))
         };
         let Some(socket) = kernel.socket(index) else { continue };
         let socket = socket.try_clone_to_owned().map_err(failed)?;
@@ -155,7 +153,8 @@ impl Receiving {
         let (stopper, watch) = (receiver.stopper(), receiver.watch());
         let client = receiver.handler().sequencer.as_ref().and_then(|sequencer| sequencer.client());
         let replies = client.map(|client| client.listen(receiver.poster())).transpose();
-        let replies = replies.map_err(|error| Failure::run_time(format!("thread for replies: {error}")))?;
+        let replies =
+            replies.map_err(|error| Failure::run_time(format!("starting the reply thread: {error}")))?;
         let receive = move || {
             let result = receiver.run();
             // Nobody listens any more only if the command is ending.
@@ -169,7 +168,7 @@ impl Receiving {
         let thread = std::thread::Builder::new()
             .name("expressway-recv".into())
             .spawn(receive)
-            .map_err(|error| Failure::run_time(format!("receiving thread: {error}")))?;
+            .map_err(|error| Failure::run_time(format!("starting the receiving thread: {error}")))?;
         Ok(Self { thread, stopper, watch })
     }
 

@@ -30,11 +30,11 @@ impl Notices {
                 self.first = first;
             }
             Event::Session(session) if is_due(&mut self.said, now) => {
-                tracing::info!(%session, "the feed's session")
+                tracing::info!(%session, "feed session")
             }
-            Event::End { next } if is_due(&mut self.said, now) => tracing::info!(next, "the session is over"),
+            Event::End { next } if is_due(&mut self.said, now) => tracing::info!(next, "session ended"),
             Event::Reset { expected, found } if is_due(&mut self.said, now) => {
-                tracing::warn!(expected, found, "the feed is numbered anew");
+                tracing::warn!(expected, found, "feed numbering restarted");
             }
             Event::Session(_) | Event::End { .. } | Event::Reset { .. } => {}
         }
@@ -44,7 +44,7 @@ impl Notices {
     pub(super) fn say(&mut self, now: Instant) {
         if self.gaps > 0 && is_due(&mut self.said_gaps, now) {
             let Self { gaps, messages, first, .. } = *self;
-            tracing::warn!(gaps, messages, first, "messages are missing; `first` is of the last gap");
+            tracing::warn!(gaps, messages, first, "messages missing; `first` is the start of the last gap");
             (self.gaps, self.messages) = (0, 0);
         }
     }

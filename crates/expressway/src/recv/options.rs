@@ -18,13 +18,11 @@ const RECEIVE_BATCH: usize = 64;
 pub(super) fn check(arguments: &Arguments) -> Result<(), Failure> {
     for address in arguments.addresses() {
         if address.port() == 0 {
-            return Err(Failure::usage(format!(
-                "--listen {address}: port 0 is no port that anybody sends to"
-            )));
+            return Err(Failure::usage(format!("--listen {address}: port 0 is not allowed")));
         }
         if arguments.echo && address.ip().is_multicast() {
             return Err(Failure::usage(format!(
-                "--echo: nothing can be sent from a multicast group ({address}); listen on an address of this machine"
+                "--echo: cannot send from a multicast group ({address}); listen on an address of this machine"
             )));
         }
         if let Some(source) = arguments.source.iter().find(|source| source.is_ipv4() != address.is_ipv4()) {
@@ -35,16 +33,18 @@ pub(super) fn check(arguments: &Arguments) -> Result<(), Failure> {
     }
     let has_group = arguments.addresses().iter().any(|address| address.ip().is_multicast());
     if let (Some(interface), false) = (&arguments.interface, has_group) {
-        return Err(Failure::usage(format!("--interface {interface}: no --listen is a multicast group")));
+        return Err(Failure::usage(format!(
+            "--interface {interface}: no --listen address is a multicast group"
+        )));
     }
     if arguments.io == IoMode::Hybrid && !arguments.echo {
         return Err(Failure::usage(
-            "--io hybrid: says how to send, and nothing is sent without --echo; use auto, zerocopy or copy",
+            "--io hybrid: only affects sending, which needs --echo; use auto, zerocopy or copy",
         ));
     }
     check_lending(arguments)?;
     if arguments.plot.is_some() && !arguments.latency {
-        return Err(Failure::usage("--plot: draws what --latency measures; give that too"));
+        return Err(Failure::usage("--plot: needs --latency"));
     }
     super::sequence::check(arguments)
 }
@@ -58,16 +58,14 @@ fn check_lending(arguments: &Arguments) -> Result<(), Failure> {
     }
     if arguments.agent.is_some() {
         return refused(
-            "an agent's sockets have no frames that may be lent; run without --agent, or use --broadcast",
+            "frames of an agent's sockets cannot be lent; run without --agent, or use --broadcast",
         );
     }
     if !arguments.source.is_empty() {
-        return refused(
-            "packets are lent whoever sent them, which --source is not; readers must look themselves",
-        );
+        return refused("--source does not apply to lent packets; readers must filter by source themselves");
     }
     if !folder.is_dir() {
-        return refused("no such folder; readers' sockets are made in it, so make it first");
+        return refused("no such directory; create it first, readers' sockets are placed in it");
     }
     Ok(())
 }

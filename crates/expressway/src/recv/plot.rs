@@ -33,7 +33,7 @@ fn draw(tracks: &[(String, &Track)]) -> String {
     );
     let measured: Vec<_> = tracks.iter().filter(|(_, track)| !track.histogram().is_empty()).collect();
     if measured.is_empty() {
-        let _ = writeln!(out, "<text x=\"{LEFT}\" y=\"{TOP}\">nothing was measured</text>\n</svg>");
+        let _ = writeln!(out, "<text x=\"{LEFT}\" y=\"{TOP}\">no measurements</text>\n</svg>");
         return out;
     }
     let values = |pick: fn(&Track) -> u64| measured.iter().map(move |(_, track)| pick(track) as f64);
@@ -116,7 +116,7 @@ fn axes(
     }
     let _ = writeln!(
         out,
-        "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">datagrams that took no longer</text>",
+        "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">percentile of datagrams</text>",
         (LEFT + width - RIGHT) / 2.0,
         height - 16.0
     );
@@ -156,6 +156,6 @@ mod tests {
     #[test]
     fn nothing_measured_is_said() {
         let track = Track::new();
-        assert!(draw(&[("wire".to_owned(), &track)]).contains("nothing was measured"));
+        assert!(draw(&[("wire".to_owned(), &track)]).contains("no measurements"));
     }
 }

@@ -62,7 +62,7 @@ impl Progress {
         let seconds = now.saturating_duration_since(then).as_secs_f64();
         let rate = |value: u64| value as f64 / seconds;
         eprintln!(
-            "{} datagrams, {:.0} a second, {:.1} Mbit/s",
+            "{} datagrams, {:.0}/s, {:.1} Mbit/s",
             counters.datagrams,
             rate(counters.datagrams - datagrams),
             rate(counters.bytes - bytes) * 8e-6
@@ -214,13 +214,13 @@ fn text(arguments: &Arguments, path: &DataPath, outcome: &Outcome, elapsed: Dura
         elapsed.as_secs_f64()
     );
     if let Some((datagrams, bits)) = rates(outcome) {
-        let _ = write!(out, ": {datagrams:.0} a second, {:.3} Mbit/s", bits * 1e-6);
+        let _ = write!(out, ": {datagrams:.0}/s, {:.3} Mbit/s", bits * 1e-6);
     }
     let _ =
         writeln!(out, "\n  by AF_XDP {}, by kernel sockets {}", io.rx_express_packets, io.rx_kernel_packets);
     let _ = writeln!(
         out,
-        "  stamped by NIC {}, by XDP {}, by the kernel {}, by nobody {}",
+        "  stamped by NIC {}, by XDP {}, by the kernel {}, not stamped {}",
         counters.stamped_nic,
         counters.stamped_xdp,
         counters.stamped_kernel,
@@ -235,28 +235,28 @@ fn text(arguments: &Arguments, path: &DataPath, outcome: &Outcome, elapsed: Dura
     let losses = losses::of(path, counters, io);
     let mut lost = losses.iter().filter(|(_, count)| **count > 0).peekable();
     if lost.peek().is_none() {
-        out += "  lost: none known of\n";
+        out += "  lost: none known\n";
     }
     for (reason, count) in lost {
         let _ = writeln!(out, "  lost: {count} {reason}");
     }
     if io.xdp_fill_ring_empty > 0 {
-        let _ = writeln!(out, "  the fill ring was found empty {} times", io.xdp_fill_ring_empty);
+        let _ = writeln!(out, "  fill ring found empty {} times", io.xdp_fill_ring_empty);
     }
     sequence::text(&mut out, &sequence::document(arguments, &outcome.sink, outcome.replies.as_ref()));
     if let Some(ring) = outcome.sink.outlet.ring() {
         let stats = ring.stats();
         let _ = writeln!(
             out,
-            "broadcast: {} records, {} too long; {} readers came, {} were refused",
+            "broadcast: {} records, {} too long; {} readers connected, {} refused",
             stats.records, stats.dropped_long, stats.readers_accepted, stats.readers_refused
         );
     }
     if let Some(LendReport { given, arrivals, unlent }) = &outcome.lent {
         let _ = writeln!(
             out,
-            "lend: {} packets lent, {} beyond a quota, {} by kernel sockets, {} in several frames; {} readers came, {} were \
-             refused, {} dismissed",
+            "lend: {} packets lent, {} beyond a quota, {} by kernel sockets, {} in several frames; {} readers connected, \
+             {} refused, {} dismissed",
             given.lent,
             given.dropped_quota,
             unlent.unlent_kernel,
@@ -269,7 +269,7 @@ fn text(arguments: &Arguments, path: &DataPath, outcome: &Outcome, elapsed: Dura
     if let Some(latency) = &outcome.sink.latency {
         let tracks = tracks(latency);
         if tracks.is_empty() {
-            out += "latency: nothing was stamped, and nothing a probe of `expressway gen`\n";
+            out += "latency: no timestamps and no probes from `expressway gen` received\n";
         }
         for (name, track) in tracks {
             track_text(&mut out, &name, track);
@@ -283,7 +283,7 @@ fn track_text(out: &mut String, name: &str, track: &Track) {
     let microseconds = |nanoseconds: f64| nanoseconds / 1000.0;
     let _ = write!(out, "latency {name}, µs, of {} datagrams", histogram.len());
     if track.implausible > 0 {
-        let _ = write!(out, " ({} left out: the clocks do not agree)", track.implausible);
+        let _ = write!(out, " ({} excluded: clocks not synchronised)", track.implausible);
     }
     if histogram.is_empty() {
         out.push('\n');

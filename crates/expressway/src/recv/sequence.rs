@@ -28,20 +28,20 @@ pub(super) fn check(arguments: &Arguments) -> Result<(), Failure> {
             ("--rerequest", arguments.rerequest.is_some()),
         ];
         return match given.iter().find(|(_, given)| *given) {
-            Some((option, _)) => needs(option, "numbers to go by: --sequence seq64 or moldudp64"),
+            Some((option, _)) => needs(option, "--sequence seq64 or moldudp64"),
             None => Ok(()),
         };
     }
     if arguments.listen.len() > 1 {
         return Err(Failure::usage(
-            "--listen: one address is one line of a sequenced feed; give the other line's with --line-b",
+            "--listen: a sequenced feed takes one address per line; give the second line's with --line-b",
         ));
     }
     if let Some(line) = arguments.line_b.filter(|line| arguments.listen.contains(line)) {
-        return Err(Failure::usage(format!("--line-b {line}: is --listen already")));
+        return Err(Failure::usage(format!("--line-b {line}: same address as --listen")));
     }
     if arguments.rerequest.is_some() && arguments.sequence != Sequence::Moldudp64 {
-        return needs("--rerequest", "--sequence moldudp64, which says how to ask");
+        return needs("--rerequest", "--sequence moldudp64");
     }
     Ok(())
 }
@@ -105,7 +105,7 @@ pub(super) fn text(out: &mut String, document: &Value) {
     let Some(lines) = document["lines"].as_object() else { return };
     let _ = writeln!(
         out,
-        "sequence: {} messages in order, {} late, {} that had been missing; {} lost in {} gaps; {} resets",
+        "sequence: {} messages in order, {} late, {} recovered; {} lost in {} gaps; {} resets",
         document["messages"],
         document["late"],
         document["recovered"],
@@ -114,7 +114,7 @@ pub(super) fn text(out: &mut String, document: &Value) {
         document["resets"]
     );
     if let Some(session) = document["session"].as_str() {
-        let _ = writeln!(out, "  session {session}, {} of them ended", document["ended"]);
+        let _ = writeln!(out, "  session {session}, {} sessions ended", document["ended"]);
     }
     for (name, line) in lines {
         let _ = writeln!(
@@ -132,7 +132,7 @@ pub(super) fn text(out: &mut String, document: &Value) {
         let count = |name: &str| rerequest.get(name).and_then(Value::as_u64).unwrap_or(0);
         let _ = writeln!(
             out,
-            "  requests: {}, {} replies, {} without one in time, {} given up",
+            "  requests: {}, {} replies, {} timed out, {} given up",
             count("requests"),
             count("replies"),
             count("timeouts"),
@@ -141,6 +141,6 @@ pub(super) fn text(out: &mut String, document: &Value) {
     }
     let gaps = document["first_gaps"].as_array().map(Vec::as_slice).unwrap_or_default();
     for gap in gaps {
-        let _ = writeln!(out, "  gap: {} messages from {} on", gap[1], gap[0]);
+        let _ = writeln!(out, "  gap: {} messages starting at {}", gap[1], gap[0]);
     }
 }

@@ -38,12 +38,14 @@ impl Admin {
     /// Asks for a page.
     pub(super) fn page(&self, path: &str) -> Result<Answer, Failure> {
         let answer = self.ask(path).map_err(|error| {
-            self.failure(&format!("{error}; is a process there, with --admin or [admin] listen?"))
+            self.failure(&format!(
+                "{error}; check that the process is running with --admin or [admin] listen"
+            ))
         })?;
         match answer.split_once("\r\n\r\n") {
             Some((head, body)) if head.starts_with("HTTP/1.1 200 ") => Ok(Answer::Page(body.to_owned())),
             Some((head, _)) if head.starts_with("HTTP/1.1 404 ") => Ok(Answer::Absent),
-            _ => Err(self.failure(&format!("{path} is not answered as an admin listener does"))),
+            _ => Err(self.failure(&format!("unexpected answer to {path}: not an admin listener"))),
         }
     }
 
@@ -62,7 +64,7 @@ fn read_to_end(mut stream: TcpStream, deadline: Instant) -> io::Result<String> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "its answer does not end"));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "timed out reading the answer"));
         }
         stream.set_read_timeout(Some(left))?;
         match stream.read(&mut chunk)? {
@@ -70,7 +72,7 @@ fn read_to_end(mut stream: TcpStream, deadline: Instant) -> io::Result<String> {
             length => answer.extend_from_slice(&chunk[..length]),
         }
         if answer.len() as u64 > MAX_ANSWER {
-            return Err(io::Error::other(format!("its answer is longer than {MAX_ANSWER} bytes")));
+            return Err(io::Error::other(format!("answer exceeds {MAX_ANSWER} bytes")));
         }
     }
     String::from_utf8(answer).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))

@@ -66,7 +66,7 @@ fn read(text: &str) -> Result<Samples, String> {
                 line.rsplit_once(' ').and_then(|(series, value)| Some((series, value.parse().ok()?)));
             let (series, value) = sample.ok_or_else(|| {
                 let text: String = line.chars().take(80).collect();
-                format!("line {} of /metrics is no sample: `{text}`", index + 1)
+                format!("line {} of /metrics is not a sample: `{text}`", index + 1)
             })?;
             Ok((series.to_owned(), value))
         })
@@ -128,7 +128,7 @@ impl View {
         }
         moving.sort_by(|one, other| other.2.total_cmp(&one.2).then(one.0.cmp(other.0)));
         let mut lines = title;
-        lines.push(format!("{} series, {} moving", self.now.len(), moving.len()));
+        lines.push(format!("{} series, {} changing", self.now.len(), moving.len()));
         lines.push(String::new());
         lines.push(format!("{:>10} {:>10}  SERIES", "VALUE", "PER SECOND"));
         lines.extend(
@@ -160,7 +160,7 @@ mod tests {
         let mut view = View::of("# HELP a\na_total{x=\"1 2\"} 5\nb_total 7\nc 3\nd 0\n").unwrap();
         view.apply("a_total{x=\"1 2\"} 25\nb_total 7\nc 4\nd 0\n", Duration::from_secs(2)).unwrap();
         let lines = view.lines(Vec::new());
-        assert!(lines[0].ends_with("4 series, 1 moving"), "{}", lines[0]);
+        assert!(lines[0].ends_with("4 series, 1 changing"), "{}", lines[0]);
         assert_eq!(lines[3].split_whitespace().collect::<Vec<_>>(), ["25", "10", "a_total{x=\"1", "2\"}"]);
         assert!(lines[4].ends_with("  c") && lines.len() == 5, "{lines:?}");
         let document = view.document("127.0.0.1:9180".parse().unwrap());
@@ -184,6 +184,6 @@ mod tests {
     #[test]
     fn what_is_no_sample_is_named() {
         let error = View::of("a 1\n<html>\n").err().unwrap();
-        assert_eq!(error, "line 2 of /metrics is no sample: `<html>`");
+        assert_eq!(error, "line 2 of /metrics is not a sample: `<html>`");
     }
 }

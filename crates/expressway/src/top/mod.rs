@@ -30,8 +30,8 @@ enum View {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let Some(interface) = &arguments.interface {
         return Err(Failure::usage(format!(
-            "--interface {interface}: this version shows processes, not interfaces; leave it out and name the \
-             process by --admin"
+            "--interface {interface}: this version shows processes, not interfaces; select the \
+             process with --admin"
         )));
     }
     let interval = arguments.interval.0;
@@ -67,7 +67,7 @@ fn first(admin: &Admin) -> Result<View, Failure> {
         Answer::Page(text) => subscribers::View::of(&text).map(|view| View::Subscribers(Box::new(view))),
         Answer::Absent => match admin.page("/metrics")? {
             Answer::Page(text) => counters::View::of(&text).map(View::Counters),
-            Answer::Absent => Err("has neither /subscribers nor /metrics: no expressway process".into()),
+            Answer::Absent => Err("has neither /subscribers nor /metrics: not an expressway process".into()),
         },
     };
     view.map_err(|problem| admin.failure(&problem))

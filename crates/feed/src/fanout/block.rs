@@ -31,7 +31,7 @@ pub(crate) struct Place {
     pub(crate) first_byte: u64,
 }
 
-/// A block. Shared by `Arc`; [`Appender`] is the one right to append to it.
+/// A block. Shared by `Arc`; [`Appender`] is the exclusive right to append to it.
 pub(crate) struct Block {
     place: Place,
     data: Box<[UnsafeCell<u8>]>,
@@ -41,7 +41,7 @@ pub(crate) struct Block {
     times: Box<[AtomicU64]>,
     /// Published frames.
     frames: AtomicU32,
-    /// Lets loom see who touches which byte.
+    /// Lets loom track accesses to each byte.
     #[cfg(all(test, loom))]
     watch: Box<[loom::cell::UnsafeCell<()>]>,
 }
@@ -110,7 +110,8 @@ impl Block {
         }
     }
 
-    /// The index of the frame that holds byte `offset`, which is how many published frames end at or before it.
+    /// The index of the frame that contains byte `offset`: the number of published frames that end at or
+    /// before it.
     pub(crate) fn frame_at(&self, offset: usize) -> usize {
         let ends_before = |index: usize| self.end(index) <= offset;
         // Nearly all readers are near the end: from there, in steps that double, and then halves of the last step.
@@ -134,7 +135,7 @@ impl Block {
         offset == 0 || matches!(self.frame_at(offset), index @ 1.. if self.end(index - 1) == offset)
     }
 
-    /// Published bytes from `start` to `end`, which are cut to what is published.
+    /// Published bytes from `start` to `end`, cut to what is published.
     pub(crate) fn bytes(&self, start: usize, end: usize) -> &[u8] {
         let end = end.min(self.published());
         let start = start.min(end);

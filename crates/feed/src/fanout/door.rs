@@ -1,12 +1,13 @@
-//! Who comes in: a thread that accepts, checks, shakes hands, and gives subscribers to shards.
+//! Admission: a thread that accepts connections, checks them, performs handshakes, and hands subscribers to
+//! shards.
 //!
-//! Handshakes cost far more than a send; here they delay nobody, and the thread stands back for those that send.
-//! Everything is bounded: connections by the limits of subscribers and handshakes, each handshake in bytes and in time,
-//! and a wake-up by what has become ready ([`PendingSet`]).
+//! Handshakes cost far more than a send; here they delay nobody, and the thread gives way to sending
+//! threads. Everything is bounded: connections by the limits on subscribers and handshakes, each handshake
+//! in bytes and in time, and a wake-up by what has become ready ([`PendingSet`]).
 //!
-//! Beyond a limit of handshakes the oldest ends, if it has had time enough for any honest one; else the newcomer is
-//! refused. So who connects and says nothing keeps nobody out for longer than that, and of many who come at once those
-//! that were first are not thrown out for those behind them.
+//! Beyond the limit of handshakes the oldest is ended if it has had enough time for any honest peer;
+//! otherwise the new one is refused. So silent connections cannot lock others out for longer than that, and
+//! in a crowd the first are not displaced by later ones.
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -46,11 +47,10 @@ const REST: Duration = Duration::from_millis(50);
 /// How long a shard may take to accept a subscriber from the queue.
 const HANDOVER: Duration = Duration::from_secs(5);
 
-/// What the door's thread is set back by: on a core that is short, those that send have nine parts in ten.
+/// Niceness of this thread: on an overloaded core, sending threads get nine tenths.
 const NICE: i32 = 10;
 
-/// Keepalive: a subscriber that has gone without a word is noticed within half a minute, also while the feed
-/// pauses.
+/// Keepalive: a subscriber that vanished is detected within half a minute, even while the feed pauses.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(15), Duration::from_secs(5), 3);
 
 const EVENTS: usize = 128;
@@ -80,7 +80,7 @@ struct Pending {
     peer: SocketAddr,
     socket: Arc<OwnedFd>,
     served: bool,
-    /// It is in the queue of those to go on with.
+    /// It is in the queue of handshakes to continue.
     queued: bool,
 }
 
@@ -127,7 +127,7 @@ impl Door {
     /// Runs until told to end.
     pub(crate) fn run(mut self) -> Result<(), Errno> {
         if let Err(error) = priority::stand_back(NICE) {
-            tracing::debug!(%error, "setpriority: handshakes have the priority of sending");
+            tracing::debug!(%error, "setpriority failed: handshakes run at the same priority as sending");
         }
         let mut stop = false;
         while !stop {
@@ -137,7 +137,7 @@ impl Door {
         Ok(())
     }
 
-    /// Waits for what is next, and does it.
+    /// Waits for the next event and handles it.
     fn turn(&mut self) -> Result<(), Errno> {
         let timeout = self.timeout().and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
@@ -168,7 +168,7 @@ impl Door {
         Ok(())
     }
 
-    /// How long nothing has to be done by itself; `None`: for ever.
+    /// Time until something must be done without an event; `None`: no limit.
     fn timeout(&mut self) -> Option<Duration> {
         if self.inbox.prepare_sleep() || !self.again.is_empty() {
             return Some(Duration::ZERO);
@@ -215,7 +215,7 @@ impl Door {
             self.reserve = reserve();
         }
         if self.rest_until.is_none() {
-            tracing::warn!(%error, "accept: new subscribers are turned away; raise the limit of open files (RLIMIT_NOFILE)");
+            tracing::warn!(%error, "accept failed: new subscribers are rejected; raise the open file limit (RLIMIT_NOFILE)");
             self.listen_for(epoll::EventFlags::empty());
         }
         self.rest_until = Some(Instant::now() + REST);
@@ -343,10 +343,10 @@ impl Door {
         }
     }
 
-    /// Ends a handshake without a subscriber.
+    /// Ends a handshake that produced no subscriber.
     fn end(&mut self, token: Token, failure: Failure) {
         if let Some((pending, host)) = self.forget(token) {
-            // Who got a page has what it came for.
+            // A peer that got a page is done.
             self.failed(if pending.served { Failure::Served } else { failure }, host);
         }
     }
@@ -379,7 +379,7 @@ impl Door {
         let message = Message::Subscribe(Box::new(newcomer));
         let sent = self.house.shards[self.next_shard].send_until(message, Instant::now() + HANDOVER);
         if sent.is_err() {
-            tracing::warn!(%peer, "the sending thread takes no subscribers: turned away");
+            tracing::warn!(%peer, "the sending thread accepts no subscribers: rejected");
             self.failed(Failure::Busy, Host::of(peer.ip()));
         }
     }

@@ -89,7 +89,7 @@ impl FromStr for Framing {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::NAMES.iter().find(|(name, _)| *name == text);
-        found.map(|(_, framing)| *framing).ok_or_else(|| format!("`{text}` is none of none, len16, len32"))
+        found.map(|(_, framing)| *framing).ok_or_else(|| format!("`{text}` is not one of none, len16, len32"))
     }
 }
 

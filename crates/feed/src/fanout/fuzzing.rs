@@ -14,7 +14,7 @@ pub enum State {
     Waiting,
     /// The peer has subscribed.
     Subscribed,
-    /// A page was sent, or a refusal; what comes still is discarded.
+    /// A page or a refusal was sent; further input is discarded.
     Served,
     /// The connection is to be closed.
     Failed,

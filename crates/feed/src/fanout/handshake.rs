@@ -1,4 +1,4 @@
-//! A connection on its way to become a subscriber: TLS, then the WebSocket request or the line that says the
+//! A connection that is becoming a subscriber: TLS, then the WebSocket request or the line that selects the
 //! start. Never blocks, and holds a bounded part of what the peer sends.
 
 use std::os::fd::OwnedFd;
@@ -14,11 +14,11 @@ use super::transport::{Refused, Transport, Wire, refused};
 /// Longest line that says a start.
 const MAX_LINE: usize = 64;
 
-/// What is discarded behind a page, in bytes; who sends more is cut off.
+/// Bytes discarded after a page; a peer that sends more is disconnected.
 const MAX_DISCARDED: usize = 64 << 10;
 
-/// Bytes of TLS that a peer may send until it has subscribed, besides four times the request's: a hello of 16 KiB, the
-/// longest that BoringSSL takes, in records of a byte.
+/// Bytes of TLS that a peer may send until it has subscribed, in addition to four times the request's: a
+/// hello of 16 KiB, the longest that BoringSSL accepts, in records of one byte.
 const MAX_TLS: u64 = 96 << 10;
 
 /// Reads of the socket of a TLS connection before other handshakes have their turn.
@@ -29,7 +29,7 @@ pub(crate) struct Rules {
     pub(crate) start: StartPolicy,
     pub(crate) origins: Vec<String>,
     pub(crate) tls: Option<SslContext>,
-    /// Longest head of a request.
+    /// Maximum length of a request's head.
     pub(crate) request: usize,
 }
 

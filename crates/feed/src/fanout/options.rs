@@ -77,8 +77,8 @@ impl FromStr for Start {
             Some(("last", count)) => count
                 .parse()
                 .map(Self::Last)
-                .map_err(|_| format!("`{text}`: `{count}` is no number of datagrams")),
-            _ => Err(format!("`{text}` is none of next, last:N, snapshot")),
+                .map_err(|_| format!("`{text}`: `{count}` is not a number of datagrams")),
+            _ => Err(format!("`{text}` is not one of next, last:N, snapshot")),
         }
     }
 }
@@ -106,7 +106,7 @@ impl FromStr for StartPolicy {
 /// What becomes of a subscriber that falls behind the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlowClient {
-    /// It finishes the frame that it is in the midst of, and then jumps to the newest with a gap marker.
+    /// It finishes its current frame and then skips to the newest, with a gap marker.
     Drop,
     /// It is disconnected.
     Disconnect,
@@ -156,7 +156,7 @@ impl FromStr for Cidr {
     fn from_str(text: &str) -> Result<Self, String> {
         let (address, prefix) = text.split_once('/').map_or((text, None), |(a, p)| (a, Some(p)));
         let address: IpAddr =
-            address.parse().map_err(|_| format!("`{text}` is no address or ADDRESS/PREFIX"))?;
+            address.parse().map_err(|_| format!("`{text}` is not an address or ADDRESS/PREFIX"))?;
         let longest = if address.is_ipv4() { 32 } else { 128 };
         let prefix = match prefix {
             None => longest,
@@ -179,9 +179,9 @@ impl fmt::Display for Cidr {
 /// What one subscriber may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of stream that a subscriber's socket has not taken before it counts as slow.
+    /// A subscriber with more stream bytes pending than this counts as slow.
     pub lag_bytes: usize,
-    /// Age of the oldest datagram that a subscriber's socket has not taken before it counts as slow.
+    /// A subscriber whose oldest pending datagram is older than this counts as slow.
     pub lag_age: Duration,
     /// A subscriber whose socket takes nothing for so long is disconnected, whatever the policy; also the
     /// TCP_USER_TIMEOUT of its connection.
@@ -195,14 +195,15 @@ pub struct Limits {
     pub subscribers_per_address: Option<usize>,
     /// How long TLS and WebSocket handshakes and the line that says the start may take, from the connection on.
     pub handshake: Duration,
-    /// Handshakes under way at once. Beyond that the oldest ends if it has had a second; else the newcomer is refused.
+    /// Concurrent handshakes. Beyond it the oldest is ended if it is at least a second old; otherwise the
+    /// new one is refused.
     pub handshakes: usize,
     /// Those of one address at once, of an IPv6 /64 respectively, likewise.
     pub handshakes_per_address: usize,
     /// Bytes of the head of a WebSocket request.
     pub request: usize,
-    /// Bytes that a TLS or WebSocket subscriber may send in a second. Each read, TLS record and WebSocket frame counts
-    /// for 64 besides.
+    /// Bytes that a TLS or WebSocket subscriber may send per second. Each read, TLS record and WebSocket
+    /// frame counts another 64.
     pub input: usize,
 }
 
@@ -241,11 +242,13 @@ pub struct Options {
     pub ring: usize,
     /// Where subscribers start.
     pub start: StartPolicy,
-    /// A datagram that begins with these bytes is a snapshot: the newest is kept for who starts with it.
+    /// Datagrams beginning with these bytes are snapshots: the newest is kept for subscribers that start
+    /// with it.
     pub snapshot: Option<Vec<u8>>,
     /// Who may subscribe; empty: everybody.
     pub allow: Vec<Cidr>,
-    /// Pages of these origins (`https://host`), besides the server's own, may subscribe by WebSocket; `*`: all.
+    /// Pages of these origins (`https://host`) may subscribe by WebSocket, in addition to the server's own;
+    /// `*`: all.
     pub origins: Vec<String>,
     /// Certificate and key of TLS listeners.
     pub tls: Option<Arc<TlsIdentity>>,
@@ -278,7 +281,7 @@ impl Options {
     /// Checks every field against the others.
     ///
     /// # Errors
-    /// One line that names the field, what is wrong with it and what it may be.
+    /// One line that names the field, the problem and the allowed values.
     pub fn check(&self) -> Result<(), String> {
         let limits = &self.limits;
         let within = |name: &str, value: usize, low: usize, high: usize| {
@@ -288,7 +291,7 @@ impl Options {
             Err(format!("{name} is {value}: must be {low} to {high}"))
         };
         if self.listen.is_empty() {
-            return Err("no address to listen on: give at least one of tcp, tls, ws, wss".into());
+            return Err("no listen address: give at least one of tcp, tls, ws, wss".into());
         }
         if self.listen.iter().any(|listen| listen.protocol.is_tls()) && self.tls.is_none() {
             return Err("tls and wss need a certificate and a private key".into());
@@ -312,7 +315,7 @@ impl Options {
             }
         }
         if matches!(self.start, StartPolicy::Fixed(Start::Snapshot)) && self.snapshot.is_none() {
-            return Err("start is snapshot, but snapshot-prefix does not say which datagrams are one".into());
+            return Err("start is snapshot, but snapshot-prefix is not set".into());
         }
         if self.snapshot.as_ref().is_some_and(Vec::is_empty) {
             return Err("snapshot-prefix is empty: every datagram would be a snapshot".into());
@@ -360,7 +363,7 @@ mod tests {
             change(&mut options);
             options.check().unwrap_err()
         };
-        assert!(complaint(&|o| o.listen.clear()).contains("no address"));
+        assert!(complaint(&|o| o.listen.clear()).contains("no listen address"));
         assert!(complaint(&|o| o.listen[0].protocol = Protocol::Tls).contains("certificate"));
         assert!(complaint(&|o| o.ring = 4 << 20).contains("ring is 4194304: must be 8388608"));
         assert!(complaint(&|o| o.threads = 0).contains("threads is 0"));

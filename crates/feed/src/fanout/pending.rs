@@ -17,7 +17,7 @@ use super::presence::Host;
 /// Keys by deadline.
 type Order = BTreeSet<(Instant, usize)>;
 
-/// Names a slot and who has it. Never less than 2^32.
+/// Identifies a slot and its current holder. Never less than 2^32.
 pub(super) type Token = u64;
 
 /// The handshakes.
@@ -36,7 +36,7 @@ struct Slot<T> {
     host: Host,
     since: Instant,
     deadline: Instant,
-    /// Tells events of this one from those of one that had the slot before.
+    /// Distinguishes its events from those of the slot's previous holder.
     generation: u32,
 }
 
@@ -126,7 +126,7 @@ impl<T> PendingSet<T> {
         (deadline <= now).then(|| self.token(key))
     }
 
-    /// The one that ends first, of all or of a host, and when it began.
+    /// The one to end first, overall or of a host, and when it began.
     pub(super) fn first(&mut self, host: Option<Host>) -> Option<(Token, Instant)> {
         let order = match host {
             Some(host) => self.by_host.get(&host)?,

@@ -37,8 +37,8 @@ pub(crate) enum Full {
     Host,
 }
 
-/// The count. It takes a lock only where a limit of each host asks for that: the door's thread, which stands back, would
-/// else hold up those that send.
+/// The count. It takes a lock only if there is a limit per host: otherwise the accepting thread, which has
+/// low priority, would delay those that send.
 #[derive(Debug)]
 pub(crate) struct Presence {
     all: AtomicUsize,

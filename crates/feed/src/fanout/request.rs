@@ -1,4 +1,4 @@
-//! The HTTP request by which a WebSocket begins (RFC 6455, section 4.2), and what is answered.
+//! The HTTP request that opens a WebSocket (RFC 6455, section 4.2), and the response.
 
 use super::options::Start;
 
@@ -11,11 +11,12 @@ const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// The page with a live example.
 const PAGE: &str = include_str!("page.html");
 
-/// Where the feed is, beside the page at `/`.
+/// Path of the feed; `/` is the page.
 const FEED_PATH: &str = "/feed";
 
-/// A request head as it comes, in pieces of any size. It is parsed at its end, and each time that it has doubled, so
-/// that what is no request is told early and each byte is parsed a few times at most, however it comes.
+/// A request head that arrives in pieces of any size. It is parsed at its end, and each time that it has
+/// doubled, so that invalid requests are detected early and each byte is parsed a few times at most, however
+/// it arrives.
 #[derive(Debug)]
 pub(crate) struct Head {
     received: Vec<u8>,
@@ -52,7 +53,7 @@ impl Head {
         self.limit - self.received.len()
     }
 
-    /// Adds what has come, no more than there is room for.
+    /// Adds received data, no more than there is room for.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         for byte in bytes {
             match byte {
@@ -67,7 +68,8 @@ impl Head {
         self.received.extend_from_slice(bytes);
     }
 
-    /// Answers what has come so far. `origins`: pages besides the server's own that may subscribe.
+    /// Answers what has arrived so far. `origins`: pages, in addition to the server's own, that may
+    /// subscribe.
     pub(crate) fn answer(&mut self, secure: bool, origins: &[String]) -> Answer {
         let length = self.received.len();
         let is_full = length >= self.limit;
@@ -121,14 +123,14 @@ fn answer(received: &[u8], secure: bool, origins: &[String]) -> Answer {
     let length = match request.parse(received) {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) => return Answer::Incomplete,
-        Err(_) => return Answer::Refuse(plain("400 Bad Request", "this is no HTTP/1.1 request\n")),
+        Err(_) => return Answer::Refuse(plain("400 Bad Request", "not an HTTP/1.1 request\n")),
     };
     let (path, query) = match request.path.unwrap_or("/").split_once('?') {
         Some((path, query)) => (path, query),
         None => (request.path.unwrap_or("/"), ""),
     };
     if request.method != Some("GET") {
-        return Answer::Refuse(plain("405 Method Not Allowed", "GET only\n"));
+        return Answer::Refuse(plain("405 Method Not Allowed", "only GET is supported\n"));
     }
     let header = |name: &str| {
         let mut found = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name));
@@ -146,18 +148,18 @@ fn answer(received: &[u8], secure: bool, origins: &[String]) -> Answer {
         (FEED_PATH, false) => {
             return Answer::Refuse(plain(
                 "426 Upgrade Required\r\nupgrade: websocket",
-                "a WebSocket is here\n",
+                "WebSocket endpoint\n",
             ));
         }
         _ => return Answer::Refuse(plain("404 Not Found", "the page is at /, the feed at /feed\n")),
     }
     if header("sec-websocket-version") != Some("13") {
         let status = "426 Upgrade Required\r\nsec-websocket-version: 13";
-        return Answer::Refuse(plain(status, "WebSocket version 13 only\n"));
+        return Answer::Refuse(plain(status, "only WebSocket version 13 is supported\n"));
     }
     // 16 bytes in base64 (section 4.1).
     let Some(key) = header("sec-websocket-key").filter(|key| key.len() == 24) else {
-        return Answer::Refuse(plain("400 Bad Request", "no Sec-WebSocket-Key\n"));
+        return Answer::Refuse(plain("400 Bad Request", "missing Sec-WebSocket-Key\n"));
     };
     if let Some(origin) = header("origin")
         && !origin_allowed(origin, header("host").unwrap_or_default(), secure, origins)
@@ -271,7 +273,7 @@ mod tests {
         assert_eq!(status(answer(b"GET / HTTP/1.1\r\n\r\n", false, &[])), "200");
     }
 
-    /// What comes of a head that comes in pieces of one size, and how many of its bytes were taken.
+    /// The result for a head that arrives in pieces of one size, and how many of its bytes were read.
     fn ask_slowly(head: &mut Head, bytes: &[u8], size: usize) -> (Answer, usize) {
         for (number, piece) in bytes.chunks(size).enumerate() {
             let piece = &piece[..piece.len().min(head.room())];

@@ -28,7 +28,8 @@ pub const BLOCK_BYTES: usize = 256 << 10;
 /// Frames of a block: so many of 64 bytes fill it. Its index takes 12 bytes for each.
 const BLOCK_FRAMES: usize = BLOCK_BYTES / 64;
 
-/// Blocks beside the retained ones that wait to be used again; readers hold those a while that have just gone.
+/// Blocks kept for reuse in addition to the retained ones; readers still hold recently released ones for a
+/// while.
 const SPARE: usize = 2;
 
 /// Where a subscriber is in the stream.
@@ -87,13 +88,13 @@ impl Ring {
         let mut ring = Self::with_blocks(framing, limit, BLOCK_BYTES, BLOCK_FRAMES);
         let (made, stock) = channel();
         let make = move || {
-            // The first there is; nobody takes any more once the ring has gone.
+            // The first there is; nobody reads any more once the ring is gone.
             let mut blocks = (1..limit + SPARE).map(|_| Block::touched(BLOCK_BYTES, BLOCK_FRAMES));
             while blocks.next().is_some_and(|block| made.send(Arc::new(block)).is_ok()) {}
         };
         match thread::Builder::new().name("expressway-ring".into()).spawn(make) {
             Ok(_) => ring.stock = Some(stock),
-            Err(error) => tracing::debug!(%error, "the ring's memory is taken as it fills"),
+            Err(error) => tracing::debug!(%error, "ring memory is not preallocated: allocated as it fills"),
         }
         ring
     }
@@ -237,7 +238,7 @@ impl View {
         self.newest().place().number != known.number
     }
 
-    /// Lets go of blocks that the ring has let go, except from `oldest` on.
+    /// Releases blocks that the ring has released, except from `oldest` on.
     pub(crate) fn trim(&mut self, oldest: u64) {
         if self.blocks.len() == 1 {
             return;
@@ -272,8 +273,8 @@ impl View {
         Cursor { block: newest.place().number, offset: newest.published() }
     }
 
-    /// Frames of the stream before the boundary `cursor`, which [`Self::head`] gave, or in the midst of which
-    /// frame it is.
+    /// Frames of the stream before the boundary `cursor`, which [`Self::head`] returned, or the frame that
+    /// it is in.
     pub(crate) fn frame_of(&self, cursor: Cursor) -> Option<u64> {
         let block = &self.blocks[self.find(cursor.block)?];
         Some(block.place().first_frame + block.frame_at(cursor.offset) as u64)
@@ -284,8 +285,8 @@ impl View {
         Some(self.blocks[self.find(cursor.block)?].place().first_byte + cursor.offset as u64)
     }
 
-    /// The bytes from `cursor` on that lie together, and the cursor normalised to where they are; empty at the
-    /// head. `None` when the ring has let go of them.
+    /// The contiguous bytes from `cursor` on, and the cursor normalised to them; empty at the head. `None`
+    /// if the ring has released them.
     pub(crate) fn next(&self, cursor: Cursor) -> Option<(Cursor, &[u8])> {
         let index = self.find(cursor.block)?;
         let bytes = self.blocks[index].bytes(cursor.offset, BLOCK_BYTES);
@@ -413,7 +414,7 @@ mod tests {
         assert_eq!(known.len(), BLOCKS + SPARE);
         stock.into_iter().for_each(|block| made.send(block).unwrap());
         ring.stock = Some(again);
-        // A reader that keeps up lets go of a block once it has seen the next.
+        // A reader that keeps up releases a block once it has seen the next.
         let mut view = ring.view();
         for _ in 0..4 * BLOCKS {
             ring.push(&[0; 1 << 10], 0);
@@ -443,8 +444,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is pushed and whenever it is published and read: a reader gets the stream from its start
-        /// without a byte missing or twice, as long as it keeps up.
+        /// Whatever is pushed, published and read in whatever order: a reader gets the stream from its start
+        /// without a missing or repeated byte, as long as it keeps up.
         #[test]
         fn readers_that_keep_up_get_the_whole_stream(
             frames in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..14), any::<bool>(), any::<bool>()), 0..80),
@@ -484,7 +485,7 @@ mod tests {
             }
         }
 
-        /// A cursor cut anywhere: the rest of its frame, then the frames behind, are what was pushed.
+        /// Wherever a cursor is cut: the rest of its frame, then the following frames, are what was pushed.
         #[test]
         fn every_cut_is_mended_at_a_boundary(
             sizes in prop::collection::vec(1usize..10, 1..4),

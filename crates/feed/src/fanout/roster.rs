@@ -14,7 +14,7 @@ use slab::Slab;
 
 use super::subscriber::Subscriber;
 
-/// A key with a generation, which names one subscriber for good: the key is given to others when it has gone.
+/// A key with a generation, which identifies one subscriber for good: keys are reused after it is gone.
 pub(super) type Token = u64;
 
 /// One of them.
@@ -52,7 +52,7 @@ impl Roster {
         token(generation, key)
     }
 
-    /// The key of a token, whoever has it.
+    /// The key of a token, whoever holds it.
     pub(super) fn key(token: Token) -> usize {
         (token & u64::from(u32::MAX)) as usize
     }
@@ -99,7 +99,7 @@ impl Roster {
         self.entries.iter().map(|(key, _)| key).collect()
     }
 
-    /// Gives one a turn, whatever is new.
+    /// Gives one a turn, whether or not there is new data.
     pub(super) fn call(&mut self, token: Token) {
         if self.entry(token).is_some_and(|entry| !std::mem::replace(&mut entry.is_called, true)) {
             self.called.push_back(token);
@@ -134,7 +134,7 @@ impl Roster {
         self.unread.len()
     }
 
-    /// The next of those, which then is none any more.
+    /// Removes and returns the next of those.
     pub(super) fn next_unread(&mut self) -> Option<Token> {
         while let Some(token) = self.unread.pop_front() {
             if let Some(entry) = self.entry(token) {

@@ -48,7 +48,7 @@ pub enum FanoutError {
         source: io::Error,
     },
     /// The multicast group cannot be joined.
-    #[error("group {group}{on}: {source}; name an interface with multicast, or add a route to the group", group = .membership.group, on = on(.membership))]
+    #[error("group {group}{on}: {source}; give an interface with multicast enabled, or add a route to the group", group = .membership.group, on = on(.membership))]
     Join {
         /// What was wanted.
         membership: Membership,
@@ -73,7 +73,7 @@ pub enum FanoutError {
     #[error("forwarding in the kernel: {0}; use --mode user")]
     NotInKernel(String),
     /// A thread ended by a panic.
-    #[error("a thread of the fan-out panicked; see the log")]
+    #[error("a fan-out thread panicked; see the log")]
     Panicked,
 }
 
@@ -176,7 +176,7 @@ impl Fanout {
         self.ledger.statistics()
     }
 
-    /// Something that gives the statistics for as long as it lives, for a metrics page.
+    /// A handle that gives statistics for as long as it lives, for a metrics page.
     pub fn statistics_source(&self) -> impl Fn() -> (Statistics, IoStats) + Send + Sync + 'static {
         let (ledger, cell) = (self.ledger.clone(), self.cell.clone());
         move || (ledger.statistics(), cell.io())
@@ -194,10 +194,10 @@ impl Fanout {
         ended.recv_timeout(timeout).is_ok()
     }
 
-    /// Lets nobody in any more, gives subscribers a second to take what was received, and ends.
+    /// Admits nobody any more, gives subscribers a second to receive what has arrived, and ends.
     ///
     /// # Errors
-    /// What made a thread end before.
+    /// What made a thread end earlier.
     pub fn stop(mut self) -> Result<Statistics, FanoutError> {
         let result = self.end();
         result.map(|()| self.ledger.statistics())

@@ -34,21 +34,22 @@ use super::waits::{INTERVAL_OVER, SUBSCRIBERS, failed, interval, waits};
 use super::wheel::Wheel;
 use super::{sys, transport};
 
-/// Sends after which the first shard looks after the feed: some 15 µs. A look that finds nothing costs a tenth of a send, and
-/// one that comes too late costs a second send to each subscriber in between.
+/// Sends after which the first shard checks the feed: some 15 µs. A check that finds nothing costs a tenth
+/// of a send, and one that comes too late costs a second send to each subscriber in between.
 const SENDS_BETWEEN_LOOKS: usize = 16;
 
 /// How often subscribers whose sockets take nothing are judged.
 const JUDGEMENT: Duration = Duration::from_millis(20);
 
-/// How long it runs at a time, the least that the kernel takes, when a receive thread of the kernel wants its core too. That
-/// then comes after the sends of a datagram, for all their ACKs at once, and not between them.
+/// Its time slice, the shortest that the kernel accepts, when a receive thread of the kernel wants its core
+/// too. That thread then runs after the sends of a datagram, for all their ACKs at once, and not between
+/// them.
 const SLICE: Duration = Duration::from_micros(100);
 
 /// The most subscribers with which it asks for that: sends to more take so many slices that changing costs more.
 const FEW: usize = 512;
 
-/// What subscribers have at the end to take what has been received.
+/// Time that subscribers have at the end to receive what has arrived.
 const DRAIN: Duration = Duration::from_secs(1);
 
 /// Newcomers let in before subscribers have their turn: each costs as much as some sends.
@@ -201,7 +202,7 @@ impl Shard {
         self.wheel.is_due() || self.roster.called() != 0 || self.roster.unread() != 0
     }
 
-    /// Takes in what has come, on the first shard. True when there is something new to send.
+    /// Receives on the first shard. True if there is something new to send.
     fn look<P: PacketIo>(&mut self, source: &mut Option<Source<P>>, now: Instant) -> Result<bool, IoError> {
         match source {
             Some(source) if self.stop_at.is_none() => source.receive(now, self.time_of(now)),
@@ -210,7 +211,7 @@ impl Shard {
         }
     }
 
-    /// Watches the descriptors of packet I/O, anew when they have changed.
+    /// Watches the descriptors of packet I/O, again when they have changed.
     fn follow<P: PacketIo>(&mut self, source: &Source<P>) -> Result<(), IoError> {
         let generation = source.io.descriptors_generation();
         if self.watched == Some(generation) {
@@ -229,7 +230,7 @@ impl Shard {
         if std::mem::replace(&mut self.is_brief, brief) != brief
             && let Err(error) = sys::set_slice(if brief { SLICE } else { Duration::ZERO })
         {
-            tracing::debug!(%error, "sched_setattr: the shard keeps the slice that it has");
+            tracing::debug!(%error, "sched_setattr failed: keeping the current time slice");
         }
     }
 
@@ -252,7 +253,7 @@ impl Shard {
                 Message::Frames => {}
                 Message::Stop => stop = true,
             });
-            // Of those that only wake many may lie before one of consequence.
+            // Many wake-up messages may precede one that matters.
             if taken < NEWCOMERS || newcomers.len() >= NEWCOMERS {
                 break;
             }
@@ -263,7 +264,7 @@ impl Shard {
             match waits(&self.inbox, &self.subscribers, &self.interval, |_| {}) {
                 Ok(waits) => self.waits = waits,
                 // It only wakes too often.
-                Err(error) => tracing::debug!(%error, "at the end the shard watches the feed"),
+                Err(error) => tracing::debug!(%error, "cannot stop watching the feed while shutting down"),
             }
         }
         for newcomer in newcomers {
@@ -298,7 +299,7 @@ impl Shard {
         }
         let added = epoll::add(&self.subscribers, &*socket, data, flags);
         if let Err(error) = added {
-            tracing::warn!(%peer, %error, "epoll_ctl: the subscriber is disconnected");
+            tracing::warn!(%peer, %error, "epoll_ctl: disconnecting the subscriber");
             self.disconnect(key, Reason::Reset);
         } else if let Err(reason) = read {
             self.disconnect(key, reason);
@@ -318,13 +319,14 @@ impl Shard {
         tracing::debug!(subscriber = account.id, peer = %account.peer, reason = reason.name(), "disconnected");
     }
 
-    /// A send to each subscriber that is due; to as many as there are, though what comes meanwhile makes all due again.
+    /// A send to each subscriber that is due; to as many as there are, even if new data makes all due again
+    /// meanwhile.
     fn serve<P: PacketIo>(&mut self, source: &mut Option<Source<P>>, now: Instant) -> Result<(), IoError> {
         let mut sends = 0;
         let now = self.time_of(now);
         let mut grown = self.refresh();
         for _ in 0..self.wheel.len() + self.roster.called() {
-            // Whoever is due, then those that were called.
+            // Those that are due, then those that were called.
             let Some(key) = self.wheel.next().or_else(|| self.roster.next_called()) else { break };
             self.prefetch();
             sends += usize::from(self.give_turn(key, now));
@@ -371,7 +373,7 @@ impl Shard {
         sent
     }
 
-    /// Reads more of those that have sent much.
+    /// Continues reading from those that have sent much.
     fn read_on(&mut self) {
         for _ in 0..self.roster.unread().min(EVENTS) {
             let Some(token) = self.roster.next_unread() else { break };
@@ -404,17 +406,17 @@ impl Shard {
         }
     }
 
-    /// Shows what was counted.
+    /// Publishes the counters.
     fn tell(&mut self) {
         std::mem::take(&mut self.tally).tell(&self.common.ledger.totals);
     }
 
-    /// Learns what is new in the rings. True when there are new blocks.
+    /// Looks for new data in the rings. True if there are new blocks.
     fn refresh(&mut self) -> bool {
         self.views.iter_mut().fold(false, |grown, view| view.refresh() | grown)
     }
 
-    /// Lets go of what the rings have let go and no subscriber stands in.
+    /// Releases what the rings have released and no subscriber needs.
     fn trim(&mut self) {
         let mut oldest = [u64::MAX; 2];
         for subscriber in self.roster.iter() {
@@ -458,7 +460,7 @@ impl Shard {
                 if has(INTERVAL_OVER) {
                     // Reading it begins the next; another thread has none of it.
                     let _ = rustix::io::read(&self.interval, &mut [0; 8]);
-                    // For whoever has ended its side of the connection.
+                    // For subscribers that have closed their side of the connection.
                     self.wheel.all_due();
                 }
                 if has(SUBSCRIBERS) { self.ask_subscribers() } else { Ok(()) }
@@ -468,7 +470,7 @@ impl Shard {
         }
     }
 
-    /// Takes what the sockets of subscribers have to say; what is too much at once, the next turn takes.
+    /// Handles events of subscribers' sockets; what exceeds a turn is left to the next.
     fn ask_subscribers(&mut self) -> Result<(), IoError> {
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
         match epoll::wait(&self.subscribers, &mut events, Some(&Timespec::default())) {

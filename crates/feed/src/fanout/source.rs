@@ -37,7 +37,7 @@ pub(crate) struct Source<P: PacketIo> {
 }
 
 impl<P: PacketIo> Source<P> {
-    /// Takes in what has come, up to a few batches, at `now`, which is `time` of the rings. True when subscribers have
+    /// Receives up to a few batches at `now`, which is `time` of the rings. True if subscribers have
     /// something new.
     pub(crate) fn receive(&mut self, now: Instant, time: u64) -> Result<bool, IoError> {
         let Self { io, rings, sources, snapshot_prefix, ledger, .. } = self;
@@ -82,7 +82,7 @@ impl<P: PacketIo> Source<P> {
             fresh |= ring.publish();
         }
         if snapshot.is_some() {
-            // After the stream shows it: who starts with it goes on behind it.
+            // After the stream contains it: a subscriber that starts with it continues after it.
             *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = snapshot;
         }
         if fresh {
@@ -108,7 +108,7 @@ impl<P: PacketIo> Source<P> {
         }
     }
 
-    /// Shows the counters of packet I/O to whoever asks.
+    /// Publishes the counters of packet I/O.
     pub(crate) fn store_counters(&self) {
         self.cell.store(&self.io.stats(), &WorkerStats::default());
     }

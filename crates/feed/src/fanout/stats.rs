@@ -89,7 +89,7 @@ counters! {
 }
 
 counters! {
-    /// Counters of forwarding in the kernel, besides.
+    /// Additional counters of forwarding in the kernel.
     KernelTotals:
     /// Datagrams of a unicast feed that were turned into multicast.
     turned;
@@ -286,7 +286,7 @@ impl Ledger {
         account
     }
 
-    /// Closes an account, whose subscriber has gone for `reason`.
+    /// Closes an account whose subscriber is gone for `reason`.
     pub(crate) fn close(&self, account: &Account, reason: Reason) {
         self.subscribers().remove(&account.id);
         self.disconnects[reason as usize].fetch_add(1, Ordering::Relaxed);
@@ -310,7 +310,8 @@ impl Ledger {
         }
     }
 
-    /// Those of now, a part at a time: whoever sends waits for this lock when a subscriber comes or goes.
+    /// The current subscribers, a part at a time: sending threads wait for this lock when a subscriber comes
+    /// or goes.
     fn accounts(&self) -> Vec<Arc<Account>> {
         let mut accounts: Vec<Arc<Account>> = Vec::new();
         loop {

@@ -24,7 +24,8 @@ const TURN: usize = 256 << 10;
 /// The time, in nanoseconds, in which a subscriber may send [`Limits::input`]; it has nothing to say but pings and a close.
 const INPUT_WINDOW: u64 = 1_000_000_000;
 
-/// What a read, a TLS record and a frame count besides their bytes, since each costs what so many bytes cost or more.
+/// The additional cost of a read, a TLS record and a frame in bytes: each costs at least what so many bytes
+/// cost.
 const INPUT_UNIT: usize = 64;
 
 /// Bytes that are taken of a subscriber before others have their turn.
@@ -48,7 +49,7 @@ pub(crate) struct Snapshot {
 /// How a turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// It has everything.
+    /// It has received everything.
     Idle,
     /// Its socket takes no more now.
     Blocked,
@@ -72,7 +73,7 @@ enum Step {
     TurnOver,
 }
 
-/// What a connection brings when it becomes a subscriber.
+/// State that a connection brings when it becomes a subscriber.
 pub(crate) struct Newcomer {
     pub(crate) transport: Transport,
     pub(crate) protocol: Protocol,
@@ -92,14 +93,14 @@ pub(crate) struct Subscriber {
     cursor: Cursor,
     ahead: Vec<u8>,
     ahead_sent: usize,
-    /// A pong, for the next boundary.
+    /// A pong, for the next frame boundary.
     pong: Option<Vec<u8>>,
-    /// It is to jump to the newest frame once `ahead` has gone: the first frame that it does not get.
+    /// It will skip to the newest frame once `ahead` is sent: the first frame that it misses.
     jump: Option<u64>,
-    /// `ahead` ends a frame that counts when it has gone.
+    /// `ahead` ends with a frame that is counted once it is sent.
     finishing: bool,
     pub(crate) blocked: bool,
-    /// Since when its socket has taken nothing of what was offered.
+    /// Since when its socket has accepted nothing of what was offered.
     stuck: Option<u64>,
     /// When it came: nothing counts as older than that.
     came: u64,
@@ -153,7 +154,7 @@ impl Subscriber {
         subscriber
     }
 
-    /// Starts at frame `first`, or as near as what is retained and within its limits. False: not at `first`.
+    /// Starts at frame `first`, or as near as retained data and its limits allow. False: not at `first`.
     fn replay(&mut self, view: &View, first: u64, limits: &Limits) -> bool {
         let head = view.head();
         let end = view.byte_of(head).unwrap_or(0);
@@ -169,7 +170,7 @@ impl Subscriber {
         low == first
     }
 
-    /// The oldest place in the ring that it still wants.
+    /// The oldest position in the ring that it still needs.
     pub(crate) fn oldest_place(&self) -> Cursor {
         self.cursor
     }
@@ -186,7 +187,7 @@ impl Subscriber {
         &self.transport
     }
 
-    /// Sends what it has not seen, as far as its socket takes it.
+    /// Sends what it has not received, as far as its socket accepts.
     pub(crate) fn turn(
         &mut self,
         view: &View,
@@ -234,7 +235,7 @@ impl Subscriber {
         self.judge(view, now, limits, slow)
     }
 
-    /// One send, or what has to be done before the next.
+    /// One send, or what must be done before the next.
     fn step(&mut self, view: &View, left: &mut usize, tally: &mut Tally) -> Result<Step, Refused> {
         if self.ahead_sent < self.ahead.len() {
             let sent = self.transport.send(&self.ahead[self.ahead_sent..])?;
@@ -285,8 +286,8 @@ impl Subscriber {
         Ok(if all { Step::SentAll } else { Step::Sent })
     }
 
-    /// It has ended its side of the connection. Whether it has gone altogether shows only in the answer to
-    /// something that is sent to it.
+    /// It has closed its side of the connection. Whether it is gone altogether only shows in the response to
+    /// something sent to it.
     pub(crate) fn half_close(&mut self, now: u64) {
         if self.half_closed.is_none() {
             self.half_closed = Some(now);
@@ -294,8 +295,8 @@ impl Subscriber {
         }
     }
 
-    /// Decides about a subscriber that has everything: one that has ended its side and was sent nothing for as
-    /// long as the stall limit is taken to have gone.
+    /// Decides about a subscriber that has received everything: one that has closed its side and was sent
+    /// nothing for the stall limit is considered gone.
     fn judge_idle(&mut self, now: u64, progress: bool, limits: &Limits) -> Turn {
         match &mut self.half_closed {
             None => Turn::Idle,
@@ -343,14 +344,14 @@ impl Subscriber {
         let frame = view.frame_of(self.cursor).unwrap_or_else(|| view.frames());
         self.jump = Some(frame + u64::from(!rest.is_empty()));
         if !rest.is_empty() {
-            // Something of a frame is in the ring only after all of `ahead` has gone.
+            // Part of a frame is in the ring only after all of `ahead` is sent.
             self.ahead.clear();
             self.ahead.extend_from_slice(rest);
             self.ahead_sent = 0;
             self.finishing = true;
         }
         self.cursor = view.head();
-        tracing::debug!(subscriber = self.account.id, peer = %self.account.peer, "falls behind");
+        tracing::debug!(subscriber = self.account.id, peer = %self.account.peer, "subscriber fell behind");
     }
 
     fn jump_to_newest(&mut self, view: &View, first: u64, tally: &mut Tally) {
@@ -400,8 +401,8 @@ impl Subscriber {
             && self.transport.drain() == Ok(true)
     }
 
-    /// Reads what it has sent, up to some KiB. True: more may be there, of which the socket won't tell again. Subscribers
-    /// in clear TCP are never read: what they send stays with their kernel.
+    /// Reads what it has sent, up to some KiB. True: there may be more, which the socket will not report
+    /// again. Plain TCP subscribers are never read: what they send stays in the kernel.
     pub(crate) fn receive(&mut self, now: u64, limits: &Limits, scratch: &mut [u8]) -> Result<bool, Reason> {
         if matches!(self.transport, Transport::Plain(_)) && self.parser.is_none() {
             return Ok(false);
@@ -411,7 +412,7 @@ impl Subscriber {
         while left != 0 {
             let before = self.transport.wire_received();
             let received = self.transport.receive(&mut scratch[..left]);
-            // Of TLS, what came may be much more than it hands on.
+            // With TLS, what arrived may be much more than what it delivers.
             let length = *received.as_ref().unwrap_or(&0);
             let wire = self.transport.wire_received().zip(before).map_or(0, |(now, before)| now - before);
             self.charge(length.max(wire as usize), usize::from(length != 0), now, limits)?;
@@ -430,7 +431,7 @@ impl Subscriber {
         Ok(true)
     }
 
-    /// Counts what it has sent against what it may send in a second.
+    /// Charges its input against the limit per second.
     fn charge(&mut self, bytes: usize, units: usize, now: u64, limits: &Limits) -> Result<(), Reason> {
         if now.saturating_sub(self.input_since) > INPUT_WINDOW {
             (self.input, self.input_since) = (0, now);
@@ -439,7 +440,7 @@ impl Subscriber {
         if self.input > limits.input { Err(Reason::Flooded) } else { Ok(()) }
     }
 
-    /// Takes note of what it has sent behind its handshake.
+    /// Handles input that came together with its handshake.
     pub(crate) fn read(&mut self, bytes: &[u8], now: u64, limits: &Limits) -> Result<(), Reason> {
         self.charge(bytes.len(), 0, now, limits)?;
         self.parse(bytes, now, limits)
@@ -481,9 +482,9 @@ impl Subscriber {
         if self.parser.is_some() && boundary && !over {
             let (code, text) = match reason {
                 Reason::Closed => (1000, ""),
-                Reason::Stopped => (GOING_AWAY, "the feed ends"),
+                Reason::Stopped => (GOING_AWAY, "shutting down"),
                 Reason::Protocol => (PROTOCOL_ERROR, "protocol error"),
-                Reason::Flooded => (POLICY, "too much sent to a feed"),
+                Reason::Flooded => (POLICY, "too much data sent"),
                 _ => (TRY_AGAIN, "too slow"),
             };
             let mut close = Vec::new();

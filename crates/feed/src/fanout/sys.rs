@@ -7,7 +7,7 @@ use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-/// What statistics show of a connection.
+/// Connection details for statistics.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TcpInfo {
     pub(super) rtt: Duration,
@@ -96,9 +96,9 @@ pub(super) fn netns_cookie(fd: BorrowedFd<'_>) -> io::Result<u64> {
     if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
-/// How long this thread runs at a time when others want its core too: a hint that needs no privilege (`sched_runtime` of
-/// sched_setattr(2), Linux 6.12; older kernels take no notice). The shorter, the sooner it has its turn; zero is what
-/// everybody has. A thread of a real-time policy is left as it is.
+/// This thread's time slice when others want its core too: a hint that needs no privilege (`sched_runtime`
+/// of sched_setattr(2), Linux 6.12; older kernels ignore it). The shorter, the sooner its next turn; zero is
+/// the default. A thread with a real-time policy is left unchanged.
 pub(super) fn set_slice(slice: Duration) -> io::Result<()> {
     let mut attributes = scheduling()?;
     if !matches!(attributes.sched_policy.cast_signed(), libc::SCHED_OTHER | libc::SCHED_BATCH) {

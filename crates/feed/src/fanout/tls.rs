@@ -12,10 +12,11 @@ pub struct TlsIdentity {
 }
 
 impl TlsIdentity {
-    /// Reads both files, in PEM; the server's own certificate first. One that is not in force is logged.
+    /// Reads both files, in PEM; the server's own certificate first. An expired or not yet valid one is
+    /// logged.
     ///
     /// # Errors
-    /// [`TlsError`] names the file and what is wrong with it.
+    /// [`TlsError`] names the file and the problem.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
         Self::of(&Identity::load(certificate, key)?)
     }

@@ -32,9 +32,10 @@ pub(crate) enum Transport {
     Tls(Box<SslStream<Wire>>),
 }
 
-/// What TLS reads and writes: writes go to a buffer, so that a record is never given to the TLS library twice. The
-/// buffer holds what one call writes: a record, or a flight of the handshake. Reads come out of another, so that a peer
-/// which sends records of one byte causes no system calls for each; and it reads the socket only as often as it may.
+/// The socket under TLS: writes go to a buffer, so that a record is never given to the TLS library twice.
+/// The buffer holds what one call writes: a record, or a flight of the handshake. Reads come from another,
+/// so that a peer which sends one-byte records does not cause a system call for each; and it reads the
+/// socket only as often as allowed.
 pub(crate) struct Wire {
     socket: Arc<OwnedFd>,
     out: Vec<u8>,
@@ -100,7 +101,7 @@ impl Wire {
         }
     }
 
-    /// Sends what was written. False when the socket has no room for all of it.
+    /// Sends what was written. False if the socket has no room for all of it.
     pub(crate) fn drain(&mut self) -> Result<bool, Reason> {
         while self.sent < self.out.len() {
             match send_some(&self.socket, &self.out[self.sent..]) {
@@ -157,7 +158,7 @@ impl Transport {
         }
     }
 
-    /// Brings what was taken into the socket. True when nothing is left.
+    /// Writes accepted data to the socket. True when nothing is left.
     pub(crate) fn drain(&mut self) -> Result<bool, Reason> {
         match self {
             Self::Plain(_) => Ok(true),
@@ -185,7 +186,7 @@ impl Transport {
         }
     }
 
-    /// Receives what is there. 0: the peer will send nothing more.
+    /// Receives what is available. 0: the peer will send nothing more.
     pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, Refused> {
         match self {
             Self::Plain(socket) => loop {
@@ -203,17 +204,17 @@ impl Transport {
         }
     }
 
-    /// Ends the connection in order: what was taken arrives, and then its end.
+    /// Closes the connection normally: accepted data arrives, then the end.
     pub(crate) fn close(&mut self) {
         if let Self::Tls(stream) = self {
-            // A peer that has gone needs no close_notify; a full socket gets none.
+            // A peer that is gone needs no close_notify; a full socket gets none.
             let sent = matches!(stream.shutdown(), Ok(ShutdownResult::Sent | ShutdownResult::Received));
             let _ = sent && stream.get_mut().drain().unwrap_or(false);
         }
         let socket = self.socket();
         let _ = shutdown(socket, Shutdown::Write);
-        // Closing a socket with something unread resets the connection, which may cost the peer what is still
-        // on its way. One that has sent more than this has asked for it.
+        // Closing a socket with unread data resets the connection, which may cost the peer data still in
+        // flight. A peer that has sent more than this has asked for it.
         let mut scratch = [0; 4096];
         for _ in 0..16 {
             if !matches!(recv(&**socket, &mut scratch, RecvFlags::DONTWAIT), Ok((1.., _))) {
@@ -222,7 +223,7 @@ impl Transport {
         }
     }
 
-    /// Ends the connection by a reset, so that the peer cannot take what it has of a frame for the whole.
+    /// Ends the connection by a reset, so that the peer cannot take a partial frame for a whole one.
     pub(crate) fn abort(&mut self) {
         let _ = sockopt::set_socket_linger(self.socket(), Some(Duration::ZERO));
     }

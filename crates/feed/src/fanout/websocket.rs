@@ -39,10 +39,10 @@ struct Frame {
 }
 
 impl Parser {
-    /// Reads `bytes` and hands over what has to be answered. Returns how many frames ended in them.
+    /// Reads `bytes` and returns what must be answered. Returns how many frames ended in them.
     ///
     /// # Errors
-    /// What the peer did wrong (section 7.1.7); nothing can be read after that.
+    /// The peer's violation (section 7.1.7); nothing can be read after that.
     pub(crate) fn read(
         &mut self,
         mut bytes: &[u8],
@@ -81,7 +81,7 @@ impl Parser {
             return Err("a reserved bit is set");
         }
         if second & 0x80 == 0 {
-            return Err("a client's frame is not masked");
+            return Err("client frame is not masked");
         }
         let extended = match second & 0x7f {
             127 => 8,
@@ -96,17 +96,17 @@ impl Parser {
             _ => rest[..extended].iter().fold(0, |value, byte| value << 8 | u64::from(*byte)),
         };
         if left >> 63 != 0 {
-            return Err("a length has its highest bit set");
+            return Err("length has its highest bit set");
         }
         match opcode {
             CLOSE | PING | PONG if !finished || left > CONTROL => {
-                return Err("a control frame is fragmented or too long");
+                return Err("control frame is fragmented or too long");
             }
             CLOSE | PING | PONG => {}
-            CONTINUATION if !self.fragmented => return Err("a continuation without a beginning"),
-            TEXT | BINARY if self.fragmented => return Err("a message begins within another"),
+            CONTINUATION if !self.fragmented => return Err("continuation without a first frame"),
+            TEXT | BINARY if self.fragmented => return Err("new message inside a fragmented message"),
             CONTINUATION | TEXT | BINARY => self.fragmented = !finished,
-            _ => return Err("an unknown opcode"),
+            _ => return Err("unknown opcode"),
         }
         let mask = [rest[extended], rest[extended + 1], rest[extended + 2], rest[extended + 3]];
         self.header.clear();
@@ -123,7 +123,7 @@ impl Frame {
             (PING, _) => answer(Input::Ping(self.payload)),
             (CLOSE, []) => answer(Input::Close(None)),
             (CLOSE, [high, low, ..]) => answer(Input::Close(Some(u16::from_be_bytes([*high, *low])))),
-            (CLOSE, _) => return Err("a close frame with half a status code"),
+            (CLOSE, _) => return Err("close frame with a truncated status code"),
             _ => {}
         }
         Ok(())

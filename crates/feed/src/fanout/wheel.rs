@@ -52,7 +52,7 @@ impl Wheel {
         }
         // A slab of fewer than 2^32 entries has no larger keys.
         let own = key as u32;
-        // Before the next in turn, so that those that are due stay those behind it.
+        // Before the next in turn, so that those that are due stay after it.
         let (before, after) = match self.at {
             NONE => (own, own),
             at => (self.links[at as usize].before, at),
@@ -204,7 +204,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever comes, goes or is served meanwhile: those that are due are served once each, and no others.
+        /// Whoever comes, goes or is served meanwhile: those that are due are served once each, and no
+        /// others.
         #[test]
         fn who_is_due_is_served_once(deeds in deeds()) {
             let mut wheel = Wheel::default();

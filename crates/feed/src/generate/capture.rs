@@ -90,7 +90,7 @@ impl Capture {
             path: path.to_owned(),
             problem: match error {
                 PcapError::ReadError => "cannot be read".into(),
-                _ => "is no pcap or pcapng file".into(),
+                _ => "is not a pcap or pcapng file".into(),
             },
         })?;
         Ok(Self {
@@ -110,7 +110,7 @@ impl Capture {
     /// the end of the file. Times never decrease: a packet that was captured out of order goes with the one before.
     ///
     /// # Errors
-    /// A file that ends within a packet or makes no sense.
+    /// A file that is truncated within a packet or makes no sense.
     pub fn next_payload(&mut self, out: &mut Vec<u8>) -> Result<Option<u64>, CaptureError> {
         loop {
             let fail = |problem: &str| CaptureError { path: self.path.clone(), problem: problem.into() };
@@ -121,9 +121,9 @@ impl Capture {
                     self.reader.refill().map_err(|_| fail("cannot be read"))?;
                     continue;
                 }
-                Err(PcapError::UnexpectedEof) => return Err(fail("ends within a packet")),
+                Err(PcapError::UnexpectedEof) => return Err(fail("is truncated within a packet")),
                 Err(PcapError::BufferTooSmall) => return Err(fail("has a block of more than 512 KiB")),
-                Err(_) => return Err(fail("is damaged: a block makes no sense")),
+                Err(_) => return Err(fail("is corrupt: invalid block")),
             };
             let length = out.len();
             let found = packet(&mut self.interfaces, &block).map(|found| {
@@ -437,11 +437,11 @@ mod tests {
     fn files_that_are_none_are_refused() {
         for file in [&b""[..], b"GIF89a and then some more bytes", &[0; 100]] {
             let error = replay(file.to_vec(), 1.0).err().unwrap();
-            assert_eq!(error.to_string(), "file: is no pcap or pcapng file");
+            assert_eq!(error.to_string(), "file: is not a pcap or pcapng file");
         }
         let whole = pcap(&[(1, 0, frame(b"x"))], MICROSECONDS, 1, false);
         let error = replay(whole[..whole.len() - 1].to_vec(), 1.0).err().unwrap();
-        assert_eq!(error.to_string(), "file: ends within a packet");
+        assert_eq!(error.to_string(), "file: is truncated within a packet");
         let error = Capture::open(Path::new("/nonexistent/x"), 1.0, 10).err().unwrap();
         assert!(error.to_string().starts_with("/nonexistent/x: No such file"), "{error}");
     }

@@ -15,7 +15,7 @@ pub struct EchoStats {
     pub received: u64,
     /// Datagrams that came back again.
     pub duplicates: u64,
-    /// Of those received: behind one that was sent later.
+    /// Received after one that was sent later.
     pub reordered: u64,
     /// Datagrams without the probe header, or of no flow or number that was sent.
     pub foreign: u64,

@@ -37,18 +37,18 @@ impl Flows {
             return Err(format!("source {other} is not of the address family of {to}"));
         }
         if first_port == 0 || to.port() == 0 {
-            return Err("port 0 is none to send from or to".into());
+            return Err("port 0 is not allowed as source or destination".into());
         }
         if count == 0 || run == 0 || to_ports == 0 {
-            return Err("at least one flow, one datagram in succession and one destination port".into());
+            return Err("flows, datagrams per turn and destination ports must each be at least 1".into());
         }
         if u32::from(to.port()) + u32::from(to_ports) > 65_536 {
-            return Err(format!("{to_ports} destination ports from {} on end beyond 65535", to.port()));
+            return Err(format!("{to_ports} destination ports starting at {} exceed 65535", to.port()));
         }
         let ports = count.div_ceil(sources.len() as u32);
         if u32::from(first_port) + ports > 65_536 {
             return Err(format!(
-                "{count} flows take {ports} source ports of {first}, of which there are {} from {first_port} on",
+                "{count} flows need {ports} source ports on {first}, but only {} are available from {first_port}",
                 65_536 - u32::from(first_port)
             ));
         }
@@ -79,7 +79,7 @@ impl Flows {
         ((turn % count) as u32, turn / count * run + index % run)
     }
 
-    /// The reverse of [`Self::place`]; `None` for what it never gives.
+    /// The inverse of [`Self::place`]; `None` for values it never returns.
     #[inline]
     pub fn index(&self, flow: u32, sequence: u64) -> Option<u64> {
         let (run, count) = (u64::from(self.run), u64::from(self.count));
@@ -141,9 +141,9 @@ mod tests {
         assert!(with(vec![], 5000, 1, 1).contains("no source"));
         assert!(with(vec!["2001:db8::1".parse().unwrap()], 5000, 1, 1).contains("address family"));
         assert!(with(sources(1), 0, 1, 1).contains("port 0"));
-        assert!(with(sources(1), 65_000, 1, 600).contains("of which there are 536"));
-        assert!(with(sources(1), 5000, 60_000, 1).contains("beyond 65535"));
-        assert!(with(sources(1), 5000, 1, 0).contains("at least one"));
+        assert!(with(sources(1), 65_000, 1, 600).contains("only 536 are available"));
+        assert!(with(sources(1), 5000, 60_000, 1).contains("exceed 65535"));
+        assert!(with(sources(1), 5000, 1, 0).contains("at least 1"));
         assert!(Flows::new(sources(2), 65_535, (to(), 1), 2, 1).is_ok(), "the last port counts");
     }
 

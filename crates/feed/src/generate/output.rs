@@ -18,7 +18,7 @@ pub enum OutputError {
     /// A socket.
     #[error(transparent)]
     Io(#[from] IoError),
-    /// Anything else, in a line.
+    /// Anything else, in one line.
     #[error("{0}")]
     Other(String),
 }
@@ -44,8 +44,8 @@ pub struct Tally {
 
 /// Sends datagrams.
 pub trait Output {
-    /// Hands over what it can of `datagrams`, in order, and returns how many. Fewer than all: its room has ended,
-    /// and it is asked again.
+    /// Sends as many of `datagrams` as it can, in order, and returns how many. If fewer than all, it is full
+    /// and will be called again.
     ///
     /// # Errors
     /// What ends the run.
@@ -59,7 +59,7 @@ pub trait Output {
         Ok(())
     }
 
-    /// Hands over what has come for the flows' sources, and looks after the output itself. Does not block.
+    /// Delivers datagrams received for the flows' sources, and maintains the output itself. Does not block.
     ///
     /// # Errors
     /// What ends the run.
@@ -91,7 +91,7 @@ impl<P: PacketIo> PacketOutput<P> {
         Self { io, express, full: 0, watched: None }
     }
 
-    /// Waits for room for what a full socket holds up. False if there is none for now.
+    /// Waits for room in a full socket. False if there is currently none.
     fn drain(&mut self) -> Result<bool, OutputError> {
         if self.io.waiting() == 0 {
             return Ok(true);
@@ -167,7 +167,8 @@ impl<P: PacketIo> Output for PacketOutput<P> {
     }
 
     fn upkeep(&mut self) -> Result<(), OutputError> {
-        // Kernel sockets need none, and asking a thousand of them takes as long as some datagrams are apart.
+        // Kernel sockets need no maintenance, and polling a thousand of them takes as long as the interval
+        // between some datagrams.
         if self.express {
             self.io.receive(Instant::now(), &mut |_| {})?;
         }

@@ -36,7 +36,7 @@ impl FromStr for Pattern {
         let found = Self::NAMES.iter().find(|(name, _)| *name == text);
         found
             .map(|(_, pattern)| *pattern)
-            .ok_or_else(|| format!("`{text}` is none of zero, random, sequence"))
+            .ok_or_else(|| format!("`{text}` is not one of zero, random, sequence"))
     }
 }
 

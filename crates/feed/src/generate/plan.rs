@@ -1,4 +1,4 @@
-//! What is to be sent when: datagrams made at a rate, or those of a capture.
+//! What to send when: datagrams generated at a rate, or those of a capture.
 
 use expressway_netio::Flow;
 use expressway_netio::sim::Random;
@@ -18,7 +18,7 @@ pub enum Content {
         schedule: Schedule,
         /// How long.
         sizes: Sizes,
-        /// What stands behind the header; as long as the longest.
+        /// The payload after the header; as long as the longest.
         payload: Payload,
         /// Decides lengths.
         seed: u64,
@@ -27,7 +27,7 @@ pub enum Content {
     Replayed {
         /// The capture.
         capture: Box<Capture>,
-        /// Write the probe header over the first bytes of those that are long enough.
+        /// Write the probe header over the first bytes of payloads that are long enough.
         stamp: bool,
     },
 }
@@ -58,7 +58,7 @@ pub struct Plan {
     planned: u64,
     next: Option<Due>,
     batch: Vec<Due>,
-    /// Of the batch, what was sent.
+    /// How much of the batch was sent.
     sent: usize,
     /// Payloads of the batch, and of `next`, which a capture gave.
     bytes: Vec<u8>,
@@ -111,7 +111,7 @@ impl Plan {
         self.planned
     }
 
-    /// Counts and passes over what is left, for datagrams that will not be sent.
+    /// Counts and skips the remaining datagrams, which will not be sent.
     ///
     /// # Errors
     /// A capture that cannot be read.
@@ -128,7 +128,8 @@ impl Plan {
         Ok(skipped)
     }
 
-    /// Puts what is due by `now` into the batch, up to `most` datagrams, once all of the batch before was sent.
+    /// Puts what is due by `now` into the batch, up to `most` datagrams, once the previous batch was sent
+    /// completely.
     ///
     /// # Errors
     /// A capture that cannot be read.

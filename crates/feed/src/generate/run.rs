@@ -50,7 +50,7 @@ pub enum Ended {
     Stopped,
 }
 
-/// How a run fares, once a second.
+/// Progress of a run, once per second.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// Since its start.
@@ -71,9 +71,9 @@ pub struct Outcome {
     pub offered: u64,
     /// Datagrams that an output took.
     pub taken: u64,
-    /// Of [`Self::offered`], those that no output took any more.
+    /// Of [`Self::offered`], those that were not sent before the end.
     pub unsent: u64,
-    /// Of [`Self::taken`], those that were later than the limit.
+    /// Of [`Self::taken`], those later than the limit.
     pub late: u64,
     /// From when a datagram was due to when it was with the kernel or the device, in nanoseconds.
     pub lateness: Histogram<u64>,
@@ -98,7 +98,7 @@ pub struct Run<'a> {
     pub echoes: Option<Duration>,
     /// Ends the run once set.
     pub stop: &'a AtomicBool,
-    /// Called about once a second.
+    /// Called about once per second.
     pub observe: &'a mut dyn FnMut(Progress),
 }
 
@@ -119,8 +119,8 @@ fn monotonic() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// What to add to a time of the schedule, whose zero is `start` on CLOCK_MONOTONIC, for the clock of
-/// [`Probe::time`]. `None` if this thread was held up whenever it asked.
+/// The offset from the schedule's time, whose zero is `start` on CLOCK_MONOTONIC, to the clock of
+/// [`Probe::time`]. `None` if this thread was delayed at every attempt.
 fn epoch(start: u64) -> Option<u64> {
     (0..16).find_map(|_| {
         let before = monotonic();
@@ -286,7 +286,7 @@ mod tests {
     use super::super::{Content, Datagrams, Flows, Pace, Pattern, Payload, Schedule, Sizes, Tally};
     use super::*;
 
-    /// Takes `at_once` datagrams a call, and gives each back when it is asked for what has come.
+    /// Accepts `at_once` datagrams per call, and returns each when asked for received ones.
     struct Loop {
         at_once: usize,
         payloads: Vec<Vec<u8>>,

@@ -65,7 +65,7 @@ impl FromStr for Sizes {
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |text: &str| {
             text.parse::<usize>()
-                .map_err(|_| format!("`{text}` is no size: a number of bytes, MIN-MAX or imix"))
+                .map_err(|_| format!("`{text}` is not a size: use a number of bytes, MIN-MAX or imix"))
         };
         let sizes = match text.split_once('-') {
             _ if text == "imix" => return Ok(Self::Imix),
@@ -78,7 +78,7 @@ impl FromStr for Sizes {
         };
         if least < Probe::LENGTH {
             return Err(format!(
-                "{least} bytes of payload do not hold the sequence and time stamp, which take {}",
+                "{least} bytes of payload are too few for the sequence number and timestamp, which need {}",
                 Probe::LENGTH
             ));
         }
@@ -86,7 +86,7 @@ impl FromStr for Sizes {
             return Err(format!("{} bytes: a UDP payload has at most {MAX_PAYLOAD}", sizes.largest()));
         }
         if sizes.largest() < least {
-            return Err(format!("`{text}`: the first size is the smaller one"));
+            return Err(format!("`{text}`: the first size must be the smaller one"));
         }
         Ok(sizes)
     }
@@ -105,10 +105,10 @@ mod tests {
             assert_eq!(sizes.to_string(), text);
         }
         for (text, part) in [
-            ("", "no size"),
-            ("1k", "no size"),
-            ("23", "take 24"),
-            ("10-100", "take 24"),
+            ("", "not a size"),
+            ("1k", "not a size"),
+            ("23", "need 24"),
+            ("10-100", "need 24"),
             ("100-64", "smaller one"),
             ("65508", "at most 65507"),
             ("24-65508", "at most 65507"),

@@ -59,20 +59,20 @@ impl Keeper {
         self.wanted.group
     }
 
-    /// Joins again if the membership has gone. Says once that it cannot.
+    /// Rejoins if the membership is lost. Logs failure once.
     pub fn look_after(&mut self, fd: BorrowedFd<'_>) -> Joined {
         let group = self.wanted.group;
         match self.keep(fd) {
             Ok(joined) => {
                 if self.lost || joined == Joined::Anew {
-                    tracing::info!(%group, "multicast group joined anew");
+                    tracing::info!(%group, "multicast group rejoined");
                 }
                 self.lost = false;
                 joined
             }
             Err(error) => {
                 if !self.lost {
-                    tracing::warn!(%group, %error, "multicast group lost; it is joined again when its interface is back");
+                    tracing::warn!(%group, %error, "multicast group lost; it will be rejoined when its interface is back");
                 }
                 self.lost = true;
                 Joined::Already
@@ -80,7 +80,7 @@ impl Keeper {
         }
     }
 
-    /// Joins again if the membership has gone, without a word about it.
+    /// Rejoins if the membership is lost, without logging.
     ///
     /// # Errors
     /// Those of [`Keeper::join`].

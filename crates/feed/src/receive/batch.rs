@@ -15,7 +15,7 @@ pub struct Arrival {
     pub remote: SocketAddr,
     /// The address and port that the peer asked.
     pub local: SocketAddr,
-    /// When it was received, if somebody stamped it, and who did.
+    /// When it was received and who timestamped it, if anybody did.
     pub timestamp: Option<Timestamp>,
     /// How it came in.
     pub via: Via,
@@ -44,7 +44,7 @@ impl Batch {
         self.arrivals.len()
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.arrivals.is_empty()
     }
@@ -74,7 +74,8 @@ pub struct Batches<F> {
 }
 
 impl<F: FnMut(&Batch)> Batches<F> {
-    /// Room for `datagrams` (at least 1) and for `bytes` of payloads, at least those of one datagram (65,507).
+    /// Room for `datagrams` (at least 1) and for `bytes` of payloads, at least those of one datagram
+    /// (65,507).
     pub fn new(datagrams: usize, bytes: usize, take: F) -> Self {
         Self { batch: Batch::new(datagrams.max(1), bytes.max(65_507)), take }
     }

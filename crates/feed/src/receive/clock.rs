@@ -14,7 +14,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// The clock that a stamp is to be compared with; that of a NIC is kept to `nic` by somebody (`phc2sys`).
+    /// The clock to compare a timestamp with; that of a NIC is synchronised to `nic` by someone (`phc2sys`).
     pub(super) fn of(source: TimeSource, nic: Self) -> Self {
         match source {
             TimeSource::Device => nic,

@@ -1,11 +1,11 @@
-//! Datagrams on their way back to whoever sent them.
+//! Datagrams on their way back to their senders.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use expressway_netio::{Datagram, Flow, IoError, PacketIo};
 
-/// Bytes that may wait to be sent: those of many more datagrams than one turn receives, or of several of the largest.
+/// Bytes that may wait to be sent: more datagrams than one turn receives, or several of the largest.
 const MEMORY: usize = 1 << 20;
 /// Datagrams that may wait.
 const WAITING: usize = 4096;
@@ -21,7 +21,7 @@ pub(super) struct Echo {
 pub(super) struct Sent {
     pub(super) echoed: u64,
     pub(super) dropped: u64,
-    /// More waits, for want of buffers.
+    /// More wait, for lack of buffers.
     pub(super) blocked: bool,
 }
 
@@ -30,7 +30,7 @@ impl Echo {
         Self { memory: Vec::with_capacity(MEMORY), waiting: VecDeque::with_capacity(WAITING) }
     }
 
-    /// Takes a copy of a datagram, to go from where it was sent to where it came from. False without room.
+    /// Copies a datagram, to be sent from its destination to its source. False if there is no room.
     pub(super) fn push(&mut self, datagram: &Datagram<'_>) -> bool {
         let start = self.memory.len();
         let end = start + datagram.payload.len();

@@ -19,7 +19,7 @@ pub trait Handler {
     /// Something that another thread has posted ([`super::Poster`]).
     fn handle_post(&mut self, _post: &[u8]) {}
 
-    /// When [`Handler::handle_timeout`] is wanted, to 0.3 ms; asked once a turn.
+    /// When [`Handler::handle_timeout`] must be called, to 0.3 ms; asked once per turn.
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }

@@ -89,7 +89,7 @@ impl Latency {
         }
     }
 
-    /// From the stamp to the callback, by who stamped: `nic`, `xdp`, `kernel`.
+    /// From timestamp to callback, by timestamp source: `nic`, `xdp`, `kernel`.
     pub fn callback(&self) -> [(&'static str, &Track); 3] {
         [("nic", &self.nic), ("xdp", &self.xdp), ("kernel", &self.kernel)]
     }

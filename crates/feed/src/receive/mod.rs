@@ -36,6 +36,27 @@
 //! ```
 //!
 //! [`IoStats`]: expressway_netio::IoStats
+//!
+//! # Decisions
+//!
+//! Waiting, pinning and the handling of interfaces that come and go are the worker's, as for the gateway.
+//! Batches of borrowed frames would withhold frames from the fill ring for as long as somebody keeps them, so
+//! a batch is a copy into memory of fixed size.
+//!
+//! Only the kernel can join a group, so a kernel socket joins in every mode; the XDP program then takes the
+//! group's packets like those of any address. The source filter of a source-specific membership is the
+//! kernel's and is bypassed, so the receiver filters again. Membership is maintained by another thread,
+//! because joining takes the kernel's rtnl lock.
+//!
+//! A timestamp names its source, since the three differ in what they include: the NIC's includes everything,
+//! the program's not the interrupt, the kernel's not the driver either. GRO gives all datagrams of a message
+//! one timestamp, that of the first, so it is off when timestamps are wanted. Wire-to-wire latency counts
+//! from when a datagram was due, not when it left: otherwise a sender delayed by the receiver would hide the
+//! delay (coordinated omission).
+//!
+//! Reading the device's own time needs a program bound to the device. Where that is not possible (generic
+//! mode, no driver support) a second program takes its own timestamp. In a dispatcher neither works, because
+//! a component may not change what its dispatcher assumes about the packet.
 
 mod batch;
 mod clock;

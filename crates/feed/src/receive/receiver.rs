@@ -28,7 +28,8 @@ pub struct Options {
     pub sources: Vec<IpAddr>,
     /// End after so many datagrams.
     pub limit: Option<u64>,
-    /// Send each datagram back to whoever sent it, from the address that it was sent to: not for multicast groups.
+    /// Send each datagram back to its sender, from the address that it was sent to: not for multicast
+    /// groups.
     pub echo: bool,
 }
 
@@ -97,7 +98,7 @@ impl<P: PacketIo, H: Handler> Receiver<P, H> {
         result
     }
 
-    /// Hands over what has come, without waiting: for programs with an event loop of their own, over
+    /// Handles what has arrived, without waiting: for programs with their own event loop, over
     /// [`PacketIo::descriptors`].
     ///
     /// # Errors
@@ -131,7 +132,7 @@ impl<P: PacketIo, H: Handler> Receiver<P, H> {
         self.worker.service().counters
     }
 
-    /// Counters of packet I/O: what came which way, and what was lost and why.
+    /// Counters of packet I/O: datagrams by path, and losses by reason.
     pub fn io_stats(&self) -> IoStats {
         self.worker.io().stats()
     }
@@ -146,7 +147,7 @@ impl<P: PacketIo, H: Handler> Receiver<P, H> {
         self.worker.service().span.map(|(first, last)| last.saturating_duration_since(first))
     }
 
-    /// Ends it and gives back packet I/O and handler.
+    /// Ends it and returns packet I/O and handler.
     pub fn into_parts(self) -> (P, H) {
         let (feed, io) = self.worker.into_parts();
         (io, feed.handler)

@@ -1,4 +1,4 @@
-//! The receiver as a service of a worker: what is wanted goes to the handler, all else is counted.
+//! The receiver as a service of a worker: wanted datagrams go to the handler, all others are counted.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(super) struct Feed<H> {
     pub(super) echo: Option<Echo>,
     pub(super) counters: Counters,
     pub(super) ledger: Arc<Ledger>,
-    /// When the first and the last datagram came, to a turn.
+    /// When the first and the last datagram arrived, to a turn.
     pub(super) span: Option<(Instant, Instant)>,
     pub(super) stopped: bool,
     /// Datagrams as of the last turn.

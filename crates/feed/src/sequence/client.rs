@@ -15,7 +15,7 @@ use crate::receive::Poster;
 
 /// How often the thread looks whether it is to end.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Between errors of the socket, so that none, whatever it is, takes a core.
+/// Pause between socket errors, so that none of them occupies a core.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Bytes of the largest reply.
 const LARGEST: usize = 65_535;
@@ -44,10 +44,10 @@ impl RerequestClient {
         Ok(Self { rerequester: Rerequester::new(config), socket: Arc::new(socket), server, unsent: 0 })
     }
 
-    /// Starts the thread that posts replies to the receiver, until what is returned is dropped.
+    /// Starts the thread that passes replies to the receiver, until the returned value is dropped.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// If no thread can be started.
     pub fn listen(&self, poster: Poster) -> io::Result<Replies> {
         let ended = Arc::new(AtomicBool::new(false));
         let dropped = Arc::new(AtomicU64::new(0));

@@ -46,5 +46,5 @@ pub use sequencer::{Sequenced, Sequencer};
 pub type Arbiter = expressway_sequence::Arbiter<Option<Timestamp>>;
 /// What comes of a feed.
 pub type Event<'a> = expressway_sequence::Event<'a, Option<Timestamp>>;
-/// A message, with when its datagram was received, if somebody stamped it, and who did.
+/// A message, with the time its datagram was received and who timestamped it, if anybody did.
 pub type Message<'a> = expressway_sequence::Message<'a, Option<Timestamp>>;

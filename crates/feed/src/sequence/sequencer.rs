@@ -20,22 +20,22 @@ pub struct Sequencer {
 }
 
 impl Sequencer {
-    /// Line *n* of the arbiter is what comes to `lines[n]`, whose address may be a wildcard.
+    /// Line *n* of the arbiter is what is sent to `lines[n]`, whose address may be a wildcard.
     pub fn new(arbiter: Arbiter, lines: Vec<SocketAddr>) -> Self {
         Self { arbiter, lines, client: None, now: Instant::now(), dropped_address: 0 }
     }
 
-    /// Asks there for what is missing.
+    /// Requests missing messages there.
     pub fn ask(&mut self, client: RerequestClient) {
         self.client = Some(client);
     }
 
-    /// The time, before what comes at that time.
+    /// The time, before what arrives at that time.
     pub fn set_time(&mut self, now: Instant) {
         self.now = now;
     }
 
-    /// Takes a datagram in. Its time stamp is its messages'; those of replies have none.
+    /// Processes a datagram. Its timestamp is that of its messages; those of replies have none.
     #[inline]
     pub fn handle_datagram(&mut self, datagram: &Datagram<'_>, sink: &mut dyn FnMut(Event<'_>)) {
         let Some(line) = self.line_of(datagram.local) else {
@@ -61,7 +61,7 @@ impl Sequencer {
         }
     }
 
-    /// Asks for what is missing, once all that has come is taken in.
+    /// Requests what is missing, once everything received is processed.
     pub fn end_batch(&mut self) {
         if let Some(client) = &mut self.client {
             client.send(self.now, &self.arbiter);

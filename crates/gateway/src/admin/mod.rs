@@ -1,7 +1,7 @@
-//! The admin listener: metrics, health and the configuration in force, over HTTP/1.1.
+//! The admin listener: metrics, health and the current configuration, over HTTP/1.1.
 //!
-//! It runs on a thread of its own, never on a worker, with a lower priority than theirs, and answers from shared counters
-//! only. Whoever reaches it can cost it what [`Limits`] say and no more; it takes nothing from workers.
+//! It runs on its own thread, never on a worker, with a lower priority than theirs, and answers from shared
+//! counters only. A client can cost it what [`Limits`] allow and no more; it takes nothing from workers.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -39,7 +39,8 @@ const KIB: usize = 1 << 10;
 /// What clients of the admin listener may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at once. Who comes then has the place of the one that has asked nothing for longest.
+    /// Concurrent connections. A new one displaces the connection that has been idle longest without a
+    /// request.
     pub connections: usize,
     /// How long the head of a request may take to come, whole; also how long a connection may be idle.
     pub header_timeout: Duration,
@@ -109,7 +110,7 @@ impl Admin {
         let desk = Arc::new(Desk::new(limits, registry, state));
         let thread = std::thread::Builder::new().name("expressway-admin".into()).spawn(move || {
             if let Err(error) = priority::stand_back(NICE) {
-                tracing::debug!(%error, "setpriority: the admin listener has the priority of workers");
+                tracing::debug!(%error, "setpriority failed: the admin listener runs at the workers' priority");
             }
             runtime.block_on(async {
                 tokio::select! {
@@ -190,7 +191,7 @@ impl Desk {
             Err(_) => {
                 self.slots.count_refused_page();
                 let mut response =
-                    Response::new(Full::new(Bytes::from_static(b"clients do not take their pages\n")));
+                    Response::new(Full::new(Bytes::from_static(b"too many unread responses\n")));
                 *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
                 response
             }
@@ -218,7 +219,7 @@ async fn serve(listener: TcpListener, desk: Arc<Desk>) -> io::Result<()> {
 
 fn answer(request: &Request<Incoming>, registry: &Registry, state: &dyn State) -> Page {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return Page::new(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "GET or HEAD only\n");
+        return Page::new(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "only GET and HEAD are supported\n");
     }
     match request.uri().path() {
         "/metrics" => Page::new(StatusCode::OK, metrics::CONTENT_TYPE, registry.page()),
@@ -259,7 +260,7 @@ impl Page {
         Self { status, content_type, body: body.into() }
     }
 
-    /// The response, which keeps the permit for as long as it has the page.
+    /// The response, which keeps the permit for as long as it holds the page.
     fn into_response(self, permit: OwnedSemaphorePermit) -> Response<Full<Bytes>> {
         let body = Bytes::from_owner(Held { body: self.body, _permit: permit });
         let mut response = Response::new(Full::new(body));
@@ -274,7 +275,7 @@ impl Page {
     }
 }
 
-/// A page that a client has not taken yet.
+/// A page that a client has not read yet.
 struct Held {
     body: String,
     _permit: OwnedSemaphorePermit,

@@ -1,4 +1,4 @@
-//! A connection whose patience has an end: what is written has to be taken within a time, whole.
+//! A connection with a write timeout: what is written must be accepted completely within a time.
 
 use std::future::Future;
 use std::io;
@@ -14,13 +14,13 @@ use tokio::time::Sleep;
 pub(super) struct Patient {
     stream: TcpStream,
     limit: Duration,
-    /// Runs from the first write that found no room until everything is written: who takes a byte now and then gains
-    /// nothing by it.
+    /// Runs from the first write that found no room until everything is written: reading a byte now and then
+    /// gains nothing.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
 impl Patient {
-    /// Over a stream, with so much patience.
+    /// Wraps a stream with that timeout.
     pub(super) fn new(stream: TcpStream, limit: Duration) -> Self {
         Self { stream, limit, waiting: None }
     }

@@ -1,5 +1,5 @@
-//! The places of connections: who comes when all are taken has that of the one which has asked nothing for longest, so that
-//! nobody is kept out by those who only sit there.
+//! Connection slots: when all are taken, a new connection displaces the one that has been idle longest
+//! without a request, so idle connections cannot lock others out.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,8 +53,8 @@ impl Slots {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Gives a connection a place, that of another if need be. `start` starts its task, which does not run before this
-    /// returns.
+    /// Gives a connection a slot, displacing another if necessary. `start` starts its task, which does not
+    /// run before this returns.
     pub(super) fn seat(&self, start: impl FnOnce(Slot) -> JoinHandle<()>) {
         let shared = &self.shared;
         shared.accepted.fetch_add(1, Ordering::Relaxed);
@@ -82,7 +82,11 @@ impl Slots {
         let shared = &self.shared;
         let connections = shared.seats().taken.len() as u64;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        out.push(Sample::gauge("admin_connections", "Connections to the admin listener now.", connections));
+        out.push(Sample::gauge(
+            "admin_connections",
+            "Current connections to the admin listener.",
+            connections,
+        ));
         for (name, help, counter) in [
             ("admin_accepted", "Connections that the admin listener has accepted.", &shared.accepted),
             (
@@ -92,12 +96,12 @@ impl Slots {
             ),
             (
                 "admin_timeouts",
-                "Connections to the admin listener that took too long to ask or to take an answer.",
+                "Connections to the admin listener that took too long to send a request or read the response.",
                 &shared.timeouts,
             ),
             (
                 "admin_refused_pages",
-                "Pages that the admin listener refused because clients did not take those before.",
+                "Requests that the admin listener refused because clients had not read earlier responses.",
                 &shared.refused_pages,
             ),
         ] {

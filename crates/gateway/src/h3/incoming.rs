@@ -1,4 +1,4 @@
-//! Request streams that a client has not finished.
+//! Request streams that a client has not completed.
 
 use std::time::Instant;
 
@@ -11,10 +11,10 @@ use super::stream::StreamMap;
 /// packets cut, so that a client has one or, after a loss, a few; a hundred are an attack.
 const SECTIONS: u64 = 16;
 
-/// What a reader takes beside the bytes that it keeps, in bytes: itself, its place in the map, the engine's stream.
+/// Cost of a reader in addition to the bytes it keeps: itself, its map entry, the engine's stream.
 const READER: usize = 1 << 10;
 
-/// A reader of a stream that goes on.
+/// The reader of an incomplete stream.
 struct Kept {
     reader: Box<RequestReader>,
     bytes: u64,
@@ -23,7 +23,7 @@ struct Kept {
     _charge: Charge,
 }
 
-/// The readers of streams that go on; a request that comes whole has none here.
+/// The readers of incomplete streams; a request that arrives complete has none here.
 #[derive(Default)]
 pub(super) struct Incoming {
     readers: StreamMap<Kept>,
@@ -31,7 +31,8 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// The reader to go on with, and when its stream began; a new one for a stream that is not known, which began `now`.
+    /// The reader to continue with, and when its stream began; for an unknown stream a new one, which began
+    /// `now`.
     #[inline]
     pub(super) fn take(&mut self, stream: u64, now: Instant) -> (Box<RequestReader>, Instant) {
         if self.readers.is_empty() {
@@ -46,7 +47,7 @@ impl Incoming {
         }
     }
 
-    /// Keeps a reader for what is still to come. `max_section` bounds a section in bytes.
+    /// Keeps a reader for the remaining data. `max_section` bounds a section in bytes.
     pub(super) fn keep(
         &mut self,
         stream: u64,
@@ -59,12 +60,12 @@ impl Incoming {
         self.kept += bytes;
         self.readers.insert(stream, Box::new(Kept { reader, bytes, since, _charge: charge }));
         if self.kept > max_section * SECTIONS {
-            return Err(Error::connection(code::EXCESSIVE_LOAD, "too many header sections in parts"));
+            return Err(Error::connection(code::EXCESSIVE_LOAD, "too many incomplete header sections"));
         }
         Ok(())
     }
 
-    /// True if the stream has begun and goes on.
+    /// True if the stream has begun and is incomplete.
     pub(super) fn contains(&self, stream: u64) -> bool {
         !self.readers.is_empty() && self.readers.contains_key(&stream)
     }
@@ -89,7 +90,7 @@ impl Incoming {
         }
     }
 
-    /// Gives back the room of what has gone.
+    /// Releases memory no longer needed.
     pub(super) fn shrink(&mut self) {
         if self.readers.is_empty() && self.readers.capacity() > 0 {
             self.readers = StreamMap::default();

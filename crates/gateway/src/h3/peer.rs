@@ -19,7 +19,7 @@ const PART: usize = 1 << 10;
 
 /// What is known of a client's stream.
 enum Stream {
-    /// Its type has not come whole.
+    /// Its type is incomplete.
     Unknown {
         start: [u8; varint::MAX_LEN],
         length: usize,
@@ -36,12 +36,12 @@ impl Stream {
 
 /// The streams that carry no requests.
 pub(super) struct Peer {
-    /// As many as a client may have open at a time, less those that were ended here.
+    /// As many as a client may have open at a time, minus those that were closed by us.
     streams: Vec<(u64, Stream)>,
     has_control: bool,
     has_encoder: bool,
     has_decoder: bool,
-    /// What our control stream has not taken yet.
+    /// Data that our control stream has not accepted yet.
     unsent: Bytes,
     goaway: Option<u64>,
 }
@@ -75,8 +75,8 @@ impl Peer {
         }
     }
 
-    /// Gives our control stream what it takes of what waits; the rest goes by a later call. An error says that
-    /// the client has stopped it, which the engine does not tell by itself.
+    /// Writes pending data to our control stream as far as it accepts; the rest is written by a later call.
+    /// An error means that the client has stopped it, which the engine does not report by itself.
     #[inline]
     pub(super) fn flush(&mut self, transport: &mut Transport) -> Result<(), Error> {
         let is_over = if self.unsent.is_empty() {

@@ -125,20 +125,20 @@ pub(super) fn parse<'a>(
         }
     }
     let headers = headers.finish()?;
-    let method = pseudo.method.ok_or(Malformed("no :method"))?;
-    let method = Method::from_bytes(method).map_err(|_| Malformed(":method is no token"))?;
+    let method = pseudo.method.ok_or(Malformed("missing :method"))?;
+    let method = Method::from_bytes(method).map_err(|_| Malformed(":method is not a token"))?;
     if method == Method::CONNECT {
         if pseudo.scheme.is_some() || pseudo.path.is_some() || pseudo.authority.is_none() {
-            return Err(Malformed("CONNECT has :authority and neither :scheme nor :path"));
+            return Err(Malformed("CONNECT must have :authority and neither :scheme nor :path"));
         }
         return Err(Answer(StatusCode::NOT_IMPLEMENTED));
     }
-    let scheme = match pseudo.scheme.ok_or(Malformed("no :scheme"))? {
+    let scheme = match pseudo.scheme.ok_or(Malformed("missing :scheme"))? {
         scheme if scheme.eq_ignore_ascii_case(b"https") => Scheme::Https,
         scheme if scheme.eq_ignore_ascii_case(b"http") => Scheme::Http,
         _ => return Err(Answer(StatusCode::BAD_REQUEST)),
     };
-    let target = target(pseudo.path.ok_or(Malformed("no :path"))?, &method)?;
+    let target = target(pseudo.path.ok_or(Malformed("missing :path"))?, &method)?;
     let authority = authority(pseudo.authority, &headers)?;
     let content_length = content_length(&headers)?;
     let priority = headers.get("priority").map(|value| priority::parse(value.as_bytes())).unwrap_or_default();
@@ -154,7 +154,7 @@ pub(super) fn method<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> 
     find(fields, b":method").and_then(|value| Method::from_bytes(value).ok()).unwrap_or(Method::GET)
 }
 
-/// The start of a field of a section that is not served, for the log; empty if it is missing.
+/// The beginning of a field of a section that is not served, for the log; empty if it is missing.
 pub(super) fn text<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>, wanted: &[u8]) -> String {
     find(fields, wanted).map_or_else(String::new, |value| {
         String::from_utf8_lossy(&value[..value.len().min(MAX_LOGGED)]).into_owned()
@@ -235,7 +235,7 @@ fn authority(pseudo: Option<&[u8]>, headers: &HeaderMap) -> Result<String, Refus
     let mut hosts = headers.get_all(HOST).iter().map(HeaderValue::as_bytes);
     let host = hosts.next();
     if hosts.next().is_some() {
-        return Err(Malformed("host twice"));
+        return Err(Malformed("repeated host"));
     }
     if host.is_some_and(|host| host.len() > MAX_AUTHORITY) {
         return Err(Answer(StatusCode::BAD_REQUEST));
@@ -336,7 +336,7 @@ mod tests {
             malformed(with(&[(name, value)]), &format!("{name}: {value}"));
         }
         malformed(with(&[("content-length", "1"), ("content-length", "2")]), "two lengths");
-        malformed(with(&[("host", "edge.example"), ("host", "edge.example")]), "host twice");
+        malformed(with(&[("host", "edge.example"), ("host", "edge.example")]), "repeated host");
         for path in ["", "a", "*", "http://x/", "/a b", "/a#b", "/\u{e9}", "/\0"] {
             malformed(without(":path", &[(":path", path)]), path);
         }

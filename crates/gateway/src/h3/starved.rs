@@ -1,5 +1,5 @@
-//! Streams that wait for room in the connection's window: the most urgent first, and of the same urgency the one that has
-//! waited longest (RFC 9218, section 10).
+//! Streams that wait for room in the connection's window: the most urgent first, and among the same urgency
+//! the one that has waited longest (RFC 9218, section 10).
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -48,7 +48,7 @@ impl Starved {
         }
     }
 
-    /// The first behind `place`, or of all, of those that came before number `limit`.
+    /// The first after `place`, or of all, among those that queued before number `limit`.
     pub(super) fn after(&self, place: Option<Place>, limit: u64) -> Option<(Place, u64)> {
         let mut from = place.map_or(Bound::Unbounded, Bound::Excluded);
         loop {

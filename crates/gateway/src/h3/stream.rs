@@ -31,7 +31,7 @@ const REQUEST: usize = 3500;
 /// of the engine; beyond it a copy costs more than a second buffer.
 const SMALL: u64 = 4 << 10;
 
-/// Bytes of an incremental response that are a turn, where several wait for room.
+/// Bytes of an incremental response per turn, when several wait for room.
 const TURN: u64 = 16 << 10;
 
 /// Stream IDs of requests are multiples of 4 within a window of the configured width, so multiplying
@@ -63,7 +63,7 @@ pub(super) enum Progress {
     Exchange,
     /// The connection holds as much as it may until the peer acknowledges some.
     Memory,
-    /// It could go on: the connection's part of the turn is over.
+    /// It could continue: the connection's share of the turn is used up.
     Turn,
     /// The peer took nothing of it for too long.
     TimedOut,
@@ -84,11 +84,11 @@ enum Phase {
     Chunks,
     /// A body of known length within its one DATA frame, of which this many bytes are still to be fetched.
     Frame(u64),
-    /// Nothing: what is fetched is the last.
+    /// Nothing: what is fetched is the last data.
     Fetched,
 }
 
-/// What the access log wants to know of a request.
+/// What the access log records about a request.
 pub(super) struct Logged {
     pub(super) head: RequestHead,
     pub(super) time: SystemTime,
@@ -124,7 +124,7 @@ pub(super) struct RequestStream {
     pub(super) received: u64,
     /// The client's side has ended.
     pub(super) request_ended: bool,
-    /// It is among those that go on in the connection's turn.
+    /// It is queued for the connection's turn.
     pub(super) woken: bool,
     /// Where it waits for room in the connection's window.
     pub(super) place: Option<Place>,
@@ -205,12 +205,12 @@ impl RequestStream {
         progress
     }
 
-    /// What counts of what was fetched and not all of which the transport has taken.
+    /// Memory counted for fetched data that the transport has not completely accepted.
     pub(super) fn fetched(&self) -> usize {
         if self.front.is_empty() && self.chunk.is_empty() { 0 } else { self.fetched }
     }
 
-    /// It has sent what it had, and takes room in the connection's window for what comes next.
+    /// It has sent what it had, and needs room in the connection's window for more.
     pub(super) fn wants_room(&self) -> bool {
         self.front.is_empty()
             && self.chunk.is_empty()
@@ -239,8 +239,8 @@ impl RequestStream {
         self.waits == Progress::Exchange
     }
 
-    /// For a sweep: since when the client has taken nothing of what there is for it. What it reads from is let go of then.
-    /// Where `excused`, others may have had the room that it waits for.
+    /// For a sweep: since when the client has read nothing of the data available to it. The block it reads
+    /// from is then released. If `excused`, others may have had the room that it waits for.
     pub(super) fn stalled_since(&mut self, now: Instant, excused: bool) -> Option<Instant> {
         let moved = std::mem::replace(&mut self.taken_before, self.taken) != self.taken;
         if moved || excused || self.waits != Progress::Transport {
@@ -305,8 +305,8 @@ impl RequestStream {
         if room == 0 {
             return Err(Progress::Memory);
         }
-        // No more than the transport takes: what would stay here may be a stream's that the peer has paused, for as long
-        // as it likes, whose share of the window the others need.
+        // No more than the transport accepts: data left here may belong to a stream that the peer has paused
+        // indefinitely, whose share of the window the others need.
         let header = if self.phase == Phase::Chunks { FRAME_HEADER } else { 0 };
         let most = capacity.saturating_sub(header).clamp(1, MAX_CHUNK);
         match self.exchange.poll_body(room.min(most)) {
@@ -346,7 +346,7 @@ impl RequestStream {
         Ok(())
     }
 
-    /// Hands over what was fetched, and the end of the stream with the last of it.
+    /// Passes on what was fetched, and the end of the stream with the last of it.
     fn send(&mut self, transport: &mut Transport) -> Result<(), Progress> {
         let is_last = self.phase == Phase::Fetched;
         let has_chunk = !self.chunk.is_empty();

@@ -41,7 +41,7 @@ impl Cid {
     }
 }
 
-/// Makes connection IDs for one worker and knows those of all workers.
+/// Creates connection IDs for one worker and recognises those of all workers.
 #[derive(Clone)]
 pub struct CidIssuer {
     worker: u8,

@@ -53,13 +53,13 @@ pub enum Header<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// It ends within the header.
-    #[error("the datagram ends within the packet header")]
+    #[error("the packet header is truncated")]
     Truncated,
     /// The fixed bit is 0, or a connection ID is longer than version 1 allows.
-    #[error("the packet header is not that of QUIC version 1")]
+    #[error("not a QUIC version 1 packet header")]
     Invalid,
     /// Version Negotiation and Retry are sent by servers only.
-    #[error("a packet that only servers send")]
+    #[error("a packet type that only servers send")]
     ServerOnly,
 }
 

@@ -1,15 +1,22 @@
-//! What tells a server from others that have the same private key.
+//! What distinguishes a server from others with the same private key.
 //!
-//! Check bytes of connection IDs and stateless reset tokens are bound to it. Servers that made the same tokens would
-//! give away each other's: whoever has seen a connection ID and gets a packet with it to the other one, which does not
-//! know the connection, is sent the token, and can end the connection by it (RFC 9000, sections 10.3.2 and 21.11). And it
-//! has to be the same after a restart, or clients of a server that was killed wait out their idle timeout.
+//! Check bytes of connection IDs and stateless reset tokens are bound to it. Servers that generate the same
+//! tokens would disclose each other's: anyone who has seen a connection ID and gets a packet with it to the
+//! other server, which does not know the connection, receives the token and can end the connection with it
+//! (RFC 9000, sections 10.3.2 and 21.11). It must also be the same after a restart, or clients of a killed
+//! server wait for their idle timeout.
 //!
-//! By default it is the boot of the machine (a random ID of the kernel's, which no other machine has, be it a clone of
-//! this one), the network namespace and the listen addresses. So a restarted process is known again, until the machine
-//! restarts too. Who wants it for longer, or moves a server between machines, names the node; that no two have one name
-//! is then theirs to see to. Processes on one machine that are the same by all that (some kernel sockets, or queues, each)
-//! have places: the first that is free, held by an abstract socket that the kernel lets go of with the process.
+//! By default it is the machine's boot ID (a random ID of the kernel that no other machine has, not even a
+//! clone), the network namespace and the listen addresses. So a restarted process is recognised until the
+//! machine reboots. For longer, or to move a server between machines, the operator names the node, and is
+//! responsible for unique names. Processes on one machine for which all of this is equal (each with some
+//! kernel sockets, or queues) have slots: each takes the first free one, held by an abstract socket that the
+//! kernel releases with the process.
+//!
+//! The local address would not distinguish servers, because they may share it by anycast or a load balancer;
+//! the machine's ID is copied with the machine; a file would have to be written and kept. The kernel's boot
+//! ID has none of these problems and lasts long enough: a machine that takes longer to boot than clients
+//! wait has nobody to reset.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -27,22 +34,22 @@ const PLACES: u8 = 16;
 /// Identifies a server among those with its private key; see the module.
 #[derive(Clone, Debug, Default)]
 pub struct Instance {
-    /// `None`: nothing is known of it, so that its secrets are its own, and last as long as it.
+    /// `None`: unknown, so its secrets are its own and last as long as the process.
     id: Option<Vec<u8>>,
     /// Held while the server runs.
     _place: Option<Arc<UnixDatagram>>,
 }
 
 impl Instance {
-    /// The server with `identity`'s key that is called `node`, or that listens on `listen`. Made once, at start, and
-    /// before the process gives up reading /proc.
+    /// The server with `identity`'s key and the name `node`, or listening on `listen`. Created once, at
+    /// start, before the process loses access to /proc.
     pub fn of(identity: &Identity, node: Option<&str>, listen: &[SocketAddr]) -> Result<Self, ErrorStack> {
         let about = match node {
             Some(node) => [b"node ", node.as_bytes()].concat(),
             None => match host(listen) {
                 Ok(host) => host,
                 Err(error) => {
-                    tracing::warn!(%error, "clients are not reset after a restart; [server] node would have them be");
+                    tracing::warn!(%error, "no stateless resets to clients after a restart; set [server] node to enable them");
                     return Ok(Self::default());
                 }
             },
@@ -53,17 +60,20 @@ impl Instance {
         for place in 0..PLACES {
             let Ok(held) = take(&format!("expressway/{name:032x}/{place}")) else { continue };
             if place > 0 {
-                tracing::info!(place, "another process here has this private key and these addresses");
+                tracing::info!(
+                    place,
+                    "another process on this host uses this private key and these addresses"
+                );
             }
             return Ok(Self { id: Some([&about[..], &[0, place]].concat()), _place: Some(Arc::new(held)) });
         }
         tracing::warn!(
-            "too many processes with this private key and these addresses: clients are not reset after a restart"
+            "too many processes with this private key and these addresses: no stateless resets to clients after a restart"
         );
         Ok(Self::default())
     }
 
-    /// What secrets are derived from besides the key.
+    /// Additional input for deriving secrets.
     pub(super) fn id(&self) -> Option<&[u8]> {
         self.id.as_deref()
     }

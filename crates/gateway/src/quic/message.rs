@@ -15,9 +15,9 @@ pub enum Message {
     Datagram(ForeignDatagram),
     /// Requests can make progress; which ones, the endpoint's wake list says. Or there is a new setup.
     Wake,
-    /// Take no new connections, finish what is under way until the deadline, then end.
+    /// Accept no new connections, finish what is under way until the deadline, then end.
     Drain {
-        /// When what is still open is closed.
+        /// When open connections are closed.
         deadline: Instant,
     },
 }

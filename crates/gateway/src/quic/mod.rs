@@ -8,6 +8,15 @@
 //! * `engine` is the QUIC implementation behind an interface of our own.
 //!
 //! There is no I/O, no thread and no clock here; what an [`Instance`] is made of is looked at once, at start.
+//!
+//! # Connection IDs and secrets
+//!
+//! A connection ID has 16 bytes: the worker number in clear, so that the kernel's selector can read it; 13
+//! random bytes; and two check bytes that tell our IDs from those that clients choose, so that the owner of a
+//! packet is found without a table shared by workers. The secrets of IDs, resets and Retry are derived from
+//! the private key: after a crash and restart, clients of the old process get a stateless reset that they can
+//! verify. The secrets of IDs and resets are bound to one server as well ([`Instance`]). Retry tokens are
+//! accepted by every server with the key, because a client's second packet may reach another.
 
 pub mod cid;
 mod endpoint;

@@ -1,7 +1,7 @@
-//! What an endpoint is told: limits, timers, TLS material and switches, checked once before use.
+//! Settings of an endpoint: limits, timers, TLS material and switches, checked once before use.
 //!
-//! A plain structure with no file format of its own. A reload replaces the whole of it: connections made
-//! afterwards follow the new one, open connections keep what they were made with.
+//! A plain structure without a file format of its own. A reload replaces it as a whole: new connections use
+//! the new one, open connections keep the one they were created with.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -61,14 +61,14 @@ pub struct Settings {
     /// Bytes of response bodies pinned for one connection beyond what its client acknowledged. It bounds
     /// memory, and by that throughput to this many bytes a round trip.
     pub send_window: usize,
-    /// Bytes that one connection may hold in all, if the process has as much: blocks of files that its responses keep in
-    /// memory, what is on its way, its requests. At least `send_window` and 64 KiB; absent: 4 MiB, or twice `send_window` if
-    /// that is more.
+    /// Bytes that one connection may hold in total, if the process has as much: file blocks that its
+    /// responses keep in memory, data in flight, its requests. At least `send_window` and 64 KiB; default: 4
+    /// MiB, or twice `send_window` if that is more.
     pub connection_memory: Option<usize>,
     /// Requests that one connection may have under way at once, each with a file open; more wait unread.
     pub max_open_files: usize,
-    /// Resets a response of which the client takes nothing for so long, and closes a connection that acknowledges nothing
-    /// of what is sent. Sooner where memory is scarce.
+    /// Resets a response of which the client reads nothing for this long, and closes a connection that
+    /// acknowledges nothing. Shorter when memory is scarce.
     pub response_timeout: Duration,
     /// Rejects a request whose header section does not come whole within this time.
     pub request_timeout: Duration,
@@ -138,7 +138,7 @@ impl Settings {
         }
     }
 
-    /// Says what is out of range, by the field's name.
+    /// Returns what is out of range, by the field's name.
     pub fn check(&self) -> Result<(), SettingsError> {
         let range = |field: &'static str, value: u64, least: u64, most: u64| {
             if (least..=most).contains(&value) {
@@ -186,7 +186,7 @@ impl Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// A number outside its range.
-    #[error("{field}: {value} is outside {least} to {most}")]
+    #[error("{field}: {value} is not between {least} and {most}")]
     OutOfRange {
         /// The field, with its unit where it has one.
         field: &'static str,

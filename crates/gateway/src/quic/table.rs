@@ -7,11 +7,11 @@ use slab::Slab;
 
 use super::cid::{Cid, CidHashBuilder};
 
-/// A connection's place in the table; reused after it has gone.
+/// A connection's slot in the table; reused after it is gone.
 pub(crate) type Key = usize;
 
-/// Connections that there is room for from the beginning, at most. Making room takes as long as there are connections, all of
-/// it in one turn; room that is not used is a few octets of memory a place.
+/// Upper limit of the connections allocated for at start. Growing takes time in proportion to the number of
+/// connections, all in one turn; unused room costs a few bytes per slot.
 const ROOM: usize = 1 << 17;
 
 /// Connections with the IDs that lead to them.

@@ -18,7 +18,7 @@ pub(crate) fn context(identity: &Identity) -> Result<SslContextBuilder, ErrorSta
     Ok(context)
 }
 
-/// Keys that all workers of a server share. A restarted server finds them again, but for that of tickets.
+/// Keys shared by all workers of a server. A restarted server derives them again, except that of tickets.
 #[derive(Clone)]
 pub struct Secrets {
     /// Keys the check bytes of connection IDs.
@@ -53,11 +53,12 @@ impl Root {
 }
 
 impl Secrets {
-    /// Derives them from the private key of `identity`. Those of connection IDs and resets are `instance`'s as well, so
-    /// that no other server answers for its connections. A server that was killed can reset those of its predecessor. A
-    /// Retry token is good at every server with the key, as the client's next packet may come to another.
+    /// Derives them from the private key of `identity`. Those of connection IDs and resets also depend on
+    /// `instance`, so that no other server answers for its connections. After a server was killed, its
+    /// successor can reset its connections. A Retry token is valid at every server with the key, because the
+    /// client's next packet may reach another.
     ///
-    /// Make them once, at start: a reload with a new private key must keep the old secrets, or open
+    /// Must be created once, at start: a reload with a new private key must keep the old secrets, or open
     /// connections could no longer be reset.
     pub fn derive(identity: &Identity, instance: &Instance) -> Result<Self, ErrorStack> {
         let root = Root::of(identity)?;

@@ -37,7 +37,7 @@ pub enum Verdict<'a> {
     Foreign,
 }
 
-/// The connection ID of the client's first Initial, in a token that was verified; empty if it is none.
+/// The connection ID of the client's first Initial, in a verified token; empty if it is not one.
 pub fn original_id(token: &[u8]) -> &[u8] {
     token.len().checked_sub(MAC_LENGTH).and_then(|end| token.get(10..end)).unwrap_or_default()
 }

@@ -50,30 +50,26 @@ impl BroadcastReader {
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, ReaderError> {
         let (connection, (message, descriptors)) = Connection::dial(path.as_ref(), Hello::SIZE)?;
         let hello = Hello::from_bytes(&message).map_err(|version| match version {
-            Some(version) => {
-                connection.foreign(format!("it has version {version}, this is {}", layout::VERSION))
-            }
-            None => connection.foreign("its first message is no greeting"),
+            Some(version) => connection.foreign(format!("version {version}, expected {}", layout::VERSION)),
+            None => connection.foreign("unexpected first message"),
         })?;
         match hello.status {
             layout::ACCEPTED => {}
             layout::TOO_MANY_READERS => {
-                return Err(connection.refused("as many as it admits are connected"));
+                return Err(connection.refused("too many readers"));
             }
-            _ => return Err(connection.refused("it could not make the memory for it; its log says more")),
+            _ => return Err(connection.refused("it could not allocate memory for this reader; see its log")),
         }
         let [Some(ring), Some(control)] = descriptors else {
-            return Err(connection.foreign("it passed no descriptors"));
+            return Err(connection.foreign("no descriptors received"));
         };
         if !hello.is_sound() {
-            return Err(connection.foreign("a ring of impossible size"));
+            return Err(connection.foreign("invalid ring size"));
         }
         // At most `MAX_CAPACITY`.
         let capacity = hello.capacity as usize;
-        let ring =
-            RingMemory::map(ring.as_fd(), capacity).map_err(connection.failed("mapping of the ring"))?;
-        let control =
-            Control::map(control.as_fd()).map_err(connection.failed("mapping of control memory"))?;
+        let ring = RingMemory::map(ring.as_fd(), capacity).map_err(connection.failed("mapping the ring"))?;
+        let control = Control::map(control.as_fd()).map_err(connection.failed("mapping control memory"))?;
         let ring = Reader::new(ring, (hello.position, hello.sequence), hello.largest as usize);
         Ok(Self { ring, control, connection, lost: 0 })
     }

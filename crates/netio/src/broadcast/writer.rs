@@ -205,9 +205,7 @@ impl Broadcast {
                 Arrival::Reader(connection) => self.receive(connection),
                 Arrival::Nobody => return,
                 Arrival::TurnedAway => {
-                    tracing::warn!(
-                        "a reader of the ring was turned away: no file descriptor is left (`ulimit -n`)"
-                    );
+                    tracing::warn!("ring reader rejected: out of file descriptors (`ulimit -n`)");
                     self.stats.readers_refused += 1;
                 }
             }
@@ -221,13 +219,13 @@ impl Broadcast {
             let number = self.stats.readers_accepted;
             match self.let_in(number, connection.as_fd()) {
                 Ok(control) => {
-                    tracing::info!(reader = number, "a reader of the ring connected");
+                    tracing::info!(reader = number, "ring reader connected");
                     self.members.push(Member { number, connection, control });
                     self.stats.readers_accepted += 1;
                     return;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a reader of the ring could not be admitted");
+                    tracing::warn!(%error, "cannot admit a ring reader");
                     layout::FAILED
                 }
             }
@@ -262,11 +260,11 @@ impl Broadcast {
             Liveness::Alive => return,
             Liveness::Gone => self.stats.readers_gone += 1,
             Liveness::Breach => {
-                tracing::warn!(reader = number, "a reader of the ring sent a message: dismissed");
+                tracing::warn!(reader = number, "ring reader sent a message: disconnected");
                 self.stats.readers_dismissed += 1;
             }
         }
-        tracing::info!(reader = number, "a reader of the ring is gone");
+        tracing::info!(reader = number, "ring reader disconnected");
         // Closing takes it out of the events.
         self.members.swap_remove(index);
     }

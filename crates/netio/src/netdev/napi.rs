@@ -128,7 +128,7 @@ impl Drop for NapiGuard {
                 Ok(()) => {}
                 // The interface is gone, and its settings with it.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
-                Err(error) => tracing::warn!(napi, %error, "the settings of a NAPI context stay changed"),
+                Err(error) => tracing::warn!(napi, %error, "cannot restore the settings of a NAPI context"),
             }
         }
     }

@@ -141,7 +141,7 @@ impl Drop for RouteMirror {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the route mirror's thread had panicked");
+            tracing::error!("the route mirror's thread panicked");
         }
     }
 }
@@ -160,7 +160,7 @@ impl Follower {
                 Ok(()) => return,
                 Err(error) => {
                     self.shared.failures.fetch_add(1, Ordering::Relaxed);
-                    tracing::warn!(%error, "rtnetlink failed: routes stay as they were until it works again");
+                    tracing::warn!(%error, "rtnetlink failed: keeping the last known routes until it recovers");
                 }
             }
             if self.is_stopped_within(RETRY) {

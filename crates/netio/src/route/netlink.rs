@@ -119,7 +119,7 @@ fn parse(bytes: &[u8]) -> Option<NetlinkPayload<RouteNetlinkMessage>> {
     match NetlinkMessage::<RouteNetlinkMessage>::deserialize(bytes) {
         Ok(message) => Some(message.payload),
         Err(error) => {
-            tracing::debug!(%error, "an rtnetlink message was not understood");
+            tracing::debug!(%error, "cannot parse an rtnetlink message");
             None
         }
     }

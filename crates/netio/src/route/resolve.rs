@@ -249,7 +249,7 @@ impl Resolver {
                     Decision::Unreachable
                 }
                 _ => {
-                    tracing::warn!(%local, %remote, %error, "the kernel did not say the route");
+                    tracing::warn!(%local, %remote, %error, "kernel route lookup failed");
                     Decision::Kernel
                 }
             },

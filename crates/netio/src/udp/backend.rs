@@ -297,7 +297,7 @@ impl UdpIo {
                 // The very datagrams that were refused together pass one by one: GSO is to blame.
                 socket.gso = false;
                 let error = std::io::Error::from_raw_os_error(errno);
-                tracing::warn!(address = %socket.bound, %error, "UDP GSO does not work here: sending without it");
+                tracing::warn!(address = %socket.bound, %error, "UDP GSO does not work on this path: sending without it");
             }
         }
     }

@@ -127,7 +127,7 @@ impl UdpConfig {
             Err(IoError::Socket { what, source: std::io::Error::from(std::io::ErrorKind::InvalidInput) })
         };
         if self.listen.is_empty() {
-            return complain("udp: listen names no address".into());
+            return complain("udp: no listen address".into());
         }
         for (index, address) in self.listen.iter().enumerate() {
             if matches!(address.ip(), IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some()) {
@@ -137,7 +137,7 @@ impl UdpConfig {
                 return complain(format!("udp: listen address {address} is a multicast group"));
             }
             if address.port() != 0 && self.listen[..index].contains(address) {
-                return complain(format!("udp: listen address {address} is named twice"));
+                return complain(format!("udp: listen address {address} is listed twice"));
             }
         }
         if workers == 0 || workers > 256 {

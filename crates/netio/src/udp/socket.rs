@@ -159,7 +159,7 @@ impl UdpGroup {
             let is_ours = bound.ip() == listen.ip() && (bound.port() == listen.port() || listen.port() == 0);
             if !is_ours {
                 let source = io::Error::from(io::ErrorKind::AddrNotAvailable);
-                return Err(fault(*listen, "a socket was given that is bound elsewhere")(source));
+                return Err(fault(*listen, "the given socket is bound to another address")(source));
             }
             let gro = config.gro
                 && sys::option(fd.as_fd(), libc::SOL_UDP, control::UDP_GRO).is_ok_and(|on| on != 0);
@@ -168,8 +168,7 @@ impl UdpGroup {
         let mut group = Vec::new();
         for (worker, fds) in workers.into_iter().enumerate() {
             if fds.len() != config.listen.len() {
-                let what =
-                    format!("udp: {} sockets were given for {} addresses", fds.len(), config.listen.len());
+                let what = format!("udp: got {} sockets for {} addresses", fds.len(), config.listen.len());
                 return Err(IoError::Socket { what, source: io::ErrorKind::InvalidInput.into() });
             }
             let sockets = fds.into_iter().zip(&config.listen).map(adopt).collect::<Result<_, _>>()?;
@@ -253,7 +252,7 @@ fn prepare(
 fn enable_gro(fd: BorrowedFd<'_>, address: &SocketAddr) -> bool {
     let result = sys::set_option(fd, libc::SOL_UDP, control::UDP_GRO, 1);
     if let Err(error) = &result {
-        tracing::warn!(%address, %error, "UDP_GRO is not available: receiving datagram by datagram");
+        tracing::warn!(%address, %error, "UDP_GRO is not available: receiving one datagram at a time");
     }
     result.is_ok()
 }

@@ -49,12 +49,12 @@ impl Poller {
             Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
                 tracing::warn!(
                     worker = self.worker,
-                    "epoll takes no busy-poll parameters (Linux 6.9 has them): net.core.busy_poll decides"
+                    "epoll busy-poll parameters are not supported (needs Linux 6.9): net.core.busy_poll applies"
                 );
                 Ok(())
             }
             Err(source) => {
-                let what = format!("worker {}: EPIOCSPARAMS (takes CAP_NET_ADMIN)", self.worker);
+                let what = format!("worker {}: EPIOCSPARAMS (needs CAP_NET_ADMIN)", self.worker);
                 Err(IoError::Socket { what, source })
             }
         }

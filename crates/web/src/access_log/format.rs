@@ -77,7 +77,7 @@ fn append_json(record: &Record<'_>, line: &mut Vec<u8>) {
     if let Err(error) = serde_json::to_writer(&mut *line, &json) {
         // Cannot happen for strings and numbers into memory; a whole line or none all the same.
         line.truncate(start);
-        tracing::error!(%error, "an access log record could not be written as JSON");
+        tracing::error!(%error, "cannot format an access log record as JSON");
     }
 }
 

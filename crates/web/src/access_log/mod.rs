@@ -32,11 +32,11 @@ counters! {
     /// What became of access log lines.
     pub(crate) struct LogCounters {
         "Lines written to the access log." access_log_lines,
-        "Octets written to the access log." access_log_bytes,
+        "Bytes written to the access log." access_log_bytes,
         "Lines lost because the access log's queue was full." access_log_dropped,
         "Lines lost because writing the access log failed." access_log_failed,
-        "Times that the access log was opened anew." access_log_reopened,
-        "Times that opening the access log anew failed and the old file was kept." access_log_reopen_failed,
+        "Times that the access log was reopened." access_log_reopened,
+        "Times that reopening the access log failed and the old file was kept." access_log_reopen_failed,
     }
 }
 
@@ -45,12 +45,12 @@ counters! {
 pub enum Target {
     /// Standard output.
     Stdout,
-    /// A file, appended to; opened anew by [`AccessLog::reopen`].
+    /// A file, appended to; reopened by [`AccessLog::reopen`].
     File(PathBuf),
 }
 
 impl Target {
-    /// Opens it without waiting for whoever may read it; writing waits.
+    /// Opens it without waiting for a reader; writing waits.
     fn open(&self) -> io::Result<File> {
         let Self::File(path) = self else {
             return io::stdout().as_fd().try_clone_to_owned().map(File::from);
@@ -59,7 +59,7 @@ impl Target {
         let opened = File::options().append(true).create(true).custom_flags(nonblocking).open(path);
         let file = opened.map_err(|error| match Errno::from_io_error(&error) {
             Some(Errno::NXIO) => {
-                io::Error::new(error.kind(), "nobody reads this pipe: start its reader first")
+                io::Error::new(error.kind(), "this pipe has no reader: start the reader first")
             }
             _ => error,
         })?;
@@ -72,7 +72,7 @@ impl Target {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
     /// The combined format of nginx and Apache httpd, with nginx's escaping, times in UTC.
     Combined,
@@ -93,7 +93,7 @@ pub struct AccessLogOptions {
 }
 
 impl AccessLogOptions {
-    /// A queue of 8192 records and 8 MiB: 80 ms of 100,000 requests a second.
+    /// A queue of 8192 records and 8 MiB: 80 ms at 100,000 requests per second.
     pub fn new(target: Target, format: Format) -> Self {
         Self { target, format, queue: 8192, queue_bytes: 8 * 1024 * 1024 }
     }
@@ -118,7 +118,7 @@ struct Shared {
     end: Condvar,
 }
 
-/// An access log. Dropping it has the thread write what is queued and end, and does not wait for that.
+/// An access log. On drop, the thread writes what is queued and ends; the caller does not wait for it.
 #[derive(Debug)]
 pub struct AccessLog {
     shared: Arc<Shared>,
@@ -136,8 +136,8 @@ impl Ending {
         self.wait(Duration::ZERO)
     }
 
-    /// Waits for it so long at most; false if it has not come. It never does while somebody has the log, or while the
-    /// thread waits for a pipe that nobody reads.
+    /// Waits at most that long; false if it has not ended. It never ends while somebody holds the log, or
+    /// while the thread waits for a pipe without a reader.
     pub fn wait(&self, most: Duration) -> bool {
         let ended = self.0.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.0.end.wait_timeout_while(ended, most, |ended| !*ended);
@@ -166,7 +166,7 @@ impl AccessLog {
         if options.queue == 0 {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "the access log's queue is 0: use 1 or more",
+                "the access log's queue must be at least 1",
             ));
         }
         let file = options.target.open()?;
@@ -198,8 +198,8 @@ impl AccessLog {
         }
     }
 
-    /// Asks the writing thread to open the target anew, after `logrotate` moved it away. Lines queued
-    /// before may still go to the old file.
+    /// Asks the writing thread to reopen the target after `logrotate` moved it away. Lines queued before may
+    /// still go to the old file.
     pub fn reopen(&self) {
         self.shared.reopen.store(true, Ordering::Release);
         // A full queue needs no nudge: the thread is awake and looks at the flag after each batch.
@@ -210,7 +210,7 @@ impl AccessLog {
     pub fn metrics(&self) -> Vec<Metric> {
         let queued = Metric {
             name: "access_log_queued_bytes",
-            help: "Octets of text in the access log's queue.",
+            help: "Bytes of text in the access log's queue.",
             kind: Kind::Gauge,
             value: self.shared.queued_bytes.load(Ordering::Relaxed) as u64,
         };

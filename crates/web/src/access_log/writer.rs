@@ -106,9 +106,9 @@ impl Writer {
             .access_log_failed
             .fetch_add(lines(lost) - u64::from(self.torn && written == 0), Ordering::Relaxed);
         match result {
-            Ok(()) if self.failing => tracing::warn!("the access log can be written again"),
+            Ok(()) if self.failing => tracing::warn!("access log is writable again"),
             Err(ref error) if !self.failing => {
-                tracing::error!(%error, target = ?self.target, "writing the access log failed; lines are lost and counted");
+                tracing::error!(%error, target = ?self.target, "writing the access log failed; lost lines are counted");
             }
             Ok(()) | Err(_) => {}
         }
@@ -119,7 +119,7 @@ impl Writer {
         self.batch.clear();
     }
 
-    /// Opens the target anew if that was asked for; keeps the old file if it cannot be opened.
+    /// Reopens the target if requested; keeps the old file if that fails.
     fn reopen(&mut self) {
         if !self.shared.reopen.swap(false, Ordering::AcqRel) {
             return;
@@ -132,7 +132,7 @@ impl Writer {
             }
             Err(error) => {
                 count(&self.shared.counters.access_log_reopen_failed);
-                tracing::error!(%error, target = ?self.target, "opening the access log anew failed; the old file is kept");
+                tracing::error!(%error, target = ?self.target, "reopening the access log failed; keeping the old file");
             }
         }
     }
@@ -151,7 +151,7 @@ mod tests {
         counter.load(Ordering::Relaxed)
     }
 
-    /// A pipe that takes 64 KiB and then refuses stands for a disk that fills within a line.
+    /// A pipe that accepts 64 KiB and then refuses simulates a disk that fills within a line.
     #[test]
     fn a_torn_line_is_ended_before_the_next_one() {
         let (reader, writer) = pipe_with(PipeFlags::NONBLOCK).unwrap();

@@ -45,10 +45,10 @@ counters! {
         "Blocks not found in the block cache." block_cache_misses,
         "Blocks read from the page cache without leaving the worker." block_reads_now,
         "Blocks read by reader threads." block_reads_pooled,
-        "Pieces of blocks read from the page cache because their client takes little or may hold little." piece_reads_now,
-        "Such pieces read by reader threads." piece_reads_pooled,
-        "Octets read from files." block_read_bytes,
-        "Blocks that responses gave back because their client took nothing of them." blocks_released,
+        "Partial blocks read from the page cache because their client reads slowly or may hold little memory." piece_reads_now,
+        "Such partial blocks read by reader threads." piece_reads_pooled,
+        "Bytes read from files." block_read_bytes,
+        "Blocks released by responses because their client was not reading them." blocks_released,
         "Reads that found the file truncated, extended or rewritten while it was served." file_changed,
         "Reads that failed." file_read_errors,
     }
@@ -62,7 +62,7 @@ pub(crate) struct BlockKey {
     pub(crate) index: u64,
 }
 
-/// A block's octets, shared by all who hold it.
+/// A block's bytes, shared by all its holders.
 #[derive(Debug, Clone)]
 pub(crate) struct Block(Arc<Buffer>);
 
@@ -230,7 +230,7 @@ impl Blocks {
         self.cache.as_ref().map_or((0, 0), |cache| (cache.weight(), cache.len()))
     }
 
-    /// A cached block. Counts a hit; whoever goes on to read the block counts the miss.
+    /// A cached block. Counts a hit; the caller that then reads the block counts the miss.
     pub(crate) fn cached(&self, key: &BlockKey) -> Option<Block> {
         let block = self.cache.as_ref().and_then(|cache| cache.get(key));
         if block.is_some() {
@@ -343,8 +343,8 @@ impl Blocks {
         (offset, usize::try_from(rest).unwrap_or(usize::MAX).min(self.block_bytes()))
     }
 
-    /// Checks that the file is still the one announced. The check comes after the read, so what a change may have put
-    /// into the octets is never handed out.
+    /// Checks that the file is still the one announced. The check comes after the read, so data affected by
+    /// a change is never handed out.
     fn check(&self, file: &OpenFile, length: usize) -> Result<(), BodyError> {
         match file.is_unchanged() {
             Ok(true) => {

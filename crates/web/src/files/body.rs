@@ -1,8 +1,8 @@
-//! The body of a response that comes from a file, block by block or piece by piece.
+//! The body of a response from a file, block by block or piece by piece.
 //!
-//! A body holds the block that its next octets come from as long as its connection's [`Account`] has room for a whole
-//! block of which perhaps little is taken; else it hands out copies. A block that is not cached is read only for a
-//! client that takes enough of it, and for others the piece that they take.
+//! A body holds the block of its next bytes as long as its connection's [`Account`] has room for a whole
+//! block, even if little of it is used; otherwise it hands out copies. A block that is not cached is read
+//! only for a client that uses enough of it; for others, only the needed piece is read.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use crate::{BodyError, Wake};
 /// acknowledges it. Where the block is held anyway, only if memory is short.
 const PINNED_SHARE: usize = 16;
 
-/// A response has no more octets of blocks read for it than so many times what its client takes; beyond that only what
-/// is taken is read. Else an octet here and there would cost a block each.
+/// Blocks are read for a response only up to this multiple of what its client receives; beyond that only the
+/// needed pieces are read. Otherwise scattered single bytes would cost a block each.
 const READ_SHARE: u64 = 16;
 
 /// Pieces of a multipart body up to this many octets are gathered into one chunk, as they would else be as many chunks.
@@ -142,7 +142,7 @@ impl FileBody {
         self.remaining
     }
 
-    /// Octets that it takes beside its own size and blocks.
+    /// Bytes of memory in addition to its own size and blocks.
     pub(super) fn footprint(&self) -> usize {
         self.rest.footprint()
     }
@@ -246,8 +246,8 @@ impl FileBody {
         }
     }
 
-    /// Hands out octets of a block: a slice of it, or a copy where it may not be held or that costs less. It stays the
-    /// current one as long as there is more to come from it.
+    /// Hands out bytes of a block: a slice of it, or a copy if it may not be held or that is cheaper. It
+    /// remains the current block as long as more of it is needed.
     fn lend(&mut self, block: Block, hold: Option<Hold>, next: &Next, account: Option<&Account>) -> Bytes {
         let octets = &block[next.within.clone()];
         let is_small = octets.len() < block.len() / PINNED_SHARE;
@@ -270,8 +270,8 @@ impl FileBody {
         chunk
     }
 
-    /// The transport takes nothing for now: lets go of the block that it reads from unless its connection has room for
-    /// that.
+    /// The transport currently accepts nothing: releases the block that it reads from unless its connection
+    /// has room for it.
     pub(super) fn rest(&mut self, account: &Account, store: &FileStore) {
         let is_counted = self.current.as_ref().is_none_or(|current| matches!(current.hold, Hold::Pinned(_)));
         if !is_counted || account.is_wasting() {
@@ -357,7 +357,7 @@ impl FileBody {
                 block.map(|block| Found::Block(block, Some(hold), next))
             }
             (Outcome::Piece(octets), Expected::Piece { .. }) => {
-                // The transport may take less by now; what is left of it is read again.
+                // The transport may accept less by now; the rest is read again.
                 let most = next.within.len();
                 octets.map(|octets| Found::Octets(octets.slice(..octets.len().min(most))))
             }
@@ -368,7 +368,7 @@ impl FileBody {
     /// How a block is to be held that is not read yet. `None`: it is not worth reading, or may not be held.
     fn hold_unread(&self, next: &Next, around: Around<'_>) -> Option<Hold> {
         let memory = around.store.blocks.memory_of(&self.file, next.index);
-        // A range that wants little of the block is no reason to read it, whatever was handed out before.
+        // A range that needs little of the block is no reason to read it, whatever was handed out before.
         let is_wanted = next.wanted as u64 * READ_SHARE >= memory as u64;
         (is_wanted && self.deserves(memory, next.within.len()))
             .then(|| hold_block(memory, next.within.len(), around.account))?

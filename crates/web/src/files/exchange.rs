@@ -196,7 +196,7 @@ impl State {
         }
     }
 
-    /// Octets that it takes beside its own size.
+    /// Bytes of memory in addition to its own size.
     fn footprint(&self) -> usize {
         match self {
             Self::Looking(looking) => looking.footprint(),

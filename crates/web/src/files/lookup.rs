@@ -60,8 +60,8 @@ pub(crate) enum LookupError {
 }
 
 impl From<Errno> for LookupError {
-    /// nginx's mapping, with 404 for what it answers with 500: a socket or a device without a driver, and names that the
-    /// file system does not take, such as octets that are no UTF-8.
+    /// nginx's mapping, with 404 where it answers 500: a socket or a device without a driver, and names that
+    /// the file system rejects, such as invalid UTF-8.
     fn from(error: Errno) -> Self {
         Self::Status(match error {
             Errno::AGAIN => return Self::WouldBlock,

@@ -22,6 +22,11 @@
 //! What cannot be seen: two changes within a tick while a body is being read; a write that goes on after its times were
 //! set, whose pages a body may have in part; stores to a mapped file, which set times only when a page is first made
 //! dirty. Who needs every body whole publishes by renaming.
+//!
+//! # Sharing
+//!
+//! Blocks are reference-counted, shared by all workers and keyed by the file's identity (device, inode, size,
+//! modification time), so a popular segment is read once and never copied again on its way into packets.
 
 mod block;
 mod body;

@@ -53,8 +53,8 @@ const TICK: Duration = Duration::from_millis(20);
 const RECENT: Duration = Duration::from_secs(2);
 
 impl Age {
-    /// The age of what changed at `changed`, seconds and nanoseconds since the epoch, and was looked at `now`. A change
-    /// that is yet to come is none, as the next one will have another time.
+    /// The age at `now` of a change made at `changed`, in seconds and nanoseconds since the epoch. A change
+    /// in the future has no age, because the next one will have another time.
     fn new(changed: (i64, u32), now: Timespec) -> Self {
         let nanoseconds =
             |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
@@ -70,12 +70,12 @@ impl Age {
         }
     }
 
-    /// Whether what is read may be kept.
+    /// Whether what is read may be cached.
     pub(crate) fn is_kept(self) -> bool {
         !matches!(self, Self::Fresh(_))
     }
 
-    /// How long an opening may be trusted before it is made anew.
+    /// How long an opened file may be trusted before it is looked up again.
     pub(crate) fn is_good_for(self) -> Duration {
         match self {
             Self::Fresh(_) => TICK,
@@ -138,7 +138,7 @@ pub(crate) struct OpenFile {
     pub(crate) identity: Identity,
     attributes: Attributes,
     pub(crate) etag: HeaderValue,
-    /// None as long as a change could leave it as it is.
+    /// None while a change could leave it unchanged.
     pub(crate) last_modified: Option<HeaderValue>,
     /// See [`Root`](super::root::Root).
     pub(crate) nowait: Arc<AtomicBool>,
@@ -163,7 +163,7 @@ impl Drop for Counted {
 }
 
 impl OpenFile {
-    /// Looks at what was opened, and counts it in `memory` if it is a file.
+    /// Inspects an opened path, and counts it in `memory` if it is a file.
     pub(crate) fn inspect(
         fd: OwnedFd,
         nowait: &Arc<AtomicBool>,
@@ -192,9 +192,9 @@ impl OpenFile {
         }))
     }
 
-    /// Whether the open file still has the content that its identity names. It has not if its change time has moved and
-    /// nothing says why: somebody has written and put the modification time back. Who moves a file away while it is
-    /// served is taken for one of those.
+    /// Whether the open file still has the content that its identity names. It does not if its change time
+    /// has moved without explanation: somebody has written and restored the modification time. Moving a file
+    /// away while it is served looks the same and is treated likewise.
     pub(crate) fn is_unchanged(&self) -> Result<bool, Errno> {
         // Who looks while a link is taken off may see the new time and the old count, and both the second time.
         for _ in 0..2 {

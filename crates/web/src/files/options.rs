@@ -8,7 +8,7 @@ use http::header::{
     ETAG, HeaderName, HeaderValue, LAST_MODIFIED, LOCATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
-/// Fields that describe the message or the representation, and those of a connection (RFC 9114, 4.2).
+/// Fields that describe the message or the representation, and connection-specific ones (RFC 9114, 4.2).
 const RESERVED: [HeaderName; 15] = [
     ACCEPT_RANGES,
     ALLOW,
@@ -203,7 +203,7 @@ impl FilesConfig {
         }
         for (position, encoding) in self.precompressed.iter().enumerate() {
             if self.precompressed[..position].contains(encoding) {
-                return Err(format!("precompressed names {:?} twice", encoding.as_str()));
+                return Err(format!("precompressed lists {:?} twice", encoding.as_str()));
             }
         }
         Ok(())

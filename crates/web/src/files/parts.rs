@@ -26,7 +26,7 @@ pub(crate) enum Part {
 pub(crate) enum Parts {
     /// One span of the file.
     Single(Option<Range<u64>>),
-    /// Several, each behind a header of its own.
+    /// Several, each with its own header.
     Multipart(Box<Multipart>),
 }
 
@@ -72,7 +72,7 @@ impl Parts {
         matches!(self, Self::Multipart(_))
     }
 
-    /// Octets of memory that they take beside their own size.
+    /// Bytes of memory in addition to their own size.
     pub(crate) fn footprint(&self) -> usize {
         match self {
             Self::Single(_) => 0,

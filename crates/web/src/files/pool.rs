@@ -34,7 +34,8 @@ mod tests;
 /// the next ones: a woken exchange may have nothing to submit any more.
 const BLOCKED_RETRY: Duration = Duration::from_millis(5);
 
-/// Blocked ones woken for each job that is taken: one has its place, another the place of one that had nothing to submit.
+/// Blocked waiters woken for each job taken: one gets its place, another makes up for one that had nothing
+/// to submit.
 const WOKEN: usize = 2;
 
 counters! {
@@ -42,16 +43,16 @@ counters! {
     pub(crate) struct PoolCounters {
         "Jobs run by reader threads." reader_jobs,
         "Waits that joined a job for the same block or path." reader_coalesced,
-        "Jobs dropped because nobody waited for them any more." reader_cancelled,
+        "Jobs dropped because nobody was waiting for them any more." reader_cancelled,
         "Attempts to queue a job that found the queue or its owner's share of it full and were retried later." reader_queue_full,
-        "Blocks queued ahead of their need." reader_prefetches,
-        "Jobs that panicked; a defect." reader_panics,
+        "Blocks read ahead." reader_prefetches,
+        "Jobs that panicked; indicates a bug." reader_panics,
     }
 }
 
 type Work<V> = Box<dyn FnOnce() -> V + Send>;
 
-/// The outcome of one job, shared by all who wait for it.
+/// The outcome of one job, shared by all waiters.
 struct Flight<V> {
     done: OnceLock<V>,
 }
@@ -94,7 +95,7 @@ pub(crate) struct Ticket<K: Eq + Hash, V> {
     id: u64,
 }
 
-/// A place among those who wait for the queue to have room. Dropping it gives the place up.
+/// A place among those waiting for room in the queue. Dropping it releases the place.
 pub(crate) struct Blocked<K: Eq + Hash, V> {
     shared: Arc<Shared<K, V>>,
     owner: usize,
@@ -207,8 +208,8 @@ impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Po
         Submitted::Ticket(Ticket { shared: Arc::clone(&self.shared), flight, key, id })
     }
 
-    /// Queues `work` for `key` with nobody waiting, unless it is in flight or the queue is half full:
-    /// reading ahead must not push out what is needed now. True if it was queued.
+    /// Queues `work` for `key` without a waiter, unless it is in flight or the queue is half full: reading
+    /// ahead must not displace what is needed now. True if it was queued.
     pub(crate) fn prefetch(&self, key: K, owner: usize, work: impl FnOnce() -> V + Send + 'static) -> bool {
         let mut state = self.shared.lock();
         if state.queue.len() >= self.shared.capacity / 2 || state.flights.contains_key(&key) {

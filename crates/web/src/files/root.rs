@@ -51,7 +51,7 @@ impl Root {
         match root.open_beneath(b"/", OFlags::PATH, ResolveFlags::empty()) {
             Err(Errno::NOSYS) => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "openat2 is not available: Linux 5.6 or newer is needed, and a seccomp filter that allows it",
+                "openat2 is not available: needs Linux 5.6 or newer and a seccomp filter that allows it",
             )),
             Err(error) => Err(error.into()),
             Ok(_) => Ok(root),

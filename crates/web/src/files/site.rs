@@ -35,7 +35,10 @@ impl FileSite {
     pub(crate) fn new(config: &FilesConfig, store: &Arc<FileStore>) -> Result<Self, FileSiteError> {
         config.validate().map_err(FileSiteError::Invalid)?;
         let default_type = HeaderValue::try_from(&config.default_type).map_err(|_| {
-            FileSiteError::Invalid(format!("default_type {:?} is no header value", config.default_type))
+            FileSiteError::Invalid(format!(
+                "default_type {:?} is not a valid header value",
+                config.default_type
+            ))
         })?;
         let root = Root::open(&config.root, config.symlinks).map_err(FileSiteError::Root)?;
         let memory = Arc::clone(store.memory());

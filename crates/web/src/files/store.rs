@@ -23,9 +23,9 @@ counters! {
     /// What looking paths up did.
     pub(crate) struct LookupCounters {
         "Requests answered from the open-file cache." open_file_cache_hits,
-        "Requests whose path was not in the open-file cache, or too old there." open_file_cache_misses,
+        "Requests whose path was not in the open-file cache or had expired." open_file_cache_misses,
         "Paths looked up by reader threads because the kernel's directory cache did not know them." lookups_pooled,
-        "Lookups that failed because no file descriptors were left." lookups_exhausted,
+        "Lookups that failed for lack of file descriptors." lookups_exhausted,
     }
 }
 
@@ -201,7 +201,7 @@ impl FileStore {
         let (queued, blocked) = self.pool.levels();
         let gauge = |name, help, value| Metric { name, help, kind: Kind::Gauge, value };
         let levels = [
-            gauge("block_cache_bytes", "Octets held by the block cache.", cache_bytes),
+            gauge("block_cache_bytes", "Bytes held by the block cache.", cache_bytes),
             gauge("block_cache_blocks", "Blocks in the block cache.", cache_blocks as u64),
             gauge(
                 "open_file_cache_descriptors",
@@ -209,8 +209,8 @@ impl FileStore {
                 self.open_files.descriptors(),
             ),
             gauge("reader_queue_length", "Jobs queued for reader threads.", queued as u64),
-            gauge("reader_queue_blocked", "Exchanges that wait for room in the queue.", blocked as u64),
-            gauge("reader_waiters", "Exchanges that wait for reader threads.", self.pool.waiters() as u64),
+            gauge("reader_queue_blocked", "Exchanges waiting for room in the queue.", blocked as u64),
+            gauge("reader_waiters", "Exchanges waiting for reader threads.", self.pool.waiters() as u64),
         ];
         let pool: &PoolCounters = self.pool.counters();
         let counters = self.counters.fields().chain(self.blocks.counters.fields()).chain(pool.fields());

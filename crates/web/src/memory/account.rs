@@ -11,23 +11,25 @@ use super::{LAST, Ledger};
 /// which it uses little.
 const WASTE: usize = 4;
 
-/// What a piece of a response costs beside its octets until it is acknowledged: its owner, the transport's record of it. It
-/// counts, or a client that takes an octet at a time would pin a hundred times what is counted.
+/// The cost of a piece of a response in addition to its bytes until it is acknowledged: its owner, the
+/// transport's record of it. It is counted, or a client that reads one byte at a time would pin a hundred
+/// times what is counted.
 const OVERHEAD: usize = 256;
 
-/// What octets on their way cost beside themselves, a part of them: the transport's records of packets.
+/// The additional cost of bytes in flight, as a fraction of them: the transport's records of packets.
 const RECORDS: usize = 4;
 
-/// What one connection holds, and what it may. Everything is counted until it is dropped, whoever has it then.
+/// What one connection holds, and its limit. Everything is counted until it is dropped, whoever holds it by
+/// then.
 ///
-/// One thread changes it; only its being shared with `Bytes`, which are `Send`, makes it atomic.
+/// One thread changes it; it is atomic only because it is shared with `Bytes`, which are `Send`.
 #[derive(Clone, Debug)]
 pub struct Account(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     ledger: Arc<Ledger>,
-    /// What is on its way to the client in memory of its own, and in slices of blocks.
+    /// Data in flight to the client, in its own memory and in slices of blocks.
     copied: Way,
     sliced: Way,
     /// Octets of requests.
@@ -42,8 +44,8 @@ struct Inner {
     limit: AtomicUsize,
 }
 
-/// Pieces on their way to a client, in one number each for those that set out and those that arrived: octets in the low
-/// bits, pieces in the high ones. Both wrap, and their difference is right all the same.
+/// Pieces in flight to a client, as one number each for those sent and those acknowledged: bytes in the low
+/// bits, pieces in the high ones. Both wrap, and their difference is still right.
 #[derive(Debug, Default)]
 struct Way {
     out: AtomicU64,
@@ -66,7 +68,7 @@ impl Way {
         self.back.fetch_add(Self::piece(octets), Ordering::Relaxed);
     }
 
-    /// Octets on their way, and what they cost beyond that.
+    /// Bytes in flight, and their additional cost.
     fn under_way(&self) -> (usize, usize) {
         let between = self.out.load(Ordering::Relaxed).wrapping_sub(self.back.load(Ordering::Relaxed));
         let octets = (between & ((1 << Self::OCTETS) - 1)) as usize;
@@ -138,7 +140,7 @@ impl Account {
         room.max(least).min(self.0.window.saturating_sub(in_flight))
     }
 
-    /// It holds more of blocks than is on its way by so much that it should let go of those that it can.
+    /// It holds so much more of blocks than is in flight that it should release what it can.
     #[inline]
     pub fn is_wasting(&self) -> bool {
         self.0.waste() > self.limit() / WASTE
@@ -161,8 +163,8 @@ impl Account {
         Bytes::from_owner(Owned { octets, _charge: charge })
     }
 
-    /// Pins a block of so many octets, of which `gain` go to the client now. `None`: it would hold too much for what it
-    /// gains, and has to make do with a copy.
+    /// Pins a block of that many bytes, of which `gain` go to the client now. `None`: it would hold too much
+    /// for what it gains, and must use a copy.
     #[inline]
     pub(crate) fn pin(&self, octets: usize, gain: usize) -> Option<Arc<Pin>> {
         let limit = self.limit();
@@ -186,7 +188,7 @@ impl Inner {
     }
 }
 
-/// What a piece of so many octets costs beside them.
+/// The additional cost of a piece of that many bytes.
 fn beside(octets: usize) -> usize {
     OVERHEAD + octets / RECORDS
 }
@@ -228,7 +230,7 @@ impl Drop for Charge {
     }
 }
 
-/// A block that a response keeps from being freed, by what it reads from or what is on its way.
+/// A block that a response keeps from being freed, because it reads from it or has slices of it in flight.
 #[derive(Debug)]
 pub(crate) struct Pin {
     account: Account,

@@ -11,6 +11,16 @@
 //! A connection may hold an eighth of what the process has left (a dynamic threshold; Choudhury and Hahne, 1998), and
 //! never more than its own limit. So connections that take all they may leave room for those that come: n of them come to
 //! hold n/(n+8) of the budget, and one more may hold an eighth of the rest.
+//!
+//! Ledgers report to the process in steps, so that handling a packet touches nothing shared.
+//!
+//! A slice of 300 bytes keeps a whole block of 256 KiB in memory, so a block counts in full for the response
+//! that holds it. A block of which the client uses little is held only within a quarter of what its
+//! connection may have; beyond that, pieces are copied or read individually. Blocks are read for a response
+//! up to 16 times what its client has received, otherwise holding little would cost much reading. Timeouts
+//! are checked in sweeps over connections with something in flight, at most every two seconds: a clock
+//! reading, a list or a timer per request would burden well-behaved requests. Requests for which a connection
+//! has no room wait unread in QUIC, bounded by flow control.
 
 mod account;
 
@@ -37,7 +47,7 @@ const STEP: usize = 64 << 10;
 /// File descriptors that a connection's requests may hold however few are left.
 const LEAST_FILES: usize = 4;
 
-/// What the process pins for its clients, and what it may. Shared by all workers; survives reloads.
+/// What the process pins for its clients, and its limits. Shared by all workers; survives reloads.
 #[derive(Debug)]
 pub struct Memory {
     /// Octets for all that lies outside the block cache.
@@ -46,7 +56,7 @@ pub struct Memory {
     blocks: AtomicUsize,
     /// Of these, the ones in the cache.
     cached: AtomicUsize,
-    /// Octets of buffers kept for the next blocks.
+    /// Bytes of buffers kept for reuse.
     spare: AtomicUsize,
     /// Octets that connections own, as far as ledgers have told.
     owned: AtomicIsize,
@@ -75,7 +85,7 @@ pub struct Ledger {
 pub struct Levels {
     /// Response data that clients have not acknowledged, copies and slices of blocks.
     pub responses: usize,
-    /// Requests: header sections in parts, and what is kept while they are answered.
+    /// Requests: partial header sections, and what is kept while they are answered.
     pub requests: usize,
     /// All that is owned: the requests and the copies.
     pub owned: usize,
@@ -138,7 +148,7 @@ impl Memory {
         self.budget.saturating_sub(self.used()) as f64 / self.budget.max(1) as f64
     }
 
-    /// Bounds the files that may be open, those of the open-file cache included.
+    /// Limits the files that may be open, including those of the open-file cache.
     pub fn limit_files(&self, most: usize) {
         self.max_files.store(most, Ordering::Relaxed);
     }
@@ -196,34 +206,30 @@ impl Memory {
         [
             gauge(
                 "memory_bytes",
-                "Octets that blocks of files, responses and requests take together.",
+                "Bytes used by file blocks, responses and requests together.",
                 self.total(),
             ),
-            gauge("memory_budget_bytes", "Octets that they may take outside the block cache.", self.budget),
+            gauge("memory_budget_bytes", "Bytes they may use outside the block cache.", self.budget),
             gauge(
                 "memory_share_bytes",
-                "Octets that one connection may hold now, at most its own limit.",
+                "Bytes that one connection may currently hold, at most its own limit.",
                 self.share(),
             ),
-            gauge(
-                "file_block_bytes",
-                "Octets of blocks of files that are cached or held by responses.",
-                blocks,
-            ),
-            gauge("file_block_pinned_bytes", "Of these, octets that only responses hold.", self.pinned()),
+            gauge("file_block_bytes", "Bytes of file blocks that are cached or held by responses.", blocks),
+            gauge("file_block_pinned_bytes", "Of these, bytes held only by responses.", self.pinned()),
             gauge(
                 "file_block_spare_bytes",
-                "Octets of buffers kept for the next blocks.",
+                "Bytes of buffers kept for reuse.",
                 self.spare.load(Ordering::Relaxed),
             ),
             gauge(
                 "open_files",
-                "Files open, for responses or to be found again.",
+                "Open files, for responses or in the open-file cache.",
                 self.files.load(Ordering::Relaxed),
             ),
             gauge(
                 "open_files_limit",
-                "Files that may be open; 0: no limit is known.",
+                "Limit on open files; 0: no known limit.",
                 if most == usize::MAX { 0 } else { most },
             ),
         ]
@@ -276,8 +282,8 @@ mod tests {
         let mut hogs = Vec::new();
         for number in 1..=50_usize {
             hogs.push((Account::new(&ledger, usize::MAX, usize::MAX), Vec::new()));
-            // Each takes whatever it may, in pieces that the process's sum is told of; what is acknowledged of the others
-            // comes back until they hold no more than they may.
+            // Each takes whatever it may, in pieces reported to the process's total; what is acknowledged of
+            // the others is returned until they hold no more than they may.
             for _ in 0..20 {
                 for (account, held) in &mut hogs {
                     account.follow();

@@ -86,7 +86,7 @@ pub struct Sites {
     exact: HashMap<String, usize>,
     /// Keyed by what follows `*.`.
     wildcard: HashMap<String, usize>,
-    /// Octets of the longest key in it: what is longer is not looked up.
+    /// Length of the longest key: longer ones are not looked up.
     longest_wildcard: usize,
     sites: Vec<FileSite>,
 }

@@ -1,5 +1,26 @@
 //! What the kernel does with a packet at its earliest places, ours (`expressway drop`, the baseline programs of the XDP
 //! paper) and others': drop it, pass it on, send it back, or forward it. What does it is a file of `peers/packets`.
+//!
+//! A file has its commands, the program that stays if there is one, its requirements, and why it is the best
+//! of its type. Where packets end (dropped, passed, returned, forwarded, or sent by the contestant itself) is
+//! a parameter and the same for all contestants. So the crate's AF_XDP sockets are measured beside testpmd's
+//! on the same veth, as files.
+//!
+//! ```text
+//!  client namespace, core 1            server namespace, core 0
+//!  gen --io live ─▶ client0 ═════════▶ server0 ─▶ NAPI thread: program or filter ─▶ dropped, or up to the kernel
+//!                   client0 ◀═════════ server0 ◀─┤ back
+//!  XDP drop, counts ◀─ client1 ◀══════ server1 ◀─┘ through
+//! ```
+//!
+//! Live frames have no socket buffer, so a program is not charged for one and the kernel path makes its own,
+//! as it would behind a NIC. Forwarded packets count where they arrive. The far end's NAPI threads run before
+//! the generator on the core they share (SCHED_FIFO), as softirqs would: otherwise its ring overflows during
+//! the generator's turn, and the loss would be an artefact of the bed. Passed packets are addressed to
+//! another host's MAC: they end at the start of the IP layer, and no closed port answers with ICMP. The
+//! second link, addresses, sysctls and filters are made inside the lab's namespaces and disappear with them.
+//! On two cores a poller such as testpmd shares its core with the NAPI thread that feeds it, which its file
+//! states.
 
 mod bed;
 mod latency;
@@ -87,15 +108,15 @@ impl Kind for Xdp {
 
     fn check(&self, case: &Case) -> Result<(), String> {
         if case.count("cores") > 1 && case.text("generators") == "apart" {
-            return Err("one generator sends to one queue: several cores take generators = \"beside\"".into());
+            return Err("one generator sends to one queue: several cores need generators = \"beside\"".into());
         }
         if case.text("end") == "sent" && (case.text("less") != "nothing" || case.count("test_runs") > 0) {
             return Err(
-                "`less` and `test_runs` are of programs that take frames, and `end` is \"sent\"".into()
+                "`less` and `test_runs` need a program that receives frames, but `end` is \"sent\"".into()
             );
         }
         if case.text("less") != "nothing" && case.text("way") != "expressway" {
-            return Err(format!("`less` is of way \"expressway\", and this is \"{}\"", case.text("way")));
+            return Err(format!("`less` needs way \"expressway\", not \"{}\"", case.text("way")));
         }
         Ok(())
     }
@@ -254,13 +275,13 @@ fn flood(run: &Run<'_>, bed: &VethBed<'_>, path: &PacketPath, action: &str) -> R
     let packets = match (sink, path.count.as_deref()) {
         (Some(sink), _) => sink.packets()?,
         (None, Some(mark)) => number_after(said.as_deref().unwrap_or_default(), mark).ok_or_else(|| {
-            let problem = format!("said nothing of `{mark}`");
+            let problem = format!("did not print `{mark}`");
             BenchError::Server { contestant: run.case.text("way").into(), problem }
         })?,
         (None, None) => received,
     };
     if packets == 0 {
-        let problem = format!("no packet got there: {}", said.unwrap_or_default().trim());
+        let problem = format!("no packet arrived: {}", said.unwrap_or_default().trim());
         return Err(BenchError::Load { contestant: run.case.text("way").into(), problem });
     }
     let number = |key: &str| sent.iter().filter_map(|one| one[key].as_u64()).sum::<u64>();
@@ -283,7 +304,7 @@ fn send(run: &Run<'_>, bed: &VethBed<'_>, path: &PacketPath) -> Result<Flood, Be
     // It keeps the other end from answering.
     let _sink = bed.sink()?;
     let Some(process) = bed.start(path, run.case.text("action"))? else {
-        let problem = "runs nothing that could send".into();
+        let problem = "has no process that can send".into();
         return Err(BenchError::Server { contestant: run.case.text("way").into(), problem });
     };
     let napi = run.server_napi(run.case.count("cores") as usize)?;

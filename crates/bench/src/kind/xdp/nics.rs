@@ -33,20 +33,20 @@ const SETTLING: usize = 4;
 pub(super) fn lacks(case: &Case) -> Option<String> {
     let (way, end) = (case.text("way"), case.text("end"));
     if !matches!(end, "dropped" | "passed") {
-        return Some(format!("end \"{end}\" takes links and routes of the suite's own: only in a lab"));
+        return Some(format!("end \"{end}\" needs links and routes created by the suite: lab only"));
     }
     if case.count("cores") > 1 || case.count("flows") > 1 {
         return Some("the far end sends one flow, and this host's NIC decides which core takes it".into());
     }
     if case.text("generators") == "beside" {
-        return Some("generators \"beside\" are on this host: the far end sends from one core".into());
+        return Some("generators \"beside\" run on this host; the far end sends from one core".into());
     }
     if case.text("action") == "tx" {
-        return Some("action \"tx\" sends to a host that might forward what comes: only in a lab".into());
+        return Some("action \"tx\" sends to a host that might forward the packets: lab only".into());
     }
     match PacketPath::named(way) {
         Ok(path) if path.on_nics => None,
-        Ok(_) => Some(format!("{way} would change more of this host than its end undoes: only in a lab")),
+        Ok(_) => Some(format!("{way} changes host settings that are not all undone at the end: lab only")),
         Err(error) => Some(error.to_string()),
     }
 }
@@ -125,7 +125,7 @@ impl<'a> Hosts<'a> {
             }
         };
         if packets == 0 {
-            let problem = "no packet got there".into();
+            let problem = "no packet arrived".into();
             return Err(BenchError::Load { contestant: run.case.text("way").into(), problem });
         }
         let number = |key: &str| sent[key].as_u64().unwrap_or(0);
@@ -176,8 +176,8 @@ mod tests {
         assert_eq!(lacking("kernel", &[("end", text("passed"))]), None);
         assert!(lacking("expressway", &[("end", text("through"))]).unwrap().contains("links and routes"));
         assert!(lacking("expressway", &[("flows", Value::Count(2))]).unwrap().contains("one flow"));
-        assert!(lacking("expressway", &[("action", text("tx"))]).unwrap().contains("only in a lab"));
+        assert!(lacking("expressway", &[("action", text("tx"))]).unwrap().contains("lab only"));
         assert!(lacking("expressway", &[("generators", text("beside"))]).unwrap().contains("one core"));
-        assert!(lacking("iptables-raw", &[]).unwrap().contains("more of this host"));
+        assert!(lacking("iptables-raw", &[]).unwrap().contains("host settings"));
     }
 }

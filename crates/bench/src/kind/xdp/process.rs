@@ -69,7 +69,7 @@ impl Process {
         let began = Instant::now();
         while !is_so(self)? {
             if let Some(status) = self.child.try_wait().map_err(io_error(self.name.clone()))? {
-                return Err(self.failed(&format!("ended with {status}")));
+                return Err(self.failed(&format!("exited with {status}")));
             }
             if began.elapsed() > LIMIT {
                 return Err(self.failed(&format!("{what}: not within {} s", LIMIT.as_secs())));
@@ -91,12 +91,12 @@ impl Process {
 
     /// Tells it to end, waits for that, and gives all that it printed. A program that ends by the signal has ended well.
     pub(super) fn end(&mut self) -> Result<String, BenchError> {
-        let pid = Pid::from_raw(self.child.id() as i32).ok_or_else(|| self.failed("has no process"))?;
+        let pid = Pid::from_raw(self.child.id() as i32).ok_or_else(|| self.failed("is not running"))?;
         kill_process(pid, Signal::INT).map_err(|error| self.failed(&format!("SIGINT: {error}")))?;
         let began = Instant::now();
         while self.is_running()? {
             if began.elapsed() > LIMIT {
-                return Err(self.failed("does not end by SIGINT"));
+                return Err(self.failed("does not exit on SIGINT"));
             }
             sleep(LOOK);
         }
@@ -106,7 +106,7 @@ impl Process {
     /// As [`Process::end`], for one that was to run until now: what it did before an end of its own is half of it.
     pub(super) fn end_running(&mut self) -> Result<String, BenchError> {
         if !self.is_running()? {
-            return Err(self.failed("ended while it was measured"));
+            return Err(self.failed("exited during measurement"));
         }
         self.end()
     }
@@ -137,7 +137,7 @@ impl Process {
     pub(super) fn report<T: DeserializeOwned>(mut self) -> Result<T, BenchError> {
         let status = self.child.wait().map_err(io_error(self.name.clone()))?;
         if !status.success() {
-            return Err(self.failed(&format!("ended with {status}")));
+            return Err(self.failed(&format!("exited with {status}")));
         }
         self.read()
     }

@@ -18,10 +18,10 @@ use expressway_settings::{ConfigError, Source};
 pub(crate) use sections::{Admin, Files, Log, Quic, Server, Site, Tls};
 pub(crate) use value::{Congestion, LogFormat, Retry, Seccomp, Workers};
 
-/// Memory that there must be beside the block cache, in bytes: what a few hundred busy connections take.
+/// Memory required in addition to the block cache, in bytes: enough for a few hundred busy connections.
 pub(crate) const LEAST_BESIDE_CACHE: u64 = 64 << 20;
 
-/// Memory that a connection must have beside its send window, in bytes.
+/// Memory required per connection in addition to its send window, in bytes.
 const LEAST_BESIDE_WINDOW: u64 = 64 << 10;
 
 /// A whole configuration, defaults filled in. Relative paths are relative to the file's folder.
@@ -113,7 +113,7 @@ impl Config {
             let found = std::fs::metadata(path)
                 .map_err(|error| self.at(root.span(), format!("{}: {error}", path.display())))?;
             if !found.is_dir() {
-                return Err(self.at(root.span(), format!("{} is no folder", path.display())));
+                return Err(self.at(root.span(), format!("{} is not a directory", path.display())));
             }
         }
         self.check_qlog(cfg!(feature = "qlog"))
@@ -123,11 +123,12 @@ impl Config {
     fn check_qlog(&self, writes_qlog: bool) -> Result<(), ConfigError> {
         let Some(qlog) = &self.quic.qlog else { return Ok(()) };
         if !writes_qlog {
-            let what = "this build writes no qlog; build with the feature `qlog`, as `make build` does";
+            let what =
+                "this build does not support qlog; build with the feature `qlog`, as `make build` does";
             return Err(self.at(qlog.span(), what.to_owned()));
         }
         if !qlog.get_ref().is_dir() {
-            return Err(self.at(qlog.span(), format!("{} is no folder", qlog.get_ref().display())));
+            return Err(self.at(qlog.span(), format!("{} is not a directory", qlog.get_ref().display())));
         }
         Ok(())
     }
@@ -251,13 +252,13 @@ impl Config {
         if let Some(memory) = &self.quic.connection_memory
             && !(window + LEAST_BESIDE_WINDOW..=4 << 30).contains(&memory.get_ref().0)
         {
-            let problem = "give at least send_window and 64 KiB, 4 GiB at most";
+            let problem = "must be at least send_window and 64 KiB, and at most 4 GiB";
             return Err(self.at(memory.span(), problem));
         }
         if let Some(memory) = &self.server.memory
             && memory.get_ref().0 < cache + LEAST_BESIDE_CACHE
         {
-            let problem = format!("give at least [files] cache ({cache} bytes) and 64 MiB");
+            let problem = format!("must be at least [files] cache ({cache} bytes) and 64 MiB");
             return Err(self.at(memory.span(), problem));
         }
         Ok(())
@@ -270,10 +271,10 @@ impl Config {
         }
         for (index, address) in listen.get_ref().iter().enumerate() {
             if address.get_ref().port() == 0 {
-                return Err(self.at(address.span(), "port 0 means no port; give one, such as 443"));
+                return Err(self.at(address.span(), "port 0 is not allowed; use a port such as 443"));
             }
             if listen.get_ref()[..index].iter().any(|other| other.get_ref() == address.get_ref()) {
-                return Err(self.at(address.span(), format!("{} stands here twice", address.get_ref())));
+                return Err(self.at(address.span(), format!("{} is listed twice", address.get_ref())));
             }
         }
         if let Some(tcp) = &self.server.tcp
@@ -286,17 +287,17 @@ impl Config {
         if let Some(node) = &self.server.node
             && !(1..=255).contains(&node.get_ref().len())
         {
-            return Err(self.at(
-                node.span(),
-                "give a name of 1 to 255 bytes that no other server has, or leave the key out",
-            ));
+            return Err(self.at(node.span(), "give a unique name of 1 to 255 bytes, or leave the key out"));
         }
         Ok(())
     }
 
     fn check_sites(&self) -> Result<(), ConfigError> {
         if self.sites.is_empty() {
-            return Err(Source::whole(&self.source.file, "no [[site]]: give one with hosts and a root"));
+            return Err(Source::whole(
+                &self.source.file,
+                "no [[site]] section: add one with hosts and a root",
+            ));
         }
         let mut seen = std::collections::HashSet::new();
         for site in &self.sites {
@@ -304,19 +305,21 @@ impl Config {
                 return Err(self.at(origin.span(), "this version serves files only; give a root"));
             }
             if site.root.is_none() {
-                return Err(self.at(site.hosts.span(), "the site has no root"));
+                return Err(self.at(site.hosts.span(), "missing root"));
             }
             for host in site.hosts.get_ref() {
                 if !is_host(host) {
                     return Err(self.at(
                         site.hosts.span(),
-                        format!("`{host}` is no host name; give it in lower case, without scheme or port; `*.` may stand \
-                             in front, and the first site serves all other hosts"),
+                        format!(
+                            "`{host}` is not a host name; use lower case, without scheme or port; `*.` may \
+                             precede it; the first site serves all other hosts"
+                        ),
                     ));
                 }
                 if !seen.insert(host) {
                     return Err(
-                        self.at(site.hosts.span(), format!("`{host}` is served by another site already"))
+                        self.at(site.hosts.span(), format!("`{host}` is already served by another site"))
                     );
                 }
             }

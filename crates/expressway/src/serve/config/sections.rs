@@ -21,7 +21,7 @@ pub(crate) struct Server {
     /// Also serve HTTP/1.1 and HTTP/2 on the same TCP port.
     #[serde(default)]
     pub(crate) tcp: Option<Spanned<bool>>,
-    /// Workers, one a core.
+    /// Workers, one per core.
     #[serde(default)]
     pub(crate) workers: Workers,
     /// Pin each worker to its core.

@@ -8,10 +8,10 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
-/// Opens its folder, whether the hierarchy is mounted or not: `ip netns exec`, for one, hides it.
+/// Opens its directory, whether or not the hierarchy is mounted: `ip netns exec`, for one, hides it.
 ///
 /// # Errors
-/// One line that says what is not there.
+/// One line that says what is missing.
 pub(super) fn own() -> Result<OwnedFd, String> {
     let read = |path: &str| std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
     let membership = read("/proc/self/cgroup")?;
@@ -20,11 +20,9 @@ pub(super) fn own() -> Result<OwnedFd, String> {
     {
         return Ok(folder.into());
     }
-    let below = own_path(&membership).ok_or("/proc/self/cgroup: this kernel has no cgroups of version 2")?;
+    let below = own_path(&membership).ok_or("/proc/self/cgroup: no cgroup v2 support in this kernel")?;
     hidden(below).map_err(|error| {
-        format!(
-            "cgroup2: {error}; mount it (mount -t cgroup2 none /sys/fs/cgroup) or run with CAP_SYS_ADMIN, which may"
-        )
+        format!("cgroup2: {error}; mount it (mount -t cgroup2 none /sys/fs/cgroup) or run with CAP_SYS_ADMIN")
     })
 }
 

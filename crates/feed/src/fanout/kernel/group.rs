@@ -50,7 +50,10 @@ impl Group {
                 Err(error) => last = error,
             }
         }
-        Err(FanoutError::NotInKernel(format!("no private multicast group on port {}: {last}", feed.port())))
+        Err(FanoutError::NotInKernel(format!(
+            "no private multicast group available on port {}: {last}",
+            feed.port()
+        )))
     }
 
     pub(super) fn address(&self) -> IpAddr {
@@ -72,7 +75,7 @@ impl Group {
         };
         let socket = match self.first.take() {
             Some(first) => {
-                // From now on others may be bound to it too: those of the subscribers.
+                // From now on others may bind to it too: the subscribers' sockets.
                 sockopt::set_socket_reuseaddr(&first, true).map_err(failed("SO_REUSEADDR"))?;
                 first
             }
@@ -94,12 +97,12 @@ impl Group {
 }
 
 impl GroupSocket {
-    /// Joins again if the membership has gone, and says so.
+    /// Rejoins if the membership is lost, and logs it.
     pub(super) fn look_after(&mut self) -> Joined {
         self.keeper.look_after(self.socket.as_fd())
     }
 
-    /// Joins again if the membership has gone.
+    /// Rejoins if the membership is lost.
     pub(super) fn keep(&mut self) -> io::Result<Joined> {
         self.keeper.keep(self.socket.as_fd())
     }

@@ -1,4 +1,5 @@
-//! A subscriber of a feed that the kernel forwards: what it was given, what its socket took of that, and its end.
+//! A subscriber of a feed forwarded by the kernel: what it was given, how much its socket has accepted, and
+//! its end.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -33,7 +34,7 @@ pub(super) struct Link {
     taken: u64,
     /// Datagrams that its socket took, by the last look.
     frames: u64,
-    /// Since when its socket has taken nothing of what it was given.
+    /// Since when its socket has accepted nothing of what it was given.
     stuck: Option<Instant>,
     /// Since when it has been quiet: when it ended its side of the connection, or since then was given something.
     half_closed: Option<Instant>,
@@ -68,10 +69,10 @@ impl Link {
         programs: &FanoutPrograms,
         totals: &Totals,
     ) -> Result<Looked, FanoutError> {
-        // At the end there is none any more.
+        // After the end there is none any more.
         let record = programs.record(self.socket.cookie)?.unwrap_or(self.record);
         let socket = self.transport.socket().as_fd();
-        // In this order what is acknowledged meanwhile counts twice and not never.
+        // In this order, what is acknowledged in between is counted twice rather than not at all.
         let unacknowledged = sys::unacknowledged_bytes(socket).unwrap_or(0);
         let info = sys::tcp_info(socket).ok();
         let acknowledged = info.as_ref().map_or(self.taken, |info| info.acknowledged_bytes);
@@ -99,7 +100,7 @@ impl Link {
         Ok(Looked { given, state: info.map_or(CLOSE, |info| info.state) })
     }
 
-    /// Decides about it, by what it has taken and how long ago: why it has to go, if it has.
+    /// Decides by what it has accepted, and when, whether it must be disconnected, and why.
     pub(super) fn judge(&mut self, looked: &Looked, stall: Duration, now: Instant) -> Option<Reason> {
         let Looked { given, state } = *looked;
         if state == CLOSE {

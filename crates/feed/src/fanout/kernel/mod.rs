@@ -8,6 +8,31 @@
 //! ```
 //!
 //! Each datagram is a send of its own to each subscriber: nothing is coalesced.
+//!
+//! ```text
+//!  unicast ─ tcx ingress: destination ▶ private group ─┐
+//!  multicast ──────────────────────────────────────────┴▶ UDP clones, one socket per subscriber
+//!         ─▶ sk_skb verdict: state? how far behind? prepend length ─▶ redirect ─▶ psock backlog ─▶ TCP socket
+//!  sockops: connection established (into the map), ended ─┐
+//!  verdict: slow ─────────────────────────────────────────┴▶ ring buffer ─▶ a thread that admits and removes subscribers
+//! ```
+//!
+//! The stock kernel clones only multicast, so a unicast feed is rewritten to a multicast group where it
+//! arrives; the group is private, and packets sent to it from outside are dropped. The backlog of a socket is
+//! not bounded by the kernel, so the verdict reads its length and the socket's sequence numbers, and gives
+//! nothing to a subscriber that is too far behind until it has accepted everything: without a ring there is
+//! no newest datagram to skip to, but the marker has the same meaning. A datagram is in the backlog
+//! completely or not at all. Connections are put into the map by sockops when they are established, because a
+//! process cannot add one that is already half-closed. Nothing is pinned: programs, links and maps end with
+//! the process.
+//!
+//! Each copy costs its own send and a UDP receive as well, and nothing is coalesced; what is saved is waking
+//! a process, which shows with one subscriber and no longer with eight. The number of subscribers and the
+//! pattern of the feed are not known at start, so nothing measured then could decide. `--mode auto` therefore
+//! uses earlier measurements of `bench` on the same machine, for as many subscribers as may come: the kernel
+//! forwards if it was shown better at one of those points and may be much worse at none. Measurements of
+//! another machine, kernel or version are ignored, and without measurements the process forwards: it can lose
+//! little, the kernel mode can lose much.
 
 mod cgroup;
 mod group;
@@ -100,30 +125,32 @@ fn check(options: &Options, feed: &KernelFeed) -> Result<(), String> {
     let refuse = |what: &str| Err(format!("mode kernel: {what}; use --mode user"));
     if let Some(other) = options.listen.iter().find(|listen| listen.protocol != Protocol::Tcp) {
         return refuse(&format!(
-            "{} subscribers need this process; only tcp is forwarded in the kernel",
+            "{} subscribers are not supported; the kernel forwards tcp only",
             other.protocol.name()
         ));
     }
     if options.start != StartPolicy::Fixed(Start::Next) {
-        return refuse("nothing is retained in the kernel: subscribers start at the next datagram");
+        return refuse("the kernel retains no data: subscribers can only start at the next datagram");
     }
     if options.snapshot.is_some() {
-        return refuse("nothing is retained in the kernel, snapshots neither");
+        return refuse("the kernel retains no data, so snapshots are not supported");
     }
     if options.threads != 1 {
         return refuse("the kernel forwards on the CPUs that receive: threads must be 1");
     }
     if feed.udp.ip().is_unspecified() {
-        return refuse(&format!("{} is a wildcard; name the address that the feed is sent to", feed.udp));
+        return refuse(&format!("{} is a wildcard; give the address that the feed is sent to", feed.udp));
     }
     if !feed.udp.ip().is_multicast() && feed.interface.is_none() {
         return Err(format!(
-            "interface: mode kernel takes a unicast feed at one interface; none has {}",
+            "interface: mode kernel picks up a unicast feed on a specific interface, and none has {}",
             feed.udp.ip()
         ));
     }
     if feed.udp.ip().is_loopback() || feed.interface.as_deref() == Some("lo") {
-        return refuse("what is sent on loopback is routed before it can be turned into multicast");
+        return refuse(
+            "loopback is not supported: its packets are routed before they can be turned into multicast",
+        );
     }
     Ok(())
 }
@@ -133,7 +160,7 @@ fn prefix(framing: Framing) -> Result<u32, FanoutError> {
         Framing::None => Ok(0),
         Framing::Len16 => Ok(2),
         Framing::Len32 => Ok(4),
-        Framing::WebSocket => Err(FanoutError::Options("framing is none of none, len16, len32".into())),
+        Framing::WebSocket => Err(FanoutError::Options("framing must be none, len16 or len32".into())),
     }
 }
 
@@ -168,13 +195,14 @@ mod tests {
         }
         assert!(complaint(&|options| options.start = StartPolicy::Ask).contains("next datagram"));
         assert!(
-            complaint(&|options| options.start = StartPolicy::Fixed(Start::Last(1))).contains("retained")
+            complaint(&|options| options.start = StartPolicy::Fixed(Start::Last(1)))
+                .contains("retains no data")
         );
         assert!(complaint(&|options| options.snapshot = Some(vec![1])).contains("snapshots"));
         assert!(complaint(&|options| options.threads = 2).contains("threads must be 1"));
         for (udp, interface, text) in [
             ("0.0.0.0:5000", Some("eth0"), "wildcard"),
-            ("192.0.2.1:5000", None, "at one interface"),
+            ("192.0.2.1:5000", None, "on a specific interface"),
             ("127.0.0.1:5000", Some("lo"), "loopback"),
         ] {
             let complaint = check(&good, &feed(udp, interface)).unwrap_err();

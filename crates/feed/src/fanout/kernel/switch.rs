@@ -34,7 +34,7 @@ use crate::group::{INTERVAL, Joined};
 /// Between two looks at all subscribers.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What subscribers have at the end to take what they were given.
+/// Time that subscribers have at the end to receive what they were given.
 const DRAIN: Duration = Duration::from_secs(1);
 
 const EVENTS: usize = 16;
@@ -194,7 +194,7 @@ impl Switch {
                 // A connection that has ended already can't be put into the map.
                 let ended = sys::tcp_info(connection.as_fd()).is_ok_and(|info| info.state != ESTABLISHED);
                 if !ended {
-                    tracing::warn!(%peer, %error, "the subscriber is disconnected");
+                    tracing::warn!(%peer, %error, "disconnecting the subscriber");
                 }
                 let mut transport = transport;
                 transport.close();
@@ -214,7 +214,7 @@ impl Switch {
                 FanoutEvent::Slow { connection, by_age } => {
                     self.count(|totals| &totals.fell_behind, 1);
                     let Some(link) = self.links.get(&connection) else { continue };
-                    tracing::debug!(subscriber = link.account.id, peer = %link.account.peer, "falls behind");
+                    tracing::debug!(subscriber = link.account.id, peer = %link.account.peer, "subscriber fell behind");
                     if self.slow_client == SlowClient::Disconnect {
                         let reason = if by_age { Reason::TooOld } else { Reason::TooManyBytes };
                         self.disconnect(connection, reason);
@@ -245,7 +245,7 @@ impl Switch {
                 let reason = link.ended();
                 self.disconnect(key, reason);
             }
-            // On its way to the end, which comes as an event of its own.
+            // Being closed; the end is reported as a separate event.
             _ => {}
         }
     }
@@ -326,7 +326,7 @@ impl Switch {
             add(&self.ledger.totals.group_rejoins, 1);
             for link in self.links.values_mut() {
                 if let Err(error) = link.socket.keep() {
-                    tracing::warn!(peer = %link.account.peer, %error, "the group cannot be joined anew for a subscriber");
+                    tracing::warn!(peer = %link.account.peer, %error, "cannot rejoin the multicast group for a subscriber");
                 }
             }
         }

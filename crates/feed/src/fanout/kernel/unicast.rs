@@ -20,7 +20,7 @@ pub(super) struct Unicast {
 }
 
 impl Unicast {
-    /// Binds the feed's address and turns what comes for it at `interface` into the private group.
+    /// Binds the feed's address and rewrites what arrives for it at `interface` to the private group.
     pub(super) fn open(
         feed: SocketAddr,
         interface: &str,
@@ -37,7 +37,7 @@ impl Unicast {
         Ok(Self { interface: interface.to_owned(), index, plain })
     }
 
-    /// Takes the interface over anew when it has gone and come back. True when it did.
+    /// Attaches to the interface again after it has disappeared and come back. True if it did.
     pub(super) fn look_after(&mut self, programs: &mut FanoutPrograms) -> bool {
         let Ok(index) = netdevice::name_to_index(&self.plain, &self.interface) else { return false };
         if programs.is_turning(index) {
@@ -51,7 +51,7 @@ impl Unicast {
             }
             Err(error) => {
                 if self.index != index {
-                    tracing::warn!(interface = self.interface, %error, "the feed's interface is back, but not its feed");
+                    tracing::warn!(interface = self.interface, %error, "the feed's interface is back, but the feed cannot be picked up");
                     self.index = index;
                 }
                 false
@@ -64,7 +64,7 @@ impl Unicast {
         self.plain.as_fd()
     }
 
-    /// Drops what was not turned, and says how many datagrams that was.
+    /// Discards datagrams that were not rewritten, and returns their number.
     pub(super) fn drop_unforwarded(&self) -> u64 {
         let mut dropped = 0;
         while dropped < UNFORWARDED && net::recv(&self.plain, &mut [0u8; 1], RecvFlags::DONTWAIT).is_ok() {

@@ -1,7 +1,7 @@
-//! Clients that take nothing, or do not finish what they began.
+//! Timeouts for clients that do not read, or do not complete what they began.
 //!
-//! A connection with something under way is swept now and then; nothing is done for these deadlines in between. A
-//! response whose client took nothing between two sweeps gives back the block that it reads from.
+//! A connection with something in flight is swept periodically; these timeouts cost nothing in between. A
+//! response whose client read nothing between two sweeps releases the block that it reads from.
 
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,10 @@ const SWEEPS: u32 = 8;
 /// The longest time between sweeps.
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// Where memory is scarce, deadlines of responses shrink with what is left, but not below this.
+/// When memory is scarce, response timeouts shrink with what is left, but not below this.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The part of the budget that has to be left for deadlines to be as long as configured.
+/// The part of the budget that must be left for timeouts to be as configured.
 const PLENTY: f64 = 0.25;
 
 /// The last sweep and the next.
@@ -35,7 +35,7 @@ pub(super) struct Sweep {
 }
 
 impl Session {
-    /// When [`Self::handle_deadline`] wants to be called next.
+    /// When [`Self::handle_deadline`] must be called next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.sweep.next.filter(|_| self.is_busy())
     }
@@ -59,15 +59,19 @@ impl Session {
         self.deadline().is_some_and(|next| next <= now)
     }
 
-    /// Sweeps: ends what has gone on for too long. True: the slice was spent, and there is more.
+    /// Sweeps: ends what has timed out. True: the slice was used up, and there is more.
     pub(crate) fn handle_deadline(&mut self, context: &mut SessionContext<'_>) -> bool {
         self.sweep.next = None;
         let patience = patience(context.response_timeout, context.ledger.memory().left());
         let mut overdue = self.late_requests(context);
         if self.acknowledges_nothing(context, patience) {
-            tracing::debug!(remote = %context.remote, "the client acknowledges nothing");
+            tracing::debug!(remote = %context.remote, "client acknowledges nothing");
             context.stats.connections_stalled += 1;
-            context.transport.close(CloseKind::Application, code::EXCESSIVE_LOAD, "nothing is acknowledged");
+            context.transport.close(
+                CloseKind::Application,
+                code::EXCESSIVE_LOAD,
+                "no acknowledgements received",
+            );
             return false;
         }
         overdue.extend(self.late_responses(context, patience));
@@ -79,11 +83,11 @@ impl Session {
             }
             if self.streams.contains_key(stream) {
                 // It was begun, so that it counts as cancelled and not as rejected (RFC 9114, section 4.1.1).
-                tracing::debug!(remote = %context.remote, stream, "the client takes nothing of a response");
+                tracing::debug!(remote = %context.remote, stream, "client is not reading a response");
                 self.end(context, *stream, Progress::TimedOut);
             } else {
                 // Nothing was done with it, so that the client may send it again.
-                tracing::debug!(remote = %context.remote, stream, "a header section does not come whole");
+                tracing::debug!(remote = %context.remote, stream, "timed out receiving a header section");
                 context.stats.refused_request_timeout += 1;
                 self.is_new(*stream);
                 self.abort(context, *stream, code::REQUEST_REJECTED);
@@ -93,7 +97,7 @@ impl Session {
         false
     }
 
-    /// Requests whose header sections have not come whole in time.
+    /// Requests whose header sections are incomplete after the time limit.
     fn late_requests(&self, context: &SessionContext<'_>) -> Vec<u64> {
         let Some(start) = context.now.checked_sub(context.request_timeout) else { return Vec::new() };
         self.incoming.older_than(start).filter(|stream| !self.streams.contains_key(stream)).collect()
@@ -116,7 +120,7 @@ impl Session {
     fn late_responses(&mut self, context: &mut SessionContext<'_>, patience: Duration) -> Vec<u64> {
         let taken: u64 = self.streams.values().map(|request| request.taken()).sum();
         let moves = std::mem::replace(&mut self.sweep.taken, taken) != taken;
-        // Where others go on and there is no room for more on the connection, it is they who have the room.
+        // If others make progress and the connection has no room for more, the room is theirs.
         let excused = moves && !self.peer.takes(context.transport);
         let now = context.now;
         let late = self.streams.values_mut().filter_map(|request| {

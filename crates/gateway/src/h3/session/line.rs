@@ -1,7 +1,7 @@
-//! Requests that wait in line, unread, while their connection has as many under way as it may.
+//! Requests that wait unread while their connection has its maximum under way.
 //!
-//! They wait with QUIC, within the client's flow control. An error would cost the client a round trip and the server an
-//! answer, for what will be served in a moment.
+//! They wait in QUIC, within the client's flow control. An error would cost the client a round trip and the
+//! server an answer, for something that will be served in a moment.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

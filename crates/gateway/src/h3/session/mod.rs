@@ -29,8 +29,8 @@ use super::stream::{RequestStream, StreamIdHasher, StreamMap};
 use crate::quic::engine::{Priority, Transport};
 use crate::quic::stats::Stats;
 
-/// Priorities that a connection keeps for requests that have not come yet (RFC 9218, section 7.1); of more,
-/// the last are not kept, since a priority is advice.
+/// Priorities that a connection keeps for requests that have not arrived yet (RFC 9218, section 7.1); beyond
+/// that the newest are dropped, since a priority is advice.
 const MAX_EARLY_PRIORITIES: usize = 128;
 
 /// What a session needs of its surroundings while it handles an event.
@@ -59,7 +59,7 @@ pub(crate) struct SessionContext<'a> {
     pub(crate) io_mode: &'a str,
     pub(crate) worker: u16,
     pub(crate) max_requests: u64,
-    /// For what is read off streams.
+    /// Scratch for data read from streams.
     pub(crate) scratch: &'a mut [u8],
     /// For strings decoded from header sections.
     pub(crate) strings: &'a mut Vec<u8>,
@@ -77,28 +77,28 @@ pub(crate) struct Session {
     sweep: Sweep,
     /// Streams that wait for the peer to acknowledge some of what the connection holds.
     starved: Starved,
-    /// Streams that can go on: something woke them, or they were cut short.
+    /// Streams that can make progress: something woke them, or they were interrupted.
     woken: VecDeque<u64>,
     /// A stream that was not read to its end, which the engine will not name again.
     unread: Option<u64>,
     /// The first request stream beyond all that the client has used.
     next_stream: u64,
-    /// Streams below it whose request has not come yet, as packets overtake each other; no more than a
-    /// client may have open.
+    /// Streams below it whose request has not arrived yet, because of reordering; no more than a client may
+    /// have open.
     late: HashSet<u64, BuildHasherDefault<StreamIdHasher>>,
-    /// Requests that ended early, less those that went through.
+    /// Requests that ended early, minus those that completed.
     abandoned: u32,
     /// After GOAWAY: requests from this stream on are rejected.
     refused_from: Option<u64>,
-    /// Priorities of requests that have not come yet.
+    /// Priorities of requests that have not arrived yet.
     early_priorities: Vec<(u64, Priority)>,
-    /// What is left of the requests when the connection has gone.
+    /// The remaining requests when the connection is gone.
     leaving: Option<IntoIter<u64, Box<RequestStream>>>,
     cipher: &'static str,
 }
 
 impl Session {
-    /// Opens HTTP/3 on a connection: its SETTINGS go out before all else.
+    /// Opens HTTP/3 on a connection: SETTINGS are sent before anything else.
     pub(crate) fn start(context: &mut SessionContext<'_>) -> Self {
         let mut seed = [0; 4];
         // Reserved numbers need no secrecy, so a generator that fails costs only their variety.
@@ -196,7 +196,7 @@ impl Session {
         Ok(())
     }
 
-    /// Gives our control stream what it takes.
+    /// Writes pending data to our control stream.
     fn flush(&mut self, context: &mut SessionContext<'_>) {
         if context.transport.is_ending() {
             return;
@@ -206,7 +206,7 @@ impl Session {
         }
     }
 
-    /// Tells the client to open no more requests; those that it has opened are finished.
+    /// Tells the client to open no more requests; those already open are completed.
     pub(crate) fn goaway(&mut self, context: &mut SessionContext<'_>) {
         if self.refused_from.is_none() {
             self.refused_from = Some(self.next_stream);
@@ -215,7 +215,8 @@ impl Session {
         }
     }
 
-    /// The connection has gone: counts and logs what was under way. False: the slice was spent, and there is more.
+    /// The connection is gone: counts and logs what was under way. False: the slice was used up, and there
+    /// is more.
     pub(crate) fn abandon(&mut self, context: &mut SessionContext<'_>) -> bool {
         self.line.clear(context.stats);
         let mut leaving =

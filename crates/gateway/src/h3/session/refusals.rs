@@ -16,7 +16,7 @@ impl Session {
     pub(super) fn fail(&mut self, context: &mut SessionContext<'_>, stream: u64, error: &Error) {
         match error.scope {
             Scope::Connection => {
-                tracing::debug!(remote = %context.remote, %error, "the client broke HTTP/3");
+                tracing::debug!(remote = %context.remote, %error, "HTTP/3 protocol error by the client");
                 context.stats.connections_protocol_error += 1;
                 context.transport.close(CloseKind::Application, error.code, error.reason);
             }

@@ -125,7 +125,7 @@ impl Session {
         Ok(())
     }
 
-    /// True the first time it is asked about a stream.
+    /// True on the first call for a stream.
     pub(super) fn is_new(&mut self, stream: u64) -> bool {
         if stream >= self.next_stream {
             self.late.extend((self.next_stream..stream).step_by(4));
@@ -146,7 +146,8 @@ impl Session {
         self.open(context, state, more);
     }
 
-    /// What the client said of `stream` before it came, which goes before what it says with it.
+    /// The client's priority for `stream` sent before the request, which takes precedence over the one in
+    /// the request.
     fn early_priority(&mut self, stream: u64) -> Option<Priority> {
         if self.early_priorities.is_empty() {
             return None;

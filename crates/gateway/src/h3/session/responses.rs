@@ -8,8 +8,8 @@ use crate::h3::{STREAM_MASK, code};
 use crate::quic::engine::Transport;
 
 impl Session {
-    /// An exchange can make progress, which it will in the connection's turn; `number` is what its wake token carries. False
-    /// when there is none.
+    /// An exchange can make progress, which it will in the connection's turn; `number` is the number in its
+    /// wake token. False if there is no such exchange.
     pub(crate) fn wake(&mut self, number: u64) -> bool {
         // The token holds the low bits of the request's number, which are all of it for a long time.
         let mut named = self.streams.contains_key(&(number << 2)).then_some(number << 2);
@@ -26,7 +26,7 @@ impl Session {
         is_known
     }
 
-    /// Has a stream go on in the connection's turn.
+    /// Lets a stream continue in the connection's turn.
     fn resume(&mut self, stream: u64) {
         if let Some(request) = self.streams.get_mut(&stream)
             && !std::mem::replace(&mut request.woken, true)
@@ -68,15 +68,15 @@ impl Session {
                 return self.has_room(context.transport);
             }
         }
-        // One that has ended among those gives back what it held.
+        // A finished one among those returns what it held.
         self.feed_starved(context)
     }
 
-    /// Gives the room that there is to streams that wait for it, by their priority (RFC 9218, section 10): the most urgent
-    /// first; of the same urgency the one that has waited longest, and incremental ones in turn. True: the slice was spent,
-    /// and there is more.
+    /// Gives available room to streams that wait for it, by priority (RFC 9218, section 10): the most urgent
+    /// first; among the same urgency the one that has waited longest, and incremental ones in turn. True:
+    /// the slice was used up, and there is more.
     fn feed_starved(&mut self, context: &mut SessionContext<'_>) -> bool {
-        // Each is asked once: one that takes its turn anew has a number behind these.
+        // Each is asked once: one that queues again has a higher number.
         let (mut at, limit) = (None, self.starved.next());
         while self.account.room() > 0
             && let Some((place, stream)) = self.starved.after(at, limit)
@@ -144,7 +144,7 @@ impl Session {
                 context.stats.responses_complete += 1;
                 self.abandoned = self.abandoned.saturating_sub(1);
                 if !request.request_ended {
-                    // The rest of the request is of no use (RFC 9114, section 4.1).
+                    // The rest of the request is not needed (RFC 9114, section 4.1).
                     context.transport.stop_stream(stream, code::NO_ERROR);
                 }
             }

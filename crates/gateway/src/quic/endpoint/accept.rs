@@ -68,9 +68,9 @@ impl Endpoint {
         }
     }
 
-    /// Begins handshakes, in a part of the turn; in none while connections are owed their share, so that of a worker's time
-    /// handshakes have no more than half while connections want the rest. One takes as long as its signature, which the
-    /// private key decides.
+    /// Starts handshakes, within a part of the turn; none while connections are owed their share, so that
+    /// handshakes get at most half of a worker's time while connections want the rest. A handshake takes as
+    /// long as its signature, which depends on the private key.
     pub(super) fn admit(&mut self, context: &mut Context<'_, Message>) {
         if self.line.is_empty() {
             return;
@@ -99,7 +99,8 @@ impl Endpoint {
         if let Some(key) = self.by_long(dcid) {
             return self.open(now, key, &mut payload, None, path);
         }
-        // The engine opens the packet in place, so what it needs of the header is copied: at most 60 bytes.
+        // The engine decrypts the packet in place, so what it needs of the header is copied: at most 60
+        // bytes.
         let (dcid, original) = (dcid.to_vec(), original_id(token).to_vec());
         let (retry, refuse) = match purpose {
             Purpose::Follow => {
@@ -116,7 +117,7 @@ impl Endpoint {
         match self.make(retry, path) {
             Ok((cid, transport)) => self.begin(cid, transport, &dcid, &mut payload, path, refuse),
             Err(error) => {
-                tracing::warn!(remote = %path.1, %error, "a connection could not be set up");
+                tracing::warn!(remote = %path.1, %error, "cannot set up a connection");
                 self.stats.dropped_local_error += 1;
             }
         }
@@ -192,7 +193,7 @@ impl Endpoint {
                 return;
             }
             Err(OpenError::Protocol(error)) => {
-                tracing::debug!(remote = %path.1, error, "the client broke QUIC");
+                tracing::debug!(remote = %path.1, error, "QUIC protocol error by the client");
                 self.stats.connections_protocol_error += 1;
             }
         }

@@ -79,7 +79,7 @@ impl Address {
         (self.proven, self.unproven) = (self.remote, None);
     }
 
-    /// The client has not answered a challenge, or is back.
+    /// The client has not answered a challenge, or has returned.
     pub(super) fn failed(&mut self) {
         (self.remote, self.unproven) = (self.proven, None);
     }

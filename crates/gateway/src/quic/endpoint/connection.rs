@@ -1,4 +1,5 @@
-//! What an endpoint keeps of a connection beside the engine's state. Where its packets go is in `address`.
+//! What an endpoint keeps for a connection in addition to the engine's state. Where its packets go is in
+//! `address`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -143,7 +144,7 @@ impl Connection {
         }
     }
 
-    /// When it wants to be woken.
+    /// When it must be woken.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let probe = self.probe.as_ref().and_then(|probe| probe.deadline());
         let session = self.session.as_ref().and_then(|session| session.deadline());
@@ -198,7 +199,7 @@ impl Connection {
         }
     }
 
-    /// Handles what came in since the last turn, and gives streams what there is room for.
+    /// Handles what arrived since the last turn, and gives streams the available room.
     pub(super) fn progress(&mut self, key: Key, around: &mut Surroundings<'_>, table: &mut IdChanges) {
         if self.fresh {
             self.fresh = false;
@@ -295,8 +296,8 @@ impl Connection {
         opened
     }
 
-    /// Opens a datagram that came from another address than the client's last one, under the same
-    /// connection ID: it is a NAT's doing, or somebody else's who got hold of a datagram.
+    /// Decrypts a datagram from an address other than the client's last one, under the same connection ID:
+    /// the work of a NAT, or of somebody else who captured a datagram.
     fn open_rebound(
         &mut self,
         payload: &mut [u8],
@@ -326,7 +327,7 @@ impl Connection {
             let probe = self.probe.get_or_insert_with(|| Box::new(Probe::new(self.address.local)));
             probe.begin(&mut self.transport, remote, now);
         } else {
-            tracing::debug!(%remote, "the client is back at its former address");
+            tracing::debug!(%remote, "client returned to its former address");
             self.address.failed();
             if let Some(probe) = &mut self.probe {
                 probe.end();
@@ -359,7 +360,7 @@ impl Connection {
         }
     }
 
-    /// Takes in what the engine says about paths of its own: the client has migrated on purpose.
+    /// Handles the engine's own path events: the client has migrated on purpose.
     fn follow_paths(&mut self, stats: &mut Stats) {
         let mut changed = false;
         while let Some(change) = self.transport.path_change() {

@@ -13,7 +13,7 @@ use crate::quic::table::Key;
 const SWEPT: usize = 256;
 
 impl Endpoint {
-    /// Has every connection say GOAWAY in its turn. New ones are refused from now on.
+    /// Makes every connection send GOAWAY in its turn. New ones are refused from now on.
     pub(super) fn begin_drain(&mut self, context: &mut Context<'_, Message>, deadline: Instant) {
         if self.drain.is_some_and(|earlier| earlier <= deadline) {
             return;
@@ -23,13 +23,13 @@ impl Endpoint {
         self.sweep = Some(0);
     }
 
-    /// The deadline of the drain has come: what is still open is closed in its turn.
+    /// The drain deadline is reached: connections that are still open are closed in their turn.
     pub(super) fn end_drain(&mut self) {
         self.expired = true;
         self.sweep = Some(0);
     }
 
-    /// Puts connections in line that have not heard of the drain or its end.
+    /// Queues connections that have not been told of the drain or its end.
     pub(super) fn sweep(&mut self, context: &mut Context<'_, Message>) {
         while let Some(from) = self.sweep {
             let mut next = Some(from);

@@ -1,5 +1,5 @@
-//! First packets of new connections, in line for their TLS handshakes: nothing that strangers may ask for costs more, and
-//! those who have a connection do not wait for it.
+//! The queue of first packets of new connections, waiting for their TLS handshakes: nothing else that
+//! strangers can request costs as much, and established connections do not wait for it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(super) enum Purpose {
     },
     /// It is told no, with this code.
     Refuse(u64),
-    /// It follows one that opens a connection.
+    /// It follows a packet that opens a connection.
     Follow,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Waiting {
     pub(super) purpose: Purpose,
 }
 
-/// The datagrams in line, and what handshakes owe those who have a connection.
+/// The queued datagrams, and the time that handshakes owe to established connections.
 #[derive(Default)]
 pub(super) struct Line {
     waiting: VecDeque<Waiting>,
@@ -87,7 +87,7 @@ impl Line {
         self.owed = self.owed.saturating_sub(time);
     }
 
-    /// No connection wants anything.
+    /// No connection has work to do.
     pub(super) fn settle(&mut self) {
         self.owed = Duration::ZERO;
     }

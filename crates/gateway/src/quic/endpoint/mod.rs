@@ -1,10 +1,24 @@
 //! The QUIC endpoint of one worker.
 //!
-//! A datagram is opened when it comes in; what it brought is handled when its connection's turn to send
+//! A datagram is decrypted when it arrives; its contents are handled when its connection's turn to send
 //! comes, so that a train of datagrams costs one round of HTTP/3, one refill of streams and one burst.
 //!
-//! No turn is long, whatever connections ask: a connection has a part of the turn and goes on in its next one, first packets
-//! of new connections stand in a line of their own, and what concerns all connections is done by and by.
+//! # Scheduling
+//!
+//! Connections wait in one queue, and each has a share of the turn; one that has used it goes to the end with
+//! its remaining work: requests, streams to read, responses to move. Everything that can be deferred goes
+//! through this queue: wake-ups only name requests, and a drain only queues connections. A handshake costs a
+//! hundred times as much as a packet and cannot be interrupted, so the packets that begin one have a queue of
+//! their own, after those of connections and with at most half of the time while connections have work. A
+//! long queue is treated like load, by Retry. What a reload needs, an engine for each worker, is made by the
+//! thread that reloads.
+//!
+//! # Rebinding
+//!
+//! quiche declares losses by path, so data in flight to a NAT's old port would never be declared lost after a
+//! rebinding. A known connection ID from a new port is therefore treated as an alias of its old path: the
+//! endpoint validates the address itself by PATH_CHALLENGE, and observes the amplification limit until it is
+//! answered.
 
 mod accept;
 mod address;
@@ -41,14 +55,14 @@ use connection::Connection;
 use line::Line;
 use replies::Replies;
 
-/// What new connections of an endpoint are made with. Replaced whole by [`Shared::reload`]; a connection keeps
-/// the one it was made with.
+/// What new connections of an endpoint are created with. Replaced as a whole by [`Shared::reload`]; a
+/// connection keeps the one it was created with.
 pub struct Setup {
     /// Limits, timers and TLS.
     pub settings: Settings,
     /// Answers requests.
     pub handler: Arc<dyn Handler>,
-    /// Gets a line a request.
+    /// Gets one line per request.
     pub access_log: Option<Arc<AccessLog>>,
     /// The name of the I/O mode, for the access log.
     pub io_mode: Arc<str>,
@@ -60,7 +74,7 @@ const HANDOVER_BUFFERS: usize = 1024;
 /// The token of the endpoint's own timer; that of a connection is its key plus 1.
 const DRAIN_TIMER: usize = 0;
 
-/// Bytes that connections may hold together where nobody says how many.
+/// Default limit in bytes for all connections together.
 const MEMORY: usize = 256 << 20;
 
 /// What the endpoints of a server have in common.
@@ -173,7 +187,7 @@ pub struct Endpoint {
     ready: VecDeque<Key>,
     /// First packets of connections to come.
     line: Line,
-    /// Connections from this key on have not heard of the drain or its end.
+    /// Connections from this key on have not been told of the drain or its end.
     sweep: Option<Key>,
     replies: Replies,
     wakes: Arc<WakeList>,
@@ -181,7 +195,7 @@ pub struct Endpoint {
     /// Wake tokens, of which the first `heard` were seen to.
     woken: Vec<u64>,
     heard: usize,
-    /// Scratch for what is read off streams.
+    /// Scratch for data read from streams.
     scratch: Box<[u8]>,
     /// Scratch for strings of header sections; it grows to 8/5 of the largest that is read.
     strings: Vec<u8>,
@@ -230,7 +244,7 @@ impl Endpoint {
         })
     }
 
-    /// The numbers as they are now, for whoever runs the endpoint on its own thread.
+    /// The current statistics, for callers that run the endpoint on their own thread.
     pub fn stats(&self) -> Stats {
         self.stats
     }

@@ -27,14 +27,15 @@ pub(super) const PLACE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPEC
 /// there is room for 33 bytes of frames, and a NEW_CONNECTION_ID with our IDs has 36 at least.
 pub(super) const CHALLENGE: usize = 1 + 20 + 4 + 9 + 16;
 
-/// Challenges are repeated after this time, besides what the engine's loss detection does.
+/// Challenges are repeated after this time, in addition to the engine's loss detection.
 const REPEAT: Duration = Duration::from_secs(1);
 
 /// Repetitions after which an address counts as unreachable; together what RFC 9000, section 8.2.4
 /// recommends where nothing is known of the path.
 const TRIES: u8 = 3;
 
-/// Packets that the engine may want to send on the path after a timeout, and one: a challenge, two PTO probes.
+/// Packets that the engine may want to send on the path after a timeout, plus one: a challenge, two PTO
+/// probes.
 const DRAIN: usize = 4;
 
 /// Packets sealed while the engine takes the path to be in use: an acknowledgement may come before the
@@ -60,7 +61,7 @@ pub(super) struct Probe {
     local: SocketAddr,
     /// The address that is probed; `None` when the client's is validated.
     target: Option<SocketAddr>,
-    /// Where challenges that may still be answered were sent to, and how many.
+    /// Where challenges that may still be answered were sent, and how many.
     asked: SocketAddr,
     asked_open: u64,
     /// Answers that were taken in.
@@ -97,7 +98,7 @@ impl Probe {
         self.ready
     }
 
-    /// When [`Self::handle_repeat`] wants to be called.
+    /// When [`Self::handle_repeat`] must be called.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.repeat
     }
@@ -123,7 +124,7 @@ impl Probe {
         let Some(target) = self.target else { return Outcome::Open };
         let is_answered = self.look(transport);
         if is_answered && self.asked == target {
-            // The engine wants another one, which is left to it until there is something to ask.
+            // The engine wants another one, which is left pending until there is something to ask.
             self.end();
             return Outcome::Answered;
         }
@@ -137,8 +138,8 @@ impl Probe {
         Outcome::Open
     }
 
-    /// Takes in that one of the engine's timers has fired. If it was the one of the path for challenges, all
-    /// that are under way are void, and the engine wants to send something.
+    /// One of the engine's timers has fired. If it was that of the path for challenges, all outstanding ones
+    /// are void, and the engine wants to send something.
     pub(super) fn handle_timeout(&mut self, transport: &mut Transport) {
         let Some(target) = self.target else { return };
         if self.is_in_use(transport) {

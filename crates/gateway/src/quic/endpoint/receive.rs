@@ -59,7 +59,7 @@ impl Endpoint {
         self.receive_own(context.now, payload, (local, remote));
     }
 
-    /// The other worker that an unknown ID names, if it is one that this server issued.
+    /// The other worker that an unknown ID names, if this server issued it.
     fn foreign_owner(&self, dcid: &Cid) -> Option<usize> {
         let worker = dcid.worker();
         (worker != usize::from(self.worker) && self.cids.is_ours(dcid)).then_some(worker)
@@ -139,7 +139,7 @@ impl Endpoint {
         issued.or_else(|| self.table.by_initial(dcid))
     }
 
-    /// The TLS handshake of a connection has not begun: the client's first message has not come whole.
+    /// The TLS handshake of a connection has not started: the client's first message is incomplete.
     fn awaits_hello(&mut self, key: Key) -> bool {
         self.table.get_mut(key).is_some_and(|connection| connection.awaits_hello())
     }
@@ -151,7 +151,7 @@ impl Endpoint {
             Ok(()) => {}
             Err(OpenError::NotAuthentic) => self.stats.dropped_bad_initial += 1,
             Err(OpenError::Protocol(error)) => {
-                tracing::debug!(remote = %path.1, error, "the client broke QUIC");
+                tracing::debug!(remote = %path.1, error, "QUIC protocol error by the client");
                 self.stats.connections_protocol_error += 1;
             }
         }

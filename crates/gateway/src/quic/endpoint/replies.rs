@@ -7,7 +7,7 @@ use expressway_netio::{Flow, IoError, PacketIo};
 /// Replies that may wait.
 const MAX_REPLIES: usize = 2048;
 
-/// Replies that are sent in one turn of the worker: each is a message of its own to the kernel.
+/// Replies sent in one turn of the worker: each is a separate message to the kernel.
 const REPLIES_A_TURN: usize = 64;
 
 /// Long enough for a Version Negotiation packet with the longest connection IDs there can be.
@@ -50,8 +50,8 @@ impl Replies {
         self.entries.is_empty()
     }
 
-    /// Sends them in order, as many as go in a turn. Returns how many datagrams and bytes went, and whether the next had no
-    /// buffer; the rest stays.
+    /// Sends them in order, as many as fit one turn. Returns the number of datagrams and bytes sent, and
+    /// whether the next had no buffer; the rest stays queued.
     pub(super) fn send(&mut self, io: &mut dyn PacketIo) -> Result<(usize, usize, bool), IoError> {
         let (mut count, mut offset, mut blocked) = (0, 0, false);
         for (flow, length) in self.entries.iter().take(REPLIES_A_TURN) {

@@ -1,8 +1,8 @@
-//! Who sends next, and how much.
+//! Which connection sends next, and how much.
 //!
-//! Connections with something to do stand in one line. Each gets a turn: what came in is handled, streams
-//! are refilled, one burst goes out. A connection that still has packets, or has used up its part of the turn, goes to the
-//! end of the line.
+//! Connections with work to do are in one queue. Each gets a turn: received data is handled, streams are
+//! refilled, one burst is sent. A connection that still has packets, or has used up its share of the turn,
+//! goes to the end of the queue.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -29,10 +29,11 @@ fn burst(segment: usize) -> usize {
     (MAX_PAYLOAD / segment).clamp(1, SEGMENTS)
 }
 
-/// Datagrams after which the worker looks at what came in, whatever the clock says: the flush that follows takes its time too.
+/// Datagrams after which the worker checks for received packets, whatever the clock says: the following
+/// flush takes time too.
 const TURN: usize = 512;
 
-/// What a message to the kernel costs beside its datagrams, in datagrams.
+/// The cost of a message to the kernel in addition to its datagrams, in datagrams.
 const MESSAGE: usize = 3;
 
 /// Wake tokens between two looks at the slice.
@@ -42,7 +43,7 @@ const WAKES: usize = 64;
 /// retransmits whole if they are lost.
 const PROBES: usize = 2;
 
-/// A packet that the pacer wants out within this time leaves now: no timer is finer.
+/// A packet that the pacer schedules within this time is sent now: no timer is finer.
 const SLACK: Duration = Duration::from_micros(250);
 
 /// What a burst came to.
@@ -137,7 +138,7 @@ impl Endpoint {
         }
     }
 
-    /// Some of what was woken is not seen to.
+    /// Some wake-ups have not been handled.
     fn has_wakes(&self) -> bool {
         self.heard < self.woken.len()
     }
@@ -309,11 +310,11 @@ impl Sender<'_> {
         Ok(sent.blocked && probe.is_waiting())
     }
 
-    /// Sends on each path that the engine knows: a burst on the one it uses, what probes others need.
+    /// Sends on each path of the engine: a burst on the active one, on others only what probes need.
     fn paths(&mut self, address: &Address, segment: usize, limit: usize) -> Result<Burst, IoError> {
         let mut paths = Vec::new();
         self.transport.paths(|local, engine, active| paths.push((local, engine, active)));
-        // The one in use comes last, so that its burst is the one that is told of.
+        // The active one comes last, so that its burst is the one reported.
         paths.sort_by_key(|(_, _, active)| *active);
         let mut burst = Burst { drained: true, ..Burst::default() };
         for (local, engine, active) in paths {

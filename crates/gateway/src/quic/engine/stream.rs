@@ -88,13 +88,13 @@ impl Transport {
         self.quic.stream_writable_next()
     }
 
-    /// [`Self::writable`] would name a stream.
+    /// [`Self::writable`] would return a stream.
     pub(crate) fn has_writable(&self) -> bool {
         self.quic.writable().len() > 0
     }
 
-    /// Bytes that `stream` can take now, within flow control and the congestion window; 0 has the stream
-    /// named by [`Self::writable`] once there is room. `None`: the peer wants no more of it.
+    /// Bytes that `stream` currently accepts, within flow control and the congestion window; after 0 the
+    /// stream is returned by [`Self::writable`] once there is room. `None`: the peer has stopped it.
     pub(crate) fn capacity(&mut self, stream: u64) -> Option<usize> {
         let capacity = self.quic.stream_capacity(stream).ok()?;
         if capacity == 0 {
@@ -108,7 +108,7 @@ impl Transport {
         self.quic.stream_capacity(stream).is_ok_and(|capacity| capacity > 0)
     }
 
-    /// The peer wants no more of `stream`, which is open.
+    /// The peer has stopped `stream`, which is open.
     #[inline]
     pub(crate) fn is_stopped(&mut self, stream: u64) -> bool {
         matches!(self.quic.stream_capacity(stream), Err(quiche::Error::StreamStopped(_)))
@@ -130,7 +130,8 @@ impl Transport {
             }
             Err(error) => {
                 *data = kept;
-                // Of a stream that was stopped and let go of, the engine says the same as of one without room.
+                // For a stream that was stopped and released, the engine answers the same as for one without
+                // room.
                 match self.quic.stream_capacity(stream) {
                     Err(quiche::Error::InvalidStreamState(_)) if !data.is_empty() && stream & 3 == 0 => {
                         Err(SendError::Over)

@@ -10,7 +10,7 @@ use crate::quic::settings::MIN_UDP_PAYLOAD;
 /// Why a datagram could not be opened. What merely does not belong is ignored and no error.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum OpenError {
-    /// The first packets did not authenticate: junk, not a connection.
+    /// The first packets did not authenticate: garbage, not a connection.
     NotAuthentic,
     /// The peer broke the protocol, and the connection is closing because of it.
     Protocol(String),
@@ -126,7 +126,7 @@ impl Transport {
         match self.seal_once(out, path, now) {
             Ok(length) => length,
             Err(quiche::Error::Done) => 0,
-            // The path has gone.
+            // The path no longer exists.
             Err(quiche::Error::InvalidState) if path.is_some() => 0,
             Err(error) => {
                 tracing::debug!(connection = self.quic.trace_id(), %error, "sealing a packet failed");
@@ -138,8 +138,9 @@ impl Transport {
         }
     }
 
-    /// Asks for a PATH_CHALLENGE on `path` (local, remote), which must be known, and lets some hundred bytes
-    /// be sent there even though the engine has not validated it: who asks keeps to the limit itself.
+    /// Requests a PATH_CHALLENGE on `path` (local, remote), which must be known, and allows some hundred
+    /// bytes to be sent there although the engine has not validated it: the caller must keep to the limit
+    /// itself.
     pub(crate) fn request_challenge(&mut self, local: SocketAddr, remote: SocketAddr) {
         // A Version Negotiation packet is nothing to a server, and counts as received.
         let mut credit = [0; 7 + 4 * 28];
@@ -149,7 +150,7 @@ impl Transport {
         }
     }
 
-    /// How many challenges on `path` (local, remote) were answered, and how many still may be.
+    /// How many challenges on `path` (local, remote) were answered, and how many are still outstanding.
     pub(crate) fn challenges(&self, local: SocketAddr, remote: SocketAddr) -> (u64, usize) {
         self.quic.path_challenges(local, remote).unwrap_or_default()
     }
@@ -162,8 +163,8 @@ impl Transport {
         self.seal_once(out, Some(&(local, remote)), Instant::now()).unwrap_or(0)
     }
 
-    /// Goes up with each packet that says where the client is: its number is higher than those of all before it, and it
-    /// does more than probe a path (RFC 9000, section 9.3).
+    /// Increases with each packet that shows where the client is: its number is higher than all before it,
+    /// and it does more than probe a path (RFC 9000, section 9.3).
     pub(crate) fn newest_packet(&self) -> u64 {
         self.quic.newest_packet()
     }
@@ -180,7 +181,7 @@ impl Transport {
         sealed.map(|(length, _)| length)
     }
 
-    /// When [`Self::handle_timeout`] wants to be called next.
+    /// When [`Self::handle_timeout`] must be called next.
     #[inline]
     pub(crate) fn timeout(&self) -> Option<Instant> {
         self.quic.timeout_instant()
@@ -208,7 +209,7 @@ impl Transport {
         self.quic.max_send_udp_payload_size()
     }
 
-    /// True while path-MTU discovery on the active path has not come to an end.
+    /// True while path-MTU discovery on the active path is not finished.
     pub(crate) fn is_probing_mtu(&self) -> bool {
         self.quic.pmtu().is_none()
     }
@@ -258,7 +259,7 @@ impl Transport {
         ssl.current_cipher().and_then(|cipher| cipher.standard_name()).unwrap_or("")
     }
 
-    /// The client's first TLS message has not come whole.
+    /// The client's first TLS message is incomplete.
     pub(crate) fn awaits_hello(&mut self) -> bool {
         let ssl: &mut boring::ssl::SslRef = (*self.quic).as_mut();
         ssl.current_cipher().is_none()

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 /// Things that wait, named by numbers that grow.
 pub(super) struct Lines<T> {
     lines: HashMap<usize, BTreeMap<u64, T>>,
-    /// Owners in turn; each with a line, though that may be empty by now.
+    /// Owners in turn, each with a queue that may meanwhile be empty.
     turn: VecDeque<usize>,
     count: usize,
 }
