@@ -205,10 +205,6 @@ crate::stats::counters! {
         pub xdp_fill_ring_empty: u64,
         /// XDP_STATISTICS `tx_ring_empty_descs`.
         pub xdp_tx_ring_empty: u64,
-        /// Time stamps of sent datagrams that nobody fetched in time.
-        pub tx_stamps_unfetched: u64,
-        /// Time stamps of sent datagrams that the driver or the kernel did not fill in.
-        pub tx_stamps_implausible: u64,
         /// Datagrams that took the kernel socket because the AF_XDP path had no usable neighbour.
         pub tx_fallback_neighbour: u64,
         /// Datagrams that took the kernel socket because the route leaves by another interface.
@@ -256,22 +252,6 @@ pub trait PacketIo {
         segment: usize,
         fill: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> Result<Sent, IoError>;
-
-    /// As [`PacketIo::transmit`], for datagrams that leave not before `launch`, nanoseconds of the device's clock.
-    ///
-    /// # Errors
-    /// [`IoError::Socket`] of kind `Unsupported`, before `fill` is called, where the flow's device has no launch time
-    /// or it was not asked for.
-    fn transmit_at(
-        &mut self,
-        flow: &Flow,
-        _segment: usize,
-        _launch: u64,
-        _fill: &mut dyn FnMut(&mut [u8]) -> usize,
-    ) -> Result<Sent, IoError> {
-        let what = format!("launch time for {}: this backend has none", flow.remote);
-        Err(IoError::Socket { what, source: std::io::ErrorKind::Unsupported.into() })
-    }
 
     /// Gives everything built so far to the kernel (or the simulated network), and buffers to receive into where it waits for
     /// them: each turn ends with it, though nothing was sent.

@@ -1,7 +1,7 @@
 //! The kernel's AF_XDP interface: constants and structures, as the system calls want them.
 //!
 //! Declared here and not taken from the distribution's headers, which are those of Linux 6.1 on Debian 12
-//! and know neither multi-buffer packets nor transmit metadata. Source of every line:
+//! and do not know multi-buffer packets. Source of every line:
 //! `include/uapi/linux/if_xdp.h` of Linux 6.18 unless said otherwise. A test compares the values with the
 //! `libc` crate, which has them from another hand.
 //!
@@ -51,11 +51,6 @@ pub(super) const XDP_RING_NEED_WAKEUP: u32 = 1 << 0;
 
 /// [`Descriptor::options`]: the packet goes on in the next descriptor (Linux 6.6).
 pub(super) const XDP_PKT_CONTD: u32 = 1 << 0;
-/// [`Descriptor::options`]: transmit metadata lies in front of the packet (Linux 6.8).
-pub(super) const XDP_TX_METADATA: u32 = 1 << 1;
-
-/// [`UmemReg::flags`]: `tx_metadata_len` counts (Linux 6.11).
-pub(super) const XDP_UMEM_TX_METADATA_LEN: u32 = 1 << 2;
 
 /// Page offset to map the receive ring.
 pub(super) const XDP_PGOFF_RX_RING: u64 = 0;
@@ -107,7 +102,7 @@ pub(super) struct MmapOffsets {
 }
 
 /// `struct xdp_umem_reg`. The kernel takes every prefix that it once had; the last field is of Linux 6.8
-/// and read only when [`XDP_UMEM_TX_METADATA_LEN`] is set.
+/// and read only with a flag that is not set here.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct UmemReg {
@@ -146,7 +141,7 @@ pub(super) struct Descriptor {
     pub(super) addr: u64,
     /// Bytes of the packet in this frame.
     pub(super) len: u32,
-    /// [`XDP_PKT_CONTD`] and transmit metadata flags.
+    /// [`XDP_PKT_CONTD`] or 0.
     pub(super) options: u32,
 }
 
@@ -187,7 +182,6 @@ mod tests {
         assert_eq!(XDP_OPTIONS_ZEROCOPY, libc::XDP_OPTIONS_ZEROCOPY);
         assert_eq!(XDP_RING_NEED_WAKEUP, libc::XDP_RING_NEED_WAKEUP);
         assert_eq!(XDP_PKT_CONTD, libc::XDP_PKT_CONTD);
-        assert_eq!(XDP_TX_METADATA, libc::XDP_TX_METADATA);
         assert_eq!(XDP_PGOFF_RX_RING, libc::XDP_PGOFF_RX_RING as u64);
         assert_eq!(XDP_PGOFF_TX_RING, libc::XDP_PGOFF_TX_RING as u64);
         assert_eq!(XDP_UMEM_PGOFF_FILL_RING, libc::XDP_UMEM_PGOFF_FILL_RING);

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::abi::{TX_BATCH_SIZE, XDP_PACKET_HEADROOM};
 use super::error::OpenError;
-use super::hints::TransmitHints;
 use super::lending::MAX_READERS;
 use crate::share::ShareError;
 use crate::wait::Wait;
@@ -92,8 +91,6 @@ pub struct PortConfig {
     /// Whether anything is to be sent by it. Without, the socket has no TX ring, nothing can ever be sent by it,
     /// by whoever holds it, and datagrams leave by the kernel.
     pub sends: bool,
-    /// Offloads by transmit metadata to ask for. What is refused is logged with its reason and done without.
-    pub hints: TransmitHints,
     /// Take the UMEM from huge pages where the machine has them.
     pub huge_pages: bool,
     /// Which way the datagrams leave that would go by this queue.
@@ -128,7 +125,6 @@ impl PortConfig {
             description: None,
             tx_budget: None,
             sends: true,
-            hints: TransmitHints::default(),
             huge_pages: true,
             transmit: TransmitVia::Express,
             failing: Failing::Replace,

@@ -22,7 +22,6 @@ use std::ops::Range;
 use super::frame::{Frame, LaneId};
 use super::lane::{Lane, Memory, Popped, Rings, TxFrame};
 use super::lending::{Lending, Note};
-use super::metadata::Request;
 use super::umem::Frames;
 
 /// The frames of a UMEM and all who use them.
@@ -161,7 +160,7 @@ impl<M: Memory> Taken<'_, M> {
         if lane.is_exhausted() {
             lane.complete(frames);
         }
-        match lane.submit(frames, frame, self.range.clone(), Request::default()) {
+        match lane.submit(frames, frame, self.range.clone()) {
             Ok(()) => true,
             Err(frame) => {
                 self.frame = Some(frame);

@@ -12,7 +12,6 @@ use super::super::frame::Owner;
 use super::super::lender::Lender;
 use super::super::lending::MAX_READERS;
 use super::super::loan::Loan;
-use super::super::metadata::Request;
 use super::super::ring::{Consumer, Producer, RingMemory};
 use super::*;
 
@@ -371,7 +370,7 @@ fn apply(bed: &mut Bed, event: &Event) {
             if let Some(frame) = bed.exchange.acquire(LaneId(lane))
                 && submit
             {
-                frame.submit(0..64, Request::default());
+                frame.submit(0..64);
             }
         }
         Event::Publish => {

@@ -124,8 +124,7 @@
 //! ```
 //!
 //! The payload's place does not depend on the headers, which are written in front once the payload is there,
-//! because the UDP checksum needs it. It is computed in full, in software, unless the device was shown to do it
-//! ([`ChecksumProbe`]). Transmit metadata lies in front of the headers where a port asks for any ([`TransmitHints`]).
+//! because the UDP checksum, which is computed in full and in software, needs it.
 //!
 //! # Limits
 //!
@@ -152,14 +151,12 @@ mod abi;
 pub(crate) mod abi_test;
 mod assembly;
 mod config;
-mod description;
 mod error;
 mod exchange;
 #[cfg(test)]
 mod fake;
 mod frame;
 mod gate;
-mod hints;
 mod inlet;
 mod interface;
 mod io;
@@ -193,12 +190,10 @@ pub use config::{
 };
 pub(crate) use error::describe;
 pub use error::{OpenError, SendError};
-pub use hints::{ChecksumFault, ChecksumProbe, ChecksumProof, Grant, TransmitGrants, TransmitHints};
 pub use inlet::PortInlet;
 pub use io::ExpressIo;
 pub use lender::ReaderStats;
 pub use mapping::Backing;
-pub use metadata::TransmitTime;
 pub use path_cache::Routes;
 pub use port::{LendReport, Port, PortReport, PortState, PortStatus, UnlentStats};
 pub use reader::{LentPacket, UmemReader};

@@ -9,7 +9,6 @@ use std::ops::Range;
 use super::frame::{Frame, LaneId};
 use super::lane::{Lane, LaneCounters, Memory, Popped, Rings, TxFrame};
 use super::lending::{Lending, Note};
-use super::metadata::{Request, Stamps};
 use super::umem::{Frames, Umem};
 
 /// A UMEM, the rings of its one socket and its frames.
@@ -162,28 +161,13 @@ impl<M: Memory> Queue<M> {
 
     /// Copies a packet into as many frames as it takes and puts them into the TX ring, all but the last
     /// marked as continued. False, with nothing changed, if it is empty or has no room.
-    pub(super) fn submit_parts(&mut self, packet: &[u8], request: Request) -> bool {
-        self.lane.submit_parts(&mut self.frames, packet, request)
+    pub(super) fn submit_parts(&mut self, packet: &[u8]) -> bool {
+        self.lane.submit_parts(&mut self.frames, packet)
     }
 
     /// Hands packets over with so many bytes in front of them from now on.
     pub(super) fn include_prefix(&mut self, prefix: usize) {
         self.lane.include_prefix(prefix);
-    }
-
-    /// Asks for a time stamp of every packet sent from now on, of which `capacity` are kept.
-    pub(super) fn stamp_transmits(&mut self, capacity: usize) {
-        self.lane.stamp_transmits(capacity);
-    }
-
-    /// As [`Queue::stamps`], to be looked at.
-    pub(super) fn stamps_seen(&self) -> Option<&Stamps> {
-        self.lane.stamps_seen()
-    }
-
-    /// The time stamps, where they are asked for.
-    pub(super) fn stamps(&mut self) -> Option<&mut Stamps> {
-        self.lane.stamps()
     }
 
     /// Takes finished frames back from the completion ring. Returns how many.

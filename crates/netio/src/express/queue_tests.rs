@@ -9,7 +9,6 @@ use super::super::abi::{Descriptor, XDP_PKT_CONTD, XDP_RING_NEED_WAKEUP};
 use super::super::assembly::ASSEMBLY_SIZE;
 use super::super::fake::{FakeKernel, Heap, queue_and_kernel};
 use super::super::frame::{LaneId, Owner};
-use super::super::metadata::Request;
 use super::super::ring::{AtomicIndex, RingMemory};
 use super::Queue;
 
@@ -189,7 +188,7 @@ fn a_sent_frame_is_reused_only_after_its_completion() {
     for packet in 0..RING as u8 {
         let mut frame = queue.acquire().unwrap();
         frame.bytes()[58..61].fill(packet);
-        assert!(frame.submit(58..61, Request::default()));
+        assert!(frame.submit(58..61));
     }
     assert!(queue.acquire().is_none());
     assert_eq!(kernel.take(8), 0, "not published yet");
@@ -212,21 +211,20 @@ fn a_packet_in_parts_is_sent_whole_or_not_at_all() {
     let (mut queue, mut kernel) = queue_and_kernel(RING, 0);
     let packet: Vec<u8> = (0..9014).map(|byte| (byte % 251) as u8).collect();
     assert_eq!(queue.parts(packet.len()), 5);
-    assert!(queue.submit_parts(&packet, Request::default()));
-    assert!(!queue.submit_parts(&packet, Request::default()), "three frames are left");
-    assert!(!queue.submit_parts(&[], Request::default()));
+    assert!(queue.submit_parts(&packet));
+    assert!(!queue.submit_parts(&packet), "three frames are left");
+    assert!(!queue.submit_parts(&[]));
     assert_eq!(queue.in_flight(), 5, "a refused packet holds no frame");
     queue.publish();
     assert_eq!(kernel.take(8), 5);
     let mut sent = Vec::new();
     for (number, part) in kernel.sending.iter().enumerate() {
         assert_eq!(part.options, if number < 4 { XDP_PKT_CONTD } else { 0 });
-        assert!(part.addr % 2048 >= 24, "room for transmit metadata");
         sent.extend(queue.umem().kernel_read(part.addr, part.len));
     }
     assert_eq!(sent, packet);
     kernel.complete(8);
-    assert!(queue.submit_parts(&packet, Request::default()), "completions make room");
+    assert!(queue.submit_parts(&packet), "completions make room");
     check_frames(&queue);
 }
 
@@ -239,7 +237,7 @@ fn an_aborted_build_gives_its_frame_back() {
         panic!("fill");
     }));
     assert!(unwound.is_err());
-    assert!(!queue.acquire().unwrap().submit(2000..2049, Request::default()), "beyond the frame");
+    assert!(!queue.acquire().unwrap().submit(2000..2049), "beyond the frame");
     assert_eq!(queue.held(), (RING as usize, RING as usize, 0));
     check_frames(&queue);
 }
@@ -247,7 +245,7 @@ fn an_aborted_build_gives_its_frame_back() {
 #[test]
 fn false_completions_are_counted_and_change_nothing() {
     let (mut queue, mut kernel) = queue_and_kernel(RING, 0);
-    assert!(queue.acquire().unwrap().submit(0..64, Request::default()));
+    assert!(queue.acquire().unwrap().submit(0..64));
     queue.publish();
     kernel.take(1);
     let sent = kernel.sending.pop().unwrap().addr;
@@ -358,11 +356,11 @@ fn apply(queue: &mut Queue<Heap>, kernel: &mut FakeKernel, event: &Event) {
         Event::ProgramSends { length } => {
             if let Some(mut frame) = queue.acquire() {
                 frame.bytes()[..length].fill(0x33);
-                frame.submit(0..length, Request::default());
+                frame.submit(0..length);
             }
         }
         Event::ProgramSendsParts { length } => {
-            queue.submit_parts(&vec![0x77; length], Request::default());
+            queue.submit_parts(&vec![0x77; length]);
         }
         Event::ProgramAborts => drop(queue.acquire()),
         Event::ProgramFlushes => queue.publish(),

@@ -24,7 +24,6 @@ use super::interface::Interfaces;
 use super::kick::{self, KICK_AGAIN, Outcome};
 use super::lane::Mapped;
 use super::mapping::Backing;
-use super::metadata::Request;
 use super::port::check_mode;
 use super::received::{ForeignSocket, Received, SocketId};
 use super::sharing::Sharing;
@@ -145,7 +144,7 @@ impl SharedUmem {
         let map = map.map(|map| map.try_clone_to_owned().map_err(failed(Step::Map))).transpose()?;
         let socket = Socket::new().map_err(failed(Step::Create))?;
         if self.bound.is_empty() {
-            socket.register(&self.exchange.frames().umem, false).map_err(failed(Step::Register))?;
+            socket.register(&self.exchange.frames().umem).map_err(failed(Step::Register))?;
         }
         let rings = socket.rings(config.rx_ring, config.tx_ring, true).map_err(failed(Step::Ring))?;
         let lane = self.exchange.add_lane(rings, (config.rx_ring + config.tx_ring) as usize);
@@ -255,7 +254,7 @@ impl SharedUmem {
         let lane = self.lane(by)?;
         let Some(mut frame) = self.exchange.acquire(lane) else { return Ok(false) };
         let length = fill(frame.bytes());
-        if length == 0 || !frame.submit(0..length, Request::default()) {
+        if length == 0 || !frame.submit(0..length) {
             return Ok(false);
         }
         self.bound[lane.0 as usize].count_sent(length);

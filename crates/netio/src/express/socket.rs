@@ -16,7 +16,6 @@ use super::abi::{self, MmapOffsets, Options, SockaddrXdp, Statistics, UmemReg};
 use super::config::{BindMode, ObtainedMode};
 use super::lane::{Mapped, Rings};
 use super::mapped::MappedRing;
-use super::metadata::METADATA_LEN;
 use super::umem::Umem;
 use crate::io::IoStats;
 
@@ -51,30 +50,23 @@ impl Socket {
         self.fd
     }
 
-    /// Registers memory as this socket's UMEM, with room for transmit metadata in front of packets if told;
-    /// kernels before 6.11 answer EINVAL to that.
-    pub(super) fn register(&self, umem: &Umem, metadata: bool) -> io::Result<()> {
+    /// Registers memory as this socket's UMEM.
+    pub(super) fn register(&self, umem: &Umem) -> io::Result<()> {
         let (addr, len) = umem.registration();
-        self.register_range(addr, len, umem.frame_size(), metadata)
+        self.register_range(addr, len, umem.frame_size())
     }
 
     /// Registers a range of this process's memory as this socket's UMEM. The kernel pins the pages, so the
     /// range may be unmapped afterwards.
-    pub(super) fn register_range(
-        &self,
-        addr: u64,
-        len: u64,
-        frame_size: u32,
-        metadata: bool,
-    ) -> io::Result<()> {
+    pub(super) fn register_range(&self, addr: u64, len: u64, frame_size: u32) -> io::Result<()> {
         let registration = UmemReg {
             addr,
             len,
             chunk_size: frame_size,
             // The kernel's 256 bytes are headroom enough: nothing is put in front of received packets.
             headroom: 0,
-            flags: if metadata { abi::XDP_UMEM_TX_METADATA_LEN } else { 0 },
-            tx_metadata_len: if metadata { METADATA_LEN as u32 } else { 0 },
+            flags: 0,
+            tx_metadata_len: 0,
         };
         self.set_option(abi::SOL_XDP, abi::XDP_UMEM_REG, &registration)
     }

@@ -94,7 +94,7 @@ pub fn bind_for(
     let mapping = map_memory(memory, length).map_err(failed(Step::Memory))?;
     let socket = Socket::new().map_err(failed(Step::Create))?;
     socket
-        .register_range(mapping.start().as_ptr() as u64, length, config.frame_size, false)
+        .register_range(mapping.start().as_ptr() as u64, length, config.frame_size)
         .map_err(failed(Step::Register))?;
     let rings = socket.rings(config.rx_ring, config.tx_ring, config.sends).map_err(failed(Step::Ring))?;
     let mut fill = Producer::new(rings.fill);

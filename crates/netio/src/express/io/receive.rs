@@ -6,9 +6,9 @@ use std::time::Instant;
 use expressway_wire::parse_udp;
 
 use super::ExpressIo;
-use crate::express::description::{self, DESCRIPTION_LEN};
 use crate::express::lending::Note;
 use crate::express::loan;
+use crate::express::metadata::{self, METADATA_LEN};
 use crate::express::path_cache::Routes;
 use crate::express::queue::Keep;
 use crate::io::{Datagram, Ecn, Hints, IoStats, PacketIo, TimeSource, Timestamp, Via};
@@ -50,9 +50,9 @@ pub(super) fn deliver(
     stats: &mut IoStats,
     sink: &mut dyn FnMut(Datagram<'_>),
 ) -> Option<Keep> {
-    let start = if origin.description.is_some() { DESCRIPTION_LEN } else { 0 };
+    let start = if origin.description.is_some() { METADATA_LEN } else { 0 };
     let (hints, frame) = match (origin.description, frame.split_first_chunk_mut()) {
-        (Some(cookie), Some((area, frame))) => (description::take(area, cookie), frame),
+        (Some(cookie), Some((area, frame))) => (metadata::take(area, cookie), frame),
         (Some(_), None) => (Hints::default(), &mut [][..]),
         (None, _) => (Hints::default(), frame),
     };

@@ -25,12 +25,11 @@ use super::assembly::Assembly;
 use super::frame::{LaneId, Owner};
 use super::loan::Loan;
 use super::mapped::MappedRing;
-use super::metadata::Stamps;
 use super::ring::{Consumer, Producer, RingMemory};
 use super::umem::Frames;
 
 pub(super) use receive::Popped;
-pub(super) use transmit::{PART_OFFSET, TxFrame};
+pub(super) use transmit::TxFrame;
 
 /// The kind of memory that rings lie in.
 pub(super) trait Memory {
@@ -87,10 +86,6 @@ pub(super) struct Lane<M: Memory> {
     assembly: Assembly,
     /// Bytes in front of a received packet that belong to it.
     prefix: usize,
-    /// Time stamps of what was sent, where they are asked for.
-    stamps: Option<Stamps>,
-    /// Packets put into the TX ring.
-    sequence: u64,
     counters: LaneCounters,
 }
 
@@ -125,8 +120,6 @@ impl<M: Memory> Lane<M> {
             sending: 0,
             assembly: Assembly::new(assembly),
             prefix: 0,
-            stamps: None,
-            sequence: 0,
             counters: LaneCounters::default(),
         }
     }

@@ -3,16 +3,9 @@
 use std::ops::Range;
 
 use super::{Lane, Memory};
-use crate::express::abi::{Descriptor, XDP_PKT_CONTD, XDP_TX_METADATA};
+use crate::express::abi::{Descriptor, XDP_PKT_CONTD};
 use crate::express::frame::{Frame, Owner};
-use crate::express::metadata::{METADATA_LEN, Request, Stamps};
 use crate::express::umem::Frames;
-
-/// Where a part of a packet in several frames begins: room for transmit metadata, which the kernel wants in
-/// front of every descriptor once a UMEM has any (`xp_aligned_validate_desc` in `net/xdp/xsk_queue.h`).
-pub(in crate::express) const PART_OFFSET: usize = 64;
-
-const _: () = assert!(METADATA_LEN <= PART_OFFSET);
 
 impl<M: Memory> Lane<M> {
     /// A frame to build a packet in; `None` if this lane has its share in flight, or none is free.
@@ -34,24 +27,21 @@ impl<M: Memory> Lane<M> {
     pub(in crate::express) fn submit(
         &mut self,
         frames: &mut Frames,
-        mut frame: Frame,
+        frame: Frame,
         range: Range<usize>,
-        request: Request,
     ) -> Result<(), Frame> {
         let fits = range.start <= range.end && range.end <= frames.umem.frame_size() as usize;
         if !fits || self.is_exhausted() || self.tx.free(1) == 0 {
             return Err(frame);
         }
-        let options = self.annotate(frames, &mut frame, range.start, request);
-        self.sequence += 1;
-        self.push_tx(frames, frame, range, options);
+        self.push_tx(frames, frame, range, 0);
         Ok(())
     }
 
     /// Frames that a packet of `length` bytes takes when it is sent in parts.
     #[inline]
     pub(in crate::express) fn parts(&self, frames: &Frames, length: usize) -> usize {
-        length.div_ceil(frames.umem.frame_size() as usize - PART_OFFSET).max(1)
+        length.div_ceil(frames.umem.frame_size() as usize).max(1)
     }
 
     /// True if a packet of `parts` frames can be sent: frames are free, this lane may have them in flight,
@@ -71,73 +61,19 @@ impl<M: Memory> Lane<M> {
 
     /// Copies a packet into as many frames as it takes and puts them into the TX ring, all but the last
     /// marked as continued. False, with nothing changed, if it is empty or has no room.
-    pub(in crate::express) fn submit_parts(
-        &mut self,
-        frames: &mut Frames,
-        packet: &[u8],
-        request: Request,
-    ) -> bool {
+    pub(in crate::express) fn submit_parts(&mut self, frames: &mut Frames, packet: &[u8]) -> bool {
         let parts = self.parts(frames, packet.len());
         if packet.is_empty() || !self.has_room(frames, parts) {
             return false;
         }
-        let most = frames.umem.frame_size() as usize - PART_OFFSET;
+        let most = frames.umem.frame_size() as usize;
         for (number, part) in packet.chunks(most).enumerate() {
             let Some(mut frame) = frames.free.pop() else { return false };
-            let place = PART_OFFSET..PART_OFFSET + part.len();
-            frames.umem.bytes_mut(&mut frame)[place.clone()].copy_from_slice(part);
+            frames.umem.bytes_mut(&mut frame)[..part.len()].copy_from_slice(part);
             let continued = if number + 1 < parts { XDP_PKT_CONTD } else { 0 };
-            let metadata = match number {
-                0 => self.annotate(frames, &mut frame, PART_OFFSET, request),
-                _ => self.leave_blank(frames, &mut frame),
-            };
-            self.push_tx(frames, frame, place, continued | metadata);
+            self.push_tx(frames, frame, 0..part.len(), continued);
         }
-        self.sequence += 1;
         true
-    }
-
-    /// Writes what is asked for the packet that begins at `start`. Returns the descriptor's option for it.
-    #[inline]
-    fn annotate(&self, frames: &mut Frames, frame: &mut Frame, start: usize, request: Request) -> u32 {
-        let stamp = self.stamps.is_some().then_some(self.sequence);
-        let request = Request { stamp, ..request };
-        if request.is_empty() {
-            return 0;
-        }
-        let area = start.checked_sub(METADATA_LEN).and_then(|at| frames.umem.bytes_mut(frame).get_mut(at..));
-        match area.and_then(|area| area.first_chunk_mut()) {
-            Some(area) => {
-                request.write(area);
-                XDP_TX_METADATA
-            }
-            // No room in front: nothing is asked. A checksum is asked for only in front of headers that leave room.
-            None => 0,
-        }
-    }
-
-    /// Keeps what lies in front of a continued part from being taken for a time stamp. No option is set.
-    fn leave_blank(&self, frames: &mut Frames, frame: &mut Frame) -> u32 {
-        let area = &mut frames.umem.bytes_mut(frame)[PART_OFFSET - METADATA_LEN..];
-        if let (true, Some(area)) = (self.stamps.is_some(), area.first_chunk_mut()) {
-            Request::default().write(area);
-        }
-        0
-    }
-
-    /// Asks for a time stamp of every packet sent from now on, of which `capacity` are kept.
-    pub(in crate::express) fn stamp_transmits(&mut self, capacity: usize) {
-        self.stamps = Some(Stamps::new(capacity));
-    }
-
-    /// As [`Lane::stamps`], to be looked at.
-    pub(in crate::express) fn stamps_seen(&self) -> Option<&Stamps> {
-        self.stamps.as_ref()
-    }
-
-    /// The time stamps, where they are asked for.
-    pub(in crate::express) fn stamps(&mut self) -> Option<&mut Stamps> {
-        self.stamps.as_mut()
     }
 
     /// Puts a frame into the TX ring, where the caller has found room.
@@ -156,14 +92,7 @@ impl<M: Memory> Lane<M> {
         for _ in 0..self.completion.available(u32::MAX) {
             let Some(addr) = self.completion.pop() else { break };
             match frames.umem.take(addr, Owner::Transmit(self.id)) {
-                Ok(mut frame) => {
-                    if let Some(stamps) = &mut self.stamps {
-                        let start = (addr & u64::from(frames.umem.frame_size() - 1)) as usize;
-                        let area = &frames.umem.bytes_mut(&mut frame)[start.saturating_sub(METADATA_LEN)..];
-                        if let (true, Some(area)) = (start >= METADATA_LEN, area.first_chunk()) {
-                            stamps.completed(area);
-                        }
-                    }
+                Ok(frame) => {
                     frames.free.push(frame);
                     completed += 1;
                 }
@@ -220,13 +149,12 @@ impl<M: Memory> TxFrame<'_, M> {
         }
     }
 
-    /// Puts the packet that lies at `range` of the frame into the TX ring, with what is asked for it; the stamp
-    /// is the lane's to ask. False if it does not lie within the frame or the ring has no room; the frame is
+    /// Puts the packet that lies at `range` of the frame into the TX ring. False if it does not lie within the frame or the ring has no room; the frame is
     /// free again then.
     #[inline]
-    pub(in crate::express) fn submit(mut self, range: Range<usize>, request: Request) -> bool {
+    pub(in crate::express) fn submit(mut self, range: Range<usize>) -> bool {
         let Some(frame) = self.frame.take() else { return false };
-        match self.lane.submit(self.frames, frame, range, request) {
+        match self.lane.submit(self.frames, frame, range) {
             Ok(()) => true,
             Err(frame) => {
                 self.frame = Some(frame);

@@ -7,10 +7,9 @@ use std::time::Instant;
 use super::public::Public;
 use crate::express::assembly::ASSEMBLY_SIZE;
 use crate::express::config::{Fitted, ObtainedMode, PortConfig};
-use crate::express::description::DESCRIPTION_LEN;
 use crate::express::error::{OpenError, Step};
-use crate::express::hints::{Grant, TransmitGrants};
 use crate::express::lane::Mapped;
+use crate::express::metadata::METADATA_LEN;
 use crate::express::queue::Queue;
 use crate::express::socket::Socket;
 use crate::express::source::SocketSource;
@@ -34,9 +33,6 @@ pub(super) struct Active {
     pub(super) segments: u32,
     /// Packets that one system call may send in copy mode.
     pub(super) tx_budget: u32,
-    pub(super) grants: TransmitGrants,
-    /// The device was shown to finish checksums.
-    pub(super) checksum_proven: bool,
     /// Since when, how often kicked, and the count of completions then, while packets are in flight and none
     /// is completed.
     pub(super) quiet: Option<(Instant, u32, u64)>,
@@ -61,10 +57,7 @@ impl Active {
             |step: Step| move |source| step.failed(&config.interface, config.queue, multi_buffer, source);
         let socket = Socket::new().map_err(failed(Step::Create))?;
         let (frames, file) = memory(config).map_err(failed(Step::Memory))?;
-        let metadata = config.hints.any() && socket.register(&frames.umem, true).is_ok();
-        if !metadata {
-            socket.register(&frames.umem, false).map_err(failed(Step::Register))?;
-        }
+        socket.register(&frames.umem).map_err(failed(Step::Register))?;
         let rings = socket.rings(config.rx_ring, config.tx_ring, config.sends).map_err(failed(Step::Ring))?;
         let assembly = if multi_buffer { ASSEMBLY_SIZE } else { 0 };
         let queue = Queue::new(frames, rings, assembly);
@@ -86,32 +79,17 @@ impl Active {
             _ => None,
         };
         xskmap::insert(map, config.map_key, socket.as_fd()).map_err(failed(Step::Map))?;
-        let features = match (mode, multi_buffer, config.hints.any()) {
-            (ObtainedMode::Copy, _, _) | (_, false, false) => None,
+        let features = match (mode, multi_buffer) {
+            (ObtainedMode::Copy, _) | (_, false) => None,
             // What the kernel does not tell is absent.
-            (ObtainedMode::ZeroCopy, ..) => {
+            (ObtainedMode::ZeroCopy, true) => {
                 Netdev::open().and_then(|mut netdev| netdev.features(ifindex)).ok()
             }
         };
         let segments = segments(mode, multi_buffer, features.map(|features| features.zero_copy_segments));
-        let grants = TransmitGrants::decide(config.hints, mode, features, metadata);
-        for (offload, grant) in grants.named() {
-            if let Grant::Refused(reason) = grant {
-                tracing::warn!(
-                    interface = config.interface,
-                    queue = config.queue,
-                    offload,
-                    reason,
-                    "transmit offload refused"
-                );
-            }
-        }
         let mut queue = queue;
         if config.description.is_some() {
-            queue.include_prefix(DESCRIPTION_LEN);
-        }
-        if grants.timestamps.is_granted() {
-            queue.stamp_transmits(config.tx_ring as usize);
+            queue.include_prefix(METADATA_LEN);
         }
         Ok(Self {
             socket,
@@ -119,8 +97,6 @@ impl Active {
             mode,
             segments,
             tx_budget,
-            grants,
-            checksum_proven: false,
             quiet: None,
             deferred: false,
             refilled: false,
@@ -141,7 +117,7 @@ impl Active {
         let assembly = if config.multi_buffer() { ASSEMBLY_SIZE } else { 0 };
         let mut queue = Queue::adopt(frames, rings, assembly);
         if config.description.is_some() {
-            queue.include_prefix(DESCRIPTION_LEN);
+            queue.include_prefix(METADATA_LEN);
         }
         Ok(Self {
             socket,
@@ -150,9 +126,6 @@ impl Active {
             segments: bound.segments,
             // Whoever bound it asked for the whole ring; what it got is not told.
             tx_budget: if config.sends { config.tx_ring } else { 0 },
-            // The other side registers UMEMs without room for metadata.
-            grants: TransmitGrants::decide(config.hints, bound.mode, None, false),
-            checksum_proven: false,
             quiet: None,
             deferred: false,
             refilled: false,
@@ -164,10 +137,6 @@ impl Active {
         let counters = self.queue.counters();
         stats.dropped_bad_descriptor += counters.bad_descriptor;
         stats.dropped_truncated += counters.truncated;
-        if let Some(stamps) = self.queue.stamps_seen() {
-            stats.tx_stamps_unfetched += stamps.unfetched;
-            stats.tx_stamps_implausible += stamps.implausible;
-        }
         self.socket.count(stats);
     }
 }

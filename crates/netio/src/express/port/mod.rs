@@ -27,14 +27,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use expressway_wire::{ChecksumMode, MAX_HEADER_LEN};
+use expressway_wire::MAX_HEADER_LEN;
 
 use super::config::{ObtainedMode, PortConfig, TransmitVia};
 use super::error::{OpenError, Step};
-use super::hints::{ChecksumProof, TransmitGrants};
 use super::interface::{LinkState, Place};
-use super::lane::PART_OFFSET;
-use super::metadata::{TransmitTime, Unfinished};
 use super::source::SocketSource;
 use super::xskmap;
 use crate::io::{IoError, IoStats};
@@ -156,8 +153,6 @@ impl Port {
             multi_buffer,
             max_segments: 1,
             tx_budget: active.tx_budget,
-            grants: active.grants,
-            device_checksum: false,
             napi: None,
             gathered: 0,
             reopened: 0,
@@ -237,38 +232,6 @@ impl Port {
         self.config.description
     }
 
-    /// What the port may do by transmit metadata.
-    pub fn grants(&self) -> TransmitGrants {
-        self.active.as_ref().map_or_else(TransmitGrants::default, |active| active.grants)
-    }
-
-    /// Who finishes the checksum of a datagram whose UDP header begins at `udp`, and what that asks for.
-    #[inline]
-    pub(super) fn checksum(&self, udp: usize) -> (ChecksumMode, Option<Unfinished>) {
-        match self.active.as_ref().is_some_and(|active| active.checksum_proven) {
-            true => (ChecksumMode::PseudoOnly, Some(Unfinished { start: udp as u16, offset: 6 })),
-            false => (ChecksumMode::Full, None),
-        }
-    }
-
-    /// Leaves checksums to the device from now on, if the proof is of this port and they were granted.
-    pub(super) fn trust_checksum(&mut self, proof: &ChecksumProof) -> bool {
-        let here = (proof.ifindex, proof.queue) == (self.ifindex, self.config.queue);
-        match &mut self.active {
-            Some(active) if here && active.grants.checksum.is_granted() => {
-                active.checksum_proven = true;
-                self.publish();
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// The oldest time stamp of a sent datagram that waits to be fetched.
-    pub(super) fn next_stamp(&mut self) -> Option<TransmitTime> {
-        self.active.as_mut()?.queue.stamps()?.pop()
-    }
-
     /// The largest UDP payload that a frame carries.
     pub(super) fn max_in_frame(&self) -> usize {
         self.config.max_payload()
@@ -284,7 +247,7 @@ impl Port {
         match self.max_segments() {
             1 => self.max_in_frame(),
             several => {
-                let room = several as usize * (self.config.frame_size as usize - PART_OFFSET);
+                let room = several as usize * self.config.frame_size as usize;
                 (room - MAX_HEADER_LEN).min(LARGEST_PAYLOAD)
             }
         }

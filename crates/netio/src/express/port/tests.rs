@@ -6,7 +6,6 @@ use super::health::{FAILURE_MEMORY, RECEIVE_FAILURES, REOPEN_LONGEST, STALL_TIME
 use super::*;
 use crate::express::config::{BindMode, Failing};
 use crate::express::interface::Interfaces;
-use crate::express::metadata::Request;
 
 #[test]
 fn a_queue_is_stuck_when_kicked_often_and_long_without_a_completion() {
@@ -89,7 +88,7 @@ fn send_one(port: &mut Port) {
     let before = port.active.as_ref().expect("open").queue.counters().completed;
     let mut frame = port.acquire().expect("a frame is idle");
     frame.bytes()[..64].fill(0xff);
-    assert!(frame.submit(0..64, Request::default()));
+    assert!(frame.submit(0..64));
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         port.send(Instant::now());
@@ -113,7 +112,7 @@ fn a_failed_socket_is_replaced_and_its_counters_stay() {
         send_one(&mut port);
     }
     // One is built, but the socket fails before it is sent.
-    assert!(port.acquire().unwrap().submit(0..64, Request::default()));
+    assert!(port.acquire().unwrap().submit(0..64));
     port.active.as_mut().unwrap().queue.publish();
     let now = Instant::now();
     port.fail(now, Task::Send, "for the test");
@@ -180,7 +179,7 @@ fn states_follow_the_link() {
     veth.ip("link set xsk0 down");
     assert!(interfaces.drain(), "going down is told");
     // Nobody told the port; the kick meets it.
-    assert!(port.acquire().unwrap().submit(0..64, Request::default()));
+    assert!(port.acquire().unwrap().submit(0..64));
     port.send(Instant::now());
     assert_eq!(port.state, PortState::Down);
     assert_eq!(port.mode(), Some(ObtainedMode::Copy), "the socket is kept");

@@ -10,7 +10,6 @@ use crate::express::config::ObtainedMode;
 use crate::express::interface::LinkState;
 use crate::express::kick::{self, KICK_AGAIN, Outcome};
 use crate::express::lane::{Mapped, TxFrame};
-use crate::express::metadata::Request;
 use crate::express::queue::Keep;
 
 impl Port {
@@ -72,8 +71,8 @@ impl Port {
     }
 
     /// Sends a whole packet in as many frames as it takes; see [`crate::express::queue::Queue::submit_parts`].
-    pub(in crate::express) fn submit_parts(&mut self, packet: &[u8], request: Request) -> bool {
-        self.active.as_mut().is_some_and(|active| active.queue.submit_parts(packet, request))
+    pub(in crate::express) fn submit_parts(&mut self, packet: &[u8]) -> bool {
+        self.active.as_mut().is_some_and(|active| active.queue.submit_parts(packet))
     }
 
     /// Tells the kernel that packets were received since the last time, if it waits for room in the fill ring.
