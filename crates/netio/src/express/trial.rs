@@ -129,7 +129,7 @@ impl Port {
             return Ok(Probed::LinkDown);
         }
         let before = self.completed();
-        let built = self.acquire().is_some_and(|mut slot| {
+        let built = self.alloc().is_some_and(|mut slot| {
             slot.bytes()[..frame.len()].copy_from_slice(&frame);
             slot.submit(0..frame.len())
         });
@@ -198,7 +198,7 @@ impl Port {
         let mut built = 0;
         while self.completed() - before < FRAMES {
             while built < FRAMES {
-                let Some(mut slot) = self.acquire() else { break };
+                let Some(mut slot) = self.alloc() else { break };
                 let range = build(slot.bytes());
                 if range.is_empty() || !slot.submit(range) {
                     return None;

@@ -116,7 +116,7 @@ fn build(
     let mut sent = Sent::default();
     let mut flushed = false;
     loop {
-        let Some(mut frame) = port.acquire() else {
+        let Some(mut frame) = port.alloc() else {
             // In copy mode a kick gives frames back at once; else the caller comes again.
             if flushed || !port.is_up() {
                 sent.blocked = true;

@@ -6,12 +6,11 @@ use std::time::Instant;
 use expressway_wire::parse_udp;
 
 use super::ExpressIo;
-use crate::express::lending::Note;
-use crate::express::loan;
 use crate::express::metadata::{self, METADATA_LEN};
 use crate::express::path_cache::Routes;
-use crate::express::queue::Keep;
+use crate::express::port::Lendable;
 use crate::io::{Datagram, Ecn, Hints, IoStats, PacketIo, TimeSource, Timestamp, Via};
+use crate::lend::{PacketInfo, abi};
 
 impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
     pub(super) fn receive_express(&mut self, now: Instant, sink: &mut dyn FnMut(Datagram<'_>)) -> usize {
@@ -22,9 +21,9 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
             let (ifindex, description) = (port.ifindex(), port.description());
             let origin = Origin { via: Via::Express(index as u16), ifindex, verify, description };
             let taken = port.receive(now, self.config.batch, |frame| {
-                let kept = deliver(frame, origin, stats, sink);
-                handed += usize::from(kept.is_some());
-                kept
+                let lendable = deliver(frame, origin, stats, sink);
+                handed += usize::from(lendable.is_some());
+                lendable
             });
             self.full |= taken >= self.config.batch;
         }
@@ -49,7 +48,7 @@ pub(super) fn deliver(
     origin: Origin,
     stats: &mut IoStats,
     sink: &mut dyn FnMut(Datagram<'_>),
-) -> Option<Keep> {
+) -> Option<Lendable> {
     let start = if origin.description.is_some() { METADATA_LEN } else { 0 };
     let (hints, frame) = match (origin.description, frame.split_first_chunk_mut()) {
         (Some(cookie), Some((area, frame))) => (metadata::take(area, cookie), frame),
@@ -71,7 +70,7 @@ pub(super) fn deliver(
         return None;
     }
     let range = layout.payload();
-    let keep = Keep { packet: start..start + range.end, note: note(range.start, hints.timestamp) };
+    let lendable = Lendable { part: start..start + range.end, info: info(range.start, hints.timestamp) };
     let payload = &mut frame[range];
     stats.rx_express_packets += 1;
     stats.rx_express_bytes += payload.len() as u64;
@@ -81,20 +80,20 @@ pub(super) fn deliver(
         scope(&mut local, origin.ifindex);
     }
     sink(Datagram { payload, remote, local, ecn: Ecn::from_tos(layout.tos), via: origin.via, hints });
-    Some(keep)
+    Some(lendable)
 }
 
 /// What readers are told of a packet whose payload starts there.
 #[inline]
-pub(super) fn note(payload: usize, timestamp: Option<Timestamp>) -> Note {
+pub(super) fn info(payload: usize, timestamp: Option<Timestamp>) -> PacketInfo {
     let (timestamp, by) = match timestamp {
-        Some(Timestamp { nanoseconds, source: TimeSource::Device }) => (nanoseconds, loan::STAMP_NIC),
-        Some(Timestamp { nanoseconds, source: TimeSource::Program }) => (nanoseconds, loan::STAMP_XDP),
+        Some(Timestamp { nanoseconds, source: TimeSource::Device }) => (nanoseconds, abi::STAMP_NIC),
+        Some(Timestamp { nanoseconds, source: TimeSource::Program }) => (nanoseconds, abi::STAMP_XDP),
         // The kernel stamps no frames.
         Some(Timestamp { source: TimeSource::Kernel, .. }) | None => (0, 0),
     };
     // Headers are 128 bytes at most.
-    Note { timestamp, flags: payload as u16 | by }
+    PacketInfo { timestamp, flags: payload as u16 | by }
 }
 
 /// True for a source address that no packet on a wire may have (RFC 1812, section 5.3.7; RFC 4291, sections

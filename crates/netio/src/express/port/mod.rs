@@ -18,7 +18,7 @@
 mod active;
 mod health;
 mod maker;
-mod public;
+mod readers;
 mod report;
 mod traffic;
 
@@ -38,13 +38,13 @@ use crate::io::{IoError, IoStats};
 use crate::route::OwnNamespace;
 use crate::wait::{self, Wait};
 
-use active::Active;
+use active::{Active, XSK};
 use health::REOPEN_FIRST;
 use maker::{Maker, Other};
 
-pub(super) use active::{check_mode, segments};
-pub use public::{LendReport, UnlentStats};
+pub use readers::{LendReport, UnlentStats};
 pub use report::{PortReport, PortState, PortStatus};
+pub(crate) use traffic::Lendable;
 
 /// Bytes of the largest UDP payload over IPv4 (RFC 768, RFC 791).
 const LARGEST_PAYLOAD: usize = 65_507;
@@ -73,7 +73,7 @@ pub struct Port {
     failed: Option<Instant>,
     reason: Option<String>,
     published: Arc<ArcSwap<PortReport>>,
-    /// Counters of this port, those of sockets that it once had included.
+    /// Counters of the sockets that it once had.
     counters: IoStats,
     /// What readers of sockets that it once had were lent.
     lent: LendReport,
@@ -101,8 +101,8 @@ impl Port {
         tracing::info!(
             interface = config.interface,
             queue = config.queue,
-            mode = %active.mode,
-            backing = ?active.queue.umem().backing(),
+            mode = %active.xsk().mode(),
+            backing = ?active.engine.umem.backing(),
             frame_size = place.fitted.frame_size,
             multi_buffer = place.fitted.multi_buffer(),
             ?state,
@@ -126,7 +126,7 @@ impl Port {
         tracing::info!(
             interface = config.interface,
             queue = config.queue,
-            mode = %active.mode,
+            mode = %active.xsk().mode(),
             frame_size = place.fitted.frame_size,
             multi_buffer = place.fitted.multi_buffer(),
             "AF_XDP socket obtained"
@@ -146,8 +146,8 @@ impl Port {
             ifindex,
             queue: config.queue,
             state,
-            mode: Some(active.mode),
-            backing: Some(active.queue.umem().backing()),
+            mode: Some(active.xsk().mode()),
+            backing: Some(active.engine.umem.backing()),
             transmit: config.transmit,
             reason: None,
             multi_buffer,
@@ -202,7 +202,7 @@ impl Port {
 
     /// The mode that bind obtained; `None` while there is no socket.
     pub fn mode(&self) -> Option<ObtainedMode> {
-        self.active.as_ref().map(|active| active.mode)
+        self.active.as_ref().map(|active| active.xsk().mode())
     }
 
     /// Prepares the socket, and those that replace it, for the way that the worker waits.
@@ -224,7 +224,7 @@ impl Port {
 
     /// The NAPI context that busy polling polls; see [`wait::napi_id`].
     fn napi_id(&self) -> Option<u32> {
-        self.active.as_ref().and_then(|active| wait::napi_id(active.socket.as_fd()))
+        self.active.as_ref().and_then(|active| wait::napi_id(active.fd()))
     }
 
     /// The cookie of what lies in front of received packets, where anything does.
@@ -255,13 +255,14 @@ impl Port {
 
     /// Frames completed by the socket that is open now.
     pub(super) fn completed(&self) -> u64 {
-        self.active.as_ref().map_or(0, |active| active.queue.counters().completed)
+        self.active.as_ref().map_or(0, |active| active.xsk().counters().completed)
     }
 
     /// Takes completed frames back.
     pub(super) fn recycle(&mut self) {
         if let Some(active) = &mut self.active {
-            active.queue.complete();
+            let (xsk, umem) = active.engine.xsk(XSK);
+            xsk.complete(umem);
         }
     }
 
@@ -282,7 +283,7 @@ impl Port {
 
     /// The socket, to wait on or to have prepared by somebody with more privilege; `None` while there is none.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.active.as_ref().map(|active| active.socket.as_fd())
+        self.active.as_ref().map(|active| active.fd())
     }
 
     /// Closes the socket, keeping its counters. Packets that the kernel had not taken are lost with it.
@@ -291,8 +292,8 @@ impl Port {
         self.lent = self.lend_report();
         if let Some(mut active) = self.active.take() {
             active.count(&mut counters);
-            counters.dropped_send_refused += u64::from(active.queue.untaken());
-            self.gathered += active.queue.counters().gathered;
+            counters.dropped_send_refused += u64::from(active.engine.xsk(XSK).0.untaken());
+            self.gathered += active.xsk().counters().gathered;
             // Closing does this too; without CAP_BPF or the map that is the only way.
             if let Maker::Own(map) = &self.maker {
                 let _ = xskmap::remove(map.as_fd(), self.config.map_key);

@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 
 use super::Port;
 use crate::express::config::{ObtainedMode, TransmitVia};
-use crate::express::mapping::Backing;
+use crate::sys::mapping::Backing;
 
 /// How a port fares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,14 +87,14 @@ impl Port {
             queue: self.config.queue,
             state: self.state,
             mode: self.mode(),
-            backing: active.map(|active| active.queue.umem().backing()),
+            backing: active.map(|active| active.engine.umem.backing()),
             transmit: self.config.transmit,
             reason: self.reason.clone(),
             multi_buffer: self.multi_buffer,
             max_segments: self.max_segments(),
             tx_budget: active.map_or(0, |active| active.tx_budget),
             napi: self.napi_id(),
-            gathered: self.gathered + active.map_or(0, |active| active.queue.counters().gathered),
+            gathered: self.gathered + active.map_or(0, |active| active.xsk().counters().gathered),
             reopened: self.reopened,
         }
     }
