@@ -194,10 +194,13 @@ impl SharedUmem {
         let id = self.xsk(from)?;
         self.collect();
         let mut bytes = 0;
-        let packets = self.engine.receive(id, limit, |mut frame| {
+        let mut batch = self.engine.receive(id, limit);
+        while let Some(mut frame) = batch.next() {
             bytes += frame.bytes().len() as u64;
             handle(Received { frame, umem: from.umem });
-        });
+        }
+        let packets = batch.packets();
+        drop(batch);
         let (xsk, _) = self.engine.xsk(id);
         xsk.stats.rx_express_packets += packets as u64;
         xsk.stats.rx_express_bytes += bytes;

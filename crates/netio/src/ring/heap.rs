@@ -10,7 +10,9 @@ use loom::{cell::UnsafeCell, sync::atomic::AtomicU32};
 #[cfg(not(loom))]
 use std::{cell::UnsafeCell, sync::atomic::AtomicU32};
 
-use super::{RingKind, RingMemory};
+#[cfg(not(loom))]
+use super::RingKind;
+use super::RingMemory;
 
 /// A ring on the heap.
 #[derive(Debug)]
@@ -82,9 +84,11 @@ impl<T: Copy> RingMemory for Arc<HeapRing<T>> {
 }
 
 /// Rings on the heap.
+#[cfg(not(loom))]
 #[derive(Debug)]
 pub(crate) struct Heap;
 
+#[cfg(not(loom))]
 impl RingKind for Heap {
     type Ring<T: Copy> = Arc<HeapRing<T>>;
 }

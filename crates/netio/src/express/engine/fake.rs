@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::xsk::{Kernel, Rings, Wakeups};
-use super::{Engine, Umem, Xsk, XskId};
+use super::{Engine, RxFrame, Umem, Xsk, XskId};
 use crate::express::abi::{Descriptor, XDP_PKT_CONTD};
 use crate::io::IoStats;
 pub(crate) use crate::ring::heap::{Heap, HeapRing};
@@ -65,6 +65,22 @@ pub(crate) fn engine_and_kernel(ring: u32, assembly: usize) -> (Engine<Heap>, Fa
     let mut umem = Umem::new(2048, 2 * ring, false).expect("test memory");
     let xsk = Xsk::new(XskId(0), &mut umem, NoSocket, rings, assembly);
     (Engine::new(umem, vec![xsk]), kernel)
+}
+
+impl Engine<Heap> {
+    /// Hands up to `limit` received packets to `handle`. How many there were.
+    pub(crate) fn receive_each<F: FnMut(RxFrame<'_, Heap>)>(
+        &mut self,
+        from: XskId,
+        limit: usize,
+        mut handle: F,
+    ) -> usize {
+        let mut batch = self.receive(from, limit);
+        while let Some(packet) = batch.next() {
+            handle(packet);
+        }
+        batch.packets()
+    }
 }
 
 impl FakeKernel {

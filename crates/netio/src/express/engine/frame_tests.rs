@@ -34,7 +34,7 @@ fn submit_parts(engine: &mut Engine<Heap>, packet: &[u8]) -> bool {
 
 fn received(engine: &mut Engine<Heap>) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
-    engine.receive(A, 64, |mut packet| {
+    engine.receive_each(A, 64, |mut packet| {
         packets.push(packet.bytes().to_vec());
     });
     packets
@@ -84,7 +84,7 @@ fn a_limit_leaves_the_rest_for_the_next_call() {
     }
     let mut seen = Vec::new();
     for expected in [3, 2] {
-        let taken = engine.receive(A, 3, |mut packet| {
+        let taken = engine.receive_each(A, 3, |mut packet| {
             seen.push(packet.bytes()[0]);
         });
         assert_eq!(taken, expected);
@@ -96,7 +96,7 @@ fn a_limit_leaves_the_rest_for_the_next_call() {
 fn a_packet_may_be_changed_in_place() {
     let (mut engine, mut kernel) = engine_and_kernel(RING, 0);
     kernel.receive(&mut engine, b"sealed");
-    engine.receive(A, 1, |mut packet| {
+    engine.receive_each(A, 1, |mut packet| {
         packet.bytes().copy_from_slice(b"opened");
         assert_eq!(packet.bytes(), b"opened");
     });
@@ -190,7 +190,7 @@ fn a_handler_that_unwinds_loses_no_frame() {
     let (mut engine, mut kernel) = engine_and_kernel(RING, 0);
     kernel.receive(&mut engine, b"one");
     kernel.receive(&mut engine, b"two");
-    let unwound = catch_unwind(AssertUnwindSafe(|| engine.receive(A, 8, |_| panic!("handler"))));
+    let unwound = catch_unwind(AssertUnwindSafe(|| engine.receive_each(A, 8, |_| panic!("handler"))));
     assert!(unwound.is_err());
     check_frames(&engine);
     assert_eq!(received(&mut engine), [b"two".to_vec()]);
@@ -363,7 +363,7 @@ fn apply(engine: &mut Engine<Heap>, kernel: &mut FakeKernel, event: &Event) {
             kernel.complete(count);
         }
         Event::ProgramReceives(limit) => {
-            engine.receive(A, limit, |mut packet| {
+            engine.receive_each(A, limit, |mut packet| {
                 packet.bytes().fill(0x55);
             });
         }
@@ -409,7 +409,7 @@ proptest! {
             complete(&mut engine);
         }
         complete(&mut engine);
-        engine.receive(A, usize::MAX, |_| ());
+        engine.receive_each(A, usize::MAX, |_| ());
         prop_assert_eq!(held(&engine), (RING as usize, RING as usize, 0));
         prop_assert_eq!(kernel.fill.available(u32::MAX), RING);
         prop_assert_eq!(engine.xsks[0].counters().bad_descriptor, 0);

@@ -6,6 +6,53 @@ use super::{Engine, Kernel, Umem, Xsk, XskId};
 use crate::lend::PacketInfo;
 use crate::umem::Frame;
 
+/// Received packets, one after the other. Dropped, the fill ring of their XSK is full again and shown to the kernel.
+pub(crate) struct RxBatch<'a, K: Kernel> {
+    engine: &'a mut Engine<K>,
+    from: XskId,
+    limit: usize,
+    /// A packet may take several descriptors, and a hostile kernel could send none but bad ones: one ring's worth of
+    /// descriptors is the bound.
+    descriptors: u32,
+    packets: usize,
+}
+
+impl<'a, K: Kernel> RxBatch<'a, K> {
+    #[inline]
+    pub(super) fn new(engine: &'a mut Engine<K>, from: XskId, limit: usize) -> Self {
+        let descriptors = engine.xsk(from).0.available(limit);
+        Self { engine, from, limit, descriptors, packets: 0 }
+    }
+
+    /// The next packet. If it is neither sent nor lent, its frame goes back to the fill ring.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<RxFrame<'_, K>> {
+        while self.packets < self.limit && self.descriptors > 0 {
+            let (xsk, umem) = self.engine.xsk(self.from);
+            let popped = xsk.pop(umem)?;
+            self.descriptors -= 1;
+            if let Some((frame, range)) = popped {
+                self.packets += 1;
+                return Some(RxFrame { engine: &mut *self.engine, from: self.from, frame, range });
+            }
+        }
+        None
+    }
+
+    /// How many there were so far.
+    pub(crate) fn packets(&self) -> usize {
+        self.packets
+    }
+}
+
+impl<K: Kernel> Drop for RxBatch<'_, K> {
+    #[inline]
+    fn drop(&mut self) {
+        let (xsk, umem) = self.engine.xsk(self.from);
+        xsk.end_batch(umem);
+    }
+}
+
 /// A received packet, in its frame or put together from several. Dropped, its frame goes back to the fill ring that it
 /// came from.
 pub(crate) struct RxFrame<'a, K: Kernel> {
@@ -16,17 +63,7 @@ pub(crate) struct RxFrame<'a, K: Kernel> {
     range: Range<usize>,
 }
 
-impl<'a, K: Kernel> RxFrame<'a, K> {
-    #[inline]
-    pub(super) fn new(
-        engine: &'a mut Engine<K>,
-        from: XskId,
-        frame: Option<Frame>,
-        range: Range<usize>,
-    ) -> Self {
-        Self { engine, from, frame, range }
-    }
-
+impl<K: Kernel> RxFrame<'_, K> {
     /// The packet. It may be changed in place.
     #[inline]
     pub(crate) fn bytes(&mut self) -> &mut [u8] {

@@ -32,12 +32,12 @@ use super::config::ObtainedMode;
 use crate::lend::ReaderTable;
 use crate::umem::{Umem, XskId};
 
-pub(crate) use frames::{RxFrame, TxFrame};
+pub(crate) use frames::{RxBatch, RxFrame, TxFrame};
 pub(crate) use kick::{KICK_AGAIN, Outcome};
 pub(crate) use open::{Bind, Opened, adopt, bring_up, can_open};
 pub(crate) use xsk::{Kernel, Xsk};
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(crate) use open::check_mode;
 
 /// A UMEM and all who use it.
@@ -63,32 +63,10 @@ impl<K: Kernel> Engine<K> {
         (&mut self.xsks[id.0 as usize], &mut self.umem)
     }
 
-    /// Hands up to `limit` packets that an XSK has received to `handle` and refills its fill ring. What `handle` neither
-    /// sends nor lends goes back to the fill ring.
+    /// Up to `limit` packets that an XSK has received.
     #[inline]
-    pub(crate) fn receive<F: FnMut(RxFrame<'_, K>)>(
-        &mut self,
-        from: XskId,
-        limit: usize,
-        mut handle: F,
-    ) -> usize {
-        let mut packets = 0;
-        // A packet may take several descriptors, and a hostile kernel could send none but bad ones: one ring's worth of
-        // descriptors is the bound.
-        let (xsk, _) = self.xsk(from);
-        let mut descriptors = xsk.available(limit);
-        while packets < limit && descriptors > 0 {
-            let (xsk, umem) = self.xsk(from);
-            let Some(popped) = xsk.pop(umem) else { break };
-            descriptors -= 1;
-            if let Some((frame, range)) = popped {
-                packets += 1;
-                handle(RxFrame::new(self, from, frame, range));
-            }
-        }
-        let (xsk, umem) = self.xsk(from);
-        xsk.end_batch(umem);
-        packets
+    pub(crate) fn receive(&mut self, from: XskId, limit: usize) -> RxBatch<'_, K> {
+        RxBatch::new(self, from, limit)
     }
 
     /// A frame to build a packet in, to leave by that XSK; `None` if it has its share in flight, or none is free.

@@ -145,7 +145,7 @@ fn a_frame_received_on_one_socket_leaves_by_another_without_a_copy() {
     let mut bed = Bed::new();
     assert!(bed.arrive(A, b"through"));
     let mut place = 0;
-    bed.engine.receive(A, 8, |mut packet| {
+    bed.engine.receive_each(A, 8, |mut packet| {
         packet.bytes()[0] = b'T';
         place = packet.bytes().as_ptr() as usize;
         assert!(packet.send(B));
@@ -168,7 +168,7 @@ fn forwarding_beyond_a_sockets_share_drops_and_starves_nobody() {
     let mut forwarded = 0;
     for _ in 0..10 {
         while bed.arrive(A, b"packet") {}
-        bed.engine.receive(A, 64, |packet| forwarded += u32::from(packet.send(B)));
+        bed.engine.receive_each(A, 64, |packet| forwarded += u32::from(packet.send(B)));
         bed.check();
     }
     assert_eq!(forwarded, RING, "as many as the TX ring has entries");
@@ -179,7 +179,7 @@ fn forwarding_beyond_a_sockets_share_drops_and_starves_nobody() {
 fn a_completion_in_the_ring_of_another_socket_is_refused() {
     let mut bed = Bed::new();
     bed.arrive(A, b"packet");
-    bed.engine.receive(A, 1, |packet| assert!(packet.send(B)));
+    bed.engine.receive_each(A, 1, |packet| assert!(packet.send(B)));
     bed.engine.xsks[B.0 as usize].tx.publish();
     bed.kernels[1].take(1);
     let addr = bed.kernels[1].sending[0].addr;
@@ -195,7 +195,7 @@ fn a_packet_lent_to_two_readers_is_free_when_both_have_returned_it() {
     let mut bed = Bed::new();
     bed.join_all([0, 2]);
     bed.arrive(B, b"quote");
-    bed.engine.receive(B, 1, |packet| {
+    bed.engine.receive_each(B, 1, |packet| {
         assert_eq!(lend(packet, u32::MAX, PacketInfo { timestamp: 99, flags: 5 }), 0b101)
     });
     assert_eq!(bed.engine.readers.publish(), 0, "nobody sleeps");
@@ -223,7 +223,7 @@ fn a_slow_reader_costs_its_quota_and_no_packet_of_others() {
     for round in 0..50u64 {
         assert!(bed.arrive(A, b"tick"), "round {round}");
         let mut lent = 0;
-        bed.engine.receive(A, 1, |packet| lent = lend(packet, 0b11, PacketInfo::default()));
+        bed.engine.receive_each(A, 1, |packet| lent = lend(packet, 0b11, PacketInfo::default()));
         assert_eq!(lent, if round < QUOTA.into() { 0b11 } else { 0b10 });
         bed.engine.readers.publish();
         let fast = bed.readers[1].as_mut().unwrap();
@@ -244,7 +244,7 @@ fn what_a_dead_reader_had_is_free_at_once() {
     bed.join_all([0, 1]);
     for _ in 0..QUOTA {
         bed.arrive(A, b"tick");
-        bed.engine.receive(A, 1, |packet| assert_eq!(lend(packet, 0b11, PacketInfo::default()), 0b11));
+        bed.engine.receive_each(A, 1, |packet| assert_eq!(lend(packet, 0b11, PacketInfo::default()), 0b11));
     }
     dismiss(&mut bed.engine, 0);
     bed.check();
@@ -260,7 +260,7 @@ fn false_returns_are_counted_and_change_nothing() {
     bed.join_all([0, 1]);
     bed.arrive(A, b"tick");
     let mut addr = 0;
-    bed.engine.receive(A, 1, |packet| assert_eq!(lend(packet, 0b10, PacketInfo::default()), 0b10));
+    bed.engine.receive_each(A, 1, |packet| assert_eq!(lend(packet, 0b10, PacketInfo::default()), 0b10));
     bed.engine.readers.publish();
     bed.readers[1].as_mut().unwrap().take(1);
     addr += bed.readers[1].as_ref().unwrap().kept[0].addr;
@@ -293,10 +293,10 @@ fn a_handler_that_unwinds_loses_no_frame() {
     let mut bed = Bed::new();
     bed.arrive(A, b"one");
     bed.arrive(A, b"two");
-    let unwound = catch_unwind(AssertUnwindSafe(|| bed.engine.receive(A, 8, |_| panic!("handler"))));
+    let unwound = catch_unwind(AssertUnwindSafe(|| bed.engine.receive_each(A, 8, |_| panic!("handler"))));
     assert!(unwound.is_err());
     bed.check();
-    assert_eq!(bed.engine.receive(A, 8, |_| ()), 1);
+    assert_eq!(bed.engine.receive_each(A, 8, |_| ()), 1);
     bed.check();
 }
 
@@ -364,17 +364,17 @@ fn apply(bed: &mut Bed, event: &Event) {
             bed.arrive(XskId(xsk), &[0xaa; 60]);
         }
         Event::Forward { from, to, limit } => {
-            bed.engine.receive(XskId(from), limit, |packet| {
+            bed.engine.receive_each(XskId(from), limit, |packet| {
                 packet.send(XskId(to));
             });
         }
         Event::Lend { from, readers, limit } => {
-            bed.engine.receive(XskId(from), limit, |packet| {
+            bed.engine.receive_each(XskId(from), limit, |packet| {
                 lend(packet, readers, PacketInfo::default());
             });
         }
         Event::Drop { from, limit } => {
-            bed.engine.receive(XskId(from), limit, |mut packet| packet.bytes().fill(0x55));
+            bed.engine.receive_each(XskId(from), limit, |mut packet| packet.bytes().fill(0x55));
         }
         Event::Build { xsk, submit } => {
             if let Some(frame) = bed.engine.alloc(XskId(xsk))

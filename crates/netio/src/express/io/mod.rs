@@ -24,12 +24,13 @@ use super::inlet::PortInlet;
 use super::interface::Interfaces;
 use super::path_cache::{PathCache, Reminders, Routes};
 use super::port::{LendReport, Port, PortReport};
-use crate::io::{Datagram, Flow, IoError, IoStats, PacketIo, Sent};
+use crate::io::{Datagram, Flow, IoError, IoStats, PacketIo, Sent, Via};
 use crate::route::{Resolution, Resolver};
 use crate::udp::UdpIo;
 use crate::wait::Wait;
 
 use plan::is_link_local;
+use receive::{Origin, deliver};
 
 /// Turns with packets from AF_XDP after which the kernel sockets are asked though the turns go on: a
 /// datagram there waits for 8 batches at most, and their system call is shared by as many.
@@ -163,7 +164,28 @@ impl<K: PacketIo, R: Routes> PacketIo for ExpressIo<K, R> {
     fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(Datagram<'_>)) -> Result<usize, IoError> {
         self.now = now;
         self.watch(now);
-        let mut received = self.receive_express(now, sink);
+        let mut received = 0;
+        self.full = false;
+        for (index, port) in self.ports.iter_mut().enumerate() {
+            let origin = Origin {
+                via: Via::Express(index as u16),
+                ifindex: port.ifindex(),
+                verify: self.config.verify_checksum,
+                description: port.description(),
+            };
+            let Some((mut batch, readers)) = port.receive(self.config.batch) else { continue };
+            while let Some(mut packet) = batch.next() {
+                let Some(lendable) = deliver(packet.bytes(), origin, &mut self.stats, sink) else { continue };
+                received += 1;
+                if readers != 0 {
+                    packet.lend(lendable.part, readers, lendable.info);
+                }
+            }
+            let taken = batch.packets();
+            drop(batch);
+            self.full |= taken >= self.config.batch;
+            port.end_receive(now, taken);
+        }
         // A turn without packets that follows one with packets leads to sleep, whose wait would tell of the
         // kernel sockets anyway: request and response by AF_XDP cost no call on them.
         let was_busy = std::mem::replace(&mut self.busy, received > 0);

@@ -1,34 +1,19 @@
 //! From a received frame to its datagram.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::Instant;
+use std::ops::Range;
 
 use expressway_wire::parse_udp;
 
-use super::ExpressIo;
 use crate::express::metadata::{self, METADATA_LEN};
-use crate::express::path_cache::Routes;
-use crate::express::port::Lendable;
-use crate::io::{Datagram, Ecn, Hints, IoStats, PacketIo, TimeSource, Timestamp, Via};
+use crate::io::{Datagram, Ecn, Hints, IoStats, TimeSource, Timestamp, Via};
 use crate::lend::{PacketInfo, abi};
 
-impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
-    pub(super) fn receive_express(&mut self, now: Instant, sink: &mut dyn FnMut(Datagram<'_>)) -> usize {
-        let (stats, verify) = (&mut self.stats, self.config.verify_checksum);
-        let mut handed = 0;
-        self.full = false;
-        for (index, port) in self.ports.iter_mut().enumerate() {
-            let (ifindex, description) = (port.ifindex(), port.description());
-            let origin = Origin { via: Via::Express(index as u16), ifindex, verify, description };
-            let taken = port.receive(now, self.config.batch, |frame| {
-                let lendable = deliver(frame, origin, stats, sink);
-                handed += usize::from(lendable.is_some());
-                lendable
-            });
-            self.full |= taken >= self.config.batch;
-        }
-        handed
-    }
+/// What of a received packet readers may have, and what they are told of it.
+pub(super) struct Lendable {
+    /// Which bytes of those that were handed over.
+    pub(super) part: Range<usize>,
+    pub(super) info: PacketInfo,
 }
 
 /// Where a frame came in, and what is to be checked of it.

@@ -44,7 +44,6 @@ use maker::{Maker, Other};
 
 pub use readers::{LendReport, UnlentStats};
 pub use report::{PortReport, PortState, PortStatus};
-pub(crate) use traffic::Lendable;
 
 /// Bytes of the largest UDP payload over IPv4 (RFC 768, RFC 791).
 const LARGEST_PAYLOAD: usize = 65_507;

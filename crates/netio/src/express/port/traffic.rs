@@ -1,59 +1,42 @@
 //! Frames in and out of a port, and the kicks that the kernel asks for.
 
 use std::io;
-use std::ops::Range;
 use std::time::Instant;
 
 use super::active::{Active, XSK};
 use super::health::{Task, is_stalled};
 use super::{Port, PortState};
-use crate::express::engine::{KICK_AGAIN, Outcome, TxFrame};
+use crate::express::engine::{KICK_AGAIN, Outcome, RxBatch, TxFrame};
 use crate::express::interface::LinkState;
-use crate::lend::PacketInfo;
 use crate::ring::Mapped;
 
-/// What of a received packet readers may have, and what they are told of it.
-pub(crate) struct Lendable {
-    /// Which bytes of those that were handed over.
-    pub(crate) part: Range<usize>,
-    pub(crate) info: PacketInfo,
-}
-
 impl Port {
-    /// Takes back completed frames and what readers returned, and hands up to `limit` received packets to `handle`, which
-    /// says what of each may be lent.
-    pub(crate) fn receive<F: FnMut(&mut [u8]) -> Option<Lendable>>(
-        &mut self,
-        now: Instant,
-        limit: usize,
-        mut handle: F,
-    ) -> usize {
-        let Some(Active { engine, readers, refilled, .. }) = &mut self.active else { return 0 };
+    /// Takes back completed frames and what readers returned. Up to `limit` packets that were received, and the readers
+    /// who may be lent them, a bit each; `None` while there is no socket. [`Port::end_receive`] follows.
+    #[inline]
+    pub(crate) fn receive(&mut self, limit: usize) -> Option<(RxBatch<'_, Mapped>, u32)> {
+        let Active { engine, readers, .. } = self.active.as_mut()?;
         let (xsk, umem) = engine.xsk(XSK);
         xsk.complete(umem);
         if let Some(readers) = readers {
             readers.collect(engine);
         }
         let present = if engine.readers.reserved() > 0 { engine.readers.present() } else { 0 };
-        let packets = engine.receive(XSK, limit, |mut packet| {
-            let lendable = handle(packet.bytes());
-            if present != 0
-                && let Some(Lendable { part, info }) = lendable
-            {
-                packet.lend(part, present, info);
-            }
-        });
+        Some((engine.receive(XSK, limit), present))
+    }
+
+    /// So many packets were received.
+    pub(crate) fn end_receive(&mut self, now: Instant, packets: usize) {
+        let Some(Active { engine, refilled, .. }) = &mut self.active else { return };
+        let is_corrupt = engine.xsk(XSK).0.is_corrupt();
         // The kernel is told of the filled fill ring behind what this turn sends: to learn whether it wants to be takes a
         // full fence. Where one batch follows another it is told between them, so that it never waits for a long turn.
-        let is_late = packets > 0 && std::mem::replace(refilled, true);
-        let is_corrupt = engine.xsk(XSK).0.is_corrupt();
-        if is_late {
+        if packets > 0 && std::mem::replace(refilled, true) {
             self.wake(now);
         }
         if is_corrupt {
             self.fail(now, Task::Receive, "the kernel moved a ring index where it cannot be");
         }
-        packets
     }
 
     /// Tells the kernel of a filled fill ring, if it asks for that.
