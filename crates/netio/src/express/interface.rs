@@ -35,7 +35,7 @@ pub(crate) struct Interfaces {
 }
 
 /// Where a port is to be opened.
-pub(crate) struct Place {
+pub(crate) struct BindTarget {
     /// The interface's network namespace, to be asked for more.
     pub(crate) interfaces: Interfaces,
     /// Index of the interface.
@@ -46,7 +46,7 @@ pub(crate) struct Place {
     pub(crate) fitted: Fitted,
 }
 
-impl Place {
+impl BindTarget {
     /// Checks a configuration, finds its interface in the network namespace of `source`, and fits it to that.
     ///
     /// # Errors

@@ -29,7 +29,7 @@ use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
 use super::config::{ObtainedMode, PortConfig};
 use super::engine::{Bind, Opened, bring_up};
 use super::error::{OpenError, Step};
-use super::interface::Place;
+use super::interface::BindTarget;
 use crate::route::{NetlinkSource, OwnNamespace};
 use crate::sys::mapping::{Backing, Mapping};
 use crate::umem::{Umem, XskId};
@@ -82,7 +82,7 @@ pub fn bind_for(
     memory: BorrowedFd<'_>,
     map: BorrowedFd<'_>,
 ) -> Result<Bound, OpenError> {
-    let Place { ifindex, fitted, .. } = Place::find(config, &OwnNamespace)?;
+    let BindTarget { ifindex, fitted, .. } = BindTarget::find(config, &OwnNamespace)?;
     if fitted.frame_size != config.frame_size {
         let must = "must be 4096 for the MTU that the interface has now";
         return Err(OpenError::Config { field: "frame_size", value: config.frame_size.into(), must });

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::maker::{Made, Maker};
+use super::opener::{Opener, Reopened};
 use super::{Port, PortState};
 use crate::express::config::{Failing, Fitted, PortConfig, TransmitVia};
 use crate::express::engine::can_open;
@@ -77,7 +77,7 @@ impl Port {
             return;
         }
         let (interface, queue) = (&self.config.interface, self.config.queue);
-        if let (Maker::Own(_), Err(error)) = (&self.maker, can_open()) {
+        if let (Opener::Local(_), Err(error)) = (&self.opener, can_open()) {
             let reason = format!("packets larger than a frame are dropped: MTU raised to {mtu}, and {error}");
             if self.reason.as_ref() != Some(&reason) {
                 tracing::error!(interface, queue, "{reason}; restart the process");
@@ -144,13 +144,13 @@ impl Port {
         if self.state != PortState::Reopening || now < self.next_try {
             return false;
         }
-        let Some(made) = self.maker.make(self.fit(), self.ifindex) else {
+        let Some(reopened) = self.opener.open(self.fit(), self.ifindex) else {
             self.next_try = now + ANSWER_INTERVAL;
             return false;
         };
         let (interface, queue) = (&self.config.interface, self.config.queue);
-        match made {
-            Ok(Made { fitted, active }) => {
+        match reopened {
+            Ok(Reopened { fitted, active }) => {
                 tracing::info!(interface, queue, mode = %active.xsk().mode(), "AF_XDP socket opened anew");
                 (self.config.frame_size, self.multi_buffer) = (fitted.frame_size, fitted.multi_buffer());
                 // What the first socket was given, this one gets; without it, it serves all the same.

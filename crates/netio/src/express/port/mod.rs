@@ -17,7 +17,7 @@
 
 mod active;
 mod health;
-mod maker;
+mod opener;
 mod readers;
 mod report;
 mod traffic;
@@ -31,7 +31,7 @@ use expressway_wire::MAX_HEADER_LEN;
 
 use super::config::{ObtainedMode, PortConfig, TransmitVia};
 use super::error::{OpenError, Step};
-use super::interface::{LinkState, Place};
+use super::interface::{BindTarget, LinkState};
 use super::source::SocketSource;
 use super::xskmap;
 use crate::io::{IoError, IoStats};
@@ -40,7 +40,7 @@ use crate::wait::{self, Wait};
 
 use active::{Active, XSK};
 use health::REOPEN_FIRST;
-use maker::{Maker, Other};
+use opener::{Opener, RemoteOpener};
 
 pub use readers::{LendReport, UnlentStats};
 pub use report::{PortReport, PortState, PortStatus};
@@ -58,7 +58,7 @@ pub struct Port {
     /// MTU of the interface as far as it is known.
     mtu: u32,
     multi_buffer: bool,
-    maker: Maker,
+    opener: Opener,
     wait: Wait,
     active: Option<Active>,
     state: PortState,
@@ -88,12 +88,12 @@ impl Port {
     /// # Errors
     /// [`OpenError`] names interface, queue and remedy. A mode that was asked for is obtained or an error.
     pub fn open(config: PortConfig, map: BorrowedFd<'_>) -> Result<Self, OpenError> {
-        let place = Place::find(&config, &OwnNamespace)?;
+        let target = BindTarget::find(&config, &OwnNamespace)?;
         let map = map
             .try_clone_to_owned()
             .map_err(|source| Step::Map.failed(&config.interface, config.queue, false, source))?;
-        let active = Active::open(&place.fitted, place.ifindex, map.as_fd())?;
-        let state = match place.interfaces.state(place.ifindex) {
+        let active = Active::open(&target.fitted, target.ifindex, map.as_fd())?;
+        let state = match target.interfaces.state(target.ifindex) {
             LinkState::Up => PortState::Up,
             LinkState::Down | LinkState::Gone => PortState::Down,
         };
@@ -102,12 +102,12 @@ impl Port {
             queue = config.queue,
             mode = %active.xsk().mode(),
             backing = ?active.engine.umem.backing(),
-            frame_size = place.fitted.frame_size,
-            multi_buffer = place.fitted.multi_buffer(),
+            frame_size = target.fitted.frame_size,
+            multi_buffer = target.fitted.multi_buffer(),
             ?state,
             "AF_XDP socket bound"
         );
-        Ok(Self::new(config.frame_size, &place, Maker::Own(map), active, state))
+        Ok(Self::new(config.frame_size, &target, Opener::Local(map), active, state))
     }
 
     /// As [`Port::open`], with sockets that `source` has bound by a process that may do so; this one needs no
@@ -120,23 +120,29 @@ impl Port {
             let must = "must be none where another process binds sockets";
             return Err(OpenError::Config { field: "lend", value: 1, must });
         }
-        let place = Place::find(&config, source.namespace())?;
-        let active = Active::adopt(&place.fitted, &mut *source)?;
+        let target = BindTarget::find(&config, source.namespace())?;
+        let active = Active::adopt(&target.fitted, &mut *source)?;
         tracing::info!(
             interface = config.interface,
             queue = config.queue,
             mode = %active.xsk().mode(),
-            frame_size = place.fitted.frame_size,
-            multi_buffer = place.fitted.multi_buffer(),
+            frame_size = target.fitted.frame_size,
+            multi_buffer = target.fitted.multi_buffer(),
             "AF_XDP socket obtained"
         );
-        Ok(Self::new(config.frame_size, &place, Maker::Other(Other::new(source)), active, PortState::Up))
+        Ok(Self::new(
+            config.frame_size,
+            &target,
+            Opener::Remote(RemoteOpener::new(source)),
+            active,
+            PortState::Up,
+        ))
     }
 
-    fn new(frame_size: u32, place: &Place, maker: Maker, active: Active, state: PortState) -> Self {
+    fn new(frame_size: u32, target: &BindTarget, opener: Opener, active: Active, state: PortState) -> Self {
         let now = Instant::now();
-        let (ifindex, multi_buffer) = (place.ifindex, place.fitted.multi_buffer());
-        let mut config = PortConfig::clone(&place.fitted);
+        let (ifindex, multi_buffer) = (target.ifindex, target.fitted.multi_buffer());
+        let mut config = PortConfig::clone(&target.fitted);
         if !config.sends {
             config.transmit = TransmitVia::Kernel;
         }
@@ -160,9 +166,9 @@ impl Port {
             config,
             frame_size,
             ifindex,
-            mtu: place.mtu,
+            mtu: target.mtu,
             multi_buffer,
-            maker,
+            opener,
             wait: Wait::Interrupt,
             active: Some(active),
             state,
@@ -294,7 +300,7 @@ impl Port {
             counters.dropped_send_refused += u64::from(active.engine.xsk(XSK).0.untaken());
             self.gathered += active.xsk().counters().gathered;
             // Closing does this too; without CAP_BPF or the map that is the only way.
-            if let Maker::Own(map) = &self.maker {
+            if let Opener::Local(map) = &self.opener {
                 let _ = xskmap::remove(map.as_fd(), self.config.map_key);
             }
         }

@@ -1,4 +1,4 @@
-//! Who makes a port's sockets: this process, or another that may.
+//! Who opens a port's sockets: this process, or another that may.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,48 +9,48 @@ use crate::express::config::Fitted;
 use crate::express::error::OpenError;
 use crate::express::source::SocketSource;
 
-/// What was made, and of what.
-pub(super) struct Made {
+/// A socket that was opened in place of another, and of what.
+pub(super) struct Reopened {
     pub(super) fitted: Fitted,
     pub(super) active: Active,
 }
 
-/// Who makes the port's sockets.
-pub(super) enum Maker {
+/// Who opens the port's sockets.
+pub(super) enum Opener {
     /// This process, which enters them into this XSKMAP.
-    Own(OwnedFd),
+    Local(OwnedFd),
     /// Another process.
-    Other(Other),
+    Remote(RemoteOpener),
 }
 
-/// Another process.
-pub(super) struct Other {
+/// Another process, which opens sockets for this one.
+pub(super) struct RemoteOpener {
     source: Arc<Mutex<Box<dyn SocketSource>>>,
     /// It is being asked.
-    asked: Option<JoinHandle<Result<Made, OpenError>>>,
+    asked: Option<JoinHandle<Result<Reopened, OpenError>>>,
 }
 
-impl Other {
+impl RemoteOpener {
     pub(super) fn new(source: Box<dyn SocketSource>) -> Self {
         Self { source: Arc::new(Mutex::new(source)), asked: None }
     }
 }
 
-impl Maker {
+impl Opener {
     /// Another bound socket, in place of one that failed. `None` while another process is asked for it, which may take
     /// long: that is for a thread of its own, as a worker has others to serve.
-    pub(super) fn make(&mut self, fitted: Fitted, ifindex: u32) -> Option<Result<Made, OpenError>> {
+    pub(super) fn open(&mut self, fitted: Fitted, ifindex: u32) -> Option<Result<Reopened, OpenError>> {
         match self {
-            Self::Own(map) => {
-                Some(Active::open(&fitted, ifindex, map.as_fd()).map(|active| Made { fitted, active }))
+            Self::Local(map) => {
+                Some(Active::open(&fitted, ifindex, map.as_fd()).map(|active| Reopened { fitted, active }))
             }
-            Self::Other(other) => other.make(fitted),
+            Self::Remote(remote) => remote.open(fitted),
         }
     }
 }
 
-impl Other {
-    fn make(&mut self, fitted: Fitted) -> Option<Result<Made, OpenError>> {
+impl RemoteOpener {
+    fn open(&mut self, fitted: Fitted) -> Option<Result<Reopened, OpenError>> {
         let failed = |reason: String, fitted: &Fitted| OpenError::Refused {
             interface: fitted.interface.clone(),
             queue: fitted.queue,
@@ -71,7 +71,7 @@ impl Other {
                 let (source, wanted) = (Arc::clone(&self.source), fitted.clone());
                 let ask = move || {
                     let mut source = source.lock().unwrap_or_else(PoisonError::into_inner);
-                    Active::adopt(&wanted, &mut **source).map(|active| Made { fitted: wanted, active })
+                    Active::adopt(&wanted, &mut **source).map(|active| Reopened { fitted: wanted, active })
                 };
                 match std::thread::Builder::new().name("expressway-bind".into()).spawn(ask) {
                     Ok(asked) => {
