@@ -3,7 +3,8 @@
 use std::io;
 
 use super::config::BindMode;
-use crate::share::ShareError;
+use crate::lend::ShareError;
+use crate::sys::describe;
 
 /// Opening a port failed. Every message names the object, the error and the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -197,26 +198,4 @@ impl Step {
         let advice = self.advice(source.raw_os_error().unwrap_or(0), multi_buffer);
         OpenError::Socket { interface: interface.to_owned(), queue, step: self.name(), source, advice }
     }
-}
-
-/// The error with the symbolic name that manuals use.
-pub(crate) fn describe(error: &io::Error) -> String {
-    let name = match error.raw_os_error() {
-        Some(libc::EPERM) => "EPERM",
-        Some(libc::EACCES) => "EACCES",
-        Some(libc::EBUSY) => "EBUSY",
-        Some(libc::EINVAL) => "EINVAL",
-        Some(libc::ENODEV) => "ENODEV",
-        Some(libc::ENOBUFS) => "ENOBUFS",
-        Some(libc::ENOMEM) => "ENOMEM",
-        Some(libc::ENETDOWN) => "ENETDOWN",
-        Some(libc::ENXIO) => "ENXIO",
-        Some(libc::ENOENT) => "ENOENT",
-        Some(libc::EADDRINUSE) => "EADDRINUSE",
-        Some(libc::ECONNREFUSED) => "ECONNREFUSED",
-        Some(libc::EOPNOTSUPP) => "EOPNOTSUPP",
-        Some(libc::EAFNOSUPPORT) => "EAFNOSUPPORT",
-        _ => return error.to_string(),
-    };
-    format!("{name}, {error}")
 }

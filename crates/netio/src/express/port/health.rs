@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::maker::{Made, Maker};
+use super::opener::{Opener, Reopened};
 use super::{Port, PortState};
 use crate::express::config::{Failing, Fitted, PortConfig, TransmitVia};
+use crate::express::engine::can_open;
 use crate::express::error::OpenError;
 use crate::express::interface::LinkState;
-use crate::express::socket::Socket;
 
 /// A transmit queue that completes nothing for this long although it is kicked is dead. Longer than any
 /// driver's transmit watchdog is quiet (5 s is their usual `watchdog_timeo`, after which they reset).
@@ -37,7 +37,7 @@ pub(super) enum Task {
 
 impl Port {
     /// Follows a change of the link.
-    pub(in crate::express) fn set_link(&mut self, link: LinkState) {
+    pub(crate) fn set_link(&mut self, link: LinkState) {
         let state = match (self.state, link) {
             (PortState::Up | PortState::Down, LinkState::Up) => PortState::Up,
             (PortState::Up | PortState::Down, LinkState::Down) => PortState::Down,
@@ -69,7 +69,7 @@ impl Port {
 
     /// Follows a change of the MTU: a socket that takes one frame a packet is replaced once packets may be
     /// larger. Without the privilege to open another it stays, and the kernel drops what is larger than a frame.
-    pub(in crate::express) fn set_mtu(&mut self, now: Instant, mtu: u32) {
+    pub(crate) fn set_mtu(&mut self, now: Instant, mtu: u32) {
         self.mtu = mtu;
         let fitted = self.fit();
         let grows = fitted.multi_buffer() || fitted.frame_size > self.config.frame_size;
@@ -77,7 +77,7 @@ impl Port {
             return;
         }
         let (interface, queue) = (&self.config.interface, self.config.queue);
-        if let (Maker::Own(_), Err(error)) = (&self.maker, Socket::new()) {
+        if let (Opener::Local(_), Err(error)) = (&self.opener, can_open()) {
             let reason = format!("packets larger than a frame are dropped: MTU raised to {mtu}, and {error}");
             if self.reason.as_ref() != Some(&reason) {
                 tracing::error!(interface, queue, "{reason}; restart the process");
@@ -140,18 +140,18 @@ impl Port {
     }
 
     /// Tries to open a failed socket anew when it is time. True if that has succeeded.
-    pub(in crate::express) fn reopen(&mut self, now: Instant) -> bool {
+    pub(crate) fn reopen(&mut self, now: Instant) -> bool {
         if self.state != PortState::Reopening || now < self.next_try {
             return false;
         }
-        let Some(made) = self.maker.make(self.fit(), self.ifindex) else {
+        let Some(reopened) = self.opener.open(self.fit(), self.ifindex) else {
             self.next_try = now + ANSWER_INTERVAL;
             return false;
         };
         let (interface, queue) = (&self.config.interface, self.config.queue);
-        match made {
-            Ok(Made { fitted, active }) => {
-                tracing::info!(interface, queue, mode = %active.mode, "AF_XDP socket opened anew");
+        match reopened {
+            Ok(Reopened { fitted, active }) => {
+                tracing::info!(interface, queue, mode = %active.xsk().mode(), "AF_XDP socket opened anew");
                 (self.config.frame_size, self.multi_buffer) = (fitted.frame_size, fitted.multi_buffer());
                 // What the first socket was given, this one gets; without it, it serves all the same.
                 if let Err(error) = active.prepare(self.wait, interface) {

@@ -1,0 +1,87 @@
+//! What readers and those who let them in can fail of.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::sys::describe;
+
+/// Memory could not be offered to readers in other processes.
+#[derive(Debug, thiserror::Error)]
+pub enum ShareError {
+    /// The memory is private.
+    #[error("the UMEM is private memory: set `shareable` when it is made to lend its frames")]
+    Private,
+    /// It is shared already.
+    #[error("the UMEM has a socket for readers already")]
+    Twice,
+    /// A number is out of its range.
+    #[error("memory for readers: {field} = {value}: {must}")]
+    Config {
+        /// Field of the configuration.
+        field: &'static str,
+        /// What it was set to.
+        value: u64,
+        /// What it must be.
+        must: &'static str,
+    },
+    /// There is not enough memory.
+    #[error(
+        "memory for readers: {length} bytes: {}; there is not enough memory, or no descriptor is left",
+        describe(source)
+    )]
+    Memory {
+        /// Bytes.
+        length: u64,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A system call failed.
+    #[error("socket for readers {}: {step}: {}{advice}", path.display(), describe(source))]
+    Socket {
+        /// Path of the unix socket.
+        path: PathBuf,
+        /// What was tried.
+        step: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+        /// What to do, after a separator; empty if nothing is known.
+        advice: &'static str,
+    },
+}
+
+/// A reader could not connect, or its receiver is gone.
+#[derive(Debug, thiserror::Error)]
+pub enum ReaderError {
+    /// A system call failed.
+    #[error("{}: {step}: {}", path.display(), describe(source))]
+    Socket {
+        /// Path of the receiver's unix socket.
+        path: PathBuf,
+        /// What was tried.
+        step: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The receiver said no.
+    #[error("{}: the receiver refuses another reader: {reason}", path.display())]
+    Refused {
+        /// Path of the receiver's unix socket.
+        path: PathBuf,
+        /// Why.
+        reason: &'static str,
+    },
+    /// What listens there speaks something else.
+    #[error("{}: no receiver of this version listens there: {what}", path.display())]
+    Foreign {
+        /// Path of the unix socket.
+        path: PathBuf,
+        /// What was wrong with its message.
+        what: String,
+    },
+    /// The receiver closed the connection, or wrote what cannot be into the rings. Connect again.
+    #[error("{}: the receiver is gone: connect again", path.display())]
+    Gone {
+        /// Path of the receiver's unix socket.
+        path: PathBuf,
+    },
+}
