@@ -146,7 +146,7 @@ impl DataPath {
                 Some(opened) => {
                     let (mode, sockets) = (opened.way.obtained(), opened.ports.len());
                     let again = if again { " again" } else { "" };
-                    tracing::info!(interface = device.link.name, %mode, sockets, "express path open{again}");
+                    tracing::info!(interface = device.link.name, %mode, sockets, "AF_XDP path opened{again}");
                     let (interface, sockets) = Interface::new(&device, opened);
                     sockets.into_iter().for_each(|(worker, port)| ports[worker].push(port));
                     interfaces.push(interface);
@@ -281,7 +281,7 @@ impl DataPath {
         for (worker, port) in ports {
             if !self.inlets[worker].add(port) {
                 self.take_back(interface.index);
-                return Err(Reason(format!("worker {worker} takes no more sockets")));
+                return Err(Reason(format!("worker {worker} accepts no more sockets")));
             }
         }
         let obtained = interface.way.obtained();
@@ -293,7 +293,7 @@ impl DataPath {
     pub(crate) fn take_back(&self, index: u32) {
         for inlet in &self.inlets {
             if !inlet.remove(index) {
-                tracing::error!("a worker takes no changes; its AF_XDP sockets stay");
+                tracing::error!("a worker accepts no changes; its AF_XDP sockets stay open");
             }
         }
     }
@@ -328,7 +328,7 @@ fn open_interface(
     match open::open((&config.io, &config.purpose), provider, device, snapshot, workers) {
         Ok(opened) => Ok(Some(opened)),
         Err((reason, steps)) if open::may_leave(mode) => {
-            tracing::info!(interface = name, "kernel UDP serves this interface: {reason}");
+            tracing::info!(interface = name, "falling back to kernel UDP on this interface: {reason}");
             left.insert(name.clone(), steps);
             Ok(None)
         }

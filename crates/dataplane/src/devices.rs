@@ -43,7 +43,7 @@ pub(crate) fn devices(
         match devices_of(address.ip(), groups_on, snapshot) {
             Ok(devices) => merge(&mut found, devices),
             Err(reason) if mode == IoMode::Auto => {
-                tracing::info!(listen = %address, "kernel UDP serves this address: {reason}");
+                tracing::info!(listen = %address, "falling back to kernel UDP on this address: {reason}");
             }
             Err(reason) => return Err(Error::Address { mode, address: *address, reason }),
         }
@@ -104,7 +104,7 @@ fn devices_of(address: IpAddr, groups_on: Option<u32>, snapshot: &Snapshot) -> R
 fn carriers(link: &Link, snapshot: &Snapshot) -> Result<Vec<Device>, Reason> {
     let device = snapshot
         .device_of(link.index)
-        .ok_or_else(|| Reason(format!("the device below {} is in another network namespace", link.name)))?;
+        .ok_or_else(|| Reason(format!("the underlying device of {} is in another network namespace", link.name)))?;
     let is_member = device.is_bond();
     let carriers: Vec<Device> = snapshot
         .carriers_of(link.index)
@@ -113,14 +113,14 @@ fn carriers(link: &Link, snapshot: &Snapshot) -> Result<Vec<Device>, Reason> {
         .collect();
     match &device.kind {
         _ if !carriers.is_empty() => Ok(carriers),
-        LinkKind::Loopback => Err(Reason("loopback has no AF_XDP path".into())),
-        LinkKind::Other(_) if is_member => Err(Reason(format!("the bond {} has no member", device.name))),
+        LinkKind::Loopback => Err(Reason("AF_XDP is not available on loopback".into())),
+        LinkKind::Other(_) if is_member => Err(Reason(format!("the bond {} has no members", device.name))),
         LinkKind::Other(kind) => Err(Reason(format!(
-            "{} is a {kind}: the kernel sorts out which frames are its own; AF_XDP binds to the device below, \
-             where the address would have to be",
+            "{} is a {kind}: AF_XDP cannot tell which frames belong to it; AF_XDP binds to the underlying device, \
+             which would need to have the address",
             device.name
         ))),
-        _ => Err(Reason(format!("{} carries no Ethernet frames", device.name))),
+        _ => Err(Reason(format!("{} is not an Ethernet device", device.name))),
     }
 }
 

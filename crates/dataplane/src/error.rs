@@ -45,7 +45,7 @@ pub enum Error {
     #[error(transparent)]
     Agent(#[from] AgentError),
     /// An agent went away while the path was being opened.
-    #[error("agent {agent}: it went away while this was starting{back}")]
+    #[error("agent {agent}: connection lost during start-up{back}")]
     AgentGone {
         /// Its socket.
         agent: String,

@@ -17,7 +17,7 @@ pub(crate) fn workers() -> usize {
 pub(crate) fn cores(places: Vec<Locality>) -> Vec<usize> {
     let cores = arrange(&allowed(), &places);
     if let Some(place) = places.iter().find(|place| place.node.is_some()) {
-        tracing::info!(node = place.node, ?cores, "workers are placed near the NIC");
+        tracing::info!(node = place.node, ?cores, "workers placed near the NIC");
     }
     cores
 }

@@ -10,7 +10,7 @@ pub(crate) fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {
     let path = path.lock().unwrap_or_else(PoisonError::into_inner);
     for (address, mode) in path.modes() {
         out.push(
-            Sample::gauge("listen", "Always 1; an address and the I/O mode that it obtained.", 1)
+            Sample::gauge("listen", "Always 1; a listen address and the I/O mode it obtained.", 1)
                 .label("address", address.to_string())
                 .label("io", mode.to_string()),
         );
@@ -20,7 +20,7 @@ pub(crate) fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {
             out.push(
                 Sample::gauge(
                     "io_mode_info",
-                    "Always 1; how a queue with an AF_XDP socket moves packets now.",
+                    "Always 1; how a queue with an AF_XDP socket currently moves packets.",
                     1,
                 )
                 .label("interface", interface.to_owned())
@@ -35,7 +35,7 @@ pub(crate) fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {
         out.push(
             Sample::gauge(
                 "io_step_down_info",
-                "Always 1; a way that was not obtained or was given up, with the reason. No queue: all of them.",
+                "Always 1; a mode that was unavailable or abandoned, with the reason. No queue label: all queues.",
                 1,
             )
             .label("interface", step.interface)
@@ -49,7 +49,7 @@ pub(crate) fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {
         out.push(
             Sample::counter(
                 "io_reattach",
-                "Times that the XDP program and AF_XDP sockets of an interface were opened again, by reason.",
+                "Times that an interface's XDP program and AF_XDP sockets were reopened, by reason.",
                 count,
             )
             .label("interface", interface)
@@ -59,12 +59,12 @@ pub(crate) fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {
     if let Some(connected) = path.agent_connected() {
         out.push(Sample::gauge(
             "agent_connected",
-            "1 while the agent is there; without it, what it gave goes on working.",
+            "1 while the agent is connected; without it, what it provided keeps working.",
             connected.into(),
         ));
     }
     if let Some((reconnects, failures)) = path.agent_tries() {
-        let help = "Tries to connect again to an agent that had gone, by outcome.";
+        let help = "Attempts to reconnect to the agent, by outcome.";
         for (outcome, count) in [("connected", reconnects), ("failed", failures)] {
             out.push(Sample::counter("agent_reconnect", help, count).label("outcome", outcome));
         }

@@ -46,7 +46,7 @@ impl Cache {
     pub(crate) fn open(file: Option<&Path>) -> Self {
         let costs = file.map_or_else(BTreeMap::new, |file| {
             read(file).unwrap_or_else(|problem| {
-                tracing::warn!(file = %file.display(), "calibration cache: {problem}: measured anew");
+                tracing::warn!(file = %file.display(), "calibration cache: {problem}: measuring again");
                 BTreeMap::new()
             })
         });
@@ -67,7 +67,7 @@ impl Cache {
         if let Some(file) = &self.file
             && let Err(error) = write(file, &Content { version: VERSION, costs: self.costs.clone() })
         {
-            tracing::info!(file = %file.display(), %error, "calibration cache: not written");
+            tracing::info!(file = %file.display(), %error, "cannot write the calibration cache");
         }
     }
 }
@@ -81,7 +81,7 @@ fn read(file: &Path) -> Result<BTreeMap<String, Costs>, String> {
     };
     let content: Content = serde_json::from_str(&text).map_err(|error| error.to_string())?;
     if content.version != VERSION {
-        return Err(format!("version {}, not {VERSION}", content.version));
+        return Err(format!("version {}, expected {VERSION}", content.version));
     }
     Ok(content.costs)
 }

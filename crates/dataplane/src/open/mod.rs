@@ -145,7 +145,7 @@ pub(crate) fn open(
     let found = provider.device(&device.link).map_err(plain)?;
     if !found.transmits && plan.sending == Sending::Express {
         return Err(plain(Reason(format!(
-            "{name}: the agent's rule gives sockets that only receive (`transmit = false`): use --io hybrid or auto"
+            "{name}: the agent's rule only allows receive-only sockets (`transmit = false`): use --io hybrid or auto"
         ))));
     }
     if !found.transmits {
@@ -248,7 +248,7 @@ impl Opening<'_> {
         let name = &link.name;
         if self.device.is_member && self.plan.sending == Sending::Express {
             return Err(Reason(format!(
-                "{name}: its bond chooses the member that sends: use --io hybrid or auto"
+                "{name}: the bond chooses the sending member: use --io hybrid or auto"
             )));
         }
         let listener = self.listener()?;
@@ -257,7 +257,7 @@ impl Opening<'_> {
         let usable: Vec<u32> = wanted(self.config, name, queues)?.into_iter().filter(may).collect();
         if usable.is_empty() {
             return Err(Reason(format!(
-                "{name}: the agent's rule allows none of its {queues} queues that are wanted"
+                "{name}: the agent's rule allows none of the requested queues (the interface has {queues})"
             )));
         }
         let existing = if self.config.replace { Existing::Replace } else { Existing::Refuse };
@@ -362,7 +362,7 @@ impl Opening<'_> {
     /// Chooses how the queue of a bound socket sends, and tries that.
     fn settle(&mut self, mut port: Port, listener: Option<&ProbeListener>) -> Result<Port, Reason> {
         let Some(mode) = port.mode() else {
-            return Err(Reason(format!("{}: the socket is gone", self.device.link.name)));
+            return Err(Reason(format!("{}: the socket was lost", self.device.link.name)));
         };
         if self.device.link.has_carrier && self.provider.is_here() {
             // A link that stays down is no failure of the mode: the port follows it.
@@ -415,14 +415,14 @@ impl Opening<'_> {
             let measured = mac.and_then(|mac| port.calibrate(mac, link.mtu)).map(Costs::from);
             match measured {
                 Some(costs) => {
-                    tracing::info!(interface = link.name, ?costs, "sending measured, ns a datagram");
+                    tracing::info!(interface = link.name, ?costs, "send cost measured, in ns per datagram");
                     cache.keep(key, costs);
                     costs
                 }
                 None => {
                     tracing::info!(
                         interface = link.name,
-                        "sending not measured: too little was sent in time"
+                        "send cost not measured: too few datagrams sent in time"
                     );
                     Costs::default()
                 }
@@ -451,7 +451,7 @@ fn wanted(config: &IoConfig, name: &str, queues: u32) -> Result<Vec<u32>, Reason
     let Some(chosen) = &config.queues else { return Ok((0..queues).collect()) };
     match chosen.iter().find(|queue| **queue >= queues) {
         Some(queue) => Err(Reason(format!(
-            "{name}: [io] queues names queue {queue}, and the interface has {queues}, from 0; see `ethtool -l {name}`"
+            "{name}: [io] queues lists queue {queue}, but the interface has {queues} queues, numbered from 0; see `ethtool -l {name}`"
         ))),
         None => Ok(chosen.clone()),
     }

@@ -14,8 +14,8 @@ pub(crate) fn defer(io: &IoConfig, interfaces: &[Interface]) -> Result<Option<Na
     let Some(settings) = io.napi else { return Ok(None) };
     let failed = |source: std::io::Error| {
         let hint = match source.kind() {
-            ErrorKind::PermissionDenied => "; it takes CAP_NET_ADMIN",
-            ErrorKind::Unsupported | ErrorKind::NotFound => "; it takes Linux 6.13",
+            ErrorKind::PermissionDenied => "; needs CAP_NET_ADMIN",
+            ErrorKind::Unsupported | ErrorKind::NotFound => "; needs Linux 6.13",
             _ => "",
         };
         Error::Napi { source, hint }
@@ -30,7 +30,7 @@ pub(crate) fn defer(io: &IoConfig, interfaces: &[Interface]) -> Result<Option<Na
                 None => tracing::warn!(
                     interface = interface.name,
                     queue,
-                    "[io] napi has no effect: the driver names no NAPI context of this queue"
+                    "[io] napi has no effect: the driver reports no NAPI context for this queue"
                 ),
             }
         }
@@ -39,6 +39,6 @@ pub(crate) fn defer(io: &IoConfig, interfaces: &[Interface]) -> Result<Option<Na
         return Ok(None);
     }
     let guard = NapiGuard::apply(&ids, settings).map_err(failed)?;
-    tracing::info!(contexts = ids.len(), "NAPI settings applied; they are put back at the end");
+    tracing::info!(contexts = ids.len(), "NAPI settings applied; they will be restored on exit");
     Ok(Some(guard))
 }

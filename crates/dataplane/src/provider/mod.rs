@@ -145,7 +145,7 @@ impl Provider {
         let Attach { queues, mode, existing, sharing, .. } = wanted;
         match self {
             Self::Agent(_) | Self::Plugin(_) if mode == AttachMode::Offload => Err(Reason(format!(
-                "{}: `attach = \"offload\"` takes a server that attaches its program itself",
+                "{}: `attach = \"offload\"` is not supported with an agent or a device plugin",
                 link.name
             ))),
             Self::Own => {
@@ -154,7 +154,7 @@ impl Provider {
                 attach(link, &options, wanted)
             }
             Self::Agent(_) if sharing == Dispatcher::Always => Err(Reason(
-                "[io] dispatcher = \"always\": an agent attaches programs by themselves; serve without one"
+                "[io] dispatcher = \"always\": not supported with an agent"
                     .into(),
             )),
             Self::Agent(client) => {
@@ -203,7 +203,7 @@ fn attach(link: &Link, options: &Options, wanted: Attach) -> Result<Program, Rea
     };
     let (redirect, attachment) = if beside {
         let joined = Redirect::join(options, link.index, mode).map_err(reason)?;
-        tracing::info!(interface = link.name, "XDP program beside others in a dispatcher");
+        tracing::info!(interface = link.name, "XDP program added to a dispatcher");
         joined
     } else if wanted.timestamps && options.offload.is_none() {
         Redirect::describe(options, link.index, mode, existing).map_err(reason)?

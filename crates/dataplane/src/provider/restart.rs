@@ -36,7 +36,7 @@ impl Wait {
                 Err(error) if Instant::now() >= self.deadline => {
                     return Err(Error::AgentGone {
                         agent: self.agent.clone(),
-                        back: format!(", and was not back within {AWAY:?} ({error})"),
+                        back: format!(", not re-established within {AWAY:?} ({error})"),
                     });
                 }
                 Err(_) => std::thread::sleep(PAUSE),
@@ -76,7 +76,7 @@ impl Provider {
                 let agent = client.agent().to_owned();
                 return Err(Error::AgentGone { agent, back: String::new() }.into());
             }
-            tracing::warn!(agent = client.agent(), "the agent went away during the start, which begins anew");
+            tracing::warn!(agent = client.agent(), "agent connection lost during start-up: starting over");
             wait.get_or_insert_with(|| Wait::new(client.agent())).until(|| client.reconnect())?;
         }
     }

@@ -50,11 +50,11 @@ impl AgentWatch {
     /// That nobody listens is known; that somebody does and is of no use is news, once.
     fn say(&mut self, error: &AgentError) {
         if matches!(error, AgentError::Connect { .. }) {
-            return tracing::debug!(%error, "the agent is not back");
+            return tracing::debug!(%error, "agent not reachable yet");
         }
         let text = error.to_string();
         if self.problem.as_ref() != Some(&text) {
-            tracing::warn!("the agent is back and of no use: {text}");
+            tracing::warn!("agent reconnected but rejected us: {text}");
             self.problem = Some(text);
         }
     }

@@ -92,7 +92,7 @@ impl Upkeep {
     fn say_addresses(&mut self, error: Option<Error>) {
         let problem = error.map(|error| error.to_string());
         if let Some(problem) = problem.as_ref().filter(|_| problem != self.addresses) {
-            tracing::warn!("addresses changed, and are not followed yet: {problem}");
+            tracing::warn!("addresses changed but could not be applied yet: {problem}");
         }
         self.addresses = problem;
     }
@@ -184,7 +184,7 @@ impl DataPath {
         if !self.upkeep.agent.follow(client, now) {
             return;
         }
-        tracing::info!("the agent is back: interfaces are opened anew by it, kernel sockets serve meanwhile");
+        tracing::info!("agent reconnected: reopening interfaces; kernel sockets serve meanwhile");
         let open = |interface: &&Interface| !interface.detached;
         let indices: Vec<u32> =
             self.interfaces.iter().filter(open).map(|interface| interface.index).collect();
@@ -213,14 +213,14 @@ impl DataPath {
             if attached != Some(true) && snapshot.link(interface.index).is_none() {
                 tracing::warn!(
                     interface = name,
-                    "removed; kernel sockets serve its addresses until it is there again"
+                    "interface removed; kernel sockets serve its addresses until it is back"
                 );
                 lost.push((interface.index, Cause::Removed));
             } else if attached == Some(false) {
                 if !interface.detached {
                     tracing::warn!(
                         interface = name,
-                        "the XDP program is no longer on the interface; kernel sockets serve its addresses"
+                        "XDP program detached by someone else; kernel sockets serve the interface's addresses"
                     );
                     interface.detached = true;
                 }
@@ -230,7 +230,7 @@ impl DataPath {
             {
                 tracing::warn!(
                     interface = name,
-                    "receive channels changed from {} to {}: AF_XDP sockets are opened anew, kernel sockets \
+                    "receive channels changed from {} to {}: reopening AF_XDP sockets, kernel sockets \
                      serve meanwhile",
                     interface.queues,
                     channels.rx
@@ -266,13 +266,13 @@ impl DataPath {
             match self.open_interface(&device) {
                 Ok(mode) => {
                     let cause = self.upkeep.succeed(&name);
-                    tracing::info!(interface = name, %mode, %cause, "express path open again");
+                    tracing::info!(interface = name, %mode, %cause, "AF_XDP path opened again");
                     any = true;
                 }
                 Err(problem) => {
                     let text = problem.to_string();
                     if self.upkeep.fail(&name, index, now, text.clone()) {
-                        tracing::warn!(interface = name, "kernel UDP serves this interface: {text}");
+                        tracing::warn!(interface = name, "falling back to kernel UDP on this interface: {text}");
                     }
                 }
             }

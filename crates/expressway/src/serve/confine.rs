@@ -209,14 +209,14 @@ fn landlock(config: &Config) -> Result<bool, Failure> {
         .and_then(|rules| rules.restrict_self())
         .map_err(|error| failed(&error))?;
     if status.ruleset == RulesetStatus::NotEnforced {
-        tracing::warn!("this kernel has no Landlock: files are not confined");
+        tracing::warn!("this kernel does not support Landlock: file access is not confined");
     }
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
 fn filter(otherwise: SeccompAction, config: &Config) -> Result<bool, Failure> {
     let failed = |error: &dyn fmt::Display| {
-        Failure::run_time(format!("[server] seccomp: {error}; seccomp = \"off\" does without"))
+        Failure::run_time(format!("[server] seccomp: {error}; set seccomp = \"off\" to run without it"))
     };
     let mut calls: BTreeMap<i64, Vec<seccompiler::SeccompRule>> =
         CALLS.iter().chain(OLD_CALLS).map(|call| (*call, Vec::new())).collect();

@@ -38,7 +38,7 @@ impl Logs {
         if self.endings.len() > MAX_FORMER {
             let (former, count) = (self.endings[0].0.display(), self.endings.len() - 1);
             return Err(Failure::run_time(format!(
-                "access log {}: {count} former ones still wait for whoever reads them, the first {former}: read or close it",
+                "access log {}: {count} previous logs still have unread data, the first is {former}: read or close it",
                 path.display()
             )));
         }
@@ -55,7 +55,7 @@ impl Logs {
             if !ending.wait(deadline.saturating_duration_since(Instant::now())) {
                 let (path, bytes) = (path.display(), ending.queued_bytes());
                 tracing::error!(
-                    "access log {path}: {bytes} bytes of fields are lost, as nobody has read them"
+                    "access log {path}: lost {bytes} bytes of fields that were never read"
                 );
             }
         }

@@ -47,7 +47,7 @@ pub(crate) fn register(
 pub(crate) fn register_confinement(registry: &Registry, confinement: Confinement) {
     registry.register(move |out: &mut Vec<Sample>| {
         for (by, on) in [("landlock", confinement.landlock), ("seccomp", confinement.seccomp)] {
-            let help = "1 where the process is confined: its files by Landlock, its system calls by seccomp.";
+            let help = "1 if the process is confined: files by Landlock, system calls by seccomp.";
             out.push(Sample::gauge("confined", help, on.into()).label("by", by));
         }
     });
@@ -67,14 +67,14 @@ pub(crate) fn register_worker(registry: &Registry, worker: usize, cell: Arc<Stat
             buckets: turns.buckets.to_vec(),
             sum: Duration::from_nanos(turns.sum),
         };
-        let help = "Turns of the worker by their length, time that the kernel took from it included.";
+        let help = "Worker turns by duration, including time that the kernel took from the worker.";
         out.push(
             Sample::histogram("worker_turn_seconds", help, histogram).label("worker", worker.to_string()),
         );
         out.push(
             Sample::time(
                 "worker_turn_longest_seconds",
-                "The longest turn of the worker since start.",
+                "Longest worker turn since start.",
                 Duration::from_nanos(turns.longest),
             )
             .label("worker", worker.to_string()),

@@ -184,7 +184,7 @@ impl Server {
         while self.alive > 0 {
             if stopping && Instant::now() > self.give_up {
                 return Err(Failure::run_time(format!(
-                    "{} workers did not end after the drain deadline; their connections were cut",
+                    "{} workers did not finish before the drain deadline; their connections were closed",
                     self.alive
                 )));
             }
@@ -197,7 +197,7 @@ impl Server {
                 Ok(Event::Reload) if stopping => tracing::warn!("reload: ignored while stopping"),
                 Ok(Event::Reload) => self.reload(),
                 Ok(Event::Stop) if stopping => {
-                    return Err(Failure::run_time("stopped by a second signal; connections were cut"));
+                    return Err(Failure::run_time("stopped by a second signal; connections were closed"));
                 }
                 Ok(Event::Stop) => {
                     stopping = true;
@@ -246,14 +246,14 @@ impl Server {
 
     /// Tells the workers to finish what is open.
     fn drain(&mut self, why: &str) {
-        tracing::info!(limit = ?self.config.server.drain.0, "{why}: open connections may finish");
+        tracing::info!(limit = ?self.config.server.drain.0, "{why}: draining open connections");
         *self.status.state.lock().unwrap_or_else(PoisonError::into_inner) = Err(why.to_owned());
         let deadline = Instant::now() + self.config.server.drain.0;
         self.give_up = deadline + DRAIN_GRACE;
         for mailbox in self.mailboxes.iter() {
             // A full mailbox empties within a turn of its worker.
             if mailbox.send_until(Message::Drain { deadline }, deadline).is_err() {
-                tracing::debug!("a worker has ended already");
+                tracing::debug!("a worker has already exited");
             }
         }
     }
@@ -262,7 +262,7 @@ impl Server {
     fn reload(&mut self) {
         match self.try_reload() {
             Ok(()) => tracing::info!("reload: done"),
-            Err(failure) => tracing::error!("reload: nothing changed: {failure}"),
+            Err(failure) => tracing::error!("reload failed, keeping the old configuration: {failure}"),
         }
     }
 
@@ -278,7 +278,7 @@ impl Server {
         }
         let waiting = config.needs_restart(&self.config);
         for section in &waiting {
-            tracing::warn!("reload: [{section}] changed; that takes effect at the next start");
+            tracing::warn!("reload: [{section}] changed; takes effect after a restart");
         }
         if let Some(log) = &setup.access_log {
             log.reopen();
@@ -313,7 +313,7 @@ impl Drop for WorkerEnd {
 fn in_force(text: &str, waiting: &[&str]) -> String {
     let notes: String = waiting
         .iter()
-        .map(|section| format!("# [{section}] was changed by a reload: not in force before the next start\n"))
+        .map(|section| format!("# [{section}] was changed by a reload: takes effect after a restart\n"))
         .collect();
     notes + text
 }

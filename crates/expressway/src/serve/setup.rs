@@ -70,8 +70,8 @@ fn memory(config: &Config, available: u64) -> u64 {
         config.server.memory.as_ref().map_or((available / 2).max(least), |memory| memory.get_ref().0);
     if memory > available {
         tracing::warn!(
-            "[server] memory: {memory} bytes, of {available} that the machine or the cgroup has: make it, or [files] \
-             cache, smaller"
+            "[server] memory: {memory} bytes, but the machine or the cgroup has {available}: lower it, or [files] \
+             cache"
         );
     }
     memory

@@ -320,7 +320,7 @@ mod tests {
             assert_eq!(
                 fits,
                 [(2048, false), (4096, false), (4096, false), (2048, true), (2048, true)],
-                "larger ones need several frames whatever their size"
+                "larger packets need several frames whatever the frame size"
             );
         }
         assert_eq!(of(BindMode::Copy, 2048).single_frame(), 1792);

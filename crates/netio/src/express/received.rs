@@ -14,7 +14,7 @@ pub struct SocketId {
 
 /// The socket is not one of this UMEM's, so its frames cannot go there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("AF_XDP socket {} is bound to another UMEM: a frame can only go to a socket of its own", .0.xsk.0)]
+#[error("AF_XDP socket {} is bound to another UMEM: a frame can only be sent by a socket of its own UMEM", .0.xsk.0)]
 pub struct ForeignSocket(pub SocketId);
 
 /// Why a received packet was not sent on. It is dropped, its frame receives again.

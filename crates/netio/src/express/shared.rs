@@ -166,7 +166,7 @@ impl SharedUmem {
     fn check_bind(&self, config: &PortConfig, ifindex: u32, mtu: u32) -> Result<(), OpenError> {
         let complain = |field, value: u32, must| Err(OpenError::Config { field, value: value.into(), must });
         if self.bindings.iter().any(|one| one.ifindex == ifindex && one.config.queue == config.queue) {
-            return complain("queue", config.queue, "must be of no other socket on this UMEM");
+            return complain("queue", config.queue, "is already used by another socket on this UMEM");
         }
         let fitted = config.fit(mtu);
         if fitted.multi_buffer() || fitted.frame_size != config.frame_size {
@@ -176,7 +176,7 @@ impl SharedUmem {
         }
         if (config.rx_ring + config.tx_ring) as usize > self.engine.umem.unreserved() {
             let frames = self.engine.umem.count() as u32;
-            let must = "must be the sum of rx_ring and tx_ring of all sockets and of the quotas of readers";
+            let must = "must be at least the sum of rx_ring and tx_ring of all sockets and the quotas of all readers";
             return complain("frames", frames, must);
         }
         Ok(())
@@ -246,9 +246,9 @@ impl SharedUmem {
                     Some((libc::ENETDOWN, "; set the interface up (`ip link set ... up`)"))
                 }
                 Some(Outcome::Gone) => {
-                    Some((libc::ENXIO, "; the interface went away: make the sockets anew"))
+                    Some((libc::ENXIO, "; the interface was removed: create new sockets"))
                 }
-                Some(Outcome::Fault(errno)) => Some((errno, "; make the sockets anew")),
+                Some(Outcome::Fault(errno)) => Some((errno, "; create new sockets")),
             };
             if let Some((errno, advice)) = failed {
                 result = result.and(Err(SendError {

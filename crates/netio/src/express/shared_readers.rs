@@ -18,7 +18,7 @@ impl SharedUmem {
             return Err(ShareError::Config {
                 field: "quota",
                 value: config.quota.into(),
-                must: "must be left of the UMEM's frames beside its sockets' rings",
+                must: "exceeds the UMEM frames left after its sockets' rings",
             });
         }
         let Some(file) = &self.file else {

@@ -84,7 +84,7 @@ pub fn bind_for(
 ) -> Result<Bound, OpenError> {
     let BindTarget { ifindex, fitted, .. } = BindTarget::find(config, &OwnNamespace)?;
     if fitted.frame_size != config.frame_size {
-        let must = "must be 4096 for the MTU that the interface has now";
+        let must = "must be 4096 for the interface's current MTU";
         return Err(OpenError::Config { field: "frame_size", value: config.frame_size.into(), must });
     }
     let multi_buffer = fitted.multi_buffer();
@@ -109,13 +109,13 @@ pub fn is_released(memory: BorrowedFd<'_>) -> bool {
 /// memfds have seals, so no file system of the other side's answers page faults here.
 fn map_memory(memory: BorrowedFd<'_>, length: u64) -> io::Result<Mapping> {
     let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
-    let seals = fcntl_get_seals(memory).map_err(|_| invalid("the memory is no memfd"))?;
+    let seals = fcntl_get_seals(memory).map_err(|_| invalid("the memory is not a memfd"))?;
     if !seals.contains(SealFlags::SHRINK) {
         return Err(invalid("the memfd is not sealed against shrinking (F_SEAL_SHRINK)"));
     }
     let size = fstat(memory)?.st_size;
     if !u64::try_from(size).is_ok_and(|size| size >= length) {
-        return Err(invalid("the memfd is smaller than the frames that were asked for"));
+        return Err(invalid("the memfd is smaller than the requested frames"));
     }
     let length = usize::try_from(length).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
     let mapping = Mapping::file(memory, length)?;

@@ -63,7 +63,7 @@ impl fmt::Display for Problem {
                 write!(f, "AF_XDP: a probe frame was completed but did not arrive within {time:?}")
             }
             Self::Failed => write!(f, "AF_XDP: a probe frame could not be sent"),
-            Self::Receives => write!(f, "AF_XDP: the socket was opened to receive only"),
+            Self::Receives => write!(f, "AF_XDP: the socket was opened receive-only"),
         }
     }
 }

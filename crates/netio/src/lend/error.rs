@@ -9,13 +9,13 @@ use crate::sys::describe;
 #[derive(Debug, thiserror::Error)]
 pub enum ShareError {
     /// The memory is private.
-    #[error("the UMEM is private memory: set `shareable` when it is made to lend its frames")]
+    #[error("the UMEM is private memory: create it with `shareable` to lend its frames")]
     Private,
     /// It is shared already.
-    #[error("the UMEM has a socket for readers already")]
+    #[error("the UMEM already has a reader socket")]
     Twice,
     /// A number is out of its range.
-    #[error("memory for readers: {field} = {value}: {must}")]
+    #[error("reader memory: {field} = {value}: {must}")]
     Config {
         /// Field of the configuration.
         field: &'static str,
@@ -26,7 +26,7 @@ pub enum ShareError {
     },
     /// There is not enough memory.
     #[error(
-        "memory for readers: {length} bytes: {}; there is not enough memory, or no descriptor is left",
+        "reader memory: {length} bytes: {}; out of memory or file descriptors",
         describe(source)
     )]
     Memory {
@@ -36,7 +36,7 @@ pub enum ShareError {
         source: io::Error,
     },
     /// A system call failed.
-    #[error("socket for readers {}: {step}: {}{advice}", path.display(), describe(source))]
+    #[error("reader socket {}: {step}: {}{advice}", path.display(), describe(source))]
     Socket {
         /// Path of the unix socket.
         path: PathBuf,
@@ -63,7 +63,7 @@ pub enum ReaderError {
         source: io::Error,
     },
     /// The receiver said no.
-    #[error("{}: the receiver refuses another reader: {reason}", path.display())]
+    #[error("{}: reader rejected by the receiver: {reason}", path.display())]
     Refused {
         /// Path of the receiver's unix socket.
         path: PathBuf,
@@ -71,7 +71,7 @@ pub enum ReaderError {
         reason: &'static str,
     },
     /// What listens there speaks something else.
-    #[error("{}: no receiver of this version listens there: {what}", path.display())]
+    #[error("{}: not a receiver of this version: {what}", path.display())]
     Foreign {
         /// Path of the unix socket.
         path: PathBuf,
@@ -79,7 +79,7 @@ pub enum ReaderError {
         what: String,
     },
     /// The receiver closed the connection, or wrote what cannot be into the rings. Connect again.
-    #[error("{}: the receiver is gone: connect again", path.display())]
+    #[error("{}: receiver disconnected: reconnect", path.display())]
     Gone {
         /// Path of the receiver's unix socket.
         path: PathBuf,

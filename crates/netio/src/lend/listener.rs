@@ -53,7 +53,7 @@ impl Listener {
             move |source: io::Error| {
                 let advice = match source.raw_os_error() {
                     Some(libc::EADDRINUSE) => {
-                        "; another process listens there, or it is no socket: choose another path"
+                        "; another process is listening there, or it is not a socket: choose another path"
                     }
                     Some(libc::ENOENT) => "; the directory must exist",
                     Some(libc::EACCES) => "; the directory must be writable by this user",

@@ -82,35 +82,35 @@ impl UmemReader {
             Some(version) => {
                 connection.foreign(format!("it has version {version}, this is {}", abi::VERSION))
             }
-            None => connection.foreign("its first message is no greeting"),
+            None => connection.foreign("unexpected first message"),
         })?;
         let reason = match hello.status {
             abi::ACCEPTED => None,
-            abi::TOO_MANY_READERS => Some("as many as it admits are connected"),
-            abi::NO_FRAMES => Some("its UMEM has not enough frames for another quota"),
-            _ => Some("it could not make the memory for it; its log says more"),
+            abi::TOO_MANY_READERS => Some("too many readers"),
+            abi::NO_FRAMES => Some("not enough UMEM frames for another reader's quota"),
+            _ => Some("it could not allocate memory for this reader; see its log"),
         };
         if let Some(reason) = reason {
             return Err(connection.refused(reason));
         }
         let [Some(umem), Some(control)] = descriptors else {
-            return Err(connection.foreign("it passed no descriptors"));
+            return Err(connection.foreign("no descriptors received"));
         };
         if !hello.is_sound() {
-            return Err(connection.foreign("its rings lie outside their memory"));
+            return Err(connection.foreign("ring offsets outside the shared memory"));
         }
         let length = usize::try_from(hello.umem_length)
-            .map_err(|_| connection.foreign("a UMEM of impossible length"))?;
+            .map_err(|_| connection.foreign("invalid UMEM length"))?;
         let failed = |step| connection.failed(step);
-        let view = View::map(umem.as_fd(), length).map_err(failed("mapping of the UMEM"))?;
+        let view = View::map(umem.as_fd(), length).map_err(failed("mapping the UMEM"))?;
         // The control memory is sealed too: this mapping is dropped again, the rings make their own.
         let control_length = usize::try_from(hello.control_length).unwrap_or(usize::MAX);
-        View::map(control.as_fd(), control_length).map_err(failed("mapping of the rings"))?;
+        View::map(control.as_fd(), control_length).map_err(failed("mapping the rings"))?;
         let packets = MappedRing::map(control.as_fd(), hello.packets, &BLOCK, hello.entries);
         let returns = MappedRing::map(control.as_fd(), hello.returns, &BLOCK, hello.entries);
         Ok(Self {
-            packets: Consumer::new(packets.map_err(failed("mapping of the rings"))?),
-            returns: Producer::new(returns.map_err(failed("mapping of the rings"))?),
+            packets: Consumer::new(packets.map_err(failed("mapping the rings"))?),
+            returns: Producer::new(returns.map_err(failed("mapping the rings"))?),
             view,
             quota: hello.quota,
             connection,

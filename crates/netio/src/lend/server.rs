@@ -99,7 +99,7 @@ impl ReaderServer {
             return;
         }
         for place in Readers(table.collect(umem)).places() {
-            tracing::warn!(reader = place, "a reader of the UMEM wrote an impossible ring index: dismissed");
+            tracing::warn!(reader = place, "UMEM reader wrote an invalid ring index: disconnected");
             self.stats.readers_dismissed += 1;
             self.dismiss(place, table, umem);
         }
@@ -122,7 +122,7 @@ impl ReaderServer {
             Arrival::Nobody => return,
             Arrival::TurnedAway => {
                 tracing::warn!(
-                    "a reader of the UMEM was turned away: no file descriptor is left (`ulimit -n`)"
+                    "UMEM reader rejected: out of file descriptors (`ulimit -n`)"
                 );
                 self.stats.readers_refused += 1;
                 return;
@@ -139,14 +139,14 @@ impl ReaderServer {
                 });
                 match watched {
                     Ok(rings) => {
-                        tracing::info!(reader = place, quota, "a reader of the UMEM connected");
+                        tracing::info!(reader = place, quota, "UMEM reader connected");
                         table.admit(umem, place, rings);
                         self.connections[place] = Some(connection);
                         self.stats.readers_accepted += 1;
                         return;
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "a reader of the UMEM could not be admitted");
+                        tracing::warn!(%error, "cannot admit a UMEM reader");
                         abi::FAILED
                     }
                 }
@@ -177,7 +177,7 @@ impl ReaderServer {
             Liveness::Alive => return,
             Liveness::Gone => self.stats.readers_gone += 1,
             Liveness::Breach => {
-                tracing::warn!(reader = place, "a reader of the UMEM sent a message: dismissed");
+                tracing::warn!(reader = place, "UMEM reader sent a message: disconnected");
                 self.stats.readers_dismissed += 1;
             }
         }
@@ -190,7 +190,7 @@ impl ReaderServer {
         // Closing takes it out of the events.
         self.connections[place] = None;
         if let Some(reader) = table.dismiss(umem, place) {
-            tracing::info!(reader = place, reclaimed = reader.held(), "a reader of the UMEM is gone");
+            tracing::info!(reader = place, reclaimed = reader.held(), "UMEM reader disconnected");
             self.stats.frames_reclaimed += u64::from(reader.held());
             self.past += reader.stats();
         }

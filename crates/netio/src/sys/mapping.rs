@@ -144,7 +144,7 @@ impl Mapping {
     }
 
     fn new(start: *mut u8, length: usize) -> io::Result<Self> {
-        let start = NonNull::new(start).ok_or_else(|| io::Error::other("mmap answered the null page"))?;
+        let start = NonNull::new(start).ok_or_else(|| io::Error::other("mmap returned address 0"))?;
         Ok(Self { start, length })
     }
 

@@ -29,14 +29,14 @@ impl View {
         if !sealed || length == 0 || fstat(file)?.st_size < i64::try_from(length).unwrap_or(i64::MAX) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "it is not of the size promised, and sealed",
+                "the memory is not of the announced size or not sealed",
             ));
         }
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: the kernel chooses an address that is free.
         let start = unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, flags, file, 0) }?;
         let start =
-            NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mmap answered the null page"))?;
+            NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mmap returned address 0"))?;
         Ok(Self { start, length })
     }
 

@@ -74,7 +74,7 @@ impl Umem {
 
     /// A UMEM in a mapping that is large enough for `count` frames.
     pub(crate) fn over(mapping: Mapping, backing: Backing, frame_size: u32, count: u32) -> Self {
-        assert!(frame_size.is_power_of_two(), "frame size {frame_size} is no power of two");
+        assert!(frame_size.is_power_of_two(), "frame size {frame_size} is not a power of two");
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let owners = vec![Owner::Program; count as usize].into_boxed_slice();
         let mut free = FramePool::with_capacity(count as usize);

@@ -170,7 +170,7 @@ impl XskFd {
             Err(error) => {
                 static TOLD: Once = Once::new();
                 TOLD.call_once(|| {
-                    tracing::info!(%error, "no XDP_MAX_TX_SKB_BUDGET (Linux 6.17 has it): copy mode sends 32 packets a call");
+                    tracing::info!(%error, "XDP_MAX_TX_SKB_BUDGET not supported (needs Linux 6.17): copy mode sends 32 packets per call");
                 });
                 abi::TX_BATCH_SIZE
             }

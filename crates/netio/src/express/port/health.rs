@@ -50,11 +50,11 @@ impl Port {
         self.state = state;
         let (interface, queue) = (&self.config.interface, self.config.queue);
         match state {
-            PortState::Up => tracing::info!(interface, queue, "link is up: AF_XDP sends again"),
-            PortState::Down => tracing::warn!(interface, queue, "link is down: the kernel socket sends"),
+            PortState::Up => tracing::info!(interface, queue, "link is up: sending by AF_XDP again"),
+            PortState::Down => tracing::warn!(interface, queue, "link is down: sending by the kernel socket"),
             PortState::Reopening | PortState::Gone => {
-                tracing::warn!(interface, queue, "interface is gone: the kernel socket serves");
-                self.reason = Some("the interface is gone".into());
+                tracing::warn!(interface, queue, "interface removed: falling back to the kernel socket");
+                self.reason = Some("the interface was removed".into());
                 self.close();
             }
         }
@@ -78,7 +78,7 @@ impl Port {
         }
         let (interface, queue) = (&self.config.interface, self.config.queue);
         if let (Opener::Local(_), Err(error)) = (&self.opener, can_open()) {
-            let reason = format!("packets larger than a frame are dropped: MTU raised to {mtu}, and {error}");
+            let reason = format!("packets larger than a frame are dropped: MTU raised to {mtu}, and the socket cannot be reopened: {error}");
             if self.reason.as_ref() != Some(&reason) {
                 tracing::error!(interface, queue, "{reason}; restart the process");
                 self.reason = Some(reason);
@@ -86,7 +86,7 @@ impl Port {
             }
             return;
         }
-        tracing::info!(interface, queue, mtu, "MTU raised beyond a frame: AF_XDP socket opened anew");
+        tracing::info!(interface, queue, mtu, "MTU raised beyond the frame size: reopening the AF_XDP socket");
         self.close();
         (self.config.frame_size, self.multi_buffer) = (fitted.frame_size, fitted.multi_buffer());
         self.state = PortState::Reopening;
@@ -112,7 +112,7 @@ impl Port {
                     interface,
                     queue,
                     reason,
-                    "AF_XDP fails to send again: the kernel socket sends"
+                    "AF_XDP sending failed repeatedly: sending by the kernel socket"
                 );
                 self.config.transmit = TransmitVia::Kernel;
                 self.reason = Some(reason.to_owned());
@@ -122,12 +122,12 @@ impl Port {
                     interface,
                     queue,
                     reason,
-                    "AF_XDP fails again and again: the kernel socket serves"
+                    "AF_XDP failed repeatedly: falling back to the kernel socket"
                 );
                 self.state = PortState::Gone;
                 self.reason = Some(reason.to_owned());
             }
-            _ => tracing::warn!(interface, queue, reason, "AF_XDP socket failed: opening another"),
+            _ => tracing::warn!(interface, queue, reason, "AF_XDP socket failed: reopening"),
         }
         self.publish();
         let lived = now.saturating_duration_since(self.opened);
@@ -151,11 +151,11 @@ impl Port {
         let (interface, queue) = (&self.config.interface, self.config.queue);
         match reopened {
             Ok(Reopened { fitted, active }) => {
-                tracing::info!(interface, queue, mode = %active.xsk().mode(), "AF_XDP socket opened anew");
+                tracing::info!(interface, queue, mode = %active.xsk().mode(), "AF_XDP socket reopened");
                 (self.config.frame_size, self.multi_buffer) = (fitted.frame_size, fitted.multi_buffer());
                 // What the first socket was given, this one gets; without it, it serves all the same.
                 if let Err(error) = active.prepare(self.wait, interface) {
-                    tracing::warn!(interface, queue, %error, "the new socket is not busy-polled");
+                    tracing::warn!(interface, queue, %error, "cannot enable busy polling on the new socket");
                 }
                 self.active = Some(active);
                 self.state = PortState::Up;
@@ -165,14 +165,14 @@ impl Port {
                 true
             }
             Err(error) if is_denied(&error) => {
-                tracing::error!(interface, queue, %error, "cannot open AF_XDP socket anew: the kernel socket serves");
+                tracing::error!(interface, queue, %error, "cannot reopen the AF_XDP socket: falling back to the kernel socket");
                 self.state = PortState::Gone;
                 self.reason = Some(error.to_string());
                 self.publish();
                 false
             }
             Err(error) => {
-                tracing::debug!(interface, queue, %error, "AF_XDP socket cannot be opened yet");
+                tracing::debug!(interface, queue, %error, "cannot reopen the AF_XDP socket yet");
                 self.pause = (self.pause * 2).min(REOPEN_LONGEST);
                 self.next_try = now + self.pause;
                 false

@@ -117,7 +117,7 @@ impl Port {
     /// As [`Port::open`], and [`OpenError::Refused`].
     pub fn open_from(config: PortConfig, mut source: Box<dyn SocketSource>) -> Result<Self, OpenError> {
         if config.lend.is_some() {
-            let must = "must be none where another process binds sockets";
+            let must = "must not be set when another process binds the sockets";
             return Err(OpenError::Config { field: "lend", value: 1, must });
         }
         let target = BindTarget::find(&config, source.namespace())?;
@@ -221,7 +221,7 @@ impl Port {
             tracing::warn!(
                 interface,
                 queue,
-                "the device's queue has no NAPI id: there is nothing to busy-poll, interrupts wake the worker"
+                "this queue has no NAPI ID: busy polling is not possible, interrupts wake the worker"
             );
         }
         Ok(())

@@ -61,7 +61,7 @@ impl RemoteOpener {
             Some(asked) if asked.is_finished() => Some(
                 asked
                     .join()
-                    .unwrap_or_else(|_| Err(failed("the thread that asked for it panicked".into(), &fitted))),
+                    .unwrap_or_else(|_| Err(failed("the requesting thread panicked".into(), &fitted))),
             ),
             Some(asked) => {
                 self.asked = Some(asked);
@@ -78,7 +78,7 @@ impl RemoteOpener {
                         self.asked = Some(asked);
                         None
                     }
-                    Err(error) => Some(Err(failed(format!("thread to ask for it: {error}"), &fitted))),
+                    Err(error) => Some(Err(failed(format!("starting the requesting thread: {error}"), &fitted))),
                 }
             }
         }

@@ -35,7 +35,7 @@ impl Port {
             self.wake(now);
         }
         if is_corrupt {
-            self.fail(now, Task::Receive, "the kernel moved a ring index where it cannot be");
+            self.fail(now, Task::Receive, "the kernel set an invalid ring index");
         }
     }
 
@@ -46,7 +46,7 @@ impl Port {
             Outcome::Sent | Outcome::Later => {}
             Outcome::Down => self.set_link(LinkState::Down),
             Outcome::Gone => self.set_link(LinkState::Gone),
-            Outcome::Fault(_) => self.fail(now, Task::Receive, "waking reception failed"),
+            Outcome::Fault(_) => self.fail(now, Task::Receive, "waking up the receive path failed"),
         }
     }
 
@@ -102,7 +102,7 @@ impl Port {
                 self.fail(now, Task::Send, &format!("sending failed: {error}"));
             }
             Outcome::Sent | Outcome::Later if stalled => {
-                self.fail(now, Task::Send, "transmission is stuck: nothing sent was completed for 6 s");
+                self.fail(now, Task::Send, "transmission stuck: no completion for 6 s");
             }
             Outcome::Sent | Outcome::Later => {}
         }
