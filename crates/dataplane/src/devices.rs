@@ -102,9 +102,9 @@ fn devices_of(address: IpAddr, groups_on: Option<u32>, snapshot: &Snapshot) -> R
 }
 
 fn carriers(link: &Link, snapshot: &Snapshot) -> Result<Vec<Device>, Reason> {
-    let device = snapshot
-        .device_of(link.index)
-        .ok_or_else(|| Reason(format!("the underlying device of {} is in another network namespace", link.name)))?;
+    let device = snapshot.device_of(link.index).ok_or_else(|| {
+        Reason(format!("the underlying device of {} is in another network namespace", link.name))
+    })?;
     let is_member = device.is_bond();
     let carriers: Vec<Device> = snapshot
         .carriers_of(link.index)

@@ -204,10 +204,7 @@ fn what_cannot_be_is_an_error_that_says_why() {
     }
     let nowhere = BroadcastConfig { path: "/no/such/directory/ring.sock".into(), ..good() };
     let message = Broadcast::new(nowhere).err().unwrap().to_string();
-    assert!(
-        message.starts_with("reader socket /no/such/directory/ring.sock: bind: ENOENT"),
-        "{message}"
-    );
+    assert!(message.starts_with("reader socket /no/such/directory/ring.sock: bind: ENOENT"), "{message}");
 
     let mut bed = Bed::new(|config| (config.readers, config.largest) = (1, 100));
     assert!(!bed.ring.push(&Record { data: &[0; 101], ..Record::default() }));

@@ -227,7 +227,6 @@ fn what_cannot_be_lent_is_an_error_that_says_why() {
         OpenError::Config { field: "quota", value: 0, .. }
     ));
     let message = open(good).to_string();
-    let expected =
-        format!("{NEAR_DEVICE} queue 0: reader socket /no/such/folder/umem.sock: bind: ENOENT");
+    let expected = format!("{NEAR_DEVICE} queue 0: reader socket /no/such/folder/umem.sock: bind: ENOENT");
     assert!(message.starts_with(&expected) && message.ends_with("; the directory must exist"), "{message}");
 }

@@ -140,7 +140,10 @@ impl IoSection {
         if let Some(plugin) = &self.device_plugin
             && self.agent.is_some()
         {
-            return Err((plugin.span(), "an agent and a device plugin are alternatives: configure only one".into()));
+            return Err((
+                plugin.span(),
+                "an agent and a device plugin are alternatives: configure only one".into(),
+            ));
         }
         if self.mode == IoMode::Generic && matches!(self.attach.get_ref(), Attach::Native | Attach::Offload) {
             return Err((
@@ -174,7 +177,10 @@ impl IoSection {
             sorted.sort_unstable();
             sorted.dedup();
             if sorted.is_empty() || sorted.len() != queues.get_ref().len() {
-                return Err((queues.span(), "give receive queue numbers, starting at 0, each at most once".into()));
+                return Err((
+                    queues.span(),
+                    "give receive queue numbers, starting at 0, each at most once".into(),
+                ));
             }
         }
         Ok(())
@@ -214,7 +220,9 @@ impl IoSection {
             if fits { Ok(()) } else { Err((time.span(), format!("give a time between {range}"))) }
         };
         let only = |span: Option<Range<usize>>, strategy: WaitStrategy| match span {
-            Some(span) if self.wait != strategy => Err((span, format!("only allowed with wait = \"{strategy}\""))),
+            Some(span) if self.wait != strategy => {
+                Err((span, format!("only allowed with wait = \"{strategy}\"")))
+            }
             _ => Ok(()),
         };
         only(self.busy_poll.as_ref().map(Spanned::span), WaitStrategy::BusyPoll)?;
@@ -240,7 +248,10 @@ impl IoSection {
         if let Some(time) = &napi.irq_suspend_timeout {
             short(time, 1, Duration::from_secs(1), "\"1us\" and \"1s\"")?;
             if time.get_ref() < napi.gro_flush_timeout.get_ref() {
-                return Err((time.span(), "must be greater than gro_flush_timeout, which it overrides".into()));
+                return Err((
+                    time.span(),
+                    "must be greater than gro_flush_timeout, which it overrides".into(),
+                ));
             }
         }
         Ok(())

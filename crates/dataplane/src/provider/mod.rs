@@ -153,10 +153,9 @@ impl Provider {
                 let options = Options { queues, offload, ..Options::default() };
                 attach(link, &options, wanted)
             }
-            Self::Agent(_) if sharing == Dispatcher::Always => Err(Reason(
-                "[io] dispatcher = \"always\": not supported with an agent"
-                    .into(),
-            )),
+            Self::Agent(_) if sharing == Dispatcher::Always => {
+                Err(Reason("[io] dispatcher = \"always\": not supported with an agent".into()))
+            }
             Self::Agent(client) => {
                 let (generic, replace) = (mode == AttachMode::Generic, existing == Existing::Replace);
                 client

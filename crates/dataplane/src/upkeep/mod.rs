@@ -272,7 +272,10 @@ impl DataPath {
                 Err(problem) => {
                     let text = problem.to_string();
                     if self.upkeep.fail(&name, index, now, text.clone()) {
-                        tracing::warn!(interface = name, "falling back to kernel UDP on this interface: {text}");
+                        tracing::warn!(
+                            interface = name,
+                            "falling back to kernel UDP on this interface: {text}"
+                        );
                     }
                 }
             }

@@ -6,7 +6,7 @@ mod report;
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,12 +16,12 @@ use expressway_gateway::admin::{Admin, Limits, State};
 use expressway_gateway::metrics::Registry;
 use expressway_netio::udp::{UdpConfig, UdpIo};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
-use signal_hook::iterator::Signals;
 
 use self::mode::Mode;
 use crate::args::Fanout as Arguments;
 use crate::fail::Failure;
 use crate::metrics;
+use crate::signals;
 
 /// Datagrams taken by one recvmmsg: bursts longer than this take another.
 const RECEIVE_BATCH: usize = 64;
@@ -60,7 +60,7 @@ impl State for Status {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (options, membership) = options::of(arguments)?;
     crate::limits::raise_file_limit();
-    let signals = follow_signals(&[SIGTERM, SIGINT, SIGUSR1])?;
+    let signals = signals::receiver(&[SIGTERM, SIGINT, SIGUSR1])?;
     let threads = options.threads;
     let (mode, path, fanout) = start(arguments, options, membership)?;
     let source = fanout.statistics_source();
@@ -190,22 +190,6 @@ fn admin(
 fn command_line() -> String {
     let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     words.join(" ") + "\n"
-}
-
-/// Signals of these numbers, as they come.
-pub(crate) fn follow_signals(numbers: &[i32]) -> Result<Receiver<i32>, Failure> {
-    let failed = |error: std::io::Error| Failure::run_time(format!("signal handlers: {error}"));
-    let (sender, receiver) = channel();
-    let mut signals = Signals::new(numbers).map_err(failed)?;
-    let follow = move || {
-        for signal in signals.forever() {
-            if sender.send(signal).is_err() {
-                return;
-            }
-        }
-    };
-    std::thread::Builder::new().name("expressway-signal".into()).spawn(follow).map_err(failed)?;
-    Ok(receiver)
 }
 
 /// The group to join, if the feed is one.

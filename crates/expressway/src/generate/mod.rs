@@ -1,6 +1,5 @@
 //! `expressway gen`: datagrams on a schedule.
 
-mod arguments;
 mod live;
 mod report;
 mod way;
@@ -21,10 +20,9 @@ use expressway_wire::UdpHeaders;
 use expressway_xbpf::LiveFrames;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::args::generate::{Io, Kind, Udp};
 use crate::fail::Failure;
 
-pub(crate) use arguments::Kind;
-use arguments::{Io, Udp};
 use live::LiveOutput;
 use way::Way;
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use expressway_netio::route::{Link, Path, Resolution, Resolver, RouteMirror, Snapshot};
 use expressway_wire::VlanTags;
 
-use super::arguments::{Io, Udp};
+use crate::args::generate::{Io, Udp};
 use crate::fail::Failure;
 
 /// How long a neighbour may take to answer: the kernel asks three times, a second apart (`mcast_solicit`,

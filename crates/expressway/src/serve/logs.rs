@@ -54,9 +54,7 @@ impl Logs {
         for (path, ending) in self.endings {
             if !ending.wait(deadline.saturating_duration_since(Instant::now())) {
                 let (path, bytes) = (path.display(), ending.queued_bytes());
-                tracing::error!(
-                    "access log {path}: lost {bytes} bytes of fields that were never read"
-                );
+                tracing::error!("access log {path}: lost {bytes} bytes of fields that were never read");
             }
         }
     }

@@ -67,7 +67,9 @@ impl Identity {
         };
         let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
         if threads != 1 {
-            return Err(Failure::run_time(format!("dropping privileges: {threads} threads are already running")));
+            return Err(Failure::run_time(format!(
+                "dropping privileges: {threads} threads are already running"
+            )));
         }
         for capability in CapabilitySet::all() {
             // Kernels do not know those that are newer than they.

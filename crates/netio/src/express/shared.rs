@@ -245,9 +245,7 @@ impl SharedUmem {
                 Some(Outcome::Down) => {
                     Some((libc::ENETDOWN, "; set the interface up (`ip link set ... up`)"))
                 }
-                Some(Outcome::Gone) => {
-                    Some((libc::ENXIO, "; the interface was removed: create new sockets"))
-                }
+                Some(Outcome::Gone) => Some((libc::ENXIO, "; the interface was removed: create new sockets")),
                 Some(Outcome::Fault(errno)) => Some((errno, "; create new sockets")),
             };
             if let Some((errno, advice)) = failed {

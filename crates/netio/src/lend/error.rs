@@ -25,10 +25,7 @@ pub enum ShareError {
         must: &'static str,
     },
     /// There is not enough memory.
-    #[error(
-        "reader memory: {length} bytes: {}; out of memory or file descriptors",
-        describe(source)
-    )]
+    #[error("reader memory: {length} bytes: {}; out of memory or file descriptors", describe(source))]
     Memory {
         /// Bytes.
         length: u64,

@@ -99,8 +99,8 @@ impl UmemReader {
         if !hello.is_sound() {
             return Err(connection.foreign("ring offsets outside the shared memory"));
         }
-        let length = usize::try_from(hello.umem_length)
-            .map_err(|_| connection.foreign("invalid UMEM length"))?;
+        let length =
+            usize::try_from(hello.umem_length).map_err(|_| connection.foreign("invalid UMEM length"))?;
         let failed = |step| connection.failed(step);
         let view = View::map(umem.as_fd(), length).map_err(failed("mapping the UMEM"))?;
         // The control memory is sealed too: this mapping is dropped again, the rings make their own.

@@ -121,9 +121,7 @@ impl ReaderServer {
             Arrival::Reader(connection) => connection,
             Arrival::Nobody => return,
             Arrival::TurnedAway => {
-                tracing::warn!(
-                    "UMEM reader rejected: out of file descriptors (`ulimit -n`)"
-                );
+                tracing::warn!("UMEM reader rejected: out of file descriptors (`ulimit -n`)");
                 self.stats.readers_refused += 1;
                 return;
             }

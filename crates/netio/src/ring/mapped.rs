@@ -51,7 +51,8 @@ impl<T: Copy> MappedRing<T> {
         capacity: u32,
         map: impl FnOnce(usize) -> io::Result<Mapping>,
     ) -> io::Result<Self> {
-        let broken = || io::Error::new(io::ErrorKind::InvalidData, "the kernel returned invalid ring offsets");
+        let broken =
+            || io::Error::new(io::ErrorKind::InvalidData, "the kernel returned invalid ring offsets");
         let offset = |value: u64| usize::try_from(value).map_err(|_| broken());
         let entries = offset(offsets.desc)?;
         let length = size_of::<T>()

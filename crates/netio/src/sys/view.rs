@@ -35,8 +35,7 @@ impl View {
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: the kernel chooses an address that is free.
         let start = unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, flags, file, 0) }?;
-        let start =
-            NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mmap returned address 0"))?;
+        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mmap returned address 0"))?;
         Ok(Self { start, length })
     }
 

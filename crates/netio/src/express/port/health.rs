@@ -78,7 +78,9 @@ impl Port {
         }
         let (interface, queue) = (&self.config.interface, self.config.queue);
         if let (Opener::Local(_), Err(error)) = (&self.opener, can_open()) {
-            let reason = format!("packets larger than a frame are dropped: MTU raised to {mtu}, and the socket cannot be reopened: {error}");
+            let reason = format!(
+                "packets larger than a frame are dropped: MTU raised to {mtu}, and the socket cannot be reopened: {error}"
+            );
             if self.reason.as_ref() != Some(&reason) {
                 tracing::error!(interface, queue, "{reason}; restart the process");
                 self.reason = Some(reason);
@@ -86,7 +88,12 @@ impl Port {
             }
             return;
         }
-        tracing::info!(interface, queue, mtu, "MTU raised beyond the frame size: reopening the AF_XDP socket");
+        tracing::info!(
+            interface,
+            queue,
+            mtu,
+            "MTU raised beyond the frame size: reopening the AF_XDP socket"
+        );
         self.close();
         (self.config.frame_size, self.multi_buffer) = (fitted.frame_size, fitted.multi_buffer());
         self.state = PortState::Reopening;

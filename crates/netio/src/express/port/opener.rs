@@ -78,7 +78,9 @@ impl RemoteOpener {
                         self.asked = Some(asked);
                         None
                     }
-                    Err(error) => Some(Err(failed(format!("starting the requesting thread: {error}"), &fitted))),
+                    Err(error) => {
+                        Some(Err(failed(format!("starting the requesting thread: {error}"), &fitted)))
+                    }
                 }
             }
         }

@@ -3,49 +3,21 @@
 mod rates;
 
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use clap::Args;
 use expressway_netio::express::interface_index;
 use expressway_xbpf::{Action, AttachMode, Attachment, Baseline, Error, Existing};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
+use crate::args::Drop;
 use crate::fail::Failure;
+use crate::signals;
 use rates::{Rates, Reading};
 
 /// How often rates are printed.
 const SECOND: Duration = Duration::from_secs(1);
-
-/// Which program goes where.
-#[derive(Args)]
-pub(crate) struct Drop {
-    /// Interface to attach the program to
-    #[arg(short, long, value_name = "IFACE")]
-    pub(crate) interface: String,
-    /// What to do with each packet: drop; pass (uncounted: the cost of having a program); count (and pass); touch (reads
-    /// the Ethernet header, then drops); tx (swaps MACs, sends it back; to a veth only while its peer has an XDP program);
-    /// redirect (swaps MACs, sends it out on --to)
-    #[arg(long, value_name = "ACTION", default_value = "drop")]
-    pub(crate) action: Action,
-    /// Interface that redirect sends to, through a DEVMAP
-    #[arg(long, value_name = "IFACE", required_if_eq("action", "redirect"))]
-    pub(crate) to: Option<String>,
-    /// Use generic XDP, in the network stack on socket buffers, instead of the driver
-    #[arg(long)]
-    pub(crate) generic: bool,
-    /// Detach a foreign XDP program from the interface first
-    #[arg(long)]
-    pub(crate) replace: bool,
-    /// Exit after this many seconds [default: on a signal]
-    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) seconds: Option<u64>,
-    /// Print one JSON document at the end instead of lines
-    #[arg(long)]
-    pub(crate) json: bool,
-}
 
 /// Attaches, reports, detaches.
 pub(crate) fn run(arguments: &Drop) -> Result<ExitCode, Failure> {
@@ -55,7 +27,7 @@ pub(crate) fn run(arguments: &Drop) -> Result<ExitCode, Failure> {
             arguments.action
         )));
     }
-    let signals = signals()?;
+    let signals = signals::receiver(&[SIGTERM, SIGINT])?;
     let index = index_of(&arguments.interface)?;
     let to = arguments.to.as_deref().map(index_of).transpose()?;
     let mode = if arguments.generic { AttachMode::Generic } else { AttachMode::Native };
@@ -92,7 +64,7 @@ fn watch(
     arguments: &Drop,
     baseline: &Baseline,
     attachment: &Attachment,
-    signals: &Receiver<()>,
+    signals: &Receiver<i32>,
     rates: &mut Rates,
 ) -> Result<(), Failure> {
     let started = Instant::now();
@@ -101,7 +73,7 @@ fn watch(
     loop {
         let until = end.map_or(next, |end| end.min(next));
         let stop = match signals.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => true,
+            Ok(_) | Err(RecvTimeoutError::Disconnected) => true,
             Err(RecvTimeoutError::Timeout) => end.is_some_and(|end| Instant::now() >= end),
         };
         if !attachment.is_attached().map_err(Failure::run_time)? {
@@ -139,19 +111,4 @@ fn index_of(name: &str) -> Result<u32, Failure> {
             "interface {name}: no such interface in this network namespace; see `ip link`"
         ))
     })
-}
-
-/// Says once that the process is to end.
-fn signals() -> Result<Receiver<()>, Failure> {
-    let failed = |error: std::io::Error| Failure::run_time(format!("signal handlers: {error}"));
-    let (sender, receiver) = channel();
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(failed)?;
-    let follow = move || {
-        if signals.forever().next().is_some() {
-            // Nobody listens any more: the process ends already.
-            let _ = sender.send(());
-        }
-    };
-    std::thread::Builder::new().name("expressway-signal".into()).spawn(follow).map_err(failed)?;
-    Ok(receiver)
 }
