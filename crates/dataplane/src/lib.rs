@@ -14,11 +14,11 @@
 //!
 //! * [`config`]: what it is to be; [`IoSection`] is the `[io]` of configuration files.
 //! * [`provider`]: who makes what takes privilege.
-//! * [`devices`]: which interfaces the frames of an address come in on.
+//! * `devices`: which interfaces the frames of an address come in on.
 //! * [`negotiate`]: which ways an interface has to receive and to send, what they cost, and which one is taken.
-//! * [`open`]: one interface: program, sockets, self-test, and how each queue sends.
+//! * `open`: one interface: program, sockets, self-test, and how each queue sends.
 //! * [`data_path`]: all of them, with the kernel sockets behind.
-//! * [`upkeep`]: what happens outside while it is open.
+//! * `upkeep`: what happens outside while it is open.
 //! * [`findings`]: settings of devices that harm a UDP service.
 //! * [`report`]: what was obtained, as a document.
 

@@ -1,4 +1,9 @@
 //! How many workers there are and which core each has: near the NIC, within what the process may use.
+//!
+//! A socket for each receive channel in use (`[io] queues` for some); queue *n* belongs to worker *n* modulo their
+//! number. Queues without a socket pass to the kernel's sockets, workers without a queue serve by those alone. Workers
+//! are pinned to the cores that the process may use, those of the NIC's NUMA node first; `workers = "auto"` is their
+//! number, or what the cgroup's CPU quota allows.
 
 use std::num::NonZeroUsize;
 

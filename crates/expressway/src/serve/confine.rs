@@ -4,6 +4,12 @@
 //! A kernel without Landlock serves all the same, and the log says so. A system call that is not on the list kills
 //! the process by SIGSYS, and the kernel's audit log names its number (`type=1326 … syscall=N`); with
 //! `seccomp = "log"` it is only logged there.
+//!
+//! Without privileges the process is confined before its first thread: Landlock to the directories that the
+//! configuration names, seccomp to a list of calls without execve, bpf or ptrace. Directories rather than files,
+//! because certificates and logs are replaced by renaming. The Kubernetes device plugin has its own protocol, which
+//! hands out the XSKMAP of the plugin's program; sockets are then made in this process, which takes CAP_NET_RAW in the
+//! pod.
 
 use std::collections::BTreeMap;
 use std::fmt;

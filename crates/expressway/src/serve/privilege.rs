@@ -7,6 +7,10 @@
 //!                                                      ├── child: expressway agent --own ADDR…, root
 //!   user:    drop ─ check files ─ open, serve, reload ─┘         ends when its client does
 //! ```
+//!
+//! `serve` has one way to become an ordinary user: it starts its own agent, then drops everything before the first
+//! thread starts and before anything is opened, so that start and reload read files with the same rights. Sockets that
+//! fail and interfaces that appear later are opened by the agent.
 
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
