@@ -9,7 +9,7 @@ pub mod identity;
 mod named;
 mod value;
 
-pub use error::{ConfigError, Source};
+pub use error::{ConfigError, SourceFile};
 pub use named::by_name;
 #[doc(hidden)]
 pub use serde;

@@ -13,7 +13,7 @@ use expressway_netio::netdev::NapiSettings;
 use expressway_netio::route::Snapshot;
 use expressway_netio::udp::{SendOptions, UdpConfig};
 
-pub use section::{IoSection, Misplaced, Napi};
+pub use section::{IoSection, Napi, ValueError};
 pub use value::{Attach, Dispatcher, IoMode, UdpSend, WaitStrategy};
 
 /// How packets move: mode, XDP program and AF_XDP sockets.

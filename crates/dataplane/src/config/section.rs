@@ -99,7 +99,7 @@ pub struct Napi {
 }
 
 /// A value that makes no sense: where it stands in the file, and what to give.
-pub type Misplaced = (Range<usize>, String);
+pub type ValueError = (Range<usize>, String);
 
 impl IoSection {
     /// What the section says.
@@ -136,7 +136,7 @@ impl IoSection {
     ///
     /// # Errors
     /// The first value that makes no sense.
-    pub fn check(&self) -> Result<(), Misplaced> {
+    pub fn check(&self) -> Result<(), ValueError> {
         if let Some(plugin) = &self.device_plugin
             && self.agent.is_some()
         {

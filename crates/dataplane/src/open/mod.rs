@@ -226,7 +226,7 @@ pub fn try_mode(
 }
 
 /// Program, receive channels, and sockets with the numbers of their workers.
-type Parts = (Program, u32, Vec<(usize, Port)>);
+type Queues = (Program, u32, Vec<(usize, Port)>);
 
 /// An interface that is being opened.
 struct Opening<'a> {
@@ -250,7 +250,7 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    fn open(&mut self, workers: usize) -> Result<Parts, Reason> {
+    fn open(&mut self, workers: usize) -> Result<Queues, Reason> {
         let link = &self.device.link;
         let name = &link.name;
         if self.device.is_member && self.plan.sending == Sending::Express {

@@ -2,7 +2,7 @@
 
 mod live;
 mod report;
-mod way;
+mod route;
 
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr};
@@ -24,7 +24,7 @@ use crate::args::generate::{Io, Kind, Udp};
 use crate::fail::Failure;
 
 use live::LiveOutput;
-use way::Way;
+use route::Route;
 
 /// Flows that are sockets of the kernel: as many as the redirect program has pairs.
 const SOCKETS: u32 = 1024;
@@ -50,25 +50,25 @@ pub(crate) fn run(kind: &Kind) -> Result<ExitCode, Failure> {
             .map_err(|error| Failure::run_time(format!("signal handlers: {error}")))?;
     }
     let provider = Provider::agent_or_own(arguments.agent.as_deref(), "gen")?;
-    let (mirror, way) = provider.persist(|| -> Result<_, Failure> {
+    let (mirror, route) = provider.persist(|| -> Result<_, Failure> {
         let mirror = provider.mirror()?;
-        let way = way::find(arguments, &mirror)?;
-        Ok((mirror, way))
+        let route = route::find(arguments, &mirror)?;
+        Ok((mirror, route))
     })?;
-    let largest = largest(arguments, &way)?;
-    let flows = flows(arguments, &way)?;
+    let largest = largest(arguments, &route)?;
+    let flows = flows(arguments, &route)?;
     let content = content(arguments, largest)?;
     let nanoseconds = u64::try_from(arguments.seconds.as_nanos()).unwrap_or(u64::MAX);
     let count = arguments.count.unwrap_or(u64::MAX);
     let mut plan = Plan::new(flows.clone(), content, nanoseconds, count).map_err(Failure::run_time)?;
-    let mut opened = open(arguments, provider, mirror, &way, &flows, largest)?;
+    let mut opened = open(arguments, provider, mirror, &route, &flows, largest)?;
     let before = report::cpu_time();
     let outcome = send(arguments, &mut plan, opened.output.as_mut(), &stop)?;
     let report = report::Report {
         arguments,
         flows: &flows,
         mode: &opened.mode,
-        interface: way.interface.as_ref().map(|link| link.name.as_str()),
+        interface: route.interface.as_ref().map(|link| link.name.as_str()),
         tally: opened.output.tally(),
         capture: plan.capture_stats(),
         cpu: report::cpu_time().saturating_sub(before),
@@ -159,28 +159,28 @@ fn check(arguments: &Udp) -> Result<(), String> {
 }
 
 /// The longest payload that may be sent.
-fn largest(arguments: &Udp, way: &Way) -> Result<usize, Failure> {
-    let whole = way.largest(&arguments.to);
+fn largest(arguments: &Udp, route: &Route) -> Result<usize, Failure> {
+    let whole = route.largest(&arguments.to);
     let most = if arguments.fragment { MAX_PAYLOAD } else { whole };
     if arguments.pcap.is_some() {
         return Ok(most);
     }
     let wanted = arguments.size.largest();
     if wanted > most {
-        let name = way.interface.as_ref().map_or("the path", |link| &link.name);
+        let name = route.interface.as_ref().map_or("the path", |link| &link.name);
         return Err(Failure::usage(format!(
             "--size {}: larger than the MTU of {name} ({}), which leaves {most} bytes; with --fragment the kernel \
              fragments larger ones",
-            arguments.size, way.mtu
+            arguments.size, route.mtu
         )));
     }
     Ok(wanted)
 }
 
-fn flows(arguments: &Udp, way: &Way) -> Result<Flows, Failure> {
+fn flows(arguments: &Udp, route: &Route) -> Result<Flows, Failure> {
     let mut sources: Vec<IpAddr> = arguments.source.iter().flat_map(|sources| sources.addresses()).collect();
     if sources.is_empty() {
-        sources.push(way.source);
+        sources.push(route.source);
     }
     Flows::new(
         sources,
@@ -212,14 +212,14 @@ fn open(
     arguments: &Udp,
     provider: Provider,
     mirror: RouteMirror,
-    way: &Way,
+    route: &Route,
     flows: &Flows,
     largest: usize,
 ) -> Result<Opened, Failure> {
     let mode = match arguments.io {
         Io::Mode(mode) => mode,
         Io::Live => {
-            let path = *way::path_of(way, arguments.io, &arguments.to)?;
+            let path = *route::path_of(route, arguments.io, &arguments.to)?;
             let longest = live::header_length(&path, &flows.flow(0)) + largest.min(LiveFrames::MAX_FRAME);
             if longest > LiveFrames::MAX_FRAME && arguments.pcap.is_none() {
                 return Err(Failure::usage(format!(
@@ -240,7 +240,7 @@ fn open(
         }
     };
     drop(mirror);
-    let config = path_config(arguments, mode, way, flows.sources().collect());
+    let config = path_config(arguments, mode, route, flows.sources().collect());
     let (path, mut ios) = DataPath::open(config, provider, 1)?;
     let (output, by): (Box<dyn Output>, _) = match ios.remove(0) {
         WorkerIo::Kernel(io) => (Box::new(PacketOutput::new(*io, false)), arguments.send.to_string()),
@@ -252,7 +252,7 @@ fn open(
     Ok(Opened { output, mode: by, _maintainer: Some(Maintainer::start(path)?) })
 }
 
-fn path_config(arguments: &Udp, mode: IoMode, way: &Way, listen: Vec<SocketAddr>) -> Config {
+fn path_config(arguments: &Udp, mode: IoMode, route: &Route, listen: Vec<SocketAddr>) -> Config {
     let multicast = arguments.to.ip().is_multicast();
     // Above the MTU the kernel cuts datagrams, not runs of them.
     let send =
@@ -266,7 +266,7 @@ fn path_config(arguments: &Udp, mode: IoMode, way: &Way, listen: Vec<SocketAddr>
     };
     let sending = SendOptions {
         ttl: arguments.ttl.or(multicast.then_some(MULTICAST_TTL)),
-        multicast_interface: way.interface.as_ref().filter(|_| multicast).map(|link| link.index),
+        multicast_interface: route.interface.as_ref().filter(|_| multicast).map(|link| link.index),
         fragment: arguments.fragment,
     };
     Config { sending, ..Config::with(io, udp) }

@@ -20,7 +20,7 @@ use super::config::Config;
 use super::confine::Confinement;
 use super::events::{Event, follow_signals};
 use super::logs::{Logs, Previous};
-use super::setup::Parts;
+use super::setup::Reloadable;
 use super::{load, metrics, setup};
 use crate::args::Serve;
 use crate::cores;
@@ -88,7 +88,7 @@ impl Server {
         (provider, confinement): (Provider, Option<Confinement>),
         workers: usize,
         (files, logs): (Arc<FileStore>, Logs),
-        parts: Parts,
+        parts: Reloadable,
     ) -> Result<Self, Failure> {
         let (sender, events) = channel();
         follow_signals(sender.clone())?;
@@ -318,7 +318,7 @@ fn in_force(text: &str, waiting: &[&str]) -> String {
     notes + text
 }
 
-fn assemble(parts: Parts, io_mode: &str) -> Setup {
+fn assemble(parts: Reloadable, io_mode: &str) -> Setup {
     Setup {
         settings: parts.settings,
         handler: parts.sites,

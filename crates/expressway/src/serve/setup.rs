@@ -15,7 +15,7 @@ use crate::fail::Failure;
 use crate::limits;
 
 /// What a reload replaces: settings, sites and access log.
-pub(crate) struct Parts {
+pub(crate) struct Reloadable {
     pub(crate) settings: Settings,
     pub(crate) sites: Arc<Sites>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
@@ -107,13 +107,13 @@ pub(crate) fn build(
     files: &Arc<FileStore>,
     logs: &mut Logs,
     previous: Option<&Previous>,
-) -> Result<Parts, Failure> {
+) -> Result<Reloadable, Failure> {
     let settings = settings(config, Arc::new(identity(config)?));
     settings.check().map_err(|error| Failure::usage(format!("[quic]: {error}")))?;
     let sites: Vec<SiteConfig> = config.sites.iter().map(site).collect();
     let sites = Sites::new(&sites, files).map_err(Failure::usage)?;
     let access_log = logs.open(&config.log, previous)?;
-    Ok(Parts { settings, sites: Arc::new(sites), access_log })
+    Ok(Reloadable { settings, sites: Arc::new(sites), access_log })
 }
 
 fn settings(config: &Config, identity: Arc<Identity>) -> Settings {

@@ -29,7 +29,7 @@ fn begin(protocol: Protocol, rules: &Rules) -> (Handshake, UnixStream) {
     (Handshake::new(protocol, Arc::new(server.into()), rules).unwrap(), client)
 }
 
-/// Goes on, as a door would, until the handshake is over.
+/// Goes on, as an acceptor would, until the handshake is over.
 fn finish(handshake: &mut Handshake, rules: &Rules) -> Progress {
     loop {
         match handshake.advance(rules) {

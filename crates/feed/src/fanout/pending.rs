@@ -5,7 +5,7 @@
 //!   next deadline, the oldest of all or of one host   O(log n)
 //! ```
 //!
-//! A slot is never looked for among the others: what a wake-up of the door costs does not depend on how many wait.
+//! A slot is never looked for among the others: what a wake-up of the acceptor costs does not depend on how many wait.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;

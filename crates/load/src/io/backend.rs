@@ -5,10 +5,10 @@ use std::error::Error;
 use expressway_dataplane::{Config, DataPath, IoConfig, IoMode, Provider, WorkerIo};
 use expressway_netio::udp::UdpConfig;
 
-use super::Way;
+use super::PathArguments;
 
 /// The data path, which has to live as long as its one worker's packet I/O.
-pub(crate) fn open(way: &Way) -> Result<(DataPath, WorkerIo), Box<dyn Error>> {
+pub(crate) fn open(way: &PathArguments) -> Result<(DataPath, WorkerIo), Box<dyn Error>> {
     let mode = match &way.interface {
         None => IoMode::Udp,
         Some(_) if way.zero_copy => IoMode::ZeroCopy,

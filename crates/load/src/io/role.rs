@@ -11,7 +11,7 @@ use expressway_netio::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
-use super::Way;
+use super::PathArguments;
 use super::backend;
 
 /// Answers that wait for a turn's end, more than any batch.
@@ -25,7 +25,7 @@ const CHEAP: usize = 64;
 /// Runs a service on this thread. Reports what was moved, and the CPU time of the process between the first turn
 /// and the end.
 pub(crate) fn run<S: Service<Message = ()>>(
-    way: &Way,
+    way: &PathArguments,
     service: S,
 ) -> Result<serde_json::Value, Box<dyn Error>> {
     run_with(way, service, |_, moved| moved)
@@ -33,7 +33,7 @@ pub(crate) fn run<S: Service<Message = ()>>(
 
 /// The same with a report of the service's own, which is given what was moved.
 pub(crate) fn run_with<S: Service<Message = ()>>(
-    way: &Way,
+    way: &PathArguments,
     service: S,
     report: impl FnOnce(&S, serde_json::Value) -> serde_json::Value,
 ) -> Result<serde_json::Value, Box<dyn Error>> {
@@ -49,7 +49,7 @@ pub(crate) fn run_with<S: Service<Message = ()>>(
 }
 
 fn drive<S: Service<Message = ()>, P: PacketIo>(
-    way: &Way,
+    way: &PathArguments,
     service: S,
     io: P,
     report: impl FnOnce(&S, serde_json::Value) -> serde_json::Value,

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use expressway_dataplane::IoSection;
-use expressway_settings::{ConfigError, Source};
+use expressway_settings::{ConfigError, SourceFile};
 pub(crate) use sections::{Admin, Files, Log, Quic, Server, Site, Tls};
 pub(crate) use value::{Congestion, LogFormat, Retry, Seccomp, Workers};
 
@@ -43,7 +43,7 @@ pub(crate) struct Config {
     pub(crate) sites: Vec<Site>,
     /// `[admin]`, absent when there is no admin listener.
     pub(crate) admin: Option<Admin>,
-    source: Source,
+    source: SourceFile,
 }
 
 #[derive(Deserialize)]
@@ -74,12 +74,12 @@ fn is_host(host: &str) -> bool {
 impl Config {
     /// Reads and checks a file.
     pub(crate) fn load(file: &Path) -> Result<Self, ConfigError> {
-        Self::parse(file, Source::read(file)?.text)
+        Self::parse(file, SourceFile::read(file)?.text)
     }
 
     /// Checks the text of a file; `file` is for messages and for relative paths.
     pub(crate) fn parse(file: &Path, text: String) -> Result<Self, ConfigError> {
-        let source = Source { file: file.to_owned(), text };
+        let source = SourceFile { file: file.to_owned(), text };
         let raw: Raw = source.parse()?;
         let mut config = Self {
             server: raw.server,
@@ -294,7 +294,7 @@ impl Config {
 
     fn check_sites(&self) -> Result<(), ConfigError> {
         if self.sites.is_empty() {
-            return Err(Source::whole(
+            return Err(SourceFile::whole(
                 &self.source.file,
                 "no [[site]] section: add one with hosts and a root",
             ));

@@ -30,11 +30,11 @@ struct Use {
 
 /// The places of all rules.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct ClientSlots {
     rules: Mutex<HashMap<usize, Use>>,
 }
 
-impl Places {
+impl ClientSlots {
     fn lock(&self) -> MutexGuard<'_, HashMap<usize, Use>> {
         self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -48,7 +48,7 @@ impl Places {
         policy: &Policy,
         index: usize,
         rule: &Rule,
-    ) -> Result<Place, Refusal> {
+    ) -> Result<ClientSlot, Refusal> {
         let mut rules = self.lock();
         let all: u32 = rules.values().map(|of| of.clients).sum();
         let here = rules.entry(index).or_default();
@@ -69,22 +69,22 @@ impl Places {
             return full(format!("the agent already has its maximum of {} clients", policy.clients));
         }
         here.clients += 1;
-        Ok(Place { index, places: Arc::clone(self), is_leaving: false })
+        Ok(ClientSlot { index, places: Arc::clone(self), is_leaving: false })
     }
 }
 
 /// A client's place under its rule.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ClientSlot {
     index: usize,
-    places: Arc<Places>,
+    places: Arc<ClientSlots>,
     is_leaving: bool,
 }
 
-impl Place {
+impl ClientSlot {
     /// A place that is not counted with others.
     pub(crate) fn alone() -> Self {
-        let places = Arc::new(Places::default());
+        let places = Arc::new(ClientSlots::default());
         places.lock().entry(0).or_default().clients = 1;
         Self { index: 0, places, is_leaving: false }
     }
@@ -136,7 +136,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ClientSlot {
     fn drop(&mut self) {
         let is_leaving = self.is_leaving;
         self.change(|of| {
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn places_are_bounded_a_rule_and_in_all() {
-        let (places, policy) = (Arc::new(Places::default()), policy(3));
+        let (places, policy) = (Arc::new(ClientSlots::default()), policy(3));
         let take = |index, clients| places.take(&policy, index, &rule(clients));
         let first = take(0, 1).unwrap();
         assert!(take(0, 1).unwrap_err().message.contains("its maximum of 1 clients"));
@@ -172,11 +172,11 @@ mod tests {
 
     #[test]
     fn those_that_are_gone_and_keep_something_are_as_many_as_those_that_are_there() {
-        let (places, policy) = (Arc::new(Places::default()), policy(64));
+        let (places, policy) = (Arc::new(ClientSlots::default()), policy(64));
         let take = || places.take(&policy, 0, &rule(2));
-        let mut gone: Vec<Place> = (0..2).map(|_| take().unwrap()).collect();
-        gone.iter_mut().for_each(Place::leave);
-        let mut there: Vec<Place> = (0..2).map(|_| take().unwrap()).collect();
+        let mut gone: Vec<ClientSlot> = (0..2).map(|_| take().unwrap()).collect();
+        gone.iter_mut().for_each(ClientSlot::leave);
+        let mut there: Vec<ClientSlot> = (0..2).map(|_| take().unwrap()).collect();
         assert!(take().is_err());
         let mut third = there.remove(0);
         third.leave();
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn memory_counts_for_all_clients_of_a_rule_and_beyond_their_end() {
-        let (places, policy, two) = (Arc::new(Places::default()), policy(64), rule(2));
+        let (places, policy, two) = (Arc::new(ClientSlots::default()), policy(64), rule(2));
         let mut first = places.take(&policy, 0, &two).unwrap();
         first.take_memory(&two, 100).unwrap();
         first.leave();

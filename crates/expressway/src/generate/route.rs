@@ -22,7 +22,7 @@ pub(super) fn headers(to: &SocketAddr) -> usize {
 }
 
 /// How datagrams get there.
-pub(super) struct Way {
+pub(super) struct Route {
     /// Where to send from if nothing else is asked for.
     pub(super) source: IpAddr,
     /// The interface that they leave by, as far as it is known.
@@ -33,15 +33,15 @@ pub(super) struct Way {
     pub(super) path: Option<Path>,
 }
 
-impl Way {
+impl Route {
     /// The largest payload without fragments.
     pub(super) fn largest(&self, to: &SocketAddr) -> usize {
         self.mtu.saturating_sub(headers(to))
     }
 }
 
-/// Finds the way, and has the next hop's hardware address resolved.
-pub(super) fn find(arguments: &Udp, mirror: &RouteMirror) -> Result<Way, Failure> {
+/// Finds the route, and has the next hop's hardware address resolved.
+pub(super) fn find(arguments: &Udp, mirror: &RouteMirror) -> Result<Route, Failure> {
     let to = arguments.to;
     let mut resolver = mirror.resolver().map_err(Failure::run_time)?;
     let source = arguments.source.first().and_then(|sources| sources.addresses().next());
@@ -59,20 +59,20 @@ pub(super) fn find(arguments: &Udp, mirror: &RouteMirror) -> Result<Way, Failure
             source,
             stale: false,
         };
-        return Ok(Way { source, interface: named, mtu, path: Some(path) });
+        return Ok(Route { source, interface: named, mtu, path: Some(path) });
     }
     if to.ip().is_multicast() {
         return multicast(&mut resolver, to, source, named);
     }
-    let way = unicast(&mut resolver, to, source)?;
-    match (&named, &way.interface) {
+    let route = unicast(&mut resolver, to, source)?;
+    match (&named, &route.interface) {
         (Some(named), Some(link)) if named.index != link.index => Err(Failure::run_time(format!(
             "--interface {}: the route to {} uses {}; give --to-mac to send on another interface",
             named.name,
             to.ip(),
             link.name
         ))),
-        _ => Ok(way),
+        _ => Ok(route),
     }
 }
 
@@ -109,7 +109,7 @@ fn multicast(
     to: SocketAddr,
     source: Option<IpAddr>,
     named: Option<Link>,
-) -> Result<Way, Failure> {
+) -> Result<Route, Failure> {
     let source = match (source, &named) {
         (Some(source), _) => source,
         (None, Some(link)) => {
@@ -134,10 +134,10 @@ fn multicast(
         Resolution::Ready(path) => Some(path),
         _ => None,
     };
-    Ok(Way { source, mtu: link.mtu, interface, path })
+    Ok(Route { source, mtu: link.mtu, interface, path })
 }
 
-fn unicast(resolver: &mut Resolver, to: SocketAddr, source: Option<IpAddr>) -> Result<Way, Failure> {
+fn unicast(resolver: &mut Resolver, to: SocketAddr, source: Option<IpAddr>) -> Result<Route, Failure> {
     let any = if to.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0u16; 8]) };
     // A source that is not of this machine takes the route of those that are.
     let own = |source: &IpAddr| resolver.snapshot().interface_of(*source).is_some();
@@ -148,7 +148,7 @@ fn unicast(resolver: &mut Resolver, to: SocketAddr, source: Option<IpAddr>) -> R
         match resolver.resolve(local, to.ip()) {
             Resolution::Ready(path) => {
                 let interface = resolver.snapshot().link(path.egress).cloned();
-                return Ok(Way {
+                return Ok(Route {
                     source: source.unwrap_or(path.source),
                     interface,
                     mtu: path.mtu,
@@ -159,7 +159,7 @@ fn unicast(resolver: &mut Resolver, to: SocketAddr, source: Option<IpAddr>) -> R
                 let source = source.map_or_else(|| kernel_source(to), Ok)?;
                 let snapshot = resolver.snapshot();
                 let interface = snapshot.link(egress).or_else(|| snapshot.interface_of(source)).cloned();
-                return Ok(Way { source, interface, mtu, path: None });
+                return Ok(Route { source, interface, mtu, path: None });
             }
             Resolution::Unreachable => {
                 let ip = to.ip();
@@ -191,9 +191,9 @@ fn ask_for(next_hop: IpAddr, to: SocketAddr) -> Result<(), Failure> {
 }
 
 /// The path for frames, or why there is none.
-pub(super) fn path_of<'a>(way: &'a Way, io: Io, to: &SocketAddr) -> Result<&'a Path, Failure> {
-    way.path.as_ref().ok_or_else(|| {
-        let by = way.interface.as_ref().map_or(String::new(), |link| format!(" by {}", link.name));
+pub(super) fn path_of<'a>(route: &'a Route, io: Io, to: &SocketAddr) -> Result<&'a Path, Failure> {
+    route.path.as_ref().ok_or_else(|| {
+        let by = route.interface.as_ref().map_or(String::new(), |link| format!(" by {}", link.name));
         Failure::run_time(format!(
             "--io {io}: the path to {}{by} cannot be used by AF_XDP; use --io udp",
             to.ip()

@@ -16,7 +16,7 @@ use crate::fanout::{Start, Statistics};
 const LIMIT: Duration = Duration::from_secs(60);
 
 struct Bed {
-    door: Door,
+    acceptor: Acceptor,
     addresses: Vec<SocketAddr>,
     ledger: Arc<Ledger>,
     subscribers: Inbox<Message>,
@@ -40,7 +40,7 @@ impl Bed {
             tls: None,
             request: limits.request,
         };
-        let house = House {
+        let config = AcceptorConfig {
             listeners,
             rules,
             allow: Vec::new(),
@@ -49,14 +49,14 @@ impl Bed {
             shards: vec![shard],
         };
         let (stop, inbox) = mailbox(1).unwrap();
-        Self { door: Door::new(house, inbox).unwrap(), addresses, ledger, subscribers, _stop: stop }
+        Self { acceptor: Acceptor::new(config, inbox).unwrap(), addresses, ledger, subscribers, _stop: stop }
     }
 
-    /// A connection to the door of that number from 127.0.0.`from`.
-    fn connect(&mut self, door: usize, from: u8) -> TcpStream {
+    /// A connection to the listener of that number from 127.0.0.`from`.
+    fn connect(&mut self, listener: usize, from: u8) -> TcpStream {
         let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
         net::bind(&socket, &SocketAddr::from((Ipv4Addr::new(127, 0, 0, from), 0))).unwrap();
-        let to = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), self.addresses[door].port());
+        let to = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), self.addresses[listener].port());
         net::connect(&socket, &to).unwrap();
         let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -69,7 +69,7 @@ impl Bed {
         let deadline = Instant::now() + LIMIT;
         while !reached(self) {
             assert!(Instant::now() < deadline, "never: {what}");
-            self.door.turn().unwrap();
+            self.acceptor.turn().unwrap();
         }
     }
 
@@ -99,32 +99,32 @@ fn a_wake_up_costs_what_became_ready_however_many_wait() {
     assert!(waiting >= 200, "so few descriptors say nothing: raise the hard limit of open files");
     let mut bed = Bed::new(|limits| (limits.handshakes, limits.handshakes_per_address) = (1 << 16, 1 << 16));
     let mut streams: Vec<TcpStream> = (0..waiting).map(|_| bed.connect(1, 1)).collect();
-    assert_eq!(bed.door.pending.len(), waiting);
+    assert_eq!(bed.acceptor.pending.len(), waiting);
     // Sockets that have just been added say once that they have room.
     let mut before = u64::MAX;
-    while std::mem::replace(&mut before, bed.door.pending.looked_at) != bed.door.pending.looked_at {
+    while std::mem::replace(&mut before, bed.acceptor.pending.looked_at) != bed.acceptor.pending.looked_at {
         // A turn that does not wait.
-        bed.door.rest_until = Some(Instant::now());
-        bed.door.turn().unwrap();
+        bed.acceptor.rest_until = Some(Instant::now());
+        bed.acceptor.turn().unwrap();
     }
     for ready in [1, 5] {
-        let before = bed.door.pending.looked_at;
+        let before = bed.acceptor.pending.looked_at;
         for stream in &mut streams[..ready] {
             stream.write_all(b"G").unwrap();
         }
-        bed.door.turn().unwrap();
-        let looked_at = bed.door.pending.looked_at - before;
+        bed.acceptor.turn().unwrap();
+        let looked_at = bed.acceptor.pending.looked_at - before;
         assert!(
             (1..=4 * ready as u64).contains(&looked_at),
             "{looked_at} looked at for {ready} that were ready"
         );
     }
     // Those whose time is over are found without the others, too.
-    let before = bed.door.pending.looked_at;
-    let (first, _) = bed.door.pending.first(None).unwrap();
-    bed.door.pending.set_deadline(first, Instant::now());
+    let before = bed.acceptor.pending.looked_at;
+    let (first, _) = bed.acceptor.pending.first(None).unwrap();
+    bed.acceptor.pending.set_deadline(first, Instant::now());
     bed.turn_until("the deadline has passed", |bed| bed.count("refused_handshake_timeout") == 1);
-    assert!(bed.door.pending.looked_at - before <= 16);
+    assert!(bed.acceptor.pending.looked_at - before <= 16);
     assert_eq!(bed.statistics().handshakes, waiting - 1);
 }
 
@@ -138,7 +138,7 @@ fn beyond_the_limit_newcomers_are_refused_until_the_oldest_has_had_its_time() {
     // Doors without a handshake are open all the time.
     bed.connect(0, 1);
     assert_eq!(bed.subscribers.drain(10, drop), 1);
-    bed.door.patience = Duration::ZERO;
+    bed.acceptor.patience = Duration::ZERO;
     let mut newest = bed.connect(1, 3);
     assert!(is_closed(&mut oldest) && !is_closed(&mut second) && !is_closed(&mut newest));
     assert_eq!((bed.count("refused_busy"), bed.count("refused_displaced")), (1, 1));
@@ -152,7 +152,7 @@ fn an_address_takes_its_own_share_only() {
     let (mut first, mut second) = (bed.connect(1, 1), bed.connect(1, 1));
     let mut third = bed.connect(1, 1);
     assert!(is_closed(&mut third) && !is_closed(&mut first) && !is_closed(&mut other));
-    bed.door.patience = Duration::ZERO;
+    bed.acceptor.patience = Duration::ZERO;
     let mut fourth = bed.connect(1, 1);
     // Not the oldest of all.
     assert!(is_closed(&mut first) && !is_closed(&mut second) && !is_closed(&mut fourth));
@@ -166,7 +166,7 @@ fn silent_handshakes_do_not_keep_the_places_of_subscribers() {
     let (mut oldest, mut second) = (bed.connect(1, 1), bed.connect(1, 1));
     let mut refused = bed.connect(0, 2);
     assert!(is_closed(&mut refused) && !is_closed(&mut oldest));
-    bed.door.patience = Duration::ZERO;
+    bed.acceptor.patience = Duration::ZERO;
     let _subscribers = [bed.connect(0, 2), bed.connect(0, 2)];
     assert!(is_closed(&mut oldest) && is_closed(&mut second));
     // Subscribers do.
@@ -210,6 +210,6 @@ fn who_goes_before_it_has_subscribed_is_counted() {
     sockopt::set_socket_linger(&reset, Some(Duration::ZERO)).unwrap();
     drop((reset, bed.connect(1, 1)));
     bed.turn_until("both are counted", |bed| bed.count("abandoned") == 2);
-    assert_eq!((bed.door.pending.len(), bed.door.pending.next_deadline()), (0, None));
+    assert_eq!((bed.acceptor.pending.len(), bed.acceptor.pending.next_deadline()), (0, None));
     assert_eq!(bed.statistics().handshakes, 0);
 }

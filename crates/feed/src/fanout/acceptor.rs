@@ -64,8 +64,8 @@ pub(crate) struct Listener {
     pub(crate) listen: Listen,
 }
 
-/// What the door needs to know.
-pub(crate) struct House {
+/// What the acceptor needs to know.
+pub(crate) struct AcceptorConfig {
     pub(crate) listeners: Vec<Listener>,
     pub(crate) rules: Rules,
     pub(crate) allow: Vec<Cidr>,
@@ -84,9 +84,9 @@ struct Pending {
     queued: bool,
 }
 
-/// The door's thread.
-pub(crate) struct Door {
-    house: House,
+/// The acceptor's thread.
+pub(crate) struct Acceptor {
+    config: AcceptorConfig,
     epoll: OwnedFd,
     inbox: Inbox<()>,
     pending: PendingSet<Pending>,
@@ -100,11 +100,11 @@ pub(crate) struct Door {
     patience: Duration,
 }
 
-impl Door {
-    /// Watches the listeners. Anything sent to `inbox` ends the door.
-    pub(crate) fn new(house: House, inbox: Inbox<()>) -> Result<Self, Errno> {
+impl Acceptor {
+    /// Watches the listeners. Anything sent to `inbox` ends the acceptor.
+    pub(crate) fn new(config: AcceptorConfig, inbox: Inbox<()>) -> Result<Self, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for (index, listener) in house.listeners.iter().enumerate() {
+        for (index, listener) in config.listeners.iter().enumerate() {
             let data = epoll::EventData::new_u64(index as u64);
             epoll::add(&epoll, &listener.fd, data, epoll::EventFlags::IN)?;
         }
@@ -112,7 +112,7 @@ impl Door {
         epoll::add(&epoll, inbox.as_fd(), epoll::EventData::new_u64(INBOX), flags)?;
         let reserve = reserve();
         Ok(Self {
-            house,
+            config,
             epoll,
             inbox,
             pending: PendingSet::new(),
@@ -164,7 +164,7 @@ impl Door {
             }
         }
         self.expire();
-        self.house.ledger.handshakes.store(self.pending.len(), Ordering::Relaxed);
+        self.config.ledger.handshakes.store(self.pending.len(), Ordering::Relaxed);
         Ok(())
     }
 
@@ -179,7 +179,7 @@ impl Door {
 
     fn accept(&mut self, index: usize) {
         for _ in 0..ACCEPTS {
-            let fd = &self.house.listeners[index].fd;
+            let fd = &self.config.listeners[index].fd;
             match net::acceptfrom_with(fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok((socket, peer)) => {
                     // Every TCP connection has one.
@@ -209,8 +209,8 @@ impl Door {
     /// Closes a connection that there is no descriptor for, rather than to leave it waiting; then rests.
     fn out_of_descriptors(&mut self, index: usize, error: Errno) {
         if matches!(error, Errno::MFILE | Errno::NFILE) && self.reserve.take().is_some() {
-            if net::accept_with(&self.house.listeners[index].fd, SocketFlags::CLOEXEC).is_ok() {
-                add(&self.house.ledger.totals.refused_descriptors, 1);
+            if net::accept_with(&self.config.listeners[index].fd, SocketFlags::CLOEXEC).is_ok() {
+                add(&self.config.ledger.totals.refused_descriptors, 1);
             }
             self.reserve = reserve();
         }
@@ -222,7 +222,7 @@ impl Door {
     }
 
     fn listen_for(&mut self, flags: epoll::EventFlags) {
-        for (index, listener) in self.house.listeners.iter().enumerate() {
+        for (index, listener) in self.config.listeners.iter().enumerate() {
             let data = epoll::EventData::new_u64(index as u64);
             if let Err(error) = epoll::modify(&self.epoll, &listener.fd, data, flags) {
                 tracing::warn!(%error, "epoll_ctl");
@@ -231,26 +231,26 @@ impl Door {
     }
 
     fn welcome(&mut self, index: usize, socket: OwnedFd, peer: SocketAddr) {
-        let ledger = self.house.ledger.clone();
+        let ledger = self.config.ledger.clone();
         let totals = &ledger.totals;
         add(&totals.accepted, 1);
-        if !self.house.allow.is_empty() && !self.house.allow.iter().any(|cidr| cidr.contains(peer.ip())) {
+        if !self.config.allow.is_empty() && !self.config.allow.iter().any(|cidr| cidr.contains(peer.ip())) {
             return add(&totals.refused_address, 1);
         }
         let host = Host::of(peer.ip());
-        let protocol = self.house.listeners[index].listen.protocol;
+        let protocol = self.config.listeners[index].listen.protocol;
         if let Err(counter) = self.make_room(host, protocol) {
             return add(counter(totals), 1);
         }
-        if let Err(error) = prepare(&socket, &self.house.limits) {
+        if let Err(error) = prepare(&socket, &self.config.limits) {
             tracing::debug!(%peer, %error, "socket options");
         }
         let socket = Arc::new(socket);
-        let Some(mut handshake) = Handshake::new(protocol, socket.clone(), &self.house.rules) else {
+        let Some(mut handshake) = Handshake::new(protocol, socket.clone(), &self.config.rules) else {
             return self.failed(Failure::Handshake, host);
         };
         // Most have nothing to wait for.
-        match handshake.advance(&self.house.rules) {
+        match handshake.advance(&self.config.rules) {
             Progress::Subscribe(ready) => self.hand_over(ready, protocol, peer),
             Progress::Failed(failure) => self.failed(failure, host),
             progress @ (Progress::Waiting | Progress::TurnOver | Progress::Served) => {
@@ -263,7 +263,7 @@ impl Door {
                     queued: false,
                 };
                 let now = Instant::now();
-                let token = self.pending.insert(pending, host, now, now + self.house.limits.handshake);
+                let token = self.pending.insert(pending, host, now, now + self.config.limits.handshake);
                 let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
                 if let Err(error) = epoll::add(&self.epoll, &*socket, epoll::EventData::new_u64(token), flags)
                 {
@@ -277,7 +277,7 @@ impl Door {
 
     /// Counts a newcomer in, if need be instead of another; else says by which counter it is refused.
     fn make_room(&mut self, host: Host, protocol: Protocol) -> Result<(), Counted> {
-        let (limits, ledger) = (self.house.limits, self.house.ledger.clone());
+        let (limits, ledger) = (self.config.limits, self.config.ledger.clone());
         let mut room = ledger.presence.enter(host);
         if let Err(full) = room
             && self.displace((full == Full::Host).then_some(host))
@@ -290,7 +290,7 @@ impl Door {
                 Full::Host => |totals| &totals.refused_limit_address,
             }
         })?;
-        if self.house.rules.have_handshake(protocol) {
+        if self.config.rules.have_handshake(protocol) {
             let of_host = (self.pending.len_of(host) >= limits.handshakes_per_address).then_some(host);
             let is_full = of_host.is_some() || self.pending.len() >= limits.handshakes;
             if is_full && !self.displace(of_host) {
@@ -314,7 +314,7 @@ impl Door {
 
     fn advance(&mut self, token: Token) {
         if let Some(pending) = self.pending.get_mut(token) {
-            let progress = pending.handshake.advance(&self.house.rules);
+            let progress = pending.handshake.advance(&self.config.rules);
             self.note(token, progress);
         }
     }
@@ -331,7 +331,7 @@ impl Door {
             Progress::Served => {
                 if !std::mem::replace(&mut pending.served, true) {
                     self.pending.set_deadline(token, Instant::now() + LINGER);
-                    add(&self.house.ledger.totals.pages, 1);
+                    add(&self.config.ledger.totals.pages, 1);
                 }
             }
             Progress::Subscribe(ready) => {
@@ -358,7 +358,7 @@ impl Door {
     }
 
     fn failed(&self, failure: Failure, host: Host) {
-        let totals = &self.house.ledger.totals;
+        let totals = &self.config.ledger.totals;
         match failure {
             Failure::Handshake => add(&totals.refused_handshake, 1),
             Failure::Origin => add(&totals.refused_origin, 1),
@@ -369,15 +369,15 @@ impl Door {
             Failure::Gone => add(&totals.abandoned, 1),
             Failure::Served => {}
         }
-        self.house.ledger.presence.leave(host);
+        self.config.ledger.presence.leave(host);
     }
 
     fn hand_over(&mut self, ready: Ready, protocol: Protocol, peer: SocketAddr) {
         let Ready { transport, start, greeting, input } = ready;
         let newcomer = Newcomer { transport, protocol, peer, start, greeting, input };
-        self.next_shard = (self.next_shard + 1) % self.house.shards.len();
+        self.next_shard = (self.next_shard + 1) % self.config.shards.len();
         let message = Message::Subscribe(Box::new(newcomer));
-        let sent = self.house.shards[self.next_shard].send_until(message, Instant::now() + HANDOVER);
+        let sent = self.config.shards[self.next_shard].send_until(message, Instant::now() + HANDOVER);
         if sent.is_err() {
             tracing::warn!(%peer, "the sending thread accepts no subscribers: rejected");
             self.failed(Failure::Busy, Host::of(peer.ip()));
@@ -416,5 +416,5 @@ fn prepare(socket: &OwnedFd, limits: &Limits) -> Result<(), Errno> {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "door_tests.rs"]
+#[path = "acceptor_tests.rs"]
 mod tests;
