@@ -1,6 +1,6 @@
 # Entry points. Each target first installs what it needs (as root, on Debian) or lists what is missing.
 #
-#   make build    target/release/expressway
+#   make build    target/release/expressway, and its debug information apart in expressway.debug
 #   make demo     a real clip over HTTP/3 in every mode of this machine, and a table
 #   make test     everything that CI runs; SECTIONS="fmt e2e" runs some of it (scripts/test --list)
 #   make test-drivers   AF_XDP on more emulated NICs: igb with RSS, virtio-net with several queues
@@ -22,6 +22,8 @@ BENCH_FLAGS ?=
 
 build: setup
 	cargo build --release --locked -p expressway $(BUILD_FLAGS)
+	objcopy --only-keep-debug $(BINARY) $(BINARY).debug
+	objcopy --strip-debug --add-gnu-debuglink=$(BINARY).debug $(BINARY)
 
 demo: build
 	scripts/setup demo

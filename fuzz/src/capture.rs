@@ -1,9 +1,9 @@
-//! Target of `expressway-capture`: files of anybody.
+//! Target of `expressway_feed::generate::capture`: files of anybody.
 
 use std::io::Cursor;
 use std::path::Path;
 
-use expressway_capture::Capture;
+use expressway_feed::generate::Capture;
 
 use crate::cost::Bound;
 

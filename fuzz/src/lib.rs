@@ -8,14 +8,11 @@
 pub mod agent;
 pub mod capture;
 pub mod cost;
-#[cfg(feature = "tls")]
 pub mod fanout;
 pub mod h3;
-#[cfg(feature = "tls")]
 mod identity;
 mod meter;
 pub mod mutate;
-#[cfg(feature = "tls")]
 pub mod quic;
 pub mod seeds;
 pub mod sequence;
@@ -79,10 +76,7 @@ pub const TARGETS: &[Target] = &[
     Target::whole("capture_replay", capture::replay, capture::BOUND),
     Target::parts("web_request", web::request),
     Target::parts("web_access_log", web::access_log),
-    #[cfg(feature = "tls")]
     Target::parts("fanout_handshake", fanout::handshake),
-    #[cfg(feature = "tls")]
     Target::parts("fanout_websocket", fanout::websocket),
-    #[cfg(feature = "tls")]
     Target::parts("quic_endpoint", quic::endpoint),
 ];

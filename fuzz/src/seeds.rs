@@ -2,9 +2,7 @@
 
 mod agent;
 mod capture;
-#[cfg(feature = "tls")]
 mod fanout;
-#[cfg(feature = "tls")]
 mod quic;
 mod web;
 
@@ -45,11 +43,8 @@ pub fn of(target: &str) -> Vec<Seed> {
         "capture_replay" => named(&capture::files(&frame(4, 1), &frame(6, 0))),
         "web_request" => named(&web::requests()),
         "web_access_log" => named(&web::lines()),
-        #[cfg(feature = "tls")]
         "fanout_handshake" => named(&fanout::handshakes()),
-        #[cfg(feature = "tls")]
         "fanout_websocket" => named(&fanout::frames()),
-        #[cfg(feature = "tls")]
         "quic_endpoint" => named(&quic::scripts()),
         _ => Vec::new(),
     }

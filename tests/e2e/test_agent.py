@@ -162,7 +162,7 @@ def test_an_interface_that_is_made_again_while_the_agent_is_away(
     with transfer(server, readable) as under_way:
         agent.kill()
         links.remove(lab)
-        server.wait_log("removed; kernel sockets serve")
+        server.wait_log("interface removed; kernel sockets serve")
         links.recreate(lab)
         under_way.await_more("packets by the kernel", "rx_kernel_packets_total", 100)
         agent.start()
@@ -171,8 +171,8 @@ def test_an_interface_that_is_made_again_while_the_agent_is_away(
 
 
 OTHER_RULES = {
-    "user": (RULE.replace(str(NOBODY), "12345"), "the agent is back and of no use", "copy"),
-    "interface": (RULE.replace("server0", "eth9"), "kernel UDP serves this interface", "udp"),
+    "user": (RULE.replace(str(NOBODY), "12345"), "agent reconnected but rejected us", "copy"),
+    "interface": (RULE.replace("server0", "eth9"), "falling back to kernel UDP on this interface", "udp"),
 }
 
 
@@ -217,7 +217,7 @@ REFUSALS = {
     "address": (RULE.replace("0.0.0.0", "192.0.2.1"), ("rule `edge`", "is not in listen")),
     "port": (RULE.replace(str(PORT), "443"), ("rule `edge`", f":{PORT} is not in listen")),
     "interface": (RULE.replace("server0", "eth9"), ("rule `edge`", "interface server0")),
-    "queue": (RULE + "queues = [7]", ("rule", "server0", "none of its", "queues")),
+    "queue": (RULE + "queues = [7]", ("rule", "server0", "none of the requested", "queues")),
     "memory": (RULE + 'memory = "1MiB"', ("rule `edge`", "bytes of UMEM")),
     "workers": (RULE + "workers = 1", ("rule `edge`", "2 workers")),
     "replace": (RULE, ("rule `edge`", "replacing foreign XDP programs is not allowed")),

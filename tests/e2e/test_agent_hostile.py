@@ -244,7 +244,7 @@ def test_sockets_that_only_receive_are_a_rule(make_lab, make_agent, make_server,
     more = {"io": {"agent": f'"{agent.socket}"'}}
     server = make_server(lab, mode="copy", ready=False, certificates=readable, prefix=UNPRIVILEGED, more=more)
     assert server.wait() == 1
-    assert "the agent's rule gives sockets that only receive" in server.log() and "--io hybrid or auto" in server.log()
+    assert "the agent's rule only allows receive-only sockets" in server.log() and "--io hybrid or auto" in server.log()
     for mode in ("auto", "hybrid"):
         server = make_server(lab, mode=mode, certificates=readable, prefix=UNPRIVILEGED, more=more)
         assert server.obtained() == "hybrid"

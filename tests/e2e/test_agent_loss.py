@@ -36,7 +36,7 @@ AT_ONCE = 6
 WAITING = 16
 
 GONE = "agent connection lost"
-ANEW = "the agent went away during the start, which begins anew"
+ANEW = "agent connection lost during start-up: starting over"
 
 
 class Serve:
@@ -283,7 +283,7 @@ def test_a_start_fails_in_a_line_when_the_agent_stays_away(bench, name: str) -> 
     def judge(process: Daemon, relay: Relay, lab: Lab) -> None:
         assert process.process.wait(LIMIT) == 1, process.log()
         last = process.log().strip().splitlines()[-1]
-        parts = ("expressway: agent ", str(relay.path), "went away while this was starting", "not back within 5s")
+        parts = ("expressway: agent ", str(relay.path), "connection lost during start-up", "not re-established within 5s")
         assert all(part in last for part in parts), last
         assert "xdp" not in lab.run("server", "ip", "link", "show", "server0")
 
@@ -299,7 +299,7 @@ def test_upkeep_goes_on_whenever_the_agent_goes_and_comes_back(bench, name: str)
     def judge(process: Daemon, relay: Relay, _lab: Lab) -> None:
         assert command.await_ready(process) == command.obtained
         assert relay.has_cut.wait(LIMIT)
-        process.wait_log("express path open again")
+        process.wait_log("AF_XDP path opened again")
         assert GONE in process.log() and ANEW not in process.log()
         command.use(process)
         command.stop(process)
@@ -353,5 +353,5 @@ def test_an_agent_of_its_own_that_dies_during_the_start(make_lab, readable: Path
             assert server.wait() == 1, server.log()
             last = server.log().strip().splitlines()[-1]
             assert "agent of this server: " in last, server.log()
-            assert any(part in last for part in ("the connection was closed", "went away")), server.log()
+            assert any(part in last for part in ("the connection was closed", "connection lost")), server.log()
         assert "xdp" not in lab.run("server", "ip", "link", "show", "server0")

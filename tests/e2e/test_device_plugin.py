@@ -79,7 +79,7 @@ def test_a_confined_pod_measures_and_keeps_nothing(make_lab, make_plugin, make_s
     more["io"]["calibration_cache"] = f'"{cache}"'
     server = make_server(lab, mode="auto", certificates=readable, prefix=POD, more=more)
     assert int(status(server.process.pid)["Seccomp"]) == 2
-    assert "sending measured" in server.log()
+    assert "send cost measured" in server.log()
     assert not cache.parent.exists()
     assert server.obtained() in ("copy", "hybrid")
     (answer,) = clients.fetch(lab, "quicgo", address(lab.server["ipv4"]), readable, ["/clip.mp4"])

@@ -111,4 +111,4 @@ def test_every_way_to_wait(make_lab, make_server, certificates: Path, wait: str,
     else:
         assert server.metrics().sum("spins_total") == 0
     if wait == "busy-poll" and mode == "copy":
-        server.wait_log("no NAPI id")
+        server.wait_log("no NAPI ID")

@@ -409,7 +409,7 @@ def test_an_agent_that_is_killed_and_comes_back(make_lab, start_agent, tmp_path:
         agent.kill()
         process.wait_log("agent connection lost")
         agent.start()
-        process.wait_log("express path open again")
+        process.wait_log("AF_XDP path opened again")
         process.process.send_signal(signal.SIGINT)
         report = json.loads(process.process.communicate(timeout=LIMIT)[0])
         assert (report["ended"], report["unsent"], report["refused"]) == ("stopped", 0, 0), report

@@ -38,7 +38,7 @@ def test_a_program_that_is_taken_off_by_force_is_not_fought_over(make_lab, make_
     (device,) = json.loads(lab.run("server", "ip", "-json", "-details", "link", "show", "server0"))
     (link,) = [link["id"] for link in listed if link.get("prog_id") == device["xdp"]["prog"]["id"]]
     lab.run("server", "bpftool", "link", "detach", "id", str(link))
-    server.wait_log("no longer on the interface")
+    server.wait_log("XDP program detached by someone else")
     metrics = server.wait_for("kernel UDP", lambda m: m.sum("listen", io="udp") == 1)
     clip_comes(lab, certificates)
     before = metrics.sum("rx_kernel_packets_total")

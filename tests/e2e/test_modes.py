@@ -74,7 +74,7 @@ def test_what_is_uncertain_is_measured_once_and_kept(
     cache = tmp_path / "cache" / "calibration.json"
     more = {"io": {"calibration_cache": f'"{cache}"'}}
     server = make_server(lab, mode="auto", more=more)
-    assert "sending measured" in server.log()
+    assert "send cost measured" in server.log()
     (costs,) = json.loads(cache.read_text())["costs"].values()
     assert costs["copy"] > 0 and costs["single"] > 0
     server.stop()
@@ -82,7 +82,7 @@ def test_what_is_uncertain_is_measured_once_and_kept(
     for transmit, copy in (("copy", 1), ("gso", 1_000_000)):
         say_costs(cache, copy=copy, gso=1000)
         server = make_server(lab, mode="auto", more=more)
-        assert "sending measured" not in server.log()
+        assert "send cost measured" not in server.log()
         assert ways(server) == {links.SERVER: [("copy", transmit)]}
         fetch(server, certificates)
         way = "express" if transmit == "copy" else "kernel"
@@ -93,8 +93,8 @@ def test_what_is_uncertain_is_measured_once_and_kept(
     # A broken file is measured anew, and is whole again.
     cache.write_text('{"version": 1, "costs"')
     server = make_server(lab, mode="auto", more=more)
-    assert "measured anew" in server.log()
-    assert "sending measured" in server.log()
+    assert "measuring again" in server.log()
+    assert "send cost measured" in server.log()
     json.loads(cache.read_text())
 
 

@@ -279,4 +279,4 @@ def test_a_path_that_cannot_be_bound_is_named() -> None:
     command = [BINARY, "recv", "--listen", "127.0.0.1:5000", "--io", "udp", "--broadcast", "/no/such/folder/ring"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 1
-    assert "--broadcast: socket for readers /no/such/folder/ring: bind: ENOENT" in done.stderr, done.stderr
+    assert "--broadcast: reader socket /no/such/folder/ring: bind: ENOENT" in done.stderr, done.stderr

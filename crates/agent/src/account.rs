@@ -10,8 +10,8 @@ use std::time::Duration;
 use expressway_netio::express::is_released;
 
 use crate::message::{Code, Refusal};
-use crate::places::Place;
 use crate::policy::Rule;
+use crate::slots::ClientSlot;
 
 /// The maximum number of UMEMs per client: each needs a descriptor. Enough for four interfaces of a thousand
 /// queues.
@@ -34,16 +34,16 @@ struct Umem {
 /// The memory of a client, also counted under its rule.
 pub(crate) struct Account {
     umems: Vec<Umem>,
-    place: Place,
+    place: ClientSlot,
 }
 
 impl Account {
-    pub(crate) fn new(place: Place) -> Self {
+    pub(crate) fn new(place: ClientSlot) -> Self {
         Self { umems: Vec::new(), place }
     }
 
     /// The client's place.
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &ClientSlot {
         &self.place
     }
 
@@ -152,8 +152,8 @@ mod tests {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
     use super::*;
-    use crate::places::Places;
     use crate::policy::Policy;
+    use crate::slots::ClientSlots;
 
     const PAGE: usize = 4096;
 
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn what_a_client_has_counts_until_nothing_has_it() {
         let rule = rule(10);
-        let mut account = Account::new(Place::alone());
+        let mut account = Account::new(ClientSlot::alone());
         let (first, in_use) = memory();
         account.set_aside(&rule, "eth0", 0, 6).unwrap();
         account.add(first, 6, "eth0", 0);
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn what_is_not_known_to_go_is_not_asked_about() {
         let rule = rule(10);
-        let mut account = Account::new(Place::alone());
+        let mut account = Account::new(ClientSlot::alone());
         let (first, in_use) = memory();
         account.set_aside(&rule, "eth0", 0, 6).unwrap();
         account.add(first, 6, "eth0", 0);
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn memory_in_use_does_not_hide_what_is_free() {
         let rule = rule(1000);
-        let mut account = Account::new(Place::alone());
+        let mut account = Account::new(ClientSlot::alone());
         let mut held = Vec::new();
         for queue in 0..2 * IN_USE as u32 + 1 {
             let (memory, in_use) = memory();
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn a_client_that_is_gone_is_one_until_its_memory_is_free() {
         let (places, policy, rule) =
-            (Arc::new(Places::default()), Policy::for_own(Vec::new(), false), rule(10));
+            (Arc::new(ClientSlots::default()), Policy::for_own(Vec::new(), false), rule(10));
         let mut account = Account::new(places.take(&policy, 0, &rule).unwrap());
         let (first, in_use) = memory();
         account.set_aside(&rule, "eth0", 0, 6).unwrap();

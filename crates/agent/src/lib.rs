@@ -64,8 +64,6 @@ mod connection;
 pub mod device_plugin;
 pub mod message;
 #[cfg(feature = "server")]
-mod places;
-#[cfg(feature = "server")]
 pub mod policy;
 #[cfg(feature = "server")]
 mod rate;
@@ -73,6 +71,8 @@ mod rate;
 pub mod server;
 #[cfg(feature = "server")]
 mod session;
+#[cfg(feature = "server")]
+mod slots;
 #[cfg(feature = "server")]
 mod table;
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use expressway_netio::express::BindMode;
-use expressway_settings::{ConfigError, Size, Source};
+use expressway_settings::{ConfigError, Size, SourceFile};
 use nix::unistd::{Group, User};
 use serde::Deserialize;
 use toml::Spanned;
@@ -157,17 +157,20 @@ impl Policy {
     /// # Errors
     /// With file, line and key.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        Self::parse(&Source::read(file)?)
+        Self::parse(&SourceFile::read(file)?)
     }
 
     /// Checks the text of a file. A relative socket path is relative to the file's directory.
     ///
     /// # Errors
     /// As [`Policy::load`].
-    pub fn parse(source: &Source) -> Result<Self, ConfigError> {
+    pub fn parse(source: &SourceFile) -> Result<Self, ConfigError> {
         let raw: Raw = source.parse()?;
         if raw.allow.is_empty() {
-            return Err(Source::whole(&source.file, "no [[allow]] section: add one for each kind of client"));
+            return Err(SourceFile::whole(
+                &source.file,
+                "no [[allow]] section: add one for each kind of client",
+            ));
         }
         let bounded = |value: &Spanned<u32>, low: u32, high: u32| match value.get_ref() {
             inside if (low..=high).contains(inside) => Ok(*inside),
@@ -248,7 +251,7 @@ impl Policy {
 }
 
 fn ids(
-    source: &Source,
+    source: &SourceFile,
     given: &[Spanned<Id>],
     kind: &str,
     find: impl Fn(&str) -> nix::Result<Option<u32>>,
@@ -264,7 +267,7 @@ fn ids(
     given.iter().map(resolve).collect()
 }
 
-fn listen(source: &Source, given: &[Spanned<SocketAddr>]) -> Result<Vec<SocketAddr>, ConfigError> {
+fn listen(source: &SourceFile, given: &[Spanned<SocketAddr>]) -> Result<Vec<SocketAddr>, ConfigError> {
     let check = |address: &Spanned<SocketAddr>| match address.get_ref().port() {
         0 => Err(source.at(address.span(), "port 0 is not allowed; use a port such as 443")),
         _ => Ok(*address.get_ref()),
@@ -272,7 +275,10 @@ fn listen(source: &Source, given: &[Spanned<SocketAddr>]) -> Result<Vec<SocketAd
     given.iter().map(check).collect()
 }
 
-fn interfaces(source: &Source, given: &[Spanned<String>]) -> Result<Option<BTreeSet<String>>, ConfigError> {
+fn interfaces(
+    source: &SourceFile,
+    given: &[Spanned<String>],
+) -> Result<Option<BTreeSet<String>>, ConfigError> {
     if given.iter().any(|name| name.get_ref() == "*") {
         return Ok(None);
     }
@@ -284,7 +290,10 @@ fn interfaces(source: &Source, given: &[Spanned<String>]) -> Result<Option<BTree
 }
 
 /// At most as many as fit a message to a client.
-fn queues(source: &Source, given: Option<Spanned<Vec<u32>>>) -> Result<Option<BTreeSet<u32>>, ConfigError> {
+fn queues(
+    source: &SourceFile,
+    given: Option<Spanned<Vec<u32>>>,
+) -> Result<Option<BTreeSet<u32>>, ConfigError> {
     match given {
         Some(queues) if queues.get_ref().len() > 256 => {
             Err(source.at(queues.span(), "at most 256 queues may be listed; omit the key to allow all"))
@@ -433,7 +442,7 @@ groups = [100]
 "#;
 
     fn parse(text: &str) -> Result<Policy, ConfigError> {
-        Policy::parse(&Source { file: "/etc/agent.toml".into(), text: text.to_owned() })
+        Policy::parse(&SourceFile { file: "/etc/agent.toml".into(), text: text.to_owned() })
     }
 
     #[test]

@@ -23,10 +23,10 @@ use rustix::net::{
 use crate::account::Account;
 use crate::channel::{Channel, ChannelError};
 use crate::message::{Code, Refusal, Reply};
-use crate::places::{Place, Places};
 use crate::policy::{Policy, Rule};
 use crate::rate::Lines;
 use crate::session::{Session, may_be_taken};
+use crate::slots::{ClientSlot, ClientSlots};
 use crate::table;
 
 /// How long an answer may wait for room in the client's socket. There is one answer per request, so a client
@@ -76,7 +76,7 @@ pub(crate) struct Shared {
     mirror: RouteMirror,
     /// Interfaces by the client that holds them.
     claims: Mutex<HashMap<String, u64>>,
-    places: Arc<Places>,
+    places: Arc<ClientSlots>,
     numbers: AtomicU64,
     rejected: AtomicU64,
     refused: AtomicU64,
@@ -307,7 +307,7 @@ impl Server {
     }
 
     /// The rule for the peer, with a place under it.
-    fn check(&self, socket: &OwnedFd) -> Result<(Place, Rule), Refusal> {
+    fn check(&self, socket: &OwnedFd) -> Result<(ClientSlot, Rule), Refusal> {
         let peer = sockopt::socket_peercred(socket)
             .map_err(|errno| Refusal::new(Code::Kernel, format!("SO_PEERCRED: {errno}")))?;
         let (uid, gid) = (peer.uid.as_raw(), peer.gid.as_raw());
@@ -342,7 +342,7 @@ fn turn_away(socket: OwnedFd, refusal: Refusal) {
 }
 
 /// Serves one accepted client until nothing of it remains.
-fn serve(id: u64, socket: OwnedFd, rule: Rule, shared: Arc<Shared>, place: Place) {
+fn serve(id: u64, socket: OwnedFd, rule: Rule, shared: Arc<Shared>, place: ClientSlot) {
     match connection(socket) {
         Ok(channel) => {
             let mut account = Account::new(place);
@@ -370,7 +370,7 @@ pub fn serve_one(policy: &Policy, socket: OwnedFd) -> Result<(), ServerError> {
     let shared = Arc::new(Shared::new()?);
     if let Some(rule) = policy.rules.first() {
         let channel = Channel::new(socket, SEND_PATIENCE).map_err(ServerError::Thread)?;
-        serve_over(&channel, 1, rule.clone(), &shared, &mut Account::new(Place::alone()));
+        serve_over(&channel, 1, rule.clone(), &shared, &mut Account::new(ClientSlot::alone()));
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-use crate::peers::{Places, Program, fill};
+use crate::peers::{Placeholders, Program, fill};
 use crate::{BenchError, Tools};
 
 macro_rules! files {
@@ -102,12 +102,12 @@ impl PacketPath {
     }
 
     /// The commands that set it up, with their places filled.
-    pub(crate) fn prepare(&self, places: &Places) -> Vec<Vec<String>> {
+    pub(crate) fn prepare(&self, places: &Placeholders) -> Vec<Vec<String>> {
         self.prepare.iter().map(|command| filled(command, places)).collect()
     }
 
     /// The program that stays, with its arguments; empty where none does.
-    pub(crate) fn run(&self, places: &Places) -> Vec<String> {
+    pub(crate) fn run(&self, places: &Placeholders) -> Vec<String> {
         filled(&self.run, places)
     }
 
@@ -117,7 +117,7 @@ impl PacketPath {
         let Some((program, arguments)) = self.version.split_first() else {
             return Some(Program { version: env!("CARGO_PKG_VERSION").into(), why });
         };
-        let places = Places::from([("work", tools.work.display().to_string())]);
+        let places = Placeholders::from([("work", tools.work.display().to_string())]);
         let environment = self.environment.iter().map(|(name, value)| (name, fill(value, &places)));
         let output = Command::new(program).args(arguments).envs(environment).output().ok()?;
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
@@ -138,7 +138,7 @@ impl PacketPath {
     }
 }
 
-fn filled(words: &[String], places: &Places) -> Vec<String> {
+fn filled(words: &[String], places: &Placeholders) -> Vec<String> {
     words.iter().map(|word| fill(word, places)).collect()
 }
 
@@ -182,7 +182,7 @@ mod tests {
         files.sort();
         names.sort_unstable();
         assert_eq!(files, names);
-        let places: Places = PLACES.iter().map(|name| (*name, "1".to_owned())).collect();
+        let places: Placeholders = PLACES.iter().map(|name| (*name, "1".to_owned())).collect();
         for name in NAMES {
             let path = PacketPath::named(name).unwrap();
             assert!(path.why.len() > 40, "{name}");

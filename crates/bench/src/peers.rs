@@ -49,7 +49,7 @@ fn yes() -> bool {
 }
 
 /// Values of the placeholders.
-pub(crate) type Places = BTreeMap<&'static str, String>;
+pub(crate) type Placeholders = BTreeMap<&'static str, String>;
 
 impl Server {
     /// The server of this name.
@@ -73,7 +73,7 @@ impl Server {
     }
 
     /// Its arguments with their places filled.
-    pub(crate) fn arguments(&self, places: &Places) -> Vec<String> {
+    pub(crate) fn arguments(&self, places: &Placeholders) -> Vec<String> {
         self.arguments.iter().map(|argument| fill(argument, places)).collect()
     }
 
@@ -102,7 +102,7 @@ pub(crate) fn lacks(name: &str, ranges: bool, tools: &Tools) -> Option<String> {
 }
 
 /// Puts values in their places.
-pub(crate) fn fill(text: &str, places: &Places) -> String {
+pub(crate) fn fill(text: &str, places: &Placeholders) -> String {
     let mut text = text.to_owned();
     for (name, value) in places {
         text = text.replace(&format!("@{name}@"), value);
@@ -157,7 +157,7 @@ mod tests {
             "udp_send",
             "cores_mask",
         ];
-        let places: Places = known.iter().map(|name| (*name, "1".to_owned())).collect();
+        let places: Placeholders = known.iter().map(|name| (*name, "1".to_owned())).collect();
         for name in NAMES {
             let server = Server::named(name).unwrap();
             assert!(server.why.len() > 40, "{name}");

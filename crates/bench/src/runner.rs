@@ -58,7 +58,7 @@ pub fn run(
     if let Some(nics) = nics {
         nics.describe(&mut scenario);
     }
-    let (scenario, place) = (&scenario, Place { tools, nics });
+    let (scenario, place) = (&scenario, RunContext { tools, nics });
     each(&Line::Scenario(Box::new(Described::new(scenario, tools.bed, nics.map(Nics::hosts)))))?;
     let mut tally = Tally::default();
     for point in scenario.points() {
@@ -105,12 +105,12 @@ pub fn run(
 
 /// What runs are made with.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct RunContext<'a> {
     tools: &'a Tools,
     nics: Option<&'a Nics>,
 }
 
-impl Place<'_> {
+impl RunContext<'_> {
     /// Why a case cannot be measured here, if it cannot.
     fn lacks(&self, scenario: &Scenario, case: &Case) -> Option<String> {
         let of_nics = self.nics.and_then(|nics| nics.lacks(scenario.kind, case));
@@ -137,7 +137,7 @@ fn profile(
 /// The contestants that this machine can run at a point; the others are told.
 fn present<'a>(
     scenario: &'a Scenario,
-    place: Place<'_>,
+    place: RunContext<'_>,
     point: &BTreeMap<String, Value>,
     each: &mut dyn FnMut(&Line) -> Result<(), BenchError>,
 ) -> Result<Vec<&'a Contestant>, BenchError> {
@@ -155,7 +155,7 @@ fn present<'a>(
 /// in nothing that calibration depends on get the same. Whoever's calibration does not come about is told.
 fn calibrated<'a>(
     scenario: &Scenario,
-    place: Place<'_>,
+    place: RunContext<'_>,
     point: &BTreeMap<String, Value>,
     present: Vec<&'a Contestant>,
     each: &mut dyn FnMut(&Line) -> Result<(), BenchError>,
@@ -202,7 +202,7 @@ enum Found {
 }
 
 /// The parameters that cases like this one get from calibration.
-fn calibrate(scenario: &Scenario, place: Place<'_>, case: &Case) -> Result<Found, BenchError> {
+fn calibrate(scenario: &Scenario, place: RunContext<'_>, case: &Case) -> Result<Found, BenchError> {
     let effort = Effort { seconds: scenario.effort.seconds.max(LEAST_TRIAL), ..scenario.effort };
     let mut trials = Vec::new();
     while let Some(case) = scenario.kind.calibration(case, &trials) {
@@ -232,12 +232,12 @@ fn absent(
 
 fn measure(
     scenario: &Scenario,
-    place: Place<'_>,
+    place: RunContext<'_>,
     case: &Case,
     effort: Effort,
     profile: Option<PathBuf>,
 ) -> Result<Outcome, BenchError> {
-    let Place { tools, nics } = place;
+    let RunContext { tools, nics } = place;
     match nics {
         Some(nics) => {
             let _changed = nics.prepare(case)?;

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cpu::{self, Account};
 use crate::kind::Run;
-use crate::peers::{self, Places};
+use crate::peers::{self, Placeholders};
 use crate::scenario::Value;
 use crate::scenario::{Form, Parameter, text};
 use crate::{BenchError, HOST, SERVER_CORE, io_error, pinned};
@@ -69,7 +69,7 @@ impl Server {
         let configuration = work.join("configuration");
         let workers = case.count("workers") as usize;
         let cores = SERVER_CORE..SERVER_CORE + workers;
-        let places: Places = [
+        let places: Placeholders = [
             ("address", lab.addresses(Role::Server).ipv4.to_string()),
             ("port", PORT.to_string()),
             ("host", HOST.to_owned()),

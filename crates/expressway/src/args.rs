@@ -4,17 +4,22 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use expressway_gateway::config::{IoMode, Span};
+use expressway_dataplane::IoMode;
+use expressway_settings::Span;
 
 use crate::fail::Failure;
-use crate::lab::LabCommand;
 
 mod bench;
+mod drop;
 mod fanout;
+pub(crate) mod generate;
+mod lab;
 mod recv;
 
 pub(crate) use bench::{Bench, BenchCalculate, BenchCommand, BenchEnd, BenchReport};
+pub(crate) use drop::Drop;
 pub(crate) use fanout::{Fanout, FanoutMode};
+pub(crate) use lab::{LabArguments, LabCommand};
 pub(crate) use recv::{Recv, Sequence};
 
 /// HTTP/3 gateway and UDP data plane for Linux on XDP and AF_XDP
@@ -68,7 +73,7 @@ pub(crate) enum Command {
     /// This affects all traffic of the interface: with drop, touch, tx and redirect the kernel no longer receives anything,
     /// ARP and SSH included. SIGINT and SIGTERM detach the program; it is also detached when the process ends for any other reason.
     /// Prints `ready interface=IFACE action=ACTION mode=MODE` once it is attached.
-    Drop(crate::baseline::Drop),
+    Drop(Drop),
     /// Create a development CA and a leaf certificate signed by it
     Cert(Cert),
     /// Create, enter and remove a two-namespace veth test bed
@@ -168,15 +173,7 @@ pub(crate) struct Cert {
 #[derive(Args)]
 pub(crate) struct GenArguments {
     #[command(subcommand)]
-    pub(crate) kind: crate::generate::Kind,
-}
-
-/// The lab is two network namespaces, `server` and `client`, joined by a multi-queue veth. Nothing in it
-/// reaches a real network.
-#[derive(Args)]
-pub(crate) struct LabArguments {
-    #[command(subcommand)]
-    pub(crate) command: LabCommand,
+    pub(crate) kind: generate::Kind,
 }
 
 /// Checks the kernel, privileges, limits and interfaces, and changes nothing unless told to by --fix or --probe.

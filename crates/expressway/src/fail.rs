@@ -28,6 +28,12 @@ impl Failure {
     }
 }
 
+impl From<expressway_dataplane::Error> for Failure {
+    fn from(error: expressway_dataplane::Error) -> Self {
+        Self::run_time(error)
+    }
+}
+
 impl Display for Failure {
     /// One line, whatever the parts said.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

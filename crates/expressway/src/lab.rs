@@ -2,45 +2,10 @@
 
 use std::process::ExitCode;
 
-use clap::Subcommand;
-use expressway_lab::{Addresses, DEFAULT_NAME, Lab, LabConfig, LabError, Target};
+use expressway_lab::{Addresses, Lab, LabError, Target};
 
-use crate::args::LabArguments;
+use crate::args::{LabArguments, LabCommand};
 use crate::fail::Failure;
-
-/// What to do with a lab.
-#[derive(Subcommand)]
-pub(crate) enum LabCommand {
-    /// Create a lab
-    Up {
-        #[command(flatten)]
-        config: LabConfig,
-        /// Print its addresses as one JSON document
-        #[arg(long)]
-        json: bool,
-    },
-    /// Remove a lab, ending the processes still running inside
-    Down {
-        /// Name of the lab
-        #[arg(default_value = DEFAULT_NAME)]
-        name: String,
-    },
-    /// List the labs on this machine
-    Status {
-        /// Print one JSON document
-        #[arg(long)]
-        json: bool,
-    },
-    /// Run a command inside: `lab exec client -- ping 10.0.0.1`
-    Exec {
-        /// server or client, or LAB/server, LAB/client
-        #[arg(value_name = "NAME")]
-        target: String,
-        /// The command and its arguments
-        #[arg(last = true, required = true)]
-        command: Vec<String>,
-    },
-}
 
 /// Does it.
 pub(crate) fn run(arguments: LabArguments) -> Result<ExitCode, Failure> {

@@ -2,17 +2,19 @@
 
 mod agent;
 mod args;
-mod baseline;
+
 mod bench;
 mod cert;
-mod choice;
+mod cores;
 mod doctor;
+mod drop;
 mod fail;
 mod fanout;
 mod generate;
 mod lab;
 mod limits;
 mod logging;
+mod metrics;
 mod recv;
 mod serve;
 mod signals;
@@ -53,7 +55,7 @@ fn main() -> ExitCode {
         Command::Top(arguments) => top::run(&arguments),
         Command::Recv(arguments) => recv::run(&arguments),
         Command::Gen(arguments) => generate::run(&arguments.kind),
-        Command::Drop(arguments) => baseline::run(&arguments),
+        Command::Drop(arguments) => drop::run(&arguments),
         Command::Cert(arguments) => cert::run(&arguments),
         Command::Lab(arguments) => lab::run(arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

@@ -1,6 +1,6 @@
 //! Signals as events of a channel.
 
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use signal_hook::iterator::Signals;
 
@@ -23,4 +23,11 @@ pub(crate) fn follow<E: Send + 'static>(
     };
     std::thread::Builder::new().name("expressway-signal".into()).spawn(follow).map_err(failed)?;
     Ok(())
+}
+
+/// Signals of these numbers, as they come.
+pub(crate) fn receiver(signals: &[i32]) -> Result<Receiver<i32>, Failure> {
+    let (sender, receiver) = channel();
+    follow(signals, sender, |signal| signal)?;
+    Ok(receiver)
 }

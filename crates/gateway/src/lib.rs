@@ -1,10 +1,9 @@
-//! The HTTP/3 gateway: QUIC endpoint, HTTP/3, configuration, metrics and the admin listener.
+//! The HTTP/3 gateway: QUIC endpoint, HTTP/3, metrics and the admin listener.
 //!
 //! Request handling itself (files, ranges, conditions) is `expressway-web`, which knows nothing of QUIC;
 //! packets come and go by `expressway-netio`, which knows nothing of HTTP. This crate joins the two.
 
 pub mod admin;
-pub mod config;
 mod h3;
 pub mod metrics;
 pub mod quic;

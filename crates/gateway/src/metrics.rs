@@ -1,7 +1,7 @@
 //! The metrics page: samples from every layer, in the Prometheus text format (version 0.0.4).
 //!
 //! Layers keep their own counters and know nothing of this page. Whoever wires them registers a
-//! [`Source`], which is asked at each scrape; nothing is counted here.
+//! [`Collector`], which is asked at each scrape; nothing is counted here.
 
 use std::fmt::Write;
 use std::sync::{Arc, RwLock};
@@ -90,33 +90,33 @@ impl Sample {
 }
 
 /// Something that has samples to show when it is asked.
-pub trait Source: Send + Sync {
+pub trait Collector: Send + Sync {
     /// Appends the current samples. Called from the admin thread; must not block on a worker.
     fn samples(&self, out: &mut Vec<Sample>);
 }
 
-impl<F: Fn(&mut Vec<Sample>) + Send + Sync> Source for F {
+impl<F: Fn(&mut Vec<Sample>) + Send + Sync> Collector for F {
     fn samples(&self, out: &mut Vec<Sample>) {
         self(out);
     }
 }
 
-/// All sources of a process.
+/// All collectors of a process.
 #[derive(Clone, Default)]
 pub struct Registry {
-    sources: Arc<RwLock<Vec<Box<dyn Source>>>>,
+    collectors: Arc<RwLock<Vec<Box<dyn Collector>>>>,
 }
 
 impl Registry {
     /// Adds a source for the life of the process.
-    pub fn register(&self, source: impl Source + 'static) {
-        self.sources.write().unwrap_or_else(|poisoned| poisoned.into_inner()).push(Box::new(source));
+    pub fn register(&self, source: impl Collector + 'static) {
+        self.collectors.write().unwrap_or_else(|poisoned| poisoned.into_inner()).push(Box::new(source));
     }
 
     /// The page, families in the order of their first sample.
     pub fn page(&self) -> String {
         let mut samples = Vec::new();
-        for source in self.sources.read().unwrap_or_else(|poisoned| poisoned.into_inner()).iter() {
+        for source in self.collectors.read().unwrap_or_else(|poisoned| poisoned.into_inner()).iter() {
             source.samples(&mut samples);
         }
         render(&samples)

@@ -4,6 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
+pub use crate::stats::IoStats;
+pub use crate::sys::IoError;
 use crate::wait::Wait;
 
 /// The two ECN bits of the IP header (RFC 3168, section 5).
@@ -132,92 +134,6 @@ impl Flow {
     }
 }
 
-/// Why packet I/O failed. Losing one packet is no error but a counter; these stop a socket or a backend.
-#[derive(Debug, thiserror::Error)]
-pub enum IoError {
-    /// A system call failed on a socket.
-    #[error("{what}: {source}")]
-    Socket {
-        /// The socket and the call, for instance `udp 192.0.2.1:443: sendmmsg`.
-        what: String,
-        /// The error that the kernel gave.
-        source: std::io::Error,
-    },
-    /// The interface behind a socket has gone.
-    #[error("interface {interface} (index {ifindex}) is gone; the kernel socket serves its addresses")]
-    InterfaceGone {
-        /// Name as it was at start.
-        interface: String,
-        /// Kernel index as it was at start.
-        ifindex: u32,
-    },
-}
-
-crate::stats::counters! {
-    /// Counters of one backend since it was made. Every field only grows.
-    ///
-    /// `dropped_*` fields name the reason; nothing is dropped without one of them growing.
-    pub struct IoStats {
-        /// Datagrams handed to the service, by AF_XDP.
-        pub rx_express_packets: u64,
-        /// Payload bytes handed to the service, by AF_XDP.
-        pub rx_express_bytes: u64,
-        /// Datagrams handed to the service, by kernel sockets.
-        pub rx_kernel_packets: u64,
-        /// Payload bytes handed to the service, by kernel sockets.
-        pub rx_kernel_bytes: u64,
-        /// Datagrams sent by AF_XDP.
-        pub tx_express_packets: u64,
-        /// Payload bytes sent by AF_XDP.
-        pub tx_express_bytes: u64,
-        /// Datagrams sent by kernel sockets.
-        pub tx_kernel_packets: u64,
-        /// Payload bytes sent by kernel sockets.
-        pub tx_kernel_bytes: u64,
-        /// System calls made to send (AF_XDP kicks included).
-        pub tx_syscalls: u64,
-        /// System calls made to receive.
-        pub rx_syscalls: u64,
-        /// Frames received by AF_XDP that did not parse as a UDP datagram, or whose source address no packet on
-        /// a wire may have: loopback, a group, the destination itself.
-        pub dropped_malformed: u64,
-        /// Datagrams received with a bad UDP checksum.
-        pub dropped_checksum: u64,
-        /// AF_XDP descriptors from the kernel that pointed outside the UMEM or overran a frame.
-        pub dropped_bad_descriptor: u64,
-        /// Datagrams larger than the receive buffer.
-        pub dropped_truncated: u64,
-        /// Datagrams that the kernel dropped at a UDP socket: its receive buffer was full, or the checksum wrong.
-        pub rx_kernel_dropped: u64,
-        /// Datagrams that the kernel refused to send (EPERM, EMSGSIZE, ENOBUFS and the like).
-        pub dropped_send_refused: u64,
-        /// Datagrams not sent because no transmit buffer came free.
-        pub dropped_no_buffer: u64,
-        /// XDP_STATISTICS `rx_dropped`: packets dropped by the kernel for other reasons.
-        pub xdp_rx_dropped: u64,
-        /// XDP_STATISTICS `rx_invalid_descs`.
-        pub xdp_rx_invalid_descs: u64,
-        /// XDP_STATISTICS `tx_invalid_descs`.
-        pub xdp_tx_invalid_descs: u64,
-        /// XDP_STATISTICS `rx_ring_full`.
-        pub xdp_rx_ring_full: u64,
-        /// XDP_STATISTICS `rx_fill_ring_empty_descs`.
-        pub xdp_fill_ring_empty: u64,
-        /// XDP_STATISTICS `tx_ring_empty_descs`.
-        pub xdp_tx_ring_empty: u64,
-        /// Time stamps of sent datagrams that nobody fetched in time.
-        pub tx_stamps_unfetched: u64,
-        /// Time stamps of sent datagrams that the driver or the kernel did not fill in.
-        pub tx_stamps_implausible: u64,
-        /// Datagrams that took the kernel socket because the AF_XDP path had no usable neighbour.
-        pub tx_fallback_neighbour: u64,
-        /// Datagrams that took the kernel socket because the route leaves by another interface.
-        pub tx_fallback_route: u64,
-        /// Datagrams that took the kernel socket because the AF_XDP socket could not send.
-        pub tx_fallback_socket: u64,
-    }
-}
-
 /// What `transmit` accomplished.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
@@ -257,20 +173,21 @@ pub trait PacketIo {
         fill: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> Result<Sent, IoError>;
 
-    /// As [`PacketIo::transmit`], for datagrams that leave not before `launch`, nanoseconds of the device's clock.
+    /// Builds one datagram, a copy of `payload`. An empty one cannot be built; it and one that finds no free buffer
+    /// ([`Sent::blocked`]) are not sent.
     ///
     /// # Errors
-    /// [`IoError::Socket`] of kind `Unsupported`, before `fill` is called, where the flow's device has no launch time
-    /// or it was not asked for.
-    fn transmit_at(
-        &mut self,
-        flow: &Flow,
-        _segment: usize,
-        _launch: u64,
-        _fill: &mut dyn FnMut(&mut [u8]) -> usize,
-    ) -> Result<Sent, IoError> {
-        let what = format!("launch time for {}: not supported by this backend", flow.remote);
-        Err(IoError::Socket { what, source: std::io::ErrorKind::Unsupported.into() })
+    /// As [`PacketIo::transmit`].
+    fn send(&mut self, flow: &Flow, payload: &[u8]) -> Result<Sent, IoError> {
+        if payload.is_empty() {
+            return Ok(Sent::default());
+        }
+        let mut once = Some(payload);
+        self.transmit(flow, payload.len(), &mut |slot| {
+            let Some(payload) = once.take() else { return 0 };
+            slot[..payload.len()].copy_from_slice(payload);
+            payload.len()
+        })
     }
 
     /// Gives everything built so far to the kernel (or the simulated network), and buffers to receive into where it waits for

@@ -11,24 +11,41 @@
 //! What was received reaches other processes without a copy as lent frames ([`express::SharedUmem`]), or with one by
 //! a ring that no reader can hold up ([`broadcast`]).
 //!
+//! # Layers
+//!
+//! A module imports from the layers below its own and from nothing else; `tests/layers.rs` holds the sources to this
+//! table.
+//!
+//! ```text
+//!   5  express, sim                                  AF_XDP with kernel UDP beside it; whole workers simulated
+//!   4  broadcast, device, udp, worker                records for other processes; kernel UDP; the loop of a core
+//!   3  lend, netdev, packet, route, service          packets for other processes; what the kernel tells; what a worker drives
+//!   2  io                                            the trait and what crosses it
+//!   1  ring, umem, wait                              rings and frames shared with others; how a worker waits
+//!   0  mailbox, priority, slice, stats, sys, timer   system calls and memory; time; counters; messages
+//! ```
+//!
 //! This crate never sees libbpf: BPF maps come in as [`std::os::fd::BorrowedFd`].
 
 pub mod broadcast;
 pub mod device;
 pub mod express;
 pub mod io;
+mod lend;
 pub mod mailbox;
 pub mod netdev;
 pub mod packet;
 pub mod priority;
+mod ring;
 pub mod route;
 pub mod service;
-mod share;
 pub mod sim;
 pub mod slice;
 pub mod stats;
+mod sys;
 pub mod timer;
 pub mod udp;
+mod umem;
 pub mod wait;
 pub mod worker;
 

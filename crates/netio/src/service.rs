@@ -50,11 +50,11 @@ pub trait Service {
     /// One datagram has come in. Replies are sent from `poll_transmit`.
     fn handle_datagram(&mut self, context: &mut Context<'_, Self::Message>, datagram: Datagram<'_>);
 
-    /// A message from another worker or thread.
-    fn handle_message(&mut self, context: &mut Context<'_, Self::Message>, message: Self::Message);
+    /// A message from another worker or thread. A service that nobody sends any needs none of it.
+    fn handle_message(&mut self, _context: &mut Context<'_, Self::Message>, _message: Self::Message) {}
 
-    /// A timer is due; `token` as it was given to [`TimerWheel::arm`].
-    fn handle_timer(&mut self, context: &mut Context<'_, Self::Message>, token: usize);
+    /// A timer is due; `token` as it was given to [`TimerWheel::arm`]. A service that arms none needs none of it.
+    fn handle_timer(&mut self, _context: &mut Context<'_, Self::Message>, _token: usize) {}
 
     /// Sends whatever is ready, and says whether there is more: then the worker turns again instead of sleeping, after a pause
     /// where it is for want of buffers.
@@ -70,5 +70,7 @@ pub trait Service {
     fn publish(&mut self) {}
 
     /// The worker ends when this is true, after a last flush.
-    fn is_finished(&self) -> bool;
+    fn is_finished(&self) -> bool {
+        false
+    }
 }

@@ -14,8 +14,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use crate::io::IoError;
-use crate::udp::sys;
+use crate::sys::{self, IoError};
 
 /// `SO_PREFER_BUSY_POLL` (`asm-generic/socket.h`, Linux 5.11).
 pub(crate) const SO_PREFER_BUSY_POLL: i32 = 69;

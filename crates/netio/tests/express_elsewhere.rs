@@ -78,7 +78,7 @@ fn frames_that_do_not_fit_the_mtu_are_not_bound() {
     let redirect = redirect();
     let error = pair.near.enter(|| bind_for(&small(BindMode::Auto), memory.as_fd(), redirect.xsk_map()));
     let error = error.unwrap_err().to_string();
-    assert_eq!(error, "AF_XDP frame_size = 2048: must be 4096 for the MTU that the interface has now");
+    assert_eq!(error, "AF_XDP frame_size = 2048: must be 4096 for the interface's current MTU");
 }
 
 /// Memory of a stranger's making.
@@ -133,8 +133,8 @@ fn memory_that_would_not_tell_is_refused() {
     for (memory, part) in [
         (sealed(SealFlags::SEAL), "cannot be sealed"),
         (sealed(SealFlags::FUTURE_WRITE), "Operation not permitted"),
-        (memfd(bytes - 4096), "smaller than the frames"),
-        (plain, "no memfd"),
+        (memfd(bytes - 4096), "smaller than the requested frames"),
+        (plain, "not a memfd"),
     ] {
         let error = pair.near.enter(|| bind_for(&config, memory.as_fd(), redirect.xsk_map())).unwrap_err();
         assert!(error.to_string().contains(part), "{error} has no `{part}`");

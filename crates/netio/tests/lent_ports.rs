@@ -170,7 +170,7 @@ fn a_reader_that_stops_costs_its_quota_and_no_datagram_of_the_callback() {
     });
     bed.run("a third is refused", |bed| bed.report().arrivals.readers_refused == 1);
     let (idle, message) = refused.join().unwrap();
-    assert!(message.to_string().contains("as many as it admits are connected"), "{message}");
+    assert!(message.to_string().contains("too many readers"), "{message}");
     // Ten times what the rings and both quotas hold together.
     bed.send(0..2560);
     let report = bed.report();
@@ -227,7 +227,6 @@ fn what_cannot_be_lent_is_an_error_that_says_why() {
         OpenError::Config { field: "quota", value: 0, .. }
     ));
     let message = open(good).to_string();
-    let expected =
-        format!("{NEAR_DEVICE} queue 0: socket for readers /no/such/folder/umem.sock: bind: ENOENT");
+    let expected = format!("{NEAR_DEVICE} queue 0: reader socket /no/such/folder/umem.sock: bind: ENOENT");
     assert!(message.starts_with(&expected) && message.ends_with("; the directory must exist"), "{message}");
 }

@@ -37,14 +37,14 @@ impl fmt::Display for ConfigError {
 
 /// Finds lines and keys for byte offsets of one file.
 #[derive(Debug, Clone)]
-pub struct Source {
+pub struct SourceFile {
     /// The file as it was named, for messages.
     pub file: PathBuf,
     /// Its text.
     pub text: String,
 }
 
-impl Source {
+impl SourceFile {
     /// Reads a file.
     ///
     /// # Errors

@@ -1,8 +1,16 @@
-//! What configuration files have in common: strict TOML whose errors name file, line and key, and suggest the
-//! nearest known key; sizes and spans of time with units. It knows no key of any file.
+//! What commands are set up by: strict TOML whose errors name file, line and key, and suggest the nearest known key; sizes
+//! and spans of time with units; certificates and keys of TLS servers (feature `tls`). It knows no key of any file.
+
+#![forbid(unsafe_code)]
 
 mod error;
+#[cfg(feature = "tls")]
+pub mod identity;
+mod named;
 mod value;
 
-pub use error::{ConfigError, Source};
-pub use value::{Size, Span};
+pub use error::{ConfigError, SourceFile};
+pub use named::by_name;
+#[doc(hidden)]
+pub use serde;
+pub use value::{Moment, Size, Span};

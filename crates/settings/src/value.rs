@@ -85,6 +85,32 @@ where
     }
 }
 
+/// A short time: `"50us"`, `"2ms"`, `"1s"`. A unit is required.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub Duration);
+
+impl FromStr for Moment {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+        let number: u64 = digits.parse().map_err(|_| format!("`{text}` is not a time, such as \"50us\""))?;
+        let microseconds: u64 = match text[digits.len()..].trim() {
+            "us" => 1,
+            "ms" => 1000,
+            "s" => 1_000_000,
+            other => return Err(format!("`{other}` is not a unit of time: use us, ms or s")),
+        };
+        let total = number.checked_mul(microseconds).ok_or_else(|| format!("`{text}` is too long"))?;
+        Ok(Self(Duration::from_micros(total)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

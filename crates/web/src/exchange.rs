@@ -14,7 +14,7 @@ use crate::{BodyError, ResponseHead, date_header};
 /// A source of responses: files here, caches and origins later.
 ///
 /// The contract is that of the methods of the same names on [`Exchange`].
-pub trait Source: Send {
+pub trait ResponseSource: Send {
     /// See [`Exchange::poll_head`].
     fn poll_head(&mut self) -> Poll<ResponseHead>;
     /// See [`Exchange::poll_body`].
@@ -35,7 +35,7 @@ pub struct Exchange {
 enum Inner {
     Fixed(Fixed),
     File(Box<FileExchange>),
-    Other(Box<dyn Source>),
+    Other(Box<dyn ResponseSource>),
 }
 
 /// A response that is complete from the start.
@@ -46,7 +46,7 @@ struct Fixed {
 
 impl Exchange {
     /// An exchange whose response comes from `source`.
-    pub fn new(source: Box<dyn Source>) -> Self {
+    pub fn new(source: Box<dyn ResponseSource>) -> Self {
         Self::of(Inner::Other(source))
     }
 

@@ -34,7 +34,7 @@ mod target;
 mod wake;
 
 pub use date::date_header;
-pub use exchange::{Exchange, Source};
+pub use exchange::{Exchange, ResponseSource};
 pub use handler::Handler;
 pub use request::{Protocol, RequestHead, Scheme};
 pub use response::{BodyError, ResponseHead};

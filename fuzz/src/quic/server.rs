@@ -13,7 +13,7 @@ use expressway_netio::{
     Datagram, Ecn, Flow, IoError, IoStats, Mailbox, PacketIo, Sent, SliceLimit, Via, Worker, WorkerOptions,
     mailbox,
 };
-use expressway_web::{BodyError, Exchange, Handler, RequestHead, ResponseHead, Source, Wake};
+use expressway_web::{BodyError, Exchange, Handler, RequestHead, ResponseHead, ResponseSource, Wake};
 use http::{HeaderMap, StatusCode};
 
 use super::{CLIENT, TURN};
@@ -41,7 +41,7 @@ struct Answers;
 
 struct Never;
 
-impl Source for Never {
+impl ResponseSource for Never {
     fn poll_head(&mut self) -> Poll<ResponseHead> {
         Poll::Pending
     }

@@ -71,7 +71,7 @@ def test_a_link_that_goes_down_and_comes_back(lab, make_server, root: Path, cert
     lab.run("server", "ip", "link", "set", "server0", "down")
     server.wait_log("link is down")
     lab.run("server", "ip", "link", "set", "server0", "up")
-    server.wait_log("AF_XDP sends again")
+    server.wait_log("sending by AF_XDP again")
     sent = server.metrics().sum("tx_express_packets_total")
     # The neighbour has gone with the link: until it is known again, the kernel sends.
     deadline = time.monotonic() + LIMIT

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use expressway_settings::{ConfigError, Source};
+use expressway_settings::{ConfigError, SourceFile};
 
 use super::Scenario;
 
@@ -71,10 +71,10 @@ pub fn expand(name: &str) -> Vec<String> {
 pub fn find(name: &str) -> Option<Result<Scenario, ConfigError>> {
     if name.contains('/') || name.ends_with(".toml") {
         let path = Path::new(name);
-        return Some(Source::read(path).and_then(|source| Scenario::read(&source)));
+        return Some(SourceFile::read(path).and_then(|source| Scenario::read(&source)));
     }
     let (_, text) = BUILT_IN.iter().find(|(known, _)| *known == name)?;
-    let source = Source { file: format!("{name}.toml").into(), text: (*text).to_owned() };
+    let source = SourceFile { file: format!("{name}.toml").into(), text: (*text).to_owned() };
     Some(Scenario::read(&source))
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use expressway_settings::{ConfigError, Source};
+use expressway_settings::{ConfigError, SourceFile};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -73,7 +73,7 @@ fn one_second() -> Spanned<f64> {
 }
 
 /// A name that has to be among the known ones.
-fn among(source: &Source, name: &Spanned<String>, what: &str, known: &[&str]) -> Result<(), ConfigError> {
+fn among(source: &SourceFile, name: &Spanned<String>, what: &str, known: &[&str]) -> Result<(), ConfigError> {
     if known.contains(&name.get_ref().as_str()) {
         return Ok(());
     }
@@ -86,7 +86,7 @@ impl Scenario {
     ///
     /// # Errors
     /// With file, line and key of the first thing wrong.
-    pub fn read(source: &Source) -> Result<Self, ConfigError> {
+    pub fn read(source: &SourceFile) -> Result<Self, ConfigError> {
         let file: File = source.parse()?;
         let name =
             source.file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
@@ -158,7 +158,7 @@ impl Scenario {
 
 /// The checks of one file.
 struct Check<'a> {
-    source: &'a Source,
+    source: &'a SourceFile,
     kind: &'static dyn Kind,
 }
 
@@ -407,7 +407,7 @@ contestants = ["b"]
 "#;
 
     fn read(text: &str) -> Result<Scenario, String> {
-        Scenario::read(&Source { file: "x.toml".into(), text: text.into() })
+        Scenario::read(&SourceFile { file: "x.toml".into(), text: text.into() })
             .map_err(|error| error.to_string())
     }
 

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use expressway_dataplane::IoMode;
 use expressway_feed::fanout::{Cidr, Framing, SlowClient, StartPolicy};
-use expressway_gateway::config::{IoMode, Size, Span};
+use expressway_settings::{Size, Span};
 
 /// Forwards datagrams sent to a UDP address or multicast group to every subscriber, until SIGTERM or SIGINT. Subscribers
 /// may connect at any time. A slow one never delays the others and never receives a partial datagram as if it were whole.

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
+use expressway_dataplane::{IoMode, WaitStrategy};
 use expressway_feed::receive::Clock;
-use expressway_gateway::config::{IoMode, Size, Span, Waiting};
+use expressway_settings::{Size, Span};
 
 /// Receives datagrams sent to UDP addresses or multicast groups, by AF_XDP or kernel sockets, until SIGTERM, SIGINT,
 /// --count or --seconds, then prints a report: datagrams by path and by timestamp source, losses by reason, and
@@ -36,7 +37,7 @@ pub(crate) struct Recv {
     pub(crate) agent: Option<PathBuf>,
     /// How to wait for datagrams: interrupt, busy-poll (needs CAP_NET_ADMIN) or spin (occupies a whole CPU)
     #[arg(long, value_name = "HOW", default_value = "interrupt")]
-    pub(crate) wait: Waiting,
+    pub(crate) wait: WaitStrategy,
     /// CPU to pin the receiving thread to
     #[arg(long, value_name = "N")]
     pub(crate) cpu: Option<usize>,

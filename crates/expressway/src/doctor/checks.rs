@@ -1,15 +1,13 @@
 //! The checks: pure functions from facts to findings.
 
-use expressway_netio::device::{
-    DeviceFacts, GRO, GRO_FORWARDING, GRO_LIST, TX_CHECKSUM, TX_CHECKSUM_V4, UDP_SEGMENTATION, VLAN_STRIPPING,
-};
+use expressway_dataplane::findings::{self, Finding, Severity};
+use expressway_netio::device::{DeviceFacts, GRO, TX_CHECKSUM, TX_CHECKSUM_V4, UDP_SEGMENTATION};
 use expressway_netio::route::LinkKind;
 
-use super::finding::{Action, Finding, Severity};
 use super::host::HostFacts;
 use super::interface::InterfaceFacts;
 
-use Severity::{Bad, Note, Ok, Warn};
+use Severity::{Note, Ok, Warn};
 
 /// What the XDP program needs (BPF_LINK_CREATE of multi-buffer programs).
 const OLDEST: (u32, u32) = (5, 18);
@@ -143,7 +141,7 @@ pub(super) fn interface(facts: &InterfaceFacts, host: &HostFacts) -> Vec<Finding
     let mut found = vec![link(facts), driver(&facts.device)];
     found.extend(channels(facts, host));
     found.extend(program(facts));
-    found.extend(settings(&facts.device, !facts.vlans.is_empty()));
+    found.extend(findings::settings(&facts.device, !facts.vlans.is_empty()));
     found.extend(offloads(&facts.device));
     if facts.link.mtu > ONE_FRAME {
         let text = format!("{}: packets span several frames and are reassembled by copying", facts.link.mtu);
@@ -247,49 +245,6 @@ fn program(facts: &InterfaceFacts) -> Option<Finding> {
         Finding::new("xdp", Warn, format!("another {text}: Expressway does not replace it unless told to"))
             .command(format!("ip link set dev {name} xdp off # or stop its owner; or serve --replace"))
     })
-}
-
-/// Settings of a device that harm a UDP service, each with what mends it.
-pub(crate) fn settings(device: &DeviceFacts, has_vlans: bool) -> Vec<Finding> {
-    let name = &device.name;
-    let mut found = Vec::new();
-    // One queue takes all, whatever is hashed.
-    let hashes: &[_] =
-        if device.channels.is_some_and(|channels| channels.rx > 1) { &device.hashes } else { &[] };
-    for hash in hashes.iter().filter(|hash| !hash.ports) {
-        let flow = hash.flow.clone();
-        let text = format!("{flow} is hashed to receive queues by address only, not by port");
-        found.push(Finding::new("rss", Warn, text).action(
-            format!("ethtool -N {name} rx-flow-hash {flow} sdfn"),
-            Action::HashPorts { interface: name.clone(), flow },
-        ));
-    }
-    if !hashes.is_empty() && found.is_empty() {
-        found.push(Finding::new("rss", Ok, "UDP is hashed to receive queues by address and port"));
-    }
-    let mut off = |feature: &'static str, check, severity, text: &str| {
-        if device.has(feature) {
-            let finding = Finding::new(check, severity, text);
-            let command = format!("ethtool -K {name} {feature} off");
-            found.push(if device.can_turn_off(feature) {
-                finding.action(command, Action::FeatureOff { interface: name.clone(), feature })
-            } else {
-                finding
-            });
-        }
-    };
-    off(
-        GRO_FORWARDING,
-        "gro",
-        Warn,
-        "rx-udp-gro-forwarding merges the datagrams of a flow, which breaks QUIC",
-    );
-    off(GRO_LIST, "gro", Warn, "rx-gro-list chains the datagrams of a flow, which breaks QUIC");
-    if has_vlans {
-        let text = "VLAN tags are stripped from frames: XDP and AF_XDP cannot see them";
-        off(VLAN_STRIPPING, "vlan", Bad, text);
-    }
-    found
 }
 
 fn offloads(device: &DeviceFacts) -> Vec<Finding> {

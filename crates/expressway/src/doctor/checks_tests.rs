@@ -1,6 +1,8 @@
 //! Each check on facts that call for it, and on facts that do not.
 
-use expressway_netio::device::{Channels, Driver, Feature, FlowHash, Spread};
+use expressway_netio::device::{
+    Channels, Driver, Feature, FlowHash, GRO_FORWARDING, GRO_LIST, Spread, VLAN_STRIPPING,
+};
 use expressway_netio::netdev::Features;
 use expressway_netio::route::Link;
 use expressway_wire::MacAddr;
@@ -191,7 +193,7 @@ fn only_what_harms_and_can_be_undone_is_mended_unasked() {
     // Without VLANs their tags matter to nobody; what is fixed has no command.
     facts.vlans.clear();
     facts.device.features.iter_mut().for_each(|feature| feature.fixed = true);
-    let found = settings(&facts.device, false);
+    let found = findings::settings(&facts.device, false);
     assert!(found.iter().all(|finding| finding.check != "vlan"));
     assert!(found.iter().filter(|finding| finding.check == "gro").all(|finding| finding.fix.is_none()));
 }

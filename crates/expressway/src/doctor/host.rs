@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::CapabilitySet;
 
-use crate::choice;
+use crate::cores;
 use crate::limits::{number, own_cgroup};
 
 /// Capabilities that AF_XDP with our program takes, as their names and bits.
@@ -57,7 +57,7 @@ impl HostFacts {
 
     /// Reads the facts of this machine and process.
     pub(crate) fn read() -> Self {
-        let (version, release) = choice::kernel();
+        let (version, release) = expressway_dataplane::negotiate::kernel();
         let effective =
             rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
         // CAP_SYS_ADMIN stands for CAP_BPF and CAP_PERFMON (`bpf_token_capable`, `perfmon_capable`).
@@ -76,7 +76,7 @@ impl HostFacts {
             locks_freely: has(CapabilitySet::IPC_LOCK),
             memlock: getrlimit(Resource::Memlock).current,
             files: getrlimit(Resource::Nofile).maximum,
-            cores: crate::serve::allowed_cores().len(),
+            cores: cores::allowed().len(),
             quota: group.iter().filter_map(|folder| quota(&read(&folder.join("cpu.max"))?)).min(),
             memory: group.iter().filter_map(|folder| number(&folder.join("memory.max"))).min(),
             container: container(),

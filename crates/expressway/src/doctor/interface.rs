@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use expressway_dataplane::Provider;
 use expressway_netio::device::DeviceFacts;
 use expressway_netio::route::{Link, LinkKind, Snapshot};
 use expressway_xbpf::{AttachMode, ForeignProgram};
-
-use crate::serve::source::Source;
 
 /// The XDP program on an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,19 +39,19 @@ pub(crate) struct InterfaceFacts {
 }
 
 impl InterfaceFacts {
-    /// Reads the facts of an interface where `source` is. What program is on one of an agent's cannot be seen from here.
+    /// Reads the facts of an interface where `provider` is. What program is on one of an agent's cannot be seen from here.
     ///
     /// # Errors
     /// A sentence that names the interface.
-    pub(super) fn read(link: &Link, source: &Source, snapshot: &Snapshot) -> Result<Self, String> {
+    pub(super) fn read(link: &Link, provider: &Provider, snapshot: &Snapshot) -> Result<Self, String> {
         let attached = || expressway_xbpf::attached(link.index).ok().flatten();
-        let program = if source.is_here() { attached() } else { None };
+        let program = if provider.is_here() { attached() } else { None };
         let over = |other: &&Link| matches!(other.kind, LinkKind::Vlan { lower: Some(lower), .. } if lower == link.index);
         let names = |links: Vec<&Link>| links.into_iter().map(|link| link.name.clone()).collect();
         let is_bond = |link: &Link| link.kind == LinkKind::Other("bond".into());
         let controller = link.controller.and_then(|index| snapshot.link(index));
         Ok(Self {
-            device: source.device(link).map_err(|reason| reason.to_string())?.facts,
+            device: provider.device(link).map_err(|reason| reason.to_string())?.facts,
             vlans: names(snapshot.links().iter().filter(over).collect()),
             members: names(
                 snapshot.links().iter().filter(|one| one.controller == Some(link.index)).collect(),

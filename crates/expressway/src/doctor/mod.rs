@@ -1,7 +1,7 @@
 //! `expressway doctor`: what packet I/O this host gives, what is in the way, and what mends it.
 //!
 //! * [`host`] and [`interface`] gather facts and change nothing.
-//! * [`checks`] turns facts into [`finding`]s; [`outlook`] says what each mode would give, by the rules and, with
+//! * [`checks`] turns facts into findings; [`outlook`] says what each mode would give, by the rules and, with
 //!   `--probe`, by the code that `serve` opens an interface with.
 //! * [`render`] shows them.
 //!
@@ -10,7 +10,6 @@
 //! settings when it opens an interface.
 
 mod checks;
-mod finding;
 mod host;
 mod interface;
 mod outlook;
@@ -18,6 +17,8 @@ mod render;
 
 use std::process::ExitCode;
 
+use expressway_dataplane::Provider;
+use expressway_dataplane::findings::{Action, Finding, Severity};
 use expressway_netio::device;
 use expressway_netio::route::{LinkKind, Snapshot};
 use serde::Serialize;
@@ -25,10 +26,6 @@ use serde_json::{Value, json};
 
 use crate::args::Doctor;
 use crate::fail::Failure;
-use crate::serve::source::Source;
-pub(crate) use checks::settings;
-pub(crate) use finding::Severity;
-use finding::{Action, Finding};
 use host::HostFacts;
 use interface::InterfaceFacts;
 use outlook::Outlook;
@@ -72,9 +69,9 @@ impl Report {
 
 /// Looks, mends if told, and tells. The exit code is 0 when no problem is left, 1 when one is.
 pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode, Failure> {
-    let source = Source::by(arguments.agent.as_deref(), "doctor")?;
+    let provider = Provider::agent_or_own(arguments.agent.as_deref(), "doctor")?;
     // Where an agent goes away meanwhile, what it did not tell is no finding.
-    let look = || source.persist(|| examine(arguments, &source, &source.mirror()?.snapshot()));
+    let look = || provider.persist(|| examine(arguments, &provider, &provider.mirror()?.snapshot()));
     let mut report = look()?;
     if arguments.fix {
         let fixed = fix(&report);
@@ -92,7 +89,7 @@ pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(report.problems() > 0)))
 }
 
-fn examine(arguments: &Doctor, source: &Source, snapshot: &Snapshot) -> Result<Report, Failure> {
+fn examine(arguments: &Doctor, provider: &Provider, snapshot: &Snapshot) -> Result<Report, Failure> {
     let host = HostFacts { agent: arguments.agent.clone(), ..HostFacts::read() };
     let mut interfaces = Vec::new();
     for name in names(arguments, snapshot) {
@@ -101,7 +98,7 @@ fn examine(arguments: &Doctor, source: &Source, snapshot: &Snapshot) -> Result<R
                 "interface {name}: no such interface in this network namespace; see `ip link`"
             ))
         })?;
-        let facts = match InterfaceFacts::read(link, source, snapshot) {
+        let facts = match InterfaceFacts::read(link, provider, snapshot) {
             Ok(facts) => facts,
             // Not one that was asked for: it went away since, or the agent's rule has it not.
             Err(_) if arguments.interfaces.is_empty() => continue,
@@ -109,7 +106,7 @@ fn examine(arguments: &Doctor, source: &Source, snapshot: &Snapshot) -> Result<R
         };
         let mut modes = outlook::claimed(&facts, &host);
         if arguments.probe {
-            for tried in outlook::tried(&facts, source, snapshot, link.mac.is_some()) {
+            for tried in outlook::tried(&facts, provider, snapshot, link.mac.is_some()) {
                 if let Some(claimed) = modes.iter_mut().find(|claimed| claimed.mode == tried.mode) {
                     *claimed = tried;
                 }

@@ -1,8 +1,8 @@
 //! What each mode would give on an interface, and why not: by what the device claims, or by trying.
 
-use std::path::PathBuf;
-
-use expressway_gateway::config::{Attach, Io, IoMode, UdpSend};
+use expressway_dataplane::config::Attach;
+use expressway_dataplane::negotiate::{self, Costs, Obtained, Receive, Sending, StepDown, Transmit};
+use expressway_dataplane::{IoConfig, IoMode, Provider, UdpSend, try_mode};
 use expressway_netio::device::UDP_SEGMENTATION;
 use expressway_netio::express::{BindMode, ObtainedMode};
 use expressway_netio::route::Snapshot;
@@ -11,9 +11,6 @@ use serde::Serialize;
 
 use super::host::HostFacts;
 use super::interface::InterfaceFacts;
-use crate::choice::{self, Costs, Obtained, Receive, Sending, StepDown, Transmit};
-use crate::serve;
-use crate::serve::source::Source;
 
 /// What a mode would give.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -59,7 +56,7 @@ pub(super) fn claimed(facts: &InterfaceFacts, host: &HostFacts) -> Vec<Outlook> 
 fn claim(mode: IoMode, facts: &InterfaceFacts, host: &HostFacts, by_kernel: Transmit) -> Outlook {
     let udp =
         |reason: String| Outlook { reason, ..Outlook::yes(mode, Some(true), Receive::Kernel, by_kernel) };
-    let Some(plan) = choice::plan(mode, Attach::Auto) else { return udp(String::new()) };
+    let Some(plan) = negotiate::plan(mode, Attach::Auto) else { return udp(String::new()) };
     if let Some(obstacle) = obstacle(facts, host, plan.attach) {
         return if plan.steps_down {
             udp(format!("kernel UDP: {obstacle}"))
@@ -126,7 +123,7 @@ fn obstacle(facts: &InterfaceFacts, host: &HostFacts, attach: AttachMode) -> Opt
 /// frame sent, and all of it taken off again. No traffic is taken meanwhile.
 pub(super) fn tried(
     facts: &InterfaceFacts,
-    source: &Source,
+    provider: &Provider,
     snapshot: &Snapshot,
     mac_known: bool,
 ) -> Vec<Outlook> {
@@ -134,8 +131,9 @@ pub(super) fn tried(
         if mode == IoMode::Udp || !facts.link.is_direct() || !mac_known {
             return None;
         }
-        let config = config(mode);
-        Some(match serve::try_mode(&config, source, &facts.link, facts.is_member, snapshot) {
+        // Nothing is kept of what is measured.
+        let config = IoConfig { mode, ..IoConfig::default() };
+        Some(match try_mode(&config, provider, &facts.link, facts.is_member, snapshot) {
             Ok((obtained, queues, steps)) => {
                 let (receive, transmit) = *queues.first()?;
                 let works = obtained != Obtained::Udp;
@@ -150,9 +148,4 @@ pub(super) fn tried(
         })
     };
     IoMode::NAMES.iter().filter_map(|(_, mode)| outlook(*mode)).collect()
-}
-
-/// The defaults with a mode; nothing is kept of what is measured.
-fn config(mode: IoMode) -> Io {
-    Io { mode, calibration_cache: PathBuf::new(), ..Io::default() }
 }

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::Report;
-use super::finding::Finding;
 use super::outlook::Outlook;
+use expressway_dataplane::findings::Finding;
 
 /// Columns of a terminal.
 const WIDTH: usize = 80;

@@ -7,7 +7,7 @@ use expressway_xbpf::{AttachMode, ForeignProgram, Holder};
 use super::checks::tests::{good_host, good_nic};
 use super::interface::Program;
 use super::*;
-use crate::choice::StepDown;
+use expressway_dataplane::negotiate::StepDown;
 
 /// Everything wrong, with names as long as the kernel allows.
 fn ill() -> Report {
@@ -58,8 +58,8 @@ fn ill() -> Report {
 /// The report of the machine that the test runs on.
 fn real() -> Report {
     let arguments = Doctor { interfaces: Vec::new(), probe: false, fix: false, agent: None, json: false };
-    let mirror = Source::Own.mirror().unwrap();
-    examine(&arguments, &Source::Own, &mirror.snapshot()).unwrap()
+    let mirror = Provider::Own.mirror().unwrap();
+    examine(&arguments, &Provider::Own, &mirror.snapshot()).unwrap()
 }
 
 #[test]

@@ -6,24 +6,22 @@ mod report;
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use expressway_dataplane::{Config, DataPath, IoConfig, IoMode, Provider, Purpose, WorkerIo};
 use expressway_feed::fanout::{Fanout, FanoutError, KernelFeed, Membership, Options, Statistics};
 use expressway_gateway::admin::{Admin, Limits, State};
-use expressway_gateway::config::{Io, IoMode};
 use expressway_gateway::metrics::Registry;
-use expressway_netio::udp::{SendOptions, UdpConfig, UdpIo};
+use expressway_netio::udp::{UdpConfig, UdpIo};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
-use signal_hook::iterator::Signals;
 
 use self::mode::Mode;
 use crate::args::Fanout as Arguments;
 use crate::fail::Failure;
-use crate::serve::data_path::{DataPath, PathConfig, Purpose, WorkerIo};
-use crate::serve::metrics;
-use crate::serve::source::Source;
+use crate::metrics;
+use crate::signals;
 
 /// Datagrams taken by one recvmmsg: bursts longer than this take another.
 const RECEIVE_BATCH: usize = 64;
@@ -62,7 +60,7 @@ impl State for Status {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (options, membership) = options::of(arguments)?;
     crate::limits::raise_file_limit();
-    let signals = follow_signals(&[SIGTERM, SIGINT, SIGUSR1])?;
+    let signals = signals::receiver(&[SIGTERM, SIGINT, SIGUSR1])?;
     let threads = options.threads;
     let (mode, path, fanout) = start(arguments, options, membership)?;
     let source = fanout.statistics_source();
@@ -120,16 +118,11 @@ fn open(arguments: &Arguments) -> Result<(Option<SharedPath>, WorkerIo), Failure
         let io = UdpIo::bind(&udp).map_err(Failure::run_time)?;
         return Ok((None, WorkerIo::Kernel(Box::new(io))));
     }
-    let source = Source::by(arguments.agent.as_deref(), "fanout")?;
-    let io = Io { mode: arguments.io, replace: arguments.replace, ..Io::default() };
-    let config = PathConfig {
-        io,
-        udp,
-        purpose: Purpose { sends: false, timestamps: false, lend: None },
-        groups_on: arguments.interface.clone(),
-        sending: SendOptions::default(),
-    };
-    let (path, mut ios) = DataPath::start(config, source, 1)?;
+    let provider = Provider::agent_or_own(arguments.agent.as_deref(), "fanout")?;
+    let io = IoConfig { mode: arguments.io, replace: arguments.replace, ..IoConfig::default() };
+    let groups_on = arguments.interface.clone();
+    let config = Config { purpose: Purpose::RECEIVE, groups_on, ..Config::with(io, udp) };
+    let (path, mut ios) = DataPath::open(config, provider, 1)?;
     Ok((Some(Arc::new(Mutex::new(path))), ios.remove(0)))
 }
 
@@ -197,22 +190,6 @@ fn admin(
 fn command_line() -> String {
     let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     words.join(" ") + "\n"
-}
-
-/// Signals of these numbers, as they come.
-pub(crate) fn follow_signals(numbers: &[i32]) -> Result<Receiver<i32>, Failure> {
-    let failed = |error: std::io::Error| Failure::run_time(format!("signal handlers: {error}"));
-    let (sender, receiver) = channel();
-    let mut signals = Signals::new(numbers).map_err(failed)?;
-    let follow = move || {
-        for signal in signals.forever() {
-            if sender.send(signal).is_err() {
-                return;
-            }
-        }
-    };
-    std::thread::Builder::new().name("expressway-signal".into()).spawn(follow).map_err(failed)?;
-    Ok(receiver)
 }
 
 /// The group to join, if the feed is one.

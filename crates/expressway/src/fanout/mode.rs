@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use expressway_bench::{BenchError, RawRun, fanout_verdict};
-use expressway_gateway::config::IoMode;
+use expressway_dataplane::IoMode;
 use expressway_netio::route::RouteMirror;
 
 use crate::args::{Fanout as Arguments, FanoutMode};

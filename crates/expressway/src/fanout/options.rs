@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use expressway_dataplane::IoMode;
 use expressway_feed::fanout::{
     Framing, Limits, Listen, Membership, Options, Protocol, SlowClient, TlsIdentity,
 };
-use expressway_gateway::config::IoMode;
 
 use crate::args::{Fanout as Arguments, FanoutMode};
 use crate::fail::Failure;

@@ -1,10 +1,8 @@
 //! `expressway gen`: datagrams on a schedule.
 
-mod arguments;
 mod live;
 mod report;
-mod upkeep;
-mod way;
+mod route;
 
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr};
@@ -12,25 +10,21 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use expressway_dataplane::{Config, DataPath, IoConfig, IoMode, Maintainer, Provider, UdpSend, WorkerIo};
 use expressway_feed::generate::{
     Capture, Content, Flows, Outcome, Output, Pace, PacketOutput, Payload, Plan, Progress, Run, Schedule,
 };
-use expressway_gateway::config::{Io as IoSettings, IoMode, UdpSend};
 use expressway_netio::route::RouteMirror;
-use expressway_netio::udp::{MAX_PAYLOAD, SendMode, SendOptions, UdpConfig};
+use expressway_netio::udp::{MAX_PAYLOAD, SendOptions, UdpConfig};
 use expressway_wire::UdpHeaders;
 use expressway_xbpf::LiveFrames;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::args::generate::{Io, Kind, Udp};
 use crate::fail::Failure;
-use crate::serve::data_path::{DataPath, PathConfig, Purpose, WorkerIo};
-use crate::serve::source::Source;
 
-pub(crate) use arguments::Kind;
-use arguments::{Io, Udp};
 use live::LiveOutput;
-use upkeep::Upkeep;
-use way::Way;
+use route::Route;
 
 /// Flows that are sockets of the kernel: as many as the redirect program has pairs.
 const SOCKETS: u32 = 1024;
@@ -42,7 +36,7 @@ const MULTICAST_TTL: u8 = 1;
 struct Opened {
     output: Box<dyn Output>,
     mode: String,
-    _upkeep: Option<Upkeep>,
+    _maintainer: Option<Maintainer>,
 }
 
 /// Generates.
@@ -55,26 +49,26 @@ pub(crate) fn run(kind: &Kind) -> Result<ExitCode, Failure> {
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .map_err(|error| Failure::run_time(format!("signal handlers: {error}")))?;
     }
-    let source = Source::by(arguments.agent.as_deref(), "gen")?;
-    let (mirror, way) = source.persist(|| {
-        let mirror = source.mirror()?;
-        let way = way::find(arguments, &mirror)?;
-        Ok((mirror, way))
+    let provider = Provider::agent_or_own(arguments.agent.as_deref(), "gen")?;
+    let (mirror, route) = provider.persist(|| -> Result<_, Failure> {
+        let mirror = provider.mirror()?;
+        let route = route::find(arguments, &mirror)?;
+        Ok((mirror, route))
     })?;
-    let largest = largest(arguments, &way)?;
-    let flows = flows(arguments, &way)?;
+    let largest = largest(arguments, &route)?;
+    let flows = flows(arguments, &route)?;
     let content = content(arguments, largest)?;
     let nanoseconds = u64::try_from(arguments.seconds.as_nanos()).unwrap_or(u64::MAX);
     let count = arguments.count.unwrap_or(u64::MAX);
     let mut plan = Plan::new(flows.clone(), content, nanoseconds, count).map_err(Failure::run_time)?;
-    let mut opened = open(arguments, source, mirror, &way, &flows, largest)?;
+    let mut opened = open(arguments, provider, mirror, &route, &flows, largest)?;
     let before = report::cpu_time();
     let outcome = send(arguments, &mut plan, opened.output.as_mut(), &stop)?;
     let report = report::Report {
         arguments,
         flows: &flows,
         mode: &opened.mode,
-        interface: way.interface.as_ref().map(|link| link.name.as_str()),
+        interface: route.interface.as_ref().map(|link| link.name.as_str()),
         tally: opened.output.tally(),
         capture: plan.capture_stats(),
         cpu: report::cpu_time().saturating_sub(before),
@@ -165,28 +159,28 @@ fn check(arguments: &Udp) -> Result<(), String> {
 }
 
 /// The longest payload that may be sent.
-fn largest(arguments: &Udp, way: &Way) -> Result<usize, Failure> {
-    let whole = way.largest(&arguments.to);
+fn largest(arguments: &Udp, route: &Route) -> Result<usize, Failure> {
+    let whole = route.largest(&arguments.to);
     let most = if arguments.fragment { MAX_PAYLOAD } else { whole };
     if arguments.pcap.is_some() {
         return Ok(most);
     }
     let wanted = arguments.size.largest();
     if wanted > most {
-        let name = way.interface.as_ref().map_or("the path", |link| &link.name);
+        let name = route.interface.as_ref().map_or("the path", |link| &link.name);
         return Err(Failure::usage(format!(
             "--size {}: larger than the MTU of {name} ({}), which leaves {most} bytes; with --fragment the kernel \
              fragments larger ones",
-            arguments.size, way.mtu
+            arguments.size, route.mtu
         )));
     }
     Ok(wanted)
 }
 
-fn flows(arguments: &Udp, way: &Way) -> Result<Flows, Failure> {
+fn flows(arguments: &Udp, route: &Route) -> Result<Flows, Failure> {
     let mut sources: Vec<IpAddr> = arguments.source.iter().flat_map(|sources| sources.addresses()).collect();
     if sources.is_empty() {
-        sources.push(way.source);
+        sources.push(route.source);
     }
     Flows::new(
         sources,
@@ -216,16 +210,16 @@ fn content(arguments: &Udp, largest: usize) -> Result<Content, Failure> {
 
 fn open(
     arguments: &Udp,
-    source: Source,
+    provider: Provider,
     mirror: RouteMirror,
-    way: &Way,
+    route: &Route,
     flows: &Flows,
     largest: usize,
 ) -> Result<Opened, Failure> {
     let mode = match arguments.io {
         Io::Mode(mode) => mode,
         Io::Live => {
-            let path = *way::path_of(way, arguments.io, &arguments.to)?;
+            let path = *route::path_of(route, arguments.io, &arguments.to)?;
             let longest = live::header_length(&path, &flows.flow(0)) + largest.min(LiveFrames::MAX_FRAME);
             if longest > LiveFrames::MAX_FRAME && arguments.pcap.is_none() {
                 return Err(Failure::usage(format!(
@@ -242,12 +236,12 @@ fn open(
             let name =
                 mirror.snapshot().link(path.ifindex).map_or_else(String::new, |link| link.name.clone());
             let output = Box::new(LiveOutput::new(frames, path, ttl, &name));
-            return Ok(Opened { output, mode: "live".into(), _upkeep: None });
+            return Ok(Opened { output, mode: "live".into(), _maintainer: None });
         }
     };
     drop(mirror);
-    let config = path_config(arguments, mode, way, flows.sources().collect());
-    let (path, mut ios) = DataPath::start(config, source, 1)?;
+    let config = path_config(arguments, mode, route, flows.sources().collect());
+    let (path, mut ios) = DataPath::open(config, provider, 1)?;
     let (output, by): (Box<dyn Output>, _) = match ios.remove(0) {
         WorkerIo::Kernel(io) => (Box::new(PacketOutput::new(*io, false)), arguments.send.to_string()),
         WorkerIo::Express(io) => {
@@ -255,35 +249,25 @@ fn open(
             (Box::new(PacketOutput::new(*io, sends)), path.mode().to_string())
         }
     };
-    Ok(Opened { output, mode: by, _upkeep: Some(Upkeep::start(path)?) })
+    Ok(Opened { output, mode: by, _maintainer: Some(Maintainer::start(path)?) })
 }
 
-fn path_config(arguments: &Udp, mode: IoMode, way: &Way, listen: Vec<SocketAddr>) -> PathConfig {
+fn path_config(arguments: &Udp, mode: IoMode, route: &Route, listen: Vec<SocketAddr>) -> Config {
     let multicast = arguments.to.ip().is_multicast();
     // Above the MTU the kernel cuts datagrams, not runs of them.
     let send =
         if arguments.fragment && arguments.send == UdpSend::Gso { UdpSend::Sendmmsg } else { arguments.send };
-    let io = IoSettings {
-        mode,
-        udp_send: send,
-        replace: arguments.replace,
-        agent: arguments.agent.clone(),
-        ..IoSettings::default()
-    };
+    let io = IoConfig { mode, udp_send: send, replace: arguments.replace, ..IoConfig::default() };
     let udp = UdpConfig {
-        send: match send {
-            UdpSend::Gso => SendMode::Gso,
-            UdpSend::Sendmmsg => SendMode::Sendmmsg,
-            UdpSend::Sendmsg => SendMode::Sendmsg,
-        },
+        send: send.into(),
         // Full buffers make datagrams late, and are no reason to drop them.
         send_patience: std::time::Duration::from_secs(5),
         ..UdpConfig::new(listen)
     };
     let sending = SendOptions {
         ttl: arguments.ttl.or(multicast.then_some(MULTICAST_TTL)),
-        multicast_interface: way.interface.as_ref().filter(|_| multicast).map(|link| link.index),
+        multicast_interface: route.interface.as_ref().filter(|_| multicast).map(|link| link.index),
         fragment: arguments.fragment,
     };
-    PathConfig { io, udp, purpose: Purpose::SERVE, groups_on: None, sending }
+    Config { sending, ..Config::with(io, udp) }
 }

@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
-use super::arguments::Udp;
+use crate::args::generate::Udp;
 use crate::fail::Failure;
 
 /// Share of datagrams that may be late in a schedule that was kept.

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use expressway_dataplane::DataPath;
 use expressway_feed::receive::Counters;
 use expressway_netio::IoStats;
 use expressway_xbpf::Verdict;
-
-use crate::serve::data_path::DataPath;
 
 /// Every reason that is counted, with its count, 0 included.
 pub(super) fn of(path: &DataPath, counters: &Counters, io: &IoStats) -> BTreeMap<String, u64> {

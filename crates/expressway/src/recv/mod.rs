@@ -15,6 +15,7 @@ use std::sync::mpsc::{Receiver as Events, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use expressway_dataplane::{DataPath, Provider, WorkerIo};
 use expressway_feed::group::Keeper;
 use expressway_feed::receive::{Counters, Latency, Options, Receiver, Stopper, Watch};
 use expressway_feed::sequence::Replies;
@@ -26,8 +27,6 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::args::Recv as Arguments;
 use crate::fail::Failure;
-use crate::serve::data_path::{DataPath, WorkerIo};
-use crate::serve::source::Source;
 use crate::signals;
 use outlet::Outlet;
 use sink::Sink;
@@ -65,8 +64,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (events, happens) = channel();
     signals::follow(&[SIGINT, SIGTERM], events.clone(), |_| Event::Signal)?;
     let (sequencer, outlet) = (sequence::open(arguments)?, Outlet::open(arguments)?);
-    let (mut path, mut ios) =
-        DataPath::start(options::path(arguments), Source::by(arguments.agent.as_deref(), "recv")?, 1)?;
+    let provider = Provider::agent_or_own(arguments.agent.as_deref(), "recv")?;
+    let (mut path, mut ios) = DataPath::open(options::path(arguments), provider, 1)?;
     let io = ios.remove(0);
     let mut keepers = join(arguments, &io)?;
     if options::timestamps(arguments) && !path.stamps() {
@@ -117,10 +116,7 @@ type Kept = (Keeper, OwnedFd);
 /// Joins the multicast groups among the addresses, on the kernel sockets that are bound to them: whichever way
 /// datagrams come, the kernel asks the network for them.
 fn join(arguments: &Arguments, io: &WorkerIo) -> Result<Vec<Kept>, Failure> {
-    let kernel = match io {
-        WorkerIo::Kernel(io) => io,
-        WorkerIo::Express(io) => io.kernel(),
-    };
+    let kernel = io.kernel();
     let mut kept = Vec::new();
     for (index, membership) in options::memberships(arguments) {
         let group = membership.group;

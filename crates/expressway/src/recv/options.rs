@@ -2,15 +2,14 @@
 
 use std::net::{SocketAddr, SocketAddrV6};
 
+use expressway_dataplane::{Config, IoConfig, IoMode, Purpose};
 use expressway_feed::group::Membership;
 use expressway_feed::receive::Options;
-use expressway_gateway::config::{Io, IoMode};
 use expressway_netio::express::{ShareConfig, interface_index};
-use expressway_netio::udp::{MAX_PAYLOAD, SendOptions, UdpConfig};
+use expressway_netio::udp::{MAX_PAYLOAD, UdpConfig};
 
 use crate::args::Recv as Arguments;
 use crate::fail::Failure;
-use crate::serve::data_path::{PathConfig, Purpose};
 
 /// Datagrams taken by one recvmmsg.
 const RECEIVE_BATCH: usize = 64;
@@ -77,20 +76,17 @@ pub(super) fn timestamps(arguments: &Arguments) -> bool {
 }
 
 /// How packets come.
-pub(super) fn path(arguments: &Arguments) -> PathConfig {
+pub(super) fn path(arguments: &Arguments) -> Config {
     let timestamps = timestamps(arguments);
-    let io = Io {
+    let io = IoConfig {
         mode: arguments.io,
         replace: arguments.replace,
-        wait: arguments.wait,
-        agent: arguments.agent.clone(),
+        wait: arguments.wait.into(),
         // What sending costs does not matter.
         calibrate: false,
-        ..Io::default()
-    };
-    let io = match arguments.ring {
-        Some(ring) => io.with_receive_ring(ring.0),
-        None => io,
+        // Half of the frames are for receiving.
+        frames: arguments.ring.map(|ring| ring.0.saturating_mul(2)),
+        ..IoConfig::default()
     };
     let udp = UdpConfig {
         groups: true,
@@ -108,7 +104,7 @@ pub(super) fn path(arguments: &Arguments) -> PathConfig {
         ..ShareConfig::new(folder)
     });
     let purpose = Purpose { sends: arguments.echo, timestamps, lend };
-    PathConfig { io, udp, purpose, groups_on: arguments.interface.clone(), sending: SendOptions::default() }
+    Config { purpose, groups_on: arguments.interface.clone(), ..Config::with(io, udp) }
 }
 
 /// The addresses, groups of a link (ff02::/16) with the link: a socket can be bound to those only so. What interfaces
@@ -135,7 +131,7 @@ fn scoped(arguments: &Arguments) -> Vec<SocketAddr> {
 pub(super) fn receiver(arguments: &Arguments) -> Options {
     Options {
         cpu: arguments.cpu,
-        wait: Io { wait: arguments.wait, ..Io::default() }.wait(),
+        wait: arguments.wait.into(),
         sources: arguments.source.clone(),
         limit: arguments.count,
         echo: arguments.echo,

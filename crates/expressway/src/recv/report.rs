@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
+use expressway_dataplane::DataPath;
 use expressway_feed::receive::{Latency, Track, Watch};
 use expressway_netio::broadcast::Broadcast;
 use expressway_netio::express::LendReport;
@@ -12,7 +13,6 @@ use serde_json::{Value, json};
 use super::{Outcome, losses, options, sequence};
 use crate::args::Recv as Arguments;
 use crate::fail::Failure;
-use crate::serve::data_path::DataPath;
 
 /// Percentiles that are told.
 const PERCENTILES: [(&str, f64); 6] =

@@ -4,17 +4,23 @@
 //! A kernel without Landlock serves all the same, and the log says so. A system call that is not on the list kills
 //! the process by SIGSYS, and the kernel's audit log names its number (`type=1326 … syscall=N`); with
 //! `seccomp = "log"` it is only logged there.
+//!
+//! Without privileges the process is confined before its first thread: Landlock to the directories that the
+//! configuration names, seccomp to a list of calls without execve, bpf or ptrace. Directories rather than files,
+//! because certificates and logs are replaced by renaming. The Kubernetes device plugin has its own protocol, which
+//! hands out the XSKMAP of the plugin's program; sockets are then made in this process, which takes CAP_NET_RAW in the
+//! pod.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use expressway_gateway::config::{Config, Seccomp};
 use landlock::{
     ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, path_beneath_rules,
 };
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
+use super::config::{Config, Seccomp};
 use crate::fail::Failure;
 
 /// The newest rights that are asked for; older kernels enforce what they know.
@@ -209,14 +215,14 @@ fn landlock(config: &Config) -> Result<bool, Failure> {
         .and_then(|rules| rules.restrict_self())
         .map_err(|error| failed(&error))?;
     if status.ruleset == RulesetStatus::NotEnforced {
-        tracing::warn!("this kernel has no Landlock: files are not confined");
+        tracing::warn!("this kernel does not support Landlock: file access is not confined");
     }
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
 fn filter(otherwise: SeccompAction, config: &Config) -> Result<bool, Failure> {
     let failed = |error: &dyn fmt::Display| {
-        Failure::run_time(format!("[server] seccomp: {error}; seccomp = \"off\" does without"))
+        Failure::run_time(format!("[server] seccomp: {error}; set seccomp = \"off\" to run without it"))
     };
     let mut calls: BTreeMap<i64, Vec<seccompiler::SeccompRule>> =
         CALLS.iter().chain(OLD_CALLS).map(|call| (*call, Vec::new())).collect();

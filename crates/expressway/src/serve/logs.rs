@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use expressway_gateway::config::{self, LogFormat};
 use expressway_web::access_log::{AccessLog, AccessLogOptions, Ending, Format, Target};
 
+use super::config::{self, LogFormat};
 use crate::fail::Failure;
 
 /// Former logs that may wait for whoever reads them: each has a thread, a descriptor and up to 8 MiB of lines.
@@ -38,7 +38,7 @@ impl Logs {
         if self.endings.len() > MAX_FORMER {
             let (former, count) = (self.endings[0].0.display(), self.endings.len() - 1);
             return Err(Failure::run_time(format!(
-                "access log {}: {count} former ones still wait for whoever reads them, the first {former}: read or close it",
+                "access log {}: {count} previous logs still have unread data, the first is {former}: read or close it",
                 path.display()
             )));
         }
@@ -54,9 +54,7 @@ impl Logs {
         for (path, ending) in self.endings {
             if !ending.wait(deadline.saturating_duration_since(Instant::now())) {
                 let (path, bytes) = (path.display(), ending.queued_bytes());
-                tracing::error!(
-                    "access log {path}: {bytes} bytes of fields are lost, as nobody has read them"
-                );
+                tracing::error!("access log {path}: lost {bytes} bytes of fields that were never read");
             }
         }
     }

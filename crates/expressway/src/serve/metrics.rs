@@ -1,9 +1,10 @@
 //! Every layer's counters on the metrics page.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use expressway_dataplane::DataPath;
 use expressway_gateway::metrics::{Histogram, Registry, Sample};
 use expressway_gateway::quic::{Shared, stats};
 use expressway_netio::stats::{StatField, StatsCell};
@@ -13,7 +14,7 @@ use expressway_web::files::FileStore;
 use expressway_web::metrics as web;
 
 use super::confine::Confinement;
-use super::data_path::DataPath;
+use crate::metrics::data_path;
 
 /// Registers what belongs to the process as a whole.
 pub(crate) fn register(
@@ -46,7 +47,7 @@ pub(crate) fn register(
 pub(crate) fn register_confinement(registry: &Registry, confinement: Confinement) {
     registry.register(move |out: &mut Vec<Sample>| {
         for (by, on) in [("landlock", confinement.landlock), ("seccomp", confinement.seccomp)] {
-            let help = "1 where the process is confined: its files by Landlock, its system calls by seccomp.";
+            let help = "1 if the process is confined: files by Landlock, system calls by seccomp.";
             out.push(Sample::gauge("confined", help, on.into()).label("by", by));
         }
     });
@@ -66,99 +67,19 @@ pub(crate) fn register_worker(registry: &Registry, worker: usize, cell: Arc<Stat
             buckets: turns.buckets.to_vec(),
             sum: Duration::from_nanos(turns.sum),
         };
-        let help = "Turns of the worker by their length, time that the kernel took from it included.";
+        let help = "Worker turns by duration, including time that the kernel took from the worker.";
         out.push(
             Sample::histogram("worker_turn_seconds", help, histogram).label("worker", worker.to_string()),
         );
         out.push(
             Sample::time(
                 "worker_turn_longest_seconds",
-                "The longest turn of the worker since start.",
+                "Longest worker turn since start.",
                 Duration::from_nanos(turns.longest),
             )
             .label("worker", worker.to_string()),
         );
     });
-}
-
-/// The data path: modes, programs, interfaces opened again.
-pub(crate) fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {
-    let path = path.lock().unwrap_or_else(PoisonError::into_inner);
-    for (address, mode) in path.modes() {
-        out.push(
-            Sample::gauge("listen", "Always 1; an address and the I/O mode that it obtained.", 1)
-                .label("address", address.to_string())
-                .label("io", mode.to_string()),
-        );
-    }
-    for (interface, attach, queues) in path.ways() {
-        for way in queues {
-            out.push(
-                Sample::gauge(
-                    "io_mode_info",
-                    "Always 1; how a queue with an AF_XDP socket moves packets now.",
-                    1,
-                )
-                .label("interface", interface.to_owned())
-                .label("queue", way.queue.to_string())
-                .label("attach", attach.name())
-                .label("receive", way.receive.to_string())
-                .label("transmit", way.transmit.to_string()),
-            );
-        }
-    }
-    for step in path.step_downs() {
-        out.push(
-            Sample::gauge(
-                "io_step_down_info",
-                "Always 1; a way that was not obtained or was given up, with the reason. No queue: all of them.",
-                1,
-            )
-            .label("interface", step.interface)
-            .label("queue", step.queue.map_or_else(String::new, |queue| queue.to_string()))
-            .label("from", step.from)
-            .label("to", step.to)
-            .label("reason", step.reason),
-        );
-    }
-    for (interface, cause, count) in path.reopened() {
-        out.push(
-            Sample::counter(
-                "io_reattach",
-                "Times that the XDP program and AF_XDP sockets of an interface were opened again, by reason.",
-                count,
-            )
-            .label("interface", interface)
-            .label("reason", cause.to_string()),
-        );
-    }
-    if let Some(connected) = path.source.agent_connected() {
-        out.push(Sample::gauge(
-            "agent_connected",
-            "1 while the agent is there; without it, what it gave goes on working.",
-            connected.into(),
-        ));
-    }
-    if let Some((reconnects, failures)) = path.agent_tries() {
-        let help = "Tries to connect again to an agent that had gone, by outcome.";
-        for (outcome, count) in [("connected", reconnects), ("failed", failures)] {
-            out.push(Sample::counter("agent_reconnect", help, count).label("outcome", outcome));
-        }
-    }
-    for (interface, counters) in path.counters() {
-        for (counter, value) in counters.iter() {
-            out.push(
-                Sample::counter(
-                    "xdp_packets",
-                    "Packets seen by the XDP program, by verdict and reason.",
-                    value,
-                )
-                .label("interface", interface.clone())
-                .label("verdict", counter.verdict().name())
-                .label("reason", counter.name()),
-            );
-        }
-    }
 }
 
 fn quic(field: &stats::Field, value: u64, worker: usize) -> Sample {

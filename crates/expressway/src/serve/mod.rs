@@ -1,55 +1,33 @@
 //! `expressway serve`: reads the configuration, opens the data path, runs a worker a core, and follows
 //! signals until the last worker has ended.
 //!
-//! * [`setup`] turns a configuration into what QUIC and request handling are given.
-//! * [`data_path`] is what all workers share: interfaces with their programs, and the way to each worker.
-//! * [`opening`] opens one interface: program, sockets, self-test, and how each queue sends.
-//! * [`cores`] says how many workers there are and where they run.
-//! * [`devices`] says which devices the frames of an address come in on.
-//! * [`upkeep`] follows what happens to interfaces while the server runs, [`agent_watch`] what happens to the agent;
-//!   both try again after the pauses of [`backoff`].
-//! * [`persistence`] begins a start anew that an agent went away from.
-//! * [`privilege`] gives up what the server does not need, [`confine`] keeps it from more; [`source`] asks for what
-//!   it does.
+//! * [`config`] is the configuration file; [`setup`] turns it into what QUIC and request handling are given.
+//! * [`privilege`] gives up what the server does not need, [`confine`] keeps it from more.
 //! * [`events`] is what the main thread waits for.
 //! * [`logs`] opens access logs, and knows those that have not ended.
 //! * [`server`] is the running whole: workers, reload, drain.
 //! * [`metrics`] shows every layer's counters.
 
-mod agent_watch;
-mod backoff;
+mod config;
 mod confine;
-mod cores;
-pub(crate) mod data_path;
-mod devices;
 mod events;
 mod logs;
-pub(crate) mod metrics;
-mod napi;
-mod opening;
-mod persistence;
+mod metrics;
 mod privilege;
-mod report;
 mod server;
 mod setup;
-pub(crate) mod source;
-mod upkeep;
 
 use std::process::ExitCode;
 
-use expressway_gateway::config::{Config, Io, Workers};
-use expressway_netio::route::{Link, Snapshot};
+use expressway_dataplane::Provider;
 
 use crate::args::Serve;
-use crate::choice::{Obtained, Receive, StepDown, Transmit};
 use crate::fail::Failure;
 use crate::limits::{self, raise_file_limit};
-pub(crate) use cores::allowed as allowed_cores;
-use data_path::Purpose;
+use config::{Config, Workers};
 use logs::Logs;
 use privilege::Identity;
 use server::Server;
-use source::Source;
 
 /// Serves until told to stop.
 pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
@@ -67,58 +45,36 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
         config = load(&arguments)?;
     }
     raise_file_limit();
-    let source = match agent {
+    let provider = match agent {
         _ if arguments.check => None,
-        Some(socket) => Some(Source::Agent(privilege::client(socket)?)),
-        None => Some(Source::of(&config)?),
+        Some(socket) => Some(Provider::Agent(privilege::client(socket)?)),
+        None => Some(Provider::of(&config.io, "serve")?),
     };
     // Threads inherit it: the reader threads of the files are the first.
     // What the CPU quota and the memory limit are, a confined process cannot read, nor what machine this is.
     let memory = limits::memory();
     let workers = match config.server.workers {
-        Workers::Auto => cores::workers(),
+        Workers::Auto => crate::cores::workers(),
         Workers::Count(count) => usize::from(count),
     };
-    let instance = match source {
+    let instance = match provider {
         Some(_) => setup::instance(&config)?,
         None => Default::default(),
     };
-    let confinement = match &source {
-        Some(Source::Agent(_) | Source::Plugin(_)) => Some(confine::confine(&config)?),
-        Some(Source::Own) | None => None,
+    let confinement = match &provider {
+        Some(Provider::Agent(_) | Provider::Plugin(_)) => Some(confine::confine(&config)?),
+        Some(Provider::Own) | None => None,
     };
     let files = setup::file_store(&config, workers, memory)?;
     let mut logs = Logs::default();
     let mut setup = setup::build(&config, &files, &mut logs, None)?;
     setup.settings.instance = instance;
-    let Some(source) = source else {
+    let Some(provider) = provider else {
         crate::print(&format!("{}: ok\n", arguments.config.display()))?;
         return Ok(ExitCode::SUCCESS);
     };
-    Server::start(arguments, config, (source, confinement), workers, (files, logs), setup)?.run()
+    Server::start(arguments, config, (provider, confinement), workers, (files, logs), setup)?.run()
 }
-
-/// Opens an interface as `serve` would in that configuration with what takes privilege from `source`, says what its
-/// queues do, and takes all off again.
-///
-/// # Errors
-/// Why it has no express path, with the steps down.
-pub(crate) fn try_mode(
-    config: &Io,
-    source: &Source,
-    link: &Link,
-    is_member: bool,
-    snapshot: &Snapshot,
-) -> Result<Tried, (String, Vec<StepDown>)> {
-    let device = devices::Device { link: link.clone(), is_member };
-    let opened = opening::open((config, &Purpose::SERVE), source, &device, snapshot, 1)
-        .map_err(|(reason, steps)| (reason.to_string(), steps))?;
-    let queues = opened.way.queues().into_iter().map(|way| (way.receive, way.transmit)).collect();
-    Ok((opened.way.obtained(), queues, opened.way.step_downs()))
-}
-
-/// What an interface obtained, what each queue does, and the steps down on the way.
-pub(crate) type Tried = (Obtained, Vec<(Receive, Transmit)>, Vec<StepDown>);
 
 /// Reads and checks the configuration, with what the command line overrides.
 fn load(arguments: &Serve) -> Result<Config, Failure> {

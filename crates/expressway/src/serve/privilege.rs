@@ -7,17 +7,21 @@
 //!                                                      ├── child: expressway agent --own ADDR…, root
 //!   user:    drop ─ check files ─ open, serve, reload ─┘         ends when its client does
 //! ```
+//!
+//! `serve` has one way to become an ordinary user: it starts its own agent, then drops everything before the first
+//! thread starts and before anything is opened, so that start and reload read files with the same rights. Sockets that
+//! fail and interfaces that appear later are opened by the agent.
 
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
 use expressway_agent::Client;
-use expressway_gateway::config::Config;
 use nix::unistd::{Group, User};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{DumpableBehavior, Gid, Uid, getgid, getuid, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
+use super::config::Config;
 use crate::fail::Failure;
 
 /// Whom to become.
@@ -35,14 +39,14 @@ impl Identity {
         let wrong = |problem: String| Failure::usage(config.user_error(problem));
         let user = match User::from_name(name.get_ref()) {
             Ok(Some(user)) => user,
-            Ok(None) => return Err(wrong(format!("there is no user `{}` on this machine", name.get_ref()))),
+            Ok(None) => return Err(wrong(format!("no such user: `{}`", name.get_ref()))),
             Err(error) => return Err(wrong(format!("user `{}`: {error}", name.get_ref()))),
         };
         let group = match &config.server.group {
             None => user.gid,
             Some(name) => match Group::from_name(name) {
                 Ok(Some(group)) => group.gid,
-                Ok(None) => return Err(wrong(format!("there is no group `{name}` on this machine"))),
+                Ok(None) => return Err(wrong(format!("no such group: `{name}`"))),
                 Err(error) => return Err(wrong(format!("group `{name}`: {error}"))),
             },
         };
@@ -52,7 +56,7 @@ impl Identity {
         }
         if !rustix::process::geteuid().is_root() {
             return Err(Failure::run_time(format!(
-                "[server] user: becoming `{}` takes root: start as root, or as that user with --agent",
+                "[server] user: switching to `{}` needs root: start as root, or as that user with --agent",
                 name.get_ref()
             )));
         }
@@ -63,11 +67,13 @@ impl Identity {
     /// Called while the process has one thread, for these are settings of threads.
     pub(crate) fn assume(self) -> Result<(), Failure> {
         let failed = |what: &'static str| {
-            move |errno: rustix::io::Errno| Failure::run_time(format!("dropping privilege: {what}: {errno}"))
+            move |errno: rustix::io::Errno| Failure::run_time(format!("dropping privileges: {what}: {errno}"))
         };
         let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
         if threads != 1 {
-            return Err(Failure::run_time(format!("dropping privilege: {threads} threads run already")));
+            return Err(Failure::run_time(format!(
+                "dropping privileges: {threads} threads are already running"
+            )));
         }
         for capability in CapabilitySet::all() {
             // Kernels do not know those that are newer than they.
@@ -85,7 +91,7 @@ impl Identity {
         rustix::thread::set_capabilities(None, sets).map_err(failed("capabilities"))?;
         rustix::thread::set_no_new_privs(true).map_err(failed("no_new_privs"))?;
         set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("dumpable"))?;
-        tracing::info!(uid = self.uid.as_raw(), gid = self.gid.as_raw(), "privilege dropped");
+        tracing::info!(uid = self.uid.as_raw(), gid = self.gid.as_raw(), "privileges dropped");
         Ok(())
     }
 }

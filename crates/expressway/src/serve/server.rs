@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
+use expressway_dataplane::{DataPath, Provider, WorkerIo};
 use expressway_gateway::admin::{Admin, State};
-use expressway_gateway::config::Config;
 use expressway_gateway::metrics::Registry;
 use expressway_gateway::quic::{Endpoint, Message, Setup, Shared};
 use expressway_netio::worker::{Worker, WorkerOptions};
@@ -16,14 +16,14 @@ use expressway_netio::{Inbox, Mailbox, PacketIo, mailbox};
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::FileStore;
 
+use super::config::Config;
 use super::confine::Confinement;
-use super::data_path::{DataPath, PathConfig, WorkerIo};
 use super::events::{Event, follow_signals};
 use super::logs::{Logs, Previous};
-use super::setup::Parts;
-use super::source::Source;
-use super::{cores, load, metrics, setup};
+use super::setup::Reloadable;
+use super::{load, metrics, setup};
 use crate::args::Serve;
+use crate::cores;
 use crate::fail::Failure;
 
 /// Messages that may wait for a worker: datagrams of other queues and wake-ups.
@@ -53,7 +53,7 @@ impl State for Status {
 
     fn io(&self) -> Option<String> {
         let path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(format!("{:#}\n", super::report::io(&path)))
+        Some(format!("{:#}\n", expressway_dataplane::report::io(&path)))
     }
 }
 
@@ -85,14 +85,14 @@ impl Server {
     pub(crate) fn start(
         arguments: Serve,
         config: Config,
-        (source, confinement): (Source, Option<Confinement>),
+        (provider, confinement): (Provider, Option<Confinement>),
         workers: usize,
         (files, logs): (Arc<FileStore>, Logs),
-        parts: Parts,
+        parts: Reloadable,
     ) -> Result<Self, Failure> {
         let (sender, events) = channel();
         follow_signals(sender.clone())?;
-        let (path, ios) = DataPath::start(PathConfig::of(&config), source, workers)?;
+        let (path, ios) = DataPath::open(setup::data_path(&config), provider, workers)?;
         let cores = cores::cores(path.localities());
         let setup = Arc::new(assemble(parts, &path.mode().to_string()));
         let shared =
@@ -128,7 +128,7 @@ impl Server {
         };
         for ((index, io), inbox) in ios.into_iter().enumerate().zip(inboxes) {
             let core = server.config.server.pin.then(|| cores[index % cores.len()]);
-            let wait = server.config.io.wait();
+            let wait = server.config.io.config().wait;
             let options = WorkerOptions { index, core, wait, ..WorkerOptions::default() };
             match io {
                 WorkerIo::Kernel(io) => server.spawn(options, *io, inbox, &sender, &registry)?,
@@ -184,7 +184,7 @@ impl Server {
         while self.alive > 0 {
             if stopping && Instant::now() > self.give_up {
                 return Err(Failure::run_time(format!(
-                    "{} workers did not end after the drain deadline; their connections were cut",
+                    "{} workers did not finish before the drain deadline; their connections were closed",
                     self.alive
                 )));
             }
@@ -197,7 +197,7 @@ impl Server {
                 Ok(Event::Reload) if stopping => tracing::warn!("reload: ignored while stopping"),
                 Ok(Event::Reload) => self.reload(),
                 Ok(Event::Stop) if stopping => {
-                    return Err(Failure::run_time("stopped by a second signal; connections were cut"));
+                    return Err(Failure::run_time("stopped by a second signal; connections were closed"));
                 }
                 Ok(Event::Stop) => {
                     stopping = true;
@@ -246,14 +246,14 @@ impl Server {
 
     /// Tells the workers to finish what is open.
     fn drain(&mut self, why: &str) {
-        tracing::info!(limit = ?self.config.server.drain.0, "{why}: open connections may finish");
+        tracing::info!(limit = ?self.config.server.drain.0, "{why}: draining open connections");
         *self.status.state.lock().unwrap_or_else(PoisonError::into_inner) = Err(why.to_owned());
         let deadline = Instant::now() + self.config.server.drain.0;
         self.give_up = deadline + DRAIN_GRACE;
         for mailbox in self.mailboxes.iter() {
             // A full mailbox empties within a turn of its worker.
             if mailbox.send_until(Message::Drain { deadline }, deadline).is_err() {
-                tracing::debug!("a worker has ended already");
+                tracing::debug!("a worker has already exited");
             }
         }
     }
@@ -262,7 +262,7 @@ impl Server {
     fn reload(&mut self) {
         match self.try_reload() {
             Ok(()) => tracing::info!("reload: done"),
-            Err(failure) => tracing::error!("reload: nothing changed: {failure}"),
+            Err(failure) => tracing::error!("reload failed, keeping the old configuration: {failure}"),
         }
     }
 
@@ -278,7 +278,7 @@ impl Server {
         }
         let waiting = config.needs_restart(&self.config);
         for section in &waiting {
-            tracing::warn!("reload: [{section}] changed; that takes effect at the next start");
+            tracing::warn!("reload: [{section}] changed; takes effect after a restart");
         }
         if let Some(log) = &setup.access_log {
             log.reopen();
@@ -313,12 +313,12 @@ impl Drop for WorkerEnd {
 fn in_force(text: &str, waiting: &[&str]) -> String {
     let notes: String = waiting
         .iter()
-        .map(|section| format!("# [{section}] was changed by a reload: not in force before the next start\n"))
+        .map(|section| format!("# [{section}] was changed by a reload: takes effect after a restart\n"))
         .collect();
     notes + text
 }
 
-fn assemble(parts: Parts, io_mode: &str) -> Setup {
+fn assemble(parts: Reloadable, io_mode: &str) -> Setup {
     Setup {
         settings: parts.settings,
         handler: parts.sites,

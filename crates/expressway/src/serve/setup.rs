@@ -2,18 +2,20 @@
 
 use std::sync::Arc;
 
-use expressway_gateway::config::{self, Config, LEAST_BESIDE_CACHE};
+use expressway_dataplane::Config as PathConfig;
 use expressway_gateway::quic::{CongestionControl, Identity, Instance, RetryPolicy, Settings};
+use expressway_netio::udp::{Steering, UdpConfig};
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::{Encoding, FileOptions, FileStore, FilesConfig, Symlinks};
 use expressway_web::{SiteConfig, Sites};
 
+use super::config::{self, Config, LEAST_BESIDE_CACHE};
 use super::logs::{Logs, Previous};
 use crate::fail::Failure;
 use crate::limits;
 
 /// What a reload replaces: settings, sites and access log.
-pub(crate) struct Parts {
+pub(crate) struct Reloadable {
     pub(crate) settings: Settings,
     pub(crate) sites: Arc<Sites>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
@@ -22,6 +24,25 @@ pub(crate) struct Parts {
 /// File descriptors that the process itself has, and a worker's: sockets, rings, mailboxes, logs.
 const DESCRIPTORS: usize = 128;
 const WORKER_DESCRIPTORS: usize = 64;
+
+/// Where the worker's number stands in a short-header packet: the first byte of the connection ID, behind
+/// the first byte of the packet; long headers (0x80) are left to the kernel's hash.
+const STEERING: Steering = Steering::ByteAt { offset: 1, clear_mask: 0x80 };
+
+/// The data path of a gateway.
+pub(crate) fn data_path(config: &Config) -> PathConfig {
+    let io = config.io.config();
+    let plain = UdpConfig::new(config.listen());
+    let udp = UdpConfig {
+        steering: STEERING,
+        wait: io.wait,
+        send: io.udp_send.into(),
+        socket_receive_buffer: io.socket_buffer.unwrap_or(plain.socket_receive_buffer),
+        socket_send_buffer: io.socket_buffer.unwrap_or(plain.socket_send_buffer),
+        ..plain
+    };
+    PathConfig::with(io, udp)
+}
 
 /// The store of open files and hot blocks, one a process; a reload keeps it. `available` is the memory that there is.
 pub(crate) fn file_store(config: &Config, workers: usize, available: u64) -> Result<Arc<FileStore>, Failure> {
@@ -49,8 +70,8 @@ fn memory(config: &Config, available: u64) -> u64 {
         config.server.memory.as_ref().map_or((available / 2).max(least), |memory| memory.get_ref().0);
     if memory > available {
         tracing::warn!(
-            "[server] memory: {memory} bytes, of {available} that the machine or the cgroup has: make it, or [files] \
-             cache, smaller"
+            "[server] memory: {memory} bytes, but the machine or the cgroup has {available}: lower it, or [files] \
+             cache"
         );
     }
     memory
@@ -86,13 +107,13 @@ pub(crate) fn build(
     files: &Arc<FileStore>,
     logs: &mut Logs,
     previous: Option<&Previous>,
-) -> Result<Parts, Failure> {
+) -> Result<Reloadable, Failure> {
     let settings = settings(config, Arc::new(identity(config)?));
     settings.check().map_err(|error| Failure::usage(format!("[quic]: {error}")))?;
     let sites: Vec<SiteConfig> = config.sites.iter().map(site).collect();
     let sites = Sites::new(&sites, files).map_err(Failure::usage)?;
     let access_log = logs.open(&config.log, previous)?;
-    Ok(Parts { settings, sites: Arc::new(sites), access_log })
+    Ok(Reloadable { settings, sites: Arc::new(sites), access_log })
 }
 
 fn settings(config: &Config, identity: Arc<Identity>) -> Settings {

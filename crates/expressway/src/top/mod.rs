@@ -14,8 +14,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use signal_hook::consts::{SIGINT, SIGTERM};
+
 use crate::args::Top as Arguments;
 use crate::fail::Failure;
+use crate::signals;
 use admin::{Admin, Answer};
 use gateway::Gateway;
 use screen::Screen;
@@ -39,8 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Err(Failure::usage(format!("--interval is {interval:?}: must be 100ms to 1h")));
     }
     let admin = Admin::new(arguments.admin);
-    let signals =
-        crate::fanout::follow_signals(&[signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])?;
+    let signals = signals::receiver(&[SIGINT, SIGTERM])?;
     // The first sample says what there is; rates take a second one.
     let mut view = first(&admin)?;
     let live = !arguments.once && !arguments.json;

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Where a block stands in the stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct BlockPosition {
     /// Counts blocks from 0.
     pub(crate) number: u64,
     /// Frames of the stream before it.
@@ -33,7 +33,7 @@ pub(crate) struct Place {
 
 /// A block. Shared by `Arc`; [`Appender`] is the exclusive right to append to it.
 pub(crate) struct Block {
-    place: Place,
+    place: BlockPosition,
     data: Box<[UnsafeCell<u8>]>,
     /// Where each published frame ends.
     ends: Box<[AtomicU32]>,
@@ -59,7 +59,7 @@ pub(crate) struct Appender {
 
 impl Block {
     /// An empty block of `bytes` bytes and at most `frames` frames.
-    pub(crate) fn new(place: Place, bytes: usize, frames: usize) -> Self {
+    pub(crate) fn new(place: BlockPosition, bytes: usize, frames: usize) -> Self {
         Self {
             place,
             data: (0..bytes).map(|_| UnsafeCell::new(0)).collect(),
@@ -74,7 +74,7 @@ impl Block {
     /// An empty block whose pages are there: zeroed memory of an allocator need have none before it is written to.
     pub(crate) fn touched(bytes: usize, frames: usize) -> Self {
         const PAGE: usize = 4096;
-        let mut block = Self::new(Place::default(), bytes, frames);
+        let mut block = Self::new(BlockPosition::default(), bytes, frames);
         // A zero that the compiler does not know to be one.
         block.data.iter_mut().step_by(PAGE).for_each(|byte| *byte.get_mut() = black_box(0));
         let (ends, times) = (block.ends.iter(), block.times.iter());
@@ -83,7 +83,7 @@ impl Block {
         block
     }
 
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> BlockPosition {
         self.place
     }
 
@@ -155,7 +155,7 @@ impl Appender {
     }
 
     /// Appends from the beginning to a used block, now at `place`, if no reader holds it any more.
-    pub(crate) fn reuse(mut block: Arc<Block>, place: Place) -> Option<Self> {
+    pub(crate) fn reuse(mut block: Arc<Block>, place: BlockPosition) -> Option<Self> {
         let inner = Arc::get_mut(&mut block)?;
         inner.place = place;
         inner.frames = AtomicU32::new(0);
@@ -173,9 +173,9 @@ impl Appender {
     }
 
     /// The place of the block that follows this one.
-    pub(crate) fn next_place(&self) -> Place {
+    pub(crate) fn next_place(&self) -> BlockPosition {
         let place = self.block.place;
-        Place {
+        BlockPosition {
             number: place.number + 1,
             first_frame: place.first_frame + self.frames as u64,
             first_byte: place.first_byte + self.bytes as u64,
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn what_is_published_is_all_that_readers_see() {
-        let mut appender = Appender::new(Block::new(Place::default(), 16, 3));
+        let mut appender = Appender::new(Block::new(BlockPosition::default(), 16, 3));
         let block = appender.block().clone();
         appender.append([b"ab", b"cd"], 1);
         assert_eq!((block.frames(), block.published()), (0, 0));
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn boundaries_are_where_frames_end() {
-        let mut appender = Appender::new(Block::new(Place::default(), 16, 3));
+        let mut appender = Appender::new(Block::new(BlockPosition::default(), 16, 3));
         appender.append([b"ab", b"c"], 0);
         appender.append([b"", b"d"], 0);
         appender.publish();
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn the_frame_at_any_byte_is_found() {
         for frames in 0..40 {
-            let mut appender = Appender::new(Block::new(Place::default(), 200, frames));
+            let mut appender = Appender::new(Block::new(BlockPosition::default(), 200, frames));
             let mut ends = Vec::new();
             for frame in 0..frames {
                 appender.append([b"", &b"12345"[..1 + frame % 5]], 0);
@@ -265,25 +265,25 @@ mod tests {
 
     #[test]
     fn a_block_is_full_by_bytes_or_by_frames() {
-        let mut appender = Appender::new(Block::new(Place::default(), 4, 2));
+        let mut appender = Appender::new(Block::new(BlockPosition::default(), 4, 2));
         assert!(appender.fits(4) && !appender.fits(5));
         appender.append([b"", b"a"], 0);
         assert!(appender.fits(3) && !appender.fits(4));
         appender.append([b"", b"b"], 0);
         assert!(!appender.fits(1));
-        let next = Place { number: 1, first_frame: 2, first_byte: 2 };
+        let next = BlockPosition { number: 1, first_frame: 2, first_byte: 2 };
         assert_eq!(appender.next_place(), next);
     }
 
     #[test]
     fn a_block_that_somebody_holds_is_not_used_again() {
-        let mut appender = Appender::new(Block::new(Place::default(), 4, 2));
+        let mut appender = Appender::new(Block::new(BlockPosition::default(), 4, 2));
         appender.append([b"", b"abcd"], 0);
         appender.publish();
         let held = appender.block().clone();
         let block = appender.block().clone();
         drop(appender);
-        let place = Place { number: 9, ..Place::default() };
+        let place = BlockPosition { number: 9, ..BlockPosition::default() };
         assert!(Appender::reuse(block, place).is_none());
         let again = Appender::reuse(held, place).expect("nobody else holds it");
         assert_eq!((again.block().frames(), again.block().place().number), (0, 9));
@@ -297,7 +297,7 @@ mod model {
     #[test]
     fn loom_readers_see_whole_frames_only() {
         loom::model(|| {
-            let mut appender = Appender::new(Block::new(Place::default(), 4, 2));
+            let mut appender = Appender::new(Block::new(BlockPosition::default(), 4, 2));
             let block = appender.block().clone();
             let reader = loom::thread::spawn(move || {
                 let seen = block.bytes(0, 4).to_vec();

@@ -43,7 +43,7 @@ impl Connection {
         Some(Self { handshake, rules, _subscribed: None })
     }
 
-    /// Goes on as far as the socket lets it, as the door does when the socket is readable.
+    /// Goes on as far as the socket lets it, as the acceptor does when the socket is readable.
     pub fn advance(&mut self) -> State {
         loop {
             return match self.handshake.advance(&self.rules) {

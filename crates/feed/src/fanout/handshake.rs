@@ -9,7 +9,7 @@ use boring::ssl::{HandshakeError, MidHandshakeSslStream, Ssl, SslContext};
 use super::options::{Protocol, Start, StartPolicy};
 use super::request::{Answer, Head};
 use super::stats::Reason;
-use super::transport::{Refused, Transport, Wire, refused};
+use super::transport::{Refused, TlsSocket, Transport, refused};
 
 /// Longest line that says a start.
 const MAX_LINE: usize = 64;
@@ -84,7 +84,7 @@ pub(crate) struct Ready {
 }
 
 enum State {
-    Tls(Box<MidHandshakeSslStream<Wire>>),
+    Tls(Box<MidHandshakeSslStream<TlsSocket>>),
     Request(Transport),
     /// A page has been sent: what the peer still sends is discarded until it closes, or until that is too much.
     Lingering(Transport, usize),
@@ -106,7 +106,7 @@ impl Handshake {
         let state = match &rules.tls {
             Some(context) if protocol.is_tls() => {
                 let ssl = Ssl::new(context).ok()?;
-                State::Tls(Box::new(ssl.setup_accept(Wire::new(socket))))
+                State::Tls(Box::new(ssl.setup_accept(TlsSocket::new(socket))))
             }
             _ => State::Request(Transport::Plain(socket)),
         };

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread::JoinHandle;
 
 use boring::ssl::{SslConnector, SslMethod, SslStream, SslVerifyMode};
-use expressway_identity::Identity;
+use expressway_settings::identity::Identity;
 
 use super::*;
 use crate::fanout::TlsIdentity;
@@ -29,7 +29,7 @@ fn begin(protocol: Protocol, rules: &Rules) -> (Handshake, UnixStream) {
     (Handshake::new(protocol, Arc::new(server.into()), rules).unwrap(), client)
 }
 
-/// Goes on, as a door would, until the handshake is over.
+/// Goes on, as an acceptor would, until the handshake is over.
 fn finish(handshake: &mut Handshake, rules: &Rules) -> Progress {
     loop {
         match handshake.advance(rules) {

@@ -1,9 +1,9 @@
 //! One UDP feed to many TCP subscribers.
 //!
 //! ```text
-//!   PacketIo ─▶ Source ─▶ Ring (framed once) ─┬▶ shard 0 ─▶ its subscribers, one cursor each
+//!   PacketIo ─▶ FeedInput ─▶ Ring (framed once) ─┬▶ shard 0 ─▶ its subscribers, one cursor each
 //!   (on shard 0's thread)                     └▶ shard n ─▶ …
-//!   listeners ─▶ Door (a thread: accept, allow list, limit, TLS and WebSocket handshakes) ─▶ shards
+//!   listeners ─▶ Acceptor (a thread: accept, allow list, limit, TLS and WebSocket handshakes) ─▶ shards
 //! ```
 //!
 //! Received datagrams are framed once into a ring; each subscriber is a cursor in it, and gets everything new
@@ -68,8 +68,8 @@
 //! frames and records are charged in addition to its bytes, and new subscribers are admitted a few at a time,
 //! so that a turn stays as short as its sends.
 
+mod acceptor;
 mod block;
-mod door;
 mod framing;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

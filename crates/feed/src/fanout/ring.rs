@@ -19,7 +19,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use super::block::{Appender, Block, Place};
+use super::block::{Appender, Block, BlockPosition};
 use super::framing::{Framing, MAX_HEADER};
 
 /// Bytes of a block. A frame of the longest datagram takes a quarter of it.
@@ -100,7 +100,7 @@ impl Ring {
     }
 
     fn with_blocks(framing: Framing, limit: usize, block_bytes: usize, block_frames: usize) -> Self {
-        let appender = Appender::new(Block::new(Place::default(), block_bytes, block_frames));
+        let appender = Appender::new(Block::new(BlockPosition::default(), block_bytes, block_frames));
         let shared = Shared {
             framing,
             blocks: Mutex::new([appender.block().clone()].into()),
@@ -189,7 +189,7 @@ impl Ring {
     }
 }
 
-fn recycle(spare: &mut Vec<Arc<Block>>, place: Place) -> Option<Appender> {
+fn recycle(spare: &mut Vec<Arc<Block>>, place: BlockPosition) -> Option<Appender> {
     let free = spare.iter().position(|block| Arc::strong_count(block) == 1)?;
     Appender::reuse(spare.swap_remove(free), place)
 }

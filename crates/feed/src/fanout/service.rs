@@ -12,13 +12,13 @@ use expressway_netio::stats::StatsCell;
 use expressway_netio::{IoError, IoStats, PacketIo};
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 
-use super::door::{Door, House, Listener};
+use super::acceptor::{Acceptor, AcceptorConfig, Listener};
 use super::framing::Framing;
 use super::handshake::Rules;
 use super::options::{Listen, Options};
 use super::ring::Ring;
 use super::shard::{Common, Message, Shard};
-use super::source::Source;
+use super::source::FeedInput;
 use super::stats::{Ledger, Statistics};
 use crate::group::{Keeper, Membership};
 
@@ -87,7 +87,7 @@ pub struct Fanout {
     cell: Arc<StatsCell>,
     listen: Vec<Listen>,
     shards: Vec<Mailbox<Message>>,
-    door: Mailbox<()>,
+    stop_acceptor: Mailbox<()>,
     threads: Vec<JoinHandle<Result<(), FanoutError>>>,
     /// Each thread tells its end.
     ended: Mutex<Receiver<()>>,
@@ -129,7 +129,7 @@ impl Fanout {
             mailboxes.push(sender);
         }
         let cell = Arc::new(StatsCell::new());
-        let source = Source {
+        let source = FeedInput {
             io,
             rings,
             keeper,
@@ -141,7 +141,7 @@ impl Fanout {
             others: mailboxes[1..].to_vec(),
             looked_after: Instant::now(),
         };
-        let mut parts = Parts::new(&options, listeners, ledger, cell, mailboxes)?;
+        let mut parts = UnstartedFanout::new(&options, listeners, ledger, cell, mailboxes)?;
         let mut source = Some(source);
         for (index, shard) in shards.into_iter().enumerate() {
             let source = source.take();
@@ -206,7 +206,7 @@ impl Fanout {
     fn end(&mut self) -> Result<(), FanoutError> {
         let deadline = Instant::now() + STOP;
         // One that has ended takes no message, and needs none.
-        let _ = self.door.send_until((), deadline);
+        let _ = self.stop_acceptor.send_until((), deadline);
         for shard in &self.shards {
             let _ = shard.send_until(Message::Stop, deadline);
         }
@@ -227,14 +227,14 @@ impl Drop for Fanout {
     }
 }
 
-/// A fan-out whose door is not open yet.
-pub(super) struct Parts {
+/// A fan-out that accepts nobody yet.
+pub(super) struct UnstartedFanout {
     fanout: Fanout,
-    entrance: Door,
+    acceptor: Acceptor,
     ended: Sender<()>,
 }
 
-impl Parts {
+impl UnstartedFanout {
     /// Subscribers of `listeners` go to `shards` in turn.
     pub(super) fn new(
         options: &Options,
@@ -244,7 +244,7 @@ impl Parts {
         shards: Vec<Mailbox<Message>>,
     ) -> Result<Self, FanoutError> {
         let listen = listeners.iter().map(|listener| listener.listen).collect();
-        let house = House {
+        let config = AcceptorConfig {
             listeners,
             rules: Rules {
                 start: options.start,
@@ -257,12 +257,19 @@ impl Parts {
             ledger: ledger.clone(),
             shards: shards.clone(),
         };
-        let (door, inbox) = mailbox(1).map_err(thread("eventfd"))?;
-        let entrance = Door::new(house, inbox).map_err(|error| thread("epoll")(error.into()))?;
+        let (stop_acceptor, inbox) = mailbox(1).map_err(thread("eventfd"))?;
+        let acceptor = Acceptor::new(config, inbox).map_err(|error| thread("epoll")(error.into()))?;
         let (ended, ends) = channel();
-        let fanout =
-            Fanout { ledger, cell, listen, shards, door, threads: Vec::new(), ended: Mutex::new(ends) };
-        Ok(Self { fanout, entrance, ended })
+        let fanout = Fanout {
+            ledger,
+            cell,
+            listen,
+            shards,
+            stop_acceptor,
+            threads: Vec::new(),
+            ended: Mutex::new(ends),
+        };
+        Ok(Self { fanout, acceptor, ended })
     }
 
     /// Starts a thread.
@@ -276,8 +283,8 @@ impl Parts {
 
     /// Lets subscribers in.
     pub(super) fn open(self) -> Result<Fanout, FanoutError> {
-        let Self { mut fanout, entrance, ended } = self;
-        let work = move || entrance.run().map_err(|error| thread("epoll_wait")(error.into()));
+        let Self { mut fanout, acceptor, ended } = self;
+        let work = move || acceptor.run().map_err(|error| thread("epoll_wait")(error.into()));
         fanout.spawn("expressway-door".into(), End(ended), work)?;
         Ok(fanout)
     }

@@ -27,7 +27,7 @@ use rustix::net::sockopt;
 use super::options::{Limits, SlowClient};
 use super::ring::View;
 use super::roster::{Roster, Token};
-use super::source::{SnapshotSlot, Source};
+use super::source::{FeedInput, SnapshotSlot};
 use super::stats::{Ledger, Reason, Tally};
 use super::subscriber::{Newcomer, Subscriber, Turn};
 use super::waits::{INTERVAL_OVER, SUBSCRIBERS, failed, interval, waits};
@@ -146,7 +146,7 @@ impl Shard {
     }
 
     /// Runs until told to stop.
-    pub(crate) fn run<P: PacketIo>(mut self, mut source: Option<Source<P>>) -> Result<(), IoError> {
+    pub(crate) fn run<P: PacketIo>(mut self, mut source: Option<FeedInput<P>>) -> Result<(), IoError> {
         self.suit_slice();
         let result = self.turns(&mut source);
         self.tell();
@@ -159,7 +159,7 @@ impl Shard {
         result
     }
 
-    fn turns<P: PacketIo>(&mut self, source: &mut Option<Source<P>>) -> Result<(), IoError> {
+    fn turns<P: PacketIo>(&mut self, source: &mut Option<FeedInput<P>>) -> Result<(), IoError> {
         loop {
             self.turn(source)?;
             if self.stop_at.is_some_and(|end| Instant::now() >= end || self.is_done()) {
@@ -176,7 +176,7 @@ impl Shard {
     }
 
     /// Does what there is to do, without waiting.
-    fn turn<P: PacketIo>(&mut self, source: &mut Option<Source<P>>) -> Result<(), IoError> {
+    fn turn<P: PacketIo>(&mut self, source: &mut Option<FeedInput<P>>) -> Result<(), IoError> {
         let now = Instant::now();
         if let Some(source) = source {
             if self.stop_at.is_none() {
@@ -203,7 +203,11 @@ impl Shard {
     }
 
     /// Receives on the first shard. True if there is something new to send.
-    fn look<P: PacketIo>(&mut self, source: &mut Option<Source<P>>, now: Instant) -> Result<bool, IoError> {
+    fn look<P: PacketIo>(
+        &mut self,
+        source: &mut Option<FeedInput<P>>,
+        now: Instant,
+    ) -> Result<bool, IoError> {
         match source {
             Some(source) if self.stop_at.is_none() => source.receive(now, self.time_of(now)),
             Some(_) => Ok(false),
@@ -212,7 +216,7 @@ impl Shard {
     }
 
     /// Watches the descriptors of packet I/O, again when they have changed.
-    fn follow<P: PacketIo>(&mut self, source: &Source<P>) -> Result<(), IoError> {
+    fn follow<P: PacketIo>(&mut self, source: &FeedInput<P>) -> Result<(), IoError> {
         let generation = source.io.descriptors_generation();
         if self.watched == Some(generation) {
             return Ok(());
@@ -321,7 +325,7 @@ impl Shard {
 
     /// A send to each subscriber that is due; to as many as there are, even if new data makes all due again
     /// meanwhile.
-    fn serve<P: PacketIo>(&mut self, source: &mut Option<Source<P>>, now: Instant) -> Result<(), IoError> {
+    fn serve<P: PacketIo>(&mut self, source: &mut Option<FeedInput<P>>, now: Instant) -> Result<(), IoError> {
         let mut sends = 0;
         let now = self.time_of(now);
         let mut grown = self.refresh();
@@ -438,7 +442,7 @@ impl Shard {
 
     fn sleep<P: PacketIo>(
         &mut self,
-        source: &mut Option<Source<P>>,
+        source: &mut Option<FeedInput<P>>,
         timeout: Option<Duration>,
     ) -> Result<(), IoError> {
         let mut timeout = timeout;

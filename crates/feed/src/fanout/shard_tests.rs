@@ -54,7 +54,7 @@ impl Bed {
     /// What a turn of the shard does, without waiting. How many subscribers had one.
     fn turn(&mut self) -> u64 {
         let before = self.shard.given;
-        let mut source = None::<Source<UdpIo>>;
+        let mut source = None::<FeedInput<UdpIo>>;
         self.shard.turn(&mut source).unwrap();
         self.shard.sleep(&mut source, Some(Duration::ZERO)).unwrap();
         self.shard.given - before

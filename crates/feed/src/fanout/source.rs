@@ -22,7 +22,7 @@ const BATCHES: usize = 4;
 pub(crate) type SnapshotSlot = Arc<Mutex<Option<Snapshot>>>;
 
 /// Where datagrams come from.
-pub(crate) struct Source<P: PacketIo> {
+pub(crate) struct FeedInput<P: PacketIo> {
     pub(crate) io: P,
     pub(crate) rings: Vec<Ring>,
     pub(crate) keeper: Option<Keeper>,
@@ -36,7 +36,7 @@ pub(crate) struct Source<P: PacketIo> {
     pub(crate) looked_after: Instant,
 }
 
-impl<P: PacketIo> Source<P> {
+impl<P: PacketIo> FeedInput<P> {
     /// Receives up to a few batches at `now`, which is `time` of the rings. True if subscribers have
     /// something new.
     pub(crate) fn receive(&mut self, now: Instant, time: u64) -> Result<bool, IoError> {

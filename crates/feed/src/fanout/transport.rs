@@ -29,14 +29,14 @@ pub(crate) enum Refused {
 /// A connection.
 pub(crate) enum Transport {
     Plain(Arc<OwnedFd>),
-    Tls(Box<SslStream<Wire>>),
+    Tls(Box<SslStream<TlsSocket>>),
 }
 
 /// The socket under TLS: writes go to a buffer, so that a record is never given to the TLS library twice.
 /// The buffer holds what one call writes: a record, or a flight of the handshake. Reads come from another,
 /// so that a peer which sends one-byte records does not cause a system call for each; and it reads the
 /// socket only as often as allowed.
-pub(crate) struct Wire {
+pub(crate) struct TlsSocket {
     socket: Arc<OwnedFd>,
     out: Vec<u8>,
     sent: usize,
@@ -51,7 +51,7 @@ pub(crate) struct Wire {
     starved: bool,
 }
 
-impl Wire {
+impl TlsSocket {
     pub(crate) fn new(socket: Arc<OwnedFd>) -> Self {
         Self {
             socket,
@@ -116,7 +116,7 @@ impl Wire {
     }
 }
 
-impl Read for Wire {
+impl Read for TlsSocket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.taken == self.input.len() {
             self.read_ahead()?;
@@ -129,7 +129,7 @@ impl Read for Wire {
     }
 }
 
-impl Write for Wire {
+impl Write for TlsSocket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.out.extend_from_slice(bytes);
         Ok(bytes.len())

@@ -19,6 +19,7 @@
 //! clock of the schedule, both read within a microsecond. Lateness is half of the report: a load that was not
 //! offered makes every other figure worthless.
 
+mod capture;
 mod echo;
 mod flows;
 mod output;
@@ -28,8 +29,8 @@ mod run;
 mod schedule;
 mod size;
 
+pub use capture::{Capture, CaptureError, CaptureStats};
 pub use echo::{EchoStats, Echoes};
-pub use expressway_capture::{Capture, CaptureError, CaptureStats};
 pub use flows::Flows;
 pub use output::{Output, OutputError, PacketOutput, Tally};
 pub use payload::{Pattern, Payload};

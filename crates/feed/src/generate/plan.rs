@@ -3,12 +3,12 @@
 use expressway_netio::Flow;
 use expressway_netio::sim::Random;
 
+use super::capture::{Capture, CaptureError, CaptureStats};
 use super::flows::Flows;
 use super::payload::Payload;
 use super::schedule::Schedule;
 use super::size::Sizes;
 use crate::probe::Probe;
-use expressway_capture::{Capture, CaptureError, CaptureStats};
 
 /// Where datagrams come from.
 pub enum Content {
@@ -50,7 +50,7 @@ pub struct Due {
 /// All datagrams of a run, in order.
 pub struct Plan {
     flows: Flows,
-    source: Source,
+    source: PayloadSource,
     /// Datagrams are due before this, in nanoseconds from the start.
     end: u64,
     /// Datagrams that may still be planned.
@@ -64,7 +64,7 @@ pub struct Plan {
     bytes: Vec<u8>,
 }
 
-enum Source {
+enum PayloadSource {
     Made { schedule: Schedule, sizes: Sizes, payload: Payload, random: Random },
     Replayed { capture: Box<Capture>, stamp: bool },
 }
@@ -77,9 +77,9 @@ impl Plan {
     pub fn new(flows: Flows, content: Content, nanoseconds: u64, count: u64) -> Result<Self, CaptureError> {
         let source = match content {
             Content::Made { schedule, sizes, payload, seed } => {
-                Source::Made { schedule, sizes, payload, random: Random::new(seed) }
+                PayloadSource::Made { schedule, sizes, payload, random: Random::new(seed) }
             }
-            Content::Replayed { capture, stamp } => Source::Replayed { capture, stamp },
+            Content::Replayed { capture, stamp } => PayloadSource::Replayed { capture, stamp },
         };
         let mut plan = Self {
             flows,
@@ -139,7 +139,7 @@ impl Plan {
         }
         self.batch.clear();
         self.sent = 0;
-        if let (Source::Replayed { .. }, Some(next)) = (&self.source, &mut self.next) {
+        if let (PayloadSource::Replayed { .. }, Some(next)) = (&self.source, &mut self.next) {
             // Only the payload read ahead is still wanted.
             self.bytes.drain(..next.start);
             next.start = 0;
@@ -157,8 +157,8 @@ impl Plan {
     /// What of the batch is not sent yet. `epoch` is the start, in ns of [`Probe::time`]'s clock.
     pub fn datagrams(&self, epoch: u64) -> Datagrams<'_> {
         let (bytes, stamp) = match &self.source {
-            Source::Made { payload, .. } => (payload.bytes(), true),
-            Source::Replayed { stamp, .. } => (&self.bytes[..], *stamp),
+            PayloadSource::Made { payload, .. } => (payload.bytes(), true),
+            PayloadSource::Replayed { stamp, .. } => (&self.bytes[..], *stamp),
         };
         Datagrams { dues: &self.batch[self.sent..], flows: &self.flows, bytes, stamp, epoch }
     }
@@ -173,8 +173,8 @@ impl Plan {
     /// What became of the packets of the capture; `None` without one.
     pub fn capture_stats(&self) -> Option<CaptureStats> {
         match &self.source {
-            Source::Made { .. } => None,
-            Source::Replayed { capture, .. } => Some(capture.stats()),
+            PayloadSource::Made { .. } => None,
+            PayloadSource::Replayed { capture, .. } => Some(capture.stats()),
         }
     }
 
@@ -185,8 +185,10 @@ impl Plan {
             return Ok(());
         }
         let (at, length, start) = match &mut self.source {
-            Source::Made { schedule, sizes, random, .. } => (schedule.next_time(), sizes.draw(random), 0),
-            Source::Replayed { capture, .. } => {
+            PayloadSource::Made { schedule, sizes, random, .. } => {
+                (schedule.next_time(), sizes.draw(random), 0)
+            }
+            PayloadSource::Replayed { capture, .. } => {
                 let start = self.bytes.len();
                 let Some(at) = capture.next_payload(&mut self.bytes)? else { return Ok(()) };
                 (at, self.bytes.len() - start, start)

@@ -6,11 +6,11 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 
+use super::capture::CaptureError;
 use super::echo::Echoes;
 use super::output::{Output, OutputError};
 use super::plan::Plan;
 use crate::probe::Probe;
-use expressway_capture::CaptureError;
 
 /// Datagrams handed over at once. What falls due meanwhile makes the next batch.
 const BATCH: usize = 256;

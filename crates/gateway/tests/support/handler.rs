@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use expressway_web::{BodyError, Exchange, Handler, RequestHead, ResponseHead, Source, Wake};
+use expressway_web::{BodyError, Exchange, Handler, RequestHead, ResponseHead, ResponseSource, Wake};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
 /// The byte at `offset` of every body; its period is prime, so shifted data shows.
@@ -92,7 +92,7 @@ struct PatternSource {
     fails: bool,
 }
 
-impl Source for PatternSource {
+impl ResponseSource for PatternSource {
     fn poll_head(&mut self) -> Poll<ResponseHead> {
         if std::mem::replace(&mut self.head, true) {
             return Poll::Pending;

@@ -33,12 +33,12 @@ enum Role {
     /// Sends back what comes, until it is killed.
     Echo {
         #[command(flatten)]
-        way: Way,
+        way: PathArguments,
     },
     /// Counts what comes.
     Sink {
         #[command(flatten)]
-        way: Way,
+        way: PathArguments,
         /// Seconds.
         #[arg(long, default_value_t = 2.0)]
         seconds: f64,
@@ -46,7 +46,7 @@ enum Role {
     /// Sends as fast as it can.
     Send {
         #[command(flatten)]
-        way: Way,
+        way: PathArguments,
         /// Where to.
         #[arg(long)]
         to: SocketAddr,
@@ -115,7 +115,7 @@ enum Role {
     /// Measures round trips, one question at a time.
     Ask {
         #[command(flatten)]
-        way: Way,
+        way: PathArguments,
         /// Where to.
         #[arg(long)]
         to: SocketAddr,
@@ -159,7 +159,7 @@ struct Taken {
 
 /// How packets move, and how to wait for them.
 #[derive(clap::Args)]
-struct Way {
+struct PathArguments {
     /// Address and port of its own.
     #[arg(long)]
     listen: SocketAddr,
@@ -194,7 +194,7 @@ enum Waiting {
     Spin,
 }
 
-impl Way {
+impl PathArguments {
     fn wait(&self) -> Wait {
         match self.wait {
             Waiting::Interrupt => Wait::Interrupt,

@@ -5,13 +5,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use expressway_dataplane::WorkerIo;
 use expressway_netio::{
     Context, Datagram, Flow, IoError, IoStats, PacketIo, Service, Transmit, Worker, WorkerOptions, mailbox,
 };
 use rustix::time::{ClockId, clock_gettime};
 
-use super::Way;
-use super::backend::{self, Backend};
+use super::PathArguments;
+use super::backend;
 
 /// Answers that wait for a turn's end, more than any batch.
 const WAITING: usize = 4096;
@@ -24,7 +25,7 @@ const CHEAP: usize = 64;
 /// Runs a service on this thread. Reports what was moved, and the CPU time of the process between the first turn
 /// and the end.
 pub(crate) fn run<S: Service<Message = ()>>(
-    way: &Way,
+    way: &PathArguments,
     service: S,
 ) -> Result<serde_json::Value, Box<dyn Error>> {
     run_with(way, service, |_, moved| moved)
@@ -32,22 +33,23 @@ pub(crate) fn run<S: Service<Message = ()>>(
 
 /// The same with a report of the service's own, which is given what was moved.
 pub(crate) fn run_with<S: Service<Message = ()>>(
-    way: &Way,
+    way: &PathArguments,
     service: S,
     report: impl FnOnce(&S, serde_json::Value) -> serde_json::Value,
 ) -> Result<serde_json::Value, Box<dyn Error>> {
-    let backend = backend::open(way)?;
-    let obtained = backend.obtained();
-    let mut report = match backend {
-        Backend::Kernel(io, _mirror) => drive(way, service, *io, report),
-        Backend::Express(io, _around) => drive(way, service, *io, report),
+    let (mut path, io) = backend::open(way)?;
+    let obtained = backend::obtained(&path);
+    let mut report = match io {
+        WorkerIo::Kernel(io) => drive(way, service, *io, report),
+        WorkerIo::Express(io) => drive(way, service, *io, report),
     }?;
+    path.finish();
     report["obtained"] = obtained.into();
     Ok(report)
 }
 
 fn drive<S: Service<Message = ()>, P: PacketIo>(
-    way: &Way,
+    way: &PathArguments,
     service: S,
     io: P,
     report: impl FnOnce(&S, serde_json::Value) -> serde_json::Value,

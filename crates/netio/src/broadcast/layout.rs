@@ -143,7 +143,7 @@ mod tests {
     /// The C header says the same, in every size, offset and number.
     #[test]
     fn the_c_header_has_this_abi() {
-        crate::express::abi_test::check(
+        crate::sys::abi_test::check(
             "broadcast.h",
             &[
                 ("EXPRESSWAY_BROADCAST_MAGIC", MAGIC as usize),

@@ -11,8 +11,8 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals};
 
 use super::layout::{ASLEEP, CONTROL, INTENT, LATEST, POSITION, RECORDS, TAIL};
 use super::ring::{Memory, WORD};
-use crate::express::mapping::{Mapping, memory_file};
-use crate::express::view::View;
+use crate::sys::mapping::{Mapping, memory_file};
+use crate::sys::view::View;
 
 /// A mapping that begins on a page and lives as long as the value.
 pub(super) trait Region {

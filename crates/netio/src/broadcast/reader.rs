@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::layout::{self, Hello};
 use super::memory::{Control, RingMemory};
 use super::ring::{Found, Reader, Record};
-use crate::express::view::View;
-use crate::share::{Connection, ReaderError};
+use crate::lend::{Connection, ReaderError};
+use crate::sys::view::View;
 
 /// A record as a reader gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

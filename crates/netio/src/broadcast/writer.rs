@@ -9,9 +9,9 @@ use rustix::event::{Timespec, epoll};
 use super::layout::{self, Hello};
 use super::memory::{Control, RingMemory};
 use super::ring::{Record, Writer, size_of_record};
-use crate::express::mapping::Mapping;
-use crate::share::{Arrival, Listener, Liveness, ShareError, greet, liveness, wake};
+use crate::lend::{Arrival, Listener, Liveness, ShareError, greet, liveness, wake};
 use crate::stats::counters;
+use crate::sys::mapping::Mapping;
 
 /// The largest ring, in bytes.
 pub(super) const MAX_CAPACITY: u64 = 1 << 34;

@@ -2,14 +2,11 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::abi::{TX_BATCH_SIZE, XDP_PACKET_HEADROOM};
 use super::error::OpenError;
-use super::hints::TransmitHints;
-use super::lending::MAX_READERS;
-use crate::share::ShareError;
+use crate::lend::{ShareConfig, ShareError};
 use crate::wait::Wait;
 
 /// Bytes in front of a payload that is built in a frame. The longest headers take 70 (Ethernet with two VLAN
@@ -92,8 +89,6 @@ pub struct PortConfig {
     /// Whether anything is to be sent by it. Without, the socket has no TX ring, nothing can ever be sent by it,
     /// by whoever holds it, and datagrams leave by the kernel.
     pub sends: bool,
-    /// Offloads by transmit metadata to ask for. What is refused is logged with its reason and done without.
-    pub hints: TransmitHints,
     /// Take the UMEM from huge pages where the machine has them.
     pub huge_pages: bool,
     /// Which way the datagrams leave that would go by this queue.
@@ -128,7 +123,6 @@ impl PortConfig {
             description: None,
             tx_budget: None,
             sends: true,
-            hints: TransmitHints::default(),
             huge_pages: true,
             transmit: TransmitVia::Express,
             failing: Failing::Replace,
@@ -269,39 +263,6 @@ impl UmemConfig {
     }
 }
 
-/// Who may read a [`super::SharedUmem`], or the packets of a port, from another process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShareConfig {
-    /// Path of the unix socket (SOCK_SEQPACKET) that readers connect to. A socket that a dead process left
-    /// there is replaced.
-    pub path: PathBuf,
-    /// Permissions of the socket: who may connect may read every frame.
-    pub mode: u32,
-    /// Readers at a time, 1 to 32.
-    pub readers: u32,
-    /// Frames that each reader may hold, 1 to 32768. They are set aside when it connects.
-    pub quota: u32,
-}
-
-impl ShareConfig {
-    /// One reader of the same user, which may hold 1024 frames.
-    pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), mode: 0o600, readers: 1, quota: 1024 }
-    }
-
-    /// Checks the numbers.
-    pub(super) fn validate(&self) -> Result<(), ShareError> {
-        let complain = |field, value: u32, must| Err(ShareError::Config { field, value: value.into(), must });
-        if !(1..=MAX_READERS as u32).contains(&self.readers) {
-            return complain("readers", self.readers, "must be 1 to 32");
-        }
-        if !(1..=32_768).contains(&self.quota) {
-            return complain("quota", self.quota, "must be 1 to 32768");
-        }
-        Ok(())
-    }
-}
-
 /// Which way the datagrams of a queue leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransmitVia {
@@ -359,7 +320,7 @@ mod tests {
             assert_eq!(
                 fits,
                 [(2048, false), (4096, false), (4096, false), (2048, true), (2048, true)],
-                "larger ones need several frames whatever their size"
+                "larger packets need several frames whatever the frame size"
             );
         }
         assert_eq!(of(BindMode::Copy, 2048).single_frame(), 1792);

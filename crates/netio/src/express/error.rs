@@ -3,7 +3,8 @@
 use std::io;
 
 use super::config::BindMode;
-use crate::share::ShareError;
+use crate::lend::ShareError;
+use crate::sys::describe;
 
 /// Opening a port failed. Every message names the object, the error and the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +46,7 @@ pub enum OpenError {
     },
     /// A UMEM of its own could not be made.
     #[error(
-        "AF_XDP UMEM of {frames} frames of {frame_size} bytes: {}; there is not enough memory, or no descriptor is left",
+        "AF_XDP UMEM of {frames} frames of {frame_size} bytes: {}; out of memory or file descriptors",
         describe(source)
     )]
     Memory {
@@ -133,37 +134,37 @@ impl Step {
     fn name(self) -> &'static str {
         match self {
             Self::Create => "socket",
-            Self::Memory => "mapping of the UMEM",
-            Self::Register => "registration of the UMEM",
-            Self::Ring => "set-up of the rings",
+            Self::Memory => "mapping the UMEM",
+            Self::Register => "registering the UMEM",
+            Self::Ring => "setting up the rings",
             Self::Bind(BindMode::ZeroCopy) => "bind in zero-copy mode",
             Self::Bind(BindMode::Copy) => "bind in copy mode",
             Self::Bind(BindMode::Auto) => "bind",
             Self::BindShared => "bind on a shared UMEM",
             Self::Options => "socket option",
-            Self::Wait => "setting of busy polling",
-            Self::Map => "insertion into the XSKMAP",
+            Self::Wait => "enabling busy polling",
+            Self::Map => "inserting into the XSKMAP",
         }
     }
 
     fn advice(self, errno: i32, multi_buffer: bool) -> &'static str {
         match (self, errno) {
-            (Self::Create, libc::EPERM | libc::EACCES) => "; it takes CAP_NET_RAW: run as root or grant it",
+            (Self::Create, libc::EPERM | libc::EACCES) => "; needs CAP_NET_RAW: run as root or grant it",
             (Self::Create, libc::EAFNOSUPPORT) => "; this kernel is built without CONFIG_XDP_SOCKETS",
-            (Self::Memory, _) => "; there is not enough memory: lower the ring sizes or the frame size",
+            (Self::Memory, _) => "; not enough memory: lower the ring sizes or the frame size",
             (Self::Register, libc::ENOBUFS | libc::ENOMEM | libc::EPERM) => {
                 "; locked memory is limited: raise RLIMIT_MEMLOCK (`ulimit -l`) or lower the ring sizes"
             }
             (Self::Register, libc::EINVAL) => "; the frame size must not exceed the page size",
             (Self::Bind(BindMode::ZeroCopy), libc::EOPNOTSUPP | libc::EINVAL) if multi_buffer => {
-                "; the driver cannot do zero-copy with packets larger than a frame: lower the interface's MTU, \
+                "; the driver does not support zero-copy for packets larger than a frame: lower the interface's MTU, \
                  enlarge the frames, or use copy mode"
             }
             (Self::Bind(BindMode::ZeroCopy), libc::EOPNOTSUPP) => {
-                "; the driver has no zero-copy AF_XDP: use mode copy or auto"
+                "; the driver does not support zero-copy AF_XDP: use mode copy or auto"
             }
             (Self::BindShared, libc::EOPNOTSUPP) => {
-                "; the UMEM's first socket is in zero-copy mode, which this driver has not: bind the first in copy mode"
+                "; the UMEM's first socket is in zero-copy mode, unsupported by this driver: bind the first in copy mode"
             }
             (Self::Bind(_) | Self::BindShared, libc::EBUSY) => {
                 "; another AF_XDP socket holds this queue: stop that program or choose another queue"
@@ -178,10 +179,10 @@ impl Step {
             (Self::Bind(_) | Self::BindShared, libc::ENETDOWN) => {
                 "; set the interface up (`ip link set ... up`)"
             }
-            (Self::Bind(_) | Self::BindShared, libc::ENODEV) => "; the interface went away",
-            (Self::Map, libc::EPERM) => "; it takes CAP_BPF and a map that is not frozen",
-            (Self::Map, libc::E2BIG) => "; the map has fewer entries than that queue number",
-            (Self::Map, libc::EINVAL | libc::EOPNOTSUPP | libc::EBADF) => "; the descriptor is of no XSKMAP",
+            (Self::Bind(_) | Self::BindShared, libc::ENODEV) => "; the interface was removed",
+            (Self::Map, libc::EPERM) => "; needs CAP_BPF and a map that is not frozen",
+            (Self::Map, libc::E2BIG) => "; the queue number exceeds the map's entries",
+            (Self::Map, libc::EINVAL | libc::EOPNOTSUPP | libc::EBADF) => "; the descriptor is not an XSKMAP",
             _ => "",
         }
     }
@@ -197,26 +198,4 @@ impl Step {
         let advice = self.advice(source.raw_os_error().unwrap_or(0), multi_buffer);
         OpenError::Socket { interface: interface.to_owned(), queue, step: self.name(), source, advice }
     }
-}
-
-/// The error with the symbolic name that manuals use.
-pub(crate) fn describe(error: &io::Error) -> String {
-    let name = match error.raw_os_error() {
-        Some(libc::EPERM) => "EPERM",
-        Some(libc::EACCES) => "EACCES",
-        Some(libc::EBUSY) => "EBUSY",
-        Some(libc::EINVAL) => "EINVAL",
-        Some(libc::ENODEV) => "ENODEV",
-        Some(libc::ENOBUFS) => "ENOBUFS",
-        Some(libc::ENOMEM) => "ENOMEM",
-        Some(libc::ENETDOWN) => "ENETDOWN",
-        Some(libc::ENXIO) => "ENXIO",
-        Some(libc::ENOENT) => "ENOENT",
-        Some(libc::EADDRINUSE) => "EADDRINUSE",
-        Some(libc::ECONNREFUSED) => "ECONNREFUSED",
-        Some(libc::EOPNOTSUPP) => "EOPNOTSUPP",
-        Some(libc::EAFNOSUPPORT) => "EAFNOSUPPORT",
-        _ => return error.to_string(),
-    };
-    format!("{name}, {error}")
 }

@@ -19,7 +19,7 @@ use crate::route::{NetlinkSource, NetlinkUse};
 
 /// Whether packets can pass an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LinkState {
+pub(crate) enum LinkState {
     /// Set up, and with a carrier.
     Up,
     /// Set down, or without a carrier.
@@ -30,28 +30,28 @@ pub(super) enum LinkState {
 
 /// A socket to ask about the interfaces of the network namespace that it was opened in.
 #[derive(Debug)]
-pub(super) struct Interfaces {
+pub(crate) struct Interfaces {
     socket: OwnedFd,
 }
 
 /// Where a port is to be opened.
-pub(super) struct Place {
+pub(crate) struct BindTarget {
     /// The interface's network namespace, to be asked for more.
-    pub(super) interfaces: Interfaces,
+    pub(crate) interfaces: Interfaces,
     /// Index of the interface.
-    pub(super) ifindex: u32,
+    pub(crate) ifindex: u32,
     /// Its MTU.
-    pub(super) mtu: u32,
+    pub(crate) mtu: u32,
     /// What is bound there.
-    pub(super) fitted: Fitted,
+    pub(crate) fitted: Fitted,
 }
 
-impl Place {
+impl BindTarget {
     /// Checks a configuration, finds its interface in the network namespace of `source`, and fits it to that.
     ///
     /// # Errors
     /// [`OpenError::Config`] and [`OpenError::Interface`].
-    pub(super) fn find(config: &PortConfig, source: &dyn NetlinkSource) -> Result<Self, OpenError> {
+    pub(crate) fn find(config: &PortConfig, source: &dyn NetlinkSource) -> Result<Self, OpenError> {
         config.validate()?;
         let named = |source| OpenError::Interface { interface: config.interface.clone(), source };
         let interfaces = Interfaces::open(source).map_err(named)?;
@@ -63,12 +63,12 @@ impl Place {
 
 impl Interfaces {
     /// Opens the socket, subscribed to link changes.
-    pub(super) fn open(source: &dyn NetlinkSource) -> io::Result<Self> {
+    pub(crate) fn open(source: &dyn NetlinkSource) -> io::Result<Self> {
         Ok(Self { socket: source.open(NetlinkUse::Links)? })
     }
 
     /// Index of the interface called `name`.
-    pub(super) fn index(&self, name: &str) -> io::Result<u32> {
+    pub(crate) fn index(&self, name: &str) -> io::Result<u32> {
         let mut request = named(name.as_bytes())?;
         self.ioctl(libc::SIOCGIFINDEX, &mut request)?;
         // SAFETY: SIOCGIFINDEX has filled this member.
@@ -77,7 +77,7 @@ impl Interfaces {
     }
 
     /// MTU of an interface in bytes.
-    pub(super) fn mtu(&self, index: u32) -> io::Result<u32> {
+    pub(crate) fn mtu(&self, index: u32) -> io::Result<u32> {
         let mut request = self.by_index(index)?;
         self.ioctl(libc::SIOCGIFMTU, &mut request)?;
         // SAFETY: SIOCGIFMTU has filled this member.
@@ -86,7 +86,7 @@ impl Interfaces {
     }
 
     /// Whether packets can pass the interface of that index.
-    pub(super) fn state(&self, index: u32) -> LinkState {
+    pub(crate) fn state(&self, index: u32) -> LinkState {
         let flags = self.by_index(index).and_then(|mut request| {
             self.ioctl(libc::SIOCGIFFLAGS, &mut request)?;
             // SAFETY: SIOCGIFFLAGS has filled this member.
@@ -100,7 +100,7 @@ impl Interfaces {
     }
 
     /// Reads away the notices that wait. True if there were any.
-    pub(super) fn drain(&self) -> bool {
+    pub(crate) fn drain(&self) -> bool {
         let mut buffer = [0u8; 4096];
         let mut changed = false;
         // Bounded: links that flap faster than this are looked at again next turn.

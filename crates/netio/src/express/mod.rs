@@ -124,8 +124,7 @@
 //! ```
 //!
 //! The payload's place does not depend on the headers, which are written in front once the payload is there,
-//! because the UDP checksum needs it. It is computed in full, in software, unless the device was shown to do it
-//! ([`ChecksumProbe`]). Transmit metadata lies in front of the headers where a port asks for any ([`TransmitHints`]).
+//! because the UDP checksum, which is computed in full and in software, needs it.
 //!
 //! # Limits
 //!
@@ -148,61 +147,33 @@
 //! | `tx_fallback_socket` | the port is down, or the segment larger than a packet may be in its mode |
 
 mod abi;
-#[cfg(all(test, not(loom)))]
-pub(crate) mod abi_test;
-mod assembly;
 mod config;
-mod description;
+mod engine;
 mod error;
-mod exchange;
-#[cfg(test)]
-mod fake;
-mod frame;
-mod gate;
-mod hints;
 mod inlet;
 mod interface;
 mod io;
-mod kick;
-mod lane;
-mod lender;
-mod lending;
-mod loan;
-mod mapped;
-pub(crate) mod mapping;
 mod metadata;
 mod path_cache;
 mod port;
-mod queue;
-mod reader;
-mod readers;
 mod received;
-mod ring;
 mod shared;
-mod sharing;
-mod socket;
+mod shared_readers;
 mod source;
 mod trial;
-mod umem;
-pub(crate) mod view;
 mod xskmap;
 
-pub use crate::share::{ReaderError, ShareError};
-pub use config::{
-    BindMode, ExpressConfig, Failing, ObtainedMode, PortConfig, ShareConfig, TransmitVia, UmemConfig,
+pub use crate::lend::{
+    LentPacket, ReaderError, ReaderReport, ReaderStats, Readers, ShareConfig, ShareError, ShareStats,
+    UmemReader,
 };
-pub(crate) use error::describe;
+pub use crate::sys::mapping::Backing;
+pub use config::{BindMode, ExpressConfig, Failing, ObtainedMode, PortConfig, TransmitVia, UmemConfig};
 pub use error::{OpenError, SendError};
-pub use hints::{ChecksumFault, ChecksumProbe, ChecksumProof, Grant, TransmitGrants, TransmitHints};
 pub use inlet::PortInlet;
 pub use io::ExpressIo;
-pub use lender::ReaderStats;
-pub use mapping::Backing;
-pub use metadata::TransmitTime;
 pub use path_cache::Routes;
 pub use port::{LendReport, Port, PortReport, PortState, PortStatus, UnlentStats};
-pub use reader::{LentPacket, UmemReader};
-pub use readers::{ReaderReport, Readers, ShareStats};
 pub use received::{ForeignSocket, NotSent, Received, SocketId};
 pub use shared::{SharedUmem, interface_index};
 pub use source::{Bound, SocketSource, bind_for, is_released, memory_of};

@@ -17,22 +17,18 @@ use std::time::Duration;
 use rustix::event::{Timespec, epoll};
 
 use super::config::{ObtainedMode, PortConfig, UmemConfig};
+use super::engine::{Bind, Engine, KICK_AGAIN, Outcome, Xsk, bring_up};
 use super::error::{OpenError, SendError, Step};
-use super::exchange::Exchange;
-use super::frame::LaneId;
 use super::interface::Interfaces;
-use super::kick::{self, KICK_AGAIN, Outcome};
-use super::lane::Mapped;
-use super::mapping::Backing;
-use super::metadata::Request;
-use super::port::check_mode;
 use super::received::{ForeignSocket, Received, SocketId};
-use super::sharing::Sharing;
-use super::socket::Socket;
-use super::umem::Frames;
 use super::xskmap;
 use crate::io::IoStats;
+use crate::lend::ReaderServer;
+use crate::ring::Mapped;
 use crate::route::OwnNamespace;
+use crate::sys::mapping::Backing;
+use crate::umem::{Umem, XskId};
+use crate::wait::Wait;
 
 /// How long packets wait for a link that is down, or a socket that fails, before [`SharedUmem::wait`] returns.
 const RETRY: Duration = Duration::from_millis(1);
@@ -47,18 +43,11 @@ pub fn interface_index(name: &str) -> Result<u32, OpenError> {
     Interfaces::open(&OwnNamespace).and_then(|interfaces| interfaces.index(name)).map_err(named)
 }
 
-/// A bound socket.
-pub(super) struct Bound {
-    socket: Socket,
+/// What a socket was bound to.
+struct Binding {
     config: PortConfig,
     ifindex: u32,
-    mode: ObtainedMode,
     map: Option<OwnedFd>,
-    pub(super) stats: IoStats,
-    /// Packets were put into the TX ring since the last flush, or are left from it.
-    unsent: bool,
-    /// How the last flush ended.
-    outcome: Outcome,
 }
 
 /// One UMEM, the AF_XDP sockets of one thread on it, and readers in other processes.
@@ -84,9 +73,10 @@ pub(super) struct Bound {
 /// # }
 /// ```
 pub struct SharedUmem {
-    pub(super) exchange: Exchange<Mapped>,
-    bound: Vec<Bound>,
-    pub(super) sharing: Option<Sharing>,
+    pub(super) engine: Engine<Mapped>,
+    /// By [`XskId`], as the engine's sockets are.
+    bindings: Vec<Binding>,
+    pub(super) server: Option<ReaderServer>,
     /// The memory as a file, until readers are let in.
     pub(super) file: Option<OwnedFd>,
     pub(super) shareable: bool,
@@ -102,18 +92,18 @@ impl SharedUmem {
         config.validate()?;
         let failed =
             |source| OpenError::Memory { frames: config.frames, frame_size: config.frame_size, source };
-        let (frames, file) = if config.shareable {
-            let (frames, file) =
-                Frames::shareable(config.frame_size, config.frames, config.huge_pages).map_err(failed)?;
-            (frames, Some(file))
+        let (umem, file) = if config.shareable {
+            let (umem, file) =
+                Umem::shareable(config.frame_size, config.frames, config.huge_pages).map_err(failed)?;
+            (umem, Some(file))
         } else {
-            (Frames::new(config.frame_size, config.frames, config.huge_pages).map_err(failed)?, None)
+            (Umem::new(config.frame_size, config.frames, config.huge_pages).map_err(failed)?, None)
         };
         let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
         Ok(Self {
-            exchange: Exchange::new(frames),
-            bound: Vec::new(),
-            sharing: None,
+            engine: Engine::new(umem, Vec::new()),
+            bindings: Vec::new(),
+            server: None,
             shareable: file.is_some(),
             file,
             events,
@@ -131,75 +121,52 @@ impl SharedUmem {
     /// [`OpenError`] names interface, queue and remedy. The frames must suffice for the rings, a packet of the
     /// interface's MTU must fit one frame, and a mode that was asked for is obtained or an error.
     pub fn bind(&mut self, config: &PortConfig, map: Option<BorrowedFd<'_>>) -> Result<SocketId, OpenError> {
-        let config = PortConfig { frame_size: self.exchange.frames().umem.frame_size(), ..config.clone() };
+        let config = PortConfig {
+            frame_size: self.engine.umem.frame_size(),
+            sends: true,
+            description: None,
+            ..config.clone()
+        };
         config.validate()?;
         let named = |source| OpenError::Interface { interface: config.interface.clone(), source };
         let interfaces = Interfaces::open(&OwnNamespace).map_err(named)?;
         let ifindex = interfaces.index(&config.interface).map_err(named)?;
         let mtu = interfaces.mtu(ifindex).map_err(named)?;
         self.check_bind(&config, ifindex, mtu)?;
-        let failed = |step: Step| {
-            let (interface, queue) = (&config.interface, config.queue);
-            move |source| step.failed(interface, queue, false, source)
+        let failed = |step: Step, source| step.failed(&config.interface, config.queue, false, source);
+        let map =
+            map.map(|map| map.try_clone_to_owned().map_err(|error| failed(Step::Map, error))).transpose()?;
+        // Bounded: each takes 128 frames at least.
+        let id = XskId(self.bindings.len() as u16);
+        let Engine { umem, xsks, .. } = &mut self.engine;
+        let bind = Bind {
+            id,
+            config: &config,
+            ifindex,
+            multi_buffer: false,
+            map: map.as_ref().map(AsFd::as_fd),
+            shared: xsks.first().map(Xsk::socket),
+            wait: Wait::Interrupt,
         };
-        let map = map.map(|map| map.try_clone_to_owned().map_err(failed(Step::Map))).transpose()?;
-        let socket = Socket::new().map_err(failed(Step::Create))?;
-        if self.bound.is_empty() {
-            socket.register(&self.exchange.frames().umem, false).map_err(failed(Step::Register))?;
-        }
-        let rings = socket.rings(config.rx_ring, config.tx_ring, true).map_err(failed(Step::Ring))?;
-        let lane = self.exchange.add_lane(rings, (config.rx_ring + config.tx_ring) as usize);
-        let bound = match self.bound.first() {
-            None => socket
-                .bind(ifindex, config.queue, config.mode, false, config.bind_patience)
-                .map_err(failed(Step::Bind(config.mode))),
-            Some(first) => socket
-                .bind_shared(ifindex, config.queue, &first.socket, config.bind_patience)
-                .map_err(failed(Step::BindShared)),
-        };
-        let was_bound = bound.is_ok();
-        let mode = bound
-            .and_then(|()| socket.mode().map_err(failed(Step::Options)))
-            .and_then(|mode| check_mode(&config, mode).map(|()| mode))
-            .and_then(|mode| {
-                // In copy mode each packet under way takes a socket buffer of up to 4 KiB.
-                socket.widen_transmit(config.tx_ring.saturating_mul(4096), config.tx_ring);
-                let data = epoll::EventData::new_u64(lane.0.into());
-                epoll::add(&self.events, &socket, data, epoll::EventFlags::IN)
-                    .map_err(|errno| failed(Step::Options)(errno.into()))?;
-                if let Some(map) = &map {
-                    xskmap::insert(map.as_fd(), config.map_key, socket.as_fd()).map_err(failed(Step::Map))?;
-                }
-                Ok(mode)
-            });
-        match mode {
-            Ok(mode) => {
-                tracing::info!(interface = config.interface, queue = config.queue, %mode, "AF_XDP socket bound");
-                let stats = IoStats::default();
-                self.bound.push(Bound {
-                    socket,
-                    config,
-                    ifindex,
-                    mode,
-                    map,
-                    stats,
-                    unsent: false,
-                    outcome: Outcome::Sent,
-                });
-                Ok(SocketId { umem: self.exchange.frames().umem.id(), lane })
-            }
-            Err(error) => {
-                drop(socket);
-                self.exchange.remove_last_lane(was_bound);
-                Err(error)
-            }
-        }
+        let xsk = bring_up(umem, &bind)?.xsk;
+        let data = epoll::EventData::new_u64(id.0.into());
+        epoll::add(&self.events, xsk.socket(), data, epoll::EventFlags::IN)
+            .map_err(|errno| failed(Step::Options, errno.into()))?;
+        tracing::info!(
+            interface = config.interface,
+            queue = config.queue,
+            mode = %xsk.mode(),
+            "AF_XDP socket bound"
+        );
+        xsks.push(xsk);
+        self.bindings.push(Binding { config, ifindex, map });
+        Ok(SocketId { umem: self.engine.umem.id(), xsk: id })
     }
 
     fn check_bind(&self, config: &PortConfig, ifindex: u32, mtu: u32) -> Result<(), OpenError> {
         let complain = |field, value: u32, must| Err(OpenError::Config { field, value: value.into(), must });
-        if self.bound.iter().any(|one| one.ifindex == ifindex && one.config.queue == config.queue) {
-            return complain("queue", config.queue, "must be of no other socket on this UMEM");
+        if self.bindings.iter().any(|one| one.ifindex == ifindex && one.config.queue == config.queue) {
+            return complain("queue", config.queue, "is already used by another socket on this UMEM");
         }
         let fitted = config.fit(mtu);
         if fitted.multi_buffer() || fitted.frame_size != config.frame_size {
@@ -207,9 +174,9 @@ impl SharedUmem {
                         or enlarge the frames";
             return complain("frame_size", config.frame_size, must);
         }
-        if (config.rx_ring + config.tx_ring) as usize > self.exchange.unreserved() {
-            let frames = self.exchange.frames().umem.count() as u32;
-            let must = "must be the sum of rx_ring and tx_ring of all sockets and of the quotas of readers";
+        if (config.rx_ring + config.tx_ring) as usize > self.engine.umem.unreserved() {
+            let frames = self.engine.umem.count() as u32;
+            let must = "must be at least the sum of rx_ring and tx_ring of all sockets and the quotas of all readers";
             return complain("frames", frames, must);
         }
         Ok(())
@@ -224,20 +191,22 @@ impl SharedUmem {
     where
         F: FnMut(Received<'_>),
     {
-        let lane = self.lane(from)?;
+        let id = self.xsk(from)?;
         self.collect();
-        let umem = from.umem;
-        let bound = &mut self.bound;
         let mut bytes = 0;
-        let packets = self.exchange.receive(lane, limit, |mut taken| {
-            bytes += taken.bytes().len() as u64;
-            handle(Received { taken, bound, umem });
-        });
-        let one = &mut self.bound[lane.0 as usize];
-        one.stats.rx_express_packets += packets as u64;
-        one.stats.rx_express_bytes += bytes;
+        let mut batch = self.engine.receive(id, limit);
+        while let Some(mut frame) = batch.next() {
+            bytes += frame.bytes().len() as u64;
+            handle(Received { frame, umem: from.umem });
+        }
+        let packets = batch.packets();
+        drop(batch);
+        let (xsk, _) = self.engine.xsk(id);
+        xsk.stats.rx_express_packets += packets as u64;
+        xsk.stats.rx_express_bytes += bytes;
         if packets > 0 {
-            self.wake_reception(lane);
+            // Failing, the flag stays set and the next turn tries again.
+            xsk.wake_reception();
         }
         Ok(packets)
     }
@@ -252,13 +221,13 @@ impl SharedUmem {
     where
         F: FnOnce(&mut [u8]) -> usize,
     {
-        let lane = self.lane(by)?;
-        let Some(mut frame) = self.exchange.acquire(lane) else { return Ok(false) };
+        let id = self.xsk(by)?;
+        let Some(mut frame) = self.engine.alloc(id) else { return Ok(false) };
         let length = fill(frame.bytes());
-        if length == 0 || !frame.submit(0..length, Request::default()) {
+        if length == 0 || !frame.submit(0..length) {
             return Ok(false);
         }
-        self.bound[lane.0 as usize].count_sent(length);
+        self.engine.xsk(id).0.count_sent(length);
         Ok(true)
     }
 
@@ -269,36 +238,27 @@ impl SharedUmem {
     /// packets wait in the TX ring until the link is up.
     pub fn flush(&mut self) -> Result<(), SendError> {
         let mut result = Ok(());
-        for (index, one) in self.bound.iter_mut().enumerate() {
-            let id = LaneId(index as u16);
-            let lane = self.exchange.lane(id);
-            if one.unsent || lane.is_exhausted() {
-                lane.publish();
-                let needs_wakeup = one.mode == ObtainedMode::ZeroCopy && lane.transmit_needs_wakeup();
-                let kicked = kick::transmit(one.mode, needs_wakeup, || lane.untaken(), || one.socket.kick());
-                one.stats.tx_syscalls += u64::from(kicked.calls);
-                one.stats.dropped_send_refused += u64::from(kicked.refused);
-                one.unsent = lane.untaken() > 0;
-                one.outcome = kicked.outcome;
-                self.exchange.complete(id);
-                let failed = match kicked.outcome {
-                    Outcome::Sent | Outcome::Later => None,
-                    Outcome::Down => Some((libc::ENETDOWN, "; set the interface up (`ip link set ... up`)")),
-                    Outcome::Gone => Some((libc::ENXIO, "; the interface went away: make the sockets anew")),
-                    Outcome::Fault(errno) => Some((errno, "; make the sockets anew")),
-                };
-                if let Some((errno, advice)) = failed {
-                    result = result.and(Err(SendError {
-                        interface: one.config.interface.clone(),
-                        queue: one.config.queue,
-                        source: io::Error::from_raw_os_error(errno),
-                        advice,
-                    }));
+        let Engine { umem, xsks, readers } = &mut self.engine;
+        for (xsk, binding) in xsks.iter_mut().zip(&self.bindings) {
+            let failed = match xsk.flush(umem) {
+                None | Some(Outcome::Sent | Outcome::Later) => None,
+                Some(Outcome::Down) => {
+                    Some((libc::ENETDOWN, "; set the interface up (`ip link set ... up`)"))
                 }
+                Some(Outcome::Gone) => Some((libc::ENXIO, "; the interface was removed: create new sockets")),
+                Some(Outcome::Fault(errno)) => Some((errno, "; create new sockets")),
+            };
+            if let Some((errno, advice)) = failed {
+                result = result.and(Err(SendError {
+                    interface: binding.config.interface.clone(),
+                    queue: binding.config.queue,
+                    source: io::Error::from_raw_os_error(errno),
+                    advice,
+                }));
             }
         }
-        if let Some(sharing) = &self.sharing {
-            sharing.publish(self.exchange.lending().0);
+        if let Some(server) = &self.server {
+            server.publish(readers);
         }
         result
     }
@@ -311,19 +271,22 @@ impl SharedUmem {
     /// When the kernel refuses to wait, which it does not.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let mut idle = true;
-        for index in 0..self.bound.len() {
-            let lane = LaneId(index as u16);
-            self.wake_reception(lane);
+        let mut again: Option<Duration> = None;
+        for xsk in &mut self.engine.xsks {
+            xsk.wake_reception();
+            idle &= !xsk.has_received();
             // What the device had no room for is tried again soon.
-            idle &= !self.exchange.lane(lane).has_received();
+            if xsk.untaken() > 0 {
+                let pause = match xsk.outcome() {
+                    Outcome::Sent | Outcome::Later => KICK_AGAIN,
+                    Outcome::Down | Outcome::Gone | Outcome::Fault(_) => RETRY,
+                };
+                again = Some(again.map_or(pause, |earlier| earlier.min(pause)));
+            }
         }
-        let again = self.bound.iter().filter(|one| one.unsent).map(|one| match one.outcome {
-            Outcome::Sent | Outcome::Later => KICK_AGAIN,
-            Outcome::Down | Outcome::Gone | Outcome::Fault(_) => RETRY,
-        });
         let timeout = match timeout {
             _ if !idle => Some(Duration::ZERO),
-            timeout => again.min().into_iter().chain(timeout).min(),
+            timeout => again.into_iter().chain(timeout).min(),
         };
         let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
         let mut events =
@@ -345,12 +308,7 @@ impl SharedUmem {
     /// # Errors
     /// When the socket is of another UMEM.
     pub fn stats(&self, socket: SocketId) -> Result<IoStats, ForeignSocket> {
-        let lane = self.lane(socket)?;
-        let one = &self.bound[lane.0 as usize];
-        let mut stats = one.stats;
-        stats.dropped_bad_descriptor += self.exchange.lane_ref(lane).counters().bad_descriptor;
-        one.socket.count(&mut stats);
-        Ok(stats)
+        Ok(self.engine.xsks[self.xsk(socket)?.0 as usize].stats())
     }
 
     /// The mode that a socket obtained.
@@ -358,12 +316,12 @@ impl SharedUmem {
     /// # Errors
     /// When the socket is of another UMEM.
     pub fn mode(&self, socket: SocketId) -> Result<ObtainedMode, ForeignSocket> {
-        Ok(self.bound[self.lane(socket)?.0 as usize].mode)
+        Ok(self.engine.xsks[self.xsk(socket)?.0 as usize].mode())
     }
 
     /// The pages that hold the UMEM.
     pub fn backing(&self) -> Backing {
-        self.exchange.frames().umem.backing()
+        self.engine.umem.backing()
     }
 
     /// Packets of a socket that are on their way: sent, and not completed by the kernel yet.
@@ -371,9 +329,10 @@ impl SharedUmem {
     /// # Errors
     /// When the socket is of another UMEM.
     pub fn in_flight(&mut self, socket: SocketId) -> Result<usize, ForeignSocket> {
-        let lane = self.lane(socket)?;
-        self.exchange.complete(lane);
-        Ok(self.exchange.lane_ref(lane).in_flight())
+        let id = self.xsk(socket)?;
+        let (xsk, umem) = self.engine.xsk(id);
+        xsk.complete(umem);
+        Ok(xsk.in_flight())
     }
 
     /// Packets of a socket that wait in the TX ring because the device had no room for them at the last
@@ -383,29 +342,19 @@ impl SharedUmem {
     /// # Errors
     /// When the socket is of another UMEM.
     pub fn unsent(&mut self, socket: SocketId) -> Result<usize, ForeignSocket> {
-        let lane = self.lane(socket)?;
-        let waits = self.bound[lane.0 as usize].outcome != Outcome::Sent;
-        Ok(if waits { self.exchange.lane(lane).untaken() as usize } else { 0 })
+        let id = self.xsk(socket)?;
+        let (xsk, _) = self.engine.xsk(id);
+        Ok(if xsk.outcome() == Outcome::Sent { 0 } else { xsk.untaken() as usize })
     }
 
-    fn lane(&self, id: SocketId) -> Result<LaneId, ForeignSocket> {
-        if id.umem == self.exchange.frames().umem.id() { Ok(id.lane) } else { Err(ForeignSocket(id)) }
-    }
-
-    /// Tells the kernel of a filled fill ring, if it asks for that. Failing, the flag stays set and the next
-    /// turn tries again.
-    fn wake_reception(&mut self, lane: LaneId) {
-        if self.exchange.lane(lane).receive_needs_wakeup() {
-            let one = &mut self.bound[lane.0 as usize];
-            one.stats.rx_syscalls += 1;
-            let _ = one.socket.wake();
-        }
+    fn xsk(&self, id: SocketId) -> Result<XskId, ForeignSocket> {
+        if id.umem == self.engine.umem.id() { Ok(id.xsk) } else { Err(ForeignSocket(id)) }
     }
 }
 
 impl Drop for SharedUmem {
     fn drop(&mut self) {
-        for one in &self.bound {
+        for one in &self.bindings {
             if let Some(map) = &one.map {
                 // Closing does this too; without CAP_BPF that is the only way.
                 let _ = xskmap::remove(map.as_fd(), one.config.map_key);
@@ -418,13 +367,5 @@ impl AsFd for SharedUmem {
     /// Readable when [`SharedUmem::wait`] would return at once, for an event loop of the program's own.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
-    }
-}
-
-impl Bound {
-    pub(super) fn count_sent(&mut self, length: usize) {
-        self.unsent = true;
-        self.stats.tx_express_packets += 1;
-        self.stats.tx_express_bytes += length as u64;
     }
 }

@@ -22,22 +22,17 @@
 //! are pinned, by `F_SEAL_FUTURE_WRITE` (`shmem_fallocate` in `mm/shmem.c`, Linux 5.1).
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
 
 use super::config::{ObtainedMode, PortConfig};
+use super::engine::{Bind, Opened, bring_up};
 use super::error::{OpenError, Step};
-use super::interface::Place;
-use super::mapping::Mapping;
-use super::port::{check_mode, segments};
-use super::ring::Producer;
-use super::socket::Socket;
-use super::xskmap;
-use crate::io::IoError;
-use crate::netdev::Netdev;
+use super::interface::BindTarget;
 use crate::route::{NetlinkSource, OwnNamespace};
-use crate::wait;
+use crate::sys::mapping::{Backing, Mapping};
+use crate::umem::{Umem, XskId};
 
 /// A bound AF_XDP socket of another process's making.
 #[derive(Debug)]
@@ -67,6 +62,11 @@ pub fn memory_of(config: &PortConfig) -> u64 {
     (u64::from(config.rx_ring) + u64::from(config.tx_ring)) * u64::from(config.frame_size)
 }
 
+/// Frames of a port's UMEM, without those for readers.
+pub(super) fn frames_of(config: &PortConfig) -> u32 {
+    config.rx_ring.saturating_add(config.tx_ring)
+}
+
 /// Binds a socket for another process, whose memory `memory` is, and enters it into `map`. In the network
 /// namespace of the calling thread. Takes CAP_NET_RAW, CAP_IPC_LOCK for memory beyond RLIMIT_MEMLOCK, and
 /// CAP_BPF where that is asked for map updates.
@@ -82,52 +82,21 @@ pub fn bind_for(
     memory: BorrowedFd<'_>,
     map: BorrowedFd<'_>,
 ) -> Result<Bound, OpenError> {
-    let Place { ifindex, fitted, .. } = Place::find(config, &OwnNamespace)?;
+    let BindTarget { ifindex, fitted, .. } = BindTarget::find(config, &OwnNamespace)?;
     if fitted.frame_size != config.frame_size {
-        let must = "must be 4096 for the MTU that the interface has now";
+        let must = "must be 4096 for the interface's current MTU";
         return Err(OpenError::Config { field: "frame_size", value: config.frame_size.into(), must });
     }
     let multi_buffer = fitted.multi_buffer();
-    let failed =
-        |step: Step| move |source| step.failed(&config.interface, config.queue, multi_buffer, source);
     let length = memory_of(config);
-    let mapping = map_memory(memory, length).map_err(failed(Step::Memory))?;
-    let socket = Socket::new().map_err(failed(Step::Create))?;
-    socket
-        .register_range(mapping.start().as_ptr() as u64, length, config.frame_size, false)
-        .map_err(failed(Step::Register))?;
-    let rings = socket.rings(config.rx_ring, config.tx_ring, config.sends).map_err(failed(Step::Ring))?;
-    let mut fill = Producer::new(rings.fill);
-    for frame in 0..u64::from(config.rx_ring) {
-        if fill.push(frame * u64::from(config.frame_size)).is_err() {
-            break;
-        }
-    }
-    fill.publish();
-    socket
-        .bind(ifindex, config.queue, config.mode, multi_buffer, config.bind_patience)
-        .map_err(failed(Step::Bind(config.mode)))?;
-    let mode = socket.mode().map_err(failed(Step::Options))?;
-    check_mode(config, mode)?;
-    if config.sends {
-        socket.widen_transmit(config.tx_ring.saturating_mul(4096), config.tx_ring);
-    }
-    wait::prepare_socket(socket.as_fd(), config.wait, mode == ObtainedMode::Copy, "AF_XDP").map_err(
-        |error| match error {
-            IoError::Socket { source, .. } => failed(Step::Wait)(source),
-            error => failed(Step::Wait)(io::Error::other(error)),
-        },
-    )?;
-    xskmap::insert(map, config.map_key, socket.as_fd()).map_err(failed(Step::Map))?;
-    let zero_copy = match (mode, multi_buffer) {
-        (ObtainedMode::ZeroCopy, true) => {
-            let features = Netdev::open().and_then(|mut netdev| netdev.features(ifindex));
-            features.ok().map(|features| features.zero_copy_segments)
-        }
-        _ => None,
-    };
-    let segments = segments(mode, multi_buffer, zero_copy);
-    Ok(Bound { socket: socket.into_fd(), mode, segments })
+    let failed = |source| Step::Memory.failed(&config.interface, config.queue, multi_buffer, source);
+    let mapping = map_memory(memory, length).map_err(failed)?;
+    let mut umem = Umem::over(mapping, Backing::Shared, config.frame_size, frames_of(config));
+    let bind =
+        Bind { id: XskId(0), config, ifindex, multi_buffer, map: Some(map), shared: None, wait: config.wait };
+    let Opened { xsk, segments, .. } = bring_up(&mut umem, &bind)?;
+    let mode = xsk.mode();
+    Ok(Bound { socket: xsk.into_fd(), mode, segments })
 }
 
 /// Whether the memory of a socket of [`bind_for`] is free again: no socket has it, here or elsewhere, and nobody has it
@@ -140,13 +109,13 @@ pub fn is_released(memory: BorrowedFd<'_>) -> bool {
 /// memfds have seals, so no file system of the other side's answers page faults here.
 fn map_memory(memory: BorrowedFd<'_>, length: u64) -> io::Result<Mapping> {
     let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
-    let seals = fcntl_get_seals(memory).map_err(|_| invalid("the memory is no memfd"))?;
+    let seals = fcntl_get_seals(memory).map_err(|_| invalid("the memory is not a memfd"))?;
     if !seals.contains(SealFlags::SHRINK) {
         return Err(invalid("the memfd is not sealed against shrinking (F_SEAL_SHRINK)"));
     }
     let size = fstat(memory)?.st_size;
     if !u64::try_from(size).is_ok_and(|size| size >= length) {
-        return Err(invalid("the memfd is smaller than the frames that were asked for"));
+        return Err(invalid("the memfd is smaller than the requested frames"));
     }
     let length = usize::try_from(length).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
     let mapping = Mapping::file(memory, length)?;

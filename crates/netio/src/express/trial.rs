@@ -13,7 +13,6 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::config::HEADER_SPACE;
 use super::interface::{Interfaces, LinkState};
-use super::metadata::Request;
 use super::port::{Port, PortState};
 use crate::packet::{HEADERS, KernelSender, ProbeListener, calibration_headers, probe_frame};
 use crate::route::OwnNamespace;
@@ -64,7 +63,7 @@ impl fmt::Display for Problem {
                 write!(f, "AF_XDP: a probe frame was completed but did not arrive within {time:?}")
             }
             Self::Failed => write!(f, "AF_XDP: a probe frame could not be sent"),
-            Self::Receives => write!(f, "AF_XDP: the socket was opened to receive only"),
+            Self::Receives => write!(f, "AF_XDP: the socket was opened receive-only"),
         }
     }
 }
@@ -130,9 +129,9 @@ impl Port {
             return Ok(Probed::LinkDown);
         }
         let before = self.completed();
-        let built = self.acquire().is_some_and(|mut slot| {
+        let built = self.alloc().is_some_and(|mut slot| {
             slot.bytes()[..frame.len()].copy_from_slice(&frame);
-            slot.submit(0..frame.len(), Request::default())
+            slot.submit(0..frame.len())
         });
         if !built {
             return Err(self.failed(Problem::Failed));
@@ -199,9 +198,9 @@ impl Port {
         let mut built = 0;
         while self.completed() - before < FRAMES {
             while built < FRAMES {
-                let Some(mut slot) = self.acquire() else { break };
+                let Some(mut slot) = self.alloc() else { break };
                 let range = build(slot.bytes());
-                if range.is_empty() || !slot.submit(range, Request::default()) {
+                if range.is_empty() || !slot.submit(range) {
                     return None;
                 }
                 built += 1;

@@ -100,7 +100,7 @@ impl UdpIo {
         let sockets = sockets.sockets;
         if config.timestamps {
             for socket in &sockets {
-                sys::set_option(socket.fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPING, STAMPS)
+                crate::sys::set_option(socket.fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPING, STAMPS)
                     .map_err(|error| fault(socket, "SO_TIMESTAMPING", error))?;
             }
         }

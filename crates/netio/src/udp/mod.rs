@@ -17,7 +17,7 @@ mod control;
 mod errors;
 mod path_mtu;
 mod socket;
-pub(crate) mod sys;
+mod sys;
 mod transmit;
 mod window;
 

@@ -44,7 +44,7 @@ impl UdpSocket {
 impl UdpSocket {
     pub(super) fn set_sending(&self, options: &SendOptions) -> Result<(), IoError> {
         let set = |level, name, value, call| {
-            sys::set_option(self.fd(), level, name, value).map_err(fault(self.bound, call))
+            crate::sys::set_option(self.fd(), level, name, value).map_err(fault(self.bound, call))
         };
         let is_ipv4 = self.bound.is_ipv4();
         if let Some(ttl) = options.ttl.map(i32::from) {
@@ -162,7 +162,7 @@ impl UdpGroup {
                 return Err(fault(*listen, "the given socket is bound to another address")(source));
             }
             let gro = config.gro
-                && sys::option(fd.as_fd(), libc::SOL_UDP, control::UDP_GRO).is_ok_and(|on| on != 0);
+                && crate::sys::option(fd.as_fd(), libc::SOL_UDP, control::UDP_GRO).is_ok_and(|on| on != 0);
             Ok(UdpSocket { fd, bound, gro, gso: config.send == SendMode::Gso })
         };
         let mut group = Vec::new();
@@ -209,8 +209,9 @@ fn prepare(
     address: &SocketAddr,
     shared: bool,
 ) -> Result<bool, IoError> {
-    let set =
-        |level, name, value, call| sys::set_option(fd, level, name, value).map_err(fault(*address, call));
+    let set = |level, name, value, call| {
+        crate::sys::set_option(fd, level, name, value).map_err(fault(*address, call))
+    };
     let wildcard = address.ip().is_unspecified();
     if shared {
         sockopt::set_socket_reuseport(fd, true)
@@ -250,7 +251,7 @@ fn prepare(
 
 /// GRO is an optimisation: a kernel without it (before 5.0) serves as well, only dearer.
 fn enable_gro(fd: BorrowedFd<'_>, address: &SocketAddr) -> bool {
-    let result = sys::set_option(fd, libc::SOL_UDP, control::UDP_GRO, 1);
+    let result = crate::sys::set_option(fd, libc::SOL_UDP, control::UDP_GRO, 1);
     if let Err(error) = &result {
         tracing::warn!(%address, %error, "UDP_GRO is not available: receiving one datagram at a time");
     }
@@ -264,11 +265,12 @@ fn size_buffers(fd: BorrowedFd<'_>, config: &UdpConfig, address: &SocketAddr) ->
     ];
     for (name, plain, force, bytes) in wanted {
         let value = i32::try_from(bytes).unwrap_or(i32::MAX);
-        if sys::set_option(fd, libc::SOL_SOCKET, force, value).is_err() {
-            sys::set_option(fd, libc::SOL_SOCKET, plain, value).map_err(fault(*address, name))?;
+        if crate::sys::set_option(fd, libc::SOL_SOCKET, force, value).is_err() {
+            crate::sys::set_option(fd, libc::SOL_SOCKET, plain, value).map_err(fault(*address, name))?;
         }
         // The kernel doubles the value for its bookkeeping (socket(7)).
-        let obtained = sys::option(fd, libc::SOL_SOCKET, plain).map_err(fault(*address, name))? as usize / 2;
+        let obtained =
+            crate::sys::option(fd, libc::SOL_SOCKET, plain).map_err(fault(*address, name))? as usize / 2;
         if obtained < bytes {
             tracing::warn!(
                 %address, option = name, wanted = bytes, obtained,

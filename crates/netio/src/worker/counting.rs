@@ -40,18 +40,6 @@ impl<P: PacketIo> PacketIo for Counting<'_, P> {
         Ok(sent)
     }
 
-    fn transmit_at(
-        &mut self,
-        flow: &Flow,
-        segment: usize,
-        launch: u64,
-        fill: &mut dyn FnMut(&mut [u8]) -> usize,
-    ) -> Result<Sent, IoError> {
-        let sent = self.inner.transmit_at(flow, segment, launch, fill)?;
-        self.accepted += sent.packets;
-        Ok(sent)
-    }
-
     fn flush(&mut self, now: Instant) -> Result<(), IoError> {
         self.inner.flush(now)
     }

@@ -22,13 +22,13 @@ use crate::mailbox::{Inbox, Mailbox};
 use crate::service::{Context, Service, Transmit};
 use crate::slice::{Share, Slice, SliceLimit};
 use crate::stats::StatsCell;
+pub use crate::stats::{TURN_BOUNDS, TurnTimes, WorkerStats};
 use crate::timer::TimerWheel;
 use crate::wait::Wait;
 
 use backlog::Backlog;
 use counting::Counting;
 use sleep::Poller;
-pub use times::{TURN_BOUNDS, TurnTimes};
 
 mod backlog;
 mod busy_poll;
@@ -36,7 +36,6 @@ mod counting;
 mod sleep;
 #[cfg(test)]
 mod tests;
-mod times;
 
 /// How old published counters may get while the worker has something to do.
 pub const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
@@ -88,34 +87,6 @@ impl Default for WorkerOptions {
             slice: SliceLimit::Time(TURN_TIME),
             wait: Wait::Interrupt,
         }
-    }
-}
-
-crate::stats::counters! {
-    /// Counters of one worker since it was made.
-    pub struct WorkerStats {
-        /// Turns taken: one pass over receive, messages, timers, transmit, flush.
-        pub turns: u64,
-        /// Times the worker slept.
-        pub sleeps: u64,
-        /// Turns without work after which a spinning worker turned again instead of sleeping.
-        pub spins: u64,
-        /// Datagrams received and handled.
-        pub received: u64,
-        /// Datagrams built for transmission.
-        pub transmitted: u64,
-        /// Messages from other threads handled.
-        pub messages: u64,
-        /// Timers fired.
-        pub timers: u64,
-        /// Turns that wanted to send more than there were buffers for.
-        pub blocked: u64,
-        /// Turns that left work to the next one because their time was spent.
-        pub unfinished: u64,
-        /// Pauses taken because a descriptor stayed readable without giving anything.
-        pub stuck_pauses: u64,
-        /// Times the backend's descriptors changed, and were watched anew unless the worker spins.
-        pub descriptor_changes: u64,
     }
 }
 

@@ -138,7 +138,7 @@ fn a_reader_beyond_number_or_frames_is_told_so() {
     let first = rust_reader(&bed);
     bed.wait_for_readers(1);
     let message = refused(&mut bed);
-    assert!(message.ends_with("its UMEM has not enough frames for another quota"), "{message}");
+    assert!(message.ends_with("not enough UMEM frames for another reader's quota"), "{message}");
     drop(bed);
     first.join().unwrap();
 
@@ -154,7 +154,7 @@ fn a_reader_beyond_number_or_frames_is_told_so() {
     };
     let _one = answer(connect(path.clone())).unwrap();
     let message = answer(connect(path.clone())).expect_err("one is enough").to_string();
-    assert!(message.ends_with("refuses another reader: as many as it admits are connected"), "{message}");
+    assert!(message.ends_with("reader rejected by the receiver: too many readers"), "{message}");
     drop(umem);
     let message = UmemReader::connect(&path).expect_err("nobody listens").to_string();
     assert!(message.contains(": connect: ENOENT"), "{message}");
@@ -182,7 +182,7 @@ fn what_cannot_be_shared_is_an_error_that_says_why() {
     let message = umem.share(nowhere).expect_err("no directory").to_string();
     assert_eq!(
         message.split_once("bind: ENOENT").map(|(start, _)| start),
-        Some("socket for readers /no/such/directory/umem.sock: ")
+        Some("reader socket /no/such/directory/umem.sock: ")
     );
     // A file that is no socket is left alone; a socket that nobody listens at is replaced.
     let (file, dead) = (small(), small());
@@ -198,7 +198,7 @@ fn what_cannot_be_shared_is_an_error_that_says_why() {
     umem.share(dead.clone()).unwrap();
     assert!(matches!(umem.share(small()), Err(ShareError::Twice)));
     let mut other = SharedUmem::new(&config(256)).unwrap();
-    assert!(other.share(dead).unwrap_err().to_string().contains("another process listens there"));
+    assert!(other.share(dead).unwrap_err().to_string().contains("another process is listening there"));
 }
 
 #[test]
@@ -214,11 +214,11 @@ fn what_listens_but_is_no_receiver_of_this_version_is_named() {
         bytes.to_vec()
     };
     let cases = [
-        (b"HTTP/1.1 400 Bad Request".to_vec(), "its first message is no greeting"),
-        (greeting(2, 0), "it has version 2, this is 1"),
-        (greeting(1, 0), "it passed no descriptors"),
-        (greeting(1, 0)[..40].to_vec(), "its first message is no greeting"),
-        (greeting(1, 3), "it could not make the memory for it; its log says more"),
+        (b"HTTP/1.1 400 Bad Request".to_vec(), "unexpected first message"),
+        (greeting(2, 0), "version 2, expected 1"),
+        (greeting(1, 0), "no descriptors received"),
+        (greeting(1, 0)[..40].to_vec(), "unexpected first message"),
+        (greeting(1, 3), "it could not allocate memory for this reader; see its log"),
     ];
     for (message, wanted) in cases {
         let path = unique_path();
@@ -231,7 +231,7 @@ fn what_listens_but_is_no_receiver_of_this_version_is_named() {
         });
         let connection = accept(&listener).unwrap();
         send(&connection, &message, SendFlags::empty()).unwrap();
-        let error = asking.join().unwrap().expect_err("no receiver").to_string();
+        let error = asking.join().unwrap().expect_err("not a receiver").to_string();
         assert!(error.ends_with(wanted) && error.contains(path.to_str().unwrap()), "{error}");
         std::fs::remove_file(&path).unwrap();
     }

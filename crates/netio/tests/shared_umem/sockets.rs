@@ -45,8 +45,8 @@ fn sockets_that_cannot_share_are_refused_by_name() {
         assert!(message.contains("near0 queue 7: AF_XDP bind on a shared UMEM: EINVAL"), "{message}");
         let message = named(umem.bind(&port(1), Some(redirect.xsk_map())));
         assert!(
-            message.contains("queue 1: AF_XDP insertion into the XSKMAP: E2BIG")
-                || message.contains("fewer entries"),
+            message.contains("queue 1: AF_XDP inserting into the XSKMAP: E2BIG")
+                || message.contains("exceeds the map's entries"),
             "{message}"
         );
         assert_eq!(umem.mode(first).unwrap(), expressway_netio::express::ObtainedMode::Copy);
@@ -116,7 +116,7 @@ fn a_link_that_goes_is_an_error_that_names_it_and_packets_wait_for_it() {
     bed.pair.near.ip(&format!("link del {NEAR_DEVICE}"));
     let message = build(&mut bed).expect_err("the interface is gone").to_string();
     assert!(message.starts_with("near0 queue 0: AF_XDP sending: ENXIO"), "{message}");
-    assert!(message.ends_with("the interface went away: make the sockets anew"), "{message}");
+    assert!(message.ends_with("the interface was removed: create new sockets"), "{message}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use bytes::{Buf, Bytes};
 use super::block::{Block, BlockKey};
 use super::exchange::Wait;
 use super::open::OpenFile;
-use super::parts::{Part, Parts};
+use super::parts::{BodyParts, Part};
 use super::pool::Blocked;
 use super::store::{FileStore, Job, Outcome};
 use crate::memory::{Account, Charge, Pin};
@@ -36,7 +36,7 @@ const GATHERED_PIECES: usize = 16;
 
 /// What a body is read with.
 #[derive(Clone, Copy)]
-pub(super) struct Around<'a> {
+pub(super) struct ReadContext<'a> {
     pub(super) store: &'a FileStore,
     pub(super) wake: &'a Wake,
     pub(super) account: Option<&'a Account>,
@@ -46,7 +46,7 @@ pub(super) struct Around<'a> {
 pub(super) struct FileBody {
     file: Arc<OpenFile>,
     part: Part,
-    rest: Parts,
+    rest: BodyParts,
     /// Octets not yet handed out.
     remaining: u64,
     /// The block that the next octets come from.
@@ -123,7 +123,7 @@ impl Next {
 }
 
 impl FileBody {
-    pub(super) fn new(file: Arc<OpenFile>, parts: Parts) -> Self {
+    pub(super) fn new(file: Arc<OpenFile>, parts: BodyParts) -> Self {
         Self {
             file,
             part: Part::Octets(Bytes::new()),
@@ -165,7 +165,11 @@ impl FileBody {
     }
 
     /// The next chunk of up to `max` octets, for which one block is read at most, or as many pieces as are gathered.
-    pub(super) fn poll(&mut self, max: usize, around: Around<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+    pub(super) fn poll(
+        &mut self,
+        max: usize,
+        around: ReadContext<'_>,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
         if self.gathers() {
             return self.poll_gathered(max, around);
         }
@@ -188,7 +192,11 @@ impl FileBody {
     }
 
     /// The next pieces in one chunk, as far as they are small and can be had at once.
-    fn poll_gathered(&mut self, max: usize, around: Around<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+    fn poll_gathered(
+        &mut self,
+        max: usize,
+        around: ReadContext<'_>,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
         let mut octets = Vec::new();
         for _ in 0..GATHERED_PIECES {
             let end = match self.poll_copy(max - octets.len(), &mut octets, around) {
@@ -221,7 +229,7 @@ impl FileBody {
         &mut self,
         max: usize,
         out: &mut Vec<u8>,
-        around: Around<'_>,
+        around: ReadContext<'_>,
     ) -> Poll<Option<Result<(), BodyError>>> {
         let before = out.len();
         match ready!(self.poll_found(max, around)) {
@@ -291,7 +299,7 @@ impl FileBody {
     }
 
     /// Finds the next octets, without taking them.
-    fn poll_found(&mut self, max: usize, around: Around<'_>) -> Poll<Option<Result<Found, BodyError>>> {
+    fn poll_found(&mut self, max: usize, around: ReadContext<'_>) -> Poll<Option<Result<Found, BodyError>>> {
         if let Some(error) = &self.failed {
             return Poll::Ready(Some(Err(error.clone())));
         }
@@ -312,7 +320,7 @@ impl FileBody {
         Poll::Ready(Some(found))
     }
 
-    fn poll_span(&mut self, next: Next, around: Around<'_>) -> Poll<Result<Found, BodyError>> {
+    fn poll_span(&mut self, next: Next, around: ReadContext<'_>) -> Poll<Result<Found, BodyError>> {
         if let Some(current) = self.current.take()
             && current.index == next.index
         {
@@ -348,7 +356,7 @@ impl FileBody {
         outcome: Outcome,
         expected: Expected,
         next: Next,
-        around: Around<'_>,
+        around: ReadContext<'_>,
     ) -> Result<Found, BodyError> {
         match (outcome, expected) {
             (Outcome::Block(block), Expected::Block(hold)) => {
@@ -366,7 +374,7 @@ impl FileBody {
     }
 
     /// How a block is to be held that is not read yet. `None`: it is not worth reading, or may not be held.
-    fn hold_unread(&self, next: &Next, around: Around<'_>) -> Option<Hold> {
+    fn hold_unread(&self, next: &Next, around: ReadContext<'_>) -> Option<Hold> {
         let memory = around.store.blocks.memory_of(&self.file, next.index);
         // A range that needs little of the block is no reason to read it, whatever was handed out before.
         let is_wanted = next.wanted as u64 * READ_SHARE >= memory as u64;
@@ -385,9 +393,9 @@ impl FileBody {
         next: Next,
         hold: Hold,
         blocked: Option<Blocked<Job, Outcome>>,
-        around: Around<'_>,
+        around: ReadContext<'_>,
     ) -> Poll<Result<Found, BodyError>> {
-        let Around { store, wake, account } = around;
+        let ReadContext { store, wake, account } = around;
         let key = Job::Block(self.key(next.index));
         if let Some(ticket) = store.pool.join(&key, wake) {
             self.wait = Wait::Ticket(ticket, Expected::Block(hold));
@@ -415,9 +423,9 @@ impl FileBody {
         &mut self,
         next: Next,
         blocked: Option<Blocked<Job, Outcome>>,
-        around: Around<'_>,
+        around: ReadContext<'_>,
     ) -> Poll<Result<Found, BodyError>> {
-        let Around { store, wake, account } = around;
+        let ReadContext { store, wake, account } = around;
         if store.try_on_worker {
             match store.blocks.read_piece_now(&self.file, next.range.clone()) {
                 Ok(Some(octets)) => return Poll::Ready(Ok(Found::Octets(octets))),
@@ -435,11 +443,11 @@ impl FileBody {
     }
 
     /// Has the blocks behind `next` read if the file comes from the disk.
-    fn read_ahead(&mut self, next: &Next, around: Around<'_>) {
+    fn read_ahead(&mut self, next: &Next, around: ReadContext<'_>) {
         if !self.cold || !self.file.identity.age.is_kept() {
             return;
         }
-        let Around { store, account, .. } = around;
+        let ReadContext { store, account, .. } = around;
         for ahead in next.index + 1..=next.last_index.min(next.index + store.readahead) {
             if store.blocks.holds(&self.key(ahead)) {
                 continue;

@@ -6,7 +6,7 @@ use std::task::{Poll, ready};
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
 
-use super::body::{Around, FileBody};
+use super::body::{FileBody, ReadContext};
 use super::lookup::{LookupError, Tree};
 use super::pool::{Blocked, Submitted, Ticket};
 use super::respond::{Answer, Question, error, respond};
@@ -148,7 +148,9 @@ impl FileExchange {
                     Some(account) => account.own(octets),
                 })))
             }
-            State::File(body) => body.poll(max, Around { store: &self.store, wake: &self.wake, account }),
+            State::File(body) => {
+                body.poll(max, ReadContext { store: &self.store, wake: &self.wake, account })
+            }
         }
     }
 
@@ -162,7 +164,7 @@ impl FileExchange {
             }
             State::File(body) => {
                 let account = self.account.as_ref();
-                body.poll_copy(max, out, Around { store: &self.store, wake: &self.wake, account })
+                body.poll_copy(max, out, ReadContext { store: &self.store, wake: &self.wake, account })
             }
         }
     }

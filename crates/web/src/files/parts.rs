@@ -23,7 +23,7 @@ pub(crate) enum Part {
 
 /// The pieces of a body in order.
 #[derive(Debug)]
-pub(crate) enum Parts {
+pub(crate) enum BodyParts {
     /// One span of the file.
     Single(Option<Range<u64>>),
     /// Several, each with its own header.
@@ -53,7 +53,7 @@ impl Part {
     }
 }
 
-impl Parts {
+impl BodyParts {
     /// `span` of the file and nothing else.
     pub(crate) fn single(span: Range<u64>) -> Self {
         Self::Single(Some(span))
@@ -93,7 +93,7 @@ impl Parts {
     }
 }
 
-impl Iterator for Parts {
+impl Iterator for BodyParts {
     type Item = Part;
 
     fn next(&mut self) -> Option<Part> {
@@ -182,7 +182,7 @@ mod tests {
         ) {
             let ranges: Vec<_> = ranges.iter().map(|(start, length)| *start..start + length).collect();
             let content_type = typed.then(|| HeaderValue::from_static("video/mp4"));
-            let mut parts = Parts::Multipart(Box::new(Multipart::new(content_type, ranges.clone(), size)));
+            let mut parts = BodyParts::Multipart(Box::new(Multipart::new(content_type, ranges.clone(), size)));
             let mut left = parts.length();
             prop_assert_eq!(parts.first_offset(), Some(ranges[0].start));
             let mut spans = Vec::new();

@@ -13,7 +13,7 @@ use http::{Method, StatusCode};
 use super::FilesConfig;
 use super::lookup::{Found, Representation, Resource};
 use super::open::OpenFile;
-use super::parts::{Multipart, Parts, content_range};
+use super::parts::{BodyParts, Multipart, content_range};
 use crate::coding::Accepted;
 use crate::condition::Verdict;
 use crate::exchange::error_response;
@@ -34,8 +34,8 @@ pub(crate) struct Question<'a> {
 pub(crate) enum Answer {
     /// A body in memory, possibly empty.
     Fixed(ResponseHead, Bytes),
-    /// Parts of a file, of which at least one is not empty.
-    File(ResponseHead, Arc<OpenFile>, Parts),
+    /// BodyParts of a file, of which at least one is not empty.
+    File(ResponseHead, Arc<OpenFile>, BodyParts),
 }
 
 /// Answers `question` with what its path led to.
@@ -122,7 +122,7 @@ fn represent(config: &FilesConfig, question: Question<'_>, representation: &Repr
         return Answer::Fixed(head, Bytes::new());
     }
     let head = ResponseHead { status: StatusCode::OK, headers, body_length: Some(size) };
-    Answer::File(head, Arc::clone(&representation.file), Parts::single(0..size))
+    Answer::File(head, Arc::clone(&representation.file), BodyParts::single(0..size))
 }
 
 /// The client's copy is good: validators and what a cache needs, nothing about a body.
@@ -154,11 +154,11 @@ fn partial(representation: &Representation, ranges: Vec<Range<u64>>) -> Answer {
     headers.insert(DATE, date_header());
     let parts = if let [range] = &ranges[..] {
         headers.insert(CONTENT_RANGE, text(content_range(range, size)));
-        Parts::single(range.clone())
+        BodyParts::single(range.clone())
     } else {
         let multipart = Multipart::new(headers.get(CONTENT_TYPE).cloned(), ranges, size);
         headers.insert(CONTENT_TYPE, text(multipart.content_type()));
-        Parts::Multipart(Box::new(multipart))
+        BodyParts::Multipart(Box::new(multipart))
     };
     let length = parts.length();
     headers.insert(CONTENT_LENGTH, length.into());

@@ -30,8 +30,8 @@ pub struct Account(Arc<Inner>);
 struct Inner {
     ledger: Arc<Ledger>,
     /// Data in flight to the client, in its own memory and in slices of blocks.
-    copied: Way,
-    sliced: Way,
+    copied: InFlight,
+    sliced: InFlight,
     /// Octets of requests.
     requests: AtomicUsize,
     /// Octets of blocks that it keeps from being freed, once a response.
@@ -47,12 +47,12 @@ struct Inner {
 /// Pieces in flight to a client, as one number each for those sent and those acknowledged: bytes in the low
 /// bits, pieces in the high ones. Both wrap, and their difference is still right.
 #[derive(Debug, Default)]
-struct Way {
+struct InFlight {
     out: AtomicU64,
     back: AtomicU64,
 }
 
-impl Way {
+impl InFlight {
     /// Bits for the octets that can be on their way at once.
     const OCTETS: u32 = 40;
 
@@ -85,8 +85,8 @@ impl Account {
     pub fn new(ledger: &Arc<Ledger>, window: usize, most: usize) -> Self {
         Self(Arc::new(Inner {
             ledger: Arc::clone(ledger),
-            copied: Way::default(),
-            sliced: Way::default(),
+            copied: InFlight::default(),
+            sliced: InFlight::default(),
             requests: AtomicUsize::new(0),
             pinned: AtomicUsize::new(0),
             window,

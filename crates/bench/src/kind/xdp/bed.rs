@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use super::Run;
 use super::process::Process;
 use crate::packet_path::PacketPath;
-use crate::peers::{Places, fill};
+use crate::peers::{Placeholders, fill};
 use crate::{BenchError, CLIENT_CORE, SERVER_CORE, cpu, io_error};
 
 /// The port that frames are for.
@@ -227,7 +227,7 @@ impl<'a> VethBed<'a> {
         }
     }
 
-    fn places(&self, action: &str) -> Places {
+    fn places(&self, action: &str) -> Placeholders {
         let work = self.run.tools.work.display().to_string();
         let size = self.run.case.count("size");
         [
@@ -255,7 +255,7 @@ impl<'a> VethBed<'a> {
 pub(super) fn start_path(
     run: &Run<'_>,
     path: &PacketPath,
-    places: &Places,
+    places: &Placeholders,
 ) -> Result<Option<Process>, BenchError> {
     let command = path.run(places);
     if command.is_empty() {

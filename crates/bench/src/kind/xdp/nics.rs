@@ -14,7 +14,7 @@ use super::{Busy, Flood, Run};
 use crate::cpu::Account;
 use crate::nics::{Nic, Nics};
 use crate::packet_path::PacketPath;
-use crate::peers::Places;
+use crate::peers::Placeholders;
 use crate::scenario::Case;
 use crate::task::{Sender, Task};
 use crate::{BenchError, SERVER_CORE, io_error};
@@ -72,7 +72,7 @@ impl<'a> Hosts<'a> {
     /// program comes or goes.
     pub(super) fn start(&self, path: &PacketPath, action: &str) -> Result<Option<Process>, BenchError> {
         let interface = self.run.lab.interface(Role::Server);
-        let places = Places::from([
+        let places = Placeholders::from([
             ("interface", interface.to_owned()),
             ("action", action.to_owned()),
             ("expressway", self.run.tools.expressway.display().to_string()),

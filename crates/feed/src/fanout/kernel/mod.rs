@@ -50,7 +50,7 @@ use expressway_xbpf::{FanoutOptions, FanoutPrograms, Turn};
 
 use super::framing::Framing;
 use super::options::{Options, Protocol, Start, StartPolicy};
-use super::service::{Fanout, FanoutError, MAILBOX, Parts, bind, thread};
+use super::service::{Fanout, FanoutError, MAILBOX, UnstartedFanout, bind, thread};
 use super::stats::Ledger;
 use super::sys;
 use crate::group::Membership;
@@ -114,7 +114,8 @@ impl Fanout {
         let ledger = Arc::new(Ledger::of_kernel(&options.limits));
         let (sender, inbox) = mailbox(MAILBOX).map_err(thread("eventfd"))?;
         let switch = Switch::new(&options, feed, group, programs, inbox, ledger.clone())?;
-        let mut parts = Parts::new(&options, listeners, ledger, Arc::new(StatsCell::new()), vec![sender])?;
+        let mut parts =
+            UnstartedFanout::new(&options, listeners, ledger, Arc::new(StatsCell::new()), vec![sender])?;
         parts.spawn("expressway-swch".into(), move || switch.run())?;
         parts.open()
     }

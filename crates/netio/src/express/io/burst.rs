@@ -6,9 +6,8 @@ use std::time::Instant;
 use expressway_wire::{ChecksumMode, UdpTemplate};
 
 use super::plan::Fallback;
-use super::{ExpressIo, HEADERS_V4, HEADERS_V6, UDP_HEADER};
+use super::{ExpressIo, HEADERS_V4, HEADERS_V6};
 use crate::express::config::HEADER_SPACE;
-use crate::express::metadata::Request;
 use crate::express::path_cache::Routes;
 use crate::express::port::Port;
 use crate::io::{Flow, IoError, IoStats, PacketIo, Sent};
@@ -21,20 +20,16 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
         (port, path, hash): (usize, &Path, u64),
         flow: &Flow,
         segment: usize,
-        launch: Option<u64>,
         fill: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> Result<Sent, IoError> {
         let Ok(template) = self.paths.template(flow, path, hash) else {
             return self.fall_back(Fallback::Route, flow, segment, fill);
         };
         let (port, stats) = (&mut self.ports[port], &mut self.stats);
-        let (checksum, unfinished) = port.checksum(template.header_len() - UDP_HEADER);
         let burst = Burst {
             template,
             segment,
             largest: path.mtu.saturating_sub(if template.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 }),
-            checksum,
-            request: Request { checksum: unfinished, launch, stamp: None },
             now: self.now,
         };
         Ok(match segment > port.max_in_frame() {
@@ -44,15 +39,12 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
     }
 }
 
-/// What is built for: the headers, slices of `segment` bytes of which a datagram may fill `largest`, and what is
-/// asked of the device. The kernel sends frames above the MTU of a device unasked, and the device or its peer loses
+/// What is built for: the headers, and slices of `segment` bytes of which a datagram may fill `largest`. The kernel sends frames above the MTU of a device unasked, and the device or its peer loses
 /// them uncounted.
 struct Burst<'a> {
     template: &'a UdpTemplate,
     segment: usize,
     largest: usize,
-    checksum: ChecksumMode,
-    request: Request,
     now: Instant,
 }
 
@@ -66,7 +58,7 @@ impl Burst<'_> {
         let start = HEADER_SPACE - self.template.header_len();
         // Buffers have the room and the template was checked, so only a datagram that no header can describe
         // fails; IPv4 identification may be 0 in packets that are not fragmented (RFC 6864).
-        let packet = self.template.write(&mut buffer[start..], length, self.checksum, 0).ok()?;
+        let packet = self.template.write(&mut buffer[start..], length, ChecksumMode::Full, 0).ok()?;
         Some(start..start + packet)
     }
 }
@@ -109,7 +101,7 @@ fn build_parts(
         }
         let length = length.min(burst.segment);
         let packet = burst.write(staging, length);
-        let submitted = packet.is_some_and(|packet| port.submit_parts(&staging[packet], burst.request));
+        let submitted = packet.is_some_and(|packet| port.submit_parts(&staging[packet]));
         count(&mut sent, stats, length, submitted);
     }
 }
@@ -124,7 +116,7 @@ fn build(
     let mut sent = Sent::default();
     let mut flushed = false;
     loop {
-        let Some(mut frame) = port.acquire() else {
+        let Some(mut frame) = port.alloc() else {
             // In copy mode a kick gives frames back at once; else the caller comes again.
             if flushed || !port.is_up() {
                 sent.blocked = true;
@@ -142,7 +134,7 @@ fn build(
         }
         let length = length.min(burst.segment);
         let packet = burst.write(bytes, length);
-        let submitted = packet.is_some_and(|packet| frame.submit(packet, burst.request));
+        let submitted = packet.is_some_and(|packet| frame.submit(packet));
         count(&mut sent, stats, length, submitted);
     }
 }

@@ -5,7 +5,6 @@
 //! is built in the kernel socket's own buffers, so nothing is ever copied from one way to the other.
 
 mod burst;
-mod offload;
 mod plan;
 mod ports;
 mod receive;
@@ -21,17 +20,17 @@ use rustix::time::{
 };
 
 use super::config::{ExpressConfig, HEADER_SPACE};
-use super::hints::Grant;
 use super::inlet::PortInlet;
 use super::interface::Interfaces;
 use super::path_cache::{PathCache, Reminders, Routes};
 use super::port::{LendReport, Port, PortReport};
-use crate::io::{Datagram, Flow, IoError, IoStats, PacketIo, Sent};
+use crate::io::{Datagram, Flow, IoError, IoStats, PacketIo, Sent, Via};
 use crate::route::{Resolution, Resolver};
 use crate::udp::UdpIo;
 use crate::wait::Wait;
 
-use plan::{Fallback, is_link_local};
+use plan::is_link_local;
+use receive::{Origin, deliver};
 
 /// Turns with packets from AF_XDP after which the kernel sockets are asked though the turns go on: a
 /// datagram there waits for 8 batches at most, and their system call is shared by as many.
@@ -39,8 +38,6 @@ const KERNEL_EVERY: u32 = 8;
 /// Bytes of an IPv4 and of an IPv6 header with the UDP header.
 const HEADERS_V4: usize = 28;
 const HEADERS_V6: usize = 48;
-/// Bytes of a UDP header (RFC 768).
-const UDP_HEADER: usize = 8;
 
 /// AF_XDP packet I/O of one worker, with the kernel sockets of the same addresses beside it.
 ///
@@ -62,8 +59,6 @@ pub struct ExpressIo<K = UdpIo, R = Resolver> {
     /// Where datagrams larger than a frame are built, before they are cut into frames.
     staging: Box<[u8]>,
     now: Instant,
-    /// Checksum probes sent.
-    probes: u64,
     turns: u32,
     wait: Wait,
     /// When the kernel sockets were asked last.
@@ -122,7 +117,6 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
             paths: PathCache::new(config.ttl),
             reminders: Reminders::new(),
             now,
-            probes: 0,
             turns: 0,
             wait: Wait::Interrupt,
             kernel_asked: now,
@@ -170,7 +164,28 @@ impl<K: PacketIo, R: Routes> PacketIo for ExpressIo<K, R> {
     fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(Datagram<'_>)) -> Result<usize, IoError> {
         self.now = now;
         self.watch(now);
-        let mut received = self.receive_express(now, sink);
+        let mut received = 0;
+        self.full = false;
+        for (index, port) in self.ports.iter_mut().enumerate() {
+            let origin = Origin {
+                via: Via::Express(index as u16),
+                ifindex: port.ifindex(),
+                verify: self.config.verify_checksum,
+                description: port.description(),
+            };
+            let Some((mut batch, readers)) = port.receive(self.config.batch) else { continue };
+            while let Some(mut packet) = batch.next() {
+                let Some(lendable) = deliver(packet.bytes(), origin, &mut self.stats, sink) else { continue };
+                received += 1;
+                if readers != 0 {
+                    packet.lend(lendable.part, readers, lendable.info);
+                }
+            }
+            let taken = batch.packets();
+            drop(batch);
+            self.full |= taken >= self.config.batch;
+            port.end_receive(now, taken);
+        }
         // A turn without packets that follows one with packets leads to sleep, whose wait would tell of the
         // kernel sockets anyway: request and response by AF_XDP cost no call on them.
         let was_busy = std::mem::replace(&mut self.busy, received > 0);
@@ -204,35 +219,8 @@ impl<K: PacketIo, R: Routes> PacketIo for ExpressIo<K, R> {
         }
         let hash = self.paths.hash(flow);
         match self.plan(flow, segment, hash) {
-            Ok((port, path)) => self.build_on((port, &path, hash), flow, segment, None, fill),
+            Ok((port, path)) => self.build_on((port, &path, hash), flow, segment, fill),
             Err(reason) => self.fall_back(reason, flow, segment, fill),
-        }
-    }
-
-    fn transmit_at(
-        &mut self,
-        flow: &Flow,
-        segment: usize,
-        launch: u64,
-        fill: &mut dyn FnMut(&mut [u8]) -> usize,
-    ) -> Result<Sent, IoError> {
-        let hash = self.paths.hash(flow);
-        let unsupported = |why: &str| IoError::Socket {
-            what: format!("launch time for {}: {why}", flow.remote),
-            source: io::ErrorKind::Unsupported.into(),
-        };
-        if segment == 0 || !self.transmits() {
-            return Err(unsupported("the kernel socket sends"));
-        }
-        match self.plan(flow, segment, hash) {
-            Ok((port, path)) => match self.ports[port].grants().launch_time {
-                Grant::Granted => self.build_on((port, &path, hash), flow, segment, Some(launch), fill),
-                refused => Err(unsupported(&refused.to_string())),
-            },
-            // Better early than never: the neighbour is unknown for a moment only.
-            Err(Fallback::Neighbour) => self.fall_back(Fallback::Neighbour, flow, segment, fill),
-            Err(Fallback::Chosen) => Err(unsupported("the kernel socket sends")),
-            Err(Fallback::Route | Fallback::Socket) => Err(unsupported("no AF_XDP socket can send it")),
         }
     }
 

@@ -24,7 +24,7 @@ impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
                 Change::Add(mut port) => {
                     port.set_link(self.links.state(port.ifindex()));
                     if let Err(error) = port.set_wait(self.wait) {
-                        tracing::warn!(%error, "the added socket is not busy-polled");
+                        tracing::warn!(%error, "cannot enable busy polling on the added socket");
                     }
                     self.ports.push(*port);
                     self.follow_port(self.ports.len() - 1);

@@ -1,35 +1,19 @@
 //! From a received frame to its datagram.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::Instant;
+use std::ops::Range;
 
 use expressway_wire::parse_udp;
 
-use super::ExpressIo;
-use crate::express::description::{self, DESCRIPTION_LEN};
-use crate::express::lending::Note;
-use crate::express::loan;
-use crate::express::path_cache::Routes;
-use crate::express::queue::Keep;
-use crate::io::{Datagram, Ecn, Hints, IoStats, PacketIo, TimeSource, Timestamp, Via};
+use crate::express::metadata::{self, METADATA_LEN};
+use crate::io::{Datagram, Ecn, Hints, IoStats, TimeSource, Timestamp, Via};
+use crate::lend::{PacketInfo, abi};
 
-impl<K: PacketIo, R: Routes> ExpressIo<K, R> {
-    pub(super) fn receive_express(&mut self, now: Instant, sink: &mut dyn FnMut(Datagram<'_>)) -> usize {
-        let (stats, verify) = (&mut self.stats, self.config.verify_checksum);
-        let mut handed = 0;
-        self.full = false;
-        for (index, port) in self.ports.iter_mut().enumerate() {
-            let (ifindex, description) = (port.ifindex(), port.description());
-            let origin = Origin { via: Via::Express(index as u16), ifindex, verify, description };
-            let taken = port.receive(now, self.config.batch, |frame| {
-                let kept = deliver(frame, origin, stats, sink);
-                handed += usize::from(kept.is_some());
-                kept
-            });
-            self.full |= taken >= self.config.batch;
-        }
-        handed
-    }
+/// What of a received packet readers may have, and what they are told of it.
+pub(super) struct Lendable {
+    /// Which bytes of those that were handed over.
+    pub(super) part: Range<usize>,
+    pub(super) info: PacketInfo,
 }
 
 /// Where a frame came in, and what is to be checked of it.
@@ -49,10 +33,10 @@ pub(super) fn deliver(
     origin: Origin,
     stats: &mut IoStats,
     sink: &mut dyn FnMut(Datagram<'_>),
-) -> Option<Keep> {
-    let start = if origin.description.is_some() { DESCRIPTION_LEN } else { 0 };
+) -> Option<Lendable> {
+    let start = if origin.description.is_some() { METADATA_LEN } else { 0 };
     let (hints, frame) = match (origin.description, frame.split_first_chunk_mut()) {
-        (Some(cookie), Some((area, frame))) => (description::take(area, cookie), frame),
+        (Some(cookie), Some((area, frame))) => (metadata::take(area, cookie), frame),
         (Some(_), None) => (Hints::default(), &mut [][..]),
         (None, _) => (Hints::default(), frame),
     };
@@ -71,7 +55,7 @@ pub(super) fn deliver(
         return None;
     }
     let range = layout.payload();
-    let keep = Keep { packet: start..start + range.end, note: note(range.start, hints.timestamp) };
+    let lendable = Lendable { part: start..start + range.end, info: info(range.start, hints.timestamp) };
     let payload = &mut frame[range];
     stats.rx_express_packets += 1;
     stats.rx_express_bytes += payload.len() as u64;
@@ -81,20 +65,20 @@ pub(super) fn deliver(
         scope(&mut local, origin.ifindex);
     }
     sink(Datagram { payload, remote, local, ecn: Ecn::from_tos(layout.tos), via: origin.via, hints });
-    Some(keep)
+    Some(lendable)
 }
 
 /// What readers are told of a packet whose payload starts there.
 #[inline]
-pub(super) fn note(payload: usize, timestamp: Option<Timestamp>) -> Note {
+pub(super) fn info(payload: usize, timestamp: Option<Timestamp>) -> PacketInfo {
     let (timestamp, by) = match timestamp {
-        Some(Timestamp { nanoseconds, source: TimeSource::Device }) => (nanoseconds, loan::STAMP_NIC),
-        Some(Timestamp { nanoseconds, source: TimeSource::Program }) => (nanoseconds, loan::STAMP_XDP),
+        Some(Timestamp { nanoseconds, source: TimeSource::Device }) => (nanoseconds, abi::STAMP_NIC),
+        Some(Timestamp { nanoseconds, source: TimeSource::Program }) => (nanoseconds, abi::STAMP_XDP),
         // The kernel stamps no frames.
         Some(Timestamp { source: TimeSource::Kernel, .. }) | None => (0, 0),
     };
     // Headers are 128 bytes at most.
-    Note { timestamp, flags: payload as u16 | by }
+    PacketInfo { timestamp, flags: payload as u16 | by }
 }
 
 /// True for a source address that no packet on a wire may have (RFC 1812, section 5.3.7; RFC 4291, sections

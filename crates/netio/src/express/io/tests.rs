@@ -5,12 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 use expressway_wire::{ChecksumMode, MacAddr, UdpHeaders, VlanTags};
 use proptest::prelude::*;
 
-use super::receive::{Origin, deliver, is_martian, note};
+use super::receive::{Origin, deliver, info, is_martian};
 use super::*;
 use crate::express::LentPacket;
-use crate::express::lending::Note;
-use crate::express::loan::PAYLOAD;
 use crate::io::{Ecn, TimeSource, Timestamp, Via};
+use crate::lend::PacketInfo;
+use crate::lend::abi::PAYLOAD;
 use crate::route::Path;
 
 const VIA: Via = Via::Express(3);
@@ -29,9 +29,9 @@ fn delivered(frame: &mut [u8], verify: bool) -> (Option<Seen>, IoStats) {
     });
     assert_eq!(handed.is_some(), seen.is_some());
     if let (Some(keep), Some((payload, ..))) = (&handed, &seen) {
-        let start = usize::from(keep.note.flags & PAYLOAD);
-        assert_eq!((keep.packet.start, keep.packet.len() - start), (0, payload.len()));
-        assert!(keep.packet.end <= length, "padding is no part of it");
+        let start = usize::from(keep.info.flags & PAYLOAD);
+        assert_eq!((keep.part.start, keep.part.len() - start), (0, payload.len()));
+        assert!(keep.part.end <= length, "padding is no part of it");
     }
     (seen, stats)
 }
@@ -56,7 +56,8 @@ fn frame(source: &str, destination: &str, payload: &[u8]) -> Vec<u8> {
 fn readers_are_told_where_the_payload_is_and_who_stamped() {
     let data = [7; 50];
     for source in [None, Some(TimeSource::Device), Some(TimeSource::Program)] {
-        let Note { timestamp, flags } = note(42, source.map(|source| Timestamp { nanoseconds: 99, source }));
+        let PacketInfo { timestamp, flags } =
+            info(42, source.map(|source| Timestamp { nanoseconds: 99, source }));
         let lent = LentPacket { data: &data, timestamp, sequence: 0, flags, source: 0 };
         assert_eq!((lent.payload(), lent.time_source()), (Some(&data[42..]), source));
         assert_eq!(lent.timestamp, if source.is_some() { 99 } else { 0 });

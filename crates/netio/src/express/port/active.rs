@@ -1,208 +1,106 @@
-//! A bound socket with its rings.
+//! The socket that a port has open, on a UMEM of its own.
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use super::public::Public;
-use crate::express::assembly::ASSEMBLY_SIZE;
-use crate::express::config::{Fitted, ObtainedMode, PortConfig};
-use crate::express::description::DESCRIPTION_LEN;
+use super::readers::PortReaders;
+use crate::express::config::{Fitted, ObtainedMode};
+use crate::express::engine::{Bind, Engine, Opened, Xsk, adopt, bring_up};
 use crate::express::error::{OpenError, Step};
-use crate::express::hints::{Grant, TransmitGrants};
-use crate::express::lane::Mapped;
-use crate::express::queue::Queue;
-use crate::express::socket::Socket;
-use crate::express::source::SocketSource;
-use crate::express::umem::Frames;
-use crate::express::xskmap;
+use crate::express::source::{SocketSource, frames_of};
 use crate::io::{IoError, IoStats};
-use crate::netdev::Netdev;
+use crate::ring::Mapped;
+use crate::umem::{Umem, XskId};
 use crate::wait::{self, Wait};
 
-/// Frames of one sent packet in copy mode: the parts behind the first become fragments of a socket buffer, of
-/// which there are `MAX_SKB_FRAGS`, 17 unless the kernel is built with more (`xsk_build_skb` in
-/// `net/xdp/xsk.c`).
-const COPY_SEGMENTS: u32 = 17;
+/// A port has one socket on its UMEM.
+pub(super) const XSK: XskId = XskId(0);
 
-/// A bound socket with its rings.
+/// An open socket.
 pub(super) struct Active {
-    pub(super) socket: Socket,
-    pub(super) queue: Queue<Mapped>,
-    pub(super) mode: ObtainedMode,
+    pub(super) engine: Engine<Mapped>,
     /// Frames that one sent packet may take.
     pub(super) segments: u32,
     /// Packets that one system call may send in copy mode.
     pub(super) tx_budget: u32,
-    pub(super) grants: TransmitGrants,
-    /// The device was shown to finish checksums.
-    pub(super) checksum_proven: bool,
     /// Since when, how often kicked, and the count of completions then, while packets are in flight and none
     /// is completed.
     pub(super) quiet: Option<(Instant, u32, u64)>,
-    /// Packets wait in the TX ring for room in the device.
-    pub(super) deferred: bool,
     /// Packets were received, and their frames given back, since the kernel was last told.
     pub(super) refilled: bool,
     /// Readers in other processes, where there may be any.
-    pub(super) public: Option<Public>,
+    pub(super) readers: Option<PortReaders>,
 }
 
 impl Active {
-    /// Prepares the socket for the way that the worker waits.
-    pub(super) fn prepare(&self, wait: Wait, what: &str) -> Result<(), IoError> {
-        wait::prepare_socket(self.socket.as_fd(), wait, self.mode == ObtainedMode::Copy, what)
-    }
-
-    /// A bound socket that receives, in the order that drivers need: fill ring full, bind, map.
+    /// Opens a socket in this process and enters it into `map`.
     pub(super) fn open(config: &Fitted, ifindex: u32, map: BorrowedFd<'_>) -> Result<Self, OpenError> {
         let multi_buffer = config.multi_buffer();
-        let failed =
-            |step: Step| move |source| step.failed(&config.interface, config.queue, multi_buffer, source);
-        let socket = Socket::new().map_err(failed(Step::Create))?;
-        let (frames, file) = memory(config).map_err(failed(Step::Memory))?;
-        let metadata = config.hints.any() && socket.register(&frames.umem, true).is_ok();
-        if !metadata {
-            socket.register(&frames.umem, false).map_err(failed(Step::Register))?;
-        }
-        let rings = socket.rings(config.rx_ring, config.tx_ring, config.sends).map_err(failed(Step::Ring))?;
-        let assembly = if multi_buffer { ASSEMBLY_SIZE } else { 0 };
-        let queue = Queue::new(frames, rings, assembly);
-        socket
-            .bind(ifindex, config.queue, config.mode, multi_buffer, config.bind_patience)
-            .map_err(failed(Step::Bind(config.mode)))?;
-        let mode = socket.mode().map_err(failed(Step::Options))?;
-        check_mode(config, mode)?;
-        let tx_budget = match config.sends {
-            // In copy mode each packet under way takes a socket buffer of up to 4 KiB.
-            true => socket.widen_transmit(
-                config.tx_ring.saturating_mul(4096),
-                config.tx_budget.unwrap_or(config.tx_ring),
-            ),
-            false => 0,
+        let failed = |source| Step::Memory.failed(&config.interface, config.queue, multi_buffer, source);
+        let frames = frames_of(config);
+        let (mut umem, file) = match &config.lend {
+            None => (Umem::new(config.frame_size, frames, config.huge_pages).map_err(failed)?, None),
+            Some(lend) => {
+                let frames = frames + lend.readers * lend.quota;
+                let (umem, file) =
+                    Umem::shareable(config.frame_size, frames, config.huge_pages).map_err(failed)?;
+                (umem, Some(file))
+            }
         };
-        let public = match (&config.lend, file) {
-            (Some(lend), Some(file)) => Some(Public::open(config, lend, file)?),
+        let bind = Bind {
+            id: XSK,
+            config,
+            ifindex,
+            multi_buffer,
+            map: Some(map),
+            shared: None,
+            // The worker says later how it waits.
+            wait: Wait::Interrupt,
+        };
+        let opened = bring_up(&mut umem, &bind)?;
+        let readers = match (&config.lend, file) {
+            (Some(lend), Some(file)) => Some(PortReaders::open(config, lend, file)?),
             _ => None,
         };
-        xskmap::insert(map, config.map_key, socket.as_fd()).map_err(failed(Step::Map))?;
-        let features = match (mode, multi_buffer, config.hints.any()) {
-            (ObtainedMode::Copy, _, _) | (_, false, false) => None,
-            // What the kernel does not tell is absent.
-            (ObtainedMode::ZeroCopy, ..) => {
-                Netdev::open().and_then(|mut netdev| netdev.features(ifindex)).ok()
-            }
-        };
-        let segments = segments(mode, multi_buffer, features.map(|features| features.zero_copy_segments));
-        let grants = TransmitGrants::decide(config.hints, mode, features, metadata);
-        for (offload, grant) in grants.named() {
-            if let Grant::Refused(reason) = grant {
-                tracing::warn!(
-                    interface = config.interface,
-                    queue = config.queue,
-                    offload,
-                    reason,
-                    "transmit offload refused"
-                );
-            }
-        }
-        let mut queue = queue;
-        if config.description.is_some() {
-            queue.include_prefix(DESCRIPTION_LEN);
-        }
-        if grants.timestamps.is_granted() {
-            queue.stamp_transmits(config.tx_ring as usize);
-        }
-        Ok(Self {
-            socket,
-            queue,
-            mode,
-            segments,
-            tx_budget,
-            grants,
-            checksum_proven: false,
-            quiet: None,
-            deferred: false,
-            refilled: false,
-            public,
-        })
+        Ok(Self::new(umem, opened, readers))
     }
 
-    /// A bound socket from elsewhere.
+    /// Has a socket opened by another process.
     pub(super) fn adopt(config: &Fitted, source: &mut dyn SocketSource) -> Result<Self, OpenError> {
-        let failed = |step: Step| move |source| step.failed(&config.interface, config.queue, false, source);
-        let (frames, memory) =
-            Frames::registrable(config.frame_size, config.rx_ring + config.tx_ring, config.huge_pages)
-                .map_err(failed(Step::Memory))?;
+        let failed = |source| Step::Memory.failed(&config.interface, config.queue, false, source);
+        let (mut umem, memory) =
+            Umem::registrable(config.frame_size, frames_of(config), config.huge_pages).map_err(failed)?;
         let bound = source.bind(config, memory.as_fd())?;
-        let socket = Socket::bound(bound.socket);
-        let rings =
-            socket.map_rings(config.rx_ring, config.tx_ring, config.sends).map_err(failed(Step::Ring))?;
-        let assembly = if config.multi_buffer() { ASSEMBLY_SIZE } else { 0 };
-        let mut queue = Queue::adopt(frames, rings, assembly);
-        if config.description.is_some() {
-            queue.include_prefix(DESCRIPTION_LEN);
-        }
-        Ok(Self {
-            socket,
-            queue,
-            mode: bound.mode,
-            segments: bound.segments,
-            // Whoever bound it asked for the whole ring; what it got is not told.
-            tx_budget: if config.sends { config.tx_ring } else { 0 },
-            // The other side registers UMEMs without room for metadata.
-            grants: TransmitGrants::decide(config.hints, bound.mode, None, false),
-            checksum_proven: false,
-            quiet: None,
-            deferred: false,
-            refilled: false,
-            public: None,
-        })
+        let xsk = adopt(&mut umem, config, config.multi_buffer(), (bound.socket, bound.mode))?;
+        // Whoever bound it asked for what the configuration says; what it got is not told.
+        let asked = config.tx_budget.unwrap_or(config.tx_ring);
+        let tx_budget = if config.sends { asked } else { 0 };
+        Ok(Self::new(umem, Opened { xsk, segments: bound.segments, tx_budget }, None))
     }
 
+    fn new(umem: Umem, opened: Opened, readers: Option<PortReaders>) -> Self {
+        let Opened { xsk, segments, tx_budget } = opened;
+        let engine = Engine::new(umem, vec![xsk]);
+        Self { engine, segments, tx_budget, quiet: None, refilled: false, readers }
+    }
+
+    /// The socket.
+    pub(super) fn xsk(&self) -> &Xsk<Mapped> {
+        &self.engine.xsks[XSK.0 as usize]
+    }
+
+    /// Its descriptor.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.xsk().socket().as_fd()
+    }
+
+    /// Prepares the socket for the way that the worker waits.
+    pub(super) fn prepare(&self, wait: Wait, what: &str) -> Result<(), IoError> {
+        wait::prepare_socket(self.fd(), wait, self.xsk().mode() == ObtainedMode::Copy, what)
+    }
+
+    /// Adds what was counted for the socket.
     pub(super) fn count(&self, stats: &mut IoStats) {
-        let counters = self.queue.counters();
-        stats.dropped_bad_descriptor += counters.bad_descriptor;
-        stats.dropped_truncated += counters.truncated;
-        if let Some(stamps) = self.queue.stamps_seen() {
-            stats.tx_stamps_unfetched += stamps.unfetched;
-            stats.tx_stamps_implausible += stamps.implausible;
-        }
-        self.socket.count(stats);
-    }
-}
-
-/// The frames of the rings, and of readers where there may be any; those have them as a file.
-fn memory(config: &PortConfig) -> io::Result<(Frames, Option<OwnedFd>)> {
-    let rings = config.rx_ring + config.tx_ring;
-    match &config.lend {
-        None => Ok((Frames::new(config.frame_size, rings, config.huge_pages)?, None)),
-        Some(lend) => {
-            let frames = rings + lend.readers * lend.quota;
-            let (frames, file) = Frames::shareable(config.frame_size, frames, config.huge_pages)?;
-            Ok((frames, Some(file)))
-        }
-    }
-}
-
-/// Frames that one sent packet may take. `zero_copy` is what the device takes, where that is known.
-pub(in crate::express) fn segments(mode: ObtainedMode, multi_buffer: bool, zero_copy: Option<u32>) -> u32 {
-    match mode {
-        _ if !multi_buffer => 1,
-        ObtainedMode::Copy => COPY_SEGMENTS,
-        ObtainedMode::ZeroCopy => zero_copy.unwrap_or(1),
-    }
-}
-
-/// Refuses a mode other than the one asked for: some drivers bind in copy mode whatever they are told.
-pub(in crate::express) fn check_mode(config: &PortConfig, obtained: ObtainedMode) -> Result<(), OpenError> {
-    use crate::express::config::BindMode;
-    match (config.mode, obtained) {
-        (BindMode::Auto, _)
-        | (BindMode::Copy, ObtainedMode::Copy)
-        | (BindMode::ZeroCopy, ObtainedMode::ZeroCopy) => Ok(()),
-        (asked, obtained) => {
-            Err(OpenError::Mode { interface: config.interface.clone(), queue: config.queue, asked, obtained })
-        }
+        *stats += self.xsk().stats();
     }
 }

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::maker::{Made, Maker};
+use super::opener::{Opener, Reopened};
 use super::{Port, PortState};
 use crate::express::config::{Failing, Fitted, PortConfig, TransmitVia};
+use crate::express::engine::can_open;
 use crate::express::error::OpenError;
 use crate::express::interface::LinkState;
-use crate::express::socket::Socket;
 
 /// A transmit queue that completes nothing for this long although it is kicked is dead. Longer than any
 /// driver's transmit watchdog is quiet (5 s is their usual `watchdog_timeo`, after which they reset).
@@ -37,7 +37,7 @@ pub(super) enum Task {
 
 impl Port {
     /// Follows a change of the link.
-    pub(in crate::express) fn set_link(&mut self, link: LinkState) {
+    pub(crate) fn set_link(&mut self, link: LinkState) {
         let state = match (self.state, link) {
             (PortState::Up | PortState::Down, LinkState::Up) => PortState::Up,
             (PortState::Up | PortState::Down, LinkState::Down) => PortState::Down,
@@ -50,11 +50,11 @@ impl Port {
         self.state = state;
         let (interface, queue) = (&self.config.interface, self.config.queue);
         match state {
-            PortState::Up => tracing::info!(interface, queue, "link is up: AF_XDP sends again"),
-            PortState::Down => tracing::warn!(interface, queue, "link is down: the kernel socket sends"),
+            PortState::Up => tracing::info!(interface, queue, "link is up: sending by AF_XDP again"),
+            PortState::Down => tracing::warn!(interface, queue, "link is down: sending by the kernel socket"),
             PortState::Reopening | PortState::Gone => {
-                tracing::warn!(interface, queue, "interface is gone: the kernel socket serves");
-                self.reason = Some("the interface is gone".into());
+                tracing::warn!(interface, queue, "interface removed: falling back to the kernel socket");
+                self.reason = Some("the interface was removed".into());
                 self.close();
             }
         }
@@ -69,7 +69,7 @@ impl Port {
 
     /// Follows a change of the MTU: a socket that takes one frame a packet is replaced once packets may be
     /// larger. Without the privilege to open another it stays, and the kernel drops what is larger than a frame.
-    pub(in crate::express) fn set_mtu(&mut self, now: Instant, mtu: u32) {
+    pub(crate) fn set_mtu(&mut self, now: Instant, mtu: u32) {
         self.mtu = mtu;
         let fitted = self.fit();
         let grows = fitted.multi_buffer() || fitted.frame_size > self.config.frame_size;
@@ -77,8 +77,10 @@ impl Port {
             return;
         }
         let (interface, queue) = (&self.config.interface, self.config.queue);
-        if let (Maker::Own(_), Err(error)) = (&self.maker, Socket::new()) {
-            let reason = format!("packets larger than a frame are dropped: MTU raised to {mtu}, and {error}");
+        if let (Opener::Local(_), Err(error)) = (&self.opener, can_open()) {
+            let reason = format!(
+                "packets larger than a frame are dropped: MTU raised to {mtu}, and the socket cannot be reopened: {error}"
+            );
             if self.reason.as_ref() != Some(&reason) {
                 tracing::error!(interface, queue, "{reason}; restart the process");
                 self.reason = Some(reason);
@@ -86,7 +88,12 @@ impl Port {
             }
             return;
         }
-        tracing::info!(interface, queue, mtu, "MTU raised beyond a frame: AF_XDP socket opened anew");
+        tracing::info!(
+            interface,
+            queue,
+            mtu,
+            "MTU raised beyond the frame size: reopening the AF_XDP socket"
+        );
         self.close();
         (self.config.frame_size, self.multi_buffer) = (fitted.frame_size, fitted.multi_buffer());
         self.state = PortState::Reopening;
@@ -112,7 +119,7 @@ impl Port {
                     interface,
                     queue,
                     reason,
-                    "AF_XDP fails to send again: the kernel socket sends"
+                    "AF_XDP sending failed repeatedly: sending by the kernel socket"
                 );
                 self.config.transmit = TransmitVia::Kernel;
                 self.reason = Some(reason.to_owned());
@@ -122,12 +129,12 @@ impl Port {
                     interface,
                     queue,
                     reason,
-                    "AF_XDP fails again and again: the kernel socket serves"
+                    "AF_XDP failed repeatedly: falling back to the kernel socket"
                 );
                 self.state = PortState::Gone;
                 self.reason = Some(reason.to_owned());
             }
-            _ => tracing::warn!(interface, queue, reason, "AF_XDP socket failed: opening another"),
+            _ => tracing::warn!(interface, queue, reason, "AF_XDP socket failed: reopening"),
         }
         self.publish();
         let lived = now.saturating_duration_since(self.opened);
@@ -140,22 +147,22 @@ impl Port {
     }
 
     /// Tries to open a failed socket anew when it is time. True if that has succeeded.
-    pub(in crate::express) fn reopen(&mut self, now: Instant) -> bool {
+    pub(crate) fn reopen(&mut self, now: Instant) -> bool {
         if self.state != PortState::Reopening || now < self.next_try {
             return false;
         }
-        let Some(made) = self.maker.make(self.fit(), self.ifindex) else {
+        let Some(reopened) = self.opener.open(self.fit(), self.ifindex) else {
             self.next_try = now + ANSWER_INTERVAL;
             return false;
         };
         let (interface, queue) = (&self.config.interface, self.config.queue);
-        match made {
-            Ok(Made { fitted, active }) => {
-                tracing::info!(interface, queue, mode = %active.mode, "AF_XDP socket opened anew");
+        match reopened {
+            Ok(Reopened { fitted, active }) => {
+                tracing::info!(interface, queue, mode = %active.xsk().mode(), "AF_XDP socket reopened");
                 (self.config.frame_size, self.multi_buffer) = (fitted.frame_size, fitted.multi_buffer());
                 // What the first socket was given, this one gets; without it, it serves all the same.
                 if let Err(error) = active.prepare(self.wait, interface) {
-                    tracing::warn!(interface, queue, %error, "the new socket is not busy-polled");
+                    tracing::warn!(interface, queue, %error, "cannot enable busy polling on the new socket");
                 }
                 self.active = Some(active);
                 self.state = PortState::Up;
@@ -165,14 +172,14 @@ impl Port {
                 true
             }
             Err(error) if is_denied(&error) => {
-                tracing::error!(interface, queue, %error, "cannot open AF_XDP socket anew: the kernel socket serves");
+                tracing::error!(interface, queue, %error, "cannot reopen the AF_XDP socket: falling back to the kernel socket");
                 self.state = PortState::Gone;
                 self.reason = Some(error.to_string());
                 self.publish();
                 false
             }
             Err(error) => {
-                tracing::debug!(interface, queue, %error, "AF_XDP socket cannot be opened yet");
+                tracing::debug!(interface, queue, %error, "cannot reopen the AF_XDP socket yet");
                 self.pause = (self.pause * 2).min(REOPEN_LONGEST);
                 self.next_try = now + self.pause;
                 false

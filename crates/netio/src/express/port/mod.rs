@@ -17,8 +17,8 @@
 
 mod active;
 mod health;
-mod maker;
-mod public;
+mod opener;
+mod readers;
 mod report;
 mod traffic;
 
@@ -27,26 +27,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use expressway_wire::{ChecksumMode, MAX_HEADER_LEN};
+use expressway_wire::MAX_HEADER_LEN;
 
 use super::config::{ObtainedMode, PortConfig, TransmitVia};
 use super::error::{OpenError, Step};
-use super::hints::{ChecksumProof, TransmitGrants};
-use super::interface::{LinkState, Place};
-use super::lane::PART_OFFSET;
-use super::metadata::{TransmitTime, Unfinished};
+use super::interface::{BindTarget, LinkState};
 use super::source::SocketSource;
 use super::xskmap;
 use crate::io::{IoError, IoStats};
 use crate::route::OwnNamespace;
 use crate::wait::{self, Wait};
 
-use active::Active;
+use active::{Active, XSK};
 use health::REOPEN_FIRST;
-use maker::{Maker, Other};
+use opener::{Opener, RemoteOpener};
 
-pub(super) use active::{check_mode, segments};
-pub use public::{LendReport, UnlentStats};
+pub use readers::{LendReport, UnlentStats};
 pub use report::{PortReport, PortState, PortStatus};
 
 /// Bytes of the largest UDP payload over IPv4 (RFC 768, RFC 791).
@@ -62,7 +58,7 @@ pub struct Port {
     /// MTU of the interface as far as it is known.
     mtu: u32,
     multi_buffer: bool,
-    maker: Maker,
+    opener: Opener,
     wait: Wait,
     active: Option<Active>,
     state: PortState,
@@ -76,7 +72,7 @@ pub struct Port {
     failed: Option<Instant>,
     reason: Option<String>,
     published: Arc<ArcSwap<PortReport>>,
-    /// Counters of this port, those of sockets that it once had included.
+    /// Counters of the sockets that it once had.
     counters: IoStats,
     /// What readers of sockets that it once had were lent.
     lent: LendReport,
@@ -92,26 +88,26 @@ impl Port {
     /// # Errors
     /// [`OpenError`] names interface, queue and remedy. A mode that was asked for is obtained or an error.
     pub fn open(config: PortConfig, map: BorrowedFd<'_>) -> Result<Self, OpenError> {
-        let place = Place::find(&config, &OwnNamespace)?;
+        let target = BindTarget::find(&config, &OwnNamespace)?;
         let map = map
             .try_clone_to_owned()
             .map_err(|source| Step::Map.failed(&config.interface, config.queue, false, source))?;
-        let active = Active::open(&place.fitted, place.ifindex, map.as_fd())?;
-        let state = match place.interfaces.state(place.ifindex) {
+        let active = Active::open(&target.fitted, target.ifindex, map.as_fd())?;
+        let state = match target.interfaces.state(target.ifindex) {
             LinkState::Up => PortState::Up,
             LinkState::Down | LinkState::Gone => PortState::Down,
         };
         tracing::info!(
             interface = config.interface,
             queue = config.queue,
-            mode = %active.mode,
-            backing = ?active.queue.umem().backing(),
-            frame_size = place.fitted.frame_size,
-            multi_buffer = place.fitted.multi_buffer(),
+            mode = %active.xsk().mode(),
+            backing = ?active.engine.umem.backing(),
+            frame_size = target.fitted.frame_size,
+            multi_buffer = target.fitted.multi_buffer(),
             ?state,
             "AF_XDP socket bound"
         );
-        Ok(Self::new(config.frame_size, &place, Maker::Own(map), active, state))
+        Ok(Self::new(config.frame_size, &target, Opener::Local(map), active, state))
     }
 
     /// As [`Port::open`], with sockets that `source` has bound by a process that may do so; this one needs no
@@ -121,26 +117,32 @@ impl Port {
     /// As [`Port::open`], and [`OpenError::Refused`].
     pub fn open_from(config: PortConfig, mut source: Box<dyn SocketSource>) -> Result<Self, OpenError> {
         if config.lend.is_some() {
-            let must = "must be none where another process binds sockets";
+            let must = "must not be set when another process binds the sockets";
             return Err(OpenError::Config { field: "lend", value: 1, must });
         }
-        let place = Place::find(&config, source.namespace())?;
-        let active = Active::adopt(&place.fitted, &mut *source)?;
+        let target = BindTarget::find(&config, source.namespace())?;
+        let active = Active::adopt(&target.fitted, &mut *source)?;
         tracing::info!(
             interface = config.interface,
             queue = config.queue,
-            mode = %active.mode,
-            frame_size = place.fitted.frame_size,
-            multi_buffer = place.fitted.multi_buffer(),
+            mode = %active.xsk().mode(),
+            frame_size = target.fitted.frame_size,
+            multi_buffer = target.fitted.multi_buffer(),
             "AF_XDP socket obtained"
         );
-        Ok(Self::new(config.frame_size, &place, Maker::Other(Other::new(source)), active, PortState::Up))
+        Ok(Self::new(
+            config.frame_size,
+            &target,
+            Opener::Remote(RemoteOpener::new(source)),
+            active,
+            PortState::Up,
+        ))
     }
 
-    fn new(frame_size: u32, place: &Place, maker: Maker, active: Active, state: PortState) -> Self {
+    fn new(frame_size: u32, target: &BindTarget, opener: Opener, active: Active, state: PortState) -> Self {
         let now = Instant::now();
-        let (ifindex, multi_buffer) = (place.ifindex, place.fitted.multi_buffer());
-        let mut config = PortConfig::clone(&place.fitted);
+        let (ifindex, multi_buffer) = (target.ifindex, target.fitted.multi_buffer());
+        let mut config = PortConfig::clone(&target.fitted);
         if !config.sends {
             config.transmit = TransmitVia::Kernel;
         }
@@ -149,15 +151,13 @@ impl Port {
             ifindex,
             queue: config.queue,
             state,
-            mode: Some(active.mode),
-            backing: Some(active.queue.umem().backing()),
+            mode: Some(active.xsk().mode()),
+            backing: Some(active.engine.umem.backing()),
             transmit: config.transmit,
             reason: None,
             multi_buffer,
             max_segments: 1,
             tx_budget: active.tx_budget,
-            grants: active.grants,
-            device_checksum: false,
             napi: None,
             gathered: 0,
             reopened: 0,
@@ -166,9 +166,9 @@ impl Port {
             config,
             frame_size,
             ifindex,
-            mtu: place.mtu,
+            mtu: target.mtu,
             multi_buffer,
-            maker,
+            opener,
             wait: Wait::Interrupt,
             active: Some(active),
             state,
@@ -207,7 +207,7 @@ impl Port {
 
     /// The mode that bind obtained; `None` while there is no socket.
     pub fn mode(&self) -> Option<ObtainedMode> {
-        self.active.as_ref().map(|active| active.mode)
+        self.active.as_ref().map(|active| active.xsk().mode())
     }
 
     /// Prepares the socket, and those that replace it, for the way that the worker waits.
@@ -221,7 +221,7 @@ impl Port {
             tracing::warn!(
                 interface,
                 queue,
-                "the device's queue has no NAPI id: there is nothing to busy-poll, interrupts wake the worker"
+                "this queue has no NAPI ID: busy polling is not possible, interrupts wake the worker"
             );
         }
         Ok(())
@@ -229,44 +229,12 @@ impl Port {
 
     /// The NAPI context that busy polling polls; see [`wait::napi_id`].
     fn napi_id(&self) -> Option<u32> {
-        self.active.as_ref().and_then(|active| wait::napi_id(active.socket.as_fd()))
+        self.active.as_ref().and_then(|active| wait::napi_id(active.fd()))
     }
 
     /// The cookie of what lies in front of received packets, where anything does.
     pub(super) fn description(&self) -> Option<u32> {
         self.config.description
-    }
-
-    /// What the port may do by transmit metadata.
-    pub fn grants(&self) -> TransmitGrants {
-        self.active.as_ref().map_or_else(TransmitGrants::default, |active| active.grants)
-    }
-
-    /// Who finishes the checksum of a datagram whose UDP header begins at `udp`, and what that asks for.
-    #[inline]
-    pub(super) fn checksum(&self, udp: usize) -> (ChecksumMode, Option<Unfinished>) {
-        match self.active.as_ref().is_some_and(|active| active.checksum_proven) {
-            true => (ChecksumMode::PseudoOnly, Some(Unfinished { start: udp as u16, offset: 6 })),
-            false => (ChecksumMode::Full, None),
-        }
-    }
-
-    /// Leaves checksums to the device from now on, if the proof is of this port and they were granted.
-    pub(super) fn trust_checksum(&mut self, proof: &ChecksumProof) -> bool {
-        let here = (proof.ifindex, proof.queue) == (self.ifindex, self.config.queue);
-        match &mut self.active {
-            Some(active) if here && active.grants.checksum.is_granted() => {
-                active.checksum_proven = true;
-                self.publish();
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// The oldest time stamp of a sent datagram that waits to be fetched.
-    pub(super) fn next_stamp(&mut self) -> Option<TransmitTime> {
-        self.active.as_mut()?.queue.stamps()?.pop()
     }
 
     /// The largest UDP payload that a frame carries.
@@ -284,7 +252,7 @@ impl Port {
         match self.max_segments() {
             1 => self.max_in_frame(),
             several => {
-                let room = several as usize * (self.config.frame_size as usize - PART_OFFSET);
+                let room = several as usize * self.config.frame_size as usize;
                 (room - MAX_HEADER_LEN).min(LARGEST_PAYLOAD)
             }
         }
@@ -292,13 +260,14 @@ impl Port {
 
     /// Frames completed by the socket that is open now.
     pub(super) fn completed(&self) -> u64 {
-        self.active.as_ref().map_or(0, |active| active.queue.counters().completed)
+        self.active.as_ref().map_or(0, |active| active.xsk().counters().completed)
     }
 
     /// Takes completed frames back.
     pub(super) fn recycle(&mut self) {
         if let Some(active) = &mut self.active {
-            active.queue.complete();
+            let (xsk, umem) = active.engine.xsk(XSK);
+            xsk.complete(umem);
         }
     }
 
@@ -319,7 +288,7 @@ impl Port {
 
     /// The socket, to wait on or to have prepared by somebody with more privilege; `None` while there is none.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.active.as_ref().map(|active| active.socket.as_fd())
+        self.active.as_ref().map(|active| active.fd())
     }
 
     /// Closes the socket, keeping its counters. Packets that the kernel had not taken are lost with it.
@@ -328,10 +297,10 @@ impl Port {
         self.lent = self.lend_report();
         if let Some(mut active) = self.active.take() {
             active.count(&mut counters);
-            counters.dropped_send_refused += u64::from(active.queue.untaken());
-            self.gathered += active.queue.counters().gathered;
+            counters.dropped_send_refused += u64::from(active.engine.xsk(XSK).0.untaken());
+            self.gathered += active.xsk().counters().gathered;
             // Closing does this too; without CAP_BPF or the map that is the only way.
-            if let Maker::Own(map) = &self.maker {
+            if let Opener::Local(map) = &self.opener {
                 let _ = xskmap::remove(map.as_fd(), self.config.map_key);
             }
         }

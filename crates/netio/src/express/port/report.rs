@@ -6,8 +6,7 @@ use arc_swap::ArcSwap;
 
 use super::Port;
 use crate::express::config::{ObtainedMode, TransmitVia};
-use crate::express::hints::TransmitGrants;
-use crate::express::mapping::Backing;
+use crate::sys::mapping::Backing;
 
 /// How a port fares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,10 +46,6 @@ pub struct PortReport {
     pub max_segments: u32,
     /// Packets that one system call may send in copy mode; 0 while there is no socket, or one that only receives.
     pub tx_budget: u32,
-    /// What the port may do by transmit metadata.
-    pub grants: TransmitGrants,
-    /// Whether the device computes UDP checksums: granted, and proven since the socket was opened.
-    pub device_checksum: bool,
     /// The NAPI context of the queue, by which it can be busy-polled; `None` where the device names none.
     pub napi: Option<u32>,
     /// Packets put together from several frames, by a copy.
@@ -92,16 +87,14 @@ impl Port {
             queue: self.config.queue,
             state: self.state,
             mode: self.mode(),
-            backing: active.map(|active| active.queue.umem().backing()),
+            backing: active.map(|active| active.engine.umem.backing()),
             transmit: self.config.transmit,
             reason: self.reason.clone(),
             multi_buffer: self.multi_buffer,
             max_segments: self.max_segments(),
             tx_budget: active.map_or(0, |active| active.tx_budget),
-            grants: self.grants(),
-            device_checksum: active.is_some_and(|active| active.checksum_proven),
             napi: self.napi_id(),
-            gathered: self.gathered + active.map_or(0, |active| active.queue.counters().gathered),
+            gathered: self.gathered + active.map_or(0, |active| active.xsk().counters().gathered),
             reopened: self.reopened,
         }
     }

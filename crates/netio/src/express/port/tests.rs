@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::health::{FAILURE_MEMORY, RECEIVE_FAILURES, REOPEN_LONGEST, STALL_TIME, Task, is_stalled};
 use super::*;
 use crate::express::config::{BindMode, Failing};
+use crate::express::engine::check_mode;
 use crate::express::interface::Interfaces;
-use crate::express::metadata::Request;
 
 #[test]
 fn a_queue_is_stuck_when_kicked_often_and_long_without_a_completion() {
@@ -86,16 +86,17 @@ fn run(command: &str) {
 
 /// Sends one frame and waits until the kernel has completed it.
 fn send_one(port: &mut Port) {
-    let before = port.active.as_ref().expect("open").queue.counters().completed;
-    let mut frame = port.acquire().expect("a frame is idle");
+    let before = port.active.as_ref().expect("open").xsk().counters().completed;
+    let mut frame = port.alloc().expect("a frame is idle");
     frame.bytes()[..64].fill(0xff);
-    assert!(frame.submit(0..64, Request::default()));
+    assert!(frame.submit(0..64));
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         port.send(Instant::now());
         let active = port.active.as_mut().expect("still open");
-        active.queue.complete();
-        if active.queue.counters().completed > before {
+        let (xsk, umem) = active.engine.xsk(XSK);
+        xsk.complete(umem);
+        if active.xsk().counters().completed > before {
             return;
         }
         assert!(Instant::now() < deadline, "never completed: {:?}", port.report());
@@ -113,13 +114,13 @@ fn a_failed_socket_is_replaced_and_its_counters_stay() {
         send_one(&mut port);
     }
     // One is built, but the socket fails before it is sent.
-    assert!(port.acquire().unwrap().submit(0..64, Request::default()));
-    port.active.as_mut().unwrap().queue.publish();
+    assert!(port.alloc().unwrap().submit(0..64));
+    port.active.as_mut().unwrap().engine.xsk(XSK).0.publish();
     let now = Instant::now();
     port.fail(now, Task::Send, "for the test");
     assert_eq!((port.state, port.mode(), port.is_up()), (PortState::Reopening, None, false));
-    assert!(port.acquire().is_none() && port.descriptor().is_none());
-    assert_eq!(port.receive(now, 64, |_| None), 0);
+    assert!(port.alloc().is_none() && port.descriptor().is_none());
+    assert!(port.receive(64).is_none());
     port.send(now);
     assert!(!port.reopen(now), "not before its time");
     let mut lost = IoStats::default();
@@ -180,7 +181,7 @@ fn states_follow_the_link() {
     veth.ip("link set xsk0 down");
     assert!(interfaces.drain(), "going down is told");
     // Nobody told the port; the kick meets it.
-    assert!(port.acquire().unwrap().submit(0..64, Request::default()));
+    assert!(port.alloc().unwrap().submit(0..64));
     port.send(Instant::now());
     assert_eq!(port.state, PortState::Down);
     assert_eq!(port.mode(), Some(ObtainedMode::Copy), "the socket is kept");
@@ -203,7 +204,7 @@ fn busy_poll_settings_are_on_the_socket_and_on_the_one_that_replaces_it() {
         let fd = port.descriptor().expect("open");
         // The budget cannot be read (`sk_getsockopt` in `net/core/sock.c`).
         [wait::SO_PREFER_BUSY_POLL, libc::SO_BUSY_POLL]
-            .map(|name| crate::udp::sys::option(fd, libc::SOL_SOCKET, name).unwrap())
+            .map(|name| crate::sys::option(fd, libc::SOL_SOCKET, name).unwrap())
     };
     assert_eq!(read(&port)[0], 0);
     let poll = wait::BusyPoll { time: Duration::from_micros(40), budget: 32 };
@@ -317,7 +318,7 @@ fn a_raised_mtu_that_larger_frames_hold_takes_larger_frames() {
     assert_eq!(port.state, PortState::Reopening);
     reopen(&mut port, now);
     assert_eq!((port.config.frame_size, port.multi_buffer), (4096, false));
-    assert_eq!(port.active.as_ref().unwrap().queue.umem().frame_size(), 4096);
+    assert_eq!(port.active.as_ref().unwrap().engine.umem.frame_size(), 4096);
     // One that is learnt of while there is no socket is that of the next.
     port.fail(now, Task::Send, "for the test");
     port.set_mtu(now, 9000);

@@ -3,81 +3,78 @@
 use std::io;
 use std::time::Instant;
 
-use super::active::Active;
+use super::active::{Active, XSK};
 use super::health::{Task, is_stalled};
 use super::{Port, PortState};
-use crate::express::config::ObtainedMode;
+use crate::express::engine::{KICK_AGAIN, Outcome, RxBatch, TxFrame};
 use crate::express::interface::LinkState;
-use crate::express::kick::{self, KICK_AGAIN, Outcome};
-use crate::express::lane::{Mapped, TxFrame};
-use crate::express::metadata::Request;
-use crate::express::queue::Keep;
+use crate::ring::Mapped;
 
 impl Port {
-    /// Recycles completions and what readers returned, and hands up to `limit` received frames to `handle`, which says
-    /// what of each may be lent.
-    pub(in crate::express) fn receive<F: FnMut(&mut [u8]) -> Option<Keep>>(
-        &mut self,
-        now: Instant,
-        limit: usize,
-        handle: F,
-    ) -> usize {
-        let Some(active) = &mut self.active else { return 0 };
-        active.queue.complete();
-        if let Some(public) = &mut active.public {
-            public.collect(&mut active.queue);
+    /// Takes back completed frames and what readers returned. Up to `limit` packets that were received, and the readers
+    /// who may be lent them, a bit each; `None` while there is no socket. [`Port::end_receive`] follows.
+    #[inline]
+    pub(crate) fn receive(&mut self, limit: usize) -> Option<(RxBatch<'_, Mapped>, u32)> {
+        let Active { engine, readers, .. } = self.active.as_mut()?;
+        let (xsk, umem) = engine.xsk(XSK);
+        xsk.complete(umem);
+        if let Some(readers) = readers {
+            readers.collect(engine);
         }
-        let packets = active.queue.receive(limit, handle);
-        // The kernel is told of the filled fill ring behind what this turn sends: to learn whether it wants to be takes a full
-        // fence. Where one batch follows another it is told between them, so that it never waits for a long turn.
-        if packets > 0 && std::mem::replace(&mut active.refilled, true) {
+        let present = if engine.readers.reserved() > 0 { engine.readers.present() } else { 0 };
+        Some((engine.receive(XSK, limit), present))
+    }
+
+    /// So many packets were received.
+    pub(crate) fn end_receive(&mut self, now: Instant, packets: usize) {
+        let Some(Active { engine, refilled, .. }) = &mut self.active else { return };
+        let is_corrupt = engine.xsk(XSK).0.is_corrupt();
+        // The kernel is told of the filled fill ring behind what this turn sends: to learn whether it wants to be takes a
+        // full fence. Where one batch follows another it is told between them, so that it never waits for a long turn.
+        if packets > 0 && std::mem::replace(refilled, true) {
             self.wake(now);
         }
-        if self.active.as_ref().is_some_and(|active| active.queue.is_corrupt()) {
-            self.fail(now, Task::Receive, "the kernel moved a ring index where it cannot be");
+        if is_corrupt {
+            self.fail(now, Task::Receive, "the kernel set an invalid ring index");
         }
-        packets
     }
 
     /// Tells the kernel of a filled fill ring, if it asks for that.
     fn wake(&mut self, now: Instant) {
         let Some(active) = &mut self.active else { return };
-        if !active.queue.receive_needs_wakeup() {
-            return;
-        }
-        self.counters.rx_syscalls += 1;
-        if let Err(error) = active.socket.wake() {
-            match kick::permanent(error) {
-                Outcome::Down => self.set_link(LinkState::Down),
-                Outcome::Gone => self.set_link(LinkState::Gone),
-                // EAGAIN and its like: the flag stays set, and the next turn that receives, or is to sleep, tries again.
-                _ if matches!(error, libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOBUFS) => {}
-                _ => self.fail(now, Task::Receive, "waking reception failed"),
-            }
+        match active.engine.xsk(XSK).0.wake_reception() {
+            Outcome::Sent | Outcome::Later => {}
+            Outcome::Down => self.set_link(LinkState::Down),
+            Outcome::Gone => self.set_link(LinkState::Gone),
+            Outcome::Fault(_) => self.fail(now, Task::Receive, "waking up the receive path failed"),
         }
     }
 
     /// A frame to build a packet in; `None` if all are with the kernel.
     #[inline]
-    pub(in crate::express) fn acquire(&mut self) -> Option<TxFrame<'_, Mapped>> {
-        self.active.as_mut()?.queue.acquire()
+    pub(crate) fn alloc(&mut self) -> Option<TxFrame<'_, Mapped>> {
+        self.active.as_mut()?.engine.alloc(XSK)
     }
 
     /// True if a packet of up to `length` bytes can be sent in several frames now.
-    pub(in crate::express) fn has_room(&mut self, length: usize) -> bool {
+    pub(crate) fn has_room(&mut self, length: usize) -> bool {
         self.active.as_mut().is_some_and(|active| {
-            let parts = active.queue.parts(length);
-            active.queue.has_room(parts)
+            let (xsk, umem) = active.engine.xsk(XSK);
+            let parts = xsk.parts(umem, length);
+            xsk.has_room(umem, parts)
         })
     }
 
-    /// Sends a whole packet in as many frames as it takes; see [`crate::express::queue::Queue::submit_parts`].
-    pub(in crate::express) fn submit_parts(&mut self, packet: &[u8], request: Request) -> bool {
-        self.active.as_mut().is_some_and(|active| active.queue.submit_parts(packet, request))
+    /// Sends a whole packet in as many frames as it takes. False if it is empty or has no room.
+    pub(crate) fn submit_parts(&mut self, packet: &[u8]) -> bool {
+        self.active.as_mut().is_some_and(|active| {
+            let (xsk, umem) = active.engine.xsk(XSK);
+            xsk.submit_parts(umem, packet)
+        })
     }
 
     /// Tells the kernel that packets were received since the last time, if it waits for room in the fill ring.
-    pub(in crate::express) fn tell_refilled(&mut self, now: Instant) {
+    pub(crate) fn tell_refilled(&mut self, now: Instant) {
         if self.state == PortState::Up
             && self.active.as_mut().is_some_and(|active| std::mem::take(&mut active.refilled))
         {
@@ -86,30 +83,18 @@ impl Port {
     }
 
     /// Gives everything built so far to the kernel, and readers what they were lent.
-    pub(in crate::express) fn send(&mut self, now: Instant) {
-        if let Some(Active { queue, public: Some(public), .. }) = &mut self.active {
-            public.publish(queue);
+    pub(crate) fn send(&mut self, now: Instant) {
+        let Some(Active { engine, quiet, readers, .. }) = &mut self.active else { return };
+        if let Some(readers) = readers {
+            readers.publish(engine);
         }
         if self.state != PortState::Up {
             return;
         }
-        let Some(Active { socket, queue, mode, quiet, deferred, .. }) = &mut self.active else { return };
-        queue.publish();
-        // With frames left, that completions are slow is no one's concern; some drivers reap them only when
-        // they send again.
-        if queue.untaken() == 0 && !queue.is_exhausted() {
-            *deferred = false;
-            return;
-        }
-        // The flag takes a full fence to read.
-        let needs_wakeup = *mode == ObtainedMode::ZeroCopy && queue.transmit_needs_wakeup();
-        let kicked = kick::transmit(*mode, needs_wakeup, || queue.untaken(), || socket.kick());
-        self.counters.tx_syscalls += u64::from(kicked.calls);
-        self.counters.dropped_send_refused += u64::from(kicked.refused);
-        queue.complete();
-        *deferred = kicked.outcome == Outcome::Later;
-        let stalled = is_stalled(quiet, now, queue.in_flight(), queue.counters().completed);
-        match kicked.outcome {
+        let (xsk, umem) = engine.xsk(XSK);
+        let Some(outcome) = xsk.flush(umem) else { return };
+        let stalled = is_stalled(quiet, now, xsk.in_flight(), xsk.counters().completed);
+        match outcome {
             Outcome::Down => self.set_link(LinkState::Down),
             Outcome::Gone => self.set_link(LinkState::Gone),
             Outcome::Fault(error) => {
@@ -117,25 +102,27 @@ impl Port {
                 self.fail(now, Task::Send, &format!("sending failed: {error}"));
             }
             Outcome::Sent | Outcome::Later if stalled => {
-                self.fail(now, Task::Send, "transmission is stuck: nothing sent was completed for 6 s");
+                self.fail(now, Task::Send, "transmission stuck: no completion for 6 s");
             }
             Outcome::Sent | Outcome::Later => {}
         }
     }
 
     /// True if packets wait that a sleeping worker would miss. Wakes the kernel where that asks for it.
-    pub(in crate::express) fn prepare_sleep(&mut self, now: Instant) -> bool {
+    pub(crate) fn prepare_sleep(&mut self, now: Instant) -> bool {
         if self.state != PortState::Up {
             return false;
         }
         self.wake(now);
-        self.active.as_mut().is_some_and(|active| active.queue.has_received())
+        self.active.as_mut().is_some_and(|active| active.engine.xsk(XSK).0.has_received())
     }
 
     /// When the port needs a turn though no packet comes.
-    pub(in crate::express) fn next_turn(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn next_turn(&self, now: Instant) -> Option<Instant> {
         match self.state {
-            PortState::Up if self.active.as_ref().is_some_and(|active| active.deferred) => {
+            PortState::Up
+                if self.active.as_ref().is_some_and(|active| active.xsk().outcome() == Outcome::Later) =>
+            {
                 Some(now + KICK_AGAIN)
             }
             PortState::Reopening => Some(self.next_try),

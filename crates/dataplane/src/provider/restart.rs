@@ -1,0 +1,88 @@
+//! A start that outlives an agent's restart.
+//!
+//! What is opened at a start takes many requests, and an agent may go away between any two of them. A part of a data path
+//! is none, so what was opened is given up and opened anew by the agent that is back, if that is soon; else the start has
+//! failed, and says of what. After the start the data path goes on without an agent ([`crate::upkeep`]).
+//!
+//! A start through an agent takes dozens of requests, and the agent can die between any two. It is all or nothing:
+//! everything opened so far is given up and opened again by the agent that comes back, within a time limit, or the
+//! start fails. So there is only one state after it, and upkeep has only one thing to do. In the tests, a relay that
+//! cuts the connection after each message in turn covers every such moment.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use expressway_agent::{AgentError, Client};
+
+use super::Provider;
+use crate::error::Error;
+
+/// How long an agent may be away while something is started: what a supervisor takes to start it again.
+const AWAY: Duration = Duration::from_secs(5);
+/// Between two looks for it.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The agent that a start waits for, at most until its deadline.
+struct Wait {
+    agent: String,
+    deadline: Instant,
+}
+
+impl Wait {
+    fn new(agent: &str) -> Self {
+        Self { agent: agent.to_owned(), deadline: Instant::now() + AWAY }
+    }
+
+    /// Tries until it is there.
+    fn until<T>(&self, mut look: impl FnMut() -> Result<T, AgentError>) -> Result<T, Error> {
+        loop {
+            match look() {
+                Ok(found) => return Ok(found),
+                Err(error) if Instant::now() >= self.deadline => {
+                    return Err(Error::AgentGone {
+                        agent: self.agent.clone(),
+                        back: format!(", not re-established within {AWAY:?} ({error})"),
+                    });
+                }
+                Err(_) => std::thread::sleep(PAUSE),
+            }
+        }
+    }
+}
+
+/// Connects to an agent that is there. One that goes away before it has answered may be back soon.
+pub(super) fn connect(path: &Path, name: &str) -> Result<Client, Error> {
+    match Client::connect(path, name) {
+        Err(error) if error.is_loss() => {
+            Wait::new(&path.display().to_string()).until(|| Client::connect(path, name))
+        }
+        result => Ok(result?),
+    }
+}
+
+impl Provider {
+    /// Runs `open`, which opens things that take an agent, and again from the beginning if the agent went away
+    /// meanwhile, also where `open` has made do without it.
+    ///
+    /// # Errors
+    /// Those of `open`; the agent went away and was not back in time.
+    pub fn persist<T, E: From<Error>>(&self, mut open: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+        let Self::Agent(client) = self else { return open() };
+        let mut wait = None;
+        loop {
+            let before = client.unanswered();
+            let result = open();
+            if client.unanswered() == before {
+                return result;
+            }
+            // Sockets and programs go before others are asked for.
+            drop(result);
+            if !client.may_return() {
+                let agent = client.agent().to_owned();
+                return Err(Error::AgentGone { agent, back: String::new() }.into());
+            }
+            tracing::warn!(agent = client.agent(), "agent connection lost during start-up: starting over");
+            wait.get_or_insert_with(|| Wait::new(client.agent())).until(|| client.reconnect())?;
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! What the data path chose, as one JSON document: the admin listener's `/io`.
+
+use serde_json::{Value, json};
+
+use crate::data_path::DataPath;
+use crate::open::QueueMode;
+
+/// Interfaces with their queues, listen addresses with their modes, and every step down.
+pub fn io(path: &DataPath) -> Value {
+    let queues = |queues: Vec<QueueMode>| -> Vec<Value> {
+        let queue = |way: &QueueMode| {
+            json!({
+                "queue": way.queue,
+                "receive": way.receive.to_string(),
+                "transmit": way.transmit.to_string(),
+            })
+        };
+        queues.iter().map(queue).collect()
+    };
+    let interfaces: Vec<Value> = path
+        .ways()
+        .into_iter()
+        .map(|(name, attach, ways)| json!({"interface": name, "attach": attach.name(), "queues": queues(ways)}))
+        .collect();
+    let listen: Vec<Value> = path
+        .modes()
+        .into_iter()
+        .map(|(address, mode)| json!({"address": address.to_string(), "io": mode.to_string()}))
+        .collect();
+    json!({"listen": listen, "interfaces": interfaces, "step_downs": path.step_downs()})
+}

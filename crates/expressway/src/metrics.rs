@@ -1,0 +1,86 @@
+//! The data path's metrics, for every command that has an admin listener.
+
+use std::sync::{Mutex, PoisonError};
+
+use expressway_dataplane::DataPath;
+use expressway_gateway::metrics::Sample;
+
+/// The data path: modes, programs, interfaces opened again.
+pub(crate) fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {
+    let path = path.lock().unwrap_or_else(PoisonError::into_inner);
+    for (address, mode) in path.modes() {
+        out.push(
+            Sample::gauge("listen", "Always 1; a listen address and the I/O mode it obtained.", 1)
+                .label("address", address.to_string())
+                .label("io", mode.to_string()),
+        );
+    }
+    for (interface, attach, queues) in path.ways() {
+        for way in queues {
+            out.push(
+                Sample::gauge(
+                    "io_mode_info",
+                    "Always 1; how a queue with an AF_XDP socket currently moves packets.",
+                    1,
+                )
+                .label("interface", interface.to_owned())
+                .label("queue", way.queue.to_string())
+                .label("attach", attach.name())
+                .label("receive", way.receive.to_string())
+                .label("transmit", way.transmit.to_string()),
+            );
+        }
+    }
+    for step in path.step_downs() {
+        out.push(
+            Sample::gauge(
+                "io_step_down_info",
+                "Always 1; a mode that was unavailable or abandoned, with the reason. No queue label: all queues.",
+                1,
+            )
+            .label("interface", step.interface)
+            .label("queue", step.queue.map_or_else(String::new, |queue| queue.to_string()))
+            .label("from", step.from)
+            .label("to", step.to)
+            .label("reason", step.reason),
+        );
+    }
+    for (interface, cause, count) in path.reopened() {
+        out.push(
+            Sample::counter(
+                "io_reattach",
+                "Times that an interface's XDP program and AF_XDP sockets were reopened, by reason.",
+                count,
+            )
+            .label("interface", interface)
+            .label("reason", cause.to_string()),
+        );
+    }
+    if let Some(connected) = path.agent_connected() {
+        out.push(Sample::gauge(
+            "agent_connected",
+            "1 while the agent is connected; without it, what it provided keeps working.",
+            connected.into(),
+        ));
+    }
+    if let Some((reconnects, failures)) = path.agent_tries() {
+        let help = "Attempts to reconnect to the agent, by outcome.";
+        for (outcome, count) in [("connected", reconnects), ("failed", failures)] {
+            out.push(Sample::counter("agent_reconnect", help, count).label("outcome", outcome));
+        }
+    }
+    for (interface, counters) in path.counters() {
+        for (counter, value) in counters.iter() {
+            out.push(
+                Sample::counter(
+                    "xdp_packets",
+                    "Packets seen by the XDP program, by verdict and reason.",
+                    value,
+                )
+                .label("interface", interface.clone())
+                .label("verdict", counter.verdict().name())
+                .label("reason", counter.name()),
+            );
+        }
+    }
+}

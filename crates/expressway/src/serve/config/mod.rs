@@ -1,0 +1,346 @@
+//! The configuration file of `expressway serve`: TOML, strict, and checked before anything is opened.
+//!
+//! [`Config::load`] reads and checks; it opens nothing but the file. What the file names (certificates,
+//! roots) is checked by [`Config::check_files`], so that `--check` and a reload see the same errors.
+
+mod sections;
+mod value;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use expressway_dataplane::IoSection;
+use expressway_settings::{ConfigError, SourceFile};
+pub(crate) use sections::{Admin, Files, Log, Quic, Server, Site, Tls};
+pub(crate) use value::{Congestion, LogFormat, Retry, Seccomp, Workers};
+
+/// Memory required in addition to the block cache, in bytes: enough for a few hundred busy connections.
+pub(crate) const LEAST_BESIDE_CACHE: u64 = 64 << 20;
+
+/// Memory required per connection in addition to its send window, in bytes.
+const LEAST_BESIDE_WINDOW: u64 = 64 << 10;
+
+/// A whole configuration, defaults filled in. Relative paths are relative to the file's folder.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    /// `[server]`
+    pub(crate) server: Server,
+    /// `[io]`
+    pub(crate) io: IoSection,
+    /// `[tls]`
+    pub(crate) tls: Tls,
+    /// `[quic]`
+    pub(crate) quic: Quic,
+    /// `[files]`
+    pub(crate) files: Files,
+    /// `[log]`
+    pub(crate) log: Log,
+    /// `[[site]]`, at least one; the first is the default.
+    pub(crate) sites: Vec<Site>,
+    /// `[admin]`, absent when there is no admin listener.
+    pub(crate) admin: Option<Admin>,
+    source: SourceFile,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    server: Server,
+    #[serde(default)]
+    io: IoSection,
+    tls: Tls,
+    #[serde(default)]
+    quic: Quic,
+    #[serde(default)]
+    files: Files,
+    #[serde(default)]
+    log: Log,
+    #[serde(default)]
+    site: Vec<Site>,
+    admin: Option<Admin>,
+}
+
+/// A name in lower case without port, or `*.` in front of one.
+fn is_host(host: &str) -> bool {
+    let name = host.strip_prefix("*.").unwrap_or(host);
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte);
+    name.split('.').all(|label| !label.is_empty()) && name.bytes().all(allowed)
+}
+
+impl Config {
+    /// Reads and checks a file.
+    pub(crate) fn load(file: &Path) -> Result<Self, ConfigError> {
+        Self::parse(file, SourceFile::read(file)?.text)
+    }
+
+    /// Checks the text of a file; `file` is for messages and for relative paths.
+    pub(crate) fn parse(file: &Path, text: String) -> Result<Self, ConfigError> {
+        let source = SourceFile { file: file.to_owned(), text };
+        let raw: Raw = source.parse()?;
+        let mut config = Self {
+            server: raw.server,
+            io: raw.io,
+            tls: raw.tls,
+            quic: raw.quic,
+            files: raw.files,
+            log: raw.log,
+            sites: raw.site,
+            admin: raw.admin,
+            source,
+        };
+        config.check_values()?;
+        config.resolve_paths(file.parent().unwrap_or(Path::new("")));
+        Ok(config)
+    }
+
+    /// UDP addresses to listen on.
+    pub(crate) fn listen(&self) -> Vec<SocketAddr> {
+        self.server.listen.get_ref().iter().map(|address| *address.get_ref()).collect()
+    }
+
+    /// Checks that what the file names is there and readable: certificate, key and roots.
+    pub(crate) fn check_files(&self) -> Result<(), ConfigError> {
+        for path in [&self.tls.certificate, &self.tls.private_key] {
+            std::fs::File::open(path.get_ref())
+                .map_err(|error| self.at(path.span(), format!("{}: {error}", path.get_ref().display())))?;
+        }
+        for root in self.sites.iter().filter_map(|site| site.root.as_ref()) {
+            let path = root.get_ref();
+            let found = std::fs::metadata(path)
+                .map_err(|error| self.at(root.span(), format!("{}: {error}", path.display())))?;
+            if !found.is_dir() {
+                return Err(self.at(root.span(), format!("{} is not a directory", path.display())));
+            }
+        }
+        self.check_qlog(cfg!(feature = "qlog"))
+    }
+
+    /// Checks the folder of qlog files; `writes_qlog` says whether this build writes any.
+    fn check_qlog(&self, writes_qlog: bool) -> Result<(), ConfigError> {
+        let Some(qlog) = &self.quic.qlog else { return Ok(()) };
+        if !writes_qlog {
+            let what =
+                "this build does not support qlog; build with the feature `qlog`, as `make build` does";
+            return Err(self.at(qlog.span(), what.to_owned()));
+        }
+        if !qlog.get_ref().is_dir() {
+            return Err(self.at(qlog.span(), format!("{} is not a directory", qlog.get_ref().display())));
+        }
+        Ok(())
+    }
+
+    /// The file, as it was named.
+    pub(crate) fn file(&self) -> &Path {
+        &self.source.file
+    }
+
+    /// The file's text.
+    pub(crate) fn text(&self) -> &str {
+        &self.source.text
+    }
+
+    /// Sections that differ from `running` and that only a restart applies.
+    pub(crate) fn needs_restart(&self, running: &Self) -> Vec<&'static str> {
+        let mut sections = Vec::new();
+        if self.server != running.server {
+            sections.push("server");
+        }
+        if self.io != running.io {
+            sections.push("io");
+        }
+        if self.files != running.files {
+            sections.push("files");
+        }
+        if self.admin != running.admin {
+            sections.push("admin");
+        }
+        sections
+    }
+
+    /// Takes over what a reload applies, and keeps the sections that need a restart.
+    pub(crate) fn adopt(&mut self, new: Self) {
+        self.tls = new.tls;
+        self.quic = new.quic;
+        self.log = new.log;
+        self.sites = new.sites;
+        self.source = new.source;
+    }
+
+    /// An error about the certificate or key, found later than parsing.
+    pub(crate) fn tls_error(&self, problem: impl Into<String>) -> ConfigError {
+        self.at(self.tls.certificate.span(), problem)
+    }
+
+    /// An error about the user or group, found later than parsing.
+    pub(crate) fn user_error(&self, problem: impl Into<String>) -> ConfigError {
+        self.at(self.server.user.as_ref().map_or(0..0, Spanned::span), problem)
+    }
+
+    fn at(&self, span: std::ops::Range<usize>, problem: impl Into<String>) -> ConfigError {
+        self.source.at(span, problem)
+    }
+
+    fn check_values(&self) -> Result<(), ConfigError> {
+        self.check_server()?;
+        self.check_sites()?;
+        let idle = self.quic.idle_timeout.get_ref().0;
+        if !(Duration::from_secs(1)..=Duration::from_secs(86_400)).contains(&idle) {
+            return Err(self.at(self.quic.idle_timeout.span(), "give a time between \"1s\" and \"24h\""));
+        }
+        let bounds = [
+            (
+                self.quic.max_connections.span(),
+                u64::from(*self.quic.max_connections.get_ref()),
+                1,
+                16_000_000,
+            ),
+            (self.quic.max_requests.span(), u64::from(*self.quic.max_requests.get_ref()), 1, 10_000),
+            (self.quic.send_window.span(), self.quic.send_window.get_ref().0, 64 << 10, 1 << 30),
+            (self.quic.max_open_files.span(), u64::from(*self.quic.max_open_files.get_ref()), 1, 10_000),
+            (self.files.readers.span(), u64::from(*self.files.readers.get_ref()), 1, 64),
+        ];
+        for (span, value, low, high) in bounds {
+            if !(low..=high).contains(&value) {
+                return Err(self.at(span, format!("{value} is not between {low} and {high}")));
+            }
+        }
+        for timeout in [&self.quic.response_timeout, &self.quic.request_timeout] {
+            let range = Duration::from_secs(1)..=Duration::from_secs(86_400);
+            if !range.contains(&timeout.get_ref().0) {
+                return Err(self.at(timeout.span(), "give a time between \"1s\" and \"24h\""));
+            }
+        }
+        self.check_memory()?;
+        if let Some(payload) = &self.quic.max_payload
+            && !(1200..=16_383).contains(payload.get_ref())
+        {
+            return Err(self.at(
+                payload.span(),
+                "give 1200 to 16383: QUIC needs datagrams of 1200 bytes at least (RFC 9000, section 14)",
+            ));
+        }
+        self.check_admin()?;
+        self.io.check().map_err(|(span, problem)| self.at(span, problem))?;
+        Ok(())
+    }
+
+    fn check_admin(&self) -> Result<(), ConfigError> {
+        let Some(admin) = &self.admin else { return Ok(()) };
+        for (span, value, low, high) in [
+            (admin.max_connections.span(), u64::from(*admin.max_connections.get_ref()), 1, 10_000),
+            (admin.max_header.span(), admin.max_header.get_ref().0, 8 << 10, 1 << 20),
+            (admin.max_pages.span(), admin.max_pages.get_ref().0, 1 << 20, 1 << 32),
+        ] {
+            if !(low..=high).contains(&value) {
+                return Err(self.at(span, format!("{value} is not between {low} and {high}")));
+            }
+        }
+        for limit in [&admin.header_timeout, &admin.write_timeout] {
+            if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&limit.get_ref().0) {
+                return Err(self.at(limit.span(), "give a time between \"100ms\" and \"1h\""));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_memory(&self) -> Result<(), ConfigError> {
+        let (window, cache) = (self.quic.send_window.get_ref().0, self.files.cache.0);
+        if let Some(memory) = &self.quic.connection_memory
+            && !(window + LEAST_BESIDE_WINDOW..=4 << 30).contains(&memory.get_ref().0)
+        {
+            let problem = "must be at least send_window and 64 KiB, and at most 4 GiB";
+            return Err(self.at(memory.span(), problem));
+        }
+        if let Some(memory) = &self.server.memory
+            && memory.get_ref().0 < cache + LEAST_BESIDE_CACHE
+        {
+            let problem = format!("must be at least [files] cache ({cache} bytes) and 64 MiB");
+            return Err(self.at(memory.span(), problem));
+        }
+        Ok(())
+    }
+
+    fn check_server(&self) -> Result<(), ConfigError> {
+        let listen = &self.server.listen;
+        if listen.get_ref().is_empty() {
+            return Err(self.at(listen.span(), "give at least one address, such as \"192.0.2.1:443\""));
+        }
+        for (index, address) in listen.get_ref().iter().enumerate() {
+            if address.get_ref().port() == 0 {
+                return Err(self.at(address.span(), "port 0 is not allowed; use a port such as 443"));
+            }
+            if listen.get_ref()[..index].iter().any(|other| other.get_ref() == address.get_ref()) {
+                return Err(self.at(address.span(), format!("{} is listed twice", address.get_ref())));
+            }
+        }
+        if let Some(tcp) = &self.server.tcp
+            && *tcp.get_ref()
+        {
+            return Err(
+                self.at(tcp.span(), "this version serves HTTP/3 only; leave the key out or set it to false")
+            );
+        }
+        if let Some(node) = &self.server.node
+            && !(1..=255).contains(&node.get_ref().len())
+        {
+            return Err(self.at(node.span(), "give a unique name of 1 to 255 bytes, or leave the key out"));
+        }
+        Ok(())
+    }
+
+    fn check_sites(&self) -> Result<(), ConfigError> {
+        if self.sites.is_empty() {
+            return Err(SourceFile::whole(
+                &self.source.file,
+                "no [[site]] section: add one with hosts and a root",
+            ));
+        }
+        let mut seen = std::collections::HashSet::new();
+        for site in &self.sites {
+            if let Some(origin) = &site.origin {
+                return Err(self.at(origin.span(), "this version serves files only; give a root"));
+            }
+            if site.root.is_none() {
+                return Err(self.at(site.hosts.span(), "missing root"));
+            }
+            for host in site.hosts.get_ref() {
+                if !is_host(host) {
+                    return Err(self.at(
+                        site.hosts.span(),
+                        format!(
+                            "`{host}` is not a host name; use lower case, without scheme or port; `*.` may \
+                             precede it; the first site serves all other hosts"
+                        ),
+                    ));
+                }
+                if !seen.insert(host) {
+                    return Err(
+                        self.at(site.hosts.span(), format!("`{host}` is already served by another site"))
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn resolve_paths(&mut self, base: &Path) {
+        let join = |path: &mut Spanned<PathBuf>| *path.get_mut() = base.join(path.get_ref());
+        join(&mut self.tls.certificate);
+        join(&mut self.tls.private_key);
+        self.quic.qlog.iter_mut().for_each(join);
+        self.sites.iter_mut().filter_map(|site| site.root.as_mut()).for_each(join);
+        self.io.resolve_paths(base);
+        for path in [&mut self.tls.keylog, &mut self.log.access].into_iter().flatten() {
+            if path.as_os_str() != "-" {
+                *path = base.join(&*path);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

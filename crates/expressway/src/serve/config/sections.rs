@@ -1,0 +1,249 @@
+//! The sections of the file, and what absent keys mean.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use expressway_gateway::admin;
+use expressway_settings::{Size, Span};
+
+use super::value::{Congestion, LogFormat, Retry, Seccomp, Workers};
+
+/// `[server]`: where to listen and with how many workers.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Server {
+    /// UDP addresses for HTTP/3, at least one.
+    pub(crate) listen: Spanned<Vec<Spanned<SocketAddr>>>,
+    /// Also serve HTTP/1.1 and HTTP/2 on the same TCP port.
+    #[serde(default)]
+    pub(crate) tcp: Option<Spanned<bool>>,
+    /// Workers, one per core.
+    #[serde(default)]
+    pub(crate) workers: Workers,
+    /// Pin each worker to its core.
+    #[serde(default = "yes")]
+    pub(crate) pin: bool,
+    /// What tells this server from others with the same private key; absent: the machine, its boot and the addresses.
+    #[serde(default)]
+    pub(crate) node: Option<Spanned<String>>,
+    /// Memory for what clients make the server hold, the block cache included; absent: half of what the machine or the
+    /// cgroup has.
+    #[serde(default)]
+    pub(crate) memory: Option<Spanned<Size>>,
+    /// How long open connections may finish after SIGTERM.
+    #[serde(default = "ten_seconds")]
+    pub(crate) drain: Span,
+    /// User to become once started as root.
+    #[serde(default)]
+    pub(crate) user: Option<Spanned<String>>,
+    /// Group to become; the user's own if absent.
+    #[serde(default)]
+    pub(crate) group: Option<String>,
+    /// Without privilege: open no file outside the folders that the configuration names.
+    #[serde(default = "yes")]
+    pub(crate) landlock: bool,
+    /// Without privilege: make no system call that a server does not need.
+    #[serde(default)]
+    pub(crate) seccomp: Seccomp,
+}
+
+/// `[tls]`: the certificate.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Tls {
+    /// PEM file with the leaf first and its chain behind.
+    pub(crate) certificate: Spanned<PathBuf>,
+    /// PEM file with the private key.
+    pub(crate) private_key: Spanned<PathBuf>,
+    /// File that TLS secrets are appended to in the SSLKEYLOGFILE format, for debugging.
+    pub(crate) keylog: Option<PathBuf>,
+}
+
+/// `[quic]`: transport parameters and limits.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Quic {
+    /// A connection with no packets for this long is closed.
+    pub(crate) idle_timeout: Spanned<Span>,
+    /// When a client must prove its address first.
+    pub(crate) retry: Retry,
+    /// Unfinished handshakes on a worker above which `retry = "under-load"` asks for the proof.
+    pub(crate) retry_threshold: u32,
+    /// Connections that a worker accepts at most.
+    pub(crate) max_connections: Spanned<u32>,
+    /// Requests at once on a connection.
+    pub(crate) max_requests: Spanned<u32>,
+    /// Body bytes of one connection that wait for acknowledgement or credit at most.
+    pub(crate) send_window: Spanned<Size>,
+    /// Memory that one connection may hold; absent: 4 MiB, or twice `send_window` if that is more.
+    pub(crate) connection_memory: Option<Spanned<Size>>,
+    /// Requests with a file open at once on a connection; more wait.
+    pub(crate) max_open_files: Spanned<u32>,
+    /// A response of which the client takes nothing for this long is reset.
+    pub(crate) response_timeout: Spanned<Span>,
+    /// A request whose header section does not come whole within this time is rejected.
+    pub(crate) request_timeout: Spanned<Span>,
+    /// Congestion control.
+    pub(crate) congestion: Congestion,
+    /// Spread packets over the round trip instead of sending what the window allows at once.
+    pub(crate) pacing: bool,
+    /// Accept 0-RTT requests (GET and HEAD only; they can be replayed).
+    pub(crate) early_data: bool,
+    /// Largest UDP payload to send, bytes; default what the interface's MTU carries.
+    pub(crate) max_payload: Option<Spanned<u16>>,
+    /// Folder for one qlog file a connection, for debugging; takes a build with the feature `qlog`.
+    pub(crate) qlog: Option<Spanned<PathBuf>>,
+}
+
+impl Default for Quic {
+    fn default() -> Self {
+        Self {
+            idle_timeout: Spanned::new(0..0, Span(Duration::from_secs(30))),
+            retry: Retry::default(),
+            retry_threshold: 1000,
+            max_connections: Spanned::new(0..0, 100_000),
+            max_requests: Spanned::new(0..0, 128),
+            send_window: Spanned::new(0..0, Size(2 << 20)),
+            connection_memory: None,
+            max_open_files: Spanned::new(0..0, 128),
+            response_timeout: Spanned::new(0..0, Span(Duration::from_secs(60))),
+            request_timeout: Spanned::new(0..0, Span(Duration::from_secs(30))),
+            congestion: Congestion::default(),
+            pacing: true,
+            early_data: false,
+            max_payload: None,
+            qlog: None,
+        }
+    }
+}
+
+/// `[files]`: how files are read and kept.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Files {
+    /// Memory for hot blocks of files, shared by all workers.
+    pub(crate) cache: Size,
+    /// Open files kept at most.
+    pub(crate) open_files: u32,
+    /// How long an open file is served before its path is looked up again; 0 looks it up each time.
+    pub(crate) revalidate: Span,
+    /// Threads that read what the page cache does not hold.
+    pub(crate) readers: Spanned<u8>,
+}
+
+impl Default for Files {
+    fn default() -> Self {
+        Self {
+            cache: Size(256 << 20),
+            open_files: 4096,
+            revalidate: Span(Duration::from_millis(100)),
+            readers: Spanned::new(0..0, 4),
+        }
+    }
+}
+
+/// `[log]`: the access log.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Log {
+    /// File to append to, or `-` for standard output; absent: no access log.
+    pub(crate) access: Option<PathBuf>,
+    /// Line format.
+    pub(crate) format: LogFormat,
+}
+
+/// `[[site]]`: what some hosts serve.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Site {
+    /// Host names without ports, lower case; `*.example` matches any name below `example`.
+    pub(crate) hosts: Spanned<Vec<String>>,
+    /// Folder that files come from.
+    pub(crate) root: Option<Spanned<PathBuf>>,
+    /// An origin server to proxy and cache.
+    pub(crate) origin: Option<Spanned<String>>,
+    /// Files that answer for a folder, in order.
+    #[serde(default = "index_html")]
+    pub(crate) index: Vec<String>,
+    /// Follow symbolic links as long as they stay under the root.
+    #[serde(default)]
+    pub(crate) symlinks: bool,
+    /// Serve names that begin with a dot; without it only those under `/.well-known/` are.
+    #[serde(default)]
+    pub(crate) hidden: bool,
+    /// Answer with `.br` and `.gz` siblings where the client takes them.
+    #[serde(default = "yes")]
+    pub(crate) precompressed: bool,
+}
+
+/// `[admin]`: metrics and health over HTTP/1.1.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Admin {
+    /// TCP address; keep it off public interfaces.
+    pub(crate) listen: Spanned<SocketAddr>,
+    /// Connections at once. Who comes then has the place of the one that has asked nothing for longest.
+    #[serde(default = "Admin::max_connections")]
+    pub(crate) max_connections: Spanned<u32>,
+    /// How long a request's head may take to come, whole, and how long a connection may be idle.
+    #[serde(default = "Admin::header_timeout")]
+    pub(crate) header_timeout: Spanned<Span>,
+    /// How long a client may take to take a response, whole.
+    #[serde(default = "Admin::write_timeout")]
+    pub(crate) write_timeout: Spanned<Span>,
+    /// Bytes of a request's head.
+    #[serde(default = "Admin::max_header")]
+    pub(crate) max_header: Spanned<Size>,
+    /// Bytes of pages that clients were answered with and have not taken.
+    #[serde(default = "Admin::max_pages")]
+    pub(crate) max_pages: Spanned<Size>,
+}
+
+impl Admin {
+    /// What clients may take.
+    pub(crate) fn limits(&self) -> admin::Limits {
+        admin::Limits {
+            connections: *self.max_connections.get_ref() as usize,
+            header_timeout: self.header_timeout.get_ref().0,
+            write_timeout: self.write_timeout.get_ref().0,
+            header: self.max_header.get_ref().0 as usize,
+            pages: self.max_pages.get_ref().0 as usize,
+        }
+    }
+
+    fn max_connections() -> Spanned<u32> {
+        Spanned::new(0..0, admin::Limits::default().connections as u32)
+    }
+
+    fn header_timeout() -> Spanned<Span> {
+        Spanned::new(0..0, Span(admin::Limits::default().header_timeout))
+    }
+
+    fn write_timeout() -> Spanned<Span> {
+        Spanned::new(0..0, Span(admin::Limits::default().write_timeout))
+    }
+
+    fn max_header() -> Spanned<Size> {
+        Spanned::new(0..0, Size(admin::Limits::default().header as u64))
+    }
+
+    fn max_pages() -> Spanned<Size> {
+        Spanned::new(0..0, Size(admin::Limits::default().pages as u64))
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn ten_seconds() -> Span {
+    Span(Duration::from_secs(10))
+}
+
+fn index_html() -> Vec<String> {
+    vec!["index.html".into()]
+}

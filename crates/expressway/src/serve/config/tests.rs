@@ -1,0 +1,206 @@
+//! What the configuration accepts, and what it says about what it does not.
+
+use expressway_dataplane::IoMode;
+
+use super::*;
+
+const GOOD: &str = r#"
+[server]
+listen = ["192.0.2.1:443", "[2001:db8::1]:443"]
+workers = "auto"
+[io]
+mode = "hybrid"
+[tls]
+certificate = "cert.pem"
+private_key = "/etc/key.pem"
+[[site]]
+hosts = ["edge.example"]
+root = "video"
+[admin]
+listen = "127.0.0.1:9180"
+"#;
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(Path::new("/srv/edge.toml"), text.into()).map_err(|error| error.to_string())
+}
+
+fn error_after(replace: &str, with: &str) -> String {
+    assert!(GOOD.contains(replace), "the good configuration has no {replace:?}");
+    parse(&GOOD.replacen(replace, with, 1)).expect_err("the configuration should be refused")
+}
+
+#[test]
+fn the_contract_example_is_accepted() {
+    let config = parse(GOOD).unwrap();
+    assert_eq!(config.listen().len(), 2);
+    assert_eq!(config.io.mode, IoMode::Hybrid);
+    assert_eq!(config.tls.certificate.get_ref(), Path::new("/srv/cert.pem"));
+    assert_eq!(config.tls.private_key.get_ref(), Path::new("/etc/key.pem"));
+    assert_eq!(config.sites[0].root.as_ref().unwrap().get_ref(), Path::new("/srv/video"));
+    assert!(!config.quic.early_data, "0-RTT is off unless asked for");
+}
+
+#[test]
+fn strategies_of_waiting_carry_their_tuning() {
+    use expressway_netio::Wait;
+    use expressway_netio::wait::{BusyPoll, Spin};
+    let io = |keys: &str| parse(&GOOD.replace("mode = \"hybrid\"", keys)).unwrap().io;
+    assert_eq!(io("").config().wait, Wait::Interrupt);
+    assert_eq!(io("wait = \"spin\"").config().wait, Wait::Spin(Spin::default()));
+    let spin = Spin { kernel_interval: Duration::from_millis(1) };
+    assert_eq!(io("wait = \"spin\"\nspin_kernel = \"1ms\"").config().wait, Wait::Spin(spin));
+    let polled = io("wait = \"busy-poll\"\nbusy_poll = \"70us\"\nbusy_poll_budget = 16\n\
+         napi = { defer_hard_irqs = 2, gro_flush_timeout = \"200us\", irq_suspend_timeout = \"20ms\" }");
+    let expected = BusyPoll { time: Duration::from_micros(70), budget: 16 };
+    assert_eq!(polled.config().wait, Wait::BusyPoll(expected));
+    let napi = polled.config().napi.unwrap();
+    assert_eq!((napi.defer_hard_irqs, napi.gro_flush_timeout), (2, Duration::from_micros(200)));
+    assert_eq!(napi.irq_suspend_timeout, Duration::from_millis(20));
+}
+
+#[test]
+fn a_wildcard_stands_for_names_below_it() {
+    assert!(parse(&GOOD.replace("\"edge.example\"", "\"*.edge.example\", \"edge.example\"")).is_ok());
+}
+
+#[test]
+fn an_unknown_key_names_the_nearest() {
+    assert_eq!(
+        error_after("certificate =", "certifcate ="),
+        "/srv/edge.toml:8: tls.certifcate: unknown key; did you mean `certificate`?"
+    );
+    assert_eq!(
+        error_after("root =", "rooot ="),
+        "/srv/edge.toml:12: site.0.rooot: unknown key; did you mean `root`?"
+    );
+    assert!(error_after("[admin]", "[adminn]").contains("did you mean `admin`?"));
+    let far = error_after("workers =", "zzzzzzzzzzzzzzzz =");
+    assert!(far.contains("valid keys here: listen, tcp, workers"), "{far}");
+}
+
+#[test]
+fn a_bad_value_names_file_line_and_key() {
+    let mode = error_after("\"hybrid\"", "\"warp\"");
+    assert_eq!(
+        mode,
+        "/srv/edge.toml:6: io.mode: `warp` is not one of auto, zerocopy, copy, hybrid, generic, udp"
+    );
+    let address = error_after("\"192.0.2.1:443\"", "\"192.0.2.1\"");
+    assert!(address.starts_with("/srv/edge.toml:3: server.listen.0: invalid socket address"), "{address}");
+    let workers = error_after("\"auto\"", "0");
+    assert_eq!(workers, "/srv/edge.toml:4: server.workers: give \"auto\" or a number from 1 to 255");
+}
+
+#[test]
+fn what_clients_of_the_admin_listener_may_take_is_configured() {
+    let limits = |with: &str| parse(&GOOD.replace("[admin]", with)).unwrap().admin.unwrap().limits();
+    assert_eq!(limits("[admin]"), expressway_gateway::admin::Limits::default());
+    let keys = "max_connections = 8\nheader_timeout = \"2s\"\nwrite_timeout = \"3s\"\nmax_header = \"8KiB\"\n\
+                max_pages = \"2MiB\"";
+    let expected = expressway_gateway::admin::Limits {
+        connections: 8,
+        header_timeout: Duration::from_secs(2),
+        write_timeout: Duration::from_secs(3),
+        header: 8 << 10,
+        pages: 2 << 20,
+    };
+    assert_eq!(limits(&format!("[admin]\n{keys}")), expected);
+}
+
+#[test]
+fn values_that_parse_but_make_no_sense_are_refused() {
+    let cases = [
+        ("\"192.0.2.1:443\", ", "\"[2001:db8::1]:443\", ", "is listed twice"),
+        ("\"192.0.2.1:443\"", "\"192.0.2.1:0\"", "port 0"),
+        ("workers =", "node = \"\"\nworkers =", "1 to 255 bytes"),
+        ("mode = \"hybrid\"", "frames = 1000", "power of two"),
+        ("mode = \"hybrid\"", "busy_poll = \"50us\"", "only allowed with wait = \"busy-poll\""),
+        ("mode = \"hybrid\"", "spin_kernel = \"50us\"", "only allowed with wait = \"spin\""),
+        ("mode = \"hybrid\"", "wait = \"doze\"", "not one of interrupt, busy-poll, spin"),
+        ("mode = \"hybrid\"", "wait = \"busy-poll\"\nbusy_poll = \"50\"", "not a unit of time"),
+        ("mode = \"hybrid\"", "wait = \"busy-poll\"\nbusy_poll = \"11ms\"", "between"),
+        ("mode = \"hybrid\"", "wait = \"busy-poll\"\nbusy_poll_budget = 65", "8 to 64"),
+        ("mode = \"hybrid\"", "wait = \"spin\"\nspin_kernel = \"0us\"", "between"),
+        (
+            "mode = \"hybrid\"",
+            "napi = { defer_hard_irqs = 2, gro_flush_timeout = \"200us\" }",
+            "only allowed with wait = \"busy-poll\"",
+        ),
+        (
+            "mode = \"hybrid\"",
+            "wait = \"busy-poll\"\nnapi = { defer_hard_irqs = 0, gro_flush_timeout = \"200us\" }",
+            "1 to 10000",
+        ),
+        (
+            "mode = \"hybrid\"",
+            "wait = \"busy-poll\"\nnapi = { defer_hard_irqs = 2, gro_flush_timeout = \"200us\", irq_suspend_timeout = \"100us\" }",
+            "greater than gro_flush_timeout",
+        ),
+        ("mode = \"hybrid\"", "tx_budget = 31", "32 to 2048"),
+        ("mode = \"hybrid\"", "frames = 1024\ntx_budget = 513", "32 to 512"),
+        ("mode = \"hybrid\"", "queues = [0, 1, 0]", "each at most once"),
+        ("mode = \"hybrid\"", "queues = []", "receive queue numbers"),
+        ("mode = \"hybrid\"", "dispatcher = \"sometimes\"", "auto"),
+        ("mode = \"hybrid\"", "dispatcher = \"always\"\nattach = \"offload\"", "does not support offload"),
+        ("[io]", "[quic]\nmax_payload = 1000\n[io]", "1200"),
+        ("[io]", "[quic]\nmax_requests = 0\n[io]", "not between"),
+        ("[io]", "[quic]\nmax_payload = 20000\n[io]", "16383"),
+        ("[io]", "[quic]\nmax_requests = 20000\n[io]", "between 1 and 10000"),
+        ("[io]", "[quic]\nmax_connections = 0\n[io]", "not between"),
+        ("[io]", "[quic]\nidle_timeout = \"500ms\"\n[io]", "24h"),
+        ("[io]", "[quic]\nsend_window = \"32KiB\"\n[io]", "not between"),
+        ("[io]", "[quic]\nconnection_memory = \"2MiB\"\n[io]", "at least send_window and 64 KiB"),
+        ("[io]", "[quic]\nmax_open_files = 0\n[io]", "not between"),
+        ("[io]", "[quic]\nresponse_timeout = \"10ms\"\n[io]", "24h"),
+        ("[io]", "[quic]\nrequest_timeout = \"25h\"\n[io]", "24h"),
+        (
+            "workers =",
+            "memory = \"300MiB\"\nworkers =",
+            "at least [files] cache (268435456 bytes) and 64 MiB",
+        ),
+        ("[io]", "[files]\nreaders = 0\n[io]", "not between"),
+        ("[admin]", "[admin]\nmax_connections = 0", "between 1 and 10000"),
+        ("[admin]", "[admin]\nheader_timeout = \"50ms\"", "between \"100ms\" and"),
+        ("[admin]", "[admin]\nwrite_timeout = \"2h\"", "between \"100ms\" and"),
+        ("[admin]", "[admin]\nmax_header = \"4KiB\"", "between 8192 and 1048576"),
+        ("[admin]", "[admin]\nmax_pages = 1000", "between 1048576 and"),
+        ("\"edge.example\"", "\"Edge.example\"", "lower case"),
+        ("\"edge.example\"", "\"*\"", "not a host name"),
+        ("\"edge.example\"", "\"*.\"", "not a host name"),
+        ("\"edge.example\"", "\"a.*.example\"", "not a host name"),
+        ("\"edge.example\"", "\"a..example\"", "not a host name"),
+        ("\"edge.example\"", "\"a.example\", \"a.example\"", "another site"),
+        ("root = \"video\"", "origin = \"http://127.0.0.1:1\"", "files only"),
+        ("root = \"video\"", "", "missing root"),
+        ("workers = \"auto\"", "tcp = true", "HTTP/3 only"),
+    ];
+    for (replace, with, expected) in cases {
+        let error = error_after(replace, with);
+        assert!(error.contains(expected), "{with:?} gave {error:?}");
+        assert_eq!(error.lines().count(), 1);
+        assert!(error.starts_with("/srv/edge.toml:"));
+    }
+}
+
+#[test]
+fn broken_toml_and_missing_parts_are_one_line_errors() {
+    for text in ["[server", "server = 3", "", "[server]\nlisten = []"] {
+        let error = parse(text).unwrap_err();
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    assert!(parse("[server]\nlisten=[\"127.0.0.1:443\"]").unwrap_err().contains("tls"));
+}
+
+#[test]
+fn files_that_are_not_there_are_named_with_their_key() {
+    let error = parse(GOOD).unwrap().check_files().unwrap_err().to_string();
+    assert!(error.starts_with("/srv/edge.toml:8: tls.certificate: /srv/cert.pem: No such file"), "{error}");
+}
+
+#[test]
+fn qlog_takes_a_build_that_writes_it() {
+    let config = parse(&format!("{GOOD}[quic]\nqlog = \"/\"\n")).unwrap();
+    let error = config.check_qlog(false).unwrap_err().to_string();
+    assert!(error.contains("quic.qlog: this build does not support qlog"), "{error}");
+    config.check_qlog(true).unwrap();
+}

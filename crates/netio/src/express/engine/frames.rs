@@ -1,0 +1,177 @@
+//! Guards of the frames that the program has: what they hold goes somewhere, whatever becomes of their user.
+
+use std::ops::Range;
+
+use super::{Engine, Kernel, Umem, Xsk, XskId};
+use crate::lend::PacketInfo;
+use crate::umem::Frame;
+
+/// Received packets, one after the other. Dropped, the fill ring of their XSK is full again and shown to the kernel.
+pub(crate) struct RxBatch<'a, K: Kernel> {
+    engine: &'a mut Engine<K>,
+    from: XskId,
+    limit: usize,
+    /// A packet may take several descriptors, and a hostile kernel could send none but bad ones: one ring's worth of
+    /// descriptors is the bound.
+    descriptors: u32,
+    packets: usize,
+}
+
+impl<'a, K: Kernel> RxBatch<'a, K> {
+    #[inline]
+    pub(super) fn new(engine: &'a mut Engine<K>, from: XskId, limit: usize) -> Self {
+        let descriptors = engine.xsk(from).0.available(limit);
+        Self { engine, from, limit, descriptors, packets: 0 }
+    }
+
+    /// The next packet. If it is neither sent nor lent, its frame goes back to the fill ring.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<RxFrame<'_, K>> {
+        while self.packets < self.limit && self.descriptors > 0 {
+            let (xsk, umem) = self.engine.xsk(self.from);
+            let popped = xsk.pop(umem)?;
+            self.descriptors -= 1;
+            if let Some((frame, range)) = popped {
+                self.packets += 1;
+                return Some(RxFrame { engine: &mut *self.engine, from: self.from, frame, range });
+            }
+        }
+        None
+    }
+
+    /// How many there were so far.
+    pub(crate) fn packets(&self) -> usize {
+        self.packets
+    }
+}
+
+impl<K: Kernel> Drop for RxBatch<'_, K> {
+    #[inline]
+    fn drop(&mut self) {
+        let (xsk, umem) = self.engine.xsk(self.from);
+        xsk.end_batch(umem);
+    }
+}
+
+/// A received packet, in its frame or put together from several. Dropped, its frame goes back to the fill ring that it
+/// came from.
+pub(crate) struct RxFrame<'a, K: Kernel> {
+    engine: &'a mut Engine<K>,
+    from: XskId,
+    /// `None`: the packet came in several frames and lies in the buffer of its XSK.
+    frame: Option<Frame>,
+    range: Range<usize>,
+}
+
+impl<K: Kernel> RxFrame<'_, K> {
+    /// The packet. It may be changed in place.
+    #[inline]
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        let bytes = match &mut self.frame {
+            Some(frame) => self.engine.umem.bytes_mut(frame),
+            None => self.engine.xsks[self.from.0 as usize].assembled(),
+        };
+        &mut bytes[self.range.clone()]
+    }
+
+    /// Sends the packet by an XSK, and counts that there. False if that has its share of frames in flight, or the packet
+    /// came in several frames: it is dropped.
+    #[inline]
+    pub(crate) fn send(mut self, to: XskId) -> bool {
+        let (xsk, umem) = self.engine.xsk(to);
+        let Some(frame) = self.frame.take() else {
+            xsk.stats.dropped_no_buffer += 1;
+            return false;
+        };
+        if xsk.is_exhausted() {
+            xsk.complete(umem);
+        }
+        match xsk.submit(umem, frame, self.range.clone()) {
+            Ok(()) => {
+                xsk.count_sent(self.range.len());
+                true
+            }
+            Err(frame) => {
+                xsk.stats.dropped_no_buffer += 1;
+                self.frame = Some(frame);
+                false
+            }
+        }
+    }
+
+    /// Lends `part` of the packet to those of `readers`, a bit each, who are there and have not used up their quota.
+    /// Returns the set of them; nobody else may write the frame until they all have returned it. A packet that came in
+    /// several frames is lent to nobody, and counted.
+    #[inline]
+    pub(crate) fn lend(mut self, part: Range<usize>, readers: u32, info: PacketInfo) -> u32 {
+        let Engine { umem, readers: table, .. } = &mut *self.engine;
+        let Some(frame) = self.frame.take() else {
+            table.count_unlent();
+            return 0;
+        };
+        let range = self.range.start + part.start..self.range.start + part.end;
+        match table.lend(umem, (frame, range), self.from, readers, info) {
+            Ok(lent) => lent,
+            Err(frame) => {
+                self.frame = Some(frame);
+                0
+            }
+        }
+    }
+}
+
+impl<K: Kernel> Drop for RxFrame<'_, K> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(frame) = self.frame.take() {
+            let (xsk, umem) = self.engine.xsk(self.from);
+            xsk.recycle(umem, frame);
+        }
+    }
+}
+
+/// A frame in which a packet is being built. Dropped without [`TxFrame::submit`] it is free again.
+pub(crate) struct TxFrame<'a, K: Kernel> {
+    umem: &'a mut Umem,
+    xsk: &'a mut Xsk<K>,
+    frame: Option<Frame>,
+}
+
+impl<'a, K: Kernel> TxFrame<'a, K> {
+    #[inline]
+    pub(super) fn new(umem: &'a mut Umem, xsk: &'a mut Xsk<K>, frame: Frame) -> Self {
+        Self { umem, xsk, frame: Some(frame) }
+    }
+
+    /// The whole frame.
+    #[inline]
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        match &mut self.frame {
+            Some(frame) => self.umem.bytes_mut(frame),
+            None => &mut [],
+        }
+    }
+
+    /// Puts the packet that lies at `range` of the frame into the TX ring. False if it does not lie within the frame or
+    /// the ring has no room; the frame is free again then.
+    #[inline]
+    pub(crate) fn submit(mut self, range: Range<usize>) -> bool {
+        let Some(frame) = self.frame.take() else { return false };
+        match self.xsk.submit(self.umem, frame, range) {
+            Ok(()) => true,
+            Err(frame) => {
+                self.frame = Some(frame);
+                false
+            }
+        }
+    }
+}
+
+impl<K: Kernel> Drop for TxFrame<'_, K> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(frame) = self.frame.take() {
+            self.umem.free(frame);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""What of `make test` concerns the files that changed, for `scripts/test --changed`.
+
+    scripts/changed.py [REF]    files that differ from REF (default HEAD), and new ones
+
+Prints one line for each command to run: a section of scripts/test, `cargo-test ARGUMENTS`, or `pytest FILES`.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# The end-to-end tests that a change of a crate, or of a folder in the binary, shows in first. What else uses it is left to the
+# whole run.
+E2E = {
+    "agent": ["agent*", "privilege"],
+    "bench": ["bench*", "fanout_auto"],
+    "dataplane": ["modes", "beside", "interfaces", "agent", "doctor"],
+    "feed/src/fanout": ["fanout*"],
+    "feed/src/generate": ["gen"],
+    "feed/src/receive": ["recv"],
+    "feed": ["recv", "gen", "fanout"],
+    "gateway": ["fetch", "faults", "hostile*", "operation"],
+    "h3": ["fetch", "hostile_codes"],
+    "lab": ["fetch"],
+    "load": ["bench*"],
+    "netio": ["modes", "fetch", "recv", "gen", "faults", "vlan"],
+    "sequence": ["sequence", "recv"],
+    "settings": ["operation"],
+    "web": ["sites", "fetch", "records"],
+    "wire": ["fetch", "vlan", "gen"],
+    "xbpf": ["drop", "fanout_kernel", "beside", "modes"],
+    "expressway/src/bench": ["bench*"],
+    "expressway/src/doctor": ["doctor"],
+    "expressway/src/drop": ["drop"],
+    "expressway/src/fanout": ["fanout*"],
+    "expressway/src/generate": ["gen"],
+    "expressway/src/recv": ["recv", "sequence", "lend"],
+    "expressway/src/serve": ["operation", "privilege", "limits", "workers"],
+    "expressway": ["operation", "doctor"],
+}
+
+
+def changed(ref: str) -> list[str]:
+    """Paths in the repository that differ from a commit, or are new."""
+    def git(*words: str) -> list[str]:
+        return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True, check=True).stdout.split("\n")
+
+    return sorted({path for path in git("diff", "--name-only", ref) + git("ls-files", "--others", "--exclude-standard") if path})
+
+
+def nearest(path: str) -> list[str]:
+    """The end-to-end tests of the longest key in E2E that a path under crates/ is below."""
+    inside = path.removeprefix("crates/")
+    keys = [key for key in E2E if inside.startswith(key + "/")]
+    return E2E[max(keys, key=len)] if keys else []
+
+
+def plan(paths: Iterable[str]) -> list[str]:
+    """The commands, cheapest first."""
+    sections, tests, e2e = set(), set(), set()
+    libraries = False
+    for path in paths:
+        parts = Path(path).parts
+        if path.startswith(("scripts/", "tests/scripts/")):
+            sections.add("scripts")
+        if path.startswith("crates/") or path in ("Cargo.toml", "Cargo.lock"):
+            sections |= {"fmt", "clippy", "scripts"}
+            libraries = True
+        if path.endswith(("Cargo.toml", "Cargo.lock")) or path.startswith("patches/"):
+            sections.add("audit")
+        if path.startswith("crates/") and path.endswith(".rs") and len(parts) > 2:
+            folder = ROOT / "crates" / parts[1] / "tests"
+            if parts[2] == "tests":
+                tests.add(Path(parts[3]).stem)
+            else:
+                tests |= {file.stem for file in folder.glob("*.rs")} | {main.parent.name for main in folder.glob("*/main.rs")}
+            e2e |= set(nearest(path)) if parts[2] != "tests" else set()
+        if path.startswith("bpf/"):
+            libraries = True
+            e2e |= set(E2E["xbpf"])
+        if path.startswith("patches/"):
+            e2e |= set(E2E["gateway"])
+            tests |= {"endpoint", "errors", "http3"}
+        if path.startswith("fuzz/"):
+            sections.add("fuzz")
+        if path.startswith("tests/e2e/test_"):
+            e2e.add(Path(path).stem.removeprefix("test_"))
+        elif path.startswith(("tests/e2e/", "tests/peers/")):
+            e2e |= {"fetch", "recv", "fanout", "agent"}
+        if path.startswith("tests/guest/"):
+            sections.add("guest")
+    order = ["fmt", "audit", "scripts", "clippy", "fuzz", "guest"]
+    commands = [name for name in order if name in sections]
+    if libraries or tests:
+        named = [f"--test {name}" for name in sorted(tests) if exists(name)]
+        commands.insert(len([name for name in commands if name in order[:4]]), " ".join(["cargo-test", "--lib --bins", *named]))
+    files = sorted({str(file.relative_to(ROOT)) for name in e2e for file in (ROOT / "tests/e2e").glob(f"test_{name}.py")})
+    if files:
+        commands.append(" ".join(["pytest", *files]))
+    return commands
+
+
+def exists(test: str) -> bool:
+    """Whether cargo has an integration test of that name."""
+    crates = ROOT / "crates"
+    return any(crates.glob(f"*/tests/{test}.rs")) or any(crates.glob(f"*/tests/{test}/main.rs"))
+
+
+if __name__ == "__main__":
+    print("\n".join(plan(changed(sys.argv[1] if len(sys.argv) > 1 else "HEAD"))))
