@@ -1,11 +1,11 @@
-# What people type. Each target installs what it needs first (as root, on Debian) or says what is missing.
+# Entry points. Each target first installs what it needs (as root, on Debian) or lists what is missing.
 #
 #   make build    target/release/expressway, and its debug information apart in expressway.debug
 #   make demo     a real clip over HTTP/3 in every mode of this machine, and a table
 #   make test     everything that CI runs; SECTIONS="fmt e2e" runs some of it (scripts/test --list)
 #   make test-drivers   AF_XDP on more emulated NICs: igb with RSS, virtio-net with several queues
-#   make test-hostile   hostile clients beside a good one, whose p99 may at most double
-#   make bench    a tour of the benchmark suite; SCENARIOS="..." (whole ones) and BENCH_FLAGS="..." are passed on
+#   make test-hostile   hostile clients beside a well-behaved one, whose p99 may at most double
+#   make bench    the short version of the benchmark suite; SCENARIOS="..." (run in full) and BENCH_FLAGS="..." are passed on
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:

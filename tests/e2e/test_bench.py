@@ -235,9 +235,9 @@ def test_a_bed_has_its_scenarios_and_needs_its_runner(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (("kind = \"gateway\"", "kind = \"gatway\""), "trial.toml:2: kind: `gatway` is no kind"),
+        (("kind = \"gateway\"", "kind = \"gatway\""), "trial.toml:2: kind: `gatway` is not a kind"),
         (("body = [\"4KiB\"]", "body = [\"4 parsecs\"]"), "trial.toml:13: sweep.body: `parsecs` is not a unit"),
-        (("io = \"copy\"", "oi = \"copy\""), "trial.toml:28: contestant.2.oi: `oi` is no parameter"),
+        (("io = \"copy\"", "oi = \"copy\""), "trial.toml:28: contestant.2.oi: `oi` is not a parameter"),
         (("beds = [\"lab\"]", ""), "missing field `beds`"),
     ],
 )

@@ -343,7 +343,7 @@ def test_wrong_usage_is_told_by_the_command_line(make_lab) -> None:
     for words, part in (
         ([], "--rate <PPS>"),
         (["--rate", "0"], "more than 0"),
-        (["--rate", "1k", "--size", "23"], "take 24"),
+        (["--rate", "1k", "--size", "23"], "need 24"),
         (["--rate", "1k", "--seconds", "0"], "more than 0"),
         (["--rate", "1k", "--pcap", "x"], "cannot be used with"),
         (["--rate", "1k", "--io", "fast"], "live"),

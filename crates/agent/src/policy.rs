@@ -336,9 +336,10 @@ impl Rule {
 
     pub(crate) fn check_interface(&self, interface: &str) -> Result<(), Refusal> {
         match &self.interfaces {
-            Some(allowed) if !allowed.contains(interface) => {
-                self.refuse(Code::Interface, format!("{interface} is not in interfaces ({})", list(allowed)))
-            }
+            Some(allowed) if !allowed.contains(interface) => self.refuse(
+                Code::Interface,
+                format!("interface {interface} is not in interfaces ({})", list(allowed)),
+            ),
             _ => Ok(()),
         }
     }

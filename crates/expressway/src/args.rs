@@ -183,8 +183,8 @@ pub(crate) struct Doctor {
     /// Check only this interface; may be repeated
     #[arg(short, long = "interface", value_name = "IFACE")]
     pub(crate) interfaces: Vec<String>,
-    /// Try each I/O mode: attach the XDP program, bind sockets, send a probe frame, and undo all of it
-    /// again. Other traffic passes; some drivers reset the link
+    /// Try each I/O mode: attach the XDP program, bind sockets, send a probe frame, then undo all of
+    /// it. Other traffic passes; some drivers reset the link
     #[arg(long)]
     pub(crate) probe: bool,
     /// Fix settings that harm QUIC and can be reverted: UDP hashed without ports, GRO that merges or chains datagrams,

@@ -1,9 +1,9 @@
 //! Feeds: UDP streams for many receivers.
 //!
-//! [`receive`] hands the datagrams of a feed to a program's own code; [`fanout`] sends one feed to thousands of TCP, TLS
-//! and WebSocket subscribers. Datagrams come from the packet I/O of `expressway-netio`, whichever way it moves them;
-//! [`sequence`] puts sequenced feeds together from their lines; [`group`] keeps a feed's multicast membership.
-//! [`generate`] makes datagrams on a schedule; [`probe`] is the header by which those are measured.
+//! [`receive`] passes the datagrams of a feed to a program's own code; [`fanout`] sends one feed to thousands
+//! of TCP, TLS and WebSocket subscribers. Datagrams come from the packet I/O of `expressway-netio`, by any of
+//! its backends; [`sequence`] merges the lines of sequenced feeds; [`group`] maintains a feed's multicast
+//! membership. [`generate`] makes datagrams on a schedule; [`probe`] is the header used to measure them.
 
 #[cfg(not(loom))]
 pub mod fanout;

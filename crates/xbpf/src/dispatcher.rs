@@ -1,13 +1,14 @@
-//! Several XDP programs on one interface, by libxdp's dispatcher (xdp-tools, `lib/libxdp/protocol.org`, versions 2 and 3).
+//! Several XDP programs on one interface, by libxdp's dispatcher (xdp-tools, `lib/libxdp/protocol.org`,
+//! versions 2 and 3).
 //!
-//! The program on the interface is a dispatcher; the programs proper are its components, each in the place of one
-//! of its functions. A change of the components is a new dispatcher with all of them attached, swapped for the
-//! old one by a compare-and-exchange of the kernel; when somebody else was faster, everything starts over.
-//! Components are pinned, so that they outlive the process: one whose process was killed is found by the lock that
-//! it no longer holds ([`crate::bpffs`]) and left out at the next change.
+//! The program on the interface is a dispatcher; the actual programs are its components, each replacing one
+//! of its functions. Changing the components means a new dispatcher with all of them attached, swapped for
+//! the old one by the kernel's compare-and-exchange; if somebody else was faster, everything starts over.
+//! Components are pinned, so they outlive the process: one whose process was killed is recognised by the lock
+//! that is no longer held ([`crate::bpffs`]) and left out at the next change.
 //!
-//! A dispatcher keeps its version as long as it lives: libxdp of a newer version refuses to change an older one, and
-//! an older one cannot read what is newer. One that we make is of version 2, which all of them can at least list.
+//! A dispatcher keeps its version for life: a newer libxdp refuses to change an older one, and an older
+//! libxdp cannot read a newer one. Ours are created with version 2, which all of them can at least list.
 //!
 //! Our dispatcher is our own source, written to the protocol, so that libxdp's tools can list it, add to it
 //! and remove from it; the tests use `xdp-loader` as the peer. Changes are made under libxdp's lock. Each

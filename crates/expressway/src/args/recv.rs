@@ -18,7 +18,7 @@ pub(crate) struct Recv {
     /// repeated
     #[arg(long, value_name = "ADDR", required = true)]
     pub(crate) listen: Vec<SocketAddr>,
-    /// Interface to join multicast groups on [default: that of the route to the group]. Required with AF_XDP
+    /// Interface to join multicast groups on [default: that of the route to the group]. AF_XDP needs it
     #[arg(long, value_name = "IFACE")]
     pub(crate) interface: Option<String>,
     /// Accept datagrams from this address only; may be repeated. Multicast groups are joined for these sources

@@ -6,14 +6,14 @@
 //!   listeners ─▶ Acceptor (a thread: accept, allow list, limit, TLS and WebSocket handshakes) ─▶ shards
 //! ```
 //!
-//! Everything that has been received is framed once into a ring; each subscriber is a cursor in it, and
-//! gets everything that it has not seen by one send. Few large segments instead of many small ones are what
-//! saves: per delivery a send and the ACKs that it causes cost the same whatever they carry.
+//! Received datagrams are framed once into a ring; each subscriber is a cursor in it, and gets everything new
+//! in one send. The saving comes from few large segments instead of many small ones: a send and the ACKs that
+//! it causes cost the same whatever they carry.
 //!
-//! The first shard receives and sends on one thread, so that nothing is handed over on the way of the first
-//! subscribers. Nothing there waits for a subscriber: what a socket does not take stays in the ring, and a
-//! subscriber that falls behind [`Limits`] finishes the frame that it is in the midst of and then jumps to the
-//! newest with a gap marker, or is disconnected. Handshakes are done on a thread of their own.
+//! The first shard receives and sends on one thread, so that there is no hand-over on the way to the first
+//! subscribers. Nothing there waits for a subscriber: data that a socket does not accept stays in the ring,
+//! and a subscriber that falls behind [`Limits`] finishes its current frame and then skips to the newest with
+//! a gap marker, or is disconnected. Handshakes run on their own thread.
 //!
 //! Not here: metrics pages and signals (the binary), and how datagrams are received (`expressway-netio`).
 //!

@@ -1,11 +1,11 @@
-//! Handshakes under way: found by what epoll says, by deadline, and by who has waited for longest.
+//! Handshakes in progress: found by epoll token, by deadline, and by age.
 //!
 //! ```text
 //!   token of an event ─▶ slot                     O(1)
 //!   next deadline, the oldest of all or of one host   O(log n)
 //! ```
 //!
-//! A slot is never looked for among the others: what a wake-up of the acceptor costs does not depend on how many wait.
+//! Slots are never searched: the cost of a wake-up does not depend on the number of pending handshakes.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;

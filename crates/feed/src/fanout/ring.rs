@@ -7,11 +7,11 @@
 //!   cursors of its clients ────────────────────┴────────────┴───────────┘
 //! ```
 //!
-//! A [`Cursor`] is a block's number and an offset in it. It holds nothing: the oldest block goes when the ring
-//! is over its bound, whoever still wanted it. A shard holds the blocks that its view knows by `Arc` until it
-//! refreshes, so that what it is sending from stays; that is at most one ring more in memory for a shard that
-//! is not scheduled. The list of blocks is behind a mutex, which is taken once a block; whether there is
-//! anything new is an atomic.
+//! A [`Cursor`] is a block's number and an offset in it. It holds nothing: the oldest block is released when
+//! the ring exceeds its limit, even if a subscriber still needs it. A shard holds the blocks known to its
+//! view by `Arc` until it refreshes, so that the data it is sending stays; for a shard that is not scheduled
+//! this is at most one more ring in memory. The list of blocks is behind a mutex, taken once per block;
+//! whether there is anything new is an atomic.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,9 +1,9 @@
-//! The subscribers of a shard, and which of them something has happened to.
+//! The subscribers of a shard, and which of them have events.
 //!
 //! ```text
-//!   called    has a turn, whatever is new in the rings
+//!   called    has a turn, whether or not the rings have new data
 //!   unread    has sent more than was read
-//!   waiting   its socket takes nothing: to be judged now and then
+//!   waiting   its socket accepts nothing: checked periodically
 //! ```
 //!
 //! Each is at most once in each queue, and finding it costs the same however many there are.

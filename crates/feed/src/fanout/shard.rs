@@ -1,17 +1,17 @@
-//! A thread that sends: its subscribers, epoll instances over them, and on the first one the feed itself.
+//! A sending thread: its subscribers, epoll instances over them, and on the first one the feed itself.
 //!
 //! ```text
-//!   turn:  receive (first shard) ─▶ publish ─▶ newcomers ─▶ a send to each subscriber that is due
-//!          ─▶ sleep until datagrams, room in a socket, a message, or the time to judge who is slow
+//!   turn:  receive (first shard) ─▶ publish ─▶ new subscribers ─▶ a send to each subscriber that is due
+//!          ─▶ sleep until datagrams, room in a socket, a message, or the time to check for slow subscribers
 //! ```
 //!
-//! A turn costs what it does: a send to everybody where something is new, else a look at those whom something has happened
-//! to. What one subscriber sends is read a few KiB at a time, and newcomers are let in a few at a time, so that none of
-//! them holds the others up.
+//! A turn costs what it does: a send to everybody if something is new, otherwise only work for subscribers
+//! with events. Input of a subscriber is read a few KiB at a time, and new subscribers are admitted a few at
+//! a time, so that none of them delays the others.
 //!
-//! Between the sends of a turn the first shard looks after the feed. What has come then makes all subscribers due again, from
-//! where the sending stands: those whose turn is yet to come get it with the same send, and the others wait for one turn of
-//! the [`Wheel`] at most, however busy the feed is.
+//! Between the sends of a turn the first shard checks the feed. New data makes all subscribers due again,
+//! from the current position: those whose turn is yet to come get it in the same send, and the others wait
+//! for at most one turn of the [`Wheel`], however busy the feed is.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;

@@ -1,10 +1,10 @@
 //! What a shard sleeps on: an epoll instance and its timer.
 //!
 //! ```text
-//!   waits ─┬─ descriptors of packet I/O        made anew when those change; a datagram wakes through one instance
+//!   waits ─┬─ descriptors of packet I/O        rebuilt when those change; a datagram wakes through one instance
 //!          ├─ inbox
-//!          ├─ a timer of an interval       set once: a time limit of each wait would be a timer set and taken back again
-//!          └─ subscribers ─── their sockets    asked when one of them has something to say, which is seldom
+//!          ├─ an interval timer            set once: a timeout per wait would set and cancel a timer each time
+//!          └─ subscribers ─── their sockets    queried only if one of them has an event, which is rare
 //! ```
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -4,9 +4,10 @@
 //!        at ──▶ ┌ due ┬ due ┬ … ┐ not due: they have everything
 //! ```
 //!
-//! Whatever is new makes all due, from where the sending stands and not from a first one: who has just been served waits
-//! for one turn of the wheel, and nobody is always last. It knows keys, and nothing of subscribers. Each step costs the same
-//! with one subscriber as with a million, those that come and go included: the circle is a list with links both ways.
+//! New data makes all of them due, starting at the current position and not at a fixed first one: a
+//! subscriber that has just been served waits for one turn of the wheel, and none is always last. The wheel
+//! knows keys, not subscribers. Each step costs the same with one subscriber as with a million, including
+//! additions and removals: the circle is a doubly linked list.
 
 /// No key.
 const NONE: u32 = u32::MAX;

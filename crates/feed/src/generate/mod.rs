@@ -1,4 +1,4 @@
-//! Generating UDP datagrams on a schedule that waits for nobody.
+//! Open-loop generation of UDP datagrams on a schedule.
 //!
 //! ```text
 //! Plan: when, which flow, what (rate or capture) ─▶ Run: what is due ─▶ Output: kernel sockets, AF_XDP, live frames
@@ -6,13 +6,13 @@
 //!                                                     └ echoes: round trips, from the intended time
 //! ```
 //!
-//! *Open loop*: a datagram's time follows from the plan alone, never from how the one before it fared. One that is
-//! sent late is sent all the same, and bears the time when it was due ([`crate::probe`]): whoever measures from that
-//! time counts what the sender waited, so that an overloaded path cannot hide its worst moments by slowing the
-//! generator down. How late each datagram was is in [`Outcome::lateness`].
+//! *Open loop*: a datagram's time follows from the plan alone, never from how the previous one fared. One
+//! that is late is sent all the same, and carries the time when it was due ([`crate::probe`]): a receiver
+//! that measures from that time includes the sender's delay, so an overloaded path cannot hide its worst
+//! moments by slowing the generator down. How late each datagram was is in [`Outcome::lateness`].
 //!
-//! Nothing here grows with the length of a run: a batch of datagrams, one payload, histograms of fixed size, a
-//! capture read block by block.
+//! Nothing here grows with the length of a run: a batch of datagrams, one payload, histograms of fixed size,
+//! a capture read block by block.
 //!
 //! What falls due while a batch is being sent makes the next batch, so batches grow with the load and nothing
 //! needs tuning. The wall clock in the datagrams is compared a hundred times a second with the monotonic

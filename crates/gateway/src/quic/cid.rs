@@ -1,4 +1,4 @@
-//! Connection IDs: how this server's look, and how one is known again.
+//! Connection IDs: their format, and how our own are recognised.
 //!
 //! A connection ID that we issue has 16 bytes:
 //!
@@ -11,9 +11,9 @@
 //!
 //! The worker number is in clear because the kernel's socket selector and other workers read it without a
 //! key. The 13 random bytes make IDs unguessable and unlinkable (RFC 9000, section 5.1). The check is a
-//! truncated HMAC over the rest: it tells an ID that a worker of this server issued from one that a client
-//! made up for its first Initial, so that only the former is handed over to the worker it names, and from one of
-//! another server with the same certificate, which is not answered by a stateless reset.
+//! truncated HMAC over the rest. It distinguishes an ID that a worker of this server issued from one that a
+//! client chose for its first Initial, so that only the former is handed over to the worker it names; and
+//! from one of another server with the same certificate, which is not answered by a stateless reset.
 
 use std::hash::{BuildHasherDefault, Hasher};
 

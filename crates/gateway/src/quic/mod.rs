@@ -1,13 +1,13 @@
-//! QUIC endpoints: one [`Endpoint`] a worker, which is an `expressway_netio::Service`.
+//! QUIC endpoints: one [`Endpoint`] per worker, which is an `expressway_netio::Service`.
 //!
-//! * [`Endpoint`] finds the connection of each datagram, makes and ends connections, hands over what belongs
-//!   to other workers, and decides who sends next.
-//! * [`Settings`] and [`Setup`] are what it is told; [`Message`] is how it is told later.
-//! * [`cid`], [`token`], [`reset`] and [`header`] are the stateless parts of RFC 9000 that a server sees to
+//! * [`Endpoint`] finds the connection of each datagram, creates and ends connections, hands over datagrams
+//!   that belong to other workers, and decides which connection sends next.
+//! * [`Settings`] and [`Setup`] configure it; [`Message`] changes it later.
+//! * [`cid`], [`token`], [`reset`] and [`header`] are the stateless parts of RFC 9000 that a server handles
 //!   before an engine knows the connection.
 //! * `engine` is the QUIC implementation behind an interface of our own.
 //!
-//! There is no I/O, no thread and no clock here; what an [`Instance`] is made of is looked at once, at start.
+//! There is no I/O, no thread and no clock here; what an [`Instance`] consists of is read once, at start.
 //!
 //! # Connection IDs and secrets
 //!

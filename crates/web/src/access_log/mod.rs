@@ -1,9 +1,9 @@
-//! One line a request, written by a thread of its own.
+//! One line per request, written by its own thread.
 //!
-//! [`AccessLog::log`] packs a [`Record`] into one allocation and puts it into a bounded queue; formatting
-//! and writing happen on the log's thread, in batches. A full queue, a full disk and a pipe that nobody
-//! reads cost lines, which are counted, and never time on the caller's thread. Nor does dropping the log, which any of
-//! its users may do last: [`Ending`] is for whoever has to know that all is written.
+//! [`AccessLog::log`] packs a [`Record`] into one allocation and puts it into a bounded queue; formatting and
+//! writing happen on the log's thread, in batches. A full queue, a full disk or a pipe that nobody reads
+//! costs lines, which are counted, and never time on the caller's thread. Neither does dropping the log,
+//! which any of its users may do last: use [`Ending`] to find out when everything is written.
 
 mod entry;
 mod format;

@@ -1,18 +1,19 @@
-//! Reader threads: a bounded queue of blocking work, one flight a key.
+//! Reader threads: a bounded queue of blocking work, one flight per key.
 //!
 //! ```text
 //!   join / submit ──▶ queue (bounded) ──▶ reader thread ──▶ flight done ──▶ every waiter woken
 //!        │ full                                │ takes a job: slots are free
 //!        ▼                                     ▼
-//!   blocked (one entry a live exchange) ◀── woken in order, submits again
+//!   blocked (one entry per live exchange) ◀── woken in order, submits again
 //! ```
 //!
-//! Jobs have owners, the connections that want them. Owners are served in turn, and each may have as many jobs in the
-//! queue as there are free places in it, so that nobody waits for all that another one wants.
+//! Jobs have owners, the connections that requested them. Owners are served in turn, and each may have as
+//! many jobs in the queue as there are free places in it, so that nobody waits for everything that another
+//! owner wants.
 //!
-//! Who wants a key that is in flight joins it instead of queueing another job. A waiter that goes away
-//! leaves no entry behind, and a queued job that nobody waits for any more is dropped unread, so a client
-//! that opens and cancels requests buys neither memory nor disk time.
+//! A request for a key that is in flight joins it instead of queueing another job. A waiter that goes away
+//! leaves no entry behind, and a queued job without waiters is dropped unread, so a client that opens and
+//! cancels requests gains neither memory nor disk time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;

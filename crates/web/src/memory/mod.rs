@@ -1,4 +1,4 @@
-//! What clients pin in memory, counted where it is taken and until it has gone, and how much each may.
+//! Memory that clients pin: counted from allocation until it is freed, with limits.
 //!
 //! ```text
 //!   Memory   the process: blocks of files outside the cache, and what connections own
@@ -8,9 +8,9 @@
 //!   Account  a connection: what it owns, and the blocks that it keeps from being freed
 //! ```
 //!
-//! A connection may hold an eighth of what the process has left (a dynamic threshold; Choudhury and Hahne, 1998), and
-//! never more than its own limit. So connections that take all they may leave room for those that come: n of them come to
-//! hold n/(n+8) of the budget, and one more may hold an eighth of the rest.
+//! A connection may hold an eighth of what the process has left (a dynamic threshold; Choudhury and Hahne,
+//! 1998), and never more than its own limit. So connections that take all they may leave room for new ones: n
+//! of them end up holding n/(n+8) of the budget, and one more may hold an eighth of the rest.
 //!
 //! Ledgers report to the process in steps, so that handling a packet touches nothing shared.
 //!

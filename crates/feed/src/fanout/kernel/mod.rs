@@ -1,13 +1,13 @@
-//! Forwarding by the kernel: this process lets subscribers in, and from then on touches no datagram.
+//! Forwarding by the kernel: this process admits subscribers, and after that touches no datagram.
 //!
 //! ```text
-//!   a UDP socket a subscriber, all in one multicast group: the kernel clones each datagram
-//!     └▶ sk_skb verdict: length in front, on to the subscriber's TCP socket (bpf/fanout.bpf.c)
-//!   unicast feeds are turned into a private group where they come in
-//!   events (ring buffer) ─▶ Switch: who came, who left, who is slow
+//!   one UDP socket per subscriber, all in one multicast group: the kernel clones each datagram
+//!     └▶ sk_skb verdict: prepend the length, redirect to the subscriber's TCP socket (bpf/fanout.bpf.c)
+//!   unicast feeds are rewritten to a private group where they arrive
+//!   events (ring buffer) ─▶ Switch: who connected, who left, who is slow
 //! ```
 //!
-//! Each datagram is a send of its own to each subscriber: nothing is coalesced.
+//! Each datagram is a separate send to each subscriber: nothing is coalesced.
 //!
 //! ```text
 //!  unicast ─ tcx ingress: destination ▶ private group ─┐

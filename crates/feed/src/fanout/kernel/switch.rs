@@ -1,11 +1,11 @@
-//! The thread beside a feed that the kernel forwards: puts subscribers in, takes them out, keeps their accounts.
+//! The thread beside a feed that the kernel forwards: adds and removes subscribers, and keeps their accounts.
 //!
 //! ```text
-//!   sleep until a newcomer, an event of the programs, a datagram that nobody forwards, or the next look
+//!   sleep until a new subscriber, an event of the programs, a datagram that is not forwarded, or the next check
 //! ```
 //!
-//! Events tell at once who left or is slow; the look, ten times a second, is what statistics come from, and finds who
-//! takes nothing at all. Events that were lost are made good by it too.
+//! Events report immediately who left or is slow; the check, ten times a second, feeds the statistics and
+//! finds subscribers that accept nothing at all. It also makes up for lost events.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;

@@ -1,19 +1,20 @@
-//! Where a connection's packets go, when the client's address changes under it.
+//! Where a connection's packets go when the client's address changes.
 //!
-//! A client that moves on purpose uses a new connection ID (RFC 9000, section 9.5), and the engine migrates.
-//! A client behind a NAT that gave it another port knows nothing and keeps its ID; to the engine this would
-//! be a migration too, with a fresh congestion window, and what was under way to the old port would be
-//! lost without its loss detection ever noticing, since each path only compares its own packet numbers.
+//! A client that migrates on purpose uses a new connection ID (RFC 9000, section 9.5), and the engine
+//! migrates. A client behind a NAT that assigned another port does not know it and keeps its ID. To the
+//! engine this would be a migration too, with a fresh congestion window, and data in flight to the old port
+//! would be lost without its loss detection ever noticing, since each path only compares its own packet
+//! numbers.
 //!
-//! So a rebinding is an *alias*: the engine goes on with the path it has, its packets go to the new address,
-//! and datagrams from there are given to it as if they came from the address that it knows. There may be any
-//! number of rebindings, one after the other: what is kept is where the client is now and the last address
-//! that was validated. Until the new address has answered a challenge (see `probe`) no more than three times
-//! what came from it is sent there (RFC 9000, section 9.3.1); if it does not answer, or the client is heard
-//! from the validated address, packets go there again (section 9.3.2).
+//! So a rebinding is an *alias*: the engine keeps the path it has, its packets go to the new address, and
+//! datagrams from there are passed to it as if they came from the address that it knows. There may be any
+//! number of successive rebindings: only the client's current address and the last validated one are kept.
+//! Until the new address has answered a challenge (see `probe`) at most three times what arrived from it is
+//! sent there (RFC 9000, section 9.3.1); if it does not answer, or the client is heard from the validated
+//! address, packets go there again (section 9.3.2).
 //!
-//! The client is where its newest packet came from, by number and not by arrival: packets overtake each other, and
-//! somebody on the way may send one that he held back from wherever he likes.
+//! The client is where its newest packet came from, by packet number and not by arrival: packets may be
+//! reordered, and an attacker on the path may hold one back and send it from anywhere.
 
 use std::net::SocketAddr;
 

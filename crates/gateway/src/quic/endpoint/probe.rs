@@ -1,19 +1,19 @@
 //! Whether a client receives at the address that it was seen at: PATH_CHALLENGE without a migration.
 //!
-//! The engine validates an address only as a path of its own, keeps the path for good, and takes no more of
-//! them than connection IDs. So there is one such path for all the ports that a NAT may come up with: its
-//! address is [`PLACE`], which is nobody's, and its challenges are sent to where the client is. It never
-//! becomes fully validated in the engine's eyes, because challenges are shorter than the 1200 bytes that it
-//! asks for; so each answer has it want another challenge, which is sealed and thrown away.
+//! The engine validates an address only as a path of its own, keeps the path for good, and accepts no more of
+//! them than connection IDs. So there is one such path for all the ports that a NAT may assign: its address
+//! is [`PLACE`], which belongs to nobody, and its challenges are sent to the client's current address. In the
+//! engine's view it never becomes fully validated, because challenges are shorter than the 1200 bytes that it
+//! requires; so after each answer it wants another challenge, which is encrypted and discarded.
 //!
-//! RFC 9000, section 8.2.1 has challenges expanded to 1200 bytes, as far as amplification allows, to see that
-//! the path takes such datagrams. After a rebinding this is left to the data: the route is the same as far as
-//! the NAT, and if full datagrams get lost the connection's path-MTU discovery starts over.
+//! RFC 9000, section 8.2.1 has challenges expanded to 1200 bytes, as far as amplification allows, to verify
+//! that the path carries such datagrams. After a rebinding this is left to the data: the route is the same as
+//! far as the NAT, and if full-size datagrams are lost, the connection's path-MTU discovery starts over.
 //!
-//! Challenges that are under way were all sent to one address, and an answer proves that address. Before
-//! another is challenged they must be answered or have timed out, or else a client could answer for an
-//! address that it forged. It is the engine's count of answers that tells, and not that it has something to send on the
-//! path: that may be an answer of its own, to a challenge that a client sent from an address that it forged.
+//! All outstanding challenges were sent to one address, and an answer proves that address. Before another is
+//! challenged they must be answered or have timed out, otherwise a client could answer for an address that it
+//! forged. The engine's count of answers decides, not the fact that it has something to send on the path:
+//! that may be its own answer to a challenge that a client sent from a forged address.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
