@@ -60,8 +60,6 @@ pub const TARGETS: &[Target] = &[
     Target::whole("wire_ipv4", wire::ipv4, wire::BOUND),
     Target::whole("wire_ipv6", wire::ipv6, wire::BOUND),
     Target::whole("wire_udp", wire::udp, wire::BOUND),
-    Target::whole("wire_icmpv4", wire::icmpv4, wire::BOUND),
-    Target::whole("wire_icmpv6", wire::icmpv6, wire::BOUND),
     Target::whole("wire_frame", wire::frame, wire::BOUND),
     Target::whole("wire_build", wire::build, wire::BOUND),
     Target::whole("wire_checksum", wire::checksum, wire::BOUND),

@@ -6,8 +6,6 @@ mod fanout;
 mod quic;
 mod web;
 
-use expressway_wire::icmpv4::FragmentationNeededRepr;
-use expressway_wire::icmpv6::PacketTooBigRepr;
 use expressway_wire::{ChecksumMode, MacAddr, UdpHeaders, VlanTag, VlanTags};
 
 /// A named input.
@@ -28,8 +26,6 @@ pub fn of(target: &str) -> Vec<Seed> {
         "wire_ipv4" => named(&layer('4', 14)),
         "wire_ipv6" => named(&layer('6', 14)),
         "wire_udp" => named(&[("ipv4", frame(4, 0)[34..].to_vec()), ("ipv6", frame(6, 0)[54..].to_vec())]),
-        "wire_icmpv4" => named(&[("error", icmpv4()), ("offending", frame(4, 0)[14..].to_vec())]),
-        "wire_icmpv6" => named(&[("error", icmpv6()), ("offending", frame(6, 0)[14..].to_vec())]),
         "wire_build" => named(&builds()),
         "wire_checksum" => named(&[("ones", vec![0xff; 75]), ("zeros", vec![0; 40]), ("text", frame(6, 2))]),
         "h3_request" => named(&requests()),
@@ -216,24 +212,6 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
             extended(0, &[60, 0, 1, 4, 0, 0, 0, 0, 43, 0, 1, 4, 0, 0, 0, 0, 17, 0, 2, 0, 0, 0, 0, 0]),
         ),
     ]
-}
-
-fn icmpv4() -> Vec<u8> {
-    let offending = frame(4, 0).split_off(14);
-    let router = [203, 0, 113, 1].into();
-    let repr = FragmentationNeededRepr { router, next_hop_mtu: 1400, ttl: 64, offending: &offending };
-    let mut out = vec![0; repr.wire_len()];
-    repr.emit(&mut out).expect("a valid seed");
-    out
-}
-
-fn icmpv6() -> Vec<u8> {
-    let offending = frame(6, 0).split_off(14);
-    let router = [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into();
-    let repr = PacketTooBigRepr { router, mtu: 1400, hop_limit: 64, offending: &offending };
-    let mut out = vec![0; repr.wire_len()];
-    repr.emit(&mut out).expect("a valid seed");
-    out
 }
 
 /// Inputs of the build target: 64 bytes of fields, then the payload.

@@ -17,8 +17,6 @@ pub enum Layer {
     Ipv6Extension,
     /// UDP header.
     Udp,
-    /// ICMP header of either version.
-    Icmp,
 }
 
 impl fmt::Display for Layer {
@@ -30,7 +28,6 @@ impl fmt::Display for Layer {
             Self::Ipv6 => "IPv6",
             Self::Ipv6Extension => "IPv6 extension header",
             Self::Udp => "UDP",
-            Self::Icmp => "ICMP",
         })
     }
 }
@@ -126,20 +123,6 @@ pub enum ParseError {
     /// The UDP checksum is 0 on IPv6 (RFC 8200, section 8.1).
     #[error("UDP checksum is absent on IPv6")]
     UdpChecksumMissing,
-    /// The ICMP checksum is wrong.
-    #[error("ICMP checksum is wrong")]
-    IcmpChecksum,
-    /// The ICMP message is of another type or code.
-    #[error("ICMP type {kind} code {code} is not the expected one")]
-    IcmpType {
-        /// Type field.
-        kind: u8,
-        /// Code field.
-        code: u8,
-    },
-    /// A packet-too-big message names an MTU below the IPv6 minimum (RFC 8201, section 4: discard).
-    #[error("ICMPv6 packet too big with MTU {0}, below 1280")]
-    IcmpMtu(u32),
 }
 
 impl ParseError {
@@ -165,9 +148,6 @@ impl ParseError {
             Self::UdpLength { .. } => "udp_length",
             Self::UdpChecksum => "udp_checksum",
             Self::UdpChecksumMissing => "udp_checksum_missing",
-            Self::IcmpChecksum => "icmp_checksum",
-            Self::IcmpType { .. } => "icmp_type",
-            Self::IcmpMtu(_) => "icmp_mtu",
         }
     }
 }
@@ -239,10 +219,4 @@ pub enum BuildError {
     /// The layout was parsed from another frame.
     #[error("layout does not belong to this frame")]
     NotThisFrame,
-    /// An MTU below the minimum of the protocol (68 for IPv4, 1280 for IPv6), or 0.
-    #[error("MTU {0} is below the minimum of the protocol")]
-    Mtu(u32),
-    /// An ICMP error must not be sent about this packet (RFC 1122, section 3.2.2; RFC 4443, section 2.4).
-    #[error("no ICMP error may be sent about this packet")]
-    NotAnswerable,
 }

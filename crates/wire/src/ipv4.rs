@@ -30,18 +30,6 @@ impl<T: AsRef<[u8]>> Ipv4Packet<T> {
     /// Checks version, header length and total length against the buffer. Not the checksum.
     #[inline]
     pub fn new_checked(buffer: T) -> Result<Self, ParseError> {
-        let packet = Self::new_embedded(buffer)?;
-        let (total, available) = (packet.total_len(), packet.buffer.as_ref().len());
-        if total > available {
-            return Err(ParseError::Ipv4TotalLength { total, header: packet.header_len(), available });
-        }
-        Ok(packet)
-    }
-
-    /// As [`Ipv4Packet::new_checked`], but the packet may be cut behind its header, as it is inside an ICMP
-    /// error.
-    #[inline]
-    pub fn new_embedded(buffer: T) -> Result<Self, ParseError> {
         let bytes = buffer.as_ref();
         require(bytes, IPV4_HEADER_LEN, Layer::Ipv4)?;
         if bytes[0] >> 4 != 4 {
@@ -54,9 +42,8 @@ impl<T: AsRef<[u8]>> Ipv4Packet<T> {
         }
         require(bytes, header, Layer::Ipv4)?;
         let packet = Self { buffer };
-        let total = packet.total_len();
-        if total < header {
-            let available = packet.buffer.as_ref().len();
+        let (total, available) = (packet.total_len(), packet.buffer.as_ref().len());
+        if total < header || total > available {
             return Err(ParseError::Ipv4TotalLength { total, header, available });
         }
         Ok(packet)

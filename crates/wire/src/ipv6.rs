@@ -30,25 +30,18 @@ impl<T: AsRef<[u8]>> Ipv6Packet<T> {
     /// Checks version and payload length against the buffer.
     #[inline]
     pub fn new_checked(buffer: T) -> Result<Self, ParseError> {
-        let packet = Self::new_embedded(buffer)?;
+        let bytes = buffer.as_ref();
+        require(bytes, IPV6_HEADER_LEN, Layer::Ipv6)?;
+        if bytes[0] >> 4 != 6 {
+            return Err(ParseError::Version { layer: Layer::Ipv6, found: bytes[0] >> 4 });
+        }
+        let packet = Self { buffer };
         let length = packet.payload_len();
         let available = packet.buffer.as_ref().len() - IPV6_HEADER_LEN;
         if length > available {
             return Err(ParseError::Ipv6PayloadLength { length, available });
         }
         Ok(packet)
-    }
-
-    /// As [`Ipv6Packet::new_checked`], but the packet may be cut behind its fixed header, as it is inside an
-    /// ICMP error.
-    #[inline]
-    pub fn new_embedded(buffer: T) -> Result<Self, ParseError> {
-        let bytes = buffer.as_ref();
-        require(bytes, IPV6_HEADER_LEN, Layer::Ipv6)?;
-        if bytes[0] >> 4 != 6 {
-            return Err(ParseError::Version { layer: Layer::Ipv6, found: bytes[0] >> 4 });
-        }
-        Ok(Self { buffer })
     }
 
     #[inline]

@@ -7,10 +7,9 @@
 //!   lies in its place, so that packets are sealed where they leave from.
 //! * One module a protocol has a checked view over bytes (`…Packet`, `…Frame`) and, where it is built, a
 //!   plain representation (`…Repr`) with `parse` and `emit`.
-//! * [`icmpv4`] and [`icmpv6`] read and build the errors that path MTU discovery depends on.
 //! * [`checksum`] has the Internet checksum: whole, pseudo-header only, and incremental.
 //!
-//! What it does not: no I/O, no clock, no reassembly, no ARP or neighbour discovery. It never allocates
+//! What it does not: no I/O, no clock, no reassembly, no ICMP, no ARP or neighbour discovery. It never allocates
 //! (the crate is `no_std`), and no input makes it panic.
 //!
 //! ```
@@ -41,7 +40,6 @@
 extern crate std;
 
 mod edit;
-mod embedded;
 mod error;
 mod layout;
 mod mac;
@@ -49,8 +47,6 @@ mod template;
 
 pub mod checksum;
 pub mod ethernet;
-pub mod icmpv4;
-pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
 pub mod ipv6_ext;
@@ -58,7 +54,6 @@ pub mod protocol;
 pub mod udp;
 
 pub use checksum::{ChecksumMode, ChecksumState};
-pub use embedded::EmbeddedUdp;
 pub use error::{BuildError, Layer, ParseError};
 pub use ethernet::{VlanTag, VlanTags};
 pub use layout::{UdpLayout, parse_udp};

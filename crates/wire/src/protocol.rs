@@ -11,16 +11,12 @@ pub const TPID_8021AD: u16 = 0x88a8;
 
 /// IPv6 hop-by-hop options (RFC 8200, section 4.3).
 pub const HOP_BY_HOP: u8 = 0;
-/// ICMP for IPv4 (RFC 792).
-pub const ICMPV4: u8 = 1;
 /// UDP (RFC 768).
 pub const UDP: u8 = 17;
 /// IPv6 routing header (RFC 8200, section 4.4).
 pub const ROUTING: u8 = 43;
 /// IPv6 fragment header (RFC 8200, section 4.5).
 pub const FRAGMENT: u8 = 44;
-/// ICMP for IPv6 (RFC 4443).
-pub const ICMPV6: u8 = 58;
 /// IPv6 "no next header" (RFC 8200, section 4.7).
 pub const NO_NEXT_HEADER: u8 = 59;
 /// IPv6 destination options (RFC 8200, section 4.6).

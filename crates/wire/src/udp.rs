@@ -26,23 +26,11 @@ impl<T: AsRef<[u8]>> UdpPacket<T> {
     /// Checks the length field against the buffer, which is the IP payload. Not the checksum.
     #[inline]
     pub fn new_checked(buffer: T) -> Result<Self, ParseError> {
-        let packet = Self::new_embedded(buffer)?;
+        require(buffer.as_ref(), UDP_HEADER_LEN, Layer::Udp)?;
+        let packet = Self { buffer };
         let (length, available) = (packet.len(), packet.buffer.as_ref().len());
         if length < UDP_HEADER_LEN || length > available {
             return Err(ParseError::UdpLength { length, available });
-        }
-        Ok(packet)
-    }
-
-    /// As [`UdpPacket::new_checked`], but the datagram may be cut behind its header, as it is inside an ICMP
-    /// error.
-    #[inline]
-    pub fn new_embedded(buffer: T) -> Result<Self, ParseError> {
-        require(buffer.as_ref(), UDP_HEADER_LEN, Layer::Udp)?;
-        let packet = Self { buffer };
-        if packet.len() < UDP_HEADER_LEN {
-            let available = packet.buffer.as_ref().len();
-            return Err(ParseError::UdpLength { length: packet.len(), available });
         }
         Ok(packet)
     }

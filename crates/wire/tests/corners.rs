@@ -1,13 +1,8 @@
 //! Corner cases that random inputs meet once in 65536, or never.
 
 use expressway_wire::checksum::Sum;
-use expressway_wire::icmpv4::{FragmentationNeeded, FragmentationNeededRepr};
-use expressway_wire::icmpv6::PacketTooBigRepr;
 use expressway_wire::ipv6_ext::MAX_EXTENSION_HEADERS;
-use expressway_wire::{
-    BuildError, ChecksumMode, ChecksumState, EmbeddedUdp, MacAddr, ParseError, UdpHeaders, UdpLayout,
-    parse_udp,
-};
+use expressway_wire::{ChecksumMode, ChecksumState, MacAddr, ParseError, UdpHeaders, UdpLayout, parse_udp};
 
 fn v4() -> UdpHeaders {
     let (source, destination) = ("192.0.2.1:4433".parse().unwrap(), "198.51.100.7:50000".parse().unwrap());
@@ -75,48 +70,4 @@ fn the_chain_of_extension_headers_has_a_limit() {
             Err(error) => assert!(!accepted && error == ParseError::Ipv6TooManyExtensions, "{error}"),
         }
     }
-}
-
-#[test]
-fn quoted_length_of_an_extended_icmp_error_is_kept() {
-    let (frame, _) = build(&v4(), &[7; 200], ChecksumMode::Full);
-    let router = "203.0.113.1".parse().unwrap();
-    let repr = FragmentationNeededRepr { router, next_hop_mtu: 1400, ttl: 64, offending: &frame[14..] };
-    let mut packet = [0; 576];
-    let length = repr.emit(&mut packet).unwrap();
-    // RFC 4884: 32 words are quoted, what follows them is an extension structure.
-    packet[25] = 32;
-    packet[22..24].fill(0);
-    let checksum = Sum::new().bytes(&packet[20..length]).checksum();
-    packet[22..24].copy_from_slice(&checksum.to_be_bytes());
-    let error = FragmentationNeeded::parse(&packet[..length]).unwrap();
-    assert_eq!(error.quoted, &frame[14..14 + 128]);
-    let udp = error.embedded_udp().unwrap();
-    assert_eq!((udp.payload_len, udp.payload.len()), (200, 128 - 28));
-}
-
-#[test]
-fn only_the_first_fragment_has_ports() {
-    let (frame, _) = build(&v4(), b"data", ChecksumMode::Full);
-    let mut quoted = frame[14..].to_vec();
-    quoted[6] = 0x20;
-    assert_eq!(EmbeddedUdp::parse_ipv4(&quoted).unwrap().source, v4().source);
-    quoted[7] = 1;
-    assert_eq!(EmbeddedUdp::parse_ipv4(&quoted), Err(ParseError::Fragment));
-}
-
-#[test]
-fn later_fragments_are_answered_and_first_ones_of_icmp_errors_are_not() {
-    let (frame, _) = build(&v6(), &[0; 32], ChecksumMode::Full);
-    let mut offending = frame[14..].to_vec();
-    // A fragment header, and then a byte that reads as an ICMPv6 error type.
-    offending[6] = 44;
-    offending[40..49].copy_from_slice(&[58, 0, 0, 1, 0, 0, 0, 7, 1]);
-    let emit = |offending: &[u8]| {
-        let router = "2001:db8:ffff::1".parse().unwrap();
-        PacketTooBigRepr { router, mtu: 1280, hop_limit: 64, offending }.emit(&mut [0; 1280])
-    };
-    assert_eq!(emit(&offending), Err(BuildError::NotAnswerable));
-    offending[43] = 1 << 3;
-    assert_eq!(emit(&offending), Ok(48 + offending.len()));
 }

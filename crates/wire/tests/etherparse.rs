@@ -4,15 +4,12 @@ mod common;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use common::{addresses, frame_with, headers, ipv4, ipv6, payload, tags};
+use common::{frame_with, headers, ipv4, ipv6, payload, tags};
 use etherparse::{
-    EtherType, Ethernet2Header, Icmpv4Header, Icmpv4Type, Icmpv6Header, Icmpv6Type, IpNumber, Ipv4Header,
-    Ipv6Extensions, Ipv6FlowLabel, Ipv6Header, Ipv6RawExtHeader, Ipv6RoutingExtensions, LinkExtHeader,
-    LinkHeader, NetHeaders, PacketHeaders, SingleVlanHeader, TransportHeader, UdpHeader, VlanId, VlanPcp,
-    icmpv4::DestUnreachableHeader,
+    EtherType, Ethernet2Header, IpNumber, Ipv4Header, Ipv6Extensions, Ipv6FlowLabel, Ipv6Header,
+    Ipv6RawExtHeader, Ipv6RoutingExtensions, LinkExtHeader, LinkHeader, NetHeaders, PacketHeaders,
+    SingleVlanHeader, TransportHeader, UdpHeader, VlanId, VlanPcp,
 };
-use expressway_wire::icmpv4::{FragmentationNeeded, FragmentationNeededRepr};
-use expressway_wire::icmpv6::{PacketTooBig, PacketTooBigRepr};
 use expressway_wire::{ChecksumMode, ChecksumState, UdpHeaders, VlanTags, parse_udp};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -215,113 +212,6 @@ proptest! {
         prop_assert_eq!((layout.tos, layout.ttl, layout.flow_label), marks);
         prop_assert_eq!(layout.verify_checksum(&frame), Ok(ChecksumState::Valid));
     }
-
-    #[test]
-    fn etherparse_reads_the_icmp_errors_that_we_build(
-        headers in headers(), payload in payload(), mtu in 1280u16.., routers in (ipv4(), ipv6()),
-    ) {
-        let headers = UdpHeaders { dont_fragment: true, vlan: VlanTags::NONE, ..headers };
-        let mut frame = frame_with(&headers, &payload);
-        headers.write(&mut frame, payload.len(), ChecksumMode::Full, 1).unwrap();
-        let offending = &frame[14..];
-        let mut buffer = [0u8; 1400];
-        let (length, limit) = if headers.source.is_ipv4() {
-            let error = FragmentationNeededRepr { router: routers.0, next_hop_mtu: mtu, ttl: 64, offending };
-            (error.emit(&mut buffer).unwrap(), 576)
-        } else {
-            let error = PacketTooBigRepr { router: routers.1, mtu: mtu.into(), hop_limit: 64, offending };
-            (error.emit(&mut buffer).unwrap(), 1280)
-        };
-        let parsed = PacketHeaders::from_ip_slice(&buffer[..length]).unwrap();
-        let quoted = parsed.payload.slice();
-        match (parsed.net.unwrap(), parsed.transport.unwrap()) {
-            (NetHeaders::Ipv4(ip, _), TransportHeader::Icmpv4(icmp)) => {
-                prop_assert_eq!(ip.header_checksum, ip.calc_header_checksum());
-                prop_assert_eq!(IpAddr::from(ip.destination), headers.source.ip());
-                let kind = DestUnreachableHeader::FragmentationNeeded { next_hop_mtu: mtu };
-                prop_assert_eq!(&icmp.icmp_type, &Icmpv4Type::DestinationUnreachable(kind));
-                prop_assert_eq!(icmp.checksum, icmp.icmp_type.calc_checksum(quoted));
-                let ours = FragmentationNeeded::parse(&buffer[..length]).unwrap();
-                prop_assert_eq!((ours.router, ours.next_hop_mtu, ours.quoted), (routers.0, mtu, quoted));
-                prop_assert_eq!(ours.embedded_udp().unwrap().source, headers.source);
-            }
-            (NetHeaders::Ipv6(ip, _), TransportHeader::Icmpv6(icmp)) => {
-                prop_assert_eq!(IpAddr::from(ip.destination), headers.source.ip());
-                prop_assert_eq!(&icmp.icmp_type, &Icmpv6Type::PacketTooBig { mtu: mtu.into() });
-                let sum = icmp.icmp_type.calc_checksum(ip.source, ip.destination, quoted).unwrap();
-                prop_assert_eq!(icmp.checksum, sum);
-                let ours = PacketTooBig::parse(&buffer[..length]).unwrap();
-                prop_assert_eq!((ours.router, ours.mtu, ours.quoted), (routers.1, u32::from(mtu), quoted));
-                prop_assert_eq!(ours.embedded_udp().unwrap().destination, headers.destination);
-            }
-            other => panic!("no ICMP error: {other:?}"),
-        }
-        prop_assert_eq!(length, (length - quoted.len() + offending.len()).min(limit));
-        prop_assert_eq!(quoted, &offending[..quoted.len()]);
-    }
-
-    #[test]
-    fn we_read_icmp_errors_that_etherparse_builds(
-        (router, host) in addresses(), mtu in any::<u16>(), headers in headers(), payload in payload(), cut in 48usize..1600,
-    ) {
-        let headers = UdpHeaders { vlan: VlanTags::NONE, ..headers };
-        let mut frame = frame_with(&headers, &payload);
-        headers.write(&mut frame, payload.len(), ChecksumMode::Full, 1).unwrap();
-        let quoted = &frame[14..cut.clamp(14 + 48, 1600).min(frame.len())];
-        let mut packet = Vec::new();
-        match (router, host) {
-            (IpAddr::V4(router), IpAddr::V4(host)) => {
-                let kind = DestUnreachableHeader::FragmentationNeeded { next_hop_mtu: mtu };
-                let icmp = Icmpv4Header::with_checksum(Icmpv4Type::DestinationUnreachable(kind), quoted);
-                let length = (8 + quoted.len()) as u16;
-                let mut ip = Ipv4Header::new(length, 9, IpNumber::ICMP, router.octets(), host.octets()).unwrap();
-                ip.header_checksum = ip.calc_header_checksum();
-                packet.extend(ip.to_bytes());
-                packet.extend(icmp.to_bytes());
-                packet.extend(quoted);
-                let ours = FragmentationNeeded::parse(&packet).unwrap();
-                prop_assert_eq!((ours.router, ours.destination), (router, host));
-                prop_assert_eq!((ours.next_hop_mtu, ours.quoted), (mtu, quoted));
-                if headers.source.is_ipv4() {
-                    check_embedded(&ours.embedded_udp().unwrap(), &headers, &payload);
-                }
-            }
-            (IpAddr::V6(router), IpAddr::V6(host)) => {
-                let mtu = u32::from(mtu) + 1280;
-                let kind = Icmpv6Type::PacketTooBig { mtu };
-                let icmp = Icmpv6Header::with_checksum(kind, router.octets(), host.octets(), quoted).unwrap();
-                let ip = ipv6_header(router, host, 8 + quoted.len());
-                packet.extend(ip.to_bytes());
-                packet.extend(icmp.to_bytes());
-                packet.extend(quoted);
-                let ours = PacketTooBig::parse(&packet).unwrap();
-                prop_assert_eq!((ours.router, ours.destination), (router, host));
-                prop_assert_eq!((ours.mtu, ours.quoted), (mtu, quoted));
-                if headers.source.is_ipv6() {
-                    check_embedded(&ours.embedded_udp().unwrap(), &headers, &payload);
-                }
-            }
-            _ => unreachable!("addresses are of one family"),
-        }
-    }
-}
-
-fn ipv6_header(source: Ipv6Addr, destination: Ipv6Addr, length: usize) -> Ipv6Header {
-    Ipv6Header {
-        traffic_class: 0,
-        flow_label: Ipv6FlowLabel::ZERO,
-        payload_length: length as u16,
-        next_header: IpNumber::IPV6_ICMP,
-        hop_limit: 9,
-        source: source.octets(),
-        destination: destination.octets(),
-    }
-}
-
-fn check_embedded(ours: &expressway_wire::EmbeddedUdp<'_>, headers: &UdpHeaders, payload: &[u8]) {
-    assert_eq!((ours.source, ours.destination), (headers.source, headers.destination));
-    assert_eq!(ours.payload_len, payload.len());
-    assert_eq!(ours.payload, &payload[..ours.payload.len()]);
 }
 
 #[test]

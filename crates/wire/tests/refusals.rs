@@ -5,14 +5,11 @@ mod common;
 use common::{frame_with, headers, payload};
 use expressway_wire::checksum::Sum;
 use expressway_wire::ethernet::EthernetRepr;
-use expressway_wire::icmpv4::{FragmentationNeeded, FragmentationNeededRepr};
-use expressway_wire::icmpv6::{PacketTooBig, PacketTooBigRepr};
 use expressway_wire::ipv4::Ipv4Repr;
 use expressway_wire::ipv6::Ipv6Repr;
 use expressway_wire::udp::UdpRepr;
 use expressway_wire::{
-    BuildError, ChecksumMode, EmbeddedUdp, Layer, MacAddr, ParseError, UdpHeaders, VlanTag, VlanTags,
-    parse_udp,
+    BuildError, ChecksumMode, Layer, MacAddr, ParseError, UdpHeaders, VlanTag, VlanTags, parse_udp,
 };
 use proptest::prelude::*;
 
@@ -119,46 +116,6 @@ fn representations_refuse_what_does_not_fit() {
     assert_eq!(link.emit(&mut out[..13]), Err(too_small));
 }
 
-#[test]
-fn icmp_errors_refuse_what_must_not_be_answered() {
-    let frame = build(&v4(), b"data");
-    let router = "203.0.113.1".parse().unwrap();
-    let repr = FragmentationNeededRepr { router, next_hop_mtu: 1400, ttl: 64, offending: &frame[14..] };
-    let mut out = [0; 1400];
-    assert!(repr.emit(&mut out).is_ok());
-    assert_eq!(FragmentationNeededRepr { next_hop_mtu: 67, ..repr }.emit(&mut out), Err(BuildError::Mtu(67)));
-    assert_eq!(FragmentationNeededRepr { ttl: 0, ..repr }.emit(&mut out), Err(BuildError::Ttl));
-    let short = repr.emit(&mut out[..59]);
-    assert_eq!(short, Err(BuildError::BufferTooSmall { needed: 60, available: 59 }));
-    // Without DF; a later fragment; to a group; from nobody; an ICMP error; no packet at all.
-    for (at, byte) in [(6, 0x00), (7, 0x01), (16, 224), (12, 224), (9, 1)] {
-        let mut offending = frame[14..].to_vec();
-        offending[at] = byte;
-        offending[20] = 3;
-        let repr = FragmentationNeededRepr { offending: &offending, ..repr };
-        assert_eq!(repr.emit(&mut out), Err(BuildError::NotAnswerable), "byte {at}");
-    }
-    let none = FragmentationNeededRepr { offending: &[], ..repr };
-    assert_eq!(none.emit(&mut out), Err(BuildError::NotAnswerable));
-
-    let frame = build(&v6(), b"data");
-    let router = "2001:db8:ffff::1".parse().unwrap();
-    let repr = PacketTooBigRepr { router, mtu: 1400, hop_limit: 64, offending: &frame[14..] };
-    assert!(repr.emit(&mut out).is_ok());
-    assert_eq!(PacketTooBigRepr { mtu: 1279, ..repr }.emit(&mut out), Err(BuildError::Mtu(1279)));
-    assert_eq!(PacketTooBigRepr { hop_limit: 0, ..repr }.emit(&mut out), Err(BuildError::Ttl));
-    for (at, byte, kind) in [(8, 0xff, 0), (6, 58, 1), (6, 58, 137)] {
-        let mut offending = frame[14..].to_vec();
-        offending[at] = byte;
-        offending[40] = kind;
-        let repr = PacketTooBigRepr { offending: &offending, ..repr };
-        assert_eq!(repr.emit(&mut out), Err(BuildError::NotAnswerable), "byte {at} kind {kind}");
-    }
-    let mut echo = frame[14..].to_vec();
-    (echo[6], echo[40]) = (58, 128);
-    assert!(PacketTooBigRepr { offending: &echo, ..repr }.emit(&mut out).is_ok());
-}
-
 /// A frame with one change; the IPv4 header checksum is made right again.
 fn changed(headers: &UdpHeaders, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut frame = build(headers, &[0; 64]);
@@ -225,55 +182,12 @@ fn parser_names_each_reason() {
     assert_eq!(parse_udp(&frame), Err(ParseError::Ipv4Checksum));
 }
 
-#[test]
-fn icmp_parsers_name_each_reason() {
-    let (inner4, inner6) = (build(&v4(), b"data"), build(&v6(), b"data"));
-    let mut out = [0; 1400];
-    let router = "203.0.113.1".parse().unwrap();
-    let repr = FragmentationNeededRepr { router, next_hop_mtu: 1400, ttl: 64, offending: &inner4[14..] };
-    let length = repr.emit(&mut out).unwrap();
-    let good = out[..length].to_vec();
-    let parse = |at: usize, xor: u8, fix: u8| {
-        let mut bytes = good.clone();
-        bytes[at] ^= xor;
-        bytes[22] = bytes[22].wrapping_sub(fix);
-        FragmentationNeeded::parse(&bytes).map(|_| ())
-    };
-    assert_eq!(parse(0, 0, 0), Ok(()));
-    assert_eq!(parse(30, 1, 0), Err(ParseError::IcmpChecksum));
-    assert_eq!(parse(8, 1, 0), Err(ParseError::Ipv4Checksum));
-    // Type 4 instead of 3: one more in the upper byte of a word, one less in the checksum's.
-    assert_eq!(parse(20, 7, 1), Err(ParseError::IcmpType { kind: 4, code: 4 }));
-    assert_eq!(FragmentationNeeded::parse(&inner4[14..]), Err(ParseError::Protocol(17)));
-
-    let router = "2001:db8:ffff::1".parse().unwrap();
-    let repr = PacketTooBigRepr { router, mtu: 1280, hop_limit: 64, offending: &inner6[14..] };
-    let length = repr.emit(&mut out).unwrap();
-    let good = out[..length].to_vec();
-    let parse = |at: usize, sub: u8, fix: (usize, u8)| {
-        let mut bytes = good.clone();
-        bytes[at] = bytes[at].wrapping_sub(sub);
-        bytes[fix.0] = bytes[fix.0].wrapping_add(fix.1);
-        PacketTooBig::parse(&bytes).map(|_| ())
-    };
-    assert_eq!(parse(0, 0, (0, 0)), Ok(()));
-    assert_eq!(parse(60, 1, (0, 0)), Err(ParseError::IcmpChecksum));
-    // 0x0500 - 0x0100, made good in the upper byte of the checksum.
-    assert_eq!(parse(46, 1, (42, 1)), Err(ParseError::IcmpMtu(1024)));
-    assert_eq!(parse(40, 1, (42, 1)), Err(ParseError::IcmpType { kind: 1, code: 0 }));
-    assert_eq!(PacketTooBig::parse(&inner6[14..]), Err(ParseError::Protocol(17)));
-}
-
 /// Runs every parser; the results are of no interest here.
 fn parse_all(bytes: &[u8]) {
     let _ = EthernetRepr::parse(bytes);
     let _ = Ipv4Repr::parse(bytes);
     let _ = Ipv6Repr::parse(bytes);
     let _ = UdpRepr::parse(bytes);
-    let _ = EmbeddedUdp::parse_ipv4(bytes);
-    let _ = EmbeddedUdp::parse_ipv6(bytes);
-    let _ = FragmentationNeeded::parse(bytes).map(|error| error.embedded_udp().is_ok());
-    let _ = PacketTooBig::parse(bytes).map(|error| error.embedded_udp().is_ok());
     if let Ok(layout) = parse_udp(bytes) {
         assert!(bytes.get(layout.payload()).is_some());
         let _ = layout.verify_checksum(bytes);

@@ -83,12 +83,12 @@
 //! ```text
 //!   state                 who may touch it     as a type                 how it goes on
 //!   ───────────────────   ──────────────────   ───────────────────────   ──────────────────────────
-//!   idle (transmit)       program              Frame in a FramePool      acquire
+//!   idle                  program              Frame in the UMEM         alloc
 //!   being built           program              TxFrame (guard)           submit, or drop: idle again
 //!   in TX, being sent     kernel               nothing                   completion: idle
 //!   in fill, being        kernel               nothing                   RX descriptor
 //!     received
-//!   received              program              Frame in a guard, lent    the callback returns, or
+//!   received              program              RxFrame (guard), lent     the callback returns, or
 //!                                              as &mut [u8]              unwinds: fill ring, at once
 //!   lent to readers       nobody: they read    nothing                   the last of them returns it, or goes
 //! ```

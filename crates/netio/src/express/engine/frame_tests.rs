@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 use proptest::prelude::*;
 
 use super::assembly::ASSEMBLY_SIZE;
-use super::fake::{FakeKernel, Heap, engine_and_kernel};
-use super::{Engine, XskId};
+use super::fake::{FakeKernel, Heap, HeapRing, engine_and_kernel};
+use super::{Engine, Outcome, XskId};
 use crate::express::abi::{Descriptor, XDP_PKT_CONTD};
+use crate::lend::{PacketInfo, ReaderRings};
 use crate::ring::{AtomicIndex, RingMemory, XDP_RING_NEED_WAKEUP};
 use crate::umem::Owner;
 
@@ -218,6 +219,41 @@ fn a_sent_frame_is_reused_only_after_its_completion() {
     kernel.complete(2);
     assert!(engine.alloc(A).is_some());
     assert_eq!(engine.xsks[0].counters().completed, 2);
+    check_frames(&engine);
+}
+
+#[test]
+fn a_flush_shows_the_kernel_what_was_built_and_kicks_it_only_then() {
+    let (mut engine, mut kernel) = engine_and_kernel(RING, 0);
+    let flush = |engine: &mut Engine<Heap>| {
+        let (xsk, umem) = engine.xsk(A);
+        (xsk.flush(umem), xsk.stats().tx_syscalls)
+    };
+    assert_eq!(flush(&mut engine), (None, 0), "nothing waits");
+    for _ in 0..2 {
+        assert!(engine.alloc(A).unwrap().submit(0..64));
+    }
+    // The fake kernel does nothing while it is kicked, as one whose device is full.
+    let (outcome, calls) = flush(&mut engine);
+    assert_eq!(outcome, Some(Outcome::Later));
+    assert!(calls > 0);
+    assert_eq!((kernel.take(8), kernel.complete(1)), (2, 1));
+    assert_eq!(flush(&mut engine), (None, calls), "the kernel has taken everything");
+    assert_eq!(engine.xsks[0].outcome(), Outcome::Sent);
+    check_frames(&engine);
+}
+
+#[test]
+fn a_packet_put_together_from_several_frames_is_lent_to_nobody_and_counted() {
+    let (mut engine, mut kernel) = engine_and_kernel(RING, ASSEMBLY_SIZE);
+    let rings = || (HeapRing::starting_at(4, 0), HeapRing::starting_at(4, 0));
+    for (place, expected) in [(0, 0), (1, 1)] {
+        assert!(kernel.receive(&mut engine, &[7; 8000]));
+        engine.receive_each(A, 1, |packet| assert_eq!(packet.lend(0..8000, 0b11, PacketInfo::default()), 0));
+        assert_eq!(engine.readers.unlent(), expected, "counted where there are readers");
+        let (packets, returns) = rings();
+        engine.readers.admit(&mut engine.umem, place, ReaderRings::new(packets, returns, 4));
+    }
     check_frames(&engine);
 }
 

@@ -1,15 +1,51 @@
 //! Guards of the frames that the program has: what they hold goes somewhere, whatever becomes of their user.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 
+use super::rx::Popped;
 use super::{Engine, Kernel, Umem, Xsk, XskId};
-use crate::lend::PacketInfo;
+use crate::lend::{PacketInfo, ReaderTable};
 use crate::umem::Frame;
+
+/// An engine whose fields are borrowed one by one, and one of its XSKs beside the others.
+struct SplitEngine<'a, K: Kernel> {
+    umem: &'a mut Umem,
+    /// The XSK that it came by, the ones before that and the ones behind.
+    own: &'a mut Xsk<K>,
+    before: &'a mut [Xsk<K>],
+    after: &'a mut [Xsk<K>],
+    readers: &'a mut ReaderTable<K>,
+}
+
+impl<K: Kernel> SplitEngine<'_, K> {
+    #[inline]
+    fn reborrow(&mut self) -> SplitEngine<'_, K> {
+        SplitEngine {
+            umem: &mut *self.umem,
+            own: &mut *self.own,
+            before: &mut *self.before,
+            after: &mut *self.after,
+            readers: &mut *self.readers,
+        }
+    }
+
+    /// An XSK, and the UMEM that its frames are of.
+    #[inline]
+    fn xsk(&mut self, id: XskId) -> (&mut Xsk<K>, &mut Umem) {
+        let (at, own) = (usize::from(id.0), self.before.len());
+        let xsk = match at.cmp(&own) {
+            Ordering::Less => &mut self.before[at],
+            Ordering::Equal => &mut *self.own,
+            Ordering::Greater => &mut self.after[at - own - 1],
+        };
+        (xsk, &mut *self.umem)
+    }
+}
 
 /// Received packets, one after the other. Dropped, the fill ring of their XSK is full again and shown to the kernel.
 pub(crate) struct RxBatch<'a, K: Kernel> {
-    engine: &'a mut Engine<K>,
-    from: XskId,
+    engine: SplitEngine<'a, K>,
     limit: usize,
     /// A packet may take several descriptors, and a hostile kernel could send none but bad ones: one ring's worth of
     /// descriptors is the bound.
@@ -20,21 +56,27 @@ pub(crate) struct RxBatch<'a, K: Kernel> {
 impl<'a, K: Kernel> RxBatch<'a, K> {
     #[inline]
     pub(super) fn new(engine: &'a mut Engine<K>, from: XskId, limit: usize) -> Self {
-        let descriptors = engine.xsk(from).0.available(limit);
-        Self { engine, from, limit, descriptors, packets: 0 }
+        let Engine { umem, xsks, readers } = engine;
+        let (before, rest) = xsks.split_at_mut(usize::from(from.0));
+        let (own, after) = rest.split_first_mut().expect("an id is that of an XSK of its engine");
+        let descriptors = own.available(limit);
+        Self { engine: SplitEngine { umem, own, before, after, readers }, limit, descriptors, packets: 0 }
     }
 
     /// The next packet. If it is neither sent nor lent, its frame goes back to the fill ring.
-    #[inline]
+    // Called from elsewhere, it would write the guard to memory for each packet: a third more time.
+    #[inline(always)]
     pub(crate) fn next(&mut self) -> Option<RxFrame<'_, K>> {
         while self.packets < self.limit && self.descriptors > 0 {
-            let (xsk, umem) = self.engine.xsk(self.from);
-            let popped = xsk.pop(umem)?;
+            let popped = self.engine.own.pop(self.engine.umem)?;
             self.descriptors -= 1;
-            if let Some((frame, range)) = popped {
-                self.packets += 1;
-                return Some(RxFrame { engine: &mut *self.engine, from: self.from, frame, range });
-            }
+            let (frame, range) = match popped {
+                Popped::Packet(frame, range) => (Some(frame), range),
+                Popped::Assembled(length) => (None, 0..length),
+                Popped::Nothing => continue,
+            };
+            self.packets += 1;
+            return Some(RxFrame { engine: self.engine.reborrow(), frame, range });
         }
         None
     }
@@ -48,16 +90,14 @@ impl<'a, K: Kernel> RxBatch<'a, K> {
 impl<K: Kernel> Drop for RxBatch<'_, K> {
     #[inline]
     fn drop(&mut self) {
-        let (xsk, umem) = self.engine.xsk(self.from);
-        xsk.end_batch(umem);
+        self.engine.own.end_batch(self.engine.umem);
     }
 }
 
 /// A received packet, in its frame or put together from several. Dropped, its frame goes back to the fill ring that it
 /// came from.
 pub(crate) struct RxFrame<'a, K: Kernel> {
-    engine: &'a mut Engine<K>,
-    from: XskId,
+    engine: SplitEngine<'a, K>,
     /// `None`: the packet came in several frames and lies in the buffer of its XSK.
     frame: Option<Frame>,
     range: Range<usize>,
@@ -65,11 +105,11 @@ pub(crate) struct RxFrame<'a, K: Kernel> {
 
 impl<K: Kernel> RxFrame<'_, K> {
     /// The packet. It may be changed in place.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         let bytes = match &mut self.frame {
             Some(frame) => self.engine.umem.bytes_mut(frame),
-            None => self.engine.xsks[self.from.0 as usize].assembled(),
+            None => self.engine.own.assembled(),
         };
         &mut bytes[self.range.clone()]
     }
@@ -104,13 +144,13 @@ impl<K: Kernel> RxFrame<'_, K> {
     /// several frames is lent to nobody, and counted.
     #[inline]
     pub(crate) fn lend(mut self, part: Range<usize>, readers: u32, info: PacketInfo) -> u32 {
-        let Engine { umem, readers: table, .. } = &mut *self.engine;
+        let SplitEngine { umem, own, readers: table, .. } = &mut self.engine;
         let Some(frame) = self.frame.take() else {
             table.count_unlent();
             return 0;
         };
         let range = self.range.start + part.start..self.range.start + part.end;
-        match table.lend(umem, (frame, range), self.from, readers, info) {
+        match table.lend(umem, (frame, range), own.id, readers, info) {
             Ok(lent) => lent,
             Err(frame) => {
                 self.frame = Some(frame);
@@ -124,8 +164,7 @@ impl<K: Kernel> Drop for RxFrame<'_, K> {
     #[inline]
     fn drop(&mut self) {
         if let Some(frame) = self.frame.take() {
-            let (xsk, umem) = self.engine.xsk(self.from);
-            xsk.recycle(umem, frame);
+            self.engine.own.recycle(self.engine.umem, frame);
         }
     }
 }

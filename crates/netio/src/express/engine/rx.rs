@@ -7,8 +7,15 @@ use super::{Kernel, Umem, Xsk};
 use crate::express::abi::XDP_PKT_CONTD;
 use crate::umem::{Frame, Owner};
 
-/// A packet and where it lies: in the frame, or where there is none in the buffer that it was put together in.
-pub(super) type Popped = (Option<Frame>, Range<usize>);
+/// What an RX entry came to.
+pub(super) enum Popped {
+    /// A packet in one frame, at this range of it. The frame is the caller's.
+    Packet(Frame, Range<usize>),
+    /// A packet of several frames and so many bytes, whole now: [`Xsk::assembled`].
+    Assembled(usize),
+    /// A part of a packet, or an entry that was dropped and counted.
+    Nothing,
+}
 
 impl<K: Kernel> Xsk<K> {
     /// Gives a frame to the kernel to receive into, or to the free ones if this XSK has its share.
@@ -40,46 +47,55 @@ impl<K: Kernel> Xsk<K> {
         self.rx.available(u32::try_from(limit).unwrap_or(u32::MAX))
     }
 
-    /// Takes one RX entry; `None` if there is none, `Some(None)` if it is a part of a packet or was dropped and counted.
-    /// After a batch of them comes [`Xsk::end_batch`].
+    /// Takes one RX entry; `None` if there is none. After a batch of them comes [`Xsk::end_batch`].
     #[inline]
-    pub(super) fn pop(&mut self, umem: &mut Umem) -> Option<Option<Popped>> {
+    pub(super) fn pop(&mut self, umem: &mut Umem) -> Option<Popped> {
         let descriptor = self.rx.pop()?;
         let more = descriptor.options & XDP_PKT_CONTD != 0;
-        let Ok(mut frame) = umem.take(descriptor.addr, Owner::Receive(self.id)) else {
-            self.counters.bad_descriptor += 1;
-            self.assembly.spoil(more);
-            return Some(None);
+        let Ok(frame) = umem.take(descriptor.addr, Owner::Receive(self.id)) else {
+            return Some(self.count_bad(more));
         };
         self.receiving -= 1;
         let Some(range) = umem.range(descriptor.addr, descriptor.len) else {
-            self.counters.bad_descriptor += 1;
-            self.assembly.spoil(more);
             self.recycle(umem, frame);
-            return Some(None);
+            return Some(self.count_bad(more));
         };
-        // What describes a packet lies in front of its first part; drivers and the kernel leave 256 bytes there.
-        let range = match self.assembly.is_idle() {
-            true => range.start.saturating_sub(self.prefix)..range.end,
-            false => range,
-        };
-        if !more && self.assembly.is_idle() {
-            return Some(Some((Some(frame), range)));
+        if more || !self.assembly.is_idle() {
+            return Some(self.assemble(umem, frame, range, more));
         }
+        Some(Popped::Packet(frame, self.with_prefix(range)))
+    }
+
+    /// What describes a packet lies in front of its first part; drivers and the kernel leave 256 bytes there.
+    #[inline]
+    fn with_prefix(&self, range: Range<usize>) -> Range<usize> {
+        range.start.saturating_sub(self.prefix)..range.end
+    }
+
+    #[cold]
+    fn count_bad(&mut self, more: bool) -> Popped {
+        self.counters.bad_descriptor += 1;
+        self.assembly.spoil(more);
+        Popped::Nothing
+    }
+
+    /// Adds a part to the packet in the making.
+    #[inline(never)]
+    fn assemble(&mut self, umem: &mut Umem, mut frame: Frame, range: Range<usize>, more: bool) -> Popped {
+        let range = if self.assembly.is_idle() { self.with_prefix(range) } else { range };
         let added = self.assembly.add(&umem.bytes_mut(&mut frame)[range], more);
         self.recycle(umem, frame);
-        Some(match added {
-            Added::Partial | Added::Skipped => None,
+        match added {
+            Added::Partial | Added::Skipped => Popped::Nothing,
             Added::Overflow => {
                 self.counters.truncated += 1;
-                None
+                Popped::Nothing
             }
             Added::Complete => {
                 self.counters.gathered += 1;
-                let length = self.assembly.packet().len();
-                Some((None, 0..length))
+                Popped::Assembled(self.assembly.packet().len())
             }
-        })
+        }
     }
 
     /// The packet that was put together last.
