@@ -2,12 +2,12 @@
 //!
 //! A client may keep what it was given beyond its program, its connection, and even the socket, if one of
 //! its own sockets shares the UMEM. So memory counts until the kernel reports that nothing uses it any more
-//! ([`expressway_netio::express::is_released`]), which is checked when the limit would be exceeded.
+//! ([`expressway_netio::xsk::is_released`]), which is checked when the limit would be exceeded.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use expressway_netio::express::is_released;
+use expressway_netio::xsk::is_released;
 
 use crate::message::{Code, Refusal};
 use crate::policy::Rule;

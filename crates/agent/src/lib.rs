@@ -9,7 +9,7 @@
 //!   route mirror             ◀─ rtnetlink socket ─ opened in the agent's network namespace
 //!   kernel sockets           ◀─ bound UDP sockets  one a worker, addresses by the rule
 //!   attach                   ◀─ bpf_link ───────── program on; pairs and XSKMAP stay with the agent
-//!   Port::open_from ── memfd for the UMEM ───────▶ registered, bound to queue, into the XSKMAP
+//!   XskBinding::open_from ── memfd for the UMEM ─▶ registered, bound to queue, into the XSKMAP
 //!                            ◀─ AF_XDP socket ────
 //!   add_pair                 ────────────────────▶ address and port by the rule, own addresses only
 //!   connection closes        ────────────────────▶ program off

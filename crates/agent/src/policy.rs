@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use expressway_netio::express::BindMode;
+use expressway_netio::xsk::BindMode;
 use expressway_settings::{ConfigError, Size, SourceFile};
 use nix::unistd::{Group, User};
 use serde::Deserialize;

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use expressway_netio::device::DeviceFacts;
-use expressway_netio::express::{BindMode, ObtainedMode, PortConfig, bind_for, memory_of};
 use expressway_netio::route::{NetlinkSource, NetlinkUse, OwnNamespace};
 use expressway_netio::udp::{Steering, UdpConfig, UdpGroup};
 use expressway_netio::wait::{BusyPoll, Wait};
+use expressway_netio::xsk::{BindMode, ObtainedMode, XskConfig, bind_for, umem_len};
 use expressway_xbpf::{AttachMode, Attachment, Existing, Options, Redirect};
 use rustix::fs::fcntl_get_seals;
 
@@ -341,7 +341,7 @@ impl<'a> Session<'a> {
         self.rule.check_queue(&socket.interface, socket.queue)?;
         self.rule.check_busy_poll(socket.busy_poll.is_some())?;
         self.rule.check_transmit(socket.sends)?;
-        let config = PortConfig {
+        let config = XskConfig {
             mode: self.rule.bind_mode(match socket.mode {
                 message::Mode::Auto => BindMode::Auto,
                 message::Mode::Copy => BindMode::Copy,
@@ -353,11 +353,11 @@ impl<'a> Session<'a> {
             tx_ring: socket.tx_ring,
             bind_patience: Duration::from_millis(socket.patience_ms.into()).min(PATIENCE),
             wait: way_of_waiting(socket.busy_poll),
-            ..PortConfig::new(&socket.interface, socket.queue)
+            ..XskConfig::new(&socket.interface, socket.queue)
         };
         config.validate().map_err(kernel)?;
         // A larger frame than requested, as the interface's MTU may need it, is refused there.
-        let wanted = memory_of(&config);
+        let wanted = umem_len(&config);
         let program = self.interfaces.get(&socket.interface).ok_or_else(|| no_program(&socket.interface))?;
         self.account.set_aside(&self.rule, &socket.interface, socket.queue, wanted)?;
         let bound = bind_for(&config, memory.as_fd(), program.redirect.xsk_map()).map_err(|error| {

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use expressway_netio::device::Locality;
-use expressway_netio::express::{Backing, ExpressConfig, ExpressIo, Port, PortInlet};
 use expressway_netio::netdev::NapiGuard;
 use expressway_netio::route::{Resolver, RouteMirror, Snapshot};
 use expressway_netio::udp::UdpIo;
+use expressway_netio::xsk::{Backing, BindingSender, XskBinding, XskIo, XskIoConfig};
 use expressway_netio::{IoError, PacketIo, Service, Worker, WorkerOptions, mailbox};
 use expressway_xbpf::{AttachMode, Counters};
 
@@ -31,7 +31,7 @@ pub enum WorkerIo {
     /// Kernel sockets alone.
     Kernel(Box<UdpIo>),
     /// AF_XDP sockets with kernel sockets behind.
-    Express(Box<ExpressIo<UdpIo, Resolver>>),
+    Xsk(Box<XskIo<UdpIo, Resolver>>),
 }
 
 impl WorkerIo {
@@ -39,7 +39,7 @@ impl WorkerIo {
     pub fn kernel(&self) -> &UdpIo {
         match self {
             Self::Kernel(io) => io,
-            Self::Express(io) => io.kernel(),
+            Self::Xsk(io) => io.kernel(),
         }
     }
 
@@ -53,7 +53,7 @@ impl WorkerIo {
         let (now, peers) = (Instant::now(), Arc::from([mailbox]));
         let result = match self {
             Self::Kernel(io) => Worker::new(options, now, service, *io, inbox, peers).run(),
-            Self::Express(io) => Worker::new(options, now, service, *io, inbox, peers).run(),
+            Self::Xsk(io) => Worker::new(options, now, service, *io, inbox, peers).run(),
         };
         Ok(result?)
     }
@@ -69,7 +69,7 @@ pub struct DataPath {
     pub(crate) generation: Option<u64>,
     pub(crate) interfaces: Vec<Interface>,
     /// Where each worker takes sockets from; none when the mode is kernel UDP.
-    pub(crate) inlets: Vec<PortInlet>,
+    pub(crate) senders: Vec<BindingSender>,
     pub(crate) upkeep: Upkeep,
     /// Puts the interfaces' NAPI settings back.
     _napi: Option<NapiGuard>,
@@ -93,11 +93,11 @@ pub(crate) struct Interface {
 type Left = BTreeMap<String, Vec<StepDown>>;
 
 impl Interface {
-    fn new(device: &Device, opened: Opened) -> (Self, Vec<(usize, Port)>) {
-        let Opened { program, queues, ports, way } = opened;
+    fn new(device: &Device, opened: Opened) -> (Self, Vec<(usize, XskBinding)>) {
+        let Opened { program, queues, bindings, way } = opened;
         let (index, name) = (device.link.index, device.link.name.clone());
         let pairs = HashSet::new();
-        (Self { index, name, way, queues, pairs, program, detached: false }, ports)
+        (Self { index, name, way, queues, pairs, program, detached: false }, bindings)
     }
 
     /// Has the program take these pairs and no others.
@@ -138,24 +138,24 @@ impl DataPath {
         let kernel = provider.kernel_sockets(&config.udp, workers)?.into_workers();
         let mirror = provider.mirror()?;
         let snapshot = mirror.snapshot();
-        let mut ports: Vec<Vec<Port>> = (0..workers).map(|_| Vec::new()).collect();
+        let mut bindings: Vec<Vec<XskBinding>> = (0..workers).map(|_| Vec::new()).collect();
         let (mut interfaces, mut left) = (Vec::new(), Left::new());
         let mut upkeep = Upkeep::default();
         for device in devices(config.io.mode, &listen, config.groups_on(&snapshot), &snapshot)? {
             match open_interface(config, provider, &device, &snapshot, workers, &mut left)? {
                 Some(opened) => {
-                    let (mode, sockets) = (opened.way.obtained(), opened.ports.len());
+                    let (mode, sockets) = (opened.way.obtained(), opened.bindings.len());
                     let again = if again { " again" } else { "" };
                     tracing::info!(interface = device.link.name, %mode, sockets, "AF_XDP path opened{again}");
                     let (interface, sockets) = Interface::new(&device, opened);
-                    sockets.into_iter().for_each(|(worker, port)| ports[worker].push(port));
+                    sockets.into_iter().for_each(|(worker, binding)| bindings[worker].push(binding));
                     interfaces.push(interface);
                 }
                 None => upkeep.leave(&device.link.name, device.link.index),
             }
         }
-        let (mut ios, mut inlets) = (Vec::new(), Vec::new());
-        for (sockets, ports) in kernel.into_iter().zip(ports) {
+        let (mut ios, mut senders) = (Vec::new(), Vec::new());
+        for (sockets, bindings) in kernel.into_iter().zip(bindings) {
             let mut kernel = UdpIo::new(&config.udp, sockets)?;
             kernel.set_resolver(mirror.resolver()?);
             kernel.set_sending(&config.sending)?;
@@ -170,12 +170,12 @@ impl DataPath {
             if let Some(egress) = config.sending.multicast_interface {
                 resolver.set_multicast_egress(egress);
             }
-            let plain = ExpressConfig::default();
-            let express = ExpressConfig { ttl: config.sending.ttl.unwrap_or(plain.ttl), ..plain };
-            let mut io = ExpressIo::new(ports, kernel, resolver, express)?;
+            let plain = XskIoConfig::default();
+            let xsk = XskIoConfig { ttl: config.sending.ttl.unwrap_or(plain.ttl), ..plain };
+            let mut io = XskIo::new(bindings, kernel, resolver, xsk)?;
             io.set_wait(wait)?;
-            inlets.push(io.inlet());
-            ios.push(WorkerIo::Express(Box::new(io)));
+            senders.push(io.sender());
+            ios.push(WorkerIo::Xsk(Box::new(io)));
         }
         let napi = napi::defer(&config.io, &interfaces)?;
         let mut path = Self {
@@ -186,7 +186,7 @@ impl DataPath {
             mirror,
             generation: None,
             interfaces,
-            inlets,
+            senders,
             upkeep,
             left,
         };
@@ -263,7 +263,7 @@ impl DataPath {
 
     /// Opens an interface while the workers run, and gives them its sockets.
     pub(crate) fn open_interface(&mut self, device: &Device) -> Result<Obtained, Reason> {
-        let workers = self.inlets.len();
+        let workers = self.senders.len();
         let name = &device.link.name;
         let opened = open::open(
             (&self.config.io, &self.config.purpose),
@@ -277,9 +277,9 @@ impl DataPath {
             reason
         })?;
         self.left.remove(name);
-        let (interface, ports) = Interface::new(device, opened);
-        for (worker, port) in ports {
-            if !self.inlets[worker].add(port) {
+        let (interface, bindings) = Interface::new(device, opened);
+        for (worker, binding) in bindings {
+            if !self.senders[worker].add(binding) {
                 self.take_back(interface.index);
                 return Err(Reason(format!("worker {worker} accepts no more sockets")));
             }
@@ -291,8 +291,8 @@ impl DataPath {
 
     /// Has the workers close their sockets on an interface at their next turn.
     pub(crate) fn take_back(&self, index: u32) {
-        for inlet in &self.inlets {
-            if !inlet.remove(index) {
+        for sender in &self.senders {
+            if !sender.remove(index) {
                 tracing::error!("a worker accepts no changes; its AF_XDP sockets stay open");
             }
         }

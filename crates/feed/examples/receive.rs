@@ -11,9 +11,9 @@ use std::error::Error;
 use std::net::SocketAddr;
 
 use expressway_feed::receive::{Batch, Batches, Options, Receiver};
-use expressway_netio::express::{ExpressConfig, ExpressIo, Port, PortConfig, interface_index};
 use expressway_netio::route::RouteMirror;
 use expressway_netio::udp::{UdpConfig, UdpIo};
+use expressway_netio::xsk::{XskBinding, XskConfig, XskIo, XskIoConfig, interface_index};
 use expressway_xbpf::{AttachMode, Existing, Options as ProgramOptions, Redirect};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -30,12 +30,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let index = interface_index(&interface)?;
     let (program, _attached) =
         Redirect::describe(&ProgramOptions::default(), index, AttachMode::Native, Existing::Refuse)?;
-    let port = PortConfig { description: program.cookie(), ..PortConfig::new(&interface, 0) };
-    let port = Port::open(port, program.xsk_map())?;
+    let port = XskConfig { description: program.cookie(), ..XskConfig::new(&interface, 0) };
+    let port = XskBinding::open(port, program.xsk_map())?;
     program.add_pair(address)?;
 
     let mirror = RouteMirror::start()?;
-    let io = ExpressIo::new(vec![port], kernel, mirror.resolver()?, ExpressConfig::default())?;
+    let io = XskIo::new(vec![port], kernel, mirror.resolver()?, XskIoConfig::default())?;
     let show = |batch: &Batch| {
         for (arrival, payload) in batch.iter() {
             println!("{} bytes from {}, {:?}", payload.len(), arrival.remote, arrival.timestamp);

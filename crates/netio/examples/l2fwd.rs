@@ -2,7 +2,7 @@
 //! one UMEM: a packet leaves from the frame that it arrived in.
 //! `cargo run --example l2fwd LEFT LEFT-PEER-MAC RIGHT RIGHT-PEER-MAC ADDRESS:PORT...`
 
-use expressway_netio::express::{PortConfig, SharedUmem, SocketId, UmemConfig, interface_index};
+use expressway_netio::xsk::{SharedUmem, SocketId, UmemConfig, XskConfig, interface_index};
 use expressway_wire::MacAddr;
 use expressway_xbpf::{AttachMode, Attachment, Existing, Options, Redirect};
 
@@ -26,7 +26,7 @@ impl Side {
             redirect.add_pair(pair.parse()?)?;
         }
         let attached = redirect.attach(interface_index(interface)?, AttachMode::Native, Existing::Refuse)?;
-        let socket = umem.bind(&PortConfig::new(interface, 0), Some(redirect.xsk_map()))?;
+        let socket = umem.bind(&XskConfig::new(interface, 0), Some(redirect.xsk_map()))?;
         let own = std::fs::read_to_string(format!("/sys/class/net/{interface}/address"))?.trim().parse()?;
         Ok(Self { socket, own, peer: peer.parse()?, _program: (redirect, attached) })
     }

@@ -1,7 +1,7 @@
 //! Receives UDP datagrams by AF_XDP on every queue of an interface, counts them and drops them:
 //! `cargo run --example receive_and_drop INTERFACE QUEUES ADDRESS:PORT [COUNT]`. Ends after COUNT packets.
 
-use expressway_netio::express::{PortConfig, SharedUmem, UmemConfig, interface_index};
+use expressway_netio::xsk::{SharedUmem, UmemConfig, XskConfig, interface_index};
 use expressway_xbpf::{AttachMode, Existing, Options, Redirect};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // One memory for all queues: each has as many frames as its rings have entries.
     let mut umem = SharedUmem::new(&UmemConfig { frames: queues * 4096, ..UmemConfig::default() })?;
     let sockets = (0..queues)
-        .map(|queue| umem.bind(&PortConfig::new(interface, queue), Some(redirect.xsk_map())))
+        .map(|queue| umem.bind(&XskConfig::new(interface, queue), Some(redirect.xsk_map())))
         .collect::<Result<Vec<_>, _>>()?;
     println!("receiving on {queues} queues in {} mode", umem.mode(sockets[0])?);
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use expressway_netio::express::{PortConfig, SharedUmem, UmemConfig};
+use expressway_netio::xsk::{SharedUmem, UmemConfig, XskConfig};
 use expressway_wire::{ChecksumMode, MacAddr, UdpHeaders};
 
 const PAYLOAD: usize = 64;
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Without an XSKMAP the socket sends only, and no XDP program is needed.
     let mut umem = SharedUmem::new(&UmemConfig::default())?;
-    let socket = umem.bind(&PortConfig::new(interface, 0), None)?;
+    let socket = umem.bind(&XskConfig::new(interface, 0), None)?;
 
     let mut sent = 0u64;
     while sent < count {

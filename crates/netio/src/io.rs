@@ -39,7 +39,7 @@ impl Ecn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Via {
     /// An AF_XDP socket, by its index within the backend.
-    Express(u16),
+    Xsk(u16),
     /// A kernel UDP socket, by its index within the backend.
     Kernel(u16),
     /// The simulated network.

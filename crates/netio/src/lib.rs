@@ -1,14 +1,14 @@
 //! Packet I/O for UDP services: one trait, several ways to move a datagram, one worker a core.
 //!
-//! [`PacketIo`] is the seam. Behind it stand AF_XDP ([`express`]), kernel UDP ([`udp`]), the hybrid of
+//! [`PacketIo`] is the seam. Behind it stand AF_XDP ([`xsk`]), kernel UDP ([`udp`]), the hybrid of
 //! both and a simulated network ([`sim`]). In front of it stands a [`Service`], driven by a [`Worker`]:
 //! receive a batch, process it, fill transmit buffers, flush once, sleep until the next packet, message
 //! or timer. Nothing here knows what the datagrams mean.
 //!
-//! For whole packets instead of datagrams there is [`express::SharedUmem`], which needs neither a worker nor a service;
-//! [`express`] explains AF_XDP from the start. `examples/` has a program for each. No use of this crate needs `unsafe`.
+//! For whole packets instead of datagrams there is [`xsk::SharedUmem`], which needs neither a worker nor a service;
+//! [`xsk`] explains AF_XDP from the start. `examples/` has a program for each. No use of this crate needs `unsafe`.
 //!
-//! What was received reaches other processes without a copy as lent frames ([`express::SharedUmem`]), or with one by
+//! What was received reaches other processes without a copy as lent frames ([`xsk::SharedUmem`]), or with one by
 //! a ring that no reader can hold up ([`broadcast`]).
 //!
 //! # Layers
@@ -17,7 +17,7 @@
 //! table.
 //!
 //! ```text
-//!   5  express, sim                                  AF_XDP with kernel UDP beside it; whole workers simulated
+//!   5  xsk, sim                                  AF_XDP with kernel UDP beside it; whole workers simulated
 //!   4  broadcast, device, udp, worker                records for other processes; kernel UDP; the loop of a core
 //!   3  lend, netdev, packet, route, service          packets for other processes; what the kernel tells; what a worker drives
 //!   2  io                                            the trait and what crosses it
@@ -29,7 +29,6 @@
 
 pub mod broadcast;
 pub mod device;
-pub mod express;
 pub mod io;
 mod lend;
 pub mod mailbox;
@@ -48,6 +47,7 @@ pub mod udp;
 mod umem;
 pub mod wait;
 pub mod worker;
+pub mod xsk;
 
 pub use io::{Datagram, Ecn, Flow, Hints, IoError, IoStats, PacketIo, Sent, Via};
 pub use mailbox::{Inbox, Mailbox, mailbox};

@@ -7,9 +7,9 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use expressway_netio::express::{ExpressConfig, TransmitVia};
 use expressway_netio::sim::{Link, Network, SimIo};
 use expressway_netio::udp::{SendMode, UdpConfig, UdpIo};
+use expressway_netio::xsk::{TransmitVia, XskIoConfig};
 use expressway_netio::{
     Context, Datagram, Flow, IoError, PacketIo, Service, SliceLimit, Transmit, Worker, WorkerOptions, mailbox,
 };
@@ -204,22 +204,22 @@ fn kernel_sendmsg_allocates_nothing() {
     kernel(SendMode::Sendmsg, false, NEAR[0]);
 }
 
-fn express(transmit: TransmitVia, to: IpAddr) {
+fn xsk(transmit: TransmitVia, to: IpAddr) {
     if !is_privileged() {
         return;
     }
     let pair = Pair::new(1500, 1);
-    let config = ExpressConfig::default();
-    let (io, _around) = common::express::open_sending(&pair, 1, PORT, config, transmit);
+    let config = XskIoConfig::default();
+    let (io, _around) = common::xsk::open_sending(&pair, 1, PORT, config, transmit);
     check_on_veth(&pair, to, io);
 }
 
 #[test]
-fn express_copy_allocates_nothing() {
-    express(TransmitVia::Express, NEAR[0]);
+fn xsk_copy_allocates_nothing() {
+    xsk(TransmitVia::Xsk, NEAR[0]);
 }
 
 #[test]
 fn hybrid_allocates_nothing() {
-    express(TransmitVia::Kernel, NEAR[2]);
+    xsk(TransmitVia::Kernel, NEAR[2]);
 }

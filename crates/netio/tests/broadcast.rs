@@ -253,7 +253,7 @@ fn a_crowd_of_readers_is_let_in_a_few_at_a_time() {
 /// A reader of one kind that finds the other's socket is told so, not misled.
 #[test]
 fn the_socket_of_a_umem_is_no_ring() {
-    use expressway_netio::express::{ShareConfig, SharedUmem, UmemConfig, UmemReader};
+    use expressway_netio::xsk::{ShareConfig, SharedUmem, UmemConfig, UmemReader};
     let mut umem =
         SharedUmem::new(&UmemConfig { frames: 256, shareable: true, ..UmemConfig::default() }).unwrap();
     let path = unique_path();

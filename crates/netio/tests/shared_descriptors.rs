@@ -6,7 +6,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use expressway_netio::express::{ShareConfig, SharedUmem, UmemConfig};
+use expressway_netio::xsk::{ShareConfig, SharedUmem, UmemConfig};
 
 #[test]
 fn a_reader_that_finds_no_descriptor_is_turned_away_and_the_next_is_admitted() {

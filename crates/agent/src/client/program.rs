@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use expressway_netio::express::{BindMode, Bound, ObtainedMode, OpenError, Port, PortConfig, SocketSource};
 use expressway_netio::route::NetlinkSource;
+use expressway_netio::xsk::{
+    BindMode, BoundXsk, ObtainedMode, OpenError, RemoteBinder, XskBinding, XskConfig,
+};
 
 use super::{AgentError, Client, READ_PATIENCE, SETUP_PATIENCE};
 use crate::message::{self, Code, Reply, Request};
@@ -62,9 +64,9 @@ impl Program {
     ///
     /// # Errors
     /// [`OpenError::Refused`] with the agent's words.
-    pub fn port(&self, config: PortConfig) -> Result<Port, OpenError> {
-        let config = PortConfig { description: self.cookie, ..config };
-        Port::open_from(config, Box::new(self.lease.clone()))
+    pub fn port(&self, config: XskConfig) -> Result<XskBinding, OpenError> {
+        let config = XskConfig { description: self.cookie, ..config };
+        XskBinding::open_from(config, Box::new(self.lease.clone()))
     }
 
     /// Whether packets carry a timestamp, of the device or of the program.
@@ -129,8 +131,8 @@ impl Drop for Program {
     }
 }
 
-impl SocketSource for Lease {
-    fn bind(&mut self, config: &PortConfig, memory: BorrowedFd<'_>) -> Result<Bound, OpenError> {
+impl RemoteBinder for Lease {
+    fn bind(&mut self, config: &XskConfig, memory: BorrowedFd<'_>) -> Result<BoundXsk, OpenError> {
         let request = Request::Socket(message::Socket {
             interface: config.interface.clone(),
             queue: config.queue,
@@ -156,7 +158,7 @@ impl SocketSource for Lease {
             Ok((Reply::Bound { zero_copy, segments }, mut fds)) => {
                 let socket = fds.pop().ok_or_else(|| refused("agent sent no socket".into(), true))?;
                 let mode = if zero_copy { ObtainedMode::ZeroCopy } else { ObtainedMode::Copy };
-                Ok(Bound { socket, mode, segments })
+                Ok(BoundXsk { socket, mode, segments })
             }
             Ok((reply, _)) => Err(refused(self.client.unexpected(&reply).to_string(), true)),
             Err(error) => {

@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use expressway_netio::Wait;
-use expressway_netio::express::ShareConfig;
 use expressway_netio::netdev::NapiSettings;
 use expressway_netio::route::Snapshot;
 use expressway_netio::udp::{SendOptions, UdpConfig};
+use expressway_netio::xsk::ShareConfig;
 
 pub use section::{IoSection, Napi, ValueError};
 pub use value::{Attach, Dispatcher, IoMode, UdpSend, WaitStrategy};

@@ -1,6 +1,6 @@
 //! What sending costs by each way.
 
-use expressway_netio::express::Calibration;
+use expressway_netio::xsk::Calibration;
 use serde::{Deserialize, Serialize};
 
 use super::Transmit;
@@ -22,7 +22,7 @@ pub struct Costs {
 
 impl From<Calibration> for Costs {
     fn from(measured: Calibration) -> Self {
-        Self { copy: Some(measured.express), gso: measured.gso, single: measured.single }
+        Self { copy: Some(measured.xsk), gso: measured.gso, single: measured.single }
     }
 }
 

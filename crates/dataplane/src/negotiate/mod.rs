@@ -30,7 +30,7 @@ mod step_down;
 use std::fmt;
 
 use expressway_netio::device::{DeviceFacts, TX_CHECKSUM, TX_CHECKSUM_V4, UDP_SEGMENTATION};
-use expressway_netio::express::{BindMode, ObtainedMode};
+use expressway_netio::xsk::{BindMode, ObtainedMode};
 use expressway_xbpf::AttachMode;
 
 use crate::config::{Attach, IoMode, UdpSend};
@@ -128,7 +128,7 @@ pub enum Sending {
     /// The cheaper of the socket's and the kernel's.
     Cheapest,
     /// AF_XDP.
-    Express,
+    Xsk,
     /// The kernel's sockets.
     Kernel,
 }
@@ -152,8 +152,8 @@ pub fn plan(mode: IoMode, attach: Attach) -> Option<Plan> {
     let (binds, sending): (&'static [BindMode], Sending) = match mode {
         IoMode::Udp => return None,
         IoMode::Auto => (&[ZeroCopy, Copy], Sending::Cheapest),
-        IoMode::ZeroCopy => (&[ZeroCopy], Sending::Express),
-        IoMode::Copy | IoMode::Generic => (&[Copy], Sending::Express),
+        IoMode::ZeroCopy => (&[ZeroCopy], Sending::Xsk),
+        IoMode::Copy | IoMode::Generic => (&[Copy], Sending::Xsk),
         IoMode::Hybrid => (&[Auto], Sending::Kernel),
     };
     let attach = match attach {

@@ -15,11 +15,12 @@ use std::fmt;
 use std::time::Duration;
 
 use expressway_netio::device::{DeviceFacts, Locality};
-use expressway_netio::express::{
-    Backing, BindMode, Failing, OpenError, Port, PortConfig, PortStatus, ShareConfig, TransmitVia,
-};
 use expressway_netio::packet::ProbeListener;
 use expressway_netio::route::{Link, LinkKind, Snapshot};
+use expressway_netio::xsk::{
+    Backing, BindMode, BindingStatus, FailurePolicy, OpenError, ShareConfig, TransmitVia, XskBinding,
+    XskConfig,
+};
 use expressway_xbpf::{AttachMode, Existing};
 
 use crate::config::{IoConfig, IoMode, Purpose};
@@ -41,7 +42,7 @@ pub(crate) struct Opened {
     /// Receive channels.
     pub(crate) queues: u32,
     /// The sockets, each with the number of its worker.
-    pub(crate) ports: Vec<(usize, Port)>,
+    pub(crate) bindings: Vec<(usize, XskBinding)>,
     pub(crate) way: InterfaceMode,
 }
 
@@ -54,7 +55,7 @@ pub(crate) struct InterfaceMode {
     pub(crate) by_kernel: Transmit,
     /// Opened to send too.
     pub(crate) sends: bool,
-    pub(crate) ports: Vec<PortStatus>,
+    pub(crate) bindings: Vec<BindingStatus>,
     /// Where its device is in the machine.
     pub(crate) locality: Option<Locality>,
     /// Steps down on the way here.
@@ -75,16 +76,16 @@ pub struct QueueMode {
 impl InterfaceMode {
     /// What each queue with a socket does now.
     pub(crate) fn queues(&self) -> Vec<QueueMode> {
-        let way = |status: &PortStatus| {
+        let way = |status: &BindingStatus| {
             let report = status.report();
             let transmit = match (report.mode, report.transmit) {
-                (Some(mode), TransmitVia::Express) => Transmit::by_socket(mode),
+                (Some(mode), TransmitVia::Xsk) => Transmit::by_socket(mode),
                 _ => self.by_kernel,
             };
             let receive = report.mode.map_or(Receive::Kernel, Receive::from);
             QueueMode { queue: report.queue, receive, transmit }
         };
-        self.ports.iter().map(way).collect()
+        self.bindings.iter().map(way).collect()
     }
 
     /// The interface's mode as one word.
@@ -101,17 +102,17 @@ impl InterfaceMode {
 
     /// The pages that hold the memory of each queue's socket.
     pub(crate) fn pages(&self) -> Vec<(u32, Backing)> {
-        let of = |status: &PortStatus| {
+        let of = |status: &BindingStatus| {
             let report = status.report();
             report.backing.map(|backing| (report.queue, backing))
         };
-        self.ports.iter().filter_map(of).collect()
+        self.bindings.iter().filter_map(of).collect()
     }
 
     /// Every step down: those at start, and what sockets gave up since.
     pub(crate) fn step_downs(&self) -> Vec<StepDown> {
         let mut steps = self.steps.clone();
-        for status in &self.ports {
+        for status in &self.bindings {
             let report = status.report();
             if let Some(reason) = &report.reason {
                 let (from, to) = match report.mode {
@@ -150,7 +151,7 @@ pub(crate) fn open(
         plan.sending = Sending::Kernel;
     }
     let found = provider.device(&device.link).map_err(plain)?;
-    if !found.transmits && plan.sending == Sending::Express {
+    if !found.transmits && plan.sending == Sending::Xsk {
         return Err(plain(Reason(format!(
             "{name}: the agent's rule only allows receive-only sockets (`transmit = false`): use --io hybrid or auto"
         ))));
@@ -182,17 +183,17 @@ pub(crate) fn open(
         steps: Vec::new(),
     };
     match opening.open(workers) {
-        Ok((program, queues, ports)) => {
+        Ok((program, queues, bindings)) => {
             let way = InterfaceMode {
                 interface: name.clone(),
                 attach: plan.attach,
                 by_kernel,
                 sends: purpose.sends,
                 locality: opening.facts.locality.clone(),
-                ports: ports.iter().map(|(_, port)| port.status()).collect(),
+                bindings: bindings.iter().map(|(_, binding)| binding.status()).collect(),
                 steps: opening.steps,
             };
-            Ok(Opened { program, queues, ports, way })
+            Ok(Opened { program, queues, bindings, way })
         }
         Err(reason) => {
             if plan.steps_down {
@@ -226,7 +227,7 @@ pub fn try_mode(
 }
 
 /// Program, receive channels, and sockets with the numbers of their workers.
-type Queues = (Program, u32, Vec<(usize, Port)>);
+type Queues = (Program, u32, Vec<(usize, XskBinding)>);
 
 /// An interface that is being opened.
 struct Opening<'a> {
@@ -253,7 +254,7 @@ impl Opening<'_> {
     fn open(&mut self, workers: usize) -> Result<Queues, Reason> {
         let link = &self.device.link;
         let name = &link.name;
-        if self.device.is_member && self.plan.sending == Sending::Express {
+        if self.device.is_member && self.plan.sending == Sending::Xsk {
             return Err(Reason(format!(
                 "{name}: the bond chooses the sending member: use --io hybrid or auto"
             )));
@@ -276,18 +277,18 @@ impl Opening<'_> {
             timestamps: self.purpose.timestamps,
         };
         let program = self.provider.attach(link, wanted)?;
-        let mut ports = Vec::new();
+        let mut bindings = Vec::new();
         let mut last = None;
         for queue in usable {
             match self.open_queue(&program, queue, listener.as_ref()) {
-                Ok(port) => ports.push((queue as usize % workers, port)),
+                Ok(binding) => bindings.push((queue as usize % workers, binding)),
                 Err(problem) if self.plan.steps_down => last = Some(problem),
                 Err(problem) => return Err(problem),
             }
         }
         match last {
-            Some(problem) if ports.is_empty() => Err(problem),
-            _ => Ok((program, queues, ports)),
+            Some(problem) if bindings.is_empty() => Err(problem),
+            _ => Ok((program, queues, bindings)),
         }
     }
 
@@ -310,11 +311,11 @@ impl Opening<'_> {
         program: &Program,
         queue: u32,
         listener: Option<&ProbeListener>,
-    ) -> Result<Port, Reason> {
+    ) -> Result<XskBinding, Reason> {
         let binds = &self.plan.binds[self.first_bind..];
         let mut last = Reason(format!("{} queue {queue}: no mode to try", self.device.link.name));
         for (tried, bind) in binds.iter().enumerate() {
-            let (problem, driver_lacks_it) = match program.port(self.port(queue, *bind)) {
+            let (problem, driver_lacks_it) = match program.bind(self.xsk_config(queue, *bind)) {
                 Err(error) if error.is_taken() => {
                     // Another server on this interface, most likely: what comes by that queue is the kernel's. Whoever
                     // holds one queue for longer than a release takes will hold the others too.
@@ -326,8 +327,8 @@ impl Opening<'_> {
                     return Err(problem);
                 }
                 Err(error) => (Reason(error.to_string()), is_unsupported(&error)),
-                Ok(port) => match self.settle(port, listener) {
-                    Ok(port) => return Ok(port),
+                Ok(binding) => match self.settle(binding, listener) {
+                    Ok(binding) => return Ok(binding),
                     Err(problem) => (problem, false),
                 },
             };
@@ -345,57 +346,61 @@ impl Opening<'_> {
         Err(last)
     }
 
-    fn port(&self, queue: u32, mode: BindMode) -> PortConfig {
-        let failing = if self.plan.steps_down { Failing::Demote } else { Failing::Replace };
-        let mut port = PortConfig { mode, failing, ..PortConfig::new(&self.device.link.name, queue) };
+    fn xsk_config(&self, queue: u32, mode: BindMode) -> XskConfig {
+        let failing = if self.plan.steps_down { FailurePolicy::Demote } else { FailurePolicy::Replace };
+        let mut binding = XskConfig { mode, failing, ..XskConfig::new(&self.device.link.name, queue) };
         if let Some(frames) = self.config.frames {
-            (port.rx_ring, port.tx_ring) = (frames / 2, frames / 2);
+            (binding.rx_ring, binding.tx_ring) = (frames / 2, frames / 2);
         }
         if self.plan.sending == Sending::Kernel {
-            (port.sends, port.tx_ring) = (false, SMALLEST_RING);
+            (binding.sends, binding.tx_ring) = (false, SMALLEST_RING);
         }
         if self.is_taken {
-            port.bind_patience = Duration::ZERO;
+            binding.bind_patience = Duration::ZERO;
         }
-        port.wait = self.config.wait;
-        port.lend = self.purpose.lend.clone().map(|lend| {
+        binding.wait = self.config.wait;
+        binding.lend = self.purpose.lend.clone().map(|lend| {
             let path = lend.path.join(format!("{}.{queue}", self.device.link.name));
             ShareConfig { path, ..lend }
         });
-        port.tx_budget = self.config.tx_budget.filter(|_| port.sends);
-        port
+        binding.tx_budget = self.config.tx_budget.filter(|_| binding.sends);
+        binding
     }
 
     /// Chooses how the queue of a bound socket sends, and tries that.
-    fn settle(&mut self, mut port: Port, listener: Option<&ProbeListener>) -> Result<Port, Reason> {
-        let Some(mode) = port.mode() else {
+    fn settle(
+        &mut self,
+        mut binding: XskBinding,
+        listener: Option<&ProbeListener>,
+    ) -> Result<XskBinding, Reason> {
+        let Some(mode) = binding.mode() else {
             return Err(Reason(format!("{}: the socket was lost", self.device.link.name)));
         };
         if self.device.link.has_carrier && self.provider.is_here() {
             // A link that stays down is no failure of the mode: the port follows it.
-            let _ = port.wait_for_link(LINK_PATIENCE);
+            let _ = binding.wait_for_link(LINK_PATIENCE);
         }
         let socket = Transmit::by_socket(mode);
         let express = match self.plan.sending {
             Sending::Kernel => false,
-            Sending::Express => true,
+            Sending::Xsk => true,
             Sending::Cheapest => {
-                !self.device.is_member && self.costs(&mut port, socket).prefer_socket(socket, self.by_kernel)
+                !self.device.is_member && self.costs(&mut binding, socket).prefer_socket(socket, self.by_kernel)
             }
         };
         if !express {
-            port.set_transmit(TransmitVia::Kernel);
-            return Ok(port);
+            binding.set_transmit(TransmitVia::Kernel);
+            return Ok(binding);
         }
-        let Some(mac) = self.device.link.mac else { return Ok(port) };
-        match port.probe(mac, listener, PROBE_PATIENCE) {
-            Ok(_) => Ok(port),
+        let Some(mac) = self.device.link.mac else { return Ok(binding) };
+        match binding.probe(mac, listener, PROBE_PATIENCE) {
+            Ok(_) => Ok(binding),
             // In copy mode receiving does not hang on what the device does with frames to send.
             Err(error) if self.plan.sending == Sending::Cheapest && socket == Transmit::Copy => {
-                let queue = port.report().queue;
+                let queue = binding.report().queue;
                 self.step_down(Some(queue), &socket, &self.by_kernel.to_string(), error.to_string());
-                port.set_transmit(TransmitVia::Kernel);
-                Ok(port)
+                binding.set_transmit(TransmitVia::Kernel);
+                Ok(binding)
             }
             Err(error) => Err(Reason(error.to_string())),
         }
@@ -403,7 +408,7 @@ impl Opening<'_> {
 
     /// What sending costs on this interface: nothing known where the order is certain, else from the cache, else
     /// measured, once.
-    fn costs(&mut self, port: &mut Port, socket: Transmit) -> Costs {
+    fn costs(&mut self, binding: &mut XskBinding, socket: Transmit) -> Costs {
         // Where the interface may be in another namespace, the kernel's ways cannot be tried.
         if !self.config.calibrate || !self.provider.is_here() || !Costs::are_wanted(socket, self.by_kernel) {
             return Costs::default();
@@ -419,7 +424,7 @@ impl Opening<'_> {
         let (release, processor) = (negotiate::kernel().1, negotiate::processor());
         let key = negotiate::key(&self.facts, &release, &processor, self.plan.attach.name(), link.mtu);
         let costs = cache.costs(&key).unwrap_or_else(|| {
-            let measured = mac.and_then(|mac| port.calibrate(mac, link.mtu)).map(Costs::from);
+            let measured = mac.and_then(|mac| binding.calibrate(mac, link.mtu)).map(Costs::from);
             match measured {
                 Some(costs) => {
                     tracing::info!(interface = link.name, ?costs, "send cost measured, in ns per datagram");

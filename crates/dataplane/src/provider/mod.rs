@@ -16,10 +16,10 @@ use expressway_agent::client::Program as AgentProgram;
 use expressway_agent::device_plugin::{DevicePlugin, PluginError};
 use expressway_agent::message::Device;
 use expressway_netio::device::{Channels, DeviceFacts, channels};
-use expressway_netio::express::{OpenError, Port, PortConfig};
 use expressway_netio::route::{Link, RouteMirror};
 use expressway_netio::udp::{UdpConfig, UdpGroup, UdpSockets};
 use expressway_netio::wait::Wait;
+use expressway_netio::xsk::{OpenError, XskBinding, XskConfig};
 use expressway_xbpf::{AttachMode, Attachment, Counters, Existing, Options, Redirect};
 
 use crate::config::{Dispatcher, IoSection};
@@ -223,24 +223,24 @@ fn prepare(plugin: &DevicePlugin, socket: BorrowedFd<'_>, wait: Wait) -> Result<
 
 impl Program {
     /// An AF_XDP socket on a queue.
-    pub(crate) fn port(&self, config: PortConfig) -> Result<Port, OpenError> {
+    pub(crate) fn bind(&self, config: XskConfig) -> Result<XskBinding, OpenError> {
         match self {
             Self::Own { redirect, .. } => {
-                Port::open(PortConfig { description: redirect.cookie(), ..config }, redirect.xsk_map())
+                XskBinding::open(XskConfig { description: redirect.cookie(), ..config }, redirect.xsk_map())
             }
             Self::Agent(program) => program.port(config),
             Self::Plugin { plugin, sockets } => {
                 let wait = config.wait;
-                let port = Port::open(config, sockets.as_fd())?;
-                if let Some(socket) = port.descriptor() {
+                let binding = XskBinding::open(config, sockets.as_fd())?;
+                if let Some(socket) = binding.descriptor() {
                     prepare(plugin, socket, wait).map_err(|error| OpenError::Refused {
-                        interface: port.report().interface.clone(),
-                        queue: port.queue(),
+                        interface: binding.report().interface.clone(),
+                        queue: binding.queue(),
                         reason: error.to_string(),
                         transient: false,
                     })?;
                 }
-                Ok(port)
+                Ok(binding)
             }
         }
     }

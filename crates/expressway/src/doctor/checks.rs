@@ -13,7 +13,7 @@ use Severity::{Note, Ok, Warn};
 const OLDEST: (u32, u32) = (5, 18);
 /// AF_XDP packets of several frames.
 const MULTI_BUFFER: (u32, u32) = (6, 6);
-/// The largest MTU whose packets fit one frame of 2048 bytes, with two VLAN tags (`PortConfig`).
+/// The largest MTU whose packets fit one frame of 2048 bytes, with two VLAN tags (`XskConfig`).
 const ONE_FRAME: usize = 1770;
 /// The UMEM of a queue with the default rings, bytes.
 const UMEM: u64 = 8 << 20;

@@ -4,8 +4,8 @@ use expressway_dataplane::config::Attach;
 use expressway_dataplane::negotiate::{self, Costs, Obtained, Receive, Sending, StepDown, Transmit};
 use expressway_dataplane::{IoConfig, IoMode, Provider, UdpSend, try_mode};
 use expressway_netio::device::UDP_SEGMENTATION;
-use expressway_netio::express::{BindMode, ObtainedMode};
 use expressway_netio::route::Snapshot;
+use expressway_netio::xsk::{BindMode, ObtainedMode};
 use expressway_xbpf::AttachMode;
 use serde::Serialize;
 
@@ -78,10 +78,10 @@ fn claim(mode: IoMode, facts: &InterfaceFacts, host: &HostFacts, by_kernel: Tran
     let socket = Transmit::by_socket(bind);
     let express = match plan.sending {
         Sending::Kernel => false,
-        Sending::Express if facts.is_member => {
+        Sending::Xsk if facts.is_member => {
             return Outlook::no(mode, "the bond chooses the sending member: use mode hybrid or auto");
         }
-        Sending::Express => true,
+        Sending::Xsk => true,
         Sending::Cheapest => !facts.is_member && Costs::default().prefer_socket(socket, by_kernel),
     };
     let transmit = if express { socket } else { by_kernel };

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use expressway_netio::express::interface_index;
+use expressway_netio::xsk::interface_index;
 use expressway_xbpf::{Action, AttachMode, Attachment, Baseline, Error, Existing};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};

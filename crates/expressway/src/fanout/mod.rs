@@ -98,7 +98,7 @@ fn start(
     let (path, io) = open(arguments)?;
     let fanout = match io {
         WorkerIo::Kernel(io) => Fanout::start(options, *io, membership),
-        WorkerIo::Express(io) => Fanout::start(options, *io, membership),
+        WorkerIo::Xsk(io) => Fanout::start(options, *io, membership),
     };
     Ok((Mode::User, path, fanout.map_err(Failure::run_time)?))
 }

@@ -244,7 +244,7 @@ fn open(
     let (path, mut ios) = DataPath::open(config, provider, 1)?;
     let (output, by): (Box<dyn Output>, _) = match ios.remove(0) {
         WorkerIo::Kernel(io) => (Box::new(PacketOutput::new(*io, false)), arguments.send.to_string()),
-        WorkerIo::Express(io) => {
+        WorkerIo::Xsk(io) => {
             let sends = !matches!(path.mode().to_string().as_str(), "udp" | "hybrid");
             (Box::new(PacketOutput::new(*io, sends)), path.mode().to_string())
         }

@@ -19,8 +19,8 @@ use expressway_dataplane::{DataPath, Provider, WorkerIo};
 use expressway_feed::group::Keeper;
 use expressway_feed::receive::{Counters, Latency, Options, Receiver, Stopper, Watch};
 use expressway_feed::sequence::Replies;
-use expressway_netio::express::{ExpressIo, LendReport};
 use expressway_netio::worker::WorkerStats;
+use expressway_netio::xsk::{LendReport, XskIo};
 use expressway_netio::{IoError, IoStats, PacketIo};
 use rustix::mm::{MlockAllFlags, mlockall};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -78,9 +78,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let sink = Sink { latency, sequencer, outlet };
     let receiving = match io {
         WorkerIo::Kernel(io) => Receiving::start(*io, options::receiver(arguments), sink, events, |_| None),
-        WorkerIo::Express(io) => {
+        WorkerIo::Xsk(io) => {
             let lent = arguments.lend.is_some();
-            let report = move |io: &mut ExpressIo| lent.then(|| io.lend_report());
+            let report = move |io: &mut XskIo| lent.then(|| io.lend_report());
             Receiving::start(*io, options::receiver(arguments), sink, events, report)
         }
     }?;

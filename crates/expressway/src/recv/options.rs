@@ -5,8 +5,8 @@ use std::net::{SocketAddr, SocketAddrV6};
 use expressway_dataplane::{Config, IoConfig, IoMode, Purpose};
 use expressway_feed::group::Membership;
 use expressway_feed::receive::Options;
-use expressway_netio::express::{ShareConfig, interface_index};
 use expressway_netio::udp::{MAX_PAYLOAD, UdpConfig};
+use expressway_netio::xsk::{ShareConfig, interface_index};
 
 use crate::args::Recv as Arguments;
 use crate::fail::Failure;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use expressway_dataplane::DataPath;
 use expressway_feed::receive::{Latency, Track, Watch};
 use expressway_netio::broadcast::Broadcast;
-use expressway_netio::express::LendReport;
+use expressway_netio::xsk::LendReport;
 use serde_json::{Value, json};
 
 use super::{Outcome, losses, options, sequence};

@@ -132,7 +132,7 @@ impl Server {
             let options = WorkerOptions { index, core, wait, ..WorkerOptions::default() };
             match io {
                 WorkerIo::Kernel(io) => server.spawn(options, *io, inbox, &sender, &registry)?,
-                WorkerIo::Express(io) => server.spawn(options, *io, inbox, &sender, &registry)?,
+                WorkerIo::Xsk(io) => server.spawn(options, *io, inbox, &sender, &registry)?,
             }
         }
         if let Some(admin) = &server.config.admin {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use expressway_netio::express::{BindMode, PortConfig, SharedUmem, SocketId, UmemConfig, interface_index};
+use expressway_netio::xsk::{BindMode, SharedUmem, SocketId, UmemConfig, XskConfig, interface_index};
 use expressway_wire::{ChecksumMode, MacAddr, UdpHeaders};
 use expressway_xbpf::{AttachMode, Attachment, Existing, Options, Redirect};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -101,7 +101,7 @@ fn open(
     address: Option<SocketAddr>,
 ) -> Result<(SharedUmem, SocketId, Option<Program>), Box<dyn Error>> {
     let mut umem = SharedUmem::new(&UmemConfig::default())?;
-    let config = PortConfig { mode: BindMode::Copy, ..PortConfig::new(interface, 0) };
+    let config = XskConfig { mode: BindMode::Copy, ..XskConfig::new(interface, 0) };
     let Some(address) = address else {
         let socket = umem.bind(&config, None)?;
         return Ok((umem, socket, None));

@@ -41,7 +41,7 @@ pub(crate) fn run_with<S: Service<Message = ()>>(
     let obtained = backend::obtained(&path);
     let mut report = match io {
         WorkerIo::Kernel(io) => drive(way, service, *io, report),
-        WorkerIo::Express(io) => drive(way, service, *io, report),
+        WorkerIo::Xsk(io) => drive(way, service, *io, report),
     }?;
     path.finish();
     report["obtained"] = obtained.into();

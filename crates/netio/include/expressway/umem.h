@@ -2,7 +2,7 @@
 /*
  * Reads packets that another process receives by AF_XDP, where they lie: no copy, no privilege, no library.
  *
- * The receiver (`expressway recv --lend`, or a program with expressway_netio::express::SharedUmem) lends packets; a
+ * The receiver (`expressway recv --lend`, or a program with expressway_netio::xsk::SharedUmem) lends packets; a
  * reader sees them in a read-only mapping
  * of the receiver's UMEM and gives each back when it is done with it. It may hold as many frames as its quota
  * says; while it holds them all, further packets for it are dropped and show as a gap in `sequence`.

@@ -41,11 +41,11 @@ pub(crate) const NO_FRAMES: u32 = 2;
 /// [`Hello::status`]: the receiver could not make the control memory.
 pub(crate) const FAILED: u32 = 3;
 
-/// [`PacketDescriptor::flags`] of what [`crate::express::ExpressIo`] lends: mask of the bytes in front of the UDP payload.
+/// [`PacketDescriptor::flags`] of what [`crate::xsk::XskIo`] lends: mask of the bytes in front of the UDP payload.
 pub(crate) const PAYLOAD: u16 = 0x0fff;
-/// [`PacketDescriptor::flags`] of what [`crate::express::ExpressIo`] lends: the time stamp is the device's.
+/// [`PacketDescriptor::flags`] of what [`crate::xsk::XskIo`] lends: the time stamp is the device's.
 pub(crate) const STAMP_NIC: u16 = 0x1000;
-/// [`PacketDescriptor::flags`] of what [`crate::express::ExpressIo`] lends: the time stamp is the XDP program's.
+/// [`PacketDescriptor::flags`] of what [`crate::xsk::XskIo`] lends: the time stamp is the XDP program's.
 pub(crate) const STAMP_XDP: u16 = 0x2000;
 
 /// Where the entries of a ring begin in its block.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::ShareError;
 use super::table::MAX_READERS;
 
-/// Who may read a [`crate::express::SharedUmem`], or the packets of a port, from another process.
+/// Who may read a [`crate::xsk::SharedUmem`], or the packets of a port, from another process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareConfig {
     /// Path of the unix socket (SOCK_SEQPACKET) that readers connect to. A socket that a dead process left

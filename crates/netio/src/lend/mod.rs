@@ -7,7 +7,7 @@
 //! ```
 //!
 //! [`crate::broadcast`] lets its readers in at a socket of the same kind. What this module does not do: it receives
-//! nothing ([`crate::express`]).
+//! nothing ([`crate::xsk`]).
 
 pub(crate) mod abi;
 mod config;

@@ -1,6 +1,6 @@
 //! A reader: packets that another process received, read where they lie.
 //!
-//! The receiver ([`crate::express::SharedUmem`]) lends packets; a reader sees them in a read-only mapping of the
+//! The receiver ([`crate::xsk::SharedUmem`]) lends packets; a reader sees them in a read-only mapping of the
 //! receiver's UMEM and gives each back when it is done. It needs no privilege but access to the receiver's
 //! socket. `include/expressway/umem.h` is the same for C.
 
@@ -19,7 +19,7 @@ use crate::sys::view::View;
 pub struct LentPacket<'a> {
     /// Its bytes, from the Ethernet header on.
     pub data: &'a [u8],
-    /// The receiver's time of it: as given to [`crate::express::Received::lend`], or as [`LentPacket::time_source`] says.
+    /// The receiver's time of it: as given to [`crate::xsk::Received::lend`], or as [`LentPacket::time_source`] says.
     pub timestamp: u64,
     /// Number of the packet among those meant for this reader. A gap is packets that were dropped because the
     /// reader held its whole quota.
@@ -31,14 +31,14 @@ pub struct LentPacket<'a> {
 }
 
 impl<'a> LentPacket<'a> {
-    /// The UDP payload of a packet that [`crate::express::ExpressIo`] lent ([`crate::express::PortConfig::lend`]), as `expressway recv
+    /// The UDP payload of a packet that [`crate::xsk::XskIo`] lent ([`crate::xsk::XskConfig::lend`]), as `expressway recv
     /// --lend` does: its flags say where the payload starts, and the packet ends where that does. `None` of another.
     pub fn payload(&self) -> Option<&'a [u8]> {
         let start = self.flags & abi::PAYLOAD;
         self.data.get(usize::from(start)..).filter(|_| start > 0)
     }
 
-    /// Who stamped a packet that [`crate::express::ExpressIo`] lent; `None`: nobody did, and its time stamp is 0.
+    /// Who stamped a packet that [`crate::xsk::XskIo`] lent; `None`: nobody did, and its time stamp is 0.
     pub fn time_source(&self) -> Option<TimeSource> {
         match self.flags & (abi::STAMP_NIC | abi::STAMP_XDP) {
             abi::STAMP_NIC => Some(TimeSource::Device),
@@ -51,9 +51,9 @@ impl<'a> LentPacket<'a> {
 /// A connection to a receiver.
 ///
 /// ```no_run
-/// use expressway_netio::express::UmemReader;
+/// use expressway_netio::xsk::UmemReader;
 ///
-/// # fn main() -> Result<(), expressway_netio::express::ReaderError> {
+/// # fn main() -> Result<(), expressway_netio::xsk::ReaderError> {
 /// let mut reader = UmemReader::connect("/run/feed/umem.sock")?;
 /// loop {
 ///     reader.receive(64, |packet| println!("{} {} bytes", packet.sequence, packet.data.len()))?;

@@ -4,7 +4,7 @@ use super::rings::ReaderStats;
 use super::table::MAX_READERS;
 use crate::stats::counters;
 
-/// Several readers of a [`crate::express::SharedUmem`].
+/// Several readers of a [`crate::xsk::SharedUmem`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readers(pub(crate) u32);
 

@@ -1,7 +1,7 @@
 //! What the kernel's `netdev` generic netlink family tells and sets: a device's AF_XDP offloads and hints, and the
 //! NAPI contexts of its queues (`Documentation/netlink/specs/netdev.yaml`).
 //!
-//! The features are what a driver *claims*: [`crate::express`] asks more of it before it believes. A kernel before
+//! The features are what a driver *claims*: [`crate::xsk`] asks more of it before it believes. A kernel before
 //! 6.3 has no such family, and later ones tell more from release to release; what is not told is taken as absent.
 
 mod genetlink;

@@ -75,7 +75,7 @@ impl Mapping {
     }
 
     /// Makes a memfd of `length` bytes that cannot change its size, and maps it. Every page is there when this
-    /// returns, and charged to this process. Further seals are for who registers it ([`crate::express::bind_for`]).
+    /// returns, and charged to this process. Further seals are for who registers it ([`crate::xsk::bind_for`]).
     pub(crate) fn registrable(length: usize, huge: bool) -> io::Result<(Self, OwnedFd)> {
         let memory = memory_file(c"expressway-umem", length, MemfdFlags::empty())?;
         fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW)?;

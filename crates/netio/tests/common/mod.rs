@@ -2,5 +2,5 @@
 #![allow(dead_code, unreachable_pub)] // Each test binary uses a part of it.
 
 pub mod c;
-pub mod express;
 pub mod netns;
+pub mod xsk;

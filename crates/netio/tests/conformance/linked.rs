@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
-use expressway_netio::express::{ExpressConfig, ExpressIo, ObtainedMode, PortState, TransmitVia};
 use expressway_netio::udp::{SendMode, UdpConfig, UdpIo};
+use expressway_netio::xsk::{BindingState, ObtainedMode, TransmitVia, XskIo, XskIoConfig};
 use expressway_netio::{Ecn, PacketIo, Wait};
 
 use super::bed::{Bed, Family, PORT, Pause, Seen};
 use super::peer::{Injector, Peer};
-use crate::common::express::{self, Around};
 use crate::common::netns::{self, FAR, FAR_DEVICE, NEAR, NEAR_DEVICE, Pair};
+use crate::common::xsk::{self, Around};
 
 pub struct Linked<P> {
     io: P,
@@ -56,12 +56,12 @@ pub fn kernel(mtu: usize, send: SendMode, gro: bool) -> Linked<UdpIo> {
 }
 
 /// AF_XDP on `queues` queues, transmitting by itself or by the kernel.
-pub fn express(mtu: usize, queues: u32, transmit: TransmitVia, verify_checksum: bool) -> Linked<ExpressIo> {
-    let config = ExpressConfig { verify_checksum, ..ExpressConfig::default() };
+pub fn xsk(mtu: usize, queues: u32, transmit: TransmitVia, verify_checksum: bool) -> Linked<XskIo> {
+    let config = XskIoConfig { verify_checksum, ..XskIoConfig::default() };
     let bed = Linked::with(Pair::new(mtu, queues as usize), |pair| {
-        express::open_sending(pair, queues, PORT, config, transmit)
+        xsk::open_sending(pair, queues, PORT, config, transmit)
     });
-    Linked { verifies: verify_checksum, ways: (true, transmit == TransmitVia::Express), ..bed }
+    Linked { verifies: verify_checksum, ways: (true, transmit == TransmitVia::Xsk), ..bed }
 }
 
 /// `bed`, prepared for a worker that waits in this way.
@@ -71,18 +71,18 @@ pub fn waiting<P: PacketIo>(mut bed: Linked<P>, wait: Wait) -> Linked<P> {
 }
 
 /// AF_XDP in `mode` on every queue of the machine's own devices.
-pub fn device(mode: ObtainedMode, transmit: TransmitVia) -> Linked<ExpressIo> {
-    let config = ExpressConfig { verify_checksum: true, ..ExpressConfig::default() };
+pub fn device(mode: ObtainedMode, transmit: TransmitVia) -> Linked<XskIo> {
+    let config = XskIoConfig { verify_checksum: true, ..XskIoConfig::default() };
     let mut bed = Linked::with(Pair::of_devices(1500), |pair| {
-        express::open_mode(pair, netns::device_queues(), PORT, config, (mode, transmit))
+        xsk::open_mode(pair, netns::device_queues(), PORT, config, (mode, transmit))
     });
     // Some drivers restart the link when a program comes, and the kernel tells of a carrier up to a second late.
     let mut pause = Pause::new("the link comes up");
-    while bed.io.reports().any(|port| port.state != PortState::Up) {
+    while bed.io.reports().any(|port| port.state != BindingState::Up) {
         bed.io.receive(Instant::now(), &mut |_| ()).expect("a link that is down is no error");
         pause.wait();
     }
-    Linked { ways: (true, transmit == TransmitVia::Express), is_device: true, ..bed }
+    Linked { ways: (true, transmit == TransmitVia::Xsk), is_device: true, ..bed }
 }
 
 impl<P: PacketIo> Bed for Linked<P> {

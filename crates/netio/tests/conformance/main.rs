@@ -33,7 +33,7 @@ macro_rules! suite {
     (@checks $attributes:tt $name:ident, $privileged:expr, $make:expr; $($group:ident: $($check:ident),*;)*) => {
         mod $name {
             #[allow(unused_imports)] // Each suite needs some of them.
-            use expressway_netio::{Wait, express::{ObtainedMode, TransmitVia}, udp::SendMode};
+            use expressway_netio::{Wait, xsk::{ObtainedMode, TransmitVia}, udp::SendMode};
 
             $($(suite!(@check $attributes $privileged, $make, $group, $check);)*)*
         }
@@ -56,22 +56,22 @@ suite!(kernel_gso, true, crate::linked::kernel(1500, SendMode::Gso, true));
 suite!(kernel_sendmmsg, true, crate::linked::kernel(1500, SendMode::Sendmmsg, false));
 suite!(kernel_sendmsg, true, crate::linked::kernel(1500, SendMode::Sendmsg, true));
 suite!(kernel_9000, true, crate::linked::kernel(9000, SendMode::Gso, true));
-suite!(express_copy, true, crate::linked::express(1500, 1, TransmitVia::Express, true));
-suite!(express_two_queues, true, crate::linked::express(1500, 2, TransmitVia::Express, false));
-suite!(express_9000, true, crate::linked::express(9000, 1, TransmitVia::Express, false));
+suite!(xsk_copy, true, crate::linked::xsk(1500, 1, TransmitVia::Xsk, true));
+suite!(xsk_two_queues, true, crate::linked::xsk(1500, 2, TransmitVia::Xsk, false));
+suite!(xsk_9000, true, crate::linked::xsk(9000, 1, TransmitVia::Xsk, false));
 suite!(
-    express_busy_poll,
+    xsk_busy_poll,
     true,
     crate::linked::waiting(
-        crate::linked::express(1500, 1, TransmitVia::Express, true),
+        crate::linked::xsk(1500, 1, TransmitVia::Xsk, true),
         Wait::BusyPoll(Default::default())
     )
 );
 suite!(
-    express_spin,
+    xsk_spin,
     true,
     crate::linked::waiting(
-        crate::linked::express(1500, 1, TransmitVia::Express, true),
+        crate::linked::xsk(1500, 1, TransmitVia::Xsk, true),
         Wait::Spin(Default::default())
     )
 );
@@ -88,15 +88,15 @@ suite!(
     true,
     crate::linked::waiting(crate::linked::kernel(1500, SendMode::Gso, true), Wait::Spin(Default::default()))
 );
-suite!(hybrid, true, crate::linked::express(1500, 1, TransmitVia::Kernel, true));
-suite!(hybrid_9000, true, crate::linked::express(9000, 2, TransmitVia::Kernel, false));
+suite!(hybrid, true, crate::linked::xsk(1500, 1, TransmitVia::Kernel, true));
+suite!(hybrid_9000, true, crate::linked::xsk(9000, 2, TransmitVia::Kernel, false));
 
 // On the machine's own devices, which it takes a machine for that has some to spare: tests/guest makes one.
 suite!(
     #[ignore = "needs two wired devices with zero-copy in EXPRESSWAY_TEST_DEVICES: scripts/test guest"]
     device_zero_copy,
     true,
-    crate::linked::device(ObtainedMode::ZeroCopy, TransmitVia::Express)
+    crate::linked::device(ObtainedMode::ZeroCopy, TransmitVia::Xsk)
 );
 suite!(
     #[ignore = "needs two wired devices with zero-copy in EXPRESSWAY_TEST_DEVICES: scripts/test guest"]
@@ -108,14 +108,14 @@ suite!(
     #[ignore = "needs two wired devices in EXPRESSWAY_TEST_DEVICES: scripts/test guest"]
     device_copy,
     true,
-    crate::linked::device(ObtainedMode::Copy, TransmitVia::Express)
+    crate::linked::device(ObtainedMode::Copy, TransmitVia::Xsk)
 );
 suite!(
     #[ignore = "needs two wired devices with zero-copy in EXPRESSWAY_TEST_DEVICES: scripts/test guest"]
     device_busy_poll,
     true,
     crate::linked::waiting(
-        crate::linked::device(ObtainedMode::ZeroCopy, TransmitVia::Express),
+        crate::linked::device(ObtainedMode::ZeroCopy, TransmitVia::Xsk),
         Wait::BusyPoll(Default::default())
     )
 );

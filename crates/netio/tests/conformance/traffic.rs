@@ -256,8 +256,8 @@ pub fn takes_the_way_that_it_is_for(bed: &mut dyn Bed) {
             after = bed.io().stats();
             pause.wait_noting(&format!("{after:?}"));
         }
-        let express = after.rx_express_packets - before.rx_express_packets;
-        assert_eq!(express, if receives { moved } else { 0 }, "{family:?} received by AF_XDP");
+        let xsk = after.rx_express_packets - before.rx_express_packets;
+        assert_eq!(xsk, if receives { moved } else { 0 }, "{family:?} received by AF_XDP");
         assert!(sends || after.tx_express_packets == 0, "{family:?} sent by the kernel alone");
     }
 }
@@ -284,8 +284,8 @@ pub fn sends_datagrams_larger_than_a_frame(bed: &mut dyn Bed) {
         let after = bed.io().stats();
         assert_eq!(after.tx_fallback_socket, before.tx_fallback_socket, "{family:?}: {after:?}");
         let reminded = after.tx_fallback_neighbour - before.tx_fallback_neighbour;
-        let express = after.tx_express_packets - before.tx_express_packets;
-        assert_eq!(express + reminded, if by_express { 120 } else { 0 }, "{family:?}: {after:?}");
+        let xsk = after.tx_express_packets - before.tx_express_packets;
+        assert_eq!(xsk + reminded, if by_express { 120 } else { 0 }, "{family:?}: {after:?}");
     }
 }
 

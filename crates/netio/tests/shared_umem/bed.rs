@@ -4,8 +4,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use expressway_netio::express::{
-    BindMode, PortConfig, ReaderReport, ShareConfig, SharedUmem, SocketId, UmemConfig, interface_index,
+use expressway_netio::xsk::{
+    BindMode, ReaderReport, ShareConfig, SharedUmem, SocketId, UmemConfig, XskConfig, interface_index,
 };
 use expressway_xbpf::{AttachMode, Attachment, Existing, Options, Redirect};
 
@@ -31,8 +31,8 @@ pub(crate) struct Bed {
     pub(crate) pair: Pair,
 }
 
-pub(crate) fn port(queue: u32) -> PortConfig {
-    PortConfig { mode: BindMode::Copy, rx_ring: RING, tx_ring: RING, ..PortConfig::new(NEAR_DEVICE, queue) }
+pub(crate) fn port(queue: u32) -> XskConfig {
+    XskConfig { mode: BindMode::Copy, rx_ring: RING, tx_ring: RING, ..XskConfig::new(NEAR_DEVICE, queue) }
 }
 
 pub(crate) fn config(frames: u32) -> UmemConfig {

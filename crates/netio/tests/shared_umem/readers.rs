@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use expressway_netio::express::{ReaderError, ShareConfig, ShareError, SharedUmem, UmemConfig, UmemReader};
+use expressway_netio::xsk::{ReaderError, ShareConfig, ShareError, SharedUmem, UmemConfig, UmemReader};
 use rustix::process::Signal;
 
 use crate::bed::{Bed, QUOTA, config};

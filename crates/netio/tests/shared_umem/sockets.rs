@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use expressway_netio::express::{
-    ForeignSocket, NotSent, OpenError, PortConfig, SharedUmem, SocketId, UmemConfig, interface_index,
+use expressway_netio::xsk::{
+    ForeignSocket, NotSent, OpenError, SharedUmem, SocketId, UmemConfig, XskConfig, interface_index,
 };
 use expressway_wire::{ChecksumMode, MacAddr, UdpHeaders};
 use expressway_xbpf::{AttachMode, Existing, Options, Redirect};
@@ -20,7 +20,7 @@ fn sockets_that_cannot_share_are_refused_by_name() {
     }
     let mut bed = Bed::new(1);
     let map = bed.redirect.xsk_map();
-    let mut bind = |config: PortConfig| {
+    let mut bind = |config: XskConfig| {
         let umem = &mut bed.umem;
         bed.pair.near.enter(|| umem.bind(&config, Some(map))).map_err(|error| match error {
             OpenError::Config { field, .. } => field.to_owned(),
@@ -29,7 +29,7 @@ fn sockets_that_cannot_share_are_refused_by_name() {
     };
     assert_eq!(bind(port(0)).unwrap_err(), "queue", "two sockets of one queue");
     assert_eq!(bind(port(1)).unwrap_err(), "frames");
-    let message = bind(PortConfig { rx_ring: 64, tx_ring: 64, ..port(1) });
+    let message = bind(XskConfig { rx_ring: 64, tx_ring: 64, ..port(1) });
     assert_eq!(message.unwrap_err(), "frames");
     drop(bed);
 
@@ -49,7 +49,7 @@ fn sockets_that_cannot_share_are_refused_by_name() {
                 || message.contains("exceeds the map's entries"),
             "{message}"
         );
-        assert_eq!(umem.mode(first).unwrap(), expressway_netio::express::ObtainedMode::Copy);
+        assert_eq!(umem.mode(first).unwrap(), expressway_netio::xsk::ObtainedMode::Copy);
         let second = umem.bind(&port(1), None).unwrap();
         assert_ne!(first, second);
         // A socket of another UMEM is told from one's own.
@@ -136,7 +136,7 @@ fn every_queue_receives_into_one_umem_and_forwards_to_any_other() {
             let index = interface_index(device).unwrap();
             let attachment = redirect.attach(index, AttachMode::Native, Existing::Refuse).unwrap();
             let sockets = [0, 1].map(|queue| {
-                let config = PortConfig { interface: device.to_owned(), ..port(queue) };
+                let config = XskConfig { interface: device.to_owned(), ..port(queue) };
                 umem.bind(&config, Some(redirect.xsk_map())).unwrap()
             });
             (umem, sockets, attachment)
