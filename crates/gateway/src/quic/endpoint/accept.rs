@@ -10,10 +10,9 @@ use super::line::{Purpose, Waiting};
 use super::receive::Path;
 use crate::quic::cid::Cid;
 use crate::quic::engine::{Accept, CloseKind, Engine, EngineError, OpenError, Transport};
-use crate::quic::header::{self, Header};
 use crate::quic::message::Message;
 use crate::quic::settings::{MIN_UDP_PAYLOAD, RetryPolicy};
-use crate::quic::token::{MAX_TOKEN_LENGTH, Verdict, original_id};
+use crate::quic::token::{MAX_TOKEN_LENGTH, Verdict};
 
 /// CONNECTION_REFUSED (RFC 9000, section 20.1).
 const CONNECTION_REFUSED: u64 = 0x02;
@@ -25,9 +24,13 @@ const INVALID_TOKEN: u64 = 0x0b;
 const REFUSALS: usize = 1000;
 
 impl Endpoint {
-    /// Handles an Initial packet of no known connection.
-    pub(super) fn receive_initial(&mut self, payload: &[u8], path: Path) {
-        let Ok(Header::Long { dcid, scid, token, .. }) = header::parse(payload) else { return };
+    /// Handles an Initial packet of no known connection, which has these fields in its header.
+    pub(super) fn receive_initial(
+        &mut self,
+        payload: &[u8],
+        (dcid, scid, token): (&[u8], &[u8], &[u8]),
+        path: Path,
+    ) {
         if dcid.len() < 8 {
             self.stats.dropped_short_cid += 1;
             return;
@@ -38,9 +41,9 @@ impl Endpoint {
                 self.stats.refused_draining += 1;
                 Purpose::Refuse(CONNECTION_REFUSED)
             }
-            Verdict::Valid(_) => {
+            Verdict::Valid(original) => {
                 self.stats.retries_validated += 1;
-                Purpose::Serve { retried: true }
+                Purpose::Serve { original: Some(original.into()) }
             }
             Verdict::Invalid if self.is_loaded() => {
                 // The refusal costs a TLS handshake, which a forged token must not buy under load. RFC 9000,
@@ -53,17 +56,17 @@ impl Endpoint {
                 Purpose::Refuse(INVALID_TOKEN)
             }
             Verdict::Foreign if self.wants_retry() => return self.send_retry(dcid, scid, path),
-            Verdict::Foreign => Purpose::Serve { retried: false },
+            Verdict::Foreign => Purpose::Serve { original: None },
         };
         if self.table.len() + self.line.len() >= self.setup.settings.max_connections {
             self.stats.dropped_connection_limit += 1;
             return;
         }
-        self.stand_in_line(payload, path, purpose);
+        self.stand_in_line(payload, dcid, path, purpose);
     }
 
-    pub(super) fn stand_in_line(&mut self, payload: &[u8], path: Path, purpose: Purpose) {
-        if !self.line.push(payload, path, purpose) {
+    pub(super) fn stand_in_line(&mut self, payload: &[u8], dcid: &[u8], path: Path, purpose: Purpose) {
+        if !self.line.push(payload, dcid, path, purpose) {
             self.stats.dropped_handshake_line += 1;
         }
     }
@@ -93,16 +96,12 @@ impl Endpoint {
     }
 
     fn begin_handshake(&mut self, now: Instant, waiting: Waiting) {
-        let Waiting { mut payload, path, purpose } = waiting;
-        let Ok(Header::Long { dcid, token, .. }) = header::parse(&payload) else { return };
+        let Waiting { mut payload, dcid, path, purpose } = waiting;
         // What its forerunner was may be known by now.
-        if let Some(key) = self.by_long(dcid) {
+        if let Some(key) = self.by_long(&dcid) {
             return self.open(now, key, &mut payload, None, path);
         }
-        // The engine decrypts the packet in place, so what it needs of the header is copied: at most 60
-        // bytes.
-        let (dcid, original) = (dcid.to_vec(), original_id(token).to_vec());
-        let (retry, refuse) = match purpose {
+        let (retry, refuse) = match &purpose {
             Purpose::Follow => {
                 self.stats.dropped_no_connection += 1;
                 return;
@@ -111,8 +110,8 @@ impl Endpoint {
                 self.stats.refused_draining += 1;
                 (None, Some(CONNECTION_REFUSED))
             }
-            Purpose::Serve { retried } => (retried.then_some((&original[..], &dcid[..])), None),
-            Purpose::Refuse(code) => (None, Some(code)),
+            Purpose::Serve { original } => (original.as_deref().map(|original| (original, &*dcid)), None),
+            Purpose::Refuse(code) => (None, Some(*code)),
         };
         match self.make(retry, path) {
             Ok((cid, transport)) => self.begin(cid, transport, &dcid, &mut payload, path, refuse),

@@ -287,15 +287,15 @@ impl Service for Endpoint {
     type Message = Message;
 
     fn handle_datagram(&mut self, context: &mut Context<'_, Message>, datagram: Datagram<'_>) {
-        self.receive(context, datagram.payload, datagram.local, datagram.remote);
+        self.receive(context.now, context.peers, datagram.payload, (datagram.local, datagram.remote));
     }
 
     fn handle_message(&mut self, context: &mut Context<'_, Message>, message: Message) {
         match message {
             Message::Datagram(mut datagram) => {
                 self.stats.taken_over += 1;
-                let (local, remote) = (datagram.local, datagram.remote);
-                self.receive_foreign(context, datagram.buffer.payload_mut(), local, remote);
+                let path = (datagram.local, datagram.remote);
+                self.receive(context.now, &[], datagram.buffer.payload_mut(), path);
             }
             // The list of wake-ups and the setup are looked at in every turn.
             Message::Wake => {}
