@@ -7,8 +7,9 @@ use expressway_netio::Context;
 use super::Endpoint;
 use super::connection::Connection;
 use super::line::{Purpose, Waiting};
+use super::link::Link;
 use super::receive::Path;
-use crate::quic::cid::Cid;
+use crate::quic::cid::{Cid, ClientCid};
 use crate::quic::engine::{Accept, CloseKind, Engine, EngineError, OpenError, Transport};
 use crate::quic::message::Message;
 use crate::quic::settings::{MIN_UDP_PAYLOAD, RetryPolicy};
@@ -32,34 +33,34 @@ impl Endpoint {
         path: Path,
     ) {
         if dcid.len() < 8 {
-            self.stats.dropped_short_cid += 1;
+            self.worker.stats.dropped_short_cid += 1;
             return;
         }
         let verdict = self.tokens.verify(token, path.1, dcid, SystemTime::now());
         let purpose = match verdict {
-            _ if self.drain.is_some() => {
-                self.stats.refused_draining += 1;
+            _ if self.worker.drain.is_some() => {
+                self.worker.stats.refused_draining += 1;
                 Purpose::Refuse(CONNECTION_REFUSED)
             }
             Verdict::Valid(original) => {
-                self.stats.retries_validated += 1;
+                self.worker.stats.retries_validated += 1;
                 Purpose::Serve { original: Some(original.into()) }
             }
             Verdict::Invalid if self.is_loaded() => {
                 // The refusal costs a TLS handshake, which a forged token must not buy under load. RFC 9000,
                 // section 8.1.2 lets the packet be discarded.
-                self.stats.dropped_invalid_token += 1;
+                self.worker.stats.dropped_invalid_token += 1;
                 return;
             }
             Verdict::Invalid => {
-                self.stats.refused_invalid_token += 1;
+                self.worker.stats.refused_invalid_token += 1;
                 Purpose::Refuse(INVALID_TOKEN)
             }
             Verdict::Foreign if self.wants_retry() => return self.send_retry(dcid, scid, path),
             Verdict::Foreign => Purpose::Serve { original: None },
         };
         if self.table.len() + self.line.len() >= self.setup.settings.max_connections {
-            self.stats.dropped_connection_limit += 1;
+            self.worker.stats.dropped_connection_limit += 1;
             return;
         }
         self.stand_in_line(payload, dcid, path, purpose);
@@ -67,7 +68,7 @@ impl Endpoint {
 
     pub(super) fn stand_in_line(&mut self, payload: &[u8], dcid: &[u8], path: Path, purpose: Purpose) {
         if !self.line.push(payload, dcid, path, purpose) {
-            self.stats.dropped_handshake_line += 1;
+            self.worker.stats.dropped_handshake_line += 1;
         }
     }
 
@@ -103,21 +104,21 @@ impl Endpoint {
         }
         let (retry, refuse) = match &purpose {
             Purpose::Follow => {
-                self.stats.dropped_no_connection += 1;
+                self.worker.stats.dropped_no_connection += 1;
                 return;
             }
-            Purpose::Serve { .. } if self.drain.is_some() => {
-                self.stats.refused_draining += 1;
+            Purpose::Serve { .. } if self.worker.drain.is_some() => {
+                self.worker.stats.refused_draining += 1;
                 (None, Some(CONNECTION_REFUSED))
             }
             Purpose::Serve { original } => (original.as_deref().map(|original| (original, &*dcid)), None),
             Purpose::Refuse(code) => (None, Some(*code)),
         };
         match self.make(retry, path) {
-            Ok((cid, transport)) => self.begin(cid, transport, &dcid, &mut payload, path, refuse),
+            Ok((cid, transport)) => self.begin(cid, transport, dcid, &mut payload, path, refuse),
             Err(error) => {
                 tracing::warn!(remote = %path.1, %error, "cannot set up a connection");
-                self.stats.dropped_local_error += 1;
+                self.worker.stats.dropped_local_error += 1;
             }
         }
     }
@@ -127,7 +128,7 @@ impl Endpoint {
             RetryPolicy::Never => false,
             RetryPolicy::Always => true,
             RetryPolicy::UnderLoad { handshaking } => {
-                self.line.is_long() || self.stats.handshaking >= handshaking as u64
+                self.line.is_long() || self.worker.stats.handshaking >= handshaking as u64
             }
         }
     }
@@ -138,32 +139,32 @@ impl Endpoint {
             RetryPolicy::UnderLoad { handshaking } => handshaking,
             RetryPolicy::Never | RetryPolicy::Always => REFUSALS,
         };
-        self.line.is_long() || self.stats.handshaking >= limit as u64
+        self.line.is_long() || self.worker.stats.handshaking >= limit as u64
     }
 
     fn send_retry(&mut self, dcid: &[u8], scid: &[u8], (local, remote): Path) {
-        let Ok(new) = self.cids.issue() else {
-            self.stats.dropped_local_error += 1;
+        let Ok(new) = self.worker.cids.issue() else {
+            self.worker.stats.dropped_local_error += 1;
             return;
         };
         let mut token = [0; MAX_TOKEN_LENGTH];
         let minted = self.tokens.mint(&mut token, remote, dcid, &new.0, SystemTime::now());
         let Ok(length) = minted else {
-            self.stats.dropped_local_error += 1;
+            self.worker.stats.dropped_local_error += 1;
             return;
         };
         let pushed = self
             .replies
             .push(local, remote, |out| Engine::write_retry(out, scid, dcid, &new, &token[..length]));
         match pushed {
-            true => self.stats.retries_sent += 1,
-            false => self.stats.dropped_reply_queue += 1,
+            true => self.worker.stats.retries_sent += 1,
+            false => self.worker.stats.dropped_reply_queue += 1,
         }
     }
 
     fn make(&mut self, retry: Option<(&[u8], &[u8])>, path: Path) -> Result<(Cid, Transport), EngineError> {
-        let cid = self.cids.issue()?;
-        let reset_token = self.resets.token(&cid)?;
+        let cid = self.worker.cids.issue()?;
+        let reset_token = self.worker.resets.token(&cid)?;
         let (local, remote) = path;
         let max_payload = self.probe_limit(local);
         let accept = Accept { cid, reset_token, retry, local, remote, max_payload };
@@ -180,7 +181,7 @@ impl Endpoint {
         &mut self,
         cid: Cid,
         mut transport: Transport,
-        dcid: &[u8],
+        dcid: ClientCid,
         payload: &mut [u8],
         path: Path,
         refuse: Option<u64>,
@@ -188,12 +189,12 @@ impl Endpoint {
         match transport.open(payload, path.0, path.1) {
             Ok(()) => {}
             Err(OpenError::NotAuthentic) => {
-                self.stats.dropped_bad_initial += 1;
+                self.worker.stats.dropped_bad_initial += 1;
                 return;
             }
             Err(OpenError::Protocol(error)) => {
                 tracing::debug!(remote = %path.1, error, "QUIC protocol error by the client");
-                self.stats.connections_protocol_error += 1;
+                self.worker.stats.connections_protocol_error += 1;
             }
         }
         if let Some(code) = refuse {
@@ -202,10 +203,10 @@ impl Endpoint {
         self.generation = self.generation.wrapping_add(1);
         let setup = std::sync::Arc::clone(&self.setup);
         let limit = self.probe_limit(path.0);
-        let connection = Connection::new(transport, setup, cid, dcid, path, self.generation, limit);
-        let key = self.table.insert(connection, cid, dcid);
-        self.stats.connections_accepted += 1;
-        self.stats.handshaking += 1;
+        let link = Link::new(transport, setup, cid, dcid, path, self.generation, limit);
+        let key = self.table.insert(Connection::new(link), cid, &dcid);
+        self.worker.stats.connections_accepted += 1;
+        self.worker.stats.handshaking += 1;
         self.enqueue(key);
     }
 }
