@@ -29,7 +29,7 @@ mod session;
 mod starved;
 mod stream;
 
-pub(crate) use session::{Session, SessionContext};
+pub(crate) use session::Session;
 
 pub(crate) use expressway_h3::code;
 

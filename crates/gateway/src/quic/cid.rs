@@ -16,6 +16,7 @@
 //! from one of another server with the same certificate, which is not answered by a stateless reset.
 
 use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Deref;
 
 use boring::hash::hmac_sha256;
 
@@ -38,6 +39,30 @@ impl Cid {
     /// The ID in `bytes`, if they have this server's length.
     pub fn from_slice(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
+    }
+}
+
+/// A connection ID that a client made up for its first packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClientCid {
+    bytes: [u8; MAX_CID_LENGTH],
+    length: u8,
+}
+
+impl From<&[u8]> for ClientCid {
+    /// A copy of `cid`, of which a parsed header or token has no more than [`MAX_CID_LENGTH`] bytes.
+    fn from(cid: &[u8]) -> Self {
+        let mut bytes = [0; MAX_CID_LENGTH];
+        bytes[..cid.len()].copy_from_slice(cid);
+        Self { bytes, length: cid.len() as u8 }
+    }
+}
+
+impl Deref for ClientCid {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
     }
 }
 

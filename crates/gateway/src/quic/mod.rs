@@ -33,6 +33,7 @@ pub(crate) mod testing;
 mod tls;
 pub mod token;
 
+pub(crate) use endpoint::Turn;
 pub use endpoint::{Endpoint, Setup, Shared};
 pub use engine::EngineError;
 pub use instance::Instance;

@@ -18,6 +18,11 @@ const ROOM: usize = 1 << 17;
 pub(crate) struct Table<C> {
     /// Boxed, so that the table grows by moving their addresses.
     connections: Slab<Box<C>>,
+    pub(crate) ids: Ids,
+}
+
+/// The IDs that lead to connections.
+pub(crate) struct Ids {
     /// IDs that we issued.
     issued: HashMap<Cid, u32, CidHashBuilder>,
     /// IDs that clients made up for their first packets, until the handshake is done. A keyed hash: these
@@ -33,9 +38,11 @@ impl<C> Table<C> {
         let room = connections.min(ROOM);
         Self {
             connections: Slab::new(),
-            issued: HashMap::with_capacity_and_hasher(room * ids, CidHashBuilder::default()),
-            initial: HashMap::with_capacity(room),
-            last: None,
+            ids: Ids {
+                issued: HashMap::with_capacity_and_hasher(room * ids, CidHashBuilder::default()),
+                initial: HashMap::with_capacity(room),
+                last: None,
+            },
         }
     }
 
@@ -43,16 +50,21 @@ impl<C> Table<C> {
         self.connections.len()
     }
 
-    /// Adds a connection known by `cid` and, until [`Self::forget_initial`], by the client's `initial` ID.
+    /// Adds a connection known by `cid` and, until [`Ids::forget_initial`], by the client's `initial` ID.
     pub(crate) fn insert(&mut self, connection: C, cid: Cid, initial: &[u8]) -> Key {
         let key = self.connections.insert(Box::new(connection));
-        self.issued.insert(cid, key as u32);
-        self.initial.insert(initial.into(), key as u32);
+        self.ids.add_cid(cid, key);
+        self.ids.initial.insert(initial.into(), key as u32);
         key
     }
 
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut C> {
         self.connections.get_mut(key).map(|connection| &mut **connection)
+    }
+
+    /// A connection, and the IDs of all: it may come by others, and lose some.
+    pub(crate) fn get_with_ids(&mut self, key: Key) -> Option<(&mut C, &mut Ids)> {
+        Some((self.connections.get_mut(key)?, &mut self.ids))
     }
 
     /// The first connection from `key` on.
@@ -64,6 +76,19 @@ impl<C> Table<C> {
         self.connections.iter().map(|(key, _)| key).collect()
     }
 
+    /// Takes the connection out with all of `cids`.
+    pub(crate) fn remove(&mut self, key: Key, cids: &[Cid], initial: Option<&[u8]>) -> Option<C> {
+        for cid in cids {
+            self.ids.remove_cid(cid);
+        }
+        if let Some(initial) = initial {
+            self.ids.forget_initial(initial);
+        }
+        self.connections.try_remove(key).map(|connection| *connection)
+    }
+}
+
+impl Ids {
     #[inline]
     pub(crate) fn by_cid(&mut self, cid: &Cid) -> Option<Key> {
         if let Some((last, key)) = &self.last
@@ -95,18 +120,6 @@ impl<C> Table<C> {
     pub(crate) fn forget_initial(&mut self, initial: &[u8]) {
         self.initial.remove(initial);
     }
-
-    /// Takes the connection out with all of `cids`.
-    pub(crate) fn remove(&mut self, key: Key, cids: &[Cid], initial: Option<&[u8]>) -> Option<C> {
-        for cid in cids {
-            self.issued.remove(cid);
-        }
-        if let Some(initial) = initial {
-            self.initial.remove(initial);
-        }
-        self.last = None;
-        self.connections.try_remove(key).map(|connection| *connection)
-    }
 }
 
 #[cfg(test)]
@@ -116,13 +129,13 @@ mod tests {
     #[test]
     fn a_table_with_room_for_all_does_not_grow() {
         let mut table = Table::with_room(100, 2);
-        let room = (table.issued.capacity(), table.initial.capacity());
+        let room = (table.ids.issued.capacity(), table.ids.initial.capacity());
         for number in 0..100u8 {
             let key = table.insert(number, Cid([number; 16]), &[number; 8]);
-            table.add_cid(Cid([number + 100; 16]), key);
+            table.ids.add_cid(Cid([number + 100; 16]), key);
         }
-        assert_eq!((table.issued.capacity(), table.initial.capacity()), room);
-        assert!(Table::<u8>::with_room(usize::MAX, 2).issued.capacity() < 10 * ROOM);
+        assert_eq!((table.ids.issued.capacity(), table.ids.initial.capacity()), room);
+        assert!(Table::<u8>::with_room(usize::MAX, 2).ids.issued.capacity() < 10 * ROOM);
     }
 
     #[test]
@@ -130,19 +143,19 @@ mod tests {
         let mut table = Table::with_room(10, 2);
         let (a, b) = (Cid([1; 16]), Cid([2; 16]));
         let key = table.insert("x", a, b"client id");
-        table.add_cid(b, key);
-        assert_eq!(table.by_cid(&a), Some(key));
-        assert_eq!(table.by_cid(&a), Some(key), "from the cache");
-        assert_eq!(table.by_cid(&b), Some(key));
-        assert_eq!(table.by_initial(b"client id"), Some(key));
+        table.ids.add_cid(b, key);
+        assert_eq!(table.ids.by_cid(&a), Some(key));
+        assert_eq!(table.ids.by_cid(&a), Some(key), "from the cache");
+        assert_eq!(table.ids.by_cid(&b), Some(key));
+        assert_eq!(table.ids.by_initial(b"client id"), Some(key));
         assert_eq!((table.next_key(0), table.next_key(key + 1)), (Some(key), None));
-        table.remove_cid(&b);
-        assert_eq!(table.by_cid(&b), None, "not from the cache either");
-        table.forget_initial(b"client id");
-        assert_eq!(table.by_initial(b"client id"), None);
-        assert_eq!(table.by_cid(&a), Some(key));
+        table.ids.remove_cid(&b);
+        assert_eq!(table.ids.by_cid(&b), None, "not from the cache either");
+        table.ids.forget_initial(b"client id");
+        assert_eq!(table.ids.by_initial(b"client id"), None);
+        assert_eq!(table.ids.by_cid(&a), Some(key));
         assert_eq!(table.remove(key, &[a], None), Some("x"));
-        assert_eq!(table.by_cid(&a), None);
+        assert_eq!(table.ids.by_cid(&a), None);
         assert_eq!(table.len(), 0);
     }
 }

@@ -37,11 +37,6 @@ pub enum Verdict<'a> {
     Foreign,
 }
 
-/// The connection ID of the client's first Initial, in a verified token; empty if it is not one.
-pub fn original_id(token: &[u8]) -> &[u8] {
-    token.len().checked_sub(MAC_LENGTH).and_then(|end| token.get(10..end)).unwrap_or_default()
-}
-
 /// Mints and verifies Retry tokens.
 #[derive(Clone)]
 pub struct RetryTokens {
@@ -165,8 +160,6 @@ mod tests {
         let client = "192.0.2.1:5000".parse().unwrap();
         let token = mint(client, NOW);
         assert_eq!(tokens().verify(&token, client, &[2; 16], at(NOW + 15)), Verdict::Valid(&[1; 8]));
-        assert_eq!(original_id(&token), [1; 8]);
-        assert_eq!(original_id(&token[..12]), [0; 0]);
         assert_eq!(tokens().verify(&token, client, &[2; 16], at(NOW + 16)), Verdict::Invalid);
     }
 

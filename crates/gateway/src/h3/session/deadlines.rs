@@ -5,9 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Session, SessionContext};
+use super::Session;
 use crate::h3::code;
 use crate::h3::stream::Progress;
+use crate::quic::Turn;
 use crate::quic::engine::CloseKind;
 
 /// Sweeps within the shorter of the deadlines, which so may be late by this part.
@@ -47,10 +48,10 @@ impl Session {
 
     /// Has the next sweep come in time.
     #[inline]
-    pub(crate) fn watch(&mut self, context: &SessionContext<'_>) {
+    pub(crate) fn watch(&mut self, turn: &Turn<'_>) {
         if self.sweep.next.is_none() && self.is_busy() {
-            let shorter = context.response_timeout.min(context.request_timeout);
-            self.sweep.next = Some(context.now + (shorter / SWEEPS).min(LONGEST));
+            let shorter = turn.link.settings().response_timeout.min(turn.link.settings().request_timeout);
+            self.sweep.next = Some(turn.now + (shorter / SWEEPS).min(LONGEST));
         }
     }
 
@@ -60,51 +61,53 @@ impl Session {
     }
 
     /// Sweeps: ends what has timed out. True: the slice was used up, and there is more.
-    pub(crate) fn handle_deadline(&mut self, context: &mut SessionContext<'_>) -> bool {
+    pub(crate) fn handle_deadline(&mut self, turn: &mut Turn<'_>) -> bool {
         self.sweep.next = None;
-        let patience = patience(context.response_timeout, context.ledger.memory().left());
-        let mut overdue = self.late_requests(context);
-        if self.acknowledges_nothing(context, patience) {
-            tracing::debug!(remote = %context.remote, "client acknowledges nothing");
-            context.stats.connections_stalled += 1;
-            context.transport.close(
+        let patience = patience(turn.link.settings().response_timeout, turn.worker.ledger.memory().left());
+        let mut overdue = self.late_requests(turn);
+        if self.acknowledges_nothing(turn, patience) {
+            tracing::debug!(remote = %turn.link.remote(), "client acknowledges nothing");
+            turn.worker.stats.connections_stalled += 1;
+            turn.link.transport.close(
                 CloseKind::Application,
                 code::EXCESSIVE_LOAD,
                 "no acknowledgements received",
             );
             return false;
         }
-        overdue.extend(self.late_responses(context, patience));
+        overdue.extend(self.late_responses(turn, patience));
         for (index, stream) in overdue.iter().enumerate() {
-            if index > 0 && context.slice.spend() {
+            if index > 0 && turn.slice.spend() {
                 // The rest is as late in the next turn.
-                self.sweep.next = Some(context.now);
+                self.sweep.next = Some(turn.now);
                 return true;
             }
             if self.streams.contains_key(stream) {
                 // It was begun, so that it counts as cancelled and not as rejected (RFC 9114, section 4.1.1).
-                tracing::debug!(remote = %context.remote, stream, "client is not reading a response");
-                self.end(context, *stream, Progress::TimedOut);
+                tracing::debug!(remote = %turn.link.remote(), stream, "client is not reading a response");
+                self.end(turn, *stream, Progress::TimedOut);
             } else {
                 // Nothing was done with it, so that the client may send it again.
-                tracing::debug!(remote = %context.remote, stream, "timed out receiving a header section");
-                context.stats.refused_request_timeout += 1;
+                tracing::debug!(remote = %turn.link.remote(), stream, "timed out receiving a header section");
+                turn.worker.stats.refused_request_timeout += 1;
                 self.is_new(*stream);
-                self.abort(context, *stream, code::REQUEST_REJECTED);
-                self.count_abandoned(context);
+                self.abort(turn, *stream, code::REQUEST_REJECTED);
+                self.count_abandoned(turn);
             }
         }
         false
     }
 
     /// Requests whose header sections are incomplete after the time limit.
-    fn late_requests(&self, context: &SessionContext<'_>) -> Vec<u64> {
-        let Some(start) = context.now.checked_sub(context.request_timeout) else { return Vec::new() };
+    fn late_requests(&self, turn: &Turn<'_>) -> Vec<u64> {
+        let Some(start) = turn.now.checked_sub(turn.link.settings().request_timeout) else {
+            return Vec::new();
+        };
         self.incoming.older_than(start).filter(|stream| !self.streams.contains_key(stream)).collect()
     }
 
     /// The client has acknowledged nothing of what QUIC holds for too long.
-    fn acknowledges_nothing(&mut self, context: &SessionContext<'_>, patience: Duration) -> bool {
+    fn acknowledges_nothing(&mut self, turn: &Turn<'_>, patience: Duration) -> bool {
         let arrived = self.account.arrived();
         let has_moved = std::mem::replace(&mut self.sweep.arrived, arrived) != arrived;
         let fetched: usize = self.streams.values().map(|request| request.fetched()).sum();
@@ -113,16 +116,16 @@ impl Session {
             self.sweep.stalled = None;
             return false;
         }
-        context.now.duration_since(*self.sweep.stalled.get_or_insert(context.now)) >= patience
+        turn.now.duration_since(*self.sweep.stalled.get_or_insert(turn.now)) >= patience
     }
 
     /// Responses of which the client has taken nothing for too long.
-    fn late_responses(&mut self, context: &mut SessionContext<'_>, patience: Duration) -> Vec<u64> {
+    fn late_responses(&mut self, turn: &mut Turn<'_>, patience: Duration) -> Vec<u64> {
         let taken: u64 = self.streams.values().map(|request| request.taken()).sum();
         let moves = std::mem::replace(&mut self.sweep.taken, taken) != taken;
         // If others make progress and the connection has no room for more, the room is theirs.
-        let excused = moves && !self.peer.takes(context.transport);
-        let now = context.now;
+        let excused = moves && !self.peer.takes(&mut turn.link.transport);
+        let now = turn.now;
         let late = self.streams.values_mut().filter_map(|request| {
             let since = request.stalled_since(now, excused)?;
             (now.duration_since(since) >= patience).then_some(request.id)

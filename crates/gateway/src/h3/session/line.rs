@@ -8,7 +8,8 @@ use std::collections::btree_map::Entry;
 
 use expressway_web::memory::Charge;
 
-use super::{Session, SessionContext};
+use super::Session;
+use crate::quic::Turn;
 use crate::quic::stats::Stats;
 
 /// Part of what a connection may hold that its requests may take, responses aside.
@@ -35,9 +36,9 @@ impl Line {
 
 impl Session {
     /// Has what the connection may hold follow what the process has left.
-    pub(crate) fn follow_limits(&mut self, context: &SessionContext<'_>) {
+    pub(crate) fn follow_limits(&mut self, turn: &Turn<'_>) {
         self.account.follow();
-        self.line.most = context.max_open_files.min(context.ledger.memory().file_share());
+        self.line.most = turn.link.settings().max_open_files.min(turn.worker.ledger.memory().file_share());
     }
 
     /// No other request can be begun now.
@@ -49,14 +50,14 @@ impl Session {
 
     /// Whether `stream` is to be left unread for now, and then puts it in line.
     #[inline]
-    pub(super) fn waits(&mut self, context: &mut SessionContext<'_>, stream: u64) -> bool {
+    pub(super) fn waits(&mut self, turn: &mut Turn<'_>, stream: u64) -> bool {
         if !self.is_full() || !self.is_unknown(stream) {
             return false;
         }
         if let Entry::Vacant(place) = self.line.streams.entry(stream) {
             place.insert(self.account.charge_request(UNREAD));
-            context.stats.requests_waiting += 1;
-            context.stats.requests_deferred += 1;
+            turn.worker.stats.requests_waiting += 1;
+            turn.worker.stats.requests_deferred += 1;
         }
         true
     }
@@ -74,20 +75,17 @@ impl Session {
     }
 
     /// Reads requests that waited, as far as they can be begun. True: the slice was spent, and there are more.
-    pub(crate) fn handle_line(&mut self, context: &mut SessionContext<'_>) -> bool {
+    pub(crate) fn handle_line(&mut self, turn: &mut Turn<'_>, scratch: &mut [u8]) -> bool {
         // What was not read to its end goes first: there is one place to remember it.
-        while self.unread.is_none() && self.can_begin() && !context.transport.is_ending() {
+        while self.unread.is_none() && self.can_begin() && !turn.link.transport.is_ending() {
             let Some((stream, charge)) = self.line.streams.pop_first() else { break };
             // It counts as begun instead, or else again.
             drop(charge);
-            context.stats.requests_waiting -= 1;
-            let scratch = std::mem::take(&mut context.scratch);
-            let read = self.read_request(context, stream, scratch);
-            context.scratch = scratch;
-            if let Err(error) = read {
-                self.fail(context, stream, &error);
+            turn.worker.stats.requests_waiting -= 1;
+            if let Err(error) = self.read_request(turn, stream, scratch) {
+                self.fail(turn, stream, &error);
             }
-            if context.slice.is_spent() || context.slice.spend() {
+            if turn.slice.is_spent() || turn.slice.spend() {
                 break;
             }
         }

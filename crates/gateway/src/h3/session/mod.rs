@@ -9,15 +9,9 @@ mod responses;
 use std::collections::hash_map::IntoIter;
 use std::collections::{HashSet, VecDeque};
 use std::hash::BuildHasherDefault;
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use expressway_h3::Error;
-use expressway_netio::Slice;
-use expressway_web::access_log::AccessLog;
-use expressway_web::memory::{Account, Ledger};
-use expressway_web::{Handler, Notify};
+use expressway_web::memory::Account;
 
 use self::deadlines::Sweep;
 use self::line::Line;
@@ -26,46 +20,12 @@ use super::incoming::Incoming;
 use super::peer::Peer;
 use super::starved::Starved;
 use super::stream::{RequestStream, StreamIdHasher, StreamMap};
-use crate::quic::engine::{Priority, Transport};
-use crate::quic::stats::Stats;
+use crate::quic::Turn;
+use crate::quic::engine::Priority;
 
 /// Priorities that a connection keeps for requests that have not arrived yet (RFC 9218, section 7.1); beyond
 /// that the newest are dropped, since a priority is advice.
 const MAX_EARLY_PRIORITIES: usize = 128;
-
-/// What a session needs of its surroundings while it handles an event.
-pub(crate) struct SessionContext<'a> {
-    pub(crate) transport: &'a mut Transport,
-    pub(crate) stats: &'a mut Stats,
-    pub(crate) handler: &'a dyn Handler,
-    pub(crate) log: Option<&'a AccessLog>,
-    /// Told when exchanges can make progress.
-    pub(crate) notify: &'a Arc<dyn Notify>,
-    /// The wake token of stream 0; the stream's number is added.
-    pub(crate) token: u64,
-    pub(crate) now: Instant,
-    pub(crate) remote: SocketAddr,
-    /// The worker's account of memory.
-    pub(crate) ledger: &'a Arc<Ledger>,
-    /// Bytes of responses that the connection may have on their way, and bytes that it may hold in all.
-    pub(crate) window: usize,
-    pub(crate) memory: usize,
-    /// Requests with a file that may be under way at once.
-    pub(crate) max_open_files: usize,
-    /// How long a client may take nothing of a response, and take to send a header section.
-    pub(crate) response_timeout: Duration,
-    pub(crate) request_timeout: Duration,
-    pub(crate) max_header_size: u64,
-    pub(crate) io_mode: &'a str,
-    pub(crate) worker: u16,
-    pub(crate) max_requests: u64,
-    /// Scratch for data read from streams.
-    pub(crate) scratch: &'a mut [u8],
-    /// For strings decoded from header sections.
-    pub(crate) strings: &'a mut Vec<u8>,
-    /// What this turn of the connection may take. Each kind of work does a piece in any case.
-    pub(crate) slice: &'a mut Slice,
-}
 
 /// HTTP/3 on one connection.
 pub(crate) struct Session {
@@ -93,21 +53,22 @@ pub(crate) struct Session {
     /// Priorities of requests that have not arrived yet.
     early_priorities: Vec<(u64, Priority)>,
     /// The remaining requests when the connection is gone.
-    leaving: Option<IntoIter<u64, Box<RequestStream>>>,
+    leaving: IntoIter<u64, Box<RequestStream>>,
     cipher: &'static str,
 }
 
 impl Session {
     /// Opens HTTP/3 on a connection: SETTINGS are sent before anything else.
-    pub(crate) fn start(context: &mut SessionContext<'_>) -> Self {
+    pub(crate) fn start(turn: &mut Turn<'_>) -> Self {
+        let settings = turn.link.settings();
         let mut seed = [0; 4];
         // Reserved numbers need no secrecy, so a generator that fails costs only their variety.
         let _ = boring::rand::rand_bytes(&mut seed);
         let mut session = Self {
-            peer: Peer::new(max_section(context), u32::from_ne_bytes(seed)),
+            peer: Peer::new(max_section(turn), u32::from_ne_bytes(seed)),
             incoming: Incoming::default(),
             streams: StreamMap::default(),
-            account: Account::new(context.ledger, context.window, context.memory),
+            account: Account::new(&turn.worker.ledger, settings.send_window, settings.connection_memory()),
             line: Line::default(),
             sweep: Sweep::default(),
             starved: Starved::default(),
@@ -118,10 +79,10 @@ impl Session {
             abandoned: 0,
             refused_from: None,
             early_priorities: Vec::new(),
-            leaving: None,
-            cipher: context.transport.cipher(),
+            leaving: StreamMap::default().into_iter(),
+            cipher: turn.link.transport.cipher(),
         };
-        session.flush(context);
+        session.flush(turn);
         session
     }
 
@@ -135,45 +96,33 @@ impl Session {
         self.account.in_flight()
     }
 
-    /// The number within a wake token of `stream`.
-    fn token(context: &SessionContext<'_>, stream: u64) -> u64 {
-        context.token | (stream >> 2) & super::STREAM_MASK
-    }
-
-    /// Handles what the client sent. True: the slice was spent, and there may be more.
-    pub(crate) fn handle_readable(&mut self, context: &mut SessionContext<'_>) -> bool {
-        let scratch = std::mem::take(&mut context.scratch);
+    /// Handles what the client sent, read into `scratch`. True: the slice was spent, and there may be more.
+    pub(crate) fn handle_readable(&mut self, turn: &mut Turn<'_>, scratch: &mut [u8]) -> bool {
         let mut is_cut = false;
         while !is_cut
-            && !context.transport.is_ending()
-            && let Some(stream) = self.unread.take().or_else(|| context.transport.readable())
+            && !turn.link.transport.is_ending()
+            && let Some(stream) = self.unread.take().or_else(|| turn.link.transport.readable())
         {
             // Streams that a server opens are read by nobody, and are not named here.
             let read = if stream & 3 == 0 {
-                self.read_request(context, stream, scratch)
+                self.read_request(turn, stream, scratch)
             } else {
-                self.read_peer(context, stream, scratch)
+                self.read_peer(turn, stream, scratch)
             };
             if let Err(error) = read {
-                self.fail(context, stream, &error);
+                self.fail(turn, stream, &error);
             }
-            is_cut = context.slice.is_spent() || context.slice.spend();
+            is_cut = turn.slice.is_spent() || turn.slice.spend();
         }
-        context.scratch = scratch;
-        is_cut && (self.unread.is_some() || context.transport.is_readable())
+        is_cut && (self.unread.is_some() || turn.link.transport.is_readable())
     }
 
-    fn read_peer(
-        &mut self,
-        context: &mut SessionContext<'_>,
-        stream: u64,
-        scratch: &mut [u8],
-    ) -> Result<(), Error> {
+    fn read_peer(&mut self, turn: &mut Turn<'_>, stream: u64, scratch: &mut [u8]) -> Result<(), Error> {
         let Self { peer, streams, starved, early_priorities, next_stream, late, unread, .. } = self;
         // The client's limit is what it has used plus what it may have open, or less.
-        let limit = *next_stream + 4 * context.max_requests;
+        let limit = *next_stream + 4 * turn.link.settings().max_requests;
         let all =
-            peer.read(context.transport, stream, scratch, context.slice, |transport, id, priority| {
+            peer.read(&mut turn.link.transport, stream, scratch, turn.slice, |transport, id, priority| {
                 if id >= limit {
                     return Err(Error::connection(
                         code::ID_ERROR,
@@ -197,47 +146,46 @@ impl Session {
     }
 
     /// Writes pending data to our control stream.
-    fn flush(&mut self, context: &mut SessionContext<'_>) {
-        if context.transport.is_ending() {
+    fn flush(&mut self, turn: &mut Turn<'_>) {
+        if turn.link.transport.is_ending() {
             return;
         }
-        if let Err(error) = self.peer.flush(context.transport) {
-            self.fail(context, 0, &error);
+        if let Err(error) = self.peer.flush(&mut turn.link.transport) {
+            self.fail(turn, 0, &error);
         }
     }
 
     /// Tells the client to open no more requests; those already open are completed.
-    pub(crate) fn goaway(&mut self, context: &mut SessionContext<'_>) {
+    pub(crate) fn goaway(&mut self, turn: &mut Turn<'_>) {
         if self.refused_from.is_none() {
             self.refused_from = Some(self.next_stream);
             self.peer.goaway(self.next_stream);
-            self.flush(context);
+            self.flush(turn);
         }
     }
 
-    /// The connection is gone: counts and logs what was under way. False: the slice was used up, and there
-    /// is more.
-    pub(crate) fn abandon(&mut self, context: &mut SessionContext<'_>) -> bool {
-        self.line.clear(context.stats);
-        let mut leaving =
-            self.leaving.take().unwrap_or_else(|| std::mem::take(&mut self.streams).into_iter());
-        while let Some((_, request)) = leaving.next() {
-            context.stats.requests_active -= 1;
-            context.stats.responses_cancelled += 1;
-            context.stats.response_body_bytes += request.body_sent;
-            self.log(context, &request, false);
+    /// The connection is gone: counts and logs what was under way. True: the slice was used up, and there is more.
+    pub(crate) fn abandon(&mut self, turn: &mut Turn<'_>) -> bool {
+        self.line.clear(&mut turn.worker.stats);
+        if self.leaving.len() == 0 {
+            self.leaving = std::mem::take(&mut self.streams).into_iter();
+        }
+        while let Some((_, request)) = self.leaving.next() {
+            turn.worker.stats.requests_active -= 1;
+            turn.worker.stats.responses_cancelled += 1;
+            turn.worker.stats.response_body_bytes += request.body_sent;
+            self.log(turn, &request, false);
             drop(request);
-            if leaving.len() > 0 && context.slice.spend() {
-                self.leaving = Some(leaving);
-                return false;
+            if self.leaving.len() > 0 && turn.slice.spend() {
+                return true;
             }
         }
-        true
+        false
     }
 }
 
 /// The largest encoded header section that is read, in bytes; what decodes to more than the limit in force is
 /// answered 431.
-fn max_section(context: &SessionContext<'_>) -> u64 {
-    context.max_header_size * 2
+fn max_section(turn: &Turn<'_>) -> u64 {
+    turn.link.settings().max_header_size * 2
 }

@@ -2,9 +2,10 @@
 
 use expressway_h3::{Error, Scope};
 
-use super::{Session, SessionContext};
+use super::Session;
 use crate::h3::code;
 use crate::h3::stream::Progress;
+use crate::quic::Turn;
 use crate::quic::engine::CloseKind;
 
 /// Requests that a client may abandon beyond those it sees through, before its connection is closed: what
@@ -13,65 +14,65 @@ const ABANDONED_ALLOWANCE: u32 = 500;
 
 impl Session {
     /// Ends what `error` ends.
-    pub(super) fn fail(&mut self, context: &mut SessionContext<'_>, stream: u64, error: &Error) {
+    pub(super) fn fail(&mut self, turn: &mut Turn<'_>, stream: u64, error: &Error) {
         match error.scope {
             Scope::Connection => {
-                tracing::debug!(remote = %context.remote, %error, "HTTP/3 protocol error by the client");
-                context.stats.connections_protocol_error += 1;
-                context.transport.close(CloseKind::Application, error.code, error.reason);
+                tracing::debug!(remote = %turn.link.remote(), %error, "HTTP/3 protocol error by the client");
+                turn.worker.stats.connections_protocol_error += 1;
+                turn.link.transport.close(CloseKind::Application, error.code, error.reason);
             }
             Scope::Stream => {
-                tracing::debug!(remote = %context.remote, stream, %error, "request refused");
+                tracing::debug!(remote = %turn.link.remote(), stream, %error, "request refused");
                 self.is_new(stream);
                 match error.code {
-                    code::EXCESSIVE_LOAD => context.stats.refused_header_size += 1,
-                    _ => context.stats.refused_malformed += 1,
+                    code::EXCESSIVE_LOAD => turn.worker.stats.refused_header_size += 1,
+                    _ => turn.worker.stats.refused_malformed += 1,
                 }
-                self.abort(context, stream, error.code);
-                self.give_up(context, stream);
+                self.abort(turn, stream, error.code);
+                self.give_up(turn, stream);
             }
         }
     }
 
-    pub(super) fn handle_reset(&mut self, context: &mut SessionContext<'_>, stream: u64) {
+    pub(super) fn handle_reset(&mut self, turn: &mut Turn<'_>, stream: u64) {
         if self.is_new(stream) {
             // Given up before its header section was complete.
-            context.transport.reset_stream(stream, code::REQUEST_CANCELLED);
-            self.count_abandoned(context);
+            turn.link.transport.reset_stream(stream, code::REQUEST_CANCELLED);
+            self.count_abandoned(turn);
         } else if self.streams.contains_key(&stream) {
-            context.transport.reset_stream(stream, code::REQUEST_CANCELLED);
-            self.end(context, stream, Progress::Cancelled);
+            turn.link.transport.reset_stream(stream, code::REQUEST_CANCELLED);
+            self.end(turn, stream, Progress::Cancelled);
         }
     }
 
-    pub(super) fn refuse_malformed(&mut self, context: &mut SessionContext<'_>, stream: u64, reason: &str) {
-        tracing::debug!(remote = %context.remote, stream, reason, "malformed request");
-        context.stats.refused_malformed += 1;
-        self.abort(context, stream, code::MESSAGE_ERROR);
-        self.give_up(context, stream);
+    pub(super) fn refuse_malformed(&mut self, turn: &mut Turn<'_>, stream: u64, reason: &str) {
+        tracing::debug!(remote = %turn.link.remote(), stream, reason, "malformed request");
+        turn.worker.stats.refused_malformed += 1;
+        self.abort(turn, stream, code::MESSAGE_ERROR);
+        self.give_up(turn, stream);
     }
 
     /// Counts a request that came to nothing.
-    pub(super) fn give_up(&mut self, context: &mut SessionContext<'_>, stream: u64) {
+    pub(super) fn give_up(&mut self, turn: &mut Turn<'_>, stream: u64) {
         if self.streams.contains_key(&stream) {
-            self.end(context, stream, Progress::Cancelled);
+            self.end(turn, stream, Progress::Cancelled);
         } else {
-            self.count_abandoned(context);
+            self.count_abandoned(turn);
         }
     }
 
     /// Ends both sides of a stream.
-    pub(super) fn abort(&mut self, context: &mut SessionContext<'_>, stream: u64, code: u64) {
-        context.transport.stop_stream(stream, code);
-        context.transport.reset_stream(stream, code);
+    pub(super) fn abort(&mut self, turn: &mut Turn<'_>, stream: u64, code: u64) {
+        turn.link.transport.stop_stream(stream, code);
+        turn.link.transport.reset_stream(stream, code);
         self.incoming.forget(stream);
     }
 
-    pub(super) fn count_abandoned(&mut self, context: &mut SessionContext<'_>) {
+    pub(super) fn count_abandoned(&mut self, turn: &mut Turn<'_>) {
         self.abandoned += 1;
         if self.abandoned == ABANDONED_ALLOWANCE {
-            context.stats.refused_rapid_reset += 1;
-            context.transport.close(
+            turn.worker.stats.refused_rapid_reset += 1;
+            turn.link.transport.close(
                 CloseKind::Application,
                 code::EXCESSIVE_LOAD,
                 "too many abandoned requests",

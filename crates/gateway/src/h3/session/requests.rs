@@ -7,31 +7,32 @@ use expressway_h3::{Error, RequestEvent};
 use expressway_web::{Exchange, Protocol, RequestHead, Scheme, Wake};
 use http::{HeaderMap, Method, StatusCode};
 
-use super::{Session, SessionContext, max_section};
+use super::{Session, max_section};
 use crate::h3::code;
 use crate::h3::request::{self, Refusal, Request, TrailerError};
 use crate::h3::stream::{Logged, RequestStream};
+use crate::quic::Turn;
 use crate::quic::engine::{Priority, Received};
 
 impl Session {
     /// Reads a request stream to its end for now, or until the slice is spent.
     pub(super) fn read_request(
         &mut self,
-        context: &mut SessionContext<'_>,
+        turn: &mut Turn<'_>,
         stream: u64,
         scratch: &mut [u8],
     ) -> Result<(), Error> {
-        if self.waits(context, stream) {
+        if self.waits(turn, stream) {
             return Ok(());
         }
-        let max_section = max_section(context);
-        let (mut reader, since) = self.incoming.take(stream, context.now);
+        let max_section = max_section(turn);
+        let (mut reader, since) = self.incoming.take(stream, turn.now);
         let mut is_over = false;
         loop {
-            let (length, last) = match context.transport.receive(stream, scratch) {
+            let (length, last) = match turn.link.transport.receive(stream, scratch) {
                 Received::Data { length, last } => (length, last),
                 Received::Reset => {
-                    self.handle_reset(context, stream);
+                    self.handle_reset(turn, stream);
                     return Ok(());
                 }
                 Received::Nothing => break,
@@ -42,19 +43,19 @@ impl Session {
                     RequestEvent::Headers(section) => {
                         // A request that is all there is is told so at once, for its answer; trailers are no answer's.
                         is_over = last && input.is_empty() && !self.streams.contains_key(&stream);
-                        self.handle_headers(context, stream, section, !is_over)?;
+                        self.handle_headers(turn, stream, section, !is_over)?;
                     }
-                    RequestEvent::Data(piece) => self.handle_data(context, stream, piece.len()),
+                    RequestEvent::Data(piece) => self.handle_data(turn, stream, piece.len()),
                 }
             }
             if last {
                 reader.end()?;
                 if !is_over {
-                    self.handle_finished(context, stream);
+                    self.handle_finished(turn, stream);
                 }
                 return Ok(());
             }
-            if length == scratch.len() && context.slice.spend() {
+            if length == scratch.len() && turn.slice.spend() {
                 // The engine will not name it again before all of it was read.
                 self.unread = Some(stream);
                 break;
@@ -69,7 +70,7 @@ impl Session {
 
     fn handle_headers(
         &mut self,
-        context: &mut SessionContext<'_>,
+        turn: &mut Turn<'_>,
         stream: u64,
         section: &[u8],
         more: bool,
@@ -82,12 +83,12 @@ impl Session {
             None => Ok(()),
         };
         if self.streams.contains_key(&stream) {
-            let mut fields = Fields::new(section, context.strings);
-            let checked = request::check_trailers(&mut fields, context.max_header_size);
+            let mut fields = Fields::new(section, &mut turn.worker.strings);
+            let checked = request::check_trailers(&mut fields, turn.link.settings().max_header_size);
             undecodable(&fields)?;
             match checked {
                 Ok(()) => {}
-                Err(TrailerError::Malformed(reason)) => self.refuse_malformed(context, stream, reason),
+                Err(TrailerError::Malformed(reason)) => self.refuse_malformed(turn, stream, reason),
                 Err(TrailerError::TooLarge) => {
                     return Err(Error::stream(code::EXCESSIVE_LOAD, "a trailer section beyond the limit"));
                 }
@@ -98,29 +99,29 @@ impl Session {
             // Trailers of a request that was answered already.
             return Ok(());
         }
-        context.stats.requests += 1;
+        turn.worker.stats.requests += 1;
         if self.refused_from.is_some_and(|first| stream >= first) {
-            context.stats.refused_goaway += 1;
-            self.abort(context, stream, code::REQUEST_REJECTED);
+            turn.worker.stats.refused_goaway += 1;
+            self.abort(turn, stream, code::REQUEST_REJECTED);
             return Ok(());
         }
-        let early = context.transport.is_in_early_data();
-        let mut fields = Fields::new(section, context.strings);
-        let parsed = request::parse(&mut fields, context.remote, context.max_header_size);
+        let early = turn.link.transport.is_in_early_data();
+        let mut fields = Fields::new(section, &mut turn.worker.strings);
+        let parsed = request::parse(&mut fields, turn.link.remote(), turn.link.settings().max_header_size);
         undecodable(&fields)?;
         match parsed {
             Ok(request) if early && !matches!(request.head.method, Method::GET | Method::HEAD) => {
-                context.stats.refused_early_data += 1;
-                self.answer(context, stream, StatusCode::TOO_EARLY, section, more);
+                turn.worker.stats.refused_early_data += 1;
+                self.answer(turn, stream, StatusCode::TOO_EARLY, section, more);
             }
-            Ok(request) => self.start_request(context, stream, request, more),
+            Ok(request) => self.start_request(turn, stream, request, more),
             Err(Refusal::Answer(status)) => {
                 if status == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE {
-                    context.stats.refused_header_size += 1;
+                    turn.worker.stats.refused_header_size += 1;
                 }
-                self.answer(context, stream, status, section, more);
+                self.answer(turn, stream, status, section, more);
             }
-            Err(Refusal::Malformed(reason)) => self.refuse_malformed(context, stream, reason),
+            Err(Refusal::Malformed(reason)) => self.refuse_malformed(turn, stream, reason),
         }
         Ok(())
     }
@@ -135,15 +136,15 @@ impl Session {
         self.late.remove(&stream)
     }
 
-    fn start_request(&mut self, context: &mut SessionContext<'_>, stream: u64, request: Request, more: bool) {
-        let wake = Wake::new(Arc::clone(context.notify), Self::token(context, stream));
-        let exchange = context.handler.start(&request.head, wake);
+    fn start_request(&mut self, turn: &mut Turn<'_>, stream: u64, request: Request, more: bool) {
+        let wake = Wake::new(Arc::clone(&turn.worker.notify), turn.token(stream));
+        let exchange = turn.link.setup.handler.start(&request.head, wake);
         let priority = self.early_priority(stream).unwrap_or(request.priority);
         let mut state = RequestStream::new(stream, exchange, priority, request.content_length, &self.account);
-        if context.log.is_some() {
-            state.logged = Some(Logged::new(request.head, context.now, &self.account));
+        if turn.link.setup.access_log.is_some() {
+            state.logged = Some(Logged::new(request.head, turn.now, &self.account));
         }
-        self.open(context, state, more);
+        self.open(turn, state, more);
     }
 
     /// The client's priority for `stream` sent before the request, which takes precedence over the one in
@@ -158,59 +159,52 @@ impl Session {
 
     /// Answers with an error of this layer's own. `section` may hold anything, so that only what can be
     /// read of it is logged.
-    fn answer(
-        &mut self,
-        context: &mut SessionContext<'_>,
-        stream: u64,
-        status: StatusCode,
-        section: &[u8],
-        more: bool,
-    ) {
-        let method = request::method(Fields::new(section, context.strings));
+    fn answer(&mut self, turn: &mut Turn<'_>, stream: u64, status: StatusCode, section: &[u8], more: bool) {
+        let method = request::method(Fields::new(section, &mut turn.worker.strings));
         let exchange = Exchange::error(&method, status, HeaderMap::new());
         let mut state = RequestStream::new(stream, exchange, Priority::default(), None, &self.account);
-        if context.log.is_some() {
+        if turn.link.setup.access_log.is_some() {
             let head = RequestHead {
                 method,
                 scheme: Scheme::Https,
-                authority: request::text(Fields::new(section, context.strings), b":authority"),
-                target: request::text(Fields::new(section, context.strings), b":path"),
+                authority: request::text(Fields::new(section, &mut turn.worker.strings), b":authority"),
+                target: request::text(Fields::new(section, &mut turn.worker.strings), b":path"),
                 headers: HeaderMap::new(),
                 protocol: Protocol::H3,
-                remote: context.remote,
+                remote: turn.link.remote(),
             };
-            state.logged = Some(Logged::new(head, context.now, &self.account));
+            state.logged = Some(Logged::new(head, turn.now, &self.account));
         }
-        self.open(context, state, more);
+        self.open(turn, state, more);
     }
 
-    fn open(&mut self, context: &mut SessionContext<'_>, mut state: RequestStream, more: bool) {
+    fn open(&mut self, turn: &mut Turn<'_>, mut state: RequestStream, more: bool) {
         let stream = state.id;
         state.request_ended = !more;
-        context.stats.requests_active += 1;
+        turn.worker.stats.requests_active += 1;
         self.streams.insert(stream, Box::new(state));
         if !more && self.is_length_wrong(stream) {
-            self.refuse_malformed(context, stream, "content-length without a body");
+            self.refuse_malformed(turn, stream, "content-length without a body");
         } else {
-            self.pump(context, stream);
+            self.pump(turn, stream);
         }
     }
 
     /// Body data is counted, and wanted by nobody.
-    fn handle_data(&mut self, context: &mut SessionContext<'_>, stream: u64, length: usize) {
+    fn handle_data(&mut self, turn: &mut Turn<'_>, stream: u64, length: usize) {
         if let Some(request) = self.streams.get_mut(&stream) {
             request.received += length as u64;
             if request.expected.is_some_and(|expected| request.received > expected) {
-                self.refuse_malformed(context, stream, "more body than content-length");
+                self.refuse_malformed(turn, stream, "more body than content-length");
             }
         }
     }
 
-    fn handle_finished(&mut self, context: &mut SessionContext<'_>, stream: u64) {
+    fn handle_finished(&mut self, turn: &mut Turn<'_>, stream: u64) {
         if let Some(request) = self.streams.get_mut(&stream) {
             request.request_ended = true;
             if self.is_length_wrong(stream) {
-                self.refuse_malformed(context, stream, "less body than content-length");
+                self.refuse_malformed(turn, stream, "less body than content-length");
             }
         }
     }

@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::{Session, SessionContext};
+use super::Session;
 use crate::h3::stream::{Progress, RequestStream, StreamMap};
 use crate::h3::{STREAM_MASK, code};
+use crate::quic::Turn;
 use crate::quic::engine::Transport;
 
 impl Session {
@@ -41,15 +42,15 @@ impl Session {
     }
 
     /// Goes on with streams that something woke or that were cut short. True: the slice was spent, and there are more.
-    pub(crate) fn handle_woken(&mut self, context: &mut SessionContext<'_>) -> bool {
+    pub(crate) fn handle_woken(&mut self, turn: &mut Turn<'_>) -> bool {
         // Those that are cut short again have had their turn.
         for _ in 0..self.woken.len() {
             let Some(stream) = self.woken.pop_front() else { break };
             // It may have ended meanwhile.
             let Some(request) = self.streams.get_mut(&stream) else { continue };
             request.woken = false;
-            self.pump(context, stream);
-            if context.slice.is_spent() || context.slice.spend() {
+            self.pump(turn, stream);
+            if turn.slice.is_spent() || turn.slice.spend() {
                 break;
             }
         }
@@ -57,32 +58,32 @@ impl Session {
     }
 
     /// Gives streams what the transport and the send window now have room for. True: the slice was spent, and there is more.
-    pub(crate) fn handle_writable(&mut self, context: &mut SessionContext<'_>) -> bool {
-        self.flush(context);
-        if self.feed_starved(context) {
+    pub(crate) fn handle_writable(&mut self, turn: &mut Turn<'_>) -> bool {
+        self.flush(turn);
+        if self.feed_starved(turn) {
             return true;
         }
-        while let Some(stream) = context.transport.writable() {
-            self.pump(context, stream);
-            if context.slice.is_spent() || context.slice.spend() {
-                return self.has_room(context.transport);
+        while let Some(stream) = turn.link.transport.writable() {
+            self.pump(turn, stream);
+            if turn.slice.is_spent() || turn.slice.spend() {
+                return self.has_room(&turn.link.transport);
             }
         }
         // A finished one among those returns what it held.
-        self.feed_starved(context)
+        self.feed_starved(turn)
     }
 
     /// Gives available room to streams that wait for it, by priority (RFC 9218, section 10): the most urgent
     /// first; among the same urgency the one that has waited longest, and incremental ones in turn. True:
     /// the slice was used up, and there is more.
-    fn feed_starved(&mut self, context: &mut SessionContext<'_>) -> bool {
+    fn feed_starved(&mut self, turn: &mut Turn<'_>) -> bool {
         // Each is asked once: one that queues again has a higher number.
         let (mut at, limit) = (None, self.starved.next());
         while self.account.room() > 0
             && let Some((place, stream)) = self.starved.after(at, limit)
         {
             at = Some(place);
-            self.pump(context, stream);
+            self.pump(turn, stream);
             if let Some(request) = self.streams.get_mut(&stream)
                 && request.priority.incremental
                 && request.place == Some(place)
@@ -91,7 +92,7 @@ impl Session {
                 self.starved.remove(place);
                 request.wait_for_room(&mut self.starved);
             }
-            if context.slice.is_spent() || context.slice.spend() {
+            if turn.slice.is_spent() || turn.slice.spend() {
                 return self.account.room() > 0 && !self.starved.is_empty();
             }
         }
@@ -103,13 +104,13 @@ impl Session {
         transport.has_writable() || !self.starved.is_empty() && self.account.room() > 0
     }
 
-    pub(super) fn pump(&mut self, context: &mut SessionContext<'_>, stream: u64) {
+    pub(super) fn pump(&mut self, turn: &mut Turn<'_>, stream: u64) {
         let Some(request) = self.streams.get_mut(&stream) else {
             // It was stopped when its answer was over, and the engine keeps it until that is taken notice of.
-            context.transport.is_stopped(stream);
+            turn.link.transport.is_stopped(stream);
             return;
         };
-        match request.pump(context.transport, &self.account, context.slice) {
+        match request.pump(&mut turn.link.transport, &self.account, turn.slice) {
             Progress::Transport | Progress::Exchange => {
                 if let Some(place) = request.place.take() {
                     self.starved.remove(place);
@@ -127,44 +128,44 @@ impl Session {
                 request.wait_for_room(&mut self.starved);
             }
             Progress::Turn => self.resume(stream),
-            progress => self.end(context, stream, progress),
+            progress => self.end(turn, stream, progress),
         }
     }
 
     /// The response is over, one way or the other.
-    pub(super) fn end(&mut self, context: &mut SessionContext<'_>, stream: u64, progress: Progress) {
+    pub(super) fn end(&mut self, turn: &mut Turn<'_>, stream: u64, progress: Progress) {
         let Some(request) = self.streams.remove(&stream) else { return };
         if let Some(place) = request.place {
             self.starved.remove(place);
         }
-        context.stats.requests_active -= 1;
-        context.stats.response_body_bytes += request.body_sent;
+        turn.worker.stats.requests_active -= 1;
+        turn.worker.stats.response_body_bytes += request.body_sent;
         match progress {
             Progress::Complete => {
-                context.stats.responses_complete += 1;
+                turn.worker.stats.responses_complete += 1;
                 self.abandoned = self.abandoned.saturating_sub(1);
                 if !request.request_ended {
                     // The rest of the request is not needed (RFC 9114, section 4.1).
-                    context.transport.stop_stream(stream, code::NO_ERROR);
+                    turn.link.transport.stop_stream(stream, code::NO_ERROR);
                 }
             }
             Progress::TimedOut => {
-                context.stats.responses_timed_out += 1;
-                self.abort(context, stream, code::REQUEST_CANCELLED);
+                turn.worker.stats.responses_timed_out += 1;
+                self.abort(turn, stream, code::REQUEST_CANCELLED);
             }
             Progress::Failed => {
-                context.stats.responses_failed += 1;
-                self.abort(context, stream, code::INTERNAL_ERROR);
+                turn.worker.stats.responses_failed += 1;
+                self.abort(turn, stream, code::INTERNAL_ERROR);
             }
             _ => {
-                context.stats.responses_cancelled += 1;
+                turn.worker.stats.responses_cancelled += 1;
                 if !request.request_ended {
-                    context.transport.stop_stream(stream, code::REQUEST_CANCELLED);
+                    turn.link.transport.stop_stream(stream, code::REQUEST_CANCELLED);
                 }
-                self.count_abandoned(context);
+                self.count_abandoned(turn);
             }
         }
-        self.log(context, &request, progress == Progress::Complete);
+        self.log(turn, &request, progress == Progress::Complete);
         if !request.request_ended {
             self.incoming.forget(stream);
         }
@@ -176,13 +177,13 @@ impl Session {
         }
     }
 
-    pub(super) fn log(&self, context: &SessionContext<'_>, request: &RequestStream, complete: bool) {
-        if let (Some(log), Some(logged)) = (context.log, &request.logged) {
+    pub(super) fn log(&self, turn: &Turn<'_>, request: &RequestStream, complete: bool) {
+        if let (Some(log), Some(logged)) = (&turn.link.setup.access_log, &request.logged) {
             let mut record =
-                RequestStream::record(logged, request.status, request.body_sent, complete, context.now);
+                RequestStream::record(logged, request.status, request.body_sent, complete, turn.now);
             record.tls_cipher = self.cipher;
-            record.io_mode = context.io_mode;
-            record.worker = context.worker;
+            record.io_mode = &turn.link.setup.io_mode;
+            record.worker = u16::from(turn.worker.number);
             log.log(&record);
         }
     }

@@ -7,13 +7,13 @@ use expressway_netio::Context;
 use super::Endpoint;
 use super::connection::Connection;
 use super::line::{Purpose, Waiting};
+use super::link::Link;
 use super::receive::Path;
-use crate::quic::cid::Cid;
+use crate::quic::cid::{Cid, ClientCid};
 use crate::quic::engine::{Accept, CloseKind, Engine, EngineError, OpenError, Transport};
-use crate::quic::header::{self, Header};
 use crate::quic::message::Message;
 use crate::quic::settings::{MIN_UDP_PAYLOAD, RetryPolicy};
-use crate::quic::token::{MAX_TOKEN_LENGTH, Verdict, original_id};
+use crate::quic::token::{MAX_TOKEN_LENGTH, Verdict};
 
 /// CONNECTION_REFUSED (RFC 9000, section 20.1).
 const CONNECTION_REFUSED: u64 = 0x02;
@@ -25,46 +25,50 @@ const INVALID_TOKEN: u64 = 0x0b;
 const REFUSALS: usize = 1000;
 
 impl Endpoint {
-    /// Handles an Initial packet of no known connection.
-    pub(super) fn receive_initial(&mut self, payload: &[u8], path: Path) {
-        let Ok(Header::Long { dcid, scid, token, .. }) = header::parse(payload) else { return };
+    /// Handles an Initial packet of no known connection, which has these fields in its header.
+    pub(super) fn receive_initial(
+        &mut self,
+        payload: &[u8],
+        (dcid, scid, token): (&[u8], &[u8], &[u8]),
+        path: Path,
+    ) {
         if dcid.len() < 8 {
-            self.stats.dropped_short_cid += 1;
+            self.worker.stats.dropped_short_cid += 1;
             return;
         }
         let verdict = self.tokens.verify(token, path.1, dcid, SystemTime::now());
         let purpose = match verdict {
-            _ if self.drain.is_some() => {
-                self.stats.refused_draining += 1;
+            _ if self.worker.drain.is_some() => {
+                self.worker.stats.refused_draining += 1;
                 Purpose::Refuse(CONNECTION_REFUSED)
             }
-            Verdict::Valid(_) => {
-                self.stats.retries_validated += 1;
-                Purpose::Serve { retried: true }
+            Verdict::Valid(original) => {
+                self.worker.stats.retries_validated += 1;
+                Purpose::Serve { original: Some(original.into()) }
             }
             Verdict::Invalid if self.is_loaded() => {
                 // The refusal costs a TLS handshake, which a forged token must not buy under load. RFC 9000,
                 // section 8.1.2 lets the packet be discarded.
-                self.stats.dropped_invalid_token += 1;
+                self.worker.stats.dropped_invalid_token += 1;
                 return;
             }
             Verdict::Invalid => {
-                self.stats.refused_invalid_token += 1;
+                self.worker.stats.refused_invalid_token += 1;
                 Purpose::Refuse(INVALID_TOKEN)
             }
             Verdict::Foreign if self.wants_retry() => return self.send_retry(dcid, scid, path),
-            Verdict::Foreign => Purpose::Serve { retried: false },
+            Verdict::Foreign => Purpose::Serve { original: None },
         };
         if self.table.len() + self.line.len() >= self.setup.settings.max_connections {
-            self.stats.dropped_connection_limit += 1;
+            self.worker.stats.dropped_connection_limit += 1;
             return;
         }
-        self.stand_in_line(payload, path, purpose);
+        self.stand_in_line(payload, dcid, path, purpose);
     }
 
-    pub(super) fn stand_in_line(&mut self, payload: &[u8], path: Path, purpose: Purpose) {
-        if !self.line.push(payload, path, purpose) {
-            self.stats.dropped_handshake_line += 1;
+    pub(super) fn stand_in_line(&mut self, payload: &[u8], dcid: &[u8], path: Path, purpose: Purpose) {
+        if !self.line.push(payload, dcid, path, purpose) {
+            self.worker.stats.dropped_handshake_line += 1;
         }
     }
 
@@ -93,32 +97,28 @@ impl Endpoint {
     }
 
     fn begin_handshake(&mut self, now: Instant, waiting: Waiting) {
-        let Waiting { mut payload, path, purpose } = waiting;
-        let Ok(Header::Long { dcid, token, .. }) = header::parse(&payload) else { return };
+        let Waiting { mut payload, dcid, path, purpose } = waiting;
         // What its forerunner was may be known by now.
-        if let Some(key) = self.by_long(dcid) {
+        if let Some(key) = self.by_long(&dcid) {
             return self.open(now, key, &mut payload, None, path);
         }
-        // The engine decrypts the packet in place, so what it needs of the header is copied: at most 60
-        // bytes.
-        let (dcid, original) = (dcid.to_vec(), original_id(token).to_vec());
-        let (retry, refuse) = match purpose {
+        let (retry, refuse) = match &purpose {
             Purpose::Follow => {
-                self.stats.dropped_no_connection += 1;
+                self.worker.stats.dropped_no_connection += 1;
                 return;
             }
-            Purpose::Serve { .. } if self.drain.is_some() => {
-                self.stats.refused_draining += 1;
+            Purpose::Serve { .. } if self.worker.drain.is_some() => {
+                self.worker.stats.refused_draining += 1;
                 (None, Some(CONNECTION_REFUSED))
             }
-            Purpose::Serve { retried } => (retried.then_some((&original[..], &dcid[..])), None),
-            Purpose::Refuse(code) => (None, Some(code)),
+            Purpose::Serve { original } => (original.as_deref().map(|original| (original, &*dcid)), None),
+            Purpose::Refuse(code) => (None, Some(*code)),
         };
         match self.make(retry, path) {
-            Ok((cid, transport)) => self.begin(cid, transport, &dcid, &mut payload, path, refuse),
+            Ok((cid, transport)) => self.begin(cid, transport, dcid, &mut payload, path, refuse),
             Err(error) => {
                 tracing::warn!(remote = %path.1, %error, "cannot set up a connection");
-                self.stats.dropped_local_error += 1;
+                self.worker.stats.dropped_local_error += 1;
             }
         }
     }
@@ -128,7 +128,7 @@ impl Endpoint {
             RetryPolicy::Never => false,
             RetryPolicy::Always => true,
             RetryPolicy::UnderLoad { handshaking } => {
-                self.line.is_long() || self.stats.handshaking >= handshaking as u64
+                self.line.is_long() || self.worker.stats.handshaking >= handshaking as u64
             }
         }
     }
@@ -139,32 +139,32 @@ impl Endpoint {
             RetryPolicy::UnderLoad { handshaking } => handshaking,
             RetryPolicy::Never | RetryPolicy::Always => REFUSALS,
         };
-        self.line.is_long() || self.stats.handshaking >= limit as u64
+        self.line.is_long() || self.worker.stats.handshaking >= limit as u64
     }
 
     fn send_retry(&mut self, dcid: &[u8], scid: &[u8], (local, remote): Path) {
-        let Ok(new) = self.cids.issue() else {
-            self.stats.dropped_local_error += 1;
+        let Ok(new) = self.worker.cids.issue() else {
+            self.worker.stats.dropped_local_error += 1;
             return;
         };
         let mut token = [0; MAX_TOKEN_LENGTH];
         let minted = self.tokens.mint(&mut token, remote, dcid, &new.0, SystemTime::now());
         let Ok(length) = minted else {
-            self.stats.dropped_local_error += 1;
+            self.worker.stats.dropped_local_error += 1;
             return;
         };
         let pushed = self
             .replies
             .push(local, remote, |out| Engine::write_retry(out, scid, dcid, &new, &token[..length]));
         match pushed {
-            true => self.stats.retries_sent += 1,
-            false => self.stats.dropped_reply_queue += 1,
+            true => self.worker.stats.retries_sent += 1,
+            false => self.worker.stats.dropped_reply_queue += 1,
         }
     }
 
     fn make(&mut self, retry: Option<(&[u8], &[u8])>, path: Path) -> Result<(Cid, Transport), EngineError> {
-        let cid = self.cids.issue()?;
-        let reset_token = self.resets.token(&cid)?;
+        let cid = self.worker.cids.issue()?;
+        let reset_token = self.worker.resets.token(&cid)?;
         let (local, remote) = path;
         let max_payload = self.probe_limit(local);
         let accept = Accept { cid, reset_token, retry, local, remote, max_payload };
@@ -181,7 +181,7 @@ impl Endpoint {
         &mut self,
         cid: Cid,
         mut transport: Transport,
-        dcid: &[u8],
+        dcid: ClientCid,
         payload: &mut [u8],
         path: Path,
         refuse: Option<u64>,
@@ -189,12 +189,12 @@ impl Endpoint {
         match transport.open(payload, path.0, path.1) {
             Ok(()) => {}
             Err(OpenError::NotAuthentic) => {
-                self.stats.dropped_bad_initial += 1;
+                self.worker.stats.dropped_bad_initial += 1;
                 return;
             }
             Err(OpenError::Protocol(error)) => {
                 tracing::debug!(remote = %path.1, error, "QUIC protocol error by the client");
-                self.stats.connections_protocol_error += 1;
+                self.worker.stats.connections_protocol_error += 1;
             }
         }
         if let Some(code) = refuse {
@@ -203,10 +203,10 @@ impl Endpoint {
         self.generation = self.generation.wrapping_add(1);
         let setup = std::sync::Arc::clone(&self.setup);
         let limit = self.probe_limit(path.0);
-        let connection = Connection::new(transport, setup, cid, dcid, path, self.generation, limit);
-        let key = self.table.insert(connection, cid, dcid);
-        self.stats.connections_accepted += 1;
-        self.stats.handshaking += 1;
+        let link = Link::new(transport, setup, cid, dcid, path, self.generation, limit);
+        let key = self.table.insert(Connection::new(link), cid, &dcid);
+        self.worker.stats.connections_accepted += 1;
+        self.worker.stats.handshaking += 1;
         self.enqueue(key);
     }
 }

@@ -2,10 +2,12 @@
 
 use std::time::Instant;
 
-use expressway_netio::{Context, Slice};
+use expressway_netio::Context;
 
-use super::connection::Surroundings;
+use super::connection::Connection;
+use super::turn::Turn;
 use super::{DRAIN_TIMER, Endpoint};
+use crate::h3::Session;
 use crate::quic::message::Message;
 use crate::quic::table::Key;
 
@@ -15,17 +17,17 @@ const SWEPT: usize = 256;
 impl Endpoint {
     /// Makes every connection send GOAWAY in its turn. New ones are refused from now on.
     pub(super) fn begin_drain(&mut self, context: &mut Context<'_, Message>, deadline: Instant) {
-        if self.drain.is_some_and(|earlier| earlier <= deadline) {
+        if self.worker.drain.is_some_and(|earlier| earlier <= deadline) {
             return;
         }
-        self.drain = Some(deadline);
+        self.worker.drain = Some(deadline);
         context.timers.arm(DRAIN_TIMER, deadline);
         self.sweep = Some(0);
     }
 
     /// The drain deadline is reached: connections that are still open are closed in their turn.
     pub(super) fn end_drain(&mut self) {
-        self.expired = true;
+        self.worker.expired = true;
         self.sweep = Some(0);
     }
 
@@ -46,58 +48,32 @@ impl Endpoint {
         }
     }
 
-    /// Runs `action` on a connection with what it needs of the endpoint.
-    pub(super) fn with_connection<R>(
-        &mut self,
-        key: Key,
-        now: Instant,
-        slice: &mut Slice,
-        action: impl FnOnce(&mut super::Connection, Key, &mut Surroundings<'_>) -> R,
-    ) -> Option<R> {
-        let connection = self.table.get_mut(key)?;
-        let mut around = Surroundings {
-            stats: &mut self.stats,
-            notify: &self.notify,
-            scratch: &mut self.scratch,
-            strings: &mut self.strings,
-            cids: &mut self.cids,
-            resets: &self.resets,
-            ledger: &self.ledger,
-            now,
-            worker: self.worker,
-            draining: self.drain.is_some(),
-            expired: self.expired,
-            slice,
-        };
-        Some(action(connection, key, &mut around))
-    }
-
     /// Takes a connection that is over out of the table, with everything that leads to it, once all its requests are given
     /// up: many may take several turns.
     pub(super) fn remove(&mut self, context: &mut Context<'_, Message>, key: Key) {
+        let Some(connection) = self.table.get_mut(key) else { return };
+        let Connection { link, http, .. } = connection;
         let mut part = context.slice.part();
-        let is_left = self.with_connection(key, context.now, &mut part, |connection, key, around| {
-            connection.with_session(key, around, |session, context| session.abandon(context))
-        });
+        let mut turn = Turn { worker: &mut self.worker, link, key, now: context.now, slice: &mut part };
+        let is_left = http.with_session(&mut turn, Session::abandon);
         context.slice.rejoin(&part);
         context.timers.cancel(key + 1);
-        if is_left.flatten() == Some(false) {
+        if is_left {
             return self.enqueue(key);
         }
-        let Some(connection) = self.table.get_mut(key) else { return };
-        let stats = &mut self.stats;
+        let stats = &mut self.worker.stats;
         stats.connections_closed += 1;
-        if connection.transport.is_timed_out() {
+        if link.transport.is_timed_out() {
             stats.connections_timed_out += 1;
         }
-        if !connection.established {
+        if !link.established {
             stats.handshaking -= 1;
             stats.connections_failed += 1;
         }
-        let (lost, retransmitted) = connection.transport.losses();
+        let (lost, retransmitted) = link.transport.losses();
         stats.packets_lost += lost;
         stats.bytes_retransmitted += retransmitted;
-        let (cids, initial) = (std::mem::take(&mut connection.cids), connection.initial.take());
+        let (cids, initial) = (std::mem::take(&mut link.cids), link.initial.take());
         self.table.remove(key, &cids, initial.as_deref());
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::receive::Path;
-use crate::quic::header::{self, Header};
+use crate::quic::cid::ClientCid;
 
 /// Datagrams that may wait: a tenth of a second of handshakes with a key of RSA-2048, and half a megabyte.
 const PLACES: usize = 256;
@@ -13,10 +13,10 @@ const PLACES: usize = 256;
 /// What becomes of a datagram whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// It opens a connection; with the client's original ID in its token if it came back from a Retry.
+    /// It opens a connection.
     Serve {
-        /// The token was verified.
-        retried: bool,
+        /// The client's original ID, from its verified token, if it came back from a Retry.
+        original: Option<ClientCid>,
     },
     /// It is told no, with this code.
     Refuse(u64),
@@ -27,6 +27,7 @@ pub(super) enum Purpose {
 /// A datagram in line.
 pub(super) struct Waiting {
     pub(super) payload: Vec<u8>,
+    pub(super) dcid: ClientCid,
     pub(super) path: Path,
     pub(super) purpose: Purpose,
 }
@@ -53,11 +54,11 @@ impl Line {
         self.waiting.len() >= PLACES / 2
     }
 
-    /// Puts a datagram at the end. False when there is no place.
-    pub(super) fn push(&mut self, payload: &[u8], path: Path, purpose: Purpose) -> bool {
+    /// Puts a datagram at the end, with the destination ID in its header. False when there is no place.
+    pub(super) fn push(&mut self, payload: &[u8], dcid: &[u8], path: Path, purpose: Purpose) -> bool {
         let has_place = self.waiting.len() < PLACES;
         if has_place {
-            self.waiting.push_back(Waiting { payload: payload.to_vec(), path, purpose });
+            self.waiting.push_back(Waiting { payload: payload.to_vec(), dcid: dcid.into(), path, purpose });
         }
         has_place
     }
@@ -72,9 +73,7 @@ impl Line {
 
     /// Whether a datagram with this destination ID waits, which others with it go behind.
     pub(super) fn has(&self, dcid: &[u8]) -> bool {
-        self.waiting.iter().any(|waiting| {
-            matches!(header::parse(&waiting.payload), Ok(Header::Long { dcid: other, .. }) if other == dcid)
-        })
+        self.waiting.iter().any(|waiting| *waiting.dcid == *dcid)
     }
 
     /// Handshakes have had so much of the time that they share with connections.
@@ -108,9 +107,9 @@ mod tests {
         let mut line = Line::default();
         for number in 0..PLACES {
             assert_eq!(line.is_long(), number >= PLACES / 2);
-            assert!(line.push(&[number as u8], path, Purpose::Serve { retried: false }));
+            assert!(line.push(&[number as u8], b"id", path, Purpose::Serve { original: None }));
         }
-        assert!(!line.push(b"x", path, Purpose::Follow));
+        assert!(!line.push(b"x", b"id", path, Purpose::Follow));
         for number in 0..PLACES {
             assert_eq!(line.pop().unwrap().payload, [number as u8]);
         }

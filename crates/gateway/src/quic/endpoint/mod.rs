@@ -25,20 +25,21 @@ mod address;
 mod connection;
 mod drain;
 mod line;
+mod link;
 mod probe;
 mod receive;
 mod replies;
 mod transmit;
+mod turn;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use expressway_netio::mailbox::Mailbox;
 use expressway_netio::{Context, Datagram, IoError, PacketIo, Service, Transmit};
 use expressway_web::access_log::AccessLog;
-use expressway_web::memory::{Ledger, Memory};
+use expressway_web::memory::Memory;
 use expressway_web::{Handler, Notify};
 
 use super::cid::CidIssuer;
@@ -54,6 +55,9 @@ use super::token::RetryTokens;
 use connection::Connection;
 use line::Line;
 use replies::Replies;
+use turn::Worker;
+
+pub(crate) use turn::Turn;
 
 /// What new connections of an endpoint are created with. Replaced as a whole by [`Shared::reload`]; a
 /// connection keeps the one it was created with.
@@ -173,15 +177,12 @@ impl Shared {
 
 /// The QUIC endpoint of one worker; see the module.
 pub struct Endpoint {
-    worker: u8,
+    worker: Worker,
     shared: Arc<Shared>,
     setup: Arc<Setup>,
     revision: u64,
     engine: Engine,
-    cids: CidIssuer,
     tokens: RetryTokens,
-    resets: Resets,
-    ledger: Arc<Ledger>,
     table: Table<Connection>,
     /// Connections that may have something to send, each once.
     ready: VecDeque<Key>,
@@ -191,20 +192,14 @@ pub struct Endpoint {
     sweep: Option<Key>,
     replies: Replies,
     wakes: Arc<WakeList>,
-    notify: Arc<dyn Notify>,
     /// Wake tokens, of which the first `heard` were seen to.
     woken: Vec<u64>,
     heard: usize,
     /// Scratch for data read from streams.
     scratch: Box<[u8]>,
-    /// Scratch for strings of header sections; it grows to 8/5 of the largest that is read.
-    strings: Vec<u8>,
     generation: u16,
     /// What packet I/O last said about the largest payload, for IPv4 and IPv6.
     max_payload: [usize; 2],
-    drain: Option<Instant>,
-    expired: bool,
-    stats: Stats,
 }
 
 impl Endpoint {
@@ -216,28 +211,30 @@ impl Endpoint {
         let settings = &setup.settings;
         let wakes = WakeList::new(mailbox);
         Ok(Self {
-            worker: number,
+            worker: Worker {
+                number,
+                stats: Stats::default(),
+                notify: Arc::clone(&wakes) as Arc<dyn Notify>,
+                ledger: shared.memory.ledger(),
+                cids: CidIssuer::new(number, shared.secrets.cid),
+                resets: Resets::new(shared.secrets.reset, settings.resets_per_second),
+                strings: Vec::new(),
+                drain: None,
+                expired: false,
+            },
             engine: Engine::new(settings, &shared.secrets)?,
-            cids: CidIssuer::new(number, shared.secrets.cid),
             tokens: RetryTokens::new(shared.secrets.retry, settings.retry_lifetime),
-            resets: Resets::new(shared.secrets.reset, settings.resets_per_second),
-            ledger: shared.memory.ledger(),
             table: Table::with_room(settings.max_connections, settings.connection_ids as usize),
             ready: VecDeque::new(),
             line: Line::default(),
             sweep: None,
             replies: Replies::default(),
-            notify: Arc::clone(&wakes) as Arc<dyn Notify>,
             wakes,
             woken: Vec::new(),
             heard: 0,
             scratch: vec![0; 16 << 10].into_boxed_slice(),
-            strings: Vec::new(),
             generation: 0,
             max_payload: [1472, 1452],
-            drain: None,
-            expired: false,
-            stats: Stats::default(),
             shared,
             setup,
             revision,
@@ -246,7 +243,7 @@ impl Endpoint {
 
     /// The current statistics, for callers that run the endpoint on their own thread.
     pub fn stats(&self) -> Stats {
-        self.stats
+        self.worker.stats
     }
 
     /// Bytes of responses in memory that clients have not acknowledged.
@@ -272,11 +269,11 @@ impl Endpoint {
             return;
         }
         self.revision = revision;
-        let place = &self.shared.next[usize::from(self.worker)];
+        let place = &self.shared.next[usize::from(self.worker.number)];
         let next = place.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Next { setup, engine }) = next {
             self.engine = engine;
-            self.resets.set_rate(setup.settings.resets_per_second);
+            self.worker.resets.set_rate(setup.settings.resets_per_second);
             self.tokens = RetryTokens::new(self.shared.secrets.retry, setup.settings.retry_lifetime);
             self.setup = setup;
         }
@@ -287,15 +284,15 @@ impl Service for Endpoint {
     type Message = Message;
 
     fn handle_datagram(&mut self, context: &mut Context<'_, Message>, datagram: Datagram<'_>) {
-        self.receive(context, datagram.payload, datagram.local, datagram.remote);
+        self.receive(context.now, context.peers, datagram.payload, (datagram.local, datagram.remote));
     }
 
     fn handle_message(&mut self, context: &mut Context<'_, Message>, message: Message) {
         match message {
             Message::Datagram(mut datagram) => {
-                self.stats.taken_over += 1;
-                let (local, remote) = (datagram.local, datagram.remote);
-                self.receive_foreign(context, datagram.buffer.payload_mut(), local, remote);
+                self.worker.stats.taken_over += 1;
+                let path = (datagram.local, datagram.remote);
+                self.receive(context.now, &[], datagram.buffer.payload_mut(), path);
             }
             // The list of wake-ups and the setup are looked at in every turn.
             Message::Wake => {}
@@ -310,7 +307,7 @@ impl Service for Endpoint {
         }
         let key = token - 1;
         if let Some(connection) = self.table.get_mut(key) {
-            connection.handle_timer(context.now, &mut self.stats);
+            connection.handle_timer(context.now, &mut self.worker.stats);
             self.enqueue(key);
         }
     }
@@ -322,21 +319,21 @@ impl Service for Endpoint {
     ) -> Result<Transmit, IoError> {
         self.follow_setup();
         let left = self.transmit(context, io)?;
-        self.stats.connections = self.table.len() as u64;
-        let levels = self.ledger.levels();
-        self.stats.response_bytes = levels.responses as u64;
-        self.stats.request_bytes = levels.requests as u64;
+        self.worker.stats.connections = self.table.len() as u64;
+        let levels = self.worker.ledger.levels();
+        self.worker.stats.response_bytes = levels.responses as u64;
+        self.worker.stats.request_bytes = levels.requests as u64;
         Ok(left)
     }
 
     fn publish(&mut self) {
-        if let Some(published) = self.shared.published.get(usize::from(self.worker)) {
-            published.write(&self.stats);
+        if let Some(published) = self.shared.published.get(usize::from(self.worker.number)) {
+            published.write(&self.worker.stats);
         }
     }
 
     fn is_finished(&self) -> bool {
         let is_idle = || self.ready.is_empty() && self.sweep.is_none();
-        self.drain.is_some() && (self.table.len() == 0 || self.expired && is_idle())
+        self.worker.drain.is_some() && (self.table.len() == 0 || self.worker.expired && is_idle())
     }
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use expressway_netio::Context;
+use expressway_netio::mailbox::Mailbox;
 
 use super::Endpoint;
 use super::line::Purpose;
@@ -18,104 +18,52 @@ use crate::quic::table::Key;
 pub(super) type Path = (SocketAddr, SocketAddr);
 
 impl Endpoint {
-    /// Handles a datagram from packet I/O.
+    /// Handles a datagram, or hands it over to the worker among `peers` that has its connection. What another worker
+    /// handed over is never handed on: it comes with no peers.
     pub(super) fn receive(
         &mut self,
-        context: &mut Context<'_, Message>,
+        now: Instant,
+        peers: &[Mailbox<Message>],
         payload: &mut [u8],
-        local: SocketAddr,
-        remote: SocketAddr,
+        path: Path,
     ) {
-        self.stats.datagrams_received += 1;
-        self.stats.bytes_received += payload.len() as u64;
-        let owner = match header::parse(payload) {
-            Ok(Header::Short { dcid }) => match self.table.by_cid(&dcid) {
-                Some(key) => return self.open(context.now, key, payload, Some(dcid), (local, remote)),
-                None => self.foreign_owner(&dcid),
-            },
-            Ok(Header::Long { dcid, .. }) => self.owner_of_long(dcid),
-            _ => None,
-        };
-        match owner {
-            Some(worker) if worker < context.peers.len() => {
-                self.hand_over(context, worker, payload, (local, remote));
-            }
-            // Fewer workers than before a restart, so nobody has the connection; or a client's own first ID,
-            // of which one in 65,536 looks like ours.
-            Some(_) | None => self.receive_own(context.now, payload, (local, remote)),
-        }
-    }
-
-    /// Handles a datagram that another worker handed over; it is never handed on.
-    pub(super) fn receive_foreign(
-        &mut self,
-        context: &mut Context<'_, Message>,
-        payload: &mut [u8],
-        local: SocketAddr,
-        remote: SocketAddr,
-    ) {
-        self.stats.datagrams_received += 1;
-        self.stats.bytes_received += payload.len() as u64;
-        self.receive_own(context.now, payload, (local, remote));
-    }
-
-    /// The other worker that an unknown ID names, if this server issued it.
-    fn foreign_owner(&self, dcid: &Cid) -> Option<usize> {
-        let worker = dcid.worker();
-        (worker != usize::from(self.worker) && self.cids.is_ours(dcid)).then_some(worker)
-    }
-
-    fn owner_of_long(&mut self, dcid: &[u8]) -> Option<usize> {
-        let cid = Cid::from_slice(dcid)?;
-        if self.table.by_cid(&cid).is_some() || self.table.by_initial(dcid).is_some() {
-            return None;
-        }
-        self.foreign_owner(&cid)
-    }
-
-    /// Gives the datagram to `worker`, which exists.
-    fn hand_over(
-        &mut self,
-        context: &mut Context<'_, Message>,
-        worker: usize,
-        payload: &[u8],
-        (local, remote): Path,
-    ) {
-        let Some(buffer) = self.shared.pool.take(payload) else {
-            self.stats.dropped_handover_buffer += 1;
-            return;
-        };
-        match context.peers[worker].try_send(Message::Datagram(ForeignDatagram { buffer, remote, local })) {
-            Ok(()) => self.stats.handed_over += 1,
-            Err(_) => self.stats.dropped_handover_full += 1,
-        }
-    }
-
-    /// Handles a datagram that is this worker's to handle.
-    fn receive_own(&mut self, now: Instant, payload: &mut [u8], path: Path) {
         let length = payload.len();
+        self.worker.stats.datagrams_received += 1;
+        self.worker.stats.bytes_received += length as u64;
         match header::parse(payload) {
-            Ok(Header::Short { dcid }) => match self.table.by_cid(&dcid) {
+            Ok(Header::Short { dcid }) => match self.table.ids.by_cid(&dcid) {
                 Some(key) => self.open(now, key, payload, Some(dcid), path),
-                None => self.reset_unknown(now, payload, path),
+                None => match self.foreign_owner(&dcid, peers) {
+                    Some(owner) => self.hand_over(owner, payload, path),
+                    None => self.reset_unknown(now, &dcid, length, path),
+                },
             },
-            Ok(Header::Long { kind, dcid, .. }) => {
+            Ok(Header::Long { kind, dcid, scid, token }) => {
+                let known = self.by_long(dcid);
+                if known.is_none()
+                    && let Some(cid) = Cid::from_slice(dcid)
+                    && let Some(owner) = self.foreign_owner(&cid, peers)
+                {
+                    return self.hand_over(owner, payload, path);
+                }
                 let is_initial = kind == LongType::Initial;
                 let follows = (is_initial || kind == LongType::ZeroRtt) && self.line.has(dcid);
-                match self.by_long(dcid) {
-                    _ if is_initial && length < MIN_UDP_PAYLOAD => self.stats.dropped_small_initial += 1,
-                    _ if follows => self.stand_in_line(payload, path, Purpose::Follow),
+                match known {
+                    _ if is_initial && length < MIN_UDP_PAYLOAD => {
+                        self.worker.stats.dropped_small_initial += 1
+                    }
+                    _ if follows => self.stand_in_line(payload, dcid, path, Purpose::Follow),
                     Some(key) if is_initial && self.awaits_hello(key) => {
-                        self.stand_in_line(payload, path, Purpose::Follow);
+                        self.stand_in_line(payload, dcid, path, Purpose::Follow);
                     }
                     Some(key) => self.open(now, key, payload, None, path),
-                    None if is_initial => self.receive_initial(payload, path),
-                    None => self.stats.dropped_no_connection += 1,
+                    None if is_initial => self.receive_initial(payload, (dcid, scid, token), path),
+                    None => self.worker.stats.dropped_no_connection += 1,
                 }
             }
             Ok(Header::OtherVersion { dcid, scid, .. }) => {
                 if length < MIN_UDP_PAYLOAD {
-                    self.stats.dropped_unknown_version += 1;
+                    self.worker.stats.dropped_unknown_version += 1;
                     return;
                 }
                 let random = scid.first().copied().unwrap_or(0x55) & 0x7f;
@@ -124,35 +72,56 @@ impl Endpoint {
                     .replies
                     .push(local, remote, |out| header::write_version_negotiation(out, dcid, scid, random));
                 match pushed {
-                    true => self.stats.version_negotiations_sent += 1,
-                    false => self.stats.dropped_reply_queue += 1,
+                    true => self.worker.stats.version_negotiations_sent += 1,
+                    false => self.worker.stats.dropped_reply_queue += 1,
                 }
             }
-            Err(HeaderError::ServerOnly) => self.stats.dropped_server_only += 1,
-            Err(HeaderError::Truncated | HeaderError::Invalid) => self.stats.dropped_malformed += 1,
+            Err(HeaderError::ServerOnly) => self.worker.stats.dropped_server_only += 1,
+            Err(HeaderError::Truncated | HeaderError::Invalid) => self.worker.stats.dropped_malformed += 1,
+        }
+    }
+
+    /// The other worker that an unknown ID names, if this server issued it. None also when there are fewer workers than
+    /// before a restart, so that nobody has the connection; a client's own first ID looks like ours one time in 65,536.
+    fn foreign_owner<'a>(&self, dcid: &Cid, peers: &'a [Mailbox<Message>]) -> Option<&'a Mailbox<Message>> {
+        let is_foreign =
+            |_: &&_| dcid.worker() != usize::from(self.worker.number) && self.worker.cids.is_ours(dcid);
+        peers.get(dcid.worker()).filter(is_foreign)
+    }
+
+    /// Gives the datagram to another worker.
+    fn hand_over(&mut self, owner: &Mailbox<Message>, payload: &[u8], (local, remote): Path) {
+        let Some(buffer) = self.shared.pool.take(payload) else {
+            self.worker.stats.dropped_handover_buffer += 1;
+            return;
+        };
+        match owner.try_send(Message::Datagram(ForeignDatagram { buffer, remote, local })) {
+            Ok(()) => self.worker.stats.handed_over += 1,
+            Err(_) => self.worker.stats.dropped_handover_full += 1,
         }
     }
 
     /// The connection that the destination ID of a long header leads to.
     pub(super) fn by_long(&mut self, dcid: &[u8]) -> Option<Key> {
-        let issued = Cid::from_slice(dcid).and_then(|cid| self.table.by_cid(&cid));
-        issued.or_else(|| self.table.by_initial(dcid))
+        let issued = Cid::from_slice(dcid).and_then(|cid| self.table.ids.by_cid(&cid));
+        issued.or_else(|| self.table.ids.by_initial(dcid))
     }
 
     /// The TLS handshake of a connection has not started: the client's first message is incomplete.
     fn awaits_hello(&mut self, key: Key) -> bool {
-        self.table.get_mut(key).is_some_and(|connection| connection.awaits_hello())
+        self.table.get_mut(key).is_some_and(|connection| connection.link.awaits_hello())
     }
 
     /// Gives a datagram to its connection, which opens it in place.
     pub(super) fn open(&mut self, now: Instant, key: Key, payload: &mut [u8], cid: Option<Cid>, path: Path) {
         let Some(connection) = self.table.get_mut(key) else { return };
-        match connection.open(payload, cid, path, &mut self.stats, now) {
+        connection.http.fresh = true;
+        match connection.link.open(payload, cid, path, &mut self.worker.stats, now) {
             Ok(()) => {}
-            Err(OpenError::NotAuthentic) => self.stats.dropped_bad_initial += 1,
+            Err(OpenError::NotAuthentic) => self.worker.stats.dropped_bad_initial += 1,
             Err(OpenError::Protocol(error)) => {
                 tracing::debug!(remote = %path.1, error, "QUIC protocol error by the client");
-                self.stats.connections_protocol_error += 1;
+                self.worker.stats.connections_protocol_error += 1;
             }
         }
         if !connection.queued {
@@ -162,19 +131,15 @@ impl Endpoint {
     }
 
     /// Answers a packet of a connection that is not known (any more) by a stateless reset.
-    fn reset_unknown(&mut self, now: Instant, payload: &[u8], (local, remote): Path) {
-        let Ok(Header::Short { dcid }) = header::parse(payload) else {
-            self.stats.dropped_no_connection += 1;
-            return;
-        };
+    fn reset_unknown(&mut self, now: Instant, dcid: &Cid, length: usize, (local, remote): Path) {
         // An ID that no worker ever issued has no reset token that anyone knows.
-        let resets = &mut self.resets;
-        let sent = self.drain.is_none()
-            && self.cids.is_ours(&dcid)
-            && self.replies.push(local, remote, |out| resets.write(out, &dcid, payload.len(), now));
+        let resets = &mut self.worker.resets;
+        let sent = self.worker.drain.is_none()
+            && self.worker.cids.is_ours(dcid)
+            && self.replies.push(local, remote, |out| resets.write(out, dcid, length, now));
         match sent {
-            true => self.stats.resets_sent += 1,
-            false => self.stats.dropped_unknown_connection += 1,
+            true => self.worker.stats.resets_sent += 1,
+            false => self.worker.stats.dropped_unknown_connection += 1,
         }
     }
 }

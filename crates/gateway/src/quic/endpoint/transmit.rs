@@ -12,8 +12,10 @@ use expressway_netio::{Context, Flow, IoError, PacketIo, Transmit};
 
 use super::Endpoint;
 use super::address::Address;
-use super::connection::{Connection, IdChanges};
+use super::connection::Connection;
+use super::link::Link;
 use super::probe::{CHALLENGE, PLACE, Probe};
+use super::turn::Turn;
 use crate::quic::engine::Transport;
 use crate::quic::message::Message;
 use crate::quic::settings::{CongestionControl, MIN_UDP_PAYLOAD};
@@ -75,17 +77,14 @@ impl Endpoint {
         if !self.replies.is_empty() {
             let (packets, bytes, full) = self.replies.send(io)?;
             blocked = full;
-            self.stats.datagrams_sent += packets as u64;
-            self.stats.bytes_sent += bytes as u64;
+            self.worker.stats.datagrams_sent += packets as u64;
+            self.worker.stats.bytes_sent += bytes as u64;
             budget = budget.saturating_sub(packets * MESSAGE);
         }
         self.admit(context);
         let began = context.slice.clock();
-        let mut changes = IdChanges::default();
         while let Some(key) = self.ready.pop_front() {
-            let Some(connection) = self.table.get_mut(key) else { continue };
-            connection.queued = false;
-            let burst = self.turn(context, io, key, &mut changes)?;
+            let Some(burst) = self.turn(context, io, key)? else { continue };
             if burst.blocked {
                 if let Some(connection) = self.table.get_mut(key) {
                     connection.queued = true;
@@ -146,46 +145,46 @@ impl Endpoint {
     fn handle_wake(&mut self, token: u64) {
         let (generation, number) = ((token >> 48) as u16, token & crate::h3::STREAM_MASK);
         let key = (token >> 24) as usize & 0xff_ffff;
-        let connection = self.table.get_mut(key).filter(|connection| connection.generation == generation);
-        let session = connection.and_then(|connection| connection.session.as_mut());
+        let connection =
+            self.table.get_mut(key).filter(|connection| connection.link.generation == generation);
+        let session = connection.and_then(|connection| connection.http.session.as_mut());
         match session.is_some_and(|session| session.wake(number)) {
             true => self.enqueue(key),
-            false => self.stats.wakeups_stale += 1,
+            false => self.worker.stats.wakeups_stale += 1,
         }
     }
 
-    /// One connection's turn.
+    /// One connection's turn; none if it is gone.
     fn turn(
         &mut self,
         context: &mut Context<'_, Message>,
         io: &mut dyn PacketIo,
         key: Key,
-        changes: &mut IdChanges,
-    ) -> Result<Burst, IoError> {
+    ) -> Result<Option<Burst>, IoError> {
         let now = context.now;
+        let Some((connection, ids)) = self.table.get_with_ids(key) else { return Ok(None) };
+        connection.queued = false;
+        let Connection { link, http, .. } = connection;
         let mut part = context.slice.part();
-        self.with_connection(key, now, &mut part, |connection, key, around| {
-            connection.progress(key, around, changes);
-        });
+        let mut turn = Turn { worker: &mut self.worker, link, key, now, slice: &mut part };
+        http.progress(&mut turn, &mut self.scratch, ids);
         context.slice.rejoin(&part);
-        changes.apply(&mut self.table, key);
-        let Some(connection) = self.table.get_mut(key) else { return Ok(Burst::default()) };
         // Held back by the pacer it leaves the line: the timer brings it back.
-        let held = Burst { drained: connection.drained, release: connection.release, ..Burst::default() };
+        let held = Burst { drained: http.drained, release: connection.release, ..Burst::default() };
         let mut burst = held;
         // What ends has no pace to keep, and may have no other turn.
-        if connection.release.is_none_or(|release| release <= now) || connection.transport.is_ending() {
-            let segment = connection.segment_on(io, &mut self.max_payload);
-            burst = connection.send(io, now, segment, &mut self.stats, &mut self.scratch)?;
-            connection.drained = burst.drained;
+        if connection.release.is_none_or(|release| release <= now) || link.transport.is_ending() {
+            let segment = link.segment_on(io, &mut self.max_payload);
+            burst = link.send(io, now, segment, &mut self.worker.stats, &mut self.scratch)?;
+            http.drained = burst.drained;
             connection.release = burst.release;
         }
         // A drained server waits for nobody's last words.
-        let gone = connection.transport.is_closed()
-            || self.drain.is_some() && burst.drained && connection.transport.is_ending();
+        let gone = link.transport.is_closed()
+            || self.worker.drain.is_some() && burst.drained && link.transport.is_ending();
         if gone {
             self.remove(context, key);
-            return Ok(Burst { blocked: false, ..burst });
+            return Ok(Some(Burst { blocked: false, ..burst }));
         }
         connection.arm(context, key);
         let more = if connection.is_cut() {
@@ -198,13 +197,14 @@ impl Endpoint {
             burst.release.is_none() && !burst.blocked && !burst.unproven
         };
         if more {
-            self.enqueue(key);
+            connection.queued = true;
+            self.ready.push_back(key);
         }
-        Ok(burst)
+        Ok(Some(burst))
     }
 }
 
-impl Connection {
+impl Link {
     /// The size of full datagrams now. While it is the least there is, the interface is asked for its limit,
     /// which also serves the connections to come.
     fn segment_on(&mut self, io: &mut dyn PacketIo, limits: &mut [usize; 2]) -> usize {
@@ -266,7 +266,9 @@ impl Connection {
         burst.clock = begun.clock;
         Ok(burst)
     }
+}
 
+impl Connection {
     /// Sets the timer to the next deadline. Nearly each packet moves that, mostly later: a timer left where it was would
     /// wake a sleeping worker for nothing.
     fn arm(&mut self, context: &mut Context<'_, Message>, key: Key) {
