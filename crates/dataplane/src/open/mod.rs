@@ -385,7 +385,8 @@ impl Opening<'_> {
             Sending::Kernel => false,
             Sending::Xsk => true,
             Sending::Cheapest => {
-                !self.device.is_member && self.costs(&mut binding, socket).prefer_socket(socket, self.by_kernel)
+                !self.device.is_member
+                    && self.costs(&mut binding, socket).prefer_socket(socket, self.by_kernel)
             }
         };
         if !express {
