@@ -16,7 +16,7 @@ const READER: usize = 1 << 10;
 
 /// The reader of an incomplete stream.
 struct Kept {
-    reader: Box<RequestReader>,
+    reader: RequestReader,
     bytes: u64,
     /// When the stream's first bytes came.
     since: Instant,
@@ -34,16 +34,16 @@ impl Incoming {
     /// The reader to continue with, and when its stream began; for an unknown stream a new one, which began
     /// `now`.
     #[inline]
-    pub(super) fn take(&mut self, stream: u64, now: Instant) -> (Box<RequestReader>, Instant) {
+    pub(super) fn take(&mut self, stream: u64, now: Instant) -> (RequestReader, Instant) {
         if self.readers.is_empty() {
-            return (Box::default(), now);
+            return (RequestReader::default(), now);
         }
         match self.readers.remove(&stream) {
             Some(kept) => {
                 self.kept -= kept.bytes;
                 (kept.reader, kept.since)
             }
-            None => (Box::default(), now),
+            None => (RequestReader::default(), now),
         }
     }
 
@@ -51,7 +51,7 @@ impl Incoming {
     pub(super) fn keep(
         &mut self,
         stream: u64,
-        (reader, since): (Box<RequestReader>, Instant),
+        (reader, since): (RequestReader, Instant),
         max_section: u64,
         account: &Account,
     ) -> Result<(), Error> {

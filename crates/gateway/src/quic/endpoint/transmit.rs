@@ -86,10 +86,6 @@ impl Endpoint {
         while let Some(key) = self.ready.pop_front() {
             let Some(burst) = self.turn(context, io, key)? else { continue };
             if burst.blocked {
-                if let Some(connection) = self.table.get_mut(key) {
-                    connection.queued = true;
-                    self.ready.push_front(key);
-                }
                 return Ok(Transmit::Blocked);
             }
             budget = budget.saturating_sub(burst.packets + MESSAGE);
@@ -187,18 +183,22 @@ impl Endpoint {
             return Ok(Some(Burst { blocked: false, ..burst }));
         }
         connection.arm(context, key);
-        let more = if connection.is_cut() {
+        let more = if connection.is_cut() || burst.blocked {
             true
         } else if burst.drained {
             // Streams are refilled in turns that begin with nothing left to send, and this was none. If all that was in
             // flight has been acknowledged meanwhile, no packet of the client's will bring another turn about.
             !held.drained && connection.has_room()
         } else {
-            burst.release.is_none() && !burst.blocked && !burst.unproven
+            burst.release.is_none() && !burst.unproven
         };
         if more {
             connection.queued = true;
-            self.ready.push_back(key);
+            // What packet I/O has no buffer for goes first when it has.
+            match burst.blocked {
+                true => self.ready.push_front(key),
+                false => self.ready.push_back(key),
+            }
         }
         Ok(Some(burst))
     }
