@@ -212,7 +212,7 @@ impl Nics {
         self.channel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection is of no use any more: whoever measures must end.
+    /// The connection can no longer be used: the measurement must end.
     fn failed(&self, error: ChannelError) -> BenchError {
         BenchError::FarLost { end: self.end, problem: error.to_string() }
     }

@@ -14,7 +14,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 pub(super) struct AgentWatch {
     /// While it is away.
     search: Option<Backoff>,
-    /// Why the agent that is there again was of no use, as it was last said.
+    /// Why the agent that came back rejected us, as last logged.
     problem: Option<String>,
     /// Times that it was found again.
     pub(super) reconnects: u64,
@@ -47,7 +47,7 @@ impl AgentWatch {
         }
     }
 
-    /// That nobody listens is known; that somebody does and is of no use is news, once.
+    /// That nobody listens is known already. A rejection is logged once.
     fn say(&mut self, error: &AgentError) {
         if matches!(error, AgentError::Connect { .. }) {
             return tracing::debug!(%error, "agent not reachable yet");

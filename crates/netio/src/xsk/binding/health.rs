@@ -103,7 +103,7 @@ impl XskBinding {
         self.publish();
     }
 
-    /// Gives a socket up that is of no use any more, to open another.
+    /// Gives up a socket that no longer works, to open another.
     pub(super) fn fail(&mut self, now: Instant, task: Task, reason: &str) {
         self.close();
         if self.failed.is_some_and(|failed| now.saturating_duration_since(failed) > FAILURE_MEMORY) {

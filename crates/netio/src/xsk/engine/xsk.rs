@@ -179,7 +179,7 @@ impl<K: Kernel> Xsk<K> {
         self.outcome
     }
 
-    /// True if the kernel moved an index where it cannot be: the XSK is of no use any more.
+    /// True if the kernel moved an index where it cannot be: the XSK can no longer be used.
     pub(crate) fn is_corrupt(&self) -> bool {
         self.fill.is_corrupt() || self.rx.is_corrupt() || self.tx.is_corrupt() || self.completion.is_corrupt()
     }
