@@ -9,8 +9,7 @@ use expressway_wire::ipv4::{IPV4_HEADER_LEN, Ipv4Packet, Ipv4Repr};
 use expressway_wire::ipv6::{IPV6_HEADER_LEN, Ipv6Packet, Ipv6Repr};
 use expressway_wire::udp::{UdpPacket, UdpRepr};
 use expressway_wire::{
-    ChecksumMode, ChecksumState, MacAddr, UdpHeaders, UdpLayout, VlanTag, VlanTags, parse_udp,
-    protocol,
+    ChecksumMode, ChecksumState, MacAddr, UdpHeaders, UdpLayout, VlanTag, VlanTags, parse_udp, protocol,
 };
 
 use crate::cost::Bound;
