@@ -26,8 +26,9 @@ const CALL: Bound =
 const LINE: Bound =
     Bound { steps: (100, 20_000), allocations: (1, 200), bytes: (40, 128 << 10), peak: (20, 128 << 10) };
 
-/// Bytes read from files: at most sixteen times as many as are sent (the share of `expressway_web::files`), those of a block around them at both ends, and a few for
-/// each byte that the client says. No instruction shows them, for the kernel copies them.
+/// Bytes read from files: at most sixteen times as many as are sent (the share of `expressway_web::files`), those of a block
+/// around them at both ends, and a few for each byte that the client says. No instruction shows them, for the kernel copies
+/// them.
 const READ: (u64, u64) = (16, 512 << 10);
 
 /// Blocks are read up to this multiple of what is sent of them.
