@@ -39,8 +39,10 @@ class Sections(unittest.TestCase):
         environment = {**os.environ, "HOME": str(self.folder), "CALLS": str(self.calls), "FAILS": fails, "HANGS": hangs}
         environment.pop("CARGO_TARGET_DIR", None)
         script = self.folder / "scripts/test"
+        # What runs in the background of a shell ignores SIGINT, and a shell cannot trap what it was started to ignore.
         return subprocess.Popen([script, *sections], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                env=environment, start_new_session=True)
+                                env=environment, start_new_session=True,
+                                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 
     def run_sections(self, *sections: str, fails: str = "-") -> tuple[int, dict[str, str], str]:
         """Exit code, what the report says by section, and what was called."""
