@@ -105,14 +105,17 @@ impl Inner {
     /// Records that the agent is gone. Called with the lock held.
     fn lose(&self) {
         if !self.gone.swap(true, Ordering::Relaxed) {
-            let next = match self.path {
-                Some(_) => "retrying until it is back",
-                None => "nothing new can be obtained until a restart",
-            };
-            tracing::error!(
-                agent = self.agent,
-                "agent connection lost: what it provided keeps working; {next}"
-            );
+            let agent = &self.agent;
+            match self.path {
+                Some(_) => tracing::warn!(
+                    agent,
+                    "agent connection lost: what it provided keeps working; retrying until it is back"
+                ),
+                None => tracing::error!(
+                    agent,
+                    "agent connection lost: what it provided keeps working; nothing new can be obtained until a restart"
+                ),
+            }
         }
     }
 
