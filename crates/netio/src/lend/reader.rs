@@ -80,7 +80,7 @@ impl UmemReader {
         let (connection, (message, descriptors)) = Connection::dial(path.as_ref(), Hello::SIZE)?;
         let hello = Hello::from_bytes(&message).map_err(|version| match version {
             Some(version) => {
-                connection.foreign(format!("it has version {version}, this is {}", abi::VERSION))
+                connection.foreign(format!("version {version}, expected {}", abi::VERSION))
             }
             None => connection.foreign("unexpected first message"),
         })?;
