@@ -8,6 +8,39 @@
 //!
 //! [`crate::broadcast`] lets its readers in at a socket of the same kind. What this module does not do: it receives
 //! nothing ([`crate::xsk`]).
+//!
+//! The UMEM is a memfd; another process maps it read-only and reads packets where the receiver took them.
+//!
+//! ```text
+//!  receiver                       control memory, one per reader                  reader
+//!  RX ─▶ lend ─▶ owner: them ─▶ │ packets ▶▶▶ (addr, len, time, sequence) ▶▶▶ │ ─▶ reads the mapping
+//!  free ◀─ last bit gone ◀───── │ returns ◀◀◀ address ◀◀◀                     │ ◀─ done
+//!          └── a seqpacket socket: hello with both memfds; wake-ups; its end is the reader's end ──┘
+//! ```
+//!
+//! - *The reader trusts the receiver, never the reverse.* F_SEAL_FUTURE_WRITE, set once the receiver has its own
+//!   mapping, makes every later writable mapping fail, including of a reopened descriptor; opening read-only would not
+//!   be enough, because `/proc/self/fd` can be reopened. The kernel keeps writing through the pages that it pinned. The
+//!   control memory is sealed in size and written by both: the receiver reads from it only the consumer index of the
+//!   packets and the returns, and an invalid index disconnects that reader. A return counts only if the record says
+//!   that this reader has that frame: one bit per reader and frame, which also makes lending one packet to several
+//!   readers a matter of bits.
+//! - *A quota per reader*, set aside when it connects, and a ring with as many entries: a ring is never full before the
+//!   quota is used up, so a slow reader costs its quota and a counter, and no packet of anyone else. Death is the end
+//!   of the socket, which the kernel reports whatever the reader died of; its bits are cleared at once, since a reader
+//!   that cannot write harms nobody by reading on.
+//! - *The rings are those of AF_XDP*, including the need_wakeup flag, in the same code and loom models: index stores
+//!   are release, loads acquire, and a full fence between publishing and reading the flag prevents a missed sleeper.
+//! - *The ABI is a C header with inline functions*, not a library: a reader needs a compiler and nothing to link. A
+//!   test compares header and Rust by size and offset; another runs a C reader on a veth, stops it, kills it, and makes
+//!   one lie.
+//!
+//! A binding lends too (`XskConfig::lend`), for the receiver: what [`crate::xsk::XskIo`] has handed to the program's
+//! callback goes to the binding's readers instead of back to the fill ring, and the fill ring is refilled from the
+//! frames that were set aside. Each binding has a UMEM and therefore a socket of its own, and readers of several queues
+//! connect to several; in exchange a binding that fails is replaced as usual, and its readers' connections end with the
+//! memory that they read. Who has which frame ([`table`]) and the readers as processes ([`server`]) are the same code
+//! for both.
 
 pub(crate) mod abi;
 mod config;

@@ -79,9 +79,7 @@ impl UmemReader {
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, ReaderError> {
         let (connection, (message, descriptors)) = Connection::dial(path.as_ref(), Hello::SIZE)?;
         let hello = Hello::from_bytes(&message).map_err(|version| match version {
-            Some(version) => {
-                connection.foreign(format!("version {version}, expected {}", abi::VERSION))
-            }
+            Some(version) => connection.foreign(format!("version {version}, expected {}", abi::VERSION)),
             None => connection.foreign("unexpected first message"),
         })?;
         let reason = match hello.status {

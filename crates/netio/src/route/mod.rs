@@ -8,6 +8,9 @@
 //! objects go beyond that, the kernel is asked for the route (`RTM_GETROUTE`) instead of being imitated.
 //! Nothing here changes the kernel's tables, and nothing resolves neighbours: a datagram through a kernel
 //! socket does that.
+//!
+//! Because AF_XDP traffic does not confirm neighbours for the kernel, a stale one occasionally gets a burst through the
+//! kernel socket, which does.
 
 mod link;
 mod mirror;

@@ -10,6 +10,11 @@
 //!
 //! [`UdpGroup::bind`] makes the sockets of all workers in order; each worker's [`UdpSockets`] becomes its
 //! [`UdpIo`].
+//!
+//! As many messages are asked for at once as the socket delivers, since each one asked for has a cost, and a single one
+//! where they arrive one by one. If a GSO message is refused, its datagrams are sent one by one in the same flush, and
+//! GSO is turned off only if those succeed: an error that also affects single datagrams is not GSO's fault. If a socket
+//! buffer is full, datagrams are kept for at most 50 ms, then dropped and counted.
 
 mod backend;
 mod config;

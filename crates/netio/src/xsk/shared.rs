@@ -9,6 +9,19 @@
 //! Frames come and go within closures and never as values that could be kept, so that none can be given to a
 //! socket of another UMEM, lost, or used twice. What this module does not do: it loads no XDP program, knows no
 //! protocol above Ethernet, and does not replace a socket that fails (a [`super::XskBinding`] does).
+//!
+//! One UMEM for several sockets, for programs that work on whole packets. The kernel has two kinds of XDP_SHARED_UMEM:
+//! on the same queue, where all sockets share one fill and one completion ring, and on another queue or interface, with
+//! its own rings. Only the second is useful here: a second socket on a queue serves a second thread, whose frames would
+//! then come back through the first one's rings. So each socket is four rings of its own, and the frames of a UMEM are
+//! common to the sockets of one thread: one free list, no lock. A frame received on one socket is sent by another
+//! without a copy. Sockets have shares (a frame for each entry of their rings), and a bind whose share is not available
+//! is refused, so that a stuck socket cannot starve another. The owner record says which lane has a frame: a completion
+//! in another socket's ring is refused. User code sees frames only inside closures, as guards that borrow the UMEM; a
+//! socket's handle carries the identity of its UMEM, checked at each use. The first socket decides the mode: the kernel
+//! takes no flags on a shared bind. A socket that fails is not replaced: its frames may be written by DMA until the
+//! kernel has released the queue, and nothing reports when that is. Bindings, which are replaced when they fail,
+//! therefore keep a UMEM each, and the gateway's memory is rings × frames per queue.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
