@@ -51,11 +51,23 @@ def test_no_scenario_of_packets_is_left_out() -> None:
     assert packets == {name for name in SCENARIOS if kinds[name].startswith("xdp")}
 
 
+def moved_packets(out: Path) -> bool:
+    """Every run has a headline."""
+    (described,) = lines(out, "scenario")
+    return all(run["values"][described["headline"]] > 0 for run in lines(out, "run"))
+
+
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_contestant_is_there_and_has_figures(name: str, tmp_path: Path) -> None:
     changes = [word for change in SCENARIOS[name] for word in ("--set", change)]
-    command = bench(name, tmp_path, "--rounds", "1", "--seconds", "0.2", *changes)
-    result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+    # In a fifth of a second a contestant may get nothing of a core that others want too.
+    for attempt in range(3):
+        out = tmp_path / str(attempt)
+        command = bench(name, out, "--rounds", "1", "--seconds", "0.2", *changes)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+        if result.returncode == 0 and moved_packets(out):
+            break
+    tmp_path = out
     assert result.returncode == 0, result.stdout + result.stderr
     assert not lines(tmp_path, "missing") and not lines(tmp_path, "failed")
     scenario = tomllib.loads((FILES / f"{name}.toml").read_text())
