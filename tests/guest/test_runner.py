@@ -95,13 +95,13 @@ def test_the_exit_code_is_that_of_the_tests(tmp_path: Path, code: int) -> None:
 @pytest.mark.parametrize("script", ["exit 0", "exit 1", 'echo "exit" >"$verdict"', 'echo "test result: ok"'])
 def test_a_guest_that_ends_without_a_verdict_has_failed(tmp_path: Path, script: str) -> None:
     (tmp_path / "verdict").write_text("exit 0\n")
-    with pytest.raises(Failure, match="before its tests did"):
+    with pytest.raises(Failure, match="before its tests finished"):
         machine(tmp_path, script).run(tmp_path / "archive", tmp_path / "verdict", deadline=60)
 
 
 def test_a_guest_that_hangs_is_ended_at_its_deadline(tmp_path: Path) -> None:
     guest = machine(tmp_path, 'echo $$ >"$verdict.pid"; exec sleep 1000')
-    with pytest.raises(Failure, match="not done within 2 s"):
+    with pytest.raises(Failure, match="did not finish within 2 s"):
         guest.run(tmp_path / "archive", tmp_path / "verdict", deadline=2)
     process = int((tmp_path / "verdict.pid").read_text())
     assert not Path(f"/proc/{process}").exists()

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use expressway_dataplane::negotiate::Receive;
 use expressway_dataplane::{Config, DataPath, IoConfig, IoMode, Provider, WorkerIo};
 use expressway_netio::udp::UdpConfig;
 
@@ -26,6 +27,11 @@ pub(crate) fn open(way: &PathArguments) -> Result<(DataPath, WorkerIo), Box<dyn 
 }
 
 /// What XDP_OPTIONS said of the sockets after bind; none without any.
-pub(crate) fn obtained(path: &DataPath) -> Option<String> {
-    path.ways().first().and_then(|(_, _, queues)| Some(queues.first()?.receive.to_string()))
+pub(crate) fn obtained(path: &DataPath) -> Option<&'static str> {
+    let receive = path.ways().first().and_then(|(_, _, queues)| Some(queues.first()?.receive))?;
+    Some(match receive {
+        Receive::ZeroCopy => "zero-copy",
+        Receive::Copy => "copy",
+        Receive::Kernel => "none",
+    })
 }
