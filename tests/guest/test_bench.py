@@ -76,6 +76,6 @@ def test_a_scenario_of_two_beds_runs_on_the_guest_for_ratios(tmp_path: Path) -> 
 
 def test_a_guest_that_is_late_is_ended_told_and_leaves_nothing(tmp_path: Path) -> None:
     result = bench(tmp_path, "instructions-transmit", "--bed", "guest-icount", "--guest-deadline", "1", *ROUNDS, code=1)
-    assert "the guest was not done within 1 s" in result.stderr.splitlines()[-1], result.stderr
+    assert "the guest did not finish within 1 s" in result.stderr.splitlines()[-1], result.stderr
     listed = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
     assert "expressway-guest-" not in listed
