@@ -3,7 +3,7 @@
 //!
 //! The order matters. Kernel sockets come first, so that nothing is lost that XDP passes. Then the program is
 //! attached with no pairs (everything passes), the sockets are bound and entered into its map, and only then
-//! the pairs are added: from that moment packets take the express path.
+//! the pairs are added: from that moment packets take the AF_XDP path.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;

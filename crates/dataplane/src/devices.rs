@@ -9,7 +9,7 @@ use expressway_netio::route::{Link, LinkKind, Snapshot};
 use crate::config::IoMode;
 use crate::error::Error;
 
-/// A device that takes the express path.
+/// A device that takes the AF_XDP path.
 #[derive(Clone, Debug)]
 pub(crate) struct Device {
     pub(crate) link: Link,
@@ -17,7 +17,7 @@ pub(crate) struct Device {
     pub(crate) is_member: bool,
 }
 
-/// Why an address or interface cannot take the express path.
+/// Why an address or interface cannot take the AF_XDP path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason(pub(crate) String);
 

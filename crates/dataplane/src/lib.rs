@@ -8,7 +8,7 @@
 //! ```text
 //!  Config ──▶ DataPath::open ──▶ a WorkerIo for each worker, which a Worker drives
 //!               │    ▲ │
-//!     Provider ─┘    │ └─ maintain(): interfaces and agents come and go; report(): what was obtained
+//!     Provider ─┘    │ └─ maintain(): interfaces and agents come and go; modes(), step_downs(): what was obtained
 //!     (this process, an agent, a device plugin)
 //! ```
 //!

@@ -25,28 +25,16 @@ impl Service for Echo {
         self.bytes.extend_from_slice(datagram.payload);
     }
 
-    fn handle_message(&mut self, _: &mut Context<'_, ()>, (): ()) {}
-    fn handle_timer(&mut self, _: &mut Context<'_, ()>, _: usize) {}
-
     fn poll_transmit(&mut self, _: &mut Context<'_, ()>, io: &mut dyn PacketIo) -> Result<Transmit, IoError> {
         let mut bytes = self.bytes.as_slice();
         for (flow, len) in self.replies.drain(..) {
             let (reply, rest) = bytes.split_at(len);
-            let mut once = Some(reply);
             // Without a free buffer the reply is lost, as UDP may.
-            io.transmit(&flow, len, &mut |slot| {
-                let Some(reply) = once.take() else { return 0 };
-                slot[..len].copy_from_slice(reply);
-                len
-            })?;
+            io.send(&flow, reply)?;
             bytes = rest;
         }
         self.bytes.clear();
         Ok(Transmit::Done)
-    }
-
-    fn is_finished(&self) -> bool {
-        false
     }
 }
 

@@ -23,8 +23,7 @@ pub struct IoConfig {
     pub mode: IoMode,
     /// How the XDP program is attached.
     pub attach: Attach,
-    /// How the kernel path sends: what the choice of a way to send goes by. (What the sockets do is
-    /// [`UdpConfig::send`].)
+    /// How the kernel path sends.
     pub udp_send: UdpSend,
     /// In mode `auto`, measure what sending costs where the order is not certain.
     pub calibrate: bool,
@@ -35,7 +34,7 @@ pub struct IoConfig {
     pub probe_peers: BTreeMap<String, String>,
     /// UMEM frames of each AF_XDP socket, a power of two; `None`: 8192.
     pub frames: Option<u32>,
-    /// Bytes of the kernel sockets' buffers; `None`: what [`UdpConfig`] has.
+    /// Bytes of the kernel sockets' buffers; `None`: the default of [`UdpConfig`].
     pub socket_buffer: Option<usize>,
     /// Detach a foreign XDP program from the interface.
     pub replace: bool,
@@ -69,6 +68,20 @@ impl Default for IoConfig {
             tx_budget: None,
             dispatcher: Dispatcher::default(),
             queues: None,
+        }
+    }
+}
+
+impl IoConfig {
+    /// Kernel sockets on these addresses that send, wait and buffer as these settings say.
+    pub fn udp(&self, listen: Vec<SocketAddr>) -> UdpConfig {
+        let plain = UdpConfig::new(listen);
+        UdpConfig {
+            send: self.udp_send.into(),
+            wait: self.wait,
+            socket_receive_buffer: self.socket_buffer.unwrap_or(plain.socket_receive_buffer),
+            socket_send_buffer: self.socket_buffer.unwrap_or(plain.socket_send_buffer),
+            ..plain
         }
     }
 }
@@ -110,10 +123,12 @@ pub struct Config {
 impl Config {
     /// Receiving and sending on these UDP addresses in mode `auto`.
     pub fn new(listen: Vec<SocketAddr>) -> Self {
-        Self::with(IoConfig::default(), UdpConfig::new(listen))
+        let io = IoConfig::default();
+        let udp = io.udp(listen);
+        Self::with(io, udp)
     }
 
-    /// Receiving and sending by these settings.
+    /// Receiving and sending by these settings, the sockets' being [`IoConfig::udp`] with changes.
     pub fn with(io: IoConfig, udp: UdpConfig) -> Self {
         Self { io, udp, purpose: Purpose::SERVE, groups_on: None, sending: SendOptions::default() }
     }

@@ -214,7 +214,7 @@ impl IoSection {
         })
     }
 
-    fn check_wait(&self) -> Result<(), (Range<usize>, String)> {
+    fn check_wait(&self) -> Result<(), ValueError> {
         let short = |time: &Spanned<Moment>, low: u64, high: Duration, range: &str| {
             let fits = (Duration::from_micros(low)..=high).contains(&time.get_ref().0);
             if fits { Ok(()) } else { Err((time.span(), format!("give a time between {range}"))) }

@@ -135,7 +135,7 @@ impl InterfaceMode {
 /// Opens `device` for `workers` workers.
 ///
 /// # Errors
-/// Why the interface has no express path; in `auto` with the steps down, the last of which says the same.
+/// Why the interface has no AF_XDP path; in `auto` with the steps down, the last of which says the same.
 pub(crate) fn open(
     (config, purpose): (&IoConfig, &Purpose),
     provider: &Provider,
@@ -211,7 +211,7 @@ pub type Tried = (Obtained, Vec<(Receive, Transmit)>, Vec<StepDown>);
 /// queues do, and takes all off again.
 ///
 /// # Errors
-/// Why it has no express path, with the steps down.
+/// Why it has no AF_XDP path, with the steps down.
 pub fn try_mode(
     config: &IoConfig,
     provider: &Provider,

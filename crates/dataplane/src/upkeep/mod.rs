@@ -188,7 +188,7 @@ impl DataPath {
     }
 
     /// Finds the agent again once it has gone. The one that is back knows nothing of the programs that keep up the
-    /// express path, and could neither follow their addresses nor replace their sockets: what it gives takes their
+    /// AF_XDP path, and could neither follow their addresses nor replace their sockets: what it gives takes their
     /// place.
     fn follow_agent(&mut self, now: Instant) {
         let Provider::Agent(client) = &self.provider else { return };

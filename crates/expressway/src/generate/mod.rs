@@ -259,10 +259,9 @@ fn path_config(arguments: &Udp, mode: IoMode, route: &Route, listen: Vec<SocketA
         if arguments.fragment && arguments.send == UdpSend::Gso { UdpSend::Sendmmsg } else { arguments.send };
     let io = IoConfig { mode, udp_send: send, replace: arguments.replace, ..IoConfig::default() };
     let udp = UdpConfig {
-        send: send.into(),
         // Full buffers make datagrams late, and are no reason to drop them.
         send_patience: std::time::Duration::from_secs(5),
-        ..UdpConfig::new(listen)
+        ..io.udp(listen)
     };
     let sending = SendOptions {
         ttl: arguments.ttl.or(multicast.then_some(MULTICAST_TTL)),

@@ -32,15 +32,7 @@ const STEERING: Steering = Steering::ByteAt { offset: 1, clear_mask: 0x80 };
 /// The data path of a gateway.
 pub(crate) fn data_path(config: &Config) -> PathConfig {
     let io = config.io.config();
-    let plain = UdpConfig::new(config.listen());
-    let udp = UdpConfig {
-        steering: STEERING,
-        wait: io.wait,
-        send: io.udp_send.into(),
-        socket_receive_buffer: io.socket_buffer.unwrap_or(plain.socket_receive_buffer),
-        socket_send_buffer: io.socket_buffer.unwrap_or(plain.socket_send_buffer),
-        ..plain
-    };
+    let udp = UdpConfig { steering: STEERING, ..io.udp(config.listen()) };
     PathConfig::with(io, udp)
 }
 

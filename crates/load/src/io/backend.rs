@@ -15,8 +15,8 @@ pub(crate) fn open(way: &PathArguments) -> Result<(DataPath, WorkerIo), Box<dyn 
         Some(_) if way.zero_copy => IoMode::ZeroCopy,
         Some(_) => IoMode::Copy,
     };
-    let io = IoConfig { mode, wait: way.wait(), ..IoConfig::default() };
-    let udp = UdpConfig { send: way.send_mode(), gro: !way.no_gro, ..UdpConfig::new(vec![way.listen]) };
+    let io = IoConfig { mode, wait: way.wait.into(), udp_send: way.sending, ..IoConfig::default() };
+    let udp = UdpConfig { gro: !way.no_gro, ..io.udp(vec![way.listen]) };
     let (path, mut workers) = DataPath::open(Config::with(io, udp), Provider::Own, 1)?;
     if let Some(interface) = &way.interface
         && !path.ways().iter().any(|(open, ..)| open == interface)

@@ -14,9 +14,8 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand, ValueEnum};
-use expressway_netio::Wait;
-use expressway_netio::udp::SendMode;
+use clap::{Parser, Subcommand};
+use expressway_dataplane::{UdpSend, WaitStrategy};
 use expressway_wire::MacAddr;
 use frames::Fate;
 
@@ -170,46 +169,14 @@ struct PathArguments {
     #[arg(long, requires = "interface")]
     zero_copy: bool,
     /// How kernel UDP sends.
-    #[arg(long, value_enum, default_value_t = Sending::Gso)]
-    sending: Sending,
+    #[arg(long, default_value_t)]
+    sending: UdpSend,
     /// Receive by kernel UDP without GRO.
     #[arg(long)]
     no_gro: bool,
     /// How to wait.
-    #[arg(long, value_enum, default_value_t = Waiting::Interrupt)]
-    wait: Waiting,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Sending {
-    Gso,
-    Sendmmsg,
-    Sendmsg,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Waiting {
-    Interrupt,
-    BusyPoll,
-    Spin,
-}
-
-impl PathArguments {
-    fn wait(&self) -> Wait {
-        match self.wait {
-            Waiting::Interrupt => Wait::Interrupt,
-            Waiting::BusyPoll => Wait::BusyPoll(Default::default()),
-            Waiting::Spin => Wait::Spin(Default::default()),
-        }
-    }
-
-    fn send_mode(&self) -> SendMode {
-        match self.sending {
-            Sending::Gso => SendMode::Gso,
-            Sending::Sendmmsg => SendMode::Sendmmsg,
-            Sending::Sendmsg => SendMode::Sendmsg,
-        }
-    }
+    #[arg(long, default_value_t)]
+    wait: WaitStrategy,
 }
 
 fn main() -> ExitCode {

@@ -55,7 +55,7 @@ fn drive<S: Service<Message = ()>, P: PacketIo>(
     report: impl FnOnce(&S, serde_json::Value) -> serde_json::Value,
 ) -> Result<serde_json::Value, Box<dyn Error>> {
     let (sender, inbox) = mailbox(4)?;
-    let options = WorkerOptions { wait: way.wait(), ..WorkerOptions::default() };
+    let options = WorkerOptions { wait: way.wait.into(), ..WorkerOptions::default() };
     let mut worker = Worker::new(options, Instant::now(), service, io, inbox, Arc::from([sender]));
     println!("ready");
     let (began, cpu) = (Instant::now(), cpu_time());
@@ -108,14 +108,7 @@ impl Service for Echo {
 
     fn poll_transmit(&mut self, _: &mut Context<'_, ()>, io: &mut dyn PacketIo) -> Result<Transmit, IoError> {
         for (flow, payload) in self.answers.drain(..) {
-            let mut once = true;
-            io.transmit(&flow, payload.len().max(1), &mut |slot| {
-                if !std::mem::take(&mut once) {
-                    return 0;
-                }
-                slot[..payload.len()].copy_from_slice(&payload);
-                payload.len()
-            })?;
+            io.send(&flow, &payload)?;
             self.spare.push(payload);
         }
         Ok(Transmit::Done)
