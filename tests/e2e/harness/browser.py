@@ -1,6 +1,7 @@
 """Headless Chromium in the client's namespace, driven over its debugging pipe (Chrome DevTools Protocol)."""
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -28,6 +29,7 @@ class Browser:
     """One page. Commands and events are JSON documents that end with a zero byte, on descriptors 3 and 4."""
 
     def __init__(self, lab: Lab, folder: Path, server: str, certificates: Path) -> None:
+        self._profile = folder / "profile"
         to_browser, self._write = os.pipe()
         self._read, from_browser = os.pipe()
         flags = [
@@ -39,7 +41,7 @@ class Browser:
             "--disable-background-networking",
             "--disable-component-update",
             "--autoplay-policy=no-user-gesture-required",
-            f"--user-data-dir={folder / 'profile'}",
+            f"--user-data-dir={self._profile}",
             "--enable-quic",
             f"--host-resolver-rules=MAP {HOST} {server}",
             f"--origin-to-force-quic-on={HOST}:{PORT}",
@@ -118,8 +120,23 @@ class Browser:
         return [response for response in received if response["url"] == f"https://{HOST}:{PORT}{path}"]
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends it, and waits for its crash handlers, which end a moment after it."""
         self.process.kill()
         self.process.wait(LIMIT)
         os.close(self._write)
         os.close(self._read)
+        deadline = time.monotonic() + LIMIT
+        while left := self._processes():
+            assert time.monotonic() < deadline, f"Chromium has ended, these have not: {left}"
+            time.sleep(0.02)
+
+    def _processes(self) -> list[str]:
+        """The command lines that name its profile."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            # One that has ended meanwhile has none.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                words = path.read_bytes().decode(errors="replace").replace("\0", " ")
+                if str(self._profile) in words:
+                    found.append(words)
+        return found
