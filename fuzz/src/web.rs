@@ -8,7 +8,9 @@ use std::time::{Duration, SystemTime};
 
 use expressway_web::access_log::{AccessLog, AccessLogOptions, Format, Record, Target};
 use expressway_web::files::{Encoding, FileOptions, FileStore, FilesConfig};
-use expressway_web::{Exchange, Handler, Notify, Protocol, RequestHead, Scheme, SiteConfig, Sites, Wake};
+use expressway_web::{
+    Exchange, Handler, Notify, Protocol, RequestBody, RequestHead, Scheme, SiteConfig, Sites, Wake,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tempfile::TempDir;
 
@@ -103,7 +105,7 @@ impl World {
             files.precompressed = vec![Encoding::Brotli, Encoding::Gzip];
             files.headers = vec![(http::header::CACHE_CONTROL, HeaderValue::from_static("max-age=60"))];
             tune(&mut files);
-            SiteConfig { hosts: hosts.iter().map(|host| (*host).to_owned()).collect(), files }
+            SiteConfig { hosts: hosts.iter().map(|host| (*host).to_owned()).collect(), content: files.into() }
         };
         let sites = [
             site(&["edge.example", "www.edge.example"], |_| {}),
@@ -163,7 +165,8 @@ pub fn request(data: &[u8]) {
     let (size, mut whole) = (size(&head), Account::default());
     whole.run(size, || ());
     let (bell, before) = (Arc::new(Bell::default()), bytes_read());
-    let mut exchange = call(&mut whole, size, || WORLD.sites.start(&head, Wake::new(bell.clone(), 0)));
+    let mut exchange =
+        call(&mut whole, size, || WORLD.sites.start(&head, RequestBody::empty(), Wake::new(bell.clone(), 0)));
     let response = loop {
         match call(&mut whole, size, || exchange.poll_head()) {
             Poll::Ready(response) => break response,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use expressway_web::access_log::{AccessLog, AccessLogOptions, Format, Record, Target};
 use expressway_web::files::{Encoding, FileOptions, FileStore, FilesConfig};
-use expressway_web::{Handler, Notify, Protocol, RequestHead, Scheme, SiteConfig, Sites, Wake};
+use expressway_web::{Handler, Notify, Protocol, RequestBody, RequestHead, Scheme, SiteConfig, Sites, Wake};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 const ROUNDS: u32 = 300_000;
@@ -46,7 +46,7 @@ fn request(target: &str, headers: &[(&'static str, &'static str)]) -> RequestHea
 
 /// One exchange to its end; the octets of its body.
 fn serve(sites: &Sites, request: &RequestHead, wake: &Wake) -> u64 {
-    let mut exchange = sites.start(request, wake.clone());
+    let mut exchange = sites.start(request, RequestBody::empty(), wake.clone());
     loop {
         match exchange.poll_head() {
             Poll::Ready(head) => break drop(black_box(head)),
@@ -81,7 +81,7 @@ fn sites(root: &std::path::Path, valid: Duration, precompressed: bool) -> Sites 
     if precompressed {
         files.precompressed = vec![Encoding::Brotli, Encoding::Gzip];
     }
-    let config = SiteConfig { hosts: vec!["edge.example".to_owned()], files };
+    let config = SiteConfig { hosts: vec!["edge.example".to_owned()], content: files.into() };
     Sites::new(&[config], &FileStore::new(options).expect("store")).expect("sites")
 }
 
@@ -150,7 +150,7 @@ fn main() {
 }
 
 fn sites_etag(sites: &Sites, wake: &Wake) -> HeaderValue {
-    let mut exchange = sites.start(&request("/small.mp4", &[]), wake.clone());
+    let mut exchange = sites.start(&request("/small.mp4", &[]), RequestBody::empty(), wake.clone());
     match exchange.poll_head() {
         Poll::Ready(head) => head.headers["etag"].clone(),
         Poll::Pending => panic!("the file is cached"),

@@ -23,6 +23,10 @@ pub trait ResponseSource: Send {
     fn remaining(&self) -> Option<u64>;
     /// See [`Exchange::release`].
     fn release(&mut self) {}
+    /// See [`Exchange::take_trailers`].
+    fn take_trailers(&mut self) -> Option<HeaderMap> {
+        None
+    }
 }
 
 /// One request's response in the making. Dropping it abandons whatever it waits for.
@@ -145,6 +149,15 @@ impl Exchange {
             Inner::Fixed(fixed) => Some(fixed.body.len() as u64),
             Inner::File(file) => file.remaining(),
             Inner::Other(source) => source.remaining(),
+        }
+    }
+
+    /// Trailers, once, after the body's end. A body with trailers has no known length
+    /// ([`remaining`](Self::remaining)).
+    pub fn take_trailers(&mut self) -> Option<HeaderMap> {
+        match &mut self.inner {
+            Inner::Fixed(_) | Inner::File(_) => None,
+            Inner::Other(source) => source.take_trailers(),
         }
     }
 

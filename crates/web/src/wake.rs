@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::task::Waker;
 
 /// A worker's mailbox as seen from reader threads.
 pub trait Notify: Send + Sync {
@@ -28,6 +29,17 @@ impl Wake {
     /// Asks for the exchange to be polled again.
     pub fn wake(&self) {
         self.notify.notify(self.token);
+    }
+
+    /// The same for what is polled with a [`Waker`], such as a pipe or a future.
+    pub fn waker(&self) -> Waker {
+        Waker::from(Arc::new(self.clone()))
+    }
+}
+
+impl std::task::Wake for Wake {
+    fn wake(self: Arc<Self>) {
+        Self::wake(&self);
     }
 }
 

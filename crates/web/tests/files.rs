@@ -129,7 +129,7 @@ fn hosts_choose_sites() {
         std::fs::write(root.join("index.html"), name).unwrap();
         SiteConfig {
             hosts: hosts.iter().map(|&host| host.to_owned()).collect(),
-            files: FilesConfig::new(root),
+            content: FilesConfig::new(root).into(),
         }
     };
     let configs = [
@@ -162,7 +162,7 @@ fn configurations_that_cannot_work_are_refused() {
     let store = FileStore::new(FileOptions::default()).unwrap();
     let site = |hosts: &[&str], root: &Path| SiteConfig {
         hosts: hosts.iter().map(|&host| host.to_owned()).collect(),
-        files: FilesConfig::new(root),
+        content: FilesConfig::new(root).into(),
     };
     let (good, missing) = (directory.path(), Path::new("/nonexistent"));
     let error = |configs: &[SiteConfig]| Sites::new(configs, &store).unwrap_err();
@@ -173,11 +173,16 @@ fn configurations_that_cannot_work_are_refused() {
     assert!(matches!(error(&[site(&[], good), site(&[], good)]), SiteError::NoHosts { site: 1 }));
     let twice = [site(&["a", "b"], good), site(&["B"], good)];
     assert!(matches!(error(&twice), SiteError::DuplicateHost { first: 0, second: 1, .. }));
-    let mut odd = site(&[], good);
-    odd.files.index = vec!["../index.html".to_owned()];
+    let served = |change: fn(&mut FilesConfig)| {
+        let mut files = FilesConfig::new(good);
+        change(&mut files);
+        SiteConfig { hosts: Vec::new(), content: files.into() }
+    };
+    let odd = served(|files| files.index = vec!["../index.html".to_owned()]);
     assert!(error(&[odd]).to_string().contains("../index.html"));
-    let mut reserved = site(&[], good);
-    reserved.files.headers = vec![(http::header::CONTENT_LENGTH, http::HeaderValue::from_static("5"))];
+    let reserved = served(|files| {
+        files.headers = vec![(http::header::CONTENT_LENGTH, http::HeaderValue::from_static("5"))];
+    });
     assert!(error(&[reserved]).to_string().contains("content-length"));
     let options = FileOptions { block_bytes: 5000, ..FileOptions::default() };
     assert!(FileStore::new(options).unwrap_err().to_string().contains("block_bytes is 5000"));

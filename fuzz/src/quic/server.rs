@@ -13,7 +13,9 @@ use expressway_netio::{
     Datagram, Ecn, Flow, IoError, IoStats, Mailbox, PacketIo, Sent, SliceLimit, Via, Worker, WorkerOptions,
     mailbox,
 };
-use expressway_web::{BodyError, Exchange, Handler, RequestHead, ResponseHead, ResponseSource, Wake};
+use expressway_web::{
+    BodyError, Exchange, Handler, RequestBody, RequestHead, ResponseHead, ResponseSource, Wake,
+};
 use http::{HeaderMap, StatusCode};
 
 use super::{CLIENT, TURN};
@@ -56,7 +58,7 @@ impl ResponseSource for Never {
 }
 
 impl Handler for Answers {
-    fn start(&self, request: &RequestHead, _: Wake) -> Exchange {
+    fn start(&self, request: &RequestHead, _: RequestBody, _: Wake) -> Exchange {
         if request.target == "/wait" {
             return Exchange::new(Box::new(Never));
         }

@@ -7,7 +7,7 @@ use expressway_gateway::quic::{CongestionControl, Identity, Instance, RetryPolic
 use expressway_netio::udp::{Steering, UdpConfig};
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::{Encoding, FileOptions, FileStore, FilesConfig, Symlinks};
-use expressway_web::{SiteConfig, Sites};
+use expressway_web::{SiteConfig, SiteContent, Sites};
 
 use super::config::{self, Config, LEAST_BESIDE_CACHE};
 use super::logs::{Logs, Previous};
@@ -146,7 +146,7 @@ fn site(site: &config::Site) -> SiteConfig {
     let root = site.root.as_ref().map(|root| root.get_ref().clone()).unwrap_or_default();
     SiteConfig {
         hosts: site.hosts.get_ref().clone(),
-        files: FilesConfig {
+        content: SiteContent::Files(FilesConfig {
             index: site.index.clone(),
             symlinks: if site.symlinks { Symlinks::Beneath } else { Symlinks::Deny },
             hidden: site.hidden,
@@ -156,7 +156,7 @@ fn site(site: &config::Site) -> SiteConfig {
                 Vec::new()
             },
             ..FilesConfig::new(root)
-        },
+        }),
     }
 }
 

@@ -28,6 +28,7 @@ mod response;
 mod session;
 mod starved;
 mod stream;
+mod upload;
 
 pub(crate) use session::Session;
 

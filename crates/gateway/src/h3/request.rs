@@ -175,12 +175,12 @@ pub(super) enum TrailerError {
     TooLarge,
 }
 
-/// Checks a trailer section: no pseudo-header fields, well-formed names and values, bounded as a header section.
-pub(super) fn check_trailers<'a>(
+/// Reads a trailer section: no pseudo-header fields, well-formed names and values, bounded as a header section.
+pub(super) fn trailers<'a>(
     fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
     max_size: u64,
-) -> Result<(), TrailerError> {
-    let mut size = 0;
+) -> Result<HeaderMap, TrailerError> {
+    let (mut size, mut trailers) = (0, HeaderMap::new());
     for (index, (name, value)) in fields.enumerate() {
         size += field_size(name, value);
         if index == MAX_FIELDS || size > max_size {
@@ -189,11 +189,13 @@ pub(super) fn check_trailers<'a>(
         if name.first() == Some(&b':') {
             return Err(TrailerError::Malformed("pseudo-header field in trailers"));
         }
-        if let Err(Malformed(reason)) = field(name, value) {
-            return Err(TrailerError::Malformed(reason));
-        }
+        match field(name, value) {
+            Ok((name, value)) => trailers.append(name, value),
+            Err(Malformed(reason)) => return Err(TrailerError::Malformed(reason)),
+            Err(Answer(_)) => return Err(TrailerError::TooLarge),
+        };
     }
-    Ok(())
+    Ok(trailers)
 }
 
 /// Bytes of a field as RFC 9114, section 4.2.2 counts them.
@@ -410,7 +412,7 @@ mod tests {
     #[test]
     fn trailers_carry_no_pseudo_fields() {
         let check =
-            |name: &'static str| check_trailers([(name.as_bytes(), b"x".as_slice())].into_iter(), 1000);
+            |name: &'static str| super::trailers([(name.as_bytes(), b"x".as_slice())].into_iter(), 1000);
         assert!(check("digest").is_ok());
         assert!(check(":path").is_err());
         assert!(check("Upper").is_err());
@@ -420,9 +422,9 @@ mod tests {
     fn trailers_are_bounded_as_headers_are() {
         let trailers = |count: usize, value: &'static [u8], last: &'static [u8]| {
             let fields = std::iter::repeat_n((b"x".as_slice(), value), count).chain([(last, value)]);
-            check_trailers(fields, 16 << 10)
+            super::trailers(fields, 16 << 10).map(|trailers| trailers.len())
         };
-        assert_eq!(trailers(MAX_FIELDS - 1, b"", b"x"), Ok(()));
+        assert_eq!(trailers(MAX_FIELDS - 1, b"", b"x"), Ok(MAX_FIELDS));
         assert_eq!(trailers(MAX_FIELDS, b"", b"x"), Err(TrailerError::TooLarge));
         assert!(
             matches!(trailers(MAX_FIELDS - 1, b"", b"Upper"), Err(TrailerError::Malformed(_))),

@@ -2,9 +2,22 @@
 
 use expressway_h3::{frame, qpack};
 use expressway_web::ResponseHead;
+use http::HeaderMap;
 
 /// Room for a usual response head with its frame headers.
 const HEAD: usize = 320;
+
+/// A HEADERS frame of trailers.
+pub(super) fn trailers(trailers: &HeaderMap) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEAD);
+    frame::write(frame::HEADERS, &mut out, |out| {
+        let mut encoder = qpack::Encoder::new(out);
+        for (name, value) in trailers {
+            encoder.field(name.as_str().as_bytes(), value.as_bytes());
+        }
+    });
+    out
+}
 
 /// A buffer with a HEADERS frame of `head`, and room for `more` bytes behind it and a frame header.
 pub(super) fn head(head: &ResponseHead, more: usize) -> Vec<u8> {

@@ -14,6 +14,7 @@ use expressway_web::{BodyError, Exchange, RequestHead};
 
 use super::response;
 use super::starved::{Place, Starved};
+use super::upload::Upload;
 use crate::quic::engine::{Priority, SendError, Transport};
 
 /// The most that is fetched from an exchange at a time, in bytes: large enough that its cost is spread over
@@ -122,6 +123,8 @@ pub(super) struct RequestStream {
     /// Body bytes that the client announced, and those it sent.
     pub(super) expected: Option<u64>,
     pub(super) received: u64,
+    /// Where they go, if the exchange may want them.
+    pub(super) upload: Option<Box<Upload>>,
     /// The client's side has ended.
     pub(super) request_ended: bool,
     /// It is queued for the connection's turn.
@@ -165,6 +168,7 @@ impl RequestStream {
             body_sent: 0,
             expected,
             received: 0,
+            upload: None,
             request_ended: false,
             woken: false,
             place: None,
@@ -232,6 +236,12 @@ impl RequestStream {
     /// Bytes that the transport has taken.
     pub(super) fn taken(&self) -> u64 {
         self.taken
+    }
+
+    /// The client has sent nothing since before `start` of a body that the exchange waits for.
+    pub(super) fn owes_body(&self, start: Option<Instant>) -> bool {
+        let awaited = self.upload.as_ref().and_then(|upload| upload.awaited_since());
+        awaited.zip(start).is_some_and(|(since, start)| since < start)
     }
 
     /// It waits for the exchange.
@@ -320,6 +330,11 @@ impl RequestStream {
             Poll::Ready(Some(Err(error))) => Err(self.fail(&error)),
             Poll::Ready(None) if self.phase == Phase::Chunks => {
                 self.phase = Phase::Fetched;
+                if let Some(trailers) = self.exchange.take_trailers() {
+                    let out = response::trailers(&trailers);
+                    self.fetched = out.len();
+                    self.front = account.own(out);
+                }
                 Ok(())
             }
             Poll::Ready(None) => Err(self.fail(&BodyError::Changed)),

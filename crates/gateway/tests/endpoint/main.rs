@@ -9,3 +9,4 @@ mod lifetime;
 mod patience;
 mod requests;
 mod turns;
+mod uploads;

@@ -1,12 +1,15 @@
 //! Bodies made of a pattern, and the ways in which bodies go wrong.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use expressway_web::{BodyError, Exchange, Handler, RequestHead, ResponseHead, ResponseSource, Wake};
+use expressway_web::{
+    BodyError, Exchange, Handler, RequestBody, RequestHead, ResponseHead, ResponseSource, Wake,
+};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
 /// The byte at `offset` of every body; its period is prime, so shifted data shows.
@@ -21,7 +24,8 @@ pub fn pattern_bytes(offset: u64, length: usize) -> Bytes {
 
 /// Answers `/bytes/N` with N bytes of the pattern; `/unsized/N` the same without saying how many;
 /// `/slow/N` the same in chunks that another thread wakes for; `/fail/N` with N bytes and then an error, of
-/// 2 N announced; `/name` with its own name.
+/// 2 N announced; `/name` with its own name; `/echo` with the request's body and trailers; `/hold/NAME` never, and keeps
+/// the request's body for [`held`].
 pub struct PatternHandler {
     pub name: &'static str,
     pub started: Arc<AtomicU64>,
@@ -34,9 +38,16 @@ impl PatternHandler {
 }
 
 impl Handler for PatternHandler {
-    fn start(&self, request: &RequestHead, wake: Wake) -> Exchange {
+    fn start(&self, request: &RequestHead, body: RequestBody, wake: Wake) -> Exchange {
         self.started.fetch_add(1, Ordering::Relaxed);
         let method = &request.method;
+        if request.target == "/echo" {
+            return Exchange::new(Box::new(Echo { body, wake, head: false }));
+        }
+        if request.target.starts_with("/hold/") {
+            HELD.lock().unwrap().insert(request.target.clone(), body);
+            return Exchange::new(Box::new(Never));
+        }
         if *method != Method::GET && *method != Method::HEAD {
             return Exchange::error(method, StatusCode::METHOD_NOT_ALLOWED, HeaderMap::new());
         }
@@ -78,6 +89,56 @@ impl Handler for PatternHandler {
             source.announced = Some(0);
         }
         Exchange::new(Box::new(source))
+    }
+}
+
+static HELD: LazyLock<Mutex<HashMap<String, RequestBody>>> = LazyLock::new(Mutex::default);
+
+/// The body of a request to `/hold/NAME` that has come.
+pub fn held(name: &str) -> Option<RequestBody> {
+    HELD.lock().unwrap().remove(&format!("/hold/{name}"))
+}
+
+struct Never;
+
+impl ResponseSource for Never {
+    fn poll_head(&mut self) -> Poll<ResponseHead> {
+        Poll::Pending
+    }
+
+    fn poll_body(&mut self, _: usize) -> Poll<Option<Result<Bytes, BodyError>>> {
+        Poll::Pending
+    }
+
+    fn remaining(&self) -> Option<u64> {
+        None
+    }
+}
+
+struct Echo {
+    body: RequestBody,
+    wake: Wake,
+    head: bool,
+}
+
+impl ResponseSource for Echo {
+    fn poll_head(&mut self) -> Poll<ResponseHead> {
+        if std::mem::replace(&mut self.head, true) {
+            return Poll::Pending;
+        }
+        Poll::Ready(ResponseHead { status: StatusCode::OK, headers: HeaderMap::new(), body_length: None })
+    }
+
+    fn poll_body(&mut self, max: usize) -> Poll<Option<Result<Bytes, BodyError>>> {
+        self.body.poll_chunk(max, &self.wake.waker())
+    }
+
+    fn remaining(&self) -> Option<u64> {
+        None
+    }
+
+    fn take_trailers(&mut self) -> Option<HeaderMap> {
+        self.body.take_trailers()
     }
 }
 

@@ -163,6 +163,13 @@ impl Account {
         Bytes::from_owner(Owned { octets, _charge: charge })
     }
 
+    /// The same octets of a request, which count until all of them are dropped.
+    pub fn own_request(&self, octets: impl Into<Bytes>) -> Bytes {
+        let octets = octets.into();
+        let charge = self.charge_request(octets.len());
+        Bytes::from_owner(Owned { octets, _charge: charge })
+    }
+
     /// Pins a block of that many bytes, of which `gain` go to the client now. `None`: it would hold too much
     /// for what it gains, and must use a copy.
     #[inline]

@@ -3,6 +3,7 @@
 mod host;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use http::{HeaderMap, StatusCode};
 
 use crate::files::{FileSite, FileSiteError, FileStore, FilesConfig};
 use crate::scan::looked_at;
-use crate::{Exchange, Handler, RequestHead, Wake};
+use crate::{Exchange, Handler, RequestBody, RequestHead, Wake};
 use host::Host;
 pub use host::MAX_AUTHORITY;
 
@@ -25,8 +26,53 @@ pub struct SiteConfig {
     /// Host names without port; `*.example` matches any name below `example`. May be empty for the first
     /// site, which is the default.
     pub hosts: Vec<String>,
-    /// The files that the site serves.
-    pub files: FilesConfig,
+    /// What answers for them.
+    pub content: SiteContent,
+}
+
+/// What a site serves.
+#[derive(Clone)]
+pub enum SiteContent {
+    /// A directory tree.
+    Files(FilesConfig),
+    /// Anything else, such as an origin behind a cache.
+    Other(Arc<dyn Handler>),
+}
+
+impl From<FilesConfig> for SiteContent {
+    fn from(files: FilesConfig) -> Self {
+        Self::Files(files)
+    }
+}
+
+impl fmt::Debug for SiteContent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Files(files) => f.debug_tuple("Files").field(files).finish(),
+            Self::Other(_) => f.write_str("Other(..)"),
+        }
+    }
+}
+
+/// A site that is open.
+enum Content {
+    Files(FileSite),
+    Other(Arc<dyn Handler>),
+}
+
+impl Content {
+    fn open(site: usize, config: &SiteContent, store: &Arc<FileStore>) -> Result<Self, SiteError> {
+        match config {
+            SiteContent::Files(files) => match FileSite::new(files, store) {
+                Ok(files) => Ok(Self::Files(files)),
+                Err(FileSiteError::Root(source)) => {
+                    Err(SiteError::Root { site, root: files.root.clone(), source })
+                }
+                Err(FileSiteError::Invalid(problem)) => Err(SiteError::Invalid { site, problem }),
+            },
+            SiteContent::Other(handler) => Ok(Self::Other(Arc::clone(handler))),
+        }
+    }
 }
 
 /// Why a set of sites cannot be served.
@@ -81,14 +127,13 @@ pub enum SiteError {
 
 /// All sites of a process: immutable, shared by the workers, swapped whole on reload. Exchanges in progress
 /// keep what they need of the old set.
-#[derive(Debug)]
 pub struct Sites {
     exact: HashMap<String, usize>,
     /// Keyed by what follows `*.`.
     wildcard: HashMap<String, usize>,
     /// Length of the longest key: longer ones are not looked up.
     longest_wildcard: usize,
-    sites: Vec<FileSite>,
+    sites: Vec<Content>,
 }
 
 impl Sites {
@@ -107,13 +152,7 @@ impl Sites {
             for host in &config.hosts {
                 sites.claim(host, site)?;
             }
-            let files = FileSite::new(&config.files, store).map_err(|error| match error {
-                FileSiteError::Root(source) => {
-                    SiteError::Root { site, root: config.files.root.clone(), source }
-                }
-                FileSiteError::Invalid(problem) => SiteError::Invalid { site, problem },
-            })?;
-            sites.sites.push(files);
+            sites.sites.push(Content::open(site, &config.content, store)?);
         }
         Ok(sites)
     }
@@ -139,7 +178,7 @@ impl Sites {
     }
 
     /// The site of `host`, in lower case: exact names first, then the longest wildcard, then the first.
-    fn site(&self, host: &str) -> &FileSite {
+    fn site(&self, host: &str) -> &Content {
         let index = self.exact.get(host).or_else(|| {
             let shortest = host.len().saturating_sub(self.longest_wildcard + 1);
             let dots = host.bytes().enumerate().skip(shortest).filter(|(_, byte)| *byte == b'.');
@@ -152,13 +191,22 @@ impl Sites {
     }
 }
 
+impl fmt::Debug for Sites {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sites").field("sites", &self.sites.len()).finish_non_exhaustive()
+    }
+}
+
 impl Handler for Sites {
-    fn start(&self, request: &RequestHead, wake: Wake) -> Exchange {
+    fn start(&self, request: &RequestHead, body: RequestBody, wake: Wake) -> Exchange {
         if request.target.len() > MAX_TARGET {
             return Exchange::error(&request.method, StatusCode::URI_TOO_LONG, HeaderMap::new());
         }
         match Host::parse(&request.authority) {
-            Some(host) => self.site(&host).start(request, wake),
+            Some(host) => match self.site(&host) {
+                Content::Files(files) => files.start(request, wake),
+                Content::Other(handler) => handler.start(request, body, wake),
+            },
             None => Exchange::error(&request.method, StatusCode::BAD_REQUEST, HeaderMap::new()),
         }
     }
@@ -174,8 +222,10 @@ mod tests {
     fn a_host_of_many_labels_is_looked_up_by_few() {
         let root = tempfile::tempdir().unwrap();
         let store = FileStore::new(FileOptions::default()).unwrap();
-        let site =
-            |host: &str| SiteConfig { hosts: vec![host.to_owned()], files: FilesConfig::new(root.path()) };
+        let site = |host: &str| SiteConfig {
+            hosts: vec![host.to_owned()],
+            content: FilesConfig::new(root.path()).into(),
+        };
         let sites = Sites::new(&[site("default"), site("*.edge.example")], &store).unwrap();
         let host = "a.".repeat(126) + "a";
         let looked_at = octets_looked_at(|| assert!(std::ptr::eq(sites.site(&host), &sites.sites[0])));

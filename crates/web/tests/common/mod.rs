@@ -9,7 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use expressway_web::files::FilesConfig;
 use expressway_web::{
-    BodyError, Exchange, Handler, Notify, Protocol, RequestHead, ResponseHead, Scheme, SiteConfig, Wake,
+    BodyError, Exchange, Handler, Notify, Protocol, RequestBody, RequestHead, ResponseHead, Scheme,
+    SiteConfig, Wake,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
@@ -55,7 +56,7 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn start(handler: &dyn Handler, request: &RequestHead) -> Self {
         let mailbox = Arc::new(Mailbox::default());
-        Self { exchange: handler.start(request, mailbox.wake()), mailbox }
+        Self { exchange: handler.start(request, RequestBody::empty(), mailbox.wake()), mailbox }
     }
 
     pub(crate) fn head(&mut self) -> ResponseHead {
@@ -112,7 +113,7 @@ pub(crate) fn get(target: &str) -> RequestHead {
 }
 
 pub(crate) fn site(files: FilesConfig) -> SiteConfig {
-    SiteConfig { hosts: Vec::new(), files }
+    SiteConfig { hosts: Vec::new(), content: files.into() }
 }
 
 /// Lets what was written become so old that what is read of it is kept, and its validators are strong.

@@ -64,7 +64,8 @@ impl Session {
     pub(crate) fn handle_deadline(&mut self, turn: &mut Turn<'_>) -> bool {
         self.sweep.next = None;
         let patience = patience(turn.link.settings().response_timeout, turn.worker.ledger.memory().left());
-        let mut overdue = self.late_requests(turn);
+        let start = turn.now.checked_sub(turn.link.settings().request_timeout);
+        let mut overdue = self.late_requests(start);
         if self.acknowledges_nothing(turn, patience) {
             tracing::debug!(remote = %turn.link.remote(), "client acknowledges nothing");
             turn.worker.stats.connections_stalled += 1;
@@ -82,7 +83,12 @@ impl Session {
                 self.sweep.next = Some(turn.now);
                 return true;
             }
-            if self.streams.contains_key(stream) {
+            if self.streams.get(stream).is_some_and(|request| request.owes_body(start)) {
+                tracing::debug!(remote = %turn.link.remote(), stream, "timed out receiving a body");
+                turn.worker.stats.refused_request_timeout += 1;
+                self.abort(turn, *stream, code::REQUEST_CANCELLED);
+                self.give_up(turn, *stream);
+            } else if self.streams.contains_key(stream) {
                 // It was begun, so that it counts as cancelled and not as rejected (RFC 9114, section 4.1.1).
                 tracing::debug!(remote = %turn.link.remote(), stream, "client is not reading a response");
                 self.end(turn, *stream, Progress::TimedOut);
@@ -98,12 +104,14 @@ impl Session {
         false
     }
 
-    /// Requests whose header sections are incomplete after the time limit.
-    fn late_requests(&self, turn: &Turn<'_>) -> Vec<u64> {
-        let Some(start) = turn.now.checked_sub(turn.link.settings().request_timeout) else {
-            return Vec::new();
+    /// Requests that are incomplete and began, or of whose bodies nothing has come, since before `start`.
+    fn late_requests(&self, start: Option<Instant>) -> Vec<u64> {
+        let Some(start) = start else { return Vec::new() };
+        let is_late = |stream: &u64| match self.streams.get(stream) {
+            Some(request) => request.owes_body(Some(start)),
+            None => true,
         };
-        self.incoming.older_than(start).filter(|stream| !self.streams.contains_key(stream)).collect()
+        self.incoming.older_than(start).filter(is_late).collect()
     }
 
     /// The client has acknowledged nothing of what QUIC holds for too long.

@@ -76,8 +76,8 @@ impl Session {
 
     /// Reads requests that waited, as far as they can be begun. True: the slice was spent, and there are more.
     pub(crate) fn handle_line(&mut self, turn: &mut Turn<'_>, scratch: &mut [u8]) -> bool {
-        // What was not read to its end goes first: there is one place to remember it.
-        while self.unread.is_none() && self.can_begin() && !turn.link.transport.is_ending() {
+        // What was not read to its end goes first.
+        while self.unread.is_empty() && self.can_begin() && !turn.link.transport.is_ending() {
             let Some((stream, charge)) = self.line.streams.pop_first() else { break };
             // It counts as begun instead, or else again.
             drop(charge);

@@ -39,8 +39,8 @@ pub(crate) struct Session {
     starved: Starved,
     /// Streams that can make progress: something woke them, or they were interrupted.
     woken: VecDeque<u64>,
-    /// A stream that was not read to its end, which the engine will not name again.
-    unread: Option<u64>,
+    /// Streams that were not read to their end, which the engine will not name again.
+    unread: VecDeque<u64>,
     /// The first request stream beyond all that the client has used.
     next_stream: u64,
     /// Streams below it whose request has not arrived yet, because of reordering; no more than a client may
@@ -73,7 +73,7 @@ impl Session {
             sweep: Sweep::default(),
             starved: Starved::default(),
             woken: VecDeque::new(),
-            unread: None,
+            unread: VecDeque::new(),
             next_stream: 0,
             late: HashSet::default(),
             abandoned: 0,
@@ -101,7 +101,7 @@ impl Session {
         let mut is_cut = false;
         while !is_cut
             && !turn.link.transport.is_ending()
-            && let Some(stream) = self.unread.take().or_else(|| turn.link.transport.readable())
+            && let Some(stream) = self.unread.pop_front().or_else(|| turn.link.transport.readable())
         {
             // Streams that a server opens are read by nobody, and are not named here.
             let read = if stream & 3 == 0 {
@@ -114,7 +114,12 @@ impl Session {
             }
             is_cut = turn.slice.is_spent() || turn.slice.spend();
         }
-        is_cut && (self.unread.is_some() || turn.link.transport.is_readable())
+        is_cut && (self.has_unread() || turn.link.transport.is_readable())
+    }
+
+    /// [`Self::handle_readable`] has something to do, whatever the engine says.
+    pub(crate) fn has_unread(&self) -> bool {
+        !self.unread.is_empty()
     }
 
     fn read_peer(&mut self, turn: &mut Turn<'_>, stream: u64, scratch: &mut [u8]) -> Result<(), Error> {
@@ -141,7 +146,9 @@ impl Session {
                 }
                 Ok(())
             })?;
-        *unread = (!all).then_some(stream);
+        if !all {
+            unread.push_front(stream);
+        }
         Ok(())
     }
 

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use expressway_h3::qpack::Fields;
 use expressway_h3::{Error, RequestEvent};
-use expressway_web::{Exchange, Protocol, RequestHead, Scheme, Wake};
+use expressway_web::{Exchange, Protocol, RequestBody, RequestHead, Scheme, Wake};
 use http::{HeaderMap, Method, StatusCode};
 
 use super::{Session, max_section};
 use crate::h3::code;
 use crate::h3::request::{self, Refusal, Request, TrailerError};
 use crate::h3::stream::{Logged, RequestStream};
+use crate::h3::upload::Upload;
 use crate::quic::Turn;
 use crate::quic::engine::{Priority, Received};
 
@@ -29,7 +30,12 @@ impl Session {
         let (mut reader, since) = self.incoming.take(stream, turn.now);
         let mut is_over = false;
         loop {
-            let (length, last) = match turn.link.transport.receive(stream, scratch) {
+            let room = match self.body_room(turn, stream) {
+                None => scratch.len(),
+                Some(0) => break,
+                Some(room) => room.min(scratch.len()),
+            };
+            let (length, last) = match turn.link.transport.receive(stream, &mut scratch[..room]) {
                 Received::Data { length, last } => (length, last),
                 Received::Reset => {
                     self.handle_reset(turn, stream);
@@ -45,7 +51,7 @@ impl Session {
                         is_over = last && input.is_empty() && !self.streams.contains_key(&stream);
                         self.handle_headers(turn, stream, section, !is_over)?;
                     }
-                    RequestEvent::Data(piece) => self.handle_data(turn, stream, piece.len()),
+                    RequestEvent::Data(piece) => self.handle_data(turn, stream, piece),
                 }
             }
             if last {
@@ -55,9 +61,9 @@ impl Session {
                 }
                 return Ok(());
             }
-            if length == scratch.len() && turn.slice.spend() {
+            if length == room && turn.slice.spend() {
                 // The engine will not name it again before all of it was read.
-                self.unread = Some(stream);
+                self.unread.push_front(stream);
                 break;
             }
         }
@@ -84,10 +90,14 @@ impl Session {
         };
         if self.streams.contains_key(&stream) {
             let mut fields = Fields::new(section, &mut turn.worker.strings);
-            let checked = request::check_trailers(&mut fields, turn.link.settings().max_header_size);
+            let trailers = request::trailers(&mut fields, turn.link.settings().max_header_size);
             undecodable(&fields)?;
-            match checked {
-                Ok(()) => {}
+            match trailers {
+                Ok(trailers) => {
+                    if let Some(upload) = self.streams.get_mut(&stream).and_then(|r| r.upload.as_mut()) {
+                        upload.set_trailers(trailers, &self.account);
+                    }
+                }
                 Err(TrailerError::Malformed(reason)) => self.refuse_malformed(turn, stream, reason),
                 Err(TrailerError::TooLarge) => {
                     return Err(Error::stream(code::EXCESSIVE_LOAD, "a trailer section beyond the limit"));
@@ -137,10 +147,18 @@ impl Session {
     }
 
     fn start_request(&mut self, turn: &mut Turn<'_>, stream: u64, request: Request, more: bool) {
-        let wake = Wake::new(Arc::clone(&turn.worker.notify), turn.token(stream));
-        let exchange = turn.link.setup.handler.start(&request.head, wake);
+        let wake = self.wake_of(turn, stream);
+        let (upload, body) = match more {
+            true => {
+                let (upload, body) = Upload::new(request.content_length, turn.now);
+                (Some(Box::new(upload)), body)
+            }
+            false => (None, RequestBody::empty()),
+        };
+        let exchange = turn.link.setup.handler.start(&request.head, body, wake);
         let priority = self.early_priority(stream).unwrap_or(request.priority);
         let mut state = RequestStream::new(stream, exchange, priority, request.content_length, &self.account);
+        state.upload = upload.filter(|upload| upload.is_wanted());
         if turn.link.setup.access_log.is_some() {
             state.logged = Some(Logged::new(request.head, turn.now, &self.account));
         }
@@ -190,12 +208,32 @@ impl Session {
         }
     }
 
-    /// Body data is counted, and wanted by nobody.
-    fn handle_data(&mut self, turn: &mut Turn<'_>, stream: u64, length: usize) {
+    /// What of a stream may be read now, in bytes, if its body is wanted; 0 until its reader has taken some.
+    fn body_room(&mut self, turn: &Turn<'_>, stream: u64) -> Option<usize> {
+        let wake = self.streams.get(&stream)?.upload.is_some().then(|| self.wake_of(turn, stream))?;
+        let upload = self.streams.get_mut(&stream)?.upload.as_mut()?;
+        upload.room(&self.account, turn.now, &wake)
+    }
+
+    fn wake_of(&self, turn: &Turn<'_>, stream: u64) -> Wake {
+        Wake::new(Arc::clone(&turn.worker.notify), turn.token(stream))
+    }
+
+    /// Reads a stream whose body had no room.
+    pub(super) fn read_on(&mut self, turn: &mut Turn<'_>, stream: u64, scratch: &mut [u8]) {
+        if let Err(error) = self.read_request(turn, stream, scratch) {
+            self.fail(turn, stream, &error);
+        }
+    }
+
+    /// Body data is counted, and passed on if it is wanted.
+    fn handle_data(&mut self, turn: &mut Turn<'_>, stream: u64, piece: &[u8]) {
         if let Some(request) = self.streams.get_mut(&stream) {
-            request.received += length as u64;
+            request.received += piece.len() as u64;
             if request.expected.is_some_and(|expected| request.received > expected) {
                 self.refuse_malformed(turn, stream, "more body than content-length");
+            } else if let Some(upload) = &mut request.upload {
+                upload.write(piece, &self.account, turn.now);
             }
         }
     }
@@ -205,6 +243,8 @@ impl Session {
             request.request_ended = true;
             if self.is_length_wrong(stream) {
                 self.refuse_malformed(turn, stream, "less body than content-length");
+            } else if let Some(upload) = self.streams.get_mut(&stream).and_then(|r| r.upload.take()) {
+                upload.finish();
             }
         }
     }

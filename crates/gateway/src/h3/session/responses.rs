@@ -42,19 +42,24 @@ impl Session {
     }
 
     /// Goes on with streams that something woke or that were cut short. True: the slice was spent, and there are more.
-    pub(crate) fn handle_woken(&mut self, turn: &mut Turn<'_>) -> bool {
+    pub(crate) fn handle_woken(&mut self, turn: &mut Turn<'_>, scratch: &mut [u8]) -> bool {
         // Those that are cut short again have had their turn.
         for _ in 0..self.woken.len() {
             let Some(stream) = self.woken.pop_front() else { break };
             // It may have ended meanwhile.
             let Some(request) = self.streams.get_mut(&stream) else { continue };
             request.woken = false;
+            if request.upload.as_ref().is_some_and(|upload| upload.is_blocked())
+                && !self.unread.contains(&stream)
+            {
+                self.read_on(turn, stream, scratch);
+            }
             self.pump(turn, stream);
             if turn.slice.is_spent() || turn.slice.spend() {
                 break;
             }
         }
-        !self.woken.is_empty()
+        !self.woken.is_empty() || self.has_unread()
     }
 
     /// Gives streams what the transport and the send window now have room for. True: the slice was spent, and there is more.

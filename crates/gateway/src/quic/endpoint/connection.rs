@@ -78,7 +78,7 @@ impl Connection {
 impl Http {
     /// Handles what arrived since the last turn, and gives streams the available room. `scratch` is for data that is read.
     pub(super) fn progress(&mut self, turn: &mut Turn<'_>, scratch: &mut [u8], ids: &mut Ids) {
-        if self.fresh {
+        if self.fresh || self.session.as_ref().is_some_and(|session| session.has_unread()) {
             self.fresh = false;
             self.follow_handshake(turn, ids);
             turn.link.follow_paths(&mut turn.worker.stats);
@@ -89,7 +89,7 @@ impl Http {
         }
         self.is_cut = self.fresh;
         if self.session.as_ref().is_some_and(|session| session.is_woken()) {
-            self.is_cut |= self.with_session(turn, Session::handle_woken);
+            self.is_cut |= self.with_session(turn, |session, turn| session.handle_woken(turn, scratch));
         }
         if self.drained {
             self.is_cut |= self.with_session(turn, Session::handle_writable);
