@@ -105,7 +105,7 @@ impl World {
             files.precompressed = vec![Encoding::Brotli, Encoding::Gzip];
             files.headers = vec![(http::header::CACHE_CONTROL, HeaderValue::from_static("max-age=60"))];
             tune(&mut files);
-            SiteConfig { hosts: hosts.iter().map(|host| (*host).to_owned()).collect(), content: files.into() }
+            SiteConfig::new(hosts.iter().map(|host| (*host).to_owned()).collect(), files)
         };
         let sites = [
             site(&["edge.example", "www.edge.example"], |_| {}),

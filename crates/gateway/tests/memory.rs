@@ -50,7 +50,7 @@ impl Bed {
             ..FileOptions::default()
         };
         let store = FileStore::new(options).unwrap();
-        let site = SiteConfig { hosts: Vec::new(), content: FilesConfig::new(root.path()).into() };
+        let site = SiteConfig::new(Vec::new(), FilesConfig::new(root.path()));
         let sites = Arc::new(Sites::new(&[site], &store).unwrap());
         tagged_allocator::serves(false);
         let handler: (Arc<dyn expressway_web::Handler>, _) = (sites, store.memory().clone());

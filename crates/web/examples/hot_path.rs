@@ -81,7 +81,7 @@ fn sites(root: &std::path::Path, valid: Duration, precompressed: bool) -> Sites 
     if precompressed {
         files.precompressed = vec![Encoding::Brotli, Encoding::Gzip];
     }
-    let config = SiteConfig { hosts: vec!["edge.example".to_owned()], content: files.into() };
+    let config = SiteConfig::new(vec!["edge.example".to_owned()], files);
     Sites::new(&[config], &FileStore::new(options).expect("store")).expect("sites")
 }
 

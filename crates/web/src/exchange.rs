@@ -9,6 +9,7 @@ use http::{HeaderMap, Method, StatusCode};
 
 use crate::files::FileExchange;
 use crate::memory::Account;
+use crate::sites::ResponsePolicy;
 use crate::{BodyError, ResponseHead, date_header};
 
 /// A source of responses: files here, caches and origins later.
@@ -34,6 +35,8 @@ pub struct Exchange {
     inner: Inner,
     /// Of the connection that it answers, where chunks of other sources than files count.
     account: Option<Account>,
+    /// What its site does to the head.
+    policy: Option<Box<ResponsePolicy>>,
 }
 
 enum Inner {
@@ -61,6 +64,13 @@ impl Exchange {
         Self::of(Inner::Fixed(Fixed { head: Some(head), body }))
     }
 
+    /// A response that has no body by its status, such as 204, and so no `content-length` (RFC 9110, section 8.6).
+    pub fn bodyless(status: StatusCode, mut headers: HeaderMap) -> Self {
+        headers.insert(DATE, date_header());
+        let head = ResponseHead { status, headers, body_length: Some(0) };
+        Self::of(Inner::Fixed(Fixed { head: Some(head), body: Bytes::new() }))
+    }
+
     /// An error (or redirection) whose body is its status line as plain text.
     pub fn error(method: &Method, status: StatusCode, headers: HeaderMap) -> Self {
         let (head, body) = error_response(method, status, headers);
@@ -72,12 +82,20 @@ impl Exchange {
     }
 
     fn of(inner: Inner) -> Self {
-        Self { inner, account: None }
+        Self { inner, account: None, policy: None }
+    }
+
+    /// Has the head changed before it leaves. Must be called before the first poll.
+    pub(crate) fn set_policy(&mut self, policy: ResponsePolicy) {
+        self.policy = Some(Box::new(policy));
     }
 
     /// From now on, counts everything it holds on `account`: what it keeps, and the chunks it hands out
     /// until they are dropped. Must be called before the first poll.
     pub fn charge_to(&mut self, account: &Account) {
+        if let Some(policy) = &mut self.policy {
+            policy.account = Some(account.clone());
+        }
         match &mut self.inner {
             Inner::File(file) => file.charge_to(account),
             Inner::Fixed(_) | Inner::Other(_) => self.account = Some(account.clone()),
@@ -94,10 +112,20 @@ impl Exchange {
 
     /// The response head, once. After it was returned this stays `Pending`.
     pub fn poll_head(&mut self) -> Poll<ResponseHead> {
-        match &mut self.inner {
-            Inner::Fixed(fixed) => fixed.head.take().map_or(Poll::Pending, Poll::Ready),
-            Inner::File(file) => file.poll_head(),
-            Inner::Other(source) => source.poll_head(),
+        loop {
+            let mut head = ready!(match &mut self.inner {
+                Inner::Fixed(fixed) => fixed.head.take().map_or(Poll::Pending, Poll::Ready),
+                Inner::File(file) => file.poll_head(),
+                Inner::Other(source) => source.poll_head(),
+            });
+            let Some(mut policy) = self.policy.take() else { return Poll::Ready(head) };
+            let Some(other) = policy.replace(&head) else {
+                policy.finish(&mut head);
+                return Poll::Ready(head);
+            };
+            // An error whose page is fetched, or a page that is not there: that is twice at most.
+            (self.inner, self.account) = (other.inner, other.account);
+            self.policy = Some(policy);
         }
     }
 

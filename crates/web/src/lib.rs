@@ -42,5 +42,8 @@ pub use pipe::{PipeReader, PipeWriter, pipe};
 pub use request::{Protocol, RequestHead, Scheme};
 pub use request_body::RequestBody;
 pub use response::{BodyError, ResponseHead};
-pub use sites::{MAX_AUTHORITY, SiteConfig, SiteContent, SiteError, Sites};
+pub use sites::{
+    Cors, MAX_AUTHORITY, PathPattern, PathRule, PatternError, SiteConfig, SiteContent, SiteError, Sites,
+    Template,
+};
 pub use wake::{Notify, Wake};

@@ -175,7 +175,7 @@ fn what_a_target_or_authority_costs_is_in_proportion_to_it() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("a")).unwrap();
     let hosts = vec!["*.example".to_owned()];
-    let config = SiteConfig { hosts, content: FilesConfig::new(directory.path()).into() };
+    let config = SiteConfig::new(hosts, FilesConfig::new(directory.path()));
     let sites = Sites::new(&[config], &FileStore::new(FileOptions::default()).unwrap()).unwrap();
     for piece in ["/a", "/../a", "/a/..", "/", "/.", "%2f", "%2e", "%61", "?", "/a?"] {
         let target = format!("/{}", piece.repeat(8000 / piece.len()));

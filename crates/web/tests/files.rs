@@ -127,10 +127,7 @@ fn hosts_choose_sites() {
         let root = directory.path().join(name);
         std::fs::create_dir_all(&root).unwrap();
         std::fs::write(root.join("index.html"), name).unwrap();
-        SiteConfig {
-            hosts: hosts.iter().map(|&host| host.to_owned()).collect(),
-            content: FilesConfig::new(root).into(),
-        }
+        SiteConfig::new(hosts.iter().map(|&host| host.to_owned()).collect(), FilesConfig::new(root))
     };
     let configs = [
         site("default", &[]),
@@ -160,9 +157,8 @@ fn hosts_choose_sites() {
 fn configurations_that_cannot_work_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let store = FileStore::new(FileOptions::default()).unwrap();
-    let site = |hosts: &[&str], root: &Path| SiteConfig {
-        hosts: hosts.iter().map(|&host| host.to_owned()).collect(),
-        content: FilesConfig::new(root).into(),
+    let site = |hosts: &[&str], root: &Path| {
+        SiteConfig::new(hosts.iter().map(|&host| host.to_owned()).collect(), FilesConfig::new(root))
     };
     let (good, missing) = (directory.path(), Path::new("/nonexistent"));
     let error = |configs: &[SiteConfig]| Sites::new(configs, &store).unwrap_err();
@@ -176,7 +172,7 @@ fn configurations_that_cannot_work_are_refused() {
     let served = |change: fn(&mut FilesConfig)| {
         let mut files = FilesConfig::new(good);
         change(&mut files);
-        SiteConfig { hosts: Vec::new(), content: files.into() }
+        SiteConfig::new(Vec::new(), files)
     };
     let odd = served(|files| files.index = vec!["../index.html".to_owned()]);
     assert!(error(&[odd]).to_string().contains("../index.html"));

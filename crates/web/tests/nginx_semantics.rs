@@ -282,7 +282,7 @@ fn sites(root: &Path) -> Sites {
         files.symlinks = Symlinks::Follow;
         files.hidden = true;
         change(&mut files);
-        SiteConfig { hosts: vec![host.to_owned()], content: files.into() }
+        SiteConfig::new(vec![host.to_owned()], files)
     };
     let options = FileOptions { open_file_valid: Duration::from_secs(60), ..FileOptions::default() };
     let cached = HeaderValue::from_static("max-age=60");

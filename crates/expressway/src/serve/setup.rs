@@ -7,7 +7,7 @@ use expressway_gateway::quic::{CongestionControl, Identity, Instance, RetryPolic
 use expressway_netio::udp::{Steering, UdpConfig};
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::{Encoding, FileOptions, FileStore, FilesConfig, Symlinks};
-use expressway_web::{SiteConfig, SiteContent, Sites};
+use expressway_web::{SiteConfig, Sites};
 
 use super::config::{self, Config, LEAST_BESIDE_CACHE};
 use super::logs::{Logs, Previous};
@@ -144,20 +144,14 @@ fn settings(config: &Config, identity: Arc<Identity>) -> Settings {
 
 fn site(site: &config::Site) -> SiteConfig {
     let root = site.root.as_ref().map(|root| root.get_ref().clone()).unwrap_or_default();
-    SiteConfig {
-        hosts: site.hosts.get_ref().clone(),
-        content: SiteContent::Files(FilesConfig {
-            index: site.index.clone(),
-            symlinks: if site.symlinks { Symlinks::Beneath } else { Symlinks::Deny },
-            hidden: site.hidden,
-            precompressed: if site.precompressed {
-                vec![Encoding::Brotli, Encoding::Gzip]
-            } else {
-                Vec::new()
-            },
-            ..FilesConfig::new(root)
-        }),
-    }
+    let files = FilesConfig {
+        index: site.index.clone(),
+        symlinks: if site.symlinks { Symlinks::Beneath } else { Symlinks::Deny },
+        hidden: site.hidden,
+        precompressed: if site.precompressed { vec![Encoding::Brotli, Encoding::Gzip] } else { Vec::new() },
+        ..FilesConfig::new(root)
+    };
+    SiteConfig::new(site.hosts.get_ref().clone(), files)
 }
 
 #[cfg(test)]

@@ -43,10 +43,7 @@ fn files(cache_bytes: u64) -> (Arc<dyn Handler>, Arc<Memory>) {
     files.precompressed = vec![Encoding::Brotli, Encoding::Gzip];
     let hosts = ["edge.example", "*.edge.example", "*.other.example"].map(str::to_owned).to_vec();
     let store = FileStore::new(FileOptions { cache_bytes, ..FileOptions::default() }).unwrap();
-    (
-        Arc::new(Sites::new(&[SiteConfig { hosts, content: files.into() }], &store).unwrap()),
-        Arc::clone(store.memory()),
-    )
+    (Arc::new(Sites::new(&[SiteConfig::new(hosts, files)], &store).unwrap()), Arc::clone(store.memory()))
 }
 
 /// A gateway on a link without delay, with a cache of a few blocks. With TURNS=whole its turns are not cut, to see what that

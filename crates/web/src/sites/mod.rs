@@ -1,6 +1,9 @@
 //! Which site answers for a host.
 
 mod host;
+mod policy;
+mod rules;
+mod site;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,11 +13,14 @@ use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
 
-use crate::files::{FileSite, FileSiteError, FileStore, FilesConfig};
+use crate::files::{FileStore, FilesConfig};
 use crate::scan::looked_at;
 use crate::{Exchange, Handler, RequestBody, RequestHead, Wake};
 use host::Host;
 pub use host::MAX_AUTHORITY;
+pub(crate) use policy::ResponsePolicy;
+pub use rules::{Cors, PathPattern, PathRule, PatternError, Template};
+use site::Site;
 
 /// Octets of path and query that are accepted; more is 414. nginx's `large_client_header_buffers` lets as
 /// much through.
@@ -28,6 +34,17 @@ pub struct SiteConfig {
     pub hosts: Vec<String>,
     /// What answers for them.
     pub content: SiteContent,
+    /// What holds for some of its paths, in the order in which it applies.
+    pub rules: Vec<PathRule>,
+    /// Paths of the site whose content is sent with an error of that status.
+    pub error_pages: Vec<(StatusCode, String)>,
+}
+
+impl SiteConfig {
+    /// A site without rules.
+    pub fn new(hosts: Vec<String>, content: impl Into<SiteContent>) -> Self {
+        Self { hosts, content: content.into(), rules: Vec::new(), error_pages: Vec::new() }
+    }
 }
 
 /// What a site serves.
@@ -37,6 +54,8 @@ pub enum SiteContent {
     Files(FilesConfig),
     /// Anything else, such as an origin behind a cache.
     Other(Arc<dyn Handler>),
+    /// Nothing: what its rules do not answer is not found.
+    Nothing,
 }
 
 impl From<FilesConfig> for SiteContent {
@@ -50,27 +69,7 @@ impl fmt::Debug for SiteContent {
         match self {
             Self::Files(files) => f.debug_tuple("Files").field(files).finish(),
             Self::Other(_) => f.write_str("Other(..)"),
-        }
-    }
-}
-
-/// A site that is open.
-enum Content {
-    Files(FileSite),
-    Other(Arc<dyn Handler>),
-}
-
-impl Content {
-    fn open(site: usize, config: &SiteContent, store: &Arc<FileStore>) -> Result<Self, SiteError> {
-        match config {
-            SiteContent::Files(files) => match FileSite::new(files, store) {
-                Ok(files) => Ok(Self::Files(files)),
-                Err(FileSiteError::Root(source)) => {
-                    Err(SiteError::Root { site, root: files.root.clone(), source })
-                }
-                Err(FileSiteError::Invalid(problem)) => Err(SiteError::Invalid { site, problem }),
-            },
-            SiteContent::Other(handler) => Ok(Self::Other(Arc::clone(handler))),
+            Self::Nothing => f.write_str("Nothing"),
         }
     }
 }
@@ -133,7 +132,7 @@ pub struct Sites {
     wildcard: HashMap<String, usize>,
     /// Length of the longest key: longer ones are not looked up.
     longest_wildcard: usize,
-    sites: Vec<Content>,
+    sites: Vec<Arc<Site>>,
 }
 
 impl Sites {
@@ -152,7 +151,7 @@ impl Sites {
             for host in &config.hosts {
                 sites.claim(host, site)?;
             }
-            sites.sites.push(Content::open(site, &config.content, store)?);
+            sites.sites.push(Arc::new(Site::open(site, config, store)?));
         }
         Ok(sites)
     }
@@ -178,7 +177,7 @@ impl Sites {
     }
 
     /// The site of `host`, in lower case: exact names first, then the longest wildcard, then the first.
-    fn site(&self, host: &str) -> &Content {
+    fn site(&self, host: &str) -> &Arc<Site> {
         let index = self.exact.get(host).or_else(|| {
             let shortest = host.len().saturating_sub(self.longest_wildcard + 1);
             let dots = host.bytes().enumerate().skip(shortest).filter(|(_, byte)| *byte == b'.');
@@ -203,10 +202,7 @@ impl Handler for Sites {
             return Exchange::error(&request.method, StatusCode::URI_TOO_LONG, HeaderMap::new());
         }
         match Host::parse(&request.authority) {
-            Some(host) => match self.site(&host) {
-                Content::Files(files) => files.start(request, wake),
-                Content::Other(handler) => handler.start(request, body, wake),
-            },
+            Some(host) => self.site(&host).start(request, body, wake),
             None => Exchange::error(&request.method, StatusCode::BAD_REQUEST, HeaderMap::new()),
         }
     }
@@ -222,16 +218,13 @@ mod tests {
     fn a_host_of_many_labels_is_looked_up_by_few() {
         let root = tempfile::tempdir().unwrap();
         let store = FileStore::new(FileOptions::default()).unwrap();
-        let site = |host: &str| SiteConfig {
-            hosts: vec![host.to_owned()],
-            content: FilesConfig::new(root.path()).into(),
-        };
+        let site = |host: &str| SiteConfig::new(vec![host.to_owned()], FilesConfig::new(root.path()));
         let sites = Sites::new(&[site("default"), site("*.edge.example")], &store).unwrap();
         let host = "a.".repeat(126) + "a";
-        let looked_at = octets_looked_at(|| assert!(std::ptr::eq(sites.site(&host), &sites.sites[0])));
+        let looked_at = octets_looked_at(|| assert!(Arc::ptr_eq(sites.site(&host), &sites.sites[0])));
         assert!(looked_at <= host.len(), "{looked_at} octets of {}", host.len());
         let below = format!("{}.edge.example", "a.".repeat(100) + "a");
-        assert!(std::ptr::eq(sites.site(&below), &sites.sites[1]));
-        assert!(std::ptr::eq(sites.site("edge.example"), &sites.sites[0]), "not below itself");
+        assert!(Arc::ptr_eq(sites.site(&below), &sites.sites[1]));
+        assert!(Arc::ptr_eq(sites.site("edge.example"), &sites.sites[0]), "not below itself");
     }
 }

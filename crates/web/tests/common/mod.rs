@@ -113,7 +113,7 @@ pub(crate) fn get(target: &str) -> RequestHead {
 }
 
 pub(crate) fn site(files: FilesConfig) -> SiteConfig {
-    SiteConfig { hosts: Vec::new(), content: files.into() }
+    SiteConfig::new(Vec::new(), files)
 }
 
 /// Lets what was written become so old that what is read of it is kept, and its validators are strong.

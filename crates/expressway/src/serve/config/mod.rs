@@ -4,6 +4,7 @@
 //! roots) is checked by [`Config::check_files`], so that `--check` and a reload see the same errors.
 
 mod sections;
+mod site;
 mod value;
 
 use std::net::SocketAddr;
@@ -15,7 +16,8 @@ use toml::Spanned;
 
 use expressway_dataplane::IoSection;
 use expressway_settings::{ConfigError, SourceFile};
-pub(crate) use sections::{Admin, Files, Log, Quic, Server, Site, Tls};
+pub(crate) use sections::{Admin, Files, Log, Quic, Server, Tls};
+pub(crate) use site::Site;
 pub(crate) use value::{Congestion, LogFormat, Retry, Seccomp, Workers};
 
 /// Memory required in addition to the block cache, in bytes: enough for a few hundred busy connections.

@@ -156,30 +156,6 @@ pub(crate) struct Log {
     pub(crate) format: LogFormat,
 }
 
-/// `[[site]]`: what some hosts serve.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Site {
-    /// Host names without ports, lower case; `*.example` matches any name below `example`.
-    pub(crate) hosts: Spanned<Vec<String>>,
-    /// Folder that files come from.
-    pub(crate) root: Option<Spanned<PathBuf>>,
-    /// An origin server to proxy and cache.
-    pub(crate) origin: Option<Spanned<String>>,
-    /// Files that answer for a folder, in order.
-    #[serde(default = "index_html")]
-    pub(crate) index: Vec<String>,
-    /// Follow symbolic links as long as they stay under the root.
-    #[serde(default)]
-    pub(crate) symlinks: bool,
-    /// Serve names that begin with a dot; without it only those under `/.well-known/` are.
-    #[serde(default)]
-    pub(crate) hidden: bool,
-    /// Answer with `.br` and `.gz` siblings where the client takes them.
-    #[serde(default = "yes")]
-    pub(crate) precompressed: bool,
-}
-
 /// `[admin]`: metrics and health over HTTP/1.1.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
@@ -236,14 +212,10 @@ impl Admin {
     }
 }
 
-fn yes() -> bool {
+pub(super) fn yes() -> bool {
     true
 }
 
 fn ten_seconds() -> Span {
     Span(Duration::from_secs(10))
-}
-
-fn index_html() -> Vec<String> {
-    vec!["index.html".into()]
 }

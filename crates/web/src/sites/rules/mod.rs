@@ -1,0 +1,202 @@
+//! Rules by path: who may ask, where paths have moved, which header fields responses get.
+//!
+//! The rules of a site are gone through in their order; all that match apply. The first that answers (refusal,
+//! redirect, status) ends it; a rewritten path is the one that later rules see. Paths are matched in their normal
+//! form, so that no spelling of a path goes past a rule.
+
+mod cors;
+mod pattern;
+
+use std::net::IpAddr;
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, DATE, HeaderName, LOCATION, TE, TRAILER, TRANSFER_ENCODING,
+    UPGRADE,
+};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use ipnet::IpNet;
+
+pub use self::cors::Cors;
+pub use self::pattern::{PathPattern, PatternError, Template};
+use crate::target::Target;
+use crate::{Exchange, RequestHead};
+
+/// Fields that frame a message or say what a part is of; no rule sets or removes them.
+const FRAMING: [HeaderName; 8] =
+    [CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, DATE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
+
+/// Rules that a site may have.
+pub(super) const MAX_RULES: usize = 1000;
+
+/// Octets of a rewritten target.
+const MAX_REWRITTEN: usize = 16 << 10;
+
+/// What holds for some paths of a site.
+#[derive(Clone, Debug)]
+pub struct PathRule {
+    /// The paths.
+    pub path: PathPattern,
+    /// Addresses that may ask; if there are any, all others are refused (403).
+    pub allow: Vec<IpNet>,
+    /// Addresses that may not, unless `allow` has them.
+    pub deny: Vec<IpNet>,
+    /// Answers with this status.
+    pub respond: Option<StatusCode>,
+    /// Answers with a redirect to there.
+    pub redirect: Option<(Template, StatusCode)>,
+    /// Goes on with another path.
+    pub rewrite: Option<Template>,
+    /// Header fields that responses get, in place of what they have.
+    pub set: Vec<(HeaderName, HeaderValue)>,
+    /// Header fields that are taken out of responses.
+    pub remove: Vec<HeaderName>,
+    /// Pages of other origins may read responses.
+    pub cors: Option<Cors>,
+}
+
+impl PathRule {
+    /// A rule for `path` that does nothing yet.
+    pub fn new(path: PathPattern) -> Self {
+        Self {
+            path,
+            allow: Vec::new(),
+            deny: Vec::new(),
+            respond: None,
+            redirect: None,
+            rewrite: None,
+            set: Vec::new(),
+            remove: Vec::new(),
+            cors: None,
+        }
+    }
+
+    /// What is wrong with it.
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        let names = self.set.iter().map(|(name, _)| name).chain(&self.remove);
+        for name in names {
+            if FRAMING.contains(name) {
+                return Err(format!("path {}: the header field {name} is the server's own", self.path));
+            }
+        }
+        if let Some((_, status)) = &self.redirect
+            && !matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
+        {
+            return Err(format!(
+                "path {}: {} is no redirect; use 301, 302, 303, 307 or 308",
+                self.path,
+                status.as_u16()
+            ));
+        }
+        if let Some(status) = &self.respond
+            && status.is_informational()
+        {
+            return Err(format!("path {}: {} is no final status", self.path, status.as_u16()));
+        }
+        if let Some(cors) = &self.cors {
+            cors.validate().map_err(|problem| format!("path {}: {problem}", self.path))?;
+        }
+        Ok(())
+    }
+
+    fn admits(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        let has = |networks: &[IpNet]| networks.iter().any(|network| network.contains(&address));
+        has(&self.allow) || self.allow.is_empty() && !has(&self.deny)
+    }
+
+    fn changes_headers(&self) -> bool {
+        !self.set.is_empty() || !self.remove.is_empty() || self.cors.is_some()
+    }
+}
+
+/// Changes to the header fields of a response.
+#[derive(Debug, Default)]
+pub(crate) struct HeaderChanges {
+    remove: Vec<HeaderName>,
+    set: HeaderMap,
+    add: HeaderMap,
+}
+
+impl HeaderChanges {
+    /// Makes them.
+    pub(crate) fn apply(&self, headers: &mut HeaderMap) {
+        for name in &self.remove {
+            headers.remove(name);
+        }
+        for (name, value) in &self.set {
+            headers.insert(name, value.clone());
+        }
+        for (name, value) in &self.add {
+            headers.append(name, value.clone());
+        }
+    }
+
+    fn follow(&mut self, rule: &PathRule, request: &RequestHead) {
+        for name in &rule.remove {
+            self.set.remove(name);
+            self.remove.push(name.clone());
+        }
+        for (name, value) in &rule.set {
+            self.set.insert(name, value.clone());
+        }
+        if let Some(cors) = &rule.cors {
+            // The last rule that says who may read responses is the one that counts.
+            self.add = cors.fields(&request.headers);
+        }
+    }
+}
+
+/// What the rules make of a request.
+pub(crate) struct Verdict {
+    /// Its answer, if they have one.
+    pub(crate) answer: Option<Exchange>,
+    /// The target that takes the place of the request's.
+    pub(crate) target: Option<String>,
+    /// What its response is to be changed by.
+    pub(crate) changes: Option<Box<HeaderChanges>>,
+}
+
+/// Goes through `rules` for a request. `None`: its target is malformed.
+pub(crate) fn judge(rules: &[PathRule], request: &RequestHead) -> Option<Verdict> {
+    let mut verdict = Verdict { answer: None, target: None, changes: None };
+    let Target { path, query } = Target::parse(&request.target).ok()?;
+    let mut path = path.into_owned();
+    for rule in rules {
+        let Some(matched) = rule.path.matches(&path) else { continue };
+        if rule.changes_headers() {
+            verdict.changes.get_or_insert_default().follow(rule, request);
+        }
+        let status = |status| Exchange::error(&request.method, status, HeaderMap::new());
+        if !rule.admits(request.remote.ip()) {
+            verdict.answer = Some(status(StatusCode::FORBIDDEN));
+            break;
+        }
+        if let Some(fields) = rule.cors.as_ref().and_then(|cors| cors.preflight(request)) {
+            verdict.answer = Some(Exchange::bodyless(StatusCode::NO_CONTENT, fields));
+            break;
+        }
+        if let Some((template, code)) = &rule.redirect {
+            let location = HeaderValue::try_from(template.fill(matched, query));
+            let headers = location.into_iter().map(|location| (LOCATION, location)).collect();
+            verdict.answer = Some(Exchange::error(&request.method, *code, headers));
+            break;
+        }
+        if let Some(code) = rule.respond {
+            verdict.answer = Some(status(code));
+            break;
+        }
+        if let Some(template) = &rule.rewrite {
+            let target = template.fill(matched, query);
+            if target.len() > MAX_REWRITTEN {
+                verdict.answer = Some(status(StatusCode::URI_TOO_LONG));
+                break;
+            }
+            path = Target::parse(&target).ok()?.path.into_owned();
+            verdict.target = Some(target);
+        }
+    }
+    Some(verdict)
+}
+
+#[cfg(test)]
+mod tests;
