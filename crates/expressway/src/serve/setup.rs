@@ -1,5 +1,6 @@
 //! From a configuration to what QUIC and request handling are given.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use expressway_dataplane::Config as PathConfig;
@@ -7,7 +8,7 @@ use expressway_gateway::quic::{CongestionControl, Identity, Instance, RetryPolic
 use expressway_netio::udp::{Steering, UdpConfig};
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::{Encoding, FileOptions, FileStore, FilesConfig, Symlinks};
-use expressway_web::{SiteConfig, Sites};
+use expressway_web::{SiteConfig, SiteContent, Sites};
 
 use super::config::{self, Config, LEAST_BESIDE_CACHE};
 use super::logs::{Logs, Previous};
@@ -102,7 +103,8 @@ pub(crate) fn build(
 ) -> Result<Reloadable, Failure> {
     let settings = settings(config, Arc::new(identity(config)?));
     settings.check().map_err(|error| Failure::usage(format!("[quic]: {error}")))?;
-    let sites: Vec<SiteConfig> = config.sites.iter().map(site).collect();
+    let sites: Result<Vec<SiteConfig>, _> = config.sites.iter().map(site).collect();
+    let sites = sites.map_err(|(span, problem)| Failure::usage(config.at(span, problem)))?;
     let sites = Sites::new(&sites, files).map_err(Failure::usage)?;
     let access_log = logs.open(&config.log, previous)?;
     Ok(Reloadable { settings, sites: Arc::new(sites), access_log })
@@ -142,16 +144,23 @@ fn settings(config: &Config, identity: Arc<Identity>) -> Settings {
     }
 }
 
-fn site(site: &config::Site) -> SiteConfig {
-    let root = site.root.as_ref().map(|root| root.get_ref().clone()).unwrap_or_default();
-    let files = FilesConfig {
+fn site(site: &config::Site) -> Result<SiteConfig, config::Problem> {
+    let content = match &site.root {
+        None => SiteContent::Nothing,
+        Some(root) => files(site, root.get_ref()).into(),
+    };
+    let (rules, error_pages) = (site.rules()?, site.error_pages()?);
+    Ok(SiteConfig { rules, error_pages, ..SiteConfig::new(site.hosts.get_ref().clone(), content) })
+}
+
+fn files(site: &config::Site, root: &Path) -> FilesConfig {
+    FilesConfig {
         index: site.index.clone(),
         symlinks: if site.symlinks { Symlinks::Beneath } else { Symlinks::Deny },
         hidden: site.hidden,
         precompressed: if site.precompressed { vec![Encoding::Brotli, Encoding::Gzip] } else { Vec::new() },
         ..FilesConfig::new(root)
-    };
-    SiteConfig::new(site.hosts.get_ref().clone(), files)
+    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use toml::Spanned;
 use expressway_dataplane::IoSection;
 use expressway_settings::{ConfigError, SourceFile};
 pub(crate) use sections::{Admin, Files, Log, Quic, Server, Tls};
-pub(crate) use site::Site;
+pub(crate) use site::{Problem, Site};
 pub(crate) use value::{Congestion, LogFormat, Retry, Seccomp, Workers};
 
 /// Memory required in addition to the block cache, in bytes: enough for a few hundred busy connections.
@@ -182,7 +182,7 @@ impl Config {
         self.at(self.server.user.as_ref().map_or(0..0, Spanned::span), problem)
     }
 
-    fn at(&self, span: std::ops::Range<usize>, problem: impl Into<String>) -> ConfigError {
+    pub(crate) fn at(&self, span: std::ops::Range<usize>, problem: impl Into<String>) -> ConfigError {
         self.source.at(span, problem)
     }
 
@@ -306,7 +306,8 @@ impl Config {
             if let Some(origin) = &site.origin {
                 return Err(self.at(origin.span(), "this version serves files only; give a root"));
             }
-            if site.root.is_none() {
+            site.rules().and(site.error_pages()).map_err(|(span, problem)| self.at(span, problem))?;
+            if site.root.is_none() && !site.is_only_rules() {
                 return Err(self.at(site.hosts.span(), "missing root"));
             }
             for host in site.hosts.get_ref() {

@@ -204,3 +204,56 @@ fn qlog_takes_a_build_that_writes_it() {
     assert!(error.contains("quic.qlog: this build does not support qlog"), "{error}");
     config.check_qlog(true).unwrap();
 }
+
+#[test]
+fn rules_of_a_site_become_what_it_does() {
+    let config = parse(
+        &(GOOD
+            .replace("root = \"video\"", "root = \"video\"\nerror_pages = { 404 = \"/404.html\" }")
+            .replace(
+                "[admin]",
+                "[[site.rule]]\ncors = true\nheaders = { cache-control = \"max-age=60\", server = false }\n\
+         [[site.rule]]\npath = \"/old/*\"\nredirect = \"/new/*\"\nstatus = 301\n\
+         [[site.rule]]\npath = \"/in/*\"\nallow = [\"192.0.2.0/24\"]\n\
+         cors = { origins = [\"https://a.example\"], max_age = \"1h\" }\n[admin]",
+            )),
+    )
+    .unwrap();
+    let rules = config.sites[0].rules().unwrap();
+    assert_eq!(rules.iter().map(|rule| rule.path.to_string()).collect::<Vec<_>>(), ["*", "/old/*", "/in/*"]);
+    assert_eq!((rules[0].set.len(), rules[0].remove.len()), (1, 1));
+    assert_eq!(rules[1].redirect.as_ref().unwrap().1, 301);
+    let cors = rules[2].cors.as_ref().unwrap();
+    assert_eq!((cors.origins.len(), cors.max_age), (1, 3600));
+    assert_eq!(config.sites[0].error_pages().unwrap()[0].0, 404);
+    let only =
+        "[[site]]\nhosts = [\"b.example\"]\n[[site.rule]]\nredirect = \"https://a.example/*\"\n[admin]";
+    assert!(parse(&GOOD.replace("[admin]", only)).is_ok(), "a site of nothing but rules");
+}
+
+#[test]
+fn wrong_rules_are_named_with_their_line() {
+    for (rule, line, expected) in [
+        ("path = \"a\"", "toml:14: ", "begin the path with / or *"),
+        ("redirect = \"//*\"", "toml:14: ", "this target can name any host"),
+        ("redirect = \"/a\"\nstatus = 200", "toml:15: ", "give a status from 301 to 308"),
+        ("respond = 100", "toml:14: ", "give a status from 200 to 599"),
+        ("status = 301", "toml:14: ", "status is that of a redirect"),
+        ("headers = { \"a b\" = \"x\" }", "toml:14: ", "`a b` is not a header field"),
+        ("headers = { a = true }", "toml:14: ", "`a` needs a value"),
+        ("headers = { a = \"\\n\" }", "toml:14: ", "`a` has an invalid value"),
+        ("allow = [\"192.0.2.0/33\"]", "toml:14: ", "site.0.rule.0.allow"),
+        ("cors = { origin = [] }", "toml:14: ", "site.0.rule.0.cors"),
+        ("cors = { origins = [\"\\n\"] }", "toml:14: ", "cors has an invalid value"),
+        ("rewrit = \"/a\"", "toml:14: ", "did you mean `rewrite`?"),
+    ] {
+        let error = error_after("[admin]", &format!("[[site.rule]]\n{rule}\n[admin]"));
+        assert!(error.contains(line) && error.contains(expected), "{rule}: {error}");
+    }
+    for (pages, expected) in
+        [("200 = \"/a\"", "a status from 400 to 599"), ("404 = \"a\"", "`a` is not a path")]
+    {
+        let error = error_after("[admin]", &format!("error_pages = {{ {pages} }}\n[admin]"));
+        assert!(error.contains(expected), "{pages}: {error}");
+    }
+}
