@@ -95,7 +95,7 @@ pub(crate) struct Serve {
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
-    /// Check the configuration and the files it refers to, then exit
+    /// Check the configuration and the files it refers to, print it with all defaults, then exit
     #[arg(long)]
     pub(crate) check: bool,
     /// Packet I/O mode, overrides `[io] mode`: auto, zerocopy, copy, hybrid, generic or udp

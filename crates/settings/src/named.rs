@@ -1,6 +1,6 @@
 //! Values that are one of a few words.
 
-/// Implements `FromStr`, `Display` and `Deserialize` for a `Copy` type whose associated `NAMES` lists each value with its
+/// Implements `FromStr`, `Display`, `Serialize` and `Deserialize` for a `Copy` type whose associated `NAMES` lists each value with its
 /// word: `[(&'static str, Self); N]`. The error for another word lists them all.
 #[macro_export]
 macro_rules! named {
@@ -15,6 +15,14 @@ macro_rules! named {
             fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
                 let name = Self::NAMES.iter().find(|(_, value)| value == self).map_or("?", |(name, _)| name);
                 f.write_str(name)
+            }
+        }
+        impl $crate::serde::Serialize for $type {
+            fn serialize<S: $crate::serde::Serializer>(
+                &self,
+                serializer: S,
+            ) -> ::std::result::Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
             }
         }
         impl<'de> $crate::serde::Deserialize<'de> for $type {

@@ -1,9 +1,10 @@
 //! Value types that configuration files share, each with its own syntax and its own error text.
 
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A number of bytes: `65536`, `"64KiB"`, `"256MiB"`, `"1GiB"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,6 +23,21 @@ impl FromStr for Size {
         };
         let number: u64 = digits.parse().map_err(|_| format!("`{text}` is not a size, such as \"64KiB\""))?;
         number.checked_mul(unit).map(Size).ok_or_else(|| format!("`{text}` does not fit in 64 bits"))
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+        let unit = units.iter().find(|(bits, _)| self.0 > 0 && self.0.trailing_zeros() >= *bits);
+        let (bits, name) = unit.unwrap_or(&(0, ""));
+        write!(f, "{}{name}", self.0 >> bits)
+    }
+}
+
+impl Serialize for Size {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -50,6 +66,22 @@ impl FromStr for Span {
         };
         let total = number.checked_mul(milliseconds).ok_or_else(|| format!("`{text}` is too long"))?;
         Ok(Span(Duration::from_millis(total)))
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let milliseconds = self.0.as_millis();
+        let units = [(3_600_000, "h"), (60_000, "m"), (1000, "s")];
+        let unit = units.iter().find(|(unit, _)| milliseconds > 0 && milliseconds.is_multiple_of(*unit));
+        let (unit, name) = unit.unwrap_or(&(1, "ms"));
+        write!(f, "{}{name}", milliseconds / unit)
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -105,6 +137,22 @@ impl FromStr for Moment {
     }
 }
 
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let microseconds = self.0.as_micros();
+        let units = [(1_000_000, "s"), (1000, "ms")];
+        let unit = units.iter().find(|(unit, _)| microseconds > 0 && microseconds.is_multiple_of(*unit));
+        let (unit, name) = unit.unwrap_or(&(1, "us"));
+        write!(f, "{}{name}", microseconds / unit)
+    }
+}
+
+impl Serialize for Moment {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl<'de> Deserialize<'de> for Moment {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
@@ -114,6 +162,19 @@ impl<'de> Deserialize<'de> for Moment {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_are_written_as_they_are_read() {
+        for text in ["0", "1000", "64KiB", "3MiB", "2GiB"] {
+            assert_eq!(text.parse::<Size>().unwrap().to_string(), text);
+        }
+        for text in ["0ms", "1500ms", "30s", "5m", "2h"] {
+            assert_eq!(text.parse::<Span>().unwrap().to_string(), text);
+        }
+        for text in ["0us", "1500us", "50us", "3ms", "2s"] {
+            assert_eq!(text.parse::<Moment>().unwrap().to_string(), text);
+        }
+    }
 
     #[test]
     fn sizes_have_binary_units() {

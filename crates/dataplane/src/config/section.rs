@@ -9,14 +9,14 @@ use expressway_netio::Wait;
 use expressway_netio::netdev::NapiSettings;
 use expressway_netio::wait::{BusyPoll, Spin};
 use expressway_settings::{Moment, Size};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::IoConfig;
 use super::value::{Attach, Dispatcher, IoMode, UdpSend, WaitStrategy};
 
 /// `[io]` in a configuration file: how packets move. [`Self::check`] before use; [`Self::config`] is what it says.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
 pub struct IoSection {
     /// The mode; `--io` overrides it.
@@ -31,6 +31,7 @@ pub struct IoSection {
     pub calibration_cache: PathBuf,
     /// For each interface, the one of this machine at the other end of its link, which must receive the
     /// self-test's probe frame.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub probe_peers: BTreeMap<String, String>,
     /// UMEM frames of each AF_XDP socket, a power of two; default 8192.
     pub frames: Option<Spanned<u32>>,
@@ -87,7 +88,7 @@ impl Default for IoSection {
 }
 
 /// `[io.napi]`: settings of the interface's NAPI contexts, put back at the end.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Napi {
     /// Empty polls before the interrupt is armed again.

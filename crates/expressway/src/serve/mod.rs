@@ -70,7 +70,8 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
     let mut setup = setup::build(&config, &files, &mut logs, None)?;
     setup.settings.instance = instance;
     let Some(provider) = provider else {
-        crate::print(&format!("{}: ok\n", arguments.config.display()))?;
+        let effective = config.effective().map_err(Failure::run_time)?;
+        crate::print(&format!("# {}: ok; with defaults:\n\n{effective}", arguments.config.display()))?;
         return Ok(ExitCode::SUCCESS);
     };
     Server::start(arguments, config, (provider, confinement), workers, (files, logs), setup)?.run()

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use expressway_dataplane::IoSection;
@@ -27,7 +27,7 @@ pub(crate) const LEAST_BESIDE_CACHE: u64 = 64 << 20;
 const LEAST_BESIDE_WINDOW: u64 = 64 << 10;
 
 /// A whole configuration, defaults filled in. Relative paths are relative to the file's folder.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Config {
     /// `[server]`
     pub(crate) server: Server,
@@ -42,9 +42,11 @@ pub(crate) struct Config {
     /// `[log]`
     pub(crate) log: Log,
     /// `[[site]]`, at least one; the first is the default.
+    #[serde(rename = "site")]
     pub(crate) sites: Vec<Site>,
     /// `[admin]`, absent when there is no admin listener.
     pub(crate) admin: Option<Admin>,
+    #[serde(skip)]
     source: SourceFile,
 }
 
@@ -143,6 +145,14 @@ impl Config {
     /// The file's text.
     pub(crate) fn text(&self) -> &str {
         &self.source.text
+    }
+
+    /// What is in force: the file with its defaults and absolute paths, itself a configuration.
+    ///
+    /// # Errors
+    /// A path that is no text.
+    pub(crate) fn effective(&self) -> Result<String, String> {
+        toml::to_string(self).map_err(|error| error.to_string())
     }
 
     /// Sections that differ from `running` and that only a restart applies.

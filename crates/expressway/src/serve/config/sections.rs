@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use expressway_gateway::admin;
@@ -13,7 +13,7 @@ use expressway_settings::{Size, Span};
 use super::value::{Congestion, LogFormat, Retry, Seccomp, Workers};
 
 /// `[server]`: where to listen and with how many workers.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Server {
     /// UDP addresses for HTTP/3, at least one.
@@ -52,7 +52,7 @@ pub(crate) struct Server {
 }
 
 /// `[tls]`: the certificate.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tls {
     /// PEM file with the leaf first and its chain behind.
@@ -64,7 +64,7 @@ pub(crate) struct Tls {
 }
 
 /// `[quic]`: transport parameters and limits.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Quic {
     /// A connection with no packets for this long is closed.
@@ -122,7 +122,7 @@ impl Default for Quic {
 }
 
 /// `[files]`: how files are read and kept.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Files {
     /// Memory for hot blocks of files, shared by all workers.
@@ -147,7 +147,7 @@ impl Default for Files {
 }
 
 /// `[log]`: the access log.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Log {
     /// File to append to, or `-` for standard output; absent: no access log.
@@ -157,7 +157,7 @@ pub(crate) struct Log {
 }
 
 /// `[admin]`: metrics and health over HTTP/1.1.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Admin {
     /// TCP address; keep it off public interfaces.

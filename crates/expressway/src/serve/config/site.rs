@@ -8,7 +8,7 @@ use expressway_settings::Span;
 use expressway_web::{Cors as CorsRule, PathPattern, PathRule, Template};
 use http::{HeaderName, HeaderValue, StatusCode};
 use ipnet::IpNet;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::sections::yes;
@@ -17,7 +17,7 @@ use super::sections::yes;
 pub(crate) type Problem = (Range<usize>, String);
 
 /// `[[site]]`: what some hosts serve.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Site {
     /// Host names without ports, lower case; `*.example` matches any name below `example`.
@@ -39,7 +39,7 @@ pub(crate) struct Site {
     #[serde(default = "yes")]
     pub(crate) precompressed: bool,
     /// Paths whose content is sent with an error, by status.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) error_pages: BTreeMap<Spanned<String>, String>,
     /// What holds for some of its paths, in order.
     #[serde(default)]
@@ -47,16 +47,16 @@ pub(crate) struct Site {
 }
 
 /// `[[site.rule]]`: what holds for some paths of a site.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rule {
     /// The paths: one, or those that begin or end in something, with a `*`; absent: all.
     path: Option<Spanned<String>>,
     /// Networks whose clients may ask; all others may not.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     allow: Vec<IpNet>,
     /// Networks whose clients may not ask.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     deny: Vec<IpNet>,
     /// Answer with this status.
     respond: Option<Spanned<u16>>,
@@ -67,14 +67,14 @@ pub(crate) struct Rule {
     /// Serve this path instead.
     rewrite: Option<Spanned<String>>,
     /// Header fields of responses: a value, or false to take it out.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     headers: BTreeMap<Spanned<String>, HeaderSetting>,
     /// Which pages of other origins may read responses: true for any.
     cors: Option<Spanned<CorsSetting>>,
 }
 
 /// A header field's value, or `false`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(untagged, expecting = "a header value, or false to remove the field")]
 pub(crate) enum HeaderSetting {
     Set(String),
@@ -82,7 +82,7 @@ pub(crate) enum HeaderSetting {
 }
 
 /// `cors`: true, or what is allowed.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(
     untagged,
     expecting = "true, or a table with origins, methods, headers, expose, max_age, credentials"
@@ -93,7 +93,7 @@ pub(crate) enum CorsSetting {
 }
 
 /// Who may read responses from other origins.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Cors {
     /// Origins such as `https://player.example`; absent: any.

@@ -257,3 +257,56 @@ fn wrong_rules_are_named_with_their_line() {
         assert!(error.contains(expected), "{pages}: {error}");
     }
 }
+
+#[test]
+fn what_is_in_force_is_a_configuration_that_says_the_same() {
+    let rules = "[[site.rule]]\npath = \"/a/*\"\nheaders = { a = \"b\", c = false }\ncors = { origins = [\"https://a\"] }\n\
+         [io.napi]\ndefer_hard_irqs = 2\ngro_flush_timeout = \"200us\"\n[admin]";
+    let config = parse(
+        &GOOD
+            .replace("mode = \"hybrid\"", "mode = \"hybrid\"\nwait = \"busy-poll\"\nqueues = [0]")
+            .replace("[admin]", &format!("error_pages = {{ 404 = \"/e\" }}\n{rules}")),
+    )
+    .unwrap();
+    let effective = config.effective().unwrap();
+    for line in
+        ["workers = \"auto\"", "idle_timeout = \"30s\"", "cache = \"256MiB\"", "root = \"/srv/video\""]
+    {
+        assert!(effective.contains(line), "no {line} in\n{effective}");
+    }
+    assert_eq!(parse(&effective).unwrap().effective().unwrap(), effective);
+}
+
+/// The commented default configuration in docs/.
+const DEFAULT: &str = include_str!("../../../../../docs/expressway.toml");
+
+#[test]
+fn the_documented_defaults_are_the_defaults() {
+    let least = "[server]\nlisten = [\"192.0.2.1:443\"]\n[tls]\ncertificate = \"cert.pem\"\nprivate_key = \"key.pem\"\n\
+                 [[site]]\nhosts = [\"edge.example\"]\nroot = \"/srv/video\"\n";
+    let documented = parse(DEFAULT).unwrap().effective().unwrap();
+    assert_eq!(documented, parse(least).unwrap().effective().unwrap());
+}
+
+#[test]
+fn what_the_documented_defaults_leave_out_is_valid_too() {
+    let is_key = |line: &str| {
+        let name = line.split(" = ").next().unwrap_or("");
+        let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        line.contains(" = ") && is_name || line.starts_with('[')
+    };
+    let uncommented: String = DEFAULT
+        .lines()
+        .map(|line| line.strip_prefix("# ").filter(|rest| is_key(rest)).unwrap_or(line).to_owned() + "\n")
+        .filter(|line| !line.starts_with("device_plugin") && !line.starts_with("queues"))
+        .collect();
+    assert!(uncommented.contains("\nredirect = ") && uncommented.contains("\n[admin]"), "{uncommented}");
+    // Some only go with other values of their section.
+    let waiting = ["busy_poll", "spin_kernel", "napi"];
+    let rest: String = uncommented
+        .lines()
+        .filter(|line| !waiting.iter().any(|key| line.starts_with(key)))
+        .map(|line| line.to_owned() + "\n")
+        .collect();
+    parse(&rest).unwrap();
+}

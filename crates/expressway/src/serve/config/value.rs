@@ -1,7 +1,7 @@
 //! Value types of the configuration file, each with its own syntax and its own error text.
 
 use expressway_settings::named;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// When a client must prove its address by a Retry packet (RFC 9000, section 8.1.2): `[quic] retry`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,6 +85,15 @@ pub(crate) enum Workers {
     Auto,
     /// This many, 1 to 255.
     Count(u8),
+}
+
+impl Serialize for Workers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Auto => serializer.serialize_str("auto"),
+            Self::Count(count) => serializer.serialize_u8(*count),
+        }
+    }
 }
 
 impl<'de> Deserialize<'de> for Workers {
