@@ -44,6 +44,6 @@ pub use request_body::RequestBody;
 pub use response::{BodyError, ResponseHead};
 pub use sites::{
     Cors, MAX_AUTHORITY, PathPattern, PathRule, PatternError, SiteConfig, SiteContent, SiteError, Sites,
-    Template,
+    Template, TokenKey, TokenKeyError, TokenRule,
 };
 pub use wake::{Notify, Wake};

@@ -196,6 +196,7 @@ fn landlock(config: &Config) -> Result<bool, Failure> {
     let mut read = vec![folder(config.file())];
     read.extend([&config.tls.certificate, &config.tls.private_key].map(|path| folder(path.get_ref())));
     read.extend(config.sites.iter().filter_map(|site| site.root.as_ref()).map(|root| root.get_ref().clone()));
+    read.extend(config.sites.iter().flat_map(|site| site.token_keys()).map(|keys| folder(keys.get_ref())));
     if config.io.device_plugin.is_some() {
         // NUMA node and cores of the NIC, which are looked up by this process.
         read.push(PathBuf::from("/sys/devices"));

@@ -316,7 +316,7 @@ impl Config {
             if let Some(origin) = &site.origin {
                 return Err(self.at(origin.span(), "this version serves files only; give a root"));
             }
-            site.rules().and(site.error_pages()).map_err(|(span, problem)| self.at(span, problem))?;
+            site.check_rules().and(site.error_pages()).map_err(|(span, problem)| self.at(span, problem))?;
             if site.root.is_none() && !site.is_only_rules() {
                 return Err(self.at(site.hosts.span(), "missing root"));
             }
@@ -345,7 +345,7 @@ impl Config {
         join(&mut self.tls.certificate);
         join(&mut self.tls.private_key);
         self.quic.qlog.iter_mut().for_each(join);
-        self.sites.iter_mut().filter_map(|site| site.root.as_mut()).for_each(join);
+        self.sites.iter_mut().for_each(|site| site.resolve_paths(base));
         self.io.resolve_paths(base);
         for path in [&mut self.tls.keylog, &mut self.log.access].into_iter().flatten() {
             if path.as_os_str() != "-" {

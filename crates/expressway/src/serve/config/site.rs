@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use expressway_settings::Span;
-use expressway_web::{Cors as CorsRule, PathPattern, PathRule, Template};
+use expressway_web::{Cors as CorsRule, PathPattern, PathRule, Template, TokenKey, TokenRule};
 use http::{HeaderName, HeaderValue, StatusCode};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -58,6 +58,8 @@ pub(crate) struct Rule {
     /// Networks whose clients may not ask.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     deny: Vec<IpNet>,
+    /// Only requests with a token that one of these keys signed.
+    token: Option<Token>,
     /// Answer with this status.
     respond: Option<Spanned<u16>>,
     /// Redirect to this URL or path.
@@ -71,6 +73,20 @@ pub(crate) struct Rule {
     headers: BTreeMap<Spanned<String>, HeaderSetting>,
     /// Which pages of other origins may read responses: true for any.
     cors: Option<Spanned<CorsSetting>>,
+}
+
+/// Signed URLs.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Token {
+    /// File with the keys, hexadecimal, one a line.
+    pub(crate) keys: Spanned<PathBuf>,
+    /// Name of the query parameter and of the cookie.
+    #[serde(default = "hdnts")]
+    name: String,
+    /// Answer a token in a query with a cookie.
+    #[serde(default)]
+    cookie: bool,
 }
 
 /// A header field's value, or `false`.
@@ -117,9 +133,30 @@ impl Site {
         self.root.is_none() && self.rule.iter().any(answers)
     }
 
+    /// Its rules, as far as they can be read without other files.
+    pub(crate) fn check_rules(&self) -> Result<(), Problem> {
+        self.rule.iter().try_for_each(|rule| rule.rule().map(|_| ()))
+    }
+
     /// Its rules.
     pub(crate) fn rules(&self) -> Result<Vec<PathRule>, Problem> {
-        self.rule.iter().map(Rule::rule).collect()
+        let rule = |rule: &Rule| {
+            Ok(PathRule { token: rule.token.as_ref().map(Token::rule).transpose()?, ..rule.rule()? })
+        };
+        self.rule.iter().map(rule).collect()
+    }
+
+    /// Files with keys of tokens.
+    pub(crate) fn token_keys(&self) -> impl Iterator<Item = &Spanned<PathBuf>> {
+        self.rule.iter().filter_map(|rule| Some(&rule.token.as_ref()?.keys))
+    }
+
+    /// Makes relative paths relative to `base`.
+    pub(crate) fn resolve_paths(&mut self, base: &std::path::Path) {
+        let keys = self.rule.iter_mut().filter_map(|rule| Some(&mut rule.token.as_mut()?.keys));
+        for path in self.root.iter_mut().chain(keys) {
+            *path.get_mut() = base.join(path.get_ref());
+        }
     }
 
     /// Its error pages.
@@ -134,6 +171,14 @@ impl Site {
             }
         };
         self.error_pages.iter().map(page).collect()
+    }
+}
+
+impl Token {
+    fn rule(&self) -> Result<TokenRule, Problem> {
+        let keys =
+            TokenKey::load(self.keys.get_ref()).map_err(|error| (self.keys.span(), error.to_string()))?;
+        Ok(TokenRule { name: self.name.clone(), keys, set_cookie: self.cookie })
     }
 }
 
@@ -217,6 +262,10 @@ fn status(code: &Spanned<u16>, range: std::ops::RangeInclusive<u16>) -> Result<S
 
 fn template(to: &Spanned<String>, local: bool) -> Result<Template, Problem> {
     Template::parse(to.get_ref(), local).map_err(|error| (to.span(), error.to_string()))
+}
+
+fn hdnts() -> String {
+    "hdnts".into()
 }
 
 fn index_html() -> Vec<String> {

@@ -310,3 +310,22 @@ fn what_the_documented_defaults_leave_out_is_valid_too() {
         .collect();
     parse(&rest).unwrap();
 }
+
+#[test]
+fn keys_of_tokens_are_read_from_their_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let rule = "[[site.rule]]\npath = \"/vod/*\"\ntoken = { keys = \"token.keys\", cookie = true }\n[admin]";
+    let text = GOOD.replace("[admin]", rule);
+    let config = Config::parse(&folder.path().join("edge.toml"), text).unwrap();
+    let (span, problem) = config.sites[0].rules().unwrap_err();
+    assert!(problem.contains("token.keys: No such file"), "{problem}");
+    assert_eq!(
+        config.at(span, problem).to_string().matches("edge.toml:15: site.0.rule.0.token.keys").count(),
+        1
+    );
+    std::fs::write(folder.path().join("token.keys"), "00112233445566778899aabbccddeeff\n").unwrap();
+    let rules = config.sites[0].rules().unwrap();
+    let token = rules[0].token.as_ref().unwrap();
+    assert_eq!((token.name.as_str(), token.keys.len(), token.set_cookie), ("hdnts", 1, true));
+    assert!(!config.effective().unwrap().contains("001122"), "keys are not shown");
+}

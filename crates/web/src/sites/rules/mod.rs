@@ -6,19 +6,22 @@
 
 mod cors;
 mod pattern;
+mod token;
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, DATE, HeaderName, LOCATION, TE, TRAILER, TRANSFER_ENCODING,
-    UPGRADE,
+    CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, DATE, HeaderName, LOCATION, SET_COOKIE, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderValue, StatusCode};
 use ipnet::IpNet;
 
 pub use self::cors::Cors;
 pub use self::pattern::{PathPattern, PatternError, Template};
-use crate::target::Target;
+pub use self::token::{TokenKey, TokenKeyError, TokenRule};
+use crate::target::{Target, encode_path};
 use crate::{Exchange, RequestHead};
 
 /// Fields that frame a message or say what a part is of; no rule sets or removes them.
@@ -40,6 +43,8 @@ pub struct PathRule {
     pub allow: Vec<IpNet>,
     /// Addresses that may not, unless `allow` has them.
     pub deny: Vec<IpNet>,
+    /// Only requests with a token that one of its keys signed are admitted; others are refused (403).
+    pub token: Option<TokenRule>,
     /// Answers with this status.
     pub respond: Option<StatusCode>,
     /// Answers with a redirect to there.
@@ -61,6 +66,7 @@ impl PathRule {
             path,
             allow: Vec::new(),
             deny: Vec::new(),
+            token: None,
             respond: None,
             redirect: None,
             rewrite: None,
@@ -92,6 +98,9 @@ impl PathRule {
         {
             return Err(format!("path {}: {} is no final status", self.path, status.as_u16()));
         }
+        if let Some(token) = &self.token {
+            token.validate().map_err(|problem| format!("path {}: {problem}", self.path))?;
+        }
         if let Some(cors) = &self.cors {
             cors.validate().map_err(|problem| format!("path {}: {problem}", self.path))?;
         }
@@ -114,6 +123,7 @@ impl PathRule {
 pub(crate) struct HeaderChanges {
     remove: Vec<HeaderName>,
     set: HeaderMap,
+    cors: HeaderMap,
     add: HeaderMap,
 }
 
@@ -126,7 +136,7 @@ impl HeaderChanges {
         for (name, value) in &self.set {
             headers.insert(name, value.clone());
         }
-        for (name, value) in &self.add {
+        for (name, value) in self.cors.iter().chain(&self.add) {
             headers.append(name, value.clone());
         }
     }
@@ -141,7 +151,7 @@ impl HeaderChanges {
         }
         if let Some(cors) = &rule.cors {
             // The last rule that says who may read responses is the one that counts.
-            self.add = cors.fields(&request.headers);
+            self.cors = cors.fields(&request.headers);
         }
     }
 }
@@ -160,7 +170,7 @@ pub(crate) struct Verdict {
 pub(crate) fn judge(rules: &[PathRule], request: &RequestHead) -> Option<Verdict> {
     let mut verdict = Verdict { answer: None, target: None, changes: None };
     let Target { path, query } = Target::parse(&request.target).ok()?;
-    let mut path = path.into_owned();
+    let (mut path, mut query) = (path.into_owned(), query.map(Cow::Borrowed));
     for rule in rules {
         let Some(matched) = rule.path.matches(&path) else { continue };
         if rule.changes_headers() {
@@ -175,8 +185,23 @@ pub(crate) fn judge(rules: &[PathRule], request: &RequestHead) -> Option<Verdict
             verdict.answer = Some(Exchange::bodyless(StatusCode::NO_CONTENT, fields));
             break;
         }
+        if let Some(token) = &rule.token {
+            let Some(admitted) = token.admit(&path, query.as_deref(), &request.headers, request.remote.ip())
+            else {
+                verdict.answer = Some(status(StatusCode::FORBIDDEN));
+                break;
+            };
+            if let Some(cookie) = admitted.cookie {
+                verdict.changes.get_or_insert_default().add.append(SET_COOKIE, cookie);
+            }
+            if let Some(rest) = admitted.query {
+                query = Some(rest.into()).filter(|rest: &Cow<'_, str>| !rest.is_empty());
+                // What answers, and what caches, does not see the token.
+                verdict.target = Some(with_query(encode_path(&path), query.as_deref()));
+            }
+        }
         if let Some((template, code)) = &rule.redirect {
-            let location = HeaderValue::try_from(template.fill(matched, query));
+            let location = HeaderValue::try_from(template.fill(matched, query.as_deref()));
             let headers = location.into_iter().map(|location| (LOCATION, location)).collect();
             verdict.answer = Some(Exchange::error(&request.method, *code, headers));
             break;
@@ -186,16 +211,26 @@ pub(crate) fn judge(rules: &[PathRule], request: &RequestHead) -> Option<Verdict
             break;
         }
         if let Some(template) = &rule.rewrite {
-            let target = template.fill(matched, query);
+            let target = template.fill(matched, query.as_deref());
             if target.len() > MAX_REWRITTEN {
                 verdict.answer = Some(status(StatusCode::URI_TOO_LONG));
                 break;
             }
-            path = Target::parse(&target).ok()?.path.into_owned();
+            let rewritten = Target::parse(&target).ok()?;
+            path = rewritten.path.into_owned();
+            query = rewritten.query.map(|query| query.to_owned().into());
             verdict.target = Some(target);
         }
     }
     Some(verdict)
+}
+
+fn with_query(mut path: String, query: Option<&str>) -> String {
+    if let Some(query) = query {
+        path.push('?');
+        path.push_str(query);
+    }
+    path
 }
 
 #[cfg(test)]
