@@ -43,7 +43,7 @@ pub use request::{Protocol, RequestHead, Scheme};
 pub use request_body::RequestBody;
 pub use response::{BodyError, ResponseHead};
 pub use sites::{
-    Cors, MAX_AUTHORITY, PathPattern, PathRule, PatternError, SiteConfig, SiteContent, SiteError, Sites,
-    Template, TokenKey, TokenKeyError, TokenRule,
+    Cors, MAX_AUTHORITY, PathPattern, PathRule, PatternError, RateLimit, SiteConfig, SiteContent, SiteError,
+    Sites, Template, TokenKey, TokenKeyError, TokenRule,
 };
 pub use wake::{Notify, Wake};

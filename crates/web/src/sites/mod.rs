@@ -19,7 +19,9 @@ use crate::{Exchange, Handler, RequestBody, RequestHead, Wake};
 use host::Host;
 pub use host::MAX_AUTHORITY;
 pub(crate) use policy::ResponsePolicy;
-pub use rules::{Cors, PathPattern, PathRule, PatternError, Template, TokenKey, TokenKeyError, TokenRule};
+pub use rules::{
+    Cors, PathPattern, PathRule, PatternError, RateLimit, Template, TokenKey, TokenKeyError, TokenRule,
+};
 use site::Site;
 
 /// Octets of path and query that are accepted; more is 414. nginx's `large_client_header_buffers` lets as

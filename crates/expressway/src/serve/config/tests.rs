@@ -245,6 +245,8 @@ fn wrong_rules_are_named_with_their_line() {
         ("allow = [\"192.0.2.0/33\"]", "toml:14: ", "site.0.rule.0.allow"),
         ("cors = { origin = [] }", "toml:14: ", "site.0.rule.0.cors"),
         ("cors = { origins = [\"\\n\"] }", "toml:14: ", "cors has an invalid value"),
+        ("rate = \"10/d\"", "toml:14: ", "give a rate"),
+        ("rate = { rate = \"1/s\", burst = 0 }", "toml:14: ", "give a rate"),
         ("rewrit = \"/a\"", "toml:14: ", "did you mean `rewrite`?"),
     ] {
         let error = error_after("[admin]", &format!("[[site.rule]]\n{rule}\n[admin]"));
@@ -328,4 +330,15 @@ fn keys_of_tokens_are_read_from_their_file() {
     let token = rules[0].token.as_ref().unwrap();
     assert_eq!((token.name.as_str(), token.keys.len(), token.set_cookie), ("hdnts", 1, true));
     assert!(!config.effective().unwrap().contains("001122"), "keys are not shown");
+}
+
+#[test]
+fn video_has_times_to_cache_that_rules_may_change() {
+    let rule = "[[site.rule]]\npath = \"*.m3u8\"\nrate = \"90/m\"\nheaders = { cache-control = \"no-cache\" }\n[admin]";
+    let text = GOOD.replace("[admin]", rule).replace("root = \"video\"", "root = \"video\"\nvideo = true");
+    let rules = parse(&text).unwrap().sites[0].rules().unwrap();
+    assert_eq!(rules.first().unwrap().set[0].1, "max-age=2");
+    let last = rules.last().unwrap();
+    assert_eq!(last.set[0].1, "no-cache");
+    assert_eq!(format!("{:?}", last.rate.as_ref().unwrap()), "RateLimit { rate: 1.5, burst: 2.0, .. }");
 }

@@ -6,20 +6,23 @@
 
 mod cors;
 mod pattern;
+mod rate;
 mod token;
 
 use std::borrow::Cow;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, DATE, HeaderName, LOCATION, SET_COOKIE, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, DATE, HeaderName, LOCATION, RETRY_AFTER, SET_COOKIE, TE,
+    TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderValue, StatusCode};
 use ipnet::IpNet;
 
 pub use self::cors::Cors;
 pub use self::pattern::{PathPattern, PatternError, Template};
+pub use self::rate::RateLimit;
 pub use self::token::{TokenKey, TokenKeyError, TokenRule};
 use crate::target::{Target, encode_path};
 use crate::{Exchange, RequestHead};
@@ -43,6 +46,8 @@ pub struct PathRule {
     pub allow: Vec<IpNet>,
     /// Addresses that may not, unless `allow` has them.
     pub deny: Vec<IpNet>,
+    /// Requests of one client; more are refused (429).
+    pub rate: Option<Arc<RateLimit>>,
     /// Only requests with a token that one of its keys signed are admitted; others are refused (403).
     pub token: Option<TokenRule>,
     /// Answers with this status.
@@ -66,6 +71,7 @@ impl PathRule {
             path,
             allow: Vec::new(),
             deny: Vec::new(),
+            rate: None,
             token: None,
             respond: None,
             redirect: None,
@@ -179,6 +185,13 @@ pub(crate) fn judge(rules: &[PathRule], request: &RequestHead) -> Option<Verdict
         let status = |status| Exchange::error(&request.method, status, HeaderMap::new());
         if !rule.admits(request.remote.ip()) {
             verdict.answer = Some(status(StatusCode::FORBIDDEN));
+            break;
+        }
+        if let Some(rate) = &rule.rate
+            && let Err(after) = rate.take(request.remote.ip())
+        {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from(after))]);
+            verdict.answer = Some(Exchange::error(&request.method, StatusCode::TOO_MANY_REQUESTS, headers));
             break;
         }
         if let Some(fields) = rule.cors.as_ref().and_then(|cors| cors.preflight(request)) {
