@@ -1,6 +1,8 @@
-"""What sites keep back, and access logs that nobody reads."""
+"""What sites keep back and what their rules do, and access logs that nobody reads."""
 
 import fcntl
+import hashlib
+import hmac
 import os
 import signal
 from pathlib import Path
@@ -80,3 +82,68 @@ def test_a_log_that_nobody_reads_holds_up_no_worker_and_no_end(
         assert len(file.read_text().splitlines()) == 2
     finally:
         os.close(reader)
+
+
+KEYS = ("00112233445566778899aabbccddeeff", "ffeeddccbbaa99887766554433221100")
+
+
+def token(key: str, fields: str) -> str:
+    """A token as EdgeAuth has it."""
+    signature = hmac.new(bytes.fromhex(key), fields.encode(), hashlib.sha256).hexdigest()
+    return f"{fields}~hmac={signature}"
+
+
+def test_rules_apply_and_are_reloaded_with_the_keys_of_tokens(
+    make_lab, make_server, certificates: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    (root / "vod").mkdir(parents=True)
+    for name in ("vod/a.m4s", "new.txt", "404.html"):
+        (root / name).write_text(f"content of {name}")
+    keys = tmp_path / "token.keys"
+    keys.write_text(f"{KEYS[0]}\n")
+    rules = f"""error_pages = {{ 404 = "/404.html" }}
+[[site.rule]]
+path = "/old/*"
+rewrite = "/*"
+[[site.rule]]
+path = "/moved/*"
+redirect = "https://other.test/*"
+[[site.rule]]
+path = "/vod/*"
+token = {{ keys = "{keys}" }}
+[[site.rule]]
+path = "/limited"
+rate = {{ rate = "1/h", burst = 2 }}
+[[site.rule]]
+path = "/nobody/*"
+allow = ["192.0.2.0/24"]
+"""
+    lab = make_lab()
+    server = make_server(lab, mode="udp", root=root)
+
+    def get(*paths: str) -> list[clients.Answer]:
+        return clients.fetch(lab, "quicgo", address(lab.server["ipv4"]), certificates, paths)
+
+    def statuses(*paths: str) -> list[int]:
+        return [answer.status for answer in get(*paths)]
+
+    server.config.write_text(server.settings.text() + rules)
+    server.signal(signal.SIGHUP)
+    server.wait_log("reload: done")
+    plain = ("/old/new.txt", "/moved/a", "/%6doved/a", "/nobody/a", "/limited", "/limited", "/limited")
+    assert statuses(*plain) == [200, 308, 308, 403, 404, 404, 429]
+    (missing,) = get("/none")
+    assert (missing.status, missing.sha256) == (404, clients.sha256(root / "404.html"))
+    good, other = (f"/vod/a.m4s?hdnts={token(key, 'exp=4102444800~acl=/vod/*')}" for key in KEYS)
+    past = f"/vod/a.m4s?hdnts={token(KEYS[0], 'exp=1700000000~acl=/vod/*')}"
+    assert statuses(good, other, past, "/vod/a.m4s") == [200, 403, 403, 403]
+
+    keys.write_text(f"{KEYS[1]}\n{KEYS[0]}\n")
+    server.signal(signal.SIGHUP)
+    server.expect("reload failed", "token.keys")
+    server.wait_for("the new key", lambda _: statuses(good, other, past) == [200, 200, 403])
+    keys.write_text("no key\n")
+    server.signal(signal.SIGHUP)
+    server.wait_log("token.keys:1: a key is 32 to 128 hexadecimal digits")
+    assert statuses(good, other) == [200, 200], "what is wrong changes nothing"
