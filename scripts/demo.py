@@ -104,8 +104,8 @@ def measure(server: "Server", connect: str, folder: Path, napi: set[Path], row: 
     def grown(*names: str) -> int:
         return sum(after.sum(name) - before.sum(name) for name in names)
 
-    row.packets = grown("tx_express_packets_total", "tx_kernel_packets_total")
-    row.packet = grown("tx_express_bytes_total", "tx_kernel_bytes_total") / row.packets
+    row.packets = grown("tx_xsk_packets_total", "tx_kernel_packets_total")
+    row.packet = grown("tx_xsk_bytes_total", "tx_kernel_bytes_total") / row.packets
     row.gbits = row.bytes * 8 / 1e9 / sum(answer["seconds"] for answer in answers)
     row.cpu_per_gb = cpu / (row.bytes / 1e9)
     row.drops = ", ".join(f"{short(name)} {count}" for name, count in after.drops().items()) or "none"

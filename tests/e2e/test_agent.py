@@ -72,11 +72,11 @@ def test_a_server_without_any_capability(
     assert now["NoNewPrivs"] == "1" and set(now["Uid"].split()) == {str(NOBODY)}, now
     for client in clients.CLIENT_NAMES:
         fetch(server, readable, client)
-    way = "kernel" if mode == "udp" else "express"
+    way = "kernel" if mode == "udp" else "xsk"
     metrics = server.wait_for("packets", lambda m: m.sum(f"rx_{way}_packets_total") > 0)
     assert metrics.sum("agent_connected") == 1
     if mode == "copy":
-        server.wait_for("packets by AF_XDP", lambda m: m.sum("tx_express_packets_total") > 100)
+        server.wait_for("packets by AF_XDP", lambda m: m.sum("tx_xsk_packets_total") > 100)
     if mode != "udp":
         assert metrics.sum("rx_kernel_packets_total") == 0
         assert metrics.sum("xdp_packets_total", reason="taken") > 0
@@ -138,13 +138,13 @@ def test_an_agent_that_goes_in_mid_transfer_and_comes_back(
             server.wait_log("agent connection lost", times)
             assert attached(lab), "the program went with the agent"
             # What it gave goes on as it was, while it is looked for.
-            under_way.await_more("packets by AF_XDP", "rx_express_packets_total", 100)
+            under_way.await_more("packets by AF_XDP", "rx_xsk_packets_total", 100)
             server.wait_for("searches", lambda m: m.sum("agent_reconnect_total", outcome="failed") >= 2 * times)
             agent.start()
             server.wait_for("the agent back", lambda m: m.sum("agent_connected") == 1)
             server.wait_for("opened by it", reattached("agent", times))
-            under_way.await_more("packets by AF_XDP again", "rx_express_packets_total", 100)
-            under_way.await_more("packets sent by AF_XDP", "tx_express_packets_total", 100)
+            under_way.await_more("packets by AF_XDP again", "rx_xsk_packets_total", 100)
+            under_way.await_more("packets sent by AF_XDP", "tx_xsk_packets_total", 100)
             # The program is one of the new agent's, which tells its counters.
             under_way.await_more("packets taken", "xdp_packets_total")
     metrics = server.metrics()
@@ -167,7 +167,7 @@ def test_an_interface_that_is_made_again_while_the_agent_is_away(
         under_way.await_more("packets by the kernel", "rx_kernel_packets_total", 100)
         agent.start()
         server.wait_for("opened again", reattached("removed"))
-        under_way.await_more("packets by AF_XDP", "rx_express_packets_total", 100)
+        under_way.await_more("packets by AF_XDP", "rx_xsk_packets_total", 100)
 
 
 OTHER_RULES = {
@@ -190,7 +190,7 @@ def test_an_agent_that_comes_back_with_other_rules(
         agent.config.write_text(before.replace(RULE, rule))
         agent.start()
         server.wait_log(said)
-        more = "rx_express_packets_total" if mode == "copy" else "rx_kernel_packets_total"
+        more = "rx_xsk_packets_total" if mode == "copy" else "rx_kernel_packets_total"
         under_way.await_more("packets", more, 100)
         assert server.metrics().sum("listen", io=mode) == 1
         # The rules of before again: so is the path.
@@ -198,7 +198,7 @@ def test_an_agent_that_comes_back_with_other_rules(
         agent.config.write_text(before)
         agent.start()
         server.wait_for("opened by it", reattached("agent"))
-        under_way.await_more("packets by AF_XDP", "rx_express_packets_total", 100)
+        under_way.await_more("packets by AF_XDP", "rx_xsk_packets_total", 100)
 
 
 def test_what_a_killed_client_had_is_taken_back(make_lab, make_agent, make_server, readable: Path) -> None:

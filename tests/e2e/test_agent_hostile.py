@@ -250,8 +250,8 @@ def test_sockets_that_only_receive_are_a_rule(make_lab, make_agent, make_server,
         assert server.obtained() == "hybrid"
         (answer,) = clients.fetch(lab, "quicgo", address(lab.server["ipv4"]), readable, ["/clip.mp4"])
         assert answer.status == 200
-        metrics = server.wait_for("packets", lambda m: m.sum("rx_express_packets_total") > 0)
-        assert metrics.sum("tx_express_packets_total") == 0
+        metrics = server.wait_for("packets", lambda m: m.sum("rx_xsk_packets_total") > 0)
+        assert metrics.sum("tx_xsk_packets_total") == 0
         server.stop()
         until(lambda: threads(agent) == 0, "nothing is left of it")
 

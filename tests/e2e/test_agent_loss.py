@@ -65,7 +65,7 @@ class Serve:
         """Has it serve; the number of packets that came by AF_XDP."""
         (answer,) = clients.fetch(server.lab, "quicgo", server.settings.listen[0], self.certificates, ["/small.txt"])
         assert answer.status == 200
-        return int(server.wait_for("packets", lambda m: m.sum("rx_express_packets_total") > 0).sum("rx_express_packets_total"))
+        return int(server.wait_for("packets", lambda m: m.sum("rx_xsk_packets_total") > 0).sum("rx_xsk_packets_total"))
 
     def stop(self, server: Server) -> None:
         """Ends it."""
@@ -149,11 +149,11 @@ class FanOut:
     def use(self, fanout: Fanout) -> int:
         """A subscriber gets everything."""
         host = fanout.lab.server["ipv4"]
-        subscriber, before = Subscriber(fanout.lab, host), fanout.metrics().sum("rx_express_packets_total")
+        subscriber, before = Subscriber(fanout.lab, host), fanout.metrics().sum("rx_xsk_packets_total")
         fanout.wait_for("the subscriber", lambda m: m.sum("fanout_subscribers") >= 1)
         subscriber.read_to(Sender(fanout.lab, host).send(50))
         subscriber.close()
-        return int(fanout.wait_for("packets", lambda m: m.sum("rx_express_packets_total") > before).sum("rx_express_packets_total"))
+        return int(fanout.wait_for("packets", lambda m: m.sum("rx_xsk_packets_total") > before).sum("rx_xsk_packets_total"))
 
     def stop(self, fanout: Fanout) -> None:
         """Ends it."""

@@ -92,7 +92,7 @@ def test_beside_a_program_that_is_there(make_lab, make_server, certificates, dis
     assert not loader.pings()
     server = make_server(lab, mode="copy", beside=True)
     assert set(loader.programs()) == {"no_ping", OURS}
-    serves_by(server, certificates, "express")
+    serves_by(server, certificates, "xsk")
     assert not loader.pings(), "the other program goes on"
     server.stop()
     assert set(loader.programs()) == {"no_ping"}
@@ -111,10 +111,10 @@ def test_a_program_that_comes_later(
     loader = Loader(lab)
     server = make_server(lab, mode="copy", beside=True, more={"io": {"dispatcher": '"always"'}})
     assert set(loader.programs()) == {OURS}
-    serves_by(server, certificates, "express")
+    serves_by(server, certificates, "xsk")
     loader.load(NO_PING)
     assert set(loader.programs()) == {"no_ping", OURS}
-    serves_by(server, certificates, "express")
+    serves_by(server, certificates, "xsk")
     assert not loader.pings()
     if first_to_leave == OURS:
         server.stop()
@@ -125,7 +125,7 @@ def test_a_program_that_comes_later(
         loader.unload("no_ping")
         assert set(loader.programs()) == {OURS}
         assert loader.pings()
-        serves_by(server, certificates, "express")
+        serves_by(server, certificates, "xsk")
         server.stop()
     assert "xdp" not in lab.run("server", "ip", "link", "show", "server0")
     assert not list((bpffs / "xdp").iterdir())
@@ -151,7 +151,7 @@ def test_what_a_kill_leaves_is_removed_by_the_next(
     killed.kill()
     assert loader.programs() == {OURS: stale}, "pinned: it outlives the process"
     server = make_server(lab, mode="copy", more={"io": {"dispatcher": f'"{again}"'}})
-    serves_by(server, certificates, "express")
+    serves_by(server, certificates, "xsk")
     if again == "always":
         assert loader.programs()[OURS] != stale
         assert len(loader.programs()) == 1
@@ -174,7 +174,7 @@ def test_what_a_kill_leaves_beside_others_is_removed_alone(
     assert set(loader.programs()) == {"no_ping", OURS}
     assert loader.programs()[OURS] != stale
     assert not loader.pings()
-    serves_by(server, certificates, "express")
+    serves_by(server, certificates, "xsk")
 
 
 def test_two_servers_on_one_interface(make_lab, make_server, certificates, dispatcher) -> None:
@@ -196,7 +196,7 @@ def test_two_servers_on_one_interface(make_lab, make_server, certificates, dispa
         # A flow comes by the queue that its hash says: both ways are taken after a few connections.
         for _ in range(8):
             serves_by_any(server, certificates)
-        server.wait_for("packets by AF_XDP", lambda m: m.sum("rx_express_packets_total") > 0)
+        server.wait_for("packets by AF_XDP", lambda m: m.sum("rx_xsk_packets_total") > 0)
     first, second = servers
     first.stop()
     serves_by_any(second, certificates)
@@ -230,7 +230,7 @@ def test_two_servers_on_the_same_queues(make_lab, make_server, certificates, dis
     assert second.obtained() == "udp"
     assert "another AF_XDP socket" in second.log()
     serves_by(second, certificates, "kernel")
-    serves_by(first, certificates, "express")
+    serves_by(first, certificates, "xsk")
     assert list(Loader(lab).programs()) == [OURS], "one of them has a program there"
 
 
@@ -292,6 +292,6 @@ def test_a_second_server_on_auto_is_served_by_the_kernel(make_lab, make_server, 
     assert (first.obtained(), second.obtained()) == ("hybrid", "udp")
     assert "another expressway" in second.log()
     serves_by(second, certificates, "kernel")
-    serves_by(first, certificates, "express")
+    serves_by(first, certificates, "xsk")
     second.stop()
-    serves_by(first, certificates, "express")
+    serves_by(first, certificates, "xsk")

@@ -39,12 +39,12 @@ def test_members_receive_and_the_other_takes_over(bonded: Lab, make_server, cert
     server = make_server(bonded, mode="auto")
     assert server.obtained() == "hybrid"
     with transfer(server, certificates) as under_way:
-        under_way.await_more("packets by AF_XDP", "rx_express_packets_total", 100)
+        under_way.await_more("packets by AF_XDP", "rx_xsk_packets_total", 100)
         # The client's active member goes; so does the carrier of its other end.
         links.ip(bonded, "client", "link set client0 down")
-        under_way.await_more("packets by the other member", "rx_express_packets_total", 100)
+        under_way.await_more("packets by the other member", "rx_xsk_packets_total", 100)
         links.ip(bonded, "client", "link set client0 up")
-        under_way.await_more("packets by AF_XDP", "rx_express_packets_total", 100)
+        under_way.await_more("packets by AF_XDP", "rx_xsk_packets_total", 100)
     metrics = server.metrics()
     for member in ("server0", "server1"):
         assert metrics.sum("xdp_packets_total", interface=member, reason="taken") > 0
@@ -57,4 +57,4 @@ def test_a_mode_that_a_bond_cannot_have_is_refused(bonded: Lab, make_server, cer
     server = make_server(bonded, mode="hybrid")
     (answer,) = clients.fetch(bonded, "quicgo", address(bonded.server["ipv4"]), certificates, ["/clip.mp4"])
     assert answer.sha256 == clients.sha256(CLIP)
-    server.wait_for("packets by AF_XDP", lambda m: m.sum("rx_express_packets_total") > 0)
+    server.wait_for("packets by AF_XDP", lambda m: m.sum("rx_xsk_packets_total") > 0)

@@ -70,5 +70,5 @@ def test_chromium_plays_and_seeks(make_lab, make_server, open_browser, mode: str
     size = LONG_CLIP.stat().st_size
     assert any(start > size // 2 for start in starts), f"no range from the second half: {starts}"
     server.wait_for("the requests counted", lambda m: m.sum("requests_total") >= len(media) + 1)
-    way = "kernel" if mode == "udp" else "express"
+    way = "kernel" if mode == "udp" else "xsk"
     server.wait_for(f"packets by {way}", lambda m: m.sum(f"rx_{way}_packets_total") > 0)

@@ -59,7 +59,7 @@ def test_a_pod_serves_by_the_plugins_program(make_lab, make_plugin, make_server,
         connect = address(lab.server["ipv4"])
         (answer,) = clients.fetch(lab, client, connect, readable, ["/clip.mp4"])
         assert answer.sha256 == clients.sha256(CLIP)
-    server.wait_for("packets by AF_XDP", lambda m: m.sum("rx_express_packets_total") > 0)
+    server.wait_for("packets by AF_XDP", lambda m: m.sum("rx_xsk_packets_total") > 0)
     # What the program does not take, the kernel sockets serve.
     assert plugin.asked[:3] == [f"/connect,{plugin.pod}", "/version", "/xsk_map_fd,server0"]
     assert server.process.poll() is None

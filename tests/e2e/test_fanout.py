@@ -66,7 +66,7 @@ def test_a_feed_by_af_xdp(make_lab, make_fanout, mode: str) -> None:
     for _ in range(10):
         subscriber.read_to(sender.send(100))
     assert not subscriber.gaps
-    metrics = fanout.wait_for("packets by AF_XDP", lambda m: m.sum("rx_express_packets_total") >= 1000)
+    metrics = fanout.wait_for("packets by AF_XDP", lambda m: m.sum("rx_xsk_packets_total") >= 1000)
     assert metrics.sum("xdp_packets_total", verdict="redirect") >= 1000
     assert metrics.sum("tx_syscalls_total") == 0, "nothing is tried of sending"
     assert sockets_that_send(fanout.process.pid) == 0
@@ -148,7 +148,7 @@ def test_a_multicast_feed_by_af_xdp(make_lab, make_fanout, group: str, mode: str
     (subscriber,) = subscribe(lab, fanout)
     subscriber.read_to(Sender(lab, group, interface="client0").send(100))
     assert not subscriber.gaps
-    metrics = fanout.wait_for("packets by AF_XDP", lambda m: m.sum("rx_express_packets_total") >= 100)
+    metrics = fanout.wait_for("packets by AF_XDP", lambda m: m.sum("rx_xsk_packets_total") >= 100)
     assert metrics.sum("rx_kernel_packets_total") == 0
     fanout.stop()
 

@@ -102,7 +102,7 @@ def test_by_an_agent_without_any_capability(make_lab, open_agent, make_fanout, m
     assert fanout.ready[0]["io"] == {"auto": "copy"}.get(io, io)
     feed_reaches(lab, fanout, feed, 5, host, "client0" if group else None)
     if io != "udp":
-        fanout.wait_for("packets by AF_XDP", lambda m: m.sum("rx_express_packets_total") >= 300)
+        fanout.wait_for("packets by AF_XDP", lambda m: m.sum("rx_xsk_packets_total") >= 300)
     fanout.stop()
     assert "xdp" not in lab.run("server", "ip", "link", "show", "server0"), "an XDP program stayed"
     agent.stop()
@@ -124,9 +124,9 @@ def test_an_agent_that_is_killed_and_comes_back(make_lab, open_agent, make_fanou
     agent.start()
     fanout.wait_for("opened by it", reattached("agent"))
     subscriber.read_to(sender.send(100))
-    before = fanout.metrics().sum("rx_express_packets_total")
+    before = fanout.metrics().sum("rx_xsk_packets_total")
     subscriber.read_to(sender.send(100))
-    fanout.wait_for("packets by AF_XDP", lambda m: m.sum("rx_express_packets_total") >= before + 100)
+    fanout.wait_for("packets by AF_XDP", lambda m: m.sum("rx_xsk_packets_total") >= before + 100)
     assert not subscriber.gaps
     fanout.stop()
     agent.stop()
@@ -150,6 +150,6 @@ def test_in_a_container_with_the_feed_by_an_agent(make_lab, open_agent, make_fan
     has_nothing(fanout)
     # The feed comes to the agent's namespace, subscribers to the container's.
     feed_reaches(lab, fanout, host, 5, INSIDE)
-    fanout.wait_for("packets by AF_XDP", lambda m: m.sum("rx_express_packets_total") >= 300)
+    fanout.wait_for("packets by AF_XDP", lambda m: m.sum("rx_xsk_packets_total") >= 300)
     fanout.stop()
     agent.stop()

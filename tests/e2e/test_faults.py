@@ -19,7 +19,7 @@ def test_a_client_behind_a_path_that_fragments(make_lab, make_server, certificat
     # The kernel put the fragments together and gave them to the worker's socket.
     server.wait_for("packets by the kernel", lambda m: m.sum("rx_kernel_packets_total") > 0)
     if mode != "udp":
-        metrics = server.wait_for("packets by AF_XDP", lambda m: m.sum("rx_express_packets_total") > 0)
+        metrics = server.wait_for("packets by AF_XDP", lambda m: m.sum("rx_xsk_packets_total") > 0)
         assert metrics.sum("xdp_packets_total", reason="fragment") > 0
 
 
@@ -41,7 +41,7 @@ def test_a_link_that_goes_down_and_comes_back(
     assert {answer["sha256"] for answer in report["responses"]} == {clients.sha256(LONG_CLIP)}
     assert len(report["responses"]) == len(paths)
     server.wait_for("the last one counted", lambda m: m.sum("responses_complete_total") == len(paths))
-    way = "kernel" if mode == "udp" else "express"
+    way = "kernel" if mode == "udp" else "xsk"
     received = f"rx_{way}_packets_total"
     server.wait_for(f"more packets by {way}", lambda m: m.sum(received) > sent.sum(received))
 
@@ -68,7 +68,7 @@ def test_a_kill_leaves_nothing_that_a_restart_does_not_clean(
     (answer,) = clients.fetch(lab, "quicgo", connect, certificates, ["/clip.mp4"])
     assert answer.sha256 == clients.sha256(CLIP)
     again.wait_for("the reset counted", lambda m: m.sum("resets_sent_total") >= 1)
-    way = "kernel" if mode == "udp" else "express"
+    way = "kernel" if mode == "udp" else "xsk"
     again.wait_for(f"packets by {way}", lambda m: m.sum(f"rx_{way}_packets_total") > 0)
 
 
@@ -91,4 +91,4 @@ def test_a_foreign_program_is_replaced_when_told(
     server = make_server(lab, mode="copy", more={"io": {"replace": "true"}})
     (answer,) = clients.fetch(lab, "quicgo", address(lab.server["ipv4"]), certificates, ["/clip.mp4"])
     assert answer.sha256 == clients.sha256(CLIP)
-    server.wait_for("packets by AF_XDP", lambda m: m.sum("rx_express_packets_total") > 0)
+    server.wait_for("packets by AF_XDP", lambda m: m.sum("rx_xsk_packets_total") > 0)

@@ -1,5 +1,5 @@
 """What happens to interfaces under a running server. In each test a client is in the middle of a transfer that has
-to come to its end unharmed, and packets have to take the express path again wherever there is one."""
+to come to its end unharmed, and packets have to take the AF_XDP path again wherever there is one."""
 
 import signal
 from pathlib import Path
@@ -9,10 +9,10 @@ from harness import clients, links
 from harness.server import address
 from harness.transfer import reattached, transfer
 
-EXPRESS = ["copy", "hybrid"]
+XSK_MODES = ["copy", "hybrid"]
 
 
-@pytest.mark.parametrize("mode", EXPRESS)
+@pytest.mark.parametrize("mode", XSK_MODES)
 def test_an_interface_that_is_removed_and_made_again(make_lab, make_server, certificates: Path, mode: str) -> None:
     lab = make_lab()
     server = make_server(lab, mode=mode)
@@ -22,7 +22,7 @@ def test_an_interface_that_is_removed_and_made_again(make_lab, make_server, cert
             server.wait_for("kernel UDP", lambda m: m.sum("listen", io="udp") == 1)
             links.recreate(lab)
             server.wait_for("opened again", reattached("removed", times))
-            under_way.await_more("packets by AF_XDP", "rx_express_packets_total", 100)
+            under_way.await_more("packets by AF_XDP", "rx_xsk_packets_total", 100)
     assert server.metrics().sum("listen", io=mode) == 1
     assert "server0" in server.log() and "removed" in server.log()
 
@@ -34,10 +34,10 @@ def test_an_interface_that_is_made_again_before_anyone_looks(make_lab, make_serv
         links.remove(lab)
         links.recreate(lab)
         server.wait_for("opened again", reattached("removed"))
-        under_way.await_more("packets by AF_XDP", "rx_express_packets_total", 100)
+        under_way.await_more("packets by AF_XDP", "rx_xsk_packets_total", 100)
 
 
-@pytest.mark.parametrize("mode", EXPRESS)
+@pytest.mark.parametrize("mode", XSK_MODES)
 def test_channels_that_become_more(make_lab, make_server, certificates: Path, mode: str) -> None:
     lab = make_lab(queues=4)
     links.set_channels(lab, 1)
@@ -46,15 +46,15 @@ def test_channels_that_become_more(make_lab, make_server, certificates: Path, mo
         for times, (before, count) in enumerate(((1, 2), (2, 4)), 1):
             links.set_channels(lab, count)
             server.wait_for("opened again", reattached("channels", times))
-            under_way.await_more("packets by AF_XDP", "rx_express_packets_total", 100)
+            under_way.await_more("packets by AF_XDP", "rx_xsk_packets_total", 100)
             assert f"channels changed from {before} to {count}" in server.log()
         # The kernel lets nobody take the queues of bound sockets away; the message is its own.
         with pytest.raises(AssertionError, match="AF_XDP sockets"):
             links.set_channels(lab, 1)
-        under_way.await_more("packets by AF_XDP", "rx_express_packets_total", 100)
+        under_way.await_more("packets by AF_XDP", "rx_xsk_packets_total", 100)
 
 
-@pytest.mark.parametrize("mode", [*EXPRESS, "udp"])
+@pytest.mark.parametrize("mode", [*XSK_MODES, "udp"])
 def test_an_mtu_that_changes(make_lab, make_server, certificates: Path, mode: str) -> None:
     lab = make_lab()
     server = make_server(lab, mode=mode)
@@ -63,10 +63,10 @@ def test_an_mtu_that_changes(make_lab, make_server, certificates: Path, mode: st
             links.set_mtu(lab, mtu)
             under_way.await_more(f"bytes at an MTU of {mtu}", "bytes_sent_total", 5_000_000)
             if mode != "udp":
-                under_way.await_more(f"packets by AF_XDP at {mtu}", "rx_express_packets_total", 100)
+                under_way.await_more(f"packets by AF_XDP at {mtu}", "rx_xsk_packets_total", 100)
 
 
-@pytest.mark.parametrize("mode", EXPRESS)
+@pytest.mark.parametrize("mode", XSK_MODES)
 def test_a_neighbour_that_changes_its_hardware_address(
     make_lab, make_server, certificates: Path, mode: str
 ) -> None:
@@ -77,7 +77,7 @@ def test_a_neighbour_that_changes_its_hardware_address(
             links.ip(lab, "client", f"link set client0 address 02:00:00:00:77:0{last}")
             under_way.await_more("bytes to the new address", "bytes_sent_total", 5_000_000)
             if mode == "copy":
-                under_way.await_more("packets by AF_XDP", "tx_express_packets_total", 100)
+                under_way.await_more("packets by AF_XDP", "tx_xsk_packets_total", 100)
 
 
 def test_a_route_that_moves_to_another_interface_and_back(make_lab, make_server, certificates: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_route_that_moves_to_another_interface_and_back(make_lab, make_server,
         links.ip(lab, "server", f"route add {client}/32 dev other0")
         under_way.await_more("packets by the kernel", "tx_fallback_route_total", 1000)
         links.ip(lab, "server", f"route del {client}/32 dev other0")
-        under_way.await_more("packets by AF_XDP", "tx_express_packets_total", 1000)
+        under_way.await_more("packets by AF_XDP", "tx_xsk_packets_total", 1000)
 
 
 def test_a_bridge_that_takes_the_interface_and_gives_it_back(make_lab, make_server, certificates: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_bridge_that_takes_the_interface_and_gives_it_back(make_lab, make_serv
         links.ip(lab, "server", f"addr del {own} dev bridge0")
         links.ip(lab, "server", "link set server0 nomaster")
         links.ip(lab, "server", f"addr add {own} dev server0")
-        under_way.await_more("packets by AF_XDP", "rx_express_packets_total", 100)
+        under_way.await_more("packets by AF_XDP", "rx_xsk_packets_total", 100)
 
 
 def test_a_macvlan_above_the_interface(make_lab, make_server, certificates: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_macvlan_above_the_interface(make_lab, make_server, certificates: Path
         links.ip(lab, "server", "link add link server0 name above0 type macvlan mode bridge")
         links.ip(lab, "server", "link set above0 up")
         links.ip(lab, "server", f"addr add {above}/24 dev above0")
-        under_way.await_more("packets by AF_XDP", "rx_express_packets_total", 100)
+        under_way.await_more("packets by AF_XDP", "rx_xsk_packets_total", 100)
         # Its own address is served too, by the kernel: its frames are not the device's.
         before = server.metrics().sum("rx_kernel_packets_total")
         (answer,) = clients.fetch(lab, "quicgo", address(above), certificates, ["/clip.mp4"])
@@ -156,10 +156,10 @@ def test_an_address_and_an_interface_that_come_later(make_lab, make_server, cert
     server = make_server(lab, mode="auto", listen=["0.0.0.0:4433"])
     assert server.obtained() == "udp"
     links.recreate(lab)
-    server.wait_for("the express path", lambda m: m.sum("listen", io="hybrid") == 1)
+    server.wait_for("the AF_XDP path", lambda m: m.sum("listen", io="hybrid") == 1)
     assert server.metrics().sum("io_reattach_total", interface="server0", reason="appeared") == 1
     with transfer(server, certificates) as under_way:
-        under_way.await_more("packets by AF_XDP", "rx_express_packets_total", 10)
+        under_way.await_more("packets by AF_XDP", "rx_xsk_packets_total", 10)
 
 
 def test_a_server_that_is_stopped_starves_the_fill_ring_and_recovers(
@@ -178,4 +178,4 @@ def test_a_server_that_is_stopped_starves_the_fill_ring_and_recovers(
         lab.run("client", "python3", "-c", flood)
         server.signal(signal.SIGCONT)
         server.wait_for("drops counted", lambda m: sum(m.sum(name) for name in lost) > before)
-        under_way.await_more("packets by AF_XDP", "rx_express_packets_total", 100)
+        under_way.await_more("packets by AF_XDP", "rx_xsk_packets_total", 100)

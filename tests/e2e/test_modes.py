@@ -85,10 +85,10 @@ def test_what_is_uncertain_is_measured_once_and_kept(
         assert "send cost measured" not in server.log()
         assert ways(server) == {links.SERVER: [("copy", transmit)]}
         fetch(server, certificates)
-        way = "express" if transmit == "copy" else "kernel"
+        way = "xsk" if transmit == "copy" else "kernel"
         metrics = server.wait_for(f"sent by {way}", lambda m: m.sum(f"tx_{way}_packets_total") > 100)
         if way == "kernel":
-            assert metrics.sum("tx_express_packets_total") == 0
+            assert metrics.sum("tx_xsk_packets_total") == 0
         server.stop()
     # A broken file is measured anew, and is whole again.
     cache.write_text('{"version": 1, "costs"')
@@ -121,11 +121,11 @@ def test_interfaces_are_chosen_apart(make_lab, make_server, certificates: Path, 
         for _ in range(5):
             (answer,) = clients.fetch(lab, "quicgo", connect, certificates, ["/clip.mp4"])
             assert answer.sha256 == clients.sha256(CLIP)
-        way = "express" if connect == listen[0] else "kernel"
+        way = "xsk" if connect == listen[0] else "kernel"
         sent = f"tx_{way}_packets_total"
         metrics = server.wait_for(f"sent by {way}", lambda m: m.sum(sent) > before.sum(sent) + 100)
         if way == "kernel":
-            assert metrics.sum("tx_express_packets_total") == 0
+            assert metrics.sum("tx_xsk_packets_total") == 0
         before = metrics
 
 
@@ -188,7 +188,7 @@ def test_attach_mode_and_io_mode_are_chosen_apart(make_lab, make_server, certifi
     server = make_server(lab, mode="hybrid", more={"io": {"attach": '"generic"'}})
     assert "xdpgeneric" in lab.run("server", "ip", "link", "show", links.SERVER)
     fetch(server, certificates)
-    server.wait_for("received by AF_XDP", lambda m: m.sum("rx_express_packets_total") > 0)
+    server.wait_for("received by AF_XDP", lambda m: m.sum("rx_xsk_packets_total") > 0)
 
 
 @pytest.mark.parametrize(("queues", "sockets", "workers"), [(4, 1, 2), (4, 2, 1), (1, 1, 3), (2, 2, 4)])
@@ -215,4 +215,4 @@ def test_queues_sockets_and_workers_need_not_be_equally_many(
         # Queues without a socket pass to the kernel's sockets.
         assert metrics.sum("xdp_packets_total", reason="no_socket") > 0
         server.wait_for("received by the kernel", lambda m: m.sum("rx_kernel_packets_total") > 0)
-    server.wait_for("received by AF_XDP", lambda m: m.sum("rx_express_packets_total") > 0)
+    server.wait_for("received by AF_XDP", lambda m: m.sum("rx_xsk_packets_total") > 0)

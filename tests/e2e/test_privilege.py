@@ -56,7 +56,7 @@ def test_the_server_becomes_the_user_for_good(
     (agent,) = children(server.process.pid)
     assert status(agent)["Uid"].split()[0] == "0"
     assert fetch(server, readable).sha256 == clients.sha256(CLIP)
-    way = "kernel" if mode == "udp" else "express"
+    way = "kernel" if mode == "udp" else "xsk"
     server.wait_for("packets", lambda m: m.sum(f"rx_{way}_packets_total") > 0)
     metrics = server.metrics()
     assert [metrics.sum("confined", by=by) for by in ("landlock", "seccomp")] == [1, 1], server.log()
@@ -108,7 +108,7 @@ def test_the_end_of_either_process(make_lab, make_server, readable: Path) -> Non
     assert fetch(server, readable).sha256 == clients.sha256(CLIP)
     server.wait_for(
         "more packets by AF_XDP",
-        lambda m: m.sum("rx_express_packets_total") > before.sum("rx_express_packets_total"),
+        lambda m: m.sum("rx_xsk_packets_total") > before.sum("rx_xsk_packets_total"),
     )
     server.stop()
     server = make_server(lab, mode="copy", certificates=readable, more=USER)

@@ -74,10 +74,10 @@ def test_on_a_vlan_interface(on_vlan: OnVlan, make_server, certificates: Path, m
             # The client's kernel would take the addresses from the device below too: this is the tag.
             assert on_vlan.bytes("client", "rx") - received > size, "all of it came by the VLAN"
             if mode != "udp":
-                name = "rx_express_packets_total"
+                name = "rx_xsk_packets_total"
                 server.wait_for("packets by AF_XDP", lambda m, b=before.sum(name): m.sum(name) > b)
             if mode in ("copy", "generic"):
-                name = "tx_express_packets_total"
+                name = "tx_xsk_packets_total"
                 server.wait_for("packets sent by AF_XDP", lambda m, b=before.sum(name): m.sum(name) > b + size // 1500)
                 assert on_vlan.bytes("server", "tx") - sent < size // 10, "the kernel did not send it"
 
@@ -138,5 +138,5 @@ def test_tagged_frames_take_the_express_path(
     for client in clients.CLIENT_NAMES:
         (answer,) = clients.fetch(lab, client, connect, certificates, ["/clip.mp4"])
         assert answer.sha256 == clients.sha256(CLIP)
-    metrics = server.wait_for("packets by AF_XDP", lambda m: m.sum("rx_express_packets_total") > 0)
+    metrics = server.wait_for("packets by AF_XDP", lambda m: m.sum("rx_xsk_packets_total") > 0)
     assert metrics.sum("rx_kernel_packets_total") == 0

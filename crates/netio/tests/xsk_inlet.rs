@@ -49,7 +49,7 @@ fn ports_come_and_go_while_datagrams_are_served() {
         let sender = io.sender();
         for round in 1..=3 {
             let before = receive(&mut io, &peer);
-            assert_eq!((before.rx_kernel_packets, before.rx_express_packets), (round, round - 1));
+            assert_eq!((before.rx_kernel_packets, before.rx_xsk_packets), (round, round - 1));
             let config = XskConfig { mode: BindMode::Copy, ..XskConfig::new(NEAR_DEVICE, 0) };
             // From another thread, as it is meant. The queue may still be held by the round before.
             let map = redirect.xsk_map();
@@ -57,7 +57,7 @@ fn ports_come_and_go_while_datagrams_are_served() {
                 std::thread::scope(|scope| scope.spawn(|| XskBinding::open(config, map)).join().unwrap());
             assert!(sender.add(port.unwrap()));
             let stats = receive(&mut io, &peer);
-            assert_eq!((stats.rx_kernel_packets, stats.rx_express_packets), (round, round));
+            assert_eq!((stats.rx_kernel_packets, stats.rx_xsk_packets), (round, round));
             assert_eq!(io.reports().count(), 1);
             assert!(sender.remove(index + 1));
             io.receive(Instant::now(), &mut |_| ()).unwrap();
@@ -65,7 +65,7 @@ fn ports_come_and_go_while_datagrams_are_served() {
             assert!(sender.remove(index));
             io.receive(Instant::now(), &mut |_| ()).unwrap();
             assert_eq!(io.reports().count(), 0);
-            assert_eq!(io.stats().rx_express_packets, round, "what a removed port counted stays counted");
+            assert_eq!(io.stats().rx_xsk_packets, round, "what a removed port counted stays counted");
         }
     });
 }

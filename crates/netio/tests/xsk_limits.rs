@@ -84,7 +84,7 @@ fn datagrams_above_the_mtu_of_the_path_are_refused_and_counted() {
         io.flush(Instant::now()).unwrap();
         let stats = io.stats();
         assert_eq!(stats.dropped_send_refused - before.dropped_send_refused, 1);
-        assert_eq!(stats.tx_express_packets - before.tx_express_packets, 2);
+        assert_eq!(stats.tx_xsk_packets - before.tx_xsk_packets, 2);
     }
 }
 
@@ -135,5 +135,5 @@ fn datagrams_above_a_frame_are_sent_after_the_mtu_was_raised() {
     });
     assert_eq!(sent.unwrap(), Sent { packets: 1, bytes: 1000, blocked: false });
     io.flush(Instant::now()).unwrap();
-    assert_eq!(io.stats().tx_express_packets, 1);
+    assert_eq!(io.stats().tx_xsk_packets, 1);
 }

@@ -90,6 +90,6 @@ fn datagrams_come_by_them_and_answers_leave_by_the_kernel() {
         peer.recv(&mut [0; 16]).unwrap();
     }
     let stats = io.stats();
-    assert_eq!((stats.rx_express_packets, stats.tx_kernel_packets, stats.tx_express_packets), (200, 200, 0));
+    assert_eq!((stats.rx_xsk_packets, stats.tx_kernel_packets, stats.tx_xsk_packets), (200, 200, 0));
     assert!(io.reports().all(|report| report.transmit == TransmitVia::Kernel));
 }

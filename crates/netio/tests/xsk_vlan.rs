@@ -204,7 +204,7 @@ fn echo(vlan: &[VlanTag], near: IpAddr, expected: &[u8]) {
     let layout = parse_udp(&answer).unwrap();
     layout.verify_checksum(&answer).unwrap();
     assert_eq!((layout.vlan, layout.source), (vlan, SocketAddr::new(near, PORT)));
-    assert_eq!((io.stats().rx_express_packets, io.stats().tx_express_packets), (1, 1));
+    assert_eq!((io.stats().rx_xsk_packets, io.stats().tx_xsk_packets), (1, 1));
 }
 
 #[test]

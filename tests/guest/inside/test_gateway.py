@@ -38,12 +38,12 @@ def check_truth(lab, server, mode: str, zero_copy: bool, sends: bool, requests: 
     listening = [sample.labels["io"] for sample in metrics.samples if sample.name == "expressway_listen"]
     assert listening == [mode] * 2, "the metrics page says what `ready` says"
     # A client acknowledges many packets at once.
-    assert metrics.sum("rx_express_packets_total") > 50
+    assert metrics.sum("rx_xsk_packets_total") > 50
     if sends:
         # The kernel sends too while the link comes up, of which it tells a second late.
-        assert metrics.sum("tx_express_packets_total") > 100
+        assert metrics.sum("tx_xsk_packets_total") > 100
     else:
-        assert metrics.sum("tx_express_packets_total") == 0
+        assert metrics.sum("tx_xsk_packets_total") == 0
 
 
 @pytest.mark.parametrize("mode", list(MODES))
@@ -72,10 +72,10 @@ def test_a_link_that_goes_down_and_comes_back(lab, make_server, root: Path, cert
     server.wait_log("link is down")
     lab.run("server", "ip", "link", "set", "server0", "up")
     server.wait_log("sending by AF_XDP again")
-    sent = server.metrics().sum("tx_express_packets_total")
+    sent = server.metrics().sum("tx_xsk_packets_total")
     # The neighbour has gone with the link: until it is known again, the kernel sends.
     deadline = time.monotonic() + LIMIT
-    while server.metrics().sum("tx_express_packets_total") < sent + 500:
+    while server.metrics().sum("tx_xsk_packets_total") < sent + 500:
         assert time.monotonic() < deadline, f"AF_XDP sends nothing\n{server.log()}"
         assert clients.fetch(lab, "quicgo", connect, certificates, [FILE]) == before
     assert lab.zero_copy_sockets() == [True] * lab.queues
@@ -100,5 +100,5 @@ def test_queues_and_workers_share_many_connections(lab, make_server, certificate
     assert (report["connections"], report["complete"]) == (16, 16)
     metrics = server.wait_for("all counted", lambda m: m.sum("responses_complete_total") == 16)
     for worker in range(lab.queues):
-        assert metrics.sum("rx_express_packets_total", worker=str(worker)) > 0, f"worker {worker} received nothing"
+        assert metrics.sum("rx_xsk_packets_total", worker=str(worker)) > 0, f"worker {worker} received nothing"
     assert lab.zero_copy_sockets() == [True] * lab.queues

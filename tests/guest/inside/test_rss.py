@@ -18,8 +18,8 @@ def by_worker(lab, server: Server, certificates: Path) -> list[int]:
     assert not report.get("error"), report
     assert report["complete"] == CONNECTIONS
     metrics = server.wait_for("all counted", lambda m: m.sum("responses_complete_total") == 2 * CONNECTIONS)
-    assert metrics.sum("rx_kernel_packets_total") < metrics.sum("rx_express_packets_total")
-    return [metrics.sum("rx_express_packets_total", worker=str(worker)) for worker in range(lab.queues)]
+    assert metrics.sum("rx_kernel_packets_total") < metrics.sum("rx_xsk_packets_total")
+    return [metrics.sum("rx_xsk_packets_total", worker=str(worker)) for worker in range(lab.queues)]
 
 
 def test_without_ports_in_the_hash_one_queue_gets_all(lab, make_server, certificates: Path) -> None:

@@ -185,12 +185,12 @@ pub enum Obtained {
 impl Obtained {
     /// The word for an interface whose queues receive and send so.
     pub fn of(attach: AttachMode, queues: &[(Receive, Transmit)]) -> Self {
-        let express = |transmit| matches!(transmit, Transmit::ZeroCopy | Transmit::Copy);
+        let uses_xsk = |transmit| matches!(transmit, Transmit::ZeroCopy | Transmit::Copy);
         if queues.iter().all(|(receive, _)| *receive == Receive::Kernel) {
             Self::Udp
         } else if attach == AttachMode::Generic {
             Self::Generic
-        } else if !queues.iter().any(|(_, transmit)| express(*transmit)) {
+        } else if !queues.iter().any(|(_, transmit)| uses_xsk(*transmit)) {
             Self::Hybrid
         } else if queues.iter().all(|(receive, _)| *receive == Receive::ZeroCopy) {
             Self::ZeroCopy

@@ -381,7 +381,7 @@ impl Opening<'_> {
             let _ = binding.wait_for_link(LINK_PATIENCE);
         }
         let socket = Transmit::by_socket(mode);
-        let express = match self.plan.sending {
+        let uses_xsk = match self.plan.sending {
             Sending::Kernel => false,
             Sending::Xsk => true,
             Sending::Cheapest => {
@@ -389,7 +389,7 @@ impl Opening<'_> {
                     && self.costs(&mut binding, socket).prefer_socket(socket, self.by_kernel)
             }
         };
-        if !express {
+        if !uses_xsk {
             binding.set_transmit(TransmitVia::Kernel);
             return Ok(binding);
         }

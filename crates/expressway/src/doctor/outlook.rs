@@ -76,7 +76,7 @@ fn claim(mode: IoMode, facts: &InterfaceFacts, host: &HostFacts, by_kernel: Tran
         _ => (ObtainedMode::Copy, claims.is_some() || plan.attach == AttachMode::Generic),
     };
     let socket = Transmit::by_socket(bind);
-    let express = match plan.sending {
+    let uses_xsk = match plan.sending {
         Sending::Kernel => false,
         Sending::Xsk if facts.is_member => {
             return Outlook::no(mode, "the bond chooses the sending member: use mode hybrid or auto");
@@ -84,7 +84,7 @@ fn claim(mode: IoMode, facts: &InterfaceFacts, host: &HostFacts, by_kernel: Tran
         Sending::Xsk => true,
         Sending::Cheapest => !facts.is_member && Costs::default().prefer_socket(socket, by_kernel),
     };
-    let transmit = if express { socket } else { by_kernel };
+    let transmit = if uses_xsk { socket } else { by_kernel };
     let mut outlook = Outlook::yes(mode, certain.then_some(true), bind.into(), transmit);
     if plan.sending == Sending::Cheapest && Costs::are_wanted(socket, by_kernel) {
         outlook.reason = format!("sending is measured at start: {socket} or {by_kernel}");

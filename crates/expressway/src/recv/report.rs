@@ -124,7 +124,7 @@ fn document(arguments: &Arguments, path: &DataPath, outcome: &Outcome, elapsed: 
         "bytes": counters.bytes,
         "datagrams_per_second": rates.map(|(datagrams, _)| datagrams),
         "bits_per_second": rates.map(|(_, bits)| bits),
-        "by": {"af_xdp": io.rx_express_packets, "kernel": io.rx_kernel_packets},
+        "by": {"af_xdp": io.rx_xsk_packets, "kernel": io.rx_kernel_packets},
         "stamped": {
             "nic": counters.stamped_nic,
             "xdp": counters.stamped_xdp,
@@ -216,8 +216,7 @@ fn text(arguments: &Arguments, path: &DataPath, outcome: &Outcome, elapsed: Dura
     if let Some((datagrams, bits)) = rates(outcome) {
         let _ = write!(out, ": {datagrams:.0}/s, {:.3} Mbit/s", bits * 1e-6);
     }
-    let _ =
-        writeln!(out, "\n  by AF_XDP {}, by kernel sockets {}", io.rx_express_packets, io.rx_kernel_packets);
+    let _ = writeln!(out, "\n  by AF_XDP {}, by kernel sockets {}", io.rx_xsk_packets, io.rx_kernel_packets);
     let _ = writeln!(
         out,
         "  stamped by NIC {}, by XDP {}, by the kernel {}, not stamped {}",

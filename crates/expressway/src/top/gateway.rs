@@ -133,9 +133,9 @@ impl Worker {
             "requests_total" => self.requests_per_second += rate,
             "bytes_received_total" => self.received_bits_per_second += rate * BITS,
             "bytes_sent_total" => self.sent_bits_per_second += rate * BITS,
-            "rx_express_packets_total" => self.received_express_per_second += rate,
+            "rx_xsk_packets_total" => self.received_express_per_second += rate,
             "rx_kernel_packets_total" => self.received_kernel_per_second += rate,
-            "tx_express_packets_total" => self.sent_express_per_second += rate,
+            "tx_xsk_packets_total" => self.sent_express_per_second += rate,
             "tx_kernel_packets_total" => self.sent_kernel_per_second += rate,
             "worker_turn_seconds_count" => {
                 self.turns_per_second += rate;
@@ -287,7 +287,7 @@ mod tests {
                 ("requests", 20),
                 ("bytes_received", 1000),
                 ("bytes_sent", 125_000),
-                ("rx_express_packets", 5),
+                ("rx_xsk_packets", 5),
                 ("tx_kernel_packets", 7),
                 ("dropped_malformed", 1),
                 ("dropped_checksum", 1),

@@ -79,16 +79,16 @@ pub trait Output {
 pub struct PacketOutput<P> {
     io: P,
     /// AF_XDP was to send.
-    express: bool,
+    xsk: bool,
     full: u64,
     /// What wakes the output, with the generation of the descriptors in it.
     watched: Option<(u64, OwnedFd)>,
 }
 
 impl<P: PacketIo> PacketOutput<P> {
-    /// Sends by `io`. `express` says that it is to send by AF_XDP.
-    pub fn new(io: P, express: bool) -> Self {
-        Self { io, express, full: 0, watched: None }
+    /// Sends by `io`. `xsk`: it is to send by AF_XDP.
+    pub fn new(io: P, xsk: bool) -> Self {
+        Self { io, xsk, full: 0, watched: None }
     }
 
     /// Waits for room in a full socket. False if there is currently none.
@@ -169,7 +169,7 @@ impl<P: PacketIo> Output for PacketOutput<P> {
     fn upkeep(&mut self) -> Result<(), OutputError> {
         // Kernel sockets need no maintenance, and polling a thousand of them takes as long as the interval
         // between some datagrams.
-        if self.express {
+        if self.xsk {
             self.io.receive(Instant::now(), &mut |_| {})?;
         }
         Ok(())
@@ -185,10 +185,10 @@ impl<P: PacketIo> Output for PacketOutput<P> {
 
     fn tally(&self) -> Tally {
         let stats = self.io.stats();
-        let fallback = if self.express { stats.tx_kernel_packets } else { 0 };
+        let fallback = if self.xsk { stats.tx_kernel_packets } else { 0 };
         Tally {
-            sent: stats.tx_express_packets + stats.tx_kernel_packets,
-            bytes: stats.tx_express_bytes + stats.tx_kernel_bytes,
+            sent: stats.tx_xsk_packets + stats.tx_kernel_packets,
+            bytes: stats.tx_xsk_bytes + stats.tx_kernel_bytes,
             refused: stats.dropped_send_refused,
             no_room: stats.dropped_no_buffer + self.io.waiting() as u64,
             full: self.full,

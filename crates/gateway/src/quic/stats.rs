@@ -136,7 +136,7 @@ counters! {
     /// Datagrams for another worker when no hand-over buffer was free, or larger than one.
     Counter dropped_handover_buffer,
     /// First packets of new connections beyond what may wait for their handshakes.
-    Counter dropped_handshake_line,
+    Counter dropped_handshake_queue_full,
     /// Version Negotiation, Retry and reset packets beyond what may wait for transmission.
     Counter dropped_reply_queue,
     /// Connections that could not be set up by a local fault (memory, TLS library, random generator).

@@ -170,8 +170,8 @@ fn a_line_of_handshakes_that_grows_long_asks_for_retries_and_never_grows_longer(
         assert!(stats.connections_accepted <= accepted, "{retry:?}: {stats:?}");
         assert!(stats.connections_accepted >= accepted / 2, "{retry:?}: {stats:?}");
         match retry {
-            RetryPolicy::Never => assert!(stats.dropped_handshake_line > 0 && stats.retries_sent == 0),
-            _ => assert!(stats.dropped_handshake_line == 0 && stats.retries_sent >= 100, "{stats:?}"),
+            RetryPolicy::Never => assert!(stats.dropped_handshake_queue_full > 0 && stats.retries_sent == 0),
+            _ => assert!(stats.dropped_handshake_queue_full == 0 && stats.retries_sent >= 100, "{stats:?}"),
         }
         // A client that comes later is served.
         fetch(&mut world, Options::default(), &[("/bytes/1000", 1000)]);

@@ -67,10 +67,10 @@ fn drive<S: Service<Message = ()>, P: PacketIo>(
     let moved = serde_json::json!({
         "seconds": seconds,
         "cpu_ns": cpu,
-        "received": stats.rx_express_packets + stats.rx_kernel_packets,
-        "received_express": stats.rx_express_packets,
-        "sent": stats.tx_express_packets + stats.tx_kernel_packets,
-        "sent_express": stats.tx_express_packets,
+        "received": stats.rx_xsk_packets + stats.rx_kernel_packets,
+        "received_express": stats.rx_xsk_packets,
+        "sent": stats.tx_xsk_packets + stats.tx_kernel_packets,
+        "sent_express": stats.tx_xsk_packets,
     });
     Ok(report(worker.service(), moved))
 }

@@ -6,17 +6,17 @@ super::counters! {
     /// `dropped_*` fields name the reason; nothing is dropped without one of them growing.
     pub struct IoStats {
         /// Datagrams handed to the service, by AF_XDP.
-        pub rx_express_packets: u64,
+        pub rx_xsk_packets: u64,
         /// Payload bytes handed to the service, by AF_XDP.
-        pub rx_express_bytes: u64,
+        pub rx_xsk_bytes: u64,
         /// Datagrams handed to the service, by kernel sockets.
         pub rx_kernel_packets: u64,
         /// Payload bytes handed to the service, by kernel sockets.
         pub rx_kernel_bytes: u64,
         /// Datagrams sent by AF_XDP.
-        pub tx_express_packets: u64,
+        pub tx_xsk_packets: u64,
         /// Payload bytes sent by AF_XDP.
-        pub tx_express_bytes: u64,
+        pub tx_xsk_bytes: u64,
         /// Datagrams sent by kernel sockets.
         pub tx_kernel_packets: u64,
         /// Payload bytes sent by kernel sockets.

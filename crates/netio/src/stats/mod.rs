@@ -138,9 +138,9 @@ mod tests {
 
     #[test]
     fn fields_carry_names_help_and_values() {
-        let stats = IoStats { rx_express_packets: 3, tx_fallback_socket: 9, ..IoStats::default() };
+        let stats = IoStats { rx_xsk_packets: 3, tx_fallback_socket: 9, ..IoStats::default() };
         let fields = stats.fields();
-        assert_eq!(fields[0].name, "rx_express_packets");
+        assert_eq!(fields[0].name, "rx_xsk_packets");
         assert_eq!(fields[0].help, "Datagrams handed to the service, by AF_XDP.");
         assert_eq!(fields[0].value, 3);
         let last = fields.iter().find(|field| field.name == "tx_fallback_socket").expect("is a field");

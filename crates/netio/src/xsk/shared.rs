@@ -215,8 +215,8 @@ impl SharedUmem {
         let packets = batch.packets();
         drop(batch);
         let (xsk, _) = self.engine.xsk(id);
-        xsk.stats.rx_express_packets += packets as u64;
-        xsk.stats.rx_express_bytes += bytes;
+        xsk.stats.rx_xsk_packets += packets as u64;
+        xsk.stats.rx_xsk_bytes += bytes;
         if packets > 0 {
             // Failing, the flag stays set and the next turn tries again.
             xsk.wake_reception();

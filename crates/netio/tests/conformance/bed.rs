@@ -114,10 +114,10 @@ impl dyn Bed + '_ {
         }
         loop {
             let flow = self.flow(family, port);
-            let before = self.io().stats().tx_express_packets;
+            let before = self.io().stats().tx_xsk_packets;
             self.send(&flow, &[b"greeting".to_vec()]);
             // Until the neighbour is known, which takes a while after the link came up, the kernel sends.
-            let is_on_its_way = !self.ways().1 || self.io().stats().tx_express_packets > before;
+            let is_on_its_way = !self.ways().1 || self.io().stats().tx_xsk_packets > before;
             if self.peer_receive(family, port).is_some() && is_on_its_way {
                 break;
             }

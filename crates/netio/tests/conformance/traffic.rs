@@ -229,10 +229,10 @@ pub fn counts_what_it_moves(bed: &mut dyn Bed) {
     bed.peer_receive_exactly(Family::V4, 5000, 70);
     let after = bed.io().stats();
     let grown = |read: fn(&expressway_netio::IoStats) -> u64| read(&after) - read(&before);
-    assert_eq!(grown(|stats| stats.rx_kernel_packets + stats.rx_express_packets), 30);
-    assert_eq!(grown(|stats| stats.rx_kernel_bytes + stats.rx_express_bytes), 3000);
-    assert_eq!(grown(|stats| stats.tx_kernel_packets + stats.tx_express_packets), 70);
-    assert_eq!(grown(|stats| stats.tx_kernel_bytes + stats.tx_express_bytes), 70_000);
+    assert_eq!(grown(|stats| stats.rx_kernel_packets + stats.rx_xsk_packets), 30);
+    assert_eq!(grown(|stats| stats.rx_kernel_bytes + stats.rx_xsk_bytes), 3000);
+    assert_eq!(grown(|stats| stats.tx_kernel_packets + stats.tx_xsk_packets), 70);
+    assert_eq!(grown(|stats| stats.tx_kernel_bytes + stats.tx_xsk_bytes), 70_000);
     let dropped = after.fields().into_iter().filter(|field| field.name.starts_with("dropped"));
     assert_eq!(dropped.map(|field| field.value).sum::<u64>(), 0, "{after:?}");
 }
@@ -247,7 +247,7 @@ pub fn takes_the_way_that_it_is_for(bed: &mut dyn Bed) {
         let mut pause = Pause::new("AF_XDP sends");
         let (mut moved, mut after) = (0, before);
         // The kernel's socket may take a burst now and then, to keep the neighbour known.
-        while moved < 20 || (sends && after.tx_express_packets == before.tx_express_packets) {
+        while moved < 20 || (sends && after.tx_xsk_packets == before.tx_xsk_packets) {
             bed.peer_send(5000, local, Ecn::NotEct, b"in");
             bed.receive_exactly(1);
             bed.send(&flow, &[b"out".to_vec()]);
@@ -256,15 +256,15 @@ pub fn takes_the_way_that_it_is_for(bed: &mut dyn Bed) {
             after = bed.io().stats();
             pause.wait_noting(&format!("{after:?}"));
         }
-        let xsk = after.rx_express_packets - before.rx_express_packets;
+        let xsk = after.rx_xsk_packets - before.rx_xsk_packets;
         assert_eq!(xsk, if receives { moved } else { 0 }, "{family:?} received by AF_XDP");
-        assert!(sends || after.tx_express_packets == 0, "{family:?} sent by the kernel alone");
+        assert!(sends || after.tx_xsk_packets == 0, "{family:?} sent by the kernel alone");
     }
 }
 
 /// Datagrams that no frame holds, between others: whole, once, and by the way that the backend is for.
 pub fn sends_datagrams_larger_than_a_frame(bed: &mut dyn Bed) {
-    let (knows_the_mtu, by_express) = bed.ways();
+    let (knows_the_mtu, by_xsk) = bed.ways();
     for family in FAMILIES {
         bed.greet(family, 5000);
         let flow = bed.flow(family, 5000);
@@ -284,8 +284,8 @@ pub fn sends_datagrams_larger_than_a_frame(bed: &mut dyn Bed) {
         let after = bed.io().stats();
         assert_eq!(after.tx_fallback_socket, before.tx_fallback_socket, "{family:?}: {after:?}");
         let reminded = after.tx_fallback_neighbour - before.tx_fallback_neighbour;
-        let xsk = after.tx_express_packets - before.tx_express_packets;
-        assert_eq!(xsk + reminded, if by_express { 120 } else { 0 }, "{family:?}: {after:?}");
+        let xsk = after.tx_xsk_packets - before.tx_xsk_packets;
+        assert_eq!(xsk + reminded, if by_xsk { 120 } else { 0 }, "{family:?}: {after:?}");
     }
 }
 

@@ -97,7 +97,7 @@ impl Bed {
     }
 
     pub(crate) fn received(&self) -> u64 {
-        self.umem.stats(self.socket).unwrap().rx_express_packets
+        self.umem.stats(self.socket).unwrap().rx_xsk_packets
     }
 
     /// Sends so many packets, in bursts, each of which every reader but those in `slow` must return first.

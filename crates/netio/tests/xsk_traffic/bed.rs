@@ -144,8 +144,8 @@ impl Bed {
     /// Exchanges until the neighbour is known and answers leave by AF_XDP.
     pub(crate) fn warm_up(&mut self, peer: &UdpSocket) {
         let deadline = Instant::now() + PATIENCE;
-        let before = self.io.stats().tx_express_packets;
-        while self.io.stats().tx_express_packets == before {
+        let before = self.io.stats().tx_xsk_packets;
+        while self.io.stats().tx_xsk_packets == before {
             self.exchange(peer, b"warm-up", false);
             assert!(Instant::now() < deadline, "{:?}", self.io.stats());
         }

@@ -28,12 +28,12 @@ fn a_link_that_goes_down_and_comes_back_is_survived() {
         send(&mut bed.io, &flow, &vec![b"lost".to_vec(); 100]);
         bed.io.flush(Instant::now()).unwrap();
         let stats = bed.io.stats();
-        assert_eq!(stats.tx_express_packets, before.tx_express_packets, "nothing is sent into a dead link");
+        assert_eq!(stats.tx_xsk_packets, before.tx_xsk_packets, "nothing is sent into a dead link");
         bed.pair.near.ip(&format!("link set {NEAR_DEVICE} up"));
         bed.await_state(BindingState::Up);
-        let (rx, tx) = (stats.rx_express_packets, stats.tx_express_packets);
+        let (rx, tx) = (stats.rx_xsk_packets, stats.tx_xsk_packets);
         let deadline = Instant::now() + PATIENCE;
-        while bed.io.stats().rx_express_packets == rx || bed.io.stats().tx_express_packets == tx {
+        while bed.io.stats().rx_xsk_packets == rx || bed.io.stats().tx_xsk_packets == tx {
             bed.exchange(&peer, format!("after {round}").as_bytes(), true);
             assert!(Instant::now() < deadline, "{:?}", bed.io.stats());
         }
@@ -56,6 +56,6 @@ fn an_interface_that_vanishes_leaves_the_backend_working() {
     assert_eq!(bed.report().mode, None);
     send(&mut bed.io, &flow, &vec![b"lost".to_vec(); 10]);
     bed.turn();
-    let before = bed.io.stats().rx_express_packets;
+    let before = bed.io.stats().rx_xsk_packets;
     assert_eq!(before, 1, "what the closed socket had counted stays counted");
 }

@@ -42,9 +42,9 @@ fn datagrams_pass_both_ways_over_ipv4_and_ipv6() {
         assert_eq!(bed.io.max_payload(&flow), largest);
         let stats = bed.io.stats();
         let count = sizes.len() as u64;
-        assert_eq!(stats.rx_express_packets - before.rx_express_packets, count);
+        assert_eq!(stats.rx_xsk_packets - before.rx_xsk_packets, count);
         let reminders = stats.tx_fallback_neighbour - before.tx_fallback_neighbour;
-        let xsk = stats.tx_express_packets - before.tx_express_packets;
+        let xsk = stats.tx_xsk_packets - before.tx_xsk_packets;
         assert_eq!(xsk + reminders, count, "{stats:?}");
         assert!(xsk > 0, "{stats:?}");
     }
@@ -71,7 +71,7 @@ fn datagrams_larger_than_a_frame_pass_both_ways_by_af_xdp() {
         }
         let stats = bed.io.stats();
         assert_no_drops(&stats);
-        assert_eq!(stats.rx_express_packets - before.rx_express_packets, exchanges);
+        assert_eq!(stats.rx_xsk_packets - before.rx_xsk_packets, exchanges);
         assert_eq!(stats.rx_kernel_packets, 0);
         let report = bed.report();
         assert!(report.multi_buffer);
@@ -79,7 +79,7 @@ fn datagrams_larger_than_a_frame_pass_both_ways_by_af_xdp() {
         // What no frame holds left in several.
         assert_eq!(report.max_segments, 17);
         let reminders = stats.tx_fallback_neighbour - before.tx_fallback_neighbour;
-        assert_eq!(stats.tx_express_packets - before.tx_express_packets + reminders, exchanges, "{stats:?}");
+        assert_eq!(stats.tx_xsk_packets - before.tx_xsk_packets + reminders, exchanges, "{stats:?}");
         assert_eq!(stats.tx_fallback_socket, 0, "{stats:?}");
         let flow = Flow::new(SocketAddr::new(near, PORT), peer_address(near, &peer));
         assert_eq!(bed.io.max_payload(&flow), 8972);
@@ -123,7 +123,7 @@ fn a_burst_larger_than_the_ring_is_sent_to_the_last_datagram() {
         }
     }
     let stats = bed.io.stats();
-    let xsk = stats.tx_express_packets - before.tx_express_packets;
+    let xsk = stats.tx_xsk_packets - before.tx_xsk_packets;
     let reminders = stats.tx_fallback_neighbour - before.tx_fallback_neighbour;
     assert_eq!((received, xsk + reminders), (4000, 4000));
     assert!(xsk > 0);
@@ -141,9 +141,9 @@ fn an_unknown_neighbour_is_resolved_through_the_kernel_socket() {
     send(&mut bed.io, &flow, &[b"first".to_vec()]);
     bed.io.flush(Instant::now()).unwrap();
     assert_eq!(bed.io.stats().tx_fallback_neighbour, 1);
-    assert_eq!(bed.io.stats().tx_express_packets, 0);
+    assert_eq!(bed.io.stats().tx_xsk_packets, 0);
     let deadline = Instant::now() + PATIENCE;
-    while bed.io.stats().tx_express_packets == 0 {
+    while bed.io.stats().tx_xsk_packets == 0 {
         send(&mut bed.io, &flow, &[b"later".to_vec()]);
         bed.turn();
         assert!(Instant::now() < deadline, "{:?}", bed.io.stats());
@@ -163,7 +163,7 @@ fn a_queue_without_a_port_is_served_by_the_kernel_socket() {
         bed.exchange(&peer, payload, false);
     }
     let stats = bed.io.stats();
-    assert_eq!((stats.rx_kernel_packets, stats.rx_express_packets), (3, 0));
+    assert_eq!((stats.rx_kernel_packets, stats.rx_xsk_packets), (3, 0));
     // Which of the two depends on whether the neighbour was known yet.
     let fallbacks = stats.tx_fallback_route + stats.tx_fallback_neighbour;
     assert_eq!((fallbacks, stats.tx_kernel_packets), (3, 3), "{stats:?}");
@@ -182,9 +182,9 @@ fn hybrid_receives_by_af_xdp_and_sends_by_the_kernel() {
     }
     let stats = bed.io.stats();
     assert_no_drops(&stats);
-    assert_eq!((stats.rx_express_packets, stats.tx_kernel_packets), (19, 19));
+    assert_eq!((stats.rx_xsk_packets, stats.tx_kernel_packets), (19, 19));
     let fallbacks = stats.tx_fallback_neighbour + stats.tx_fallback_route + stats.tx_fallback_socket;
-    assert_eq!((stats.tx_express_packets, fallbacks), (0, 0), "no fallback, but what was asked for");
+    assert_eq!((stats.tx_xsk_packets, fallbacks), (0, 0), "no fallback, but what was asked for");
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn each_queue_sends_as_it_is_told() {
     // One queue of the interface sends by AF_XDP, and its port is every flow's.
     let stats = bed.io.stats();
     assert_no_drops(&stats);
-    assert_eq!(stats.tx_express_packets - before.tx_express_packets, 19);
+    assert_eq!(stats.tx_xsk_packets - before.tx_xsk_packets, 19);
     let reports: Vec<BindingReport> = bed.io.reports().collect();
     assert_eq!((reports[0].transmit, reports[1].transmit), (TransmitVia::Kernel, TransmitVia::Xsk));
 }
@@ -247,7 +247,7 @@ fn wrong_udp_checksums_are_dropped_where_they_are_verified() {
     bed.pair.far.exec(&format!("ethtool -K {FAR_DEVICE} tx off"));
     bed.exchange(&peer, b"finished", false);
     assert_eq!(bed.io.stats().dropped_checksum, 1);
-    assert_eq!(bed.io.stats().rx_express_packets, 1);
+    assert_eq!(bed.io.stats().rx_xsk_packets, 1);
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn two_queues_of_one_interface_serve_one_worker() {
     }
     let stats = bed.io.stats();
     assert_no_drops(&stats);
-    assert_eq!((stats.rx_express_packets, stats.rx_kernel_packets), (16, 0));
+    assert_eq!((stats.rx_xsk_packets, stats.rx_kernel_packets), (16, 0));
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn a_sleeper_is_woken_by_a_packet_on_either_way() {
         assert_eq!(buffer[0], round);
     }
     assert_eq!(bed.io.stats().rx_kernel_packets, 25);
-    assert_eq!(bed.io.stats().rx_express_packets, 25);
+    assert_eq!(bed.io.stats().rx_xsk_packets, 25);
 }
 
 /// Sleeps as the worker does; fails when nothing ever comes.

@@ -68,7 +68,7 @@ impl Endpoint {
 
     pub(super) fn stand_in_line(&mut self, payload: &[u8], dcid: &[u8], path: Path, purpose: Purpose) {
         if !self.line.push(payload, dcid, path, purpose) {
-            self.worker.stats.dropped_handshake_line += 1;
+            self.worker.stats.dropped_handshake_queue_full += 1;
         }
     }
 

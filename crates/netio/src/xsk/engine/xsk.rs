@@ -187,8 +187,8 @@ impl<K: Kernel> Xsk<K> {
     /// Counts a packet that was put into the TX ring.
     #[inline]
     pub(crate) fn count_sent(&mut self, length: usize) {
-        self.stats.tx_express_packets += 1;
-        self.stats.tx_express_bytes += length as u64;
+        self.stats.tx_xsk_packets += 1;
+        self.stats.tx_xsk_bytes += length as u64;
     }
 
     /// Counters of the rings since they were made.

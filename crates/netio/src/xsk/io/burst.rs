@@ -68,8 +68,8 @@ fn count(sent: &mut Sent, stats: &mut IoStats, length: usize, is_submitted: bool
     sent.packets += 1;
     sent.bytes += length;
     if is_submitted {
-        stats.tx_express_packets += 1;
-        stats.tx_express_bytes += length as u64;
+        stats.tx_xsk_packets += 1;
+        stats.tx_xsk_bytes += length as u64;
     } else {
         stats.dropped_send_refused += 1;
     }

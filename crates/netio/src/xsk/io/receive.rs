@@ -57,8 +57,8 @@ pub(super) fn deliver(
     let range = layout.payload();
     let lendable = Lendable { part: start..start + range.end, info: info(range.start, hints.timestamp) };
     let payload = &mut frame[range];
-    stats.rx_express_packets += 1;
-    stats.rx_express_bytes += payload.len() as u64;
+    stats.rx_xsk_packets += 1;
+    stats.rx_xsk_bytes += payload.len() as u64;
     let (mut remote, mut local) = (layout.source, layout.destination);
     if layout.vlan.is_empty() {
         scope(&mut remote, origin.ifindex);

@@ -72,7 +72,7 @@ fn a_frame_becomes_a_datagram_with_its_addresses_and_marks() {
     let (seen, stats) = delivered(&mut frame, true);
     let (remote, local) = ("192.0.2.9:5000".parse().unwrap(), "192.0.2.1:443".parse().unwrap());
     assert_eq!(seen, Some((b"payload".to_vec(), remote, local, Ecn::Ect1)));
-    assert_eq!((stats.rx_express_packets, stats.rx_express_bytes), (1, 7));
+    assert_eq!((stats.rx_xsk_packets, stats.rx_xsk_bytes), (1, 7));
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_wrong_checksum_is_dropped_only_where_it_is_verified() {
     let mut frame = frame("192.0.2.9:5000", "192.0.2.1:443", b"payload");
     *frame.last_mut().unwrap() ^= 1;
     let (seen, stats) = delivered(&mut frame.clone(), true);
-    assert_eq!((seen, stats.dropped_checksum, stats.rx_express_packets), (None, 1, 0));
+    assert_eq!((seen, stats.dropped_checksum, stats.rx_xsk_packets), (None, 1, 0));
     let (seen, stats) = delivered(&mut frame, false);
     assert_eq!((seen.is_some(), stats.dropped_checksum), (true, 0));
 }
@@ -102,7 +102,7 @@ fn sources_that_would_turn_the_answer_inwards_are_dropped() {
         ("[2001:db8::1]:53", "[2001:db8::1]:443"),
     ] {
         let (seen, stats) = delivered(&mut frame(source, destination, b"x"), true);
-        assert_eq!((seen, stats.dropped_malformed, stats.rx_express_packets), (None, 1, 0), "{source}");
+        assert_eq!((seen, stats.dropped_malformed, stats.rx_xsk_packets), (None, 1, 0), "{source}");
     }
     for source in ["0.0.0.0", "0.1.2.3", "224.0.0.1", "240.0.0.1", "255.255.255.255", "::", "ff02::1"] {
         assert!(is_martian(source.parse().unwrap()), "{source}");
@@ -244,7 +244,7 @@ proptest! {
             }
         }
         let (seen, stats) = delivered(&mut bytes, verify);
-        prop_assert_eq!(stats.rx_express_packets, u64::from(seen.is_some()));
-        prop_assert_eq!(stats.rx_express_packets + stats.dropped_malformed + stats.dropped_checksum, 1);
+        prop_assert_eq!(stats.rx_xsk_packets, u64::from(seen.is_some()));
+        prop_assert_eq!(stats.rx_xsk_packets + stats.dropped_malformed + stats.dropped_checksum, 1);
     }
 }
