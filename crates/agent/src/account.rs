@@ -34,17 +34,17 @@ struct Umem {
 /// The memory of a client, also counted under its rule.
 pub(crate) struct Account {
     umems: Vec<Umem>,
-    place: ClientSlot,
+    slot: ClientSlot,
 }
 
 impl Account {
-    pub(crate) fn new(place: ClientSlot) -> Self {
-        Self { umems: Vec::new(), place }
+    pub(crate) fn new(slot: ClientSlot) -> Self {
+        Self { umems: Vec::new(), slot }
     }
 
-    /// The client's place.
-    pub(crate) fn place(&self) -> &ClientSlot {
-        &self.place
+    /// The client's slot.
+    pub(crate) fn slot(&self) -> &ClientSlot {
+        &self.slot
     }
 
     fn held(&self) -> u64 {
@@ -75,7 +75,7 @@ impl Account {
             return Err(Refusal::new(Code::Memory, format!("a client may have at most {UMEMS} UMEMs")));
         }
         rule.check_memory(self.held().saturating_add(bytes))?;
-        self.place.take_memory(rule, bytes)
+        self.slot.take_memory(rule, bytes)
     }
 
     /// The socket was bound.
@@ -85,7 +85,7 @@ impl Account {
 
     /// The socket was not bound.
     pub(crate) fn put_back(&self, bytes: u64) {
-        self.place.give_memory(bytes);
+        self.slot.give_memory(bytes);
     }
 
     /// The program on an interface is gone, and its sockets are useless.
@@ -112,7 +112,7 @@ impl Account {
             if !umem.retired {
                 at += 1;
             } else if is_released(umem.memory.as_fd()) {
-                self.place.give_memory(self.umems.swap_remove(at).bytes);
+                self.slot.give_memory(self.umems.swap_remove(at).bytes);
             } else {
                 (at, in_use) = (at + 1, in_use + 1);
             }
@@ -123,10 +123,10 @@ impl Account {
         self.umems.len() < before
     }
 
-    /// Waits until all of it is free, which may be never; meanwhile the place counts as that of a
+    /// Waits until all of it is free, which may be never; meanwhile the slot counts as that of a
     /// disconnected client.
     pub(crate) fn settle(mut self) {
-        self.place.leave();
+        self.slot.leave();
         self.retire(|_| true);
         let mut pause = Duration::from_millis(1);
         while !self.umems.is_empty() {
@@ -140,7 +140,7 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        self.place.give_memory(self.held());
+        self.slot.give_memory(self.held());
     }
 }
 
@@ -236,17 +236,17 @@ mod tests {
 
     #[test]
     fn a_client_that_is_gone_is_one_until_its_memory_is_free() {
-        let (places, policy, rule) =
+        let (slots, policy, rule) =
             (Arc::new(ClientSlots::default()), Policy::for_own(Vec::new(), false), rule(10));
-        let mut account = Account::new(places.take(&policy, 0, &rule).unwrap());
+        let mut account = Account::new(slots.take(&policy, 0, &rule).unwrap());
         let (first, in_use) = memory();
         account.set_aside(&rule, "eth0", 0, 6).unwrap();
         account.add(first, 6, "eth0", 0);
         let leaving = std::thread::spawn(move || account.settle());
-        // Another client gets the place at once, but not the memory that is still in use.
+        // Another client gets the slot at once, but not the memory that is still in use.
         let mut next = loop {
-            match places.take(&policy, 0, &rule) {
-                Ok(place) => break Account::new(place),
+            match slots.take(&policy, 0, &rule) {
+                Ok(slot) => break Account::new(slot),
                 Err(_) => std::thread::yield_now(),
             }
         };

@@ -40,12 +40,12 @@ impl Bucket {
 
 /// Log lines that others can cause: a limited number, with a count of those suppressed.
 #[derive(Debug)]
-pub(crate) struct Lines {
+pub(crate) struct LogLimit {
     rate: Rate,
     state: Mutex<(Bucket, u64)>,
 }
 
-impl Lines {
+impl LogLimit {
     /// The first 50, then one per second.
     pub(crate) fn new() -> Self {
         let rate = Rate { burst: 50, interval: Duration::from_secs(1) };
@@ -85,11 +85,11 @@ mod tests {
 
     #[test]
     fn a_flood_of_lines_is_counted() {
-        let (lines, start) = (Lines::new(), Instant::now());
-        let said = (0..1000).filter_map(|_| lines.next(start)).collect::<Vec<_>>();
+        let (limit, start) = (LogLimit::new(), Instant::now());
+        let said = (0..1000).filter_map(|_| limit.next(start)).collect::<Vec<_>>();
         assert_eq!(said, [0; 50]);
-        assert_eq!(lines.next(start + SECOND), Some(950));
-        assert_eq!(lines.next(start + SECOND), None);
-        assert_eq!(lines.next(start + SECOND * 2), Some(1));
+        assert_eq!(limit.next(start + SECOND), Some(950));
+        assert_eq!(limit.next(start + SECOND), None);
+        assert_eq!(limit.next(start + SECOND * 2), Some(1));
     }
 }

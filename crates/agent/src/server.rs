@@ -24,7 +24,7 @@ use crate::account::Account;
 use crate::channel::{Channel, ChannelError};
 use crate::message::{Code, Refusal, Reply};
 use crate::policy::{Policy, Rule};
-use crate::rate::Lines;
+use crate::rate::LogLimit;
 use crate::session::{Session, may_be_taken};
 use crate::slots::{ClientSlot, ClientSlots};
 use crate::table;
@@ -76,15 +76,15 @@ pub(crate) struct Shared {
     mirror: RouteMirror,
     /// Interfaces by the client that holds them.
     claims: Mutex<HashMap<String, u64>>,
-    places: Arc<ClientSlots>,
+    slots: Arc<ClientSlots>,
     numbers: AtomicU64,
     rejected: AtomicU64,
     refused: AtomicU64,
     dropped: AtomicU64,
     /// Log limits: for rejected connections, for refusals, and for clients connecting and disconnecting.
-    strangers: Lines,
-    refusals: Lines,
-    comings: Lines,
+    strangers: LogLimit,
+    refusals: LogLimit,
+    comings: LogLimit,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -96,14 +96,14 @@ impl Shared {
         Ok(Self {
             mirror: RouteMirror::start()?,
             claims: Mutex::default(),
-            places: Arc::default(),
+            slots: Arc::default(),
             numbers: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
-            strangers: Lines::new(),
-            refusals: Lines::new(),
-            comings: Lines::new(),
+            strangers: LogLimit::new(),
+            refusals: LogLimit::new(),
+            comings: LogLimit::new(),
         })
     }
 
@@ -281,9 +281,9 @@ impl Server {
     fn admit(&self, socket: OwnedFd, turned_away: &mut VecDeque<JoinHandle<()>>) {
         let shared = Arc::clone(&self.shared);
         let result = match self.check(&socket) {
-            Ok((place, rule)) => {
+            Ok((slot, rule)) => {
                 let id = shared.numbers.fetch_add(1, Ordering::Relaxed) + 1;
-                table::spawn("agent-client", socket, move |socket| serve(id, socket, rule, shared, place))
+                table::spawn("agent-client", socket, move |socket| serve(id, socket, rule, shared, slot))
                     .map(drop)
             }
             Err(refusal) => {
@@ -306,7 +306,7 @@ impl Server {
         }
     }
 
-    /// The rule for the peer, with a place under it.
+    /// The rule for the peer, with a slot under it.
     fn check(&self, socket: &OwnedFd) -> Result<(ClientSlot, Rule), Refusal> {
         let peer = sockopt::socket_peercred(socket)
             .map_err(|errno| Refusal::new(Code::Kernel, format!("SO_PEERCRED: {errno}")))?;
@@ -314,8 +314,8 @@ impl Server {
         let (index, rule) = self.policy.rule(uid, gid).ok_or_else(|| {
             Refusal::new(Code::Unknown, format!("no [[allow]] rule matches uid {uid}, gid {gid}"))
         })?;
-        let place = self.shared.places.take(&self.policy, index, rule)?;
-        Ok((place, rule.clone()))
+        let slot = self.shared.slots.take(&self.policy, index, rule)?;
+        Ok((slot, rule.clone()))
     }
 }
 
@@ -342,10 +342,10 @@ fn turn_away(socket: OwnedFd, refusal: Refusal) {
 }
 
 /// Serves one accepted client until nothing of it remains.
-fn serve(id: u64, socket: OwnedFd, rule: Rule, shared: Arc<Shared>, place: ClientSlot) {
+fn serve(id: u64, socket: OwnedFd, rule: Rule, shared: Arc<Shared>, slot: ClientSlot) {
     match connection(socket) {
         Ok(channel) => {
-            let mut account = Account::new(place);
+            let mut account = Account::new(slot);
             serve_over(&channel, id, rule, &shared, &mut account);
             channel.shut();
             account.settle();

@@ -1,6 +1,6 @@
 //! One client of the agent: its requests, what it holds, and how all of that ends with its connection.
 //!
-//! What a client can do to the agent is bounded by its place and its rule: it has one thread, which it can
+//! What a client can do to the agent is bounded by its slot and its rule: it has one thread, which it can
 //! keep busy or waiting, and which has its own descriptor table ([`crate::table`]); its requests are limited
 //! in rate and length, and so are the answers; what is logged about it is an occasional line.
 
@@ -24,7 +24,7 @@ use crate::message::{self, Code, Netlink, Refusal, Reply, Request};
 use crate::policy::Rule;
 use crate::server::Shared;
 
-/// Time limit for hello: until then the client only occupies a place.
+/// Time limit for hello: until then the client only occupies a slot.
 const HELLO: Duration = Duration::from_secs(10);
 /// Characters of a client's name in the log.
 const NAME: usize = 64;
@@ -140,7 +140,7 @@ impl<'a> Session<'a> {
                 let _ = channel.send(sequence, &Reply::Refused(Refusal::new(Code::Protocol, &error)), &[]);
                 return Err(error);
             }
-            std::thread::sleep(self.account.place().request(Instant::now()));
+            std::thread::sleep(self.account.slot().request(Instant::now()));
             match self.answer(content, fds) {
                 Ok((reply, fds)) => send(channel, sequence, reply, &fds)?,
                 Err(refusal) => {
@@ -333,7 +333,7 @@ impl<'a> Session<'a> {
 
     /// Programs are attached and detached at a limited rate.
     fn wait_for_program(&self) {
-        std::thread::sleep(self.account.place().program(Instant::now()));
+        std::thread::sleep(self.account.slot().program(Instant::now()));
     }
 
     fn socket(&mut self, socket: &message::Socket, memory: OwnedFd) -> Result<Answer, Refusal> {

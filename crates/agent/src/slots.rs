@@ -1,4 +1,4 @@
-//! The client places of rules, and what all clients of a rule hold together.
+//! The client slots of rules, and what all clients of a rule hold together.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +28,7 @@ struct Use {
     programs: Bucket,
 }
 
-/// The places of all rules.
+/// The slots of all rules.
 #[derive(Debug, Default)]
 pub(crate) struct ClientSlots {
     rules: Mutex<HashMap<usize, Use>>,
@@ -39,7 +39,7 @@ impl ClientSlots {
         self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for another client of a rule.
+    /// A slot for another client of a rule.
     ///
     /// # Errors
     /// None is free.
@@ -69,28 +69,28 @@ impl ClientSlots {
             return full(format!("the agent already has its maximum of {} clients", policy.clients));
         }
         here.clients += 1;
-        Ok(ClientSlot { index, places: Arc::clone(self), is_leaving: false })
+        Ok(ClientSlot { index, slots: Arc::clone(self), is_leaving: false })
     }
 }
 
-/// A client's place under its rule.
+/// A client's slot under its rule.
 #[derive(Debug)]
 pub(crate) struct ClientSlot {
     index: usize,
-    places: Arc<ClientSlots>,
+    slots: Arc<ClientSlots>,
     is_leaving: bool,
 }
 
 impl ClientSlot {
-    /// A place that is not counted with others.
+    /// A slot that is not counted with others.
     pub(crate) fn alone() -> Self {
-        let places = Arc::new(ClientSlots::default());
-        places.lock().entry(0).or_default().clients = 1;
-        Self { index: 0, places, is_leaving: false }
+        let slots = Arc::new(ClientSlots::default());
+        slots.lock().entry(0).or_default().clients = 1;
+        Self { index: 0, slots, is_leaving: false }
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Use) -> T) -> T {
-        change(self.places.lock().entry(self.index).or_default())
+        change(self.slots.lock().entry(self.index).or_default())
     }
 
     /// Counts memory of this client, within the limit for all clients of the rule.
@@ -126,7 +126,7 @@ impl ClientSlot {
         self.change(|of| of.programs.take(PROGRAMS, now))
     }
 
-    /// The client is gone: its place is free for another, and what it still holds keeps counting.
+    /// The client is gone: its slot is free for another, and what it still holds keeps counting.
     pub(crate) fn leave(&mut self) {
         self.is_leaving = true;
         self.change(|of| {
@@ -159,9 +159,9 @@ mod tests {
     }
 
     #[test]
-    fn places_are_bounded_a_rule_and_in_all() {
-        let (places, policy) = (Arc::new(ClientSlots::default()), policy(3));
-        let take = |index, clients| places.take(&policy, index, &rule(clients));
+    fn slots_are_bounded_per_rule_and_in_all() {
+        let (slots, policy) = (Arc::new(ClientSlots::default()), policy(3));
+        let take = |index, clients| slots.take(&policy, index, &rule(clients));
         let first = take(0, 1).unwrap();
         assert!(take(0, 1).unwrap_err().message.contains("its maximum of 1 clients"));
         let others = [take(1, 5).unwrap(), take(1, 5).unwrap()];
@@ -172,8 +172,8 @@ mod tests {
 
     #[test]
     fn those_that_are_gone_and_keep_something_are_as_many_as_those_that_are_there() {
-        let (places, policy) = (Arc::new(ClientSlots::default()), policy(64));
-        let take = || places.take(&policy, 0, &rule(2));
+        let (slots, policy) = (Arc::new(ClientSlots::default()), policy(64));
+        let take = || slots.take(&policy, 0, &rule(2));
         let mut gone: Vec<ClientSlot> = (0..2).map(|_| take().unwrap()).collect();
         gone.iter_mut().for_each(ClientSlot::leave);
         let mut there: Vec<ClientSlot> = (0..2).map(|_| take().unwrap()).collect();
@@ -183,16 +183,16 @@ mod tests {
         let refusal = take().unwrap_err();
         assert!(refusal.message.contains("3 disconnected clients still hold"), "{refusal}");
         drop(gone);
-        let _place = take().unwrap();
+        let _slot = take().unwrap();
     }
 
     #[test]
     fn memory_counts_for_all_clients_of_a_rule_and_beyond_their_end() {
-        let (places, policy, two) = (Arc::new(ClientSlots::default()), policy(64), rule(2));
-        let mut first = places.take(&policy, 0, &two).unwrap();
+        let (slots, policy, two) = (Arc::new(ClientSlots::default()), policy(64), rule(2));
+        let mut first = slots.take(&policy, 0, &two).unwrap();
         first.take_memory(&two, 100).unwrap();
         first.leave();
-        let second = places.take(&policy, 0, &two).unwrap();
+        let second = slots.take(&policy, 0, &two).unwrap();
         second.take_memory(&two, 100).unwrap();
         assert_eq!(second.take_memory(&two, 1).unwrap_err().code, Code::Memory);
         first.give_memory(100);
