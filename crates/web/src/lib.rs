@@ -16,12 +16,12 @@
 
 pub mod access_log;
 mod coding;
-mod complaint;
 mod condition;
 mod date;
 mod exchange;
 pub mod files;
 mod handler;
+mod log_limit;
 mod media_type;
 pub mod memory;
 pub mod metrics;

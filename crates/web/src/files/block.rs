@@ -21,7 +21,7 @@ use rustix::io::{Errno, ReadWriteFlags, pread, preadv2};
 
 use super::open::{Identity, OpenFile};
 use crate::BodyError;
-use crate::complaint::Complaint;
+use crate::log_limit::LogLimit;
 use crate::memory::{Memory, Sliced};
 use crate::metrics::{count, counters};
 
@@ -36,7 +36,7 @@ const SPARE_SHARE: usize = 16;
 const ENTRY_OVERHEAD: usize = 192;
 
 /// Errors of reading.
-static UNREAD: Complaint = Complaint::new();
+static UNREAD: LogLimit = LogLimit::new();
 
 counters! {
     /// What reading files did.

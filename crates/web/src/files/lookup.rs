@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::open::{OpenFile, Opened};
 use super::root::Root;
 use super::{Encoding, FilesConfig};
-use crate::complaint::Complaint;
+use crate::log_limit::LogLimit;
 use crate::media_type::media_type;
 use crate::memory::Memory;
 
@@ -46,7 +46,7 @@ pub(crate) struct Representation {
 }
 
 /// Errors that a file system should not have.
-static UNOPENED: Complaint = Complaint::new();
+static UNOPENED: LogLimit = LogLimit::new();
 
 /// Why a path cannot be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

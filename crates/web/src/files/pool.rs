@@ -23,11 +23,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use self::line::Lines;
+use self::fair_queue::FairQueue;
 use crate::Wake;
 use crate::metrics::{count, counters};
 
-mod line;
+mod fair_queue;
 #[cfg(test)]
 mod tests;
 
@@ -66,9 +66,9 @@ struct InFlight<V> {
 }
 
 struct State<K, V> {
-    queue: Lines<(K, Work<V>)>,
+    queue: FairQueue<(K, Work<V>)>,
     flights: HashMap<K, InFlight<V>>,
-    blocked: Lines<Wake>,
+    blocked: FairQueue<Wake>,
     next: u64,
     stopping: bool,
 }
@@ -141,9 +141,9 @@ impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Po
     /// cannot be finished.
     pub(crate) fn start(threads: usize, capacity: usize, lost: V) -> io::Result<Self> {
         let state = State {
-            queue: Lines::default(),
+            queue: FairQueue::default(),
             flights: HashMap::new(),
-            blocked: Lines::default(),
+            blocked: FairQueue::default(),
             next: 0,
             stopping: false,
         };

@@ -3,20 +3,20 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Things that wait, named by numbers that grow.
-pub(super) struct Lines<T> {
-    lines: HashMap<usize, BTreeMap<u64, T>>,
+pub(super) struct FairQueue<T> {
+    queues: HashMap<usize, BTreeMap<u64, T>>,
     /// Owners in turn, each with a queue that may meanwhile be empty.
     turn: VecDeque<usize>,
     count: usize,
 }
 
-impl<T> Default for Lines<T> {
+impl<T> Default for FairQueue<T> {
     fn default() -> Self {
-        Self { lines: HashMap::new(), turn: VecDeque::new(), count: 0 }
+        Self { queues: HashMap::new(), turn: VecDeque::new(), count: 0 }
     }
 }
 
-impl<T> Lines<T> {
+impl<T> FairQueue<T> {
     pub(super) fn len(&self) -> usize {
         self.count
     }
@@ -27,22 +27,22 @@ impl<T> Lines<T> {
 
     /// Things of `owner`.
     pub(super) fn of(&self, owner: usize) -> usize {
-        self.lines.get(&owner).map_or(0, BTreeMap::len)
+        self.queues.get(&owner).map_or(0, BTreeMap::len)
     }
 
-    /// Puts `thing` at its place in the owner's line.
+    /// Puts `thing` in order into the owner's queue.
     pub(super) fn insert(&mut self, owner: usize, number: u64, thing: T) {
         let turn = &mut self.turn;
-        let line = self.lines.entry(owner).or_insert_with(|| {
+        let queue = self.queues.entry(owner).or_insert_with(|| {
             turn.push_back(owner);
             BTreeMap::new()
         });
-        self.count += usize::from(line.insert(number, thing).is_none());
+        self.count += usize::from(queue.insert(number, thing).is_none());
     }
 
     pub(super) fn remove(&mut self, owner: usize, number: u64) {
-        if let Some(line) = self.lines.get_mut(&owner)
-            && line.remove(&number).is_some()
+        if let Some(queue) = self.queues.get_mut(&owner)
+            && queue.remove(&number).is_some()
         {
             self.count -= 1;
             self.shrink();
@@ -53,10 +53,10 @@ impl<T> Lines<T> {
     pub(super) fn pop(&mut self) -> Option<T> {
         loop {
             let owner = self.turn.pop_front()?;
-            let Some(line) = self.lines.get_mut(&owner) else { continue };
-            let first = line.pop_first();
-            if line.is_empty() {
-                self.lines.remove(&owner);
+            let Some(queue) = self.queues.get_mut(&owner) else { continue };
+            let first = queue.pop_first();
+            if queue.is_empty() {
+                self.queues.remove(&owner);
             } else {
                 self.turn.push_back(owner);
             }
@@ -75,7 +75,7 @@ impl<T> Lines<T> {
     /// Forgets owners whose things have gone without their turn.
     fn shrink(&mut self) {
         if self.count == 0 {
-            self.lines.clear();
+            self.queues.clear();
             self.turn.clear();
         }
     }
@@ -87,28 +87,28 @@ mod tests {
 
     #[test]
     fn owners_take_turns_and_each_keeps_its_order() {
-        let mut lines = Lines::default();
+        let mut queue = FairQueue::default();
         for number in 0..4 {
-            lines.insert(1, number, (1, number));
+            queue.insert(1, number, (1, number));
         }
-        lines.insert(2, 4, (2, 4));
-        lines.insert(3, 5, (3, 5));
-        lines.insert(2, 6, (2, 6));
-        lines.remove(3, 5);
-        lines.remove(1, 1);
-        assert_eq!((lines.len(), lines.of(1), lines.of(3)), (5, 3, 0));
-        let order: Vec<_> = std::iter::from_fn(|| lines.pop()).collect();
+        queue.insert(2, 4, (2, 4));
+        queue.insert(3, 5, (3, 5));
+        queue.insert(2, 6, (2, 6));
+        queue.remove(3, 5);
+        queue.remove(1, 1);
+        assert_eq!((queue.len(), queue.of(1), queue.of(3)), (5, 3, 0));
+        let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
         assert_eq!(order, [(1, 0), (2, 4), (1, 2), (2, 6), (1, 3)]);
-        assert!(lines.is_empty() && lines.lines.is_empty() && lines.turn.is_empty());
+        assert!(queue.is_empty() && queue.queues.is_empty() && queue.turn.is_empty());
     }
 
     #[test]
     fn whoever_leaves_leaves_nothing() {
-        let mut lines = Lines::default();
+        let mut queue = FairQueue::default();
         for number in 0..1000 {
-            lines.insert(number as usize, number, ());
-            lines.remove(number as usize, number);
+            queue.insert(number as usize, number, ());
+            queue.remove(number as usize, number);
         }
-        assert!(lines.is_empty() && lines.lines.is_empty() && lines.turn.is_empty());
+        assert!(queue.is_empty() && queue.queues.is_empty() && queue.turn.is_empty());
     }
 }

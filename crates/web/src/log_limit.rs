@@ -6,13 +6,13 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// A repeated problem, logged at most once a second: a line takes longer to write than a request to answer,
 /// and the log may have no reader.
-pub(crate) struct Complaint {
+pub(crate) struct LogLimit {
     /// The second of the last one.
     second: AtomicI64,
     unsaid: AtomicU64,
 }
 
-impl Complaint {
+impl LogLimit {
     pub(crate) const fn new() -> Self {
         Self { second: AtomicI64::new(i64::MIN), unsaid: AtomicU64::new(0) }
     }
@@ -37,8 +37,8 @@ mod tests {
 
     #[test]
     fn one_a_second_tells_of_the_others() {
-        let complaint = Complaint::new();
-        let due: Vec<_> = [7, 7, 7, 8, 9, 9, 20].iter().map(|second| complaint.is_due_at(*second)).collect();
+        let limit = LogLimit::new();
+        let due: Vec<_> = [7, 7, 7, 8, 9, 9, 20].iter().map(|second| limit.is_due_at(*second)).collect();
         assert_eq!(due, [Some(0), None, None, Some(2), Some(0), None, Some(1)]);
     }
 }
