@@ -1,7 +1,7 @@
 //! Encoding of field sections (RFC 9204, section 4.5).
 
 use super::integer;
-use super::static_table::{Place, find};
+use super::static_table::{Match, find};
 
 /// Appends fields to a section. Strings are literal: coding them would save some 30 bytes of a response
 /// head, and those who serve small objects pay by the cycle, not by the byte.
@@ -23,11 +23,11 @@ impl<'a> Encoder<'a> {
     #[inline]
     pub fn field(&mut self, name: &[u8], value: &[u8]) {
         match find(name, value) {
-            Some(Place::Field(index)) => {
+            Some(Match::Field(index)) => {
                 integer::write(u64::from(index), 0xc0, 6, self.out);
                 return;
             }
-            Some(Place::Name(index)) => integer::write(u64::from(index), 0x50, 4, self.out),
+            Some(Match::Name(index)) => integer::write(u64::from(index), 0x50, 4, self.out),
             None => {
                 integer::write(name.len() as u64, 0x20, 3, self.out);
                 self.out.extend_from_slice(name);

@@ -166,9 +166,9 @@ static INDEX: Index = {
     index
 };
 
-/// Where a field is in the table.
+/// What the table has of a field, by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Match {
     /// Name and value.
     Field(u8),
     /// The name only.
@@ -190,16 +190,16 @@ fn find_name(name: &[u8]) -> Option<u8> {
 
 /// Finds a field, or its name.
 #[inline]
-pub(super) fn find(name: &[u8], value: &[u8]) -> Option<Place> {
+pub(super) fn find(name: &[u8], value: &[u8]) -> Option<Match> {
     let first = find_name(name)?;
     let mut at = first;
     while at != END {
         if TABLE[usize::from(at)].1 == value {
-            return Some(Place::Field(at));
+            return Some(Match::Field(at));
         }
         at = INDEX.next_value[usize::from(at)];
     }
-    Some(Place::Name(first))
+    Some(Match::Name(first))
 }
 
 #[cfg(test)]
@@ -209,9 +209,9 @@ mod tests {
     #[test]
     fn every_entry_is_found_where_it_is() {
         for (at, (name, value)) in TABLE.iter().enumerate() {
-            assert_eq!(find(name, value), Some(Place::Field(at as u8)));
+            assert_eq!(find(name, value), Some(Match::Field(at as u8)));
             let first = TABLE.iter().position(|(other, _)| other == name).unwrap();
-            assert_eq!(find(name, b"no such value"), Some(Place::Name(first as u8)));
+            assert_eq!(find(name, b"no such value"), Some(Match::Name(first as u8)));
         }
         for name in ["", "x", "dates", "a-name-longer-than-any-in-the-table-of-qpack"] {
             assert_eq!(find(name.as_bytes(), b""), None);
