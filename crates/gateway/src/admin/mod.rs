@@ -21,11 +21,11 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::metrics::{self, Registry};
-use patient::Patient;
 use slots::{Slot, Slots};
+use write_timeout::WriteTimeout;
 
-mod patient;
 mod slots;
+mod write_timeout;
 
 /// Header lines of a request at most.
 const MAX_HEADERS: usize = 64;
@@ -172,7 +172,7 @@ impl Desk {
             .header_read_timeout(self.limits.header_timeout)
             .max_buf_size(self.limits.header)
             .max_headers(MAX_HEADERS)
-            .serve_connection(TokioIo::new(Patient::new(stream, self.limits.write_timeout)), service)
+            .serve_connection(TokioIo::new(WriteTimeout::new(stream, self.limits.write_timeout)), service)
             .await;
         if let Err(error) = result {
             if is_timeout(&error) {
@@ -242,7 +242,7 @@ fn document(document: Option<String>) -> Page {
     }
 }
 
-/// Of a head, as hyper tells it, or of a write ([`Patient`]).
+/// Of a head, as hyper tells it, or of a write ([`WriteTimeout`]).
 fn is_timeout(error: &hyper::Error) -> bool {
     let io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
     error.is_timeout() || io.is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)

@@ -20,13 +20,13 @@
 //! the others. Streams that wait for the window get it by urgency, incremental ones in turn (RFC 9218,
 //! section 10).
 
+mod blocked;
 mod incoming;
 mod peer;
 mod priority;
 mod request;
 mod response;
 mod session;
-mod starved;
 mod stream;
 mod upload;
 

@@ -12,8 +12,8 @@ use expressway_web::access_log::Record;
 use expressway_web::memory::{Account, Charge};
 use expressway_web::{BodyError, Exchange, RequestHead};
 
+use super::blocked::{BlockedStreams, Position};
 use super::response;
-use super::starved::{Place, Starved};
 use super::upload::Upload;
 use crate::quic::engine::{Priority, SendError, Transport};
 
@@ -130,9 +130,9 @@ pub(super) struct RequestStream {
     /// It is queued for the connection's turn.
     pub(super) woken: bool,
     /// Where it waits for room in the connection's window.
-    pub(super) place: Option<Place>,
-    /// What the transport had taken when it got that place.
-    taken_at_place: u64,
+    pub(super) position: Option<Position>,
+    /// What the transport had taken when it got that position.
+    taken_at_position: u64,
     /// Bytes of `front` or `chunk` when it was fetched: all of them count as long as some are left.
     fetched: usize,
     /// Why its last pump came to an end.
@@ -171,8 +171,8 @@ impl RequestStream {
             upload: None,
             request_ended: false,
             woken: false,
-            place: None,
-            taken_at_place: 0,
+            position: None,
+            taken_at_position: 0,
             fetched: 0,
             waits: Progress::Exchange,
             taken: 0,
@@ -222,15 +222,15 @@ impl RequestStream {
     }
 
     /// Puts it last among those of its urgency that wait for room.
-    pub(super) fn wait_for_room(&mut self, starved: &mut Starved) {
-        self.place = Some(starved.add(self.priority.urgency, self.id));
-        self.taken_at_place = self.taken;
+    pub(super) fn wait_for_room(&mut self, blocked: &mut BlockedStreams) {
+        self.position = Some(blocked.add(self.priority.urgency, self.id));
+        self.taken_at_position = self.taken;
     }
 
-    /// While it had its place it got as much as one of several gets before the next is asked. Being asked when others
+    /// While it had its position it got as much as one of several gets before the next is asked. Being asked when others
     /// have taken the room is no turn.
     pub(super) fn has_had_its_turn(&self) -> bool {
-        self.taken - self.taken_at_place >= TURN
+        self.taken - self.taken_at_position >= TURN
     }
 
     /// Bytes that the transport has taken.

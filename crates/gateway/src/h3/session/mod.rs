@@ -1,8 +1,8 @@
 //! The requests of one connection.
 
 mod deadlines;
-mod line;
 mod refusals;
+mod request_queue;
 mod requests;
 mod responses;
 
@@ -14,11 +14,11 @@ use expressway_h3::Error;
 use expressway_web::memory::Account;
 
 use self::deadlines::Sweep;
-use self::line::Line;
+use self::request_queue::RequestQueue;
+use super::blocked::BlockedStreams;
 use super::code;
 use super::incoming::Incoming;
 use super::peer::Peer;
-use super::starved::Starved;
 use super::stream::{RequestStream, StreamIdHasher, StreamMap};
 use crate::quic::Turn;
 use crate::quic::engine::Priority;
@@ -33,10 +33,10 @@ pub(crate) struct Session {
     incoming: Incoming,
     streams: StreamMap<RequestStream>,
     account: Account,
-    line: Line,
+    queue: RequestQueue,
     sweep: Sweep,
     /// Streams that wait for the peer to acknowledge some of what the connection holds.
-    starved: Starved,
+    blocked: BlockedStreams,
     /// Streams that can make progress: something woke them, or they were interrupted.
     woken: VecDeque<u64>,
     /// Streams that were not read to their end, which the engine will not name again.
@@ -69,9 +69,9 @@ impl Session {
             incoming: Incoming::default(),
             streams: StreamMap::default(),
             account: Account::new(&turn.worker.ledger, settings.send_window, settings.connection_memory()),
-            line: Line::default(),
+            queue: RequestQueue::default(),
             sweep: Sweep::default(),
-            starved: Starved::default(),
+            blocked: BlockedStreams::default(),
             woken: VecDeque::new(),
             unread: VecDeque::new(),
             next_stream: 0,
@@ -123,7 +123,7 @@ impl Session {
     }
 
     fn read_peer(&mut self, turn: &mut Turn<'_>, stream: u64, scratch: &mut [u8]) -> Result<(), Error> {
-        let Self { peer, streams, starved, early_priorities, next_stream, late, unread, .. } = self;
+        let Self { peer, streams, blocked, early_priorities, next_stream, late, unread, .. } = self;
         // The client's limit is what it has used plus what it may have open, or less.
         let limit = *next_stream + 4 * turn.link.settings().max_requests;
         let all =
@@ -136,7 +136,8 @@ impl Session {
                 }
                 if let Some(request) = streams.get_mut(&id) {
                     request.priority = priority;
-                    request.place = request.place.map(|place| starved.change(place, priority.urgency));
+                    request.position =
+                        request.position.map(|position| blocked.change(position, priority.urgency));
                     transport.set_priority(id, priority);
                 } else if id >= *next_stream || late.contains(&id) {
                     early_priorities.retain(|(known, _)| *known != id);
@@ -173,7 +174,7 @@ impl Session {
 
     /// The connection is gone: counts and logs what was under way. True: the slice was used up, and there is more.
     pub(crate) fn abandon(&mut self, turn: &mut Turn<'_>) -> bool {
-        self.line.clear(&mut turn.worker.stats);
+        self.queue.clear(&mut turn.worker.stats);
         if self.leaving.len() == 0 {
             self.leaving = std::mem::take(&mut self.streams).into_iter();
         }

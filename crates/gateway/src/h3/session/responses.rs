@@ -65,7 +65,7 @@ impl Session {
     /// Gives streams what the transport and the send window now have room for. True: the slice was spent, and there is more.
     pub(crate) fn handle_writable(&mut self, turn: &mut Turn<'_>) -> bool {
         self.flush(turn);
-        if self.feed_starved(turn) {
+        if self.handle_blocked(turn) {
             return true;
         }
         while let Some(stream) = turn.link.transport.writable() {
@@ -75,30 +75,30 @@ impl Session {
             }
         }
         // A finished one among those returns what it held.
-        self.feed_starved(turn)
+        self.handle_blocked(turn)
     }
 
     /// Gives available room to streams that wait for it, by priority (RFC 9218, section 10): the most urgent
     /// first; among the same urgency the one that has waited longest, and incremental ones in turn. True:
     /// the slice was used up, and there is more.
-    fn feed_starved(&mut self, turn: &mut Turn<'_>) -> bool {
+    fn handle_blocked(&mut self, turn: &mut Turn<'_>) -> bool {
         // Each is asked once: one that queues again has a higher number.
-        let (mut at, limit) = (None, self.starved.next());
+        let (mut at, limit) = (None, self.blocked.next());
         while self.account.room() > 0
-            && let Some((place, stream)) = self.starved.after(at, limit)
+            && let Some((position, stream)) = self.blocked.after(at, limit)
         {
-            at = Some(place);
+            at = Some(position);
             self.pump(turn, stream);
             if let Some(request) = self.streams.get_mut(&stream)
                 && request.priority.incremental
-                && request.place == Some(place)
+                && request.position == Some(position)
                 && request.has_had_its_turn()
             {
-                self.starved.remove(place);
-                request.wait_for_room(&mut self.starved);
+                self.blocked.remove(position);
+                request.wait_for_room(&mut self.blocked);
             }
             if turn.slice.is_spent() || turn.slice.spend() {
-                return self.account.room() > 0 && !self.starved.is_empty();
+                return self.account.room() > 0 && !self.blocked.is_empty();
             }
         }
         false
@@ -106,7 +106,7 @@ impl Session {
 
     /// [`Self::handle_writable`] may have something to do: there is room for a stream that may wait for it.
     pub(crate) fn has_room(&self, transport: &Transport) -> bool {
-        transport.has_writable() || !self.starved.is_empty() && self.account.room() > 0
+        transport.has_writable() || !self.blocked.is_empty() && self.account.room() > 0
     }
 
     pub(super) fn pump(&mut self, turn: &mut Turn<'_>, stream: u64) {
@@ -117,20 +117,20 @@ impl Session {
         };
         match request.pump(&mut turn.link.transport, &self.account, turn.slice) {
             Progress::Transport | Progress::Exchange => {
-                if let Some(place) = request.place.take() {
-                    self.starved.remove(place);
+                if let Some(position) = request.position.take() {
+                    self.blocked.remove(position);
                 }
             }
             Progress::Memory => {
-                if request.place.is_none() {
-                    request.wait_for_room(&mut self.starved);
+                if request.position.is_none() {
+                    request.wait_for_room(&mut self.blocked);
                 }
             }
-            // One that waits for room has its place still.
-            Progress::Turn if request.place.is_some() => {}
+            // One that waits for room has its position still.
+            Progress::Turn if request.position.is_some() => {}
             // One that others wait with goes behind them: turn for turn it would take the room before they are asked.
-            Progress::Turn if !self.starved.is_empty() && request.wants_room() => {
-                request.wait_for_room(&mut self.starved);
+            Progress::Turn if !self.blocked.is_empty() && request.wants_room() => {
+                request.wait_for_room(&mut self.blocked);
             }
             Progress::Turn => self.resume(stream),
             progress => self.end(turn, stream, progress),
@@ -140,8 +140,8 @@ impl Session {
     /// The response is over, one way or the other.
     pub(super) fn end(&mut self, turn: &mut Turn<'_>, stream: u64, progress: Progress) {
         let Some(request) = self.streams.remove(&stream) else { return };
-        if let Some(place) = request.place {
-            self.starved.remove(place);
+        if let Some(position) = request.position {
+            self.blocked.remove(position);
         }
         turn.worker.stats.requests_active -= 1;
         turn.worker.stats.response_body_bytes += request.body_sent;

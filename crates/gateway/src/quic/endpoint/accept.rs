@@ -6,7 +6,7 @@ use expressway_netio::Context;
 
 use super::Endpoint;
 use super::connection::Connection;
-use super::line::{Purpose, Waiting};
+use super::handshake_queue::{Purpose, Waiting};
 use super::link::Link;
 use super::receive::Path;
 use crate::quic::cid::{Cid, ClientCid};
@@ -59,15 +59,15 @@ impl Endpoint {
             Verdict::Foreign if self.wants_retry() => return self.send_retry(dcid, scid, path),
             Verdict::Foreign => Purpose::Serve { original: None },
         };
-        if self.table.len() + self.line.len() >= self.setup.settings.max_connections {
+        if self.table.len() + self.handshakes.len() >= self.setup.settings.max_connections {
             self.worker.stats.dropped_connection_limit += 1;
             return;
         }
-        self.stand_in_line(payload, dcid, path, purpose);
+        self.queue_handshake(payload, dcid, path, purpose);
     }
 
-    pub(super) fn stand_in_line(&mut self, payload: &[u8], dcid: &[u8], path: Path, purpose: Purpose) {
-        if !self.line.push(payload, dcid, path, purpose) {
+    pub(super) fn queue_handshake(&mut self, payload: &[u8], dcid: &[u8], path: Path, purpose: Purpose) {
+        if !self.handshakes.push(payload, dcid, path, purpose) {
             self.worker.stats.dropped_handshake_queue_full += 1;
         }
     }
@@ -76,24 +76,24 @@ impl Endpoint {
     /// handshakes get at most half of a worker's time while connections want the rest. A handshake takes as
     /// long as its signature, which depends on the private key.
     pub(super) fn admit(&mut self, context: &mut Context<'_, Message>) {
-        if self.line.is_empty() {
+        if self.handshakes.is_empty() {
             return;
         }
         if self.ready.is_empty() {
-            self.line.settle();
-        } else if self.line.is_in_debt() {
+            self.handshakes.settle();
+        } else if self.handshakes.is_in_debt() {
             return;
         }
         let began = context.slice.look();
         let mut part = context.slice.part();
-        while let Some(waiting) = self.line.pop() {
+        while let Some(waiting) = self.handshakes.pop() {
             self.begin_handshake(context.now, waiting);
             if part.spend() {
                 break;
             }
         }
         context.slice.rejoin(&part);
-        self.line.owe(part.clock() - began);
+        self.handshakes.owe(part.clock() - began);
     }
 
     fn begin_handshake(&mut self, now: Instant, waiting: Waiting) {
@@ -128,7 +128,7 @@ impl Endpoint {
             RetryPolicy::Never => false,
             RetryPolicy::Always => true,
             RetryPolicy::UnderLoad { handshaking } => {
-                self.line.is_long() || self.worker.stats.handshaking >= handshaking as u64
+                self.handshakes.is_long() || self.worker.stats.handshaking >= handshaking as u64
             }
         }
     }
@@ -139,7 +139,7 @@ impl Endpoint {
             RetryPolicy::UnderLoad { handshaking } => handshaking,
             RetryPolicy::Never | RetryPolicy::Always => REFUSALS,
         };
-        self.line.is_long() || self.worker.stats.handshaking >= limit as u64
+        self.handshakes.is_long() || self.worker.stats.handshaking >= limit as u64
     }
 
     fn send_retry(&mut self, dcid: &[u8], scid: &[u8], (local, remote): Path) {

@@ -21,7 +21,7 @@ pub(super) struct Connection {
     pub(super) armed: Option<Instant>,
     /// The pacer holds packets back until then.
     pub(super) release: Option<Instant>,
-    /// It is in the ready line.
+    /// It is in the ready queue.
     pub(super) queued: bool,
 }
 
@@ -98,7 +98,7 @@ impl Http {
             self.is_cut |= self.with_session(turn, Session::handle_deadline);
         }
         if self.session.as_ref().is_some_and(|session| session.can_begin()) {
-            self.is_cut |= self.with_session(turn, |session, turn| session.handle_line(turn, scratch));
+            self.is_cut |= self.with_session(turn, |session, turn| session.handle_queue(turn, scratch));
         }
         if turn.worker.drain.is_some() {
             self.follow_drain(turn);

@@ -11,7 +11,7 @@ use crate::h3::Session;
 use crate::quic::message::Message;
 use crate::quic::table::Key;
 
-/// Connections that get in line to hear of a drain between two looks at the slice.
+/// Connections queued to hear of a drain between two looks at the slice.
 const SWEPT: usize = 256;
 
 impl Endpoint {

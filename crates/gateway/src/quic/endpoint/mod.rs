@@ -24,7 +24,7 @@ mod accept;
 mod address;
 mod connection;
 mod drain;
-mod line;
+mod handshake_queue;
 mod link;
 mod probe;
 mod receive;
@@ -53,7 +53,7 @@ use super::table::{Key, Table};
 use super::tls::Secrets;
 use super::token::RetryTokens;
 use connection::Connection;
-use line::Line;
+use handshake_queue::HandshakeQueue;
 use replies::Replies;
 use turn::Worker;
 
@@ -187,7 +187,7 @@ pub struct Endpoint {
     /// Connections that may have something to send, each once.
     ready: VecDeque<Key>,
     /// First packets of connections to come.
-    line: Line,
+    handshakes: HandshakeQueue,
     /// Connections from this key on have not been told of the drain or its end.
     sweep: Option<Key>,
     replies: Replies,
@@ -226,7 +226,7 @@ impl Endpoint {
             tokens: RetryTokens::new(shared.secrets.retry, settings.retry_lifetime),
             table: Table::with_room(settings.max_connections, settings.connection_ids as usize),
             ready: VecDeque::new(),
-            line: Line::default(),
+            handshakes: HandshakeQueue::default(),
             sweep: None,
             replies: Replies::default(),
             wakes,
@@ -252,7 +252,7 @@ impl Endpoint {
         keys.into_iter().filter_map(|key| self.table.get_mut(key).map(|connection| connection.held())).sum()
     }
 
-    /// Puts a connection in line to send, unless it is.
+    /// Queues a connection to send, unless it is queued.
     fn enqueue(&mut self, key: Key) {
         if let Some(connection) = self.table.get_mut(key)
             && !connection.queued

@@ -6,7 +6,7 @@ use std::time::Instant;
 use expressway_netio::mailbox::Mailbox;
 
 use super::Endpoint;
-use super::line::Purpose;
+use super::handshake_queue::Purpose;
 use crate::quic::cid::Cid;
 use crate::quic::engine::OpenError;
 use crate::quic::header::{self, Header, HeaderError, LongType};
@@ -47,14 +47,14 @@ impl Endpoint {
                     return self.hand_over(owner, payload, path);
                 }
                 let is_initial = kind == LongType::Initial;
-                let follows = (is_initial || kind == LongType::ZeroRtt) && self.line.has(dcid);
+                let follows = (is_initial || kind == LongType::ZeroRtt) && self.handshakes.has(dcid);
                 match known {
                     _ if is_initial && length < MIN_UDP_PAYLOAD => {
                         self.worker.stats.dropped_small_initial += 1
                     }
-                    _ if follows => self.stand_in_line(payload, dcid, path, Purpose::Follow),
+                    _ if follows => self.queue_handshake(payload, dcid, path, Purpose::Follow),
                     Some(key) if is_initial && self.awaits_hello(key) => {
-                        self.stand_in_line(payload, dcid, path, Purpose::Follow);
+                        self.queue_handshake(payload, dcid, path, Purpose::Follow);
                     }
                     Some(key) => self.open(now, key, payload, None, path),
                     None if is_initial => self.receive_initial(payload, (dcid, scid, token), path),

@@ -98,9 +98,9 @@ impl Endpoint {
                 break;
             }
         }
-        self.line.pay(context.slice.clock() - began);
+        self.handshakes.pay(context.slice.clock() - began);
         let has_more = !self.ready.is_empty()
-            || !self.line.is_empty()
+            || !self.handshakes.is_empty()
             || !self.replies.is_empty() && !blocked
             || self.has_wakes()
             || self.sweep.is_some();
@@ -165,7 +165,7 @@ impl Endpoint {
         let mut turn = Turn { worker: &mut self.worker, link, key, now, slice: &mut part };
         http.progress(&mut turn, &mut self.scratch, ids);
         context.slice.rejoin(&part);
-        // Held back by the pacer it leaves the line: the timer brings it back.
+        // Held back by the pacer it leaves the queue: the timer brings it back.
         let held = Burst { drained: http.drained, release: connection.release, ..Burst::default() };
         let mut burst = held;
         // What ends has no pace to keep, and may have no other turn.

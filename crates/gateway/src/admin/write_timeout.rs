@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
 /// The connection.
-pub(super) struct Patient {
+pub(super) struct WriteTimeout {
     stream: TcpStream,
     limit: Duration,
     /// Runs from the first write that found no room until everything is written: reading a byte now and then
@@ -19,7 +19,7 @@ pub(super) struct Patient {
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl Patient {
+impl WriteTimeout {
     /// Wraps a stream with that timeout.
     pub(super) fn new(stream: TcpStream, limit: Duration) -> Self {
         Self { stream, limit, waiting: None }
@@ -38,7 +38,7 @@ impl Patient {
     }
 }
 
-impl AsyncRead for Patient {
+impl AsyncRead for WriteTimeout {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -48,7 +48,7 @@ impl AsyncRead for Patient {
     }
 }
 
-impl AsyncWrite for Patient {
+impl AsyncWrite for WriteTimeout {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

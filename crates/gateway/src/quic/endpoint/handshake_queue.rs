@@ -8,7 +8,7 @@ use super::receive::Path;
 use crate::quic::cid::ClientCid;
 
 /// Datagrams that may wait: a tenth of a second of handshakes with a key of RSA-2048, and half a megabyte.
-const PLACES: usize = 256;
+const CAPACITY: usize = 256;
 
 /// What becomes of a datagram whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(super) enum Purpose {
     Follow,
 }
 
-/// A datagram in line.
+/// A queued datagram.
 pub(super) struct Waiting {
     pub(super) payload: Vec<u8>,
     pub(super) dcid: ClientCid,
@@ -34,12 +34,12 @@ pub(super) struct Waiting {
 
 /// The queued datagrams, and the time that handshakes owe to established connections.
 #[derive(Default)]
-pub(super) struct Line {
+pub(super) struct HandshakeQueue {
     waiting: VecDeque<Waiting>,
     owed: Duration,
 }
 
-impl Line {
+impl HandshakeQueue {
     /// Datagrams that wait.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
@@ -51,16 +51,16 @@ impl Line {
 
     /// So many wait that a client had better come again with a proof of its address.
     pub(super) fn is_long(&self) -> bool {
-        self.waiting.len() >= PLACES / 2
+        self.waiting.len() >= CAPACITY / 2
     }
 
-    /// Puts a datagram at the end, with the destination ID in its header. False when there is no place.
+    /// Puts a datagram at the end, with the destination ID in its header. False when the queue is full.
     pub(super) fn push(&mut self, payload: &[u8], dcid: &[u8], path: Path, purpose: Purpose) -> bool {
-        let has_place = self.waiting.len() < PLACES;
-        if has_place {
+        let has_room = self.waiting.len() < CAPACITY;
+        if has_room {
             self.waiting.push_back(Waiting { payload: payload.to_vec(), dcid: dcid.into(), path, purpose });
         }
-        has_place
+        has_room
     }
 
     pub(super) fn pop(&mut self) -> Option<Waiting> {
@@ -102,17 +102,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_is_bounded_and_goes_in_order() {
+    fn the_queue_is_bounded_and_in_order() {
         let path = ("192.0.2.1:443".parse().unwrap(), "192.0.2.2:5000".parse().unwrap());
-        let mut line = Line::default();
-        for number in 0..PLACES {
-            assert_eq!(line.is_long(), number >= PLACES / 2);
-            assert!(line.push(&[number as u8], b"id", path, Purpose::Serve { original: None }));
+        let mut queue = HandshakeQueue::default();
+        for number in 0..CAPACITY {
+            assert_eq!(queue.is_long(), number >= CAPACITY / 2);
+            assert!(queue.push(&[number as u8], b"id", path, Purpose::Serve { original: None }));
         }
-        assert!(!line.push(b"x", b"id", path, Purpose::Follow));
-        for number in 0..PLACES {
-            assert_eq!(line.pop().unwrap().payload, [number as u8]);
+        assert!(!queue.push(b"x", b"id", path, Purpose::Follow));
+        for number in 0..CAPACITY {
+            assert_eq!(queue.pop().unwrap().payload, [number as u8]);
         }
-        assert!(line.pop().is_none() && line.is_empty());
+        assert!(queue.pop().is_none() && queue.is_empty());
     }
 }
