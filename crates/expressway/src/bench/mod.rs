@@ -2,7 +2,7 @@
 
 mod guest;
 mod hosts;
-mod made;
+mod reports;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -23,10 +23,10 @@ use crate::print;
 /// Runs the scenarios named, or all; or makes something of raw files.
 pub(crate) fn run(arguments: &Bench) -> Result<ExitCode, Failure> {
     match (&arguments.command, arguments.compare.as_deref()) {
-        (Some(BenchCommand::Report(report)), _) => return made::report(arguments, report),
-        (Some(BenchCommand::Calculate(calculate)), _) => return made::calculated(arguments, calculate),
+        (Some(BenchCommand::Report(report)), _) => return reports::report(arguments, report),
+        (Some(BenchCommand::Calculate(calculate)), _) => return reports::calculated(arguments, calculate),
         (Some(BenchCommand::End(end)), _) => return hosts::serve(arguments, end),
-        (None, Some([old, new])) => return made::compared(arguments, old, new),
+        (None, Some([old, new])) => return reports::compared(arguments, old, new),
         (None, _) => {}
     }
     let names = names(arguments);
@@ -95,7 +95,7 @@ pub(crate) fn run(arguments: &Bench) -> Result<ExitCode, Failure> {
                 print(&format!("\n{name}: {title}\n{}", tables(&known, name)))?;
             }
         }
-        made::write(&RawRun::read(&[raw.path()]).map_err(failure)?, "Benchmarks", &arguments.out)?;
+        reports::write(&RawRun::read(&[raw.path()]).map_err(failure)?, "Benchmarks", &arguments.out)?;
     }
     match failed {
         0 => Ok(ExitCode::SUCCESS),

@@ -1,4 +1,4 @@
-//! What is made of raw files.
+//! Reports from raw files.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -53,7 +53,7 @@ pub(crate) fn calculated(arguments: &Bench, wanted: &BenchCalculate) -> Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes `report.md` and `report.html` into a folder, which is made.
+/// Writes `report.md` and `report.html` into a folder, creating it.
 pub(crate) fn write(raw: &RawRun, title: &str, folder: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(folder)
         .map_err(|error| Failure::run_time(format!("{}: {error}", folder.display())))?;
