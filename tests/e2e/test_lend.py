@@ -80,7 +80,7 @@ def test_a_reader_sees_datagrams_and_their_stamps_where_they_lie(make_lab, make_
     report = recv.stop()
     lend = report["lend"]
     assert (report["datagrams"], lend["lent"], lend["dropped_quota"], lend["bad_returns"]) == (300, 300, 0, 0), lend
-    assert (lend["readers_accepted"], lend["unlent_kernel"], lend["unlent_parts"]) == (1, 0, 0), lend
+    assert (lend["readers_accepted"], lend["not_lent_kernel"], lend["not_lent_multi_frame"]) == (1, 0, 0), lend
     assert not path.exists()
 
 

@@ -80,7 +80,7 @@ pub struct DataPath {
 pub(crate) struct Interface {
     pub(crate) index: u32,
     pub(crate) name: String,
-    way: InterfaceMode,
+    mode: InterfaceMode,
     /// Receive channels when it was opened.
     pub(crate) queues: u32,
     pairs: HashSet<SocketAddr>,
@@ -94,10 +94,10 @@ type Left = BTreeMap<String, Vec<StepDown>>;
 
 impl Interface {
     fn new(device: &Device, opened: Opened) -> (Self, Vec<(usize, XskBinding)>) {
-        let Opened { program, queues, bindings, way } = opened;
+        let Opened { program, queues, bindings, mode } = opened;
         let (index, name) = (device.link.index, device.link.name.clone());
         let pairs = HashSet::new();
-        (Self { index, name, way, queues, pairs, program, detached: false }, bindings)
+        (Self { index, name, mode, queues, pairs, program, detached: false }, bindings)
     }
 
     /// Has the program take these pairs and no others.
@@ -144,7 +144,7 @@ impl DataPath {
         for device in devices(config.io.mode, &listen, config.groups_on(&snapshot), &snapshot)? {
             match open_interface(config, provider, &device, &snapshot, workers, &mut left)? {
                 Some(opened) => {
-                    let (mode, sockets) = (opened.way.obtained(), opened.bindings.len());
+                    let (mode, sockets) = (opened.mode.obtained(), opened.bindings.len());
                     let again = if again { " again" } else { "" };
                     tracing::info!(interface = device.link.name, %mode, sockets, "AF_XDP path opened{again}");
                     let (interface, sockets) = Interface::new(&device, opened);
@@ -206,14 +206,14 @@ impl DataPath {
                     && (address.ip().is_unspecified()
                         || carriers.iter().any(|device| device.index == interface.index))
             };
-            self.interfaces.iter().find(serves).map_or(Obtained::Udp, |interface| interface.way.obtained())
+            self.interfaces.iter().find(serves).map_or(Obtained::Udp, |interface| interface.mode.obtained())
         };
         self.listen.iter().map(|address| (*address, mode(address))).collect()
     }
 
     /// The mode as one word: that of the first interface, or `udp`.
     pub fn mode(&self) -> Obtained {
-        self.interfaces.first().map_or(Obtained::Udp, |interface| interface.way.obtained())
+        self.interfaces.first().map_or(Obtained::Udp, |interface| interface.mode.obtained())
     }
 
     /// Whether every open interface stamps what it receives by AF_XDP.
@@ -223,7 +223,7 @@ impl DataPath {
 
     /// The pages that hold each AF_XDP socket's memory, by interface and queue.
     pub fn pages(&self) -> Vec<(&str, u32, Backing)> {
-        let of = |one: &'_ Interface| one.way.pages();
+        let of = |one: &'_ Interface| one.mode.pages();
         self.interfaces
             .iter()
             .flat_map(|one| of(one).into_iter().map(|(queue, backing)| (one.name.as_str(), queue, backing)))
@@ -231,20 +231,20 @@ impl DataPath {
     }
 
     /// Each open interface with how the program is attached and what its queues with a socket do now.
-    pub fn ways(&self) -> Vec<(&str, AttachMode, Vec<QueueMode>)> {
-        let way = |one: &'_ Interface| (one.way.attach, one.way.queues());
-        let named = self.interfaces.iter().map(|one| (one.name.as_str(), way(one)));
+    pub fn queue_modes(&self) -> Vec<(&str, AttachMode, Vec<QueueMode>)> {
+        let modes = |one: &'_ Interface| (one.mode.attach, one.mode.queues());
+        let named = self.interfaces.iter().map(|one| (one.name.as_str(), modes(one)));
         named.map(|(name, (attach, queues))| (name, attach, queues)).collect()
     }
 
     /// Where the devices of the open interfaces are in the machine.
     pub fn localities(&self) -> Vec<Locality> {
-        self.interfaces.iter().filter_map(|interface| interface.way.locality.clone()).collect()
+        self.interfaces.iter().filter_map(|interface| interface.mode.locality.clone()).collect()
     }
 
     /// Every step down, of interfaces open and left to the kernel.
     pub fn step_downs(&self) -> Vec<StepDown> {
-        let open = self.interfaces.iter().flat_map(|interface| interface.way.step_downs());
+        let open = self.interfaces.iter().flat_map(|interface| interface.mode.step_downs());
         open.chain(self.left.values().flatten().cloned()).collect()
     }
 
@@ -284,7 +284,7 @@ impl DataPath {
                 return Err(Reason(format!("worker {worker} accepts no more sockets")));
             }
         }
-        let obtained = interface.way.obtained();
+        let obtained = interface.mode.obtained();
         self.interfaces.push(interface);
         Ok(obtained)
     }

@@ -8,19 +8,19 @@ use crate::open::QueueMode;
 /// Interfaces with their queues, listen addresses with their modes, and every step down.
 pub fn io(path: &DataPath) -> Value {
     let queues = |queues: Vec<QueueMode>| -> Vec<Value> {
-        let queue = |way: &QueueMode| {
+        let queue = |queue: &QueueMode| {
             json!({
-                "queue": way.queue,
-                "receive": way.receive.to_string(),
-                "transmit": way.transmit.to_string(),
+                "queue": queue.queue,
+                "receive": queue.receive.to_string(),
+                "transmit": queue.transmit.to_string(),
             })
         };
         queues.iter().map(queue).collect()
     };
     let interfaces: Vec<Value> = path
-        .ways()
+        .queue_modes()
         .into_iter()
-        .map(|(name, attach, ways)| json!({"interface": name, "attach": attach.name(), "queues": queues(ways)}))
+        .map(|(name, attach, modes)| json!({"interface": name, "attach": attach.name(), "queues": queues(modes)}))
         .collect();
     let listen: Vec<Value> = path
         .modes()

@@ -15,8 +15,8 @@ pub(crate) fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {
                 .label("io", mode.to_string()),
         );
     }
-    for (interface, attach, queues) in path.ways() {
-        for way in queues {
+    for (interface, attach, queues) in path.queue_modes() {
+        for queue in queues {
             out.push(
                 Sample::gauge(
                     "io_mode_info",
@@ -24,10 +24,10 @@ pub(crate) fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {
                     1,
                 )
                 .label("interface", interface.to_owned())
-                .label("queue", way.queue.to_string())
+                .label("queue", queue.queue.to_string())
                 .label("attach", attach.name())
-                .label("receive", way.receive.to_string())
-                .label("transmit", way.transmit.to_string()),
+                .label("receive", queue.receive.to_string())
+                .label("transmit", queue.transmit.to_string()),
             );
         }
     }

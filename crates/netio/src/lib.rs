@@ -19,7 +19,7 @@
 //! ```text
 //!   5  xsk, sim                                  AF_XDP with kernel UDP beside it; whole workers simulated
 //!   4  broadcast, device, udp, worker                records for other processes; kernel UDP; the loop of a core
-//!   3  lend, netdev, packet, route, service          packets for other processes; what the kernel tells; what a worker drives
+//!   3  netdev, packet, readers, route, service    packets for other processes; what the kernel tells; what a worker drives
 //!   2  io                                            the trait and what crosses it
 //!   1  ring, umem, wait                              rings and frames shared with others; how a worker waits
 //!   0  mailbox, priority, slice, stats, sys, timer   system calls and memory; time; counters; messages
@@ -30,11 +30,11 @@
 pub mod broadcast;
 pub mod device;
 pub mod io;
-mod lend;
 pub mod mailbox;
 pub mod netdev;
 pub mod packet;
 pub mod priority;
+mod readers;
 mod ring;
 pub mod route;
 pub mod service;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::c::{CReader, unique_path};
 use expressway_netio::broadcast::{
-    Broadcast, BroadcastConfig, BroadcastReader, ReaderError, Record, ShareError, flags,
+    Broadcast, BroadcastConfig, BroadcastReader, ReaderAccessError, ReaderError, Record, flags,
 };
 use rustix::process::Signal;
 
@@ -198,7 +198,7 @@ fn what_cannot_be_is_an_error_that_says_why() {
     ] {
         let named = Broadcast::new(wrong).err();
         assert!(
-            matches!(named, Some(ShareError::Config { field: named, .. }) if named == field),
+            matches!(named, Some(ReaderAccessError::Config { field: named, .. }) if named == field),
             "{named:?}"
         );
     }
@@ -253,11 +253,11 @@ fn a_crowd_of_readers_is_let_in_a_few_at_a_time() {
 /// A reader of one kind that finds the other's socket is told so, not misled.
 #[test]
 fn the_socket_of_a_umem_is_no_ring() {
-    use expressway_netio::xsk::{ShareConfig, SharedUmem, UmemConfig, UmemReader};
+    use expressway_netio::xsk::{ReaderAccess, SharedUmem, UmemConfig, UmemReader};
     let mut umem =
         SharedUmem::new(&UmemConfig { frames: 256, shareable: true, ..UmemConfig::default() }).unwrap();
     let path = unique_path();
-    umem.share(ShareConfig { quota: 8, ..ShareConfig::new(&path) }).unwrap();
+    umem.share(ReaderAccess { quota: 8, ..ReaderAccess::new(&path) }).unwrap();
     let asking = std::thread::spawn(move || BroadcastReader::connect(path).err());
     while !asking.is_finished() {
         umem.wait(Some(Duration::from_millis(1))).unwrap();

@@ -12,7 +12,7 @@ use common::netns::{FAR, NEAR, NEAR_DEVICE, Pair, is_privileged};
 use common::xsk::{Around, open_bindings};
 use expressway_netio::PacketIo;
 use expressway_netio::xsk::{
-    LendReport, ObtainedMode, OpenError, ReaderError, ShareConfig, UmemReader, XskBinding, XskConfig, XskIo,
+    LendReport, ObtainedMode, OpenError, ReaderAccess, ReaderError, UmemReader, XskBinding, XskConfig, XskIo,
     XskIoConfig,
 };
 use rustix::process::Signal;
@@ -32,8 +32,8 @@ struct Bed {
     _pair: Pair,
 }
 
-fn share(path: &Path, readers: u32) -> ShareConfig {
-    ShareConfig { readers, quota: QUOTA, ..ShareConfig::new(path) }
+fn share(path: &Path, readers: u32) -> ReaderAccess {
+    ReaderAccess { readers, quota: QUOTA, ..ReaderAccess::new(path) }
 }
 
 impl Bed {
@@ -150,7 +150,7 @@ fn readers_see_every_datagram_that_the_callback_saw() {
     assert_eq!(in_c.output(), of_c.concat());
     let report = bed.report();
     assert_eq!((report.given.lent, report.given.dropped_quota, report.given.bad_returns), (128, 0, 0));
-    assert_eq!((report.unlent.unlent_kernel, report.unlent.unlent_parts), (0, 0));
+    assert_eq!((report.not_lent.not_lent_kernel, report.not_lent.not_lent_multi_frame), (0, 0));
     drop(bed);
     assert_eq!(in_rust.join().unwrap(), lines);
 }
@@ -205,7 +205,7 @@ fn what_comes_by_the_kernel_is_counted_as_not_lent() {
     let (socket, to) = &bed.senders[0];
     socket.send_to(&[b'f'; 4000], to).unwrap();
     bed.run("a datagram comes", |bed| bed.seen == 1);
-    assert_eq!((bed.report().given.lent, bed.report().unlent.unlent_kernel), (0, 1));
+    assert_eq!((bed.report().given.lent, bed.report().not_lent.not_lent_kernel), (0, 1));
     drop(bed);
     assert!(reader.join().unwrap().is_empty());
 }
@@ -216,14 +216,14 @@ fn what_cannot_be_lent_is_an_error_that_says_why() {
         return;
     }
     let pair = Pair::new(1500, 1);
-    let open = |lend: ShareConfig| {
+    let open = |lend: ReaderAccess| {
         let map = expressway_xbpf::Redirect::load(&expressway_xbpf::Options::default()).unwrap();
         let config = XskConfig { lend: Some(lend), ..XskConfig::new(NEAR_DEVICE, 0) };
         pair.near.enter(|| XskBinding::open(config, map.xsk_map()).err().expect("refused"))
     };
     let good = share(Path::new("/no/such/folder/umem.sock"), 1);
     assert!(matches!(
-        open(ShareConfig { quota: 0, ..good.clone() }),
+        open(ReaderAccess { quota: 0, ..good.clone() }),
         OpenError::Config { field: "quota", value: 0, .. }
     ));
     let message = open(good).to_string();

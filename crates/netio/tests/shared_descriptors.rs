@@ -6,7 +6,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use expressway_netio::xsk::{ShareConfig, SharedUmem, UmemConfig};
+use expressway_netio::xsk::{ReaderAccess, SharedUmem, UmemConfig};
 
 #[test]
 fn a_reader_that_finds_no_descriptor_is_turned_away_and_the_next_is_admitted() {
@@ -24,7 +24,7 @@ fn a_reader_that_finds_no_descriptor_is_turned_away_and_the_next_is_admitted() {
     assert!(compiled.success());
     let mut umem =
         SharedUmem::new(&UmemConfig { frames: 256, shareable: true, ..UmemConfig::default() }).unwrap();
-    umem.share(ShareConfig { quota: 8, ..ShareConfig::new(&path) }).unwrap();
+    umem.share(ReaderAccess { quota: 8, ..ReaderAccess::new(&path) }).unwrap();
     // Both wait for a line before they connect: starting them takes descriptors.
     let mut readers = [0, 1].map(|_| {
         Command::new("sh")

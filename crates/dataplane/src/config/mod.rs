@@ -11,7 +11,7 @@ use expressway_netio::Wait;
 use expressway_netio::netdev::NapiSettings;
 use expressway_netio::route::Snapshot;
 use expressway_netio::udp::{SendOptions, UdpConfig};
-use expressway_netio::xsk::ShareConfig;
+use expressway_netio::xsk::ReaderAccess;
 
 pub use section::{IoSection, Napi, ValueError};
 pub use value::{Attach, Dispatcher, IoMode, UdpSend, WaitStrategy};
@@ -95,7 +95,7 @@ pub struct Purpose {
     /// [`UdpConfig::timestamps`] says it.)
     pub timestamps: bool,
     /// Who may read packets from other processes. The path is of a folder.
-    pub lend: Option<ShareConfig>,
+    pub lend: Option<ReaderAccess>,
 }
 
 impl Purpose {

@@ -18,7 +18,7 @@ use expressway_netio::device::{DeviceFacts, Locality};
 use expressway_netio::packet::ProbeListener;
 use expressway_netio::route::{Link, LinkKind, Snapshot};
 use expressway_netio::xsk::{
-    Backing, BindMode, BindingStatus, FailurePolicy, OpenError, ShareConfig, TransmitVia, XskBinding,
+    Backing, BindMode, BindingStatus, FailurePolicy, OpenError, ReaderAccess, TransmitVia, XskBinding,
     XskConfig,
 };
 use expressway_xbpf::{AttachMode, Existing};
@@ -43,7 +43,7 @@ pub(crate) struct Opened {
     pub(crate) queues: u32,
     /// The sockets, each with the number of its worker.
     pub(crate) bindings: Vec<(usize, XskBinding)>,
-    pub(crate) way: InterfaceMode,
+    pub(crate) mode: InterfaceMode,
 }
 
 /// How an interface moves packets: what was chosen, and how its sockets fare.
@@ -76,7 +76,7 @@ pub struct QueueMode {
 impl InterfaceMode {
     /// What each queue with a socket does now.
     pub(crate) fn queues(&self) -> Vec<QueueMode> {
-        let way = |status: &BindingStatus| {
+        let queue = |status: &BindingStatus| {
             let report = status.report();
             let transmit = match (report.mode, report.transmit) {
                 (Some(mode), TransmitVia::Xsk) => Transmit::by_socket(mode),
@@ -85,18 +85,18 @@ impl InterfaceMode {
             let receive = report.mode.map_or(Receive::Kernel, Receive::from);
             QueueMode { queue: report.queue, receive, transmit }
         };
-        self.bindings.iter().map(way).collect()
+        self.bindings.iter().map(queue).collect()
     }
 
     /// The interface's mode as one word.
     pub(crate) fn obtained(&self) -> Obtained {
         // What is only received is called by how it is received.
-        let transmit = |way: &QueueMode| match way.receive {
-            _ if self.sends => way.transmit,
+        let transmit = |queue: &QueueMode| match queue.receive {
+            _ if self.sends => queue.transmit,
             Receive::ZeroCopy => Transmit::ZeroCopy,
             Receive::Copy | Receive::Kernel => Transmit::Copy,
         };
-        let queues: Vec<_> = self.queues().iter().map(|way| (way.receive, transmit(way))).collect();
+        let queues: Vec<_> = self.queues().iter().map(|queue| (queue.receive, transmit(queue))).collect();
         Obtained::of(self.attach, &queues)
     }
 
@@ -184,7 +184,7 @@ pub(crate) fn open(
     };
     match opening.open(workers) {
         Ok((program, queues, bindings)) => {
-            let way = InterfaceMode {
+            let mode = InterfaceMode {
                 interface: name.clone(),
                 attach: plan.attach,
                 by_kernel,
@@ -193,7 +193,7 @@ pub(crate) fn open(
                 bindings: bindings.iter().map(|(_, binding)| binding.status()).collect(),
                 steps: opening.steps,
             };
-            Ok(Opened { program, queues, bindings, way })
+            Ok(Opened { program, queues, bindings, mode })
         }
         Err(reason) => {
             if plan.steps_down {
@@ -222,8 +222,8 @@ pub fn try_mode(
     let device = Device { link: link.clone(), is_member };
     let opened = open((config, &Purpose::SERVE), provider, &device, snapshot, 1)
         .map_err(|(reason, steps)| (reason.to_string(), steps))?;
-    let queues = opened.way.queues().into_iter().map(|queue| (queue.receive, queue.transmit)).collect();
-    Ok((opened.way.obtained(), queues, opened.way.step_downs()))
+    let queues = opened.mode.queues().into_iter().map(|queue| (queue.receive, queue.transmit)).collect();
+    Ok((opened.mode.obtained(), queues, opened.mode.step_downs()))
 }
 
 /// Program, receive channels, and sockets with the numbers of their workers.
@@ -361,7 +361,7 @@ impl Opening<'_> {
         binding.wait = self.config.wait;
         binding.lend = self.purpose.lend.clone().map(|lend| {
             let path = lend.path.join(format!("{}.{queue}", self.device.link.name));
-            ShareConfig { path, ..lend }
+            ReaderAccess { path, ..lend }
         });
         binding.tx_budget = self.config.tx_budget.filter(|_| binding.sends);
         binding

@@ -1,9 +1,9 @@
 //! `expressway recv`: receives datagrams, counts and measures them, until a signal, a number or a time.
 
+mod feed_log;
 mod losses;
-mod notice;
 mod options;
-mod outlet;
+mod output;
 mod plot;
 mod report;
 mod sequence;
@@ -28,7 +28,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::args::Recv as Arguments;
 use crate::fail::Failure;
 use crate::signals;
-use outlet::Outlet;
+use output::Output;
 use sink::Sink;
 
 /// How often the data path and memberships are looked after, and progress is shown.
@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let (events, happens) = channel();
     signals::follow(&[SIGINT, SIGTERM], events.clone(), |_| Event::Signal)?;
-    let (sequencer, outlet) = (sequence::open(arguments)?, Outlet::open(arguments)?);
+    let (sequencer, output) = (sequence::open(arguments)?, Output::open(arguments)?);
     let provider = Provider::agent_or_own(arguments.agent.as_deref(), "recv")?;
     let (mut path, mut ios) = DataPath::open(options::path(arguments), provider, 1)?;
     let io = ios.remove(0);
@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         );
     }
     let latency = arguments.latency.then(|| Box::new(Latency::new(arguments.nic_clock.0)));
-    let sink = Sink { latency, sequencer, outlet };
+    let sink = Sink { latency, sequencer, output };
     let receiving = match io {
         WorkerIo::Kernel(io) => Receiving::start(*io, options::receiver(arguments), sink, events, |_| None),
         WorkerIo::Xsk(io) => {
@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             Receiving::start(*io, options::receiver(arguments), sink, events, report)
         }
     }?;
-    if arguments.lend.is_some() && path.ways().is_empty() {
+    if arguments.lend.is_some() && path.queue_modes().is_empty() {
         tracing::warn!("--lend: no interface has AF_XDP sockets, so nothing is lent; see the step-downs");
     }
     let started = Instant::now();

@@ -6,7 +6,7 @@ use expressway_dataplane::{Config, IoConfig, IoMode, Purpose};
 use expressway_feed::group::Membership;
 use expressway_feed::receive::Options;
 use expressway_netio::udp::{MAX_PAYLOAD, UdpConfig};
-use expressway_netio::xsk::{ShareConfig, interface_index};
+use expressway_netio::xsk::{ReaderAccess, interface_index};
 
 use crate::args::Recv as Arguments;
 use crate::fail::Failure;
@@ -98,10 +98,10 @@ pub(super) fn path(arguments: &Arguments) -> Config {
         socket_receive_buffer: arguments.receive_buffer.0 as usize,
         ..UdpConfig::new(scoped(arguments))
     };
-    let lend = arguments.lend.as_ref().map(|folder| ShareConfig {
+    let lend = arguments.lend.as_ref().map(|folder| ReaderAccess {
         readers: arguments.lend_readers,
         quota: arguments.lend_quota,
-        ..ShareConfig::new(folder)
+        ..ReaderAccess::new(folder)
     });
     let purpose = Purpose { sends: arguments.echo, timestamps, lend };
     Config { purpose, groups_on: arguments.interface.clone(), ..Config::with(io, udp) }

@@ -96,12 +96,12 @@ fn document(arguments: &Arguments, path: &DataPath, outcome: &Outcome, elapsed: 
     let Outcome { counters, io, worker, span, .. } = outcome;
     let rates = rates(outcome);
     let interfaces: Vec<Value> = path
-        .ways()
+        .queue_modes()
         .into_iter()
         .map(|(name, attach, queues)| {
             let queues: Vec<Value> = queues
                 .iter()
-                .map(|way| json!({"queue": way.queue, "receive": way.receive.to_string()}))
+                .map(|queue| json!({"queue": queue.queue, "receive": queue.receive.to_string()}))
                 .collect();
             json!({"interface": name, "attach": attach.name(), "queues": queues})
         })
@@ -137,7 +137,7 @@ fn document(arguments: &Arguments, path: &DataPath, outcome: &Outcome, elapsed: 
         "turns": {"all": worker.turns, "with_datagrams": counters.batches, "sleeps": worker.sleeps,
             "system_calls": io.rx_syscalls},
         "sequence": sequence::document(arguments, &outcome.sink, outcome.replies.as_ref()),
-        "broadcast": outcome.sink.outlet.ring().map(ring_document),
+        "broadcast": outcome.sink.output.ring().map(ring_document),
         "lend": outcome.lent.as_ref().map(lend_document),
         "latency": outcome.sink.latency.as_deref().map(latency_document),
         "error": outcome.result.as_ref().err().map(ToString::to_string),
@@ -152,8 +152,8 @@ fn ring_document(ring: &Broadcast) -> Value {
 
 /// What readers in other processes were lent, and the readers.
 fn lend_document(report: &LendReport) -> Value {
-    let LendReport { given, arrivals, unlent } = report;
-    let fields = given.fields().into_iter().chain(arrivals.fields()).chain(unlent.fields());
+    let LendReport { given, arrivals, not_lent } = report;
+    let fields = given.fields().into_iter().chain(arrivals.fields()).chain(not_lent.fields());
     Value::Object(fields.map(|field| (field.name.to_owned(), field.value.into())).collect())
 }
 
@@ -243,7 +243,7 @@ fn text(arguments: &Arguments, path: &DataPath, outcome: &Outcome, elapsed: Dura
         let _ = writeln!(out, "  fill ring found empty {} times", io.xdp_fill_ring_empty);
     }
     sequence::text(&mut out, &sequence::document(arguments, &outcome.sink, outcome.replies.as_ref()));
-    if let Some(ring) = outcome.sink.outlet.ring() {
+    if let Some(ring) = outcome.sink.output.ring() {
         let stats = ring.stats();
         let _ = writeln!(
             out,
@@ -251,15 +251,15 @@ fn text(arguments: &Arguments, path: &DataPath, outcome: &Outcome, elapsed: Dura
             stats.records, stats.dropped_long, stats.readers_accepted, stats.readers_refused
         );
     }
-    if let Some(LendReport { given, arrivals, unlent }) = &outcome.lent {
+    if let Some(LendReport { given, arrivals, not_lent }) = &outcome.lent {
         let _ = writeln!(
             out,
             "lend: {} packets lent, {} beyond a quota, {} by kernel sockets, {} in several frames; {} readers connected, \
              {} refused, {} dismissed",
             given.lent,
             given.dropped_quota,
-            unlent.unlent_kernel,
-            unlent.unlent_parts,
+            not_lent.not_lent_kernel,
+            not_lent.not_lent_multi_frame,
             arrivals.readers_accepted,
             arrivals.readers_refused,
             arrivals.readers_dismissed

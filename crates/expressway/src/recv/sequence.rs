@@ -86,7 +86,7 @@ pub(super) fn document(arguments: &Arguments, sink: &Sink, replies: Option<&Repl
     let mut all = json!(arbiter.stats());
     all["session"] = arbiter.session().map(|session| session.to_string()).into();
     all["expected"] = arbiter.expected().into();
-    all["first_gaps"] = json!(sink.outlet.gaps);
+    all["first_gaps"] = json!(sink.output.gaps);
     all["other_address"] = sequencer.dropped_address().into();
     all["lines"] = Value::Object(lines.collect::<Map<_, _>>());
     all["rerequest"] = rerequest.into();

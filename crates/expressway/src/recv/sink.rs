@@ -6,28 +6,28 @@ use expressway_feed::receive::{Handler, Latency};
 use expressway_feed::sequence::Sequencer;
 use expressway_netio::Datagram;
 
-use super::outlet::Outlet;
+use super::output::Output;
 
 /// The handler of `expressway recv`: measures datagrams, puts them in order, and hands them on.
 pub(super) struct Sink {
     pub(super) latency: Option<Box<Latency>>,
     pub(super) sequencer: Option<Box<Sequencer>>,
-    pub(super) outlet: Outlet,
+    pub(super) output: Output,
 }
 
 impl Sink {
     /// Waits for no message any more, and hands on what is left.
     pub(super) fn finish(&mut self) {
         if let Some(sequencer) = &mut self.sequencer {
-            sequencer.flush(&mut |event| self.outlet.event(event));
+            sequencer.flush(&mut |event| self.output.event(event));
         }
-        self.outlet.end_batch();
+        self.output.end_batch();
     }
 }
 
 impl Handler for Sink {
     fn begin_batch(&mut self, now: Instant) {
-        self.outlet.set_time(now);
+        self.output.set_time(now);
         if let Some(sequencer) = &mut self.sequencer {
             sequencer.set_time(now);
         }
@@ -40,15 +40,15 @@ impl Handler for Sink {
         }
         match &mut self.sequencer {
             Some(sequencer) => {
-                sequencer.handle_datagram(&datagram, &mut |event| self.outlet.event(event));
+                sequencer.handle_datagram(&datagram, &mut |event| self.output.event(event));
             }
-            None => self.outlet.datagram(&datagram),
+            None => self.output.datagram(&datagram),
         }
     }
 
     fn handle_post(&mut self, reply: &[u8]) {
         if let Some(sequencer) = &mut self.sequencer {
-            sequencer.handle_reply(reply, &mut |event| self.outlet.event(event));
+            sequencer.handle_reply(reply, &mut |event| self.output.event(event));
         }
     }
 
@@ -56,19 +56,19 @@ impl Handler for Sink {
         if let Some(sequencer) = &mut self.sequencer {
             sequencer.end_batch();
         }
-        self.outlet.end_batch();
+        self.output.end_batch();
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
         let sequencer = self.sequencer.as_ref().and_then(|sequencer| sequencer.poll_timeout());
-        sequencer.into_iter().chain(self.outlet.poll_timeout()).min()
+        sequencer.into_iter().chain(self.output.poll_timeout()).min()
     }
 
     fn handle_timeout(&mut self, now: Instant) {
-        self.outlet.set_time(now);
+        self.output.set_time(now);
         if let Some(sequencer) = &mut self.sequencer {
-            sequencer.handle_timeout(now, &mut |event| self.outlet.event(event));
+            sequencer.handle_timeout(now, &mut |event| self.output.event(event));
         }
-        self.outlet.end_batch();
+        self.output.end_batch();
     }
 }

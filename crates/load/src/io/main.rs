@@ -32,12 +32,12 @@ enum Role {
     /// Sends back what comes, until it is killed.
     Echo {
         #[command(flatten)]
-        way: PathArguments,
+        path: PathArguments,
     },
     /// Counts what comes.
     Sink {
         #[command(flatten)]
-        way: PathArguments,
+        path: PathArguments,
         /// Seconds.
         #[arg(long, default_value_t = 2.0)]
         seconds: f64,
@@ -45,7 +45,7 @@ enum Role {
     /// Sends as fast as it can.
     Send {
         #[command(flatten)]
-        way: PathArguments,
+        path: PathArguments,
         /// Where to.
         #[arg(long)]
         to: SocketAddr,
@@ -114,7 +114,7 @@ enum Role {
     /// Measures round trips, one question at a time.
     Ask {
         #[command(flatten)]
-        way: PathArguments,
+        path: PathArguments,
         /// Where to.
         #[arg(long)]
         to: SocketAddr,
@@ -181,12 +181,13 @@ struct PathArguments {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().role {
-        Role::Echo { way } => role::run(&way, role::Echo::default()).map(|_| None),
-        Role::Sink { way, seconds } => {
-            role::run(&way, role::Sink::new(Duration::from_secs_f64(seconds))).map(Some)
+        Role::Echo { path } => role::run(&path, role::Echo::default()).map(|_| None),
+        Role::Sink { path, seconds } => {
+            role::run(&path, role::Sink::new(Duration::from_secs_f64(seconds))).map(Some)
         }
-        Role::Send { way, to, size, seconds } => {
-            role::run(&way, role::Send::new(way.listen, to, size, Duration::from_secs_f64(seconds))).map(Some)
+        Role::Send { path, to, size, seconds } => {
+            role::run(&path, role::Send::new(path.listen, to, size, Duration::from_secs_f64(seconds)))
+                .map(Some)
         }
         Role::Subscribe { to, subscribers, size, warmup, seconds, drain } => {
             let [warmup, seconds, drain] = [warmup, seconds, drain].map(Duration::from_secs_f64);
@@ -199,10 +200,10 @@ fn main() -> ExitCode {
             frames::send(&interface, (from, to), to_mac, usize::from(size)).map(|()| None)
         }
         Role::Answer { listen } => ping::answer(listen).map(|never| match never {}),
-        Role::Ask { way, to, size, pause, seconds } => {
+        Role::Ask { path, to, size, pause, seconds } => {
             let (pause, seconds) = (Duration::from_micros(pause), Duration::from_secs_f64(seconds));
-            let ask = ask::Ask::new((way.listen, to), size, pause, seconds);
-            role::run_with(&way, ask, |ask, _| ask.trips().document()).map(Some)
+            let ask = ask::Ask::new((path.listen, to), size, pause, seconds);
+            role::run_with(&path, ask, |ask, _| ask.trips().document()).map(Some)
         }
         Role::Ping { to, size, pause, seconds } => {
             ping::run(to, size, Duration::from_micros(pause), Duration::from_secs_f64(seconds)).map(Some)

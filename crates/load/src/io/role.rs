@@ -25,23 +25,23 @@ const CHEAP: usize = 64;
 /// Runs a service on this thread. Reports what was moved, and the CPU time of the process between the first turn
 /// and the end.
 pub(crate) fn run<S: Service<Message = ()>>(
-    way: &PathArguments,
+    options: &PathArguments,
     service: S,
 ) -> Result<serde_json::Value, Box<dyn Error>> {
-    run_with(way, service, |_, moved| moved)
+    run_with(options, service, |_, moved| moved)
 }
 
 /// The same with a report of the service's own, which is given what was moved.
 pub(crate) fn run_with<S: Service<Message = ()>>(
-    way: &PathArguments,
+    options: &PathArguments,
     service: S,
     report: impl FnOnce(&S, serde_json::Value) -> serde_json::Value,
 ) -> Result<serde_json::Value, Box<dyn Error>> {
-    let (mut path, io) = backend::open(way)?;
+    let (mut path, io) = backend::open(options)?;
     let obtained = backend::obtained(&path);
     let mut report = match io {
-        WorkerIo::Kernel(io) => drive(way, service, *io, report),
-        WorkerIo::Xsk(io) => drive(way, service, *io, report),
+        WorkerIo::Kernel(io) => drive(options, service, *io, report),
+        WorkerIo::Xsk(io) => drive(options, service, *io, report),
     }?;
     path.finish();
     report["obtained"] = obtained.into();
@@ -49,13 +49,13 @@ pub(crate) fn run_with<S: Service<Message = ()>>(
 }
 
 fn drive<S: Service<Message = ()>, P: PacketIo>(
-    way: &PathArguments,
+    options: &PathArguments,
     service: S,
     io: P,
     report: impl FnOnce(&S, serde_json::Value) -> serde_json::Value,
 ) -> Result<serde_json::Value, Box<dyn Error>> {
     let (sender, inbox) = mailbox(4)?;
-    let options = WorkerOptions { wait: way.wait.into(), ..WorkerOptions::default() };
+    let options = WorkerOptions { wait: options.wait.into(), ..WorkerOptions::default() };
     let mut worker = Worker::new(options, Instant::now(), service, io, inbox, Arc::from([sender]));
     println!("ready");
     let (began, cpu) = (Instant::now(), cpu_time());

@@ -17,17 +17,17 @@
 #define BATCH 64
 
 /* Who stamped a packet. */
-static const char *stamp(const struct expressway_loan *loan)
+static const char *stamp(const struct expressway_desc *desc)
 {
-	if (loan->flags & EXPRESSWAY_LOAN_STAMP_NIC)
+	if (desc->flags & EXPRESSWAY_DESC_STAMP_NIC)
 		return "nic";
-	return loan->flags & EXPRESSWAY_LOAN_STAMP_XDP ? "xdp" : "none";
+	return desc->flags & EXPRESSWAY_DESC_STAMP_XDP ? "xdp" : "none";
 }
 
 int main(int argc, char **argv)
 {
 	struct expressway_reader reader;
-	struct expressway_loan loans[BATCH];
+	struct expressway_desc descs[BATCH];
 	uint64_t left = argc > 2 ? strtoull(argv[2], NULL, 10) : UINT64_MAX;
 	int result;
 
@@ -42,19 +42,19 @@ int main(int argc, char **argv)
 	}
 	fprintf(stderr, "connected: a quota of %" PRIu32 " frames\n", reader.quota);
 	while (left > 0 && expressway_wait(&reader, -1) >= 0) {
-		uint32_t count = expressway_receive(&reader, loans, left < BATCH ? (uint32_t)left : BATCH);
+		uint32_t count = expressway_receive(&reader, descs, left < BATCH ? (uint32_t)left : BATCH);
 		for (uint32_t i = 0; i < count; i++) {
 			uint32_t len;
-			const unsigned char *payload = expressway_payload(&reader, &loans[i], &len);
+			const unsigned char *payload = expressway_payload(&reader, &descs[i], &len);
 			if (!payload)
 				continue;
-			printf("%" PRIu64 " %" PRIu64 " %s %" PRIu32 " ", loans[i].sequence, loans[i].timestamp,
-			       stamp(&loans[i]), len);
+			printf("%" PRIu64 " %" PRIu64 " %s %" PRIu32 " ", descs[i].sequence, descs[i].timestamp,
+			       stamp(&descs[i]), len);
 			fwrite(payload, 1, len, stdout);
 			putchar('\n');
 		}
 		fflush(stdout);
-		expressway_return(&reader, loans, count);
+		expressway_return(&reader, descs, count);
 		left -= count;
 	}
 	expressway_close(&reader);

@@ -27,7 +27,7 @@ static uint32_t sum(const unsigned char *data, uint32_t len)
 int main(int argc, char **argv)
 {
 	struct expressway_reader reader;
-	struct expressway_loan loans[BATCH];
+	struct expressway_desc descs[BATCH];
 	uint64_t packets = 0, bytes = 0, next = 0;
 	uint32_t total = 0;
 
@@ -44,17 +44,17 @@ int main(int argc, char **argv)
 	fprintf(stderr, "connected: a quota of %" PRIu32 " frames\n", reader.quota);
 	while (packets < limit && expressway_wait(&reader, -1) >= 0) {
 		uint64_t left = limit - packets;
-		uint32_t count = expressway_receive(&reader, loans, left < BATCH ? (uint32_t)left : BATCH);
+		uint32_t count = expressway_receive(&reader, descs, left < BATCH ? (uint32_t)left : BATCH);
 		for (uint32_t i = 0; i < count; i++) {
-			const unsigned char *data = expressway_data(&reader, &loans[i]);
+			const unsigned char *data = expressway_data(&reader, &descs[i]);
 			if (!data)
 				continue;
 			packets++;
-			bytes += loans[i].len;
-			next = loans[i].sequence + 1;
-			total += sum(data, loans[i].len);
+			bytes += descs[i].len;
+			next = descs[i].sequence + 1;
+			total += sum(data, descs[i].len);
 		}
-		expressway_return(&reader, loans, count);
+		expressway_return(&reader, descs, count);
 	}
 	printf("packets %" PRIu64 " bytes %" PRIu64 " lost %" PRIu64 " sum %" PRIu32 "\n", packets, bytes,
 	       next - packets, total);

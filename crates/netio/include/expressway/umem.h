@@ -3,18 +3,18 @@
  * Reads packets that another process receives by AF_XDP, where they lie: no copy, no privilege, no library.
  *
  * The receiver (`expressway recv --lend`, or a program with expressway_netio::xsk::SharedUmem) lends packets; a
- * reader sees them in a read-only mapping
- * of the receiver's UMEM and gives each back when it is done with it. It may hold as many frames as its quota
- * says; while it holds them all, further packets for it are dropped and show as a gap in `sequence`.
+ * reader sees them in a read-only mapping of the receiver's UMEM and returns each when done with it. It may hold
+ * as many frames as its quota says; while it holds them all, further packets for it are dropped and show as a gap
+ * in `sequence`.
  *
  *     struct expressway_reader reader;
- *     struct expressway_loan loans[64];
+ *     struct expressway_desc descs[64];
  *     if (expressway_connect(&reader, "/run/feed/umem.sock") < 0) ...
  *     while (expressway_wait(&reader, -1) >= 0) {
- *         uint32_t count = expressway_receive(&reader, loans, 64);
+ *         uint32_t count = expressway_receive(&reader, descs, 64);
  *         for (uint32_t i = 0; i < count; i++)
- *             use(expressway_data(&reader, &loans[i]), loans[i].len);
- *         expressway_return(&reader, loans, count);
+ *             use(expressway_data(&reader, &descs[i]), descs[i].len);
+ *         expressway_return(&reader, descs, count);
  *     }
  *     expressway_close(&reader);
  *
@@ -22,17 +22,17 @@
  *
  * The ABI, version 1. The receiver listens on a unix socket of type SOCK_SEQPACKET. A reader that connects gets
  * one struct expressway_hello with two descriptors (SCM_RIGHTS): the UMEM, of which no writable mapping can be
- * made, and the reader's control memory, with two rings of struct expressway_ring at the offsets `loans` and
+ * made, and the reader's control memory, with two rings of struct expressway_ring at the offsets `packets` and
  * `returns`. Each has one producer and one consumer; indices run freely modulo 2^32, the slot of an index is
  * index & (entries - 1). The producer writes a slot and then stores its index with release; the consumer loads
  * that with acquire, reads the slot, and then stores its own with release, which gives the slot back.
  *
- *     loans      receiver -> reader    struct expressway_loan
+ *     packets    receiver -> reader    struct expressway_desc
  *     returns    reader -> receiver    uint64_t: any UMEM address within the frame given back
  *
  * A consumer that wants to sleep stores 1 in `flags`, makes a full fence, and looks for entries once more; a
  * producer stores its index, makes a full fence, and looks at `flags`: one of them notices. A wake-up is a
- * message of one byte on the socket. The end of the socket ends the loan: a reader sends nothing on it. All
+ * message of one byte on the socket. The end of the socket ends all lending: a reader sends nothing on it. All
  * numbers are in the byte order of the machine.
  */
 #ifndef EXPRESSWAY_UMEM_H
@@ -55,13 +55,13 @@ enum expressway_status {
 };
 
 /*
- * What the flags of a loan say that `expressway recv --lend` makes: where the payload starts, and who stamped the
+ * Flags of a descriptor of `expressway recv --lend`: where the payload starts, and who stamped the
  * packet. One without either of the last two has no time stamp.
  */
 enum {
-	EXPRESSWAY_LOAN_PAYLOAD = 0x0fff,   /* mask: bytes in front of the UDP payload */
-	EXPRESSWAY_LOAN_STAMP_NIC = 0x1000, /* `timestamp` is of the device's own clock */
-	EXPRESSWAY_LOAN_STAMP_XDP = 0x2000, /* `timestamp` is of CLOCK_TAI, by the XDP program */
+	EXPRESSWAY_DESC_PAYLOAD = 0x0fff,   /* mask: bytes in front of the UDP payload */
+	EXPRESSWAY_DESC_STAMP_NIC = 0x1000, /* `timestamp` is of the device's own clock */
+	EXPRESSWAY_DESC_STAMP_XDP = 0x2000, /* `timestamp` is of CLOCK_TAI, by the XDP program */
 };
 
 /* The receiver's first message. */
@@ -73,14 +73,14 @@ struct expressway_hello {
 	uint64_t umem_length;    /* bytes, whole pages of the kind that it is made of */
 	uint32_t entries;        /* of either ring, a power of two */
 	uint32_t quota;          /* frames that the reader may hold */
-	uint64_t loans;          /* offset of the loans' ring in the control memory */
+	uint64_t packets;        /* offset of the packets' ring in the control memory */
 	uint64_t returns;        /* offset of the returns' ring */
 	uint64_t control_length; /* bytes of the control memory */
 	uint64_t reserved;
 };
 
-/* A packet lent. */
-struct expressway_loan {
+/* The descriptor of a lent packet. */
+struct expressway_desc {
 	uint64_t addr;      /* where it starts in the UMEM */
 	uint64_t timestamp; /* the receiver's, in nanoseconds; of `expressway recv` as the flags say */
 	uint64_t sequence;  /* of the packets meant for this reader; a gap is what the quota had no room for */
@@ -98,7 +98,7 @@ struct expressway_ring {
 };
 
 _Static_assert(sizeof(struct expressway_hello) == 64, "ABI");
-_Static_assert(sizeof(struct expressway_loan) == 32, "ABI");
+_Static_assert(sizeof(struct expressway_desc) == 32, "ABI");
 _Static_assert(offsetof(struct expressway_ring, entries) == 192, "ABI");
 _Static_assert(sizeof(_Atomic uint32_t) == sizeof(uint32_t), "ABI");
 
@@ -107,13 +107,13 @@ struct expressway_reader {
 	int fd;
 	uint32_t quota;
 	uint32_t entries;
-	uint32_t taken;    /* consumer index of loans */
+	uint32_t taken;    /* consumer index of packets */
 	uint32_t returned; /* producer index of returns */
 	const unsigned char *umem;
 	uint64_t umem_length;
 	unsigned char *control;
 	uint64_t control_length;
-	struct expressway_ring *loans;
+	struct expressway_ring *packets;
 	struct expressway_ring *returns;
 };
 
@@ -156,8 +156,8 @@ static inline int expressway_set_up(struct expressway_reader *reader, const stru
 {
 	const uint64_t head = offsetof(struct expressway_ring, entries);
 	const uint64_t limit = hello->control_length, entries = hello->entries;
-	if (entries == 0 || (entries & (entries - 1)) || hello->loans % 64 || hello->returns % 64 ||
-	    hello->loans > limit || head + entries * sizeof(struct expressway_loan) > limit - hello->loans ||
+	if (entries == 0 || (entries & (entries - 1)) || hello->packets % 64 || hello->returns % 64 ||
+	    hello->packets > limit || head + entries * sizeof(struct expressway_desc) > limit - hello->packets ||
 	    hello->returns > limit || head + entries * sizeof(uint64_t) > limit - hello->returns)
 		return -EPROTO;
 	reader->umem = expressway_map(descriptors[0], hello->umem_length, PROT_READ);
@@ -168,9 +168,9 @@ static inline int expressway_set_up(struct expressway_reader *reader, const stru
 		return -ENOMEM;
 	reader->entries = hello->entries;
 	reader->quota = hello->quota;
-	reader->loans = (struct expressway_ring *)(void *)(reader->control + hello->loans);
+	reader->packets = (struct expressway_ring *)(void *)(reader->control + hello->packets);
 	reader->returns = (struct expressway_ring *)(void *)(reader->control + hello->returns);
-	reader->taken = atomic_load_explicit(&reader->loans->consumer, memory_order_relaxed);
+	reader->taken = atomic_load_explicit(&reader->packets->consumer, memory_order_relaxed);
 	reader->returned = atomic_load_explicit(&reader->returns->producer, memory_order_relaxed);
 	return 0;
 }
@@ -200,11 +200,11 @@ static inline int expressway_connect(struct expressway_reader *reader, const cha
 }
 
 /* Takes up to `max` packets, oldest first. No system call. Each must be returned. */
-static inline uint32_t expressway_receive(struct expressway_reader *reader, struct expressway_loan *loans,
+static inline uint32_t expressway_receive(struct expressway_reader *reader, struct expressway_desc *descs,
 					  uint32_t max)
 {
 	/* Acquire: the entries are written before the index says so. */
-	uint32_t produced = atomic_load_explicit(&reader->loans->producer, memory_order_acquire);
+	uint32_t produced = atomic_load_explicit(&reader->packets->producer, memory_order_acquire);
 	uint32_t count = produced - reader->taken;
 	if (count > reader->entries)
 		return 0; /* impossible: expressway_wait says that the receiver is gone */
@@ -212,47 +212,47 @@ static inline uint32_t expressway_receive(struct expressway_reader *reader, stru
 		count = max;
 	for (uint32_t i = 0; i < count; i++) {
 		size_t slot = (reader->taken + i) & (reader->entries - 1);
-		memcpy(&loans[i], reader->loans->entries + slot * sizeof(*loans), sizeof(*loans));
+		memcpy(&descs[i], reader->packets->entries + slot * sizeof(*descs), sizeof(*descs));
 	}
 	reader->taken += count;
 	/* Release: the slots are read before the receiver may write them again. */
-	atomic_store_explicit(&reader->loans->consumer, reader->taken, memory_order_release);
+	atomic_store_explicit(&reader->packets->consumer, reader->taken, memory_order_release);
 	return count;
 }
 
 /* The packet's bytes, valid until it is returned; NULL if it does not lie in the UMEM. */
 static inline const unsigned char *expressway_data(const struct expressway_reader *reader,
-						   const struct expressway_loan *loan)
+						   const struct expressway_desc *desc)
 {
-	if (loan->addr > reader->umem_length || loan->len > reader->umem_length - loan->addr)
+	if (desc->addr > reader->umem_length || desc->len > reader->umem_length - desc->addr)
 		return NULL;
-	return reader->umem + loan->addr;
+	return reader->umem + desc->addr;
 }
 
 /*
- * The UDP payload of a packet that `expressway recv --lend` lent, and its length: the flags of such a loan say where the
- * payload starts, and the packet ends where that does. NULL if it does not lie in the UMEM.
+ * The UDP payload of a packet that `expressway recv --lend` lent, and its length: the flags of its descriptor say
+ * where the payload starts, and the packet ends where that does. NULL if it does not lie in the UMEM.
  */
 static inline const unsigned char *expressway_payload(const struct expressway_reader *reader,
-						      const struct expressway_loan *loan, uint32_t *len)
+						      const struct expressway_desc *desc, uint32_t *len)
 {
-	const unsigned char *packet = expressway_data(reader, loan);
-	const uint32_t start = loan->flags & EXPRESSWAY_LOAN_PAYLOAD;
+	const unsigned char *packet = expressway_data(reader, desc);
+	const uint32_t start = desc->flags & EXPRESSWAY_DESC_PAYLOAD;
 
-	if (!packet || start > loan->len)
+	if (!packet || start > desc->len)
 		return NULL;
-	*len = loan->len - start;
+	*len = desc->len - start;
 	return packet + start;
 }
 
 /* Gives packets back, in any order. No system call. */
-static inline void expressway_return(struct expressway_reader *reader, const struct expressway_loan *loans,
+static inline void expressway_return(struct expressway_reader *reader, const struct expressway_desc *descs,
 				     uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++) {
 		/* There is room: the receiver lends no more than the ring has entries. */
 		size_t slot = (reader->returned + i) & (reader->entries - 1);
-		memcpy(reader->returns->entries + slot * sizeof(uint64_t), &loans[i].addr, sizeof(uint64_t));
+		memcpy(reader->returns->entries + slot * sizeof(uint64_t), &descs[i].addr, sizeof(uint64_t));
 	}
 	reader->returned += count;
 	/* Release: the entries, and all reading of the frames, come before the index. */
@@ -266,13 +266,13 @@ static inline void expressway_return(struct expressway_reader *reader, const str
 static inline int expressway_wait(struct expressway_reader *reader, int timeout_ms)
 {
 	int result = 0;
-	atomic_store_explicit(&reader->loans->flags, 1, memory_order_relaxed);
+	atomic_store_explicit(&reader->packets->flags, 1, memory_order_relaxed);
 	/* The receiver publishes and then reads the flag; here the flag is set and then the ring is read. */
 	atomic_thread_fence(memory_order_seq_cst);
-	if (atomic_load_explicit(&reader->loans->producer, memory_order_acquire) == reader->taken)
+	if (atomic_load_explicit(&reader->packets->producer, memory_order_acquire) == reader->taken)
 		result = expressway_sleep(reader->fd, timeout_ms);
-	atomic_store_explicit(&reader->loans->flags, 0, memory_order_relaxed);
-	uint32_t waiting = atomic_load_explicit(&reader->loans->producer, memory_order_acquire) - reader->taken;
+	atomic_store_explicit(&reader->packets->flags, 0, memory_order_relaxed);
+	uint32_t waiting = atomic_load_explicit(&reader->packets->producer, memory_order_acquire) - reader->taken;
 	if (waiting > reader->entries)
 		return -EPIPE;
 	return waiting ? 1 : result;

@@ -38,7 +38,7 @@ mod reader;
 mod ring;
 mod writer;
 
-pub use crate::lend::{ReaderError, ShareError};
+pub use crate::readers::{ReaderAccessError, ReaderError};
 pub use reader::{BroadcastReader, Received};
 pub use ring::Record;
 pub use writer::{Broadcast, BroadcastConfig, BroadcastStats, ReaderLag};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::layout::{self, Hello};
 use super::memory::{Control, RingMemory};
 use super::ring::{Found, Reader, Record};
-use crate::lend::{Connection, ReaderError};
+use crate::readers::{Connection, ReaderError};
 use crate::sys::view::View;
 
 /// A record as a reader gets it.

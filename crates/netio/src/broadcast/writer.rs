@@ -9,7 +9,7 @@ use rustix::event::{Timespec, epoll};
 use super::layout::{self, Hello};
 use super::memory::{Control, RingMemory};
 use super::ring::{Record, Writer, size_of_record};
-use crate::lend::{Arrival, Listener, Liveness, ShareError, greet, liveness, wake};
+use crate::readers::{Arrival, Listener, Liveness, ReaderAccessError, greet, liveness, wake};
 use crate::stats::counters;
 use crate::sys::mapping::Mapping;
 
@@ -55,9 +55,9 @@ impl BroadcastConfig {
         }
     }
 
-    fn validate(&self) -> Result<(), ShareError> {
+    fn validate(&self) -> Result<(), ReaderAccessError> {
         let complain =
-            |field, value: usize, must| Err(ShareError::Config { field, value: value as u64, must });
+            |field, value: usize, must| Err(ReaderAccessError::Config { field, value: value as u64, must });
         if !(1..=MAX_READERS).contains(&self.readers) {
             return complain("readers", self.readers as usize, "must be 1 to 256");
         }
@@ -116,7 +116,7 @@ struct Member {
 /// ```no_run
 /// use expressway_netio::broadcast::{Broadcast, BroadcastConfig, Record};
 ///
-/// # fn main() -> Result<(), expressway_netio::broadcast::ShareError> {
+/// # fn main() -> Result<(), expressway_netio::broadcast::ReaderAccessError> {
 /// let mut ring = Broadcast::new(BroadcastConfig::new("/run/feed/ring.sock"))?;
 /// # let batch: Vec<Vec<u8>> = Vec::new();
 /// loop {
@@ -143,11 +143,11 @@ impl Broadcast {
     /// Makes the ring, and listens for readers.
     ///
     /// # Errors
-    /// [`ShareError`] says what is wrong: a number is out of range, there is not enough memory, or the path cannot
+    /// [`ReaderAccessError`] says what is wrong: a number is out of range, there is not enough memory, or the path cannot
     /// be bound.
-    pub fn new(config: BroadcastConfig) -> Result<Self, ShareError> {
+    pub fn new(config: BroadcastConfig) -> Result<Self, ReaderAccessError> {
         config.validate()?;
-        let memory = |source| ShareError::Memory { length: config.capacity as u64, source };
+        let memory = |source| ReaderAccessError::Memory { length: config.capacity as u64, source };
         let (ring, file) = RingMemory::create(config.capacity, config.huge_pages).map_err(memory)?;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|errno| memory(errno.into()))?;
         let listener = Listener::open(&config.path, config.mode)?;

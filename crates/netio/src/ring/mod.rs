@@ -27,7 +27,7 @@
 //!
 //! The code is written against [`RingMemory`], so that the same lines run over memory mapped from the
 //! kernel ([`MappedRing`]), over a fake kernel in tests and under loom. The rings between a UMEM and its readers in other
-//! processes ([`crate::lend`]) are of the same kind. What this module does not do: it knows no frames and makes no
+//! processes ([`crate::readers`]) are of the same kind. What this module does not do: it knows no frames and makes no
 //! system calls but those that map.
 
 #![allow(unsafe_code)] // Slots are shared with the other side; exclusive access follows from the indices.

@@ -178,13 +178,13 @@ mod loom_models {
     #[test]
     fn loom_a_lent_frame_is_touched_by_one_side_at_a_time() {
         loom::model(|| {
-            let (loans, returns) = (HeapRing::starting_at(2, 0), HeapRing::starting_at(2, u32::MAX));
+            let (packets, returns) = (HeapRing::starting_at(2, 0), HeapRing::starting_at(2, u32::MAX));
             let frame = Arc::new(loom::cell::UnsafeCell::new(0u64));
-            let mut to_reader = Producer::new(Arc::clone(&loans));
+            let mut to_reader = Producer::new(Arc::clone(&packets));
             let mut from_reader = Consumer::new(Arc::clone(&returns));
             let shown = Arc::clone(&frame);
             let reader = loom::thread::spawn(move || {
-                let (mut taken, mut given) = (Consumer::new(loans), Producer::new(returns));
+                let (mut taken, mut given) = (Consumer::new(packets), Producer::new(returns));
                 for _ in 0..2 {
                     if let Some(packet) = taken.pop() {
                         // SAFETY: lent, so the receiver does not write it; loom fails the test if it does.

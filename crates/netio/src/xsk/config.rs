@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::abi::{TX_BATCH_SIZE, XDP_PACKET_HEADROOM};
 use super::error::OpenError;
-use crate::lend::{ShareConfig, ShareError};
+use crate::readers::{ReaderAccess, ReaderAccessError};
 use crate::wait::Wait;
 
 /// Bytes in front of a payload that is built in a frame. The longest headers take 70 (Ethernet with two VLAN
@@ -102,7 +102,7 @@ pub struct XskConfig {
     /// [`super::XskIo`] hands over is lent to all of them, from its Ethernet header to the end of its payload, with
     /// where that starts as flags and its time stamp, 0 where it has none. The frames that they may hold at most are there besides
     /// those of the rings. Not where sockets come from a [`super::RemoteBinder`].
-    pub lend: Option<ShareConfig>,
+    pub lend: Option<ReaderAccess>,
     /// How long [`super::XskBinding::open`] goes on trying while bind answers EBUSY: the kernel releases a closed
     /// socket's queue later than the close returns.
     pub bind_patience: Duration,
@@ -154,8 +154,8 @@ impl XskConfig {
         {
             return complain("tx_budget", budget, "must be 32 to tx_ring");
         }
-        match self.lend.as_ref().map(ShareConfig::validate) {
-            Some(Err(ShareError::Config { field, value, must })) => {
+        match self.lend.as_ref().map(ReaderAccess::validate) {
+            Some(Err(ReaderAccessError::Config { field, value, must })) => {
                 Err(OpenError::Config { field, value, must })
             }
             _ => Ok(()),

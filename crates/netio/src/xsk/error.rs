@@ -3,7 +3,7 @@
 use std::io;
 
 use super::config::BindMode;
-use crate::lend::ShareError;
+use crate::readers::ReaderAccessError;
 use crate::sys::describe;
 
 /// Opening a binding failed. Every message names the object, the error and the remedy.
@@ -77,7 +77,7 @@ pub enum OpenError {
         /// Queue.
         queue: u32,
         /// What is wrong.
-        source: ShareError,
+        source: ReaderAccessError,
     },
     /// Bind succeeded, but not in the mode that was asked for.
     #[error(

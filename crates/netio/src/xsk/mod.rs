@@ -163,12 +163,12 @@ mod shared_readers;
 mod trial;
 mod xskmap;
 
-pub use crate::lend::{
-    LentPacket, ReaderError, ReaderReport, ReaderStats, Readers, ShareConfig, ShareError, ShareStats,
-    UmemReader,
+pub use crate::readers::{
+    ReaderAccess, ReaderAccessError, ReaderConnectionStats, ReaderError, ReaderReport, ReaderStats, Readers,
+    UmemPacket, UmemReader,
 };
 pub use crate::sys::mapping::Backing;
-pub use binding::{BindingReport, BindingState, BindingStatus, LendReport, UnlentStats, XskBinding};
+pub use binding::{BindingReport, BindingState, BindingStatus, LendReport, NotLentStats, XskBinding};
 pub use config::{BindMode, FailurePolicy, ObtainedMode, TransmitVia, UmemConfig, XskConfig, XskIoConfig};
 pub use error::{OpenError, SendError};
 pub use io::XskIo;

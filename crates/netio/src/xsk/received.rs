@@ -1,7 +1,7 @@
 //! A received packet of a [`super::SharedUmem`], and where it may go.
 
 use super::engine::RxFrame;
-use crate::lend::{PacketInfo, Readers};
+use crate::readers::{PacketInfo, Readers};
 use crate::ring::Mapped;
 use crate::umem::XskId;
 

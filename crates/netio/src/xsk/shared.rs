@@ -36,7 +36,7 @@ use super::interface::Interfaces;
 use super::received::{ForeignSocket, Received, SocketId};
 use super::xskmap;
 use crate::io::IoStats;
-use crate::lend::ReaderServer;
+use crate::readers::ReaderServer;
 use crate::ring::Mapped;
 use crate::route::OwnNamespace;
 use crate::sys::mapping::Backing;

@@ -4,28 +4,30 @@ use std::os::fd::AsFd;
 
 use super::engine::Engine;
 use super::shared::SharedUmem;
-use crate::lend::{ReaderReport, ReaderServer, ReaderStats, Readers, ShareConfig, ShareError, ShareStats};
+use crate::readers::{
+    ReaderAccess, ReaderAccessError, ReaderConnectionStats, ReaderReport, ReaderServer, ReaderStats, Readers,
+};
 
 impl SharedUmem {
     /// Lets readers in at a unix socket. They come and go within [`SharedUmem::wait`].
     ///
     /// # Errors
-    /// [`ShareError`] says what is wrong: the UMEM was not made shareable, a number is out of range, or the
+    /// [`ReaderAccessError`] says what is wrong: the UMEM was not made shareable, a number is out of range, or the
     /// path cannot be bound.
-    pub fn share(&mut self, config: ShareConfig) -> Result<(), ShareError> {
+    pub fn share(&mut self, config: ReaderAccess) -> Result<(), ReaderAccessError> {
         config.validate()?;
         if config.quota as usize > self.engine.umem.unreserved() {
-            return Err(ShareError::Config {
+            return Err(ReaderAccessError::Config {
                 field: "quota",
                 value: config.quota.into(),
                 must: "exceeds the UMEM frames left after its sockets' rings",
             });
         }
         let Some(file) = &self.file else {
-            return Err(if self.shareable { ShareError::Twice } else { ShareError::Private });
+            return Err(if self.shareable { ReaderAccessError::Twice } else { ReaderAccessError::Private });
         };
         let path = config.path.clone();
-        let file = file.try_clone().map_err(|source| ShareError::Socket {
+        let file = file.try_clone().map_err(|source| ReaderAccessError::Socket {
             path,
             step: "dup",
             source,
@@ -61,8 +63,8 @@ impl SharedUmem {
     }
 
     /// Readers that came and went.
-    pub fn share_stats(&self) -> ShareStats {
-        self.server.as_ref().map_or_else(ShareStats::default, ReaderServer::stats)
+    pub fn share_stats(&self) -> ReaderConnectionStats {
+        self.server.as_ref().map_or_else(ReaderConnectionStats::default, ReaderServer::stats)
     }
 
     /// Takes back what readers have returned, and dismisses those who cheat.

@@ -27,18 +27,18 @@ int main(int argc, char **argv)
 	long left = atol(argv[2]);
 	while (left > 0 && expressway_wait(&reader, -1) >= 0) {
 		/* What was lent, once more, beyond the end, and somebody else's. */
-		struct expressway_loan loans[5];
-		if (expressway_receive(&reader, loans, 1) == 0)
+		struct expressway_desc descs[5];
+		if (expressway_receive(&reader, descs, 1) == 0)
 			continue;
-		loans[1] = loans[0];
-		loans[2] = loans[3] = loans[4] = loans[0];
-		loans[2].addr = UINT64_MAX;
-		loans[3].addr = hello.umem_length;
-		loans[4].addr = (loans[0].addr + hello.umem_length / 2) % hello.umem_length;
+		descs[1] = descs[0];
+		descs[2] = descs[3] = descs[4] = descs[0];
+		descs[2].addr = UINT64_MAX;
+		descs[3].addr = hello.umem_length;
+		descs[4].addr = (descs[0].addr + hello.umem_length / 2) % hello.umem_length;
 		/* Not more than the ring has room for: that is for the end. */
 		while (reader.returned + 5 - atomic_load(&reader.returns->consumer) > reader.entries)
 			usleep(100);
-		expressway_return(&reader, loans, 5);
+		expressway_return(&reader, descs, 5);
 		left--;
 	}
 	while (reader.returned != atomic_load(&reader.returns->consumer))

@@ -57,8 +57,8 @@ pub trait Bed {
         true
     }
 
-    /// Which ways datagrams take when nothing is in the way: received by AF_XDP, sent by AF_XDP.
-    fn ways(&self) -> (bool, bool) {
+    /// Whether datagrams are received and sent by AF_XDP when nothing prevents it.
+    fn uses_xsk(&self) -> (bool, bool) {
         (false, false)
     }
 
@@ -117,7 +117,7 @@ impl dyn Bed + '_ {
             let before = self.io().stats().tx_xsk_packets;
             self.send(&flow, &[b"greeting".to_vec()]);
             // Until the neighbour is known, which takes a while after the link came up, the kernel sends.
-            let is_on_its_way = !self.ways().1 || self.io().stats().tx_xsk_packets > before;
+            let is_on_its_way = !self.uses_xsk().1 || self.io().stats().tx_xsk_packets > before;
             if self.peer_receive(family, port).is_some() && is_on_its_way {
                 break;
             }

@@ -23,7 +23,7 @@ pub struct Linked<P> {
     pair: Pair,
     mtu: usize,
     verifies: bool,
-    ways: (bool, bool),
+    uses_xsk: (bool, bool),
     /// The machine's own devices, not a veth.
     is_device: bool,
 }
@@ -34,8 +34,8 @@ impl<P: PacketIo> Linked<P> {
         let mtu = pair.mtu;
         let (io, _around) = make(&pair);
         let injector = pair.far.enter(|| Injector::open(FAR_DEVICE));
-        let (verifies, ways, is_device) = (true, (false, false), false);
-        Self { io, _around, peers: HashMap::new(), injector, pair, mtu, verifies, ways, is_device }
+        let (verifies, uses_xsk, is_device) = (true, (false, false), false);
+        Self { io, _around, peers: HashMap::new(), injector, pair, mtu, verifies, uses_xsk, is_device }
     }
 
     fn peer(&mut self, family: Family, port: u16) -> &Peer {
@@ -61,7 +61,7 @@ pub fn xsk(mtu: usize, queues: u32, transmit: TransmitVia, verify_checksum: bool
     let bed = Linked::with(Pair::new(mtu, queues as usize), |pair| {
         xsk::open_sending(pair, queues, PORT, config, transmit)
     });
-    Linked { verifies: verify_checksum, ways: (true, transmit == TransmitVia::Xsk), ..bed }
+    Linked { verifies: verify_checksum, uses_xsk: (true, transmit == TransmitVia::Xsk), ..bed }
 }
 
 /// `bed`, prepared for a worker that waits in this way.
@@ -82,7 +82,7 @@ pub fn device(mode: ObtainedMode, transmit: TransmitVia) -> Linked<XskIo> {
         bed.io.receive(Instant::now(), &mut |_| ()).expect("a link that is down is no error");
         pause.wait();
     }
-    Linked { ways: (true, transmit == TransmitVia::Xsk), is_device: true, ..bed }
+    Linked { uses_xsk: (true, transmit == TransmitVia::Xsk), is_device: true, ..bed }
 }
 
 impl<P: PacketIo> Bed for Linked<P> {
@@ -111,8 +111,8 @@ impl<P: PacketIo> Bed for Linked<P> {
         self.mtu
     }
 
-    fn ways(&self) -> (bool, bool) {
-        self.ways
+    fn uses_xsk(&self) -> (bool, bool) {
+        self.uses_xsk
     }
 
     fn loses_nothing(&self) -> bool {

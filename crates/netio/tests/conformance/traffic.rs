@@ -239,7 +239,7 @@ pub fn counts_what_it_moves(bed: &mut dyn Bed) {
 
 /// A backend that quietly served everything by the kernel would pass every other check.
 pub fn takes_the_way_that_it_is_for(bed: &mut dyn Bed) {
-    let (receives, sends) = bed.ways();
+    let (receives, sends) = bed.uses_xsk();
     for family in FAMILIES {
         bed.greet(family, 5000);
         let (local, flow) = (bed.local(family), bed.flow(family, 5000));
@@ -264,7 +264,7 @@ pub fn takes_the_way_that_it_is_for(bed: &mut dyn Bed) {
 
 /// Datagrams that no frame holds, between others: whole, once, and by the way that the backend is for.
 pub fn sends_datagrams_larger_than_a_frame(bed: &mut dyn Bed) {
-    let (knows_the_mtu, by_xsk) = bed.ways();
+    let (knows_the_mtu, by_xsk) = bed.uses_xsk();
     for family in FAMILIES {
         bed.greet(family, 5000);
         let flow = bed.flow(family, 5000);

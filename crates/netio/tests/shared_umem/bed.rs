@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use expressway_netio::xsk::{
-    BindMode, ReaderReport, ShareConfig, SharedUmem, SocketId, UmemConfig, XskConfig, interface_index,
+    BindMode, ReaderAccess, ReaderReport, SharedUmem, SocketId, UmemConfig, XskConfig, interface_index,
 };
 use expressway_xbpf::{AttachMode, Attachment, Existing, Options, Redirect};
 
@@ -52,7 +52,7 @@ impl Bed {
             (attachment, umem.bind(&port(0), Some(redirect.xsk_map())).unwrap())
         });
         let path = unique_path();
-        umem.share(ShareConfig { readers: readers + 1, quota: QUOTA, ..ShareConfig::new(&path) }).unwrap();
+        umem.share(ReaderAccess { readers: readers + 1, quota: QUOTA, ..ReaderAccess::new(&path) }).unwrap();
         let sender = pair.far.enter(|| UdpSocket::bind((FAR[0], 0)).unwrap());
         Self { umem, socket, path, sender, lent: (0, 0, 0), redirect, _attachment: attachment, pair }
     }

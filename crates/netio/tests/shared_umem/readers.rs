@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use expressway_netio::xsk::{ReaderError, ShareConfig, ShareError, SharedUmem, UmemConfig, UmemReader};
+use expressway_netio::xsk::{
+    ReaderAccess, ReaderAccessError, ReaderError, SharedUmem, UmemConfig, UmemReader,
+};
 use rustix::process::Signal;
 
 use crate::bed::{Bed, QUOTA, config};
@@ -144,7 +146,7 @@ fn a_reader_beyond_number_or_frames_is_told_so() {
 
     let mut umem = SharedUmem::new(&config(2 * QUOTA)).unwrap();
     let path = unique_path();
-    umem.share(ShareConfig { quota: QUOTA, ..ShareConfig::new(&path) }).unwrap();
+    umem.share(ReaderAccess { quota: QUOTA, ..ReaderAccess::new(&path) }).unwrap();
     let connect = |path: PathBuf| std::thread::spawn(move || UmemReader::connect(path));
     let mut answer = |asking: JoinHandle<Result<UmemReader, ReaderError>>| {
         while !asking.is_finished() {
@@ -164,21 +166,23 @@ fn a_reader_beyond_number_or_frames_is_told_so() {
 fn what_cannot_be_shared_is_an_error_that_says_why() {
     let mut private = SharedUmem::new(&UmemConfig { frames: 256, ..UmemConfig::default() }).unwrap();
     assert!(matches!(
-        private.share(ShareConfig::new(unique_path())),
-        Err(ShareError::Config { field: "quota", .. })
+        private.share(ReaderAccess::new(unique_path())),
+        Err(ReaderAccessError::Config { field: "quota", .. })
     ));
-    let small = || ShareConfig { quota: 8, ..ShareConfig::new(unique_path()) };
-    assert!(matches!(private.share(small()), Err(ShareError::Private)));
+    let small = || ReaderAccess { quota: 8, ..ReaderAccess::new(unique_path()) };
+    assert!(matches!(private.share(small()), Err(ReaderAccessError::Private)));
     let mut umem = SharedUmem::new(&config(256)).unwrap();
     for (wrong, field) in [
-        (ShareConfig { readers: 33, ..small() }, "readers"),
-        (ShareConfig { readers: 0, ..small() }, "readers"),
-        (ShareConfig { quota: 0, ..small() }, "quota"),
-        (ShareConfig { quota: 257, ..small() }, "quota"),
+        (ReaderAccess { readers: 33, ..small() }, "readers"),
+        (ReaderAccess { readers: 0, ..small() }, "readers"),
+        (ReaderAccess { quota: 0, ..small() }, "quota"),
+        (ReaderAccess { quota: 257, ..small() }, "quota"),
     ] {
-        assert!(matches!(umem.share(wrong), Err(ShareError::Config { field: named, .. }) if named == field));
+        assert!(
+            matches!(umem.share(wrong), Err(ReaderAccessError::Config { field: named, .. }) if named == field)
+        );
     }
-    let nowhere = ShareConfig { path: "/no/such/directory/umem.sock".into(), ..small() };
+    let nowhere = ReaderAccess { path: "/no/such/directory/umem.sock".into(), ..small() };
     let message = umem.share(nowhere).expect_err("no directory").to_string();
     assert_eq!(
         message.split_once("bind: ENOENT").map(|(start, _)| start),
@@ -196,7 +200,7 @@ fn what_cannot_be_shared_is_an_error_that_says_why() {
     rustix::net::bind(&left, &rustix::net::SocketAddrUnix::new(&dead.path).unwrap()).unwrap();
     drop(left);
     umem.share(dead.clone()).unwrap();
-    assert!(matches!(umem.share(small()), Err(ShareError::Twice)));
+    assert!(matches!(umem.share(small()), Err(ReaderAccessError::Twice)));
     let mut other = SharedUmem::new(&config(256)).unwrap();
     assert!(other.share(dead).unwrap_err().to_string().contains("another process is listening there"));
 }

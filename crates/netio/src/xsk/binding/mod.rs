@@ -42,7 +42,7 @@ use active::{Active, XSK};
 use health::REOPEN_FIRST;
 use opener::{Opener, RemoteOpener};
 
-pub use readers::{LendReport, UnlentStats};
+pub use readers::{LendReport, NotLentStats};
 pub use report::{BindingReport, BindingState, BindingStatus};
 
 /// Bytes of the largest UDP payload over IPv4 (RFC 768, RFC 791).

@@ -6,7 +6,7 @@ use rustix::event::epoll;
 
 use super::XskBinding;
 use super::active::Active;
-use crate::lend::{ReaderServer, ReaderStats, ShareConfig, ShareError, ShareStats};
+use crate::readers::{ReaderAccess, ReaderAccessError, ReaderConnectionStats, ReaderServer, ReaderStats};
 use crate::ring::Mapped;
 use crate::stats::counters;
 use crate::xsk::config::XskConfig;
@@ -15,11 +15,11 @@ use crate::xsk::error::OpenError;
 
 counters! {
     /// Datagrams that no reader was lent though there were readers.
-    pub struct UnlentStats {
+    pub struct NotLentStats {
         /// Packets that lie in several frames.
-        pub unlent_parts: u64,
+        pub not_lent_multi_frame: u64,
         /// Datagrams that came by kernel sockets.
-        pub unlent_kernel: u64,
+        pub not_lent_kernel: u64,
     }
 }
 
@@ -29,16 +29,16 @@ pub struct LendReport {
     /// What readers were given and gave back.
     pub given: ReaderStats,
     /// Readers that came and went.
-    pub arrivals: ShareStats,
+    pub arrivals: ReaderConnectionStats,
     /// What they were not given.
-    pub unlent: UnlentStats,
+    pub not_lent: NotLentStats,
 }
 
 impl std::ops::AddAssign for LendReport {
     fn add_assign(&mut self, other: Self) {
         self.given += other.given;
         self.arrivals += other.arrivals;
-        self.unlent += other.unlent;
+        self.not_lent += other.not_lent;
     }
 }
 
@@ -49,11 +49,11 @@ pub(super) struct BindingReaders {
 }
 
 impl BindingReaders {
-    pub(super) fn open(config: &XskConfig, lend: &ShareConfig, file: OwnedFd) -> Result<Self, OpenError> {
+    pub(super) fn open(config: &XskConfig, lend: &ReaderAccess, file: OwnedFd) -> Result<Self, OpenError> {
         let failed =
             |source| OpenError::Lend { interface: config.interface.clone(), queue: config.queue, source };
         let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|errno| {
-            failed(ShareError::Socket {
+            failed(ReaderAccessError::Socket {
                 path: lend.path.clone(),
                 step: "epoll_create",
                 source: errno.into(),
@@ -94,7 +94,7 @@ impl BindingReaders {
         LendReport {
             given: self.server.reader_stats(&engine.readers),
             arrivals: self.server.stats(),
-            unlent: UnlentStats { unlent_parts: engine.readers.unlent(), unlent_kernel: 0 },
+            not_lent: NotLentStats { not_lent_multi_frame: engine.readers.not_lent(), not_lent_kernel: 0 },
         }
     }
 }

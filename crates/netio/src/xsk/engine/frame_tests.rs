@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::assembly::ASSEMBLY_SIZE;
 use super::fake::{FakeKernel, Heap, HeapRing, engine_and_kernel};
 use super::{Engine, Outcome, XskId};
-use crate::lend::{PacketInfo, ReaderRings};
+use crate::readers::{PacketInfo, ReaderRings};
 use crate::ring::{AtomicIndex, RingMemory, XDP_RING_NEED_WAKEUP};
 use crate::umem::Owner;
 use crate::xsk::abi::{Descriptor, XDP_PKT_CONTD};
@@ -250,7 +250,7 @@ fn a_packet_put_together_from_several_frames_is_lent_to_nobody_and_counted() {
     for (place, expected) in [(0, 0), (1, 1)] {
         assert!(kernel.receive(&mut engine, &[7; 8000]));
         engine.receive_each(A, 1, |packet| assert_eq!(packet.lend(0..8000, 0b11, PacketInfo::default()), 0));
-        assert_eq!(engine.readers.unlent(), expected, "counted where there are readers");
+        assert_eq!(engine.readers.not_lent(), expected, "counted where there are readers");
         let (packets, returns) = rings();
         engine.readers.admit(&mut engine.umem, place, ReaderRings::new(packets, returns, 4));
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::rx::Popped;
 use super::{Engine, Kernel, Umem, Xsk, XskId};
-use crate::lend::{PacketInfo, ReaderTable};
+use crate::readers::{PacketInfo, ReaderTable};
 use crate::umem::Frame;
 
 /// An engine whose fields are borrowed one by one, and one of its XSKs beside the others.
@@ -146,7 +146,7 @@ impl<K: Kernel> RxFrame<'_, K> {
     pub(crate) fn lend(mut self, part: Range<usize>, readers: u32, info: PacketInfo) -> u32 {
         let SplitEngine { umem, own, readers: table, .. } = &mut self.engine;
         let Some(frame) = self.frame.take() else {
-            table.count_unlent();
+            table.count_not_lent();
             return 0;
         };
         let range = self.range.start + part.start..self.range.start + part.end;

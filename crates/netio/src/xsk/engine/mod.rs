@@ -29,7 +29,7 @@ mod tx;
 mod xsk;
 
 use super::config::ObtainedMode;
-use crate::lend::ReaderTable;
+use crate::readers::ReaderTable;
 use crate::umem::{Umem, XskId};
 
 pub(crate) use frames::{RxBatch, RxFrame, TxFrame};

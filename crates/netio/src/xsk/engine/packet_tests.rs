@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::fake::{FakeKernel, Heap, HeapRing, NoSocket, rings_and_kernel};
 use super::{Engine, Kernel, RxFrame, Umem, Xsk, XskId};
-use crate::lend::abi::PacketDescriptor;
-use crate::lend::{MAX_READERS, PacketInfo, ReaderRings};
+use crate::readers::abi::PacketDescriptor;
+use crate::readers::{MAX_READERS, PacketInfo, ReaderRings};
 use crate::ring::{Consumer, Producer, RingMemory};
 use crate::umem::Owner;
 use crate::xsk::abi::Descriptor;

@@ -206,7 +206,7 @@ impl<K: PacketIo, R: Routes> PacketIo for XskIo<K, R> {
             let by_kernel = self.kernel.receive(now, sink)?;
             self.full |= self.kernel.may_have_more(by_kernel);
             if by_kernel > 0 && self.bindings.iter().any(XskBinding::has_readers) {
-                self.lent.unlent.unlent_kernel += by_kernel as u64;
+                self.lent.not_lent.not_lent_kernel += by_kernel as u64;
             }
             received += by_kernel;
         }

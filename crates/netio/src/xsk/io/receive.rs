@@ -6,7 +6,7 @@ use std::ops::Range;
 use expressway_wire::parse_udp;
 
 use crate::io::{Datagram, Ecn, Hints, IoStats, TimeSource, Timestamp, Via};
-use crate::lend::{PacketInfo, abi};
+use crate::readers::{PacketInfo, abi};
 use crate::xsk::metadata::{self, METADATA_LEN};
 
 /// What of a received packet readers may have, and what they are told of it.

@@ -8,10 +8,10 @@ use proptest::prelude::*;
 use super::receive::{Origin, deliver, info, is_martian};
 use super::*;
 use crate::io::{Ecn, TimeSource, Timestamp, Via};
-use crate::lend::PacketInfo;
-use crate::lend::abi::PAYLOAD;
+use crate::readers::PacketInfo;
+use crate::readers::abi::PAYLOAD;
 use crate::route::Path;
-use crate::xsk::LentPacket;
+use crate::xsk::UmemPacket;
 
 const VIA: Via = Via::Xsk(3);
 
@@ -58,7 +58,7 @@ fn readers_are_told_where_the_payload_is_and_who_stamped() {
     for source in [None, Some(TimeSource::Device), Some(TimeSource::Program)] {
         let PacketInfo { timestamp, flags } =
             info(42, source.map(|source| Timestamp { nanoseconds: 99, source }));
-        let lent = LentPacket { data: &data, timestamp, sequence: 0, flags, source: 0 };
+        let lent = UmemPacket { data: &data, timestamp, sequence: 0, flags, source: 0 };
         assert_eq!((lent.payload(), lent.time_source()), (Some(&data[42..]), source));
         assert_eq!(lent.timestamp, if source.is_some() { 99 } else { 0 });
     }

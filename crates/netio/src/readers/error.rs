@@ -7,7 +7,7 @@ use crate::sys::describe;
 
 /// Memory could not be offered to readers in other processes.
 #[derive(Debug, thiserror::Error)]
-pub enum ShareError {
+pub enum ReaderAccessError {
     /// The memory is private.
     #[error("the UMEM is private memory: create it with `shareable` to lend its frames")]
     Private,

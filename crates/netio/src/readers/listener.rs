@@ -14,7 +14,7 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use super::ShareError;
+use super::ReaderAccessError;
 
 /// Connections that wait to be accepted; more are refused by the kernel.
 const BACKLOG: i32 = 32;
@@ -47,7 +47,7 @@ pub(crate) enum Arrival {
 
 impl Listener {
     /// Listens at `path`, a socket with the permissions `mode`. One that a dead process left there is replaced.
-    pub(crate) fn open(path: &Path, mode: u32) -> Result<Self, ShareError> {
+    pub(crate) fn open(path: &Path, mode: u32) -> Result<Self, ReaderAccessError> {
         let failed = |step| {
             let path = path.to_owned();
             move |source: io::Error| {
@@ -59,7 +59,7 @@ impl Listener {
                     Some(libc::EACCES) => "; the directory must be writable by this user",
                     _ => "",
                 };
-                ShareError::Socket { path, step, source, advice }
+                ReaderAccessError::Socket { path, step, source, advice }
             }
         };
         let (listener, address) = seqpacket(path, SocketFlags::NONBLOCK).map_err(failed("socket"))?;

@@ -13,9 +13,9 @@ use rustix::param::page_size;
 use super::abi::{self, BLOCK, Hello};
 use super::listener::{Arrival, Listener, Liveness, greet, liveness, wake};
 use super::rings::{ReaderRings, ReaderStats};
-use super::set::{Readers, ShareStats};
+use super::set::{ReaderConnectionStats, Readers};
 use super::table::{MAX_READERS, ReaderTable};
-use super::{ShareConfig, ShareError};
+use super::{ReaderAccess, ReaderAccessError};
 use crate::ring::{Mapped, MappedRing};
 use crate::sys::mapping::memory_file;
 use crate::umem::Umem;
@@ -30,24 +30,24 @@ pub(crate) struct ReaderServer {
     listener: Listener,
     /// The UMEM as a file, handed to readers.
     memory: OwnedFd,
-    config: ShareConfig,
+    config: ReaderAccess,
     connections: [Option<OwnedFd>; MAX_READERS],
     /// Of readers that are gone.
     past: ReaderStats,
-    stats: ShareStats,
+    stats: ReaderConnectionStats,
 }
 
 impl ReaderServer {
     /// Lets readers of `memory`, a UMEM's, in, and watches for them by `events`.
     pub(crate) fn open(
-        config: ShareConfig,
+        config: ReaderAccess,
         memory: OwnedFd,
         events: BorrowedFd<'_>,
-    ) -> Result<Self, ShareError> {
+    ) -> Result<Self, ReaderAccessError> {
         let listener = Listener::open(&config.path, config.mode)?;
         let arrivals = epoll::EventData::new_u64(LISTENER);
         epoll::add(events, &listener, arrivals, epoll::EventFlags::IN).map_err(|errno| {
-            ShareError::Socket {
+            ReaderAccessError::Socket {
                 path: config.path.clone(),
                 step: "epoll_ctl",
                 source: errno.into(),
@@ -60,12 +60,12 @@ impl ReaderServer {
             config,
             connections: [const { None }; MAX_READERS],
             past: ReaderStats::default(),
-            stats: ShareStats::default(),
+            stats: ReaderConnectionStats::default(),
         })
     }
 
     /// Readers that came and went.
-    pub(crate) fn stats(&self) -> ShareStats {
+    pub(crate) fn stats(&self) -> ReaderConnectionStats {
         self.stats
     }
 

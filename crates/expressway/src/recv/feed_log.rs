@@ -10,7 +10,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Gaps since the last line.
 #[derive(Default)]
-pub(super) struct Notices {
+pub(super) struct FeedLog {
     said: Option<Instant>,
     said_gaps: Option<Instant>,
     gaps: u64,
@@ -19,7 +19,7 @@ pub(super) struct Notices {
     first: u64,
 }
 
-impl Notices {
+impl FeedLog {
     /// Takes note of something; says what is no gap at once, where a line is due.
     pub(super) fn event(&mut self, now: Instant, event: &Event<'_>) {
         match *event {
@@ -41,7 +41,7 @@ impl Notices {
     }
 
     /// Says what is missing, where a line is due.
-    pub(super) fn say(&mut self, now: Instant) {
+    pub(super) fn write(&mut self, now: Instant) {
         if self.gaps > 0 && is_due(&mut self.said_gaps, now) {
             let Self { gaps, messages, first, .. } = *self;
             tracing::warn!(gaps, messages, first, "messages missing; `first` is the start of the last gap");
@@ -70,12 +70,12 @@ mod tests {
 
     #[test]
     fn gaps_are_said_at_once_and_then_once_a_second() {
-        let (mut notices, start) = (Notices::default(), Instant::now());
+        let (mut log, start) = (FeedLog::default(), Instant::now());
         let mut gap = |milliseconds: u64| {
             let now = start + Duration::from_millis(milliseconds);
-            notices.event(now, &Event::Gap { first: 7, count: 2 });
-            notices.say(now);
-            (notices.gaps, notices.messages, notices.poll_timeout().map(|at| at - start))
+            log.event(now, &Event::Gap { first: 7, count: 2 });
+            log.write(now);
+            (log.gaps, log.messages, log.poll_timeout().map(|at| at - start))
         };
         let second = Some(Duration::from_secs(1));
         assert_eq!(gap(0), (0, 0, None));

@@ -16,10 +16,10 @@ use crate::sys::view::View;
 
 /// A packet in the receiver's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LentPacket<'a> {
+pub struct UmemPacket<'a> {
     /// Its bytes, from the Ethernet header on.
     pub data: &'a [u8],
-    /// The receiver's time of it: as given to [`crate::xsk::Received::lend`], or as [`LentPacket::time_source`] says.
+    /// The receiver's time of it: as given to [`crate::xsk::Received::lend`], or as [`UmemPacket::time_source`] says.
     pub timestamp: u64,
     /// Number of the packet among those meant for this reader. A gap is packets that were dropped because the
     /// reader held its whole quota.
@@ -30,7 +30,7 @@ pub struct LentPacket<'a> {
     pub source: u16,
 }
 
-impl<'a> LentPacket<'a> {
+impl<'a> UmemPacket<'a> {
     /// The UDP payload of a packet that [`crate::xsk::XskIo`] lent ([`crate::xsk::XskConfig::lend`]), as `expressway recv
     /// --lend` does: its flags say where the payload starts, and the packet ends where that does. `None` of another.
     pub fn payload(&self) -> Option<&'a [u8]> {
@@ -125,7 +125,7 @@ impl UmemReader {
     ///
     /// # Errors
     /// [`ReaderError::Gone`] if the receiver wrote what cannot be.
-    pub fn receive<F: FnMut(LentPacket<'_>)>(
+    pub fn receive<F: FnMut(UmemPacket<'_>)>(
         &mut self,
         limit: usize,
         mut handle: F,
@@ -137,7 +137,7 @@ impl UmemReader {
             let lent = Return { returns: batch.returns, addr: packet.addr };
             let PacketDescriptor { timestamp, sequence, flags, source, .. } = packet;
             match self.view.slice(packet.addr, packet.len) {
-                Some(data) => handle(LentPacket { data, timestamp, sequence, flags, source }),
+                Some(data) => handle(UmemPacket { data, timestamp, sequence, flags, source }),
                 None => whole = false,
             }
             drop(lent);

@@ -40,7 +40,7 @@ pub struct ReaderReport {
 
 counters! {
     /// Readers that came and went.
-    pub struct ShareStats {
+    pub struct ReaderConnectionStats {
         /// Readers admitted.
         pub readers_accepted: u64,
         /// Readers refused: too many, no frames for their quota, no memory for their rings, or no descriptor.

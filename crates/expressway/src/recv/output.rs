@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use expressway_feed::sequence::{Event, Line, Message};
 use expressway_netio::Datagram;
-use expressway_netio::broadcast::{Broadcast, BroadcastConfig, Record, ShareError, flags};
+use expressway_netio::broadcast::{Broadcast, BroadcastConfig, ReaderAccessError, Record, flags};
 use expressway_netio::io::Timestamp;
 
-use super::notice::Notices;
+use super::feed_log::FeedLog;
 use crate::args::Recv as Arguments;
 use crate::fail::Failure;
 
@@ -21,10 +21,10 @@ const LISTED: usize = 64;
 const REPLY: u16 = u16::MAX;
 
 /// What becomes of messages.
-pub(super) struct Outlet {
+pub(super) struct Output {
     ring: Option<Broadcast>,
     attended: Instant,
-    notices: Notices,
+    log: FeedLog,
     now: Instant,
     /// Number of the next datagram, where datagrams are not numbered themselves.
     datagrams: u64,
@@ -32,7 +32,7 @@ pub(super) struct Outlet {
     pub(super) gaps: Vec<(u64, u64)>,
 }
 
-impl Outlet {
+impl Output {
     /// Makes the ring, if one is asked for.
     pub(super) fn open(arguments: &Arguments) -> Result<Self, Failure> {
         let ring = match &arguments.broadcast {
@@ -43,7 +43,7 @@ impl Outlet {
                 let config = BroadcastConfig::new(path);
                 let ring = Broadcast::new(BroadcastConfig { capacity, largest, readers: READERS, ..config });
                 Some(ring.map_err(|error| match error {
-                    ShareError::Config { value, must, .. } => {
+                    ReaderAccessError::Config { value, must, .. } => {
                         Failure::usage(format!("--broadcast-size {value}: {must}"))
                     }
                     other => Failure::run_time(format!("--broadcast: {other}")),
@@ -51,7 +51,7 @@ impl Outlet {
             }
         };
         let (now, gaps) = (Instant::now(), Vec::with_capacity(LISTED));
-        Ok(Self { ring, attended: now, notices: Notices::default(), now, datagrams: 0, gaps })
+        Ok(Self { ring, attended: now, log: FeedLog::default(), now, datagrams: 0, gaps })
     }
 
     /// The ring.
@@ -78,7 +78,7 @@ impl Outlet {
     /// Something of a sequenced feed.
     #[inline]
     pub(super) fn event(&mut self, event: Event<'_>) {
-        self.notices.event(self.now, &event);
+        self.log.event(self.now, &event);
         if let Event::Gap { first, count } = event
             && self.gaps.len() < LISTED
         {
@@ -118,7 +118,7 @@ impl Outlet {
     /// Shows readers what has come, and attends to them now and then.
     pub(super) fn end_batch(&mut self) {
         let now = self.now;
-        self.notices.say(now);
+        self.log.write(now);
         if let Some(ring) = &mut self.ring {
             ring.publish();
             if now >= self.attended + ATTENDANCE {
@@ -128,10 +128,10 @@ impl Outlet {
         }
     }
 
-    /// When [`Outlet::end_batch`] is wanted, come what may.
+    /// When [`Output::end_batch`] is wanted, come what may.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let attendance = self.ring.as_ref().map(|_| self.attended + ATTENDANCE);
-        attendance.into_iter().chain(self.notices.poll_timeout()).min()
+        attendance.into_iter().chain(self.log.poll_timeout()).min()
     }
 }
 

@@ -29,25 +29,25 @@ pub(crate) struct ReaderTable<R: RingKind> {
     /// By frame: which readers have it, a bit each.
     holders: Box<[u32]>,
     reserved: usize,
-    unlent: u64,
+    not_lent: u64,
 }
 
 impl<R: RingKind> ReaderTable<R> {
     /// Nobody yet, of a UMEM of so many frames.
     pub(crate) fn new(frames: usize) -> Self {
         let holders = vec![0; frames].into_boxed_slice();
-        Self { readers: [const { None }; MAX_READERS], holders, reserved: 0, unlent: 0 }
+        Self { readers: [const { None }; MAX_READERS], holders, reserved: 0, not_lent: 0 }
     }
 
     /// Counts a packet that was to be lent and lies in no frame: it came in several and was put together.
     #[inline]
-    pub(crate) fn count_unlent(&mut self) {
-        self.unlent += u64::from(self.reserved > 0);
+    pub(crate) fn count_not_lent(&mut self) {
+        self.not_lent += u64::from(self.reserved > 0);
     }
 
     /// Packets that were to be lent, to readers who are there, and lie in no frame.
-    pub(crate) fn unlent(&self) -> u64 {
-        self.unlent
+    pub(crate) fn not_lent(&self) -> u64 {
+        self.not_lent
     }
 
     /// Frames that are set aside for readers.

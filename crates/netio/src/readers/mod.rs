@@ -53,14 +53,14 @@ mod server;
 mod set;
 mod table;
 
-pub use config::ShareConfig;
+pub use config::ReaderAccess;
 pub(crate) use connection::Connection;
-pub use error::{ReaderError, ShareError};
+pub use error::{ReaderAccessError, ReaderError};
 pub(crate) use listener::{Arrival, Listener, Liveness, greet, liveness, wake};
-pub use reader::{LentPacket, UmemReader};
+pub use reader::{UmemPacket, UmemReader};
 pub use rings::ReaderStats;
 pub(crate) use server::ReaderServer;
-pub use set::{ReaderReport, Readers, ShareStats};
+pub use set::{ReaderConnectionStats, ReaderReport, Readers};
 pub(crate) use table::{PacketInfo, ReaderTable};
 #[cfg(all(test, not(loom)))]
 pub(crate) use {rings::ReaderRings, table::MAX_READERS};
