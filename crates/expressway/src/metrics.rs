@@ -1,9 +1,15 @@
-//! The data path's metrics, for every command that has an admin listener.
+//! Counters in reports, and the data path's metrics, for every command that has an admin listener.
 
 use std::sync::{Mutex, PoisonError};
 
 use expressway_dataplane::DataPath;
 use expressway_gateway::metrics::Sample;
+use expressway_netio::stats::StatField;
+
+/// Counters as a JSON object, in reports.
+pub(crate) fn counters_document(fields: impl IntoIterator<Item = StatField>) -> serde_json::Value {
+    fields.into_iter().map(|field| (field.name, field.value)).collect()
+}
 
 /// The data path: modes, programs, interfaces opened again.
 pub(crate) fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {

@@ -3,6 +3,7 @@
 //! Layers keep their own counters and know nothing of this page. Whoever wires them registers a
 //! [`Collector`], which is asked at each scrape; nothing is counted here.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -50,7 +51,7 @@ pub struct Histogram {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// Name without the `expressway_` prefix and without `_total`.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// One line of help.
     pub help: &'static str,
     /// Counter or gauge.
@@ -63,23 +64,27 @@ pub struct Sample {
 
 impl Sample {
     /// A counter without labels.
-    pub fn counter(name: &'static str, help: &'static str, value: u64) -> Self {
-        Self { name, help, kind: Kind::Counter, labels: Vec::new(), value: Value::Number(value) }
+    pub fn counter(name: impl Into<Cow<'static, str>>, help: &'static str, value: u64) -> Self {
+        let (name, value) = (name.into(), Value::Number(value));
+        Self { name, help, kind: Kind::Counter, labels: Vec::new(), value }
     }
 
     /// A gauge without labels.
     pub fn gauge(name: &'static str, help: &'static str, value: u64) -> Self {
-        Self { name, help, kind: Kind::Gauge, labels: Vec::new(), value: Value::Number(value) }
+        let (name, value) = (name.into(), Value::Number(value));
+        Self { name, help, kind: Kind::Gauge, labels: Vec::new(), value }
     }
 
     /// A gauge of a time without labels. Its name ends in `_seconds`.
     pub fn time(name: &'static str, help: &'static str, time: Duration) -> Self {
-        Self { name, help, kind: Kind::Gauge, labels: Vec::new(), value: Value::Time(time) }
+        let (name, value) = (name.into(), Value::Time(time));
+        Self { name, help, kind: Kind::Gauge, labels: Vec::new(), value }
     }
 
     /// A histogram without labels. Its name ends in `_seconds`.
     pub fn histogram(name: &'static str, help: &'static str, histogram: Histogram) -> Self {
-        Self { name, help, kind: Kind::Histogram, labels: Vec::new(), value: Value::Histogram(histogram) }
+        let (name, value) = (name.into(), Value::Histogram(histogram));
+        Self { name, help, kind: Kind::Histogram, labels: Vec::new(), value }
     }
 
     /// The same with one more label.
@@ -128,7 +133,7 @@ fn render(samples: &[Sample]) -> String {
     for sample in samples {
         match families.iter_mut().find(|(name, _)| *name == sample.name) {
             Some((_, members)) => members.push(sample),
-            None => families.push((sample.name, vec![sample])),
+            None => families.push((&sample.name, vec![sample])),
         }
     }
     let mut page = String::with_capacity(samples.len() * 96);

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::mode::Mode;
 use crate::fail::Failure;
+use crate::metrics::counters_document;
 
 /// Says that subscribers may come, one line an address.
 pub(super) fn ready(
@@ -46,8 +47,6 @@ pub(super) fn print(as_json: bool, statistics: &Statistics) -> Result<(), Failur
 }
 
 pub(super) fn document(statistics: &Statistics) -> Value {
-    let counters: serde_json::Map<String, Value> =
-        statistics.counters.iter().map(|counter| (counter.name.to_owned(), counter.value.into())).collect();
     let disconnects: serde_json::Map<String, Value> = statistics
         .disconnects
         .iter()
@@ -57,7 +56,7 @@ pub(super) fn document(statistics: &Statistics) -> Value {
         "uptime_seconds": statistics.uptime.as_secs_f64(),
         "mode": Mode::of(statistics.in_kernel).name(),
         "handshakes": statistics.handshakes,
-        "counters": counters,
+        "counters": counters_document(statistics.counters.iter().copied()),
         "disconnects": disconnects,
         "subscribers": statistics.subscribers.iter().map(subscriber).collect::<Vec<_>>(),
     }})
@@ -125,7 +124,7 @@ pub(super) fn samples(statistics: &Statistics, io: &IoStats, out: &mut Vec<Sampl
     );
     out.extend(io.fields().map(|field| Sample::counter(field.name, field.help, field.value)));
     for counter in &statistics.counters {
-        out.push(Sample::counter(counter.metric, counter.help, counter.value));
+        out.push(Sample::counter(format!("fanout_{}", counter.name), counter.help, counter.value));
     }
     for (reason, count) in &statistics.disconnects {
         let help = "Subscribers disconnected, by reason.";

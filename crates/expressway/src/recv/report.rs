@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use expressway_dataplane::DataPath;
 use expressway_feed::receive::{Latency, Track, Watch};
-use expressway_netio::broadcast::Broadcast;
 use expressway_netio::xsk::LendReport;
 use serde_json::{Value, json};
 
 use super::{Outcome, losses, options, sequence};
 use crate::args::Recv as Arguments;
 use crate::fail::Failure;
+use crate::metrics::counters_document;
 
 /// Percentiles that are told.
 const PERCENTILES: [(&str, f64); 6] =
@@ -137,24 +137,17 @@ fn document(arguments: &Arguments, path: &DataPath, outcome: &Outcome, elapsed: 
         "turns": {"all": worker.turns, "with_datagrams": counters.batches, "sleeps": worker.sleeps,
             "system_calls": io.rx_syscalls},
         "sequence": sequence::document(arguments, &outcome.sink, outcome.replies.as_ref()),
-        "broadcast": outcome.sink.output.ring().map(ring_document),
+        "broadcast": outcome.sink.output.ring().map(|ring| counters_document(ring.stats().fields())),
         "lend": outcome.lent.as_ref().map(lend_document),
         "latency": outcome.sink.latency.as_deref().map(latency_document),
         "error": outcome.result.as_ref().err().map(ToString::to_string),
     })
 }
 
-/// What the ring was given, and its readers.
-fn ring_document(ring: &Broadcast) -> Value {
-    let fields = ring.stats().fields().map(|field| (field.name.to_owned(), field.value.into()));
-    Value::Object(fields.into_iter().collect())
-}
-
 /// What readers in other processes were lent, and the readers.
 fn lend_document(report: &LendReport) -> Value {
     let LendReport { given, arrivals, not_lent } = report;
-    let fields = given.fields().into_iter().chain(arrivals.fields()).chain(not_lent.fields());
-    Value::Object(fields.map(|field| (field.name.to_owned(), field.value.into())).collect())
+    counters_document(given.fields().into_iter().chain(arrivals.fields()).chain(not_lent.fields()))
 }
 
 /// Every track that has something, with what it is called.

@@ -99,5 +99,5 @@ pub use kernel::KernelFeed;
 pub use options::{Cidr, Limits, Listen, Options, Protocol, SlowClient, Start, StartPolicy};
 pub use ring::BLOCK_BYTES;
 pub use service::{Fanout, FanoutError};
-pub use stats::{Counter, Reason, Statistics, SubscriberStatistics};
+pub use stats::{Reason, Statistics, SubscriberStatistics};
 pub use tls::{TlsError, TlsIdentity};

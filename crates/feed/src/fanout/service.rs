@@ -128,7 +128,7 @@ impl Fanout {
             shards.push(Shard::new(index, common.clone(), inbox, views)?);
             mailboxes.push(sender);
         }
-        let cell = Arc::new(StatsCell::new());
+        let cell = Arc::<StatsCell>::default();
         let source = FeedInput {
             io,
             rings,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use expressway_netio::mailbox::Mailbox;
-use expressway_netio::stats::StatsCell;
+use expressway_netio::stats::{StatsCell, TurnTimes};
 use expressway_netio::worker::WorkerStats;
 use expressway_netio::{IoError, PacketIo};
 
@@ -110,6 +110,6 @@ impl<P: PacketIo> FeedInput<P> {
 
     /// Publishes the counters of packet I/O.
     pub(crate) fn store_counters(&self) {
-        self.cell.store(&self.io.stats(), &WorkerStats::default());
+        self.cell.store(&self.io.stats(), &WorkerStats::default(), &TurnTimes::default());
     }
 }

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use expressway_netio::stats::{StatField, counters};
+
 use super::options::{Limits, Protocol};
 use super::presence::{Host, Presence};
 use super::ring;
@@ -18,109 +20,92 @@ use super::sys;
 /// Subscribers taken from their list at a time.
 const PART: usize = 64;
 
-macro_rules! counters {
-    ($(#[doc = $about:literal])+ $totals:ident: $($(#[doc = $doc:literal])+ $field:ident;)+) => {
-        $(#[doc = $about])+
-        #[derive(Debug, Default)]
-        pub(crate) struct $totals { $(pub(crate) $field: AtomicU64,)+ }
-
-        impl $totals {
-            fn counters(&self) -> Vec<Counter> {
-                vec![$(Counter {
-                    name: stringify!($field),
-                    metric: concat!("fanout_", stringify!($field)),
-                    help: concat!($($doc),+).trim_ascii(),
-                    value: self.$field.load(Ordering::Relaxed),
-                },)+]
-            }
-        }
-    };
-}
-
 counters! {
     /// Counters of the whole; every one only grows.
-    Totals:
-    /// Datagrams taken into the feed.
-    datagrams;
-    /// Payload bytes taken into the feed.
-    datagram_bytes;
-    /// Datagrams dropped because they did not come from an allowed source.
-    dropped_source;
-    /// Empty datagrams dropped because the framing cannot tell them.
-    dropped_empty;
-    /// Times that the multicast group was joined anew after its interface had gone.
-    group_rejoins;
-    /// Connections accepted.
-    accepted;
-    /// Connections closed at once because their address is not allowed.
-    refused_address;
-    /// Connections closed at once because there are as many subscribers as may be.
-    refused_limit;
-    /// Connections closed at once because there are as many subscribers from their address as may be.
-    refused_limit_address;
-    /// Connections closed at once because as many handshakes are under way as may be, in all or from their address.
-    refused_busy;
-    /// Connections closed at once because the process has no file descriptor left.
-    refused_descriptors;
-    /// Handshakes that failed: TLS, WebSocket, or a first line that says no start.
-    refused_handshake;
-    /// Handshakes that took too long.
-    refused_handshake_timeout;
-    /// Handshakes that had taken more than a second and ended to make room for others.
-    refused_displaced;
-    /// WebSocket requests whose head is too long, and TLS handshakes of too many bytes.
-    refused_size;
-    /// Connections that their peer gave up before it had subscribed.
-    abandoned;
-    /// WebSocket requests of pages whose origin is not allowed.
-    refused_origin;
-    /// Pages served to browsers.
-    pages;
-    /// Sends to subscribers.
-    sends;
-    /// Bytes that subscribers' sockets took.
-    sent_bytes;
-    /// Datagrams that subscribers' sockets took.
-    sent_frames;
-    /// Times that a subscriber jumped over datagrams.
-    gaps;
-    /// Datagrams that subscribers jumped over.
-    skipped_frames;
+    pub(crate) struct Totals {
+        /// Datagrams taken into the feed.
+        pub(crate) datagrams: AtomicU64,
+        /// Payload bytes taken into the feed.
+        pub(crate) datagram_bytes: AtomicU64,
+        /// Datagrams dropped because they did not come from an allowed source.
+        pub(crate) dropped_source: AtomicU64,
+        /// Empty datagrams dropped because the framing cannot tell them.
+        pub(crate) dropped_empty: AtomicU64,
+        /// Times that the multicast group was joined anew after its interface had gone.
+        pub(crate) group_rejoins: AtomicU64,
+        /// Connections accepted.
+        pub(crate) accepted: AtomicU64,
+        /// Connections closed at once because their address is not allowed.
+        pub(crate) refused_address: AtomicU64,
+        /// Connections closed at once because there are as many subscribers as may be.
+        pub(crate) refused_limit: AtomicU64,
+        /// Connections closed at once because there are as many subscribers from their address as may be.
+        pub(crate) refused_limit_address: AtomicU64,
+        /// Connections closed at once because as many handshakes are under way as may be, in all or from their address.
+        pub(crate) refused_busy: AtomicU64,
+        /// Connections closed at once because the process has no file descriptor left.
+        pub(crate) refused_descriptors: AtomicU64,
+        /// Handshakes that failed: TLS, WebSocket, or a first line that says no start.
+        pub(crate) refused_handshake: AtomicU64,
+        /// Handshakes that took too long.
+        pub(crate) refused_handshake_timeout: AtomicU64,
+        /// Handshakes that had taken more than a second and ended to make room for others.
+        pub(crate) refused_displaced: AtomicU64,
+        /// WebSocket requests whose head is too long, and TLS handshakes of too many bytes.
+        pub(crate) refused_size: AtomicU64,
+        /// Connections that their peer gave up before it had subscribed.
+        pub(crate) abandoned: AtomicU64,
+        /// WebSocket requests of pages whose origin is not allowed.
+        pub(crate) refused_origin: AtomicU64,
+        /// Pages served to browsers.
+        pub(crate) pages: AtomicU64,
+        /// Sends to subscribers.
+        pub(crate) sends: AtomicU64,
+        /// Bytes that subscribers' sockets took.
+        pub(crate) sent_bytes: AtomicU64,
+        /// Datagrams that subscribers' sockets took.
+        pub(crate) sent_frames: AtomicU64,
+        /// Times that a subscriber jumped over datagrams.
+        pub(crate) gaps: AtomicU64,
+        /// Datagrams that subscribers jumped over.
+        pub(crate) skipped_frames: AtomicU64,
+    }
 }
 
 counters! {
     /// Additional counters of forwarding in the kernel.
-    KernelTotals:
-    /// Datagrams of a unicast feed that were turned into multicast.
-    turned;
-    /// Datagrams that reached the feed's plain socket, from where they are not forwarded: fragments, those behind IPv6 extension headers, and those of another interface.
-    dropped_unforwarded;
-    /// Datagrams dropped because they were sent to the private multicast group from outside.
-    dropped_private;
-    /// Datagrams dropped because their headers could not be rewritten.
-    dropped_rewrite;
-    /// Datagrams dropped because they were for a subscriber that has just gone.
-    dropped_unknown;
-    /// Datagrams that a subscriber was not given because it was too many bytes behind.
-    skipped_lag_bytes;
-    /// Datagrams that a subscriber was not given because too many waited for its socket.
-    skipped_queue;
-    /// Datagrams that a subscriber was not given because one had waited for its socket for too long.
-    skipped_lag_age;
-    /// Datagrams that a slow subscriber was not given before its socket had taken everything.
-    skipped_catching_up;
-    /// Datagrams that a subscriber was not given because its connection had ended.
-    skipped_state;
-    /// Datagrams that a subscriber was not given for want of memory.
-    skipped_memory;
-    /// Times that a subscriber fell behind a limit, by the kernel's events.
-    fell_behind;
-    /// Connections made, by the kernel's events.
-    connected;
-    /// Events of the kernel that were lost because nobody took them in time.
-    events_lost;
-    /// Times that the interface of a unicast feed was taken over anew after it had gone.
-    interface_returns;
+    pub(crate) struct KernelTotals {
+        /// Datagrams of a unicast feed that were turned into multicast.
+        pub(crate) turned: AtomicU64,
+        /// Datagrams that reached the feed's plain socket, from where they are not forwarded: fragments, those behind IPv6 extension headers, and those of another interface.
+        pub(crate) dropped_unforwarded: AtomicU64,
+        /// Datagrams dropped because they were sent to the private multicast group from outside.
+        pub(crate) dropped_private: AtomicU64,
+        /// Datagrams dropped because their headers could not be rewritten.
+        pub(crate) dropped_rewrite: AtomicU64,
+        /// Datagrams dropped because they were for a subscriber that has just gone.
+        pub(crate) dropped_unknown: AtomicU64,
+        /// Datagrams that a subscriber was not given because it was too many bytes behind.
+        pub(crate) skipped_lag_bytes: AtomicU64,
+        /// Datagrams that a subscriber was not given because too many waited for its socket.
+        pub(crate) skipped_queue: AtomicU64,
+        /// Datagrams that a subscriber was not given because one had waited for its socket for too long.
+        pub(crate) skipped_lag_age: AtomicU64,
+        /// Datagrams that a slow subscriber was not given before its socket had taken everything.
+        pub(crate) skipped_catching_up: AtomicU64,
+        /// Datagrams that a subscriber was not given because its connection had ended.
+        pub(crate) skipped_state: AtomicU64,
+        /// Datagrams that a subscriber was not given for want of memory.
+        pub(crate) skipped_memory: AtomicU64,
+        /// Times that a subscriber fell behind a limit, by the kernel's events.
+        pub(crate) fell_behind: AtomicU64,
+        /// Connections made, by the kernel's events.
+        pub(crate) connected: AtomicU64,
+        /// Events of the kernel that were lost because nobody took them in time.
+        pub(crate) events_lost: AtomicU64,
+        /// Times that the interface of a unicast feed was taken over anew after it had gone.
+        pub(crate) interface_returns: AtomicU64,
+    }
 }
 
 /// Why a subscriber was disconnected.
@@ -175,19 +160,6 @@ impl Reason {
             Self::Stopped => "stopped",
         }
     }
-}
-
-/// A counter with its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counter {
-    /// Name in snake case.
-    pub name: &'static str,
-    /// The same behind `fanout_`, as metrics pages name it.
-    pub metric: &'static str,
-    /// What it counts, in a sentence.
-    pub help: &'static str,
-    /// Its value.
-    pub value: u64,
 }
 
 /// One subscriber's counters, written by its shard.
@@ -296,8 +268,8 @@ impl Ledger {
     /// Everything as it is now.
     pub(crate) fn statistics(&self) -> Statistics {
         let accounts = self.accounts();
-        let mut counters = self.totals.counters();
-        counters.extend(self.kernel.iter().flat_map(KernelTotals::counters));
+        let kernel = self.kernel.iter().flat_map(KernelTotals::fields);
+        let counters = self.totals.fields().into_iter().chain(kernel).collect();
         Statistics {
             uptime: self.started.elapsed(),
             in_kernel: self.kernel.is_some(),
@@ -364,7 +336,7 @@ pub struct Statistics {
     /// Handshakes under way now.
     pub handshakes: usize,
     /// Counters of the whole.
-    pub counters: Vec<Counter>,
+    pub counters: Vec<StatField>,
     /// Subscribers disconnected, by reason.
     pub disconnects: Vec<(Reason, u64)>,
     /// The subscribers of now, by identifier.

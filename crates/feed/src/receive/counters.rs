@@ -1,7 +1,5 @@
 //! What a receiver counts.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use expressway_netio::io::TimeSource;
 use expressway_netio::{Datagram, stats};
 
@@ -49,28 +47,5 @@ impl Counters {
     /// Datagrams that nobody stamped.
     pub fn unstamped(&self) -> u64 {
         self.datagrams - self.stamped_nic - self.stamped_xdp - self.stamped_kernel
-    }
-}
-
-/// What the receiver last showed of its counters.
-#[derive(Debug)]
-pub(super) struct Ledger([AtomicU64; Counters::COUNT]);
-
-impl Default for Ledger {
-    fn default() -> Self {
-        Self(std::array::from_fn(|_| AtomicU64::new(0)))
-    }
-}
-
-impl Ledger {
-    pub(super) fn store(&self, counters: &Counters) {
-        for (place, value) in self.0.iter().zip(counters.values()) {
-            place.store(value, Ordering::Relaxed);
-        }
-    }
-
-    /// Each counter whole, though not all of one instant.
-    pub(super) fn load(&self) -> Counters {
-        Counters::from_values(std::array::from_fn(|index| self.0[index].load(Ordering::Relaxed)))
     }
 }

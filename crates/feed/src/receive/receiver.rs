@@ -4,11 +4,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use expressway_netio::stats::StatsCell;
+use expressway_netio::stats::{Published, StatsCell};
 use expressway_netio::worker::{Turn, WorkerOptions, WorkerStats};
 use expressway_netio::{IoError, IoStats, Mailbox, PacketIo, Wait, Worker, mailbox};
 
-use super::counters::{Counters, Ledger};
+use super::counters::Counters;
 use super::echo::Echo;
 use super::handler::Handler;
 use super::service::{Feed, Message, TIMERS};
@@ -37,7 +37,7 @@ pub struct Options {
 pub struct Receiver<P: PacketIo, H: Handler> {
     worker: Worker<Feed<H>, P>,
     mailbox: Mailbox<Message>,
-    ledger: Arc<Ledger>,
+    published: Arc<Published<Counters>>,
 }
 
 impl<P: PacketIo, H: Handler> Receiver<P, H> {
@@ -48,14 +48,14 @@ impl<P: PacketIo, H: Handler> Receiver<P, H> {
     pub fn new(io: P, options: Options, handler: H) -> Result<Self, IoError> {
         let (mailbox, inbox) = mailbox(MESSAGES)
             .map_err(|source| IoError::Socket { what: "receiver: eventfd".into(), source })?;
-        let ledger = Arc::<Ledger>::default();
+        let published = Arc::<Published<Counters>>::default();
         let feed = Feed {
             handler,
             sources: options.sources,
             limit: options.limit.unwrap_or(u64::MAX),
             echo: options.echo.then(Echo::new),
             counters: Counters::default(),
-            ledger: Arc::clone(&ledger),
+            published: Arc::clone(&published),
             span: None,
             stopped: false,
             seen: 0,
@@ -70,7 +70,7 @@ impl<P: PacketIo, H: Handler> Receiver<P, H> {
             ..Default::default()
         };
         let worker = Worker::new(how, Instant::now(), feed, io, inbox, peers);
-        Ok(Self { worker, mailbox, ledger })
+        Ok(Self { worker, mailbox, published })
     }
 
     /// Ends [`Receiver::run`] from another thread.
@@ -85,7 +85,7 @@ impl<P: PacketIo, H: Handler> Receiver<P, H> {
 
     /// Shows the counters to another thread.
     pub fn watch(&self) -> Watch {
-        Watch { ledger: Arc::clone(&self.ledger), cell: self.worker.stats_cell() }
+        Watch { published: Arc::clone(&self.published), cell: self.worker.stats_cell() }
     }
 
     /// Pins the thread if told, and receives until told to stop, the limit is reached, or the handler is finished.
@@ -94,7 +94,7 @@ impl<P: PacketIo, H: Handler> Receiver<P, H> {
     /// What stops a socket for good; a CPU that there is not; a way to wait that is not permitted.
     pub fn run(&mut self) -> Result<(), IoError> {
         let result = self.worker.run();
-        self.ledger.store(&self.worker.service().counters);
+        self.published.store(&self.worker.service().counters);
         result
     }
 
@@ -180,14 +180,14 @@ impl Poster {
 /// Shows a receiver's counters to another thread, as of some 100 ms ago.
 #[derive(Clone, Debug)]
 pub struct Watch {
-    ledger: Arc<Ledger>,
+    published: Arc<Published<Counters>>,
     cell: Arc<StatsCell>,
 }
 
 impl Watch {
     /// Counters of the receiver.
     pub fn counters(&self) -> Counters {
-        self.ledger.load()
+        self.published.load()
     }
 
     /// Counters of packet I/O and of the worker.

@@ -4,9 +4,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use expressway_netio::stats::Published;
 use expressway_netio::{Context, Datagram, IoError, PacketIo, Service, Transmit};
 
-use super::counters::{Counters, Ledger};
+use super::counters::Counters;
 use super::echo::Echo;
 use super::handler::Handler;
 
@@ -31,7 +32,7 @@ pub(super) struct Feed<H> {
     pub(super) limit: u64,
     pub(super) echo: Option<Echo>,
     pub(super) counters: Counters,
-    pub(super) ledger: Arc<Ledger>,
+    pub(super) published: Arc<Published<Counters>>,
     /// When the first and the last datagram arrived, to a turn.
     pub(super) span: Option<(Instant, Instant)>,
     pub(super) stopped: bool,
@@ -112,7 +113,7 @@ impl<H: Handler> Service for Feed<H> {
             self.counters.batches += 1;
             let first = self.span.map_or(context.now, |(first, _)| first);
             self.span = Some((first, context.now));
-            self.ledger.store(&self.counters);
+            self.published.store(&self.counters);
         }
         if std::mem::take(&mut self.begun) {
             self.handler.end_batch();
@@ -130,7 +131,7 @@ impl<H: Handler> Service for Feed<H> {
 
     /// What was dropped is seen too when nothing else came in.
     fn publish(&mut self) {
-        self.ledger.store(&self.counters);
+        self.published.store(&self.counters);
     }
 
     fn is_finished(&self) -> bool {

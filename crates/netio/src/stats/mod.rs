@@ -1,13 +1,14 @@
-//! Counters that one worker owns and others read.
+//! Counters: declared by one macro, counted by one thread and read by others.
 //!
-//! The worker counts in plain integers and copies them into a [`StatsCell`] now and then; a metrics page
-//! reads the cell from any thread. Both sides only touch relaxed atomics: the worker never waits, and a
-//! reader sees each counter whole, though not all of one instant.
+//! A worker counts in plain integers and copies them into a [`Published`] now and then; a metrics page reads that
+//! from any thread. Threads that count together do so in a struct of atomics. Either way readers and writers only
+//! touch relaxed atomics: nobody waits, and a reader sees each counter whole, though not all of one instant.
 
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Declares a struct of `u64` counters and lists its fields with their documentation, so that a counter
-/// cannot be added without showing on the metrics page.
+/// Declares a struct of `u64` counters ([`CounterSet`]), or of `AtomicU64` that several threads count in, and lists its
+/// fields with their documentation, so that a counter cannot be added without showing on the metrics page.
 #[macro_export]
 macro_rules! counters {
     (
@@ -19,33 +20,44 @@ macro_rules! counters {
         pub struct $name { $( $(#[doc = $help])+ pub $field: u64, )* }
 
         impl $name {
-            /// How many counters there are.
-            pub const COUNT: usize = [$(stringify!($field)),*].len();
-
             /// Every counter with its name and what it counts, in the order of declaration.
-            pub fn fields(&self) -> [$crate::stats::StatField; Self::COUNT] {
+            pub fn fields(&self) -> [$crate::stats::StatField; [$(stringify!($field)),*].len()] {
                 [$($crate::stats::StatField {
                     name: stringify!($field),
                     help: concat!($($help),+).trim_ascii(),
                     value: self.$field,
                 }),*]
             }
+        }
 
-            /// The values alone, in the order of declaration.
-            pub fn values(&self) -> [u64; Self::COUNT] {
-                [$(self.$field),*]
-            }
-
-            /// The struct whose [`Self::values`] are `values`.
-            pub fn from_values(values: [u64; Self::COUNT]) -> Self {
-                let [$($field),*] = values;
-                Self { $($field),* }
+        impl $crate::stats::CounterSet for $name {
+            fn each(&mut self, visit: &mut dyn FnMut(&mut u64)) {
+                $(visit(&mut self.$field);)*
             }
         }
 
         impl std::ops::AddAssign for $name {
             fn add_assign(&mut self, other: Self) {
                 $(self.$field += other.$field;)*
+            }
+        }
+    };
+    (
+        $(#[doc = $doc:literal])*
+        $vis:vis struct $name:ident { $( $(#[doc = $help:literal])+ $field_vis:vis $field:ident: AtomicU64, )* }
+    ) => {
+        $(#[doc = $doc])*
+        #[derive(Debug, Default)]
+        $vis struct $name { $( $(#[doc = $help])+ $field_vis $field: std::sync::atomic::AtomicU64, )* }
+
+        impl $name {
+            /// Every counter with its name and what it counts, in the order of declaration.
+            $vis fn fields(&self) -> [$crate::stats::StatField; [$(stringify!($field)),*].len()] {
+                [$($crate::stats::StatField {
+                    name: stringify!($field),
+                    help: concat!($($help),+).trim_ascii(),
+                    value: self.$field.load(std::sync::atomic::Ordering::Relaxed),
+                }),*]
             }
         }
     };
@@ -71,65 +83,76 @@ pub struct StatField {
     pub value: u64,
 }
 
-/// What one worker last published of its counters; shared by `Arc` with whoever shows them.
-#[derive(Debug)]
-pub struct StatsCell {
-    io: [AtomicU64; IoStats::COUNT],
-    worker: [AtomicU64; WorkerStats::COUNT],
-    turns: [AtomicU64; TurnTimes::COUNT],
+/// A struct of counters whose number and order are fixed.
+pub trait CounterSet: Copy + Default {
+    /// Visits every counter, in the order of declaration.
+    fn each(&mut self, visit: &mut dyn FnMut(&mut u64));
 }
 
-impl Default for StatsCell {
+/// What one thread last published of its counters; shared by `Arc` with whoever shows them.
+#[derive(Debug)]
+pub struct Published<S> {
+    cells: Box<[AtomicU64]>,
+    of: PhantomData<fn() -> S>,
+}
+
+impl<S: CounterSet> Default for Published<S> {
     fn default() -> Self {
-        Self {
-            io: std::array::from_fn(|_| AtomicU64::new(0)),
-            worker: std::array::from_fn(|_| AtomicU64::new(0)),
-            turns: std::array::from_fn(|_| AtomicU64::new(0)),
-        }
+        let mut cells = Vec::new();
+        S::default().each(&mut |value| cells.push(AtomicU64::new(*value)));
+        Self { cells: cells.into(), of: PhantomData }
     }
+}
+
+impl<S: CounterSet> Published<S> {
+    /// Publishes. Called by the owning thread.
+    pub fn store(&self, counters: &S) {
+        let mut cells = self.cells.iter();
+        { *counters }.each(&mut |value| {
+            if let Some(cell) = cells.next() {
+                cell.store(*value, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// The counters as last published.
+    pub fn load(&self) -> S {
+        let (mut counters, mut cells) = (S::default(), self.cells.iter());
+        counters.each(&mut |value| *value = cells.next().map_or(0, |cell| cell.load(Ordering::Relaxed)));
+        counters
+    }
+}
+
+/// What one worker last published of its counters, at most a tenth of a second old.
+#[derive(Debug, Default)]
+pub struct StatsCell {
+    io: Published<IoStats>,
+    worker: Published<WorkerStats>,
+    turns: Published<TurnTimes>,
 }
 
 impl StatsCell {
-    /// A cell whose counters are all 0.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Publishes. Called by the owning worker.
-    pub fn store(&self, io: &IoStats, worker: &WorkerStats) {
-        store_all(&self.io, io.values());
-        store_all(&self.worker, worker.values());
+    pub fn store(&self, io: &IoStats, worker: &WorkerStats, turns: &TurnTimes) {
+        self.io.store(io);
+        self.worker.store(worker);
+        self.turns.store(turns);
     }
 
-    /// Publishes how long turns took, likewise.
-    pub fn store_turns(&self, turns: &TurnTimes) {
-        store_all(&self.turns, turns.values());
-    }
-
-    /// The backend's counters as last published, at most a tenth of a second old.
+    /// The backend's counters.
     pub fn io(&self) -> IoStats {
-        IoStats::from_values(load_all(&self.io))
+        self.io.load()
     }
 
-    /// The worker's own counters as last published.
+    /// The worker's own counters.
     pub fn worker(&self) -> WorkerStats {
-        WorkerStats::from_values(load_all(&self.worker))
+        self.worker.load()
     }
 
-    /// How long turns took, as last published.
+    /// How long turns took.
     pub fn turns(&self) -> TurnTimes {
-        TurnTimes::from_values(load_all(&self.turns))
+        self.turns.load()
     }
-}
-
-fn store_all<const N: usize>(cells: &[AtomicU64; N], values: [u64; N]) {
-    for (cell, value) in cells.iter().zip(values) {
-        cell.store(value, Ordering::Relaxed);
-    }
-}
-
-fn load_all<const N: usize>(cells: &[AtomicU64; N]) -> [u64; N] {
-    std::array::from_fn(|index| cells[index].load(Ordering::Relaxed))
 }
 
 #[cfg(test)]
@@ -149,21 +172,34 @@ mod tests {
     }
 
     #[test]
-    fn the_cell_gives_back_what_was_stored() {
-        let mut next = 0;
-        let io = IoStats::from_values(std::array::from_fn(|_| {
+    fn what_was_stored_is_loaded() {
+        let (mut io, mut next) = (IoStats::default(), 0);
+        io.each(&mut |value| {
             next += 1;
-            next
-        }));
+            *value = next;
+        });
+        assert_eq!((io.rx_xsk_packets, io.rx_xsk_bytes, io.fields().len() as u64), (1, 2, next));
         let worker = WorkerStats { turns: 7, sleeps: 5, ..WorkerStats::default() };
-        let cell = StatsCell::new();
+        let cell = StatsCell::default();
         let mut turns = TurnTimes::default();
         turns.record(std::time::Duration::from_micros(70));
-        cell.store(&io, &worker);
-        cell.store_turns(&turns);
-        assert_eq!(cell.io(), io);
-        assert_eq!(cell.worker(), worker);
-        assert_eq!(cell.turns(), turns);
+        cell.store(&io, &worker, &turns);
+        assert_eq!((cell.io(), cell.worker(), cell.turns()), (io, worker, turns));
+    }
+
+    #[test]
+    fn counters_of_several_threads_have_fields_too() {
+        counters! {
+            /// Counted together.
+            struct Shared {
+                /// Things that came.
+                came: AtomicU64,
+            }
+        }
+        let shared = Shared::default();
+        shared.came.fetch_add(2, Ordering::Relaxed);
+        let StatField { name, help, value } = shared.fields()[0];
+        assert_eq!((name, help, value), ("came", "Things that came.", 2));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::CounterSet;
+
 /// Upper bounds of the buckets of [`TurnTimes`]; one more has what is longer.
 pub const TURN_BOUNDS: [Duration; 10] = [
     Duration::from_micros(50),
@@ -29,9 +31,6 @@ pub struct TurnTimes {
 }
 
 impl TurnTimes {
-    /// How many numbers there are.
-    pub(crate) const COUNT: usize = TURN_BOUNDS.len() + 3;
-
     /// Counts a turn.
     #[inline]
     pub fn record(&mut self, time: Duration) {
@@ -46,20 +45,11 @@ impl TurnTimes {
     pub fn turns(&self) -> u64 {
         self.buckets.iter().sum()
     }
+}
 
-    pub(crate) fn values(&self) -> [u64; Self::COUNT] {
-        let mut values = [0; Self::COUNT];
-        let (buckets, rest) = values.split_at_mut(self.buckets.len());
-        buckets.copy_from_slice(&self.buckets);
-        rest.copy_from_slice(&[self.sum, self.longest]);
-        values
-    }
-
-    pub(crate) fn from_values(values: [u64; Self::COUNT]) -> Self {
-        let [.., sum, longest] = values;
-        let mut buckets = [0; TURN_BOUNDS.len() + 1];
-        buckets.copy_from_slice(&values[..TURN_BOUNDS.len() + 1]);
-        Self { buckets, sum, longest }
+impl CounterSet for TurnTimes {
+    fn each(&mut self, visit: &mut dyn FnMut(&mut u64)) {
+        self.buckets.iter_mut().chain([&mut self.sum, &mut self.longest]).for_each(visit);
     }
 }
 
@@ -75,7 +65,6 @@ mod tests {
         }
         assert_eq!(times.buckets, [2, 1, 0, 0, 1, 1, 0, 0, 0, 1, 1]);
         assert_eq!((times.turns(), times.sum, times.longest), (7, 202_103_000, 100_001_000));
-        assert_eq!(TurnTimes::from_values(times.values()), times);
         assert!(TURN_BOUNDS.is_sorted());
     }
 }

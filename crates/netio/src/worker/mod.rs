@@ -385,8 +385,7 @@ impl<S: Service, P: PacketIo> Worker<S, P> {
     }
 
     fn publish(&mut self) {
-        self.cell.store(&self.io.stats(), &self.stats);
-        self.cell.store_turns(&self.times);
+        self.cell.store(&self.io.stats(), &self.stats, &self.times);
         self.service.publish();
     }
 

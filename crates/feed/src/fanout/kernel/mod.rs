@@ -45,7 +45,6 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use expressway_netio::mailbox::mailbox;
-use expressway_netio::stats::StatsCell;
 use expressway_xbpf::{FanoutOptions, FanoutPrograms, Turn};
 
 use super::framing::Framing;
@@ -114,8 +113,7 @@ impl Fanout {
         let ledger = Arc::new(Ledger::of_kernel(&options.limits));
         let (sender, inbox) = mailbox(MAILBOX).map_err(thread("eventfd"))?;
         let switch = Switch::new(&options, feed, group, programs, inbox, ledger.clone())?;
-        let mut parts =
-            UnstartedFanout::new(&options, listeners, ledger, Arc::new(StatsCell::new()), vec![sender])?;
+        let mut parts = UnstartedFanout::new(&options, listeners, ledger, Arc::default(), vec![sender])?;
         parts.spawn("expressway-swch".into(), move || switch.run())?;
         parts.open()
     }
