@@ -45,20 +45,19 @@
 //! flight: a client that falls behind slows the server down and loses nothing.
 
 mod calculate;
-mod command;
+mod client;
 mod compare;
 mod cpu;
 mod environment;
 mod fanout_mode;
 mod guest;
-mod io_process;
 mod kind;
 mod load;
 mod nics;
 mod offload;
 mod packet_path;
 mod peers;
-mod pinned;
+mod process;
 mod profile;
 mod published;
 mod raw;

@@ -108,14 +108,14 @@ pub struct Absent {
 impl Described {
     /// As it is about to run.
     pub(crate) fn new(scenario: &Scenario, bed: Bed, hosts: Option<&Hosts>) -> Self {
-        let parameters = scenario.kind.parameters().iter();
+        let parameters = scenario.kind.table().parameters.iter();
         let of_contestants = |key: &str| scenario.contestants.iter().any(|c| c.parameters.contains_key(key));
         let mut settings: BTreeMap<String, Value> = parameters
             .filter(|p| !scenario.sweep.contains_key(p.key) && !of_contestants(p.key))
             .filter_map(|p| Some((p.key.to_owned(), p.default.clone()?)))
             .collect();
         settings.extend(scenario.settings.clone());
-        let metrics = scenario.kind.metrics().iter().map(|metric| Measured {
+        let metrics = scenario.kind.table().metrics.iter().map(|metric| Measured {
             key: metric.key.into(),
             label: metric.label.into(),
             unit: metric.unit.into(),

@@ -1,25 +1,19 @@
 //! A server under measurement, running in a lab.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::ops::Range;
-use std::path::PathBuf;
-use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use expressway_lab::Role;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use crate::cpu::{self, Account};
 use crate::kind::Run;
 use crate::peers::{self, Placeholders};
-use crate::scenario::Value;
-use crate::scenario::{Form, Parameter, text};
-use crate::{BenchError, HOST, SERVER_CORE, io_error, pinned};
-
-/// How long a server may take to listen, and to end.
-const START_LIMIT: Duration = Duration::from_secs(20);
+use crate::process::{LIMIT, Logged};
+use crate::scenario::{Form, Parameter, Value, text};
+use crate::{BenchError, HOST, SERVER_CORE, io_error};
 
 /// How often it is looked whether it listens.
 const LOOK: Duration = Duration::from_micros(500);
@@ -49,9 +43,7 @@ pub(crate) const MTU: Parameter = Parameter::new("mtu", Form::Count(1280, 9000),
 
 /// A running server; dropping it ends it.
 pub(crate) struct Server {
-    child: Child,
-    name: String,
-    log: PathBuf,
+    process: Logged,
     cores: Range<usize>,
     whole_host: bool,
     /// From the start of the process until it listened.
@@ -89,103 +81,72 @@ impl Server {
             std::fs::write(&configuration, peers::fill(text, &places))
                 .map_err(io_error(configuration.display().to_string()))?;
         }
-        let log = work.join("log");
-        let file = File::create(&log).map_err(io_error(log.display().to_string()))?;
-        let both = file.try_clone().map_err(io_error(log.display().to_string()))?;
+        let program = peers::shown(&server.program(tools));
+        let command: Vec<String> = [program].into_iter().chain(server.arguments(&places)).collect();
+        let filled = |(name, value): (&String, &String)| (name.clone(), peers::fill(value, &places));
+        let environment: Vec<_> = server.environment.iter().map(filled).collect();
         let began = Instant::now();
-        let child = pinned::on_cores(lab, Role::Server, cores.clone(), server.program(tools))
-            .args(server.arguments(&places))
-            .envs(server.environment.iter().map(|(name, value)| (name, peers::fill(value, &places))))
-            .stdin(Stdio::null())
-            .stdout(file)
-            .stderr(both)
-            .spawn()
-            .map_err(io_error(name.clone()))?;
-        let whole_host = run.nics.is_some();
-        let mut running = Self { child, name, log, cores, whole_host, started_in: Duration::ZERO };
-        lab.run(Role::Server, || running.wait_until_it_listens(began))??;
-        Ok(running)
+        let process =
+            Logged::start(lab, Role::Server, cores.clone(), work.join("log"), &command, environment)?;
+        let mut process = process.named(&name);
+        let is_ours = name == "expressway";
+        // On a thread of the server's namespace, whose sockets `/proc/thread-self/net/udp` then shows.
+        lab.run(Role::Server, || {
+            process.wait_until("listening", LOOK, &|process| {
+                Ok(is_listening()? && (!is_ours || ready_line(process).is_some()))
+            })
+        })??;
+        Ok(Self { process, cores, whole_host: run.nics.is_some(), started_in: began.elapsed() })
     }
 
     /// What its processes and these NAPI threads have cost so far.
     pub(crate) fn account(&self, napi: &BTreeSet<u32>) -> Result<Account, BenchError> {
-        let account = Account::now(self.child.id(), napi, self.cores.clone())?;
+        let account = Account::now(self.process.id(), napi, self.cores.clone())?;
         Ok(if self.whole_host { account.with_host() } else { account })
     }
 
     /// Anonymous resident memory now, bytes.
     pub(crate) fn memory(&self) -> Result<u64, BenchError> {
-        cpu::anonymous_memory(self.child.id())
+        cpu::anonymous_memory(self.process.id())
     }
 
     /// The process.
     pub(crate) fn id(&self) -> u32 {
-        self.child.id()
+        self.process.id()
     }
 
     /// Sends it SIGHUP, which all that can reload take as that.
     pub(crate) fn reload(&self) -> Result<(), BenchError> {
-        let pid =
-            Pid::from_raw(self.child.id() as i32).ok_or_else(|| self.failed("is not running".into()))?;
-        kill_process(pid, Signal::HUP).map_err(|error| self.failed(format!("SIGHUP: {error}")))
-    }
-
-    /// On a thread of the server's namespace, whose sockets `/proc/thread-self/net/udp` then shows.
-    fn wait_until_it_listens(&mut self, began: Instant) -> Result<(), BenchError> {
-        loop {
-            if let Some(status) = self.child.try_wait().map_err(io_error(self.name.clone()))? {
-                return Err(self.failed(format!("exited with {status}")));
-            }
-            let sockets = std::fs::read_to_string("/proc/thread-self/net/udp")
-                .map_err(io_error("/proc/thread-self/net/udp"))?;
-            // Local address and port in hexadecimal.
-            let port = format!(":{PORT:04X}");
-            let mut local = sockets.lines().filter_map(|line| line.split_whitespace().nth(1));
-            let listening = local.any(|local| local.ends_with(&port));
-            let ready = self.name != "expressway" || self.said_ready();
-            if listening && ready {
-                self.started_in = began.elapsed();
-                return Ok(());
-            }
-            if began.elapsed() > START_LIMIT {
-                return Err(self.failed("is not listening".into()));
-            }
-            sleep(LOOK);
-        }
+        self.process.signal(Signal::HUP)
     }
 
     /// Of ours: the mode that its sockets obtained (XDP_OPTIONS), as it says when it is ready.
     pub(crate) fn obtained(&self) -> Option<String> {
-        let log = std::fs::read_to_string(&self.log).ok()?;
-        let ready = log.lines().find(|line| line.starts_with("ready "))?;
-        ready.split(' ').find_map(|word| word.strip_prefix("io=")).map(str::to_owned)
+        ready_line(&self.process)?.split(' ').find_map(|word| word.strip_prefix("io=")).map(str::to_owned)
     }
+}
 
-    fn said_ready(&self) -> bool {
-        std::fs::read_to_string(&self.log).is_ok_and(|log| log.lines().any(|line| line.starts_with("ready ")))
-    }
+fn ready_line(process: &Logged) -> Option<String> {
+    process.output().lines().find(|line| line.starts_with("ready ")).map(str::to_owned)
+}
 
-    fn failed(&self, problem: String) -> BenchError {
-        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-        let end: Vec<&str> = log.lines().rev().take(3).collect();
-        let problem = format!("{problem}: {}", end.into_iter().rev().collect::<Vec<_>>().join(" | "));
-        BenchError::Server { contestant: self.name.clone(), problem }
-    }
+/// Whether a socket of this thread's namespace has the servers' port.
+fn is_listening() -> Result<bool, BenchError> {
+    let file = "/proc/thread-self/net/udp";
+    let sockets = std::fs::read_to_string(file).map_err(io_error(file))?;
+    // Local address and port in hexadecimal.
+    let port = format!(":{PORT:04X}");
+    let mut local = sockets.lines().filter_map(|line| line.split_whitespace().nth(1));
+    Ok(local.any(|local| local.ends_with(&port)))
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
-            let _ = kill_process(pid, Signal::TERM);
-        }
-        let deadline = Instant::now() + START_LIMIT;
-        while Instant::now() < deadline {
-            if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
-                return;
+        let deadline = Instant::now() + LIMIT;
+        if self.process.signal(Signal::TERM).is_ok() {
+            while self.process.is_running().is_ok_and(|runs| runs) && Instant::now() < deadline {
+                sleep(Duration::from_millis(10));
             }
-            sleep(Duration::from_millis(10));
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

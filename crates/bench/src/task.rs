@@ -219,7 +219,8 @@ fn requests(to: SocketAddrV4, load: &Load, tools: &Tools) -> Vec<String> {
     arguments
 }
 
-fn words(text: &str) -> Vec<String> {
+/// The words of a command line without quotes.
+pub(crate) fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 

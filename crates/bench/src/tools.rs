@@ -38,6 +38,12 @@ impl Tools {
         self.work.join("root")
     }
 
+    /// Why `expressway-io` cannot be started, if it cannot.
+    pub(crate) fn lack_io(&self) -> Option<String> {
+        let build = "build it with `cargo build --release -p expressway-load`";
+        (!self.io.exists()).then(|| format!("{}: missing; {build}", self.io.display()))
+    }
+
     /// Makes a CA and a leaf for [`HOST`].
     pub(crate) fn make_certificates(&self) -> Result<(), BenchError> {
         let output = Command::new(&self.expressway)

@@ -2,19 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
 use expressway_lab::Role;
 use serde::{Deserialize, Serialize};
 
-use super::{Better, Kind, Metric, Outcome, Run, Trial};
+use super::{Better, Kind, Metric, Outcome, Run, Table, Trial};
 use crate::cpu::{self, Account};
-use crate::io_process::IoProcess;
+use crate::process::{Piped, Process};
 use crate::scenario::{Case, Form, Parameter, Value, text};
-use crate::{BenchError, SERVER_CORE, Tools, io_error, pinned, profile};
+use crate::task::words;
+use crate::{BenchError, SERVER_CORE, Tools, io_error, profile};
 
 /// The kind.
 pub(crate) struct Fanout;
@@ -74,6 +75,8 @@ static METRICS: [Metric; 10] = [
     Metric::new("subscriber_cpu_percent", "subscribers' core", "%", Better::Neither, 0),
 ];
 
+static TABLE: Table = Table { name: "fanout", parameters: &PARAMETERS, metrics: &METRICS };
+
 /// What the subscribers report.
 #[derive(Debug, Deserialize, Serialize)]
 struct Received {
@@ -90,16 +93,8 @@ struct Received {
 }
 
 impl Kind for Fanout {
-    fn name(&self) -> &'static str {
-        "fanout"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &PARAMETERS
-    }
-
-    fn metrics(&self) -> &'static [Metric] {
-        &METRICS
+    fn table(&self) -> &'static Table {
+        &TABLE
     }
 
     fn lacks(&self, tools: &Tools, case: &Case) -> Option<String> {
@@ -108,7 +103,7 @@ impl Kind for Fanout {
         if case.text("forwarder") == "send-loop" && !built {
             return Some("cc: no such program; install gcc".into());
         }
-        IoProcess::lacks(tools)
+        tools.lack_io()
     }
 
     fn check(&self, case: &Case) -> Result<(), String> {
@@ -157,19 +152,18 @@ impl Kind for Fanout {
         let threads = Threads { server: run.server_napi(1)?, client: run.napi(Role::Client)? };
         let (warmup, seconds) = (run.effort.warmup, run.effort.seconds);
         let recording = run.sample(forwarder.id(), &threads.server)?;
-        let mut subscribers = IoProcess::start(run.lab, run.tools, Role::Client, &subscribe(run, tcp))?;
+        let mut subscribers = run.start_io(Role::Client, &subscribe(run, tcp))?;
         subscribers.wait_ready()?;
-        let sender = Sender::start(run, feed)?;
+        let mut generator = start_generator(run, feed)?;
         sleep(Duration::from_secs_f64(warmup));
         let before = Cost::now(&forwarder, &subscribers, &threads)?;
         sleep(Duration::from_secs_f64(seconds));
         let cost = Cost::now(&forwarder, &subscribers, &threads)?.since(&before);
         profile::finish(recording)?;
-        let sent = sender.report()?;
+        let sent: serde_json::Value = generator.report()?;
         let received: Received = subscribers.report()?;
         if received.delivered == 0 {
-            let problem = format!("nothing was delivered: {received:?}");
-            return Err(BenchError::Load { contestant: case.text("forwarder").to_owned(), problem });
+            return Err(run.load_failed("forwarder", format!("nothing was delivered: {received:?}")));
         }
         let deliveries = received.delivered as f64;
         let values = BTreeMap::from([
@@ -234,21 +228,21 @@ fn queue_at_client(run: &Run<'_>) -> Result<(), BenchError> {
 }
 
 /// Starts what forwards, on the server's core.
-fn start(run: &Run<'_>, feed: SocketAddr, tcp: SocketAddr) -> Result<IoProcess, BenchError> {
+fn start(run: &Run<'_>, feed: SocketAddr, tcp: SocketAddr) -> Result<Piped, BenchError> {
     let (program, arguments): (PathBuf, Vec<String>) = match run.case.text("forwarder") {
         "send-loop" => {
             let ports = [feed.ip().to_string(), feed.port().to_string(), tcp.port().to_string()];
             (compile(run.tools)?, ports.into())
         }
         mode => {
-            let words = format!(
+            let options = format!(
                 "--log-level error fanout --mode {mode} --udp {feed} --tcp {tcp} --framing none --slow-client drop \
                  --max-subscribers 20000 --admin 127.0.0.1:9180"
             );
-            (run.tools.expressway.clone(), words.split_whitespace().map(str::to_owned).collect())
+            (run.tools.expressway.clone(), words(&options))
         }
     };
-    IoProcess::start_program(run.lab, &program, Role::Server, &arguments)
+    Piped::start_on(run.lab, Role::Server, &program, &arguments)
 }
 
 /// Compiles the loop, as anybody would.
@@ -270,7 +264,7 @@ fn compile(tools: &Tools) -> Result<PathBuf, BenchError> {
 
 fn subscribe(run: &Run<'_>, tcp: SocketAddr) -> Vec<String> {
     let (case, effort) = (run.case, run.effort);
-    let words = format!(
+    let options = format!(
         "subscribe --to {tcp} --subscribers {} --size {} --warmup {} --seconds {} --drain {}",
         case.count("subscribers"),
         case.count("size"),
@@ -278,60 +272,31 @@ fn subscribe(run: &Run<'_>, tcp: SocketAddr) -> Vec<String> {
         effort.seconds,
         case.number("drain"),
     );
-    words.split_whitespace().map(str::to_owned).collect()
+    words(&options)
 }
 
-/// The generator of the feed, beside the subscribers.
-struct Sender(Option<Child>);
-
-impl Sender {
-    fn start(run: &Run<'_>, feed: SocketAddr) -> Result<Self, BenchError> {
-        let (case, effort) = (run.case, run.effort);
-        let pattern = match case.text("pattern") {
-            "bursts" => format!("--burst {BURST}"),
-            "poisson" => "--poisson".to_owned(),
-            _ => String::new(),
-        };
-        let wait = if case.text("generator") == "sleep" { "--no-spin" } else { "" };
-        let way = match case.text("sender") {
-            "live" => "--io live",
-            _ => "--send sendmsg",
-        };
-        let words = format!(
-            "gen udp --to {feed} --rate {} --size {} --seconds {} {way} {pattern} {wait} --json",
-            rate(case),
-            case.count("size"),
-            effort.warmup + effort.seconds + 0.5,
-        );
-        // It keeps its schedule whatever the subscribers do beside it.
-        let child = pinned::on_first_core(run.lab, Role::Client, "nice")
-            .args(["-n", "-20"])
-            .arg(&run.tools.expressway)
-            .args(words.split_whitespace())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(io_error("expressway gen"))?;
-        Ok(Self(Some(child)))
-    }
-
-    fn report(mut self) -> Result<serde_json::Value, BenchError> {
-        let failed = |problem: String| BenchError::Load { contestant: "expressway gen".into(), problem };
-        let child = self.0.take().ok_or_else(|| failed("is not running".into()))?;
-        let output = child.wait_with_output().map_err(io_error("expressway gen"))?;
-        serde_json::from_slice(&output.stdout).map_err(|error| {
-            failed(format!("{}, and its report: {error}; see its error above", output.status))
-        })
-    }
-}
-
-impl Drop for Sender {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
+/// Starts the generator of the feed, beside the subscribers. It keeps its schedule whatever they do.
+fn start_generator(run: &Run<'_>, feed: SocketAddr) -> Result<Piped, BenchError> {
+    let (case, effort) = (run.case, run.effort);
+    let pattern = match case.text("pattern") {
+        "bursts" => format!("--burst {BURST}"),
+        "poisson" => "--poisson".to_owned(),
+        _ => String::new(),
+    };
+    let wait = if case.text("generator") == "sleep" { "--no-spin" } else { "" };
+    let way = match case.text("sender") {
+        "live" => "--io live",
+        _ => "--send sendmsg",
+    };
+    let options = format!(
+        "gen udp --to {feed} --rate {} --size {} --seconds {} {way} {pattern} {wait} --json",
+        rate(case),
+        case.count("size"),
+        effort.warmup + effort.seconds + 0.5,
+    );
+    let mut arguments = vec!["-n".to_owned(), "-20".into(), run.tools.expressway.display().to_string()];
+    arguments.extend(words(&options));
+    Piped::start_on(run.lab, Role::Client, Path::new("nice"), &arguments)
 }
 
 /// The NAPI threads of both ends.
@@ -350,7 +315,7 @@ struct Cost {
 }
 
 impl Cost {
-    fn now(forwarder: &IoProcess, subscribers: &IoProcess, threads: &Threads) -> Result<Self, BenchError> {
+    fn now(forwarder: &Process, subscribers: &Process, threads: &Threads) -> Result<Self, BenchError> {
         Ok(Self {
             server: forwarder.account(&threads.server)?,
             kworkers: cpu::of_kworkers(SERVER_CORE)?,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use expressway_lab::{LabConfig, Offload, Role};
 
-use super::{Better, Kind, Metric, Outcome, Run, pinned_lab};
+use super::{Better, Kind, Metric, Outcome, Run, Table, pinned_lab};
 use crate::cpu::Account;
 use crate::load::{Counted, Load, Running};
 use crate::scenario::{Bed, Case, Form, Parameter, Value};
@@ -48,17 +48,11 @@ static METRICS: [Metric; 13] = [
     Metric::new("instructions_per_datagram", "instructions a datagram", "", Better::Neither, 0),
 ];
 
+static TABLE: Table = Table { name: "gateway", parameters: &PARAMETERS, metrics: &METRICS };
+
 impl Kind for Gateway {
-    fn name(&self) -> &'static str {
-        "gateway"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &PARAMETERS
-    }
-
-    fn metrics(&self) -> &'static [Metric] {
-        &METRICS
+    fn table(&self) -> &'static Table {
+        &TABLE
     }
 
     fn check(&self, case: &Case) -> Result<(), String> {
@@ -96,8 +90,7 @@ impl Kind for Gateway {
         let loaded = Loaded::measure(run, &load)?;
         let counted = &loaded.counted;
         if counted.requests == 0 {
-            let problem = "no request completed during measurement; run longer".to_owned();
-            return Err(BenchError::Load { contestant: case.text("server").into(), problem });
+            return Err(run.load_failed("server", "no request completed during measurement; run longer"));
         }
         let (charged, seconds) = (loaded.cpu.charged_ns() as f64, counted.seconds);
         if run.tools.bed.counts_instructions() {

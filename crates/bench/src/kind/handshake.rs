@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use expressway_lab::LabConfig;
 
-use super::{Better, Kind, Metric, Outcome, Run, gateway};
+use super::{Better, Kind, Metric, Outcome, Run, Table, gateway};
 use crate::load::Load;
 use crate::scenario::{Case, Form, Parameter, Value};
 use crate::server::{IO, MTU, SERVER, UDP_SEGMENTATION, UDP_SEND, WORKERS};
@@ -34,17 +34,11 @@ static METRICS: [Metric; 6] = [
     Metric::new("client_cpu_percent", "client CPU", "%", Better::Neither, 0),
 ];
 
+static TABLE: Table = Table { name: "handshake", parameters: &PARAMETERS, metrics: &METRICS };
+
 impl Kind for Handshake {
-    fn name(&self) -> &'static str {
-        "handshake"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &PARAMETERS
-    }
-
-    fn metrics(&self) -> &'static [Metric] {
-        &METRICS
+    fn table(&self) -> &'static Table {
+        &TABLE
     }
 
     fn lab(&self, case: &Case) -> LabConfig {
@@ -73,8 +67,7 @@ impl Kind for Handshake {
         let loaded = gateway::Loaded::measure(run, &load)?;
         let counted = &loaded.counted;
         if counted.handshakes == 0 {
-            let problem = "no handshake completed during measurement; run longer".to_owned();
-            return Err(BenchError::Load { contestant: run.case.text("server").into(), problem });
+            return Err(run.load_failed("server", "no handshake completed during measurement; run longer"));
         }
         let (charged, each) = (loaded.cpu.charged_ns() as f64, counted.handshakes as f64);
         let values = BTreeMap::from([

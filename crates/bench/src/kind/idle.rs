@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use expressway_lab::LabConfig;
 
-use super::{Better, Kind, Metric, Outcome, Run, gateway};
+use super::{Better, Kind, Metric, Outcome, Run, Table, gateway};
 use crate::load::{Load, Running};
 use crate::scenario::{Case, Form, Parameter, Value};
 use crate::server::{IO, MTU, SERVER, Server, UDP_SEGMENTATION, UDP_SEND, WORKERS};
@@ -30,17 +30,11 @@ static METRICS: [Metric; 3] = [
     Metric::new("bytes_after", "memory with all", "B", Better::Lower, 0),
 ];
 
+static TABLE: Table = Table { name: "idle", parameters: &PARAMETERS, metrics: &METRICS };
+
 impl Kind for Idle {
-    fn name(&self) -> &'static str {
-        "idle"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &PARAMETERS
-    }
-
-    fn metrics(&self) -> &'static [Metric] {
-        &METRICS
+    fn table(&self) -> &'static Table {
+        &TABLE
     }
 
     fn lab(&self, case: &Case) -> LabConfig {

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::nics::Nics;
 use crate::peers::Program;
+use crate::process::{Logged, Piped};
 use crate::profile::Recording;
 use crate::scenario::{Bed, Case, Effort, Parameter, Value};
 use crate::task::Site;
@@ -46,7 +47,7 @@ pub(crate) const ALL: &[&dyn Kind] = &[
 
 /// The kind of this name.
 pub(crate) fn find(name: &str) -> Option<&'static dyn Kind> {
-    ALL.iter().copied().find(|kind| kind.name() == name)
+    ALL.iter().copied().find(|kind| kind.table().name == name)
 }
 
 /// Which way a metric is better.
@@ -88,6 +89,16 @@ impl Metric {
     }
 }
 
+/// What scenarios and reports know of a kind.
+pub(crate) struct Table {
+    /// Its name in scenario files.
+    pub(crate) name: &'static str,
+    /// What a scenario may set, sweep or make contestants of.
+    pub(crate) parameters: &'static [Parameter],
+    /// What a run gives; the first is the headline where a scenario names none.
+    pub(crate) metrics: &'static [Metric],
+}
+
 /// What a run gave.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
@@ -99,14 +110,8 @@ pub(crate) struct Outcome {
 
 /// A kind of measurement.
 pub(crate) trait Kind: Sync + Send {
-    /// Its name in scenario files.
-    fn name(&self) -> &'static str;
-
-    /// What a scenario may set, sweep or make contestants of.
-    fn parameters(&self) -> &'static [Parameter];
-
-    /// What a run gives; the first is the headline where a scenario names none.
-    fn metrics(&self) -> &'static [Metric];
+    /// What scenarios and reports know of it.
+    fn table(&self) -> &'static Table;
 
     /// Whether parameters that are each right fit together.
     fn check(&self, _case: &Case) -> Result<(), String> {
@@ -199,6 +204,30 @@ impl Run<'_> {
         cpu::pin_in_turn(Role::Server.interface(), &self.others, SERVER_CORE..SERVER_CORE + cores.max(1))
     }
 
+    /// Starts `expressway-io` on an end's first core.
+    pub(crate) fn start_io(&self, end: Role, arguments: &[String]) -> Result<Piped, BenchError> {
+        Piped::start_on(self.lab, end, &self.tools.io, arguments)
+    }
+
+    /// Starts a command of `expressway` on an end's first core. `log` names its files.
+    pub(crate) fn start_expressway(
+        &self,
+        end: Role,
+        log: &str,
+        arguments: &[String],
+    ) -> Result<Logged, BenchError> {
+        let program = self.tools.expressway.display().to_string();
+        let words =
+            [program, "--log-level".into(), "info".into()].into_iter().chain(arguments.iter().cloned());
+        let (command, core) = (words.collect::<Vec<_>>(), core_of(end));
+        Logged::start(self.lab, end, core..core + 1, self.tools.work.join(log), &command, [])
+    }
+
+    /// A failure of the measured contestant under load, which is named by that parameter.
+    pub(crate) fn load_failed(&self, contestant: &str, problem: impl Into<String>) -> BenchError {
+        BenchError::Load { contestant: self.case.text(contestant).into(), problem: problem.into() }
+    }
+
     /// Where tasks of the client's end run in a lab.
     pub(crate) fn client_site(&self) -> Site<'_> {
         let address = self.lab.addresses(Role::Client).ipv4;
@@ -228,15 +257,20 @@ mod tests {
     #[test]
     fn names_are_unique_and_tables_have_no_duplicates() {
         for kind in ALL {
-            assert_eq!(ALL.iter().filter(|other| other.name() == kind.name()).count(), 1, "{}", kind.name());
-            assert!(!kind.metrics().is_empty(), "{}", kind.name());
-            for parameter in kind.parameters() {
-                let same = kind.parameters().iter().filter(|other| other.key == parameter.key);
-                assert_eq!(same.count(), 1, "{} {}", kind.name(), parameter.key);
+            assert_eq!(
+                ALL.iter().filter(|other| other.table().name == kind.table().name).count(),
+                1,
+                "{}",
+                kind.table().name
+            );
+            assert!(!kind.table().metrics.is_empty(), "{}", kind.table().name);
+            for parameter in kind.table().parameters {
+                let same = kind.table().parameters.iter().filter(|other| other.key == parameter.key);
+                assert_eq!(same.count(), 1, "{} {}", kind.table().name, parameter.key);
             }
-            for metric in kind.metrics() {
-                let same = kind.metrics().iter().filter(|other| other.key == metric.key);
-                assert_eq!(same.count(), 1, "{} {}", kind.name(), metric.key);
+            for metric in kind.table().metrics {
+                let same = kind.table().metrics.iter().filter(|other| other.key == metric.key);
+                assert_eq!(same.count(), 1, "{} {}", kind.table().name, metric.key);
             }
         }
     }

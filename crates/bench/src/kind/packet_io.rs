@@ -7,15 +7,14 @@ use expressway_lab::{Lab, LabConfig, Offload, Role};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::receive::{generate, handed, offered_percent};
-use super::{Better, Kind, Metric, Outcome, Run, pinned_lab};
-use crate::command::Command;
+use super::receive::{handed, offered_percent};
+use super::{Better, Kind, Metric, Outcome, Run, Table, pinned_lab};
+use crate::client::Client;
 use crate::cpu::Account;
-use crate::io_process::IoProcess;
-use crate::nics::FarProgram;
+use crate::process::Process;
 use crate::scenario::{Bed, Case, Form, Parameter, Value, text};
 use crate::task::{Sender, Task};
-use crate::{BenchError, Tools, offload, profile};
+use crate::{BenchError, Tools, core_of, offload, profile};
 
 /// The kind.
 pub(crate) struct PacketIo;
@@ -54,6 +53,8 @@ static METRICS: [Metric; 10] = [
     Metric::new("napi_instructions_per_packet", "of NAPI threads", "", Better::Neither, 0),
 ];
 
+static TABLE: Table = Table { name: "packet-io", parameters: &PARAMETERS, metrics: &METRICS };
+
 /// What an `expressway-io` that moved packets reports.
 #[derive(Deserialize, Serialize)]
 struct Moved {
@@ -86,16 +87,8 @@ impl Moved {
 }
 
 impl Kind for PacketIo {
-    fn name(&self) -> &'static str {
-        "packet-io"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &PARAMETERS
-    }
-
-    fn metrics(&self) -> &'static [Metric] {
-        &METRICS
+    fn table(&self) -> &'static Table {
+        &TABLE
     }
 
     fn check(&self, case: &Case) -> Result<(), String> {
@@ -124,7 +117,7 @@ impl Kind for PacketIo {
         if case.text("way") == "af-xdp-zerocopy" && tools.bed == Bed::Lab {
             return Some("veth does not support zero-copy: use --bed guest".into());
         }
-        IoProcess::lacks(tools)
+        tools.lack_io()
     }
 
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
@@ -145,12 +138,14 @@ fn transmit(run: &Run<'_>) -> Result<Outcome, BenchError> {
     } else {
         // A sink that takes them off the wire; without one every datagram would be answered by an ICMP error.
         let seconds = run.effort.seconds + LONGER;
-        Some(FarEnd::start(run, &Task::Sink { port: PORT, seconds, express: run.nics.is_none() })?)
+        let mut sink = far_end(run, &Task::Sink { port: PORT, seconds, express: run.nics.is_none() })?;
+        sink.expect("ready")?;
+        Some(sink)
     };
     let mut command = moving("send", run.lab, Role::Server, run.case.text("way"), run.effort.seconds);
     command.extend(["--to".into(), address(run.lab, Role::Client)]);
     command.extend(["--size".into(), run.case.count("size").to_string()]);
-    let mut sender = IoProcess::start(run.lab, run.tools, Role::Server, &command)?;
+    let mut sender = run.start_io(Role::Server, &command)?;
     // A device's NAPI threads complete what was sent, and send in zero-copy. A veth's receive work is the other end's; what
     // this end's NAPI thread does there is not sending.
     let threads = if bed == Bed::Lab { BTreeSet::new() } else { run.server_napi(1)? };
@@ -169,7 +164,7 @@ fn transmit(run: &Run<'_>) -> Result<Outcome, BenchError> {
 
 fn receive(run: &Run<'_>) -> Result<Outcome, BenchError> {
     let command = moving("sink", run.lab, Role::Server, run.case.text("way"), run.effort.seconds);
-    let mut sink = IoProcess::start(run.lab, run.tools, Role::Server, &command)?;
+    let mut sink = run.start_io(Role::Server, &command)?;
     sink.wait_ready()?;
     let threads: BTreeSet<u32> = run.server_napi(1)?;
     let before = account(run, &sink, &threads)?;
@@ -180,7 +175,8 @@ fn receive(run: &Run<'_>) -> Result<Outcome, BenchError> {
         sender: sender(run.case),
     };
     let recording = run.sample(sink.id(), &threads)?;
-    let _sender = FarEnd::start(run, &task)?;
+    let mut sender = far_end(run, &task)?;
+    sender.expect("ready")?;
     let moved: Moved = sink.report()?;
     let spent = account(run, &sink, &threads)?.since(before);
     profile::finish(recording)?;
@@ -193,23 +189,15 @@ fn receive(run: &Run<'_>) -> Result<Outcome, BenchError> {
 fn receive_at_rate(run: &Run<'_>) -> Result<Outcome, BenchError> {
     let (seconds, rate) = (run.effort.seconds, run.case.count("rate"));
     let command = moving("sink", run.lab, Role::Server, run.case.text("way"), seconds + LONGER);
-    let mut sink = IoProcess::start(run.lab, run.tools, Role::Server, &command)?;
+    let mut sink = run.start_io(Role::Server, &command)?;
     sink.wait_ready()?;
     let threads: BTreeSet<u32> = run.server_napi(1)?;
     let before = account(run, &sink, &threads)?;
     let recording = run.sample(sink.id(), &threads)?;
     let to = SocketAddrV4::new(run.lab.addresses(Role::Server).ipv4, PORT);
-    let sent: Json = match run.nics {
-        Some(nics) => {
-            let size = run.case.count("size");
-            let load = Task::Generate { to, rate, size, seconds, sender: Sender::Live, to_mac: None };
-            nics.start(&load, None)?.report()?
-        }
-        None => {
-            let arguments = generate(&to.to_string(), rate, run.case.count("size"), seconds, "live");
-            Command::start(run.lab, run.tools, Role::Client, &arguments)?.report()?
-        }
-    };
+    let size = run.case.count("size");
+    let load = Task::Generate { to, rate, size, seconds, sender: Sender::Live, to_mac: None };
+    let sent: Json = far_end(run, &load)?.report()?;
     let moved: Moved = sink.report()?;
     let spent = account(run, &sink, &threads)?.since(before);
     profile::finish(recording)?;
@@ -226,30 +214,9 @@ fn receive_at_rate(run: &Run<'_>) -> Result<Outcome, BenchError> {
     Ok(outcome)
 }
 
-/// The other end: in the client's namespace, or on the other host.
-enum FarEnd<'a> {
-    Here { _process: IoProcess },
-    There { _program: FarProgram<'a> },
-}
-
-impl<'a> FarEnd<'a> {
-    /// Starts it and waits until it has opened its sockets; dropping it ends it.
-    fn start(run: &Run<'a>, task: &Task) -> Result<Self, BenchError> {
-        if let Some(nics) = run.nics {
-            let mut program = nics.start(task, None)?;
-            return match program.line()? {
-                Some(line) if line == "ready" => Ok(Self::There { _program: program }),
-                said => Err(BenchError::Load {
-                    contestant: run.case.text("way").into(),
-                    problem: format!("the far end sent {said:?} instead of `ready`"),
-                }),
-            };
-        }
-        let (_, arguments) = task.command(&run.client_site());
-        let mut process = IoProcess::start(run.lab, run.tools, Role::Client, &arguments)?;
-        process.wait_ready()?;
-        Ok(Self::Here { _process: process })
-    }
+/// Starts a task at the other end.
+fn far_end<'a>(run: &Run<'a>, task: &Task) -> Result<Client<'a>, BenchError> {
+    Client::start(run, run.case.text("way"), core_of(Role::Client), task)
 }
 
 fn sender(case: &Case) -> Sender {
@@ -262,7 +229,7 @@ fn sender(case: &Case) -> Sender {
 }
 
 /// What the measured end has cost so far; on given NICs with all that its host ran, since interrupts have no thread there.
-fn account(run: &Run<'_>, process: &IoProcess, threads: &BTreeSet<u32>) -> Result<Account, BenchError> {
+fn account(run: &Run<'_>, process: &Process, threads: &BTreeSet<u32>) -> Result<Account, BenchError> {
     let account = process.account(threads)?;
     Ok(if run.nics.is_some() { account.with_host() } else { account })
 }

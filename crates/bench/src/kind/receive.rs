@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use expressway_lab::Role;
+use rustix::process::Signal;
 use serde_json::Value as Json;
 
 use super::packet_io::address;
-use super::{Better, Kind, Metric, Outcome, Run};
-use crate::command::Command;
+use super::{Better, Kind, Metric, Outcome, Run, Table};
 use crate::cpu::Account;
 use crate::scenario::{Bed, Form, Parameter, Value, text};
 use crate::{BenchError, profile};
@@ -45,17 +45,11 @@ static METRICS: [Metric; 13] = [
     Metric::new("sender_late_us", "sender's p99 lateness", "us", Better::Neither, 1),
 ];
 
+static TABLE: Table = Table { name: "receive", parameters: &PARAMETERS, metrics: &METRICS };
+
 impl Kind for Receive {
-    fn name(&self) -> &'static str {
-        "receive"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &PARAMETERS
-    }
-
-    fn metrics(&self) -> &'static [Metric] {
-        &METRICS
+    fn table(&self) -> &'static Table {
+        &TABLE
     }
 
     fn refuses(&self, bed: Bed) -> Option<&'static str> {
@@ -65,10 +59,7 @@ impl Kind for Receive {
 
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
         let trial = trial(run, run.case.count("rate"))?;
-        let values = trial.values().ok_or_else(|| BenchError::Load {
-            contestant: run.case.text("io").into(),
-            problem: "nothing arrived".into(),
-        })?;
+        let values = trial.values().ok_or_else(|| run.load_failed("io", "nothing arrived"))?;
         Ok(Outcome { values, detail: trial.detail() })
     }
 }
@@ -88,17 +79,17 @@ pub(super) fn trial(run: &Run<'_>, rate: u64) -> Result<Trial, BenchError> {
     let arguments = ["recv", "--listen", &to, "--io", case.text("io"), "--wait", case.text("wait")];
     let mut arguments = arguments.map(str::to_owned).to_vec();
     arguments.extend(["--latency".into(), "--json".into()]);
-    let mut receiver = Command::start(run.lab, run.tools, Role::Server, &arguments)?;
+    let mut receiver = run.start_expressway(Role::Server, "receiver", &arguments)?;
     receiver.wait_until_log_has("ready listen=")?;
     let napi = run.server_napi(1)?;
     let recording = run.sample(receiver.id(), &napi)?;
     let before = receiver.account(&napi)?;
     let mut arguments = generate(&to, rate, case.count("size"), run.effort.seconds, case.text("sender"));
     arguments.extend(["--flows".to_owned(), case.count("flows").to_string()]);
-    let sent: Json = Command::start(run.lab, run.tools, Role::Client, &arguments)?.report()?;
+    let sent: Json = run.start_expressway(Role::Client, "generator", &arguments)?.report()?;
     let cpu = receiver.account(&napi)?.since(before);
     profile::finish(recording)?;
-    receiver.interrupt()?;
+    receiver.signal(Signal::INT)?;
     let mut received: Json = receiver.report()?;
     // The histogram's buckets are the bulk of the report and in no table.
     if let Some(latency) = received.get_mut("latency").and_then(Json::as_object_mut) {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::receive::{Trial, trial};
-use super::{Better, Kind, Metric, Outcome, Run};
+use super::{Better, Kind, Metric, Outcome, Run, Table};
 use crate::BenchError;
 use crate::scenario::{Form, Parameter, Value, text};
 
@@ -40,6 +40,8 @@ static METRICS: [Metric; 8] = [
     Metric::new("trials", "trials", "", Better::Neither, 0),
 ];
 
+static TABLE: Table = Table { name: "receive-limit", parameters: &PARAMETERS, metrics: &METRICS };
+
 /// How a trial of a rate went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -52,16 +54,8 @@ enum Verdict {
 }
 
 impl Kind for ReceiveLimit {
-    fn name(&self) -> &'static str {
-        "receive-limit"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &PARAMETERS
-    }
-
-    fn metrics(&self) -> &'static [Metric] {
-        &METRICS
+    fn table(&self) -> &'static Table {
+        &TABLE
     }
 
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
@@ -79,7 +73,7 @@ impl Kind for ReceiveLimit {
         })?;
         let Some((index, trial)) = found.zip(best) else {
             let problem = format!("not even {LOWEST} datagrams a second were offered and received");
-            return Err(BenchError::Load { contestant: run.case.text("io").into(), problem });
+            return Err(run.load_failed("io", problem));
         };
         let mut values = trial.values().unwrap_or_default();
         values.retain(|key, _| METRICS.iter().any(|metric| metric.key == *key));

@@ -6,8 +6,7 @@ use expressway_lab::{LabConfig, Role};
 
 use super::packet_io::address;
 use super::waiting::Asked;
-use super::{Better, Kind, Metric, Outcome, Run, pinned_lab};
-use crate::io_process::IoProcess;
+use super::{Better, Kind, Metric, Outcome, Run, Table, pinned_lab};
 use crate::scenario::{Case, Form, Parameter, Value, text};
 use crate::{BenchError, Tools, profile};
 
@@ -33,17 +32,11 @@ static METRICS: [Metric; 4] = [
     Metric::new("kilo_trips", "round trips", "thousands", Better::Neither, 0),
 ];
 
+static TABLE: Table = Table { name: "round-trip", parameters: &PARAMETERS, metrics: &METRICS };
+
 impl Kind for RoundTrip {
-    fn name(&self) -> &'static str {
-        "round-trip"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &PARAMETERS
-    }
-
-    fn metrics(&self) -> &'static [Metric] {
-        &METRICS
+    fn table(&self) -> &'static Table {
+        &TABLE
     }
 
     fn check(&self, case: &Case) -> Result<(), String> {
@@ -58,15 +51,15 @@ impl Kind for RoundTrip {
     }
 
     fn lacks(&self, tools: &Tools, _: &Case) -> Option<String> {
-        IoProcess::lacks(tools)
+        tools.lack_io()
     }
 
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
-        let mut echo = IoProcess::start(run.lab, run.tools, Role::Server, &end(run, Role::Server))?;
+        let mut echo = run.start_io(Role::Server, &end(run, Role::Server))?;
         echo.wait_ready()?;
         let threads = if run.case.text("napi") == "thread" { run.server_napi(1)? } else { BTreeSet::new() };
         let recording = run.sample(echo.id(), &threads)?;
-        let mut ask = IoProcess::start(run.lab, run.tools, Role::Client, &end(run, Role::Client))?;
+        let mut ask = run.start_io(Role::Client, &end(run, Role::Client))?;
         if run.case.text("way") != "socket" {
             ask.wait_ready()?;
         }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use expressway_lab::LabConfig;
 
-use super::{Better, Kind, Metric, Outcome, Run, gateway};
+use super::{Better, Kind, Metric, Outcome, Run, Table, gateway};
 use crate::load::Probe;
 use crate::scenario::{Case, Form, Parameter, text};
 use crate::server::{IO, MTU, SERVER, Server, UDP_SEGMENTATION, UDP_SEND, WORKERS};
@@ -32,17 +32,11 @@ static METRICS: [Metric; 4] = [
     Metric::new("memory_bytes", "memory at rest", "B", Better::Lower, 0),
 ];
 
+static TABLE: Table = Table { name: "startup", parameters: &PARAMETERS, metrics: &METRICS };
+
 impl Kind for Startup {
-    fn name(&self) -> &'static str {
-        "startup"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &PARAMETERS
-    }
-
-    fn metrics(&self) -> &'static [Metric] {
-        &METRICS
+    fn table(&self) -> &'static Table {
+        &TABLE
     }
 
     fn lab(&self, case: &Case) -> LabConfig {
@@ -64,8 +58,7 @@ impl Kind for Startup {
             ("memory_bytes", memory as f64),
         ]);
         if run.case.text("reload") == "sighup" {
-            let mut probe =
-                Probe::start(run.lab, run.tools, run.case.text("server"), gateway::client_core(run.case))?;
+            let mut probe = Probe::start(run, run.case.text("server"), gateway::client_core(run.case))?;
             probe.wait_until_connected()?;
             run.tools.make_certificates()?;
             let began = Instant::now();

@@ -6,8 +6,7 @@ use expressway_lab::Role;
 use serde::{Deserialize, Serialize};
 
 use super::packet_io::address;
-use super::{Better, Kind, Metric, Outcome, Run};
-use crate::io_process::IoProcess;
+use super::{Better, Kind, Metric, Outcome, Run, Table};
 use crate::scenario::{Case, Form, Parameter, Value, text};
 use crate::{BenchError, Tools, profile};
 
@@ -28,6 +27,8 @@ static METRICS: [Metric; 4] = [
     Metric::new("cpu_percent", "CPU", "%", Better::Lower, 1),
     Metric::new("lost_percent", "lost", "%", Better::Lower, 2),
 ];
+
+static TABLE: Table = Table { name: "waiting", parameters: &PARAMETERS, metrics: &METRICS };
 
 /// What an `expressway-io` that asked reports.
 #[derive(Deserialize, Serialize)]
@@ -56,20 +57,12 @@ impl Asked {
 }
 
 impl Kind for Waiting {
-    fn name(&self) -> &'static str {
-        "waiting"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &PARAMETERS
-    }
-
-    fn metrics(&self) -> &'static [Metric] {
-        &METRICS
+    fn table(&self) -> &'static Table {
+        &TABLE
     }
 
     fn lacks(&self, tools: &Tools, _: &Case) -> Option<String> {
-        IoProcess::lacks(tools)
+        tools.lack_io()
     }
 
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
@@ -80,7 +73,7 @@ impl Kind for Waiting {
             command.extend(["--interface".into(), Role::Server.interface().into()]);
         }
         command.extend(["--wait".into(), wait.into()]);
-        let mut echo = IoProcess::start(run.lab, run.tools, Role::Server, &command)?;
+        let mut echo = run.start_io(Role::Server, &command)?;
         echo.wait_ready()?;
         let threads = run.server_napi(1)?;
         let recording = run.sample(echo.id(), &threads)?;
@@ -96,7 +89,7 @@ impl Kind for Waiting {
             "--seconds".into(),
             run.effort.seconds.to_string(),
         ];
-        let asked: Asked = IoProcess::start(run.lab, run.tools, Role::Client, &ping)?.report()?;
+        let asked: Asked = run.start_io(Role::Client, &ping)?.report()?;
         let cpu = echo.account(&threads)?.since(before);
         profile::finish(recording)?;
         asked.check(&format!("{way} {wait}"))?;

@@ -90,7 +90,7 @@ impl Scenario {
         let file: File = source.parse()?;
         let name =
             source.file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-        let kinds: Vec<&str> = kind::ALL.iter().map(|kind| kind.name()).collect();
+        let kinds: Vec<&str> = kind::ALL.iter().map(|kind| kind.table().name).collect();
         among(source, &file.kind, "kind", &kinds)?;
         let kind =
             kind::find(file.kind.get_ref()).ok_or_else(|| source.at(file.kind.span(), "no such kind"))?;
@@ -104,7 +104,7 @@ impl Scenario {
         let contestants = check.contestants(&file.contestant, file.beds.get_ref())?;
         check.once(&file)?;
         let names: Vec<&str> = contestants.iter().map(|contestant| contestant.name.as_str()).collect();
-        let metrics: Vec<&str> = kind.metrics().iter().map(|metric| metric.key).collect();
+        let metrics: Vec<&str> = kind.table().metrics.iter().map(|metric| metric.key).collect();
         if let Some(headline) = &file.headline {
             among(source, headline, "metric", &metrics)?;
         }
@@ -164,9 +164,10 @@ struct Check<'a> {
 
 impl Check<'_> {
     fn parameter(&self, key: &Spanned<String>) -> Result<&'static Parameter, ConfigError> {
-        let known: Vec<&str> = self.kind.parameters().iter().map(|parameter| parameter.key).collect();
-        among(self.source, key, &format!("parameter of kind {}", self.kind.name()), &known)?;
-        let found = self.kind.parameters().iter().find(|parameter| parameter.key == key.get_ref().as_str());
+        let known: Vec<&str> = self.kind.table().parameters.iter().map(|parameter| parameter.key).collect();
+        among(self.source, key, &format!("parameter of kind {}", self.kind.table().name), &known)?;
+        let found =
+            self.kind.table().parameters.iter().find(|parameter| parameter.key == key.get_ref().as_str());
         found.ok_or_else(|| self.source.at(key.span(), "no such parameter"))
     }
 
@@ -360,7 +361,8 @@ impl Check<'_> {
                 let case = scenario.case(&point, contestant);
                 let missing = self
                     .kind
-                    .parameters()
+                    .table()
+                    .parameters
                     .iter()
                     .find(|parameter| parameter.required && !case.0.contains_key(parameter.key));
                 let problem = match missing {

@@ -205,7 +205,7 @@ impl std::fmt::Display for Bed {
 impl Scenario {
     /// The name of the kind.
     pub fn kind(&self) -> &'static str {
-        self.kind.name()
+        self.kind.table().name
     }
 
     /// All points of the sweep, the last parameter turning fastest; one empty point where nothing is swept.
@@ -228,7 +228,7 @@ impl Scenario {
 
     /// The parameters of one run.
     pub(crate) fn case(&self, point: &BTreeMap<String, Value>, contestant: &Contestant) -> Case {
-        let defaults = self.kind.parameters().iter();
+        let defaults = self.kind.table().parameters.iter();
         let mut all: BTreeMap<String, Value> =
             defaults.filter_map(|p| Some((p.key.to_owned(), p.default.clone()?))).collect();
         for part in [&self.settings, point, &contestant.parameters] {
@@ -315,7 +315,7 @@ impl Scenario {
     pub fn can_set(&self, key: &str) -> bool {
         let of_contestants =
             self.contestants.iter().any(|contestant| contestant.parameters.contains_key(key));
-        !of_contestants && self.kind.parameters().iter().any(|parameter| parameter.key == key)
+        !of_contestants && self.kind.table().parameters.iter().any(|parameter| parameter.key == key)
     }
 
     /// Whether the kind can do every case: what was set may not fit together.
@@ -337,10 +337,10 @@ impl Scenario {
     /// # Errors
     /// When the kind has no such parameter, contestants differ in it, or a value is none of it.
     pub fn set(&mut self, key: &str, values: &[String]) -> Result<(), String> {
-        let parameter = self.kind.parameters().iter().find(|parameter| parameter.key == key);
+        let parameter = self.kind.table().parameters.iter().find(|parameter| parameter.key == key);
         let Some(parameter) = parameter.filter(|_| self.can_set(key)) else {
             let known: Vec<&str> =
-                self.kind.parameters().iter().map(|p| p.key).filter(|key| self.can_set(key)).collect();
+                self.kind.table().parameters.iter().map(|p| p.key).filter(|key| self.can_set(key)).collect();
             return Err(format!(
                 "{}: `{key}` cannot be set; known are {}",
                 self.about.name,

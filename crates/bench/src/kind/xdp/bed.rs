@@ -1,17 +1,21 @@
 //! Where packets come from and go to: the lab's veth, for what is forwarded a second one, and at the far end a program that
 //! counts what arrives.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
+use std::time::Duration;
 
 use expressway_lab::{Lab, Role};
 use serde_json::Value as Json;
 
 use super::Run;
-use super::process::Process;
 use crate::packet_path::PacketPath;
 use crate::peers::{Placeholders, fill};
+use crate::process::Logged;
 use crate::{BenchError, CLIENT_CORE, SERVER_CORE, cpu, io_error};
+
+/// How often it is looked whether a program is ready.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// The port that frames are for.
 pub(super) const PORT: u16 = 4433;
@@ -77,7 +81,7 @@ pub(super) struct VethBed<'a> {
 }
 
 /// What counts frames at their end.
-pub(super) struct Sink(Process);
+pub(super) struct Sink(Logged);
 
 impl Sink {
     /// How many came.
@@ -166,7 +170,7 @@ impl<'a> VethBed<'a> {
     }
 
     /// Starts what a path runs, if anything, on the server's cores, and waits until it is ready.
-    pub(super) fn start(&self, path: &PacketPath, action: &str) -> Result<Option<Process>, BenchError> {
+    pub(super) fn start(&self, path: &PacketPath, action: &str) -> Result<Option<Logged>, BenchError> {
         start_path(self.run, path, &self.places(action))
     }
 
@@ -181,7 +185,7 @@ impl<'a> VethBed<'a> {
         let command =
             [&program, "--log-level", "error", "drop", "-i", interface, "--action", "drop", "--json"];
         let command = command.map(str::to_owned);
-        let mut process = Process::start(self.run, Role::Client, CLIENT_CORE, "sink", &command, &[])?;
+        let mut process = start(self.run, Role::Client, CLIENT_CORE, "sink", &command, &BTreeMap::new())?;
         wait_until_attached(self.run.lab, &mut process, Role::Client, interface)?;
         let others = if interface == FAR { &self.others } else { &self.run.others };
         // What one core forwards arrives on that core, where there are several.
@@ -202,7 +206,7 @@ impl<'a> VethBed<'a> {
         path: &PacketPath,
         core: usize,
         options: &[(&str, String)],
-    ) -> Result<Process, BenchError> {
+    ) -> Result<Logged, BenchError> {
         let mac = match self.end {
             End::Passed => SOMEBODY,
             _ if path.switches => &self.client_mac,
@@ -214,7 +218,7 @@ impl<'a> VethBed<'a> {
         command.extend(["--interface", Role::Client.interface(), "--to-mac", mac].map(str::to_owned));
         command.extend(["--to".into(), format!("{}:{PORT}", self.destination())]);
         command.extend(options.iter().flat_map(|(option, value)| [(*option).to_owned(), value.clone()]));
-        Process::start(self.run, Role::Client, core, &format!("generator-{core}"), &command, &[])
+        start(self.run, Role::Client, core, &format!("generator-{core}"), &command, &BTreeMap::new())
     }
 
     /// What frames are for.
@@ -250,22 +254,36 @@ impl<'a> VethBed<'a> {
     }
 }
 
+/// Starts a command at an end of the lab, on a core. `log` names its files.
+pub(super) fn start(
+    run: &Run<'_>,
+    side: Role,
+    core: usize,
+    log: &str,
+    command: &[String],
+    environment: &BTreeMap<String, String>,
+) -> Result<Logged, BenchError> {
+    Logged::start(run.lab, side, core..core + 1, run.tools.work.join(log), command, environment.clone())
+}
+
 /// Starts what a path runs, if anything, on the server's cores, and waits until it is ready: it says so, or there is a program
 /// on the server's interface.
 pub(super) fn start_path(
     run: &Run<'_>,
     path: &PacketPath,
     places: &Placeholders,
-) -> Result<Option<Process>, BenchError> {
+) -> Result<Option<Logged>, BenchError> {
     let command = path.run(places);
     if command.is_empty() {
         return Ok(None);
     }
-    let environment: Vec<(String, String)> =
-        path.environment.iter().map(|(name, value)| (name.clone(), fill(value, places))).collect();
-    let mut process = Process::start(run, Role::Server, SERVER_CORE, "path", &command, &environment)?;
+    let filled = |(name, value): (&String, &String)| (name.clone(), fill(value, places));
+    let environment = path.environment.iter().map(filled).collect();
+    let mut process = start(run, Role::Server, SERVER_CORE, "path", &command, &environment)?;
     match &path.ready {
-        Some(ready) => process.wait_until(ready, &|process| Ok(process.output().contains(ready.as_str())))?,
+        Some(ready) => {
+            process.wait_until(ready, LOOK, &|process| Ok(process.output().contains(ready.as_str())))?
+        }
         None => wait_until_attached(run.lab, &mut process, Role::Server, run.lab.interface(Role::Server))?,
     }
     Ok(Some(process))
@@ -273,12 +291,12 @@ pub(super) fn start_path(
 
 fn wait_until_attached(
     lab: &Lab,
-    process: &mut Process,
+    process: &mut Logged,
     role: Role,
     interface: &str,
 ) -> Result<(), BenchError> {
-    let attached = |_: &Process| Ok(program_on(lab, role, interface)?.is_some());
-    process.wait_until("a program on the interface", &attached)
+    let attached = |_: &Logged| Ok(program_on(lab, role, interface)?.is_some());
+    process.wait_until("a program on the interface", LOOK, &attached)
 }
 
 /// The number of the XDP program on an interface, if there is one.

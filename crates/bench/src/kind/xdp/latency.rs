@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use expressway_lab::Role;
 use serde_json::Value as Json;
 
-use super::bed::{End, FAR_ADDRESS, PORT, VethBed};
-use super::process::Process;
+use super::bed::{End, FAR_ADDRESS, PORT, VethBed, start};
 use super::{ACTION, WAY, lacks, program};
-use crate::kind::{Better, Kind, Metric, Outcome, Run};
+use crate::kind::{Better, Kind, Metric, Outcome, Run, Table};
 use crate::packet_path::PacketPath;
 use crate::peers::Program;
+use crate::process::Logged;
 use crate::scenario::{Case, Form, Parameter, Value};
 use crate::{BenchError, CLIENT_CORE, Tools, cpu, profile};
 
@@ -36,17 +36,11 @@ static METRICS: [Metric; 7] = [
     Metric::new("ns_per_packet", "CPU a packet", "ns", Better::Lower, 0),
 ];
 
+static TABLE: Table = Table { name: "xdp-latency", parameters: &PARAMETERS, metrics: &METRICS };
+
 impl Kind for XdpLatency {
-    fn name(&self) -> &'static str {
-        "xdp-latency"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &PARAMETERS
-    }
-
-    fn metrics(&self) -> &'static [Metric] {
-        &METRICS
+    fn table(&self) -> &'static Table {
+        &TABLE
     }
 
     fn lacks(&self, _: &Tools, case: &Case) -> Option<String> {
@@ -67,12 +61,12 @@ impl Kind for XdpLatency {
         bed.pin_far()?;
         cpu::run_first(&receiver.threads()?)?;
         let napi = run.server_napi(1)?;
-        let used = |forwarder: Option<&Process>| -> Result<u64, BenchError> {
+        let used = |forwarder: Option<&Logged>| -> Result<u64, BenchError> {
             let process = forwarder.map_or(Ok(0), |process| cpu::of_tree(process.id()))?;
             Ok(process + cpu::of_threads(&napi))
         };
         let recording = match napi.iter().next() {
-            Some(first) => run.sample(forwarder.as_ref().map_or(*first, Process::id), &napi)?,
+            Some(first) => run.sample(forwarder.as_ref().map_or(*first, |process| process.id()), &napi)?,
             None => None,
         };
         let before = used(forwarder.as_ref())?;
@@ -89,10 +83,8 @@ impl Kind for XdpLatency {
         if let Some(forwarder) = &mut forwarder {
             forwarder.end()?;
         }
-        let values = values(&sent, &received, cpu_ns).ok_or_else(|| {
-            let problem = "no packet arrived at the far end".to_owned();
-            BenchError::Load { contestant: case.text("way").into(), problem }
-        })?;
+        let values = values(&sent, &received, cpu_ns)
+            .ok_or_else(|| run.load_failed("way", "no packet arrived at the far end"))?;
         // The histogram's buckets are the bulk of the report and in no table.
         if let Some(wire) = received.pointer_mut("/latency/wire").and_then(Json::as_object_mut) {
             wire.remove("histogram");
@@ -103,13 +95,13 @@ impl Kind for XdpLatency {
 }
 
 /// The receiver at the far end, the same for all: by AF_XDP, whose program stamps packets as they arrive.
-fn receive(run: &Run<'_>) -> Result<Process, BenchError> {
+fn receive(run: &Run<'_>) -> Result<Logged, BenchError> {
     let listen = format!("{FAR_ADDRESS}:{PORT}");
     let words = ["--log-level", "info", "recv", "--listen", &listen, "--io", "copy", "--latency", "--json"];
     let program = run.tools.expressway.display().to_string();
     let command: Vec<String> = std::iter::once(program).chain(words.map(str::to_owned)).collect();
-    let mut receiver = Process::start(run, Role::Client, CLIENT_CORE, "receiver", &command, &[])?;
-    receiver.wait_until("ready", &|process| Ok(process.errors().contains("ready listen=")))?;
+    let mut receiver = start(run, Role::Client, CLIENT_CORE, "receiver", &command, &BTreeMap::new())?;
+    receiver.wait_until_log_has("ready listen=")?;
     Ok(receiver)
 }
 

@@ -25,7 +25,6 @@
 mod bed;
 mod latency;
 mod nics;
-mod process;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -35,15 +34,15 @@ use std::time::{Duration, Instant};
 use expressway_lab::{LabConfig, Role};
 use serde_json::Value as Json;
 
-use super::{Better, Kind, Metric, Outcome, Run, pinned_lab};
+use super::{Better, Kind, Metric, Outcome, Run, Table, pinned_lab};
 use crate::packet_path::{NAMES, PacketPath};
 use crate::peers::Program;
+use crate::process::Logged;
 use crate::scenario::{Bed, Case, Form, Parameter, Value, text};
 use crate::{BenchError, CLIENT_CORE, SERVER_CORE, Tools, cpu, io_error, profile};
 use bed::{End, VethBed};
 pub(crate) use latency::XdpLatency;
 use nics::Hosts;
-use process::Process;
 
 /// The kind.
 pub(crate) struct Xdp;
@@ -93,17 +92,11 @@ static METRICS: [Metric; 7] = [
     Metric::new("program_ns", "the program alone", "ns", Better::Lower, 0),
 ];
 
+static TABLE: Table = Table { name: "xdp", parameters: &PARAMETERS, metrics: &METRICS };
+
 impl Kind for Xdp {
-    fn name(&self) -> &'static str {
-        "xdp"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &PARAMETERS
-    }
-
-    fn metrics(&self) -> &'static [Metric] {
-        &METRICS
+    fn table(&self) -> &'static Table {
+        &TABLE
     }
 
     fn check(&self, case: &Case) -> Result<(), String> {
@@ -177,7 +170,7 @@ impl Kind for Xdp {
 /// Measures what a case wants of a path: its program by itself, the path with the program that is taken off, and the path.
 fn floods(
     run: &Run<'_>,
-    start: &dyn Fn(&str) -> Result<Option<Process>, BenchError>,
+    start: &dyn Fn(&str) -> Result<Option<Logged>, BenchError>,
     flood: &mut dyn FnMut(&str) -> Result<Flood, BenchError>,
 ) -> Result<Outcome, BenchError> {
     let case = run.case;
@@ -263,14 +256,14 @@ fn flood(run: &Run<'_>, bed: &VethBed<'_>, path: &PacketPath, action: &str) -> R
     let Some(first) = napi.iter().next() else {
         return Err(BenchError::Missing(format!("{}: no NAPI thread", Role::Server.interface())));
     };
-    let measured = process.as_ref().map_or(*first, Process::id);
+    let measured = process.as_ref().map_or(*first, |process| process.id());
     let recording = run.sample(measured, &napi)?;
     let before = (cpu::of_threads(&napi), bed::received(run.lab, Role::Server)?);
     let generators = start_generators(run, bed, path)?;
     let (sent, busy) = watch(generators, process.as_ref(), &napi)?;
     let after = (cpu::of_threads(&napi), bed::received(run.lab, Role::Server)?);
     profile::finish(recording)?;
-    let said = process.as_mut().map(Process::end_running).transpose()?;
+    let said = process.as_mut().map(Logged::end_running).transpose()?;
     let received = after.1 - before.1;
     let packets = match (sink, path.count.as_deref()) {
         (Some(sink), _) => sink.packets()?,
@@ -281,8 +274,8 @@ fn flood(run: &Run<'_>, bed: &VethBed<'_>, path: &PacketPath, action: &str) -> R
         (None, None) => received,
     };
     if packets == 0 {
-        let problem = format!("no packet arrived: {}", said.unwrap_or_default().trim());
-        return Err(BenchError::Load { contestant: run.case.text("way").into(), problem });
+        let said = said.unwrap_or_default();
+        return Err(run.load_failed("way", format!("no packet arrived: {}", said.trim())));
     }
     let number = |key: &str| sent.iter().filter_map(|one| one[key].as_u64()).sum::<u64>();
     let seconds = sent.iter().filter_map(|one| one["seconds"].as_f64()).fold(0.0, f64::max);
@@ -324,8 +317,7 @@ fn send(run: &Run<'_>, bed: &VethBed<'_>, path: &PacketPath) -> Result<Flood, Be
     profile::finish(recording)?;
     let (packets, process_ns, napi_ns) = (after.0 - before.0, after.1 - before.1, after.2 - before.2);
     if packets == 0 {
-        let problem = "no packet arrived".into();
-        return Err(BenchError::Load { contestant: run.case.text("way").into(), problem });
+        return Err(run.load_failed("way", "no packet arrived"));
     }
     let time = after.3 - before.3;
     Ok(Flood {
@@ -346,8 +338,8 @@ struct Busy {
 
 /// Waits for the generators' reports.
 fn watch(
-    mut generators: Vec<Process>,
-    process: Option<&Process>,
+    mut generators: Vec<Logged>,
+    process: Option<&Logged>,
     napi: &BTreeSet<u32>,
 ) -> Result<(Vec<Json>, Busy), BenchError> {
     let used = || process.map_or(Ok(0), |process| cpu::of_tree(process.id()));
@@ -360,12 +352,12 @@ fn watch(
         generator.wait_for_output()?;
     }
     let busy = Busy { time: began.elapsed(), process_ns: used()? - before };
-    let reports = generators.into_iter().map(Process::report).collect::<Result<_, _>>()?;
+    let reports = generators.iter_mut().map(Logged::report).collect::<Result<_, _>>()?;
     Ok((reports, busy))
 }
 
 /// Starts a generator on the client's core, or one on each core.
-fn start_generators(run: &Run<'_>, bed: &VethBed<'_>, path: &PacketPath) -> Result<Vec<Process>, BenchError> {
+fn start_generators(run: &Run<'_>, bed: &VethBed<'_>, path: &PacketPath) -> Result<Vec<Logged>, BenchError> {
     let case = run.case;
     let cores = match case.text("generators") {
         "beside" => SERVER_CORE..SERVER_CORE + case.count("cores") as usize,

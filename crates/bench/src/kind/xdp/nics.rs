@@ -9,12 +9,12 @@ use expressway_lab::Role;
 use serde_json::Value as Json;
 
 use super::bed::{PORT, received, start_path};
-use super::process::Process;
 use super::{Busy, Flood, Run};
 use crate::cpu::Account;
 use crate::nics::{Nic, Nics};
 use crate::packet_path::PacketPath;
 use crate::peers::Placeholders;
+use crate::process::Logged;
 use crate::scenario::Case;
 use crate::task::{Sender, Task};
 use crate::{BenchError, SERVER_CORE, io_error};
@@ -70,7 +70,7 @@ impl<'a> Hosts<'a> {
 
     /// Starts what a path runs, if anything, and waits until it is ready, and for the link: some drivers take it down when a
     /// program comes or goes.
-    pub(super) fn start(&self, path: &PacketPath, action: &str) -> Result<Option<Process>, BenchError> {
+    pub(super) fn start(&self, path: &PacketPath, action: &str) -> Result<Option<Logged>, BenchError> {
         let interface = self.run.lab.interface(Role::Server);
         let places = Placeholders::from([
             ("interface", interface.to_owned()),
@@ -94,7 +94,7 @@ impl<'a> Hosts<'a> {
     pub(super) fn flood(&self, path: &PacketPath, action: &str) -> Result<Flood, BenchError> {
         let Self { run, nics, to, .. } = self;
         let mut process = self.start(path, action)?;
-        let measured = process.as_ref().map_or_else(std::process::id, Process::id);
+        let measured = process.as_ref().map_or_else(std::process::id, |process| process.id());
         let account = || -> Result<Account, BenchError> {
             Ok(Account::now(measured, &run.server_napi(1)?, SERVER_CORE..SERVER_CORE + 1)?.with_host())
         };
@@ -120,13 +120,12 @@ impl<'a> Hosts<'a> {
             }
             process => {
                 let came = self.settled()?.saturating_sub(came);
-                process.as_mut().map(Process::end_running).transpose()?;
+                process.as_mut().map(Logged::end_running).transpose()?;
                 came
             }
         };
         if packets == 0 {
-            let problem = "no packet arrived".into();
-            return Err(BenchError::Load { contestant: run.case.text("way").into(), problem });
+            return Err(run.load_failed("way", "no packet arrived"));
         }
         let number = |key: &str| sent[key].as_u64().unwrap_or(0);
         let seconds = sent["seconds"].as_f64().filter(|seconds| *seconds > 0.0);
