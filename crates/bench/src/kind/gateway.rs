@@ -63,18 +63,6 @@ impl Kind for Gateway {
         Ok(())
     }
 
-    fn lab(&self, case: &Case) -> LabConfig {
-        lab(case)
-    }
-
-    fn lacks(&self, tools: &Tools, case: &Case) -> Option<String> {
-        lacks(tools, case)
-    }
-
-    fn needs_xdp(&self, case: &Case) -> bool {
-        needs_xdp(case)
-    }
-
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
         let case = run.case;
         let load = Load {

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use expressway_lab::LabConfig;
-
 use super::{Better, Kind, Metric, Outcome, Run, Table, gateway};
+use crate::BenchError;
 use crate::load::Load;
-use crate::scenario::{Case, Form, Parameter, Value};
+use crate::scenario::{Form, Parameter, Value};
 use crate::server::{IO, MTU, SERVER, UDP_SEGMENTATION, UDP_SEND, WORKERS};
-use crate::{BenchError, Tools};
 
 /// The kind.
 pub(crate) struct Handshake;
@@ -39,18 +37,6 @@ static TABLE: Table = Table { name: "handshake", parameters: &PARAMETERS, metric
 impl Kind for Handshake {
     fn table(&self) -> &'static Table {
         &TABLE
-    }
-
-    fn lab(&self, case: &Case) -> LabConfig {
-        gateway::lab(case)
-    }
-
-    fn lacks(&self, tools: &Tools, case: &Case) -> Option<String> {
-        gateway::lacks(tools, case)
-    }
-
-    fn needs_xdp(&self, case: &Case) -> bool {
-        gateway::needs_xdp(case)
     }
 
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use expressway_lab::LabConfig;
-
 use super::{Better, Kind, Metric, Outcome, Run, Table, gateway};
+use crate::BenchError;
 use crate::load::{Load, Running};
-use crate::scenario::{Case, Form, Parameter, Value};
+use crate::scenario::{Form, Parameter, Value};
 use crate::server::{IO, MTU, SERVER, Server, UDP_SEGMENTATION, UDP_SEND, WORKERS};
-use crate::{BenchError, Tools};
 
 /// The kind.
 pub(crate) struct Idle;
@@ -35,18 +33,6 @@ static TABLE: Table = Table { name: "idle", parameters: &PARAMETERS, metrics: &M
 impl Kind for Idle {
     fn table(&self) -> &'static Table {
         &TABLE
-    }
-
-    fn lab(&self, case: &Case) -> LabConfig {
-        gateway::lab(case)
-    }
-
-    fn lacks(&self, tools: &Tools, case: &Case) -> Option<String> {
-        gateway::lacks(tools, case)
-    }
-
-    fn needs_xdp(&self, case: &Case) -> bool {
-        gateway::needs_xdp(case)
     }
 
     /// Opens the connections one after the other, lets them settle and reads the server's memory.

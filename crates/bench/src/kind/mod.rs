@@ -119,8 +119,8 @@ pub(crate) trait Kind: Sync + Send {
     }
 
     /// The lab that a run wants; one is made for each run, so that no run inherits anything from another.
-    fn lab(&self, _case: &Case) -> LabConfig {
-        pinned_lab()
+    fn lab(&self, case: &Case) -> LabConfig {
+        if measures_server(case) { gateway::lab(case) } else { pinned_lab() }
     }
 
     /// Why it cannot measure on a bed at all. A scenario's file decides among the others.
@@ -129,8 +129,8 @@ pub(crate) trait Kind: Sync + Send {
     }
 
     /// Whether a case puts an XDP program on the measured interface: on given NICs, that is allowed or not.
-    fn needs_xdp(&self, _case: &Case) -> bool {
-        false
+    fn needs_xdp(&self, case: &Case) -> bool {
+        measures_server(case) && gateway::needs_xdp(case)
     }
 
     /// Whether a case takes every packet that comes by the measured interface, whomever for.
@@ -139,8 +139,8 @@ pub(crate) trait Kind: Sync + Send {
     }
 
     /// What this machine lacks for the case: the contestant is then reported as missing, and the rest goes on.
-    fn lacks(&self, _tools: &Tools, _case: &Case) -> Option<String> {
-        None
+    fn lacks(&self, tools: &Tools, case: &Case) -> Option<String> {
+        if measures_server(case) { gateway::lacks(tools, case) } else { None }
     }
 
     /// What is not among the servers that a case measures: its name, version, and why it is as it is.
@@ -239,6 +239,11 @@ impl Run<'_> {
         let threads = cpu::napi_threads(end.interface())?;
         Ok(threads.difference(&self.others).copied().collect())
     }
+}
+
+/// Whether what is measured is an HTTP server, whose lab, needs and cores are the same for all kinds.
+fn measures_server(case: &Case) -> bool {
+    case.0.contains_key("server")
 }
 
 /// A lab whose receive work has NAPI threads, the server's on its core and the client's on the other.

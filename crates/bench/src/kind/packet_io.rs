@@ -12,6 +12,7 @@ use super::{Better, Kind, Metric, Outcome, Run, Table, pinned_lab};
 use crate::client::Client;
 use crate::cpu::Account;
 use crate::process::Process;
+use crate::profile::Recording;
 use crate::scenario::{Bed, Case, Form, Parameter, Value, text};
 use crate::task::{Sender, Task};
 use crate::{BenchError, Tools, core_of, offload, profile};
@@ -156,10 +157,7 @@ fn transmit(run: &Run<'_>) -> Result<Outcome, BenchError> {
     let mut spent = account(run, &sender, &threads)?.since(before);
     // Where nobody else sends, what a full device's queue left to the kernel's own thread is this sender's too.
     spent.napi_ns += if bed.counts_instructions() { spent.ksoftirqd_ns } else { 0 };
-    profile::finish(recording)?;
-    moved.check(run.case.text("way"))?;
-    let offloads = offload::of(run.lab, Role::Server)?;
-    Ok(outcome(bed, &moved, (moved.sent, moved.sent_express), spent, offloads))
+    finish(run, recording, &moved, (moved.sent, moved.sent_express), spent)
 }
 
 fn receive(run: &Run<'_>) -> Result<Outcome, BenchError> {
@@ -179,10 +177,7 @@ fn receive(run: &Run<'_>) -> Result<Outcome, BenchError> {
     sender.expect("ready")?;
     let moved: Moved = sink.report()?;
     let spent = account(run, &sink, &threads)?.since(before);
-    profile::finish(recording)?;
-    moved.check(run.case.text("way"))?;
-    let offloads = offload::of(run.lab, Role::Server)?;
-    Ok(outcome(run.tools.bed, &moved, (moved.received, moved.received_express), spent, offloads))
+    finish(run, recording, &moved, (moved.received, moved.received_express), spent)
 }
 
 /// Live frames at a rate: the receiver sees all of them, so that what one costs is not what a lost one costs.
@@ -200,18 +195,28 @@ fn receive_at_rate(run: &Run<'_>) -> Result<Outcome, BenchError> {
     let sent: Json = far_end(run, &load)?.report()?;
     let moved: Moved = sink.report()?;
     let spent = account(run, &sink, &threads)?.since(before);
-    profile::finish(recording)?;
     let moved = Moved { seconds: sent["seconds"].as_f64().unwrap_or(seconds), ..moved };
-    moved.check(run.case.text("way"))?;
-    let offloads = offload::of(run.lab, Role::Server)?;
     let packets = (moved.received, moved.received_express);
-    let mut outcome = outcome(run.tools.bed, &moved, packets, spent, offloads);
+    let mut outcome = finish(run, recording, &moved, packets, spent)?;
     let all = handed(&sent);
     let lost = 100.0 * (all - moved.received as f64).max(0.0) / all.max(1.0);
     outcome.values.insert("lost_percent", lost);
     outcome.values.insert("offered_percent", offered_percent(&sent, rate as f64));
     outcome.detail["sent"] = sent;
     Ok(outcome)
+}
+
+/// Ends the recording, checks that packets went the way that was asked for, and computes what one cost.
+fn finish(
+    run: &Run<'_>,
+    recording: Option<Recording>,
+    moved: &Moved,
+    packets: (u64, u64),
+    spent: Account,
+) -> Result<Outcome, BenchError> {
+    profile::finish(recording)?;
+    moved.check(run.case.text("way"))?;
+    Ok(outcome(run.tools.bed, moved, packets, spent, offload::of(run.lab, Role::Server)?))
 }
 
 /// Starts a task at the other end.

@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use expressway_lab::LabConfig;
-
 use super::{Better, Kind, Metric, Outcome, Run, Table, gateway};
+use crate::BenchError;
 use crate::load::Probe;
-use crate::scenario::{Case, Form, Parameter, text};
+use crate::scenario::{Form, Parameter, text};
 use crate::server::{IO, MTU, SERVER, Server, UDP_SEGMENTATION, UDP_SEND, WORKERS};
-use crate::{BenchError, Tools};
 
 /// The kind.
 pub(crate) struct Startup;
@@ -37,14 +35,6 @@ static TABLE: Table = Table { name: "startup", parameters: &PARAMETERS, metrics:
 impl Kind for Startup {
     fn table(&self) -> &'static Table {
         &TABLE
-    }
-
-    fn lab(&self, case: &Case) -> LabConfig {
-        gateway::lab(case)
-    }
-
-    fn lacks(&self, tools: &Tools, case: &Case) -> Option<String> {
-        gateway::lacks(tools, case)
     }
 
     /// The reload is over for a client when a new connection gets the new certificate: connections are made one after
