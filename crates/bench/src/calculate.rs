@@ -96,7 +96,7 @@ fn need(scenario: &Described, point: &BTreeMap<String, Value>, traffic: &Traffic
 pub fn needs_as_text(raw: &RawRun, traffic: &Traffic, from: Option<&str>, needs: &[Need]) -> String {
     let Traffic { gbps, hours, core_cost, utilisation } = traffic;
     let mut text = format!(
-        "For {gbps} Gbit/s of bodies during {hours} hours, a core costing {core_cost} an hour and used to {:.0} %:\n",
+        "For {gbps} Gbit/s of bodies during {hours} hours, at {core_cost} per core and hour and {:.0} % utilisation:\n",
         utilisation * 100.0
     );
     let mut last = String::new();
@@ -110,7 +110,7 @@ pub fn needs_as_text(raw: &RawRun, traffic: &Traffic, from: Option<&str>, needs:
                 .and_then(|one| one.about.base.as_deref());
             let _ = writeln!(
                 text,
-                "\n{}\n\n| | cores | cost | cores saved against {} | money saved |\n|---|---|---|---|---|",
+                "\n{}\n\n| | cores | cost | cores saved against {} | cost saved |\n|---|---|---|---|---|",
                 place.trim_end(),
                 from.or(base).unwrap_or("")
             );
@@ -124,10 +124,9 @@ pub fn needs_as_text(raw: &RawRun, traffic: &Traffic, from: Option<&str>, needs:
         );
     }
     text.push_str(
-        "\nThis assumes that your bodies, clients and packet sizes are those of the run; that your cores and NICs do as this \
-         machine's did; that CPU grows with traffic in proportion, on any number of cores; that cores are paid for by the hour \
-         and in parts; and that nothing but these cores costs. Cores are for the rate given: size for your peak, and give the \
-         hours at it.\n",
+        "\nThis assumes bodies, clients and packet sizes like those of the run; cores and NICs like this machine's; CPU \
+         proportional to traffic on any number of cores; cores paid for by the hour and in fractions; and no other costs. Cores \
+         are for the given rate: size for your peak, and give the hours at it.\n",
     );
     if raw.environments.iter().any(|environment| environment.build != "release") {
         text.push_str("The run is of a debug build: these figures mean nothing.\n");

@@ -134,9 +134,9 @@ pub fn changes_as_text(old: &RawRun, new: &RawRun, changes: &[Change]) -> String
         raw.environments.iter().map(|one| (one.cpu.clone(), one.kernel.clone(), one.cores)).collect()
     };
     if machines(old) != machines(new) {
-        text.push_str("The two runs are of different machines or kernels.\n\n");
+        text.push_str("The two runs are from different machines or kernels.\n\n");
     }
-    text.push_str("| scenario | | metric | new by old | |\n|---|---|---|---|---|\n");
+    text.push_str("| scenario | | metric | new / old | |\n|---|---|---|---|---|\n");
     for (verdict, words) in [
         (Verdict::Worse, "worse"),
         (Verdict::Better, "better"),
@@ -146,7 +146,7 @@ pub fn changes_as_text(old: &RawRun, new: &RawRun, changes: &[Change]) -> String
     ] {
         for change in changes.iter().filter(|change| change.verdict == verdict) {
             let point = point_in_words(&change.point);
-            let to = change.to.as_deref().map(|to| format!(" to that of {to}")).unwrap_or_default();
+            let to = change.to.as_deref().map(|to| format!(" relative to {to}")).unwrap_or_default();
             let (low, high) = change.interval;
             let _ = writeln!(
                 text,
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slower_machine_is_no_regression_and_a_slower_program_is() {
+    fn a_slower_program_is_a_regression_and_a_slower_machine_is_none() {
         let old = raw(&[[1.0, 2.0, 3.0]; 6]);
         let half_speed = raw(&[[0.5, 1.0, 1.5]; 6]);
         let unchanged = [("b".to_owned(), Verdict::NoChangeShown), ("c".to_owned(), Verdict::NoChangeShown)];
@@ -184,7 +184,7 @@ mod tests {
         );
         let text = changes_as_text(&old, &worse, &compare(&old, &worse));
         let line =
-            "| trial body 1 KiB | b | gbit_per_cpu_second to that of a | 0.900 (0.900 to 0.900) | worse |";
+            "| trial body 1 KiB | b | gbit_per_cpu_second relative to a | 0.900 (0.900 to 0.900) | worse |";
         assert!(text.contains(line), "{text}");
         assert!(text.find("| worse |") < text.find("| better |"));
     }
@@ -231,7 +231,9 @@ mod tests {
         let new = raw(&[[1.0, 1.0, 3.0]; 6]);
         let changes = compare(&old, &new);
         assert_eq!((changes[0].to.as_deref(), changes[0].verdict), (None, Verdict::Worse));
-        assert!(changes_as_text(&old, &new, &changes).starts_with("The two runs are of different machines"));
+        assert!(
+            changes_as_text(&old, &new, &changes).starts_with("The two runs are from different machines")
+        );
         let mut other = new.clone();
         other.scenarios[0].settings.insert("streams".into(), Value::Count(1));
         assert!(compare(&other, &new).is_empty(), "another setting is another measurement");

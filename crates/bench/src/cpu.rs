@@ -31,8 +31,8 @@ pub(crate) fn of_threads(threads: &BTreeSet<u32>) -> u64 {
     threads.iter().map(|thread| run_time(&format!("/proc/{thread}/schedstat"))).sum()
 }
 
-/// Nanoseconds that each of the kernel's workers bound to a core has run. Those that send what the kernel forwards are
-/// among them; so is whatever else is queued there.
+/// Nanoseconds that each kernel worker bound to a core has run, including those that send what the kernel forwards and any
+/// other work queued there.
 pub(crate) fn of_kworkers(core: usize) -> Result<BTreeMap<u32, u64>, BenchError> {
     let prefix = format!("kworker/{core}:");
     let workers = named(|name| name.starts_with(&prefix))?;
@@ -75,14 +75,14 @@ pub(crate) fn anonymous_memory(root: u32) -> Result<u64, BenchError> {
     Ok(total)
 }
 
-/// The NAPI threads of all interfaces of this name, in whatever namespace.
+/// The NAPI threads of all interfaces of this name, in all namespaces.
 pub(crate) fn napi_threads(interface: &str) -> Result<BTreeSet<u32>, BenchError> {
     let prefix = format!("napi/{interface}-");
     named(|name| name.starts_with(&prefix))
 }
 
-/// Pins the NAPI threads of the interface of this name, but for the `others`, to cores in turn, in the order of their
-/// instances, which is that of the queues; and returns them.
+/// Pins the NAPI threads of the interface of this name, except `others`, to the cores in turn and returns them. Their order
+/// is that of the NAPI instances, and so of the queues.
 pub(crate) fn pin_in_turn(
     interface: &str,
     others: &BTreeSet<u32>,
@@ -107,7 +107,7 @@ fn napi_id(name: &str) -> u32 {
     name.trim_end().rsplit('-').next().and_then(|id| id.parse().ok()).unwrap_or(0)
 }
 
-/// The tasks whose name is wanted.
+/// The tasks whose name matches.
 fn named(wanted: impl Fn(&str) -> bool) -> Result<BTreeSet<u32>, BenchError> {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir("/proc").map_err(io_error("/proc"))?.flatten() {
@@ -131,7 +131,7 @@ pub(crate) fn pin(threads: &BTreeSet<u32>, core: usize) -> Result<(), BenchError
     Ok(())
 }
 
-/// Has threads run as soon as they are woken, before every ordinary one on their core, as the softirqs that they stand for do.
+/// Gives threads priority over every ordinary one on their core (SCHED_FIFO), as the softirqs that they replace have.
 pub(crate) fn run_first(threads: &BTreeSet<u32>) -> Result<(), BenchError> {
     for thread in threads {
         let mut chrt = Command::new("chrt");
@@ -152,11 +152,11 @@ pub(crate) struct Account {
     pub(crate) process_ns: u64,
     /// The NAPI threads of the measured side's interface.
     pub(crate) napi_ns: u64,
-    /// The measured side's ksoftirqd threads, whatever they ran.
+    /// The measured side's ksoftirqd threads.
     pub(crate) ksoftirqd_ns: u64,
-    /// Time of the measured side's cores in softirqs, to the tick (10 ms); what ran on top of processes is in both.
+    /// Softirq time of the measured side's cores, to the tick (10 ms). Part of it is also in `process_ns`.
     pub(crate) core_softirq_ns: u64,
-    /// On given NICs: all that this host's cores ran, whoever for, since interrupts are on top of whatever runs.
+    /// On given NICs: everything that this host's cores ran, since interrupts run on top of any process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) host_ns: Option<u64>,
 }
@@ -175,12 +175,12 @@ impl Account {
         })
     }
 
-    /// The same, with all that this host's cores have run.
+    /// The same, with everything that this host's cores ran.
     pub(crate) fn with_host(self) -> Self {
         Self { host_ns: Some(busy()), ..self }
     }
 
-    /// What came since.
+    /// The difference to an earlier account.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             process_ns: self.process_ns.saturating_sub(before.process_ns),
@@ -191,14 +191,14 @@ impl Account {
         }
     }
 
-    /// What is charged to the measured side: its processes and its NAPI threads; on given NICs the whole host.
+    /// CPU charged to the measured side: its processes and NAPI threads; on given NICs the whole host.
     pub(crate) fn charged_ns(self) -> u64 {
         self.host_ns.unwrap_or(self.process_ns + self.napi_ns)
     }
 }
 
-/// Nanoseconds that all cores of this host have not been idle: what has passed since it started, less idle time, which the
-/// kernel keeps to the nanosecond while ticks are stopped (kernel/time/tick-sched.c) and shows to 10 ms a core.
+/// Non-idle nanoseconds of all cores of this host: time since boot minus idle time. The kernel keeps idle time to the
+/// nanosecond while ticks are stopped (kernel/time/tick-sched.c) and shows it to 10 ms a core.
 fn busy() -> u64 {
     let passed = clock_gettime(ClockId::Boottime);
     let passed = passed.tv_sec as u64 * 1_000_000_000 + passed.tv_nsec as u64;
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn softirq_time_is_that_of_the_cores_asked_for() {
+    fn softirq_time_is_that_of_the_given_cores() {
         let stat =
             "cpu  1 2 3 4 5 6 70 8\ncpu0 1 2 3 4 5 6 30 8\ncpu1 1 2 3 4 5 6 40 8\ncpu10 0 0 0 0 0 0 9 0\n";
         assert_eq!(softirq_time(stat, 0..1), 300_000_000);

@@ -1,4 +1,4 @@
-//! What a reader must know of the machine, the programs and the command to judge figures.
+//! The machine, the programs and the command: what a reader needs to judge figures.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::scenario::Scenario;
 pub struct Environment {
     /// Version of expressway.
     pub version: String,
-    /// Its commit, as whoever ran it says (`EXPRESSWAY_COMMIT`); the binary may be anywhere.
+    /// Its commit as given in `EXPRESSWAY_COMMIT`, since the binary may be anywhere.
     pub commit: String,
     /// `release`, or `debug`, whose figures mean nothing.
     pub build: String,
@@ -28,7 +28,7 @@ pub struct Environment {
     pub cpu: String,
     /// Cores that the process may use.
     pub cores: usize,
-    /// `hypervisor` flag of the CPU: a virtual machine, whose host may do other things.
+    /// The CPU's `hypervisor` flag: a virtual machine, whose host may run other work.
     pub virtual_machine: bool,
     /// Memory, bytes.
     pub memory: u64,
@@ -42,20 +42,20 @@ pub struct Environment {
     pub idle_states: Vec<String>,
     /// Interrupts of network devices with the cores that they may go to.
     pub network_interrupts: BTreeMap<String, String>,
-    /// Load average of the last minute when it began: what else was running.
+    /// Load average of the last minute at the start.
     pub load_average: f64,
-    /// The servers that were there, and what else was compared, by name.
+    /// The servers and other programs that were compared, by name.
     pub programs: BTreeMap<String, Program>,
 }
 
 impl Environment {
-    /// Reads it now, with what the scenarios are about to measure.
+    /// Reads it now, with the programs that scenarios will measure.
     pub fn read(tools: &Tools, scenarios: &[Scenario]) -> Self {
         Self { programs: programs(tools, scenarios), ..Self::of_this_machine() }
     }
 
-    /// How processor, kernel and version differ from what runs here now, if they do: figures of those say nothing here. The
-    /// cores that a process may use are its own affair.
+    /// The difference in processor, kernel or version from this machine, if any: such figures do not apply here. The number of
+    /// usable cores is not compared.
     pub fn difference(&self) -> Option<String> {
         let here = Self::of_this_machine();
         let name = |one: &Self| format!("{}, Linux {}, version {}", one.cpu, one.kernel, one.version);
@@ -97,14 +97,14 @@ impl Environment {
     }
 }
 
-/// The servers that are there, and what else the scenarios compare.
+/// The servers and other programs that the scenarios compare.
 fn programs(tools: &Tools, scenarios: &[Scenario]) -> BTreeMap<String, Program> {
     let mut programs = peers::programs(tools);
     programs.extend(scenarios.iter().flat_map(|scenario| scenario.programs(tools)));
     programs
 }
 
-/// A file's text; what a machine does not have is empty.
+/// A file's text; empty if the machine lacks it.
 fn text(file: &str) -> String {
     fs::read_to_string(file).unwrap_or_default()
 }
@@ -124,7 +124,7 @@ fn kernel_options(line: &str) -> Vec<String> {
     line.split_whitespace().filter(wanted).map(str::to_owned).collect()
 }
 
-/// The distinct texts of a file of each core.
+/// The distinct values of a per-core file.
 fn each_core(file: &str) -> Vec<String> {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let mut found: Vec<String> = (0..cores)
@@ -136,7 +136,7 @@ fn each_core(file: &str) -> Vec<String> {
     found
 }
 
-/// The driver, then the names of the first core's states that are not disabled.
+/// The driver, then the enabled states of the first core.
 fn idle_states(cpus: &Path) -> Vec<String> {
     let read = |file: std::path::PathBuf| fs::read_to_string(file).unwrap_or_default().trim().to_owned();
     let mut found: Vec<String> = Some(read(cpus.join("cpuidle/current_driver")))

@@ -32,10 +32,10 @@ use crate::runner::Tally;
 use crate::scenario::Bed;
 use crate::{BenchError, Tools, io_error};
 
-/// How often it is looked whether to stop.
+/// Interval at which `stop` is polled.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What starts every line that the runner itself says.
+/// The prefix of the runner's own lines.
 const SAID: &str = "guest: ";
 
 /// The two interfaces of the guest, the server's first.
@@ -50,7 +50,7 @@ pub struct Emulated {
     pub processors: String,
     /// The kernel's options for them.
     pub kernel_options: String,
-    /// What the suite sees inside.
+    /// The environment inside.
     #[serde(default)]
     pub inside: Environment,
 }
@@ -62,13 +62,13 @@ pub struct Guest {
     pub runner: PathBuf,
     /// Seconds until it is ended.
     pub deadline: u64,
-    /// Arguments of `expressway bench` inside: scenarios and what is changed of them.
+    /// Arguments of `expressway bench` inside: scenarios and overrides.
     pub arguments: Vec<String>,
-    /// Scenario files, which are named in the arguments by their file names.
+    /// Scenario files, named in the arguments by file name.
     pub files: Vec<PathBuf>,
 }
 
-/// What the runner says first.
+/// The runner's first message.
 #[derive(Deserialize)]
 struct First {
     guest: Emulated,
@@ -91,7 +91,7 @@ impl Guest {
     }
 
     /// Boots it and hands each line of its raw file to `each` as it comes; its first one, of the machine inside, goes into
-    /// the lines of scenarios. `stop` is asked now and then.
+    /// the lines of scenarios. `stop` is polled.
     ///
     /// # Errors
     /// When it cannot be booted or ends early, with what its runner said last; when `each` fails; when it was stopped.
@@ -184,7 +184,7 @@ impl Runner {
         Ok(Self { child, lines, last })
     }
 
-    /// Its exit code, and what was said last.
+    /// Its exit code and last message.
     fn end(&mut self) -> Result<(Option<i32>, String), BenchError> {
         let status = self.child.wait().map_err(io_error("python3"))?;
         let last = self.last.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
@@ -202,8 +202,8 @@ impl Drop for Runner {
     }
 }
 
-/// Passes console and messages on to the log. Returns what to tell of a guest that failed: the last line that the program
-/// inside or the runner said, its closing line aside.
+/// Passes console and messages on to the log. Returns the reason of a failure: the last line of the program inside or of the
+/// runner, except its closing line.
 fn tell(lines: impl BufRead) -> String {
     let mut last = String::new();
     for line in lines.lines().map_while(Result::ok) {

@@ -11,7 +11,7 @@ use crate::server::PORT;
 use crate::task::Task;
 use crate::{BenchError, HOST, Tools};
 
-/// What to ask, and how hard.
+/// A load of requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Load {
@@ -19,7 +19,7 @@ pub(crate) struct Load {
     pub connections: usize,
     /// Requests at once on each connection.
     pub streams: usize,
-    /// Requests a second over all of them; 0 for the next one as soon as one is done.
+    /// Requests a second over all of them; 0 for a closed loop.
     pub rate: f64,
     /// Bytes of a range request, and of the file that ranges are taken from; 0 asks for whole files.
     pub range: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Counted {
     pub requests: u64,
     /// Body bytes.
     pub bytes: u64,
-    /// Failed requests; a run with any is refused.
+    /// Failed requests; any fails the run.
     pub errors: u64,
     /// Why the last one failed.
     #[serde(default)]
@@ -66,7 +66,7 @@ pub(crate) struct Counted {
     pub client_ns: u64,
 }
 
-/// Arguments that say which server is asked, and whose certificates are trusted.
+/// Arguments that name the server and the trusted CA.
 pub(crate) fn whom(server: SocketAddrV4, tools: &Tools) -> Vec<String> {
     let authority = tools.certificates().join("ca.pem").display().to_string();
     ["--connect", &server.to_string(), "--name", HOST, "--ca", &authority].map(str::to_owned).to_vec()
@@ -103,10 +103,10 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Connections one after the other, until the server's certificate is another one.
+/// Makes connections one after another until the server's certificate changes.
 pub(crate) struct Probe(Client<'static>);
 
-/// What it says at the end.
+/// Its report.
 #[derive(Deserialize)]
 struct Probed {
     refused: u64,

@@ -1,5 +1,5 @@
-//! What may become of packets at an interface, ours and others', each from a file with its best known configuration and
-//! why that is the best.
+//! Packet paths, ours and others': what processes packets at an interface, each from a file with its best known configuration
+//! and the reason for it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -49,23 +49,23 @@ pub(crate) struct PacketPath {
     /// The command that installs its programs on Debian.
     #[serde(default)]
     install: String,
-    /// Programs of it, by name or path, that have to be there.
+    /// Programs that it needs, by name or path.
     #[serde(default)]
     programs: Vec<String>,
-    /// A command whose exit code says whether the rest of what it needs is there.
+    /// A command whose exit code says whether its other requirements are met.
     #[serde(default)]
     probe: Vec<String>,
     /// The command that says its version.
     #[serde(default)]
     version: Vec<String>,
-    /// What the line with the version has in it; the first line where nothing is said.
+    /// What the line with the version contains; empty for the first line.
     #[serde(default)]
     version_line: String,
     /// Environment variables of what it runs.
     #[serde(default)]
     pub(crate) environment: BTreeMap<String, String>,
-    /// Files below `/proc/sys` with their values, in the measured side's namespace. One behind a `-` is of a part of the kernel
-    /// that may not be there.
+    /// Files below `/proc/sys` with their values, in the measured side's namespace. A leading `-` marks one that the
+    /// kernel may lack.
     #[serde(default)]
     pub(crate) sysctl: BTreeMap<String, String>,
     /// Commands that set it up in the measured side's namespace, and end.
@@ -74,17 +74,16 @@ pub(crate) struct PacketPath {
     /// A program that stays while packets are measured.
     #[serde(default)]
     run: Vec<String>,
-    /// What that program prints when it is ready; otherwise an XDP program on the interface says so.
+    /// What that program prints when it is ready; if unset, it is ready when an XDP program is on the interface.
     #[serde(default)]
     pub(crate) ready: Option<String>,
-    /// What stands before the number of packets that it took, in what it prints until its end; otherwise the interface's
-    /// counter says how many.
+    /// What precedes the number of packets in its output; if unset, the interface's counter is used.
     #[serde(default)]
     pub(crate) count: Option<String>,
-    /// On a given NIC it changes nothing that its end does not undo.
+    /// When it ends, it leaves a given NIC unchanged.
     #[serde(default)]
     pub(crate) on_nics: bool,
-    /// It switches: frames have the hardware address of whoever is behind it.
+    /// It switches: frames are addressed to the host behind it.
     #[serde(default)]
     pub(crate) switches: bool,
 }
@@ -101,17 +100,17 @@ impl PacketPath {
             .map_err(|error| BenchError::Missing(format!("peers/packets/{name}.toml: {error}")))
     }
 
-    /// The commands that set it up, with their places filled.
+    /// Its set-up commands with placeholders filled in.
     pub(crate) fn prepare(&self, places: &Placeholders) -> Vec<Vec<String>> {
         self.prepare.iter().map(|command| filled(command, places)).collect()
     }
 
-    /// The program that stays, with its arguments; empty where none does.
+    /// The command that runs while packets are measured; empty if there is none.
     pub(crate) fn run(&self, places: &Placeholders) -> Vec<String> {
         filled(&self.run, places)
     }
 
-    /// What it says of its version and why it is as it is; `None` where it cannot be run.
+    /// Its version and the reason for its configuration; `None` if it cannot be run.
     pub(crate) fn program(&self, tools: &Tools) -> Option<Program> {
         let why = self.why.split_whitespace().collect::<Vec<_>>().join(" ");
         let Some((program, arguments)) = self.version.split_first() else {
@@ -125,7 +124,7 @@ impl PacketPath {
         Some(Program { version, why })
     }
 
-    /// What this machine lacks for it, and how to get it.
+    /// What this machine lacks for it, and how to install that.
     pub(crate) fn lacks(&self) -> Option<String> {
         let install = &self.install;
         if let Some(program) = self.programs.iter().find(|program| !is_program(program)) {
@@ -152,7 +151,7 @@ fn is_program(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The places that a run fills.
+    /// The placeholders that a run fills in.
     pub(crate) const PLACES: [&str; 15] = [
         "interface",
         "out",
@@ -172,7 +171,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_file_is_embedded_says_why_and_how_to_install_and_leaves_no_place_empty() {
+    fn every_file_is_embedded_with_a_reason_and_no_unknown_placeholder() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/packets");
         let mut files: Vec<String> = std::fs::read_dir(folder)
             .unwrap()
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named_with_how_to_get_it() {
+    fn missing_programs_are_named_with_their_packages() {
         let path = |programs: &str, probe: &str| -> PacketPath {
             let text = format!(
                 "why = \"\"\ninstall = \"apt-get install x\"\nprograms = {programs}\nprobe = {probe}"

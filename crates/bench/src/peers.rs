@@ -31,7 +31,7 @@ pub(crate) struct Server {
     program: String,
     /// Its arguments.
     arguments: Vec<String>,
-    /// Arguments with which it says its version.
+    /// Arguments that make it print its version.
     version: Vec<String>,
     /// Whether it answers requests for ranges.
     #[serde(default = "yes")]
@@ -72,12 +72,12 @@ impl Server {
         }
     }
 
-    /// Its arguments with their places filled.
+    /// Its arguments with placeholders filled in.
     pub(crate) fn arguments(&self, places: &Placeholders) -> Vec<String> {
         self.arguments.iter().map(|argument| fill(argument, places)).collect()
     }
 
-    /// What it says of its version, one line; `None` where it cannot be run.
+    /// The line with its version; `None` if it cannot be run.
     fn said_version(&self, tools: &Tools) -> Option<String> {
         let output = Command::new(self.program(tools)).args(&self.version).output().ok()?;
         let text = [output.stdout, output.stderr].concat();
@@ -88,7 +88,7 @@ impl Server {
     }
 }
 
-/// Why a server cannot be measured here, if it cannot.
+/// Why a server cannot be measured here, if so.
 pub(crate) fn lacks(name: &str, ranges: bool, tools: &Tools) -> Option<String> {
     let server = match Server::named(name) {
         Ok(server) => server,
@@ -101,7 +101,7 @@ pub(crate) fn lacks(name: &str, ranges: bool, tools: &Tools) -> Option<String> {
     (!program.exists()).then(|| format!("{}: no such program; `make bench` builds it", program.display()))
 }
 
-/// Puts values in their places.
+/// Fills in placeholders.
 pub(crate) fn fill(text: &str, places: &Placeholders) -> String {
     let mut text = text.to_owned();
     for (name, value) in places {
@@ -110,16 +110,16 @@ pub(crate) fn fill(text: &str, places: &Placeholders) -> String {
     text
 }
 
-/// A server that is there.
+/// An installed program.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Program {
-    /// What it says of its version.
+    /// Its version as it prints it.
     pub version: String,
-    /// Why it runs with the configuration that it has.
+    /// Why it is configured as it is.
     pub why: String,
 }
 
-/// All servers that are there, by name.
+/// All installed servers, by name.
 pub(crate) fn programs(tools: &Tools) -> BTreeMap<String, Program> {
     let program = |name: &str| {
         let server = Server::named(name).ok()?;
@@ -132,7 +132,7 @@ pub(crate) fn programs(tools: &Tools) -> BTreeMap<String, Program> {
     NAMES.iter().filter_map(|name| program(name)).collect()
 }
 
-/// A folder's path for a configuration.
+/// A path as configurations have it.
 pub(crate) fn shown(path: &Path) -> String {
     path.display().to_string()
 }
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_server_has_a_file_that_says_why_and_leaves_no_place_empty() {
+    fn every_server_has_a_file_with_a_reason_and_no_unknown_placeholder() {
         let known = [
             "address",
             "port",
@@ -164,7 +164,7 @@ mod tests {
             let texts = server.arguments(&places).join(" ")
                 + &fill(server.configuration.as_deref().unwrap_or(""), &places)
                 + &server.environment.values().map(|value| fill(value, &places)).collect::<String>();
-            // The key by which JSON of protocol buffers names a message's type is no place.
+            // `@type` is a key of protocol buffers in JSON, not a placeholder.
             assert!(!texts.replace("\"@type\"", "").contains('@'), "{name}: {texts}");
         }
         assert!(Server::named("apache").is_err());

@@ -1,4 +1,4 @@
-//! Runs a scenario: every point, round and contestant, each run on a lab of its own, each a line of the raw file.
+//! Runs a scenario: every point, round and contestant. Each run has a fresh lab and is a line of the raw file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::raw::{Absent, Described, Line, Run as Record};
 use crate::scenario::{Case, Contestant, Effort, Scenario, Value};
 use crate::{BenchError, Tools, cpu, io_error};
 
-/// What a scenario came to.
+/// The outcome of a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Runs with figures.
@@ -37,11 +37,11 @@ pub fn remove_leftovers() -> Result<(), BenchError> {
 /// What the names of labs begin with, before the process ID.
 const LAB: &str = "bench-";
 
-/// Seconds that are measured of a trial of a calibration, at the least: less is chance.
+/// The least measured seconds of a calibration trial: fewer would be chance.
 const LEAST_TRIAL: f64 = 2.0;
 
-/// Runs a scenario, handing each line to `each` as it comes. A contestant that this machine cannot run, and a run that
-/// fails, are lines; the rest goes on. With a folder for `profiles`, each contestant runs once more at each point after its
+/// Runs a scenario and hands each line to `each` at once. Contestants that this machine cannot run and failed runs become
+/// lines too, and the others continue. With a folder for `profiles`, each contestant runs once more at each point after its
 /// rounds, sampled and not counted.
 ///
 /// # Errors
@@ -80,7 +80,7 @@ pub fn run(
                             detail: outcome.detail,
                         })
                     }
-                    // Without a lab, or a far end, nothing can be measured: that is no failed run but the end.
+                    // Without a lab or a far end nothing can be measured: this ends the scenario.
                     Err(error @ (BenchError::Lab(_) | BenchError::FarLost { .. })) => return Err(error),
                     Err(error) => {
                         tally.failed += 1;
@@ -103,7 +103,7 @@ pub fn run(
     Ok(tally)
 }
 
-/// What runs are made with.
+/// What all runs of a scenario share.
 #[derive(Clone, Copy)]
 struct RunContext<'a> {
     tools: &'a Tools,
@@ -134,7 +134,7 @@ fn profile(
     Ok(folder.join(name.replace([' ', '/', ',', '.'], "-") + ".svg"))
 }
 
-/// The contestants that this machine can run at a point; the others are told.
+/// The contestants that this machine can run at a point; the others are reported as missing.
 fn present<'a>(
     scenario: &'a Scenario,
     place: RunContext<'_>,
@@ -151,8 +151,8 @@ fn present<'a>(
     Ok(present)
 }
 
-/// The contestants of a point with their cases, calibrated where the kind has to know what the machine does; those that differ
-/// in nothing that calibration depends on get the same. Whoever's calibration does not come about is told.
+/// The contestants of a point with their cases, calibrated if the kind needs it; cases that are equal as far as calibration is
+/// concerned share one. Contestants whose calibration fails are reported.
 fn calibrated<'a>(
     scenario: &Scenario,
     place: RunContext<'_>,
@@ -191,11 +191,11 @@ fn calibrated<'a>(
     Ok(cases)
 }
 
-/// What a calibration came to.
+/// The outcome of a calibration.
 enum Found {
     /// These parameters.
     Fixed(BTreeMap<String, Value>),
-    /// The machine lacks something that it takes.
+    /// The machine lacks something for it.
     Lacking(String),
     /// A trial failed.
     Failed(String),
@@ -257,13 +257,13 @@ fn measure(
     }
 }
 
-/// A, B, C, then C, B, A, then A, B, C …: drift of the machine hits all alike.
+/// A, B, C, then C, B, A, then A, B, C …: drift of the machine affects all alike.
 fn turned<T>(all: &[T], round: usize) -> Vec<&T> {
     let forth = all.iter();
     if round.is_multiple_of(2) { forth.collect() } else { forth.rev().collect() }
 }
 
-/// A lab that goes with the run.
+/// A lab that is removed after the run.
 struct TemporaryLab(Lab);
 
 impl TemporaryLab {

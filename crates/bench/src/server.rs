@@ -15,7 +15,7 @@ use crate::process::{LIMIT, Logged};
 use crate::scenario::{Form, Parameter, Value, text};
 use crate::{BenchError, HOST, SERVER_CORE, io_error};
 
-/// How often it is looked whether it listens.
+/// Polling interval while waiting for it to listen.
 const LOOK: Duration = Duration::from_micros(500);
 
 /// UDP port that every server listens on.
@@ -71,7 +71,7 @@ impl Server {
             ("configuration", peers::shown(&configuration)),
             ("workers", workers.to_string()),
             ("cores_mask", format!("{:b}", cores.clone().fold(0u64, |mask, core| mask | 1 << core))),
-            // Kinds without bodies of sizes ask for one of 1 KiB at most.
+            // Kinds without a `body` parameter request 1 KiB at most.
             ("body", case.0.get("body").map_or_else(|| "1024".to_owned(), ToString::to_string)),
             ("io", case.text("io").to_owned()),
             ("udp_send", case.text("udp_send").to_owned()),
@@ -115,12 +115,12 @@ impl Server {
         self.process.id()
     }
 
-    /// Sends it SIGHUP, which all that can reload take as that.
+    /// Sends it SIGHUP to reload.
     pub(crate) fn reload(&self) -> Result<(), BenchError> {
         self.process.signal(Signal::HUP)
     }
 
-    /// Of ours: the mode that its sockets obtained (XDP_OPTIONS), as it says when it is ready.
+    /// Of ours: the mode that its sockets obtained (XDP_OPTIONS), from its ready line.
     pub(crate) fn obtained(&self) -> Option<String> {
         ready_line(&self.process)?.split(' ').find_map(|word| word.strip_prefix("io=")).map(str::to_owned)
     }

@@ -1,5 +1,5 @@
-//! What the client's end may be asked to do: a fixed set of the suite's own programs, with parameters that are numbers and
-//! words of lists. No part of a command line ever comes from elsewhere.
+//! The tasks of the client's end: a fixed set of the suite's programs, whose parameters are numbers and enumerated words. No
+//! part of a command line comes from the other end.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
@@ -23,40 +23,40 @@ pub(crate) enum Task {
     Load {
         /// The server.
         to: SocketAddrV4,
-        /// What to ask, and how hard.
+        /// The load.
         load: Load,
     },
     /// `expressway gen udp`: datagrams on a schedule.
     Generate {
-        /// Where to.
+        /// Destination.
         to: SocketAddrV4,
         /// Datagrams a second.
         rate: u64,
         /// Bytes of a datagram's payload.
         size: u64,
-        /// For so long.
+        /// Duration, seconds.
         seconds: f64,
-        /// How they are sent.
+        /// Method of sending.
         sender: Sender,
-        /// The hardware address that they go to, for a receiver that takes every packet and answers no ARP request.
+        /// The destination's hardware address, for a receiver that takes every packet and so answers no ARP request.
         to_mac: Option<[u8; 6]>,
     },
     /// `expressway-io send`: datagrams as fast as they go.
     Send {
-        /// Where to.
+        /// Destination.
         to: SocketAddrV4,
         /// Bytes of a datagram's payload.
         size: u64,
-        /// For so long.
+        /// Duration, seconds.
         seconds: f64,
-        /// How they are sent.
+        /// Method of sending.
         sender: Sender,
     },
     /// `expressway-io sink`: takes datagrams off the wire.
     Sink {
-        /// The port that they come to.
+        /// The port to receive at.
         port: u16,
-        /// For so long.
+        /// Duration, seconds.
         seconds: f64,
         /// Whether by AF_XDP.
         express: bool,
@@ -85,7 +85,7 @@ pub(crate) struct Site<'a> {
 }
 
 impl Task {
-    /// Whether its parameters are such as scenarios have.
+    /// Checks that its parameters are within the bounds of scenarios.
     pub(crate) fn check(&self) -> Result<(), String> {
         let time = |what: &str, seconds: f64| match (0.0..=SECONDS_MAX).contains(&seconds) {
             true => Ok(()),
@@ -123,7 +123,7 @@ impl Task {
         }
     }
 
-    /// Where its traffic goes.
+    /// The destination of its traffic.
     pub(crate) fn destination(&self) -> Option<Ipv4Addr> {
         match self {
             Self::Load { to, .. } | Self::Generate { to, .. } | Self::Send { to, .. } => Some(*to.ip()),
@@ -131,7 +131,7 @@ impl Task {
         }
     }
 
-    /// Whether it puts a program of XDP on the interface, or frames past the kernel.
+    /// Whether it attaches an XDP program or sends frames past the kernel.
     pub(crate) fn needs_xdp(&self) -> bool {
         match self {
             Self::Load { .. } => false,
@@ -267,7 +267,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn nothing_but_the_set_is_understood() {
+    fn only_the_fixed_set_is_accepted() {
         for text in [
             r#"{"shell": {"command": "id"}}"#,
             r#"{"sink": {"port": 1, "seconds": 1.0, "express": false, "program": "/bin/sh"}}"#,

@@ -1,4 +1,4 @@
-//! One UDP feed to many TCP subscribers: latency of a delivery, and what it costs the machine that sends it.
+//! One UDP feed to many TCP subscribers: latency and the sending machine's CPU per delivery.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -29,36 +29,36 @@ const TCP_PORT: u16 = 9000;
 /// Datagrams that are due at once in bursts.
 const BURST: u64 = 10;
 
-/// Deliveries a second that calibration begins with: any core can make them.
+/// Deliveries a second that calibration starts with: any core can make them.
 const FIRST_TRIAL: f64 = 30_000.0;
 
-/// How often calibration tries, and how near to the load it has to come to stop before.
+/// The most trials of a calibration, and the deviation from the load at which it stops earlier.
 const TRIALS: usize = 7;
 const NEAR: f64 = 0.03;
 
-/// How far from the load the best trial may be before that is said.
+/// The deviation of the best trial from the load above which a warning is logged.
 const FAR: f64 = 0.1;
 
-/// The least load that trials can tell from none.
+/// The least load that trials can measure.
 const LEAST_LOAD: f64 = 0.1;
 
 static PARAMETERS: [Parameter; 10] = [
     Parameter::required("forwarder", Form::Choice(&["send-loop", "user", "kernel"])),
     Parameter::new("pattern", Form::Choice(&["bursts", "poisson", "even"]), text("even")),
     Parameter::new("subscribers", Form::Count(1, 20_000), Value::Count(64)),
-    // Deliveries a second that are offered: a number, or as many as keep the C loop's core busy for this share of the time, which
-    // is found at each point before its rounds. Then the datagrams a second that are not exceeded for few subscribers.
+    // Offered deliveries a second: a number, or as many as keep the C loop's core busy for this share of the time, calibrated
+    // at each point before its rounds. `rate` caps the datagrams a second when there are few subscribers.
     Parameter::optional("deliveries", Form::Count(1, 100_000_000)),
     Parameter::optional("load", Form::Number(LEAST_LOAD)),
     Parameter::new("rate", Form::Count(1, 10_000_000), Value::Count(2_000)),
     Parameter::new("size", Form::Count(24, 1400), Value::Count(128)),
-    // How the generator waits until a datagram is due: spinning is exact, and takes the subscribers' core while datagrams
+    // How the generator waits for a datagram's due time: spinning is exact, but occupies the subscribers' core while datagrams
     // are within 100 µs of each other.
     Parameter::new("generator", Form::Choice(&["spin", "sleep"]), text("spin")),
-    // How the generator sends: one system call a datagram, or frames by XDP, of which all that are due at once are in the
-    // receive ring at once, as from a NIC.
+    // How the generator sends: one system call a datagram, or frames by XDP. All frames that are due together are in the
+    // receive ring together, as from a NIC.
     Parameter::new("sender", Form::Choice(&["sendmsg", "live"]), text("sendmsg")),
-    // Seconds that are waited for what was due.
+    // Seconds to wait for late deliveries.
     Parameter::new("drain", Form::Number(0.0), Value::Number(0.5)),
 ];
 
@@ -77,7 +77,7 @@ static METRICS: [Metric; 10] = [
 
 static TABLE: Table = Table { name: "fanout", parameters: &PARAMETERS, metrics: &METRICS };
 
-/// What the subscribers report.
+/// The subscribers' report.
 #[derive(Debug, Deserialize, Serialize)]
 struct Received {
     datagrams: u64,
@@ -141,7 +141,7 @@ impl Kind for Fanout {
         BTreeMap::from([("deliveries".to_owned(), Value::Count(deliveries as u64))])
     }
 
-    /// Starts the forwarder and the subscribers, then the feed, and accounts for the measured part of it.
+    /// Starts the forwarder, the subscribers and the feed, and takes the CPU accounts of the measured part.
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
         let case = run.case;
         let host = run.lab.addresses(Role::Server).ipv4;
@@ -197,8 +197,8 @@ fn tried(trials: &[Trial]) -> Vec<(f64, f64)> {
     trials.iter().filter_map(one).collect()
 }
 
-/// The deliveries a second to try next for a load, between the most that were less than that and the least that were more. A
-/// delivery costs less the more there are, so that no single trial tells.
+/// The deliveries a second to try next for a load: between the highest rate that stayed below it and the lowest that exceeded
+/// it. A delivery costs less the more there are, so one trial is not enough.
 fn next_trial(load: f64, tried: &[(f64, f64)]) -> Option<f64> {
     let Some((_, last)) = tried.last() else { return Some(FIRST_TRIAL) };
     if tried.len() >= TRIALS || (last - load).abs() < NEAR {
@@ -215,8 +215,8 @@ fn next_trial(load: f64, tried: &[(f64, f64)]) -> Option<f64> {
     }
 }
 
-/// Gives the client's end the transmit queue that the server's has: the ring of a veth holds 256 packets, and without a
-/// queue the ACKs of a burst push datagrams of the feed out of it, before any forwarder has seen them.
+/// Gives the client's end the server's transmit queue: a veth's ring holds 256 packets, and without a queue the ACKs of a
+/// burst would push datagrams of the feed out of it before any forwarder sees them.
 fn queue_at_client(run: &Run<'_>) -> Result<(), BenchError> {
     let limit = run.lab.config().queue_limit.to_string();
     let queue = ["qdisc", "replace", "dev", Role::Client.interface(), "root", "pfifo", "limit", &limit];
@@ -227,7 +227,7 @@ fn queue_at_client(run: &Run<'_>) -> Result<(), BenchError> {
     Err(BenchError::Missing(format!("tc {}: {status}; see its error above", queue.join(" "))))
 }
 
-/// Starts what forwards, on the server's core.
+/// Starts the forwarder on the server's core.
 fn start(run: &Run<'_>, feed: SocketAddr, tcp: SocketAddr) -> Result<Piped, BenchError> {
     let (program, arguments): (PathBuf, Vec<String>) = match run.case.text("forwarder") {
         "send-loop" => {
@@ -245,7 +245,7 @@ fn start(run: &Run<'_>, feed: SocketAddr, tcp: SocketAddr) -> Result<Piped, Benc
     Piped::start_on(run.lab, Role::Server, &program, &arguments)
 }
 
-/// Compiles the loop, as anybody would.
+/// Compiles the C loop with ordinary options.
 fn compile(tools: &Tools) -> Result<PathBuf, BenchError> {
     let (source, program) = (tools.work.join("send_loop.c"), tools.work.join("send_loop"));
     std::fs::create_dir_all(&tools.work).map_err(io_error(tools.work.display().to_string()))?;
@@ -305,10 +305,10 @@ struct Threads {
     client: BTreeSet<u32>,
 }
 
-/// What the two ends have cost so far.
+/// CPU of the two ends so far.
 struct Cost {
     server: Account,
-    /// Of the kernel's workers on the server's core: what the kernel forwards is sent by them.
+    /// Of the kernel's workers on the server's core, which send what the kernel forwards.
     kworkers: BTreeMap<u32, u64>,
     kworker_ns: u64,
     subscribers: Account,
@@ -325,7 +325,7 @@ impl Cost {
     }
 
     fn since(self, before: &Self) -> Self {
-        // Workers come and go: one that was not there before has run since.
+        // Workers come and go: a new one counts from 0.
         let grown = self
             .kworkers
             .iter()
@@ -338,8 +338,7 @@ impl Cost {
         }
     }
 
-    /// What is charged to the forwarder: its process, its NAPI threads, and the kernel's workers of its core, of all
-    /// forwarders alike.
+    /// CPU charged to every forwarder: its process, its NAPI threads, and the kernel's workers on its core.
     fn charged_ns(&self) -> u64 {
         self.server.charged_ns() + self.kworker_ns
     }
@@ -350,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calibration_finds_the_load_where_deliveries_become_cheaper_with_their_number() {
+    fn calibration_finds_the_load_although_deliveries_get_cheaper() {
         // From 6 µs when there are few to 1.5 µs, and a core is never busier than always.
         let busy =
             |deliveries: f64| (deliveries * (1.5e-6 + 4.5e-6 / (1.0 + deliveries / 50_000.0))).min(1.0);
@@ -385,7 +384,7 @@ mod tests {
         assert!(Fanout.check(&case(&[])).unwrap_err().contains("neither"));
         assert!(Fanout.check(&case(&[&deliveries, &load])).unwrap_err().contains("both"));
         assert!(Fanout.check(&case(&[&("load", Value::Number(1.5))])).unwrap_err().contains("1.5"));
-        // What is fixed is tried for nothing, and a load first with few.
+        // A fixed rate needs no trial; a load starts with few deliveries.
         assert_eq!(Fanout.calibration(&case(&[&deliveries]), &[]), None);
         let first = Fanout.calibration(&case(&[&load]), &[]).unwrap();
         assert_eq!((first.given("load"), first.given("deliveries")), (None, Some(FIRST_TRIAL)));

@@ -19,13 +19,13 @@ static PARAMETERS: [Parameter; 11] = [
     IO,
     UDP_SEND,
     WORKERS,
-    // The largest file that is written, and held in memory by servers that cache.
+    // Bytes of the file; caching servers hold it in memory.
     Parameter::new("body", Form::Bytes(1, 1 << 30), Value::Count(1 << 20)),
-    // 0: whole files; else requests for ranges of this many bytes, one after the other through the file.
+    // 0: whole files; otherwise consecutive ranges of this many bytes.
     Parameter::new("range", Form::Bytes(0, 1 << 30), Value::Count(0)),
     Parameter::new("connections", Form::Count(1, 20_000), Value::Count(4)),
     Parameter::new("streams", Form::Count(1, 128), Value::Count(8)),
-    // Requests a second in all; 0: a closed loop.
+    // Total requests a second; 0: a closed loop.
     Parameter::new("rate", Form::Number(0.0), Value::Number(0.0)),
     UDP_SEGMENTATION,
     MTU,
@@ -43,7 +43,7 @@ static METRICS: [Metric; 13] = [
     Metric::new("napi_share_percent", "NAPI share", "%", Better::Neither, 0),
     Metric::new("bytes_per_datagram", "B/datagram", "B", Better::Neither, 0),
     Metric::new("client_cpu_percent", "client CPU", "%", Better::Neither, 0),
-    // Of beds whose clock counts instructions, in place of times and rates.
+    // In place of times and rates on beds whose clock counts instructions.
     Metric::new("instructions_per_byte", "instructions a byte", "", Better::Lower, 2),
     Metric::new("instructions_per_datagram", "instructions a datagram", "", Better::Neither, 0),
 ];
@@ -101,7 +101,7 @@ impl Kind for Gateway {
     }
 }
 
-/// What a served byte costs where a nanosecond is an instruction.
+/// Cost of a served byte on a bed where a nanosecond is an instruction.
 fn instructions(counted: &Counted, cpu: &Account) -> BTreeMap<&'static str, f64> {
     let (charged, datagrams) = (cpu.charged_ns() as f64, counted.datagrams.max(1) as f64);
     BTreeMap::from([
@@ -133,14 +133,14 @@ fn own_core(case: &Case) -> usize {
     CLIENT_CORE.max(case.count("workers") as usize)
 }
 
-/// What a server's case needs: its program, and cores for all workers and the load.
+/// What this machine lacks for a server: its program, or cores for all workers and the load.
 pub(crate) fn lacks(tools: &Tools, case: &Case) -> Option<String> {
     let (need, whose) = match tools.bed {
         Bed::Nics => (case.count("workers") as usize, "all of them for the server"),
         _ => (own_core(case) + 1, "one of them for the load"),
     };
     let have = std::thread::available_parallelism().map_or(1, usize::from);
-    // Where instructions are counted, and not time, both may share one.
+    // Where instructions are counted, both may share one.
     if need > have && !tools.bed.counts_instructions() {
         return Some(format!("needs {need} cores, {whose}; this machine has {have}"));
     }
@@ -148,12 +148,12 @@ pub(crate) fn lacks(tools: &Tools, case: &Case) -> Option<String> {
     peers::lacks(case.text("server"), ranges, tools)
 }
 
-/// Whether a server's way may attach an XDP program.
+/// Whether a server may attach an XDP program.
 pub(crate) fn needs_xdp(case: &Case) -> bool {
     case.text("server") == "expressway" && case.text("io") != "udp"
 }
 
-/// A server that was asked for zero-copy and says another mode measures something else.
+/// Fails if zero-copy was required and the server reports another mode.
 fn check_obtained(case: &Case, obtained: Option<&str>) -> Result<(), BenchError> {
     let wanted = case.text("io");
     if wanted != "zerocopy" || obtained == Some(wanted) {
@@ -163,7 +163,7 @@ fn check_obtained(case: &Case, obtained: Option<&str>) -> Result<(), BenchError>
     Err(BenchError::Server { contestant: case.text("server").into(), problem })
 }
 
-/// A server under load: what was counted, and what it cost.
+/// A server under load: the counts and its CPU.
 pub(crate) struct Loaded {
     pub(crate) load: Load,
     pub(crate) counted: Counted,
@@ -174,7 +174,7 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Starts the server, then the load, and takes the account for the time that the load counts.
+    /// Starts the server and the load, and takes the server's account while the load counts.
     pub(crate) fn measure(run: &Run<'_>, load: &Load) -> Result<Self, BenchError> {
         run.tools.write_body(load.body)?;
         let server = Server::start(run)?;

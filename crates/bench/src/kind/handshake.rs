@@ -1,4 +1,4 @@
-//! What a new connection costs: handshake, one small request, the end.
+//! CPU of a new connection: handshake, one small request, close.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ static PARAMETERS: [Parameter; 8] = [
     UDP_SEGMENTATION,
     MTU,
     Parameter::new("body", Form::Bytes(1, 1 << 20), Value::Count(1024)),
-    // Handshakes under way at the same time.
+    // Concurrent handshakes.
     Parameter::new("at_once", Form::Count(1, 1024), Value::Count(8)),
 ];
 

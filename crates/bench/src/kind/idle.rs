@@ -18,7 +18,7 @@ static PARAMETERS: [Parameter; 7] = [
     WORKERS,
     UDP_SEGMENTATION,
     MTU,
-    // As many as there are local ports for one load generator, which uses one socket.
+    // The load generator uses one socket for all.
     Parameter::new("connections", Form::Count(1, 100_000), Value::Count(10_000)),
 ];
 

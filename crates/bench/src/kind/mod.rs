@@ -58,16 +58,16 @@ pub enum Better {
     Higher,
     /// Less is better.
     Lower,
-    /// It says something about the run, and decides nothing.
+    /// It describes the run and decides nothing.
     Neither,
 }
 
-/// A number that a run of a kind gives.
+/// A number that runs of a kind yield.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Metric {
     /// Its key in the raw file and in scenarios.
     pub(crate) key: &'static str,
-    /// Its name in tables, short.
+    /// Its short name in tables.
     pub(crate) label: &'static str,
     /// Its unit; empty for a bare number.
     pub(crate) unit: &'static str,
@@ -99,10 +99,10 @@ pub(crate) struct Table {
     pub(crate) metrics: &'static [Metric],
 }
 
-/// What a run gave.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// A number for each metric of the kind that this run has.
+    /// Values by metric; a run need not have all.
     pub(crate) values: BTreeMap<&'static str, f64>,
     /// What they were computed from.
     pub(crate) detail: serde_json::Value,
@@ -113,48 +113,48 @@ pub(crate) trait Kind: Sync + Send {
     /// What scenarios and reports know of it.
     fn table(&self) -> &'static Table;
 
-    /// Whether parameters that are each right fit together.
+    /// Whether parameters that are valid by themselves fit together.
     fn check(&self, _case: &Case) -> Result<(), String> {
         Ok(())
     }
 
-    /// The lab that a run wants; one is made for each run, so that no run inherits anything from another.
+    /// The lab for a run; each run gets a fresh one, so that it inherits nothing.
     fn lab(&self, case: &Case) -> LabConfig {
         if measures_server(case) { gateway::lab(case) } else { pinned_lab() }
     }
 
-    /// Why it cannot measure on a bed at all. A scenario's file decides among the others.
+    /// Why it cannot measure on a bed at all. Scenario files choose among the others.
     fn refuses(&self, _bed: Bed) -> Option<&'static str> {
         None
     }
 
-    /// Whether a case puts an XDP program on the measured interface: on given NICs, that is allowed or not.
+    /// Whether a case attaches an XDP program to the measured interface, which given NICs may not allow.
     fn needs_xdp(&self, case: &Case) -> bool {
         measures_server(case) && gateway::needs_xdp(case)
     }
 
-    /// Whether a case takes every packet that comes by the measured interface, whomever for.
+    /// Whether a case consumes every packet on the measured interface, whatever its destination.
     fn takes_all(&self, _case: &Case) -> bool {
         false
     }
 
-    /// What this machine lacks for the case: the contestant is then reported as missing, and the rest goes on.
+    /// What this machine lacks for the case. The contestant is then reported as missing, and the others are measured.
     fn lacks(&self, tools: &Tools, case: &Case) -> Option<String> {
         if measures_server(case) { gateway::lacks(tools, case) } else { None }
     }
 
-    /// What is not among the servers that a case measures: its name, version, and why it is as it is.
+    /// The measured program, if it is not a server: name, version, and why it is configured as it is.
     fn program(&self, _tools: &Tools, _case: &Case) -> Option<(String, Program)> {
         None
     }
 
-    /// A case to be measured before the rounds of a point, where the point's cases depend on what this machine does now;
-    /// asked again with the outcomes so far until there is none.
+    /// A calibration run before the rounds of a point, whose cases depend on what the machine can currently do. Called again
+    /// with the results so far until it returns `None`.
     fn calibration(&self, _case: &Case, _so_far: &[Trial]) -> Option<Case> {
         None
     }
 
-    /// The parameters that the calibration gives a case.
+    /// The parameters that follow from the calibration.
     fn calibrated(&self, _case: &Case, _trials: &[Trial]) -> BTreeMap<String, Value> {
         BTreeMap::new()
     }
@@ -163,29 +163,29 @@ pub(crate) trait Kind: Sync + Send {
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError>;
 }
 
-/// What was measured for a calibration.
+/// A calibration run with its result.
 #[derive(Debug)]
 pub(crate) struct Trial {
     pub(crate) case: Case,
     pub(crate) outcome: Outcome,
 }
 
-/// One run that is to be made.
+/// A run to be made.
 pub(crate) struct Run<'a> {
     pub(crate) tools: &'a Tools,
     pub(crate) lab: &'a Lab,
-    /// Given NICs, with the far end that makes the load.
+    /// Given NICs and the far end that generates the load.
     pub(crate) nics: Option<&'a Nics>,
     pub(crate) case: &'a Case,
     pub(crate) effort: Effort,
-    /// NAPI threads of interfaces of the lab's names in other labs, from before this lab was made.
+    /// NAPI threads that existed before this lab: those of other labs, whose interfaces have the same names.
     pub(crate) others: BTreeSet<u32>,
-    /// The flame graph to draw of the measured side, if one is wanted.
+    /// Where to draw a flame graph of the measured side, if requested.
     pub(crate) profile: Option<PathBuf>,
 }
 
 impl Run<'_> {
-    /// Begins to sample the measured side's stacks, if a flame graph is wanted.
+    /// Starts sampling the measured side's stacks, if a flame graph was requested.
     pub(crate) fn sample(&self, process: u32, napi: &BTreeSet<u32>) -> Result<Option<Recording>, BenchError> {
         let Some(svg) = &self.profile else { return Ok(None) };
         let mut tasks = cpu::tree(process)?;
@@ -194,11 +194,11 @@ impl Run<'_> {
         Recording::start(&tasks, svg, &title).map(Some)
     }
 
-    /// The NAPI threads of the server's interface, pinned to the server's first cores in turn: attaching an XDP program
-    /// has the kernel make new, unpinned ones.
+    /// Pins the NAPI threads of the server's interface to the server's cores in turn and returns them: attaching an XDP program
+    /// creates new, unpinned ones.
     pub(crate) fn server_napi(&self, cores: usize) -> Result<BTreeSet<u32>, BenchError> {
         if self.nics.is_some() {
-            // Where they run is the host's own affair.
+            // The host decides where they run.
             return cpu::napi_threads(self.lab.interface(Role::Server));
         }
         cpu::pin_in_turn(Role::Server.interface(), &self.others, SERVER_CORE..SERVER_CORE + cores.max(1))
@@ -246,7 +246,7 @@ fn measures_server(case: &Case) -> bool {
     case.0.contains_key("server")
 }
 
-/// A lab whose receive work has NAPI threads, the server's on its core and the client's on the other.
+/// A lab that receives in NAPI threads, the server's on its core and the client's on the other.
 pub(crate) fn pinned_lab() -> LabConfig {
     LabConfig {
         client_napi_core: Some(core_of(Role::Client)),

@@ -1,4 +1,4 @@
-//! What a datagram costs by each way to send and to receive it.
+//! CPU per datagram of each method of sending and receiving.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
@@ -23,7 +23,7 @@ pub(crate) struct PacketIo;
 /// The port that both ends use.
 const PORT: u16 = 4433;
 
-/// How much longer the other end runs than the measured one, seconds.
+/// How much longer the other end runs than the measured one, in seconds.
 const LONGER: f64 = 2.0;
 
 static PARAMETERS: [Parameter; 6] = [
@@ -47,8 +47,8 @@ static METRICS: [Metric; 10] = [
     Metric::new("napi_ns_per_packet", "of the NAPI thread", "ns", Better::Neither, 0),
     Metric::new("express_percent", "by AF_XDP", "%", Better::Neither, 0),
     Metric::new("lost_percent", "lost", "%", Better::Lower, 3),
-    Metric::new("offered_percent", "sent of the rate", "%", Better::Neither, 1),
-    // Of beds whose clock counts instructions, in place of the times.
+    Metric::new("offered_percent", "offered share", "%", Better::Neither, 1),
+    // In place of times on beds whose clock counts instructions.
     Metric::new("instructions_per_packet", "instructions a packet", "", Better::Lower, 0),
     Metric::new("process_instructions_per_packet", "of the process", "", Better::Neither, 0),
     Metric::new("napi_instructions_per_packet", "of NAPI threads", "", Better::Neither, 0),
@@ -56,7 +56,7 @@ static METRICS: [Metric; 10] = [
 
 static TABLE: Table = Table { name: "packet-io", parameters: &PARAMETERS, metrics: &METRICS };
 
-/// What an `expressway-io` that moved packets reports.
+/// The report of an `expressway-io` that moved packets.
 #[derive(Deserialize, Serialize)]
 struct Moved {
     seconds: f64,
@@ -65,13 +65,13 @@ struct Moved {
     received_express: u64,
     sent: u64,
     sent_express: u64,
-    /// What XDP_OPTIONS says of the AF_XDP socket: `copy` or `zero-copy`; none without one.
+    /// The AF_XDP socket's mode by XDP_OPTIONS, `copy` or `zero-copy`; `None` without a socket.
     #[serde(default)]
     obtained: Option<String>,
 }
 
 impl Moved {
-    /// A way whose name says zero-copy and that is none measures something else.
+    /// Fails if the socket's mode is not the one that the method names.
     fn check(&self, way: &str) -> Result<(), BenchError> {
         let expected = match way {
             "af-xdp-zerocopy" => Some("zero-copy"),
@@ -133,11 +133,11 @@ impl Kind for PacketIo {
 fn transmit(run: &Run<'_>) -> Result<Outcome, BenchError> {
     let bed = run.tools.bed;
     let _sink = if bed.counts_instructions() {
-        // The one processor is the sender's: what it sends leaves the machine and ends there.
+        // The only processor is the sender's: packets leave the machine and end there.
         run.lab.set_link(Role::Client, false)?;
         None
     } else {
-        // A sink that takes them off the wire; without one every datagram would be answered by an ICMP error.
+        // A sink takes them off the wire; otherwise an ICMP error would answer every datagram.
         let seconds = run.effort.seconds + LONGER;
         let mut sink = far_end(run, &Task::Sink { port: PORT, seconds, express: run.nics.is_none() })?;
         sink.expect("ready")?;
@@ -147,15 +147,15 @@ fn transmit(run: &Run<'_>) -> Result<Outcome, BenchError> {
     command.extend(["--to".into(), address(run.lab, Role::Client)]);
     command.extend(["--size".into(), run.case.count("size").to_string()]);
     let mut sender = run.start_io(Role::Server, &command)?;
-    // A device's NAPI threads complete what was sent, and send in zero-copy. A veth's receive work is the other end's; what
-    // this end's NAPI thread does there is not sending.
+    // A device's NAPI threads complete transmissions, and transmit in zero-copy. On a veth, this end's NAPI thread has no
+    // part in sending.
     let threads = if bed == Bed::Lab { BTreeSet::new() } else { run.server_napi(1)? };
     sender.wait_ready()?;
     let before = account(run, &sender, &threads)?;
     let recording = run.sample(sender.id(), &BTreeSet::new())?;
     let moved: Moved = sender.report()?;
     let mut spent = account(run, &sender, &threads)?.since(before);
-    // Where nobody else sends, what a full device's queue left to the kernel's own thread is this sender's too.
+    // With no other sender, ksoftirqd only sends what was left in this sender's full queue.
     spent.napi_ns += if bed.counts_instructions() { spent.ksoftirqd_ns } else { 0 };
     finish(run, recording, &moved, (moved.sent, moved.sent_express), spent)
 }
@@ -180,7 +180,7 @@ fn receive(run: &Run<'_>) -> Result<Outcome, BenchError> {
     finish(run, recording, &moved, (moved.received, moved.received_express), spent)
 }
 
-/// Live frames at a rate: the receiver sees all of them, so that what one costs is not what a lost one costs.
+/// Live frames at a rate that the receiver can take, so that lost packets do not count towards the cost of received ones.
 fn receive_at_rate(run: &Run<'_>) -> Result<Outcome, BenchError> {
     let (seconds, rate) = (run.effort.seconds, run.case.count("rate"));
     let command = moving("sink", run.lab, Role::Server, run.case.text("way"), seconds + LONGER);
@@ -233,7 +233,7 @@ fn sender(case: &Case) -> Sender {
     }
 }
 
-/// What the measured end has cost so far; on given NICs with all that its host ran, since interrupts have no thread there.
+/// CPU of the measured end so far; on given NICs that of its whole host, where interrupts belong to no thread.
 fn account(run: &Run<'_>, process: &Process, threads: &BTreeSet<u32>) -> Result<Account, BenchError> {
     let account = process.account(threads)?;
     Ok(if run.nics.is_some() { account.with_host() } else { account })
@@ -262,7 +262,7 @@ fn outcome(
             ("process_ns_per_packet", process),
             ("mpps", packets as f64 / moved.seconds / 1e6),
         ]);
-        // A host's interrupts run on top of whatever else does, and are in no thread.
+        // On a host, interrupts are in no thread's account.
         values.extend(spent.host_ns.is_none().then_some(("napi_ns_per_packet", napi)));
     }
     let detail = serde_json::json!({ "moved": moved, "spent": spent, "offloads": offloads });
@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_pays_for_its_process_and_its_napi_thread() {
+    fn process_and_napi_thread_are_charged() {
         let moved = moved();
         let spent = Account { napi_ns: 100, ..Account::default() };
         let outcome = outcome(Bed::Lab, &moved, (10, 5), spent, BTreeMap::new());
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_host_a_packet_pays_for_all_that_its_cores_ran() {
+    fn on_given_nics_the_whole_host_is_charged() {
         let spent = Account { napi_ns: 100, host_ns: Some(5000), ..Account::default() };
         let outcome = outcome(Bed::Nics, &moved(), (10, 5), spent, BTreeMap::new());
         assert_eq!(outcome.values["ns_per_packet"], 500.0);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_clock_counts_instructions_no_time_is_told() {
+    fn no_times_are_reported_where_instructions_are_counted() {
         let spent = Account { napi_ns: 100, ..Account::default() };
         let outcome = outcome(Bed::GuestIcount, &moved(), (10, 5), spent, BTreeMap::new());
         assert_eq!(outcome.values["instructions_per_packet"], 100.0);

@@ -1,5 +1,5 @@
-//! UDP receive by `expressway recv` at an offered rate: how long from when a datagram was due to the program's callback, how
-//! many arrive, and what one costs.
+//! UDP receive by `expressway recv` at an offered rate: latency from a datagram's due time to the callback, loss, and CPU per
+//! datagram.
 
 use std::collections::BTreeMap;
 
@@ -21,9 +21,9 @@ static PARAMETERS: [Parameter; 6] = [
     Parameter::new("wait", Form::Choice(&["interrupt", "busy-poll", "spin"]), text("interrupt")),
     // Datagrams a second.
     Parameter::required("rate", Form::Count(1, 100_000_000)),
-    // The header that datagrams are measured by takes 24 bytes.
+    // The generator's header takes 24 bytes.
     Parameter::new("size", Form::Bytes(24, 1472), Value::Count(64)),
-    // They differ in the source port.
+    // Flows differ in the source port.
     Parameter::new("flows", Form::Count(1, 1024), Value::Count(1)),
     // How the generator sends.
     Parameter::new("sender", Form::Choice(&["udp", "copy", "live"]), text("udp")),
@@ -41,7 +41,7 @@ static METRICS: [Metric; 13] = [
     Metric::new("process_ns_per_datagram", "of the process", "ns", Better::Neither, 0),
     Metric::new("napi_ns_per_datagram", "of the NAPI thread", "ns", Better::Neither, 0),
     Metric::new("cpu_percent", "CPU", "%", Better::Lower, 1),
-    Metric::new("offered_percent", "sent of the rate", "%", Better::Neither, 1),
+    Metric::new("offered_percent", "offered share", "%", Better::Neither, 1),
     Metric::new("sender_late_us", "sender's p99 lateness", "us", Better::Neither, 1),
 ];
 
@@ -64,7 +64,7 @@ impl Kind for Receive {
     }
 }
 
-/// What the two ends report of a rate that was offered.
+/// What the two ends report for an offered rate.
 pub(super) struct Trial {
     sent: Json,
     received: Json,
@@ -72,7 +72,7 @@ pub(super) struct Trial {
     rate: f64,
 }
 
-/// Offers a rate to a receiver of its own.
+/// Starts a receiver and offers it a rate.
 pub(super) fn trial(run: &Run<'_>, rate: u64) -> Result<Trial, BenchError> {
     let case = run.case;
     let to = address(run.lab, Role::Server);
@@ -91,7 +91,7 @@ pub(super) fn trial(run: &Run<'_>, rate: u64) -> Result<Trial, BenchError> {
     profile::finish(recording)?;
     receiver.signal(Signal::INT)?;
     let mut received: Json = receiver.report()?;
-    // The histogram's buckets are the bulk of the report and in no table.
+    // No table shows the histograms, which are most of the report.
     if let Some(latency) = received.get_mut("latency").and_then(Json::as_object_mut) {
         latency.remove("callback");
         if let Some(wire) = latency.get_mut("wire").and_then(Json::as_object_mut) {
@@ -121,12 +121,12 @@ fn number(document: &Json, at: &str) -> Option<f64> {
     document.pointer(at).and_then(Json::as_f64)
 }
 
-/// Datagrams that a generator gave to the device: those that found its ring full too, for the receiver is to empty that.
+/// Datagrams that a generator gave to the device, including those that found its ring full: the receiver has to empty it.
 pub(super) fn handed(sent: &Json) -> f64 {
     number(sent, "/sent").unwrap_or(0.0) + number(sent, "/refused").unwrap_or(0.0)
 }
 
-/// How much of the rate a generator could offer, in percent.
+/// The share of the rate that the generator offered, in percent.
 pub(super) fn offered_percent(sent: &Json, rate: f64) -> f64 {
     100.0 * handed(sent) / (rate * number(sent, "/seconds").unwrap_or(f64::INFINITY)).max(1.0)
 }

@@ -1,4 +1,4 @@
-//! The highest rate that `expressway recv` takes with next to no loss, found by trials of it, and what it is like there.
+//! The highest rate that `expressway recv` receives with almost no loss, found by trials, and latency and CPU at that rate.
 
 use std::ops::Range;
 
@@ -12,13 +12,13 @@ pub(crate) struct ReceiveLimit;
 
 /// The lowest rate that is tried, in datagrams a second.
 const LOWEST: f64 = 25_000.0;
-/// Rates are this far apart: what is found is that near to the truth.
+/// The ratio between neighbouring rates: the precision of the result.
 const STEP: f64 = 1.09;
 /// Rates that may be tried: up to 6.2 million.
 const RATES: usize = 65;
-/// The share of datagrams that may be lost. None at all would measure how often the machine stands still.
+/// The share of datagrams that may be lost. Without any, stalls of the machine would decide.
 const LOSS: f64 = 1e-2;
-/// The share of a rate that a generator has to send for the rate to have been offered.
+/// The share of a rate that the generator must send for the rate to count as offered.
 const OFFERED: f64 = 0.995;
 
 static PARAMETERS: [Parameter; 5] = [
@@ -36,7 +36,7 @@ static METRICS: [Metric; 8] = [
     Metric::new("p99_us", "p99 there", "us", Better::Lower, 1),
     Metric::new("ns_per_datagram", "CPU a datagram there", "ns", Better::Lower, 0),
     Metric::new("cpu_percent", "CPU there", "%", Better::Neither, 1),
-    Metric::new("sender_bound", "the sender gave out first", "", Better::Neither, 0),
+    Metric::new("sender_bound", "limited by the sender", "", Better::Neither, 0),
     Metric::new("trials", "trials", "", Better::Neither, 0),
 ];
 
@@ -90,9 +90,9 @@ fn rate(index: usize) -> u64 {
 }
 
 fn judge(trial: &Trial) -> Verdict {
-    // Nothing that arrived is the loss of all.
+    // If nothing arrived, all was lost.
     let Some(values) = trial.values() else { return Verdict::Lost };
-    // What the device's full ring refused is the receiver's loss.
+    // What the device's full ring refused counts as lost by the receiver.
     if values["lost_percent"] > 100.0 * LOSS {
         Verdict::Lost
     } else if values["offered_percent"] < 100.0 * OFFERED {
@@ -102,7 +102,7 @@ fn judge(trial: &Trial) -> Verdict {
     }
 }
 
-/// The highest index that passes, where all below one that passes do; `None` if none does.
+/// Bisects for the highest index that passes, given that all below it pass; `None` if none does.
 fn search<E>(
     mut range: Range<usize>,
     mut passes: impl FnMut(usize) -> Result<bool, E>,

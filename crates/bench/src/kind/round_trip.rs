@@ -1,4 +1,4 @@
-//! Round trips between two programs that move packets in the same way, each on a core of its own.
+//! Round trips between two programs with the same packet I/O, each on its own core.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,14 +14,14 @@ use crate::{BenchError, Tools, profile};
 pub(crate) struct RoundTrip;
 
 static PARAMETERS: [Parameter; 5] = [
-    // `socket` is a plain kernel socket that is spun on, with nothing around it; the others have our worker.
+    // `socket` is a bare kernel socket, polled in a loop; the others run our worker.
     Parameter::required("way", Form::Choice(&["af-xdp-copy", "socket", "udp"])),
     Parameter::new("wait", Form::Choice(&["interrupt", "busy-poll", "spin"]), text("spin")),
-    // Where a veth's packets are received: on top of the call that sent them, on the sender's core, as a veth does it
-    // by itself; or by a NAPI thread on the core of the receiving program.
+    // Where a veth receives packets: within the sender's call, on its core (the default of a veth), or in a NAPI thread on
+    // the receiver's core.
     Parameter::new("napi", Form::Choice(&["inline", "thread"]), text("inline")),
     Parameter::new("size", Form::Bytes(8, 1472), Value::Count(64)),
-    // Microseconds between an answer and the next question.
+    // Microseconds between a reply and the next request.
     Parameter::new("pause", Form::Count(0, 1_000_000), Value::Count(10)),
 ];
 

@@ -1,4 +1,4 @@
-//! How long a server takes to start and to reload, and what it holds without connections.
+//! A server's start and reload times, and its memory without connections.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -26,7 +26,7 @@ static PARAMETERS: [Parameter; 7] = [
 static METRICS: [Metric; 4] = [
     Metric::new("listening_ms", "start to listening", "ms", Better::Lower, 1),
     Metric::new("reload_ms", "SIGHUP to new certificate", "ms", Better::Lower, 1),
-    Metric::new("refused", "refused meanwhile", "", Better::Lower, 0),
+    Metric::new("refused", "refused during the reload", "", Better::Lower, 0),
     Metric::new("memory_bytes", "memory at rest", "B", Better::Lower, 0),
 ];
 
@@ -37,8 +37,8 @@ impl Kind for Startup {
         &TABLE
     }
 
-    /// The reload is over for a client when a new connection gets the new certificate: connections are made one after
-    /// the other until one does, so the figure has the time of a handshake in it.
+    /// For a client the reload is over when a new connection gets the new certificate. Connections are made one after another
+    /// until one does, so the figure includes a handshake.
     fn measure(&self, run: &Run<'_>) -> Result<Outcome, BenchError> {
         run.tools.make_certificates()?;
         let server = Server::start(run)?;

@@ -1,4 +1,4 @@
-//! Round-trip time and CPU of an echo by each way to wait for packets.
+//! Round-trip time and CPU of an echo by wait strategy.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ static PARAMETERS: [Parameter; 4] = [
     Parameter::required("way", Form::Choice(&["af-xdp-copy", "udp"])),
     Parameter::new("wait", Form::Choice(&["interrupt", "busy-poll", "spin"]), text("interrupt")),
     Parameter::new("size", Form::Bytes(8, 1472), Value::Count(64)),
-    // Microseconds between an answer and the next question.
+    // Microseconds between a reply and the next request.
     Parameter::new("pause", Form::Count(0, 1_000_000), Value::Count(100)),
 ];
 
@@ -30,7 +30,7 @@ static METRICS: [Metric; 4] = [
 
 static TABLE: Table = Table { name: "waiting", parameters: &PARAMETERS, metrics: &METRICS };
 
-/// What an `expressway-io` that asked reports.
+/// The report of an `expressway-io` that measured round trips.
 #[derive(Deserialize, Serialize)]
 pub(super) struct Asked {
     pub(super) round_trips: u64,
@@ -41,7 +41,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Whether there is anything to report of.
+    /// Fails if no round trip completed.
     pub(super) fn check(&self, contestant: &str) -> Result<(), BenchError> {
         if self.round_trips > 0 {
             return Ok(());
@@ -50,7 +50,7 @@ impl Asked {
         Err(BenchError::Load { contestant: contestant.to_owned(), problem })
     }
 
-    /// Of all questions.
+    /// The share of requests without a reply.
     pub(super) fn lost_percent(&self) -> f64 {
         100.0 * self.lost as f64 / (self.round_trips + self.lost).max(1) as f64
     }

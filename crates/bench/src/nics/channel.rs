@@ -18,10 +18,10 @@ pub(super) const MESSAGE_MAX: usize = 256 * 1024;
 /// How long a handshake, and sending one message, may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A peer that has vanished without a word is noticed within about this time by keep-alive packets.
+/// Keep-alive packets detect a vanished peer within about this time.
 const VANISHED: Duration = Duration::from_secs(12);
 
-/// Why nothing more comes of a connection.
+/// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChannelError {
     #[error("no answer within {} s", .0.as_secs())]
@@ -126,7 +126,7 @@ impl Channel {
         }
     }
 
-    /// The next message, if all of it is here; waits for nothing.
+    /// The next message, if it is complete; does not wait.
     pub(super) fn take<T: DeserializeOwned>(&mut self) -> Result<Option<T>, ChannelError> {
         let mut chunk = [0; 4096];
         loop {
@@ -157,7 +157,7 @@ fn handshake(error: impl std::fmt::Display) -> ChannelError {
     ChannelError::Handshake(error.to_string())
 }
 
-/// Waits for nothing by itself, and hears of a peer that vanished.
+/// Makes the socket non-blocking, with keep-alive.
 fn prepare(stream: &TcpStream) -> Result<(), ChannelError> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;

@@ -23,20 +23,20 @@ use crate::environment::Environment;
 use crate::task::{Site, Task};
 use crate::{BenchError, Tools, io_error};
 
-/// Connections that may be in their handshakes or be told that the end is busy; more are closed at once.
+/// Connections that may be in a handshake or waiting for a refusal; more are closed at once.
 const CONNECTIONS: usize = 8;
 
-/// How often it is looked whether to end.
+/// Interval at which `stop` is polled.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// The longest line of a program: its message must fit.
 const LINE_MAX: usize = MESSAGE_MAX / 2;
 
-/// How a far end is to be.
+/// Options of a far end.
 pub struct EndOptions {
     /// Where it listens for near ends; an address of this host.
     pub listen: SocketAddr,
-    /// What near ends must have.
+    /// The token that near ends must have.
     pub token: Token,
     /// The interface that load goes over.
     pub nic: Nic,
@@ -48,10 +48,10 @@ pub struct EndOptions {
     pub tools: Tools,
 }
 
-/// Serves near ends, one at a time, until `stop`. `listening` is told the address.
+/// Serves near ends, one at a time, until `stop`. `listening` gets the address.
 ///
 /// # Errors
-/// When it cannot listen. What happens with one near end is logged.
+/// When it cannot listen. Errors of a near end are logged.
 pub fn serve_end(
     options: &EndOptions,
     stop: &AtomicBool,
@@ -98,7 +98,7 @@ pub fn serve_end(
     })
 }
 
-/// One near end, until it goes.
+/// One near end, until it disconnects.
 fn session(
     options: &EndOptions,
     stream: TcpStream,
@@ -135,7 +135,7 @@ fn session(
     work.serve(&mut channel, stop)
 }
 
-/// What a session does. Its program ends with it.
+/// The work for one near end. Its program ends with it.
 struct Work<'a> {
     options: &'a EndOptions,
     running: Option<Running>,
@@ -211,7 +211,7 @@ impl Work<'_> {
         channel.send(&Answer::Ended { status, said })
     }
 
-    /// Until there is something to do.
+    /// Waits until there is something to do.
     fn wait(&self, channel: &Channel) -> Result<(), ChannelError> {
         let mut descriptors = vec![PollFd::new(channel.socket(), PollFlags::IN)];
         let output = self.running.as_ref().map(|running| running.output.as_fd());
@@ -221,7 +221,7 @@ impl Work<'_> {
     }
 }
 
-/// A program at work; dropping it ends it.
+/// A running program; dropping it ends it.
 struct Running {
     child: Child,
     output: ChildStdout,
@@ -271,7 +271,7 @@ impl Running {
         Ok(running)
     }
 
-    /// Takes in what it has printed; how it ended, if it did.
+    /// Reads what it has printed; returns how it ended, if it did.
     fn read(&mut self) -> Option<String> {
         let mut chunk = [0; 4096];
         loop {
@@ -296,7 +296,7 @@ impl Running {
         Some(self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string()))
     }
 
-    /// The end of what it said on its standard error.
+    /// The end of its standard error.
     fn said(&self) -> String {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let end: Vec<&str> = log.lines().rev().take(3).collect();

@@ -1,4 +1,4 @@
-//! What the two ends say to each other.
+//! The messages between the two ends.
 //!
 //! The near end says hello, the far end answers; both hellos have `protocol` and `version` in every version there will be.
 //! Then the near end asks, one thing at a time, and the far end answers it; lines that a program prints come unasked.
@@ -40,48 +40,48 @@ impl Hello {
 pub(super) struct Welcome {
     #[serde(flatten)]
     pub(super) hello: Hello,
-    /// Why it does not go on.
+    /// Why it refuses.
     #[serde(default)]
     pub(super) refused: Option<String>,
-    /// What it is, as JSON of its version.
+    /// The host, as JSON of its version.
     #[serde(default)]
     pub(super) host: serde_json::Value,
 }
 
-/// What the far end is.
+/// The far end's host.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Host {
     pub(super) nic: Nic,
     pub(super) environment: Environment,
 }
 
-/// What the near end asks.
+/// Requests of the near end.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Request {
-    /// A program of the suite's own is to be started; one runs at a time.
+    /// Start a program of the suite; one runs at a time.
     Start {
         task: Task,
         /// The certificate of the CA that servers' certificates are from (PEM), for tasks that check it.
         #[serde(default)]
         authority: Option<String>,
     },
-    /// The program is to be ended, if it runs.
+    /// End the program, if it runs.
     Stop,
 }
 
-/// What the far end says.
+/// Messages of the far end.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Answer {
     /// The program was started.
     Started,
-    /// It was not, or what was asked was not understood.
+    /// It was not, or the request was not understood.
     Refused { reason: String },
     /// A line that it printed.
     Line { text: String },
     /// It has ended by itself.
     Ended { status: String, said: String },
-    /// It has been ended; no line of it follows.
+    /// It was ended; no more lines follow.
     Stopped,
 }

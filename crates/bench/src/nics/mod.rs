@@ -1,4 +1,4 @@
-//! The bed of given NICs: a service under test on this host, its load on another, with a network of theirs between.
+//! The bed of given NICs: the service under test on this host, its load on another, and a network between them.
 //!
 //! ```text
 //!  near end: `expressway bench --bed nics`          far end: `expressway bench end`
@@ -8,7 +8,7 @@
 //!        └──────── the interfaces that are measured ──────────┘
 //! ```
 //!
-//! Nothing is changed on an interface but what the user of that host has allowed. The far end's programs end with the
+//! Only what the user of a host has allowed is changed on its interface. The far end's programs end with the
 //! control connection.
 //!
 //! A control connection that starts programs must not be one that runs commands: a task is a word of a fixed
@@ -55,7 +55,7 @@ use crate::task::Task;
 /// Segmentation of UDP by the device.
 const SEGMENTATION: &str = "tx-udp-segmentation";
 
-/// What the two hosts are, for the raw file.
+/// The two hosts, for the raw file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Hosts {
     /// The interface of the device under test, which is this host's.
@@ -66,7 +66,7 @@ pub struct Hosts {
     pub far_environment: Environment,
 }
 
-/// What may be changed on this host's interface.
+/// Permitted changes to this host's interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
     /// XDP programs, for the time of a run.
@@ -87,8 +87,8 @@ impl Nics {
     /// Connects to the far end, which must have the same token and version.
     ///
     /// # Errors
-    /// With the far end's address, when there is none, it has another token or version, is at work for somebody else, or its
-    /// interface cannot reach ours.
+    /// With the far end's address, when there is none, it has another token or version, is busy with another near end, or
+    /// its interface cannot reach ours.
     pub fn connect(
         end: SocketAddr,
         token: &Token,
@@ -112,7 +112,7 @@ impl Nics {
         Ok(Self { end, channel: Mutex::new(channel), hosts, allowed })
     }
 
-    /// What both hosts are.
+    /// Both hosts.
     pub fn hosts(&self) -> &Hosts {
         &self.hosts
     }
@@ -128,15 +128,15 @@ impl Nics {
         })
     }
 
-    /// Says in a scenario what the interface is, where the scenario leaves it to a lab's defaults.
+    /// Replaces a lab's defaults in a scenario by the interface's actual settings.
     pub(crate) fn describe(&self, scenario: &mut Scenario) {
         scenario.found("mtu", Value::Count(self.hosts.near.mtu));
         let segments = if self.hosts.near.has(SEGMENTATION) { "on" } else { "off" };
         scenario.found("udp_segmentation", text(segments));
     }
 
-    /// Who else has packets by the measured interface that a program which takes all of them would cut off: the control
-    /// connection, or interfaces above it. `None` where nobody is known.
+    /// What would be cut off if a program took all packets of the measured interface: the control connection, or interfaces
+    /// stacked on it. `None` if nothing is known.
     fn cut_off(&self) -> Option<String> {
         let interface = &self.hosts.near.interface;
         let whom = match self.channel().socket().local_addr() {
@@ -155,7 +155,7 @@ impl Nics {
         Some(format!("a program that takes all packets of {interface} would take {whom}"))
     }
 
-    /// What a case would need changed that may not be.
+    /// A change that a case needs and that is not permitted.
     pub(crate) fn lacks(&self, kind: &dyn Kind, case: &Case) -> Option<String> {
         let near = &self.hosts.near;
         let value = |key: &str| case.0.get(key);
@@ -179,7 +179,7 @@ impl Nics {
         if kind.takes_all(case) { self.cut_off() } else { None }
     }
 
-    /// Makes the interface what a case wants, until the result is dropped.
+    /// Sets the interface up for a case, until the result is dropped.
     pub(crate) fn prepare(&self, case: &Case) -> Result<Option<Changed>, BenchError> {
         match self.segmentation(case).filter(|_| self.allowed.offloads) {
             Some(wanted) => Changed::set(&self.hosts.near, SEGMENTATION, wanted),
@@ -187,7 +187,7 @@ impl Nics {
         }
     }
 
-    /// Whether segmentation would have to be switched, and to what.
+    /// Whether segmentation has to be switched, and to what.
     fn segmentation(&self, case: &Case) -> Option<bool> {
         let wanted = *case.0.get("udp_segmentation")? == text("on");
         (wanted != self.hosts.near.has(SEGMENTATION)).then_some(wanted)

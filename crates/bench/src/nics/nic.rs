@@ -1,4 +1,4 @@
-//! A network interface as it is found: what decides what a packet costs there.
+//! A network interface as found, with the settings that determine the cost of a packet.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ pub struct Nic {
     pub prefix: u8,
     /// MTU, bytes.
     pub mtu: u64,
-    /// Speed in Mbit/s, where the driver tells.
+    /// Speed in Mbit/s, if the driver reports it.
     pub speed: Option<u64>,
     /// What `ethtool -i` says: driver, version, firmware, bus.
     pub driver: BTreeMap<String, String>,
@@ -36,7 +36,7 @@ pub struct Nic {
     pub coalescing: BTreeMap<String, String>,
     /// Its interrupts with the cores that they may go to.
     pub interrupts: BTreeMap<u32, String>,
-    /// Whether its receive work is done in threads (`/sys/class/net/IF/threaded`).
+    /// Whether it receives in NAPI threads (`/sys/class/net/IF/threaded`).
     pub threaded: bool,
 }
 
@@ -103,7 +103,7 @@ impl Nic {
             return Err(wrong("no such interface here; `ip link` lists them".into()));
         }
         let shown = show(interface, &["-4"])?;
-        // Without an address of IPv4 there is nothing but an empty entry.
+        // Without an IPv4 address there is only an empty entry.
         let assigned = shown.iter().flat_map(|one| &one.addr_info).filter_map(|one| match one.local {
             IpAddr::V4(local) => Some((local, one.prefixlen)),
             IpAddr::V6(_) => None,
@@ -140,8 +140,7 @@ impl Nic {
         Ok(shown.iter().flat_map(|one| &one.addr_info).map(|one| one.local).collect())
     }
 
-    /// The interfaces of VLANs, bridges and the like that an interface carries packets of now, in words; `None` where there
-    /// are none.
+    /// The VLANs, bridges and the like that are stacked on an interface now, in words; `None` without any.
     pub(crate) fn above(interface: &str) -> Option<String> {
         let entries = fs::read_dir(Path::new("/sys/class/net").join(interface)).ok()?;
         let names: Vec<String> = entries
@@ -182,13 +181,13 @@ fn text(file: &Path) -> String {
     fs::read_to_string(file).unwrap_or_default()
 }
 
-/// What it prints; nothing where a driver does not know the question.
+/// What it prints; empty if the driver does not support the query.
 fn ethtool(question: &str, interface: &str) -> String {
     let output = Command::new("ethtool").args([question, interface]).output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }
 
-/// The part that says what is set, after what could be.
+/// The current settings, which follow the maxima.
 fn current(text: &str) -> &str {
     text.split_once("Current hardware settings:").map_or("", |(_, rest)| rest)
 }

@@ -1,4 +1,4 @@
-//! A changed offload, which is put back: at once after the run, or by the next start if this one was killed.
+//! Changed offloads, restored after the run, or by the next start if this one was killed.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::nic::Nic;
 use crate::{BenchError, io_error};
 
-/// Where changes are remembered until they are undone.
+/// Where changes are recorded until they are undone.
 const STATE: &str = "/run/expressway/bench";
 
 /// A feature of an interface that was switched; dropping it switches it back.
@@ -20,7 +20,7 @@ pub(crate) struct Changed {
 }
 
 impl Changed {
-    /// Switches a feature, and remembers what it was before doing so; `None` where it is so already.
+    /// Records and switches a feature; `None` if it already has that state.
     pub(crate) fn set(nic: &Nic, feature: &str, on: bool) -> Result<Option<Self>, BenchError> {
         let was = Nic::read(&nic.interface, Some(nic.address))?.has(feature);
         if was == on {
@@ -59,12 +59,12 @@ impl Drop for Changed {
     }
 }
 
-/// Puts back what a killed run left changed.
+/// Restores what a killed run left changed.
 pub(crate) fn restore_leftovers(interface: &str) -> Result<(), BenchError> {
     let file = file_of(interface);
     let Ok(text) = std::fs::read(&file) else { return Ok(()) };
     match serde_json::from_slice::<Changed>(&text) {
-        // Dropping it puts it back.
+        // Dropping it restores the feature.
         Ok(changed) if changed.interface == interface => {
             tracing::info!(interface, feature = changed.feature, "undid the change of a killed run");
         }

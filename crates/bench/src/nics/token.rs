@@ -1,4 +1,4 @@
-//! The secret that both ends share, and the TLS that it makes.
+//! The secret that both ends share, and TLS with it.
 //!
 //! TLS 1.2 with ECDHE-PSK (RFC 5489) and ChaCha20-Poly1305 (RFC 7905): no certificates, forward secrecy, and an end that does
 //! not have the token gets no further than the handshake.
@@ -11,18 +11,18 @@ use boring::ssl::{SslContext, SslContextBuilder, SslMethod, SslVersion};
 
 use crate::{BenchError, io_error};
 
-/// Fewer could be guessed; more does not fit (PSK_MAX_PSK_LEN of BoringSSL's ssl.h).
+/// Shorter ones could be guessed; longer ones do not fit (PSK_MAX_PSK_LEN of BoringSSL's ssl.h).
 const LENGTHS: std::ops::RangeInclusive<usize> = 32..=256;
 
-/// Both ends name it so.
+/// The PSK identity of both ends.
 const IDENTITY: &[u8] = b"expressway-bench";
 
-/// What proves that the other end is meant.
+/// The shared secret.
 #[derive(Clone)]
 pub struct Token(Vec<u8>);
 
 impl Token {
-    /// Reads it from a file that nobody but its owner may read. Blanks around it do not count.
+    /// Reads it from a file that nobody but its owner may read. Surrounding white space is ignored.
     ///
     /// # Errors
     /// With the file, when it cannot be read, others may read it, or it is too short or too long.

@@ -1,5 +1,4 @@
-//! What has become of the claims of the article on a QUIC gateway: every comparison that stands beside one of them, in
-//! whatever scenario and bed, taken together.
+//! The claims of the article on a QUIC gateway, each with all comparisons that bear on it, from every scenario and bed.
 
 use std::fmt::Write as _;
 
@@ -8,18 +7,18 @@ use super::words;
 use crate::published::Figure;
 use crate::raw::Described;
 
-/// The figures that are its claims, in `published.toml`.
+/// Its claims, as figures of `published.toml`.
 const CLAIMS: [&str; 3] = ["quic-gateway-one-thread", "quic-gateway-production", "quic-gateway-sendmmsg-gso"];
 
-/// A claim with all that stands beside it.
+/// A claim with its evidence.
 pub(crate) struct Claim<'a> {
     pub(crate) figure: &'a Figure,
     /// The scenario of each comparison, and the comparison.
     pub(crate) evidence: Vec<(&'a str, Compared<'a>)>,
 }
 
-/// The claims that have evidence. None where no scenario ran in a guest: without zero-copy, which the article's figures
-/// are of, half of the levers are not there.
+/// The claims that have evidence. None if no scenario ran in a guest: the article's figures are for zero-copy, which only
+/// guests have.
 pub(crate) fn claims<'a>(scenarios: &[(&'a Described, Vec<Point<'a>>)]) -> Vec<Claim<'a>> {
     if !scenarios.iter().any(|(scenario, _)| scenario.bed.is_guest()) {
         return Vec::new();
@@ -51,7 +50,7 @@ impl Claim<'_> {
             .collect();
         let each = |allowed: [Judgement; 2]| judged.iter().all(|one| allowed.contains(&one.judgement));
         if judged.is_empty() {
-            "not decided, for want of rounds".into()
+            "undecided: too few rounds".into()
         } else if each([Judgement::Agrees, Judgement::Stronger]) {
             "confirmed".into()
         } else if each([Judgement::Contradicted, Judgement::NotShown]) {
@@ -72,7 +71,7 @@ impl Claim<'_> {
         format!("{}: {range}", self.figure.says)
     }
 
-    /// Cells of a row for each comparison: where, ours, how they stand to each other, why.
+    /// A row per comparison: scenario, ours, judgement, why.
     pub(crate) fn rows(&self) -> Vec<[String; 4]> {
         let row = |(scenario, one): &(&str, Compared<'_>)| {
             let why = one.beside.note.clone();
@@ -82,10 +81,10 @@ impl Claim<'_> {
     }
 }
 
-/// Heads of the rows' cells.
+/// Column heads.
 pub(crate) const HEAD: [&str; 4] = ["scenario", "ours", "", "why"];
 
-/// The section in Markdown; empty where there is nothing to say.
+/// The section in Markdown; empty without claims.
 pub(crate) fn markdown(scenarios: &[(&Described, Vec<Point<'_>>)]) -> String {
     let mut text = String::new();
     for claim in claims(scenarios) {
@@ -122,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_confirmed_refuted_or_bounded_by_what_stands_beside_it() {
+    fn a_claim_is_confirmed_refuted_or_bounded_by_its_evidence() {
         for (a, verdict) in [
             (1.0, "confirmed"),
             (0.4, "confirmed"),
@@ -144,7 +143,7 @@ mod tests {
 
     #[test]
     fn few_rounds_decide_nothing_and_without_zero_copy_there_is_no_section() {
-        assert!(section(&guest(&[1.0; 5])).contains("not decided, for want of rounds"));
+        assert!(section(&guest(&[1.0; 5])).contains("undecided: too few rounds"));
         assert_eq!(section(&fixture::raw(&[[1.0, 2.0, 3.0]; 6])), "");
     }
 }

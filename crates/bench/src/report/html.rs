@@ -24,14 +24,14 @@ pub fn html(raw: &RawRun, title: &str) -> String {
     for (scenario, points) in &scenarios {
         section(&mut page, raw, scenario, points);
     }
-    absent(&mut page, "Who could not take part", &raw.missing);
-    absent(&mut page, "Runs that failed", &raw.failed);
+    absent(&mut page, "Contestants that could not run", &raw.missing);
+    absent(&mut page, "Failed runs", &raw.failed);
     page.push_str("</main></body></html>\n");
     page
 }
 
 fn first(page: &mut String, scenarios: &[(&Described, Vec<Point<'_>>)]) {
-    let _ = writeln!(page, "<h2>First, where ours is not ahead</h2>\n<p>{}</p>", words::OURS);
+    let _ = writeln!(page, "<h2>Where ours is not ahead</h2>\n<p>{}</p>", words::OURS);
     for (title, lines) in words::standings(scenarios) {
         let _ = writeln!(page, "<h3>{title}</h3><ul>");
         for line in lines {
@@ -93,13 +93,13 @@ fn section(page: &mut String, raw: &RawRun, scenario: &Described, points: &[Poin
     let _ = writeln!(page, "<p><b>What is measured.</b> {}</p>", code(&scenario.about.measures));
     let held =
         scenario.about.held_equal.iter().map(|one| format!("<li>{}</li>", code(one))).collect::<String>();
-    let _ = writeln!(page, "<details><summary>What is held equal</summary><ul>{held}</ul></details>");
+    let _ = writeln!(page, "<details><summary>Held equal</summary><ul>{held}</ul></details>");
     if let Some(emulated) = words::emulated(scenario) {
         let _ = writeln!(page, "<p><b>Where.</b> {}</p>", code(&emulated));
     }
     let settings = words::settings(scenario);
     if !settings.is_empty() {
-        let _ = writeln!(page, "<p><b>What is set.</b> {}.</p>", escape(&settings));
+        let _ = writeln!(page, "<p><b>Settings.</b> {}.</p>", escape(&settings));
     }
     if let Some(hosts) = raw.environments.first().and_then(|one| words::hosts(scenario, one)) {
         let _ = writeln!(page, "<p><b>Where.</b> {}</p>", escape(&hosts));
@@ -116,7 +116,7 @@ fn section(page: &mut String, raw: &RawRun, scenario: &Described, points: &[Poin
         table(page, scenario, point);
     }
     if !scenario.about.reading.is_empty() {
-        let _ = writeln!(page, "<p><b>Reading it.</b> {}</p>", code(&scenario.about.reading));
+        let _ = writeln!(page, "<p><b>How to read it.</b> {}</p>", code(&scenario.about.reading));
     }
     let compared = analysis::compared(scenario, points);
     if !compared.is_empty() {

@@ -7,7 +7,7 @@ use super::{claims, words};
 use crate::raw::{Absent, Described, RawRun};
 
 /// What a made page says of itself.
-pub const MADE_BY: &str = "<!-- Made by `expressway bench report` from raw files: change those, or the scenarios, and not this page. -->";
+pub const MADE_BY: &str = "<!-- Made by `expressway bench report` from raw files: do not edit. -->";
 
 /// A whole report.
 pub fn markdown(raw: &RawRun, title: &str) -> String {
@@ -20,8 +20,8 @@ pub fn markdown(raw: &RawRun, title: &str) -> String {
     for (scenario, points) in &scenarios {
         section(&mut text, raw, scenario, points);
     }
-    absent(&mut text, "Who could not take part", &raw.missing);
-    absent(&mut text, "Runs that failed", &raw.failed);
+    absent(&mut text, "Contestants that could not run", &raw.missing);
+    absent(&mut text, "Failed runs", &raw.failed);
     text
 }
 
@@ -36,9 +36,9 @@ pub fn tables(raw: &RawRun, scenario: &str) -> String {
     text
 }
 
-/// What is not in our favour, before anything else.
+/// Where others lead comes first.
 fn first(text: &mut String, scenarios: &[(&Described, Vec<Point<'_>>)]) {
-    let _ = writeln!(text, "\n## First, where ours is not ahead\n\n{}", words::OURS);
+    let _ = writeln!(text, "\n## Where ours is not ahead\n\n{}", words::OURS);
     for (title, lines) in words::standings(scenarios) {
         let _ = writeln!(text, "\n{title}:\n");
         for line in lines {
@@ -66,13 +66,13 @@ fn section(text: &mut String, raw: &RawRun, scenario: &Described, points: &[Poin
     let _ = writeln!(text, "\n## {}: {}\n", scenario.about.name, scenario.about.title);
     let _ = writeln!(text, "**Claim.** {}\n", scenario.about.claim.trim());
     let _ = writeln!(text, "**What is measured.** {}\n", words::unwrap(&scenario.about.measures));
-    let _ = writeln!(text, "**What is held equal.** {}.\n", scenario.about.held_equal.join("; "));
+    let _ = writeln!(text, "**Held equal.** {}.\n", scenario.about.held_equal.join("; "));
     if let Some(emulated) = words::emulated(scenario) {
         let _ = writeln!(text, "**Where.** {emulated}\n");
     }
     let settings = words::settings(scenario);
     if !settings.is_empty() {
-        let _ = writeln!(text, "**What is set.** {settings}.\n");
+        let _ = writeln!(text, "**Settings.** {settings}.\n");
     }
     if let Some(hosts) = raw.environments.first().and_then(|one| words::hosts(scenario, one)) {
         let _ = writeln!(text, "**Where.** {hosts}\n");
@@ -82,7 +82,7 @@ fn section(text: &mut String, raw: &RawRun, scenario: &Described, points: &[Poin
         table(text, scenario, point);
     }
     if !scenario.about.reading.is_empty() {
-        let _ = writeln!(text, "\n**Reading it.** {}", words::unwrap(&scenario.about.reading));
+        let _ = writeln!(text, "\n**How to read it.** {}", words::unwrap(&scenario.about.reading));
     }
     let compared = analysis::compared(scenario, points);
     if !compared.is_empty() {
@@ -114,7 +114,7 @@ fn table(text: &mut String, scenario: &Described, point: &Point<'_>) {
 }
 
 fn beside(text: &mut String, compared: &[Compared<'_>]) {
-    text.push_str("\n| published | theirs | ours | ours by theirs | |\n|---|---|---|---|---|\n");
+    text.push_str("\n| published | theirs | ours | ours / theirs | |\n|---|---|---|---|---|\n");
     for one in compared {
         let figure = &one.beside.figure;
         let _ = writeln!(
@@ -165,7 +165,7 @@ mod tests {
         raw.missing = vec![absent.clone(), absent];
         raw.scenarios[0].settings = [("udp_segmentation".to_owned(), crate::scenario::text("off"))].into();
         let text = markdown(&raw, "Trials");
-        assert!(text.contains("**What is set.** udp_segmentation off.\n"), "{text}");
+        assert!(text.contains("**Settings.** udp_segmentation off.\n"), "{text}");
         let first = text.find("A peer or the kernel path leads:\n\n- trial, body 1 KiB: a").expect(&text);
         assert!(first < text.find("## The machine").unwrap());
         assert!(text.contains("| a | 3.00 (3.00 to 3.00) | 1.00 (1.00 to 1.00) | 1200 | 6 |"), "{text}");
@@ -188,9 +188,7 @@ mod tests {
         assert!(markdown(&raw, "t").contains("Ours leads:\n\n- trial, body 1 KiB: b\n"));
         let raw = fixture::raw(&[[1.0, 2.0, 3.0]; 2]);
         let text = markdown(&raw, "t");
-        assert!(
-            text.contains("for want of rounds:\n\n- trial, body 1 KiB\n") && text.contains("too few rounds")
-        );
+        assert!(text.contains("too few rounds:\n\n- trial, body 1 KiB\n") && text.contains("too few rounds"));
         assert_eq!(tables(&raw, "trial").matches("| a |").count(), 1);
     }
 }

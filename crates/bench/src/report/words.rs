@@ -20,7 +20,7 @@ pub(crate) fn interval(estimate: &Estimate, decimals: usize) -> String {
     }
 }
 
-/// A unit as readers write it.
+/// A unit as printed.
 pub(crate) fn unit(unit: &str) -> &str {
     match unit {
         "us" => "µs",
@@ -60,23 +60,24 @@ fn size(bytes: u64) -> String {
 pub(crate) fn leaders(point: &Point<'_>) -> String {
     match &point.leaders {
         Leaders::One(one) => format!("{} leads.", one.name),
-        Leaders::Together(all) => format!("No winner: {} cannot be told apart.", names(all)),
-        Leaders::TooFewRounds => "No winner: too few rounds to say.".into(),
+        Leaders::Together(all) => format!("No clear winner: {} are too close to call.", names(all)),
+        Leaders::TooFewRounds => "No winner: too few rounds.".into(),
         Leaders::Alone => String::new(),
     }
 }
 
 /// What [`standings`] calls ours.
-pub(crate) const OURS: &str = "Ours is what goes by XDP or AF_XDP: by kernel sockets our own gateway counts as the kernel path. \
-    Where the way of packets is not what is compared, as with the fan-out, ours is ours.";
+pub(crate) const OURS: &str = "\"Ours\" means XDP or AF_XDP: our own gateway on kernel sockets counts as the kernel path. \
+    Where packet I/O is not what is compared, as with the fan-out, it means our program.";
 
-/// Where a peer or the kernel path leads, then where nobody does, then where ours does; what has no lines is left out.
+/// Points where a peer or the kernel path leads, then those without a winner, then those where ours leads. Empty groups
+/// are left out.
 pub(crate) fn standings(scenarios: &[(&Described, Vec<Point<'_>>)]) -> Vec<(&'static str, Vec<String>)> {
     let mut groups = vec![
         ("A peer or the kernel path leads", Vec::new()),
-        ("No winner between ours and the others", Vec::new()),
+        ("No clear winner between ours and the others", Vec::new()),
         ("Ours leads", Vec::new()),
-        ("Not decided, for want of rounds", Vec::new()),
+        ("Undecided: too few rounds", Vec::new()),
     ];
     for (scenario, points) in scenarios {
         for point in points {
@@ -134,23 +135,23 @@ pub(crate) fn by_theirs(one: &Compared<'_>) -> String {
     if same { format!("{:.2}", one.ours.mid / (0.5 * (figure.low + figure.high))) } else { "–".into() }
 }
 
-/// Text of a file with its line breaks taken out.
+/// A file's text without its line breaks.
 pub(crate) fn unwrap(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// How figures come about, in every report.
+/// How figures are obtained, in every report.
 pub(crate) const METHOD: &str = "Figures are medians over rounds with 95 % bootstrap intervals. Contestants run in turn, A B C \
     then C B A; ratios are taken within rounds. A leader is named only where the interval of its ratio to every other excludes 1.";
 
-/// How much was run.
+/// Rounds and times.
 pub(crate) fn effort(scenario: &Described) -> String {
     let (effort, plural) = (&scenario.effort, if scenario.effort.rounds == 1 { "" } else { "s" });
     let (rounds, seconds, warmup) = (effort.rounds, effort.seconds, effort.warmup);
     format!("{rounds} round{plural} of {seconds} s each after {warmup} s of warm-up.")
 }
 
-/// What was set for all contestants, offloads and the kind's defaults included; empty where a kind has nothing to set.
+/// The settings that all contestants share, defaults included; empty for a kind without settings.
 pub(crate) fn settings(scenario: &Described) -> String {
     point(&scenario.settings)
 }
@@ -161,7 +162,7 @@ pub(crate) struct Table {
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-/// The results at a point: intervals of what decides; medians of the rest keep the table readable.
+/// The results at a point: intervals for the headline, medians for the rest.
 pub(crate) fn table(scenario: &Described, point: &Point<'_>) -> Table {
     let given =
         |metric: &&Measured| point.rows.iter().any(|row| row.values.contains_key(metric.key.as_str()));
@@ -200,7 +201,7 @@ pub(crate) fn table(scenario: &Described, point: &Point<'_>) -> Table {
     Table { head, rows: point.rows.iter().map(row).collect() }
 }
 
-/// The head of the column of ratios; where it stands alone it says of what.
+/// The head of the column of ratios; it names the metric if there is no column for that.
 fn ratio_to(scenario: &Described, metric: &Measured, base: &str) -> String {
     match absolute(scenario, metric) {
         true => format!("ratio to {base}"),
@@ -208,7 +209,7 @@ fn ratio_to(scenario: &Described, metric: &Measured, base: &str) -> String {
     }
 }
 
-/// Those that are not there, each once.
+/// Missing contestants and failed runs, each once.
 pub(crate) fn absent(all: &[Absent]) -> Vec<String> {
     let mut lines = Vec::new();
     for one in all {
@@ -236,81 +237,81 @@ pub(crate) fn machine(environment: &Environment) -> String {
     )
 }
 
-/// What may make the figures other than elsewhere, a sentence each.
+/// What may influence the figures, a sentence each.
 pub(crate) fn circumstances(environment: &Environment) -> Vec<String> {
     let mut all = Vec::new();
     if environment.build != "release" {
-        all.push("A debug build: these figures show that the suite works and nothing about speed.".into());
+        all.push("A debug build: the figures show that the suite works, and nothing about speed.".into());
     }
     if environment.virtual_machine {
-        all.push("A virtual machine: what else its host runs is not known, and its speed may change.".into());
+        all.push("A virtual machine: other load on its host is unknown, and its speed may vary.".into());
     }
     all.push(match environment.governors.as_slice() {
-        [] => "The kernel scales no frequencies here.".into(),
+        [] => "No frequency scaling by the kernel.".into(),
         governors => format!("Frequency governor: {}.", governors.join(", ")),
     });
     all.push(match environment.idle_states.as_slice() {
-        [] => "The kernel has no idle states to choose from.".into(),
+        [] => "No idle states available to the kernel.".into(),
         states => format!("Idle states: {}.", states.join(", ")),
     });
     if !environment.network_interrupts.is_empty() {
         let interrupts = environment.network_interrupts.iter();
         let each: Vec<String> = interrupts.map(|(name, cores)| format!("{name} on {cores}")).collect();
-        all.push(format!("Interrupts of this machine's NICs, which labs do not use: {}.", each.join("; ")));
+        all.push(format!("Interrupts of this machine's NICs, unused by labs: {}.", each.join("; ")));
     }
     if !environment.kernel_options.is_empty() {
         all.push(format!("Kernel options: {}.", environment.kernel_options.join(" ")));
     }
     if environment.load_average > 0.5 * environment.cores as f64 {
         all.push(format!(
-            "Something else was running when it began: the load average was {:.1}.",
+            "Other processes were running at the start: the load average was {:.1}.",
             environment.load_average
         ));
     }
     all
 }
 
-/// How the bed differs from the hardware of published figures.
+/// How the test bed differs from the hardware of published figures.
 pub(crate) fn bed_differs(scenario: &Described, environment: &Environment) -> String {
     match scenario.bed {
         Bed::Lab => format!(
-            "Here both ends share the {} cores of one machine and a veth joins them: no NIC, no DMA, no zero-copy, no \
-             interrupts, and a packet costs what the kernel's veth driver costs. Ratios carry over where that is equal for \
-             both sides; rates and times do not.",
+            "Both ends share the {} cores of one machine and are joined by a veth: no NIC, no DMA, no zero-copy, no \
+             interrupts, and the cost of a packet includes the kernel's veth driver. Ratios carry over where that cost is the \
+             same for both sides; rates and times do not.",
             environment.cores
         ),
         Bed::Nics => hosts(scenario, environment).unwrap_or_default(),
         Bed::Guest | Bed::GuestIcount => format!(
-            "Here a processor is emulated ({}), and so is the NIC, whose work is not counted. {}",
+            "The processor is emulated ({}), and so is the NIC, whose work is not counted. {}",
             scenario
                 .emulated
                 .as_ref()
                 .map_or("TCG".into(), |emulated| format!("TCG, QEMU {}", emulated.qemu)),
             if scenario.bed.counts_instructions() {
-                "Instructions are no time: caches, barriers and DMA, which decide on hardware, weigh nothing."
+                "Instructions are not time: caches, barriers and DMA, which matter on hardware, count for nothing."
             } else {
-                "Ratios are of emulated time; no time and no rate of it says anything of hardware."
+                "Ratios are of emulated time; its times and rates say nothing about hardware."
             }
         ),
     }
 }
 
-/// What a guest is, and what its figures can say; `None` for a bed on the machine itself.
+/// A guest, and what its figures mean; `None` for a bed on the machine itself.
 pub(crate) fn emulated(scenario: &Described) -> Option<String> {
     let emulated = scenario.emulated.as_ref()?;
     let says = if scenario.bed.counts_instructions() {
-        "Figures are instructions, kernel included. They are no time, and none is given"
+        "Figures are instructions, kernel included; no times are given"
     } else {
-        "Ratios alone are given: its times and rates are those of no machine"
+        "Only ratios are given: its times and rates are those of no real machine"
     };
     Some(format!(
-        "An emulated guest: Linux {} on QEMU {} (`{}`), two virtio-net devices wired to each other, zero-copy as XDP_OPTIONS \
-         confirms it in each run. {says}.",
+        "An emulated guest: Linux {} on QEMU {} (`{}`), two virtio-net devices wired to each other, zero-copy confirmed \
+         by XDP_OPTIONS in each run. {says}.",
         emulated.inside.kernel, emulated.qemu, emulated.processors
     ))
 }
 
-/// Whether the figures of a metric, and not only ratios, mean something on the bed of a scenario.
+/// Whether a metric's absolute figures are meaningful on a scenario's bed, and not only ratios.
 pub(crate) fn absolute(scenario: &Described, metric: &Measured) -> bool {
     let timed = ["ns", "us", "ms", "s", "1/s", "kpps", "Mpps", "Gbit", "Gbit/s", "requests/s"];
     let of_time = timed.contains(&metric.unit.as_str()) || metric.label.contains("CPU");
@@ -321,8 +322,8 @@ pub(crate) fn absolute(scenario: &Described, metric: &Measured) -> bool {
 pub(crate) fn hosts(scenario: &Described, environment: &Environment) -> Option<String> {
     let hosts = scenario.hosts.as_ref()?;
     Some(format!(
-        "Two hosts: {} serves over {}; another ({}, Linux {}) asks over {}. Interfaces are as they were found. CPU is all that \
-         the serving host did, its interrupts included.",
+        "Two hosts: {} serves over {}; another ({}, Linux {}) sends the load over {}. Interfaces are used as found. CPU is \
+         everything the serving host ran, interrupts included.",
         environment.cpu,
         interface(&hosts.near),
         hosts.far_environment.cpu,
@@ -392,13 +393,13 @@ mod tests {
         raw.scenarios[0].emulated = Some(Box::new(guest));
         assert_eq!(head(&raw), ["", "Gbit/CPU-s, ratio to a", "B/datagram", "runs"]);
         let said = emulated(&raw.scenarios[0]).unwrap();
-        assert!(said.contains("QEMU 10.0.2") && said.contains("Ratios alone"), "{said}");
+        assert!(said.contains("QEMU 10.0.2") && said.contains("Only ratios"), "{said}");
         let differs = bed_differs(&raw.scenarios[0], &raw.environments[0]);
         assert!(!differs.contains("veth") && differs.contains("QEMU 10.0.2"), "{differs}");
     }
 
     #[test]
-    fn a_debug_build_and_a_busy_machine_are_said() {
+    fn a_debug_build_and_a_busy_machine_are_reported() {
         let environment =
             Environment { build: "debug".into(), load_average: 9.0, cores: 2, ..Environment::default() };
         let all = circumstances(&environment).join(" ");

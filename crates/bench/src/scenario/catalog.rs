@@ -1,4 +1,4 @@
-//! The scenarios that the binary brings, and those of files.
+//! The built-in scenarios, and those from files.
 
 use std::path::Path;
 
@@ -55,7 +55,7 @@ built_in![
     "xdp-flows",
 ];
 
-/// The names that a name means: itself, or all scenarios of a group, whose names begin with it and a hyphen.
+/// The names that a name stands for: itself, or all scenarios whose names begin with it and a hyphen.
 pub fn expand(name: &str) -> Vec<String> {
     let of_group = |known: &str| known.strip_prefix(name).is_some_and(|rest| rest.starts_with('-'));
     let exact = BUILT_IN.iter().any(|(known, _)| *known == name);

@@ -1,4 +1,4 @@
-//! A scenario file as it is written, and its check: every name in it is one that the kind knows.
+//! The format of scenario files, and its check: every name must be known to the kind.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -72,7 +72,7 @@ fn one_second() -> Spanned<f64> {
     Spanned::new(0..0, 1.0)
 }
 
-/// A name that has to be among the known ones.
+/// Fails for an unknown name.
 fn among(source: &SourceFile, name: &Spanned<String>, what: &str, known: &[&str]) -> Result<(), ConfigError> {
     if known.contains(&name.get_ref().as_str()) {
         return Ok(());
@@ -251,7 +251,7 @@ impl Check<'_> {
         Ok(contestants)
     }
 
-    /// A contestant's beds, which are among those of its scenario.
+    /// A contestant's beds, which must be among its scenario's.
     fn beds(&self, value: &Spanned<toml::Value>, of_scenario: &[Bed]) -> Result<Vec<Bed>, ConfigError> {
         let names: Vec<&str> = of_scenario.iter().map(|bed| bed.name()).collect();
         let found: Vec<Bed> = value.get_ref().clone().try_into().unwrap_or_default();
@@ -262,7 +262,7 @@ impl Check<'_> {
         Ok(found)
     }
 
-    /// A parameter stands in one place only, or it would not be clear which holds.
+    /// A parameter may be set in one place only.
     fn once(&self, file: &File) -> Result<(), ConfigError> {
         let contestants = file.contestant.get_ref().iter().flat_map(|table| table.get_ref().keys());
         for key in file.settings.keys().chain(contestants.clone()) {
@@ -354,7 +354,7 @@ impl Check<'_> {
         })
     }
 
-    /// Every case has all its parameters, and the kind can do it.
+    /// Every case must have all its parameters and suit the kind.
     fn cases(&self, scenario: &Scenario, contestants: Range<usize>) -> Result<(), ConfigError> {
         for contestant in &scenario.contestants {
             for point in scenario.points() {

@@ -1,5 +1,5 @@
-//! Scenarios: files that say what is compared, where, and what was published about it. What is measured, and how, is
-//! the business of a [kind](crate::kind).
+//! Scenarios: files that say what is compared, on which bed, and what was published about it. Measuring is up to the
+//! [kind](crate::kind).
 
 mod catalog;
 mod file;
@@ -19,28 +19,28 @@ use crate::kind::Kind;
 use crate::peers::Program;
 use crate::published::Figure;
 
-/// Whose side a contestant is on, so that a report can say first where ours is not ahead.
+/// Whose side a contestant is on, so that reports can begin with the points where ours is not ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
-    /// Somebody else's program.
+    /// Another project's program.
     Peer,
-    /// Ours by the kernel's sockets, or the kernel by itself.
+    /// Ours on kernel sockets, or the kernel itself.
     Kernel,
-    /// Ours by XDP or AF_XDP.
+    /// Ours on XDP or AF_XDP.
     Express,
-    /// Ours, where it is not the way of packets that is compared.
+    /// Ours, where packet I/O is not what is compared.
     Ours,
 }
 
 impl Side {
-    /// What a scenario is to show the merits of.
+    /// Whether it counts as ours in reports.
     pub(crate) fn is_ours(self) -> bool {
         matches!(self, Self::Express | Self::Ours)
     }
 }
 
-/// One of those that are compared.
+/// A contestant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Contestant {
     /// Its name in tables.
@@ -49,11 +49,10 @@ pub struct Contestant {
     pub side: Side,
     /// The parameters that make it.
     pub parameters: BTreeMap<String, Value>,
-    /// The beds that it can run on, where those are not all of the scenario's.
+    /// The beds that it can run on; empty for all of the scenario's.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub beds: Vec<Bed>,
-    /// Its figures differ from run to run by more than their intervals say, so that a comparison of two runs tells them and
-    /// judges nothing.
+    /// Its figures vary from run to run by more than their intervals, so comparisons of two runs show them without judging.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub varies: bool,
 }
@@ -70,14 +69,14 @@ pub struct Beside {
     /// For a ratio: the contestant that it is a ratio to.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub to: Option<String>,
-    /// The points that it is about, by some or all of the sweep's parameters.
+    /// The points it applies to, by some or all swept parameters.
     pub at: BTreeMap<String, Value>,
     /// What differs, or why ours is what it is.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub note: String,
 }
 
-/// How often and how long.
+/// Rounds and times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Effort {
     /// Rounds; each contestant runs once in each.
@@ -88,7 +87,7 @@ pub struct Effort {
     pub warmup: f64,
 }
 
-/// What a scenario's file says of it in words: what it tests, and how its results are to be read.
+/// A scenario's description: what it tests, and how to read its results.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct About {
     /// Its name: the file's, without `.toml`.
@@ -130,12 +129,12 @@ pub struct Scenario {
     pub effort: Effort,
     /// The same for the tour, with its smaller sweep; none if the tour leaves it out.
     pub tour: Option<Tour>,
-    /// What is said on given NICs in place of what is true of a lab only.
+    /// What replaces, on given NICs, what is true of labs only.
     pub(crate) on_nics: Option<OnNics>,
     pub(crate) kind: &'static dyn Kind,
 }
 
-/// What a scenario says of itself on given NICs.
+/// A scenario's description on given NICs.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OnNics {
@@ -157,7 +156,7 @@ pub struct Tour {
     pub contestants: Vec<String>,
 }
 
-/// A kind of place to run in.
+/// A test bed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bed {
@@ -185,7 +184,7 @@ impl Bed {
         }
     }
 
-    /// Whether it is an emulated machine: what a clock says there is no time of any machine.
+    /// Whether it is an emulated machine, whose clock is not real time.
     pub fn is_guest(self) -> bool {
         matches!(self, Self::Guest | Self::GuestIcount)
     }
@@ -237,14 +236,14 @@ impl Scenario {
         Case(all)
     }
 
-    /// What its contestants are that are no servers, by name.
+    /// Its contestants' programs other than servers, by name.
     pub(crate) fn programs(&self, tools: &Tools) -> BTreeMap<String, Program> {
         let point = self.points().into_iter().next().unwrap_or_default();
         let program = |contestant| self.kind.program(tools, &self.case(&point, contestant));
         self.contestants.iter().filter_map(program).collect()
     }
 
-    /// Runs of a whole run of it.
+    /// Its total number of runs.
     pub fn runs(&self) -> usize {
         self.effort.rounds * self.points().len() * self.contestants.len()
     }
@@ -287,7 +286,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Fixes a parameter to what a bed has, where the file leaves it to the default.
+    /// Sets a parameter to the bed's value unless the file sets it.
     pub(crate) fn found(&mut self, key: &str, value: Value) {
         if self.can_set(key) && !self.sweep.contains_key(key) && !self.settings.contains_key(key) {
             self.settings.insert(key.to_owned(), value);
@@ -318,10 +317,10 @@ impl Scenario {
         !of_contestants && self.kind.table().parameters.iter().any(|parameter| parameter.key == key)
     }
 
-    /// Whether the kind can do every case: what was set may not fit together.
+    /// Checks every case: settings may not fit together.
     ///
     /// # Errors
-    /// With the first that it cannot.
+    /// With the first that the kind rejects.
     pub fn check(&self) -> Result<(), String> {
         for contestant in &self.contestants {
             for point in self.points() {

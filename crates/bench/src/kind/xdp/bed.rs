@@ -1,5 +1,4 @@
-//! Where packets come from and go to: the lab's veth, for what is forwarded a second one, and at the far end a program that
-//! counts what arrives.
+//! The bed in a lab: the lab's veth, a second one for forwarded packets, and a program at the far end that counts arrivals.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -14,10 +13,10 @@ use crate::peers::{Placeholders, fill};
 use crate::process::Logged;
 use crate::{BenchError, CLIENT_CORE, SERVER_CORE, cpu, io_error};
 
-/// How often it is looked whether a program is ready.
+/// Polling interval while a program starts.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The port that frames are for.
+/// The frames' destination port.
 pub(super) const PORT: u16 = 4433;
 
 /// Bytes of a frame in front of its payload: Ethernet, IPv4 and UDP.
@@ -31,15 +30,15 @@ const FAR: &str = "client1";
 const OUT_ADDRESS: &str = "198.18.64.1/24";
 pub(super) const FAR_ADDRESS: &str = "198.18.64.2";
 
-/// What is routed back to where it came from: a host behind the client.
+/// Destination of packets that are routed back: a host behind the client.
 const BEHIND: &str = "198.18.65.1";
 const BEHIND_NETWORK: &str = "198.18.65.0/24";
 
-/// Where frames come from: another host behind the client, so that no address of this machine is their source.
+/// The frames' source: another host behind the client, so that it is no address of this machine.
 const SOURCE: &str = "198.18.66.1";
 
-/// An address that no interface here has: the kernel drops what is for it at the start of its IP layer (PACKET_OTHERHOST in
-/// net/ipv4/ip_input.c), and nobody answers.
+/// A hardware address of no interface here: the kernel drops its packets at the start of the IP layer (PACKET_OTHERHOST in
+/// net/ipv4/ip_input.c), and nothing replies.
 const SOMEBODY: &str = "02:00:00:00:00:fe";
 
 /// Where packets end.
@@ -47,13 +46,13 @@ const SOMEBODY: &str = "02:00:00:00:00:fe";
 pub(super) enum End {
     /// At the interface, or in a packet filter.
     Dropped,
-    /// In the kernel, which finds that they are for another host.
+    /// In the kernel, as packets for another host.
     Passed,
-    /// Where they came from.
+    /// Back at their sender.
     Back,
     /// At the far end of the second link.
     Through,
-    /// At the far end of the link: nobody sends but what is measured.
+    /// At the far end of the link: only the measured program sends.
     Sent,
 }
 
@@ -80,11 +79,11 @@ pub(super) struct VethBed<'a> {
     client_mac: String,
 }
 
-/// What counts frames at their end.
+/// Counts frames at their end.
 pub(super) struct Sink(Logged);
 
 impl Sink {
-    /// How many came.
+    /// Frames counted.
     pub(super) fn packets(mut self) -> Result<u64, BenchError> {
         self.0.end()?;
         let report: Json = self.0.read()?;
@@ -94,7 +93,7 @@ impl Sink {
 }
 
 impl<'a> VethBed<'a> {
-    /// Adds to the run's lab what packets need to get to their end.
+    /// Extends the run's lab so that packets reach their end.
     pub(super) fn make(run: &'a Run<'a>, end: End, cores: usize) -> Result<Self, BenchError> {
         let mac = |role: Role| -> Result<String, BenchError> {
             let file = format!("/sys/class/net/{}/address", role.interface());
@@ -103,7 +102,7 @@ impl<'a> VethBed<'a> {
         let (server_mac, client_mac) = (mac(Role::Server)?, mac(Role::Client)?);
         let others = cpu::napi_threads(FAR)?;
         let bed = Self { run, end, cores, others, server_mac, client_mac };
-        // Frames come from an address that no route leads back to.
+        // No route leads back to the frames' source.
         for role in Role::ALL {
             for interface in ["all", "default", role.interface()] {
                 sysctl(run.lab, role, &format!("net/ipv4/conf/{interface}/rp_filter"), "0")?;
@@ -123,14 +122,14 @@ impl<'a> VethBed<'a> {
         self.neighbour(&client, interface)?;
         ip(lab, Role::Server, &format!("route add {BEHIND_NETWORK} via {client} dev {interface}"))?;
         for interface in ["all", interface] {
-            // Otherwise it tells the source that there is a shorter way.
+            // Otherwise it sends ICMP redirects to the source.
             sysctl(lab, Role::Server, &format!("net/ipv4/conf/{interface}/send_redirects"), "0")?;
         }
         Ok(())
     }
 
-    /// The second veth. Its far end has the hardware address of the client's first interface: a program that swaps the
-    /// addresses of what it forwards, and one that finds the neighbour's, both send to it.
+    /// The second veth. Its far end has the hardware address of the client's first interface, so that programs that swap
+    /// addresses and programs that resolve the neighbour both reach it.
     fn add_link(&self) -> Result<(), BenchError> {
         let lab = self.run.lab;
         let (mac, netns) = (&self.client_mac, lab.config().namespace(Role::Client));
@@ -155,7 +154,7 @@ impl<'a> VethBed<'a> {
         ip(self.run.lab, Role::Server, &format!("neighbour replace {entry}"))
     }
 
-    /// Sets a path up in the server's namespace. It goes with the lab.
+    /// Sets a path up in the server's namespace, which is removed with the lab.
     pub(super) fn prepare(&self, path: &PacketPath) -> Result<(), BenchError> {
         for (file, value) in &path.sysctl {
             sysctl(self.run.lab, Role::Server, file, value)?;
@@ -188,19 +187,18 @@ impl<'a> VethBed<'a> {
         let mut process = start(self.run, Role::Client, CLIENT_CORE, "sink", &command, &BTreeMap::new())?;
         wait_until_attached(self.run.lab, &mut process, Role::Client, interface)?;
         let others = if interface == FAR { &self.others } else { &self.run.others };
-        // What one core forwards arrives on that core, where there are several.
+        // With several cores, packets arrive on the core that forwarded them.
         let first = if self.cores > 1 { SERVER_CORE } else { CLIENT_CORE };
         cpu::run_first(&cpu::pin_in_turn(interface, others, first..first + self.cores)?)?;
         Ok(Some(Sink(process)))
     }
 
-    /// Pins the NAPI threads of the far end to the client's core, before what else runs there.
+    /// Pins the NAPI threads of the far end to the client's core, with priority over what else runs there.
     pub(super) fn pin_far(&self) -> Result<(), BenchError> {
         cpu::run_first(&cpu::pin_in_turn(FAR, &self.others, CLIENT_CORE..CLIENT_CORE + 1)?)
     }
 
-    /// Starts a generator on a core: live frames, the cheapest packets that a veth gets, so that the sender is not the
-    /// limit.
+    /// Starts a generator on a core: live frames, the cheapest to send on a veth, so that the sender is not the limit.
     pub(super) fn generate(
         &self,
         path: &PacketPath,
@@ -221,7 +219,7 @@ impl<'a> VethBed<'a> {
         start(self.run, Role::Client, core, &format!("generator-{core}"), &command, &BTreeMap::new())
     }
 
-    /// What frames are for.
+    /// The frames' destination.
     fn destination(&self) -> String {
         match self.end {
             End::Dropped | End::Passed => self.run.lab.addresses(Role::Server).ipv4.to_string(),
@@ -312,7 +310,7 @@ pub(super) fn received(lab: &Lab, side: Role) -> Result<u64, BenchError> {
     text.trim().parse().map_err(|error| BenchError::Missing(format!("{file}: {error}")))
 }
 
-/// Sets a file below `/proc/sys` in a namespace: never the machine's own. One behind a `-` need not be there.
+/// Sets a file below `/proc/sys` in a namespace: never the machine's own. A leading `-` marks an optional one.
 fn sysctl(lab: &Lab, role: Role, file: &str, value: &str) -> Result<(), BenchError> {
     let path = format!("/proc/sys/{}", file.trim_start_matches('-'));
     let written = lab.run(role, || std::fs::write(&path, value))?;

@@ -1,4 +1,4 @@
-//! What forwarding adds to a packet's time: from when it was due at one end, through what forwards, to a receiver at the other.
+//! Latency of forwarding: from a packet's due time at one end, through the forwarder, to a receiver at the other.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ static PARAMETERS: [Parameter; 4] = [
     ACTION,
     // Packets a second.
     Parameter::required("rate", Form::Count(1, 100_000_000)),
-    // Bytes of UDP payload, of which the header that it is measured by takes 24.
+    // Bytes of UDP payload, 24 of which are the generator's header.
     Parameter::new("size", Form::Bytes(24, 1472), Value::Count(24)),
 ];
 
@@ -85,7 +85,7 @@ impl Kind for XdpLatency {
         }
         let values = values(&sent, &received, cpu_ns)
             .ok_or_else(|| run.load_failed("way", "no packet arrived at the far end"))?;
-        // The histogram's buckets are the bulk of the report and in no table.
+        // No table shows the histogram, which is most of the report.
         if let Some(wire) = received.pointer_mut("/latency/wire").and_then(Json::as_object_mut) {
             wire.remove("histogram");
         }
@@ -105,7 +105,7 @@ fn receive(run: &Run<'_>) -> Result<Logged, BenchError> {
     Ok(receiver)
 }
 
-/// `None` where no packet arrived.
+/// `None` if no packet arrived.
 fn values(sent: &Json, received: &Json, cpu_ns: u64) -> Option<BTreeMap<&'static str, f64>> {
     let number = |document: &Json, at: &str| document.pointer(at).and_then(Json::as_f64);
     let us = |at: &str| number(received, &format!("/latency/{at}")).map(|ns| ns / 1000.0);
@@ -120,7 +120,7 @@ fn values(sent: &Json, received: &Json, cpu_ns: u64) -> Option<BTreeMap<&'static
         ("lost_percent", 100.0 * (1.0 - packets / offered.max(1.0)).max(0.0)),
         ("ns_per_packet", cpu_ns as f64 / packets),
     ]);
-    // Of the same packets: what is left of the mean when the way from the stamp to the receiver's callback is taken off.
+    // For the same packets: the mean minus the time from the XDP stamp to the callback.
     values.extend(us("callback/xdp/mean").map(|callback| ("arrival_us", mean - callback)));
     Some(values)
 }

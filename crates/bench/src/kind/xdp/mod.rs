@@ -1,5 +1,5 @@
-//! What the kernel does with a packet at its earliest places, ours (`expressway drop`, the baseline programs of the XDP
-//! paper) and others': drop it, pass it on, send it back, or forward it. What does it is a file of `peers/packets`.
+//! Packets dropped, passed, sent back or forwarded at the kernel's earliest hooks, by ours (`expressway drop`, the baseline
+//! programs of the XDP paper) and by others. Each contestant is a file of `peers/packets`.
 //!
 //! A file has its commands, the program that stays if there is one, its requirements, and why it is the best
 //! of its type. Where packets end (dropped, passed, returned, forwarded, or sent by the contestant itself) is
@@ -47,13 +47,14 @@ use nics::Hosts;
 /// The kind.
 pub(crate) struct Xdp;
 
-/// CPU of the interface's NAPI threads, in nanoseconds, that says that packets come: more than a stray one takes.
+/// CPU of the interface's NAPI threads, in nanoseconds, from which packets are taken to be arriving: more than a stray one
+/// costs.
 const FIRST_WORK: u64 = 100_000;
 
-/// How often that is looked at.
+/// Polling interval.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// What does it.
+/// The packet path.
 const WAY: Parameter = Parameter::required("way", Form::Choice(NAMES));
 /// Of ours: the program.
 const ACTION: Parameter =
@@ -62,23 +63,22 @@ const ACTION: Parameter =
 static PARAMETERS: [Parameter; 10] = [
     WAY,
     ACTION,
-    // What becomes of the frames: they go no further than the interface or a filter; they go up to the kernel, which finds
-    // that they are for another host; they go back out of the same interface; they go out of another. Or there are none but
-    // those that the way sends itself.
+    // Where frames end: at the interface or a filter; in the kernel, which finds that they are for another host; back out of
+    // the same interface; out of another one. With `sent`, the path itself sends them.
     Parameter::new("end", Form::Choice(&["dropped", "passed", "back", "through", "sent"]), text("dropped")),
     // Bytes of UDP payload.
     Parameter::new("size", Form::Bytes(24, 1472), Value::Count(24)),
-    // Packets a second that are offered, by each generator; more than any one core takes where nothing else is said.
+    // Packets a second offered by each generator; by default more than a core can take.
     Parameter::new("rate", Form::Count(1, 100_000_000), Value::Count(20_000_000)),
-    // They differ in the source port.
+    // Flows differ in the source port.
     Parameter::new("flows", Form::Count(1, 15_536), Value::Count(1)),
-    // Queues, each with a NAPI thread on a core of its own.
+    // Queues, each with a NAPI thread on its own core.
     Parameter::new("cores", Form::Count(1, 64), Value::Count(1)),
-    // Where generators run: one on the client's core, or one on each of the cores, whose frames stay on that core.
+    // One generator on the client's core, or one on each core, whose frames stay on that core.
     Parameter::new("generators", Form::Choice(&["apart", "beside"]), text("apart")),
-    // Of ours: the program whose cost is measured in the same run, before, and taken off.
+    // Of ours: a program that is measured first in the same run and subtracted.
     Parameter::new("less", Form::Choice(&["nothing", "pass", "count"]), text("nothing")),
-    // How often the XDP program on the interface is run by BPF_PROG_TEST_RUN, before packets come.
+    // Repetitions of the XDP program by BPF_PROG_TEST_RUN, before packets are sent.
     Parameter::new("test_runs", Form::Count(0, 1_000_000_000), Value::Count(0)),
 ];
 
@@ -88,7 +88,7 @@ static METRICS: [Metric; 7] = [
     Metric::new("offered_mpps", "offered", "Mpps", Better::Neither, 3),
     Metric::new("lost_percent", "lost", "%", Better::Neither, 1),
     Metric::new("cpu_percent", "CPU", "%", Better::Lower, 1),
-    Metric::new("added_ns", "more than the other program", "ns", Better::Lower, 1),
+    Metric::new("added_ns", "over the other program", "ns", Better::Lower, 1),
     Metric::new("program_ns", "the program alone", "ns", Better::Lower, 0),
 ];
 
@@ -167,7 +167,7 @@ impl Kind for Xdp {
     }
 }
 
-/// Measures what a case wants of a path: its program by itself, the path with the program that is taken off, and the path.
+/// Measures a path: optionally its program alone and with the program to subtract, then the path itself.
 fn floods(
     run: &Run<'_>,
     start: &dyn Fn(&str) -> Result<Option<Logged>, BenchError>,
@@ -197,7 +197,7 @@ fn floods(
     Ok(Outcome { values, detail })
 }
 
-/// What this machine lacks for a case's way.
+/// What this machine lacks for a case's path.
 fn lacks(case: &Case) -> Option<String> {
     match PacketPath::named(case.text("way")) {
         Ok(path) => path.lacks(),
@@ -205,18 +205,18 @@ fn lacks(case: &Case) -> Option<String> {
     }
 }
 
-/// What a case's way is.
+/// The program of a case's path.
 fn program(tools: &Tools, case: &Case) -> Option<(String, Program)> {
     let way = case.text("way");
     Some((way.to_owned(), PacketPath::named(way).ok()?.program(tools)?))
 }
 
-/// What came of sending to a path.
+/// The result of sending to a path.
 struct Flood {
     seconds: f64,
     /// Packets that reached the link, taken by its ring or not.
     offered: u64,
-    /// Packets that got where they end.
+    /// Packets that reached their end.
     packets: u64,
     napi_ns: u64,
     busy: Busy,
@@ -242,15 +242,15 @@ impl Flood {
     }
 }
 
-/// Sends frames to a path that has been prepared. CPU is that of its process, if it has one, and of the NAPI threads of the
-/// interface, in which all that the kernel does with its packets runs.
+/// Sends frames to a prepared path. CPU is that of its process, if any, and of the interface's NAPI threads, in which the
+/// kernel processes the packets.
 fn flood(run: &Run<'_>, bed: &VethBed<'_>, path: &PacketPath, action: &str) -> Result<Flood, BenchError> {
     let mut process = bed.start(path, action)?;
     let sink = bed.sink()?;
     let cores = run.case.count("cores") as usize;
     let napi = run.server_napi(cores)?;
     if run.case.text("generators") == "beside" {
-        // Otherwise a generator fills the ring in its turn, and the rest of the turn is for nothing.
+        // Otherwise a generator fills the ring early in its time slice and wastes the rest.
         cpu::run_first(&napi)?;
     }
     let Some(first) = napi.iter().next() else {
@@ -291,8 +291,8 @@ fn flood(run: &Run<'_>, bed: &VethBed<'_>, path: &PacketPath, action: &str) -> R
     })
 }
 
-/// Has a path's program send as fast as it can. What the interface at the other end received counts. CPU is that of its process
-/// and of the NAPI threads of its interface, which have nothing to do with sending on a veth.
+/// Lets a path's program send as fast as it can, and counts what the other end's interface receives. CPU is that of its
+/// process and of its interface's NAPI threads, which have no part in sending on a veth.
 fn send(run: &Run<'_>, bed: &VethBed<'_>, path: &PacketPath) -> Result<Flood, BenchError> {
     // It keeps the other end from answering.
     let _sink = bed.sink()?;
@@ -330,7 +330,7 @@ fn send(run: &Run<'_>, bed: &VethBed<'_>, path: &PacketPath) -> Result<Flood, Be
     })
 }
 
-/// The time in which packets came, and what a path's process took of it: one that polls takes as much before and after.
+/// The time in which packets arrived, and the path's CPU in it: one that polls uses as much before and after.
 struct Busy {
     time: Duration,
     process_ns: u64,
@@ -372,14 +372,14 @@ fn start_generators(run: &Run<'_>, bed: &VethBed<'_>, path: &PacketPath) -> Resu
     cores.map(|core| bed.generate(path, core, &options)).collect()
 }
 
-/// The last number that stands behind a mark.
+/// The last number after a mark.
 fn number_after(text: &str, mark: &str) -> Option<u64> {
     let (_, rest) = text.rsplit_once(mark)?;
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// Nanoseconds that the program on the server's interface takes for one frame, by BPF_PROG_TEST_RUN: the kernel runs it so
-/// many times on one frame, which stays in the cache, and no driver has any part in it.
+/// Nanoseconds of the program on the server's interface per frame, by BPF_PROG_TEST_RUN: the kernel runs it repeatedly on one
+/// cached frame, without a driver.
 fn test_run(run: &Run<'_>, times: u64) -> Result<f64, BenchError> {
     let interface = run.lab.interface(Role::Server);
     let program = bed::program_on(run.lab, Role::Server, interface)?.ok_or_else(|| {
@@ -412,7 +412,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_of_what_got_there() {
+    fn figures_are_of_packets_that_arrived() {
         let flood = Flood {
             seconds: 2.0,
             offered: 1000,
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn several_cores_take_several_generators_and_less_is_of_ours() {
+    fn several_cores_need_several_generators_and_less_is_of_ours() {
         let case = |changes: &[(&str, Value)]| {
             let mut all: BTreeMap<String, Value> =
                 PARAMETERS.iter().filter_map(|p| Some((p.key.to_owned(), p.default.clone()?))).collect();

@@ -1,4 +1,4 @@
-//! The same between two hosts: the far end sends live frames to this host's interface, where a program takes them, or the
+//! The same between two hosts: the far end sends live frames to this host's interface, where an XDP program takes them, or the
 //! kernel, for a socket that nobody reads.
 
 use std::net::{SocketAddrV4, UdpSocket};
@@ -22,14 +22,14 @@ use crate::{BenchError, SERVER_CORE, io_error};
 /// How long a link may take to come back.
 const LINK: Duration = Duration::from_secs(15);
 
-/// How often that is looked at.
+/// Polling interval.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// After so long a driver's counter has been read anew, and how often it may have changed until then.
+/// The refresh interval of drivers' counters, and the number of intervals after which a counter need not be stable.
 const REFRESH: Duration = Duration::from_millis(1200);
 const SETTLING: usize = 4;
 
-/// What of a case takes a network of the suite's own.
+/// Why a case is possible in a lab only.
 pub(super) fn lacks(case: &Case) -> Option<String> {
     let (way, end) = (case.text("way"), case.text("end"));
     if !matches!(end, "dropped" | "passed") {
@@ -56,20 +56,20 @@ pub(super) struct Hosts<'a> {
     run: &'a Run<'a>,
     nics: &'a Nics,
     to: SocketAddrV4,
-    /// Where what is passed on ends: it fills soon, and no closed port answers.
+    /// Where passed packets end: it soon fills, and no closed port replies.
     _socket: UdpSocket,
 }
 
 impl<'a> Hosts<'a> {
-    /// Opens what takes packets that nothing else does.
+    /// Opens a socket for packets that nothing else takes.
     pub(super) fn make(run: &'a Run<'a>, nics: &'a Nics) -> Result<Self, BenchError> {
         let to = SocketAddrV4::new(run.lab.addresses(Role::Server).ipv4, PORT);
         let socket = UdpSocket::bind(to).map_err(io_error(to.to_string()))?;
         Ok(Self { run, nics, to, _socket: socket })
     }
 
-    /// Starts what a path runs, if anything, and waits until it is ready, and for the link: some drivers take it down when a
-    /// program comes or goes.
+    /// Starts a path's program, if any, and waits until it is ready and the link is up: some drivers reset the link when an XDP
+    /// program is attached or detached.
     pub(super) fn start(&self, path: &PacketPath, action: &str) -> Result<Option<Logged>, BenchError> {
         let interface = self.run.lab.interface(Role::Server);
         let places = Placeholders::from([
@@ -89,7 +89,7 @@ impl<'a> Hosts<'a> {
         Ok(process)
     }
 
-    /// Has the far end send to a path. CPU is all that this host's cores ran, since interrupts are in no thread's account; for
+    /// Has the far end send to a path. CPU is everything this host's cores ran, since interrupts are in no thread's account; for
     /// the same reason nothing is sampled.
     pub(super) fn flood(&self, path: &PacketPath, action: &str) -> Result<Flood, BenchError> {
         let Self { run, nics, to, .. } = self;
@@ -98,7 +98,7 @@ impl<'a> Hosts<'a> {
         let account = || -> Result<Account, BenchError> {
             Ok(Account::now(measured, &run.server_napi(1)?, SERVER_CORE..SERVER_CORE + 1)?.with_host())
         };
-        // A program's own count is exact; where it has none the interface's counter has to do.
+        // A program's own count is exact; otherwise the interface's counter is used.
         let counts = process.is_some() && action != "pass";
         let came = if counts { 0 } else { self.settled()? };
         let before = account()?;
@@ -140,8 +140,8 @@ impl<'a> Hosts<'a> {
         })
     }
 
-    /// Packets that the interface has received, once its counter stands still: some drivers read their device's once a second.
-    /// Where others' packets keep it going, what it says in the end.
+    /// The interface's received packets, once the counter is stable: some drivers refresh it once a second. If other traffic
+    /// keeps it changing, its last value.
     fn settled(&self) -> Result<u64, BenchError> {
         let mut count = received(self.run.lab, Role::Server)?;
         for _ in 0..SETTLING {
@@ -163,7 +163,7 @@ mod tests {
     use crate::scenario::{Value, text};
 
     #[test]
-    fn what_takes_a_lab_says_so() {
+    fn cases_for_labs_only_say_why() {
         let lacking = |way: &'static str, changes: &[(&str, Value)]| {
             let defaults = PARAMETERS.iter().filter_map(|p| Some((p.key.to_owned(), p.default.clone()?)));
             let mut all: std::collections::BTreeMap<_, _> = defaults.collect();
