@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * The baseline programs of the XDP paper ("The eXpress Data Path", CoNEXT 2018, section 4): each does one thing
- * and no more, so that its rate is what the driver and that one thing cost. User space loads one of them.
+ * only, so that its rate shows the cost of the driver and of that. User space loads one of them.
  *
- * All but `pass` count packets, by one increment on the CPU's own cache line: what a rate by core takes.
+ * All but `pass` count packets, by one increment on the CPU's own cache line, for rates by core.
  *
  * Linux 5.18 or newer (xdp.frags).
  */
@@ -59,7 +59,7 @@ static __always_inline int too_short(struct baseline_stats *mine)
 	return XDP_DROP;
 }
 
-/* Sends the frame back to where it came from, as far as Ethernet knows. False if it has no whole header. */
+/* Swaps the Ethernet addresses, so that the frame returns to its sender. False without a whole header. */
 static __always_inline bool swap_macs(struct xdp_md *ctx)
 {
 	struct ethhdr *ethernet = (void *)(long)ctx->data;
@@ -81,7 +81,7 @@ int baseline_drop(struct xdp_md *ctx)
 	return XDP_DROP;
 }
 
-/* What having a program costs: it counts nothing. */
+/* The cost of having a program: it counts nothing. */
 SEC("xdp.frags")
 int baseline_pass(struct xdp_md *ctx)
 {
@@ -97,7 +97,7 @@ int baseline_count(struct xdp_md *ctx)
 	return XDP_PASS;
 }
 
-/* Reads the packet's first bytes, as every program that decides anything does: a cache miss, without DDIO. */
+/* Reads the packet's first bytes, as every program that inspects packets does: a cache miss without DDIO. */
 SEC("xdp.frags")
 int baseline_touch(struct xdp_md *ctx)
 {
@@ -106,7 +106,7 @@ int baseline_touch(struct xdp_md *ctx)
 
 	if ((void *)(ethernet + 1) > (void *)(long)ctx->data_end)
 		return too_short(mine);
-	/* The volatile makes the read happen; no value of it matters. */
+	/* The volatile forces the read; its value is unused. */
 	(void)ethernet->h_proto;
 	return XDP_DROP;
 }

@@ -2,8 +2,8 @@
 /*
  * The dispatcher: several XDP programs on one interface, called in turn.
  *
- * Written from libxdp's protocol (xdp-tools, lib/libxdp/protocol.org), version 2, so that programs of others,
- * put there by xdp-loader or any user of libxdp, and ours live on one interface. Each slot is a function that a
+ * Written to libxdp's protocol (xdp-tools, lib/libxdp/protocol.org), version 2, so that ours and programs attached
+ * by xdp-loader or any user of libxdp can share an interface. Each slot is a function that a
  * program of type BPF_PROG_TYPE_EXT replaces; the configuration is read-only data, so the verifier removes the
  * calls of slots that are not used. Names, the size of the read-only data (the configuration and nothing else)
  * and the version's place in BTF are the protocol's.
@@ -20,9 +20,9 @@
 const volatile struct xdp_dispatcher_config conf = {};
 
 /*
- * What stands in a slot without a program: always goes on with the next. The volatile hides that from clang. The call
- * that changes nothing is for the verifier: since Linux 6.13 a program that may change packets only takes the place of
- * a function that may (bpf_check_attach_target in kernel/bpf/verifier.c).
+ * An empty slot: always continues with the next. The volatile hides that from clang. The call, which changes nothing,
+ * is for the verifier: since Linux 6.13 a program that may change packets can only replace a function that may
+ * (bpf_check_attach_target in kernel/bpf/verifier.c).
  */
 #define SLOT(number)                                                                                       \
 	__attribute__((noinline)) int prog##number(struct xdp_md *ctx)                                     \

@@ -10,9 +10,9 @@
  *
  *   expressway_ends (sockops): makes connections known, and tells user space of those made and ended
  *
- * The backlog (sk_psock.ingress_skb, net/core/skmsg.c) has no bound of its own: expressway_fan looks at it, and
- * gives nothing to a subscriber that is too far behind until it has caught up. Then it is told how many datagrams
- * it missed. A datagram is given whole or not at all.
+ * The backlog (sk_psock.ingress_skb, net/core/skmsg.c) is unbounded by itself: expressway_fan checks it, and skips
+ * a subscriber that is too far behind until it has caught up. A gap marker then says how many datagrams it missed.
+ * A datagram is delivered whole or not at all.
  *
  * Linux 6.6 or newer (tcx), with BTF.
  */
@@ -35,7 +35,7 @@
 /* The flag bits of sk_user_data (include/net/sock.h). */
 #define USER_DATA_FLAGS 7UL
 
-/* Kernel types, as far as they are read here; offsets come from the running kernel's BTF. */
+/* The members of kernel types that are read here; offsets come from the running kernel's BTF. */
 struct sk_buff_head___kernel {
 	__u32 qlen;
 } __attribute__((preserve_access_index));
@@ -56,16 +56,16 @@ struct tcp_sock {
 
 extern void *bpf_rdonly_cast(const void *object, __u32 btf_id) __ksym;
 
-/* How far a connection has come. */
-struct place {
-	__u64 taken; /* bytes that its socket has taken since the connection was made */
+/* A connection's progress. */
+struct progress {
+	__u64 taken; /* bytes that its socket has taken since the connection was established */
 	__u32 queue; /* datagrams that wait for it */
 	bool usable;
 };
 
-static __always_inline struct place place_of(__u64 connection)
+static __always_inline struct progress progress_of(__u64 connection)
 {
-	struct place place = {};
+	struct progress progress = {};
 	struct sk_psock *psock;
 	struct tcp_sock *tcp;
 	struct bpf_sock *sk;
@@ -75,9 +75,9 @@ static __always_inline struct place place_of(__u64 connection)
 
 	sk = bpf_map_lookup_elem(&connections_map, &connection);
 	if (!sk)
-		return place;
+		return progress;
 	/* After RST a socket stays in the map until it is closed. */
-	place.usable = sk->state == TCP_ESTABLISHED || sk->state == TCP_CLOSE_WAIT;
+	progress.usable = sk->state == TCP_ESTABLISHED || sk->state == TCP_CLOSE_WAIT;
 
 	sock = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct sock));
 	tcp = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_sock));
@@ -85,19 +85,19 @@ static __always_inline struct place place_of(__u64 connection)
 	unacknowledged = tcp->snd_una;
 	unacknowledged = tcp->write_seq - unacknowledged;
 	barrier();
-	place.taken = tcp->bytes_acked + unacknowledged;
+	progress.taken = tcp->bytes_acked + unacknowledged;
 	data = (unsigned long)sock->sk_user_data & ~USER_DATA_FLAGS;
 	if (data) {
 		psock = bpf_rdonly_cast((void *)data, bpf_core_type_id_kernel(struct sk_psock));
-		place.queue = psock->ingress_skb.qlen;
+		progress.queue = psock->ingress_skb.qlen;
 	}
 	bpf_sk_release(sk);
-	return place;
+	return progress;
 }
 
 /*
- * Whether something that was given to the connection has waited for its socket for too long. A mark is how much had
- * been given at some time; the socket is to take all of it in time, and then the next mark is set.
+ * Whether data for the connection has waited for its socket for too long. A mark is how much had been given at some
+ * time; the socket has to take all of it in time, and then the next mark is set.
  */
 static __always_inline bool too_old(struct fanout_subscriber *subscriber, __u64 taken, __u64 lag)
 {
@@ -115,18 +115,18 @@ static __always_inline bool too_old(struct fanout_subscriber *subscriber, __u64 
 	return now > subscriber->marked && now - subscriber->marked > max_age;
 }
 
-/* Why a subscriber is not given a datagram, or FANOUT_GIVEN. */
+/* Why a subscriber is skipped, or FANOUT_GIVEN. */
 static __always_inline enum fanout_counter judge(struct fanout_subscriber *subscriber)
 {
-	struct place place = place_of(subscriber->connection);
+	struct progress progress = progress_of(subscriber->connection);
 	enum fanout_counter reason;
 	__u64 lag = 0;
 
-	if (!place.usable)
+	if (!progress.usable)
 		return FANOUT_SKIPPED_STATE;
-	if (subscriber->bytes > place.taken)
-		lag = subscriber->bytes - place.taken;
-	subscriber->queue = place.queue;
+	if (subscriber->bytes > progress.taken)
+		lag = subscriber->bytes - progress.taken;
+	subscriber->queue = progress.queue;
 	if (subscriber->slow) {
 		if (lag)
 			return FANOUT_SKIPPED_CATCHING_UP;
@@ -135,9 +135,9 @@ static __always_inline enum fanout_counter judge(struct fanout_subscriber *subsc
 	}
 	if (lag > max_lag)
 		reason = FANOUT_SKIPPED_BYTES;
-	else if (place.queue >= max_queue)
+	else if (progress.queue >= max_queue)
 		reason = FANOUT_SKIPPED_QUEUE;
-	else if (too_old(subscriber, place.taken, lag))
+	else if (too_old(subscriber, progress.taken, lag))
 		reason = FANOUT_SKIPPED_AGE;
 	else
 		return FANOUT_GIVEN;
@@ -146,7 +146,7 @@ static __always_inline enum fanout_counter judge(struct fanout_subscriber *subsc
 	return reason;
 }
 
-/* A gap marker, as long as the framing has it, and the length of the datagram behind it. */
+/* A gap marker, in the size of the framing, and the length of the datagram after it. */
 union header {
 	struct {
 		__be16 marker;
@@ -163,7 +163,7 @@ union header {
 	__u8 bytes[16];
 };
 
-/* Puts the length before the datagram, and before that how many were missed. Returns the bytes put, or -1. */
+/* Prepends the datagram's length, and before it the number missed. Returns the bytes prepended, or -1. */
 static __always_inline int frame(struct __sk_buff *skb, __u64 missed)
 {
 	union header header = {};
@@ -195,7 +195,7 @@ static __always_inline int frame(struct __sk_buff *skb, __u64 missed)
 		return -1;
 	if (bpf_skb_adjust_room(skb, size, 0, 0))
 		return -1;
-	/* Can't fail: the room is there. */
+	/* Cannot fail: the room was made above. */
 	if (bpf_skb_store_bytes(skb, 0, &header, size, 0))
 		return -1;
 	return size;
@@ -252,7 +252,7 @@ int expressway_fan(struct __sk_buff *skb)
 	__sync_fetch_and_add(&subscriber->bytes, length + put);
 	count(FANOUT_GIVEN);
 	cookie = subscriber->connection;
-	/* No flag: out of the socket, not into its receive queue. */
+	/* No flag: to the socket's transmit side, not its receive queue. */
 	return bpf_sk_redirect_hash(skb, &connections_map, &cookie, 0);
 }
 
@@ -262,7 +262,7 @@ int expressway_ends(struct bpf_sock_ops *ctx)
 	__u32 port = ctx->local_port;
 	__u64 cookie;
 
-	/* Of state changes others may have asked to be told, too. */
+	/* Other programs may have requested state changes too. */
 	if (ctx->op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && ctx->op != BPF_SOCK_OPS_STATE_CB)
 		return 1;
 	if (bpf_get_netns_cookie(ctx) != listeners_netns || !bpf_map_lookup_elem(&ports_map, &port))
@@ -273,7 +273,7 @@ int expressway_ends(struct bpf_sock_ops *ctx)
 		return 1;
 	}
 	bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
-	/* Now, because user space can't put in a socket whose peer has ended its side already. */
+	/* Here, because user space cannot add a socket whose peer has already closed its side. */
 	bpf_sock_hash_update(ctx, &connections_map, &cookie, BPF_NOEXIST);
 	tell(cookie, FANOUT_CONNECTED, ctx->state);
 	return 1;
@@ -284,7 +284,7 @@ int expressway_turn(struct __sk_buff *skb)
 {
 	struct ethhdr ethernet;
 
-	/* VLAN tags are out of the frame here. An interface without Ethernet headers has no feed for us. */
+	/* VLAN tags have been removed from the frame. Interfaces without Ethernet headers are not supported. */
 	if (bpf_skb_load_bytes(skb, 0, &ethernet, sizeof(ethernet)) || ethernet.h_proto != skb->protocol)
 		return CARRY_ON;
 	if (ethernet.h_proto == bpf_htons(ETH_P_IP))
@@ -294,5 +294,5 @@ int expressway_turn(struct __sk_buff *skb)
 	return CARRY_ON;
 }
 
-/* The helpers used are for GPL-compatible programs; of the two licences, both are. */
+/* Some helpers are for GPL-compatible programs only; this dual licence is compatible. */
 char _license[] SEC("license") = "Dual BSD/GPL";

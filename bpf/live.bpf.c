@@ -2,10 +2,10 @@
 /*
  * Sends frames that user space has built, as live frames of BPF_PROG_TEST_RUN (BPF_F_TEST_XDP_LIVE_FRAMES,
  * net/bpf/test_run.c): the kernel runs the program on pages of its own, and a redirected page leaves by the
- * device's ndo_xdp_xmit as if another device had received it. No socket buffer is made, no system call is made a
+ * device's ndo_xdp_xmit as if another device had received it. There is no socket buffer and no system call per
  * packet, and on a veth the peer's XDP program gets XDP frames.
  *
- * Every frame is copied whole: the pages come back as their receivers left them.
+ * Every frame is copied completely: pages come back as their receivers left them.
  *
  * Linux 5.18 or newer.
  */
@@ -56,14 +56,14 @@ int expressway_live(struct xdp_md *ctx)
 	return bpf_redirect(ifindex, 0);
 }
 
-/* As far as they are read here. */
+/* The members that are read here. */
 struct net_device {
 	int ifindex;
 } __attribute__((preserve_access_index));
 
 /*
- * What the device made of a bulk of redirected frames: nothing else tells. Frames of ours name one device as
- * where they come from and where they go, and are sent by the thread that made them.
+ * The outcome of a bulk of redirected frames, which nothing else reports. Our frames have the same source and
+ * destination device, and are sent by the thread that built them.
  */
 SEC("tp_btf/xdp_devmap_xmit")
 int live_transmitted(__u64 *arguments)

@@ -2,26 +2,26 @@
 /*
  * Gives the UDP datagrams of configured (address, port) pairs to the AF_XDP socket of the receive queue.
  * Everything else passes to the kernel's stack unchanged. A packet is dropped only when it is certain to
- * be for a configured pair and its lengths can't be right.
+ * be for a configured pair and its lengths are inconsistent.
  *
- * Looked behind: up to two in-band VLAN tags, and IPv6 hop-by-hop, destination and routing headers whose
- * processing by the kernel would end in "carry on": options of the "skip if unknown" class only (RFC 8200
- * section 4.2), no segments left. A jumbogram, a home address, a segment yet to be visited are the
- * kernel's. A tag that the device took out of the frame (rx-vlan offload) is not seen here.
+ * Skipped headers: up to two in-band VLAN tags, and IPv6 hop-by-hop, destination and routing headers that the
+ * kernel would only step over: options of the "skip if unknown" class only (RFC 8200 section 4.2), no segments
+ * left. Jumbograms, home addresses and segments left are for the kernel. A tag that the device removed from
+ * the frame (rx-vlan offload) is not seen here.
  *
- * Not looked at: IPv4 header and UDP checksums and the source address; that is user space's part, which
- * reads those bytes anyway.
+ * Not checked: IPv4 header and UDP checksums and the source address. User space reads those bytes anyway
+ * and checks them.
  *
- * Which truncated packets are ours: those whose destination address and port lie both inside the frame
- * and inside the length that the IP header gives. With fewer bytes the port is unknown, or is Ethernet
- * padding; then the kernel gets the packet, which counts it among its own errors.
+ * A truncated packet is ours if its destination address and port lie within both the frame and the length
+ * in the IP header. With fewer bytes the port is unknown, or is Ethernet padding; such a packet passes to the
+ * kernel, which counts it as an error.
  *
  * Linux 5.18 or newer (xdp.frags, bpf_xdp_load_bytes).
  */
 #include "packet.h"
 #include "redirect_shared.h"
 
-/* The destinations of the service. The value says nothing: being there is what counts. */
+/* The destinations of the service: a set, whose values are unused. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -46,9 +46,9 @@ struct {
 } stats_map SEC(".maps");
 
 /*
- * Set before load. With check_mac, frames to any other MAC than local_mac pass: what a switch floods or
- * a promiscuous interface sees belongs to the station it is addressed to, even if we share its address
- * (anycast, direct server return).
+ * Set before load. With check_mac, frames to any other MAC than local_mac pass: frames that a switch
+ * floods or a promiscuous interface sees belong to their own station, even if we share its IP address (anycast,
+ * direct server return).
  */
 const volatile bool check_mac = false;
 const volatile __u8 local_mac[ETH_ALEN] = {};
@@ -62,9 +62,9 @@ const struct redirect_enums {
 } redirect_enums = {};
 
 /*
- * Whether an unknowing receiver may skip every option of an options header: `offset` is that of the first
- * option, `length` what the options take. Its own function to the verifier (not static), so that its loop
- * is verified once and not for each path that leads to it.
+ * Whether every option of an options header may be skipped if unknown: `offset` is that of the first option,
+ * `length` that of all options. A global function (not static), so that the verifier checks its loop once and
+ * not for each path to it.
  */
 __attribute__((noinline)) int options_skippable(struct xdp_md *ctx, __u32 offset, __u32 length)
 {
@@ -83,7 +83,7 @@ __attribute__((noinline)) int options_skippable(struct xdp_md *ctx, __u32 offset
 				return 0;
 			size = 2 + option[1];
 		}
-		/* Also what a type byte without a length byte comes to. */
+		/* Also true of a type byte without a length byte. */
 		if (size > length)
 			return 0;
 		offset += size;
@@ -144,7 +144,7 @@ static __always_inline enum redirect_counter classify_ipv4(struct xdp_md *ctx, _
 	return classify_udp(ctx, &pair, offset + sizeof(ip), offset + bpf_ntohs(ip.tot_len));
 }
 
-/* What a next header that is neither UDP nor walked means. */
+/* The verdict on a next header that is neither UDP nor skipped. */
 static __always_inline enum redirect_counter unwalked(__u8 next)
 {
 	switch (next) {
@@ -280,7 +280,7 @@ extern int bpf_xdp_metadata_rx_hash(const struct xdp_md *ctx, __u32 *hash,
 extern int bpf_xdp_metadata_rx_vlan_tag(const struct xdp_md *ctx, __be16 *vlan_proto,
 					__u16 *vlan_tci) __ksym __weak;
 
-/* What the device tells of the packet. */
+/* What the device reports about the packet. */
 static __always_inline void ask_device(struct xdp_md *ctx, struct redirect_metadata *found)
 {
 	enum xdp_rss_hash_type hash_type = XDP_RSS_TYPE_UNKNOWN;

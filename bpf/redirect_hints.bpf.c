@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The redirect program for devices that describe what they receive: it is redirect.bpf.c, and in front of
- * each packet that it gives to an AF_XDP socket it puts a struct redirect_metadata.
+ * The redirect program for devices with receive metadata: redirect.bpf.c, which also puts a struct
+ * redirect_metadata in front of each packet for an AF_XDP socket.
  *
  * Loaded for one device (BPF_F_XDP_DEV_BOUND_ONLY), to which it is bound; native mode only. Linux 6.3, for
  * VLAN tags 6.8.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The redirect program that stamps: it is redirect.bpf.c, and in front of each packet that it gives to an AF_XDP
- * socket it puts a struct redirect_metadata with the time of the kernel's TAI clock, and nothing of the device.
+ * The redirect program with time stamps: redirect.bpf.c, which also puts a struct redirect_metadata in front of each
+ * packet for an AF_XDP socket, with the time of the kernel's TAI clock and nothing from the device.
  *
- * For where redirect_hints.bpf.c cannot be: it is bound to no device, and runs in generic mode too. Linux 6.1
+ * For use where redirect_hints.bpf.c cannot run: it is not bound to a device, and also runs in generic mode. Linux 6.1
  * (bpf_ktime_get_tai_ns).
  */
 #define REDIRECT_STAMPS 1

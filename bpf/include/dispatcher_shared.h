@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * What dispatcher.bpf.c and user space share. The layout is that of libxdp's protocol, version 2 or 3
- * (xdp-tools, lib/libxdp/protocol.org and headers/xdp/prog_dispatcher.h): others read and write it. Include <linux/types.h> or equivalent first.
+ * (xdp-tools, lib/libxdp/protocol.org and headers/xdp/prog_dispatcher.h): others read and write it.
+ * Include <linux/types.h> or equivalent first.
  */
 #ifndef EXPRESSWAY_DISPATCHER_SHARED_H
 #define EXPRESSWAY_DISPATCHER_SHARED_H

@@ -2,7 +2,7 @@
 /*
  * What fanout.bpf.c and user space share: a subscriber's record, events, counters.
  *
- * This header is the truth; the types reach Rust by BTF through the skeleton. Include <linux/types.h> or
+ * This header defines the types; they reach Rust by BTF through the skeleton. Include <linux/types.h> or
  * equivalent first.
  */
 #ifndef EXPRESSWAY_FANOUT_SHARED_H
@@ -17,7 +17,7 @@ struct fanout_subscriber {
 	__u64 datagrams;  /* given to its connection, or counted */
 	__u64 bytes;      /* of them, prefixes and gap markers included */
 	__u64 skipped;    /* datagrams that it was not given */
-	__u64 gaps;       /* times that it was told how many */
+	__u64 gaps;       /* gap markers sent */
 	__u64 missed;     /* datagrams skipped since it was last given one */
 	__u64 mark;       /* bytes given when `marked` was; 0: its socket had taken everything */
 	__u64 marked;     /* nanoseconds of the monotonic clock */

@@ -35,11 +35,11 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u64);
 	__type(value, struct fanout_subscriber);
-	/* Memory for those that are there; only user space adds some. */
+	/* Memory for existing entries only; user space alone adds them. */
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 } subscribers_map SEC(".maps");
 
-/* What user space is told. 256 KiB: ten thousand events. */
+/* Events for user space. 256 KiB: ten thousand events. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 256 * 1024);

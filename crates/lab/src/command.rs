@@ -10,9 +10,9 @@ fn package(program: &str) -> &'static str {
     if program == "ethtool" { "ethtool" } else { "iproute2" }
 }
 
-/// Runs `program` with `args`, a list split at blanks, and returns its standard output.
+/// Runs `program` with `args`, a list separated by blanks, and returns its standard output.
 ///
-/// Nothing that is passed holds a blank: names are checked, and the rest is numbers and addresses.
+/// No argument contains a blank: names are checked, and the rest are numbers and addresses.
 pub(crate) fn run(program: &'static str, args: &str) -> Result<String, LabError> {
     let output = command(program, args).output().map_err(missing(program))?;
     finish(program, args, &output)

@@ -1,4 +1,4 @@
-//! How a lab is to be made, and how its namespaces are named.
+//! A lab's configuration and the names of its namespaces.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::LabError;
 
-/// The lab that is meant where none is named.
+/// The default lab name.
 pub const DEFAULT_NAME: &str = "default";
 
-/// Length of a lab name: the namespace name has to stay a short file name.
+/// The longest lab name: the namespace name must be a short file name.
 const NAME_MAX: usize = 32;
 
-/// The most queues that a lab gives a veth; the kernel takes more, two cores have no use for them.
+/// The most queues of a lab's veth; the kernel allows more, but two cores cannot use them.
 const QUEUES_MAX: u32 = 64;
 
 /// One of the two namespaces of a lab.
@@ -86,7 +86,7 @@ impl FromStr for Target {
     }
 }
 
-/// Whether a device does a step of transmission, or the kernel does it in software before.
+/// Whether a step of transmission is done by the device or before it by the kernel in software.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
@@ -107,7 +107,7 @@ impl fmt::Display for Offload {
     }
 }
 
-/// How to make a lab.
+/// A lab's configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 #[serde(default, deny_unknown_fields)]
@@ -144,7 +144,7 @@ pub struct LabConfig {
     #[cfg_attr(feature = "clap", arg(long, value_name = "CORE"))]
     pub server_napi_core: Option<usize>,
     /// The server's and the client's interface: two of this machine's that are wired to each other and carry nothing
-    /// else, in place of a veth. They go back where they were with the lab.
+    /// else, in place of a veth. They are moved back when the lab is removed.
     #[cfg_attr(feature = "clap", arg(skip))]
     pub devices: Option<[String; 2]>,
 }
@@ -159,8 +159,8 @@ impl Default for LabConfig {
             second_address: false,
             udp_segmentation: Offload::On,
             client_checksum: Offload::Off,
-            // The veth ring holds 256 frames: without a queue before it, bursts from AF_XDP are lost
-            // after they completed (4 % of a million were).
+            // The veth ring holds 256 frames: without a queue before it, AF_XDP bursts are lost after their
+            // completion (4 % of a million were).
             queue_limit: 2000,
             client_napi_core: None,
             server_napi_core: None,
@@ -175,7 +175,7 @@ impl LabConfig {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// Refuses what the kernel would refuse later, or worse, would take.
+    /// Rejects what the kernel would reject later or, worse, accept.
     pub fn check(&self) -> Result<(), LabError> {
         check_name(&self.name)?;
         if !(1..=QUEUES_MAX).contains(&self.queues) {
@@ -206,7 +206,7 @@ impl LabConfig {
         namespace_name(&self.name, role)
     }
 
-    /// The device that becomes the interface of `role`, where it is no veth end.
+    /// The device that becomes the interface of `role`, unless that is a veth end.
     pub(crate) fn device(&self, role: Role) -> Option<&str> {
         self.devices.as_ref().map(|[server, client]| match role {
             Role::Server => server.as_str(),
@@ -228,7 +228,7 @@ pub(crate) fn namespace_name(lab: &str, role: Role) -> String {
     format!("expressway-{lab}-{role}")
 }
 
-/// The lab that a namespace name belongs to, if it is one of a lab's.
+/// The lab of a namespace name, if it is a lab's.
 pub(crate) fn lab_of_namespace(namespace: &str) -> Option<(&str, Role)> {
     let rest = namespace.strip_prefix("expressway-")?;
     Role::ALL.into_iter().find_map(|role| {

@@ -1,8 +1,8 @@
 //! A lab of two interfaces of the machine that are wired to each other, such as those of an emulated guest or the ports of
 //! a NIC with a cable between them: moved into the namespaces for as long as the lab is up.
 //!
-//! Each end knows the other's address from the start, so that no run begins with asking for it, and none depends on
-//! whether the other end is up.
+//! Each end has a permanent neighbour entry for the other, so that no run begins with an ARP request or depends on the other
+//! end being up.
 
 use crate::address::Addresses;
 use crate::command::run;
@@ -10,7 +10,7 @@ use crate::config::{LabConfig, Role};
 use crate::error::LabError;
 use crate::lab;
 
-/// Makes the lab in its namespaces, which are there.
+/// Makes the lab in its existing namespaces.
 pub(crate) fn build(config: &LabConfig) -> Result<(), LabError> {
     for role in Role::ALL {
         let Some(device) = config.device(role) else { continue };

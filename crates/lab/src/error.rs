@@ -1,11 +1,11 @@
-//! What can go wrong with a lab, and what to do about it.
+//! Lab errors, and what to do about them.
 
 use std::io;
 
 /// Why a lab could not be made, entered or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// The caller may not make network namespaces.
+    /// The caller may not create network namespaces.
     #[error("lab: needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN): run it with sudo")]
     NotRoot,
     /// A program that the lab drives is not installed.
@@ -36,7 +36,7 @@ pub enum LabError {
         /// What the system said.
         source: io::Error,
     },
-    /// A value of the configuration cannot be.
+    /// A value of the configuration is invalid.
     #[error("lab: {0}")]
     Config(String),
     /// The running kernel lacks something that the configuration asks for.
@@ -48,7 +48,7 @@ pub enum LabError {
     /// There is no lab of this name.
     #[error("lab {0} is not up: create it first (expressway lab up {0})")]
     NotUp(String),
-    /// Processes in a lab outlived SIGKILL for the time that `down` waits.
+    /// Processes in a lab were still there after SIGKILL and the time that `down` waits.
     #[error("lab {name}: processes {pids:?} did not exit; the lab is kept until they do")]
     Survivors {
         /// The lab.
@@ -65,7 +65,7 @@ impl LabError {
         move |source| Self::Io { what, source }
     }
 
-    /// True where the request was wrong, rather than its execution: the command line exits with 2.
+    /// True if the request was wrong and not its execution: the command line then exits with 2.
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::Config(_))
     }

@@ -14,7 +14,7 @@ use crate::config::{LabConfig, Offload, Role, Target, check_name, lab_of_namespa
 use crate::error::LabError;
 use crate::{device, namespace, napi, processes, state};
 
-/// What a link gets to find its carrier: a NIC negotiates for some seconds.
+/// The time for a link to get its carrier: a NIC negotiates for some seconds.
 const CARRIER: Duration = Duration::from_secs(5);
 
 /// A lab that is up.
@@ -48,7 +48,7 @@ pub struct Removed {
     pub processes: usize,
 }
 
-/// A lab as the kernel has it.
+/// A lab as found in the kernel.
 #[derive(Clone, Debug, Serialize)]
 pub struct LabStatus {
     /// Its name.
@@ -56,13 +56,13 @@ pub struct LabStatus {
     /// Both namespaces are there and the lab was finished. False is what a killed run leaves: the next
     /// `up` or `down` cleans it.
     pub complete: bool,
-    /// How it was made, where that is known.
+    /// Its configuration, if known.
     pub config: Option<LabConfig>,
     /// Its namespaces, server first.
     pub namespaces: Vec<NamespaceStatus>,
 }
 
-/// One namespace of a lab as the kernel has it.
+/// One namespace of a lab as found in the kernel.
 #[derive(Clone, Debug, Serialize)]
 pub struct NamespaceStatus {
     /// Which one.
@@ -97,7 +97,7 @@ impl Lab {
         Ok(Self { config, host: None })
     }
 
-    /// Stands on an interface of this host: nothing is made, changed or removed, and programs run beside all others.
+    /// Uses an interface of this host: nothing is created, changed or removed, and programs run beside all others.
     pub fn on_host(host: Host) -> Self {
         Self { config: LabConfig::default(), host: Some(host) }
     }
@@ -119,7 +119,7 @@ impl Lab {
         remove(name)
     }
 
-    /// All labs on this machine, half-made ones too, by name.
+    /// All labs on this machine by name, incomplete ones included.
     pub fn status() -> Result<Vec<LabStatus>, LabError> {
         let namespaces = namespace::list()?;
         let mut names: Vec<&str> =
@@ -161,7 +161,7 @@ impl Lab {
     }
 
     /// Runs `work` on a thread of its own inside the namespace of `role` and returns what it returns.
-    /// Sockets made in it may be taken out and go on working inside.
+    /// Sockets created in it may be returned and keep working in the namespace.
     pub fn run<T: Send>(&self, role: Role, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         match &self.host {
             Some(_) => Ok(work()),
@@ -214,7 +214,7 @@ fn require_root() -> Result<(), LabError> {
     if rustix::process::geteuid().is_root() { Ok(()) } else { Err(LabError::NotRoot) }
 }
 
-/// What there is of the lab `name`; `None` where there is nothing.
+/// What exists of the lab `name`; `None` if nothing does.
 fn describe(name: &str) -> Result<Option<LabStatus>, LabError> {
     let present = namespace::list()?;
     let config = state::load(name);
@@ -241,12 +241,12 @@ fn describe(name: &str) -> Result<Option<LabStatus>, LabError> {
     Ok(Some(LabStatus { name: name.to_owned(), complete, config, namespaces }))
 }
 
-/// Removes whatever there is of a lab. The caller holds the lock.
+/// Removes whatever exists of a lab. The caller holds the lock.
 fn remove(name: &str) -> Result<Removed, LabError> {
     remove_made(name, state::load(name).as_ref())
 }
 
-/// The same of one that was to be made so.
+/// The same for a lab with a known configuration.
 fn remove_made(name: &str, config: Option<&LabConfig>) -> Result<Removed, LabError> {
     // First, so that a removal that is cut short leaves a lab that counts as unfinished.
     state::forget(name)?;
@@ -306,7 +306,7 @@ fn build(config: &LabConfig) -> Result<(), LabError> {
     finish(config)
 }
 
-/// Brings up what was made, and remembers it.
+/// Brings the lab up and records it.
 pub(crate) fn finish(config: &LabConfig) -> Result<(), LabError> {
     for role in Role::ALL {
         bring_up(config, role)?;

@@ -15,7 +15,7 @@ use crate::command;
 use crate::config::Role;
 use crate::error::LabError;
 
-/// The kernel starts the threads within the write to `threaded`; this is for a loaded machine.
+/// The kernel starts the threads during the write to `threaded`; on a loaded machine they appear later.
 const START_LIMIT: Duration = Duration::from_secs(5);
 
 /// The NAPI threads that were there before a lab's own started: those of other labs, whose interfaces have
@@ -28,7 +28,7 @@ impl Others {
         Ok(Self(threads(role.interface())?))
     }
 
-    /// For an interface that no other lab can have.
+    /// For an interface that no other lab can use.
     pub(crate) fn none() -> Self {
         Self(BTreeSet::new())
     }
@@ -60,14 +60,14 @@ pub(crate) fn pin(namespace: &str, role: Role, core: usize, others: &Others) -> 
     Ok(())
 }
 
-/// The thread IDs of the NAPI threads of all interfaces of this name, in whatever namespace.
+/// The thread IDs of the NAPI threads of all interfaces of this name, in all namespaces.
 fn threads(interface: &str) -> Result<BTreeSet<i32>, LabError> {
     let prefix = format!("napi/{interface}-");
     let mut found = BTreeSet::new();
     for entry in fs::read_dir("/proc").map_err(LabError::io("/proc"))? {
         let entry = entry.map_err(LabError::io("/proc"))?;
         let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
-        // A process that ended since is none of ours.
+        // A process that has ended since is not ours.
         let Ok(name) = fs::read_to_string(entry.path().join("comm")) else { continue };
         if name.starts_with(&prefix) {
             found.insert(id);

@@ -25,7 +25,7 @@ pub(crate) fn end(namespace: &str) -> Result<Result<usize, Vec<u32>>, LabError> 
     for signal in [Signal::TERM, Signal::KILL] {
         for pid in inside(namespace)? {
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-            // A process that ended meanwhile is what is wanted.
+            // A process that has ended meanwhile is fine.
             let _ = pid.map(|pid| kill_process(pid, signal));
         }
         let deadline = Instant::now() + GRACE;

@@ -1,4 +1,4 @@
-//! The memory of a lab: `/run/expressway/lab/NAME.json`, and the lock that makes changes one at a time.
+//! A lab's state: `/run/expressway/lab/NAME.json`, and the lock that makes changes one at a time.
 
 use std::fs::{self, File};
 use std::io;
@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::config::LabConfig;
 use crate::error::LabError;
 
-/// Gone after a boot, like the namespaces.
+/// Lost at boot, like the namespaces.
 const DIRECTORY: &str = "/run/expressway/lab";
 
 fn path(name: &str) -> PathBuf {
@@ -41,7 +41,7 @@ pub(crate) fn save(config: &LabConfig) -> Result<(), LabError> {
     fs::rename(&new, &path).map_err(LabError::io(path.display().to_string()))
 }
 
-/// How a finished lab was made. Absent or unreadable is the same: the lab is to be rebuilt.
+/// A finished lab's configuration; `None` if absent or unreadable, in which case the lab is rebuilt.
 pub(crate) fn load(name: &str) -> Option<LabConfig> {
     let path = path(name);
     let text = fs::read_to_string(&path).ok()?;
@@ -54,7 +54,7 @@ pub(crate) fn load(name: &str) -> Option<LabConfig> {
     }
 }
 
-/// Forgets a lab. Returns whether there was something to forget.
+/// Removes a lab's record. Returns whether there was one.
 pub(crate) fn forget(name: &str) -> Result<bool, LabError> {
     let path = path(name);
     match fs::remove_file(&path) {

@@ -1,8 +1,8 @@
-//! Putting the program on an interface by a bpf_link, and what may stand in the way.
+//! Attaching the program to an interface by a bpf_link, and what may prevent it.
 //!
-//! A link belongs to a file descriptor: when the last one is closed, by drop or by the death of the
-//! process however it dies, the kernel takes the program off. Nothing is pinned. Beside other programs ours is
-//! a component of a dispatcher instead, which is pinned: see [`crate::dispatcher`].
+//! A link belongs to a file descriptor: when the last one is closed, by drop or because the process ends for
+//! any reason, the kernel detaches the program. Nothing is pinned. Beside other programs ours is a component of
+//! a dispatcher instead, which is pinned: see [`crate::dispatcher`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,7 +24,7 @@ pub enum AttachMode {
     /// stack's own receive path. Super-packets that offloads built arrive whole: turn `gro` and, on
     /// veth, the peer's `tx-udp-segmentation` off.
     Generic,
-    /// In the device (`XDP_FLAGS_HW_MODE`). Needs a driver that takes programs, and a program loaded for that
+    /// In the device (`XDP_FLAGS_HW_MODE`). Needs a driver that offloads programs, and a program loaded for that
     /// device ([`crate::Options::offload`]).
     Offload,
 }
@@ -51,14 +51,14 @@ impl AttachMode {
 /// What to do about an XDP program that is already on the interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Existing {
-    /// Leave it alone and fail with its name.
+    /// Fail with its name.
     #[default]
     Refuse,
-    /// Take it off if netlink set it. One that a bpf_link holds can't be replaced and is still an error.
+    /// Replace it if it was set through netlink. One held by a bpf_link cannot be replaced and is still an error.
     Replace,
 }
 
-/// The program on an interface, for as long as this lives. Once dropped, it is off.
+/// The program on an interface; dropping this detaches it.
 #[derive(Debug)]
 pub struct Attachment {
     hold: Hold,
@@ -66,10 +66,10 @@ pub struct Attachment {
     mode: AttachMode,
 }
 
-/// What keeps the program there.
+/// What keeps the program attached.
 #[derive(Debug)]
 enum Hold {
-    /// A link of our own; it goes with the process.
+    /// A link of our own, which ends with the process.
     Link(Link),
     /// A slot of a dispatcher. A process that is killed leaves it to the next one.
     Slot(Membership),
@@ -81,7 +81,7 @@ impl Attachment {
         &self.interface
     }
 
-    /// The mode asked for, which is the mode obtained: the kernel never falls back on its own.
+    /// The requested mode, which is also the obtained one: the kernel never falls back by itself.
     pub fn mode(&self) -> AttachMode {
         self.mode
     }
@@ -95,11 +95,11 @@ impl Attachment {
         }
     }
 
-    /// Whether the program still is on the interface. False once the interface is gone, or somebody
-    /// with the privilege to do so has detached the link by force; attach anew then.
+    /// Whether the program is still on the interface. False once the interface is gone or a privileged process
+    /// has detached the link by force; attach again then.
     ///
     /// # Errors
-    /// [`Error::Query`] if the kernel won't tell.
+    /// [`Error::Query`] if the kernel cannot be asked.
     pub fn is_attached(&self) -> Result<bool, Error> {
         let link = match &self.hold {
             Hold::Link(link) => link,
@@ -133,7 +133,7 @@ pub(crate) fn attach(
 ) -> Result<Attachment, Error> {
     let interface = interface(ifindex);
     if dispatcher::is_present(&interface)? {
-        // What a killed process of ours left is no foreign program.
+        // The leftover of a killed process of ours is not a foreign program.
         dispatcher::recover(&interface)?;
     }
     if let Some(attached) = query(&interface)? {
@@ -148,8 +148,8 @@ pub(crate) fn attach(
     }
 }
 
-/// The XDP program on an interface, whoever put it there, with the mode it runs in; `None` without one. Where one
-/// runs in several modes at once, the kernel tells of the native one.
+/// The XDP program on an interface, whoever attached it, with its mode; `None` without one. If programs run in
+/// several modes at once, the kernel reports the native one.
 ///
 /// # Errors
 /// [`Error::NoInterface`], [`Error::Query`].
@@ -165,7 +165,7 @@ pub fn attached(ifindex: u32) -> Result<Option<(ForeignProgram, AttachMode)>, Er
     }))
 }
 
-/// Takes off what may be taken off, or says what is in the way.
+/// Detaches what may be detached, or returns what prevents attaching.
 fn clear(interface: &Interface, attached: sys::Attached, existing: Existing) -> Result<(), Error> {
     let foreign = foreign(interface, attached);
     let in_the_way = |program| Error::Foreign { interface: interface.clone(), program };
@@ -209,7 +209,7 @@ pub(crate) fn refusal(interface: Interface, mode: u32, source: io::Error) -> Err
             needed: CAPABILITIES,
         },
         Some(libc::ENODEV) => Error::NoInterface { interface },
-        // Somebody was faster than we between query and attach.
+        // Another program was attached between query and attach.
         Some(libc::EBUSY | libc::EEXIST) => match query(&interface) {
             Ok(Some(attached)) => {
                 let program = foreign(&interface, attached);

@@ -80,16 +80,16 @@ pub struct BaselineCounts {
     pub packets: u64,
     /// Of those, packets without a whole Ethernet header, which were dropped.
     pub short_frames: u64,
-    /// Redirected or returned packets that a device says it took. With [`Action::Tx`] not every driver tells.
+    /// Redirected or returned packets that the device accepted. With [`Action::Tx`] not every driver reports them.
     pub sent: u64,
-    /// Those that it did not take: its ring was full, or it is down.
+    /// Packets that it refused: its ring was full, or it is down.
     pub refused: u64,
 }
 
 const _: () = assert!(size_of::<baseline_stats>() == 4 * size_of::<u64>());
 
 impl BaselineCounts {
-    /// One CPU's value of `stats_map`. `None` if it has not the size of the struct.
+    /// Parses one CPU's value of `stats_map`; `None` if it does not have the size of the struct.
     fn from_value(value: &[u8]) -> Option<Self> {
         let (words, rest) = value.as_chunks::<8>();
         let [packets, short_frames, sent, refused] = <[[u8; 8]; 4]>::try_from(words).ok()?;
@@ -131,7 +131,7 @@ impl std::ops::Add for BaselineCounts {
 pub struct Baseline {
     program: OwnedFd,
     stats: MapHandle,
-    /// Counts what becomes of packets that leave.
+    /// Counts the outcome of transmitted packets.
     _observer: Option<libbpf_rs::Link>,
 }
 
@@ -218,7 +218,7 @@ impl Baseline {
         values.collect::<Option<_>>().ok_or(Error::Layout { map: MAP })
     }
 
-    /// Runs the program `repeat` times on `frame` by BPF_PROG_TEST_RUN. No packet moves; the counters count.
+    /// Runs the program `repeat` times on `frame` by BPF_PROG_TEST_RUN. No packet moves, but the counters change.
     ///
     /// # Errors
     /// [`Error::TestRun`]; the kernel wants at least 14 bytes.
@@ -231,7 +231,7 @@ impl Baseline {
     }
 }
 
-/// What a test run came to.
+/// The result of a test run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BaselineRun {
     /// What the program returned: `XDP_DROP` is 1, `XDP_PASS` 2, `XDP_TX` 3, `XDP_REDIRECT` 4

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   /sys/fs/bpf/                          or $LIBXDP_BPFFS
-//!   ├── xdp/                              libxdp's; whoever changes anything in it holds its flock
+//!   ├── xdp/                              libxdp's; changes need its flock
 //!   │   └── dispatch-IFINDEX-DISPATCHER/
 //!   │       ├── prog0-prog  prog0-link    by slot: the component, and its link to the dispatcher
 //!   │       └── prog1-prog  prog1-link …
 //!   └── expressway/
-//!       └── PROGRAM/                      flocked by the process whose component that is, for as long as it
-//!                                         lives: one that can be locked belongs to a process that was killed
+//!       └── PROGRAM/                      flocked by the component's process while it lives: one that can
+//!                                         be locked belongs to a killed process
 //! ```
 
 use std::ffi::OsStr;
@@ -24,16 +24,16 @@ use crate::sys;
 
 /// `BPF_FS_MAGIC` (`include/uapi/linux/magic.h`).
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
-/// How long another program may hold libxdp's lock: it loads programs meanwhile, which takes milliseconds.
+/// How long another program may hold libxdp's lock: it loads programs under it, which takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The directories that matter here.
+/// The directories used here.
 #[derive(Clone, Debug)]
 pub(crate) struct BpfFs {
     root: PathBuf,
 }
 
-/// A lock that lasts while this lives, and ends with the process.
+/// A held lock; dropped, or at the end of the process, it is released.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _directory: OwnedFd,
@@ -85,7 +85,7 @@ impl BpfFs {
         entries.filter_map(|entry| Some(entry.ok()?.path())).filter(of_index).collect()
     }
 
-    /// Says that component `program` is this process's, until the lock is dropped.
+    /// Marks component `program` as this process's until the lock is dropped.
     pub(crate) fn own(&self, program: u32) -> io::Result<Lock> {
         let directory = self.owner(program);
         make(&self.root.join("expressway"))?;
@@ -94,7 +94,7 @@ impl BpfFs {
             .ok_or_else(|| io::Error::other(format!("{} is locked already", directory.display())))
     }
 
-    /// Whether the process whose component that is has ended. What it left here is removed.
+    /// Whether a component's process has ended. If so, removes what it left here.
     pub(crate) fn is_orphan(&self, program: u32) -> bool {
         let orphan = match try_lock(&self.owner(program)) {
             Ok(lock) => lock.is_some(),
@@ -156,7 +156,7 @@ fn make(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// `None` when somebody else has it.
+/// `None` if another process holds it.
 fn try_lock(directory: &Path) -> io::Result<Option<Lock>> {
     let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
     let directory = open(directory, flags, Mode::empty())?;

@@ -32,7 +32,7 @@ impl Verdict {
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident = $shared:ident, $verdict:ident, $label:literal;)+) => {
-        /// One reason why a packet met its verdict. Each packet counts under exactly one.
+        /// The reason for a packet's verdict. Each packet counts under exactly one.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
         pub enum Counter {
@@ -43,7 +43,7 @@ macro_rules! counters {
             /// All counters, in the order of the shared header.
             pub const ALL: [Self; redirect_counter::REDIRECT_COUNTERS.0 as usize] = [$(Self::$name,)+];
 
-            /// The verdict that the packets counted here met.
+            /// The verdict on the packets counted here.
             pub fn verdict(self) -> Verdict {
                 match self { $(Self::$name => Verdict::$verdict,)+ }
             }
@@ -70,7 +70,7 @@ counters! {
     PassNotIp = REDIRECT_PASS_NOT_IP, Pass, "not_ip";
     /// More than two VLAN tags.
     PassVlanDepth = REDIRECT_PASS_VLAN_DEPTH, Pass, "vlan_depth";
-    /// Ends before the destination address and port: whose it is can't be known.
+    /// Ends before the destination address and port, so its destination is unknown.
     PassTruncated = REDIRECT_PASS_TRUNCATED, Pass, "truncated";
     /// The IP header contradicts itself.
     PassMalformed = REDIRECT_PASS_MALFORMED, Pass, "malformed";
@@ -113,15 +113,15 @@ impl fmt::Display for Counter {
 
 /// Packets by counter since the program was loaded, summed over CPUs.
 ///
-/// Each CPU's share is read while it may count on, so a sum over several counters is exact only when no
-/// packet arrives meanwhile. Every counter only grows.
+/// CPUs may go on counting while they are read, so sums over several counters are exact only if no packet
+/// arrives meanwhile. Every counter only grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     packets: [u64; COUNTERS],
 }
 
 impl Counters {
-    /// Sums the values of `stats_map`, one a CPU. `None` if a value has not the size of the struct.
+    /// Sums the per-CPU values of `stats_map`; `None` if one does not have the size of the struct.
     pub(crate) fn from_cpus(cpus: &[Vec<u8>]) -> Option<Self> {
         let mut sum = Self::default();
         for value in cpus {
@@ -136,7 +136,7 @@ impl Counters {
         Some(sum)
     }
 
-    /// Counters read elsewhere, in the order of [`Counter::ALL`]. `None` for another number of them.
+    /// Counters read elsewhere, in the order of [`Counter::ALL`]; `None` if their number differs.
     pub fn from_packets(packets: &[u64]) -> Option<Self> {
         Some(Self { packets: packets.try_into().ok()? })
     }
@@ -146,7 +146,7 @@ impl Counters {
         Counter::ALL.into_iter().zip(self.packets)
     }
 
-    /// Packets that met `verdict`, for whatever reason.
+    /// Packets with `verdict`, for any reason.
     pub fn of_verdict(&self, verdict: Verdict) -> u64 {
         self.iter().filter(|(counter, _)| counter.verdict() == verdict).map(|(_, packets)| packets).sum()
     }
@@ -156,7 +156,7 @@ impl Counters {
         self.packets.iter().sum()
     }
 
-    /// What was counted since `earlier`, a reading of the same program.
+    /// The difference to `earlier`, a reading of the same program.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut difference = *self;

@@ -31,17 +31,17 @@ use crate::error::{Error, Interface};
 use crate::skeleton::{dispatcher as v2, dispatcher_v3 as v3};
 use crate::{attachment, sys};
 
-/// Name of the program that is a dispatcher.
+/// Name of dispatcher programs.
 const NAME: &str = "xdp_dispatcher";
 /// `DISPATCHER_MAGIC`, `DISPATCHER_SLOTS`, `DISPATCHER_NEXT` of dispatcher_shared.h.
 const MAGIC: u8 = 236;
 const SLOTS: usize = 10;
 const NEXT: u32 = 31;
-/// Priority of a component that says nothing of it, as ours; lower ones run first.
+/// The default priority, which ours has; lower ones run first.
 const PRIORITY: u32 = 50;
-/// `XDP_PASS` as a bit: what we pass, the next program gets.
+/// `XDP_PASS` as a bit: packets that we pass go on to the next program.
 const CHAIN: u32 = 1 << libbpf_rs::libbpf_sys::XDP_PASS | 1 << NEXT;
-/// Times that others may be faster.
+/// Attempts before giving up if others keep changing the dispatcher.
 const TRIES: u32 = 16;
 
 /// The protocol's version.
@@ -85,7 +85,7 @@ pub(crate) struct Membership {
     interface: Interface,
     bpffs: BpfFs,
     program: u32,
-    /// Says that the component has an owner.
+    /// Marks the component as owned.
     _owner: Lock,
 }
 
@@ -97,8 +97,8 @@ pub(crate) fn is_present(interface: &Interface) -> Result<bool, Error> {
     Ok(name.is_ok_and(|name| name == NAME))
 }
 
-/// Adds a component to the interface's dispatcher, or makes one. `load` is given the dispatcher and the name of
-/// the function to replace.
+/// Adds a component to the interface's dispatcher, creating it if there is none. `load` gets the dispatcher and
+/// the name of the function to replace.
 pub(crate) fn join<T>(
     interface: &Interface,
     mode: u32,
@@ -167,14 +167,14 @@ pub(crate) fn join<T>(
     Err(Error::Busy { interface: interface.clone() })
 }
 
-/// Takes components out whose process was killed, and the dispatcher with the last of them. Without a
-/// dispatcher, or a BPF file system to look into, nothing happens.
+/// Removes the components of killed processes, and with the last one the dispatcher. Does nothing without a
+/// dispatcher or a BPF file system.
 pub(crate) fn recover(interface: &Interface) -> Result<(), Error> {
     let Ok(bpffs) = BpfFs::open() else { return Ok(()) };
     remove(interface, &bpffs, None)
 }
 
-/// Takes `program` and orphans out of the interface's dispatcher.
+/// Removes `program` and orphans from the interface's dispatcher.
 fn remove(interface: &Interface, bpffs: &BpfFs, program: Option<u32>) -> Result<(), Error> {
     for _ in 0..TRIES {
         let _lock = bpffs.lock().map_err(|source| failed(interface, "libxdp's lock", source))?;
@@ -206,7 +206,7 @@ fn remove(interface: &Interface, bpffs: &BpfFs, program: Option<u32>) -> Result<
 }
 
 impl Membership {
-    /// Whether our component still is on the interface.
+    /// Whether our component is still on the interface.
     pub(crate) fn is_attached(&self) -> Result<bool, Error> {
         let Some(attached) = attachment::query(&self.interface)? else { return Ok(false) };
         let directory = self.bpffs.dispatcher(self.interface.index, attached.program);
@@ -236,7 +236,7 @@ impl Drop for Membership {
 }
 
 impl Chain {
-    /// Its components, those of killed processes left out.
+    /// Its components, without those of killed processes.
     fn living(&self, bpffs: &BpfFs) -> Result<Vec<Component>, Error> {
         let mut living = Vec::new();
         for component in &self.components {
@@ -291,7 +291,7 @@ fn config(map: u32) -> io::Result<Config> {
     Config::of(&value.unwrap_or_default()).map_err(io::Error::other)
 }
 
-/// What a dispatcher's configuration says.
+/// A dispatcher's configuration.
 #[derive(Debug, PartialEq, Eq)]
 struct Config {
     version: Version,
@@ -337,7 +337,7 @@ fn load_dispatcher(
 ) -> Result<(OwnedFd, u32), Error> {
     let load =
         |source: libbpf_rs::Error| failed(interface, "loading the dispatcher", io::Error::other(source));
-    /// The skeletons are types of their own, and what is done with them is the same.
+    /// The skeletons are different types with the same use.
     macro_rules! loaded {
         ($builder:expr) => {{
             let mut storage = MaybeUninit::uninit();
@@ -391,7 +391,7 @@ fn link(
     Ok(links)
 }
 
-/// Pins what was built and swaps it for `old`. False if the program on the interface is another by now.
+/// Pins the new dispatcher and swaps it for `old`. False if the program on the interface has changed meanwhile.
 fn install(
     interface: &Interface,
     bpffs: &BpfFs,

@@ -1,4 +1,4 @@
-//! What can go wrong with the BPF side, whose object it concerns, and what to do about it.
+//! BPF errors: what failed, for which object, and what to do about it.
 
 use std::fmt;
 use std::io;
@@ -22,14 +22,14 @@ impl fmt::Display for Interface {
     }
 }
 
-/// How an XDP program came onto an interface.
+/// How an XDP program is attached to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// Held by a bpf_link of this id: only who holds the link takes it off.
+    /// Held by a bpf_link of this id: only the link's holder can detach it.
     Link(u32),
     /// Set through netlink (`ip link set xdp`, a libxdp dispatcher): stays until someone clears it.
     Netlink,
-    /// One of the two; seeing which takes CAP_SYS_ADMIN.
+    /// One of the two; CAP_SYS_ADMIN is needed to tell which.
     Unknown,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for ForeignProgram {
     }
 }
 
-/// What loading and attaching take. CAP_PERFMON because the verifier allows packet access at computed
+/// Capabilities for loading and attaching. CAP_PERFMON because the verifier allows packet access at computed
 /// offsets only with it (`bypass_spec_v1` in kernel/bpf/verifier.c).
 pub(crate) const CAPABILITIES: &str = "CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON";
 
@@ -69,7 +69,7 @@ pub enum Error {
     NotPermitted {
         /// What was tried.
         action: String,
-        /// The capabilities it takes.
+        /// The capabilities needed.
         needed: &'static str,
     },
     /// The kernel refused the program or a map. The verifier's log is in the trace.
@@ -87,7 +87,7 @@ pub enum Error {
         /// What libbpf reported.
         source: libbpf_rs::Error,
     },
-    /// A program that forwards a feed can't be put where it belongs.
+    /// A program that forwards a feed cannot be attached.
     #[error("forwarding in the kernel: {place}: {source}; use --mode user")]
     FanoutAttach {
         /// Interface or cgroup, and which hook.
@@ -116,7 +116,7 @@ pub enum Error {
         /// What is there.
         program: ForeignProgram,
     },
-    /// The interface is held in a way that a query doesn't show.
+    /// The interface is in use in a way that queries do not show.
     #[error("{interface}: busy: another XDP program was attached or detached at the same time; try again")]
     Busy {
         /// The interface asked for.
@@ -130,7 +130,7 @@ pub enum Error {
         /// The interface asked for.
         interface: Interface,
     },
-    /// The device runs no XDP programs itself.
+    /// The device does not offload XDP programs.
     #[error(
         "{interface}: the device does not support XDP offload; use `attach = \"native\"` or leave it out"
     )]
@@ -153,7 +153,7 @@ pub enum Error {
         /// The interface asked for.
         interface: Interface,
     },
-    /// Attaching failed for a reason that has no better name.
+    /// Attaching failed for another reason.
     #[error("{interface}: attaching the XDP program in {mode} mode: {source}")]
     Attach {
         /// The interface asked for.
@@ -183,7 +183,7 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// The kernel loads no extension programs, of which a dispatcher's components are.
+    /// The kernel cannot load extension programs, which a dispatcher's components are.
     #[error(
         "XDP dispatcher: a security policy of this kernel refuses extension programs (BPF_PROG_TYPE_EXT), even to \
          root; use `[io] dispatcher = \"never\"`"
@@ -213,7 +213,7 @@ pub enum Error {
         /// What libbpf reported.
         source: libbpf_rs::Error,
     },
-    /// A map's content has not the expected shape.
+    /// A map's content does not have the expected layout.
     #[error("BPF map {map}: content does not match redirect_shared.h")]
     Layout {
         /// The map's name.
@@ -227,7 +227,7 @@ pub enum Error {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// Live frames could not be sent at all.
+    /// Live frames could not be sent.
     #[error("{interface}: live frames: {source}; needs Linux 5.18 or newer")]
     Live {
         /// The interface to send by.

@@ -1,7 +1,7 @@
 //! The programs that forward a feed in the kernel: loaded, attached, given their sockets, read.
 //!
-//! What they do is told in `bpf/fanout.bpf.c`. Sockets are made elsewhere; here they are values of maps. Everything
-//! is held by descriptors of this process: its death, however it dies, takes the programs off.
+//! `bpf/fanout.bpf.c` describes what they do. Sockets are created elsewhere and are values of maps here. Everything is
+//! held by descriptors of this process, so its end, for any reason, detaches the programs.
 
 use std::fmt;
 use std::io;
@@ -22,7 +22,7 @@ use crate::skeleton::FanoutSkelBuilder;
 use crate::skeleton::fanout_types::{fanout_counter, fanout_event, fanout_event_kind, fanout_subscriber};
 use crate::sys;
 
-/// Connections that may be there besides subscribers: not accepted yet, or about to be turned away.
+/// Connections beyond the subscribers: not accepted yet, or about to be refused.
 const BACKLOG: u32 = 4096;
 
 /// Events taken at a time.
@@ -31,9 +31,9 @@ const EVENTS: usize = 1000;
 /// Turning a unicast feed into multicast.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// Where the feed is sent to.
+    /// The feed's destination.
     pub destination: SocketAddr,
-    /// The multicast group, of the same family, that takes its place.
+    /// The multicast group, of the same family, that replaces it.
     pub group: IpAddr,
     /// The only sources allowed; empty: all.
     pub sources: Vec<IpAddr>,
@@ -60,7 +60,7 @@ pub struct FanoutOptions {
     pub turn: Option<Turn>,
 }
 
-/// What the programs know of a subscriber.
+/// A subscriber's state in the programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FanoutRecord {
     /// Datagrams given to its connection.
@@ -69,7 +69,7 @@ pub struct FanoutRecord {
     pub bytes: u64,
     /// Datagrams that it was not given.
     pub skipped: u64,
-    /// Times that it was told how many.
+    /// Gap markers that it was sent.
     pub gaps: u64,
     /// Datagrams that waited for its socket when the last one came.
     pub queue: u32,
@@ -77,7 +77,7 @@ pub struct FanoutRecord {
     pub slow: bool,
 }
 
-/// What the programs tell. `connection` is the cookie of a TCP socket.
+/// Events of the programs. `connection` is the cookie of a TCP socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FanoutEvent {
     /// A connection to a listener was made.
@@ -170,7 +170,7 @@ impl FanoutCounts {
     }
 }
 
-/// The loaded programs with their maps. Dropped, nothing is forwarded any more.
+/// The loaded programs with their maps; dropping them ends forwarding.
 pub struct FanoutPrograms {
     feeds: MapHandle,
     connections: MapHandle,
@@ -179,7 +179,7 @@ pub struct FanoutPrograms {
     sockops: OwnedFd,
     events: Events,
     turn: Option<OwnedFd>,
-    /// What keeps programs where they are: on the feed's interface, in the cgroup.
+    /// What keeps programs attached to the feed's interface and the cgroup.
     turn_link: Option<Link>,
     cgroup_link: Option<Link>,
 }
@@ -206,7 +206,7 @@ fn address(address: IpAddr) -> [u32; 4] {
 }
 
 impl FanoutPrograms {
-    /// Loads the programs. None is attached but that of the UDP sockets, of which there are none yet.
+    /// Loads the programs. Only that of the UDP sockets is attached, and there are none yet.
     ///
     /// # Errors
     /// [`Error::NotPermitted`], [`Error::FanoutLoad`], [`Error::Map`].
@@ -221,7 +221,7 @@ impl FanoutPrograms {
         };
         let mut storage = MaybeUninit::uninit();
         let mut open = FanoutSkelBuilder::default().open(&mut storage).map_err(load)?;
-        // One more is the socket that only counts.
+        // One more for the socket that only counts.
         for map in [&mut open.maps.feeds_map, &mut open.maps.subscribers_map] {
             map.set_max_entries(options.subscribers.saturating_add(1)).map_err(load)?;
         }
@@ -276,7 +276,7 @@ impl FanoutPrograms {
         Ok(programs)
     }
 
-    /// Follows connections to the listeners that processes of this cgroup (v2) made or make: events tell.
+    /// Reports connections to the listeners of processes in this cgroup (v2) as events.
     ///
     /// # Errors
     /// [`Error::FanoutAttach`].
@@ -287,7 +287,7 @@ impl FanoutPrograms {
         Ok(())
     }
 
-    /// Turns the datagrams that come by the interface `ifindex`, which has Ethernet headers, and by no other.
+    /// Rewrites the datagrams that arrive on the interface `ifindex`, which has Ethernet headers, and on no other.
     ///
     /// # Errors
     /// [`Error::FanoutAttach`]; without [`FanoutOptions::turn`] with ENOENT.
@@ -302,7 +302,7 @@ impl FanoutPrograms {
         Ok(())
     }
 
-    /// Whether datagrams are turned at `ifindex`: false once it has gone.
+    /// Whether datagrams are rewritten at `ifindex`: false once it is gone.
     pub fn is_turning(&self, ifindex: u32) -> bool {
         let link = self.turn_link.as_ref();
         link.is_some_and(|link| sys::link_interface(link.as_fd()).is_ok_and(|index| index == ifindex))
@@ -317,8 +317,8 @@ impl FanoutPrograms {
         self.put(feed, cookie, 0)
     }
 
-    /// Gives what the UDP socket `feed` receives from now on to the TCP socket `connection`; each comes with its
-    /// cookie. The UDP socket is bound and has received nothing yet, the connection is established.
+    /// Forwards what the UDP socket `feed` receives from now on to the TCP socket `connection`; both are given with their
+    /// cookies. The UDP socket is bound and has received nothing yet, the connection is established.
     ///
     /// # Errors
     /// [`Error::Map`].
@@ -348,7 +348,7 @@ impl FanoutPrograms {
         result.map_err(|source| Error::Map { map: "feeds_map", source })
     }
 
-    /// Gives nothing more of the UDP socket with this cookie to anybody. What was given stays on its way.
+    /// Stops forwarding from the UDP socket with this cookie. What was forwarded is still delivered.
     pub fn end(&self, cookie: u64) {
         let key = cookie.to_ne_bytes();
         // A socket that was closed has gone from the map by itself.
@@ -356,7 +356,7 @@ impl FanoutPrograms {
         let _ = self.subscribers.delete(&key);
     }
 
-    /// What is known of the UDP socket with this cookie.
+    /// The state of the UDP socket with this cookie.
     ///
     /// # Errors
     /// [`Error::Map`], [`Error::Layout`].
@@ -414,7 +414,7 @@ impl Events {
         let mut builder = RingBufferBuilder::new();
         builder.add(&map, move |data| {
             if let Some(event) = FanoutEvent::from_bytes(data) {
-                // Nobody to hear it: the programs are being dropped.
+                // Nobody is listening: the programs are being dropped.
                 let _ = sender.send(event);
             }
             0

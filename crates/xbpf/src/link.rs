@@ -4,9 +4,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::sys;
 
-/// What keeps a program where it is, for as long as this lives or, should the process be killed, a duplicate of its
-/// descriptor does. Once dropped, the program is off. Closing the descriptor would do, but not at once: a child
-/// between fork and exec holds a duplicate.
+/// Keeps a program attached while this lives or, if the process is killed, while a duplicate of its descriptor does.
+/// Dropping it detaches the program explicitly: closing the descriptor might be delayed by a child between fork and
+/// exec, which holds a duplicate.
 #[derive(Debug)]
 pub(crate) struct Link(OwnedFd);
 

@@ -1,8 +1,8 @@
 //! Frames sent without a socket: live frames of BPF_PROG_TEST_RUN.
 //!
-//! The caller builds frames in a ring that the program shares; one call of the kernel sends up to
-//! [`LiveFrames::SLOTS`] of them out of one interface by the way that XDP redirects take. Needs no XDP program on the
-//! interface, but a driver that takes redirected frames (`ndo_xdp_xmit`).
+//! The caller builds frames in a ring that it shares with the program; one system call sends up to
+//! [`LiveFrames::SLOTS`] of them out of one interface, like XDP redirects. The interface needs no XDP program, but a
+//! driver that accepts redirected frames (`ndo_xdp_xmit`).
 //!
 //! A program on the tracepoint of the device's bulk transmit reports what became of the frames, because
 //! nothing else does. Frames are copied completely into the kernel's pages, because these come back as their
@@ -42,22 +42,22 @@ const LOOPBACK: u32 = 1;
 
 const _: () = assert!(size_of::<live_ring>() == 48 + LiveFrames::SLOTS * (4 + LiveFrames::MAX_FRAME));
 
-/// What became of the frames of [`LiveFrames`]. Every field only grows.
+/// The outcome of frames of [`LiveFrames`]. Every field only grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LiveCounts {
-    /// Frames that the device took.
+    /// Frames that the device accepted.
     pub sent: u64,
     /// Frames that the device refused: its ring, or that of a veth's peer, was full, or it is down.
     pub dropped: u64,
-    /// Frames that never came to the device, which takes none from XDP.
+    /// Frames that never reached the device, because it accepts none from XDP.
     pub refused: u64,
-    /// Calls of the kernel.
+    /// System calls.
     pub calls: u64,
 }
 
-/// Keeps the program attached to the loopback device of a network namespace in which there is nothing else.
+/// Keeps the program attached to the loopback device of an otherwise empty network namespace.
 ///
-/// A test run enters its program into the kernel's XDP dispatcher and takes it out again, and each change of the
+/// A test run adds its program to the kernel's XDP dispatcher and removes it again, and each change of the
 /// dispatcher waits for an RCU grace period (`bpf_dispatcher_update` in kernel/bpf/dispatcher.c): two of 10 ms each
 /// call. A program that is attached somewhere is in it already, and a test run only counts one user more.
 struct Known {
@@ -67,7 +67,7 @@ struct Known {
 
 impl Known {
     fn make(program: BorrowedFd<'_>) -> io::Result<Self> {
-        // The namespace is that thread's, and lives on by the descriptor.
+        // The namespace is that thread's and is kept by the descriptor.
         let inside = || {
             sys::leave_network_namespace()?;
             let namespace = std::fs::File::open("/proc/thread-self/ns/net")?;
@@ -89,7 +89,7 @@ pub struct LiveFrames {
     ring: MappedValue<live_ring>,
     _observer: libbpf_rs::Link,
     _known: Known,
-    /// What the kernel's pages hold at first. Its length is that of the longest frame.
+    /// The initial content of the kernel's pages; as long as the longest frame.
     page: Vec<u8>,
     counts: LiveCounts,
     /// When the kernel may be called again.
@@ -97,7 +97,7 @@ pub struct LiveFrames {
 }
 
 impl LiveFrames {
-    /// Frames that one call sends at most.
+    /// The most frames that one call sends.
     pub const SLOTS: usize = live_limit::LIVE_SLOTS.0 as usize;
     /// The longest frame, from its Ethernet header on, in bytes.
     pub const MAX_FRAME: usize = live_limit::LIVE_BYTES.0 as usize;
@@ -172,13 +172,12 @@ impl LiveFrames {
         true
     }
 
-    /// Sends what was built, up to 50 µs later if it was called just before. Returns when the device has had all of it, so that [`LiveFrames::counts`] say what
-    /// became of it.
+    /// Sends the built frames, up to 50 µs later if it was called just before. Returns when the device has handled all of
+    /// them, so that [`LiveFrames::counts`] include them.
     ///
     /// # Errors
-    /// [`Error::NoInterface`] once the interface has gone; [`Error::Live`]: the kernel has no live frames (before 5.18), or
-    /// no room for frames of that length. Frames that the device
-    /// refuses are no error but a count.
+    /// [`Error::NoInterface`] once the interface is gone; [`Error::Live`] if the kernel has no live frames (before 5.18) or
+    /// no room for frames of that length. Frames that the device refuses are counted, not an error.
     pub fn send(&mut self) -> Result<(), Error> {
         loop {
             let ring = self.ring.get();
@@ -193,7 +192,7 @@ impl LiveFrames {
             self.counts.calls += 1;
             match sys::live_run(self.program.as_fd(), &self.page, self.interface.index, end - next, BATCH) {
                 Ok(()) => {}
-                // A signal: what was not sent by then is sent by the next call.
+                // A signal: the next call sends the rest.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
                     return Err(Error::NoInterface { interface: self.interface.clone() });
@@ -216,7 +215,7 @@ impl LiveFrames {
         Ok(())
     }
 
-    /// What became of the frames so far.
+    /// The outcome of all frames so far.
     pub fn counts(&self) -> LiveCounts {
         self.counts
     }

@@ -39,7 +39,7 @@ pub(crate) fn key(pair: SocketAddr) -> Result<[u8; KEY_SIZE], Error> {
     Ok(key)
 }
 
-/// The pair that `key` stands for; `None` if it has not the size of a key.
+/// The pair of a key; `None` if it does not have a key's size.
 pub(crate) fn pair(key: &[u8]) -> Option<SocketAddr> {
     let key: &[u8; KEY_SIZE] = key.try_into().ok()?;
     let (address, rest) = key.split_first_chunk::<16>()?;
