@@ -1,4 +1,4 @@
-"""Strangers at the doors of a fan-out: slow, silent, many, loud. Beside them a subscriber that has to get everything."""
+"""Strangers at the listeners of a fan-out: slow, silent, many, loud. Beside them a subscriber that must get everything."""
 
 import contextlib
 import os
@@ -24,15 +24,15 @@ REQUEST = b"GET /feed HTTP/1.1\r\nHost: " + b"a" * 4000
 
 
 @pytest.fixture
-def all_doors(make_fanout, certificates: Path) -> Callable[..., Fanout]:
-    """Starts a fan-out with a door of each protocol."""
+def all_listeners(make_fanout, certificates: Path) -> Callable[..., Fanout]:
+    """Starts a fan-out with a listener for each protocol."""
 
     def make(lab: Lab, *flags: str, **options) -> Fanout:
         host = lab.server["ipv4"]
-        doors = [word for door, port in (("--tls", TLS_PORT), ("--ws", WS_PORT), ("--wss", WSS_PORT))
-                 for word in (door, address(host, port))]
+        listeners = [word for flag, port in (("--tls", TLS_PORT), ("--ws", WS_PORT), ("--wss", WSS_PORT))
+                 for word in (flag, address(host, port))]
         identity = ("--certificate", str(certificates / "cert.pem"), "--private-key", str(certificates / "key.pem"))
-        return make_fanout(lab, *doors, *identity, *flags, **options)
+        return make_fanout(lab, *listeners, *identity, *flags, **options)
 
     return make
 
@@ -96,10 +96,10 @@ def tls_hello(certificates: Path) -> bytes:
 
 @pytest.mark.parametrize("port", [TLS_PORT, WS_PORT, WSS_PORT], ids=["tls", "ws", "wss"])
 def test_who_sends_a_handshake_byte_by_byte_is_ended_in_time(
-    make_lab, all_doors, certificates: Path, port: int
+    make_lab, all_listeners, certificates: Path, port: int
 ) -> None:
     lab = make_lab()
-    fanout = all_doors(lab, "--handshake-timeout", "3s")
+    fanout = all_listeners(lab, "--handshake-timeout", "3s")
     with served(lab, fanout):
         drips = tls_hello(certificates) if port != WS_PORT else REQUEST
         slow, silent = connections(lab, port, 20), connections(lab, port, 20)
@@ -119,11 +119,11 @@ def test_who_sends_a_handshake_byte_by_byte_is_ended_in_time(
 
 
 @pytest.mark.parametrize("port", [TLS_PORT, WS_PORT], ids=["tls", "ws"])
-def test_silent_crowds_keep_nobody_out(make_lab, all_doors, certificates: Path, port: int) -> None:
+def test_silent_crowds_keep_nobody_out(make_lab, all_listeners, certificates: Path, port: int) -> None:
     lab = make_lab()
     # Many addresses, each with its share, and more than there may be of all.
     flags = ("--max-handshakes", "60", "--max-handshakes-per-address", "20", "--max-subscribers", "64")
-    fanout = all_doors(lab, *flags, "--handshake-timeout", "1h")
+    fanout = all_listeners(lab, *flags, "--handshake-timeout", "1h")
     others = [f"198.18.0.{number}" for number in range(101, 105)]
     for other in others:
         lab.run("client", "ip", "address", "add", f"{other}/24", "dev", "client0")
@@ -149,7 +149,7 @@ def test_silent_crowds_keep_nobody_out(make_lab, all_doors, certificates: Path, 
             except (OSError, EOFError):
                 time.sleep(0.1)
         assert fanout.metrics().sum("fanout_refused_displaced_total") > 0
-        # The feed of one who came to the other door goes on.
+        # The feed of one who came to the other listener goes on.
         assert welcome.frame()
 
 
@@ -166,9 +166,9 @@ def loud(kind: str) -> bytes:
 
 @pytest.mark.parametrize("port", [WS_PORT, WSS_PORT], ids=["ws", "wss"])
 @pytest.mark.parametrize("kind", ["pings", "fragments", "huge-frame", "data", "garbage"])
-def test_a_loud_subscriber_is_cut_off(make_lab, all_doors, certificates: Path, kind: str, port: int) -> None:
+def test_a_loud_subscriber_is_cut_off(make_lab, all_listeners, certificates: Path, kind: str, port: int) -> None:
     lab = make_lab()
-    fanout = all_doors(lab)
+    fanout = all_listeners(lab)
     context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
     tls = context if port == WSS_PORT else None
     with served(lab, fanout):
@@ -210,9 +210,9 @@ def s_client(lab: Lab, certificates: Path, version: str, commands: str) -> str:
     return said.decode(errors="replace")
 
 
-def test_renegotiation_and_key_updates(make_lab, all_doors, certificates: Path) -> None:
+def test_renegotiation_and_key_updates(make_lab, all_listeners, certificates: Path) -> None:
     lab = make_lab()
-    fanout = all_doors(lab)
+    fanout = all_listeners(lab)
     with served(lab, fanout):
         # Renegotiation is refused, which ends the connection.
         s_client(lab, certificates, "tls1_2", "R")
@@ -224,9 +224,9 @@ def test_renegotiation_and_key_updates(make_lab, all_doors, certificates: Path) 
         assert metrics.sum("fanout_disconnects_total", reason="protocol") == 1
 
 
-def test_connections_that_are_reset_leave_nothing(make_lab, all_doors, certificates: Path) -> None:
+def test_connections_that_are_reset_leave_nothing(make_lab, all_listeners, certificates: Path) -> None:
     lab = make_lab()
-    fanout = all_doors(lab)
+    fanout = all_listeners(lab)
     with served(lab, fanout):
         opened = descriptors(fanout.process.pid)
         hello, host = tls_hello(certificates), lab.server["ipv4"]
@@ -252,10 +252,10 @@ def test_connections_that_are_reset_leave_nothing(make_lab, all_doors, certifica
 
 
 def door_seconds(fanout: Fanout) -> float:
-    """CPU time of the door's thread, by the scheduler's account."""
+    """CPU time of the accepting thread, by the scheduler's account."""
     tasks = Path(f"/proc/{fanout.process.pid}/task").iterdir()
-    (door,) = [task for task in tasks if (task / "comm").read_text() == "expressway-door\n"]
-    return int((door / "schedstat").read_text().split()[0]) / 1e9
+    (acceptor,) = [task for task in tasks if (task / "comm").read_text() == "fanout-acceptor\n"]
+    return int((acceptor / "schedstat").read_text().split()[0]) / 1e9
 
 
 def test_without_descriptors_the_door_rests(make_lab, make_fanout) -> None:
@@ -273,6 +273,6 @@ def test_without_descriptors_the_door_rests(make_lab, make_fanout) -> None:
         assert fanout.metrics().sum("fanout_refused_descriptors_total") > turned_away
     nice = [int((task / "stat").read_text().rsplit(") ", 1)[1].split()[16])
             for task in Path(f"/proc/{fanout.process.pid}/task").iterdir()
-            if (task / "comm").read_text() == "expressway-door\n"]
+            if (task / "comm").read_text() == "fanout-acceptor\n"]
     assert nice == [10], "it does not stand back for those that send"
 

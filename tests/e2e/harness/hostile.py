@@ -278,7 +278,7 @@ def beside_gateway(
     moved: dict[str, int] | None = None,
     seen: dict[str, int] | None = None,
 ) -> Outcome:
-    """Attacks a gateway, or another door of its process; see `beside`."""
+    """Attacks a gateway, or another listener of its process; see `beside`."""
     lab, own = server.lab, address(server.lab.server["ipv4"])
     return beside(
         server,

@@ -14,15 +14,15 @@ import sys
 import threading
 
 import cases
-import doors
 import handshake
+import listeners
 import play
 import streams
 import transport
 from report import Report
 from wire import Target
 
-ATTACKS = {attack.__name__: attack for part in (streams, transport, handshake, doors) for attack in part.ATTACKS}
+ATTACKS = {attack.__name__: attack for part in (streams, transport, handshake, listeners) for attack in part.ATTACKS}
 
 
 def main() -> None:

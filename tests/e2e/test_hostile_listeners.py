@@ -1,4 +1,4 @@
-"""Attacks on the doors of TCP: that of a gateway's operator, and those of a fan-out's subscribers."""
+"""Attacks on TCP listeners: the admin listener of a gateway, and those of a fan-out."""
 
 import os
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ SEEN = {"connections": 100}
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     """One lab for all."""
-    made = Lab(f"e2e-doors-{os.getpid()}")
+    made = Lab(f"e2e-listen-{os.getpid()}")
     yield made
     made.down()
 
@@ -39,7 +39,7 @@ def holds(server: Server, outcome: Outcome, before: int) -> None:
         assert word not in server.log(), server.log()
 
 
-@pytest.mark.parametrize("name", ["silent_doors", "slow_http", "unread_pages", "long_heads", "hasty_doors"])
+@pytest.mark.parametrize("name", ["silent_connections", "slow_http", "unread_pages", "long_heads", "hasty_connections"])
 def test_the_door_of_the_operator(lab: Lab, make_server, certificates: Path, name: str) -> None:
     server = make_server(lab, prefix=SERVER_PREFIX, more={"admin": {"listen": f'"0.0.0.0:{ADMIN[1]}"'}})
     go_first(server.process.pid)
@@ -55,17 +55,18 @@ def test_the_door_of_the_operator(lab: Lab, make_server, certificates: Path, nam
 
 
 @pytest.mark.parametrize(
-    ("door", "name"),
+    ("kind", "name"),
     [
-        ("ws", "silent_doors"), ("ws", "slow_http"), ("ws", "long_heads"), ("tls", "silent_doors"), ("tls", "slow_tls"),
-        ("tcp", "hasty_doors"), ("ws", "hasty_doors"), ("tls", "hasty_doors"),
+        ("ws", "silent_connections"), ("ws", "slow_http"), ("ws", "long_heads"),
+        ("tls", "silent_connections"), ("tls", "slow_tls"),
+        ("tcp", "hasty_connections"), ("ws", "hasty_connections"), ("tls", "hasty_connections"),
     ],
 )
-def test_the_doors_of_subscribers(lab: Lab, make_fanout, certificates: Path, door: str, name: str) -> None:
+def test_the_listeners_of_subscribers(lab: Lab, make_fanout, certificates: Path, kind: str, name: str) -> None:
     host = lab.server["ipv4"]
     tls = ("--certificate", str(certificates / "cert.pem"), "--private-key", str(certificates / "key.pem"))
-    doors = {"tcp": TCP_PORT, "tls": TCP_PORT + 1, "ws": TCP_PORT + 2}
-    flags = [word for kind in ("tls", "ws") for word in (f"--{kind}", address(host, doors[kind]))]
+    ports = {"tcp": TCP_PORT, "tls": TCP_PORT + 1, "ws": TCP_PORT + 2}
+    flags = [word for flag in ("tls", "ws") for word in (f"--{flag}", address(host, ports[flag]))]
     fanout = make_fanout(lab, "--tcp", address(host, TCP_PORT), *flags, *tls, prefix=SERVER_PREFIX)
     go_first(fanout.process.pid)
     before = descriptors(fanout.process.pid)
@@ -73,8 +74,8 @@ def test_the_doors_of_subscribers(lab: Lab, make_fanout, certificates: Path, doo
     outcome = beside(
         fanout,
         Good.of_fanout(lab, address(host, FEED_PORT), subscriptions),
-        lambda: Attack(lab, subscriptions, "plain_doors", certificates),
-        lambda: Attack(lab, address(host, doors[door]), name, certificates),
+        lambda: Attack(lab, subscriptions, "plain_connections", certificates),
+        lambda: Attack(lab, address(host, ports[kind]), name, certificates),
         seen=SEEN,
     )
     holds(fanout, outcome, before)

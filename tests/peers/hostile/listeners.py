@@ -1,4 +1,4 @@
-"""Attacks on doors of TCP: HTTP/1.1 of the admin listener; lines, TLS and WebSocket of a fan-out."""
+"""Attacks on TCP listeners: HTTP/1.1 of the admin listener; lines, TLS and WebSocket of a fan-out."""
 
 import os
 import random
@@ -15,7 +15,7 @@ CROWD = 600
 
 
 class Crowd:
-    """Connections of which those that were closed are made anew."""
+    """Connections; closed ones are reopened."""
 
     def __init__(self, target: Target, report: Report, count: int = CROWD) -> None:
         self.target, self.report, self.count = target, report, count
@@ -90,7 +90,7 @@ def crowd(target: Target, report: Report, first, then, every: float = 0.2, reads
         people.close()
 
 
-def silent_doors(target: Target, report: Report) -> Iterator[None]:
+def silent_connections(target: Target, report: Report) -> Iterator[None]:
     """Connections that say nothing."""
     return crowd(target, report, None, lambda _: b"")
 
@@ -131,7 +131,7 @@ def long_heads(target: Target, report: Report) -> Iterator[None]:
     return crowd(target, report, lambda: b"GET /metrics HTTP/1.1\r\nHost: edge.test\r\n", lambda _: line)
 
 
-def hasty_doors(target: Target, report: Report) -> Iterator[None]:
+def hasty_connections(target: Target, report: Report) -> Iterator[None]:
     """Connections that are reset as soon as they are made, by the hundred."""
     linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
     while True:
@@ -149,7 +149,7 @@ def hasty_doors(target: Target, report: Report) -> Iterator[None]:
         yield
 
 
-def plain_doors(target: Target, report: Report) -> Iterator[None]:
+def plain_connections(target: Target, report: Report) -> Iterator[None]:
     """No attack: connections one after the other, each of which is ended in order."""
     while True:
         with socket.create_connection((target.host, target.port), timeout=20):
@@ -158,4 +158,6 @@ def plain_doors(target: Target, report: Report) -> Iterator[None]:
         yield
 
 
-ATTACKS = [plain_doors, silent_doors, slow_http, slow_lines, slow_tls, unread_pages, long_heads, hasty_doors]
+ATTACKS = [
+    plain_connections, silent_connections, slow_http, slow_lines, slow_tls, unread_pages, long_heads, hasty_connections,
+]
