@@ -1,4 +1,4 @@
-//! A door on loopback, turned by hand.
+//! The acceptor on loopback, driven by hand.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
@@ -24,7 +24,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// A door for TCP and one for WebSockets.
+    /// A TCP listener and a WebSocket listener.
     fn new(change: impl FnOnce(&mut Limits)) -> Self {
         let mut limits = Limits { subscribers: 1 << 16, ..Limits::default() };
         change(&mut limits);
@@ -135,7 +135,7 @@ fn beyond_the_limit_newcomers_are_refused_until_the_oldest_has_had_its_time() {
     let mut refused = bed.connect(1, 3);
     assert!(is_closed(&mut refused) && !is_closed(&mut oldest) && !is_closed(&mut second));
     assert_eq!((bed.count("refused_busy"), bed.count("refused_displaced")), (1, 0));
-    // Doors without a handshake are open all the time.
+    // Listeners without a handshake always accept.
     bed.connect(0, 1);
     assert_eq!(bed.subscribers.drain(10, drop), 1);
     bed.acceptor.patience = Duration::ZERO;

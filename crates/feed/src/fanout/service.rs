@@ -285,7 +285,7 @@ impl UnstartedFanout {
     pub(super) fn open(self) -> Result<Fanout, FanoutError> {
         let Self { mut fanout, acceptor, ended } = self;
         let work = move || acceptor.run().map_err(|error| thread("epoll_wait")(error.into()));
-        fanout.spawn("expressway-door".into(), End(ended), work)?;
+        fanout.spawn("fanout-acceptor".into(), End(ended), work)?;
         Ok(fanout)
     }
 }

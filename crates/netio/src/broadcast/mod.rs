@@ -1,4 +1,4 @@
-//! Records for many processes: a ring in shared memory with one writer, whom no reader can hold up.
+//! Records for many processes: a ring in shared memory with one writer, which no reader can delay.
 //!
 //! ```text
 //!  writer's process                               readers' processes
@@ -11,9 +11,10 @@
 //! `include/expressway/broadcast.h` in C. Records have any length up to a limit. Each is copied in by the writer and
 //! out by each reader.
 //!
-//! The writer never looks where readers are. It goes round the ring and overwrites the oldest; a reader that was too
-//! slow finds that out, goes on with the newest, and is told how many records it lost. It never sees part of one:
-//! it looks at the writer's position once more when it has copied a record out.
+//! The writer never looks at its readers' positions: it overwrites the oldest records. A reader that was too slow
+//! detects that, continues with the newest, and learns how many records it lost. It never gets part of a record,
+//! because it checks the writer's position again after copying one. Lent frames ([`crate::xsk::SharedUmem`]) are read in
+//! place instead, at the price of a quota for each reader.
 //!
 //! ```text
 //!   the writer, for each record                 a reader, for each record

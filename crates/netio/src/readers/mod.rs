@@ -6,8 +6,7 @@
 //!   [`server`]  who comes and goes            ◀── [`listener`] ──▶ [`connection`]: a unix socket
 //! ```
 //!
-//! [`crate::broadcast`] lets its readers in at a socket of the same kind. What this module does not do: it receives
-//! nothing ([`crate::xsk`]).
+//! What this module does not do: it receives nothing ([`crate::xsk`]).
 //!
 //! The UMEM is a memfd; another process maps it read-only and reads packets where the receiver took them.
 //!
@@ -34,6 +33,22 @@
 //! - *The ABI is a C header with inline functions*, not a library: a reader needs a compiler and nothing to link. A
 //!   test compares header and Rust by size and offset; another runs a C reader on a veth, stops it, kills it, and makes
 //!   one lie.
+//!
+//! # Why this and [`crate::broadcast`]
+//!
+//! The two differ in who owns what a reader looks at, and so cannot be one. A lent frame belongs to its reader until it is
+//! returned: nothing overwrites it, so it is read in place, and the receiver has to keep a record of every frame, set
+//! frames aside for each reader, and check what readers return. A slow reader therefore loses the *newest* packets, once
+//! its quota is used up. A broadcast ring belongs to its writer at all times: the writer overwrites the oldest records
+//! without looking at readers, keeps nothing per reader and checks nothing, and readers copy records out and detect by
+//! the ring's counters that they were overtaken. A slow reader loses the *oldest* records.
+//!
+//! A ring cannot lend: a NIC that refills a frame announces it in no counter, so a reader in place could not tell that
+//! its packet was overwritten. Frames cannot be broadcast: many readers, each with a quota, would take more frames than a
+//! UMEM has, and what is broadcast is often in no frame, such as messages put in order from two lines, kernel sockets and
+//! re-requests. A common ring would need both the quotas and the copies. What can be shared is: the listening socket,
+//! the greeting with its descriptors, wake-ups, detection of dead readers, and the errors ([`listener`], [`connection`],
+//! [`ReaderAccessError`], [`ReaderError`]).
 //!
 //! A binding lends too (`XskConfig::lend`), for the receiver: what [`crate::xsk::XskIo`] has handed to the program's
 //! callback goes to the binding's readers instead of back to the fill ring, and the fill ring is refilled from the
