@@ -153,7 +153,7 @@ impl TokenRule {
                     "{name}={token}; Path=/; Max-Age={age}; Secure; HttpOnly; SameSite=None"
                 ))
             });
-            let query = (rest.len() > 0).then(|| rest.join("&")).unwrap_or_default();
+            let query = rest.join("&");
             return Some(Admitted { cookie: cookie.and_then(Result::ok), query: Some(query) });
         }
         let token = cookies(headers).find_map(|(name, value)| (name == self.name).then_some(value))?;
