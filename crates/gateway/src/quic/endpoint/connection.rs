@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use super::link::Link;
 use super::turn::Turn;
 use crate::h3::{Session, code};
-use crate::quic::engine::CloseKind;
 use crate::quic::stats::Stats;
 use crate::quic::table::Ids;
 
@@ -145,7 +144,7 @@ impl Http {
     /// Says GOAWAY, and closes a connection that has had nothing to do for a while then; any, when the drain is over.
     fn follow_drain(&mut self, turn: &mut Turn<'_>) {
         if turn.worker.expired {
-            turn.link.transport.close(CloseKind::Application, code::NO_ERROR, "");
+            turn.link.transport.close(code::NO_ERROR, "");
             return;
         }
         if let Some(session) = &mut self.session {
@@ -160,7 +159,7 @@ impl Http {
             None => self.linger = Some(turn.now + LINGER),
             Some(linger) if linger <= turn.now => {
                 self.linger = None;
-                turn.link.transport.close(CloseKind::Application, code::NO_ERROR, "");
+                turn.link.transport.close(code::NO_ERROR, "");
             }
             Some(_) => {}
         }
