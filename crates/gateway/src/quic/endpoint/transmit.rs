@@ -182,6 +182,7 @@ impl Endpoint {
             self.remove(context, key);
             return Ok(Some(Burst { blocked: false, ..burst }));
         }
+        connection.follow_idleness(now);
         connection.arm(context, key);
         let more = if connection.is_cut() || burst.blocked {
             true

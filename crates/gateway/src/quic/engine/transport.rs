@@ -111,6 +111,11 @@ impl Transport {
         sealed.map(|(length, _)| length)
     }
 
+    /// Gives back room that is not needed for what there is.
+    pub(crate) fn shrink_to_fit(&mut self) {
+        self.quic.shrink_to_fit();
+    }
+
     /// When [`Self::handle_timeout`] must be called next.
     #[inline]
     pub(crate) fn timeout(&self) -> Option<Instant> {
