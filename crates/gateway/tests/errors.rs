@@ -69,6 +69,7 @@ fn act(world: &mut World, acts: &[Act]) -> usize {
                 world.clients[id].quic.stream_shutdown(*stream, quiche::Shutdown::Write, 1).unwrap()
             }
             Stop(stream) => {
+                world.until("something to stop", |world| world.clients[id].quic.stream_readable(*stream));
                 world.clients[id].quic.stream_shutdown(*stream, quiche::Shutdown::Read, 1).unwrap()
             }
         }
