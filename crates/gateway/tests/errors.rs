@@ -3,10 +3,11 @@
 
 mod support;
 
+use support::client::{Client, Options};
 use support::streams::{
     CONTROL, GET, SECOND, SETTINGS, SLOW, THIRD, connected, frame, headers, join, read, write,
 };
-use support::world::World;
+use support::world::{Build, World};
 
 const STREAM_CREATION_ERROR: u64 = 0x103;
 const CLOSED_CRITICAL_STREAM: u64 = 0x104;
@@ -68,6 +69,7 @@ fn act(world: &mut World, acts: &[Act]) -> usize {
                 world.clients[id].quic.stream_shutdown(*stream, quiche::Shutdown::Write, 1).unwrap()
             }
             Stop(stream) => {
+                world.until("something to stop", |world| world.clients[id].quic.stream_readable(*stream));
                 world.clients[id].quic.stream_shutdown(*stream, quiche::Shutdown::Read, 1).unwrap()
             }
         }
@@ -131,6 +133,18 @@ fn control_streams() {
         ("RFC 9114, 7.2.8", "WINDOW_UPDATE of HTTP/2", control(&[&frame(8, &[])]), FRAME_UNEXPECTED),
         ("RFC 9114, 7.2.8", "CONTINUATION of HTTP/2", control(&[&frame(9, &[])]), FRAME_UNEXPECTED),
     ]);
+}
+
+/// The engine lets go of a stream that is stopped when all that was sent on it is acknowledged.
+#[test]
+fn our_control_stream_is_stopped_in_the_packet_that_acknowledges_all_of_it() {
+    let mut world = Build::default().world();
+    let options = Options { http: false, stops: Some(3), ..Options::default() };
+    let id = world.add(Client::new(&world.network, "198.51.100.1:5000", world.server(), options));
+    world.until("the end", |world| world.clients[id].quic.peer_error().is_some());
+    let error = world.clients[id].quic.peer_error().unwrap();
+    assert_eq!((error.is_app, error.error_code), (true, CLOSED_CRITICAL_STREAM));
+    assert_eq!(world.stats(0).connections_protocol_error, 1);
 }
 
 #[test]

@@ -172,3 +172,34 @@ fn who_takes_nothing_gives_blocks_back_and_is_cut_off_in_the_end() {
     let rest = bed.store.memory().total() - idle;
     assert!(rest <= CACHE + bed.metric("file_block_spare_bytes"), "{rest} bytes are left");
 }
+
+/// Connections that have nothing to do, each of which has first fetched so many files at once; what the server has
+/// allocated for one, but for what it counts, as blocks of files that it keeps.
+fn idle(bed: &mut Bed, requests: usize) -> usize {
+    let (allocated, counted) = (tagged_allocator::bytes(), bed.store.memory().total());
+    let clients: Vec<usize> = (0..CONNECTIONS).map(|_| bed.join(Options::default())).collect();
+    for id in &clients {
+        for request in 0..requests {
+            bed.world.clients[*id].get(&format!("/{request}"));
+        }
+    }
+    bed.world.until("whole files", |world| {
+        let is_served =
+            |id: &usize| world.clients[*id].streams.len() == requests && world.clients[*id].is_done();
+        clients.iter().all(is_served)
+    });
+    // What has nothing to do for a second gives back room.
+    bed.world.for_a_while(Duration::from_millis(1500));
+    let allocated = usize::try_from(tagged_allocator::bytes() - allocated).unwrap();
+    (allocated + counted - bed.store.memory().total()) / CONNECTIONS
+}
+
+#[test]
+fn a_connection_that_is_idle_has_given_back_what_it_took_for_transfers() {
+    let mut bed = Bed::new(BUDGET, |_| {});
+    // The endpoint's own buffers grow with the first.
+    idle(&mut bed, 8);
+    let (fresh, served) = (idle(&mut bed, 0), idle(&mut bed, 8));
+    assert!(fresh <= 32 << 10, "{fresh} bytes");
+    assert!(served <= fresh + (4 << 10), "{served} bytes after transfers, {fresh} before");
+}

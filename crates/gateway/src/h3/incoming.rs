@@ -31,6 +31,11 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
+    /// Gives back room that is not needed for what there is.
+    pub(super) fn shrink_to_fit(&mut self) {
+        self.readers.shrink_to_fit();
+    }
+
     /// The reader to continue with, and when its stream began; for an unknown stream a new one, which began
     /// `now`.
     #[inline]

@@ -43,6 +43,8 @@ pub(super) struct Peer {
     has_decoder: bool,
     /// Data that our control stream has not accepted yet.
     unsent: Bytes,
+    /// Our control stream has accepted some.
+    is_open: bool,
     goaway: Option<u64>,
 }
 
@@ -61,6 +63,7 @@ impl Peer {
             has_encoder: false,
             has_decoder: false,
             unsent: out.into(),
+            is_open: false,
             goaway: None,
         }
     }
@@ -79,11 +82,12 @@ impl Peer {
     /// An error means that the client has stopped it, which the engine does not report by itself.
     #[inline]
     pub(super) fn flush(&mut self, transport: &mut Transport) -> Result<(), Error> {
-        let is_over = if self.unsent.is_empty() {
-            transport.is_stopped(OUR_CONTROL)
-        } else {
-            transport.send(OUR_CONTROL, &mut self.unsent, false) == Err(SendError::Over)
-        };
+        let mut is_over = self.is_open && transport.is_stopped(OUR_CONTROL);
+        if !is_over && !self.unsent.is_empty() {
+            let sent = transport.send(OUR_CONTROL, &mut self.unsent, false);
+            self.is_open |= sent.is_ok_and(|length| length > 0);
+            is_over = sent == Err(SendError::Over);
+        }
         if is_over {
             return Err(Error::connection(code::CLOSED_CRITICAL_STREAM, "our control stream was stopped"));
         }

@@ -129,7 +129,7 @@ counters! {
     Counter dropped_no_connection,
     /// New connections beyond the configured number.
     Counter dropped_connection_limit,
-    /// First packets that were not authentic or not TLS, so no connection came of them.
+    /// First packets that were not authentic, so no connection came of them.
     Counter dropped_bad_initial,
     /// Datagrams for another worker whose mailbox was full.
     Counter dropped_handover_full,
@@ -137,7 +137,7 @@ counters! {
     Counter dropped_handover_buffer,
     /// First packets of new connections beyond what may wait for their handshakes.
     Counter dropped_handshake_queue_full,
-    /// Version Negotiation, Retry and reset packets beyond what may wait for transmission.
+    /// Version Negotiation, Retry, refusal and reset packets beyond what may wait for transmission.
     Counter dropped_reply_queue,
     /// Connections that could not be set up by a local fault (memory, TLS library, random generator).
     Counter dropped_local_error,
@@ -145,8 +145,6 @@ counters! {
     Counter refused_draining,
     /// New connections refused because their Retry token was invalid.
     Counter refused_invalid_token,
-    /// New connections with an invalid Retry token that were not answered, under load.
-    Counter dropped_invalid_token,
     /// Requests received.
     Counter requests,
     /// Responses sent to their end.

@@ -5,6 +5,7 @@ mod support;
 
 mod admission;
 mod exchange;
+mod handshakes;
 mod lifetime;
 mod patience;
 mod requests;

@@ -54,6 +54,8 @@ pub struct Options {
     pub reads: bool,
     /// HTTP/3 is spoken; else streams are the test's own.
     pub http: bool,
+    /// A stream of the server's that is stopped once something has come on it, before that is acknowledged.
+    pub stops: Option<u64>,
     pub idle_timeout: u64,
     pub max_payload: usize,
     pub active_ids: u64,
@@ -72,6 +74,7 @@ impl Default for Options {
             session: None,
             reads: true,
             http: true,
+            stops: None,
             idle_timeout: 30_000,
             max_payload: 1472,
             active_ids: 4,
@@ -86,6 +89,8 @@ type Fields = Vec<(String, String)>;
 /// A client with one connection.
 pub struct Client {
     pub io: SimIo,
+    local: SocketAddr,
+    server: SocketAddr,
     pub quic: quiche::Connection,
     pub http: Option<quiche::h3::Connection>,
     waiting: Vec<(Fields, Vec<u8>)>,
@@ -97,6 +102,7 @@ pub struct Client {
     /// Nothing that comes is looked at, and so nothing is acknowledged.
     pub deaf: bool,
     speaks_http: bool,
+    stops: Option<u64>,
     pub datagrams_received: u64,
     pub largest_received: usize,
     scratch: Vec<u8>,
@@ -142,6 +148,8 @@ impl Client {
         }
         Self {
             io,
+            local,
+            server,
             quic,
             http: None,
             waiting: Vec::new(),
@@ -151,6 +159,7 @@ impl Client {
             reads: options.reads,
             deaf: false,
             speaks_http: options.http,
+            stops: options.stops,
             datagrams_received: 0,
             largest_received: 0,
             scratch: vec![0; 64 << 10],
@@ -186,6 +195,21 @@ impl Client {
     /// Sends whatever there is.
     pub fn send_now(&mut self) -> Result<usize, IoError> {
         self.send(Instant::now())
+    }
+
+    /// Sends a datagram that was made elsewhere.
+    pub fn send_raw(&mut self, datagram: &[u8]) {
+        let mut source = Some(datagram);
+        let flow = Flow::new(self.local, self.server);
+        self.io
+            .transmit(&flow, datagram.len(), &mut |slot| {
+                source.take().map_or(0, |datagram| {
+                    slot.copy_from_slice(datagram);
+                    datagram.len()
+                })
+            })
+            .unwrap();
+        self.io.flush(Instant::now()).unwrap();
     }
 
     /// The first flight, unsent.
@@ -311,6 +335,10 @@ impl Client {
 impl Node for Client {
     fn turn(&mut self, now: Instant) -> Result<bool, IoError> {
         let received = self.receive(now)?;
+        if let Some(stream) = self.stops.filter(|stream| self.quic.stream_readable(*stream)) {
+            self.quic.stream_shutdown(stream, quiche::Shutdown::Read, 1).unwrap();
+            self.stops = None;
+        }
         if self.quic.timeout_instant().is_some_and(|timeout| timeout <= now) {
             self.quic.on_timeout();
         }

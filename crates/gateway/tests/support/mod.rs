@@ -5,6 +5,7 @@
 
 pub mod client;
 pub mod handler;
+pub mod initial;
 pub mod shards;
 pub mod streams;
 pub mod world;

@@ -9,7 +9,6 @@ use super::Session;
 use crate::h3::code;
 use crate::h3::stream::Progress;
 use crate::quic::Turn;
-use crate::quic::engine::CloseKind;
 
 /// Sweeps within the shorter of the deadlines, which so may be late by this part.
 const SWEEPS: u32 = 8;
@@ -69,11 +68,7 @@ impl Session {
         if self.acknowledges_nothing(turn, patience) {
             tracing::debug!(remote = %turn.link.remote(), "client acknowledges nothing");
             turn.worker.stats.connections_stalled += 1;
-            turn.link.transport.close(
-                CloseKind::Application,
-                code::EXCESSIVE_LOAD,
-                "no acknowledgements received",
-            );
+            turn.link.transport.close(code::EXCESSIVE_LOAD, "no acknowledgements received");
             return false;
         }
         overdue.extend(self.late_responses(turn, patience));

@@ -172,6 +172,15 @@ impl Session {
         }
     }
 
+    /// Gives back room that is not needed for what there is.
+    pub(crate) fn shrink_to_fit(&mut self) {
+        self.incoming.shrink_to_fit();
+        self.streams.shrink_to_fit();
+        self.woken.shrink_to_fit();
+        self.late.shrink_to_fit();
+        self.early_priorities.shrink_to_fit();
+    }
+
     /// The connection is gone: counts and logs what was under way. True: the slice was used up, and there is more.
     pub(crate) fn abandon(&mut self, turn: &mut Turn<'_>) -> bool {
         self.queue.clear(&mut turn.worker.stats);

@@ -6,7 +6,6 @@ use super::Session;
 use crate::h3::code;
 use crate::h3::stream::Progress;
 use crate::quic::Turn;
-use crate::quic::engine::CloseKind;
 
 /// Requests that a client may abandon beyond those it sees through, before its connection is closed: what
 /// "rapid reset" attacks do by the million, and impatient seeking by the dozen.
@@ -19,7 +18,7 @@ impl Session {
             Scope::Connection => {
                 tracing::debug!(remote = %turn.link.remote(), %error, "HTTP/3 protocol error by the client");
                 turn.worker.stats.connections_protocol_error += 1;
-                turn.link.transport.close(CloseKind::Application, error.code, error.reason);
+                turn.link.transport.close(error.code, error.reason);
             }
             Scope::Stream => {
                 tracing::debug!(remote = %turn.link.remote(), stream, %error, "request refused");
@@ -72,11 +71,7 @@ impl Session {
         self.abandoned += 1;
         if self.abandoned == ABANDONED_ALLOWANCE {
             turn.worker.stats.refused_rapid_reset += 1;
-            turn.link.transport.close(
-                CloseKind::Application,
-                code::EXCESSIVE_LOAD,
-                "too many abandoned requests",
-            );
+            turn.link.transport.close(code::EXCESSIVE_LOAD, "too many abandoned requests");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! New connections: the checks of RFC 9000 before state is kept, Retry, and refusal; then, in their turn, handshakes.
+//! New connections: the checks of RFC 9000 before state is kept, Retry, and refusal, which keep none; then, in their turn,
+//! handshakes.
 
 use std::time::{Instant, SystemTime};
 
@@ -10,19 +11,11 @@ use super::handshake_queue::{Purpose, Waiting};
 use super::link::Link;
 use super::receive::Path;
 use crate::quic::cid::{Cid, ClientCid};
-use crate::quic::engine::{Accept, CloseKind, Engine, EngineError, OpenError, Transport};
+use crate::quic::engine::{Accept, Engine, EngineError, OpenError, Refusal, Transport};
+use crate::quic::header::{self, Header};
 use crate::quic::message::Message;
 use crate::quic::settings::{MIN_UDP_PAYLOAD, RetryPolicy};
 use crate::quic::token::{MAX_TOKEN_LENGTH, Verdict};
-
-/// CONNECTION_REFUSED (RFC 9000, section 20.1).
-const CONNECTION_REFUSED: u64 = 0x02;
-/// INVALID_TOKEN.
-const INVALID_TOKEN: u64 = 0x0b;
-
-/// Unfinished handshakes on a worker from which on invalid tokens are not answered, where the retry policy
-/// names no number.
-const REFUSALS: usize = 1000;
 
 impl Endpoint {
     /// Handles an Initial packet of no known connection, which has these fields in its header.
@@ -38,24 +31,12 @@ impl Endpoint {
         }
         let verdict = self.tokens.verify(token, path.1, dcid, SystemTime::now());
         let purpose = match verdict {
-            _ if self.worker.drain.is_some() => {
-                self.worker.stats.refused_draining += 1;
-                Purpose::Refuse(CONNECTION_REFUSED)
-            }
+            _ if self.worker.drain.is_some() => return self.refuse(dcid, scid, path, Refusal::Draining),
             Verdict::Valid(original) => {
                 self.worker.stats.retries_validated += 1;
                 Purpose::Serve { original: Some(original.into()) }
             }
-            Verdict::Invalid if self.is_loaded() => {
-                // The refusal costs a TLS handshake, which a forged token must not buy under load. RFC 9000,
-                // section 8.1.2 lets the packet be discarded.
-                self.worker.stats.dropped_invalid_token += 1;
-                return;
-            }
-            Verdict::Invalid => {
-                self.worker.stats.refused_invalid_token += 1;
-                Purpose::Refuse(INVALID_TOKEN)
-            }
+            Verdict::Invalid => return self.refuse(dcid, scid, path, Refusal::InvalidToken),
             Verdict::Foreign if self.wants_retry() => return self.send_retry(dcid, scid, path),
             Verdict::Foreign => Purpose::Serve { original: None },
         };
@@ -102,20 +83,21 @@ impl Endpoint {
         if let Some(key) = self.by_long(&dcid) {
             return self.open(now, key, &mut payload, None, path);
         }
-        let (retry, refuse) = match &purpose {
+        let retry = match &purpose {
             Purpose::Follow => {
                 self.worker.stats.dropped_no_connection += 1;
                 return;
             }
             Purpose::Serve { .. } if self.worker.drain.is_some() => {
-                self.worker.stats.refused_draining += 1;
-                (None, Some(CONNECTION_REFUSED))
+                if let Ok(Header::Long { dcid, scid, .. }) = header::parse(&payload) {
+                    self.refuse(dcid, scid, path, Refusal::Draining);
+                }
+                return;
             }
-            Purpose::Serve { original } => (original.as_deref().map(|original| (original, &*dcid)), None),
-            Purpose::Refuse(code) => (None, Some(*code)),
+            Purpose::Serve { original } => original.as_deref().map(|original| (original, &*dcid)),
         };
         match self.make(retry, path) {
-            Ok((cid, transport)) => self.begin(cid, transport, dcid, &mut payload, path, refuse),
+            Ok((cid, transport)) => self.begin(cid, transport, dcid, &mut payload, path),
             Err(error) => {
                 tracing::warn!(remote = %path.1, %error, "cannot set up a connection");
                 self.worker.stats.dropped_local_error += 1;
@@ -133,13 +115,15 @@ impl Endpoint {
         }
     }
 
-    /// So many handshakes are unfinished that nothing more is spent on clients without a valid token.
-    fn is_loaded(&self) -> bool {
-        let limit = match self.setup.settings.retry {
-            RetryPolicy::UnderLoad { handshaking } => handshaking,
-            RetryPolicy::Never | RetryPolicy::Always => REFUSALS,
-        };
-        self.handshakes.is_long() || self.worker.stats.handshaking >= limit as u64
+    /// Answers a client that no connection is made for.
+    fn refuse(&mut self, dcid: &[u8], scid: &[u8], (local, remote): Path, refusal: Refusal) {
+        let pushed = self.replies.push(local, remote, |out| Engine::write_refusal(out, scid, dcid, refusal));
+        let stats = &mut self.worker.stats;
+        match refusal {
+            _ if !pushed => stats.dropped_reply_queue += 1,
+            Refusal::Draining => stats.refused_draining += 1,
+            Refusal::InvalidToken => stats.refused_invalid_token += 1,
+        }
     }
 
     fn send_retry(&mut self, dcid: &[u8], scid: &[u8], (local, remote): Path) {
@@ -177,15 +161,7 @@ impl Endpoint {
         self.setup.settings.max_udp_payload.min(interface).max(MIN_UDP_PAYLOAD)
     }
 
-    fn begin(
-        &mut self,
-        cid: Cid,
-        mut transport: Transport,
-        dcid: ClientCid,
-        payload: &mut [u8],
-        path: Path,
-        refuse: Option<u64>,
-    ) {
+    fn begin(&mut self, cid: Cid, mut transport: Transport, dcid: ClientCid, payload: &mut [u8], path: Path) {
         match transport.open(payload, path.0, path.1) {
             Ok(()) => {}
             Err(OpenError::NotAuthentic) => {
@@ -196,9 +172,6 @@ impl Endpoint {
                 tracing::debug!(remote = %path.1, error, "QUIC protocol error by the client");
                 self.worker.stats.connections_protocol_error += 1;
             }
-        }
-        if let Some(code) = refuse {
-            transport.close(CloseKind::Transport, code, "");
         }
         self.generation = self.generation.wrapping_add(1);
         let setup = std::sync::Arc::clone(&self.setup);

@@ -18,8 +18,11 @@
 
 use std::net::SocketAddr;
 
-use super::probe::PLACE;
 use crate::quic::cid::Cid;
+
+/// A short header with the longest ID, a packet number, PATH_CHALLENGE and the AEAD tag: what a datagram has to have room
+/// for, so that an address can be validated.
+const CHALLENGE: usize = 1 + 20 + 4 + 9 + 16;
 
 /// Bytes that may be sent for each byte received from an address that is not validated.
 const AMPLIFICATION: usize = 3;
@@ -88,7 +91,7 @@ impl Address {
     /// Takes in which path the engine sends on. True when it has migrated, so that nothing is known of the
     /// path's MTU.
     pub(super) fn follow(&mut self, local: SocketAddr, engine: SocketAddr) -> bool {
-        if local == self.local && (engine == self.engine || engine == PLACE) {
+        if local == self.local && engine == self.engine {
             return false;
         }
         *self = Self { several: self.several, ..Self::new(local, engine) };
@@ -97,17 +100,17 @@ impl Address {
 
     /// Where packets of the engine's path to `engine` go.
     pub(super) fn destination(&self, engine: SocketAddr) -> SocketAddr {
-        if engine == self.engine || engine == PLACE { self.remote } else { engine }
+        if engine == self.engine { self.remote } else { engine }
     }
 
-    /// A packet of `length` bytes may go to the client now.
-    pub(super) fn allows(&self, length: usize) -> bool {
-        self.allowance(length) > 0
-    }
-
-    /// Datagrams of `segment` bytes that may go to the client now.
-    pub(super) fn allowance(&self, segment: usize) -> usize {
-        self.unproven.map_or(usize::MAX, |budget| budget / segment)
+    /// What may go to the client now: datagrams of so many bytes, `segment` unless there is only room for a smaller one, and how
+    /// many.
+    pub(super) fn allowance(&self, segment: usize) -> (usize, usize) {
+        match self.unproven {
+            None => (segment, usize::MAX),
+            Some(budget) if (CHALLENGE..segment).contains(&budget) => (budget, 1),
+            Some(budget) => (segment, budget / segment),
+        }
     }
 
     /// `bytes` have gone to the client.
@@ -133,22 +136,24 @@ mod tests {
     #[test]
     fn a_rebinding_is_an_alias_with_a_budget_until_it_is_validated() {
         let (mut one, home, new) = (at_home(), at_home().remote, address("198.51.100.1:2000"));
-        assert_eq!(one.allowance(1200), usize::MAX);
+        assert_eq!(one.allowance(1200), (1200, usize::MAX));
         one.rebind(new, 800);
         assert_eq!((one.remote, one.engine, one.destination(home)), (new, home, new));
-        assert_eq!(one.allowance(1200), 2);
+        assert_eq!(one.allowance(1200), (1200, 2));
         one.spend(1300);
-        assert_eq!(one.allowance(1200), 0);
-        assert_eq!(one.seen_as(one.local, new, 500), home);
-        assert_eq!(one.allowance(1200), 2);
+        assert_eq!(one.allowance(1200), (1100, 1), "what is left has room for a challenge");
+        one.spend(1051);
+        assert_eq!(one.allowance(1200), (1200, 0));
+        assert_eq!(one.seen_as(one.local, new, 800), home);
+        assert_eq!(one.allowance(1200), (1200, 2));
         one.validated();
-        assert_eq!(one.allowance(1200), usize::MAX);
+        assert_eq!(one.allowance(1200), (1200, usize::MAX));
         assert!(one.is_proven(new) && !one.is_proven(home));
         let next = address("198.51.100.1:3000");
         one.rebind(next, 800);
         assert_eq!(one.destination(home), next);
         one.failed();
-        assert_eq!((one.remote, one.engine, one.allowance(1200)), (new, home, usize::MAX));
+        assert_eq!((one.remote, one.engine, one.allowance(1200)), (new, home, (1200, usize::MAX)));
     }
 
     #[test]
@@ -156,16 +161,16 @@ mod tests {
         let (mut one, home, new) = (at_home(), at_home().remote, address("203.0.113.1:2000"));
         one.rebind(new, 100);
         one.failed();
-        assert_eq!((one.remote, one.allowance(1200)), (home, usize::MAX));
+        assert_eq!((one.remote, one.allowance(1200)), (home, (1200, usize::MAX)));
     }
 
     #[test]
     fn a_migration_of_the_engine_replaces_everything() {
         let (mut one, new) = (at_home(), address("203.0.113.1:2000"));
         one.rebind(new, 100);
-        assert!(!one.follow(one.local, PLACE), "the path for challenges is no migration");
+        assert!(!one.follow(one.local, one.engine), "a rebinding is no migration");
         let other = address("203.0.113.9:3000");
         assert!(one.follow(one.local, other));
-        assert_eq!((one.remote, one.engine, one.allowance(1200)), (other, other, usize::MAX));
+        assert_eq!((one.remote, one.engine, one.allowance(1200)), (other, other, (1200, usize::MAX)));
     }
 }

@@ -5,13 +5,16 @@ use std::time::{Duration, Instant};
 use super::link::Link;
 use super::turn::Turn;
 use crate::h3::{Session, code};
-use crate::quic::engine::CloseKind;
 use crate::quic::stats::Stats;
 use crate::quic::table::Ids;
 
 /// How long a connection that has nothing left to do stays open after GOAWAY, for requests that were on
 /// their way.
 const LINGER: Duration = Duration::from_millis(200);
+
+/// How long a connection has nothing to do before it gives back the room that it does not need: longer than a client takes to
+/// ask again while a page loads.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// A connection.
 pub(super) struct Connection {
@@ -23,6 +26,10 @@ pub(super) struct Connection {
     pub(super) release: Option<Instant>,
     /// It is in the ready queue.
     pub(super) queued: bool,
+    /// It has had something to do since it last gave back room.
+    has_grown: bool,
+    /// When it does so.
+    shrinks: Option<Instant>,
 }
 
 /// The HTTP/3 side of a connection.
@@ -40,7 +47,7 @@ pub(super) struct Http {
 impl Connection {
     pub(super) fn new(link: Link) -> Self {
         let http = Http { session: None, fresh: true, drained: true, linger: None, is_cut: false };
-        Self { link, http, armed: None, release: None, queued: false }
+        Self { link, http, armed: None, release: None, queued: false, has_grown: true, shrinks: None }
     }
 
     /// Bytes of responses in memory that the client has not acknowledged.
@@ -53,7 +60,27 @@ impl Connection {
         if self.release.is_some_and(|release| release <= now) {
             self.release = None;
         }
+        if self.shrinks.is_some_and(|shrinks| shrinks <= now) {
+            (self.shrinks, self.has_grown) = (None, false);
+            self.link.transport.shrink_to_fit();
+            if let Some(session) = &mut self.http.session {
+                session.shrink_to_fit();
+            }
+        }
         self.link.handle_timeout(now, stats);
+    }
+
+    /// Takes in, at the end of a turn, whether there is something to do still.
+    pub(super) fn follow_idleness(&mut self, now: Instant) {
+        let session = self.http.session.as_ref();
+        let is_busy = !self.http.drained
+            || self.is_cut()
+            || session.is_some_and(|session| session.active() > 0 || session.held() > 0);
+        if is_busy {
+            (self.shrinks, self.has_grown) = (None, true);
+        } else if self.has_grown && self.shrinks.is_none() {
+            self.shrinks = Some(now + IDLE);
+        }
     }
 
     /// When it must be woken.
@@ -61,7 +88,7 @@ impl Connection {
         let probe = self.link.probe.as_ref().and_then(|probe| probe.deadline());
         let session = self.http.session.as_ref().and_then(|session| session.deadline());
         let timeout = self.link.transport.timeout();
-        [timeout, self.release, self.http.linger, probe, session].into_iter().flatten().min()
+        [timeout, self.release, self.http.linger, self.shrinks, probe, session].into_iter().flatten().min()
     }
 
     /// Its last turn ended before all was done that could be.
@@ -145,7 +172,7 @@ impl Http {
     /// Says GOAWAY, and closes a connection that has had nothing to do for a while then; any, when the drain is over.
     fn follow_drain(&mut self, turn: &mut Turn<'_>) {
         if turn.worker.expired {
-            turn.link.transport.close(CloseKind::Application, code::NO_ERROR, "");
+            turn.link.transport.close(code::NO_ERROR, "");
             return;
         }
         if let Some(session) = &mut self.session {
@@ -160,7 +187,7 @@ impl Http {
             None => self.linger = Some(turn.now + LINGER),
             Some(linger) if linger <= turn.now => {
                 self.linger = None;
-                turn.link.transport.close(CloseKind::Application, code::NO_ERROR, "");
+                turn.link.transport.close(code::NO_ERROR, "");
             }
             Some(_) => {}
         }

@@ -18,8 +18,6 @@ pub(super) enum Purpose {
         /// The client's original ID, from its verified token, if it came back from a Retry.
         original: Option<ClientCid>,
     },
-    /// It is told no, with this code.
-    Refuse(u64),
     /// It follows a packet that opens a connection.
     Follow,
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::Setup;
 use super::address::Address;
-use super::probe::{Outcome, PLACE, Probe};
+use super::probe::{Outcome, Probe};
 use super::receive::Path;
 use super::turn::Worker;
 use crate::quic::cid::{Cid, ClientCid};
@@ -87,9 +87,6 @@ impl Link {
     pub(super) fn handle_timeout(&mut self, now: Instant, stats: &mut Stats) {
         if self.transport.timeout().is_some_and(|timeout| timeout <= now) {
             self.transport.handle_timeout();
-            if let Some(probe) = &mut self.probe {
-                probe.handle_timeout(&mut self.transport);
-            }
             self.timeouts = self.timeouts.saturating_add(1);
             if self.timeouts == BLACK_HOLE_TIMEOUTS && self.segment > MIN_UDP_PAYLOAD {
                 self.segment = MIN_UDP_PAYLOAD;
@@ -140,26 +137,21 @@ impl Link {
         now: Instant,
     ) -> Result<(), OpenError> {
         let length = payload.len();
-        let is_proven = self.address.is_proven(remote);
-        let has_place = self.probe.as_ref().is_some_and(|probe| probe.is_ready());
-        let seen_as = if is_proven || has_place { self.address.engine } else { PLACE };
         let newest = self.transport.newest_packet();
-        let opened = self.transport.open(payload, self.address.local, seen_as);
+        let opened = self.transport.open(payload, self.address.local, self.address.engine);
         self.follow_paths(stats);
         self.follow_probe(stats);
         // It says nothing of where the client is: not authentic, known, overtaken, or a probe.
         if self.transport.newest_packet() == newest {
             return opened;
         }
-        if !is_proven {
+        if !self.address.is_proven(remote) {
             stats.paths_new += 1;
             if remote.ip() != self.address.remote.ip() {
                 self.segment = MIN_UDP_PAYLOAD;
             }
-            self.address.several = true;
             self.address.rebind(remote, length);
-            let probe = self.probe.get_or_insert_with(|| Box::new(Probe::new(self.address.local)));
-            probe.begin(&mut self.transport, remote, now);
+            self.probe.get_or_insert_default().begin(&mut self.transport, now);
         } else {
             tracing::debug!(%remote, "client returned to its former address");
             self.address.failed();
@@ -199,7 +191,6 @@ impl Link {
         let mut changed = false;
         while let Some(change) = self.transport.path_change() {
             match change {
-                PathChange::New(PLACE) => self.address.several = true,
                 PathChange::New(_) => {
                     stats.paths_new += 1;
                     self.address.several = true;
@@ -207,14 +198,10 @@ impl Link {
                 }
                 PathChange::Validated(_) => {}
                 PathChange::Migrated(peer) => {
-                    // Back from the path for challenges it has not moved.
-                    changed |= peer != PLACE;
-                    stats.paths_migrated += u64::from(peer != PLACE && peer != self.moved_to);
-                    if peer != PLACE {
-                        self.moved_to = peer;
-                    }
+                    changed = true;
+                    stats.paths_migrated += u64::from(peer != self.moved_to);
+                    self.moved_to = peer;
                 }
-                PathChange::Failed(PLACE) => changed = true,
                 PathChange::Failed(_) => {
                     stats.paths_failed += 1;
                     changed = true;

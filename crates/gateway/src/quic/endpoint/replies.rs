@@ -1,4 +1,4 @@
-//! Datagrams that no connection sends: Version Negotiation, Retry, stateless reset.
+//! Datagrams that no connection sends: Version Negotiation, Retry, refusal, stateless reset.
 
 use std::net::SocketAddr;
 

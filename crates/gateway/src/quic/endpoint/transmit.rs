@@ -14,7 +14,6 @@ use super::Endpoint;
 use super::address::Address;
 use super::connection::Connection;
 use super::link::Link;
-use super::probe::{CHALLENGE, PLACE, Probe};
 use super::turn::Turn;
 use crate::quic::engine::Transport;
 use crate::quic::message::Message;
@@ -52,6 +51,7 @@ const SLACK: Duration = Duration::from_micros(250);
 #[derive(Clone, Copy, Default)]
 struct Burst {
     packets: usize,
+    bytes: usize,
     /// The engine has nothing left to send.
     drained: bool,
     /// The pacer holds the next packet back until then.
@@ -182,6 +182,7 @@ impl Endpoint {
             self.remove(context, key);
             return Ok(Some(Burst { blocked: false, ..burst }));
         }
+        connection.follow_idleness(now);
         connection.arm(context, key);
         let more = if connection.is_cut() || burst.blocked {
             true
@@ -236,18 +237,14 @@ impl Link {
         let clock = Instant::now();
         let begun = Burst { clock: Some(clock), ..Burst::default() };
         let mut sender = Sender { transport: &mut self.transport, io, stats, now, clock, paced };
-        if let Some(probe) = &mut self.probe
-            && probe.is_waiting()
-            && sender.challenges(&mut self.address, probe)?
-        {
-            return Ok(Burst { blocked: true, ..begun });
-        }
-        let allowance = self.address.allowance(segment);
+        let (segment, allowance) = self.address.allowance(segment);
+        let limit = limit.min(allowance);
         let mut burst = if self.address.several {
-            sender.paths(&self.address, segment, limit.min(allowance))?
+            sender.paths(&self.address, segment, limit)?
         } else {
             let flow = Flow::new(self.address.local, self.address.remote);
-            if self.established && settings.discover_pmtu && sender.transport.is_probing_mtu() {
+            let probes = settings.discover_pmtu && self.established && !self.address.is_unproven();
+            if probes && sender.transport.is_probing_mtu() {
                 // A probe needs a larger place than other datagrams; whatever else is sealed into it only
                 // ends a GSO message early.
                 let largest = sender.io.max_payload(&flow).min(settings.max_udp_payload);
@@ -261,8 +258,8 @@ impl Link {
             }
             sender.burst(&flow, None, segment, limit)?
         };
-        self.address.spend(burst.packets * segment);
-        burst.unproven = self.address.allowance(segment) == 0;
+        self.address.spend(burst.bytes);
+        burst.unproven = self.address.allowance(segment).1 == 0;
         burst.clock = begun.clock;
         Ok(burst)
     }
@@ -297,21 +294,6 @@ struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    /// Sends the challenges that wait, as far as they are allowed. True when packet I/O has no buffer.
-    fn challenges(&mut self, address: &mut Address, probe: &mut Probe) -> Result<bool, IoError> {
-        let flow = Flow::new(address.local, address.remote);
-        let sent = self.io.transmit(&flow, CHALLENGE, &mut |slot| {
-            let Some(packet) = probe.peek().filter(|packet| address.allows(packet.len())) else { return 0 };
-            let length = packet.len();
-            slot[..length].copy_from_slice(packet);
-            probe.pop();
-            address.spend(length);
-            length
-        })?;
-        self.count(sent.packets, sent.bytes);
-        Ok(sent.blocked && probe.is_waiting())
-    }
-
     /// Sends on each path of the engine: a burst on the active one, on others only what probes need.
     fn paths(&mut self, address: &Address, segment: usize, limit: usize) -> Result<Burst, IoError> {
         let mut paths = Vec::new();
@@ -322,13 +304,6 @@ impl Sender<'_> {
         for (local, engine, active) in paths {
             let flow = Flow::new(local, address.destination(engine));
             let in_use = active && engine == address.engine;
-            if engine == PLACE && !self.transport.is_ending() {
-                // Its packets are `probe`'s. In use it is until the client's next packet.
-                if active {
-                    burst = Burst { drained: true, ..Burst::default() };
-                }
-                continue;
-            }
             let (segment, limit) = if in_use { (segment, limit) } else { (MIN_UDP_PAYLOAD, PROBES) };
             burst = self.burst(&flow, Some(&(local, engine)), segment, limit)?;
             if burst.blocked {
@@ -362,6 +337,7 @@ impl Sender<'_> {
             length
         })?;
         burst.blocked = sent.blocked && !burst.drained;
+        burst.bytes = sent.bytes;
         self.count(sent.packets, sent.bytes);
         Ok(burst)
     }
@@ -399,6 +375,7 @@ impl Sender<'_> {
             length
         })?;
         burst.blocked = sent.blocked && !burst.drained;
+        burst.bytes = sent.bytes;
         self.count(sent.packets, sent.bytes);
         Ok(burst)
     }

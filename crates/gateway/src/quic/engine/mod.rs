@@ -23,10 +23,11 @@
 //! CONNECTION_CLOSE for room in the congestion window, which does not apply to it, so that at the end of a
 //! drain clients with a full window were not notified. None of these changes the protocol; quiche's unit
 //! tests pass, and so do ours of in-place encryption, except for those of quiche's that expect packets with
-//! data of one stream.
+//! data of one stream. Others bound what a peer can make quiche hold or do, and add what the endpoint needs to
+//! keep a client's address and to refuse connections.
 //!
-//! `scripts/patched` creates the patched crate from quiche's release, which cargo downloads and verifies;
-//! without the section `[patch.crates-io]` in `Cargo.toml`, quiche is used as released. A fork would have to
+//! `scripts/patched` creates the patched crate from quiche's release, which cargo downloads and verifies. It is
+//! required: with quiche as released this does not build (`patches/README.md`). A fork would have to
 //! be maintained, a copy in our tree would obscure what is ours, and this project does not need its own
 //! engine. quiche's `qlog` feature has a cost even with no file open. Being able to inspect a connection of a
 //! running server is worth that by default; a build with `--no-default-features` does without it, and then
@@ -49,7 +50,7 @@ use super::settings::{CongestionControl, Settings};
 use super::tls::Secrets;
 
 pub(crate) use stream::{Priority, Received, SendError};
-pub(crate) use transport::{CloseKind, OpenError, PathChange, Transport};
+pub(crate) use transport::{OpenError, PathChange, Transport};
 
 /// Why the engine could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -224,6 +225,37 @@ impl Engine {
         )
         .ok()
     }
+
+    /// Writes an Initial packet with CONNECTION_CLOSE that answers one with `dcid` and `scid`, and returns its length: a few
+    /// derived keys, and no connection.
+    pub(crate) fn write_refusal(out: &mut [u8], scid: &[u8], dcid: &[u8], refusal: Refusal) -> Option<usize> {
+        quiche::refuse(
+            &quiche::ConnectionId::from_ref(scid),
+            &quiche::ConnectionId::from_ref(dcid),
+            quiche::PROTOCOL_VERSION,
+            refusal.into(),
+            out,
+        )
+        .ok()
+    }
+}
+
+/// Why a connection is not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The server takes no more (RFC 9000, section 5.2.2).
+    Draining,
+    /// The client's Retry token is not valid (RFC 9000, section 8.1.2).
+    InvalidToken,
+}
+
+impl From<Refusal> for quiche::WireErrorCode {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Draining => Self::ConnectionRefused,
+            Refusal::InvalidToken => Self::InvalidToken,
+        }
+    }
 }
 
 /// HTTP/3 (RFC 9114, section 3.1).
@@ -255,8 +287,7 @@ fn limit(config: &mut quiche::Config, settings: &Settings) {
     config.set_max_stream_window(settings.receive_window);
     config.set_initial_max_streams_bidi(settings.max_requests);
     config.set_initial_max_streams_uni(UNIDIRECTIONAL_STREAMS);
-    // The engine has as many paths, and one of them is for challenges.
-    config.set_active_connection_id_limit(settings.connection_ids + 1);
+    config.set_active_connection_id_limit(settings.connection_ids);
     config.set_cc_algorithm(match settings.congestion {
         CongestionControl::Reno => quiche::CongestionControlAlgorithm::Reno,
         CongestionControl::Cubic => quiche::CongestionControlAlgorithm::CUBIC,

@@ -108,10 +108,12 @@ impl Transport {
         self.quic.stream_capacity(stream).is_ok_and(|capacity| capacity > 0)
     }
 
-    /// The peer has stopped `stream`, which is open.
+    /// The peer has stopped `stream`, which we have sent something on and have not ended. If all of that was acknowledged, the
+    /// engine may have let go of the stream with that.
     #[inline]
     pub(crate) fn is_stopped(&mut self, stream: u64) -> bool {
-        matches!(self.quic.stream_capacity(stream), Err(quiche::Error::StreamStopped(_)))
+        use quiche::Error::{InvalidStreamState, StreamStopped};
+        matches!(self.quic.stream_capacity(stream), Err(StreamStopped(_) | InvalidStreamState(_)))
     }
 
     /// Queues what fits of `data` on `stream` without copying, taking that from its front, and says how much it

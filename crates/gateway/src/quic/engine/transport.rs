@@ -16,15 +16,6 @@ pub(crate) enum OpenError {
     Protocol(String),
 }
 
-/// Whose vocabulary a close code is from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CloseKind {
-    /// RFC 9000, section 20.1.
-    Transport,
-    /// RFC 9114, section 8.1.
-    Application,
-}
-
 /// What happened to a connection's paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PathChange {
@@ -38,50 +29,6 @@ pub(crate) enum PathChange {
     Failed(SocketAddr),
     /// Path-MTU discovery settled on this many bytes of UDP payload.
     Mtu(usize),
-}
-
-/// What quiche lacks without our patches (`patches/`), whose methods of these names come before these.
-#[allow(dead_code)]
-trait Unpatched {
-    fn send_on_path_at(
-        &mut self,
-        out: &mut [u8],
-        from: Option<&SocketAddr>,
-        to: Option<&SocketAddr>,
-        now: Instant,
-    ) -> quiche::Result<(usize, quiche::SendInfo)>;
-
-    fn newest_packet(&self) -> u64;
-
-    fn path_challenges(&self, local: SocketAddr, remote: SocketAddr) -> Option<(u64, usize)>;
-}
-
-impl Unpatched for quiche::Connection<Buffers> {
-    fn send_on_path_at(
-        &mut self,
-        out: &mut [u8],
-        from: Option<&SocketAddr>,
-        to: Option<&SocketAddr>,
-        _: Instant,
-    ) -> quiche::Result<(usize, quiche::SendInfo)> {
-        self.send_on_path(out, from.copied(), to.copied())
-    }
-
-    /// Each counts as newer than those before it.
-    fn newest_packet(&self) -> u64 {
-        self.stats().recv as u64
-    }
-
-    /// An answer shows once, and the type of the state has no name.
-    fn path_challenges(&self, local: SocketAddr, remote: SocketAddr) -> Option<(u64, usize)> {
-        let mut paths = self.path_stats();
-        let path = paths.find(|path| path.local_addr == local && path.peer_addr == remote)?;
-        Some(match format!("{:?}", path.validation_state).as_str() {
-            "Unknown" => (0, 0),
-            "Validating" => (0, 1),
-            _ => (1, 0),
-        })
-    }
 }
 
 /// The server side of a QUIC connection.
@@ -103,13 +50,10 @@ impl Transport {
         remote: SocketAddr,
     ) -> Result<(), OpenError> {
         let info = quiche::RecvInfo { from: remote, to: local };
-        self.quic.recv(datagram, info).map(|_| ()).map_err(|error| match error {
-            quiche::Error::CryptoFail | quiche::Error::InvalidPacket | quiche::Error::BufferTooShort
-                if !self.quic.is_established() =>
-            {
-                OpenError::NotAuthentic
-            }
-            error => OpenError::Protocol(error.to_string()),
+        self.quic.recv(datagram, info).map(|_| ()).map_err(|error| match self.quic.is_closed() {
+            // Without a word: nothing that the peer has sent was authentic.
+            true => OpenError::NotAuthentic,
+            false => OpenError::Protocol(error.to_string()),
         })
     }
 
@@ -138,29 +82,15 @@ impl Transport {
         }
     }
 
-    /// Requests a PATH_CHALLENGE on `path` (local, remote), which must be known, and allows some hundred
-    /// bytes to be sent there although the engine has not validated it: the caller must keep to the limit
-    /// itself.
-    pub(crate) fn request_challenge(&mut self, local: SocketAddr, remote: SocketAddr) {
-        // A Version Negotiation packet is nothing to a server, and counts as received.
-        let mut credit = [0; 7 + 4 * 28];
-        credit[0] = 0xc0;
-        if self.quic.probe_path(local, remote).is_ok() {
-            let _ = self.quic.recv(&mut credit, quiche::RecvInfo { from: remote, to: local });
-        }
+    /// Sends PATH_CHALLENGE with `data`, which has to be unpredictable, in the next packet on the active path, in place of
+    /// one that was not sent yet.
+    pub(crate) fn challenge(&mut self, data: [u8; 8]) {
+        self.quic.challenge_peer(data);
     }
 
-    /// How many challenges on `path` (local, remote) were answered, and how many are still outstanding.
-    pub(crate) fn challenges(&self, local: SocketAddr, remote: SocketAddr) -> (u64, usize) {
-        self.quic.path_challenges(local, remote).unwrap_or_default()
-    }
-
-    /// Seals what the engine has for a path that is not in use, as [`Self::seal`]; 0 also when it cannot.
-    pub(crate) fn seal_probe(&mut self, out: &mut [u8], local: SocketAddr, remote: SocketAddr) -> usize {
-        if self.is_ending() {
-            return 0;
-        }
-        self.seal_once(out, Some(&(local, remote)), Instant::now()).unwrap_or(0)
+    /// The data of the next challenge that the peer has answered, once.
+    pub(crate) fn answered_challenge(&mut self) -> Option<[u8; 8]> {
+        self.quic.peer_challenge_answered()
     }
 
     /// Increases with each packet that shows where the client is: its number is higher than all before it,
@@ -179,6 +109,11 @@ impl Transport {
         let (local, remote) = path.map(|(local, remote)| (local, remote)).unzip();
         let sealed = self.quic.send_on_path_at(out, local, remote, now);
         sealed.map(|(length, _)| length)
+    }
+
+    /// Gives back room that is not needed for what there is.
+    pub(crate) fn shrink_to_fit(&mut self) {
+        self.quic.shrink_to_fit();
     }
 
     /// When [`Self::handle_timeout`] must be called next.
@@ -247,10 +182,10 @@ impl Transport {
         self.quic.is_draining() || self.quic.local_error().is_some() || self.quic.is_closed()
     }
 
-    /// Closes the connection; the peer is told by the next packet.
-    pub(crate) fn close(&mut self, kind: CloseKind, code: u64, reason: &str) {
+    /// Closes the connection with a code of HTTP/3 (RFC 9114, section 8.1); the peer is told by the next packet.
+    pub(crate) fn close(&mut self, code: u64, reason: &str) {
         // An error says that it is closing already.
-        let _ = self.quic.close(kind == CloseKind::Application, code, reason.as_bytes());
+        let _ = self.quic.close(true, code, reason.as_bytes());
     }
 
     /// The cipher suite in IANA's spelling; empty before the handshake.
