@@ -11,7 +11,7 @@ from harness.agent import Agent, agents
 from harness.daemon import finish_all
 from harness.fanout import FEED_PORT, TCP_PORT, Fanout, fanouts
 from harness.lab import Lab
-from harness.paths import BINARY, CLIP, HOST, LONG_CLIP, PEERS, run
+from harness.paths import BINARY, CLIP, HOST, LONG_CLIP, PEERS, open_to_all, run
 from harness.server import Server, Settings, address
 
 PAGE = """<!doctype html>
@@ -32,6 +32,27 @@ def machine() -> None:
         pytest.exit(f"missing {', '.join(map(str, missing))}: run make build and scripts/peers", 1)
 
 
+# Files whose tests run one after another when several processes share the tests.
+IN_TURN = {
+    # Each takes the cores, and looks for what one before it could have left.
+    **dict.fromkeys(("test_bench.py", "test_bench_packets.py", "test_fanout_auto.py", "test_nics.py"), "benchmarks"),
+    # The kernel limits the locked memory of all processes of a user.
+    "test_device_plugin.py": "locked memory",
+}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log):
+    """Each process takes the next test when it is done with one; the longest of IN_TURN come first."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return IN_TURN.get(Path(nodeid.split("::")[0]).name, nodeid)
+
+    return Scheduling(config, log)
+
+
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with ca.pem, cert.pem and key.pem for `edge.test`."""
@@ -49,8 +70,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "small.txt").write_text("A small file.\n")
     (folder / "player.html").write_text(PAGE)
     # Everyone may read it: one test serves as an ordinary user.
-    for path in (folder, folder.parent, folder.parent.parent):
-        path.chmod(0o755)
+    open_to_all(folder)
     return folder
 
 
@@ -59,8 +79,7 @@ def readable(certificates: Path, tmp_path: Path) -> Path:
     """The certificates where everyone may read them."""
     copy = shutil.copytree(certificates, tmp_path / "readable")
     (copy / "key.pem").chmod(0o644)
-    for folder in (copy, tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    open_to_all(copy)
     return copy
 
 
