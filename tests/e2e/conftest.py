@@ -20,16 +20,22 @@ PAGE = """<!doctype html>
 """
 
 
-@pytest.fixture(scope="session", autouse=True)
-def machine() -> None:
+def pytest_sessionstart() -> None:
     """Refuses to run where it could not, rather than to fail in each test."""
     if os.geteuid() != 0:
         if os.environ.get("EXPRESSWAY_REQUIRE_ROOT_TESTS") == "1":
             pytest.exit("EXPRESSWAY_REQUIRE_ROOT_TESTS=1, but not root", 1)
-        pytest.skip("needs root (CAP_NET_ADMIN)", allow_module_level=True)
+        return
     missing = [path for path in (BINARY, CLIP, LONG_CLIP, PEERS / "quicgo") if not path.exists()]
     if missing:
         pytest.exit(f"missing {', '.join(map(str, missing))}: run make build and scripts/peers", 1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def root_only() -> None:
+    """Each test makes network namespaces."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root (CAP_NET_ADMIN)", allow_module_level=True)
 
 
 # Files whose tests run one after another when several processes share the tests.
