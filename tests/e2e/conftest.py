@@ -11,7 +11,7 @@ from harness.agent import Agent, agents
 from harness.daemon import finish_all
 from harness.fanout import FEED_PORT, TCP_PORT, Fanout, fanouts
 from harness.lab import Lab
-from harness.paths import BINARY, CLIP, HOST, LONG_CLIP, PEERS, run
+from harness.paths import BINARY, CLIP, HOST, LONG_CLIP, PEERS, open_to_all, run
 from harness.server import Server, Settings, address
 
 PAGE = """<!doctype html>
@@ -20,16 +20,43 @@ PAGE = """<!doctype html>
 """
 
 
-@pytest.fixture(scope="session", autouse=True)
-def machine() -> None:
+def pytest_sessionstart() -> None:
     """Refuses to run where it could not, rather than to fail in each test."""
     if os.geteuid() != 0:
         if os.environ.get("EXPRESSWAY_REQUIRE_ROOT_TESTS") == "1":
             pytest.exit("EXPRESSWAY_REQUIRE_ROOT_TESTS=1, but not root", 1)
-        pytest.skip("needs root (CAP_NET_ADMIN)", allow_module_level=True)
+        return
     missing = [path for path in (BINARY, CLIP, LONG_CLIP, PEERS / "quicgo") if not path.exists()]
     if missing:
         pytest.exit(f"missing {', '.join(map(str, missing))}: run make build and scripts/peers", 1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def root_only() -> None:
+    """Each test makes network namespaces."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root (CAP_NET_ADMIN)", allow_module_level=True)
+
+
+# Files whose tests run one after another when several processes share the tests.
+IN_TURN = {
+    # Each takes the cores, and looks for what one before it could have left.
+    **dict.fromkeys(("test_bench.py", "test_bench_packets.py", "test_fanout_auto.py", "test_nics.py"), "benchmarks"),
+    # The kernel limits the locked memory of all processes of a user.
+    "test_device_plugin.py": "locked memory",
+}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log):
+    """Each process takes the next test when it is done with one; the longest of IN_TURN come first."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return IN_TURN.get(Path(nodeid.split("::")[0]).name, nodeid)
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")
@@ -49,8 +76,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "small.txt").write_text("A small file.\n")
     (folder / "player.html").write_text(PAGE)
     # Everyone may read it: one test serves as an ordinary user.
-    for path in (folder, folder.parent, folder.parent.parent):
-        path.chmod(0o755)
+    open_to_all(folder)
     return folder
 
 
@@ -59,8 +85,7 @@ def readable(certificates: Path, tmp_path: Path) -> Path:
     """The certificates where everyone may read them."""
     copy = shutil.copytree(certificates, tmp_path / "readable")
     (copy / "key.pem").chmod(0o644)
-    for folder in (copy, tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    open_to_all(copy)
     return copy
 
 

@@ -54,8 +54,8 @@ def test_the_admin_listener_bears_strangers(make_lab, make_server, certificates:
         # A head that never ends, and one that asks again and again and takes nothing.
         (slow,) = connections(server, 1)
         assert not drip(slow, b"GET /metrics HTTP/1.1\r\nhost: " + b"a" * 1000)
+        before = server.wait_for("those before gone", lambda m: m.sum("admin_connections") == 1).sum("admin_timeouts_total")
         greedy = connections(server, 4, b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n" * 2000)
-        before = server.metrics().sum("admin_timeouts_total")
         server.wait_for("cut off", lambda m: m.sum("admin_timeouts_total") >= before + len(greedy))
         under_way.await_more("bytes", "bytes_sent_total", 1_000_000)
         for one in (*silent, *greedy):

@@ -26,8 +26,9 @@ from harness.agent_client import (
     share_umem,
 )
 from harness.namespace import run_inside
-from harness.paths import LIMIT, PORT
+from harness.paths import LIMIT, PORT, open_to_all
 from harness.server import address
+from harness.threads import threads
 
 MIB = 1 << 20
 # A user of no rule.
@@ -46,8 +47,7 @@ interfaces = ["server0"]
 def make_agent(tmp_path: Path) -> Iterator[Callable[..., Agent]]:
     """Starts agents that everyone can reach; they end with the test."""
     agents: list[Agent] = []
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
 
     def make(lab, rule: str = RULE, limits: str = "") -> Agent:
         agents.append(Agent(lab, tmp_path / f"agent-{len(agents)}", rule, limits=limits))
@@ -167,7 +167,7 @@ def test_those_that_are_gone_and_keep_sockets_are_bounded(make_lab, make_agent) 
     os.close(kept.pop())
     until(lambda: b"refused" not in greet(agent), "the first that lets go makes room")
     os.close(kept.pop())
-    until(lambda: threads(agent) == 0, "nothing is left of them")
+    until(lambda: serving(agent) == 0, "nothing is left of them")
 
 
 def last_words(connection: socket.socket) -> bytes:
@@ -188,10 +188,9 @@ def greet(agent: Agent) -> bytes:
         return last_words(connection)
 
 
-def threads(agent: Agent) -> int:
+def serving(agent: Agent) -> int:
     """Threads of the agent that serve clients, or turn them away."""
-    names = [path.read_text().strip() for path in Path(f"/proc/{agent.process.pid}/task").glob("*/comm")]
-    return sum(name in ("agent-client", "agent-refusal") for name in names)
+    return len(threads(agent.process.pid, "agent-client", "agent-refusal"))
 
 
 @pytest.mark.parametrize("way", ["receive_buffer", "send_buffer"])
@@ -240,7 +239,7 @@ def test_sockets_that_only_receive_are_a_rule(make_lab, make_agent, make_server,
     receives.close()
     os.close(link)
     client.close()
-    until(lambda: threads(agent) == 0, "nothing is left of it")
+    until(lambda: serving(agent) == 0, "nothing is left of it")
     more = {"io": {"agent": f'"{agent.socket}"'}}
     server = make_server(lab, mode="copy", ready=False, certificates=readable, prefix=UNPRIVILEGED, more=more)
     assert server.wait() == 1
@@ -253,7 +252,7 @@ def test_sockets_that_only_receive_are_a_rule(make_lab, make_agent, make_server,
         metrics = server.wait_for("packets", lambda m: m.sum("rx_xsk_packets_total") > 0)
         assert metrics.sum("tx_xsk_packets_total") == 0
         server.stop()
-        until(lambda: threads(agent) == 0, "nothing is left of it")
+        until(lambda: serving(agent) == 0, "nothing is left of it")
 
 
 def test_copy_mode_alone_is_a_rule(make_lab, make_agent) -> None:
@@ -311,7 +310,7 @@ def test_descriptors_whose_close_waits_hold_up_nobody(make_lab, make_agent, uid:
     lab = make_lab()
     agent = make_agent(lab, RULE + "clients = 2\n")
     peers = [leave_lingering(agent.socket, uid) for _ in range(5)]
-    until(lambda: threads(agent) == 0, "nothing is left of them")
+    until(lambda: serving(agent) == 0, "nothing is left of them")
     is_served(agent)
     for peer in peers:
         peer.close()
@@ -335,7 +334,7 @@ def test_floods_of_descriptors_are_their_senders_affair(make_lab, make_agent, ma
                 pass
             assert b"descriptors announced" in last_words(connection)
     # One that sends none is let in meanwhile, and the one that is there goes on.
-    until(lambda: threads(agent) <= 1, "they are gone")
+    until(lambda: serving(agent) <= 1, "they are gone")
     is_served(agent)
     assert len(list(folder.iterdir())) <= before + 1
     (answer,) = clients.fetch(lab, "quicgo", address(lab.server["ipv4"]), readable, ["/small.txt"])
@@ -348,7 +347,7 @@ def test_a_client_uses_up_its_own_descriptors(make_lab, make_agent) -> None:
     lab = make_lab(queues=2)
     agent = make_agent(lab, RULE + "clients = 2\n")
     client = AgentClient(agent.socket)
-    (task,) = [path.parent for path in Path(f"/proc/{agent.process.pid}/task").glob("*/comm") if path.read_text() == "agent-client\n"]
+    (task,) = threads(agent.process.pid, "agent-client")
     theirs = {os.readlink(path) for path in (task / "fd").iterdir()}
     own = {os.readlink(path) for path in Path(f"/proc/{agent.process.pid}/fd").iterdir()}
     assert len(theirs - own) == 1, "the connection is in a table of its thread alone"
@@ -395,10 +394,10 @@ def test_programs_come_and_go_at_a_rate(make_lab, make_agent) -> None:
         changes += 2
     assert changes <= 64 + 2 * (time.monotonic() - begun) + 1
     # Whoever connects again has no other measure.
-    client.close()
-    until(lambda: threads(agent) == 0, "its end")
-    again = AgentClient(agent.socket)
     now = time.monotonic()
+    client.close()
+    until(lambda: serving(agent) == 0, "its end")
+    again = AgentClient(agent.socket)
     for _ in range(2):
         os.close(again.attach())
     assert 2 <= 2 * (time.monotonic() - now) + 1.1
@@ -417,7 +416,7 @@ def test_strangers_fill_neither_log_nor_places(make_lab, make_agent) -> None:
     is_served(agent)
     said = agent.log().count("client rejected")
     assert 50 <= said <= 50 + (time.monotonic() - begun) + 1
-    until(lambda: threads(agent) == 0, "nothing is left of them")
+    until(lambda: serving(agent) == 0, "nothing is left of them")
 
 
 def test_who_does_not_say_hello_holds_its_place_for_a_while_only(make_lab, make_agent) -> None:
@@ -427,7 +426,7 @@ def test_who_does_not_say_hello_holds_its_place_for_a_while_only(make_lab, make_
     assert b"already has its maximum of 1 clients" in connect(agent.socket).recv(4096)
     agent.wait_log("client dropped")
     assert b"timed out" in silent.recv(4096) and silent.recv(4096) == b""
-    until(lambda: threads(agent) == 0, "its place is free")
+    until(lambda: serving(agent) == 0, "its place is free")
     is_served(agent)
     silent.close()
 
@@ -478,7 +477,7 @@ def test_nothing_is_no_request(make_lab, make_agent) -> None:
         with connect(agent.socket) as connection:
             socket.send_fds(connection, [b""], [0])
             until(lambda: connection.recv(4096) in (b"", None), "it is over")
-        until(lambda: threads(agent) == 0, "its place is free")
+        until(lambda: serving(agent) == 0, "its place is free")
     is_served(agent)
 
 

@@ -18,7 +18,7 @@ from harness.agent import NOBODY, UNPRIVILEGED, Agent
 from harness.fanout import FEED_PORT, TCP_PORT, Fanout, Sender, Subscriber
 from harness.lab import Lab
 from harness.daemon import Daemon
-from harness.paths import BINARY, LIMIT, PORT
+from harness.paths import BINARY, LIMIT, PORT, open_to_all
 from harness.recv import PORT as RECV_PORT
 from harness.recv import Peer, Recv
 from harness.relay import Relay
@@ -240,8 +240,7 @@ class Bench:
 def bench(make_lab, tmp_path: Path, readable: Path, root: Path) -> Iterator[Callable[..., Bench]]:
     """Makes the labs for a command."""
     made: list[Bench] = []
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
 
     def make(name: str, at_once: int = AT_ONCE) -> Bench:
         command = COMMANDS[name]()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness import links
 from harness.agent import CONTAINED
-from harness.paths import BINARY, LIMIT
+from harness.paths import BINARY, LIMIT, open_to_all
 
 NOBODY = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--bounding-set", "-all")
 
@@ -80,8 +80,7 @@ def test_trying_gives_what_the_driver_claims_and_leaves_nothing(make_lab) -> Non
 
 def test_what_an_agent_would_give_is_tried_without_privilege(make_lab, start_agent, tmp_path: Path) -> None:
     lab = make_lab(queues=2)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
     rule = f'name = "edge"\nusers = [65534]\nlisten = []\ninterfaces = ["{links.SERVER}"]\n'
     agent = start_agent(lab, rule)
     by_agent = ("--agent", str(agent.socket))

@@ -10,7 +10,7 @@ import pytest
 from harness.agent import UNPRIVILEGED
 from harness.fanout import FEED_PORT, TCP_PORT, Fanout, Sender, fanouts, subscribe
 from harness.lab import Lab
-from harness.paths import BINARY, LIMIT
+from harness.paths import BINARY, LIMIT, open_to_all
 from harness.server import address
 
 SCENARIO = """title = "a feed"
@@ -148,8 +148,7 @@ def test_what_the_kernel_cannot_do_this_process_does(
     make_lab, make_fanout, measured: Path, tmp_path: Path, flags, prefix, why
 ) -> None:
     lab = make_lab()
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
     file = rounds(measured, tmp_path / "kernel.jsonl", KERNEL)
     fanout = make_fanout(lab, "--measured", file, "--max-subscribers", "2", *flags, prefix=prefix)
     assert fanout.ready[0]["mode"] == "user", fanout.log()

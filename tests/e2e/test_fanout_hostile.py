@@ -17,6 +17,7 @@ from harness.lab import Lab
 from harness.namespace import run_inside
 from harness.paths import HOST, LIMIT
 from harness.server import address
+from harness.threads import threads
 from harness.websocket import WebSocket, client_frame
 
 TLS_PORT, WS_PORT, WSS_PORT = 9001, 9002, 9003
@@ -253,14 +254,14 @@ def test_connections_that_are_reset_leave_nothing(make_lab, all_listeners, certi
 
 def door_seconds(fanout: Fanout) -> float:
     """CPU time of the accepting thread, by the scheduler's account."""
-    tasks = Path(f"/proc/{fanout.process.pid}/task").iterdir()
-    (acceptor,) = [task for task in tasks if (task / "comm").read_text() == "fanout-acceptor\n"]
+    (acceptor,) = threads(fanout.process.pid, "fanout-acceptor")
     return int((acceptor / "schedstat").read_text().split()[0]) / 1e9
 
 
 def test_without_descriptors_the_door_rests(make_lab, make_fanout) -> None:
     lab = make_lab()
-    fanout = make_fanout(lab, prefix=("prlimit", "--nofile=40:40"))
+    # The crowd reads nothing: when it is given up there are descriptors for the operator.
+    fanout = make_fanout(lab, "--stall", "2s", prefix=("prlimit", "--nofile=40:40"))
     with served(lab, fanout):
         crowd = connections(lab, TCP_PORT, 60)
         fanout.wait_log("RLIMIT_NOFILE")
@@ -272,7 +273,6 @@ def test_without_descriptors_the_door_rests(make_lab, make_fanout) -> None:
         assert door_seconds(fanout) - before < 0.5
         assert fanout.metrics().sum("fanout_refused_descriptors_total") > turned_away
     nice = [int((task / "stat").read_text().rsplit(") ", 1)[1].split()[16])
-            for task in Path(f"/proc/{fanout.process.pid}/task").iterdir()
-            if (task / "comm").read_text() == "fanout-acceptor\n"]
+            for task in threads(fanout.process.pid, "fanout-acceptor")]
     assert nice == [10], "it does not stand back for those that send"
 

@@ -8,7 +8,7 @@ import pytest
 from harness.agent import NOBODY, UNPRIVILEGED, Agent, status
 from harness.fanout import FEED_PORT, TCP_PORT, Fanout, Sender, Subscriber, fanouts
 from harness.lab import Lab
-from harness.paths import LIMIT
+from harness.paths import LIMIT, open_to_all
 from harness.server import address
 from harness.transfer import reattached
 
@@ -84,8 +84,7 @@ def feed_reaches(lab: Lab, fanout: Fanout, to: str, subscribers: int, host: str,
 @pytest.fixture
 def open_agent(start_agent, tmp_path: Path) -> Callable[[Lab], Agent]:
     """Starts an agent whose socket everyone can reach."""
-    for path in (tmp_path, *tmp_path.parents[:2]):
-        path.chmod(0o755)
+    open_to_all(tmp_path)
     return lambda lab: start_agent(lab, RULE)
 
 

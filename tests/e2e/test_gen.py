@@ -15,8 +15,8 @@ from harness import links
 from harness.agent import UNPRIVILEGED
 from harness.daemon import Daemon
 from harness.lab import Lab
-from harness.namespace import run_inside
-from harness.paths import BINARY, LIMIT
+from harness.namespace import run_inside, udp_socket
+from harness.paths import BINARY, LIMIT, open_to_all
 from harness.recv import receivers
 from harness.server import address
 from harness.sniffer import Datagram, Sniffer
@@ -380,8 +380,7 @@ memory = "64MiB"
 
 def test_an_agent_gives_af_xdp_without_privilege(make_lab, start_agent, tmp_path: Path) -> None:
     lab = make_lab()
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
     agent = start_agent(lab, AGENT_RULE)
     words = ["--rate", "1k", "--count", "100", "--io", "copy", "--agent", agent.socket]
     to = address(lab.client["ipv4"], PORT)
@@ -394,8 +393,7 @@ def test_an_agent_gives_af_xdp_without_privilege(make_lab, start_agent, tmp_path
 
 def test_an_agent_that_is_killed_and_comes_back(make_lab, start_agent, tmp_path: Path) -> None:
     lab = make_lab()
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    open_to_all(tmp_path)
     agent = start_agent(lab, AGENT_RULE)
     words = ["--to", address(lab.client["ipv4"], PORT), "--rate", "500", "--seconds", "10000", "--json"]
     words += ["--io", "copy", "--agent", str(agent.socket)]
@@ -410,6 +408,11 @@ def test_an_agent_that_is_killed_and_comes_back(make_lab, start_agent, tmp_path:
         process.wait_log("agent connection lost")
         agent.start()
         process.wait_log("AF_XDP path opened again")
+        # It goes on to send.
+        with udp_socket(lab.client_namespace, socket.AF_INET) as receiver:
+            receiver.settimeout(LIMIT)
+            receiver.bind((lab.client["ipv4"], PORT))
+            receiver.recv(65536)
         process.process.send_signal(signal.SIGINT)
         report = json.loads(process.process.communicate(timeout=LIMIT)[0])
         assert (report["ended"], report["unsent"], report["refused"]) == ("stopped", 0, 0), report

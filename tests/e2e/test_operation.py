@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from harness import clients
-from harness.paths import BINARY, CLIP, run
+from harness.paths import BINARY, CLIP, open_to_all, run
 from harness.server import Settings, address
 from harness.transfer import transfer
 
@@ -144,8 +144,7 @@ def test_without_privilege_af_xdp_says_what_it_needs(
     lab = make_lab()
     readable = shutil.copytree(certificates, tmp_path / "readable")
     (readable / "key.pem").chmod(0o644)
-    for folder in (readable, tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    open_to_all(readable)
     make_server = functools.partial(make_server, prefix=NOBODY, certificates=readable)
     server = make_server(lab, mode="copy", ready=False)
     assert server.wait() == 1, server.log()

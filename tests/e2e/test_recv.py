@@ -17,9 +17,10 @@ import pytest
 from harness.agent import CONTAINED, NOBODY, UNPRIVILEGED, Agent
 from harness.lab import Lab
 from harness.namespace import run_inside
-from harness.paths import BINARY, LIMIT
+from harness.paths import BINARY, LIMIT, open_to_all
 from harness.recv import PORT, Peer, Recv, probe, receivers
 from harness.server import address
+from harness.threads import threads
 
 GROUPS = ("239.7.7.7", "ff15::7", "ff02::7777")
 
@@ -200,8 +201,7 @@ def test_waiting_pinning_and_memory(make_lab, make_recv) -> None:
     # It is ready before the thread has its name and its core.
     while not any("Cpus_allowed_list:\t1\n" in status for status in cpus) and time.monotonic() < deadline:
         time.sleep(0.01)
-        cpus = [task.joinpath("status").read_text() for task in (process / "task").iterdir()
-                if task.joinpath("comm").read_text().strip() == "expressway-recv"]
+        cpus = [(task / "status").read_text() for task in threads(recv.process.pid, "expressway-recv")]
     assert len(cpus) == 1 and "Cpus_allowed_list:\t1\n" in cpus[0]
     Peer(lab, lab.server["ipv4"]).send(100)
     time.sleep(0.2)
@@ -347,8 +347,7 @@ interfaces = ["server0"]
 @pytest.fixture
 def open_agent(start_agent, tmp_path: Path) -> Callable[[Lab], Agent]:
     """Starts an agent whose socket everyone can reach."""
-    for one in (tmp_path, *tmp_path.parents[:2]):
-        one.chmod(0o755)
+    open_to_all(tmp_path)
     return lambda lab: start_agent(lab, RULE)
 
 

@@ -11,10 +11,13 @@ from pathlib import Path
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "test"
 
-# Notes how it was called, and fails or hangs where the test wants it to.
+# Notes how it was called, speaks in two parts, and fails or hangs where the test wants it to.
 STUB = """#!/bin/sh
 echo "$(basename "$0") $*" >>"$CALLS"
-case "$(basename "$0") $*" in $HANGS) echo hanging >>"$CALLS"; exec sleep 600;; $FAILS) exit 101;; esac
+echo "first $*"
+case "$(basename "$0") $*" in $HANGS) echo "hanging $$" >>"$CALLS"; exec sleep 600;; $FAILS) exit 101;; esac
+sleep 0.02
+echo "last $*"
 """
 
 
@@ -99,17 +102,41 @@ class Sections(unittest.TestCase):
         for line in (line for line in calls.splitlines() if "pytest" in line):
             self.assertNotRegex(line, r" -x\b|--exitfirst|--maxfail")
 
-    def test_an_interrupted_run_says_how_far_it_came(self) -> None:
-        process = self.start("fmt", "audit", "doc", hangs="python3*")
+    def interrupted(self, *sections: str, hanging: int) -> dict[str, str]:
+        """The report of a run that is interrupted when so many of its programs hang, of which nothing stays."""
+        process = self.start(*sections, hangs="python*")
         deadline = time.monotonic() + 60
-        while not self.calls.exists() or "hanging" not in self.calls.read_text():
+        while not self.calls.exists() or self.calls.read_text().count("hanging ") < hanging:
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.01)
         # As a terminal does: to the whole foreground group.
         os.killpg(process.pid, signal.SIGINT)
         said, _ = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 130)
-        self.assertEqual(self.report(said), {"fmt": "ok", "audit": "interrupted", "total": ""})
+        for line in self.calls.read_text().splitlines():
+            if line.startswith("hanging "):
+                self.assertFalse(Path("/proc", line.split()[1]).exists(), line)
+        return self.report(said)
+
+    def test_an_interrupted_run_says_how_far_it_came(self) -> None:
+        report = self.interrupted("fmt", "audit", "doc", hanging=1)
+        self.assertEqual(report, {"fmt": "ok", "audit": "interrupted", "total": ""})
+
+    def test_both_lanes_end_when_they_are_interrupted(self) -> None:
+        report = self.interrupted("fmt", "audit", "doc", "build", "e2e", "guest", hanging=2)
+        self.assertEqual(report, {"fmt": "ok", "audit": "interrupted", "build": "ok", "e2e": "interrupted", "total": ""})
+
+    def test_what_sections_of_two_lanes_say_is_not_mixed(self) -> None:
+        process = self.start(fails="cargo*clippy*")
+        said, _ = process.communicate(timeout=60)
+        self.assertIn("=== clippy\nfirst clippy", said)
+        parts = {part.split("\n")[0]: part.splitlines()[1:] for part in said.split("=== ")[1:]}
+        self.assertEqual(sorted(parts), sorted([*self.all_sections(), "sections"]))
+        for name, lines in parts.items():
+            if name not in ("clippy", "sections"):
+                firsts, lasts = (lines[at::2] for at in (0, 1))
+                self.assertTrue(lines, name)
+                self.assertEqual([line.removeprefix("first ") for line in firsts], [line.removeprefix("last ") for line in lasts])
 
     def test_a_section_that_is_not_there_is_named(self) -> None:
         process = self.start("e2e", "nowhere")

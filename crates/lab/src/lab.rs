@@ -225,7 +225,11 @@ fn describe(name: &str) -> Result<Option<LabStatus>, LabError> {
             continue;
         }
         let addresses = config.as_ref().map(|config| Addresses::of(config, role));
-        let processes = processes::inside(&namespace)?;
+        let processes = match processes::inside(&namespace) {
+            // Nothing holds the lock here: it may have been removed since.
+            Err(LabError::Command { output, .. }) if output.contains("No such file or directory") => continue,
+            processes => processes?,
+        };
         namespaces.push(NamespaceStatus {
             role,
             namespace,

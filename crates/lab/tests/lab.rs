@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use expressway_lab::{Lab, LabConfig, LabError, Offload, Removed, Role};
@@ -276,4 +277,27 @@ fn root_a_lab_of_two_devices_gives_them_back() {
     let error = Lab::up(LabConfig { devices: Some(missing), ..config }).expect_err("no such device");
     assert!(error.to_string().contains("elab-none"), "{error}");
     assert_eq!(wire.there(), [true, true], "the one that was taken is given back");
+}
+
+#[test]
+fn root_labs_that_go_while_they_are_listed_are_no_error() {
+    if !root() {
+        return;
+    }
+    let namespace = format!("expressway-{}-server", name("going"));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..100 {
+                for what in ["add", "del"] {
+                    let status = Command::new("ip").args(["netns", what, &namespace]).status();
+                    assert!(status.expect("ip").success());
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        while !over.load(Ordering::Relaxed) {
+            Lab::status().expect("status");
+        }
+    });
 }

@@ -121,22 +121,30 @@ class Browser:
 
     def close(self) -> None:
         """Ends it, and waits for its crash handlers, which end a moment after it."""
+        # A process that is about to end names no profile any more, and is still in its namespace.
+        ending = []
+        for number in self._processes():
+            with contextlib.suppress(ProcessLookupError):
+                ending.append(os.pidfd_open(number))
         self.process.kill()
         self.process.wait(LIMIT)
         os.close(self._write)
         os.close(self._read)
         deadline = time.monotonic() + LIMIT
+        for process in ending:
+            assert select.select([process], [], [], max(deadline - time.monotonic(), 0))[0], "a process of Chromium stays"
+            os.close(process)
         while left := self._processes():
-            assert time.monotonic() < deadline, f"Chromium has ended, these have not: {left}"
+            assert time.monotonic() < deadline, f"Chromium has ended, these have not: {list(left.values())}"
             time.sleep(0.02)
 
-    def _processes(self) -> list[str]:
-        """The command lines that name its profile."""
-        found = []
+    def _processes(self) -> dict[int, str]:
+        """The processes whose command lines name its profile."""
+        found = {}
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             # One that has ended meanwhile has none.
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 words = path.read_bytes().decode(errors="replace").replace("\0", " ")
                 if str(self._profile) in words:
-                    found.append(words)
+                    found[int(path.parent.name)] = words
         return found

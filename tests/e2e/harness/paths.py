@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,3 +28,11 @@ def run(command: Sequence[str | Path], *, limit: float = LIMIT) -> str:
     if result.returncode != 0:
         raise AssertionError(f"{' '.join(words)}: exit code {result.returncode}\n{result.stdout}\n{result.stderr}")
     return result.stdout
+
+
+def open_to_all(folder: Path) -> None:
+    """Lets everyone read a folder of a test, and those above it that pytest has made."""
+    above = Path(tempfile.gettempdir()).resolve()
+    for each in (folder, *folder.parents):
+        if each == folder or above in each.resolve().parents:
+            each.chmod(0o755)
