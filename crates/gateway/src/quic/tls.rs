@@ -5,7 +5,7 @@ use boring::error::ErrorStack;
 use boring::hash::MessageDigest;
 use boring::hkdf::HkdfSuite;
 use boring::ssl::{SslContextBuilder, SslMethod, SslVersion};
-pub use expressway_settings::identity::{Identity, TlsError, Validity};
+pub use expressway_tls::{Identity, TlsError, Validity};
 
 use super::instance::Instance;
 
