@@ -98,7 +98,8 @@ fn insert(names: &mut HashMap<Box<str>, Vec<Arc<Identity>>>, name: &str, identit
         return;
     }
     if found.len() < PER_NAME {
-        let place = found.iter().position(|other| other.key_kind() > identity.key_kind()).unwrap_or(found.len());
+        let place =
+            found.iter().position(|other| other.key_kind() > identity.key_kind()).unwrap_or(found.len());
         found.insert(place, identity.clone());
     }
 }
@@ -120,7 +121,8 @@ mod tests {
 
     #[test]
     fn exact_names_come_before_wildcards_of_one_label() {
-        let certificates = certificates(&[&["first.example"], &["*.b.example", "b.example"], &["x.b.example"]]);
+        let certificates =
+            certificates(&[&["first.example"], &["*.b.example", "b.example"], &["x.b.example"]]);
         let expected = [
             ("first.example", Some("first.example")),
             ("FIRST.Example", Some("first.example")),
@@ -148,7 +150,8 @@ mod tests {
         let (rsa, ecdsa, another) = (Arc::new(rsa), Arc::new(ecdsa), Arc::new(another));
         let certificates = Certificates::new(vec![rsa.clone(), ecdsa.clone(), another.clone()]).unwrap();
         let same = |found: &[Arc<Identity>], expected: &[&Arc<Identity>]| {
-            found.len() == expected.len() && found.iter().zip(expected).all(|(one, other)| Arc::ptr_eq(one, other))
+            found.len() == expected.len()
+                && found.iter().zip(expected).all(|(one, other)| Arc::ptr_eq(one, other))
         };
         assert!(same(certificates.find(b"a.example").unwrap(), &[&ecdsa, &rsa]));
         assert!(same(certificates.find(b"b.example").unwrap(), &[&another]));

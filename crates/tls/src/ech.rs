@@ -60,12 +60,15 @@ impl EchKeys {
         files.sort_unstable();
         files.reverse();
         if files.is_empty() {
-            return Err(TlsError::content(folder, "no files *.pem; make one with `expressway cert --ech NAME`"));
+            return Err(TlsError::content(
+                folder,
+                "no files *.pem; make one with `expressway cert --ech NAME`",
+            ));
         }
         let mut keys = SslEchKeys::builder()?;
         for (index, path) in files.iter().enumerate() {
-            let text = String::from_utf8(read(path, MAX_FILE)?)
-                .map_err(|_| TlsError::content(path, "not PEM"))?;
+            let text =
+                String::from_utf8(read(path, MAX_FILE)?).map_err(|_| TlsError::content(path, "not PEM"))?;
             let (config, private) = parse(&text).map_err(|problem| TlsError::content(path, problem))?;
             let key = HpkeKey::dhkem_p256_sha256(&private)?;
             keys.add_key(index == 0, &config, key).map_err(|_| {
@@ -94,7 +97,9 @@ fn parse(text: &str) -> Result<(Vec<u8>, Vec<u8>), &'static str> {
     let encoded: String = encoded.split_ascii_whitespace().collect();
     const DAMAGED: &str = "the ECHCONFIG is damaged";
     let list = base64::decode_block(&encoded).map_err(|_| DAMAGED)?;
-    let one = list.split_first_chunk().filter(|(length, rest)| usize::from(u16::from_be_bytes(**length)) == rest.len());
+    let one = list
+        .split_first_chunk()
+        .filter(|(length, rest)| usize::from(u16::from_be_bytes(**length)) == rest.len());
     let (_, config) = one.ok_or(DAMAGED)?;
     let whole = match config {
         [_, _, high, low, rest @ ..] => usize::from(u16::from_be_bytes([*high, *low])) == rest.len(),
@@ -137,7 +142,8 @@ fn config_list(id: u8, public_key: &[u8], public_name: &str) -> Vec<u8> {
     let mut contents = vec![id];
     contents.extend_from_slice(&KEM.to_be_bytes());
     long(&mut contents, public_key);
-    let suites: Vec<u8> = AEADS.iter().flat_map(|aead| [KDF.to_be_bytes(), aead.to_be_bytes()].concat()).collect();
+    let suites: Vec<u8> =
+        AEADS.iter().flat_map(|aead| [KDF.to_be_bytes(), aead.to_be_bytes()].concat()).collect();
     long(&mut contents, &suites);
     // Names are padded to this length: long enough for most.
     contents.push(64);

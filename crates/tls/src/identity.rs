@@ -185,6 +185,15 @@ impl Identity {
         &self.chain[0]
     }
 
+    /// The kind of its key: `ecdsa`, `rsa` or `other`.
+    pub fn key_type(&self) -> &'static str {
+        match self.kind {
+            KeyKind::P256 | KeyKind::Ec => "ecdsa",
+            KeyKind::Rsa => "rsa",
+            KeyKind::Other => "other",
+        }
+    }
+
     pub(crate) fn key_kind(&self) -> KeyKind {
         self.kind
     }
@@ -221,7 +230,8 @@ fn names(leaf: &X509) -> Vec<String> {
 
 /// The extension with which a certificate says must-staple: 1.3.6.1.5.5.7.1.24 with the value status_request (RFC 7633,
 /// section 4).
-const TLS_FEATURE: &[u8] = &[0x06, 0x08, 0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x01, 0x18, 0x04, 0x05, 0x30, 0x03, 0x02, 0x01, 0x05];
+const TLS_FEATURE: &[u8] =
+    &[0x06, 0x08, 0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x01, 0x18, 0x04, 0x05, 0x30, 0x03, 0x02, 0x01, 0x05];
 
 fn contains(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)

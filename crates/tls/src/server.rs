@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use boring::ssl::{
     AlpnError, ClientHello, ExtensionType, NameType, SelectCertError, SniError, SslAlert, SslContext,
-    SslContextBuilder, SslMethod, SslOptions, SslRef, SslSessionCacheMode, SslVersion,
+    SslContextBuilder, SslMethod, SslMode, SslOptions, SslRef, SslSessionCacheMode, SslVersion,
 };
 
 use crate::certificates::Certificates;
@@ -62,6 +62,9 @@ pub struct TlsOptions {
     pub client_auth: ClientAuth,
     /// Encrypted Client Hello.
     pub ech: Option<EchKeys>,
+    /// The first identity is a stopgap: whoever would get it as the default gets the first that was issued, once there is
+    /// one.
+    pub stopgap: bool,
     /// Seconds for which a session can be resumed; tickets of keys that are forgotten earlier cannot.
     pub session_lifetime: Option<u32>,
 }
@@ -80,7 +83,11 @@ impl Tls {
     ///
     /// # Errors
     /// When there is none, or too many.
-    pub fn new(identities: Vec<Arc<Identity>>, options: TlsOptions, lasting: Lasting) -> Result<Self, TlsError> {
+    pub fn new(
+        identities: Vec<Arc<Identity>>,
+        options: TlsOptions,
+        lasting: Lasting,
+    ) -> Result<Self, TlsError> {
         if identities.is_empty() {
             return Err(TlsError::None);
         }
@@ -133,6 +140,13 @@ impl Tls {
         context.set_min_proto_version(Some(SslVersion::TLS1_2))?;
         context.set_cipher_list(CIPHERS)?;
         context.set_options(SslOptions::NO_RENEGOTIATION);
+        // A write that found no room is repeated from wherever its octets are by then; idle connections keep no buffers.
+        context.set_mode(
+            SslMode::AUTO_RETRY
+                | SslMode::ACCEPT_MOVING_WRITE_BUFFER
+                | SslMode::ENABLE_PARTIAL_WRITE
+                | SslMode::RELEASE_BUFFERS,
+        );
         // Clients keep their sessions, in tickets; of those without, thousands would be kept here.
         context.set_session_cache_mode(SslSessionCacheMode::OFF);
         self.set_up(&mut context)?;
@@ -163,7 +177,10 @@ impl Tls {
             ech.install(context)?;
         }
         let (certificates, issued) = (self.certificates.clone(), self.lasting.issued.clone());
-        context.set_select_certificate_callback(move |mut hello| select(&certificates, &issued, &mut hello));
+        let stopgap = self.options.stopgap;
+        context.set_select_certificate_callback(move |mut hello| {
+            select(&certificates, &issued, stopgap, &mut hello)
+        });
         if self.options.unknown_name == UnknownName::Reject {
             let (certificates, issued) = (self.certificates.clone(), self.lasting.issued.clone());
             context.set_servername_callback(move |ssl, alert| {
@@ -183,7 +200,12 @@ impl Tls {
 }
 
 /// Gives a connection the certificates for the name that its client asks for.
-fn select(certificates: &Certificates, issued: &Issued, hello: &mut ClientHello<'_>) -> Result<(), SelectCertError> {
+fn select(
+    certificates: &Certificates,
+    issued: &Issued,
+    stopgap: bool,
+    hello: &mut ClientHello<'_>,
+) -> Result<(), SelectCertError> {
     let offers = hello.get_extension(ExtensionType::APPLICATION_LAYER_PROTOCOL_NEGOTIATION);
     // The extension begins with the length of the list.
     let acme = offers.and_then(|list| list.get(2..)).is_some_and(offers_acme);
@@ -196,8 +218,10 @@ fn select(certificates: &Certificates, issued: &Issued, hello: &mut ClientHello<
     if let Some(found) = certificates.find(&name) {
         return add(ssl, found);
     }
-    match issued.certificates().find(&name) {
+    let issued = issued.certificates();
+    match issued.find(&name) {
         Some(found) => add(ssl, found),
+        None if stopgap && !issued.all().is_empty() => add(ssl, issued.default_identities()),
         None => add(ssl, certificates.default_identities()),
     }
 }
@@ -211,7 +235,9 @@ fn add(ssl: &mut SslRef, identities: &[Arc<Identity>]) -> Result<(), SelectCertE
 
 /// Whether a list of protocols is that of an authority's server: nothing but `acme-tls/1` (RFC 8737, section 4).
 fn offers_acme(protocols: &[u8]) -> bool {
-    protocols.split_first().is_some_and(|(length, rest)| usize::from(*length) == rest.len() && rest == ACME_TLS_ALPN)
+    protocols
+        .split_first()
+        .is_some_and(|(length, rest)| usize::from(*length) == rest.len() && rest == ACME_TLS_ALPN)
 }
 
 /// The protocols of a list whose entries have their length in front; ends where it is damaged.

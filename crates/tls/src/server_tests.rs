@@ -194,11 +194,8 @@ fn the_key_follows_the_clients_signature_algorithms() {
         let ecdsa = Client { algorithms: Some("ecdsa_secp256r1_sha256"), ..Client::default() };
         assert_eq!(kind(ecdsa), Id::EC);
     }
-    let old = Client {
-        most: Some(SslVersion::TLS1_2),
-        algorithms: Some("rsa_pkcs1_sha256"),
-        ..named("a.example")
-    };
+    let old =
+        Client { most: Some(SslVersion::TLS1_2), algorithms: Some("rsa_pkcs1_sha256"), ..named("a.example") };
     let context = tls.tcp(PROTOCOLS).unwrap();
     assert_eq!(old.connect(&context).unwrap().certificate.1, Id::RSA);
 }
@@ -207,9 +204,11 @@ fn the_key_follows_the_clients_signature_algorithms() {
 fn post_quantum_key_agreement_is_used_where_the_client_offers_it() {
     let tls = tls(vec![identity(&["a.example"])], TlsOptions::default());
     for context in contexts(&tls) {
-        for (groups, expected) in
-            [("X25519MLKEM768:X25519", "X25519MLKEM768"), ("X25519:X25519MLKEM768", "X25519"), ("P-256", "P-256")]
-        {
+        for (groups, expected) in [
+            ("X25519MLKEM768:X25519", "X25519MLKEM768"),
+            ("X25519:X25519MLKEM768", "X25519"),
+            ("P-256", "P-256"),
+        ] {
             let client = Client { groups: Some(groups), ..Client::default() };
             assert_eq!(client.connect(&context).unwrap().group, Some(expected));
         }
@@ -223,7 +222,10 @@ fn protocols_are_chosen_in_our_order_and_strangers_refused() {
     assert_eq!(alpn(b"\x08http/1.1\x02h2").unwrap().alpn.unwrap(), b"h2");
     assert_eq!(alpn(b"\x08http/1.1").unwrap().alpn.unwrap(), b"http/1.1");
     let error = alpn(b"\x02h9").unwrap_err();
-    assert!(error.to_lowercase().contains("no_application_protocol") || error.contains("no application"), "{error}");
+    assert!(
+        error.to_lowercase().contains("no_application_protocol") || error.contains("no application"),
+        "{error}"
+    );
     assert_eq!(Client::default().connect(&context).unwrap().alpn, None);
 }
 
@@ -236,7 +238,10 @@ fn a_challenge_is_answered_to_those_who_ask_for_nothing_else() {
     let issued = &tls.lasting().issued;
     issued.set_challenge("B.example", Some(Arc::new(identity(&["b.example"])))).unwrap();
     let answered = ask(b"\x0aacme-tls/1").unwrap();
-    assert_eq!((answered.certificate.0.as_str(), answered.alpn.unwrap().as_slice()), ("b.example", ACME_TLS_ALPN));
+    assert_eq!(
+        (answered.certificate.0.as_str(), answered.alpn.unwrap().as_slice()),
+        ("b.example", ACME_TLS_ALPN)
+    );
     assert_eq!(ask(b"\x02h2\x0aacme-tls/1").unwrap().certificate.0, "a.example");
     assert_eq!(ask(b"\x02h2").unwrap().certificate.0, "a.example");
     issued.set_challenge("b.example", None).unwrap();
@@ -287,8 +292,9 @@ fn a_node_takes_tickets_of_one_that_is_a_rotation_ahead() {
     let (behind, ahead) = (Lasting::new().unwrap(), Lasting::new().unwrap());
     behind.tickets.load(&one).unwrap();
     ahead.tickets.load(&two).unwrap();
-    let [behind, ahead] = [behind, ahead]
-        .map(|lasting| tls_with(vec![identity(&["a.example"])], TlsOptions::default(), lasting).tcp(PROTOCOLS).unwrap());
+    let [behind, ahead] = [behind, ahead].map(|lasting| {
+        tls_with(vec![identity(&["a.example"])], TlsOptions::default(), lasting).tcp(PROTOCOLS).unwrap()
+    });
     let session = Client::default().connect(&ahead).unwrap().session;
     assert!(Client { session, ..Client::default() }.connect(&behind).unwrap().resumed);
     let session = Client::default().connect(&behind).unwrap().session;
@@ -392,7 +398,8 @@ fn encrypted_names_are_served_with_each_key_of_the_folder() {
         std::fs::write(directory.path().join(name).with_extension("pem"), pem).unwrap();
         decode(&list)
     });
-    let options = || TlsOptions { ech: Some(EchKeys::load(directory.path()).unwrap()), ..TlsOptions::default() };
+    let options =
+        || TlsOptions { ech: Some(EchKeys::load(directory.path()).unwrap()), ..TlsOptions::default() };
     let identities = || vec![identity(&["public.example"]), identity(&["secret.example"])];
     for context in contexts(&tls(identities(), options())) {
         for list in &made {
@@ -408,9 +415,57 @@ fn encrypted_names_are_served_with_each_key_of_the_folder() {
     assert!(error.contains("zzz.pem: no X25519 private key"), "{error}");
     let (pem, _) = generate_ech("public.example").unwrap();
     let (other, _) = generate_ech("public.example").unwrap();
-    let mixed = [&pem[..pem.find("-----BEGIN ECH").unwrap()], &other[other.find("-----BEGIN ECH").unwrap()..]].concat();
+    let mixed =
+        [&pem[..pem.find("-----BEGIN ECH").unwrap()], &other[other.find("-----BEGIN ECH").unwrap()..]]
+            .concat();
     std::fs::write(directory.path().join("zzz.pem"), mixed).unwrap();
     let error = EchKeys::load(directory.path()).unwrap_err().to_string();
     assert!(error.contains("zzz.pem: the configuration is not for this key"), "{error}");
     assert!(generate_ech("no name").is_err());
+}
+
+#[test]
+fn a_stopgap_is_served_until_a_certificate_is_issued() {
+    let options = TlsOptions { stopgap: true, ..TlsOptions::default() };
+    let tls = tls(vec![identity(&["stopgap.example"])], options);
+    for context in contexts(&tls) {
+        let met = |client: Client| client.connect(&context).unwrap().certificate.0;
+        assert_eq!(met(named("a.example")), "stopgap.example");
+        tls.lasting().issued.replace(vec![Arc::new(identity(&["a.example"]))]).unwrap();
+        assert_eq!(met(named("a.example")), "a.example");
+        assert_eq!(met(Client::default()), "a.example");
+        tls.lasting().issued.replace(Vec::new()).unwrap();
+    }
+}
+
+/// Contexts of a new configuration are made, and used beside those of the old, while clients come.
+#[test]
+fn a_reload_loses_no_handshake() {
+    let lasting = Lasting::new().unwrap();
+    let server = |name: &str| tls_with(vec![identity(&[name])], TlsOptions::default(), lasting.clone());
+    let current = arc_swap::ArcSwap::from_pointee(server("one.example").tcp(PROTOCOLS).unwrap());
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    let (mut session, mut resumed) = (None, 0);
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        let context = SslContext::clone(&current.load());
+                        let met = Client { session, ..Client::default() }.connect(&context).unwrap();
+                        resumed += usize::from(met.resumed);
+                        session = met.session;
+                    }
+                    resumed
+                })
+            })
+            .collect();
+        for turn in 0..20 {
+            let name = if turn % 2 == 0 { "two.example" } else { "one.example" };
+            current.store(Arc::new(server(name).tcp(PROTOCOLS).unwrap()));
+            named("x.example").connect(&current.load()).unwrap();
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(clients.into_iter().all(|client| client.join().unwrap() > 0));
+    });
 }

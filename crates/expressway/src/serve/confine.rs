@@ -194,7 +194,7 @@ fn folder(path: &Path) -> PathBuf {
 fn landlock(config: &Config) -> Result<bool, Failure> {
     let failed = |error: &dyn fmt::Display| Failure::run_time(format!("[server] landlock: {error}"));
     let mut read = vec![folder(config.file())];
-    read.extend([&config.tls.certificate, &config.tls.private_key].map(|path| folder(path.get_ref())));
+    read.extend(config.tls_paths().iter().map(|path| folder(path.get_ref())));
     read.extend(config.sites.iter().filter_map(|site| site.root.as_ref()).map(|root| root.get_ref().clone()));
     read.extend(config.sites.iter().flat_map(|site| site.token_keys()).map(|keys| folder(keys.get_ref())));
     if config.io.device_plugin.is_some() {

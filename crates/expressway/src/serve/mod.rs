@@ -6,6 +6,7 @@
 //! * [`events`] is what the main thread waits for.
 //! * [`logs`] opens access logs, and knows those that have not ended.
 //! * [`server`] is the running whole: workers, reload, drain.
+//! * [`tls`] reads certificates and keeps ticket keys.
 //! * [`metrics`] shows every layer's counters.
 
 mod config;
@@ -16,10 +17,12 @@ mod metrics;
 mod privilege;
 mod server;
 mod setup;
+mod tls;
 
 use std::process::ExitCode;
 
 use expressway_dataplane::Provider;
+use expressway_tls::Lasting;
 
 use crate::args::Serve;
 use crate::fail::Failure;
@@ -67,7 +70,9 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
     };
     let files = setup::file_store(&config, workers, memory)?;
     let mut logs = Logs::default();
-    let mut setup = setup::build(&config, &files, &mut logs, None)?;
+    let lasting = Lasting::new().map_err(Failure::run_time)?;
+    let mut setup = setup::build(&config, &lasting, &files, &mut logs, None)?;
+    tls::adopt(&config, &lasting)?;
     setup.settings.instance = instance;
     let Some(provider) = provider else {
         let effective = config.effective().map_err(Failure::run_time)?;

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use expressway_dataplane::{DataPath, Provider, WorkerIo};
 use expressway_gateway::admin::{Admin, State};
 use expressway_gateway::metrics::Registry;
 use expressway_gateway::quic::{Endpoint, Message, Setup, Shared};
 use expressway_netio::worker::{Worker, WorkerOptions};
 use expressway_netio::{Inbox, Mailbox, PacketIo, mailbox};
+use expressway_tls::Tls;
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::FileStore;
 
@@ -21,6 +22,7 @@ use super::confine::Confinement;
 use super::events::{Event, follow_signals};
 use super::logs::{Logs, Previous};
 use super::setup::Reloadable;
+use super::tls::{self, Upkeep};
 use super::{load, metrics, setup};
 use crate::args::Serve;
 use crate::cores;
@@ -69,6 +71,9 @@ pub(crate) struct Server {
     status: Arc<Status>,
     /// The access log in use, for the metrics page.
     log: Arc<ArcSwapOption<AccessLog>>,
+    /// The TLS in use.
+    tls: Arc<ArcSwap<Tls>>,
+    upkeep: Upkeep,
     logs: Logs,
     events: Receiver<Event>,
     threads: Vec<JoinHandle<()>>,
@@ -106,6 +111,8 @@ impl Server {
         let registry = Registry::default();
         let log = Arc::new(ArcSwapOption::new(setup.access_log.clone()));
         metrics::register(&registry, &shared, &files, &path, &log, workers);
+        let tls = Arc::new(ArcSwap::new(setup.settings.tls.clone()));
+        metrics::register_tls(&registry, tls.clone());
         metrics::register_confinement(&registry, confinement.unwrap_or_default());
         let (mailboxes, inboxes) = mailboxes(workers)?;
         let mut server = Self {
@@ -117,6 +124,8 @@ impl Server {
             path,
             status,
             log,
+            tls,
+            upkeep: Upkeep::new(),
             logs,
             events,
             threads: Vec::new(),
@@ -192,6 +201,7 @@ impl Server {
                 Err(RecvTimeoutError::Timeout) => {
                     self.lock_path().maintain();
                     self.shared.collect();
+                    self.upkeep.turn(&self.config, &self.tls.load());
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Ok(Event::Reload) if stopping => tracing::warn!("reload: ignored while stopping"),
@@ -269,9 +279,14 @@ impl Server {
     fn try_reload(&mut self) -> Result<(), Failure> {
         let config = load(&self.arguments)?;
         let previous = Previous { log: self.config.log.clone(), access_log: self.setup.access_log.clone() };
-        let parts = setup::build(&config, &self.files, &mut self.logs, Some(&previous))?;
+        let parts =
+            setup::build(&config, self.tls.load().lasting(), &self.files, &mut self.logs, Some(&previous))?;
         let setup = Arc::new(assemble(parts, &self.setup.io_mode));
         self.shared.reload(setup.clone()).map_err(Failure::run_time)?;
+        self.tls.store(setup.settings.tls.clone());
+        if let Err(failure) = tls::adopt(&config, setup.settings.tls.lasting()) {
+            tracing::warn!("reload: keeping the ticket keys: {failure}");
+        }
         for mailbox in self.mailboxes.iter() {
             // A worker whose mailbox is full is awake.
             let _ = mailbox.try_send(Message::Wake);

@@ -4,14 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use expressway_dataplane::Config as PathConfig;
-use expressway_gateway::quic::{CongestionControl, Identity, Instance, RetryPolicy, Settings};
+use expressway_gateway::quic::{CongestionControl, Instance, RetryPolicy, Settings};
 use expressway_netio::udp::{Steering, UdpConfig};
+use expressway_tls::{Lasting, Tls};
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::{Encoding, FileOptions, FileStore, FilesConfig, Symlinks};
 use expressway_web::{SiteConfig, SiteContent, Sites};
 
 use super::config::{self, Config, LEAST_BESIDE_CACHE};
 use super::logs::{Logs, Previous};
+use super::tls;
 use crate::fail::Failure;
 use crate::limits;
 
@@ -82,26 +84,21 @@ fn kept_files(configured: usize, most: usize) -> usize {
     kept
 }
 
-/// Certificate and private key.
-fn identity(config: &Config) -> Result<Identity, Failure> {
-    Identity::load(config.tls.certificate.get_ref(), config.tls.private_key.get_ref())
-        .map_err(|error| Failure::usage(config.tls_error(error.to_string())))
-}
-
 /// What tells this process from others that serve with the same key. It holds its place, so there is one a process.
 pub(crate) fn instance(config: &Config) -> Result<Instance, Failure> {
     let node = config.server.node.as_ref().map(|node| node.get_ref().as_str());
-    Instance::of(&identity(config)?, node, &config.listen()).map_err(Failure::run_time)
+    Instance::of(&tls::default_identity(config)?, node, &config.listen()).map_err(Failure::run_time)
 }
 
 /// Opens everything that a configuration names. `previous` lends its access log if that stays the same.
 pub(crate) fn build(
     config: &Config,
+    lasting: &Lasting,
     files: &Arc<FileStore>,
     logs: &mut Logs,
     previous: Option<&Previous>,
 ) -> Result<Reloadable, Failure> {
-    let settings = settings(config, Arc::new(identity(config)?));
+    let settings = settings(config, Arc::new(tls::build(config, lasting)?));
     settings.check().map_err(|error| Failure::usage(format!("[quic]: {error}")))?;
     let sites: Result<Vec<SiteConfig>, _> = config.sites.iter().map(site).collect();
     let sites = sites.map_err(|(span, problem)| Failure::usage(config.at(span, problem)))?;
@@ -110,9 +107,9 @@ pub(crate) fn build(
     Ok(Reloadable { settings, sites: Arc::new(sites), access_log })
 }
 
-fn settings(config: &Config, identity: Arc<Identity>) -> Settings {
+fn settings(config: &Config, tls: Arc<Tls>) -> Settings {
     let quic = &config.quic;
-    let defaults = Settings::new(identity);
+    let defaults = Settings::new(tls);
     Settings {
         idle_timeout: quic.idle_timeout.get_ref().0,
         max_connections: *quic.max_connections.get_ref() as usize,

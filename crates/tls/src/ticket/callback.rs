@@ -20,7 +20,8 @@ pub(crate) fn install(context: &mut SslContextBuilder, keys: Arc<TicketKeys>) {
                        cipher: &mut CipherCtxRef,
                        hmac: &mut HmacCtxRef,
                        encrypt| {
-        let result = if encrypt { make(&keys, name, iv, cipher, hmac) } else { open(&keys, name, iv, cipher, hmac) };
+        let result =
+            if encrypt { make(&keys, name, iv, cipher, hmac) } else { open(&keys, name, iv, cipher, hmac) };
         result.unwrap_or(TicketKeyCallbackResult::Error)
     };
     // SAFETY: when a ticket is made, `make` writes the key's name and 16 random bytes as IV, and sets up both contexts

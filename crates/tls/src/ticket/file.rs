@@ -69,7 +69,8 @@ fn binary(bytes: &[u8]) -> Result<Ring, String> {
 fn distinct(ring: Ring) -> Result<Ring, String> {
     let names: Vec<_> =
         [Some(&ring.current), ring.next.as_ref(), ring.previous.as_ref()].into_iter().flatten().collect();
-    let twice = names.iter().enumerate().any(|(index, key)| names[..index].iter().any(|one| one.name == key.name));
+    let twice =
+        names.iter().enumerate().any(|(index, key)| names[..index].iter().any(|one| one.name == key.name));
     if twice {
         return Err("two keys have the same name (the first 16 bytes)".into());
     }
