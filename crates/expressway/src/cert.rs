@@ -98,7 +98,7 @@ fn leaf(hosts: &[String], days: u16) -> Result<CertificateParams, Failure> {
     params.distinguished_name.push(DnType::CommonName, hosts[0].clone());
     params.is_ca = IsCa::ExplicitNoCa;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     params.use_authority_key_identifier_extension = true;
     validity(&mut params, u64::from(days));
     Ok(params)

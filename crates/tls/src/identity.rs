@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use boring::asn1::Asn1Time;
+use boring::asn1::{Asn1Time, Asn1TimeRef};
 use boring::error::ErrorStack;
 use boring::pkey::{Id, PKey, Private};
 use boring::ssl::SslContextBuilder;
@@ -53,6 +53,7 @@ pub struct Identity {
     names: Vec<String>,
     label: String,
     validity: Validity,
+    not_before: SystemTime,
     not_after: SystemTime,
     must_staple: bool,
     has_ocsp: bool,
@@ -134,8 +135,6 @@ impl Identity {
         };
         let names = names(leaf);
         let label = names.first().cloned().unwrap_or_else(|| certificate_path.display().to_string());
-        let left = Asn1Time::from_unix(0)?.diff(leaf.not_after())?;
-        let seconds = i64::from(left.days) * 86_400 + i64::from(left.secs);
         Ok(Self {
             kind: match key.id() {
                 Id::RSA => KeyKind::Rsa,
@@ -146,7 +145,8 @@ impl Identity {
             names,
             label,
             validity,
-            not_after: UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
+            not_before: time(leaf.not_before())?,
+            not_after: time(leaf.not_after())?,
             must_staple: contains(&leaf.to_der()?, TLS_FEATURE),
             has_ocsp: false,
             credential: Credential::new(&chain, &key, None)?,
@@ -158,6 +158,11 @@ impl Identity {
     /// How the first certificate's validity stood when it was loaded.
     pub fn validity(&self) -> Validity {
         self.validity
+    }
+
+    /// When it begins; 1970 if that was earlier.
+    pub fn not_before(&self) -> SystemTime {
+        self.not_before
     }
 
     /// When it ends.
@@ -218,6 +223,12 @@ impl Identity {
     pub fn key(&self) -> &PKey<Private> {
         &self.key
     }
+}
+
+fn time(time: &Asn1TimeRef) -> Result<SystemTime, ErrorStack> {
+    let since = Asn1Time::from_unix(0)?.diff(time)?;
+    let seconds = i64::from(since.days) * 86_400 + i64::from(since.secs);
+    Ok(UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
 }
 
 /// The DNS names of a certificate, each once. Names of the subject do not count (RFC 9525, section 2).
