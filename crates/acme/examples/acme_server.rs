@@ -30,7 +30,9 @@ impl Notify for Nothing {
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [folder, url, ca, challenge, tls_address, http_address, names @ ..] = arguments.as_slice() else {
-        return Err("usage: acme_server FOLDER URL CA tls-alpn-01|http-01 TLS-ADDRESS HTTP-ADDRESS NAME…".into());
+        return Err(
+            "usage: acme_server FOLDER URL CA tls-alpn-01|http-01 TLS-ADDRESS HTTP-ADDRESS NAME…".into()
+        );
     };
     let store = Store::open(Path::new(folder))?;
     let (lasting, tokens) = (Lasting::new()?, Arc::new(Tokens::default()));
@@ -49,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let _acme = Acme::start(plan, store, lasting.issued, tokens.clone())?;
     println!("ready");
     std::thread::spawn(move || {
-        let answers = Answers { tokens, next: Nothing };
+        let answers = Answers { tokens, next: Arc::new(Nothing) };
         plain.incoming().flatten().for_each(|stream| drop(answer(&answers, stream)));
     });
     secure.incoming().flatten().for_each(|stream| shake_hands(&context, stream));

@@ -33,15 +33,14 @@ impl Tokens {
 }
 
 /// Answers challenges that wait, of any host, and leaves all else to another handler.
-#[derive(Debug)]
-pub struct Answers<H> {
+pub struct Answers {
     /// What waits.
     pub tokens: Arc<Tokens>,
     /// Answers all else.
-    pub next: H,
+    pub next: Arc<dyn Handler>,
 }
 
-impl<H: Handler> Handler for Answers<H> {
+impl Handler for Answers {
     fn start(&self, request: &RequestHead, body: RequestBody, wake: Wake) -> Exchange {
         let asks = request.method == Method::GET || request.method == Method::HEAD;
         match self.tokens.find(&request.target).filter(|_| asks) {

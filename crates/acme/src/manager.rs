@@ -49,7 +49,12 @@ impl Acme {
     ///
     /// # Errors
     /// When the thread or its runtime cannot be made.
-    pub fn start(plan: Plan, store: Store, issued: Arc<Issued>, tokens: Arc<Tokens>) -> std::io::Result<Self> {
+    pub fn start(
+        plan: Plan,
+        store: Store,
+        issued: Arc<Issued>,
+        tokens: Arc<Tokens>,
+    ) -> std::io::Result<Self> {
         let (sender, receiver) = watch::channel(plan);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut manager =
@@ -157,7 +162,8 @@ impl Manager {
     async fn turn(&mut self) -> Duration {
         let plan = self.plan.borrow().clone();
         for name in &plan.names {
-            let waits = self.known.get(name).and_then(|known| known.due).is_some_and(|due| due > SystemTime::now());
+            let waits =
+                self.known.get(name).and_then(|known| known.due).is_some_and(|due| due > SystemTime::now());
             if waits {
                 continue;
             }
@@ -208,7 +214,9 @@ impl Manager {
         let client = Client::new(plan.ca.as_deref()).map_err(|error| error.to_string())?;
         let builder = Account::builder_with_http(Box::new(client));
         let account = match self.store.account(&plan.url).map_err(|error| error.to_string())? {
-            Some(credentials) => builder.from_credentials(credentials).await.map_err(|error| error.to_string())?,
+            Some(credentials) => {
+                builder.from_credentials(credentials).await.map_err(|error| error.to_string())?
+            }
             None => {
                 let contact: Vec<String> = plan.email.iter().map(|email| format!("mailto:{email}")).collect();
                 let contact: Vec<&str> = contact.iter().map(String::as_str).collect();

@@ -69,7 +69,12 @@ impl Drop for Answer<'_> {
 }
 
 impl Desk {
-    fn answer(&self, name: &str, token: &str, authorization: &KeyAuthorization) -> Result<Answer<'_>, OrderError> {
+    fn answer(
+        &self,
+        name: &str,
+        token: &str,
+        authorization: &KeyAuthorization,
+    ) -> Result<Answer<'_>, OrderError> {
         match self.challenge {
             Challenge::TlsAlpn01 => {
                 let identity = Arc::new(proof(name, authorization.digest().as_ref())?);
@@ -95,7 +100,11 @@ fn proof(name: &str, digest: &[u8]) -> Result<Identity, OrderError> {
 }
 
 /// Key and chain for a name, in PEM.
-pub(crate) async fn obtain(account: &Account, desk: &Desk, name: &str) -> Result<(String, String), OrderError> {
+pub(crate) async fn obtain(
+    account: &Account,
+    desk: &Desk,
+    name: &str,
+) -> Result<(String, String), OrderError> {
     let identifiers = [Identifier::Dns(name.to_owned())];
     let mut order = account.new_order(&NewOrder::new(&identifiers)).await?;
     let mut answers = Vec::new();
@@ -133,7 +142,8 @@ async fn refusal(order: &mut Order) -> String {
         if authorization.refresh().await.is_err() {
             continue;
         }
-        if let Some(problem) = authorization.challenges.iter().find_map(|challenge| challenge.error.as_ref()) {
+        if let Some(problem) = authorization.challenges.iter().find_map(|challenge| challenge.error.as_ref())
+        {
             return problem.to_string();
         }
     }

@@ -107,6 +107,11 @@ impl Tls {
         &self.certificates.all()[0]
     }
 
+    /// Whether the configuration has a certificate for a name.
+    pub fn has_certificate(&self, name: &str) -> bool {
+        self.certificates.find(name.as_bytes()).is_some()
+    }
+
     /// All identities that are served, those of the configuration first.
     pub fn identities(&self) -> Vec<Arc<Identity>> {
         let issued = self.lasting.issued.certificates();

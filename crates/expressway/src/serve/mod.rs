@@ -22,7 +22,6 @@ mod tls;
 use std::process::ExitCode;
 
 use expressway_dataplane::Provider;
-use expressway_tls::Lasting;
 
 use crate::args::Serve;
 use crate::fail::Failure;
@@ -31,6 +30,7 @@ use config::{Config, Workers};
 use logs::Logs;
 use privilege::Identity;
 use server::Server;
+use tls::Fixed;
 
 /// Serves until told to stop.
 pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
@@ -60,8 +60,9 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
         Workers::Auto => crate::cores::workers(),
         Workers::Count(count) => usize::from(count),
     };
+    let fixed = Fixed::new(&config, arguments.check)?;
     let instance = match provider {
-        Some(_) => setup::instance(&config)?,
+        Some(_) => setup::instance(&config, &fixed)?,
         None => Default::default(),
     };
     let confinement = match &provider {
@@ -70,16 +71,15 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
     };
     let files = setup::file_store(&config, workers, memory)?;
     let mut logs = Logs::default();
-    let lasting = Lasting::new().map_err(Failure::run_time)?;
-    let mut setup = setup::build(&config, &lasting, &files, &mut logs, None)?;
-    tls::adopt(&config, &lasting)?;
+    let mut setup = setup::build(&config, &fixed, &files, &mut logs, None)?;
+    tls::adopt(&config, &fixed.lasting)?;
     setup.settings.instance = instance;
     let Some(provider) = provider else {
         let effective = config.effective().map_err(Failure::run_time)?;
         crate::print(&format!("# {}: ok; with defaults:\n\n{effective}", arguments.config.display()))?;
         return Ok(ExitCode::SUCCESS);
     };
-    Server::start(arguments, config, (provider, confinement), workers, (files, logs), setup)?.run()
+    Server::start(arguments, config, (provider, confinement), workers, (files, logs), (fixed, setup))?.run()
 }
 
 /// Reads and checks the configuration, with what the command line overrides.

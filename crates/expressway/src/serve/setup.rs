@@ -6,21 +6,21 @@ use std::sync::Arc;
 use expressway_dataplane::Config as PathConfig;
 use expressway_gateway::quic::{CongestionControl, Instance, RetryPolicy, Settings};
 use expressway_netio::udp::{Steering, UdpConfig};
-use expressway_tls::{Lasting, Tls};
+use expressway_tls::Tls;
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::{Encoding, FileOptions, FileStore, FilesConfig, Symlinks};
-use expressway_web::{SiteConfig, SiteContent, Sites};
+use expressway_web::{Handler, SiteConfig, SiteContent, Sites};
 
 use super::config::{self, Config, LEAST_BESIDE_CACHE};
 use super::logs::{Logs, Previous};
-use super::tls;
+use super::tls::{self, Fixed};
 use crate::fail::Failure;
 use crate::limits;
 
 /// What a reload replaces: settings, sites and access log.
 pub(crate) struct Reloadable {
     pub(crate) settings: Settings,
-    pub(crate) sites: Arc<Sites>,
+    pub(crate) handler: Arc<dyn Handler>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
 }
 
@@ -85,26 +85,27 @@ fn kept_files(configured: usize, most: usize) -> usize {
 }
 
 /// What tells this process from others that serve with the same key. It holds its place, so there is one a process.
-pub(crate) fn instance(config: &Config) -> Result<Instance, Failure> {
+pub(crate) fn instance(config: &Config, fixed: &Fixed) -> Result<Instance, Failure> {
     let node = config.server.node.as_ref().map(|node| node.get_ref().as_str());
-    Instance::of(&tls::default_identity(config)?, node, &config.listen()).map_err(Failure::run_time)
+    Instance::of(&*fixed.identity(config)?, node, &config.listen()).map_err(Failure::run_time)
 }
 
 /// Opens everything that a configuration names. `previous` lends its access log if that stays the same.
 pub(crate) fn build(
     config: &Config,
-    lasting: &Lasting,
+    fixed: &Fixed,
     files: &Arc<FileStore>,
     logs: &mut Logs,
     previous: Option<&Previous>,
 ) -> Result<Reloadable, Failure> {
-    let settings = settings(config, Arc::new(tls::build(config, lasting)?));
+    let settings = settings(config, Arc::new(tls::build(config, fixed)?));
     settings.check().map_err(|error| Failure::usage(format!("[quic]: {error}")))?;
     let sites: Result<Vec<SiteConfig>, _> = config.sites.iter().map(site).collect();
     let sites = sites.map_err(|(span, problem)| Failure::usage(config.at(span, problem)))?;
     let sites = Sites::new(&sites, files).map_err(Failure::usage)?;
     let access_log = logs.open(&config.log, previous)?;
-    Ok(Reloadable { settings, sites: Arc::new(sites), access_log })
+    let handler = fixed.behind_answers(Arc::new(sites));
+    Ok(Reloadable { settings, handler, access_log })
 }
 
 fn settings(config: &Config, tls: Arc<Tls>) -> Settings {

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use expressway_acme::{Acme, Answers, MAX_NAMES, Plan, Store, Tokens};
 use expressway_tls::{ClientAuth, EchKeys, Identity, Lasting, TicketKeys, Tls, TlsError, TlsOptions};
+use expressway_web::Handler;
 use toml::Spanned;
 
 use super::config::{Certificate, Config};
@@ -17,11 +19,75 @@ const TICKET_FILE: Duration = Duration::from_secs(60);
 const EXPIRY: Duration = Duration::from_secs(86_400);
 const SOON: Duration = Duration::from_secs(14 * 86_400);
 
-/// The default certificate and its key.
-pub(crate) fn default_identity(config: &Config) -> Result<Identity, Failure> {
-    let first = config.certificates().into_iter().next();
-    let first = first.ok_or_else(|| Failure::usage("no certificate"))?;
-    identity(config, &first)
+/// What stays the same from the start to the end.
+#[derive(Clone)]
+pub(crate) struct Fixed {
+    pub(crate) lasting: Lasting,
+    /// Serves until ACME has brought a certificate.
+    stopgap: Option<Arc<Identity>>,
+    store: Option<Store>,
+    tokens: Arc<Tokens>,
+}
+
+impl Fixed {
+    /// Opens the folder of ACME, which is made if it is not there, unless `check`: then nothing is written.
+    pub(crate) fn new(config: &Config, check: bool) -> Result<Self, Failure> {
+        let lasting = Lasting::new().map_err(Failure::run_time)?;
+        let mut fixed = Self { lasting, stopgap: None, store: None, tokens: Arc::default() };
+        let Some(acme) = &config.acme else { return Ok(fixed) };
+        let failed = |error| Failure::run_time(format!("[acme] directory: {error}"));
+        let stopgap = if check {
+            Store::passing_stopgap()
+        } else {
+            let store = Store::open(&acme.directory).map_err(failed)?;
+            fixed.store.insert(store).stopgap()
+        };
+        fixed.stopgap = Some(Arc::new(stopgap.map_err(failed)?));
+        Ok(fixed)
+    }
+
+    /// The certificate and key that secrets are derived from.
+    pub(crate) fn identity(&self, config: &Config) -> Result<Arc<Identity>, Failure> {
+        match config.certificates().first() {
+            Some(first) => identity(config, first).map(Arc::new),
+            None => self.stopgap.clone().ok_or_else(|| Failure::usage("[acme] takes effect after a restart")),
+        }
+    }
+
+    /// Starts what obtains certificates, if the configuration says so.
+    pub(crate) fn start_acme(&self, config: &Config, tls: &Tls) -> Result<Option<Acme>, Failure> {
+        let (Some(store), Some(plan)) = (&self.store, plan(config, tls)) else { return Ok(None) };
+        Acme::start(plan, store.clone(), self.lasting.issued.clone(), self.tokens.clone())
+            .map(Some)
+            .map_err(|error| Failure::run_time(format!("ACME: {error}")))
+    }
+
+    /// The handler, behind the answers to challenges if there may be any.
+    pub(crate) fn behind_answers(&self, handler: Arc<dyn Handler>) -> Arc<dyn Handler> {
+        match &self.store {
+            Some(_) => Arc::new(Answers { tokens: self.tokens.clone(), next: handler }),
+            None => handler,
+        }
+    }
+}
+
+/// What ACME is to obtain: names that no other certificate has.
+pub(crate) fn plan(config: &Config, tls: &Tls) -> Option<Plan> {
+    let acme = config.acme.as_ref()?;
+    let mut names = config.acme_names();
+    names.retain(|name| !tls.has_certificate(name));
+    names.dedup();
+    if names.len() > MAX_NAMES {
+        tracing::warn!("[acme]: {} names; certificates are obtained for the first {MAX_NAMES}", names.len());
+        names.truncate(MAX_NAMES);
+    }
+    Some(Plan {
+        names,
+        email: acme.email.as_ref().map(|email| email.get_ref().clone()),
+        url: acme.url.get_ref().clone(),
+        ca: acme.ca.as_ref().map(|ca| ca.get_ref().clone()),
+        challenge: acme.challenge.challenge(),
+    })
 }
 
 fn identity(config: &Config, one: &Certificate) -> Result<Identity, Failure> {
@@ -36,10 +102,14 @@ fn at(config: &Config, path: &Spanned<PathBuf>) -> impl FnOnce(TlsError) -> Fail
 }
 
 /// Reads all that the configuration names and changes nothing: ticket keys are taken by [`adopt`].
-pub(crate) fn build(config: &Config, lasting: &Lasting) -> Result<Tls, Failure> {
+pub(crate) fn build(config: &Config, fixed: &Fixed) -> Result<Tls, Failure> {
     let certificates = config.certificates();
     let identities = certificates.iter().map(|one| identity(config, one).map(Arc::new));
-    let identities = identities.collect::<Result<_, _>>()?;
+    let mut identities = identities.collect::<Result<Vec<_>, _>>()?;
+    let stopgap = identities.is_empty();
+    if stopgap {
+        identities.extend(fixed.stopgap.clone());
+    }
     let tls = &config.tls;
     if let Some(path) = &tls.ticket_keys {
         TicketKeys::check(path.get_ref()).map_err(at(config, path))?;
@@ -57,9 +127,9 @@ pub(crate) fn build(config: &Config, lasting: &Lasting) -> Result<Tls, Failure> 
         ech: ech.transpose()?,
         // A key takes tickets for two rotations.
         session_lifetime: u32::try_from(2 * tls.ticket_rotation.get_ref().0.as_secs()).ok(),
-        ..TlsOptions::default()
+        stopgap,
     };
-    Tls::new(identities, options, lasting.clone()).map_err(Failure::usage)
+    Tls::new(identities, options, fixed.lasting.clone()).map_err(Failure::usage)
 }
 
 /// Takes the ticket keys that the configuration says.

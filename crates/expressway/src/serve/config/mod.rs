@@ -4,6 +4,7 @@
 //! roots) is checked by [`Config::check_files`], so that `--check` and a reload see the same errors.
 
 mod rule;
+mod acme;
 mod sections;
 mod site;
 mod tls;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
+pub(crate) use acme::Acme;
 use expressway_dataplane::IoSection;
 use expressway_settings::{ConfigError, SourceFile};
 pub(crate) use sections::{Admin, Files, Log, Quic, Server};
@@ -41,6 +43,8 @@ pub(crate) struct Config {
     /// `[[certificate]]`, beside that of `[tls]`.
     #[serde(rename = "certificate", skip_serializing_if = "Vec::is_empty")]
     pub(crate) certificates: Vec<Certificate>,
+    /// `[acme]`, absent when there is none.
+    pub(crate) acme: Option<Acme>,
     /// `[quic]`
     pub(crate) quic: Quic,
     /// `[files]`
@@ -66,6 +70,7 @@ struct Raw {
     tls: Tls,
     #[serde(default)]
     certificate: Vec<Certificate>,
+    acme: Option<Acme>,
     #[serde(default)]
     quic: Quic,
     #[serde(default)]
@@ -99,6 +104,7 @@ impl Config {
             io: raw.io,
             tls: raw.tls,
             certificates: raw.certificate,
+            acme: raw.acme,
             quic: raw.quic,
             files: raw.files,
             log: raw.log,
@@ -174,6 +180,9 @@ impl Config {
         if self.files != running.files {
             sections.push("files");
         }
+        if self.acme != running.acme {
+            sections.push("acme");
+        }
         if self.admin != running.admin {
             sections.push("admin");
         }
@@ -203,6 +212,7 @@ impl Config {
         self.check_server()?;
         self.check_sites()?;
         self.check_tls()?;
+        self.check_acme()?;
         let idle = self.quic.idle_timeout.get_ref().0;
         if !(Duration::from_secs(1)..=Duration::from_secs(86_400)).contains(&idle) {
             return Err(self.at(self.quic.idle_timeout.span(), "give a time between \"1s\" and \"24h\""));
@@ -349,6 +359,7 @@ impl Config {
         self.quic.qlog.iter_mut().for_each(join);
         self.sites.iter_mut().for_each(|site| site.resolve_paths(base));
         self.resolve_tls_paths(base);
+        self.resolve_acme_paths(base);
         self.io.resolve_paths(base);
         for path in [&mut self.tls.keylog, &mut self.log.access].into_iter().flatten() {
             if path.as_os_str() != "-" {

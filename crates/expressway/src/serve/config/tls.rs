@@ -146,6 +146,8 @@ impl Config {
             .iter_mut()
             .flat_map(|one| one.files().map(|path| path.clone()).collect::<Vec<_>>())
             .collect();
+        let ca = self.acme.as_ref().and_then(|acme| acme.ca.as_ref());
+        paths.extend(ca.cloned());
         let others = [&self.tls.ticket_keys, &self.tls.client_ca, &self.tls.ech_keys];
         paths.extend(others.into_iter().flatten().cloned());
         paths
@@ -171,8 +173,9 @@ impl Config {
             }
             _ => {}
         }
-        if self.certificates().is_empty() {
-            let problem = "no certificate: give certificate and private_key in [tls] or [[certificate]]";
+        if self.certificates().is_empty() && self.acme.is_none() {
+            let problem =
+                "no certificate: give certificate and private_key in [tls] or [[certificate]], or [acme]";
             return Err(SourceFile::whole(self.file(), problem));
         }
         let rotation = tls.ticket_rotation.get_ref().0;
