@@ -81,6 +81,7 @@ fn answer(handler: &impl Handler, stream: TcpStream) -> Result<(), Box<dyn Error
         headers: HeaderMap::new(),
         protocol: Protocol::Http11,
         remote,
+        client_subject: None,
     };
     let mut exchange = handler.start(&request, RequestBody::empty(), Wake::new(Arc::new(Nothing), 0));
     let mut stream = stream;

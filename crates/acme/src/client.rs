@@ -35,7 +35,7 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(authorities: Option<&Path>) -> Result<Self, StoreError> {
-        let mut connector = SslConnector::builder(SslMethod::tls_client())?;
+        let mut connector = SslConnector::builder(SslMethod::tls())?;
         if let Some(path) = authorities {
             let pem = crate::store::read(path)?;
             let mut store = X509StoreBuilder::new()?;

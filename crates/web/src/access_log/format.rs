@@ -47,6 +47,8 @@ struct Json<'a> {
     #[serde(skip_serializing_if = "str::is_empty")]
     tls_cipher: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
+    client_subject: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
     io_mode: &'a str,
     worker: u16,
 }
@@ -71,6 +73,7 @@ fn append_json(record: &Record<'_>, line: &mut Vec<u8>) {
         user_agent: record.user_agent,
         tls_version: record.tls_version,
         tls_cipher: record.tls_cipher,
+        client_subject: record.client_subject,
         io_mode: record.io_mode,
         worker: record.worker,
     };

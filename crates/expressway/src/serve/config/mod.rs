@@ -3,8 +3,8 @@
 //! [`Config::load`] reads and checks; it opens nothing but the file. What the file names (certificates,
 //! roots) is checked by [`Config::check_files`], so that `--check` and a reload see the same errors.
 
-mod rule;
 mod acme;
+mod rule;
 mod sections;
 mod site;
 mod tls;
