@@ -106,7 +106,8 @@ def test_clients_show_certificates(make_lab, make_server, tmp_path: Path) -> Non
     lab = make_lab()
     known, unknown = certificate(tmp_path / "known", "alice.test"), certificate(tmp_path / "unknown", "bob.test")
     tls = {"client_ca": f'"{known}/ca.pem"', "client_auth": '"required"'}
-    server = make_server(lab, mode="udp", more={"tls": tls})
+    log = tmp_path / "access.log"
+    server = make_server(lab, mode="udp", more={"tls": tls, "log": {"access": f'"{log}"'}})
 
     def shown(folder: Path) -> dict:
         files = ["-certificate", folder / "cert.pem", "-key", folder / "key.pem"]
@@ -114,4 +115,7 @@ def test_clients_show_certificates(make_lab, make_server, tmp_path: Path) -> Non
 
     assert handshake(lab, server, "edge.test") == {"error": CERTIFICATE_REQUIRED}
     assert "error" in shown(unknown)
-    assert shown(known) == {"names": ["edge.test"], "resumed": False}
+    assert shown(known) == {"names": ["edge.test"], "resumed": False, "status": 404}
+    server.stop()
+    (record,) = map(json.loads, log.read_text().splitlines())
+    assert record["client_subject"] == "CN=alice.test"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One QUIC handshake by aioquic: which certificate came, and whether a session was resumed.
 
-Prints {"names": [...], "resumed": bool} or {"error": CODE}, where CODE is that of the server's CONNECTION_CLOSE.
+Prints {"names": [...], "resumed": bool, "status": that of /nothing} or {"error": CODE}, where CODE is that of the server's CONNECTION_CLOSE.
 """
 
 import argparse
@@ -13,7 +13,8 @@ from pathlib import Path
 
 from aioquic.asyncio.client import connect
 from aioquic.asyncio.protocol import QuicConnectionProtocol
-from aioquic.h3.connection import H3_ALPN
+from aioquic.h3.connection import H3_ALPN, H3Connection
+from aioquic.h3.events import HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.events import ConnectionTerminated, QuicEvent
 from aioquic.tls import SessionTicket
@@ -27,9 +28,25 @@ class Client(QuicConnectionProtocol):
 
     code: int | None = None
 
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.http = H3Connection(self._quic)
+        self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
     def quic_event_received(self, event: QuicEvent) -> None:
         if isinstance(event, ConnectionTerminated):
             self.code = event.error_code
+        for http_event in self.http.handle_event(event):
+            if isinstance(http_event, HeadersReceived) and not self.status.done():
+                self.status.set_result(int(dict(http_event.headers)[b":status"]))
+
+    async def ask(self, authority: str) -> int:
+        """The status of a request for what is not there."""
+        fields = {":method": "GET", ":scheme": "https", ":authority": authority, ":path": "/nothing"}
+        headers = [(name.encode(), value.encode()) for name, value in fields.items()]
+        self.http.send_headers(self._quic.get_next_available_stream_id(), headers, end_stream=True)
+        self.transmit()
+        return await self.status
 
 
 async def main(arguments: argparse.Namespace) -> dict:
@@ -70,11 +87,12 @@ async def main(arguments: argparse.Namespace) -> dict:
             if session:
                 session.write_bytes(pickle.dumps(ticket.result()))
             leaf = client._quic.tls._peer_certificate
+            status = await client.ask(arguments.name)
             names: list[str] = []
             if leaf:
                 extension = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName)
                 names = extension.value.get_values_for_type(x509.DNSName)
-            return {"names": names, "resumed": client._quic.tls.session_resumed}
+            return {"names": names, "resumed": client._quic.tls.session_resumed, "status": status}
     except ConnectionError:
         return {"error": made[-1].code}
 

@@ -4,9 +4,12 @@
 //! One thread does it all, one name after the other, with a certificate for each name: a name whose DNS is wrong delays
 //! no other for longer than one attempt. Authorities check a name by TLS-ALPN-01 (RFC 8737), which the TLS of the TCP
 //! listener answers by itself, or by HTTP-01, which [`Answers`] answers in front of another handler.
+//!
+//! [`development`] is the authority of one's own machine, which nobody needs to be asked for.
 
 mod answers;
 mod client;
+pub mod development;
 mod manager;
 mod order;
 mod schedule;

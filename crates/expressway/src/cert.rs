@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use expressway_tls::development::{self, DevelopmentError};
+use expressway_acme::development::{self, DevelopmentError};
 use expressway_tls::generate_ech;
 
 use crate::args::Cert;

@@ -4,7 +4,6 @@
 //! * [`Certificates`]: identities by the names in them; a lookup costs one or two hashes, however many there are.
 //! * [`TicketKeys`]: keys of session tickets, rotated, or read from a file that several nodes share.
 //! * [`ClientAuth`]: certificates of clients. [`EchKeys`]: Encrypted Client Hello.
-//! * [`development`]: certificates of an authority of one's own.
 //! * [`Tls`]: all of that together; makes the contexts of both transports.
 //!
 //! A reload makes a new [`Tls`] and only what is [`Lasting`] goes over to it: ticket keys, and what ACME has obtained.
@@ -13,7 +12,6 @@
 mod certificates;
 mod client_auth;
 mod credential;
-pub mod development;
 mod ech;
 mod error;
 mod identity;

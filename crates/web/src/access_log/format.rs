@@ -165,6 +165,7 @@ mod tests {
             user_agent: "k\u{fc}rl\\1\n",
             tls_version: "TLSv1.3",
             tls_cipher: "",
+            client_subject: "CN=alice",
             io_mode: "zerocopy",
             worker: 3,
         }
@@ -199,7 +200,7 @@ mod tests {
                 "method": "GET", "scheme": "https", "host": "edge.example", "target": "/a?b=\"c\"",
                 "protocol": "HTTP/3.0", "status": 206, "body_bytes": 1024, "duration_us": 1234, "complete": true,
                 "range": "bytes=0-1023", "user_agent": "k\u{fc}rl\\1\n", "tls_version": "TLSv1.3",
-                "io_mode": "zerocopy", "worker": 3,
+                "client_subject": "CN=alice", "io_mode": "zerocopy", "worker": 3,
             })
         );
     }

@@ -8,12 +8,11 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use expressway_tls::{Identity, Validity};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose,
 };
-
-use crate::identity::{Identity, Validity};
 
 /// The authority outlives its leaves: ten years.
 const CA_DAYS: u64 = 3650;
