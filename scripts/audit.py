@@ -40,6 +40,7 @@ LICENCE_EXCEPTIONS: dict[str, tuple[str, str]] = {}
 
 # Crate: why more than one version of it is linked.
 DUPLICATES: dict[str, str] = {
+    "base64": "0.22 by instant-acme, 0.23 by pem (rcgen)",
     "getrandom": "0.2 by ring, 0.4 by rand and tempfile",
     "shlex": "build scripts only: 1 by bindgen, 2 by cc",
     "syn": "procedural macros only: 2 by tracing and bindgen, 3 by serde",

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # The end-to-end tests that a change of a crate, or of a folder in the binary, shows in first. What else uses it is left to the
 # whole run.
 E2E = {
+    "acme": ["acme"],
     "agent": ["agent*", "privilege"],
     "bench": ["bench*", "fanout_auto"],
     "dataplane": ["modes", "beside", "interfaces", "agent", "doctor"],
@@ -30,6 +31,7 @@ E2E = {
     "netio": ["modes", "fetch", "recv", "gen", "faults", "vlan"],
     "sequence": ["sequence", "recv"],
     "settings": ["operation"],
+    "tls": ["tls", "acme", "fanout_protocols"],
     "web": ["sites", "fetch", "records"],
     "wire": ["fetch", "vlan", "gen"],
     "xbpf": ["drop", "fanout_kernel", "beside", "modes"],
@@ -39,7 +41,7 @@ E2E = {
     "expressway/src/fanout": ["fanout*"],
     "expressway/src/generate": ["gen"],
     "expressway/src/recv": ["recv", "sequence", "lend"],
-    "expressway/src/serve": ["operation", "privilege", "limits", "workers"],
+    "expressway/src/serve": ["operation", "privilege", "limits", "workers", "tls"],
     "expressway": ["operation", "doctor"],
 }
 

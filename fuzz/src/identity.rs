@@ -10,16 +10,17 @@ use boring::hash::MessageDigest;
 use boring::nid::Nid;
 use boring::pkey::PKey;
 use boring::x509::{X509, X509NameBuilder};
-use expressway_gateway::quic::Identity;
+use expressway_gateway::quic::{Identity, Tls};
 
 /// Certificate chain and private key, in PEM.
 pub(crate) static PEM: LazyLock<(Vec<u8>, Vec<u8>)> =
     LazyLock::new(|| make().expect("the TLS library makes a certificate"));
 
 /// The same, loaded.
-pub(crate) static IDENTITY: LazyLock<Arc<Identity>> = LazyLock::new(|| {
+pub(crate) static TLS: LazyLock<Arc<Tls>> = LazyLock::new(|| {
     let path = Path::new("fuzz.pem");
-    Arc::new(Identity::from_pem(&PEM.0, &PEM.1, path, path).expect("a certificate just made"))
+    let identity = Identity::from_pem(&PEM.0, &PEM.1, path, path).expect("a certificate just made");
+    Arc::new(Tls::single(Arc::new(identity)).expect("ticket keys"))
 });
 
 fn make() -> Result<(Vec<u8>, Vec<u8>), ErrorStack> {

@@ -150,6 +150,7 @@ fn head(data: &[u8]) -> Option<RequestHead> {
         headers,
         protocol: Protocol::H3,
         remote,
+        client_subject: None,
     })
 }
 
@@ -245,6 +246,7 @@ pub fn access_log(data: &[u8]) {
         user_agent: text(5),
         tls_version: "TLSv1.3",
         tls_cipher: "TLS_AES_128_GCM_SHA256",
+        client_subject: "",
         io_mode: "udp",
         worker: 0,
     };

@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # A crate may use those on lines above its own.
 LAYERS = [
-    {"wire", "sequence", "h3", "settings", "lab", "web"},
-    {"xbpf", "netio", "bench"},
+    {"wire", "sequence", "h3", "settings", "lab", "web", "tls"},
+    {"xbpf", "netio", "bench", "acme"},
     {"agent", "gateway", "feed"},
     {"dataplane"},
     {"load", "expressway"},

@@ -156,8 +156,11 @@ pub(crate) struct Top {
 #[derive(Args)]
 pub(crate) struct Cert {
     /// Host name or address for the certificate; may be repeated
-    #[arg(long = "host", value_name = "NAME", required = true)]
+    #[arg(long = "host", value_name = "NAME", required_unless_present = "ech")]
     pub(crate) hosts: Vec<String>,
+    /// Write a key for Encrypted Client Hello instead, and print `ech=` for the HTTPS record; clients seem to ask for NAME
+    #[arg(long, value_name = "NAME", conflicts_with = "hosts")]
+    pub(crate) ech: Option<String>,
     /// Output directory; created if missing
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,

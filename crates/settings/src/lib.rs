@@ -1,11 +1,9 @@
 //! What commands are set up by: strict TOML whose errors name file, line and key, and suggest the nearest known key; sizes
-//! and spans of time with units; certificates and keys of TLS servers (feature `tls`). It knows no key of any file.
+//! and spans of time with units. It knows no key of any file.
 
 #![forbid(unsafe_code)]
 
 mod error;
-#[cfg(feature = "tls")]
-pub mod identity;
 mod named;
 mod value;
 

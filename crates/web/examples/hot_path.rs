@@ -41,6 +41,7 @@ fn request(target: &str, headers: &[(&'static str, &'static str)]) -> RequestHea
         headers: map,
         protocol: Protocol::H3,
         remote: SocketAddr::from(([192, 0, 2, 1], 443)),
+        client_subject: None,
     }
 }
 
@@ -139,6 +140,7 @@ fn main() {
             user_agent: "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/143.0.0.0 Safari/537.36",
             tls_version: "TLSv1.3",
             tls_cipher: "TLS_AES_128_GCM_SHA256",
+            client_subject: "",
             io_mode: "udp",
             worker: 0,
         });

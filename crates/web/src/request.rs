@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use http::{HeaderMap, Method};
 
@@ -75,6 +76,8 @@ pub struct RequestHead {
     pub protocol: Protocol,
     /// The peer's address.
     pub remote: SocketAddr,
+    /// The subject of the client's certificate, which the transport has verified (RFC 4514).
+    pub client_subject: Option<Arc<str>>,
 }
 
 /// Octets that a field costs beyond its name and value in a map: its place there, with room to grow, and a reference

@@ -27,6 +27,7 @@ fn record(target: &str) -> Record<'_> {
         user_agent: "",
         tls_version: "",
         tls_cipher: "",
+        client_subject: "",
         io_mode: "",
         worker: 0,
     }

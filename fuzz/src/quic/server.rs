@@ -20,7 +20,7 @@ use http::{HeaderMap, StatusCode};
 
 use super::{CLIENT, TURN};
 use crate::cost::Account;
-use crate::identity::IDENTITY;
+use crate::identity::TLS;
 
 /// Where the server listens.
 pub(super) const LOCAL: SocketAddr =
@@ -70,7 +70,7 @@ impl Handler for Answers {
 static SETUP: LazyLock<Arc<Setup>> = LazyLock::new(|| {
     let settings = Settings {
         retry: RetryPolicy::UnderLoad { handshaking: 64 },
-        ..Settings::new(Arc::clone(&IDENTITY))
+        ..Settings::new(Arc::clone(&TLS))
     };
     settings.check().expect("settings that can be");
     Arc::new(Setup { settings, handler: Arc::new(Answers), access_log: None, io_mode: Arc::from("fuzz") })

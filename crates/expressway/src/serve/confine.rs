@@ -152,6 +152,33 @@ const OLD_CALLS: &[libc::c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_CALLS: &[libc::c_long] = &[];
 
+/// For files that are replaced while the server runs: those of ACME.
+#[cfg(target_arch = "x86_64")]
+const REPLACING_CALLS: &[libc::c_long] =
+    &[libc::SYS_rename, libc::SYS_renameat, libc::SYS_renameat2, libc::SYS_unlink, libc::SYS_unlinkat];
+#[cfg(not(target_arch = "x86_64"))]
+const REPLACING_CALLS: &[libc::c_long] = &[libc::SYS_renameat, libc::SYS_renameat2, libc::SYS_unlinkat];
+
+/// What the C library reads to look up the name of ACME's authority, and the TLS library to trust it.
+const RESOLVER: &[&str] = &[
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/host.conf",
+    "/etc/gai.conf",
+    "/etc/services",
+    "/run/systemd/resolve",
+    "/etc/ssl",
+    "/etc/pki/tls",
+    "/etc/pki/ca-trust",
+    "/usr/share/ca-certificates",
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/etc/ld.so.cache",
+];
+
 /// What was obtained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Confinement {
@@ -194,7 +221,7 @@ fn folder(path: &Path) -> PathBuf {
 fn landlock(config: &Config) -> Result<bool, Failure> {
     let failed = |error: &dyn fmt::Display| Failure::run_time(format!("[server] landlock: {error}"));
     let mut read = vec![folder(config.file())];
-    read.extend([&config.tls.certificate, &config.tls.private_key].map(|path| folder(path.get_ref())));
+    read.extend(config.tls_paths().iter().map(|path| folder(path.get_ref())));
     read.extend(config.sites.iter().filter_map(|site| site.root.as_ref()).map(|root| root.get_ref().clone()));
     read.extend(config.sites.iter().flat_map(|site| site.token_keys()).map(|keys| folder(keys.get_ref())));
     if config.io.device_plugin.is_some() {
@@ -204,6 +231,9 @@ fn landlock(config: &Config) -> Result<bool, Failure> {
     let logs = [&config.tls.keylog, &config.log.access].into_iter().flatten();
     let mut write: Vec<PathBuf> =
         logs.filter(|path| path.as_os_str() != "-").map(|path| folder(path)).collect();
+    if config.acme.is_some() {
+        read.extend(RESOLVER.iter().map(PathBuf::from));
+    }
     write.extend(config.quic.qlog.iter().map(|folder| folder.get_ref().clone()));
     let status = Ruleset::default()
         .handle_access(AccessFs::from_all(LANDLOCK))
@@ -212,6 +242,12 @@ fn landlock(config: &Config) -> Result<bool, Failure> {
         .and_then(|rules| {
             let append = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::MakeReg;
             rules.add_rules(path_beneath_rules(write, append))
+        })
+        .and_then(|rules| {
+            // Files are replaced by renaming.
+            let replace = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile;
+            let folders = config.acme.iter().map(|acme| &acme.directory);
+            rules.add_rules(path_beneath_rules(folders, replace))
         })
         .and_then(|rules| rules.restrict_self())
         .map_err(|error| failed(&error))?;
@@ -230,6 +266,9 @@ fn filter(otherwise: SeccompAction, config: &Config) -> Result<bool, Failure> {
     if config.io.device_plugin.is_some() {
         // Sockets go into the plugin's map by this process.
         calls.insert(libc::SYS_bpf, Vec::new());
+    }
+    if config.acme.is_some() {
+        calls.extend(REPLACING_CALLS.iter().map(|call| (*call, Vec::new())));
     }
     let architecture = std::env::consts::ARCH.try_into().map_err(|error| failed(&error))?;
     let filter = SeccompFilter::new(calls, otherwise, SeccompAction::Allow, architecture)

@@ -1,14 +1,16 @@
 //! Every layer's counters on the metrics page.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use expressway_dataplane::DataPath;
 use expressway_gateway::metrics::{Histogram, Registry, Sample};
 use expressway_gateway::quic::{Shared, stats};
 use expressway_netio::stats::{StatField, StatsCell};
 use expressway_netio::worker::TURN_BOUNDS;
+use expressway_tls::Tls;
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::FileStore;
 use expressway_web::metrics as web;
@@ -50,6 +52,23 @@ pub(crate) fn register_confinement(registry: &Registry, confinement: Confinement
             let help = "1 if the process is confined: files by Landlock, system calls by seccomp.";
             out.push(Sample::gauge("confined", help, on.into()).label("by", by));
         }
+    });
+}
+
+/// Registers when certificates end.
+pub(crate) fn register_tls(registry: &Registry, tls: Arc<ArcSwap<Tls>>) {
+    registry.register(move |out: &mut Vec<Sample>| {
+        let mut ends = BTreeMap::new();
+        for identity in tls.load().identities() {
+            let end = identity.not_after().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            // A name may have several certificates: the first to end of each kind counts.
+            let first = ends.entry((identity.label().to_owned(), identity.key_type())).or_insert(end);
+            *first = end.min(*first);
+        }
+        out.extend(ends.into_iter().map(|((name, key), end)| {
+            let help = "Unix time at which the certificate ends, by its first name and kind of key.";
+            Sample::gauge("certificate_expires_seconds", help, end).label("name", name).label("key", key)
+        }));
     });
 }
 

@@ -6,6 +6,7 @@
 //! * [`events`] is what the main thread waits for.
 //! * [`logs`] opens access logs, and knows those that have not ended.
 //! * [`server`] is the running whole: workers, reload, drain.
+//! * [`tls`] reads certificates and keeps ticket keys.
 //! * [`metrics`] shows every layer's counters.
 
 mod config;
@@ -16,6 +17,7 @@ mod metrics;
 mod privilege;
 mod server;
 mod setup;
+mod tls;
 
 use std::process::ExitCode;
 
@@ -28,6 +30,7 @@ use config::{Config, Workers};
 use logs::Logs;
 use privilege::Identity;
 use server::Server;
+use tls::Fixed;
 
 /// Serves until told to stop.
 pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
@@ -57,8 +60,9 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
         Workers::Auto => crate::cores::workers(),
         Workers::Count(count) => usize::from(count),
     };
+    let fixed = Fixed::new(&config, arguments.check)?;
     let instance = match provider {
-        Some(_) => setup::instance(&config)?,
+        Some(_) => setup::instance(&config, &fixed)?,
         None => Default::default(),
     };
     let confinement = match &provider {
@@ -67,14 +71,15 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
     };
     let files = setup::file_store(&config, workers, memory)?;
     let mut logs = Logs::default();
-    let mut setup = setup::build(&config, &files, &mut logs, None)?;
+    let mut setup = setup::build(&config, &fixed, &files, &mut logs, None)?;
+    tls::adopt(&config, &fixed.lasting)?;
     setup.settings.instance = instance;
     let Some(provider) = provider else {
         let effective = config.effective().map_err(Failure::run_time)?;
         crate::print(&format!("# {}: ok; with defaults:\n\n{effective}", arguments.config.display()))?;
         return Ok(ExitCode::SUCCESS);
     };
-    Server::start(arguments, config, (provider, confinement), workers, (files, logs), setup)?.run()
+    Server::start(arguments, config, (provider, confinement), workers, (files, logs), (fixed, setup))?.run()
 }
 
 /// Reads and checks the configuration, with what the command line overrides.

@@ -6,13 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
+use expressway_acme::Acme;
 use expressway_dataplane::{DataPath, Provider, WorkerIo};
 use expressway_gateway::admin::{Admin, State};
 use expressway_gateway::metrics::Registry;
 use expressway_gateway::quic::{Endpoint, Message, Setup, Shared};
 use expressway_netio::worker::{Worker, WorkerOptions};
 use expressway_netio::{Inbox, Mailbox, PacketIo, mailbox};
+use expressway_tls::Tls;
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::FileStore;
 
@@ -21,6 +23,7 @@ use super::confine::Confinement;
 use super::events::{Event, follow_signals};
 use super::logs::{Logs, Previous};
 use super::setup::Reloadable;
+use super::tls::{self, Fixed, Upkeep};
 use super::{load, metrics, setup};
 use crate::args::Serve;
 use crate::cores;
@@ -69,6 +72,11 @@ pub(crate) struct Server {
     status: Arc<Status>,
     /// The access log in use, for the metrics page.
     log: Arc<ArcSwapOption<AccessLog>>,
+    /// The TLS in use.
+    tls: Arc<ArcSwap<Tls>>,
+    upkeep: Upkeep,
+    fixed: Fixed,
+    acme: Option<Acme>,
     logs: Logs,
     events: Receiver<Event>,
     threads: Vec<JoinHandle<()>>,
@@ -88,7 +96,7 @@ impl Server {
         (provider, confinement): (Provider, Option<Confinement>),
         workers: usize,
         (files, logs): (Arc<FileStore>, Logs),
-        parts: Reloadable,
+        (fixed, parts): (Fixed, Reloadable),
     ) -> Result<Self, Failure> {
         let (sender, events) = channel();
         follow_signals(sender.clone())?;
@@ -106,8 +114,11 @@ impl Server {
         let registry = Registry::default();
         let log = Arc::new(ArcSwapOption::new(setup.access_log.clone()));
         metrics::register(&registry, &shared, &files, &path, &log, workers);
+        let tls = Arc::new(ArcSwap::new(setup.settings.tls.clone()));
+        metrics::register_tls(&registry, tls.clone());
         metrics::register_confinement(&registry, confinement.unwrap_or_default());
         let (mailboxes, inboxes) = mailboxes(workers)?;
+        let acme = fixed.start_acme(&config, &tls.load())?;
         let mut server = Self {
             arguments,
             files,
@@ -117,6 +128,10 @@ impl Server {
             path,
             status,
             log,
+            tls,
+            upkeep: Upkeep::new(),
+            acme,
+            fixed,
             logs,
             events,
             threads: Vec::new(),
@@ -192,6 +207,7 @@ impl Server {
                 Err(RecvTimeoutError::Timeout) => {
                     self.lock_path().maintain();
                     self.shared.collect();
+                    self.upkeep.turn(&self.config, &self.tls.load());
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Ok(Event::Reload) if stopping => tracing::warn!("reload: ignored while stopping"),
@@ -269,14 +285,23 @@ impl Server {
     fn try_reload(&mut self) -> Result<(), Failure> {
         let config = load(&self.arguments)?;
         let previous = Previous { log: self.config.log.clone(), access_log: self.setup.access_log.clone() };
-        let parts = setup::build(&config, &self.files, &mut self.logs, Some(&previous))?;
+        let parts = setup::build(&config, &self.fixed, &self.files, &mut self.logs, Some(&previous))?;
         let setup = Arc::new(assemble(parts, &self.setup.io_mode));
         self.shared.reload(setup.clone()).map_err(Failure::run_time)?;
+        self.tls.store(setup.settings.tls.clone());
+        if let Err(failure) = tls::adopt(&config, &self.fixed.lasting) {
+            tracing::warn!("reload: keeping the ticket keys: {failure}");
+        }
         for mailbox in self.mailboxes.iter() {
             // A worker whose mailbox is full is awake.
             let _ = mailbox.try_send(Message::Wake);
         }
         let waiting = config.needs_restart(&self.config);
+        if let (Some(acme), false) = (&self.acme, waiting.contains(&"acme"))
+            && let Some(plan) = tls::plan(&config, &setup.settings.tls)
+        {
+            acme.follow(plan);
+        }
         for section in &waiting {
             tracing::warn!("reload: [{section}] changed; takes effect after a restart");
         }
@@ -321,7 +346,7 @@ fn in_force(text: &str, waiting: &[&str]) -> String {
 fn assemble(parts: Reloadable, io_mode: &str) -> Setup {
     Setup {
         settings: parts.settings,
-        handler: parts.sites,
+        handler: parts.handler,
         access_log: parts.access_log,
         io_mode: io_mode.into(),
     }

@@ -4,21 +4,23 @@ use std::path::Path;
 use std::sync::Arc;
 
 use expressway_dataplane::Config as PathConfig;
-use expressway_gateway::quic::{CongestionControl, Identity, Instance, RetryPolicy, Settings};
+use expressway_gateway::quic::{CongestionControl, Instance, RetryPolicy, Settings};
 use expressway_netio::udp::{Steering, UdpConfig};
+use expressway_tls::Tls;
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::{Encoding, FileOptions, FileStore, FilesConfig, Symlinks};
-use expressway_web::{SiteConfig, SiteContent, Sites};
+use expressway_web::{Handler, SiteConfig, SiteContent, Sites};
 
 use super::config::{self, Config, LEAST_BESIDE_CACHE};
 use super::logs::{Logs, Previous};
+use super::tls::{self, Fixed};
 use crate::fail::Failure;
 use crate::limits;
 
 /// What a reload replaces: settings, sites and access log.
 pub(crate) struct Reloadable {
     pub(crate) settings: Settings,
-    pub(crate) sites: Arc<Sites>,
+    pub(crate) handler: Arc<dyn Handler>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
 }
 
@@ -82,37 +84,33 @@ fn kept_files(configured: usize, most: usize) -> usize {
     kept
 }
 
-/// Certificate and private key.
-fn identity(config: &Config) -> Result<Identity, Failure> {
-    Identity::load(config.tls.certificate.get_ref(), config.tls.private_key.get_ref())
-        .map_err(|error| Failure::usage(config.tls_error(error.to_string())))
-}
-
 /// What tells this process from others that serve with the same key. It holds its place, so there is one a process.
-pub(crate) fn instance(config: &Config) -> Result<Instance, Failure> {
+pub(crate) fn instance(config: &Config, fixed: &Fixed) -> Result<Instance, Failure> {
     let node = config.server.node.as_ref().map(|node| node.get_ref().as_str());
-    Instance::of(&identity(config)?, node, &config.listen()).map_err(Failure::run_time)
+    Instance::of(&*fixed.identity(config)?, node, &config.listen()).map_err(Failure::run_time)
 }
 
 /// Opens everything that a configuration names. `previous` lends its access log if that stays the same.
 pub(crate) fn build(
     config: &Config,
+    fixed: &Fixed,
     files: &Arc<FileStore>,
     logs: &mut Logs,
     previous: Option<&Previous>,
 ) -> Result<Reloadable, Failure> {
-    let settings = settings(config, Arc::new(identity(config)?));
+    let settings = settings(config, Arc::new(tls::build(config, fixed)?));
     settings.check().map_err(|error| Failure::usage(format!("[quic]: {error}")))?;
     let sites: Result<Vec<SiteConfig>, _> = config.sites.iter().map(site).collect();
     let sites = sites.map_err(|(span, problem)| Failure::usage(config.at(span, problem)))?;
     let sites = Sites::new(&sites, files).map_err(Failure::usage)?;
     let access_log = logs.open(&config.log, previous)?;
-    Ok(Reloadable { settings, sites: Arc::new(sites), access_log })
+    let handler = fixed.behind_answers(Arc::new(sites));
+    Ok(Reloadable { settings, handler, access_log })
 }
 
-fn settings(config: &Config, identity: Arc<Identity>) -> Settings {
+fn settings(config: &Config, tls: Arc<Tls>) -> Settings {
     let quic = &config.quic;
-    let defaults = Settings::new(identity);
+    let defaults = Settings::new(tls);
     Settings {
         idle_timeout: quic.idle_timeout.get_ref().0,
         max_connections: *quic.max_connections.get_ref() as usize,

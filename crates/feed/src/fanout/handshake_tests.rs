@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread::JoinHandle;
 
 use boring::ssl::{SslConnector, SslMethod, SslStream, SslVerifyMode};
-use expressway_settings::identity::Identity;
+use expressway_tls::Identity;
 
 use super::*;
 use crate::fanout::TlsIdentity;

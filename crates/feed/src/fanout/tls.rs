@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use boring::ssl::{SslAcceptor, SslContext, SslMethod, SslSessionCacheMode, SslVersion};
-use expressway_settings::identity::Identity;
-pub use expressway_settings::identity::TlsError;
+use expressway_tls::Identity;
+pub use expressway_tls::TlsError;
 
 /// A certificate chain with its key, ready to serve TLS 1.2 and 1.3.
 pub struct TlsIdentity {

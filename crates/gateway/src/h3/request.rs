@@ -142,7 +142,16 @@ pub(super) fn parse<'a>(
     let authority = authority(pseudo.authority, &headers)?;
     let content_length = content_length(&headers)?;
     let priority = headers.get("priority").map(|value| priority::parse(value.as_bytes())).unwrap_or_default();
-    let head = RequestHead { method, scheme, authority, target, headers, protocol: Protocol::H3, remote };
+    let head = RequestHead {
+        method,
+        scheme,
+        authority,
+        target,
+        headers,
+        protocol: Protocol::H3,
+        remote,
+        client_subject: None,
+    };
     Ok(Request { head, priority, content_length })
 }
 

@@ -419,6 +419,7 @@ impl RequestStream {
             user_agent: header(http::header::USER_AGENT),
             tls_version: "TLSv1.3",
             tls_cipher: "",
+            client_subject: logged.head.client_subject.as_deref().unwrap_or(""),
             io_mode: "",
             worker: 0,
         }

@@ -43,4 +43,4 @@ pub use settings::{
     SettingsError,
 };
 pub use stats::Stats;
-pub use tls::{Identity, Secrets, TlsError, Validity};
+pub use tls::{Identity, Secrets, Tls, TlsError, Validity};

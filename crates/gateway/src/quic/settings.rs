@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::instance::Instance;
-use super::tls::Identity;
+use super::tls::Tls;
 
 /// The smallest UDP payload that every QUIC path must carry, in bytes (RFC 9000, section 14).
 pub const MIN_UDP_PAYLOAD: usize = 1200;
@@ -47,8 +47,8 @@ pub enum CongestionControl {
 /// Everything that an endpoint needs to know; see the fields for units and cost.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Certificate chain and private key.
-    pub identity: Arc<Identity>,
+    /// Certificates, ticket keys, certificates of clients.
+    pub tls: Arc<Tls>,
     /// Tells the server from others with the key. Only what the first settings of a server say counts.
     pub instance: Instance,
     /// Closes a connection that was silent this long; at least 1 s (`max_idle_timeout`, RFC 9000,
@@ -108,9 +108,9 @@ pub struct Settings {
 
 impl Settings {
     /// Settings with defaults fit for an edge server.
-    pub fn new(identity: Arc<Identity>) -> Self {
+    pub fn new(tls: Arc<Tls>) -> Self {
         Self {
-            identity,
+            tls,
             instance: Instance::default(),
             idle_timeout: Duration::from_secs(30),
             max_connections: 100_000,

@@ -1,24 +1,13 @@
-//! The engine's TLS context for an identity, and the secrets that all workers share, derived from its private key
-//! so that they survive a restart.
+//! The secrets that all workers share, derived from a private key so that they survive a restart.
 
 use boring::error::ErrorStack;
 use boring::hash::MessageDigest;
 use boring::hkdf::HkdfSuite;
-use boring::ssl::{SslContextBuilder, SslMethod, SslVersion};
-pub use expressway_settings::identity::{Identity, TlsError, Validity};
+pub use expressway_tls::{Identity, Tls, TlsError, Validity};
 
 use super::instance::Instance;
 
-/// A TLS 1.3 server context with an identity.
-pub(crate) fn context(identity: &Identity) -> Result<SslContextBuilder, ErrorStack> {
-    let mut context = SslContextBuilder::new(SslMethod::tls())?;
-    context.set_min_proto_version(Some(SslVersion::TLS1_3))?;
-    context.set_max_proto_version(Some(SslVersion::TLS1_3))?;
-    identity.install(&mut context)?;
-    Ok(context)
-}
-
-/// Keys shared by all workers of a server. A restarted server derives them again, except that of tickets.
+/// Keys shared by all workers of a server. A restarted server derives them again.
 #[derive(Clone)]
 pub struct Secrets {
     /// Keys the check bytes of connection IDs.
@@ -27,8 +16,6 @@ pub struct Secrets {
     pub reset: [u8; 32],
     /// Master of the Retry token keys.
     pub retry: [u8; 32],
-    /// TLS session ticket key: name, HMAC key and AES key, 16 bytes each.
-    pub ticket: [u8; 48],
 }
 
 /// What secrets are derived from: the private key, by HKDF-SHA256 (RFC 5869).
@@ -62,7 +49,7 @@ impl Secrets {
     /// connections could no longer be reset.
     pub fn derive(identity: &Identity, instance: &Instance) -> Result<Self, ErrorStack> {
         let root = Root::of(identity)?;
-        let mut secrets = Self { cid: [0; 32], reset: [0; 32], retry: [0; 32], ticket: [0; 48] };
+        let mut secrets = Self { cid: [0; 32], reset: [0; 32], retry: [0; 32] };
         match instance.id() {
             Some(id) => {
                 root.expand(b"connection id check", id, &mut secrets.cid)?;
@@ -74,9 +61,6 @@ impl Secrets {
             }
         }
         root.expand(b"retry token", b"", &mut secrets.retry)?;
-        // Tickets get fresh keys at each start, for forward secrecy: a stolen certificate key must not open
-        // recorded resumptions.
-        boring::rand::rand_bytes(&mut secrets.ticket)?;
         Ok(secrets)
     }
 }
@@ -102,7 +86,6 @@ mod tests {
         let derive = |node| Secrets::derive(&identity, &Instance::of(&identity, node, &[]).unwrap()).unwrap();
         let (first, again) = (derive(Some("a")), derive(Some("a")));
         assert_eq!((first.cid, first.reset, first.retry), (again.cid, again.reset, again.retry));
-        assert_ne!(first.ticket, again.ticket);
         assert_ne!(first.cid, first.reset);
         let other = derive(Some("b"));
         assert_ne!(first.reset, other.reset);

@@ -8,7 +8,7 @@ use expressway_netio::{Flow, PacketIo};
 
 use crate::exchange::{client, fetch, send_raw};
 use crate::support::client::{Client, Options};
-use crate::support::world::{Build, identity, instance, setup};
+use crate::support::world::{Build, identity, instance, setup, tls};
 
 #[test]
 fn an_always_retry_server_serves_those_who_come_back() {
@@ -101,7 +101,7 @@ fn a_restarted_server_resets_the_connections_it_does_not_know() {
     let mut world = Build::default().world();
     let certificate = world.certificate.clone();
     let id = fetch(&mut world, Options::default(), &[("/bytes/1000", 1000)]);
-    let mut settings = Settings::new(identity(&certificate));
+    let mut settings = Settings::new(tls(&certificate));
     settings.instance = world.instance.clone();
     world.start(&setup("again", settings), 1);
     world.clients[id].get("/bytes/1000");
@@ -123,7 +123,7 @@ fn a_server_gives_away_no_reset_token_of_another_with_its_certificate() {
         let secrets = Secrets::derive(&identity(&certificate), other).unwrap();
         !CidIssuer::new(0, secrets.cid).is_ours(&seen)
     });
-    let mut settings = Settings::new(identity(&certificate));
+    let mut settings = Settings::new(tls(&certificate));
     settings.instance = other.unwrap();
     world.start(&setup("another", settings), 1);
     // The packets of its client, too, come to the other one.

@@ -7,7 +7,7 @@ use expressway_netio::sim::Link;
 
 use crate::exchange::{client, fetch};
 use crate::support::client::Options;
-use crate::support::world::{Build, World, certificate, identity, setup};
+use crate::support::world::{Build, World, certificate, setup, tls};
 
 #[test]
 fn draining_finishes_what_is_under_way_and_refuses_the_rest() {
@@ -95,7 +95,7 @@ fn a_reload_changes_new_connections_and_leaves_open_ones() {
     let old = client(&mut world, 5000, Options::default());
     let (before, first_certificate) = name(&mut world, old);
     assert_eq!(before, "first");
-    let settings = Settings::new(identity(&certificate("edge.example")));
+    let settings = Settings::new(tls(&certificate("edge.example")));
     let second = setup("second", settings);
     world.shared.reload(second).unwrap();
     assert!(world.peers[0].try_send(Message::Wake).is_ok());
@@ -111,12 +111,12 @@ fn a_reload_changes_new_connections_and_leaves_open_ones() {
 #[test]
 fn no_worker_is_the_last_to_have_a_former_setup() {
     let mut world = Build::default().world();
-    let first = setup("first", Settings::new(identity(&world.certificate)));
+    let first = setup("first", Settings::new(tls(&world.certificate)));
     world.start(&first, 1);
     let former = std::sync::Arc::downgrade(&first);
     drop(first);
     let id = fetch(&mut world, Options::default(), &[("/bytes/10", 10)]);
-    let second = setup("second", Settings::new(identity(&world.certificate)));
+    let second = setup("second", Settings::new(tls(&world.certificate)));
     world.shared.reload(second).unwrap();
     assert!(world.peers[0].try_send(Message::Wake).is_ok());
     world.for_a_while(Duration::from_millis(20));
@@ -135,14 +135,14 @@ fn logs_for_diagnosis_are_written_when_asked_for() {
     let directory = tempfile::tempdir().unwrap();
     let (qlog, keylog) = (directory.path().join("qlog"), directory.path().join("keys"));
     let certificate = certificate("edge.example");
-    let mut settings = Settings::new(identity(&certificate));
+    let mut settings = Settings::new(tls(&certificate));
     (settings.qlog, settings.keylog) = (Some(qlog.clone()), Some(keylog.clone()));
     let mut world = Build { certificate: Some(certificate), ..Build::default() }.world();
     world.start(&setup("logged", settings), 1);
     fetch(&mut world, Options::default(), &[("/bytes/1000", 1000)]);
     let keys = std::fs::read_to_string(&keylog).unwrap();
     assert!(keys.contains("SERVER_TRAFFIC_SECRET_0 "), "{keys}");
-    world.start(&setup("end", Settings::new(identity(&world.certificate.clone()))), 1);
+    world.start(&setup("end", Settings::new(tls(&world.certificate.clone()))), 1);
     let logs: Vec<_> = std::fs::read_dir(&qlog).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(logs.len(), 1);
     assert!(std::fs::read_to_string(&logs[0]).unwrap().contains("packet_sent"));

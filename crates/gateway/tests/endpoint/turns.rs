@@ -9,7 +9,7 @@ use expressway_netio::sim::Link;
 
 use crate::exchange::{client, fetch};
 use crate::support::client::{Client, Options};
-use crate::support::world::{Build, World, identity, setup};
+use crate::support::world::{Build, World, setup, tls};
 
 fn world(pieces: u32) -> World {
     Build { link: Link::default(), slice: Pieces(pieces), ..Build::default() }.world()
@@ -159,7 +159,7 @@ fn a_line_of_handshakes_that_grows_long_asks_for_retries_and_never_grows_longer(
     {
         // So many pieces that a turn receives all before the first handshake.
         let mut world = world(10_000);
-        let mut settings = Settings::new(identity(&world.certificate));
+        let mut settings = Settings::new(tls(&world.certificate));
         settings.retry = retry;
         world.start_greedy(&setup("flooded", settings), Pieces(10_000));
         let _silent = flood(&world, 300);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use expressway_gateway::quic::{Endpoint, Identity, Instance, Message, Settings, Setup, Shared, Stats};
+use expressway_gateway::quic::{Endpoint, Identity, Instance, Message, Settings, Setup, Shared, Stats, Tls};
 use expressway_netio::sim::{Clock, Link, Network, Node, run_until};
 use expressway_netio::{IoError, Mailbox, PacketIo, SliceLimit, Worker, WorkerOptions, mailbox};
 use expressway_web::Handler;
@@ -34,6 +34,11 @@ pub fn certificate(name: &str) -> (String, String) {
 pub fn identity((chain, key): &(String, String)) -> Arc<Identity> {
     let path = Path::new("test.pem");
     Arc::new(Identity::from_pem(chain.as_bytes(), key.as_bytes(), path, path).unwrap())
+}
+
+/// TLS with that identity alone.
+pub fn tls(certificate: &(String, String)) -> Arc<Tls> {
+    Arc::new(Tls::single(identity(certificate)).unwrap())
 }
 
 /// The server of that name among those that have the certificate.
@@ -173,7 +178,7 @@ impl Default for Build {
 impl Build {
     pub fn world(self) -> World {
         let certificate = self.certificate.unwrap_or_else(|| certificate("edge.example"));
-        let mut settings = Settings::new(identity(&certificate));
+        let mut settings = Settings::new(tls(&certificate));
         settings.instance = instance(&certificate, "first");
         (self.tune)(&mut settings);
         settings.check().unwrap();

@@ -7,7 +7,7 @@ use super::Record;
 use crate::{Protocol, Scheme};
 
 /// Texts of a record.
-const TEXTS: usize = 9;
+const TEXTS: usize = 10;
 
 impl<'a> Record<'a> {
     fn texts(&self) -> [&'a str; TEXTS] {
@@ -21,6 +21,7 @@ impl<'a> Record<'a> {
             self.tls_version,
             self.tls_cipher,
             self.io_mode,
+            self.client_subject,
         ]
     }
 
@@ -100,6 +101,7 @@ impl Entry {
             tls_version: self.part(6),
             tls_cipher: self.part(7),
             io_mode: self.part(8),
+            client_subject: self.part(9),
             worker: self.worker,
         }
     }

@@ -47,6 +47,8 @@ struct Json<'a> {
     #[serde(skip_serializing_if = "str::is_empty")]
     tls_cipher: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
+    client_subject: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
     io_mode: &'a str,
     worker: u16,
 }
@@ -71,6 +73,7 @@ fn append_json(record: &Record<'_>, line: &mut Vec<u8>) {
         user_agent: record.user_agent,
         tls_version: record.tls_version,
         tls_cipher: record.tls_cipher,
+        client_subject: record.client_subject,
         io_mode: record.io_mode,
         worker: record.worker,
     };
@@ -162,6 +165,7 @@ mod tests {
             user_agent: "k\u{fc}rl\\1\n",
             tls_version: "TLSv1.3",
             tls_cipher: "",
+            client_subject: "CN=alice",
             io_mode: "zerocopy",
             worker: 3,
         }
@@ -196,7 +200,7 @@ mod tests {
                 "method": "GET", "scheme": "https", "host": "edge.example", "target": "/a?b=\"c\"",
                 "protocol": "HTTP/3.0", "status": 206, "body_bytes": 1024, "duration_us": 1234, "complete": true,
                 "range": "bytes=0-1023", "user_agent": "k\u{fc}rl\\1\n", "tls_version": "TLSv1.3",
-                "io_mode": "zerocopy", "worker": 3,
+                "client_subject": "CN=alice", "io_mode": "zerocopy", "worker": 3,
             })
         );
     }

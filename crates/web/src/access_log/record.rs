@@ -41,6 +41,8 @@ pub struct Record<'a> {
     pub tls_version: &'a str,
     /// Cipher suite.
     pub tls_cipher: &'a str,
+    /// The subject of the client's certificate (RFC 4514).
+    pub client_subject: &'a str,
     /// The I/O mode that carried the connection, such as `zerocopy` or `udp`.
     pub io_mode: &'a str,
     /// The worker that served the request.

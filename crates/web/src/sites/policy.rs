@@ -43,6 +43,7 @@ impl ErrorPages {
             headers: HeaderMap::new(),
             protocol: request.protocol,
             remote: request.remote,
+            client_subject: request.client_subject.clone(),
         };
         Self { site: Arc::clone(site), request, wake: wake.clone() }
     }

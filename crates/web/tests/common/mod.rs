@@ -105,6 +105,7 @@ pub(crate) fn request(method: &str, authority: &str, target: &str, headers: &[(&
         headers: map,
         protocol: Protocol::H3,
         remote: SocketAddr::from(([192, 0, 2, 1], 4433)),
+        client_subject: None,
     }
 }
 

@@ -3,9 +3,11 @@
 //! [`Config::load`] reads and checks; it opens nothing but the file. What the file names (certificates,
 //! roots) is checked by [`Config::check_files`], so that `--check` and a reload see the same errors.
 
+mod acme;
 mod rule;
 mod sections;
 mod site;
+mod tls;
 mod value;
 
 use std::net::SocketAddr;
@@ -15,10 +17,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
+pub(crate) use acme::Acme;
 use expressway_dataplane::IoSection;
 use expressway_settings::{ConfigError, SourceFile};
-pub(crate) use sections::{Admin, Files, Log, Quic, Server, Tls};
+pub(crate) use sections::{Admin, Files, Log, Quic, Server};
 pub(crate) use site::{Problem, Site};
+pub(crate) use tls::{Certificate, Tls};
 pub(crate) use value::{Congestion, LogFormat, Retry, Seccomp, Workers};
 
 /// Memory required in addition to the block cache, in bytes: enough for a few hundred busy connections.
@@ -36,6 +40,11 @@ pub(crate) struct Config {
     pub(crate) io: IoSection,
     /// `[tls]`
     pub(crate) tls: Tls,
+    /// `[[certificate]]`, beside that of `[tls]`.
+    #[serde(rename = "certificate", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) certificates: Vec<Certificate>,
+    /// `[acme]`, absent when there is none.
+    pub(crate) acme: Option<Acme>,
     /// `[quic]`
     pub(crate) quic: Quic,
     /// `[files]`
@@ -57,7 +66,11 @@ struct Raw {
     server: Server,
     #[serde(default)]
     io: IoSection,
+    #[serde(default)]
     tls: Tls,
+    #[serde(default)]
+    certificate: Vec<Certificate>,
+    acme: Option<Acme>,
     #[serde(default)]
     quic: Quic,
     #[serde(default)]
@@ -90,6 +103,8 @@ impl Config {
             server: raw.server,
             io: raw.io,
             tls: raw.tls,
+            certificates: raw.certificate,
+            acme: raw.acme,
             quic: raw.quic,
             files: raw.files,
             log: raw.log,
@@ -109,10 +124,7 @@ impl Config {
 
     /// Checks that what the file names is there and readable: certificate, key and roots.
     pub(crate) fn check_files(&self) -> Result<(), ConfigError> {
-        for path in [&self.tls.certificate, &self.tls.private_key] {
-            std::fs::File::open(path.get_ref())
-                .map_err(|error| self.at(path.span(), format!("{}: {error}", path.get_ref().display())))?;
-        }
+        self.check_tls_files()?;
         for root in self.sites.iter().filter_map(|site| site.root.as_ref()) {
             let path = root.get_ref();
             let found = std::fs::metadata(path)
@@ -168,6 +180,9 @@ impl Config {
         if self.files != running.files {
             sections.push("files");
         }
+        if self.acme != running.acme {
+            sections.push("acme");
+        }
         if self.admin != running.admin {
             sections.push("admin");
         }
@@ -177,15 +192,11 @@ impl Config {
     /// Takes over what a reload applies, and keeps the sections that need a restart.
     pub(crate) fn adopt(&mut self, new: Self) {
         self.tls = new.tls;
+        self.certificates = new.certificates;
         self.quic = new.quic;
         self.log = new.log;
         self.sites = new.sites;
         self.source = new.source;
-    }
-
-    /// An error about the certificate or key, found later than parsing.
-    pub(crate) fn tls_error(&self, problem: impl Into<String>) -> ConfigError {
-        self.at(self.tls.certificate.span(), problem)
     }
 
     /// An error about the user or group, found later than parsing.
@@ -200,6 +211,8 @@ impl Config {
     fn check_values(&self) -> Result<(), ConfigError> {
         self.check_server()?;
         self.check_sites()?;
+        self.check_tls()?;
+        self.check_acme()?;
         let idle = self.quic.idle_timeout.get_ref().0;
         if !(Duration::from_secs(1)..=Duration::from_secs(86_400)).contains(&idle) {
             return Err(self.at(self.quic.idle_timeout.span(), "give a time between \"1s\" and \"24h\""));
@@ -343,10 +356,10 @@ impl Config {
 
     fn resolve_paths(&mut self, base: &Path) {
         let join = |path: &mut Spanned<PathBuf>| *path.get_mut() = base.join(path.get_ref());
-        join(&mut self.tls.certificate);
-        join(&mut self.tls.private_key);
         self.quic.qlog.iter_mut().for_each(join);
         self.sites.iter_mut().for_each(|site| site.resolve_paths(base));
+        self.resolve_tls_paths(base);
+        self.resolve_acme_paths(base);
         self.io.resolve_paths(base);
         for path in [&mut self.tls.keylog, &mut self.log.access].into_iter().flatten() {
             if path.as_os_str() != "-" {

@@ -51,18 +51,6 @@ pub(crate) struct Server {
     pub(crate) seccomp: Seccomp,
 }
 
-/// `[tls]`: the certificate.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Tls {
-    /// PEM file with the leaf first and its chain behind.
-    pub(crate) certificate: Spanned<PathBuf>,
-    /// PEM file with the private key.
-    pub(crate) private_key: Spanned<PathBuf>,
-    /// File that TLS secrets are appended to in the SSLKEYLOGFILE format, for debugging.
-    pub(crate) keylog: Option<PathBuf>,
-}
-
 /// `[quic]`: transport parameters and limits.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]

@@ -34,8 +34,10 @@ fn the_contract_example_is_accepted() {
     let config = parse(GOOD).unwrap();
     assert_eq!(config.listen().len(), 2);
     assert_eq!(config.io.mode, IoMode::Hybrid);
-    assert_eq!(config.tls.certificate.get_ref(), Path::new("/srv/cert.pem"));
-    assert_eq!(config.tls.private_key.get_ref(), Path::new("/etc/key.pem"));
+    let certificates = config.certificates();
+    assert_eq!(certificates.len(), 1);
+    assert_eq!(certificates[0].certificate.get_ref(), Path::new("/srv/cert.pem"));
+    assert_eq!(certificates[0].private_key.get_ref(), Path::new("/etc/key.pem"));
     assert_eq!(config.sites[0].root.as_ref().unwrap().get_ref(), Path::new("/srv/video"));
     assert!(!config.quic.early_data, "0-RTT is off unless asked for");
 }
@@ -173,6 +175,14 @@ fn values_that_parse_but_make_no_sense_are_refused() {
         ("root = \"video\"", "origin = \"http://127.0.0.1:1\"", "files only"),
         ("root = \"video\"", "", "missing root"),
         ("workers = \"auto\"", "tcp = true", "HTTP/3 only"),
+        ("private_key =", "keylog =", "give private_key too"),
+        ("certificate =", "keylog =", "give certificate too"),
+        ("[[site]]", "ticket_rotation = \"1s\"\n[[site]]", "between \"1m\" and"),
+        ("[[site]]", "client_auth = \"required\"\n[[site]]", "give client_ca too"),
+        ("[[site]]", "client_ca = \"ca.pem\"\n[[site]]", "\"optional\" or \"required\""),
+        ("[[site]]", "client_auth = \"perhaps\"\n[[site]]", "not one of none, optional, required"),
+        ("[[site]]", "unknown_name = \"drop\"\n[[site]]", "not one of default, reject"),
+        ("[[site]]", "[[certificate]]\ncertificate = \"x\"\n[[site]]", "private_key"),
     ];
     for (replace, with, expected) in cases {
         let error = error_after(replace, with);
@@ -188,7 +198,7 @@ fn broken_toml_and_missing_parts_are_one_line_errors() {
         let error = parse(text).unwrap_err();
         assert_eq!(error.lines().count(), 1, "{error}");
     }
-    assert!(parse("[server]\nlisten=[\"127.0.0.1:443\"]").unwrap_err().contains("tls"));
+    assert!(parse("[server]\nlisten=[\"127.0.0.1:443\"]").unwrap_err().contains("no [[site]]"));
 }
 
 #[test]
@@ -304,7 +314,7 @@ fn what_the_documented_defaults_leave_out_is_valid_too() {
         .collect();
     assert!(uncommented.contains("\nredirect = ") && uncommented.contains("\n[admin]"), "{uncommented}");
     // Some only go with other values of their section.
-    let waiting = ["busy_poll", "spin_kernel", "napi"];
+    let waiting = ["busy_poll", "spin_kernel", "napi", "client_"];
     let rest: String = uncommented
         .lines()
         .filter(|line| !waiting.iter().any(|key| line.starts_with(key)))
@@ -341,4 +351,24 @@ fn video_has_times_to_cache_that_rules_may_change() {
     let last = rules.last().unwrap();
     assert_eq!(last.set[0].1, "no-cache");
     assert_eq!(format!("{:?}", last.rate.as_ref().unwrap()), "RateLimit { rate: 1.5, burst: 2.0, .. }");
+}
+
+#[test]
+fn more_certificates_stand_behind_that_of_the_tls_section() {
+    let more = "[[certificate]]\ncertificate = \"b.pem\"\nprivate_key = \"b.key\"\nocsp = \"b.ocsp\"\n";
+    let paths = |config: &Config| -> Vec<PathBuf> {
+        config.tls_paths().iter().map(|path| path.get_ref().clone()).collect()
+    };
+    let config = parse(&format!("{GOOD}{more}")).unwrap();
+    let expected = ["/srv/cert.pem", "/etc/key.pem", "/srv/b.pem", "/srv/b.key", "/srv/b.ocsp"];
+    assert_eq!(paths(&config), expected.map(PathBuf::from));
+    let others =
+        "ticket_keys = \"t\"\nclient_ca = \"ca.pem\"\nclient_auth = \"optional\"\nech_keys = \"ech\"\n";
+    let alone = format!("[tls]\n{others}{more}[[site]]");
+    let (start, end) = (GOOD.find("[tls]").unwrap(), GOOD.find("[[site]]").unwrap());
+    let config = parse(&GOOD.replace(&GOOD[start..end + 8], &alone)).unwrap();
+    let expected = ["/srv/b.pem", "/srv/b.key", "/srv/b.ocsp", "/srv/t", "/srv/ca.pem", "/srv/ech"];
+    assert_eq!(paths(&config), expected.map(PathBuf::from));
+    let error = parse(&GOOD.replace(&GOOD[start..end], "")).unwrap_err();
+    assert!(error.contains("no certificate"), "{error}");
 }

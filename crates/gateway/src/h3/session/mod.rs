@@ -9,6 +9,7 @@ mod responses;
 use std::collections::hash_map::IntoIter;
 use std::collections::{HashSet, VecDeque};
 use std::hash::BuildHasherDefault;
+use std::sync::Arc;
 
 use expressway_h3::Error;
 use expressway_web::memory::Account;
@@ -55,6 +56,8 @@ pub(crate) struct Session {
     /// The remaining requests when the connection is gone.
     leaving: IntoIter<u64, Box<RequestStream>>,
     cipher: &'static str,
+    /// Of the client's certificate.
+    subject: Option<Arc<str>>,
 }
 
 impl Session {
@@ -81,6 +84,7 @@ impl Session {
             early_priorities: Vec::new(),
             leaving: StreamMap::default().into_iter(),
             cipher: turn.link.transport.cipher(),
+            subject: turn.link.transport.client_subject(),
         };
         session.flush(turn);
         session

@@ -124,7 +124,10 @@ impl Session {
                 turn.worker.stats.refused_early_data += 1;
                 self.answer(turn, stream, StatusCode::TOO_EARLY, section, more);
             }
-            Ok(request) => self.start_request(turn, stream, request, more),
+            Ok(mut request) => {
+                request.head.client_subject.clone_from(&self.subject);
+                self.start_request(turn, stream, request, more);
+            }
             Err(Refusal::Answer(status)) => {
                 if status == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE {
                     turn.worker.stats.refused_header_size += 1;
@@ -190,6 +193,7 @@ impl Session {
                 headers: HeaderMap::new(),
                 protocol: Protocol::H3,
                 remote: turn.link.remote(),
+                client_subject: self.subject.clone(),
             };
             state.logged = Some(Logged::new(head, turn.now, &self.account));
         }

@@ -120,7 +120,7 @@ impl Shared {
     ) -> Result<Arc<Self>, EngineError> {
         let settings = &setup.settings;
         Ok(Arc::new(Self {
-            secrets: Secrets::derive(&settings.identity, &settings.instance)?,
+            secrets: Secrets::derive(settings.tls.identity(), &settings.instance)?,
             _instance: settings.instance.clone(),
             memory,
             pool: BufferPool::new(HANDOVER_BUFFERS, settings.max_receive_payload()),
@@ -147,7 +147,7 @@ impl Shared {
     /// one about). Changes nothing when its TLS context or log files can't be made. All or none: no worker
     /// can be too busy to hear of it.
     pub fn reload(&self, setup: Arc<Setup>) -> Result<(), EngineError> {
-        let made = self.next.iter().map(|_| Engine::new(&setup.settings, &self.secrets));
+        let made = self.next.iter().map(|_| Engine::new(&setup.settings));
         let engines = made.collect::<Result<Vec<_>, _>>()?;
         let former = std::mem::replace(&mut *self.lock_setup(), Arc::clone(&setup));
         self.retired.lock().unwrap_or_else(PoisonError::into_inner).push(former);
@@ -222,7 +222,7 @@ impl Endpoint {
                 drain: None,
                 expired: false,
             },
-            engine: Engine::new(settings, &shared.secrets)?,
+            engine: Engine::new(settings)?,
             tokens: RetryTokens::new(shared.secrets.retry, settings.retry_lifetime),
             table: Table::with_room(settings.max_connections, settings.connection_ids as usize),
             ready: VecDeque::new(),

@@ -47,7 +47,6 @@ use bytes::Bytes;
 
 use super::cid::Cid;
 use super::settings::{CongestionControl, Settings};
-use super::tls::Secrets;
 
 pub(crate) use stream::{Priority, Received, SendError};
 pub(crate) use transport::{OpenError, PathChange, Transport};
@@ -57,7 +56,10 @@ pub(crate) use transport::{OpenError, PathChange, Transport};
 pub enum EngineError {
     /// The TLS context.
     #[error("TLS context: {0}")]
-    Tls(#[from] boring::error::ErrorStack),
+    Tls(#[from] super::tls::TlsError),
+    /// Secrets of the server.
+    #[error("secrets: {0}")]
+    Secrets(#[from] boring::error::ErrorStack),
     /// The QUIC configuration.
     #[error("QUIC configuration: {0}")]
     Quic(#[from] quiche::Error),
@@ -131,16 +133,13 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// An engine that follows `settings`, with the session ticket key that all workers share.
-    pub(crate) fn new(settings: &Settings, secrets: &Secrets) -> Result<Self, EngineError> {
-        let mut context = super::tls::context(&settings.identity)?;
+    /// An engine that follows `settings`.
+    pub(crate) fn new(settings: &Settings) -> Result<Self, EngineError> {
+        let mut context = settings.tls.quic()?;
         if !settings.session_tickets {
             context.set_options(SslOptions::NO_TICKET);
         }
         let mut config = quiche::Config::with_boring_ssl_ctx_builder(quiche::PROTOCOL_VERSION, context)?;
-        if settings.session_tickets {
-            config.set_ticket_key(&secrets.ticket)?;
-        }
         config.set_application_protos(&[ALPN])?;
         limit(&mut config, settings);
         let keylog = settings.keylog.as_ref().map(open_keylog).transpose()?;

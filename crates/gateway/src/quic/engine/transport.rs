@@ -1,6 +1,7 @@
 //! One QUIC connection.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::Buffers;
@@ -186,6 +187,12 @@ impl Transport {
     pub(crate) fn close(&mut self, code: u64, reason: &str) {
         // An error says that it is closing already.
         let _ = self.quic.close(true, code, reason.as_bytes());
+    }
+
+    /// The subject of the client's certificate, if it has shown one.
+    pub(crate) fn client_subject(&mut self) -> Option<Arc<str>> {
+        let ssl: &mut boring::ssl::SslRef = (*self.quic).as_mut();
+        expressway_tls::peer_subject(ssl).map(Arc::from)
     }
 
     /// The cipher suite in IANA's spelling; empty before the handshake.

@@ -14,6 +14,7 @@ fn request(method: &str, target: &str, remote: &str, headers: &[(HeaderName, &st
         headers: headers.iter().map(|(name, text)| (name.clone(), value(text))).collect(),
         protocol: Protocol::H3,
         remote: format!("{remote}:4000").parse().unwrap(),
+        client_subject: None,
     }
 }
 
