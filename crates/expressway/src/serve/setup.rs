@@ -12,14 +12,16 @@ use expressway_web::{SiteConfig, SiteContent, Sites};
 
 use super::config::{self, Config, LEAST_BESIDE_CACHE};
 use super::logs::{Logs, Previous};
+use super::tcp;
 use crate::fail::Failure;
 use crate::limits;
 
-/// What a reload replaces: settings, sites and access log.
+/// What a reload replaces: settings, sites and access log; the same for TCP.
 pub(crate) struct Reloadable {
     pub(crate) settings: Settings,
     pub(crate) sites: Arc<Sites>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
+    pub(crate) tcp: Arc<expressway_tcp::Setup>,
 }
 
 /// File descriptors that the process itself has, and a worker's: sockets, rings, mailboxes, logs.
@@ -101,13 +103,16 @@ pub(crate) fn build(
     logs: &mut Logs,
     previous: Option<&Previous>,
 ) -> Result<Reloadable, Failure> {
-    let settings = settings(config, Arc::new(identity(config)?));
+    let identity = Arc::new(identity(config)?);
+    let settings = settings(config, Arc::clone(&identity));
     settings.check().map_err(|error| Failure::usage(format!("[quic]: {error}")))?;
     let sites: Result<Vec<SiteConfig>, _> = config.sites.iter().map(site).collect();
     let sites = sites.map_err(|(span, problem)| Failure::usage(config.at(span, problem)))?;
     let sites = Sites::new(&sites, files).map_err(Failure::usage)?;
+    let sites = Arc::new(sites);
     let access_log = logs.open(&config.log, previous)?;
-    Ok(Reloadable { settings, sites: Arc::new(sites), access_log })
+    let tcp = tcp::setup(config, &identity, sites.clone(), access_log.clone())?;
+    Ok(Reloadable { settings, sites, access_log, tcp })
 }
 
 fn settings(config: &Config, identity: Arc<Identity>) -> Settings {

@@ -6,6 +6,7 @@
 mod rule;
 mod sections;
 mod site;
+mod tcp;
 mod value;
 
 use std::net::SocketAddr;
@@ -19,6 +20,7 @@ use expressway_dataplane::IoSection;
 use expressway_settings::{ConfigError, SourceFile};
 pub(crate) use sections::{Admin, Files, Log, Quic, Server, Tls};
 pub(crate) use site::{Problem, Site};
+pub(crate) use tcp::{Action, Http, Tcp};
 pub(crate) use value::{Congestion, LogFormat, Retry, Seccomp, Workers};
 
 /// Memory required in addition to the block cache, in bytes: enough for a few hundred busy connections.
@@ -38,6 +40,10 @@ pub(crate) struct Config {
     pub(crate) tls: Tls,
     /// `[quic]`
     pub(crate) quic: Quic,
+    /// `[tcp]`
+    pub(crate) tcp: Tcp,
+    /// `[[http]]`, listeners without TLS.
+    pub(crate) http: Vec<Http>,
     /// `[files]`
     pub(crate) files: Files,
     /// `[log]`
@@ -60,6 +66,10 @@ struct Raw {
     tls: Tls,
     #[serde(default)]
     quic: Quic,
+    #[serde(default)]
+    tcp: Tcp,
+    #[serde(default)]
+    http: Vec<Http>,
     #[serde(default)]
     files: Files,
     #[serde(default)]
@@ -91,6 +101,8 @@ impl Config {
             io: raw.io,
             tls: raw.tls,
             quic: raw.quic,
+            tcp: raw.tcp,
+            http: raw.http,
             files: raw.files,
             log: raw.log,
             sites: raw.site,
@@ -168,6 +180,12 @@ impl Config {
         if self.files != running.files {
             sections.push("files");
         }
+        if self.tcp.needs_restart(&running.tcp) {
+            sections.push("tcp");
+        }
+        if self.http != running.http {
+            sections.push("http");
+        }
         if self.admin != running.admin {
             sections.push("admin");
         }
@@ -178,6 +196,9 @@ impl Config {
     pub(crate) fn adopt(&mut self, new: Self) {
         self.tls = new.tls;
         self.quic = new.quic;
+        // Its listeners stay as they are until a restart.
+        let (workers, proxy_protocol) = (self.tcp.workers, self.tcp.proxy_protocol.take());
+        self.tcp = Tcp { workers, proxy_protocol, ..new.tcp };
         self.log = new.log;
         self.sites = new.sites;
         self.source = new.source;
@@ -237,6 +258,10 @@ impl Config {
             ));
         }
         self.check_admin()?;
+        self.tcp.check().map_err(|(span, problem)| self.at(span, problem))?;
+        for http in &self.http {
+            http.check().map_err(|(span, problem)| self.at(span, problem))?;
+        }
         self.io.check().map_err(|(span, problem)| self.at(span, problem))?;
         Ok(())
     }
@@ -290,13 +315,6 @@ impl Config {
                 return Err(self.at(address.span(), format!("{} is listed twice", address.get_ref())));
             }
         }
-        if let Some(tcp) = &self.server.tcp
-            && *tcp.get_ref()
-        {
-            return Err(
-                self.at(tcp.span(), "this version serves HTTP/3 only; leave the key out or set it to false")
-            );
-        }
         if let Some(node) = &self.server.node
             && !(1..=255).contains(&node.get_ref().len())
         {
@@ -348,6 +366,7 @@ impl Config {
         self.quic.qlog.iter_mut().for_each(join);
         self.sites.iter_mut().for_each(|site| site.resolve_paths(base));
         self.io.resolve_paths(base);
+        self.http.iter_mut().for_each(|http| http.resolve_path(base));
         for path in [&mut self.tls.keylog, &mut self.log.access].into_iter().flatten() {
             if path.as_os_str() != "-" {
                 *path = base.join(&*path);

@@ -75,7 +75,7 @@ fn an_unknown_key_names_the_nearest() {
     );
     assert!(error_after("[admin]", "[adminn]").contains("did you mean `admin`?"));
     let far = error_after("workers =", "zzzzzzzzzzzzzzzz =");
-    assert!(far.contains("valid keys here: listen, tcp, workers"), "{far}");
+    assert!(far.contains("valid keys here: listen, tcp, alt_svc, workers"), "{far}");
 }
 
 #[test]
@@ -172,7 +172,13 @@ fn values_that_parse_but_make_no_sense_are_refused() {
         ("\"edge.example\"", "\"a.example\", \"a.example\"", "another site"),
         ("root = \"video\"", "origin = \"http://127.0.0.1:1\"", "files only"),
         ("root = \"video\"", "", "missing root"),
-        ("workers = \"auto\"", "tcp = true", "HTTP/3 only"),
+        ("[admin]", "[tcp]\nmax_header = 100\n[admin]", "between 4096 and"),
+        ("[admin]", "[tcp]\nidle_timeout = \"25h\"\n[admin]", "\"24h\""),
+        ("[admin]", "[tcp]\nproxy_protocol = [\"10.0.0.0/40\"]\n[admin]", "neither an address nor a prefix"),
+        ("[admin]", "[[http]]\nlisten = \"192.0.2.1\"\n[admin]", "nor unix:PATH"),
+        ("[admin]", "[[http]]\nlisten = \"192.0.2.1:0\"\n[admin]", "port 0"),
+        ("[admin]", "[[http]]\nlisten = \"192.0.2.1:80\"\nstatus = 200\n[admin]", "301, 302, 307 or 308"),
+        ("[admin]", "[[http]]\nlisten = \"192.0.2.1:80\"\naction = \"run\"\n[admin]", "redirect, serve"),
     ];
     for (replace, with, expected) in cases {
         let error = error_after(replace, with);
