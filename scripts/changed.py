@@ -29,6 +29,7 @@ E2E = {
     "load": ["bench*"],
     "netio": ["modes", "fetch", "recv", "gen", "faults", "vlan"],
     "sequence": ["sequence", "recv"],
+    "tcp": ["tcp", "hostile"],
     "settings": ["operation"],
     "web": ["sites", "fetch", "records"],
     "wire": ["fetch", "vlan", "gen"],
@@ -39,7 +40,7 @@ E2E = {
     "expressway/src/fanout": ["fanout*"],
     "expressway/src/generate": ["gen"],
     "expressway/src/recv": ["recv", "sequence", "lend"],
-    "expressway/src/serve": ["operation", "privilege", "limits", "workers"],
+    "expressway/src/serve": ["operation", "privilege", "limits", "workers", "tcp"],
     "expressway": ["operation", "doctor"],
 }
 

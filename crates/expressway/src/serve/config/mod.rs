@@ -43,6 +43,7 @@ pub(crate) struct Config {
     /// `[tcp]`
     pub(crate) tcp: Tcp,
     /// `[[http]]`, listeners without TLS.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) http: Vec<Http>,
     /// `[files]`
     pub(crate) files: Files,

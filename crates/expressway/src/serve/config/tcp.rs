@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use toml::Spanned;
 
 use expressway_settings::{Size, Span, named};
@@ -14,7 +14,7 @@ use expressway_tcp::{Address, Limits, Prefix};
 use super::value::Workers;
 
 /// `[tcp]`: HTTP/1.1 and HTTP/2 on the addresses of `[server] listen`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Tcp {
     /// Threads; as many as there are packet workers if absent.
@@ -126,6 +126,12 @@ impl Tcp {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Trusted(pub(crate) Vec<Prefix>);
 
+impl Serialize for Trusted {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(ToString::to_string))
+    }
+}
+
 impl<'de> Deserialize<'de> for Trusted {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let texts = Vec::<String>::deserialize(deserializer)?;
@@ -153,7 +159,7 @@ impl Action {
 named!(Action);
 
 /// `[[http]]`: a listener without TLS.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Http {
     /// A TCP address, or `unix:` and a path.
@@ -196,6 +202,12 @@ impl Http {
 /// Where a listener is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place(pub(crate) Address);
+
+impl Serialize for Place {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
 
 impl<'de> Deserialize<'de> for Place {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

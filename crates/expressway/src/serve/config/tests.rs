@@ -269,6 +269,7 @@ fn wrong_rules_are_named_with_their_line() {
 #[test]
 fn what_is_in_force_is_a_configuration_that_says_the_same() {
     let rules = "[[site.rule]]\npath = \"/a/*\"\nheaders = { a = \"b\", c = false }\ncors = { origins = [\"https://a\"] }\n\
+         [[http]]\nlisten = \"unix:/s\"\nproxy_protocol = [\"10.0.0.0/8\"]\n\
          [io.napi]\ndefer_hard_irqs = 2\ngro_flush_timeout = \"200us\"\n[admin]";
     let config = parse(
         &GOOD
