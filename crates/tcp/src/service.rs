@@ -55,7 +55,7 @@ struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if !self.is_taken {
-            self.watch.leave(self.id);
+            self.watch.leave(self.id, false);
         }
     }
 }

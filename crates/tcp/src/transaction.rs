@@ -91,6 +91,6 @@ impl Drop for Transaction {
                 worker: self.watch.worker.number,
             });
         }
-        self.watch.leave(self.id);
+        self.watch.leave(self.id, self.is_complete);
     }
 }

@@ -44,6 +44,9 @@ const PARDON: i64 = 8 << 10;
 /// What a request allows, in octets: its header section, and what belongs to it.
 const PER_REQUEST: i64 = 4 << 10;
 
+/// Requests that a client may have abandoned beyond those that it took the answers of (CVE-2023-44487).
+const ABANDONED: u32 = 500;
+
 /// What is to be done with a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -88,6 +91,7 @@ struct State {
     taken: Option<(u64, Instant)>,
     look: Instant,
     closing: Option<Instant>,
+    abandoned: u32,
     left: i64,
     pardoned: Instant,
     doomed: Option<Refusal>,
@@ -129,6 +133,7 @@ impl Watch {
             taken: None,
             look: now,
             closing: None,
+            abandoned: 0,
             left: WASTE,
             pardoned: now,
             doomed: None,
@@ -195,16 +200,24 @@ impl Watch {
         Poll::Ready(())
     }
 
-    /// The request is over.
-    pub(crate) fn leave(&self, id: u64) {
+    /// The request is over; `is_complete`: its client has the whole answer.
+    pub(crate) fn leave(&self, id: u64, is_complete: bool) {
         let mut state = self.lock();
         let Some(request) = state.requests.remove(&id) else { return };
         state.begun -= usize::from(request.is_begun);
+        state.abandoned = if is_complete { state.abandoned.saturating_sub(1) } else { state.abandoned + 1 };
+        let is_flood = state.abandoned > ABANDONED;
+        if is_flood {
+            state.doomed.get_or_insert(Refusal::Flood);
+        }
         let next = state.line.pop_front();
         self.rest(state);
         sub(&self.worker.stats.requests_active, 1);
         if let Some(next) = next {
             next.wake();
+        }
+        if is_flood {
+            self.place.ear.alarm().ring();
         }
         // What it may hold of the window is for others.
         self.feed();

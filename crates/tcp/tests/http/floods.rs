@@ -86,6 +86,25 @@ fn rapid_resets_end_the_connection() {
 }
 
 #[test]
+fn requests_that_are_begun_and_abandoned_end_the_connection_too() {
+    let world = Build::default().world();
+    flood(&world, "flood", &[], |number| {
+        let (hundred, stream) = (number / 200, 2 * (number / 200 * 100 + number % 100) + 1);
+        if number % 200 < 100 {
+            return frame(HEADERS, END_HEADERS | END_STREAM, stream, &head("GET", "/never"));
+        }
+        if number % 200 == 100 {
+            let ended = || world.count("tcp_refused", "flood") > 0;
+            let begun = u64::from(hundred + 1) * 100;
+            world.until("they are begun", || ended() || world.count("tcp_requests", "HTTP/2.0") >= begun);
+        }
+        frame(RST_STREAM, 0, stream, &8u32.to_be_bytes())
+    });
+    assert!(world.count("tcp_requests", "HTTP/2.0") >= 500);
+    world.until("nothing is left", || world.count("tcp_requests_active", "") == 0);
+}
+
+#[test]
 fn continuations_without_end_are_cut_off() {
     let world = Build::default().world();
     let start = frame(HEADERS, END_STREAM, 1, &head("GET", "/bytes/1"));
