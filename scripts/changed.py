@@ -30,6 +30,7 @@ E2E = {
     "load": ["bench*"],
     "netio": ["modes", "fetch", "recv", "gen", "faults", "vlan"],
     "sequence": ["sequence", "recv"],
+    "tcp": ["tcp", "hostile"],
     "settings": ["operation"],
     "tls": ["tls", "acme", "fanout_protocols"],
     "web": ["sites", "fetch", "records"],
@@ -41,7 +42,7 @@ E2E = {
     "expressway/src/fanout": ["fanout*"],
     "expressway/src/generate": ["gen"],
     "expressway/src/recv": ["recv", "sequence", "lend"],
-    "expressway/src/serve": ["operation", "privilege", "limits", "workers", "tls"],
+    "expressway/src/serve": ["operation", "privilege", "limits", "workers", "tcp", "tls"],
     "expressway": ["operation", "doctor"],
 }
 

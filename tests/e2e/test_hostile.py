@@ -73,6 +73,14 @@ TRANSPORT = [
     Case("quicgo left-alone", {"connections_established_total": 5}, {"connections": 5}),
 ]
 
+OVER_TCP = [
+    Case("tcp_rapid_resets", {"tcp_refused_total": 5}, {"closed": 5}),
+    Case("tcp_continuations", {"tcp_refused_total": 5}, {"closed": 5}),
+    Case("tcp_pings", {"tcp_refused_total": 1}, {"closed": 1}),
+    Case("tcp_slow_heads", {"tcp_refused_total": 5}, {"connections": 50}),
+    Case("tcp_unread", {"tcp_requests_total": 50}, {"connections": 50}),
+]
+
 FIRST_PACKETS = [
     Case("half_open", {"connections_accepted_total": 100}, {"initials": 100}),
     Case("half_open", {"retries_sent_total": 100}, {"initials": 100}, {"retry": '"always"'}),
@@ -103,6 +111,7 @@ def started(lab: Lab, make_server, quic: dict[str, str]) -> Server:
     more = {
         "quic": {"idle_timeout": '"120s"', "send_window": '"256KiB"', "max_connections": "5000", **quic},
         "files": {"cache": '"16MiB"'},
+        "tcp": {"header_timeout": '"500ms"'},
     }
     server = make_server(lab, prefix=SERVER_PREFIX, more=more)
     go_first(server.process.pid)
@@ -117,7 +126,7 @@ def survived(server: Server) -> None:
         assert word not in server.log(), server.log()
 
 
-@pytest.mark.parametrize("case", [*STREAMS, *TRANSPORT, *FIRST_PACKETS], ids=str)
+@pytest.mark.parametrize("case", [*STREAMS, *TRANSPORT, *FIRST_PACKETS, *OVER_TCP], ids=str)
 def test_a_good_client_beside(lab: Lab, make_server, certificates: Path, case: Case) -> None:
     server = started(lab, make_server, case.quic)
     outcome = beside_gateway(server, certificates, case.name, moved=case.moved, seen=case.seen)

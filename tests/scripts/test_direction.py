@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = [
     {"wire", "sequence", "h3", "settings", "lab", "web", "tls"},
     {"xbpf", "netio", "bench", "acme"},
-    {"agent", "gateway", "feed"},
+    {"agent", "gateway", "feed", "tcp"},
     {"dataplane"},
     {"load", "expressway"},
 ]

@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (lasting, tokens) = (Lasting::new()?, Arc::new(Tokens::default()));
     let options = TlsOptions { stopgap: true, ..TlsOptions::default() };
     let tls = Tls::new(vec![Arc::new(store.stopgap()?)], options, lasting.clone())?;
-    let context = tls.tcp(&[b"http/1.1"])?;
+    let context = tls.tcp(&[b"http/1.1"])?.build();
     let secure = TcpListener::bind(tls_address)?;
     let plain = TcpListener::bind(http_address)?;
     let plan = Plan {

@@ -43,8 +43,8 @@ fn main() -> ExitCode {
             return code;
         }
     };
-    // A report is to be read, not what led to it.
-    let level = if matches!(arguments.command, Command::Doctor(_)) { "error" } else { "info" };
+    // A report is to be read, not what led to it; and what a stranger does wrong over HTTP/2 is counted, not logged.
+    let level = if matches!(arguments.command, Command::Doctor(_)) { "error" } else { "info,h2=error" };
     if let Err(failure) = logging::start(&arguments.logging, level) {
         return failure.report();
     }

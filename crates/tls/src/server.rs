@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use boring::ssl::{
-    AlpnError, ClientHello, ExtensionType, NameType, SelectCertError, SniError, SslAlert, SslContext,
-    SslContextBuilder, SslMethod, SslMode, SslOptions, SslRef, SslSessionCacheMode, SslVersion,
+    AlpnError, ClientHello, ExtensionType, NameType, SelectCertError, SniError, SslAlert, SslContextBuilder,
+    SslMethod, SslMode, SslOptions, SslRef, SslSessionCacheMode, SslVersion,
 };
 
 use crate::certificates::Certificates;
@@ -140,7 +140,7 @@ impl Tls {
     ///
     /// # Errors
     /// When the TLS library refuses.
-    pub fn tcp(&self, protocols: &'static [&'static [u8]]) -> Result<SslContext, TlsError> {
+    pub fn tcp(&self, protocols: &'static [&'static [u8]]) -> Result<SslContextBuilder, TlsError> {
         let mut context = SslContextBuilder::new(SslMethod::tls())?;
         context.set_min_proto_version(Some(SslVersion::TLS1_2))?;
         context.set_cipher_list(CIPHERS)?;
@@ -167,7 +167,7 @@ impl Tls {
                 .find_map(|protocol| list(offered).find(|offer| offer == protocol))
                 .ok_or(AlpnError::ALERT_FATAL)
         });
-        Ok(context.build())
+        Ok(context)
     }
 
     fn set_up(&self, context: &mut SslContextBuilder) -> Result<(), TlsError> {

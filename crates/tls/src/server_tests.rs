@@ -147,7 +147,7 @@ fn tls_with(identities: Vec<Identity>, options: TlsOptions, lasting: Lasting) ->
 
 /// Both contexts of a server; that of QUIC is used over a byte stream here, where only TLS 1.3 is asked for.
 fn contexts(tls: &Tls) -> [SslContext; 2] {
-    [tls.tcp(PROTOCOLS).unwrap(), tls.quic().unwrap().build()]
+    [tls.tcp(PROTOCOLS).unwrap().build(), tls.quic().unwrap().build()]
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn the_key_follows_the_clients_signature_algorithms() {
     }
     let old =
         Client { most: Some(SslVersion::TLS1_2), algorithms: Some("rsa_pkcs1_sha256"), ..named("a.example") };
-    let context = tls.tcp(PROTOCOLS).unwrap();
+    let context = tls.tcp(PROTOCOLS).unwrap().build();
     assert_eq!(old.connect(&context).unwrap().certificate.1, Id::RSA);
 }
 
@@ -217,7 +217,7 @@ fn post_quantum_key_agreement_is_used_where_the_client_offers_it() {
 
 #[test]
 fn protocols_are_chosen_in_our_order_and_strangers_refused() {
-    let context = tls(vec![identity(&["a.example"])], TlsOptions::default()).tcp(PROTOCOLS).unwrap();
+    let context = tls(vec![identity(&["a.example"])], TlsOptions::default()).tcp(PROTOCOLS).unwrap().build();
     let alpn = |offer| Client { alpn: Some(offer), ..Client::default() }.connect(&context);
     assert_eq!(alpn(b"\x08http/1.1\x02h2").unwrap().alpn.unwrap(), b"h2");
     assert_eq!(alpn(b"\x08http/1.1").unwrap().alpn.unwrap(), b"http/1.1");
@@ -232,7 +232,7 @@ fn protocols_are_chosen_in_our_order_and_strangers_refused() {
 #[test]
 fn a_challenge_is_answered_to_those_who_ask_for_nothing_else() {
     let tls = tls(vec![identity(&["a.example"])], TlsOptions::default());
-    let context = tls.tcp(PROTOCOLS).unwrap();
+    let context = tls.tcp(PROTOCOLS).unwrap().build();
     let ask = |alpn: &'static [u8]| Client { alpn: Some(alpn), ..named("b.example") }.connect(&context);
     assert!(ask(b"\x0aacme-tls/1").is_err(), "no challenge waits");
     let issued = &tls.lasting().issued;
@@ -255,7 +255,7 @@ fn sessions_are_resumed_with_the_previous_key_and_not_with_an_older() {
         let lasting = Lasting::new().unwrap();
         let server = |lasting: &Lasting| {
             let tls = tls_with(vec![identity(&["a.example"])], TlsOptions::default(), lasting.clone());
-            tls.tcp(PROTOCOLS).unwrap()
+            tls.tcp(PROTOCOLS).unwrap().build()
         };
         let (first, second) = (server(&lasting), server(&lasting));
         let stranger = server(&Lasting::new().unwrap());
@@ -293,7 +293,10 @@ fn a_node_takes_tickets_of_one_that_is_a_rotation_ahead() {
     behind.tickets.load(&one).unwrap();
     ahead.tickets.load(&two).unwrap();
     let [behind, ahead] = [behind, ahead].map(|lasting| {
-        tls_with(vec![identity(&["a.example"])], TlsOptions::default(), lasting).tcp(PROTOCOLS).unwrap()
+        tls_with(vec![identity(&["a.example"])], TlsOptions::default(), lasting)
+            .tcp(PROTOCOLS)
+            .unwrap()
+            .build()
     });
     let session = Client::default().connect(&ahead).unwrap().session;
     assert!(Client { session, ..Client::default() }.connect(&behind).unwrap().resumed);
@@ -363,11 +366,12 @@ fn no_session_from_before_gets_past_a_certificate_that_is_required_now() {
     let authority = person("authority", true, None);
     let lasting = Lasting::new().unwrap();
     let identities = || vec![identity(&["a.example"])];
-    let before = tls_with(identities(), TlsOptions::default(), lasting.clone()).tcp(PROTOCOLS).unwrap();
+    let before =
+        tls_with(identities(), TlsOptions::default(), lasting.clone()).tcp(PROTOCOLS).unwrap().build();
     let after = tls_with(identities(), client_auth(ClientAuthMode::Required, &authority), lasting);
     let session = Client::default().connect(&before).unwrap().session;
     assert!(session.is_some());
-    assert!(Client { session, ..Client::default() }.connect(&after.tcp(PROTOCOLS).unwrap()).is_err());
+    assert!(Client { session, ..Client::default() }.connect(&after.tcp(PROTOCOLS).unwrap().build()).is_err());
 }
 
 #[test]
@@ -443,7 +447,7 @@ fn a_stopgap_is_served_until_a_certificate_is_issued() {
 fn a_reload_loses_no_handshake() {
     let lasting = Lasting::new().unwrap();
     let server = |name: &str| tls_with(vec![identity(&[name])], TlsOptions::default(), lasting.clone());
-    let current = arc_swap::ArcSwap::from_pointee(server("one.example").tcp(PROTOCOLS).unwrap());
+    let current = arc_swap::ArcSwap::from_pointee(server("one.example").tcp(PROTOCOLS).unwrap().build());
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..3)
@@ -462,7 +466,7 @@ fn a_reload_loses_no_handshake() {
             .collect();
         for turn in 0..20 {
             let name = if turn % 2 == 0 { "two.example" } else { "one.example" };
-            current.store(Arc::new(server(name).tcp(PROTOCOLS).unwrap()));
+            current.store(Arc::new(server(name).tcp(PROTOCOLS).unwrap().build()));
             named("x.example").connect(&current.load()).unwrap();
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);

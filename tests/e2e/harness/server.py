@@ -33,6 +33,9 @@ class Settings:
     # More keys by table: {"quic": {"retry": '"always"'}}, values as TOML has them.
     more: dict[str, dict[str, str]] = field(default_factory=dict)
 
+    # Lines of arrays of tables, such as those of `[[http]]`.
+    arrays: list[str] = field(default_factory=list)
+
     def text(self) -> str:
         """The file."""
         quoted = ", ".join(f'"{address}"' for address in self.listen)
@@ -50,6 +53,7 @@ class Settings:
         lines: list[str] = []
         for name, keys in tables.items():
             lines += [f"[{name}]", *(f"{key} = {value}" for key, value in keys.items()), ""]
+        lines += self.arrays
         lines += ["[[site]]", 'hosts = ["edge.test"]', f'root = "{self.root}"', ""]
         return "\n".join(lines)
 
@@ -83,6 +87,8 @@ class Server(Daemon):
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         self.ready: list[Ready] = []
+        # Addresses of TCP listeners.
+        self.tcp: list[str] = []
         self._all_ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -93,6 +99,9 @@ class Server(Daemon):
             words = line.split()
             if words[:1] == ["ready"]:
                 pairs = dict(word.split("=", 1) for word in words[1:])
+                if "tcp" in pairs:
+                    self.tcp.append(pairs["tcp"])
+                    continue
                 self.ready.append(Ready(pairs["listen"], pairs["io"], int(pairs["workers"])))
                 if len(self.ready) == len(self.settings.listen):
                     self._all_ready.set()
@@ -105,6 +114,13 @@ class Server(Daemon):
             f"ended with {self.process.wait(LIMIT)} before it was ready:\n{self.log()}"
         )
         return self
+
+    def wait_tcp(self, listeners: Sequence[str]) -> None:
+        """Waits for the lines of TCP listeners, which come after those of UDP."""
+        deadline = time.monotonic() + LIMIT
+        while self.tcp != list(listeners):
+            assert time.monotonic() < deadline, f"{self.tcp}, not {listeners}:\n{self.log()}"
+            time.sleep(0.01)
 
     def obtained(self) -> str:
         """The one I/O mode of all its addresses."""

@@ -18,11 +18,12 @@ import handshake
 import listeners
 import play
 import streams
+import tcp
 import transport
 from report import Report
 from wire import Target
 
-ATTACKS = {attack.__name__: attack for part in (streams, transport, handshake, listeners) for attack in part.ATTACKS}
+ATTACKS = {attack.__name__: attack for part in (streams, transport, handshake, listeners, tcp) for attack in part.ATTACKS}
 
 
 def main() -> None:

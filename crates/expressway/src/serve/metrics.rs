@@ -10,6 +10,7 @@ use expressway_gateway::metrics::{Histogram, Registry, Sample};
 use expressway_gateway::quic::{Shared, stats};
 use expressway_netio::stats::{StatField, StatsCell};
 use expressway_netio::worker::TURN_BOUNDS;
+use expressway_tcp::MetricKind;
 use expressway_tls::Tls;
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::FileStore;
@@ -99,6 +100,27 @@ pub(crate) fn register_worker(registry: &Registry, worker: usize, cell: Arc<Stat
             .label("worker", worker.to_string()),
         );
     });
+}
+
+/// Registers what the workers of TCP count.
+pub(crate) fn register_tcp(registry: &Registry, workers: Vec<Arc<expressway_tcp::Stats>>) {
+    registry.register(move |out: &mut Vec<Sample>| {
+        for (worker, stats) in workers.iter().enumerate() {
+            out.extend(stats.fields().into_iter().map(|metric| tcp(&metric, worker)));
+        }
+    });
+}
+
+fn tcp(metric: &expressway_tcp::Metric, worker: usize) -> Sample {
+    let sample = match metric.kind {
+        MetricKind::Counter => Sample::counter(metric.name, metric.help, metric.value),
+        MetricKind::Gauge => Sample::gauge(metric.name, metric.help, metric.value),
+    };
+    let sample = sample.label("worker", worker.to_string());
+    match metric.label {
+        Some((name, value)) => sample.label(name, value),
+        None => sample,
+    }
 }
 
 fn quic(field: &stats::Field, value: u64, worker: usize) -> Sample {

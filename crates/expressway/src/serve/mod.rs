@@ -3,6 +3,7 @@
 //!
 //! * [`config`] is the configuration file; [`setup`] turns it into what QUIC and request handling are given.
 //! * [`privilege`] gives up what the server does not need, [`confine`] keeps it from more.
+//! * [`tcp`] is what is served over TCP.
 //! * [`events`] is what the main thread waits for.
 //! * [`logs`] opens access logs, and knows those that have not ended.
 //! * [`server`] is the running whole: workers, reload, drain.
@@ -17,6 +18,7 @@ mod metrics;
 mod privilege;
 mod server;
 mod setup;
+mod tcp;
 mod tls;
 
 use std::process::ExitCode;
@@ -36,9 +38,11 @@ use tls::Fixed;
 pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
     let mut config = load(&arguments)?;
     let identity = Identity::of(&config)?;
+    raise_file_limit();
+    // Ports below 1024 take a privilege.
+    let listeners = if arguments.check { Vec::new() } else { tcp::bind(&config, tcp_workers(&config))? };
     let mut agent = None;
     if let Some(identity) = identity {
-        raise_file_limit();
         let has_another = config.io.agent.is_some() || config.io.device_plugin.is_some();
         if !has_another && !arguments.check {
             agent = Some(privilege::start_agent(&config)?);
@@ -47,7 +51,6 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
         // What a reload will read, this user has to be able to read now.
         config = load(&arguments)?;
     }
-    raise_file_limit();
     let provider = match agent {
         _ if arguments.check => None,
         Some(socket) => Some(Provider::Agent(privilege::client(socket)?)),
@@ -56,10 +59,7 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
     // Threads inherit it: the reader threads of the files are the first.
     // What the CPU quota and the memory limit are, a confined process cannot read, nor what machine this is.
     let memory = limits::memory();
-    let workers = match config.server.workers {
-        Workers::Auto => crate::cores::workers(),
-        Workers::Count(count) => usize::from(count),
-    };
+    let workers = workers(&config);
     let fixed = Fixed::new(&config, arguments.check)?;
     let instance = match provider {
         Some(_) => setup::instance(&config, &fixed)?,
@@ -79,7 +79,28 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
         crate::print(&format!("# {}: ok; with defaults:\n\n{effective}", arguments.config.display()))?;
         return Ok(ExitCode::SUCCESS);
     };
-    Server::start(arguments, config, (provider, confinement), workers, (files, logs), (fixed, setup))?.run()
+    Server::start(
+        arguments,
+        config,
+        (provider, confinement),
+        workers,
+        (files, logs),
+        (fixed, setup, listeners),
+    )?
+    .run()
+}
+
+/// Workers that handle packets.
+fn workers(config: &Config) -> usize {
+    match config.server.workers {
+        Workers::Auto => crate::cores::workers(),
+        Workers::Count(count) => usize::from(count),
+    }
+}
+
+/// Workers that serve TCP.
+fn tcp_workers(config: &Config) -> usize {
+    tcp::workers(config, workers(config))
 }
 
 /// Reads and checks the configuration, with what the command line overrides.

@@ -14,6 +14,7 @@ use expressway_gateway::metrics::Registry;
 use expressway_gateway::quic::{Endpoint, Message, Setup, Shared};
 use expressway_netio::worker::{Worker, WorkerOptions};
 use expressway_netio::{Inbox, Mailbox, PacketIo, mailbox};
+use expressway_tcp::Listener;
 use expressway_tls::Tls;
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::FileStore;
@@ -24,7 +25,7 @@ use super::events::{Event, follow_signals};
 use super::logs::{Logs, Previous};
 use super::setup::Reloadable;
 use super::tls::{self, Fixed, Upkeep};
-use super::{load, metrics, setup};
+use super::{load, metrics, setup, tcp};
 use crate::args::Serve;
 use crate::cores;
 use crate::fail::Failure;
@@ -34,6 +35,9 @@ const MAILBOX: usize = 4096;
 
 /// How often the main thread looks after the data path.
 const MAINTENANCE: Duration = Duration::from_secs(1);
+
+/// The same while it stops.
+const ENDING: Duration = Duration::from_millis(50);
 
 /// What workers have beyond the drain deadline to send their last packets.
 const DRAIN_GRACE: Duration = Duration::from_secs(3);
@@ -78,6 +82,7 @@ pub(crate) struct Server {
     fixed: Fixed,
     acme: Option<Acme>,
     logs: Logs,
+    tcp: Option<expressway_tcp::Server>,
     events: Receiver<Event>,
     threads: Vec<JoinHandle<()>>,
     alive: usize,
@@ -96,12 +101,13 @@ impl Server {
         (provider, confinement): (Provider, Option<Confinement>),
         workers: usize,
         (files, logs): (Arc<FileStore>, Logs),
-        (fixed, parts): (Fixed, Reloadable),
+        (fixed, parts, listeners): (Fixed, Reloadable, Vec<Listener>),
     ) -> Result<Self, Failure> {
         let (sender, events) = channel();
         follow_signals(sender.clone())?;
         let (path, ios) = DataPath::open(setup::data_path(&config), provider, workers)?;
         let cores = cores::cores(path.localities());
+        let tcp_setup = Arc::clone(&parts.tcp);
         let setup = Arc::new(assemble(parts, &path.mode().to_string()));
         let shared =
             Shared::with_memory(&setup, workers, files.memory().clone()).map_err(Failure::run_time)?;
@@ -133,6 +139,7 @@ impl Server {
             acme,
             fixed,
             logs,
+            tcp: None,
             events,
             threads: Vec::new(),
             alive: 0,
@@ -150,6 +157,15 @@ impl Server {
                 WorkerIo::Xsk(io) => server.spawn(options, *io, inbox, &sender, &registry)?,
             }
         }
+        let addresses: Vec<String> =
+            listeners.iter().map(|listener| listener.address().to_string()).collect();
+        let tcp_workers = tcp::workers(&server.config, workers);
+        if !listeners.is_empty() {
+            let tcp = expressway_tcp::Server::start(tcp_workers, listeners, tcp_setup, server.files.memory())
+                .map_err(|error| Failure::run_time(format!("TCP workers: {error}")))?;
+            metrics::register_tcp(&registry, tcp.stats());
+            server.tcp = Some(tcp);
+        }
         if let Some(admin) = &server.config.admin {
             let address = *admin.listen.get_ref();
             let status = server.status.clone();
@@ -161,6 +177,7 @@ impl Server {
         let lines: String = modes
             .iter()
             .map(|(address, mode)| format!("ready listen={address} io={mode} workers={workers}\n"))
+            .chain(addresses.iter().map(|address| format!("ready tcp={address} workers={tcp_workers}\n")))
             .collect();
         crate::print(&lines)?;
         Ok(server)
@@ -196,15 +213,20 @@ impl Server {
     /// Follows events until the last worker has ended.
     pub(crate) fn run(mut self) -> Result<ExitCode, Failure> {
         let mut stopping = false;
-        while self.alive > 0 {
+        while self.alive > 0 || self.tcp.is_some() {
             if stopping && Instant::now() > self.give_up {
+                if self.alive == 0 {
+                    break;
+                }
                 return Err(Failure::run_time(format!(
                     "{} workers did not finish before the drain deadline; their connections were closed",
                     self.alive
                 )));
             }
-            match self.events.recv_timeout(MAINTENANCE) {
+            let pause = if stopping { ENDING } else { MAINTENANCE };
+            match self.events.recv_timeout(pause) {
                 Err(RecvTimeoutError::Timeout) => {
+                    self.follow_tcp(&mut stopping);
                     self.lock_path().maintain();
                     self.shared.collect();
                     self.upkeep.turn(&self.config, &self.tls.load());
@@ -260,12 +282,33 @@ impl Server {
         }
     }
 
+    /// Notices when the workers of TCP have ended. One that fails takes the server down in order, as above.
+    fn follow_tcp(&mut self, stopping: &mut bool) {
+        let Some(tcp) = self.tcp.take_if(|tcp| tcp.has_ended(*stopping)) else { return };
+        let result = if *stopping { tcp.join() } else { tcp.abort() };
+        let problem = match result {
+            Ok(()) if *stopping => return,
+            Ok(()) => "ended".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        let problem = format!("TCP worker: {problem}");
+        tracing::error!("{problem}; the server stops");
+        self.failure.get_or_insert_with(|| Failure::run_time(&problem));
+        if !*stopping {
+            *stopping = true;
+            self.drain(&problem);
+        }
+    }
+
     /// Tells the workers to finish what is open.
     fn drain(&mut self, why: &str) {
         tracing::info!(limit = ?self.config.server.drain.0, "{why}: draining open connections");
         *self.status.state.lock().unwrap_or_else(PoisonError::into_inner) = Err(why.to_owned());
         let deadline = Instant::now() + self.config.server.drain.0;
         self.give_up = deadline + DRAIN_GRACE;
+        if let Some(tcp) = &self.tcp {
+            tcp.drain(deadline);
+        }
         for mailbox in self.mailboxes.iter() {
             // A full mailbox empties within a turn of its worker.
             if mailbox.send_until(Message::Drain { deadline }, deadline).is_err() {
@@ -286,6 +329,7 @@ impl Server {
         let config = load(&self.arguments)?;
         let previous = Previous { log: self.config.log.clone(), access_log: self.setup.access_log.clone() };
         let parts = setup::build(&config, &self.fixed, &self.files, &mut self.logs, Some(&previous))?;
+        let tcp = Arc::clone(&parts.tcp);
         let setup = Arc::new(assemble(parts, &self.setup.io_mode));
         self.shared.reload(setup.clone()).map_err(Failure::run_time)?;
         self.tls.store(setup.settings.tls.clone());
@@ -295,6 +339,9 @@ impl Server {
         for mailbox in self.mailboxes.iter() {
             // A worker whose mailbox is full is awake.
             let _ = mailbox.try_send(Message::Wake);
+        }
+        if let Some(running) = &self.tcp {
+            running.reload(tcp);
         }
         let waiting = config.needs_restart(&self.config);
         if let (Some(acme), false) = (&self.acme, waiting.contains(&"acme"))

@@ -13,15 +13,17 @@ use expressway_web::{Handler, SiteConfig, SiteContent, Sites};
 
 use super::config::{self, Config, LEAST_BESIDE_CACHE};
 use super::logs::{Logs, Previous};
+use super::tcp;
 use super::tls::{self, Fixed};
 use crate::fail::Failure;
 use crate::limits;
 
-/// What a reload replaces: settings, sites and access log.
+/// What a reload replaces: settings, sites and access log; the same for TCP.
 pub(crate) struct Reloadable {
     pub(crate) settings: Settings,
     pub(crate) handler: Arc<dyn Handler>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
+    pub(crate) tcp: Arc<expressway_tcp::Setup>,
 }
 
 /// File descriptors that the process itself has, and a worker's: sockets, rings, mailboxes, logs.
@@ -98,14 +100,17 @@ pub(crate) fn build(
     logs: &mut Logs,
     previous: Option<&Previous>,
 ) -> Result<Reloadable, Failure> {
-    let settings = settings(config, Arc::new(tls::build(config, fixed)?));
+    let tls = Arc::new(tls::build(config, fixed)?);
+    let settings = settings(config, Arc::clone(&tls));
     settings.check().map_err(|error| Failure::usage(format!("[quic]: {error}")))?;
     let sites: Result<Vec<SiteConfig>, _> = config.sites.iter().map(site).collect();
     let sites = sites.map_err(|(span, problem)| Failure::usage(config.at(span, problem)))?;
     let sites = Sites::new(&sites, files).map_err(Failure::usage)?;
+    let sites = Arc::new(sites);
     let access_log = logs.open(&config.log, previous)?;
-    let handler = fixed.behind_answers(Arc::new(sites));
-    Ok(Reloadable { settings, handler, access_log })
+    let handler = fixed.behind_answers(sites);
+    let tcp = tcp::setup(config, &tls, handler.clone(), access_log.clone())?;
+    Ok(Reloadable { settings, handler, access_log, tcp })
 }
 
 fn settings(config: &Config, tls: Arc<Tls>) -> Settings {

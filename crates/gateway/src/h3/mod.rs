@@ -21,6 +21,7 @@
 //! section 10).
 
 mod blocked;
+mod early;
 mod incoming;
 mod peer;
 mod priority;

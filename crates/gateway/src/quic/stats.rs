@@ -165,7 +165,9 @@ counters! {
     Counter refused_request_timeout,
     /// Requests reset as malformed (RFC 9114, section 4.1.2).
     Counter refused_malformed,
-    /// Requests answered 425 because they came by 0-RTT and are not safe to replay.
+    /// Requests of 0-RTT that are not safe to replay, and so were held until the handshake was complete.
+    Counter requests_held_early,
+    /// Requests answered 425: a connection held its maximum of them.
     Counter refused_early_data,
     /// Requests rejected because the server is shutting down.
     Counter refused_goaway,

@@ -330,7 +330,7 @@ fn a_client_that_keeps_abandoning_requests_is_cut_off() {
 }
 
 #[test]
-fn early_data_is_served_to_safe_methods_only_and_only_when_allowed() {
+fn of_early_data_what_is_safe_is_served_at_once_and_the_rest_when_the_handshake_is_complete() {
     for allowed in [false, true] {
         let tune = if allowed {
             |settings: &mut Settings| settings.early_data = true
@@ -346,11 +346,24 @@ fn early_data_is_served_to_safe_methods_only_and_only_when_allowed() {
         let id = client(&mut world, 5009, options);
         world.clients[id].get("/bytes/1000");
         world.clients[id].request("POST", "/bytes/1000", &[], b"");
+        world.clients[id].request("POST", "/echo", &[], b"hello");
+        for _ in 0..20 {
+            world.clients[id].request("DELETE", "/bytes/1000", &[], b"");
+        }
         world.until("answers", |world| world.clients[id].is_done());
         assert!(world.clients[id].quic.is_resumed());
         assert_eq!(world.clients[id].response(0).received, 1000);
-        let status = world.clients[id].response(1).status;
-        assert_eq!(status, Some(if allowed { 425 } else { 405 }));
-        assert_eq!(world.stats(0).connections_early_data, u64::from(allowed));
+        assert_eq!(world.clients[id].response(1).status, Some(405));
+        let echo = world.clients[id].response(2);
+        assert_eq!((echo.status, &echo.body[..]), (Some(200), &b"hello"[..]));
+        // Of those that could be replayed a connection holds 16.
+        let too_early = (3..23).filter(|n| world.clients[id].response(*n).status == Some(425)).count();
+        assert_eq!(too_early, if allowed { 6 } else { 0 });
+        let stats = world.stats(0);
+        assert_eq!(stats.requests_held_early, if allowed { 16 } else { 0 });
+        assert_eq!(
+            (stats.refused_early_data, stats.connections_early_data),
+            (too_early as u64, allowed.into())
+        );
     }
 }

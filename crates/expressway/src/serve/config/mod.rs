@@ -7,6 +7,7 @@ mod acme;
 mod rule;
 mod sections;
 mod site;
+mod tcp;
 mod tls;
 mod value;
 
@@ -22,6 +23,7 @@ use expressway_dataplane::IoSection;
 use expressway_settings::{ConfigError, SourceFile};
 pub(crate) use sections::{Admin, Files, Log, Quic, Server};
 pub(crate) use site::{Problem, Site};
+pub(crate) use tcp::{Action, Http, Tcp};
 pub(crate) use tls::{Certificate, Tls};
 pub(crate) use value::{Congestion, LogFormat, Retry, Seccomp, Workers};
 
@@ -47,6 +49,11 @@ pub(crate) struct Config {
     pub(crate) acme: Option<Acme>,
     /// `[quic]`
     pub(crate) quic: Quic,
+    /// `[tcp]`
+    pub(crate) tcp: Tcp,
+    /// `[[http]]`, listeners without TLS.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) http: Vec<Http>,
     /// `[files]`
     pub(crate) files: Files,
     /// `[log]`
@@ -73,6 +80,10 @@ struct Raw {
     acme: Option<Acme>,
     #[serde(default)]
     quic: Quic,
+    #[serde(default)]
+    tcp: Tcp,
+    #[serde(default)]
+    http: Vec<Http>,
     #[serde(default)]
     files: Files,
     #[serde(default)]
@@ -106,6 +117,8 @@ impl Config {
             certificates: raw.certificate,
             acme: raw.acme,
             quic: raw.quic,
+            tcp: raw.tcp,
+            http: raw.http,
             files: raw.files,
             log: raw.log,
             sites: raw.site,
@@ -183,6 +196,12 @@ impl Config {
         if self.acme != running.acme {
             sections.push("acme");
         }
+        if self.tcp.needs_restart(&running.tcp) {
+            sections.push("tcp");
+        }
+        if self.http != running.http {
+            sections.push("http");
+        }
         if self.admin != running.admin {
             sections.push("admin");
         }
@@ -194,6 +213,9 @@ impl Config {
         self.tls = new.tls;
         self.certificates = new.certificates;
         self.quic = new.quic;
+        // Its listeners stay as they are until a restart.
+        let (workers, proxy_protocol) = (self.tcp.workers, self.tcp.proxy_protocol.take());
+        self.tcp = Tcp { workers, proxy_protocol, ..new.tcp };
         self.log = new.log;
         self.sites = new.sites;
         self.source = new.source;
@@ -250,6 +272,10 @@ impl Config {
             ));
         }
         self.check_admin()?;
+        self.tcp.check().map_err(|(span, problem)| self.at(span, problem))?;
+        for http in &self.http {
+            http.check().map_err(|(span, problem)| self.at(span, problem))?;
+        }
         self.io.check().map_err(|(span, problem)| self.at(span, problem))?;
         Ok(())
     }
@@ -303,13 +329,6 @@ impl Config {
                 return Err(self.at(address.span(), format!("{} is listed twice", address.get_ref())));
             }
         }
-        if let Some(tcp) = &self.server.tcp
-            && *tcp.get_ref()
-        {
-            return Err(
-                self.at(tcp.span(), "this version serves HTTP/3 only; leave the key out or set it to false")
-            );
-        }
         if let Some(node) = &self.server.node
             && !(1..=255).contains(&node.get_ref().len())
         {
@@ -361,6 +380,7 @@ impl Config {
         self.resolve_tls_paths(base);
         self.resolve_acme_paths(base);
         self.io.resolve_paths(base);
+        self.http.iter_mut().for_each(|http| http.resolve_path(base));
         for path in [&mut self.tls.keylog, &mut self.log.access].into_iter().flatten() {
             if path.as_os_str() != "-" {
                 *path = base.join(&*path);

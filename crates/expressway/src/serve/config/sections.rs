@@ -18,9 +18,12 @@ use super::value::{Congestion, LogFormat, Retry, Seccomp, Workers};
 pub(crate) struct Server {
     /// UDP addresses for HTTP/3, at least one.
     pub(crate) listen: Spanned<Vec<Spanned<SocketAddr>>>,
-    /// Also serve HTTP/1.1 and HTTP/2 on the same TCP port.
+    /// Also serve HTTP/1.1 and HTTP/2 on the TCP ports of the same numbers; absent: where they can be bound.
     #[serde(default)]
     pub(crate) tcp: Option<Spanned<bool>>,
+    /// For how long clients over TCP may keep that there is HTTP/3 (RFC 7838); 0: they are not told.
+    #[serde(default = "one_day")]
+    pub(crate) alt_svc: Span,
     /// Workers, one per core.
     #[serde(default)]
     pub(crate) workers: Workers,
@@ -79,7 +82,7 @@ pub(crate) struct Quic {
     pub(crate) congestion: Congestion,
     /// Spread packets over the round trip instead of sending what the window allows at once.
     pub(crate) pacing: bool,
-    /// Accept 0-RTT requests (GET and HEAD only; they can be replayed).
+    /// Accept 0-RTT requests. They can be replayed, so that others than GET and HEAD wait for the handshake.
     pub(crate) early_data: bool,
     /// Largest UDP payload to send, bytes; default what the interface's MTU carries.
     pub(crate) max_payload: Option<Spanned<u16>>,
@@ -202,6 +205,10 @@ impl Admin {
 
 pub(super) fn yes() -> bool {
     true
+}
+
+fn one_day() -> Span {
+    Span(Duration::from_secs(86_400))
 }
 
 fn ten_seconds() -> Span {

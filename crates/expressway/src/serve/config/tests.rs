@@ -77,7 +77,7 @@ fn an_unknown_key_names_the_nearest() {
     );
     assert!(error_after("[admin]", "[adminn]").contains("did you mean `admin`?"));
     let far = error_after("workers =", "zzzzzzzzzzzzzzzz =");
-    assert!(far.contains("valid keys here: listen, tcp, workers"), "{far}");
+    assert!(far.contains("valid keys here: listen, tcp, alt_svc, workers"), "{far}");
 }
 
 #[test]
@@ -183,6 +183,13 @@ fn values_that_parse_but_make_no_sense_are_refused() {
         ("[[site]]", "client_auth = \"perhaps\"\n[[site]]", "not one of none, optional, required"),
         ("[[site]]", "unknown_name = \"drop\"\n[[site]]", "not one of default, reject"),
         ("[[site]]", "[[certificate]]\ncertificate = \"x\"\n[[site]]", "private_key"),
+        ("[admin]", "[tcp]\nmax_header = 100\n[admin]", "between 4096 and"),
+        ("[admin]", "[tcp]\nidle_timeout = \"25h\"\n[admin]", "\"24h\""),
+        ("[admin]", "[tcp]\nproxy_protocol = [\"10.0.0.0/40\"]\n[admin]", "neither an address nor a prefix"),
+        ("[admin]", "[[http]]\nlisten = \"192.0.2.1\"\n[admin]", "nor unix:PATH"),
+        ("[admin]", "[[http]]\nlisten = \"192.0.2.1:0\"\n[admin]", "port 0"),
+        ("[admin]", "[[http]]\nlisten = \"192.0.2.1:80\"\nstatus = 200\n[admin]", "301, 302, 307 or 308"),
+        ("[admin]", "[[http]]\nlisten = \"192.0.2.1:80\"\naction = \"run\"\n[admin]", "redirect, serve"),
     ];
     for (replace, with, expected) in cases {
         let error = error_after(replace, with);
@@ -273,6 +280,7 @@ fn wrong_rules_are_named_with_their_line() {
 #[test]
 fn what_is_in_force_is_a_configuration_that_says_the_same() {
     let rules = "[[site.rule]]\npath = \"/a/*\"\nheaders = { a = \"b\", c = false }\ncors = { origins = [\"https://a\"] }\n\
+         [[http]]\nlisten = \"unix:/s\"\nproxy_protocol = [\"10.0.0.0/8\"]\n\
          [io.napi]\ndefer_hard_irqs = 2\ngro_flush_timeout = \"200us\"\n[admin]";
     let config = parse(
         &GOOD

@@ -18,6 +18,7 @@ use self::deadlines::Sweep;
 use self::request_queue::RequestQueue;
 use super::blocked::BlockedStreams;
 use super::code;
+use super::early::Early;
 use super::incoming::Incoming;
 use super::peer::Peer;
 use super::stream::{RequestStream, StreamIdHasher, StreamMap};
@@ -49,6 +50,8 @@ pub(crate) struct Session {
     late: HashSet<u64, BuildHasherDefault<StreamIdHasher>>,
     /// Requests that ended early, minus those that completed.
     abandoned: u32,
+    /// Requests that wait for the handshake to be complete.
+    early: Early,
     /// After GOAWAY: requests from this stream on are rejected.
     refused_from: Option<u64>,
     /// Priorities of requests that have not arrived yet.
@@ -80,6 +83,7 @@ impl Session {
             next_stream: 0,
             late: HashSet::default(),
             abandoned: 0,
+            early: Early::default(),
             refused_from: None,
             early_priorities: Vec::new(),
             leaving: StreamMap::default().into_iter(),
@@ -155,6 +159,13 @@ impl Session {
             unread.push_front(stream);
         }
         Ok(())
+    }
+
+    /// The handshake is complete: requests that waited for it go on.
+    pub(crate) fn confirm(&mut self) {
+        for stream in self.early.release() {
+            self.resume(stream);
+        }
     }
 
     /// Writes pending data to our control stream.

@@ -120,13 +120,15 @@ impl Session {
         let parsed = request::parse(&mut fields, turn.link.remote(), turn.link.settings().max_header_size);
         undecodable(&fields)?;
         match parsed {
-            Ok(request) if early && !matches!(request.head.method, Method::GET | Method::HEAD) => {
-                turn.worker.stats.refused_early_data += 1;
-                self.answer(turn, stream, StatusCode::TOO_EARLY, section, more);
-            }
             Ok(mut request) => {
                 request.head.client_subject.clone_from(&self.subject);
-                self.start_request(turn, stream, request, more);
+                let held = early && !matches!(request.head.method, Method::GET | Method::HEAD);
+                if held && self.early.is_full() {
+                    turn.worker.stats.refused_early_data += 1;
+                    self.answer(turn, stream, StatusCode::TOO_EARLY, section, more);
+                } else {
+                    self.start_request(turn, stream, request, (more, held));
+                }
             }
             Err(Refusal::Answer(status)) => {
                 if status == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE {
@@ -149,7 +151,14 @@ impl Session {
         self.late.remove(&stream)
     }
 
-    fn start_request(&mut self, turn: &mut Turn<'_>, stream: u64, request: Request, more: bool) {
+    /// `more` of the request follows; it is `held` until the handshake is complete.
+    fn start_request(
+        &mut self,
+        turn: &mut Turn<'_>,
+        stream: u64,
+        request: Request,
+        (more, held): (bool, bool),
+    ) {
         let wake = self.wake_of(turn, stream);
         let (upload, body) = match more {
             true => {
@@ -158,7 +167,13 @@ impl Session {
             }
             false => (None, RequestBody::empty()),
         };
-        let exchange = turn.link.setup.handler.start(&request.head, body, wake);
+        let handler = &turn.link.setup.handler;
+        let exchange = if held {
+            turn.worker.stats.requests_held_early += 1;
+            self.early.hold(stream, handler, &request.head, body, (wake, &self.account))
+        } else {
+            handler.start(&request.head, body, wake)
+        };
         let priority = self.early_priority(stream).unwrap_or(request.priority);
         let mut state = RequestStream::new(stream, exchange, priority, request.content_length, &self.account);
         state.upload = upload.filter(|upload| upload.is_wanted());

@@ -28,7 +28,7 @@ impl Session {
     }
 
     /// Lets a stream continue in the connection's turn.
-    fn resume(&mut self, stream: u64) {
+    pub(super) fn resume(&mut self, stream: u64) {
         if let Some(request) = self.streams.get_mut(&stream)
             && !std::mem::replace(&mut request.woken, true)
         {

@@ -160,6 +160,9 @@ impl Http {
             turn.link.established = true;
             turn.worker.stats.connections_established += 1;
             turn.worker.stats.handshaking -= 1;
+            if let Some(session) = &mut self.session {
+                session.confirm();
+            }
             if let Some(initial) = turn.link.initial.take() {
                 ids.forget_initial(&initial);
             }

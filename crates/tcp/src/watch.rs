@@ -1,0 +1,429 @@
+//! What is going on on a connection, and when its client has had enough of it: one who sends too slowly, takes nothing,
+//! or sends much that carries nothing is ended.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use expressway_web::memory::Account;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use crate::places::Place;
+use crate::setup::Limits;
+use crate::stats::{Refusal, add, sub};
+use crate::worker::Shared;
+
+/// How long a connection may take to close that has nothing to do.
+const CLOSING: Duration = Duration::from_secs(2);
+
+/// Looks at responses within the time that one may stand still.
+const LOOKS: u32 = 8;
+
+/// The longest time between two looks.
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// When memory is scarce, a response may stand still for less, but this long.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The part of the budget that must be left for timeouts to be as configured.
+const PLENTY: f64 = 0.25;
+
+/// Part of what a connection may hold that its requests may take, as over QUIC.
+const REQUESTS: usize = 4;
+
+/// Octets that a client may send without anything in them: more than HTTP/2 lets it send of bodies that nobody has read
+/// yet, and pings and settings for hours.
+const WASTE: i64 = 1 << 20;
+
+/// What it gets back of these a second.
+const PARDON: i64 = 8 << 10;
+
+/// What a request allows, in octets: its header section, and what belongs to it.
+const PER_REQUEST: i64 = 4 << 10;
+
+/// Requests that a client may have abandoned beyond those that it took the answers of (CVE-2023-44487).
+const ABANDONED: u32 = 500;
+
+/// What is to be done with a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nothing before then.
+    Until(Instant),
+    /// It is to take no more requests.
+    Finish,
+    /// It is over.
+    End(Option<Refusal>),
+}
+
+/// A request under way.
+#[derive(Debug)]
+struct Request {
+    /// Its handler has it, and it is counted as such.
+    is_begun: bool,
+    /// It waits for its exchange, and not for the client.
+    waits: bool,
+    /// When the transport last took something of it.
+    moved: Instant,
+    /// Of its task (HTTP/2).
+    task: Option<AbortHandle>,
+}
+
+#[derive(Debug)]
+struct State {
+    requests: HashMap<u64, Request>,
+    begun: usize,
+    next: u64,
+    /// The request whose task is started next.
+    newest: Option<u64>,
+    uploads: usize,
+    /// Requests that wait until others have ended.
+    line: VecDeque<Waker>,
+    /// Responses that wait until the client has taken something.
+    starved: VecDeque<Waker>,
+    idle_since: Instant,
+    /// When something came while there was no request.
+    head_since: Option<Instant>,
+    write_blocked: Option<Instant>,
+    /// What the client had taken, and when that changed last.
+    taken: Option<(u64, Instant)>,
+    look: Instant,
+    closing: Option<Instant>,
+    abandoned: u32,
+    left: i64,
+    pardoned: Instant,
+    doomed: Option<Refusal>,
+    lingers: bool,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    pub(crate) worker: Arc<Shared>,
+    pub(crate) account: Account,
+    pub(crate) remote: SocketAddr,
+    pub(crate) limits: Limits,
+    pub(crate) is_h2: bool,
+    place: Place,
+    state: Mutex<State>,
+}
+
+impl Watch {
+    pub(crate) fn new(
+        worker: &Arc<Shared>,
+        remote: SocketAddr,
+        limits: Limits,
+        is_h2: bool,
+        place: Place,
+    ) -> Arc<Self> {
+        let now = Instant::now();
+        let state = State {
+            requests: HashMap::new(),
+            begun: 0,
+            next: 0,
+            newest: None,
+            uploads: 0,
+            line: VecDeque::new(),
+            starved: VecDeque::new(),
+            idle_since: now,
+            head_since: None,
+            write_blocked: None,
+            taken: None,
+            look: now,
+            closing: None,
+            abandoned: 0,
+            left: WASTE,
+            pardoned: now,
+            doomed: None,
+            lingers: false,
+        };
+        let account = Account::new(&worker.ledger, limits.send_window, limits.connection_memory);
+        account.follow();
+        let worker = Arc::clone(worker);
+        Arc::new(Self { worker, account, remote, limits, is_h2, place, state: Mutex::new(state) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// A request has come; the number by which it is known here.
+    pub(crate) fn arrive(&self, has_body: bool) -> u64 {
+        let mut state = self.lock();
+        let id = state.next;
+        state.next += 1;
+        state.newest = Some(id);
+        state.head_since = None;
+        // Much of a body that is not wanted may be on its way before the client knows.
+        state.credit(PER_REQUEST + if has_body { i64::from(crate::connection::STREAM_WINDOW) } else { 0 });
+        let request = Request { is_begun: false, waits: true, moved: Instant::now(), task: None };
+        let was_idle = state.is_idle();
+        state.requests.insert(id, request);
+        drop(state);
+        if was_idle {
+            self.place.work();
+        }
+        add(&self.worker.stats.requests_active, 1);
+        id
+    }
+
+    /// The task that the last one who arrived runs in.
+    pub(crate) fn adopt(&self, task: AbortHandle) {
+        let mut state = self.lock();
+        let newest = state.newest.take();
+        if let Some(request) = newest.and_then(|id| state.requests.get_mut(&id)) {
+            request.task = Some(task);
+        }
+    }
+
+    /// Ready when the request may be begun: not too many are, and there is memory for it.
+    pub(crate) fn poll_begin(&self, id: u64, context: &Context<'_>) -> Poll<()> {
+        self.account.follow();
+        let most = self.limits.max_open_files.min(self.worker.ledger.memory().file_share());
+        let mut state = self.lock();
+        let is_full = state.begun >= most
+            || state.begun > 0 && self.account.requests() >= self.account.limit() / REQUESTS;
+        if is_full {
+            state.line.push_back(context.waker().clone());
+            return Poll::Pending;
+        }
+        state.begun += 1;
+        if let Some(request) = state.requests.get_mut(&id) {
+            request.is_begun = true;
+        }
+        Poll::Ready(())
+    }
+
+    /// The request is over; `is_complete`: its client has the whole answer.
+    pub(crate) fn leave(&self, id: u64, is_complete: bool) {
+        let mut state = self.lock();
+        let Some(request) = state.requests.remove(&id) else { return };
+        state.begun -= usize::from(request.is_begun);
+        state.abandoned = if is_complete { state.abandoned.saturating_sub(1) } else { state.abandoned + 1 };
+        let is_flood = state.abandoned > ABANDONED;
+        if is_flood {
+            state.doomed.get_or_insert(Refusal::Flood);
+        }
+        let next = state.line.pop_front();
+        self.rest(state);
+        sub(&self.worker.stats.requests_active, 1);
+        if let Some(next) = next {
+            next.wake();
+        }
+        if is_flood {
+            self.place.ear.alarm().ring();
+        }
+        // What it may hold of the window is for others.
+        self.feed();
+    }
+
+    fn rest(&self, mut state: MutexGuard<'_, State>) {
+        if state.is_idle() {
+            state.idle_since = Instant::now();
+            drop(state);
+            self.place.rest();
+            // Its deadline is another now.
+            self.place.ear.alarm().ring();
+        }
+    }
+
+    /// A body is being read.
+    pub(crate) fn begin_upload(&self) {
+        self.lock().uploads += 1;
+    }
+
+    /// It is not any more. Who did not read it to its end has the connection linger before it closes, or the answer may
+    /// be lost.
+    pub(crate) fn end_upload(&self, is_whole: bool) {
+        let mut state = self.lock();
+        state.uploads -= 1;
+        state.lingers |= !is_whole;
+        self.rest(state);
+    }
+
+    pub(crate) fn lingers(&self) -> bool {
+        self.lock().lingers
+    }
+
+    /// The transport took something of a response, or is waited for (`waits` is false); or the exchange is.
+    pub(crate) fn moved(&self, id: u64, waits: bool) {
+        let mut state = self.lock();
+        if let Some(request) = state.requests.get_mut(&id) {
+            request.waits = waits;
+            request.moved = Instant::now();
+        }
+    }
+
+    /// Has `waker` called when the client has taken something.
+    pub(crate) fn starve(&self, waker: &Waker) {
+        self.lock().starved.push_back(waker.clone());
+    }
+
+    /// There may be room for one that waits for it.
+    pub(crate) fn feed(&self) {
+        let next = self.lock().starved.pop_front();
+        if let Some(next) = next {
+            next.wake();
+        }
+    }
+
+    /// Ends the request and counts why; over HTTP/1 the connection with it.
+    pub(crate) fn end(&self, id: u64, why: Refusal) {
+        let mut state = self.lock();
+        if self.is_h2 {
+            if let Some(task) = state.requests.get_mut(&id).and_then(|request| request.task.take()) {
+                drop(state);
+                self.worker.stats.refuse(why);
+                task.abort();
+            }
+        } else {
+            state.doomed.get_or_insert(why);
+            drop(state);
+            self.place.ear.alarm().ring();
+        }
+    }
+
+    /// So many octets came of the connection. False: it wastes our time.
+    pub(crate) fn received(&self, octets: usize) -> bool {
+        add(&self.worker.stats.received[usize::from(self.is_h2)], octets as u64);
+        let mut state = self.lock();
+        if state.is_idle() && state.head_since.is_none() {
+            state.head_since = Some(Instant::now());
+        }
+        state.left -= octets as i64;
+        if state.left < 0 {
+            let now = Instant::now();
+            let seconds = now.duration_since(state.pardoned).as_secs_f64();
+            state.pardoned = now;
+            state.credit((seconds * PARDON as f64) as i64);
+        }
+        if state.left < 0 {
+            state.doomed.get_or_insert(Refusal::Flood);
+            return false;
+        }
+        true
+    }
+
+    /// So many of the octets that came, or went, were of bodies.
+    pub(crate) fn carried(&self, octets: usize) {
+        self.lock().credit(octets as i64);
+    }
+
+    /// So many octets went; none if the connection takes no more for now.
+    pub(crate) fn sent(&self, octets: Option<usize>) {
+        let mut state = self.lock();
+        match octets {
+            Some(octets) => {
+                state.write_blocked = None;
+                // Acknowledgements and updates of windows belong to them.
+                state.credit(octets as i64 / 4);
+                drop(state);
+                add(&self.worker.stats.sent[usize::from(self.is_h2)], octets as u64);
+            }
+            None => {
+                state.write_blocked.get_or_insert_with(Instant::now);
+            }
+        }
+    }
+
+    /// Why the connection is to end, if it is.
+    pub(crate) fn doomed(&self) -> Option<Refusal> {
+        self.lock().doomed
+    }
+
+    /// What is to be done now, and when to ask next.
+    pub(crate) fn check(&self, now: Instant) -> Verdict {
+        let mut state = self.lock();
+        if let Some(why) = state.doomed {
+            return Verdict::End(Some(why));
+        }
+        let patience = patience(self.limits.response_timeout, self.worker.ledger.memory().left());
+        let mut next = now + Duration::from_secs(3600);
+        let mut late = |since: Instant, limit: Duration| {
+            next = next.min(since + limit);
+            now >= since + limit
+        };
+        if state.write_blocked.is_some_and(|since| late(since, patience)) {
+            return Verdict::End(Some(Refusal::ResponseTimeout));
+        }
+        if self.account.in_flight() == 0 {
+            state.taken = None;
+        } else {
+            let arrived = self.account.arrived();
+            let (taken, since) = *state.taken.get_or_insert((arrived, now));
+            if taken != arrived {
+                state.taken = Some((arrived, now));
+            // Its responses are ended first.
+            } else if late(since, patience + patience / 4) {
+                return Verdict::End(Some(Refusal::ResponseTimeout));
+            }
+        }
+        if state.is_idle() {
+            let head = state.head_since.filter(|_| !self.is_h2);
+            if state.closing.is_some_and(|since| late(since.max(state.idle_since), CLOSING)) {
+                return Verdict::End(None);
+            }
+            if head.is_some_and(|since| late(since, self.limits.header_timeout)) {
+                return Verdict::End(Some(Refusal::HeaderTimeout));
+            }
+            if state.closing.is_none() && head.is_none() && late(state.idle_since, self.limits.idle_timeout) {
+                state.closing = Some(now);
+                return Verdict::Finish;
+            }
+        } else if now >= state.look {
+            state.look = now + (patience / LOOKS).min(LONGEST);
+            let overdue: Vec<u64> = state
+                .requests
+                .iter()
+                .filter(|(_, request)| !request.waits && now.duration_since(request.moved) >= patience)
+                .map(|(id, _)| *id)
+                .collect();
+            next = next.min(state.look);
+            drop(state);
+            for id in overdue {
+                self.end(id, Refusal::ResponseTimeout);
+            }
+            if let Some(why) = self.doomed() {
+                return Verdict::End(Some(why));
+            }
+        } else {
+            next = next.min(state.look);
+        }
+        Verdict::Until(next)
+    }
+
+    /// The connection takes no more requests.
+    pub(crate) fn close(&self) {
+        self.lock().closing.get_or_insert_with(Instant::now);
+    }
+
+    /// The connection is over, and everything on it.
+    pub(crate) fn abandon(&self) {
+        let tasks: Vec<_> =
+            self.lock().requests.values_mut().filter_map(|request| request.task.take()).collect();
+        for task in tasks {
+            task.abort();
+        }
+    }
+}
+
+impl State {
+    fn is_idle(&self) -> bool {
+        self.requests.is_empty() && self.uploads == 0
+    }
+
+    fn credit(&mut self, octets: i64) {
+        self.left = (self.left + octets).min(WASTE);
+    }
+}
+
+/// How long a response may stand still where `left` of the memory's budget is left.
+fn patience(configured: Duration, left: f64) -> Duration {
+    configured.mul_f64((left / PLENTY).clamp(0.0, 1.0)).max(PATIENCE.min(configured))
+}
