@@ -20,8 +20,9 @@ from harness.namespace import run_inside
 from harness.paths import CLIP, HOST, LIMIT, PEERS, PORT
 from harness.server import Server, address
 
-# Cases of h2spec that do not pass, each with its reason.
-EXCEPTIONS: dict[str, str] = {}
+# The case of h2spec that takes a stream which is still open, and its name: a small answer may be over by then.
+OPEN_STREAM = "http2/6.9.1/3"
+OPEN_STREAM_NAME = "3: Sends multiple WINDOW_UPDATE frames increasing the flow control window to above 2^31-1 on a stream"
 
 # Differ by protocol, and have to.
 OWN = {"alt-svc", "connection", "date", "keep-alive", "transfer-encoding"}
@@ -130,17 +131,23 @@ def test_nghttp_gets_many_at_once(make_lab, make_server) -> None:
     server.wait_for("all complete", lambda m: m.sum("tcp_responses_total", end="complete") == 100)
 
 
-def test_h2spec(make_lab, make_server, tmp_path: Path) -> None:
+def test_h2spec(make_lab, make_server) -> None:
     lab = make_lab()
     make_server(lab, mode="udp")
-    report = tmp_path / "h2spec.xml"
-    words = [PEERS / "h2spec", "-h", lab.server["ipv4"], "-p", PORT, "-t", "-k", "-P", "/small.txt", "-o", "10", "-j", report]
-    done = subprocess.run(lab.inside("client", *map(str, words)), capture_output=True, text=True, timeout=600, check=False)
+
+    def h2spec(path: str, *cases: str) -> subprocess.CompletedProcess[str]:
+        words = [PEERS / "h2spec", *cases, "-h", lab.server["ipv4"], "-p", PORT, "-t", "-k", "-P", path, "-o", "10"]
+        line = lab.inside("client", *map(str, words))
+        return subprocess.run(line, capture_output=True, text=True, timeout=600, check=False)
+
+    done = h2spec("/small.txt")
     counts = re.search(r"(\d+) tests, (\d+) passed, (\d+) skipped, (\d+) failed", done.stdout)
     assert counts and int(counts[1]) > 140, done.stdout
     failed = done.stdout.partition("Failures:")[2]
     names = {" ".join(line.split("×", 1)[1].split()) for line in failed.splitlines() if "×" in line}
-    assert names == set(EXCEPTIONS), failed
+    assert names <= {OPEN_STREAM_NAME}, failed
+    alone = h2spec("/clip.mp4", OPEN_STREAM)
+    assert "1 tests, 1 passed" in alone.stdout, alone.stdout
 
 
 def test_chromium_comes_by_tcp_and_goes_on_with_http3(make_lab, make_server, certificates: Path, tmp_path: Path) -> None:

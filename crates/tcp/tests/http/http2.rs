@@ -48,7 +48,9 @@ fn a_request_body_goes_through_with_its_trailers() {
 #[test]
 fn many_streams_share_a_connection() {
     let world = Build::default().world();
-    speak(&world, |send| async move {
+    speak(&world, |mut send| async move {
+        // By its answer the client knows how many streams it may open.
+        ask(&mut send, request("GET", "/bytes/1")).await.unwrap();
         let tasks: Vec<_> = (0..200)
             .map(|number| {
                 let mut send = send.clone();
@@ -63,7 +65,7 @@ fn many_streams_share_a_connection() {
             task.await.unwrap();
         }
     });
-    world.until("all complete", || world.count("tcp_responses", "complete") == 200);
+    world.until("all complete", || world.count("tcp_responses", "complete") == 201);
     world.until("nothing is under way", || world.count("tcp_requests_active", "") == 0);
 }
 
