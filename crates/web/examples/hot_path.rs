@@ -141,6 +141,9 @@ fn main() {
             tls_cipher: "TLS_AES_128_GCM_SHA256",
             io_mode: "udp",
             worker: 0,
+            upstream: "",
+            upstream_status: 0,
+            upstream_time: Duration::ZERO,
         });
     };
     // Fewer than the queue takes, so that every round is a line kept.

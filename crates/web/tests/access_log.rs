@@ -29,6 +29,9 @@ fn record(target: &str) -> Record<'_> {
         tls_cipher: "",
         io_mode: "",
         worker: 0,
+        upstream: "",
+        upstream_status: 0,
+        upstream_time: Duration::ZERO,
     }
 }
 

@@ -7,7 +7,7 @@ use super::Record;
 use crate::{Protocol, Scheme};
 
 /// Texts of a record.
-const TEXTS: usize = 9;
+const TEXTS: usize = 10;
 
 impl<'a> Record<'a> {
     fn texts(&self) -> [&'a str; TEXTS] {
@@ -21,6 +21,7 @@ impl<'a> Record<'a> {
             self.tls_version,
             self.tls_cipher,
             self.io_mode,
+            self.upstream,
         ]
     }
 
@@ -46,6 +47,8 @@ pub(super) struct Entry {
     scheme: Scheme,
     protocol: Protocol,
     complete: bool,
+    upstream_status: u16,
+    upstream_time: Duration,
 }
 
 impl Entry {
@@ -68,6 +71,8 @@ impl Entry {
             scheme: record.scheme,
             protocol: record.protocol,
             complete: record.complete,
+            upstream_status: record.upstream_status,
+            upstream_time: record.upstream_time,
         }
     }
 
@@ -101,6 +106,9 @@ impl Entry {
             tls_cipher: self.part(7),
             io_mode: self.part(8),
             worker: self.worker,
+            upstream: self.part(9),
+            upstream_status: self.upstream_status,
+            upstream_time: self.upstream_time,
         }
     }
 }
