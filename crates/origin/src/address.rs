@@ -58,7 +58,9 @@ impl Addresses {
         if !known.is_empty() {
             return Ok(known);
         }
-        self.look_up().await.map_err(|error| Failed::unsent(Reason::Resolve, format!("{}: {error}", self.host)))
+        self.look_up()
+            .await
+            .map_err(|error| Failed::unsent(Reason::Resolve, format!("{}: {error}", self.host)))
     }
 
     /// Looks the name up if that was `interval` ago; the last good addresses stay if there is no answer.
@@ -97,7 +99,8 @@ impl Addresses {
 /// Families by turns, that of the first address first, each as the resolver sorted it (RFC 8305, section 4).
 fn interleave(found: &[SocketAddr]) -> Vec<SocketAddr> {
     let Some(first) = found.first() else { return Vec::new() };
-    let (one, other): (Vec<_>, Vec<_>) = found.iter().copied().partition(|address: &SocketAddr| address.is_ipv4() == first.is_ipv4());
+    let (one, other): (Vec<_>, Vec<_>) =
+        found.iter().copied().partition(|address: &SocketAddr| address.is_ipv4() == first.is_ipv4());
     let mut mixed = Vec::with_capacity(found.len());
     for index in 0..one.len().max(other.len()) {
         mixed.extend(one.get(index).into_iter().chain(other.get(index)));

@@ -36,7 +36,8 @@ impl Balancer {
             Balance::RoundRobin => self.in_turn(candidates),
             Balance::LeastConnections => self.least(candidates),
             Balance::Hash => {
-                let best = candidates.iter().min_by(|one, other| score(one, key).total_cmp(&score(other, key)));
+                let best =
+                    candidates.iter().min_by(|one, other| score(one, key).total_cmp(&score(other, key)));
                 best.map(|best| best.index)
             }
         }

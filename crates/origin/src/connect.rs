@@ -52,11 +52,7 @@ impl Connector {
     }
 
     /// A new connection. Nothing here ends by itself: the caller bounds the time.
-    pub(crate) async fn open(
-        &self,
-        server: &Arc<Server>,
-        options: &OriginOptions,
-    ) -> Result<Sender, Failed> {
+    pub(crate) async fn open(&self, server: &Arc<Server>, options: &OriginOptions) -> Result<Sender, Failed> {
         let refused = |error: io::Error| Failed::unsent(Reason::Connect, error);
         let stream: Box<dyn Io> = match &server.endpoint.site {
             Site::Unix(path) => Box::new(UnixStream::connect(path).await.map_err(refused)?),
@@ -114,7 +110,10 @@ async fn handshake(
         Sender::H2(sender)
     } else {
         let mut builder = http1::Builder::new();
-        builder.max_buf_size(options.limits.head).max_header_size(options.limits.head).max_headers(MAX_FIELDS);
+        builder
+            .max_buf_size(options.limits.head)
+            .max_header_size(options.limits.head)
+            .max_headers(MAX_FIELDS);
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(broken)?;
         tokio::spawn(async move {
             ended(connection.await, &open.0.name);

@@ -1,7 +1,8 @@
 //! Fields that end here, in both directions (RFC 9110, section 7.6.1).
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -76,9 +77,29 @@ pub(crate) fn takes_trailers(headers: &HeaderMap) -> bool {
 fn may_trail(name: &HeaderName) -> bool {
     let name = name.as_str();
     let forbidden = [
-        "authorization", "cache-control", "content-encoding", "content-length", "content-range", "content-type",
-        "cookie", "date", "expect", "expires", "host", "location", "max-forwards", "range", "set-cookie", "vary",
-        "age", "pragma", "retry-after", "warning", "www-authenticate", "forwarded", "via",
+        "authorization",
+        "cache-control",
+        "content-encoding",
+        "content-length",
+        "content-range",
+        "content-type",
+        "cookie",
+        "date",
+        "expect",
+        "expires",
+        "host",
+        "location",
+        "max-forwards",
+        "range",
+        "set-cookie",
+        "vary",
+        "age",
+        "pragma",
+        "retry-after",
+        "warning",
+        "www-authenticate",
+        "forwarded",
+        "via",
     ];
     !forbidden.contains(&name)
         && !name.starts_with("if-")
@@ -159,10 +180,14 @@ mod tests {
 
     #[test]
     fn trailers_change_no_framing() {
-        let trailers = map(&[("digest", "a"), ("content-length", "1"), ("digest", "b"), ("te", "x"), ("if-match", "x")]);
+        let trailers =
+            map(&[("digest", "a"), ("content-length", "1"), ("digest", "b"), ("te", "x"), ("if-match", "x")]);
         assert_eq!(strip_trailers(trailers), Some(map(&[("digest", "a"), ("digest", "b")])));
         assert_eq!(strip_trailers(map(&[("host", "x")])), None);
-        assert_eq!(announced(&map(&[("trailer", "Digest, host,, x y"), ("trailer", "a")])).unwrap(), "digest, a");
+        assert_eq!(
+            announced(&map(&[("trailer", "Digest, host,, x y"), ("trailer", "a")])).unwrap(),
+            "digest, a"
+        );
         assert_eq!(announced(&map(&[("trailer", "content-length")])), None);
         assert!(takes_trailers(&map(&[("te", "gzip;q=1, Trailers")])));
         assert!(!takes_trailers(&map(&[("te", "trailers;x"), ("x", "trailers")])));

@@ -217,7 +217,8 @@ mod tests {
     fn a_loop_ends() {
         let mut headers = HeaderMap::new();
         let options = options(&[]);
-        let passes = (0..20).take_while(|_| describe(&mut headers, &request("192.0.2.1:1"), &options).is_ok());
+        let passes =
+            (0..20).take_while(|_| describe(&mut headers, &request("192.0.2.1:1"), &options).is_ok());
         assert_eq!(passes.count(), MAX_PASSES);
     }
 

@@ -31,7 +31,14 @@ struct State {
 
 impl Default for Health {
     fn default() -> Self {
-        Self(Mutex::new(State { is_up: true, against: 0, failures: 0, ejections: 0, ejected: None, back: None }))
+        Self(Mutex::new(State {
+            is_up: true,
+            against: 0,
+            failures: 0,
+            ejections: 0,
+            ejected: None,
+            back: None,
+        }))
     }
 }
 

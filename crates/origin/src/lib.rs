@@ -37,8 +37,8 @@ mod upload;
 pub use control::Control;
 pub use forwarded::Network;
 pub use options::{
-    Balance, Ejection, Endpoint, Forwarded, HealthCheck, Limits, OriginOptions, Protocol, ServerOptions, Site,
-    Timeouts, TlsOptions,
+    Balance, Ejection, Endpoint, Forwarded, HealthCheck, Limits, OriginOptions, Protocol, ServerOptions,
+    Site, Timeouts, TlsOptions,
 };
 pub use origin::Origin;
 pub use origins::{OriginError, Origins};

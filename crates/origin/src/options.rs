@@ -299,7 +299,9 @@ impl OriginOptions {
         if self.limits.requests == 0 || self.limits.connections == 0 || self.limits.buffer == 0 {
             return Err("a limit of 0 lets nothing through".to_owned());
         }
-        let is_token = |via: &String| !via.is_empty() && via.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+        let is_token = |via: &String| {
+            !via.is_empty() && via.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        };
         if !self.via.as_ref().is_none_or(is_token) {
             return Err("`via` is letters, digits, `-`, `_` and `.`".to_owned());
         }
@@ -339,8 +341,21 @@ mod tests {
     #[test]
     fn what_is_no_url_of_a_server_is_refused() {
         for url in [
-            "", "app", "ftp://app", "http://", "http://a/b", "http://a?b", "http://u@a", "http://a:b", "http://a:0",
-            "http://a:99999", "unix:run/app", "http://a b", "http://[::1", "http://:80", "http://a:",
+            "",
+            "app",
+            "ftp://app",
+            "http://",
+            "http://a/b",
+            "http://a?b",
+            "http://u@a",
+            "http://a:b",
+            "http://a:0",
+            "http://a:99999",
+            "unix:run/app",
+            "http://a b",
+            "http://[::1",
+            "http://:80",
+            "http://a:",
         ] {
             assert!(Endpoint::parse(url).is_err(), "{url:?}");
         }

@@ -40,7 +40,6 @@ pub(crate) struct Inner {
     control: Handle,
 }
 
-
 impl Origin {
     /// Reads certificates, and begins to look names up and to check health, on `control`.
     pub fn new(options: OriginOptions, control: &Handle) -> Result<Self, String> {
@@ -116,14 +115,17 @@ impl Inner {
             let servers = servers.filter(|(index, _)| !is_tried(*index) && (all || available[*index]));
             let candidate = |(index, server): (usize, &Arc<Server>)| Candidate {
                 index,
-                weight: u64::from(server.weight) * server.health.share(now, self.options.slow_start).clamp(1, FULL_SHARE),
+                weight: u64::from(server.weight)
+                    * server.health.share(now, self.options.slow_start).clamp(1, FULL_SHARE),
                 active: server.stats.active.load(Ordering::Relaxed) as usize,
                 seed: server.seed,
             };
             servers.map(candidate).collect()
         };
         // Those that are out of service are better than nothing when the others have failed too.
-        self.balancer.choose(&candidates(panics), key).or_else(|| self.balancer.choose(&candidates(true), key))
+        self.balancer
+            .choose(&candidates(panics), key)
+            .or_else(|| self.balancer.choose(&candidates(true), key))
     }
 
     /// A server failed: says so, and leaves it alone for a while if it does so again and again.
@@ -139,7 +141,11 @@ impl Inner {
         if failed.reason.is_servers()
             && let Some(time) = server.health.fail(Instant::now(), &self.options.ejection)
         {
-            tracing::warn!(origin, server = server.name, "failed again and again: out of service for {time:?}");
+            tracing::warn!(
+                origin,
+                server = server.name,
+                "failed again and again: out of service for {time:?}"
+            );
         }
     }
 
@@ -148,7 +154,8 @@ impl Inner {
         let sender = self.connector.open(server, &self.options).await.map_err(|failed| failed.to_string())?;
         let body = Upload::new(RequestBody::empty()).begin();
         let host = self.options.host.clone().unwrap_or_else(|| server.endpoint.authority());
-        let request = health_request(check, &host, matches!(sender, Sender::H2(_)), server.endpoint.tls, body)?;
+        let request =
+            health_request(check, &host, matches!(sender, Sender::H2(_)), server.endpoint.tls, body)?;
         let response = match sender {
             Sender::Http1(mut sender) => sender.send_request(request).await,
             Sender::H2(mut sender) => sender.send_request(request).await,
@@ -212,10 +219,18 @@ async fn check(origin: Weak<Inner>, server: Weak<Server>) {
         let name = origin.options.name.as_str();
         match (server.health.check(result.is_ok(), Instant::now(), options), result) {
             (Some(false), Err(problem)) => {
-                tracing::warn!(origin = name, server = server.name, "health check: {problem}: out of service");
+                tracing::warn!(
+                    origin = name,
+                    server = server.name,
+                    "health check: {problem}: out of service"
+                );
             }
-            (Some(true), _) => tracing::info!(origin = name, server = server.name, "health check: in service"),
-            (_, Err(problem)) => tracing::debug!(origin = name, server = server.name, "health check: {problem}"),
+            (Some(true), _) => {
+                tracing::info!(origin = name, server = server.name, "health check: in service")
+            }
+            (_, Err(problem)) => {
+                tracing::debug!(origin = name, server = server.name, "health check: {problem}")
+            }
             (_, Ok(())) => {}
         }
         let every = options.interval;

@@ -58,7 +58,7 @@ impl Drop for Active {
     }
 }
 
-/// Why a retry is made.
+/// What is left to try.
 struct Attempts {
     /// Places of servers that have failed.
     tried: u64,
@@ -162,7 +162,8 @@ impl Job {
         let options = &self.origin.options;
         let mut lease = server.lease(&self.origin.connector, options, fresh).await?;
         let request = template.request(&self.upload, lease.is_h2(), server.endpoint.tls);
-        let late = || Failed::sent(Reason::ResponseTimeout, format!("none within {:?}", options.timeouts.response));
+        let late =
+            || Failed::sent(Reason::ResponseTimeout, format!("none within {:?}", options.timeouts.response));
         let sent = self.unless_quiet(lease.send(request), options.timeouts.response).await;
         let response = sent.ok_or_else(late)??;
         Ok((lease, response))
@@ -220,9 +221,9 @@ impl Job {
             }
             Ok(None) => {}
             Err(failed) => {
-                writer.fail(BodyError::Origin(failed.reason.as_str()));
                 server.stats.fail(failed.reason);
                 self.origin.fail(server, &failed);
+                writer.fail(BodyError::Origin(failed.reason.as_str()));
             }
         }
     }
@@ -265,7 +266,8 @@ impl Job {
                     writer.write(data);
                 }
                 Err(frame) => {
-                    trailers = frame.into_trailers().ok().and_then(fields::strip_trailers).unwrap_or_default();
+                    trailers =
+                        frame.into_trailers().ok().and_then(fields::strip_trailers).unwrap_or_default();
                 }
             }
         }

@@ -126,16 +126,17 @@ fn pass_on(headers: &mut HeaderMap) -> Result<(), StatusCode> {
 /// The target as it is sent. Octets that no URI may have (RFC 3986, appendix A) and transports let through are
 /// percent-encoded; all else stays as it is.
 fn target(received: &str) -> Option<PathAndQuery> {
-    if received.bytes().any(|byte| matches!(byte, b'<' | b'>' | b'"' | b'`' | b'\\' | b'^' | b'{' | b'|' | b'}')) {
+    if received
+        .bytes()
+        .any(|byte| matches!(byte, b'<' | b'>' | b'"' | b'`' | b'\\' | b'^' | b'{' | b'|' | b'}'))
+    {
         const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
         let mut encoded = Vec::with_capacity(received.len() + 32);
         for byte in received.bytes() {
             match byte {
-                b'<' | b'>' | b'"' | b'`' | b'\\' | b'^' | b'{' | b'|' | b'}' => encoded.extend([
-                    b'%',
-                    DIGITS[usize::from(byte >> 4)],
-                    DIGITS[usize::from(byte & 15)],
-                ]),
+                b'<' | b'>' | b'"' | b'`' | b'\\' | b'^' | b'{' | b'|' | b'}' => {
+                    encoded.extend([b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]])
+                }
                 _ => encoded.push(byte),
             }
         }
@@ -175,7 +176,11 @@ mod tests {
         OriginOptions::new("app", Endpoint::parse("http://app:8080").unwrap())
     }
 
-    fn template(method: Method, target: &str, fields: &[(&'static str, &'static str)]) -> Result<Template, u16> {
+    fn template(
+        method: Method,
+        target: &str,
+        fields: &[(&'static str, &'static str)],
+    ) -> Result<Template, u16> {
         Template::new(head(method, target, fields), &options()).map_err(|status| status.as_u16())
     }
 
@@ -210,7 +215,8 @@ mod tests {
         assert_eq!(status(Method::GET, "/", &upgrade), 501);
         assert_eq!(status(Method::OPTIONS, "*", &[("max-forwards", "0")]), 200);
         assert!(template(Method::GET, "/", &[("upgrade", "h2c")]).is_ok(), "just no upgrade");
-        let passed = template(Method::OPTIONS, "*", &[("max-forwards", "7"), ("expect", "100-Continue")]).unwrap();
+        let passed =
+            template(Method::OPTIONS, "*", &[("max-forwards", "7"), ("expect", "100-Continue")]).unwrap();
         assert_eq!(passed.headers["max-forwards"], "6");
         assert!(!passed.headers.contains_key("expect"));
         let mut authority = head(Method::GET, "/", &[]);
@@ -228,9 +234,13 @@ mod tests {
 
     #[test]
     fn trailers_are_asked_for_by_who_takes_them() {
-        let template = template(Method::GET, "/", &[("te", "trailers, gzip"), ("trailer", "digest")]).unwrap();
+        let template =
+            template(Method::GET, "/", &[("te", "trailers, gzip"), ("trailer", "digest")]).unwrap();
         let request = template.request(&Upload::new(RequestBody::empty()), false, false);
-        assert_eq!((&request.headers()["te"], &request.headers()["connection"]), (&"trailers".parse().unwrap(), &"te".parse().unwrap()));
+        assert_eq!(
+            (&request.headers()["te"], &request.headers()["connection"]),
+            (&"trailers".parse().unwrap(), &"te".parse().unwrap())
+        );
         assert!(!request.headers().contains_key("trailer"), "of no body");
         let request = template.request(&Upload::new(RequestBody::empty()), true, false);
         assert!(!request.headers().contains_key("connection"));

@@ -22,7 +22,8 @@ pub(crate) fn head<B>(method: &Method, response: &Response<B>, limit: usize) -> 
     if headers.len() > MAX_FIELDS || size > limit {
         return Err(Failed::sent(Reason::HeadTooLarge, format!("{} fields of {size} octets", headers.len())));
     }
-    let is_bodyless = *method == Method::HEAD || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    let is_bodyless =
+        *method == Method::HEAD || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     let length = content_length(&headers)?;
     if let Some(coding) = headers.get(TRANSFER_ENCODING) {
         // Whoever sends both may mean either (RFC 9112, section 6.3).
@@ -65,7 +66,8 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Failed> {
         for member in value.as_bytes().split(|byte| *byte == b',') {
             let digits = member.trim_ascii();
             let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-            let number = std::str::from_utf8(digits).ok().filter(|_| is_number).and_then(|text| text.parse().ok());
+            let number =
+                std::str::from_utf8(digits).ok().filter(|_| is_number).and_then(|text| text.parse().ok());
             if number.is_none() || length.is_some_and(|length| Some(length) != number) {
                 return Err(Failed::sent(Reason::InvalidResponse, "content-length is no length, or several"));
             }
@@ -114,12 +116,16 @@ mod tests {
         assert_eq!(unmodified.body_length, Some(0));
         let empty = read(Method::GET, 204, &[("content-length", "0")]).unwrap();
         assert!(!empty.headers.contains_key("content-length"), "RFC 9110, section 8.6");
-        assert_eq!(read(Method::HEAD, 200, &[("transfer-encoding", "chunked")]).unwrap().body_length, Some(0));
+        assert_eq!(
+            read(Method::HEAD, 200, &[("transfer-encoding", "chunked")]).unwrap().body_length,
+            Some(0)
+        );
     }
 
     #[test]
     fn fields_of_the_connection_end_and_a_date_is_added() {
-        let head = read(Method::GET, 200, &[("connection", "x-a"), ("x-a", "1"), ("keep-alive", "x")]).unwrap();
+        let head =
+            read(Method::GET, 200, &[("connection", "x-a"), ("x-a", "1"), ("keep-alive", "x")]).unwrap();
         assert_eq!(head.headers.keys().collect::<Vec<_>>(), ["date"]);
         let old = "Sun, 06 Nov 1994 08:49:37 GMT";
         assert_eq!(read(Method::GET, 200, &[("date", old)]).unwrap().headers["date"], old);

@@ -166,10 +166,7 @@ impl Lease {
     }
 
     /// Sends a request, and waits for the head of the response.
-    pub(crate) async fn send(
-        &mut self,
-        request: Request<UploadBody>,
-    ) -> Result<Response<Incoming>, Failed> {
+    pub(crate) async fn send(&mut self, request: Request<UploadBody>) -> Result<Response<Incoming>, Failed> {
         let sent = match &mut self.link {
             Link::Http1(sender) => sender.try_send_request(request).await,
             Link::H2(stream) => stream.sender.try_send_request(request).await,

@@ -67,7 +67,8 @@ impl ServerStats {
 
     pub(crate) fn report(&self, name: String, idle: usize, is_available: bool) -> ServerReport {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let failures = Reason::ALL.iter().map(|reason| (reason.as_str(), load(&self.failures[*reason as usize])));
+        let failures =
+            Reason::ALL.iter().map(|reason| (reason.as_str(), load(&self.failures[*reason as usize])));
         ServerReport {
             name,
             requests: load(&self.requests),

@@ -277,7 +277,9 @@ mod tests {
             writer.finish(None);
             let mut body = upload.begin();
             let results: Vec<_> = (0..2).map(|_| poll(&mut body)).collect();
-            assert!(results.iter().any(|r| matches!(r, Poll::Ready(Some(Err(e))) if e.contains("announced"))));
+            assert!(
+                results.iter().any(|r| matches!(r, Poll::Ready(Some(Err(e))) if e.contains("announced")))
+            );
             assert!(upload.has_failed());
         }
     }

@@ -132,7 +132,8 @@ fn what_follows_a_body_is_nobodys_response() {
     for _ in 0..20 {
         assert_eq!(bed.get().whole(), (200, "mine".into()));
     }
-    let bodyless = Server::saying("HTTP/1.1 304 Not Modified\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nEVIL");
+    let bodyless =
+        Server::saying("HTTP/1.1 304 Not Modified\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nEVIL");
     let bed = Bed::of(&bodyless);
     for _ in 0..20 {
         assert_eq!(bed.get().whole(), (304, String::new()));
