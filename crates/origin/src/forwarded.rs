@@ -1,8 +1,5 @@
 //! What an origin is told of the client: `Forwarded` (RFC 7239), `X-Forwarded-*` and `Via` (RFC 9110, section 7.6.3).
 
-use std::net::IpAddr;
-use std::str::FromStr;
-
 use expressway_web::{Protocol, RequestHead};
 use http::header::{FORWARDED, VIA};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -29,43 +26,6 @@ const CLAIMS: [HeaderName; 9] = [
 /// Times that a request may have come through here: more are a loop.
 const MAX_PASSES: usize = 8;
 
-/// A network such as `10.0.0.0/8`, or one address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Network {
-    address: IpAddr,
-    prefix: u32,
-}
-
-impl Network {
-    /// Whether `address` lies in it. IPv4 addresses mapped into IPv6 are IPv4 addresses.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address.to_canonical()) {
-            (IpAddr::V4(network), IpAddr::V4(address)) => {
-                let mask = u32::MAX.checked_shl(32 - self.prefix).unwrap_or(0);
-                (network.to_bits() ^ address.to_bits()) & mask == 0
-            }
-            (IpAddr::V6(network), IpAddr::V6(address)) => {
-                let mask = u128::MAX.checked_shl(128 - self.prefix).unwrap_or(0);
-                (network.to_bits() ^ address.to_bits()) & mask == 0
-            }
-            _ => false,
-        }
-    }
-}
-
-impl FromStr for Network {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no network such as 10.0.0.0/8 or 2001:db8::/32");
-        let (address, prefix) = text.split_once('/').map_or((text, None), |(a, p)| (a, Some(p)));
-        let address: IpAddr = address.parse().map_err(|_| wrong())?;
-        let longest = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix.map_or(Ok(longest), str::parse).map_err(|_| wrong())?;
-        if prefix > longest { Err(wrong()) } else { Ok(Self { address, prefix }) }
-    }
-}
-
 /// The request has come through here too often.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Loop;
@@ -77,7 +37,7 @@ pub(crate) fn describe(
     options: &OriginOptions,
 ) -> Result<(), Loop> {
     let client = request.remote.ip().to_canonical();
-    if !options.trust.iter().any(|network| network.contains(client)) {
+    if !options.trust.iter().any(|network| network.contains(&client)) {
         CLAIMS.iter().for_each(|name| {
             headers.remove(name);
         });
@@ -220,19 +180,5 @@ mod tests {
         let passes =
             (0..20).take_while(|_| describe(&mut headers, &request("192.0.2.1:1"), &options).is_ok());
         assert_eq!(passes.count(), MAX_PASSES);
-    }
-
-    #[test]
-    fn networks() {
-        let holds = |network: &str, address: &str| {
-            network.parse::<Network>().unwrap().contains(address.parse().unwrap())
-        };
-        assert!(holds("10.0.0.0/8", "10.255.0.1") && !holds("10.0.0.0/8", "11.0.0.1"));
-        assert!(holds("0.0.0.0/0", "1.2.3.4") && !holds("0.0.0.0/0", "::1") && holds("::/0", "::1"));
-        assert!(holds("192.0.2.1", "192.0.2.1") && !holds("192.0.2.1", "192.0.2.2"));
-        assert!(holds("2001:db8::/32", "2001:db8:1::") && !holds("2001:db8::/32", "2001:db9::"));
-        for wrong in ["", "10.0.0.0/33", "::/129", "x/8", "10.0.0.0/", "10.0.0.0/-1"] {
-            assert!(wrong.parse::<Network>().is_err(), "{wrong}");
-        }
     }
 }

@@ -35,7 +35,6 @@ mod tls;
 mod upload;
 
 pub use control::Control;
-pub use forwarded::Network;
 pub use options::{
     Balance, Ejection, Endpoint, Forwarded, HealthCheck, Limits, OriginOptions, Protocol, ServerOptions,
     Site, Timeouts, TlsOptions,

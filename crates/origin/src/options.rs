@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::uri::Authority;
-
-use crate::Network;
+use ipnet::IpNet;
 
 /// Where a server is: `http://host[:port]`, `https://host[:port]` or `unix:/path`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -238,7 +237,7 @@ pub struct OriginOptions {
     /// Fields about the client.
     pub forwarded: Forwarded,
     /// Peers whose `Forwarded` and `X-Forwarded-*` are believed and added to.
-    pub trust: Vec<Network>,
+    pub trust: Vec<IpNet>,
     /// The pseudonym in `Via`; `None`: no such field.
     pub via: Option<String>,
     /// Passive health.

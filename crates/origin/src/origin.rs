@@ -1,10 +1,10 @@
 //! An origin: its servers, and the handler that passes requests on to them.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use expressway_web::{Complaint, Exchange, Handler, RequestBody, RequestHead, Wake};
+use expressway_web::{LogLimit, Exchange, Handler, RequestBody, RequestHead, Wake};
 use http::header::{HOST, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, Version};
 use tokio::runtime::Handle;
@@ -36,12 +36,13 @@ pub(crate) struct Inner {
     balancer: Balancer,
     requests: Arc<Semaphore>,
     refused: AtomicU64,
-    complaint: Complaint,
+    log_limit: LogLimit,
+    is_watched: AtomicBool,
     control: Handle,
 }
 
 impl Origin {
-    /// Reads certificates, and begins to look names up and to check health, on `control`.
+    /// Reads certificates; requests will run on `control`.
     pub fn new(options: OriginOptions, control: &Handle) -> Result<Self, String> {
         options.validate()?;
         let inner = Arc::new(Inner {
@@ -50,20 +51,29 @@ impl Origin {
             balancer: Balancer::new(options.balance, options.servers.len()),
             requests: Arc::new(Semaphore::new(options.limits.requests)),
             refused: AtomicU64::new(0),
-            complaint: Complaint::new(),
+            log_limit: LogLimit::new(),
+            is_watched: AtomicBool::new(false),
             control: control.clone(),
             options,
         });
-        control.spawn(sweep(Arc::downgrade(&inner)));
-        for server in &inner.servers {
+        Ok(Self(inner))
+    }
+
+    /// Begins to look names up again, to check health and to close idle connections, until all clones are dropped.
+    pub fn watch(&self) {
+        let Inner { control, options, servers, is_watched, .. } = &*self.0;
+        if is_watched.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        control.spawn(sweep(Arc::downgrade(&self.0)));
+        for server in servers {
             if server.endpoint.is_named() {
-                control.spawn(resolve(Arc::downgrade(server), inner.options.resolve));
+                control.spawn(resolve(Arc::downgrade(server), options.resolve));
             }
-            if inner.options.health.is_some() {
-                control.spawn(check(Arc::downgrade(&inner), Arc::downgrade(server)));
+            if options.health.is_some() {
+                control.spawn(check(Arc::downgrade(&self.0), Arc::downgrade(server)));
             }
         }
-        Ok(Self(inner))
     }
 
     /// What it was made of.
@@ -135,7 +145,7 @@ impl Inner {
             tracing::debug!(origin, server = server.name, "{failed}");
             return;
         }
-        if let Some(unsaid) = self.complaint.is_due() {
+        if let Some(unsaid) = self.log_limit.is_due() {
             tracing::warn!(origin, server = server.name, unsaid, "{failed}");
         }
         if failed.reason.is_servers()

@@ -2,9 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use tokio::runtime::Handle;
-
-use crate::{Origin, OriginOptions, OriginReport};
+use crate::{Control, Origin, OriginOptions, OriginReport};
 
 /// An origin that cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -18,14 +16,19 @@ pub struct OriginError {
 
 /// The origins in use. One a process.
 pub struct Origins {
-    control: Handle,
+    control: Control,
     current: Mutex<Vec<Origin>>,
 }
 
 impl Origins {
     /// None yet; they will run on `control`.
-    pub fn new(control: &Handle) -> Self {
-        Self { control: control.clone(), current: Mutex::default() }
+    pub fn new(control: Control) -> Self {
+        Self { control, current: Mutex::default() }
+    }
+
+    /// Where they run, and others may.
+    pub fn control(&self) -> &Control {
+        &self.control
     }
 
     /// The origins of `options`, in their order. Those in use that are configured the same are kept, with their
@@ -39,13 +42,14 @@ impl Origins {
                 return Ok(same.clone());
             }
             let name = options.name.clone();
-            Origin::new(options, &self.control).map_err(|problem| OriginError { name, problem })
+            Origin::new(options, self.control.handle()).map_err(|problem| OriginError { name, problem })
         };
         options.into_iter().map(build).collect()
     }
 
-    /// From now on these are in use.
+    /// From now on these are in use, and looked after.
     pub fn adopt(&self, origins: Vec<Origin>) {
+        origins.iter().for_each(Origin::watch);
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = origins;
     }
 
@@ -63,12 +67,11 @@ fn has_files(options: &OriginOptions) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Control, Endpoint};
+    use crate::Endpoint;
 
     #[test]
     fn what_is_configured_the_same_stays() {
-        let control = Control::start(1).unwrap();
-        let origins = Origins::new(control.handle());
+        let origins = Origins::new(Control::start(1).unwrap());
         let option = |name: &str, port| {
             OriginOptions::new(name, Endpoint::parse(&format!("http://127.0.0.1:{port}")).unwrap())
         };

@@ -31,7 +31,7 @@ async fn describe(request: Request<Incoming>) -> Result<Response<Body>, Infallib
     let mut text = format!("{} {} {host} ", head.method, head.uri);
     if let Ok(collected) = body.collect().await {
         let trailers = collected.trailers().cloned();
-        text += &String::from_utf8(collected.to_bytes().to_vec()).unwrap();
+        text += std::str::from_utf8(&collected.to_bytes()).unwrap();
         text += trailers.as_ref().and_then(|t| t.get("x-sum")).map_or("", |sum| sum.to_str().unwrap());
     }
     let mut trailers = HeaderMap::new();
@@ -173,7 +173,7 @@ fn a_certificate_is_verified_unless_that_is_turned_off() {
 
     let mut known = tls_options(address, "localhost");
     known.tls.ca = Some(files.0.clone());
-    let authority = format!("https://edge.example/ - ");
+    let authority = "https://edge.example/ - ";
     let bed = Bed::new(known.clone());
     assert_eq!(bed.get().whole(), (200, format!("GET {authority}")), "ALPN selects HTTP/2");
 

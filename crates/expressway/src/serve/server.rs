@@ -13,6 +13,7 @@ use expressway_gateway::metrics::Registry;
 use expressway_gateway::quic::{Endpoint, Message, Setup, Shared};
 use expressway_netio::worker::{Worker, WorkerOptions};
 use expressway_netio::{Inbox, Mailbox, PacketIo, mailbox};
+use expressway_origin::Origins;
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::FileStore;
 
@@ -62,6 +63,7 @@ pub(crate) struct Server {
     arguments: Serve,
     config: Config,
     files: Arc<FileStore>,
+    origins: Arc<Origins>,
     shared: Arc<Shared>,
     setup: Arc<Setup>,
     mailboxes: Arc<[Mailbox<Message>]>,
@@ -87,13 +89,14 @@ impl Server {
         config: Config,
         (provider, confinement): (Provider, Option<Confinement>),
         workers: usize,
-        (files, logs): (Arc<FileStore>, Logs),
-        parts: Reloadable,
+        (files, origins, logs): (Arc<FileStore>, Arc<Origins>, Logs),
+        mut parts: Reloadable,
     ) -> Result<Self, Failure> {
         let (sender, events) = channel();
         follow_signals(sender.clone())?;
         let (path, ios) = DataPath::open(setup::data_path(&config), provider, workers)?;
         let cores = cores::cores(path.localities());
+        origins.adopt(std::mem::take(&mut parts.origins));
         let setup = Arc::new(assemble(parts, &path.mode().to_string()));
         let shared =
             Shared::with_memory(&setup, workers, files.memory().clone()).map_err(Failure::run_time)?;
@@ -106,11 +109,13 @@ impl Server {
         let registry = Registry::default();
         let log = Arc::new(ArcSwapOption::new(setup.access_log.clone()));
         metrics::register(&registry, &shared, &files, &path, &log, workers);
+        metrics::register_origins(&registry, &origins);
         metrics::register_confinement(&registry, confinement.unwrap_or_default());
         let (mailboxes, inboxes) = mailboxes(workers)?;
         let mut server = Self {
             arguments,
             files,
+            origins,
             shared,
             setup,
             mailboxes,
@@ -269,9 +274,11 @@ impl Server {
     fn try_reload(&mut self) -> Result<(), Failure> {
         let config = load(&self.arguments)?;
         let previous = Previous { log: self.config.log.clone(), access_log: self.setup.access_log.clone() };
-        let parts = setup::build(&config, &self.files, &mut self.logs, Some(&previous))?;
+        let mut parts = setup::build(&config, &self.files, &self.origins, &mut self.logs, Some(&previous))?;
+        let origins = std::mem::take(&mut parts.origins);
         let setup = Arc::new(assemble(parts, &self.setup.io_mode));
         self.shared.reload(setup.clone()).map_err(Failure::run_time)?;
+        self.origins.adopt(origins);
         for mailbox in self.mailboxes.iter() {
             // A worker whose mailbox is full is awake.
             let _ = mailbox.try_send(Message::Wake);

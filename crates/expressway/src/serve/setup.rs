@@ -6,6 +6,7 @@ use std::sync::Arc;
 use expressway_dataplane::Config as PathConfig;
 use expressway_gateway::quic::{CongestionControl, Identity, Instance, RetryPolicy, Settings};
 use expressway_netio::udp::{Steering, UdpConfig};
+use expressway_origin::{Control, Origin, Origins};
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::{Encoding, FileOptions, FileStore, FilesConfig, Symlinks};
 use expressway_web::{SiteConfig, SiteContent, Sites};
@@ -19,6 +20,8 @@ use crate::limits;
 pub(crate) struct Reloadable {
     pub(crate) settings: Settings,
     pub(crate) sites: Arc<Sites>,
+    /// What sites pass requests on to, to be adopted when all else is.
+    pub(crate) origins: Vec<Origin>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
 }
 
@@ -82,6 +85,13 @@ fn kept_files(configured: usize, most: usize) -> usize {
     kept
 }
 
+/// The runtime for what waits for other servers, and no origins yet.
+pub(crate) fn origins(config: &Config) -> Result<Arc<Origins>, Failure> {
+    let control = Control::start(*config.control.threads.get_ref() as usize)
+        .map_err(|error| Failure::run_time(format!("control threads: {error}")))?;
+    Ok(Arc::new(Origins::new(control)))
+}
+
 /// Certificate and private key.
 fn identity(config: &Config) -> Result<Identity, Failure> {
     Identity::load(config.tls.certificate.get_ref(), config.tls.private_key.get_ref())
@@ -98,16 +108,19 @@ pub(crate) fn instance(config: &Config) -> Result<Instance, Failure> {
 pub(crate) fn build(
     config: &Config,
     files: &Arc<FileStore>,
+    origins: &Origins,
     logs: &mut Logs,
     previous: Option<&Previous>,
 ) -> Result<Reloadable, Failure> {
     let settings = settings(config, Arc::new(identity(config)?));
     settings.check().map_err(|error| Failure::usage(format!("[quic]: {error}")))?;
-    let sites: Result<Vec<SiteConfig>, _> = config.sites.iter().map(site).collect();
-    let sites = sites.map_err(|(span, problem)| Failure::usage(config.at(span, problem)))?;
+    let wrong = |(span, problem)| Failure::usage(config.at(span, problem));
+    let origins = origins.build(config.origins().map_err(wrong)?).map_err(Failure::usage)?;
+    let sites: Result<Vec<SiteConfig>, _> = config.sites.iter().map(|one| site(one, &origins)).collect();
+    let sites = sites.map_err(wrong)?;
     let sites = Sites::new(&sites, files).map_err(Failure::usage)?;
     let access_log = logs.open(&config.log, previous)?;
-    Ok(Reloadable { settings, sites: Arc::new(sites), access_log })
+    Ok(Reloadable { settings, sites: Arc::new(sites), origins, access_log })
 }
 
 fn settings(config: &Config, identity: Arc<Identity>) -> Settings {
@@ -144,10 +157,15 @@ fn settings(config: &Config, identity: Arc<Identity>) -> Settings {
     }
 }
 
-fn site(site: &config::Site) -> Result<SiteConfig, config::Problem> {
-    let content = match &site.root {
-        None => SiteContent::Nothing,
-        Some(root) => files(site, root.get_ref()).into(),
+fn site(site: &config::Site, origins: &[Origin]) -> Result<SiteConfig, config::Problem> {
+    let named = |name: &str| origins.iter().find(|origin| origin.options().name == name);
+    let content = match (&site.root, &site.origin) {
+        (Some(root), _) => files(site, root.get_ref()).into(),
+        (None, Some(origin)) => match named(origin.get_ref()) {
+            Some(origin) => SiteContent::Other(Arc::new(origin.clone())),
+            None => return Err((origin.span(), "no such origin".to_owned())),
+        },
+        (None, None) => SiteContent::Nothing,
     };
     let (rules, error_pages) = (site.rules()?, site.error_pages()?);
     Ok(SiteConfig { rules, error_pages, ..SiteConfig::new(site.hosts.get_ref().clone(), content) })

@@ -128,6 +128,7 @@ impl Bed {
     pub fn new(options: OriginOptions) -> Self {
         let control = Control::start(2).unwrap();
         let origin = Origin::new(options, control.handle()).unwrap();
+        origin.watch();
         Self { origin, control: Some(control) }
     }
 

@@ -3,6 +3,7 @@
 //! [`Config::load`] reads and checks; it opens nothing but the file. What the file names (certificates,
 //! roots) is checked by [`Config::check_files`], so that `--check` and a reload see the same errors.
 
+mod origin;
 mod rule;
 mod sections;
 mod site;
@@ -16,7 +17,9 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use expressway_dataplane::IoSection;
+use expressway_origin::OriginOptions;
 use expressway_settings::{ConfigError, SourceFile};
+pub(crate) use origin::{Control, Named, Origin};
 pub(crate) use sections::{Admin, Files, Log, Quic, Server, Tls};
 pub(crate) use site::{Problem, Site};
 pub(crate) use value::{Congestion, LogFormat, Retry, Seccomp, Workers};
@@ -42,6 +45,11 @@ pub(crate) struct Config {
     pub(crate) files: Files,
     /// `[log]`
     pub(crate) log: Log,
+    /// `[control]`
+    pub(crate) control: Control,
+    /// `[[origin]]`
+    #[serde(rename = "origin", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) origins: Vec<Spanned<Origin>>,
     /// `[[site]]`, at least one; the first is the default.
     #[serde(rename = "site")]
     pub(crate) sites: Vec<Site>,
@@ -64,6 +72,10 @@ struct Raw {
     files: Files,
     #[serde(default)]
     log: Log,
+    #[serde(default)]
+    control: Control,
+    #[serde(default)]
+    origin: Vec<Spanned<Origin>>,
     #[serde(default)]
     site: Vec<Site>,
     admin: Option<Admin>,
@@ -93,6 +105,8 @@ impl Config {
             quic: raw.quic,
             files: raw.files,
             log: raw.log,
+            control: raw.control,
+            origins: raw.origin,
             sites: raw.site,
             admin: raw.admin,
             source,
@@ -110,6 +124,10 @@ impl Config {
     /// Checks that what the file names is there and readable: certificate, key and roots.
     pub(crate) fn check_files(&self) -> Result<(), ConfigError> {
         for path in [&self.tls.certificate, &self.tls.private_key] {
+            std::fs::File::open(path.get_ref())
+                .map_err(|error| self.at(path.span(), format!("{}: {error}", path.get_ref().display())))?;
+        }
+        for path in self.origins.iter().flat_map(|origin| origin.get_ref().files()) {
             std::fs::File::open(path.get_ref())
                 .map_err(|error| self.at(path.span(), format!("{}: {error}", path.get_ref().display())))?;
         }
@@ -168,6 +186,9 @@ impl Config {
         if self.files != running.files {
             sections.push("files");
         }
+        if self.control != running.control {
+            sections.push("control");
+        }
         if self.admin != running.admin {
             sections.push("admin");
         }
@@ -179,6 +200,7 @@ impl Config {
         self.tls = new.tls;
         self.quic = new.quic;
         self.log = new.log;
+        self.origins = new.origins;
         self.sites = new.sites;
         self.source = new.source;
     }
@@ -199,6 +221,7 @@ impl Config {
 
     fn check_values(&self) -> Result<(), ConfigError> {
         self.check_server()?;
+        self.origins().map_err(|(span, problem)| self.at(span, problem))?;
         self.check_sites()?;
         let idle = self.quic.idle_timeout.get_ref().0;
         if !(Duration::from_secs(1)..=Duration::from_secs(86_400)).contains(&idle) {
@@ -215,6 +238,7 @@ impl Config {
             (self.quic.send_window.span(), self.quic.send_window.get_ref().0, 64 << 10, 1 << 30),
             (self.quic.max_open_files.span(), u64::from(*self.quic.max_open_files.get_ref()), 1, 10_000),
             (self.files.readers.span(), u64::from(*self.files.readers.get_ref()), 1, 64),
+            (self.control.threads.span(), u64::from(*self.control.threads.get_ref()), 1, 64),
         ];
         for (span, value, low, high) in bounds {
             if !(low..=high).contains(&value) {
@@ -314,12 +338,12 @@ impl Config {
         }
         let mut seen = std::collections::HashSet::new();
         for site in &self.sites {
-            if let Some(origin) = &site.origin {
-                return Err(self.at(origin.span(), "this version serves files only; give a root"));
+            if let (Some(origin), Some(_)) = (&site.origin, &site.root) {
+                return Err(self.at(origin.span(), "a site has a root or an origin, not both"));
             }
             site.check_rules().and(site.error_pages()).map_err(|(span, problem)| self.at(span, problem))?;
-            if site.root.is_none() && !site.is_only_rules() {
-                return Err(self.at(site.hosts.span(), "missing root"));
+            if site.root.is_none() && site.origin.is_none() && !site.is_only_rules() {
+                return Err(self.at(site.hosts.span(), "missing root or origin"));
             }
             for host in site.hosts.get_ref() {
                 if !is_host(host) {
@@ -341,12 +365,41 @@ impl Config {
         Ok(())
     }
 
+    /// All origins: the sections, and the URLs that sites name.
+    pub(crate) fn origins(&self) -> Result<Vec<OriginOptions>, Problem> {
+        let mut origins: Vec<OriginOptions> = Vec::new();
+        for section in &self.origins {
+            let options = section.get_ref().options(section.span())?;
+            if origins.iter().any(|origin| origin.name == options.name) {
+                return Err((section.get_ref().name.span(), format!("`{}` is defined twice", options.name)));
+            }
+            origins.push(options);
+        }
+        for named in self.sites.iter().filter_map(|site| site.origin.as_ref()) {
+            let text = named.get_ref();
+            let is_known = origins.iter().any(|origin| origin.name == *text);
+            match Named::of(text) {
+                _ if is_known => {}
+                Named::Url(endpoint) => {
+                    let endpoint = endpoint.map_err(|problem| (named.span(), problem))?;
+                    origins.push(OriginOptions::new(text.clone(), endpoint));
+                }
+                Named::Section(name) => {
+                    let problem = format!("no [[origin]] is named `{name}`; a server is http://HOST:PORT");
+                    return Err((named.span(), problem));
+                }
+            }
+        }
+        Ok(origins)
+    }
+
     fn resolve_paths(&mut self, base: &Path) {
         let join = |path: &mut Spanned<PathBuf>| *path.get_mut() = base.join(path.get_ref());
         join(&mut self.tls.certificate);
         join(&mut self.tls.private_key);
         self.quic.qlog.iter_mut().for_each(join);
         self.sites.iter_mut().for_each(|site| site.resolve_paths(base));
+        self.origins.iter_mut().for_each(|origin| origin.get_mut().resolve_paths(base));
         self.io.resolve_paths(base);
         for path in [&mut self.tls.keylog, &mut self.log.access].into_iter().flatten() {
             if path.as_os_str() != "-" {

@@ -170,8 +170,11 @@ fn values_that_parse_but_make_no_sense_are_refused() {
         ("\"edge.example\"", "\"a.*.example\"", "not a host name"),
         ("\"edge.example\"", "\"a..example\"", "not a host name"),
         ("\"edge.example\"", "\"a.example\", \"a.example\"", "another site"),
-        ("root = \"video\"", "origin = \"http://127.0.0.1:1\"", "files only"),
-        ("root = \"video\"", "", "missing root"),
+        ("root = \"video\"", "root = \"video\"\norigin = \"http://127.0.0.1:1\"", "not both"),
+        ("root = \"video\"", "origin = \"http://127.0.0.1:1/a\"", "only scheme, host and port"),
+        ("root = \"video\"", "origin = \"app\"", "no [[origin]] is named `app`"),
+        ("root = \"video\"", "", "missing root or origin"),
+        ("[io]", "[control]\nthreads = 0\n[io]", "between 1 and 64"),
         ("workers = \"auto\"", "tcp = true", "HTTP/3 only"),
     ];
     for (replace, with, expected) in cases {
