@@ -15,7 +15,7 @@ import time
 
 from aioquic.asyncio.client import connect
 from aioquic.asyncio.protocol import QuicConnectionProtocol
-from aioquic.h3.connection import H3_ALPN, H3Connection
+from aioquic.h3.connection import H3_ALPN, H3Connection, H3Stream
 from aioquic.h3.events import DataReceived, HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.events import ConnectionTerminated, QuicEvent, StopSendingReceived, StreamReset
@@ -61,12 +61,20 @@ class Response:
         }
 
 
+class Connection(H3Connection):
+    """Does not take a response to HEAD, or a 304, for one whose body is missing."""
+
+    def _check_content_length(self, stream: H3Stream) -> None:
+        if stream.content_length:
+            super()._check_content_length(stream)
+
+
 class Client(QuicConnectionProtocol):
     """An HTTP/3 connection."""
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        self.http = H3Connection(self._quic)
+        self.http = Connection(self._quic)
         self.responses: dict[int, Response] = {}
 
     def quic_event_received(self, event: QuicEvent) -> None:

@@ -74,7 +74,7 @@ pub(crate) enum Forwarded {
     #[default]
     Both,
     /// `X-Forwarded-*`.
-    XForwarded,
+    Legacy,
     /// `Forwarded`.
     Rfc7239,
     /// None.
@@ -83,12 +83,8 @@ pub(crate) enum Forwarded {
 
 impl Forwarded {
     /// All by name.
-    pub(crate) const NAMES: [(&'static str, Self); 4] = [
-        ("both", Self::Both),
-        ("x-forwarded", Self::XForwarded),
-        ("rfc7239", Self::Rfc7239),
-        ("off", Self::Off),
-    ];
+    pub(crate) const NAMES: [(&'static str, Self); 4] =
+        [("both", Self::Both), ("x-forwarded", Self::Legacy), ("rfc7239", Self::Rfc7239), ("off", Self::Off)];
 }
 
 named!(Protocol);
@@ -279,7 +275,7 @@ impl Origin {
         options.host = self.host.as_ref().map(|host| host.get_ref().clone());
         options.forwarded = match self.forwarded {
             Forwarded::Both => origin::Forwarded::Both,
-            Forwarded::XForwarded => origin::Forwarded::XForwarded,
+            Forwarded::Legacy => origin::Forwarded::XForwarded,
             Forwarded::Rfc7239 => origin::Forwarded::Rfc7239,
             Forwarded::Off => origin::Forwarded::Off,
         };
@@ -382,7 +378,7 @@ impl Origin {
             Some(&self.eject_time),
             Some(&self.max_eject_time),
         ];
-        times.into_iter().flatten().try_for_each(|time| lasts(time))
+        times.into_iter().flatten().try_for_each(lasts)
     }
 }
 
