@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use expressway_web::{LogLimit, Exchange, Handler, RequestBody, RequestHead, Wake};
+use expressway_web::{Exchange, Handler, LogLimit, RequestBody, RequestHead, Wake};
 use http::header::{HOST, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, Version};
 use tokio::runtime::Handle;
@@ -106,7 +106,8 @@ impl Handler for Origin {
         let sink = Sink::new(wake);
         let reader = sink.reader();
         let origin = Arc::clone(&self.0);
-        let job = Job { origin, head: request.clone(), upload: Upload::new(body), sink, start, _slot: slot };
+        let (head, upload) = (request.clone(), Upload::new(body));
+        let job = Job { origin, head, upload, sink, start, server: None, _slot: slot };
         let task = self.0.control.spawn(job.run()).abort_handle();
         Sink::exchange(reader, request.method.clone(), task)
     }

@@ -30,6 +30,8 @@ pub(crate) struct Job {
     pub(crate) upload: Upload,
     pub(crate) sink: Sink,
     pub(crate) start: Instant,
+    /// The server that was asked last.
+    pub(crate) server: Option<Arc<Server>>,
     pub(crate) _slot: OwnedSemaphorePermit,
 }
 
@@ -74,7 +76,10 @@ impl Job {
         let _stop = Stop(self.upload.clone());
         let Some(total) = self.origin.options.timeouts.total else { return self.serve().await };
         if timeout(total, self.serve()).await.is_err() {
-            tracing::debug!(origin = self.origin.options.name, "a request took longer than `total` allows");
+            if let Some(server) = &self.server {
+                server.stats.fail(Reason::TotalTimeout);
+            }
+            tracing::debug!(origin = self.origin.options.name, "a request took longer than total_timeout");
             self.sink.refuse(Reason::TotalTimeout.status());
         }
     }
@@ -94,6 +99,7 @@ impl Job {
             let again = attempts.again.take();
             let Some(index) = again.or_else(|| self.origin.choose(attempts.tried, key)) else { break };
             let server = Arc::clone(&self.origin.servers[index]);
+            self.server = Some(Arc::clone(&server));
             count(&server.stats.requests);
             if last.is_some() {
                 count(&server.stats.retries);

@@ -47,10 +47,10 @@ struct State {
     is_ended: bool,
     has_failed: bool,
     attempt: u64,
-    /// The client owes the next of it.
-    awaits_client: bool,
-    /// When it last moved.
+    /// When it last moved, or was last seen to wait for the client.
     moved: Instant,
+    /// It was seen to wait, and has not moved since.
+    has_waited: bool,
 }
 
 impl State {
@@ -60,9 +60,7 @@ impl State {
             return Poll::Ready(Some(Ok(front)));
         }
         let Some(body) = &mut self.body else { return Poll::Ready(None) };
-        let polled = body.poll_chunk(CHUNK, context.waker());
-        self.awaits_client = polled.is_pending();
-        match polled {
+        match body.poll_chunk(CHUNK, context.waker()) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Some(Ok(chunk))) => Poll::Ready(Some(Ok(chunk))),
             Poll::Ready(None) => Poll::Ready(None),
@@ -86,8 +84,8 @@ impl Upload {
             is_ended: is_empty,
             has_failed: false,
             attempt: 0,
-            awaits_client: false,
             moved: Instant::now(),
+            has_waited: false,
         })))
     }
 
@@ -145,8 +143,13 @@ impl Upload {
 
     /// Since when the origin has been holding it up, or has had all of it; now if that is the client.
     pub(crate) fn quiet_since(&self) -> Instant {
-        let state = self.lock();
-        if state.awaits_client { Instant::now() } else { state.moved }
+        let mut state = self.lock();
+        let waits = state.front.is_none() && state.body.as_ref().is_some_and(RequestBody::is_waiting);
+        // What has come since it was seen to wait may have come just now.
+        if waits || state.has_waited {
+            (state.moved, state.has_waited) = (Instant::now(), waits);
+        }
+        state.moved
     }
 
     /// For a new attempt; the last one's ends with an error.
@@ -196,7 +199,7 @@ impl Body for UploadBody {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(next) => next,
         };
-        state.moved = Instant::now();
+        (state.moved, state.has_waited) = (Instant::now(), false);
         state.is_touched = true;
         match next {
             Some(Ok(chunk)) => {

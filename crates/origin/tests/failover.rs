@@ -117,7 +117,9 @@ fn a_limit_on_all_of_a_request_holds_over_attempts() {
     });
     let mut options = options(&[slow.address]);
     options.timeouts.total = Some(Duration::from_millis(200));
-    assert_eq!(Bed::new(options).get().whole(), (504, "504 Gateway Timeout\n".into()));
+    let bed = Bed::new(options);
+    assert_eq!(bed.get().whole(), (504, "504 Gateway Timeout\n".into()));
+    assert_eq!(bed.failures("total-timeout"), 1);
 }
 
 #[test]

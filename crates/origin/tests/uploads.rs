@@ -224,6 +224,25 @@ fn who_uploads_slowly_is_waited_for_and_who_answers_slowly_is_not() {
 }
 
 #[test]
+fn an_origin_that_stops_reading_is_given_up() {
+    let server = Server::start(|mut connection| {
+        connection.request();
+        connection.read(1);
+        std::thread::sleep(common::LONG);
+    });
+    let mut options = options(&[server.address]);
+    options.timeouts.response = Duration::from_millis(300);
+    let bed = Bed::new(options);
+    let (mut writer, body) = body(None);
+    let asked = bed.send(&request(Method::POST, "/", &[]), body);
+    // It waits for its client first, so that what is told of that must not be taken for ever.
+    std::thread::sleep(Duration::from_millis(500));
+    let client = std::thread::spawn(move || write(&mut writer, usize::MAX));
+    assert_eq!(asked.whole().0, 504);
+    assert!(client.join().unwrap().is_err(), "nobody reads the rest");
+}
+
+#[test]
 fn the_client_is_not_asked_to_go_on_twice() {
     let server = Server::start(|mut connection| {
         let head = connection.request().unwrap();
