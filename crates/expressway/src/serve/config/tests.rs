@@ -303,7 +303,7 @@ fn what_the_documented_defaults_leave_out_is_valid_too() {
     let uncommented: String = DEFAULT
         .lines()
         .map(|line| line.strip_prefix("# ").filter(|rest| is_key(rest)).unwrap_or(line).to_owned() + "\n")
-        .filter(|line| !line.starts_with("device_plugin") && !line.starts_with("queues"))
+        .filter(|line| !["device_plugin", "queues", "root"].iter().any(|key| line.starts_with(key)))
         .collect();
     assert!(uncommented.contains("\nredirect = ") && uncommented.contains("\n[admin]"), "{uncommented}");
     // Some only go with other values of their section.
