@@ -129,6 +129,12 @@ impl ResponseBody {
     }
 }
 
+impl Drop for ResponseBody {
+    fn drop(&mut self) {
+        self.transaction.upstream = self.exchange.upstream();
+    }
+}
+
 impl Body for ResponseBody {
     type Data = Bytes;
     type Error = BodyError;

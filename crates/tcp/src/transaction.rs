@@ -1,11 +1,11 @@
 //! A request and its answer, until both are over: counted and logged.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use expressway_web::RequestHead;
 use expressway_web::access_log::Record;
 use expressway_web::memory::Charge;
+use expressway_web::{RequestHead, Upstream};
 use http::HeaderName;
 use http::header::{RANGE, REFERER, USER_AGENT};
 
@@ -33,6 +33,8 @@ pub(crate) struct Transaction {
     pub(crate) status: u16,
     pub(crate) sent: u64,
     pub(crate) is_complete: bool,
+    /// The server that answered, if it was another one.
+    pub(crate) upstream: Option<Upstream>,
     tls: Tls,
     time: SystemTime,
     start: Instant,
@@ -57,6 +59,7 @@ impl Transaction {
             status: 0,
             sent: 0,
             is_complete: false,
+            upstream: None,
             tls,
             time: SystemTime::now(),
             start: Instant::now(),
@@ -92,6 +95,9 @@ impl Drop for Transaction {
                 client_subject: self.head.client_subject.as_deref().unwrap_or(""),
                 io_mode: "tcp",
                 worker: self.watch.worker.number,
+                upstream: self.upstream.as_ref().map_or("", |upstream| &upstream.address),
+                upstream_status: self.upstream.as_ref().map_or(0, |upstream| upstream.status),
+                upstream_time: self.upstream.as_ref().map_or(Duration::ZERO, |upstream| upstream.time),
             });
         }
         self.watch.leave(self.id, self.is_complete);

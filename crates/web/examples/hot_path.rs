@@ -143,6 +143,9 @@ fn main() {
             client_subject: "",
             io_mode: "udp",
             worker: 0,
+            upstream: "",
+            upstream_status: 0,
+            upstream_time: Duration::ZERO,
         });
     };
     // Fewer than the queue takes, so that every round is a line kept.

@@ -10,9 +10,9 @@ use http::{HeaderMap, Method, StatusCode};
 use crate::files::FileExchange;
 use crate::memory::Account;
 use crate::sites::ResponsePolicy;
-use crate::{BodyError, ResponseHead, date_header};
+use crate::{BodyError, ResponseHead, Upstream, date_header};
 
-/// A source of responses: files here, caches and origins later.
+/// A source of responses other than files: caches and origins.
 ///
 /// The contract is that of the methods of the same names on [`Exchange`].
 pub trait ResponseSource: Send {
@@ -26,6 +26,10 @@ pub trait ResponseSource: Send {
     fn release(&mut self) {}
     /// See [`Exchange::take_trailers`].
     fn take_trailers(&mut self) -> Option<HeaderMap> {
+        None
+    }
+    /// See [`Exchange::upstream`].
+    fn upstream(&self) -> Option<Upstream> {
         None
     }
 }
@@ -186,6 +190,14 @@ impl Exchange {
         match &mut self.inner {
             Inner::Fixed(_) | Inner::File(_) => None,
             Inner::Other(source) => source.take_trailers(),
+        }
+    }
+
+    /// The server that answered, if it was another one: for the access log, once the response is over.
+    pub fn upstream(&self) -> Option<Upstream> {
+        match &self.inner {
+            Inner::Fixed(_) | Inner::File(_) => None,
+            Inner::Other(source) => source.upstream(),
         }
     }
 

@@ -38,10 +38,11 @@ mod wake;
 pub use date::date_header;
 pub use exchange::{Exchange, ResponseSource};
 pub use handler::Handler;
+pub use log_limit::LogLimit;
 pub use pipe::{PipeReader, PipeWriter, pipe};
 pub use request::{Protocol, RequestHead, Scheme};
 pub use request_body::RequestBody;
-pub use response::{BodyError, ResponseHead};
+pub use response::{BodyError, ResponseHead, Upstream};
 pub use sites::{
     Cors, MAX_AUTHORITY, PathPattern, PathRule, PatternError, RateLimit, SiteConfig, SiteContent, SiteError,
     Sites, Template, TokenKey, TokenKeyError, TokenRule,

@@ -6,19 +6,27 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// A repeated problem, logged at most once a second: a line takes longer to write than a request to answer,
 /// and the log may have no reader.
-pub(crate) struct LogLimit {
+#[derive(Debug)]
+pub struct LogLimit {
     /// The second of the last one.
     second: AtomicI64,
     unsaid: AtomicU64,
 }
 
+impl Default for LogLimit {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl LogLimit {
-    pub(crate) const fn new() -> Self {
+    /// One that was never made.
+    pub const fn new() -> Self {
         Self { second: AtomicI64::new(i64::MIN), unsaid: AtomicU64::new(0) }
     }
 
     /// How many were left out since the last one, if there may be another now.
-    pub(crate) fn is_due(&self) -> Option<u64> {
+    pub fn is_due(&self) -> Option<u64> {
         self.is_due_at(clock_gettime(ClockId::MonotonicCoarse).tv_sec)
     }
 

@@ -193,6 +193,12 @@ impl PipeReader {
         Poll::Ready(Some(Ok(chunk)))
     }
 
+    /// There is nothing to read, and no end: the writer owes the next.
+    pub fn is_waiting(&self) -> bool {
+        let state = self.shared.lock();
+        state.chunks.is_empty() && state.end.is_none()
+    }
+
     /// Everything was written and read, and the body is complete.
     pub fn is_finished(&self) -> bool {
         let state = self.shared.lock();
@@ -251,8 +257,9 @@ mod tests {
     #[test]
     fn what_is_written_is_read_in_order_with_its_trailers() {
         let ((woken, waker), (mut writer, mut reader)) = (waker(), pipe(1000));
-        assert!(reader.poll_chunk(9, &waker).is_pending());
+        assert!(reader.poll_chunk(9, &waker).is_pending() && reader.is_waiting());
         writer.write(Bytes::from_static(b"ab"));
+        assert!(!reader.is_waiting());
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
         writer.write(Bytes::from_static(b"cde"));
         let trailers = HeaderMap::from_iter([("x".parse().unwrap(), HeaderValue::from_static("y"))]);

@@ -40,6 +40,11 @@ impl RequestBody {
         self.reader.as_mut().map_or(Poll::Ready(None), |reader| reader.poll_chunk(max, waker))
     }
 
+    /// The client owes the next of it.
+    pub fn is_waiting(&self) -> bool {
+        self.reader.as_ref().is_some_and(PipeReader::is_waiting)
+    }
+
     /// The trailers, once, after the last chunk.
     pub fn take_trailers(&mut self) -> Option<HeaderMap> {
         self.reader.as_mut()?.take_trailers()

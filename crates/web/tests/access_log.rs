@@ -30,6 +30,9 @@ fn record(target: &str) -> Record<'_> {
         client_subject: "",
         io_mode: "",
         worker: 0,
+        upstream: "",
+        upstream_status: 0,
+        upstream_time: Duration::ZERO,
     }
 }
 

@@ -22,7 +22,7 @@ class Settings:
     """A configuration file in the making."""
 
     certificates: Path
-    root: Path
+    root: Path | None
     listen: Sequence[str]
     mode: str = "copy"
     udp_send: str = "gso"
@@ -32,6 +32,8 @@ class Settings:
     beside: bool = False
     # More keys by table: {"quic": {"retry": '"always"'}}, values as TOML has them.
     more: dict[str, dict[str, str]] = field(default_factory=dict)
+    # More lines of the site, and of the sections behind it.
+    site: str = ""
 
     # Lines of arrays of tables, such as those of `[[http]]`.
     arrays: list[str] = field(default_factory=list)
@@ -54,7 +56,10 @@ class Settings:
         for name, keys in tables.items():
             lines += [f"[{name}]", *(f"{key} = {value}" for key, value in keys.items()), ""]
         lines += self.arrays
-        lines += ["[[site]]", 'hosts = ["edge.test"]', f'root = "{self.root}"', ""]
+        lines += ["[[site]]", 'hosts = ["edge.test"]']
+        if self.root:
+            lines.append(f'root = "{self.root}"')
+        lines += [self.site, ""]
         return "\n".join(lines)
 
 

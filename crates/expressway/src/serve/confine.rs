@@ -218,12 +218,48 @@ fn folder(path: &Path) -> PathBuf {
     }
 }
 
+/// What the C library's resolver and BoringSSL read when an origin takes them. A reload that brings the first such
+/// origin takes a restart to work.
+fn origins(config: &Config) -> Vec<PathBuf> {
+    let mut read: Vec<_> =
+        config.origins.iter().flat_map(|o| o.get_ref().files()).map(|f| folder(f.get_ref())).collect();
+    let options = config.origins().unwrap_or_default();
+    let servers = || options.iter().flat_map(|origin| &origin.servers);
+    if servers().any(|server| server.endpoint.is_named()) {
+        // resolv.conf is replaced by renaming, and may be a link; NSS modules are libraries.
+        let resolver = [
+            "/etc",
+            "/run/systemd/resolve",
+            "/run/resolvconf",
+            "/run/NetworkManager",
+            "/lib",
+            "/lib64",
+            "/usr/lib",
+            "/usr/lib64",
+        ];
+        read.extend(resolver.map(PathBuf::from));
+    }
+    if servers().any(|server| server.endpoint.tls) {
+        // BoringSSL's default paths, and where what lies there points to.
+        let authorities = [
+            "/etc/ssl",
+            "/etc/pki",
+            "/etc/ca-certificates",
+            "/usr/share/ca-certificates",
+            "/usr/local/share/ca-certificates",
+        ];
+        read.extend(authorities.map(PathBuf::from));
+    }
+    read
+}
+
 fn landlock(config: &Config) -> Result<bool, Failure> {
     let failed = |error: &dyn fmt::Display| Failure::run_time(format!("[server] landlock: {error}"));
     let mut read = vec![folder(config.file())];
     read.extend(config.tls_paths().iter().map(|path| folder(path.get_ref())));
     read.extend(config.sites.iter().filter_map(|site| site.root.as_ref()).map(|root| root.get_ref().clone()));
     read.extend(config.sites.iter().flat_map(|site| site.token_keys()).map(|keys| folder(keys.get_ref())));
+    read.extend(origins(config));
     if config.io.device_plugin.is_some() {
         // NUMA node and cores of the NIC, which are looked up by this process.
         read.push(PathBuf::from("/sys/devices"));

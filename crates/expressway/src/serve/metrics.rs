@@ -10,6 +10,7 @@ use expressway_gateway::metrics::{Histogram, Registry, Sample};
 use expressway_gateway::quic::{Shared, stats};
 use expressway_netio::stats::{StatField, StatsCell};
 use expressway_netio::worker::TURN_BOUNDS;
+use expressway_origin::{LATENCY_BOUNDS, Origins, ServerReport};
 use expressway_tcp::MetricKind;
 use expressway_tls::Tls;
 use expressway_web::access_log::AccessLog;
@@ -44,6 +45,57 @@ pub(crate) fn register(
             out.extend(log.metrics().into_iter().map(web_sample));
         }
     });
+}
+
+/// Registers what origins count, for each of their servers.
+pub(crate) fn register_origins(registry: &Registry, origins: &Arc<Origins>) {
+    let origins = origins.clone();
+    registry.register(move |out: &mut Vec<Sample>| {
+        for origin in origins.report() {
+            let help = "Requests answered 503 since max_requests were under way at the origin.";
+            out.push(Sample::counter("origin_refused", help, origin.refused).label("origin", &origin.name));
+            for server in origin.servers {
+                let samples = server_samples(&server);
+                let labelled =
+                    |sample: Sample| sample.label("origin", &origin.name).label("server", &server.name);
+                out.extend(samples.into_iter().map(labelled));
+            }
+        }
+    });
+}
+
+fn server_samples(server: &ServerReport) -> Vec<Sample> {
+    let mut out = vec![
+        Sample::counter(
+            "origin_requests",
+            "Requests sent to a server of an origin, retries included.",
+            server.requests,
+        ),
+        Sample::counter("origin_retries", "Of these, requests that had failed elsewhere.", server.retries),
+        Sample::counter(
+            "origin_connections",
+            "Connections made to a server of an origin.",
+            server.connections,
+        ),
+        Sample::gauge("origin_connections_open", "Of these, open now.", server.open),
+        Sample::gauge("origin_connections_idle", "Of these, without a request.", server.idle),
+        Sample::gauge(
+            "origin_requests_active",
+            "Requests under way at a server of an origin.",
+            server.active,
+        ),
+        Sample::gauge("origin_up", "1 if a server of an origin is in service.", server.is_available.into()),
+    ];
+    let help = "Requests to a server of an origin that failed, and response bodies that broke off.";
+    let failure = |(reason, count): &(&'static str, u64)| {
+        Sample::counter("origin_failures", help, *count).label("reason", *reason)
+    };
+    out.extend(server.failures.iter().map(failure));
+    let histogram =
+        Histogram { bounds: &LATENCY_BOUNDS, buckets: server.latency.clone(), sum: server.latency_sum };
+    let help = "Time from a request to a server of an origin until the head of its response.";
+    out.push(Sample::histogram("origin_response_seconds", help, histogram));
+    out
 }
 
 /// Registers what the process is confined by.

@@ -71,7 +71,8 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
     };
     let files = setup::file_store(&config, workers, memory)?;
     let mut logs = Logs::default();
-    let mut setup = setup::build(&config, &fixed, &files, &mut logs, None)?;
+    let origins = setup::origins(&config)?;
+    let mut setup = setup::build(&config, &fixed, &files, &origins, &mut logs, None)?;
     tls::adopt(&config, &fixed.lasting)?;
     setup.settings.instance = instance;
     let Some(provider) = provider else {
@@ -84,7 +85,7 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
         config,
         (provider, confinement),
         workers,
-        (files, logs),
+        (files, origins, logs),
         (fixed, setup, listeners),
     )?
     .run()

@@ -14,6 +14,7 @@ use expressway_gateway::metrics::Registry;
 use expressway_gateway::quic::{Endpoint, Message, Setup, Shared};
 use expressway_netio::worker::{Worker, WorkerOptions};
 use expressway_netio::{Inbox, Mailbox, PacketIo, mailbox};
+use expressway_origin::Origins;
 use expressway_tcp::Listener;
 use expressway_tls::Tls;
 use expressway_web::access_log::AccessLog;
@@ -69,6 +70,7 @@ pub(crate) struct Server {
     arguments: Serve,
     config: Config,
     files: Arc<FileStore>,
+    origins: Arc<Origins>,
     shared: Arc<Shared>,
     setup: Arc<Setup>,
     mailboxes: Arc<[Mailbox<Message>]>,
@@ -100,14 +102,15 @@ impl Server {
         config: Config,
         (provider, confinement): (Provider, Option<Confinement>),
         workers: usize,
-        (files, logs): (Arc<FileStore>, Logs),
-        (fixed, parts, listeners): (Fixed, Reloadable, Vec<Listener>),
+        (files, origins, logs): (Arc<FileStore>, Arc<Origins>, Logs),
+        (fixed, mut parts, listeners): (Fixed, Reloadable, Vec<Listener>),
     ) -> Result<Self, Failure> {
         let (sender, events) = channel();
         follow_signals(sender.clone())?;
         let (path, ios) = DataPath::open(setup::data_path(&config), provider, workers)?;
         let cores = cores::cores(path.localities());
         let tcp_setup = Arc::clone(&parts.tcp);
+        origins.adopt(std::mem::take(&mut parts.origins));
         let setup = Arc::new(assemble(parts, &path.mode().to_string()));
         let shared =
             Shared::with_memory(&setup, workers, files.memory().clone()).map_err(Failure::run_time)?;
@@ -122,12 +125,14 @@ impl Server {
         metrics::register(&registry, &shared, &files, &path, &log, workers);
         let tls = Arc::new(ArcSwap::new(setup.settings.tls.clone()));
         metrics::register_tls(&registry, tls.clone());
+        metrics::register_origins(&registry, &origins);
         metrics::register_confinement(&registry, confinement.unwrap_or_default());
         let (mailboxes, inboxes) = mailboxes(workers)?;
         let acme = fixed.start_acme(&config, &tls.load())?;
         let mut server = Self {
             arguments,
             files,
+            origins,
             shared,
             setup,
             mailboxes,
@@ -328,10 +333,13 @@ impl Server {
     fn try_reload(&mut self) -> Result<(), Failure> {
         let config = load(&self.arguments)?;
         let previous = Previous { log: self.config.log.clone(), access_log: self.setup.access_log.clone() };
-        let parts = setup::build(&config, &self.fixed, &self.files, &mut self.logs, Some(&previous))?;
+        let mut parts =
+            setup::build(&config, &self.fixed, &self.files, &self.origins, &mut self.logs, Some(&previous))?;
         let tcp = Arc::clone(&parts.tcp);
+        let origins = std::mem::take(&mut parts.origins);
         let setup = Arc::new(assemble(parts, &self.setup.io_mode));
         self.shared.reload(setup.clone()).map_err(Failure::run_time)?;
+        self.origins.adopt(origins);
         self.tls.store(setup.settings.tls.clone());
         if let Err(failure) = tls::adopt(&config, &self.fixed.lasting) {
             tracing::warn!("reload: keeping the ticket keys: {failure}");

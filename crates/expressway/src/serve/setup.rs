@@ -6,6 +6,7 @@ use std::sync::Arc;
 use expressway_dataplane::Config as PathConfig;
 use expressway_gateway::quic::{CongestionControl, Instance, RetryPolicy, Settings};
 use expressway_netio::udp::{Steering, UdpConfig};
+use expressway_origin::{Control, Origin, Origins};
 use expressway_tls::Tls;
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::{Encoding, FileOptions, FileStore, FilesConfig, Symlinks};
@@ -22,6 +23,8 @@ use crate::limits;
 pub(crate) struct Reloadable {
     pub(crate) settings: Settings,
     pub(crate) handler: Arc<dyn Handler>,
+    /// What sites pass requests on to, to be adopted when all else is.
+    pub(crate) origins: Vec<Origin>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
     pub(crate) tcp: Arc<expressway_tcp::Setup>,
 }
@@ -86,6 +89,13 @@ fn kept_files(configured: usize, most: usize) -> usize {
     kept
 }
 
+/// The runtime for what waits for other servers, and no origins yet.
+pub(crate) fn origins(config: &Config) -> Result<Arc<Origins>, Failure> {
+    let control = Control::start(*config.control.threads.get_ref() as usize)
+        .map_err(|error| Failure::run_time(format!("control threads: {error}")))?;
+    Ok(Arc::new(Origins::new(control)))
+}
+
 /// What tells this process from others that serve with the same key. It holds its place, so there is one a process.
 pub(crate) fn instance(config: &Config, fixed: &Fixed) -> Result<Instance, Failure> {
     let node = config.server.node.as_ref().map(|node| node.get_ref().as_str());
@@ -97,20 +107,23 @@ pub(crate) fn build(
     config: &Config,
     fixed: &Fixed,
     files: &Arc<FileStore>,
+    origins: &Origins,
     logs: &mut Logs,
     previous: Option<&Previous>,
 ) -> Result<Reloadable, Failure> {
     let tls = Arc::new(tls::build(config, fixed)?);
     let settings = settings(config, Arc::clone(&tls));
     settings.check().map_err(|error| Failure::usage(format!("[quic]: {error}")))?;
-    let sites: Result<Vec<SiteConfig>, _> = config.sites.iter().map(site).collect();
-    let sites = sites.map_err(|(span, problem)| Failure::usage(config.at(span, problem)))?;
+    let wrong = |(span, problem)| Failure::usage(config.at(span, problem));
+    let origins = origins.build(config.origins().map_err(wrong)?).map_err(Failure::usage)?;
+    let sites: Result<Vec<SiteConfig>, _> = config.sites.iter().map(|one| site(one, &origins)).collect();
+    let sites = sites.map_err(wrong)?;
     let sites = Sites::new(&sites, files).map_err(Failure::usage)?;
     let sites = Arc::new(sites);
     let access_log = logs.open(&config.log, previous)?;
     let handler = fixed.behind_answers(sites);
     let tcp = tcp::setup(config, &tls, handler.clone(), access_log.clone())?;
-    Ok(Reloadable { settings, handler, access_log, tcp })
+    Ok(Reloadable { settings, handler, origins, access_log, tcp })
 }
 
 fn settings(config: &Config, tls: Arc<Tls>) -> Settings {
@@ -147,10 +160,15 @@ fn settings(config: &Config, tls: Arc<Tls>) -> Settings {
     }
 }
 
-fn site(site: &config::Site) -> Result<SiteConfig, config::Problem> {
-    let content = match &site.root {
-        None => SiteContent::Nothing,
-        Some(root) => files(site, root.get_ref()).into(),
+fn site(site: &config::Site, origins: &[Origin]) -> Result<SiteConfig, config::Problem> {
+    let named = |name: &str| origins.iter().find(|origin| origin.options().name == name);
+    let content = match (&site.root, &site.origin) {
+        (Some(root), _) => files(site, root.get_ref()).into(),
+        (None, Some(origin)) => match named(origin.get_ref()) {
+            Some(origin) => SiteContent::Other(Arc::new(origin.clone())),
+            None => return Err((origin.span(), "no such origin".to_owned())),
+        },
+        (None, None) => SiteContent::Nothing,
     };
     let (rules, error_pages) = (site.rules()?, site.error_pages()?);
     Ok(SiteConfig { rules, error_pages, ..SiteConfig::new(site.hosts.get_ref().clone(), content) })

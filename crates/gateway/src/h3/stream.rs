@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::task::Poll;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use expressway_h3::frame;
 use expressway_netio::Slice;
 use expressway_web::access_log::Record;
 use expressway_web::memory::{Account, Charge};
-use expressway_web::{BodyError, Exchange, RequestHead};
+use expressway_web::{BodyError, Exchange, RequestHead, Upstream};
 
 use super::blocked::{BlockedStreams, Position};
 use super::response;
@@ -244,6 +244,11 @@ impl RequestStream {
         awaited.zip(start).is_some_and(|(since, start)| since < start)
     }
 
+    /// The server that answered, if it was another one.
+    pub(super) fn upstream(&self) -> Option<Upstream> {
+        self.exchange.upstream()
+    }
+
     /// It waits for the exchange.
     pub(super) fn waits_for_exchange(&self) -> bool {
         self.waits == Progress::Exchange
@@ -422,6 +427,9 @@ impl RequestStream {
             client_subject: logged.head.client_subject.as_deref().unwrap_or(""),
             io_mode: "",
             worker: 0,
+            upstream: "",
+            upstream_status: 0,
+            upstream_time: Duration::ZERO,
         }
     }
 }

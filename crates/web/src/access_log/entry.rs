@@ -7,7 +7,7 @@ use super::Record;
 use crate::{Protocol, Scheme};
 
 /// Texts of a record.
-const TEXTS: usize = 10;
+const TEXTS: usize = 11;
 
 impl<'a> Record<'a> {
     fn texts(&self) -> [&'a str; TEXTS] {
@@ -22,6 +22,7 @@ impl<'a> Record<'a> {
             self.tls_cipher,
             self.io_mode,
             self.client_subject,
+            self.upstream,
         ]
     }
 
@@ -47,6 +48,8 @@ pub(super) struct Entry {
     scheme: Scheme,
     protocol: Protocol,
     complete: bool,
+    upstream_status: u16,
+    upstream_time: Duration,
 }
 
 impl Entry {
@@ -69,6 +72,8 @@ impl Entry {
             scheme: record.scheme,
             protocol: record.protocol,
             complete: record.complete,
+            upstream_status: record.upstream_status,
+            upstream_time: record.upstream_time,
         }
     }
 
@@ -103,6 +108,9 @@ impl Entry {
             io_mode: self.part(8),
             client_subject: self.part(9),
             worker: self.worker,
+            upstream: self.part(10),
+            upstream_status: self.upstream_status,
+            upstream_time: self.upstream_time,
         }
     }
 }

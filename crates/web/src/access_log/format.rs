@@ -51,10 +51,17 @@ struct Json<'a> {
     #[serde(skip_serializing_if = "str::is_empty")]
     io_mode: &'a str,
     worker: u16,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    upstream: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upstream_status: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upstream_us: Option<u64>,
 }
 
 fn append_json(record: &Record<'_>, line: &mut Vec<u8>) {
     let start = line.len();
+    let asked = !record.upstream.is_empty();
     let json = Json {
         time: Date::new(record.time).rfc3339(),
         remote_addr: record.remote.ip(),
@@ -76,6 +83,9 @@ fn append_json(record: &Record<'_>, line: &mut Vec<u8>) {
         client_subject: record.client_subject,
         io_mode: record.io_mode,
         worker: record.worker,
+        upstream: record.upstream,
+        upstream_status: asked.then_some(record.upstream_status),
+        upstream_us: asked.then(|| u64::try_from(record.upstream_time.as_micros()).unwrap_or(u64::MAX)),
     };
     if let Err(error) = serde_json::to_writer(&mut *line, &json) {
         // Cannot happen for strings and numbers into memory; a whole line or none all the same.
@@ -168,6 +178,9 @@ mod tests {
             client_subject: "CN=alice",
             io_mode: "zerocopy",
             worker: 3,
+            upstream: "",
+            upstream_status: 0,
+            upstream_time: Duration::ZERO,
         }
     }
 
@@ -203,5 +216,16 @@ mod tests {
                 "client_subject": "CN=alice", "io_mode": "zerocopy", "worker": 3,
             })
         );
+    }
+
+    #[test]
+    fn what_an_origin_answered_stands_there_too() {
+        let time = Duration::from_millis(7);
+        let proxied =
+            Record { upstream: "192.0.2.9:80", upstream_status: 502, upstream_time: time, ..record() };
+        let value: serde_json::Value = serde_json::from_str(&line(Format::Json, &proxied)).unwrap();
+        assert_eq!(value["upstream"], "192.0.2.9:80");
+        assert_eq!((&value["upstream_status"], &value["upstream_us"]), (&502.into(), &7000.into()));
+        assert_eq!(value["worker"], 3);
     }
 }

@@ -85,7 +85,7 @@ pub struct AccessLogOptions {
     pub target: Target,
     /// How a line looks.
     pub format: Format,
-    /// Records that may wait for the writing thread; more are dropped and counted. Costs 128 octets each
+    /// Records that may wait for the writing thread; more are dropped and counted. Costs 160 octets each
     /// from the start.
     pub queue: usize,
     /// Octets of text that waiting records may hold together; more are dropped and counted.

@@ -47,4 +47,10 @@ pub struct Record<'a> {
     pub io_mode: &'a str,
     /// The worker that served the request.
     pub worker: u16,
+    /// The server behind this one that was asked, such as `192.0.2.1:8080`.
+    pub upstream: &'a str,
+    /// The status that it sent; 0 if it sent none.
+    pub upstream_status: u16,
+    /// From the request's arrival to the head of its response, or to its failure.
+    pub upstream_time: Duration,
 }

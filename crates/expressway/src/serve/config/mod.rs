@@ -4,6 +4,7 @@
 //! roots) is checked by [`Config::check_files`], so that `--check` and a reload see the same errors.
 
 mod acme;
+mod origin;
 mod rule;
 mod sections;
 mod site;
@@ -20,7 +21,9 @@ use toml::Spanned;
 
 pub(crate) use acme::Acme;
 use expressway_dataplane::IoSection;
+use expressway_origin::OriginOptions;
 use expressway_settings::{ConfigError, SourceFile};
+pub(crate) use origin::{Control, Named, Origin};
 pub(crate) use sections::{Admin, Files, Log, Quic, Server};
 pub(crate) use site::{Problem, Site};
 pub(crate) use tcp::{Action, Http, Tcp};
@@ -58,6 +61,11 @@ pub(crate) struct Config {
     pub(crate) files: Files,
     /// `[log]`
     pub(crate) log: Log,
+    /// `[control]`
+    pub(crate) control: Control,
+    /// `[[origin]]`
+    #[serde(rename = "origin", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) origins: Vec<Spanned<Origin>>,
     /// `[[site]]`, at least one; the first is the default.
     #[serde(rename = "site")]
     pub(crate) sites: Vec<Site>,
@@ -88,6 +96,10 @@ struct Raw {
     files: Files,
     #[serde(default)]
     log: Log,
+    #[serde(default)]
+    control: Control,
+    #[serde(default)]
+    origin: Vec<Spanned<Origin>>,
     #[serde(default)]
     site: Vec<Site>,
     admin: Option<Admin>,
@@ -121,6 +133,8 @@ impl Config {
             http: raw.http,
             files: raw.files,
             log: raw.log,
+            control: raw.control,
+            origins: raw.origin,
             sites: raw.site,
             admin: raw.admin,
             source,
@@ -138,6 +152,10 @@ impl Config {
     /// Checks that what the file names is there and readable: certificate, key and roots.
     pub(crate) fn check_files(&self) -> Result<(), ConfigError> {
         self.check_tls_files()?;
+        for path in self.origins.iter().flat_map(|origin| origin.get_ref().files()) {
+            std::fs::File::open(path.get_ref())
+                .map_err(|error| self.at(path.span(), format!("{}: {error}", path.get_ref().display())))?;
+        }
         for root in self.sites.iter().filter_map(|site| site.root.as_ref()) {
             let path = root.get_ref();
             let found = std::fs::metadata(path)
@@ -202,6 +220,9 @@ impl Config {
         if self.http != running.http {
             sections.push("http");
         }
+        if self.control != running.control {
+            sections.push("control");
+        }
         if self.admin != running.admin {
             sections.push("admin");
         }
@@ -217,6 +238,7 @@ impl Config {
         let (workers, proxy_protocol) = (self.tcp.workers, self.tcp.proxy_protocol.take());
         self.tcp = Tcp { workers, proxy_protocol, ..new.tcp };
         self.log = new.log;
+        self.origins = new.origins;
         self.sites = new.sites;
         self.source = new.source;
     }
@@ -232,6 +254,7 @@ impl Config {
 
     fn check_values(&self) -> Result<(), ConfigError> {
         self.check_server()?;
+        self.origins().map_err(|(span, problem)| self.at(span, problem))?;
         self.check_sites()?;
         self.check_tls()?;
         self.check_acme()?;
@@ -250,6 +273,7 @@ impl Config {
             (self.quic.send_window.span(), self.quic.send_window.get_ref().0, 64 << 10, 1 << 30),
             (self.quic.max_open_files.span(), u64::from(*self.quic.max_open_files.get_ref()), 1, 10_000),
             (self.files.readers.span(), u64::from(*self.files.readers.get_ref()), 1, 64),
+            (self.control.threads.span(), u64::from(*self.control.threads.get_ref()), 1, 64),
         ];
         for (span, value, low, high) in bounds {
             if !(low..=high).contains(&value) {
@@ -346,12 +370,12 @@ impl Config {
         }
         let mut seen = std::collections::HashSet::new();
         for site in &self.sites {
-            if let Some(origin) = &site.origin {
-                return Err(self.at(origin.span(), "this version serves files only; give a root"));
+            if let (Some(origin), Some(_)) = (&site.origin, &site.root) {
+                return Err(self.at(origin.span(), "a site has a root or an origin, not both"));
             }
             site.check_rules().and(site.error_pages()).map_err(|(span, problem)| self.at(span, problem))?;
-            if site.root.is_none() && !site.is_only_rules() {
-                return Err(self.at(site.hosts.span(), "missing root"));
+            if site.root.is_none() && site.origin.is_none() && !site.is_only_rules() {
+                return Err(self.at(site.hosts.span(), "missing root or origin"));
             }
             for host in site.hosts.get_ref() {
                 if !is_host(host) {
@@ -373,12 +397,41 @@ impl Config {
         Ok(())
     }
 
+    /// All origins: the sections, and the URLs that sites name.
+    pub(crate) fn origins(&self) -> Result<Vec<OriginOptions>, Problem> {
+        let mut origins: Vec<OriginOptions> = Vec::new();
+        for section in &self.origins {
+            let options = section.get_ref().options(section.span())?;
+            if origins.iter().any(|origin| origin.name == options.name) {
+                return Err((section.get_ref().name.span(), format!("`{}` is defined twice", options.name)));
+            }
+            origins.push(options);
+        }
+        for named in self.sites.iter().filter_map(|site| site.origin.as_ref()) {
+            let text = named.get_ref();
+            let is_known = origins.iter().any(|origin| origin.name == *text);
+            match Named::of(text) {
+                _ if is_known => {}
+                Named::Url(endpoint) => {
+                    let endpoint = endpoint.map_err(|problem| (named.span(), problem))?;
+                    origins.push(OriginOptions::new(text.clone(), endpoint));
+                }
+                Named::Section(name) => {
+                    let problem = format!("no [[origin]] is named `{name}`; a server is http://HOST:PORT");
+                    return Err((named.span(), problem));
+                }
+            }
+        }
+        Ok(origins)
+    }
+
     fn resolve_paths(&mut self, base: &Path) {
         let join = |path: &mut Spanned<PathBuf>| *path.get_mut() = base.join(path.get_ref());
         self.quic.qlog.iter_mut().for_each(join);
         self.sites.iter_mut().for_each(|site| site.resolve_paths(base));
         self.resolve_tls_paths(base);
         self.resolve_acme_paths(base);
+        self.origins.iter_mut().for_each(|origin| origin.get_mut().resolve_paths(base));
         self.io.resolve_paths(base);
         self.http.iter_mut().for_each(|http| http.resolve_path(base));
         for path in [&mut self.tls.keylog, &mut self.log.access].into_iter().flatten() {

@@ -39,7 +39,7 @@ pub(crate) struct Site {
     pub(crate) hosts: Spanned<Vec<String>>,
     /// Folder that files come from.
     pub(crate) root: Option<Spanned<PathBuf>>,
-    /// An origin server to proxy and cache.
+    /// The name of an `[[origin]]`, or the URL of a server, to pass requests on to.
     pub(crate) origin: Option<Spanned<String>>,
     /// Files that answer for a folder, in order.
     #[serde(default = "index_html")]

@@ -172,8 +172,11 @@ fn values_that_parse_but_make_no_sense_are_refused() {
         ("\"edge.example\"", "\"a.*.example\"", "not a host name"),
         ("\"edge.example\"", "\"a..example\"", "not a host name"),
         ("\"edge.example\"", "\"a.example\", \"a.example\"", "another site"),
-        ("root = \"video\"", "origin = \"http://127.0.0.1:1\"", "files only"),
-        ("root = \"video\"", "", "missing root"),
+        ("root = \"video\"", "root = \"video\"\norigin = \"http://127.0.0.1:1\"", "not both"),
+        ("root = \"video\"", "origin = \"http://127.0.0.1:1/a\"", "only scheme, host and port"),
+        ("root = \"video\"", "origin = \"app\"", "no [[origin]] is named `app`"),
+        ("root = \"video\"", "", "missing root or origin"),
+        ("[io]", "[control]\nthreads = 0\n[io]", "between 1 and 64"),
         ("workers = \"auto\"", "tcp = true", "HTTP/3 only"),
         ("private_key =", "keylog =", "give private_key too"),
         ("certificate =", "keylog =", "give certificate too"),
@@ -318,7 +321,7 @@ fn what_the_documented_defaults_leave_out_is_valid_too() {
     let uncommented: String = DEFAULT
         .lines()
         .map(|line| line.strip_prefix("# ").filter(|rest| is_key(rest)).unwrap_or(line).to_owned() + "\n")
-        .filter(|line| !line.starts_with("device_plugin") && !line.starts_with("queues"))
+        .filter(|line| !["device_plugin", "queues", "root"].iter().any(|key| line.starts_with(key)))
         .collect();
     assert!(uncommented.contains("\nredirect = ") && uncommented.contains("\n[admin]"), "{uncommented}");
     // Some only go with other values of their section.

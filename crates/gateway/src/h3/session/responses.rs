@@ -189,6 +189,12 @@ impl Session {
             record.tls_cipher = self.cipher;
             record.io_mode = &turn.link.setup.io_mode;
             record.worker = u16::from(turn.worker.number);
+            let upstream = request.upstream();
+            if let Some(upstream) = &upstream {
+                record.upstream = &upstream.address;
+                record.upstream_status = upstream.status;
+                record.upstream_time = upstream.time;
+            }
             log.log(&record);
         }
     }

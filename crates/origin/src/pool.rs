@@ -1,0 +1,109 @@
+//! Connections to one server that are kept for the next request.
+//!
+//! hyper-util's pool bounds idle connections only, does not say whether one was used before, and retries by itself on the
+//! same server. This one knows of each connection, and what to do when it dies is decided where the request is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use hyper::client::conn::{http1, http2};
+
+use crate::upload::UploadBody;
+
+/// Requests at once on an HTTP/2 connection: what RFC 9113, section 6.5.2, has every server allow.
+const MAX_STREAMS: usize = 100;
+
+/// HTTP/1.1 connections that are idle, and all HTTP/2 connections.
+#[derive(Default)]
+pub(crate) struct Pool {
+    /// The last is the one used last, and the next to be used: the others time out.
+    idle: Vec<Idle>,
+    shared: Vec<Shared>,
+}
+
+struct Idle {
+    sender: http1::SendRequest<UploadBody>,
+    since: Instant,
+}
+
+struct Shared {
+    sender: http2::SendRequest<UploadBody>,
+    streams: Arc<AtomicUsize>,
+    /// When it was last used.
+    used: Instant,
+}
+
+/// A request's place on an HTTP/2 connection.
+pub(crate) struct Stream {
+    pub(crate) sender: http2::SendRequest<UploadBody>,
+    streams: Arc<AtomicUsize>,
+}
+
+impl Stream {
+    fn of(shared: &mut Shared) -> Self {
+        shared.streams.fetch_add(1, Ordering::Relaxed);
+        shared.used = Instant::now();
+        Self { sender: shared.sender.clone(), streams: Arc::clone(&shared.streams) }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Pool {
+    /// An idle HTTP/1.1 connection.
+    pub(crate) fn take(&mut self, idle_timeout: Duration) -> Option<http1::SendRequest<UploadBody>> {
+        while let Some(idle) = self.idle.pop() {
+            if idle.sender.is_ready() && idle.since.elapsed() < idle_timeout {
+                return Some(idle.sender);
+            }
+        }
+        None
+    }
+
+    /// A place on an HTTP/2 connection.
+    pub(crate) fn stream(&mut self) -> Option<Stream> {
+        self.shared.retain(|shared| !shared.sender.is_closed());
+        let free = |shared: &&mut Shared| shared.streams.load(Ordering::Relaxed) < MAX_STREAMS;
+        self.shared.iter_mut().find(free).map(Stream::of)
+    }
+
+    /// Keeps an HTTP/1.1 connection, `most` of them at most.
+    pub(crate) fn put(&mut self, sender: http1::SendRequest<UploadBody>, most: usize) {
+        if self.idle.len() >= most && !self.idle.is_empty() {
+            self.idle.remove(0);
+        }
+        if self.idle.len() < most {
+            self.idle.push(Idle { sender, since: Instant::now() });
+        }
+    }
+
+    /// Shares an HTTP/2 connection, and takes the first place on it.
+    pub(crate) fn share(&mut self, sender: http2::SendRequest<UploadBody>) -> Stream {
+        let mut shared = Shared { sender, streams: Arc::default(), used: Instant::now() };
+        let stream = Stream::of(&mut shared);
+        self.shared.push(shared);
+        stream
+    }
+
+    /// Closes what has been idle for too long, and forgets what is closed.
+    pub(crate) fn sweep(&mut self, idle_timeout: Duration) {
+        self.idle.retain(|idle| !idle.sender.is_closed() && idle.since.elapsed() < idle_timeout);
+        self.shared.retain_mut(|shared| {
+            if shared.streams.load(Ordering::Relaxed) > 0 {
+                shared.used = Instant::now();
+            }
+            !shared.sender.is_closed() && shared.used.elapsed() < idle_timeout
+        });
+    }
+
+    /// How many are idle.
+    pub(crate) fn idle(&self) -> usize {
+        let unused = |shared: &&Shared| shared.streams.load(Ordering::Relaxed) == 0;
+        self.idle.len() + self.shared.iter().filter(unused).count()
+    }
+}

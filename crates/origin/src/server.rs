@@ -1,0 +1,195 @@
+//! One server of an origin: its address, its connections, its health and its counters.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use crate::address::Addresses;
+use crate::balance;
+use crate::connect::{Connector, Sender};
+use crate::failure::{Failed, Reason, chain};
+use crate::health::Health;
+use crate::pool::{Pool, Stream};
+use crate::stats::ServerStats;
+use crate::upload::UploadBody;
+use crate::{Endpoint, OriginOptions, Protocol, ServerOptions, Site};
+
+/// How long a connection may take to be ready again after the end of a response.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// A server.
+pub(crate) struct Server {
+    /// As logs and metrics name it.
+    pub(crate) name: String,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) weight: u32,
+    /// What hashes know it by.
+    pub(crate) seed: u64,
+    /// `None` for a Unix socket.
+    pub(crate) addresses: Option<Addresses>,
+    pub(crate) health: Health,
+    pub(crate) stats: ServerStats,
+    slots: Arc<Semaphore>,
+    pool: Mutex<Pool>,
+    /// Held while a connection is made that others may share.
+    connecting: tokio::sync::Mutex<()>,
+    /// It speaks HTTP/2, or may.
+    may_share: AtomicBool,
+}
+
+/// A connection as long as a request has it.
+pub(crate) struct Lease {
+    link: Link,
+    /// It had been used before.
+    pub(crate) is_reused: bool,
+    server: Arc<Server>,
+    _slot: OwnedSemaphorePermit,
+}
+
+enum Link {
+    Http1(http1::SendRequest<UploadBody>),
+    H2(Stream),
+}
+
+impl Server {
+    pub(crate) fn new(options: &ServerOptions, origin: &OriginOptions) -> Arc<Self> {
+        let addresses = match &options.endpoint.site {
+            Site::Tcp { host, port } => Some(Addresses::new(host, *port)),
+            Site::Unix(_) => None,
+        };
+        let name = options.endpoint.to_string();
+        let may_share = match origin.protocol {
+            Protocol::Auto => options.endpoint.tls,
+            Protocol::Http1 => false,
+            Protocol::H2 => true,
+        };
+        Arc::new(Self {
+            seed: balance::hash([name.as_bytes()]),
+            name,
+            endpoint: options.endpoint.clone(),
+            weight: options.weight,
+            addresses,
+            health: Health::default(),
+            stats: ServerStats::default(),
+            slots: Arc::new(Semaphore::new(origin.limits.connections)),
+            pool: Mutex::default(),
+            connecting: tokio::sync::Mutex::new(()),
+            may_share: AtomicBool::new(may_share),
+        })
+    }
+
+    pub(crate) fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection for a request, waiting for one to become free or to be made. `fresh`: none that was used before.
+    pub(crate) async fn lease(
+        self: &Arc<Self>,
+        connector: &Connector,
+        options: &OriginOptions,
+        fresh: bool,
+    ) -> Result<Lease, Failed> {
+        let slot = timeout(options.timeouts.connect, Arc::clone(&self.slots).acquire_owned()).await;
+        let Ok(Ok(slot)) = slot else {
+            return Err(Failed::unsent(Reason::Busy, "as many requests under way as may be"));
+        };
+        let lease = |link, is_reused| Lease { link, is_reused, server: Arc::clone(self), _slot: slot };
+        if !fresh && let Some(link) = self.pooled(options) {
+            return Ok(lease(link, true));
+        }
+        match timeout(options.timeouts.connect, self.connect(connector, options)).await {
+            Ok(Ok((link, is_reused))) => Ok(lease(link, is_reused)),
+            Ok(Err(failed)) => {
+                self.doubt().await;
+                Err(failed)
+            }
+            Err(_) => {
+                self.doubt().await;
+                let what = format!("no connection within {:?}", options.timeouts.connect);
+                Err(Failed::unsent(Reason::ConnectTimeout, what))
+            }
+        }
+    }
+
+    /// Its addresses may have changed.
+    async fn doubt(&self) {
+        if let Some(addresses) = &self.addresses {
+            addresses.doubt().await;
+        }
+    }
+
+    fn pooled(&self, options: &OriginOptions) -> Option<Link> {
+        let mut pool = self.pool();
+        let idle = pool.take(options.limits.idle_timeout).map(Link::Http1);
+        idle.or_else(|| pool.stream().map(Link::H2))
+    }
+
+    /// A new connection, or a place on one that another request has just made.
+    async fn connect(
+        self: &Arc<Self>,
+        connector: &Connector,
+        options: &OriginOptions,
+    ) -> Result<(Link, bool), Failed> {
+        let only = match self.may_share.load(Ordering::Relaxed) {
+            true => Some(self.connecting.lock().await),
+            false => None,
+        };
+        if only.is_some()
+            && let Some(stream) = self.pool().stream()
+        {
+            return Ok((Link::H2(stream), true));
+        }
+        let sender = connector.open(self, options).await?;
+        drop(only);
+        Ok(match sender {
+            Sender::Http1(sender) => {
+                self.may_share.store(false, Ordering::Relaxed);
+                (Link::Http1(sender), false)
+            }
+            Sender::H2(sender) => {
+                self.may_share.store(true, Ordering::Relaxed);
+                (Link::H2(self.pool().share(sender)), false)
+            }
+        })
+    }
+}
+
+impl Lease {
+    pub(crate) fn is_h2(&self) -> bool {
+        matches!(self.link, Link::H2(_))
+    }
+
+    /// Sends a request, and waits for the head of the response.
+    pub(crate) async fn send(&mut self, request: Request<UploadBody>) -> Result<Response<Incoming>, Failed> {
+        let sent = match &mut self.link {
+            Link::Http1(sender) => sender.try_send_request(request).await,
+            Link::H2(stream) => stream.sender.try_send_request(request).await,
+        };
+        sent.map_err(|mut error| {
+            let was_sent = error.take_message().is_none();
+            let error = error.into_error();
+            let reason = match () {
+                () if error.is_parse_too_large() => Reason::HeadTooLarge,
+                () if error.is_parse() => Reason::InvalidResponse,
+                () if error.is_user() => Reason::Client,
+                () => Reason::Closed,
+            };
+            Failed { reason, detail: chain(&error), was_sent, was_pooled: self.is_reused }
+        })
+    }
+
+    /// The response is over, and so is the request: the connection is for the next.
+    pub(crate) async fn give_back(self, options: &OriginOptions) {
+        if let Link::Http1(mut sender) = self.link
+            && let Ok(Ok(())) = timeout(SETTLE, sender.ready()).await
+        {
+            self.server.pool().put(sender, options.limits.idle);
+        }
+    }
+}
