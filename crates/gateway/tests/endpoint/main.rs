@@ -6,6 +6,7 @@ mod support;
 mod admission;
 mod exchange;
 mod lifetime;
+mod names;
 mod patience;
 mod requests;
 mod turns;
