@@ -7,6 +7,7 @@ mod admission;
 mod exchange;
 mod handshakes;
 mod lifetime;
+mod names;
 mod patience;
 mod requests;
 mod turns;
