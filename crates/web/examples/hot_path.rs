@@ -141,6 +141,7 @@ fn main() {
             tls_cipher: "TLS_AES_128_GCM_SHA256",
             io_mode: "udp",
             worker: 0,
+            cache: "",
             upstream: "",
             upstream_status: 0,
             upstream_time: Duration::ZERO,

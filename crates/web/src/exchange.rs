@@ -32,6 +32,10 @@ pub trait ResponseSource: Send {
     fn upstream(&self) -> Option<Upstream> {
         None
     }
+    /// See [`Exchange::cache`].
+    fn cache(&self) -> &'static str {
+        ""
+    }
     /// See [`Exchange::charge_to`]. True if the source itself counts what it hands out; otherwise that is done for it.
     fn charge_to(&mut self, _account: &Account) -> bool {
         false
@@ -197,6 +201,15 @@ impl Exchange {
         match &mut self.inner {
             Inner::Fixed(_) | Inner::File(_) => None,
             Inner::Other(source) => source.take_trailers(),
+        }
+    }
+
+    /// What a cache did for it, in a word such as `hit`: for the access log, once the response has a head. Empty if there is
+    /// no cache.
+    pub fn cache(&self) -> &'static str {
+        match &self.inner {
+            Inner::Fixed(_) | Inner::File(_) => "",
+            Inner::Other(source) => source.cache(),
         }
     }
 

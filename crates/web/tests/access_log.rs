@@ -29,6 +29,7 @@ fn record(target: &str) -> Record<'_> {
         tls_cipher: "",
         io_mode: "",
         worker: 0,
+        cache: "",
         upstream: "",
         upstream_status: 0,
         upstream_time: Duration::ZERO,
