@@ -68,14 +68,19 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
     let files = setup::file_store(&config, workers, memory)?;
     let mut logs = Logs::default();
     let origins = setup::origins(&config)?;
-    let mut setup = setup::build(&config, &files, &origins, &mut logs, None)?;
+    let cache = match &provider {
+        Some(_) => setup::cache(&config, &files, &origins)?,
+        None => None,
+    };
+    let mut setup = setup::build(&config, &files, (&origins, cache.as_ref()), &mut logs, None)?;
     setup.settings.instance = instance;
     let Some(provider) = provider else {
         let effective = config.effective().map_err(Failure::run_time)?;
         crate::print(&format!("# {}: ok; with defaults:\n\n{effective}", arguments.config.display()))?;
         return Ok(ExitCode::SUCCESS);
     };
-    Server::start(arguments, config, (provider, confinement), workers, (files, origins, logs), setup)?.run()
+    Server::start(arguments, config, (provider, confinement), workers, (files, origins, cache, logs), setup)?
+        .run()
 }
 
 /// Reads and checks the configuration, with what the command line overrides.

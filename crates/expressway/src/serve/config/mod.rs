@@ -3,6 +3,7 @@
 //! [`Config::load`] reads and checks; it opens nothing but the file. What the file names (certificates,
 //! roots) is checked by [`Config::check_files`], so that `--check` and a reload see the same errors.
 
+mod cache;
 mod origin;
 mod rule;
 mod sections;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
+pub(crate) use cache::Cache;
 use expressway_dataplane::IoSection;
 use expressway_origin::OriginOptions;
 use expressway_settings::{ConfigError, SourceFile};
@@ -47,6 +49,8 @@ pub(crate) struct Config {
     pub(crate) log: Log,
     /// `[control]`
     pub(crate) control: Control,
+    /// `[cache]`
+    pub(crate) cache: Cache,
     /// `[[origin]]`
     #[serde(rename = "origin", skip_serializing_if = "Vec::is_empty")]
     pub(crate) origins: Vec<Spanned<Origin>>,
@@ -74,6 +78,8 @@ struct Raw {
     log: Log,
     #[serde(default)]
     control: Control,
+    #[serde(default)]
+    cache: Cache,
     #[serde(default)]
     origin: Vec<Spanned<Origin>>,
     #[serde(default)]
@@ -106,6 +112,7 @@ impl Config {
             files: raw.files,
             log: raw.log,
             control: raw.control,
+            cache: raw.cache,
             origins: raw.origin,
             sites: raw.site,
             admin: raw.admin,
@@ -138,6 +145,11 @@ impl Config {
             if !found.is_dir() {
                 return Err(self.at(root.span(), format!("{} is not a directory", path.display())));
             }
+        }
+        if let Some(disk) = &self.cache.disk
+            && !disk.get_ref().is_dir()
+        {
+            return Err(self.at(disk.span(), format!("{} is not a directory", disk.get_ref().display())));
         }
         self.check_qlog(cfg!(feature = "qlog"))
     }
@@ -188,6 +200,9 @@ impl Config {
         }
         if self.control != running.control {
             sections.push("control");
+        }
+        if self.cache != running.cache {
+            sections.push("cache");
         }
         if self.admin != running.admin {
             sections.push("admin");
@@ -261,6 +276,7 @@ impl Config {
             ));
         }
         self.check_admin()?;
+        self.cache.check().map_err(|(span, problem)| self.at(span, problem))?;
         self.io.check().map_err(|(span, problem)| self.at(span, problem))?;
         Ok(())
     }
@@ -342,6 +358,12 @@ impl Config {
                 return Err(self.at(origin.span(), "a site has a root or an origin, not both"));
             }
             site.check_rules().and(site.error_pages()).map_err(|(span, problem)| self.at(span, problem))?;
+            if let Some(cache) = &site.cache {
+                cache.get_ref().options().map_err(|(span, problem)| self.at(span, problem))?;
+                if site.origin.is_none() {
+                    return Err(self.at(cache.span(), "a site without an origin has nothing to cache"));
+                }
+            }
             if site.root.is_none() && site.origin.is_none() && !site.is_only_rules() {
                 return Err(self.at(site.hosts.span(), "missing root or origin"));
             }
@@ -398,6 +420,7 @@ impl Config {
         join(&mut self.tls.certificate);
         join(&mut self.tls.private_key);
         self.quic.qlog.iter_mut().for_each(join);
+        self.cache.disk.iter_mut().for_each(join);
         self.sites.iter_mut().for_each(|site| site.resolve_paths(base));
         self.origins.iter_mut().for_each(|origin| origin.get_mut().resolve_paths(base));
         self.io.resolve_paths(base);
