@@ -359,8 +359,8 @@ impl Config {
             }
             site.check_rules().and(site.error_pages()).map_err(|(span, problem)| self.at(span, problem))?;
             if let Some(cache) = &site.cache {
-                cache.get_ref().options().map_err(|(span, problem)| self.at(span, problem))?;
-                if site.origin.is_none() {
+                let options = cache.get_ref().options().map_err(|(span, problem)| self.at(span, problem))?;
+                if options.is_some() && site.origin.is_none() {
                     return Err(self.at(cache.span(), "a site without an origin has nothing to cache"));
                 }
             }
