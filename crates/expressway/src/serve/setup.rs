@@ -12,6 +12,8 @@ use expressway_web::access_log::AccessLog;
 use expressway_web::files::{Encoding, FileOptions, FileStore, FilesConfig, Symlinks};
 use expressway_web::{Handler, SiteConfig, SiteContent, Sites};
 
+use toml::Spanned;
+
 use super::config::{self, Config, LEAST_BESIDE_CACHE};
 use super::logs::{Logs, Previous};
 use crate::fail::Failure;
@@ -200,8 +202,10 @@ fn cached(
     origin: Arc<dyn Handler>,
     cache: Option<&Cache>,
 ) -> Result<Arc<dyn Handler>, config::Problem> {
-    let Some(options) = site.cache.as_ref().map(|cache| cache.get_ref().options()).transpose()?.flatten()
-    else {
+    let options = |cache: &Spanned<config::SiteCache>| {
+        cache.get_ref().options().map_err(|problem| (cache.span(), problem))
+    };
+    let Some(options) = site.cache.as_ref().map(options).transpose()?.flatten() else {
         return Ok(origin);
     };
     Ok(match cache {

@@ -108,7 +108,7 @@ pub(crate) struct Overrides {
     default_ttl: Option<Span>,
     /// Freshness of errors that say nothing of it, by status.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    negative: BTreeMap<Spanned<String>, Span>,
+    negative: BTreeMap<String, Span>,
     /// How long a stale response is used while it is revalidated.
     stale_while_revalidate: Option<Span>,
     /// How long a stale response is used if the origin fails.
@@ -122,12 +122,12 @@ pub(crate) struct Overrides {
     strip_query: Vec<String>,
     /// Query parameters that matter; all others do not.
     #[serde(skip_serializing_if = "Option::is_none")]
-    keep_query: Option<Spanned<Vec<String>>>,
+    keep_query: Option<Vec<String>>,
 }
 
 impl SiteCache {
-    /// How responses are kept; `None` if they are not.
-    pub(crate) fn options(&self) -> Result<Option<SiteOptions>, Problem> {
+    /// How responses are kept; `None` if they are not. (What is wrong has no place of its own: untagged values lose theirs.)
+    pub(crate) fn options(&self) -> Result<Option<SiteOptions>, String> {
         match self {
             Self::Is(false) => Ok(None),
             Self::Is(true) => Ok(Some(SiteOptions::default())),
@@ -137,25 +137,25 @@ impl SiteCache {
 }
 
 impl Overrides {
-    fn options(&self) -> Result<SiteOptions, Problem> {
+    fn options(&self) -> Result<SiteOptions, String> {
         let negative = self.negative.iter().map(|(status, ttl)| {
-            let code = status.get_ref().parse().ok().and_then(|code: u16| StatusCode::from_u16(code).ok());
+            let code = status.parse().ok().and_then(|code: u16| StatusCode::from_u16(code).ok());
             let code = code.filter(|code| code.is_client_error() || code.is_server_error());
-            let code = code.ok_or_else(|| (status.span(), "give a status from 400 to 599".to_owned()))?;
+            let code = code.ok_or_else(|| format!("negative: `{status}` is not a status from 400 to 599"))?;
             Ok((code, ttl.0))
         });
         let time = |span: &Option<Span>| span.map_or(Duration::ZERO, |span| span.0);
         let query = match (&self.keep_query, self.strip_query.is_empty()) {
             (None, true) => Query::Whole,
             (None, false) => Query::Strip(self.strip_query.clone()),
-            (Some(keep), true) => Query::Keep(keep.get_ref().clone()),
-            (Some(keep), false) => {
-                return Err((keep.span(), "give keep_query or strip_query, not both".to_owned()));
+            (Some(keep), true) => Query::Keep(keep.clone()),
+            (Some(_), false) => {
+                return Err("give keep_query or strip_query, not both".to_owned());
             }
         };
         Ok(SiteOptions {
             default_ttl: self.default_ttl.map(|ttl| ttl.0),
-            negative: negative.collect::<Result<_, Problem>>()?,
+            negative: negative.collect::<Result<_, String>>()?,
             stale_while_revalidate: time(&self.stale_while_revalidate),
             stale_if_error: time(&self.stale_if_error),
             ignore_client: self.ignore_client,
@@ -176,7 +176,7 @@ mod tests {
             cache: SiteCache,
         }
         let site: Site = toml::from_str(text).map_err(|error| error.to_string())?;
-        site.cache.options().map_err(|(_, problem)| problem)
+        site.cache.options()
     }
 
     #[test]

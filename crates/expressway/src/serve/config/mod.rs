@@ -17,7 +17,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-pub(crate) use cache::Cache;
+pub(crate) use cache::{Cache, SiteCache};
 use expressway_dataplane::IoSection;
 use expressway_origin::OriginOptions;
 use expressway_settings::{ConfigError, SourceFile};
@@ -359,7 +359,7 @@ impl Config {
             }
             site.check_rules().and(site.error_pages()).map_err(|(span, problem)| self.at(span, problem))?;
             if let Some(cache) = &site.cache {
-                let options = cache.get_ref().options().map_err(|(span, problem)| self.at(span, problem))?;
+                let options = cache.get_ref().options().map_err(|problem| self.at(cache.span(), problem))?;
                 if options.is_some() && site.origin.is_none() {
                     return Err(self.at(cache.span(), "a site without an origin has nothing to cache"));
                 }
