@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # A crate may use those on lines above its own.
 LAYERS = [
     {"wire", "sequence", "h3", "settings", "lab", "web", "tls"},
-    {"xbpf", "netio", "bench", "acme", "origin"},
+    {"xbpf", "netio", "bench", "acme", "origin", "cache"},
     {"agent", "gateway", "feed", "tcp"},
     {"dataplane"},
     {"load", "expressway"},

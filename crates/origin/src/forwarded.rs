@@ -114,6 +114,7 @@ mod tests {
             headers: HeaderMap::new(),
             protocol: Protocol::H3,
             remote: remote.parse().unwrap(),
+            client_subject: None,
         }
     }
 

@@ -169,6 +169,7 @@ mod tests {
             headers: fields.iter().map(field).collect(),
             protocol: Protocol::Http11,
             remote: "192.0.2.1:1".parse().unwrap(),
+            client_subject: None,
         }
     }
 

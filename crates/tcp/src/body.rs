@@ -131,6 +131,7 @@ impl ResponseBody {
 
 impl Drop for ResponseBody {
     fn drop(&mut self) {
+        self.transaction.cache = self.exchange.cache();
         self.transaction.upstream = self.exchange.upstream();
     }
 }

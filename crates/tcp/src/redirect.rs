@@ -54,6 +54,7 @@ mod tests {
             headers: HeaderMap::new(),
             protocol: Protocol::Http11,
             remote: "192.0.2.1:1".parse().unwrap(),
+            client_subject: None,
         };
         let redirect = Redirect { status: StatusCode::PERMANENT_REDIRECT, port };
         Some(redirect.location(&head)?.to_str().unwrap().to_owned())

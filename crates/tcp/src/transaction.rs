@@ -33,6 +33,8 @@ pub(crate) struct Transaction {
     pub(crate) status: u16,
     pub(crate) sent: u64,
     pub(crate) is_complete: bool,
+    /// What a cache did.
+    pub(crate) cache: &'static str,
     /// The server that answered, if it was another one.
     pub(crate) upstream: Option<Upstream>,
     tls: Tls,
@@ -59,6 +61,7 @@ impl Transaction {
             status: 0,
             sent: 0,
             is_complete: false,
+            cache: "",
             upstream: None,
             tls,
             time: SystemTime::now(),
@@ -95,6 +98,7 @@ impl Drop for Transaction {
                 client_subject: self.head.client_subject.as_deref().unwrap_or(""),
                 io_mode: "tcp",
                 worker: self.watch.worker.number,
+                cache: self.cache,
                 upstream: self.upstream.as_ref().map_or("", |upstream| &upstream.address),
                 upstream_status: self.upstream.as_ref().map_or(0, |upstream| upstream.status),
                 upstream_time: self.upstream.as_ref().map_or(Duration::ZERO, |upstream| upstream.time),

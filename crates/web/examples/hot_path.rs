@@ -143,6 +143,7 @@ fn main() {
             client_subject: "",
             io_mode: "udp",
             worker: 0,
+            cache: "",
             upstream: "",
             upstream_status: 0,
             upstream_time: Duration::ZERO,

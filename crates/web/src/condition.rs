@@ -11,18 +11,18 @@ const MAX_DATE: usize = 64;
 
 /// The validators of a representation.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Validators<'a> {
-    /// An entity tag as it is sent: quotes, and `W/` if it is weak.
-    pub(crate) etag: &'a HeaderValue,
+pub struct Validators<'a> {
+    /// An entity tag as it is sent: quotes, and `W/` if it is weak. Empty if there is none.
+    pub etag: &'a HeaderValue,
     /// The `last-modified` value, unless it is not to be relied on.
-    pub(crate) last_modified: Option<&'a HeaderValue>,
+    pub last_modified: Option<&'a HeaderValue>,
     /// The same in seconds since the epoch.
-    pub(crate) modified: i64,
+    pub modified: i64,
 }
 
 /// What the conditions of a request say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// Answer as if there were none.
     Proceed,
     /// 304: the client's copy is good.
@@ -37,7 +37,7 @@ impl Validators<'_> {
     /// As nginx does it: `if-modified-since` must name the modification time exactly, and when it stands
     /// beside `if-none-match` both must hold for a 304. RFC 9110 lets a recipient ignore the date there;
     /// requiring both can only send a full response where a 304 would have done.
-    pub(crate) fn evaluate(&self, headers: &HeaderMap) -> Verdict {
+    pub fn evaluate(&self, headers: &HeaderMap) -> Verdict {
         if let Some(date) = headers.get(header::IF_UNMODIFIED_SINCE)
             && !self.is_date(date)
             && seconds(date).is_none_or(|date| date <= self.modified)
@@ -61,7 +61,7 @@ impl Validators<'_> {
     }
 
     /// Whether `if-range`, if present, lets `range` count: a strong entity tag or the exact date.
-    pub(crate) fn allows_range(&self, headers: &HeaderMap) -> bool {
+    pub fn allows_range(&self, headers: &HeaderMap) -> bool {
         let Some(value) = headers.get(header::IF_RANGE) else { return true };
         let bytes = value.as_bytes();
         if bytes.len() >= 2 && bytes.ends_with(b"\"") {
@@ -85,7 +85,7 @@ impl Validators<'_> {
 }
 
 /// Seconds since the epoch of an HTTP date; `None` if it is not one.
-fn seconds(date: &HeaderValue) -> Option<i64> {
+pub fn seconds(date: &HeaderValue) -> Option<i64> {
     if date.len() > MAX_DATE {
         return None;
     }

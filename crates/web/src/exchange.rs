@@ -32,6 +32,16 @@ pub trait ResponseSource: Send {
     fn upstream(&self) -> Option<Upstream> {
         None
     }
+    /// See [`Exchange::cache`].
+    fn cache(&self) -> &'static str {
+        ""
+    }
+    /// See [`Exchange::charge_to`]. True if the source itself counts what it hands out; otherwise that is done for it.
+    fn charge_to(&mut self, _account: &Account) -> bool {
+        false
+    }
+    /// See [`Exchange::rest`].
+    fn rest(&mut self) {}
 }
 
 /// One request's response in the making. Dropping it abandons whatever it waits for.
@@ -102,7 +112,8 @@ impl Exchange {
         }
         match &mut self.inner {
             Inner::File(file) => file.charge_to(account),
-            Inner::Fixed(_) | Inner::Other(_) => self.account = Some(account.clone()),
+            Inner::Fixed(_) => self.account = Some(account.clone()),
+            Inner::Other(source) => self.account = (!source.charge_to(account)).then(|| account.clone()),
         }
     }
 
@@ -193,6 +204,15 @@ impl Exchange {
         }
     }
 
+    /// What a cache did for it, in a word such as `hit`: for the access log, once the response has a head. Empty if there is
+    /// no cache.
+    pub fn cache(&self) -> &'static str {
+        match &self.inner {
+            Inner::Fixed(_) | Inner::File(_) => "",
+            Inner::Other(source) => source.cache(),
+        }
+    }
+
     /// The server that answered, if it was another one: for the access log, once the response is over.
     pub fn upstream(&self) -> Option<Upstream> {
         match &self.inner {
@@ -204,8 +224,10 @@ impl Exchange {
     /// The transport currently accepts nothing: releases what is kept only to make the next chunk cheap, if
     /// the account has no room for it.
     pub fn rest(&mut self) {
-        if let Inner::File(file) = &mut self.inner {
-            file.rest();
+        match &mut self.inner {
+            Inner::Fixed(_) => {}
+            Inner::File(file) => file.rest(),
+            Inner::Other(source) => source.rest(),
         }
     }
 

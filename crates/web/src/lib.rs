@@ -10,13 +10,15 @@
 //!
 //! * [`Sites`] maps a request's host to a site; it is immutable and swapped whole on reload.
 //! * [`files`] serves a directory tree with nginx's semantics: conditions, ranges, precompressed siblings.
+//! * [`blocks`] caches octets of files and of cached objects in one budget.
 //! * [`access_log`] writes one line a request from a thread of its own.
 //! * [`metrics`] is how caches, pool and log expose their counters.
 #![forbid(unsafe_code)]
 
 pub mod access_log;
+pub mod blocks;
 mod coding;
-mod condition;
+pub mod condition;
 mod date;
 mod exchange;
 pub mod files;
@@ -25,8 +27,9 @@ mod log_limit;
 mod media_type;
 pub mod memory;
 pub mod metrics;
+pub mod parts;
 mod pipe;
-mod range;
+pub mod range;
 mod request;
 mod request_body;
 mod response;

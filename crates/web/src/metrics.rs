@@ -23,6 +23,7 @@ pub struct Metric {
 }
 
 /// Declares a struct of atomic counters with `fields()`; the doc comment of each field is its help text.
+#[macro_export]
 macro_rules! counters {
     ($(#[$meta:meta])* $vis:vis struct $name:ident { $($help:literal $field:ident,)* }) => {
         $(#[$meta])*
@@ -42,9 +43,9 @@ macro_rules! counters {
         }
     };
 }
-pub(crate) use counters;
+pub use counters;
 
 /// Adds one to a counter.
-pub(crate) fn count(counter: &std::sync::atomic::AtomicU64) {
+pub fn count(counter: &std::sync::atomic::AtomicU64) {
     counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
 }

@@ -6,7 +6,7 @@ use crate::scan::{last_position, looked_at, position};
 
 /// What a `range` header asks of a representation of known length.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Ranges {
+pub enum Ranges {
     /// The whole, as if there were no `range`: another unit, too many ranges, or ranges that together are
     /// longer than the whole.
     Whole,
@@ -22,7 +22,7 @@ impl Ranges {
     /// Differences between RFC 9110 and nginx are settled as nginx does: a malformed set is 416, ranges are
     /// neither merged nor reordered, and a set that adds up to more than the whole is answered with the
     /// whole, which is what bounds the amplification of overlapping ranges.
-    pub(crate) fn parse(value: &[u8], length: u64, max: usize) -> Self {
+    pub fn parse(value: &[u8], length: u64, max: usize) -> Self {
         let Some((unit, set)) = value.split_at_checked(6) else { return Self::Whole };
         if !unit.eq_ignore_ascii_case(b"bytes=") || set.is_empty() {
             return Self::Whole;

@@ -30,6 +30,7 @@ fn record(target: &str) -> Record<'_> {
         client_subject: "",
         io_mode: "",
         worker: 0,
+        cache: "",
         upstream: "",
         upstream_status: 0,
         upstream_time: Duration::ZERO,

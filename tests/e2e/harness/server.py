@@ -132,13 +132,16 @@ class Server(Daemon):
         (mode,) = {ready.io for ready in self.ready}
         return mode
 
-    def ask(self, path: str) -> tuple[int, str]:
-        """Asks the admin listener."""
+    def ask(self, path: str, order: str | None = None) -> tuple[int, str]:
+        """Asks the admin listener, or gives it an order, which is JSON."""
 
         def get() -> tuple[int, str]:
             connection = http.client.HTTPConnection(ADMIN[0], self.admin_port, timeout=LIMIT)
             try:
-                connection.request("GET", path)
+                if order is None:
+                    connection.request("GET", path)
+                else:
+                    connection.request("POST", path, order, {"content-type": "application/json"})
                 response = connection.getresponse()
                 return response.status, response.read().decode()
             finally:

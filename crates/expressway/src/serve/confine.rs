@@ -135,6 +135,18 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_fadvise64,
 ];
 
+/// What the disk store of the cache calls: its space is taken beforehand, its list of purges replaced by renaming.
+const DISK_CALLS: &[libc::c_long] = &[
+    libc::SYS_flock,
+    libc::SYS_fallocate,
+    libc::SYS_pwritev,
+    libc::SYS_pwritev2,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_rename,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+];
+
 /// Calls that only older machines have; the C library prefers them there.
 #[cfg(target_arch = "x86_64")]
 const OLD_CALLS: &[libc::c_long] = &[
@@ -285,6 +297,16 @@ fn landlock(config: &Config) -> Result<bool, Failure> {
             let folders = config.acme.iter().map(|acme| &acme.directory);
             rules.add_rules(path_beneath_rules(folders, replace))
         })
+        .and_then(|rules| {
+            // The list of purges is replaced by renaming.
+            let replace = AccessFs::ReadFile
+                | AccessFs::ReadDir
+                | AccessFs::WriteFile
+                | AccessFs::MakeReg
+                | AccessFs::RemoveFile
+                | AccessFs::Truncate;
+            rules.add_rules(path_beneath_rules(config.cache.disk.iter().map(|disk| disk.get_ref()), replace))
+        })
         .and_then(|rules| rules.restrict_self())
         .map_err(|error| failed(&error))?;
     if status.ruleset == RulesetStatus::NotEnforced {
@@ -299,6 +321,9 @@ fn filter(otherwise: SeccompAction, config: &Config) -> Result<bool, Failure> {
     };
     let mut calls: BTreeMap<i64, Vec<seccompiler::SeccompRule>> =
         CALLS.iter().chain(OLD_CALLS).map(|call| (*call, Vec::new())).collect();
+    if config.cache.disk.is_some() {
+        calls.extend(DISK_CALLS.iter().map(|call| (*call, Vec::new())));
+    }
     if config.io.device_plugin.is_some() {
         // Sockets go into the plugin's map by this process.
         calls.insert(libc::SYS_bpf, Vec::new());

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use expressway_cache::Cache;
 use expressway_dataplane::DataPath;
 use expressway_gateway::metrics::{Histogram, Registry, Sample};
 use expressway_gateway::quic::{Shared, stats};
@@ -45,6 +46,14 @@ pub(crate) fn register(
             out.extend(log.metrics().into_iter().map(web_sample));
         }
     });
+}
+
+/// Registers what the cache counts.
+pub(crate) fn register_cache(registry: &Registry, cache: Option<&Cache>) {
+    if let Some(cache) = cache.cloned() {
+        registry
+            .register(move |out: &mut Vec<Sample>| out.extend(cache.metrics().into_iter().map(web_sample)));
+    }
 }
 
 /// Registers what origins count, for each of their servers.

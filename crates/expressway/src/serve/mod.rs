@@ -72,7 +72,11 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
     let files = setup::file_store(&config, workers, memory)?;
     let mut logs = Logs::default();
     let origins = setup::origins(&config)?;
-    let mut setup = setup::build(&config, &fixed, &files, &origins, &mut logs, None)?;
+    let cache = match &provider {
+        Some(_) => setup::cache(&config, &files, &origins)?,
+        None => None,
+    };
+    let mut setup = setup::build(&config, &fixed, &files, (&origins, cache.as_ref()), &mut logs, None)?;
     tls::adopt(&config, &fixed.lasting)?;
     setup.settings.instance = instance;
     let Some(provider) = provider else {
@@ -85,7 +89,7 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
         config,
         (provider, confinement),
         workers,
-        (files, origins, logs),
+        (files, origins, cache, logs),
         (fixed, setup, listeners),
     )?
     .run()

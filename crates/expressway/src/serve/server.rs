@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use expressway_acme::Acme;
+use expressway_cache::{Cache, Purge, SiteOptions};
 use expressway_dataplane::{DataPath, Provider, WorkerIo};
 use expressway_gateway::admin::{Admin, State};
 use expressway_gateway::metrics::Registry;
@@ -48,9 +49,45 @@ pub(crate) struct Status {
     state: Mutex<Result<(), String>>,
     configuration: Mutex<String>,
     path: Arc<Mutex<DataPath>>,
+    cache: Option<Cache>,
+    /// Hosts of sites, and how their responses are kept.
+    kept: Mutex<Vec<(Vec<String>, Option<SiteOptions>)>>,
+}
+
+impl Status {
+    /// How responses of a host are kept: an exact name counts before the longest wildcard, and that before the first site.
+    fn kept(&self, authority: &str) -> SiteOptions {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host).to_ascii_lowercase();
+        let length = |pattern: &String| match pattern.strip_prefix("*.") {
+            Some(below)
+                if host.strip_suffix(below).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.')) =>
+            {
+                Some(below.len())
+            }
+            None if *pattern == host => Some(usize::MAX),
+            _ => None,
+        };
+        let matching = kept
+            .iter()
+            .filter_map(|(hosts, options)| Some((hosts.iter().filter_map(length).max()?, options)));
+        let best = matching.max_by_key(|(length, _)| *length).map(|(_, options)| options);
+        best.or(kept.first().map(|(_, options)| options)).cloned().flatten().unwrap_or_default()
+    }
 }
 
 impl State for Status {
+    fn purge(&self, order: &[u8]) -> Option<Result<String, String>> {
+        let cache = self.cache.as_ref()?;
+        let purge = || {
+            let order: Purge = serde_json::from_slice(order).map_err(|error| error.to_string())?;
+            let purged =
+                cache.purge(&order, |authority| self.kept(authority)).map_err(|error| error.to_string())?;
+            serde_json::to_string(&purged).map_err(|error| error.to_string())
+        };
+        Some(purge())
+    }
+
     fn health(&self) -> Result<(), String> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -71,6 +108,7 @@ pub(crate) struct Server {
     config: Config,
     files: Arc<FileStore>,
     origins: Arc<Origins>,
+    cache: Option<Cache>,
     shared: Arc<Shared>,
     setup: Arc<Setup>,
     mailboxes: Arc<[Mailbox<Message>]>,
@@ -102,7 +140,7 @@ impl Server {
         config: Config,
         (provider, confinement): (Provider, Option<Confinement>),
         workers: usize,
-        (files, origins, logs): (Arc<FileStore>, Arc<Origins>, Logs),
+        (files, origins, cache, logs): (Arc<FileStore>, Arc<Origins>, Option<Cache>, Logs),
         (fixed, mut parts, listeners): (Fixed, Reloadable, Vec<Listener>),
     ) -> Result<Self, Failure> {
         let (sender, events) = channel();
@@ -119,6 +157,8 @@ impl Server {
             state: Mutex::new(Ok(())),
             configuration: Mutex::new(config.text().to_owned()),
             path: path.clone(),
+            cache: cache.clone(),
+            kept: Mutex::new(setup::kept(&config)),
         });
         let registry = Registry::default();
         let log = Arc::new(ArcSwapOption::new(setup.access_log.clone()));
@@ -126,6 +166,7 @@ impl Server {
         let tls = Arc::new(ArcSwap::new(setup.settings.tls.clone()));
         metrics::register_tls(&registry, tls.clone());
         metrics::register_origins(&registry, &origins);
+        metrics::register_cache(&registry, cache.as_ref());
         metrics::register_confinement(&registry, confinement.unwrap_or_default());
         let (mailboxes, inboxes) = mailboxes(workers)?;
         let acme = fixed.start_acme(&config, &tls.load())?;
@@ -133,6 +174,7 @@ impl Server {
             arguments,
             files,
             origins,
+            cache,
             shared,
             setup,
             mailboxes,
@@ -333,8 +375,14 @@ impl Server {
     fn try_reload(&mut self) -> Result<(), Failure> {
         let config = load(&self.arguments)?;
         let previous = Previous { log: self.config.log.clone(), access_log: self.setup.access_log.clone() };
-        let mut parts =
-            setup::build(&config, &self.fixed, &self.files, &self.origins, &mut self.logs, Some(&previous))?;
+        let mut parts = setup::build(
+            &config,
+            &self.fixed,
+            &self.files,
+            (&self.origins, self.cache.as_ref()),
+            &mut self.logs,
+            Some(&previous),
+        )?;
         let tcp = Arc::clone(&parts.tcp);
         let origins = std::mem::take(&mut parts.origins);
         let setup = Arc::new(assemble(parts, &self.setup.io_mode));
@@ -365,6 +413,7 @@ impl Server {
         }
         *self.status.configuration.lock().unwrap_or_else(PoisonError::into_inner) =
             in_force(config.text(), &waiting);
+        *self.status.kept.lock().unwrap_or_else(PoisonError::into_inner) = setup::kept(&config);
         self.log.store(setup.access_log.clone());
         self.setup = setup;
         self.config.adopt(config);

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use expressway_cache::{Cache, SiteOptions};
 use expressway_dataplane::Config as PathConfig;
 use expressway_gateway::quic::{CongestionControl, Instance, RetryPolicy, Settings};
 use expressway_netio::udp::{Steering, UdpConfig};
@@ -11,6 +12,7 @@ use expressway_tls::Tls;
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::{Encoding, FileOptions, FileStore, FilesConfig, Symlinks};
 use expressway_web::{Handler, SiteConfig, SiteContent, Sites};
+use toml::Spanned;
 
 use super::config::{self, Config, LEAST_BESIDE_CACHE};
 use super::logs::{Logs, Previous};
@@ -96,6 +98,20 @@ pub(crate) fn origins(config: &Config) -> Result<Arc<Origins>, Failure> {
     Ok(Arc::new(Origins::new(control)))
 }
 
+/// The cache of what origins answer, if a site has one or there is a place for it; one a process, a reload keeps it.
+pub(crate) fn cache(
+    config: &Config,
+    files: &Arc<FileStore>,
+    origins: &Origins,
+) -> Result<Option<Cache>, Failure> {
+    let is_wanted = config.cache.disk.is_some() || config.sites.iter().any(|site| site.cache.is_some());
+    let open = || {
+        Cache::open(config.cache.options(), files, origins.control().handle().clone())
+            .map_err(|error| Failure::run_time(format!("[cache]: {error}")))
+    };
+    is_wanted.then(open).transpose()
+}
+
 /// What tells this process from others that serve with the same key. It holds its place, so there is one a process.
 pub(crate) fn instance(config: &Config, fixed: &Fixed) -> Result<Instance, Failure> {
     let node = config.server.node.as_ref().map(|node| node.get_ref().as_str());
@@ -107,7 +123,7 @@ pub(crate) fn build(
     config: &Config,
     fixed: &Fixed,
     files: &Arc<FileStore>,
-    origins: &Origins,
+    (origins, cache): (&Origins, Option<&Cache>),
     logs: &mut Logs,
     previous: Option<&Previous>,
 ) -> Result<Reloadable, Failure> {
@@ -116,8 +132,12 @@ pub(crate) fn build(
     settings.check().map_err(|error| Failure::usage(format!("[quic]: {error}")))?;
     let wrong = |(span, problem)| Failure::usage(config.at(span, problem));
     let origins = origins.build(config.origins().map_err(wrong)?).map_err(Failure::usage)?;
-    let sites: Result<Vec<SiteConfig>, _> = config.sites.iter().map(|one| site(one, &origins)).collect();
+    let sites: Result<Vec<SiteConfig>, _> =
+        config.sites.iter().map(|one| site(one, &origins, cache)).collect();
     let sites = sites.map_err(wrong)?;
+    if previous.is_some() && cache.is_none() && config.sites.iter().any(|site| site.cache.is_some()) {
+        tracing::warn!("reload: the first site with a cache; it is cached after a restart");
+    }
     let sites = Sites::new(&sites, files).map_err(Failure::usage)?;
     let sites = Arc::new(sites);
     let access_log = logs.open(&config.log, previous)?;
@@ -160,18 +180,46 @@ fn settings(config: &Config, tls: Arc<Tls>) -> Settings {
     }
 }
 
-fn site(site: &config::Site, origins: &[Origin]) -> Result<SiteConfig, config::Problem> {
+fn site(
+    site: &config::Site,
+    origins: &[Origin],
+    cache: Option<&Cache>,
+) -> Result<SiteConfig, config::Problem> {
     let named = |name: &str| origins.iter().find(|origin| origin.options().name == name);
     let content = match (&site.root, &site.origin) {
         (Some(root), _) => files(site, root.get_ref()).into(),
         (None, Some(origin)) => match named(origin.get_ref()) {
-            Some(origin) => SiteContent::Other(Arc::new(origin.clone())),
+            Some(origin) => SiteContent::Other(cached(site, Arc::new(origin.clone()), cache)?),
             None => return Err((origin.span(), "no such origin".to_owned())),
         },
         (None, None) => SiteContent::Nothing,
     };
     let (rules, error_pages) = (site.rules()?, site.error_pages()?);
     Ok(SiteConfig { rules, error_pages, ..SiteConfig::new(site.hosts.get_ref().clone(), content) })
+}
+
+/// The origin behind the cache, if the site has one.
+fn cached(
+    site: &config::Site,
+    origin: Arc<dyn Handler>,
+    cache: Option<&Cache>,
+) -> Result<Arc<dyn Handler>, config::Problem> {
+    let options = |cache: &Spanned<config::SiteCache>| {
+        cache.get_ref().options().map_err(|problem| (cache.span(), problem))
+    };
+    let Some(options) = site.cache.as_ref().map(options).transpose()?.flatten() else {
+        return Ok(origin);
+    };
+    Ok(match cache {
+        Some(cache) => Arc::new(cache.site(options, origin)),
+        None => origin,
+    })
+}
+
+/// The hosts of each site, and how its responses are kept.
+pub(crate) fn kept(config: &Config) -> Vec<(Vec<String>, Option<SiteOptions>)> {
+    let options = |site: &config::Site| site.cache.as_ref()?.get_ref().options().ok()?;
+    config.sites.iter().map(|site| (site.hosts.get_ref().clone(), options(site))).collect()
 }
 
 fn files(site: &config::Site, root: &Path) -> FilesConfig {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use expressway_netio::priority;
 use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -75,6 +75,12 @@ pub trait State: Send + Sync + 'static {
 
     /// How packets move, as a JSON document, for `/io`; `None` where there is no such page.
     fn io(&self) -> Option<String> {
+        None
+    }
+
+    /// Purges what `order`, a JSON document, names, for `POST /purge`: a JSON document of what that did, or why it is refused;
+    /// `None` where there is nothing to purge. Called on the listener's thread.
+    fn purge(&self, _order: &[u8]) -> Option<Result<String, String>> {
         None
     }
 
@@ -164,8 +170,8 @@ impl Desk {
     async fn converse(self: Arc<Self>, stream: TcpStream, slot: Slot) {
         let service = service_fn(|request| {
             slot.touch();
-            let response = self.answer(&request);
-            async move { Ok::<_, Infallible>(response) }
+            let desk = self.clone();
+            async move { Ok::<_, Infallible>(desk.answer(request).await) }
         });
         let result = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
@@ -182,8 +188,11 @@ impl Desk {
         }
     }
 
-    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-        let page = answer(request, &self.registry, self.state.as_ref());
+    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let page = match (request.method(), request.uri().path()) {
+            (&Method::POST, "/purge") => self.purge(request).await,
+            _ => answer(&request, &self.registry, self.state.as_ref()),
+        };
         // A page of more than there may be of all is let through alone.
         let size = page.body.len().div_ceil(KIB).min(self.limits.pages / KIB);
         match self.room.clone().try_acquire_many_owned(u32::try_from(size).unwrap_or(u32::MAX)) {
@@ -195,6 +204,32 @@ impl Desk {
                 *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
                 response
             }
+        }
+    }
+}
+
+/// Octets of an order at most.
+const MAX_ORDER: usize = 16 << 10;
+
+impl Desk {
+    /// Only as JSON by name: pages of other origins may send anything else without asking first (CORS).
+    async fn purge(&self, request: Request<Incoming>) -> Page {
+        let content_type = request.headers().get(header::CONTENT_TYPE).map(|value| value.as_bytes());
+        if !content_type.is_some_and(|value| value.starts_with(b"application/json")) {
+            return Page::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "text/plain", "send application/json\n");
+        }
+        let body = Limited::new(request.into_body(), MAX_ORDER).collect();
+        let Ok(Ok(order)) = tokio::time::timeout(self.limits.header_timeout, body).await else {
+            return Page::new(
+                StatusCode::BAD_REQUEST,
+                "text/plain",
+                "the order is too long, or incomplete\n",
+            );
+        };
+        match self.state.purge(&order.to_bytes()) {
+            Some(Ok(done)) => Page::new(StatusCode::OK, "application/json", done + "\n"),
+            Some(Err(problem)) => Page::new(StatusCode::BAD_REQUEST, "text/plain", problem + "\n"),
+            None => document(None),
         }
     }
 }
@@ -230,7 +265,11 @@ fn answer(request: &Request<Incoming>, registry: &Registry, state: &dyn State) -
         "/config" => Page::new(StatusCode::OK, "text/plain; charset=utf-8", state.configuration()),
         "/io" => document(state.io()),
         "/subscribers" => document(state.subscribers()),
-        "/" => Page::new(StatusCode::OK, "text/plain", "/metrics\n/healthz\n/config\n/io\n/subscribers\n"),
+        "/" => Page::new(
+            StatusCode::OK,
+            "text/plain",
+            "/metrics\n/healthz\n/config\n/io\n/subscribers\nPOST /purge\n",
+        ),
         _ => document(None),
     }
 }

@@ -23,6 +23,9 @@ impl State for Fixed {
     fn io(&self) -> Option<String> {
         Some("{}\n".into())
     }
+    fn purge(&self, order: &[u8]) -> Option<Result<String, String>> {
+        Some(if order == b"{}" { Ok("[]".into()) } else { Err("what?".into()) })
+    }
     fn subscribers(&self) -> Option<String> {
         Some("a".repeat(LONG))
     }
@@ -59,6 +62,30 @@ fn pages_answer_and_health_follows_the_state() {
     assert!(refused.starts_with("HTTP/1.1 405") && refused.contains("allow: GET, HEAD"), "{refused}");
     drop(admin);
     assert!(TcpStream::connect(address).is_err(), "the listener outlived its handle");
+}
+
+#[test]
+fn orders_are_json_by_name_and_short() {
+    let admin = listener(|_| {});
+    let order = |more: &str, body: &str| {
+        let mut stream = connect(&admin);
+        let head = format!(
+            "POST /purge HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n",
+            body.len()
+        );
+        stream.write_all(format!("{head}{more}\r\n{body}").as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let json = "content-type: application/json\r\n";
+    let done = order(json, "{}");
+    assert!(done.starts_with("HTTP/1.1 200") && done.ends_with("[]\n"), "{done}");
+    let refused = order(json, "[");
+    assert!(refused.starts_with("HTTP/1.1 400") && refused.ends_with("what?\n"), "{refused}");
+    // What a page of another origin may send without asking.
+    assert!(order("content-type: text/plain\r\n", "{}").starts_with("HTTP/1.1 415"));
+    assert!(order(json, &" ".repeat(MAX_ORDER + 1)).starts_with("HTTP/1.1 400"));
 }
 
 fn listener(change: impl FnOnce(&mut Limits)) -> Admin {

@@ -244,6 +244,11 @@ impl RequestStream {
         awaited.zip(start).is_some_and(|(since, start)| since < start)
     }
 
+    /// What a cache did.
+    pub(super) fn cache(&self) -> &'static str {
+        self.exchange.cache()
+    }
+
     /// The server that answered, if it was another one.
     pub(super) fn upstream(&self) -> Option<Upstream> {
         self.exchange.upstream()
@@ -427,6 +432,7 @@ impl RequestStream {
             client_subject: logged.head.client_subject.as_deref().unwrap_or(""),
             io_mode: "",
             worker: 0,
+            cache: "",
             upstream: "",
             upstream_status: 0,
             upstream_time: Duration::ZERO,

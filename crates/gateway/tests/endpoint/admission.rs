@@ -67,7 +67,7 @@ fn forge_token(datagram: &mut Vec<u8>) {
 fn a_forged_token_is_refused_and_buys_no_handshake() {
     for policy in [RetryPolicy::Never, RetryPolicy::Always, RetryPolicy::UnderLoad { handshaking: 0 }] {
         let mut world = Build::default().world();
-        let mut settings = Settings::new(identity(&world.certificate));
+        let mut settings = Settings::new(tls(&world.certificate));
         settings.retry = policy;
         world.start(&setup("strict", settings), 1);
         let id = client(&mut world, 6000, Options { http: false, ..Options::default() });

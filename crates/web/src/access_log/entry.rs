@@ -49,6 +49,7 @@ pub(super) struct Entry {
     protocol: Protocol,
     complete: bool,
     upstream_status: u16,
+    cache: &'static str,
     upstream_time: Duration,
 }
 
@@ -73,6 +74,7 @@ impl Entry {
             protocol: record.protocol,
             complete: record.complete,
             upstream_status: record.upstream_status,
+            cache: record.cache,
             upstream_time: record.upstream_time,
         }
     }
@@ -110,6 +112,7 @@ impl Entry {
             worker: self.worker,
             upstream: self.part(10),
             upstream_status: self.upstream_status,
+            cache: self.cache,
             upstream_time: self.upstream_time,
         }
     }

@@ -52,6 +52,8 @@ struct Json<'a> {
     io_mode: &'a str,
     worker: u16,
     #[serde(skip_serializing_if = "str::is_empty")]
+    cache: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
     upstream: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     upstream_status: Option<u16>,
@@ -83,6 +85,7 @@ fn append_json(record: &Record<'_>, line: &mut Vec<u8>) {
         client_subject: record.client_subject,
         io_mode: record.io_mode,
         worker: record.worker,
+        cache: record.cache,
         upstream: record.upstream,
         upstream_status: asked.then_some(record.upstream_status),
         upstream_us: asked.then(|| u64::try_from(record.upstream_time.as_micros()).unwrap_or(u64::MAX)),
@@ -178,6 +181,7 @@ mod tests {
             client_subject: "CN=alice",
             io_mode: "zerocopy",
             worker: 3,
+            cache: "",
             upstream: "",
             upstream_status: 0,
             upstream_time: Duration::ZERO,
@@ -221,10 +225,15 @@ mod tests {
     #[test]
     fn what_an_origin_answered_stands_there_too() {
         let time = Duration::from_millis(7);
-        let proxied =
-            Record { upstream: "192.0.2.9:80", upstream_status: 502, upstream_time: time, ..record() };
+        let proxied = Record {
+            cache: "miss",
+            upstream: "192.0.2.9:80",
+            upstream_status: 502,
+            upstream_time: time,
+            ..record()
+        };
         let value: serde_json::Value = serde_json::from_str(&line(Format::Json, &proxied)).unwrap();
-        assert_eq!(value["upstream"], "192.0.2.9:80");
+        assert_eq!((&value["cache"], &value["upstream"]), (&"miss".into(), &"192.0.2.9:80".into()));
         assert_eq!((&value["upstream_status"], &value["upstream_us"]), (&502.into(), &7000.into()));
         assert_eq!(value["worker"], 3);
     }

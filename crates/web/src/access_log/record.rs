@@ -47,6 +47,8 @@ pub struct Record<'a> {
     pub io_mode: &'a str,
     /// The worker that served the request.
     pub worker: u16,
+    /// What the cache did, such as `hit`.
+    pub cache: &'static str,
     /// The server behind this one that was asked, such as `192.0.2.1:8080`.
     pub upstream: &'a str,
     /// The status that it sent; 0 if it sent none.

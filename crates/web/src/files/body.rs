@@ -10,19 +10,15 @@ use std::task::{Poll, ready};
 
 use bytes::{Buf, Bytes};
 
-use super::block::{Block, BlockKey};
 use super::exchange::Wait;
 use super::open::OpenFile;
-use super::parts::{BodyParts, Part};
 use super::pool::Blocked;
 use super::store::{FileStore, Job, Outcome};
-use crate::memory::{Account, Charge, Pin};
+use crate::blocks::{Block, BlockKey, Hold, hold_block, lend};
+use crate::memory::{Account, Charge};
 use crate::metrics::count;
+use crate::parts::{BodyParts, Part};
 use crate::{BodyError, Wake};
-
-/// A slice shorter than this part of its block is copied: it would keep the whole block in memory until the client
-/// acknowledges it. Where the block is held anyway, only if memory is short.
-const PINNED_SHARE: usize = 16;
 
 /// Blocks are read for a response only up to this multiple of what its client receives; beyond that only the
 /// needed pieces are read. Otherwise scattered single bytes would cost a block each.
@@ -65,14 +61,6 @@ struct Current {
     index: u64,
     block: Block,
     hold: Hold,
-}
-
-/// How a block is held.
-#[derive(Clone)]
-enum Hold {
-    /// On nobody's account.
-    Uncounted,
-    Pinned(Arc<Pin>),
 }
 
 /// What a reader was asked for, and what counts for it until it is there.
@@ -153,7 +141,7 @@ impl FileBody {
         let index = start / store.blocks.block_bytes() as u64;
         match store.blocks.cached(&self.key(index)) {
             Some(block) => {
-                self.current = Some(Current { index, block, hold: Hold::Uncounted });
+                self.current = Some(Current { index, block, hold: Hold::uncounted() });
                 true
             }
             None => self.file.is_unchanged().unwrap_or(false),
@@ -161,7 +149,7 @@ impl FileBody {
     }
 
     fn key(&self, index: u64) -> BlockKey {
-        BlockKey { file: self.file.identity, index }
+        BlockKey::file(self.file.identity, index)
     }
 
     /// The next chunk of up to `max` octets, for which one block is read at most, or as many pieces as are gathered.
@@ -257,31 +245,16 @@ impl FileBody {
     /// Hands out bytes of a block: a slice of it, or a copy if it may not be held or that is cheaper. It
     /// remains the current block as long as more of it is needed.
     fn lend(&mut self, block: Block, hold: Option<Hold>, next: &Next, account: Option<&Account>) -> Bytes {
-        let octets = &block[next.within.clone()];
-        let is_small = octets.len() < block.len() / PINNED_SHARE;
         let is_used_up = next.is_last || next.within.end == block.len();
-        let hold = match (hold, account) {
-            (None, _) if is_small && is_used_up => None,
-            (None | Some(Hold::Uncounted), account) => hold_block(block.memory(), octets.len(), account),
-            (hold, _) => hold,
-        };
-        let chunk = match &hold {
-            None => own(Bytes::copy_from_slice(octets), account),
-            Some(Hold::Uncounted) if is_small => Bytes::copy_from_slice(octets),
-            Some(Hold::Uncounted) => block.slice(next.within.clone(), None),
-            Some(Hold::Pinned(pin)) if !is_small || !account.is_some_and(Account::is_wasting) => {
-                block.slice(next.within.clone(), Some(pin.slice(octets.len())))
-            }
-            Some(Hold::Pinned(_)) => own(Bytes::copy_from_slice(octets), account),
-        };
-        self.current = hold.filter(|_| !is_used_up).map(|hold| Current { index: next.index, block, hold });
+        let (chunk, hold) = lend(&block, hold, next.within.clone(), is_used_up, account);
+        self.current = hold.map(|hold| Current { index: next.index, block, hold });
         chunk
     }
 
     /// The transport currently accepts nothing: releases the block that it reads from unless its connection
     /// has room for it.
     pub(super) fn rest(&mut self, account: &Account, store: &FileStore) {
-        let is_counted = self.current.as_ref().is_none_or(|current| matches!(current.hold, Hold::Pinned(_)));
+        let is_counted = self.current.as_ref().is_none_or(|current| current.hold.is_counted());
         if !is_counted || account.is_wasting() {
             self.release(store);
         }
@@ -462,14 +435,6 @@ impl FileBody {
                 self.read += memory as u64;
             }
         }
-    }
-}
-
-/// How a block of so many octets is held if so many of it go out; `None` if it may not be.
-fn hold_block(memory: usize, taken: usize, account: Option<&Account>) -> Option<Hold> {
-    match account {
-        None => Some(Hold::Uncounted),
-        Some(account) => account.pin(memory, taken).map(Hold::Pinned),
     }
 }
 

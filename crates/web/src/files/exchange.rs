@@ -18,7 +18,9 @@ use crate::{BodyError, ResponseHead, Wake};
 const USUAL: usize = 1 << 10;
 
 /// What an exchange waits for in the reader pool.
+#[derive(Default)]
 pub(super) enum Wait<T> {
+    #[default]
     Nothing,
     /// The outcome, and what is known of it.
     Ticket(Ticket<Job, Outcome>, T),

@@ -3,7 +3,7 @@
 //! Path of a request: `site` normalises the path and asks the open-file cache (`lookup`); a miss is looked up
 //! with `openat2(RESOLVE_CACHED)` on the calling thread, and by a reader thread (`pool`) if the kernel's
 //! directory cache does not know the path. `respond` turns the resource and the request's conditions and
-//! ranges into a head and parts (`parts`); `body` hands them out block by block (`block`): from the block
+//! ranges into a head and parts (`parts`); `body` hands them out block by block ([`blocks`](crate::blocks)): from the block
 //! cache, otherwise from the page cache with `preadv2(RWF_NOWAIT)`, otherwise from a reader thread. A poll
 //! does at most one block's work.
 //!
@@ -34,14 +34,17 @@ mod exchange;
 mod lookup;
 mod open;
 mod options;
-mod parts;
+
 mod pool;
+mod reading;
 mod respond;
 mod root;
 mod site;
 mod store;
 
 pub(crate) use exchange::FileExchange;
+pub(crate) use open::Identity;
 pub use options::{Encoding, FileOptions, FilesConfig, Symlinks};
+pub use reading::Reading;
 pub(crate) use site::{FileSite, FileSiteError};
 pub use store::FileStore;

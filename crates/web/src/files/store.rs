@@ -11,11 +11,11 @@ use quick_cache::{DefaultHashBuilder, Equivalent, OptionsBuilder, Weighter};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::FileOptions;
-use super::block::{Block, BlockKey, Blocks};
 use super::lookup::{Found, LookupError, Tree};
 use super::open::Identity;
 use super::pool::{Pool, PoolCounters};
 use crate::BodyError;
+use crate::blocks::{Block, BlockKey, Blocks};
 use crate::memory::Memory;
 use crate::metrics::{Kind, Metric, count, counters};
 
@@ -188,6 +188,11 @@ impl FileStore {
             readahead,
             try_on_worker: options.try_on_worker,
         }))
+    }
+
+    /// The block cache.
+    pub fn blocks(&self) -> &Arc<Blocks> {
+        &self.blocks
     }
 
     /// Where all that is pinned is counted.

@@ -4,6 +4,7 @@
 //! roots) is checked by [`Config::check_files`], so that `--check` and a reload see the same errors.
 
 mod acme;
+mod cache;
 mod origin;
 mod rule;
 mod sections;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 pub(crate) use acme::Acme;
+pub(crate) use cache::{Cache, SiteCache};
 use expressway_dataplane::IoSection;
 use expressway_origin::OriginOptions;
 use expressway_settings::{ConfigError, SourceFile};
@@ -63,6 +65,8 @@ pub(crate) struct Config {
     pub(crate) log: Log,
     /// `[control]`
     pub(crate) control: Control,
+    /// `[cache]`
+    pub(crate) cache: Cache,
     /// `[[origin]]`
     #[serde(rename = "origin", skip_serializing_if = "Vec::is_empty")]
     pub(crate) origins: Vec<Spanned<Origin>>,
@@ -99,6 +103,8 @@ struct Raw {
     #[serde(default)]
     control: Control,
     #[serde(default)]
+    cache: Cache,
+    #[serde(default)]
     origin: Vec<Spanned<Origin>>,
     #[serde(default)]
     site: Vec<Site>,
@@ -134,6 +140,7 @@ impl Config {
             files: raw.files,
             log: raw.log,
             control: raw.control,
+            cache: raw.cache,
             origins: raw.origin,
             sites: raw.site,
             admin: raw.admin,
@@ -163,6 +170,11 @@ impl Config {
             if !found.is_dir() {
                 return Err(self.at(root.span(), format!("{} is not a directory", path.display())));
             }
+        }
+        if let Some(disk) = &self.cache.disk
+            && !disk.get_ref().is_dir()
+        {
+            return Err(self.at(disk.span(), format!("{} is not a directory", disk.get_ref().display())));
         }
         self.check_qlog(cfg!(feature = "qlog"))
     }
@@ -222,6 +234,9 @@ impl Config {
         }
         if self.control != running.control {
             sections.push("control");
+        }
+        if self.cache != running.cache {
+            sections.push("cache");
         }
         if self.admin != running.admin {
             sections.push("admin");
@@ -300,6 +315,7 @@ impl Config {
         for http in &self.http {
             http.check().map_err(|(span, problem)| self.at(span, problem))?;
         }
+        self.cache.check().map_err(|(span, problem)| self.at(span, problem))?;
         self.io.check().map_err(|(span, problem)| self.at(span, problem))?;
         Ok(())
     }
@@ -374,6 +390,12 @@ impl Config {
                 return Err(self.at(origin.span(), "a site has a root or an origin, not both"));
             }
             site.check_rules().and(site.error_pages()).map_err(|(span, problem)| self.at(span, problem))?;
+            if let Some(cache) = &site.cache {
+                let options = cache.get_ref().options().map_err(|problem| self.at(cache.span(), problem))?;
+                if options.is_some() && site.origin.is_none() {
+                    return Err(self.at(cache.span(), "a site without an origin has nothing to cache"));
+                }
+            }
             if site.root.is_none() && site.origin.is_none() && !site.is_only_rules() {
                 return Err(self.at(site.hosts.span(), "missing root or origin"));
             }
@@ -428,6 +450,7 @@ impl Config {
     fn resolve_paths(&mut self, base: &Path) {
         let join = |path: &mut Spanned<PathBuf>| *path.get_mut() = base.join(path.get_ref());
         self.quic.qlog.iter_mut().for_each(join);
+        self.cache.disk.iter_mut().for_each(join);
         self.sites.iter_mut().for_each(|site| site.resolve_paths(base));
         self.resolve_tls_paths(base);
         self.resolve_acme_paths(base);

@@ -10,6 +10,7 @@ use http::{HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
+use super::cache::SiteCache;
 use super::rule::{Rule, Token};
 use super::sections::yes;
 
@@ -41,6 +42,9 @@ pub(crate) struct Site {
     pub(crate) root: Option<Spanned<PathBuf>>,
     /// The name of an `[[origin]]`, or the URL of a server, to pass requests on to.
     pub(crate) origin: Option<Spanned<String>>,
+    /// Whether responses of the origin are kept, or how; absent: they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cache: Option<Spanned<SiteCache>>,
     /// Files that answer for a folder, in order.
     #[serde(default = "index_html")]
     pub(crate) index: Vec<String>,

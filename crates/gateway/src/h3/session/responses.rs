@@ -189,6 +189,7 @@ impl Session {
             record.tls_cipher = self.cipher;
             record.io_mode = &turn.link.setup.io_mode;
             record.worker = u16::from(turn.worker.number);
+            record.cache = request.cache();
             let upstream = request.upstream();
             if let Some(upstream) = &upstream {
                 record.upstream = &upstream.address;

@@ -14,7 +14,7 @@ const BOUNDARY: usize = 20;
 
 /// A piece of a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Part {
+pub enum Part {
     /// Octets as they are.
     Octets(Bytes),
     /// Octets of the file, first to past the last.
@@ -23,7 +23,7 @@ pub(crate) enum Part {
 
 /// The pieces of a body in order.
 #[derive(Debug)]
-pub(crate) enum BodyParts {
+pub enum BodyParts {
     /// One span of the file.
     Single(Option<Range<u64>>),
     /// Several, each with its own header.
@@ -32,7 +32,7 @@ pub(crate) enum BodyParts {
 
 /// A multipart body, laid out as nginx lays it out.
 #[derive(Debug)]
-pub(crate) struct Multipart {
+pub struct Multipart {
     boundary: String,
     content_type: Option<HeaderValue>,
     /// Octets of the file.
@@ -45,7 +45,7 @@ pub(crate) struct Multipart {
 
 impl Part {
     /// Octets that it adds to the body.
-    pub(crate) fn length(&self) -> u64 {
+    pub fn length(&self) -> u64 {
         match self {
             Self::Octets(octets) => octets.len() as u64,
             Self::Span(span) => span.end - span.start,
@@ -55,12 +55,12 @@ impl Part {
 
 impl BodyParts {
     /// `span` of the file and nothing else.
-    pub(crate) fn single(span: Range<u64>) -> Self {
+    pub fn single(span: Range<u64>) -> Self {
         Self::Single(Some(span))
     }
 
     /// Octets of all parts that have not been taken.
-    pub(crate) fn length(&self) -> u64 {
+    pub fn length(&self) -> u64 {
         match self {
             Self::Single(span) => span.as_ref().map_or(0, |span| span.end - span.start),
             Self::Multipart(multipart) => multipart.length(),
@@ -68,12 +68,12 @@ impl BodyParts {
     }
 
     /// Whether there are several.
-    pub(crate) fn are_many(&self) -> bool {
+    pub fn are_many(&self) -> bool {
         matches!(self, Self::Multipart(_))
     }
 
     /// Bytes of memory in addition to their own size.
-    pub(crate) fn footprint(&self) -> usize {
+    pub fn footprint(&self) -> usize {
         match self {
             Self::Single(_) => 0,
             Self::Multipart(multipart) => {
@@ -83,7 +83,7 @@ impl BodyParts {
     }
 
     /// The offset in the file of the first octet that comes from it.
-    pub(crate) fn first_offset(&self) -> Option<u64> {
+    pub fn first_offset(&self) -> Option<u64> {
         match self {
             Self::Single(span) => span.as_ref().map(|span| span.start),
             Self::Multipart(multipart) => {
@@ -106,14 +106,14 @@ impl Iterator for BodyParts {
 
 impl Multipart {
     /// The body of `ranges` of a file of `size` octets.
-    pub(crate) fn new(content_type: Option<HeaderValue>, ranges: Vec<Range<u64>>, size: u64) -> Self {
+    pub fn new(content_type: Option<HeaderValue>, ranges: Vec<Range<u64>>, size: u64) -> Self {
         // Digits that content cannot foresee: std's hash keys are random.
         let boundary = format!("{:01$}", RandomState::new().build_hasher().finish(), BOUNDARY);
         Self { boundary, content_type, size, ranges: ranges.into_iter(), due: None, is_closed: false }
     }
 
     /// The media type of the whole.
-    pub(crate) fn content_type(&self) -> String {
+    pub fn content_type(&self) -> String {
         format!("multipart/byteranges; boundary={}", self.boundary)
     }
 
@@ -159,7 +159,7 @@ impl Multipart {
 }
 
 /// The value of `content-range` for `range` of a file of `size` octets.
-pub(crate) fn content_range(range: &Range<u64>, size: u64) -> String {
+pub fn content_range(range: &Range<u64>, size: u64) -> String {
     format!("bytes {}-{}/{size}", range.start, range.end - 1)
 }
 

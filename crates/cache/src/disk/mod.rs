@@ -1,0 +1,263 @@
+//! Objects on disk: a log of entries in regions of fixed size, in one file.
+//!
+//! ```text
+//!   superblock │ region 0: header, entry, entry, … │ region 1 … │ … │ region n-1
+//!                  entry: header {key, region's epoch, place, length, sums}, octets
+//! ```
+//!
+//! Entries are appended by one thread ([`writer`]) to the active region; when it is full, the oldest region is the next
+//! one. What was read of that since it was written is written again, up to a quarter of a region; the rest is gone. The
+//! index ([`index`]) is in memory, 32 bytes an entry and what a hash table leaves free. A start reads the headers of all
+//! entries ([`scan`]).
+//!
+//! Nothing is synced and nothing is trusted: an entry counts only if header, key, epoch and the sum of its octets are right,
+//! when it is read. So a torn tail, a bit that flipped or a region that was half overwritten costs a fetch, and never
+//! an octet.
+//!
+//! # Why not foyer
+//!
+//! foyer 0.22 has the same structure. It was judged and left out: its fetch path has known races between eviction
+//! and refill (its PR 1289), which is where an object of two versions would come from; its device layer has an executor
+//! and io_uring of its own beside the reader threads that files use; it would add some sixty crates to a build from scratch;
+//! and its unit is a serialised value, where ours is a block that goes into the block cache without a copy.
+
+mod index;
+mod layout;
+mod scan;
+mod writer;
+
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use expressway_web::BodyError;
+use expressway_web::blocks::{Block, Blocks};
+use expressway_web::metrics::{Kind, Metric, count, counters};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::{Errno, preadv};
+
+pub(crate) use index::Id;
+use index::{Index, Place};
+use layout::{ENTRY, Layout, Superblock};
+use writer::{Queue, Write, Writer};
+
+counters! {
+    /// What the disk store did.
+    pub(crate) struct DiskCounters {
+        "Entries written to the cache's disk store." cache_disk_writes,
+        "Bytes written to the cache's disk store." cache_disk_written_bytes,
+        "Entries not written to the disk store because its queue was full." cache_disk_queue_full,
+        "Entries not written because the disk store was off after an error." cache_disk_off,
+        "Reads from the cache's disk store." cache_disk_reads,
+        "Bytes read from the cache's disk store." cache_disk_read_bytes,
+        "Entries of the disk store that were found corrupt, and dropped." cache_disk_corrupt,
+        "Reads and writes of the disk store that failed." cache_disk_errors,
+        "Regions of the disk store that were given to new entries." cache_disk_regions_evicted,
+        "Entries that were written again because they had been read." cache_disk_reinserted,
+    }
+}
+
+/// The disk store. Dropping it writes what is queued.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    shared: Arc<Shared>,
+    writer: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    file: File,
+    layout: Layout,
+    index: Index,
+    /// The epoch of each region; 0: none.
+    epochs: Vec<AtomicU64>,
+    queue: Queue,
+    counters: DiskCounters,
+    /// 1 while writes are off after an error.
+    is_off: AtomicU64,
+}
+
+impl Disk {
+    /// Opens or creates the store in `folder`, of at most `size` octets for blocks of up to `block_bytes`, with a queue of
+    /// so many octets. What is there is found again.
+    pub(crate) fn open(folder: &Path, size: u64, block_bytes: usize, queue: usize) -> io::Result<Self> {
+        let layout = Layout::new(size, block_bytes)
+            .map_err(|problem| io::Error::new(io::ErrorKind::InvalidInput, problem))?;
+        std::fs::create_dir_all(folder)?;
+        let path = folder.join("objects");
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(&path)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
+            Errno::WOULDBLOCK => io::Error::other("the cache folder is in use by another process"),
+            error => error.into(),
+        })?;
+        let started = Instant::now();
+        let (superblock, is_new) = match Superblock::read(&file).filter(|found| found.layout == layout) {
+            Some(found) => (found, false),
+            None => (Superblock::new(layout), true),
+        };
+        if is_new {
+            file.set_len(0)?;
+            superblock.write(&file)?;
+        }
+        file.set_len(layout.end())?;
+        let shared = Arc::new(Shared {
+            file,
+            layout,
+            index: Index::new(layout.most_entries()),
+            epochs: (0..layout.regions).map(|_| AtomicU64::new(0)).collect(),
+            queue: Queue::new(queue),
+            counters: DiskCounters::default(),
+            is_off: AtomicU64::new(0),
+        });
+        let last = if is_new { scan::Last::default() } else { scan::scan(&shared) };
+        tracing::info!(
+            entries = shared.index.len(),
+            milliseconds = started.elapsed().as_millis() as u64,
+            "cache: disk store open"
+        );
+        let writer = Writer::new(Arc::clone(&shared), last);
+        let thread = std::thread::Builder::new().name("cache-writer".into()).spawn(move || writer.run())?;
+        Ok(Self { shared, writer: Some(thread) })
+    }
+
+    /// Whether an entry is there, as far as the index knows.
+    pub(crate) fn has(&self, id: Id) -> bool {
+        self.shared.index.find(id, false).is_some()
+    }
+
+    /// The job that reads an entry, for a thread that may wait. [`BodyError::Changed`]: it is not there (any more), or was
+    /// corrupt.
+    pub(crate) fn read(
+        &self,
+        id: Id,
+        blocks: &Arc<Blocks>,
+    ) -> impl FnOnce() -> Result<Block, BodyError> + Send + use<> {
+        let (shared, blocks) = (Arc::clone(&self.shared), Arc::clone(blocks));
+        move || shared.read(id, &blocks)
+    }
+
+    /// Has a block written. False if the queue is full.
+    pub(crate) fn write_block(&self, version: u64, index: u32, block: &Block) -> bool {
+        self.put(Write::Block(Id::Block(version, index), block.clone()))
+    }
+
+    /// Has a record written in the place of the one of the same number, which counts as gone from now on.
+    pub(crate) fn write_record(&self, number: u128, octets: Vec<u8>) -> bool {
+        let id = Id::Record(number);
+        let is_queued = self.shared.queue.replace(Write::Record(id, octets), || {
+            self.shared.index.remove(id);
+        });
+        if !is_queued {
+            count(&self.shared.counters.cache_disk_queue_full);
+        }
+        is_queued
+    }
+
+    /// Forgets a record, also beyond a restart. True if there was one.
+    pub(crate) fn remove_record(&self, number: u128) -> bool {
+        let was_there = self.has(Id::Record(number));
+        if !self.write_record(number, Vec::new()) {
+            tracing::warn!(
+                "cache: an object was purged, but that could not be noted on disk: it may be back after a restart"
+            );
+        }
+        was_there
+    }
+
+    fn put(&self, write: Write) -> bool {
+        let is_queued = self.shared.queue.put(write);
+        if !is_queued {
+            count(&self.shared.counters.cache_disk_queue_full);
+        }
+        is_queued
+    }
+
+    /// Waits until everything that was queued before is written or given up.
+    pub(crate) fn flush(&self) {
+        self.shared.queue.wait_until_empty();
+    }
+
+    pub(crate) fn metrics(&self) -> impl Iterator<Item = Metric> + use<> {
+        let gauge = |name, help, value| Metric { name, help, kind: Kind::Gauge, value };
+        let shared = &self.shared;
+        shared.counters.fields().chain([
+            gauge("cache_disk_entries", "Entries in the cache's disk store.", shared.index.len() as u64),
+            gauge(
+                "cache_disk_queued_bytes",
+                "Bytes waiting to be written to the disk store.",
+                shared.queue.held() as u64,
+            ),
+            gauge(
+                "cache_disk_is_off",
+                "1 while the disk store does not write, after an error.",
+                shared.is_off.load(Ordering::Relaxed),
+            ),
+        ])
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.shared.queue.close();
+        if let Some(writer) = self.writer.take()
+            && writer.join().is_err()
+        {
+            tracing::error!("the cache's writing thread panicked");
+        }
+    }
+}
+
+impl Shared {
+    fn read(&self, id: Id, blocks: &Blocks) -> Result<Block, BodyError> {
+        let place = self.index.find(id, true).ok_or(BodyError::Changed)?;
+        let mut buffer = blocks.buffer(place.length as usize);
+        match self.read_at(id, place, buffer.octets()) {
+            Ok(true) => {
+                count(&self.counters.cache_disk_reads);
+                self.counters.cache_disk_read_bytes.fetch_add(u64::from(place.length), Ordering::Relaxed);
+                return Ok(buffer.freeze());
+            }
+            // Where the region was given to others meanwhile, other entries are no surprise.
+            Ok(false) if self.index.remove_at(id, place) => {
+                count(&self.counters.cache_disk_corrupt);
+                tracing::warn!(?id, "cache: an entry on disk is corrupt; it is dropped");
+            }
+            Ok(false) => {}
+            Err(error) => {
+                count(&self.counters.cache_disk_errors);
+                tracing::warn!(%error, "cache: reading the disk failed");
+                self.index.remove_at(id, place);
+            }
+        }
+        Err(BodyError::Changed)
+    }
+
+    /// Reads the octets of an entry. False: they are not its own.
+    fn read_at(&self, id: Id, place: Place, octets: &mut [u8]) -> Result<bool, Errno> {
+        let offset = self.layout.offset(place);
+        let mut header = [0; ENTRY];
+        let mut done = 0;
+        while done < ENTRY + octets.len() {
+            let read = if done < ENTRY {
+                let (rest, all) = (&mut header[done..], &mut octets[..]);
+                preadv(&self.file, &mut [IoSliceMut::new(rest), IoSliceMut::new(all)], offset + done as u64)
+            } else {
+                rustix::io::pread(&self.file, &mut octets[done - ENTRY..], offset + done as u64)
+            };
+            match read {
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+                Ok(0) => return Ok(false),
+                Ok(more) => done += more,
+            }
+        }
+        let epoch = self.epochs[place.region as usize].load(Ordering::Acquire);
+        Ok(layout::Header::decode(&header).is_some_and(|header| {
+            header.id == id && header.epoch == epoch && header.place == place.at() && header.is_of(octets)
+        }))
+    }
+}
