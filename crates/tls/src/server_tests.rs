@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use boring::ssl::{HandshakeError, Ssl, SslSession, SslStream, SslVerifyMode};
+use boring::ssl::{HandshakeError, Ssl, SslContext, SslSession, SslStream, SslVerifyMode};
 
 use super::*;
 use crate::client_auth::{ClientAuthMode, peer_subject};

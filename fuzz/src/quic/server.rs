@@ -68,10 +68,8 @@ impl Handler for Answers {
 }
 
 static SETUP: LazyLock<Arc<Setup>> = LazyLock::new(|| {
-    let settings = Settings {
-        retry: RetryPolicy::UnderLoad { handshaking: 64 },
-        ..Settings::new(Arc::clone(&TLS))
-    };
+    let settings =
+        Settings { retry: RetryPolicy::UnderLoad { handshaking: 64 }, ..Settings::new(Arc::clone(&TLS)) };
     settings.check().expect("settings that can be");
     Arc::new(Setup { settings, handler: Arc::new(Answers), access_log: None, io_mode: Arc::from("fuzz") })
 });
