@@ -19,6 +19,7 @@ E2E = {
     "acme": ["acme"],
     "agent": ["agent*", "privilege"],
     "bench": ["bench*", "fanout_auto"],
+    "cache": ["cache"],
     "dataplane": ["modes", "beside", "interfaces", "agent", "doctor"],
     "feed/src/fanout": ["fanout*"],
     "feed/src/generate": ["gen"],
@@ -29,6 +30,7 @@ E2E = {
     "lab": ["fetch"],
     "load": ["bench*"],
     "netio": ["modes", "fetch", "recv", "gen", "faults", "vlan"],
+    "origin": ["origin", "cache"],
     "sequence": ["sequence", "recv"],
     "tcp": ["tcp", "hostile"],
     "settings": ["operation"],
@@ -42,7 +44,7 @@ E2E = {
     "expressway/src/fanout": ["fanout*"],
     "expressway/src/generate": ["gen"],
     "expressway/src/recv": ["recv", "sequence", "lend"],
-    "expressway/src/serve": ["operation", "privilege", "limits", "workers", "tcp", "tls"],
+    "expressway/src/serve": ["operation", "privilege", "limits", "workers", "tcp", "tls", "origin", "cache"],
     "expressway": ["operation", "doctor"],
 }
 

@@ -91,7 +91,7 @@ class Sections(unittest.TestCase):
         self.assertEqual((code, report["guest"]), (1, "failed"))
         self.assertIn("tests/guest/test_runner.py", calls)
         # Without the peers there is nothing to run.
-        self.assertEqual(self.run_sections("e2e", fails="peers envoy")[1]["e2e"], "failed")
+        self.assertEqual(self.run_sections("e2e", fails="peers caddy envoy")[1]["e2e"], "failed")
 
     def test_no_test_is_left_out_because_another_failed(self) -> None:
         _, _, calls = self.run_sections()

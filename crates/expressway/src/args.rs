@@ -92,9 +92,15 @@ pub(crate) enum Command {
 /// Prints `ready listen=ADDR io=MODE workers=N` for each address once it is serving.
 #[derive(Args)]
 pub(crate) struct Serve {
+    /// Directory to serve on this machine alone (localhost), with a development certificate
+    #[arg(value_name = "DIR", required_unless_present = "config", conflicts_with = "config")]
+    pub(crate) directory: Option<PathBuf>,
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE")]
-    pub(crate) config: PathBuf,
+    pub(crate) config: Option<PathBuf>,
+    /// Address to serve DIR at; may be repeated; default 127.0.0.1:8443 and [::1]:8443
+    #[arg(long, value_name = "ADDR", requires = "directory")]
+    pub(crate) listen: Vec<SocketAddr>,
     /// Check the configuration and the files it refers to, print it with all defaults, then exit
     #[arg(long)]
     pub(crate) check: bool,

@@ -5,6 +5,7 @@
 //! * [`privilege`] gives up what the server does not need, [`confine`] keeps it from more.
 //! * [`tcp`] is what is served over TCP.
 //! * [`events`] is what the main thread waits for.
+//! * [`local`] is the configuration for a directory that is served without one.
 //! * [`logs`] opens access logs, and knows those that have not ended.
 //! * [`server`] is the running whole: workers, reload, drain.
 //! * [`tls`] reads certificates and keeps ticket keys.
@@ -13,6 +14,7 @@
 mod config;
 mod confine;
 mod events;
+mod local;
 mod logs;
 mod metrics;
 mod privilege;
@@ -81,9 +83,12 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
     setup.settings.instance = instance;
     let Some(provider) = provider else {
         let effective = config.effective().map_err(Failure::run_time)?;
-        crate::print(&format!("# {}: ok; with defaults:\n\n{effective}", arguments.config.display()))?;
+        crate::print(&format!("# {}: ok; with defaults:\n\n{effective}", config.file().display()))?;
         return Ok(ExitCode::SUCCESS);
     };
+    if let Some(directory) = &arguments.directory {
+        local::say(directory, &config);
+    }
     Server::start(
         arguments,
         config,
@@ -110,7 +115,10 @@ fn tcp_workers(config: &Config) -> usize {
 
 /// Reads and checks the configuration, with what the command line overrides.
 fn load(arguments: &Serve) -> Result<Config, Failure> {
-    let mut config = Config::load(&arguments.config).map_err(Failure::usage)?;
+    let mut config = match (&arguments.config, &arguments.directory) {
+        (Some(file), _) => Config::load(file).map_err(Failure::usage)?,
+        (None, directory) => local::config(directory.as_deref(), &arguments.listen)?,
+    };
     if let Some(mode) = arguments.io {
         config.io.mode = mode;
     }
