@@ -98,7 +98,7 @@ pub(crate) struct Serve {
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Address to serve DIR at; may be repeated; default 127.0.0.1:8443 and [::1]:8443
+    /// Address to serve DIR at; may be repeated; default port 8443 of localhost
     #[arg(long, value_name = "ADDR", requires = "directory")]
     pub(crate) listen: Vec<SocketAddr>,
     /// Check the configuration and the files it refers to, print it with all defaults, then exit

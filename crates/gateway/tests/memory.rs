@@ -175,7 +175,7 @@ fn who_takes_nothing_gives_blocks_back_and_is_cut_off_in_the_end() {
 
 /// Connections that have nothing to do, each of which has first fetched so many files at once; what the server has
 /// allocated for one, but for what it counts, as blocks of files that it keeps.
-fn idle(bed: &mut Bed, requests: usize) -> usize {
+fn idle(bed: &mut Bed, requests: usize, most: usize) -> usize {
     let (allocated, counted) = (tagged_allocator::bytes(), bed.store.memory().total());
     let clients: Vec<usize> = (0..CONNECTIONS).map(|_| bed.join(Options::default())).collect();
     for id in &clients {
@@ -188,18 +188,26 @@ fn idle(bed: &mut Bed, requests: usize) -> usize {
             |id: &usize| world.clients[*id].streams.len() == requests && world.clients[*id].is_done();
         clients.iter().all(is_served)
     });
-    // What has nothing to do for a second gives back room.
-    bed.world.for_a_while(Duration::from_millis(1500));
-    let allocated = usize::try_from(tagged_allocator::bytes() - allocated).unwrap();
-    (allocated + counted - bed.store.memory().total()) / CONNECTIONS
+    // What has nothing to do for a second gives back room; on a busy machine the last of its packets come late.
+    let mut held = usize::MAX;
+    for _ in 0..10 {
+        bed.world.for_a_while(Duration::from_millis(1500));
+        let allocated = usize::try_from(tagged_allocator::bytes() - allocated).unwrap();
+        held = (allocated + counted - bed.store.memory().total()) / CONNECTIONS;
+        if held <= most {
+            break;
+        }
+    }
+    held
 }
 
 #[test]
 fn a_connection_that_is_idle_has_given_back_what_it_took_for_transfers() {
     let mut bed = Bed::new(BUDGET, |_| {});
     // The endpoint's own buffers grow with the first.
-    idle(&mut bed, 8);
-    let (fresh, served) = (idle(&mut bed, 0), idle(&mut bed, 8));
+    idle(&mut bed, 8, usize::MAX);
+    let fresh = idle(&mut bed, 0, 32 << 10);
     assert!(fresh <= 32 << 10, "{fresh} bytes");
+    let served = idle(&mut bed, 8, fresh + (4 << 10));
     assert!(served <= fresh + (4 << 10), "{served} bytes after transfers, {fresh} before");
 }

@@ -181,7 +181,7 @@ fn what_may_have_been_done_is_not_done_again() {
     let seen = Arc::default();
     let server = dying(&seen);
     let bed = Bed::of(&server);
-    assert_eq!(bed.get().status(), 200);
+    assert_eq!(bed.get().whole().0, 200);
     wait(|| bed.origin.report().servers[0].idle == 1);
     let post = bed.send(&request(Method::POST, "/", &[]), RequestBody::empty());
     assert_eq!(post.whole().0, 502);

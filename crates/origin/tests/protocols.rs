@@ -3,7 +3,7 @@
 mod common;
 
 use std::convert::Infallible;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -94,6 +94,8 @@ fn a_unix_socket_is_as_good_as_any() {
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
+        // An answer to nothing would be an error.
+        assert!(stream.read(&mut [0; 1024]).unwrap() > 0);
         stream.write_all(ok("unix").as_bytes()).unwrap();
         std::io::copy(&mut stream, &mut std::io::sink()).unwrap();
     });

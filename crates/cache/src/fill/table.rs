@@ -11,6 +11,7 @@ use super::{Answer, Fill, Ticket};
 use crate::gate::Gate;
 use crate::key::Key;
 use crate::object::Object;
+use crate::policy;
 
 /// URLs that are known not to share answers; more push out others, which are then found out again.
 const GATES: usize = 1 << 14;
@@ -85,8 +86,11 @@ impl Table {
         for fill in running.heads.get(&lane).into_iter().flatten() {
             let is_for = match fill.answer() {
                 None => true,
+                // One that is stale already was for those who have waited for it.
                 Some(Answer::Object(object, _)) => {
-                    object.is_for(request) && old.is_none_or(|old| old.version != object.version)
+                    object.is_for(request)
+                        && old.is_none_or(|old| old.version != object.version)
+                        && object.freshness.left(policy::now()) > 0
                 }
                 Some(_) => false,
             };

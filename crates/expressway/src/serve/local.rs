@@ -64,7 +64,8 @@ mod tests {
 
     #[test]
     fn a_directory_becomes_a_configuration_whatever_it_is_called() {
-        let certificate = Files { ca: "/s/ca.pem".into(), certificate: "/s/c.pem".into(), private_key: "/s/k.pem".into() };
+        let certificate =
+            Files { ca: "/s/ca.pem".into(), certificate: "/s/c.pem".into(), private_key: "/s/k.pem".into() };
         let listen = ["127.0.0.1:9443".parse().unwrap(), "[::1]:9443".parse().unwrap()];
         for name in ["/srv/video", "/srv/a \"quoted\" \\ name", "/srv/\u{e4}\nb"] {
             let text = text(Path::new(name), &listen, &certificate).unwrap();

@@ -177,7 +177,6 @@ fn values_that_parse_but_make_no_sense_are_refused() {
         ("root = \"video\"", "origin = \"app\"", "no [[origin]] is named `app`"),
         ("root = \"video\"", "", "missing root or origin"),
         ("[io]", "[control]\nthreads = 0\n[io]", "between 1 and 64"),
-        ("workers = \"auto\"", "tcp = true", "HTTP/3 only"),
         ("private_key =", "keylog =", "give private_key too"),
         ("certificate =", "keylog =", "give certificate too"),
         ("[[site]]", "ticket_rotation = \"1s\"\n[[site]]", "between \"1m\" and"),
