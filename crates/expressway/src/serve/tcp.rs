@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -104,9 +105,11 @@ pub(crate) fn setup(
 }
 
 fn keylog(path: &Path) -> Result<File, Failure> {
+    // Secrets are for the owner alone.
     File::options()
         .append(true)
         .create(true)
+        .mode(0o600)
         .open(path)
         .map_err(|error| Failure::run_time(format!("[tls] keylog {}: {error}", path.display())))
 }
