@@ -249,6 +249,10 @@ pub fn access_log(data: &[u8]) {
         client_subject: "",
         io_mode: "udp",
         worker: 0,
+        upstream: "",
+        upstream_status: 0,
+        upstream_time: Duration::ZERO,
+        cache: "",
     };
     let size = texts.iter().map(|text| text.len()).sum();
     cost::hold(&LINE, size, || {

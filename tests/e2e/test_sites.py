@@ -5,9 +5,11 @@ import hashlib
 import hmac
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 from harness import clients
+from harness.paths import BINARY, LIMIT
 from harness.server import address
 
 
@@ -147,3 +149,29 @@ allow = ["192.0.2.0/24"]
     server.signal(signal.SIGHUP)
     server.wait_log("token.keys:1: a key is 32 to 128 hexadecimal digits")
     assert statuses(good, other) == [200, 200], "what is wrong changes nothing"
+
+
+def test_a_directory_is_served_without_a_configuration(make_lab, tmp_path: Path) -> None:
+    (tmp_path / "www").mkdir()
+    (tmp_path / "www/index.html").write_text("hello\n")
+    lab = make_lab()
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    serve = [str(BINARY), "serve", str(tmp_path / "www"), "--listen", f"{lab.server['ipv4']}:8443"]
+    line = lab.inside("server", *serve)
+    server = subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout
+        assert server.stdout.readline().startswith(f"ready listen={lab.server['ipv4']}:8443 io=udp")
+        assert server.stdout.readline().startswith(f"ready tcp={lab.server['ipv4']}:8443")
+        ca = tmp_path / "state/expressway/ca.pem"
+        there = ["--connect-to", f"localhost:8443:{lab.server['ipv4']}:8443"]
+        ask = ["curl", "--silent", "--show-error", "--cacert", ca, *there, "https://localhost:8443/"]
+        assert lab.run("client", *ask) == "hello\n"
+    finally:
+        server.terminate()
+        _, log = server.communicate(timeout=LIMIT)
+    assert server.returncode == 0, log
+    assert "https://localhost:8443/" in log and str(ca) in log
+    nothing = [*serve[:2], str(tmp_path / "none")]
+    missing = subprocess.run(nothing, capture_output=True, text=True, timeout=60, check=False)
+    assert missing.returncode == 2 and "none: No such file or directory" in missing.stderr, missing.stderr

@@ -16,6 +16,11 @@ pub(super) fn config(directory: Option<&Path>, listen: &[SocketAddr]) -> Result<
     let directory = directory.ok_or_else(|| Failure::usage("give a directory or --config FILE"))?;
     let directory = std::path::absolute(directory)
         .map_err(|error| Failure::usage(format!("{}: {error}", directory.display())))?;
+    let found = std::fs::metadata(&directory)
+        .map_err(|error| Failure::usage(format!("{}: {error}", directory.display())))?;
+    if !found.is_dir() {
+        return Err(Failure::usage(format!("{} is not a directory", directory.display())));
+    }
     let certificate = development::localhost().map_err(Failure::run_time)?;
     let text = text(&directory, listen, &certificate)?;
     Config::parse(Path::new("(no configuration file)"), text).map_err(Failure::usage)
