@@ -94,10 +94,11 @@ impl PipeWriter {
         self.shared.lock().held
     }
 
-    /// Wakes `waker` once half of the pipe is free, or the reader is gone; at once if that is so.
-    pub fn wake_with_room(&mut self, waker: &Waker) {
+    /// Wakes `waker` when something has been read and half of the pipe is free, or the reader is gone: for a writer that
+    /// waits for more than room in here, and would ask again and again if room alone woke it. At once if all is read.
+    pub fn wake_when_read(&mut self, waker: &Waker) {
         let mut state = self.shared.lock();
-        if state.is_reader_gone || self.shared.is_half_free(&state) {
+        if state.is_reader_gone || state.chunks.is_empty() {
             drop(state);
             waker.wake_by_ref();
         } else {
@@ -284,6 +285,19 @@ mod tests {
         chunk(reader.poll_chunk(100, &waker));
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
         assert_eq!(writer.poll_room(&waker), Poll::Ready(Some(256 - 56 - CHUNK)));
+    }
+
+    #[test]
+    fn a_writer_that_waits_for_its_reader_is_woken_by_a_read_and_not_by_room() {
+        let ((woken, waker), (mut writer, mut reader)) = (waker(), pipe(1000));
+        writer.write(vec![0; 20].into());
+        writer.wake_when_read(&waker);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 0);
+        chunk(reader.poll_chunk(10, &waker));
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        chunk(reader.poll_chunk(10, &waker));
+        writer.wake_when_read(&waker);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 2, "all is read: no other read comes");
     }
 
     #[test]

@@ -5,7 +5,6 @@
 
 use std::time::Instant;
 
-use bytes::Bytes;
 use expressway_web::memory::{Account, Charge};
 use expressway_web::{PipeWriter, RequestBody, Wake, pipe};
 use http::HeaderMap;
@@ -26,6 +25,9 @@ const FIELD: usize = 64;
 /// A body that is coming.
 pub(super) struct Upload {
     writer: PipeWriter,
+    /// What came in one read, which becomes one chunk: a chunk for each frame of a byte would take a hundred times what
+    /// the client sends.
+    pieces: Vec<u8>,
     trailers: Option<(HeaderMap, Charge)>,
     /// It waits for its reader.
     is_blocked: bool,
@@ -37,7 +39,7 @@ impl Upload {
     /// A body of `length` bytes, if that is known, and where it is read.
     pub(super) fn new(length: Option<u64>, now: Instant) -> (Self, RequestBody) {
         let (writer, reader) = pipe(WINDOW);
-        let upload = Self { writer, trailers: None, is_blocked: false, moved: now };
+        let upload = Self { writer, pieces: Vec::new(), trailers: None, is_blocked: false, moved: now };
         (upload, RequestBody::new(reader, length))
     }
 
@@ -71,16 +73,22 @@ impl Upload {
         let room = WINDOW.saturating_sub(held).min(share).max(least);
         if room == 0 {
             self.is_blocked = true;
-            self.writer.wake_with_room(&wake.waker());
+            self.writer.wake_when_read(&wake.waker());
         }
         Some(room)
     }
 
-    /// Passes on what came.
-    pub(super) fn write(&mut self, piece: &[u8], account: &Account, now: Instant) {
+    /// Takes a piece of what a read brought; [`Self::flush`] passes all of them on.
+    pub(super) fn write(&mut self, piece: &[u8], now: Instant) {
         self.moved = now;
-        if self.is_wanted() {
-            self.writer.write(account.own_request(Bytes::copy_from_slice(piece)));
+        self.pieces.extend_from_slice(piece);
+    }
+
+    /// Passes on what the last read brought.
+    pub(super) fn flush(&mut self, account: &Account) {
+        let pieces = std::mem::take(&mut self.pieces);
+        if !pieces.is_empty() && self.is_wanted() {
+            self.writer.write(account.own_request(pieces));
         }
     }
 
@@ -92,7 +100,63 @@ impl Upload {
     }
 
     /// It came to its end.
-    pub(super) fn finish(self) {
+    pub(super) fn finish(mut self, account: &Account) {
+        self.flush(account);
         self.writer.finish(self.trailers.map(|(trailers, _)| trailers));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Poll;
+
+    use expressway_web::Notify;
+    use expressway_web::memory::Memory;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Calls(AtomicUsize);
+
+    impl Notify for Calls {
+        fn notify(&self, _: u64) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_read_of_many_small_frames_is_one_chunk_and_counts_what_it_takes() {
+        let now = Instant::now();
+        let account = Account::new(&Memory::new(1 << 20).ledger(), 64 << 10, 64 << 10);
+        let (mut upload, mut body) = Upload::new(None, now);
+        for _ in 0..5000 {
+            upload.write(b"x", now);
+        }
+        upload.flush(&account);
+        assert!((5000..6000).contains(&account.requests()), "{}", account.requests());
+        let wake = Wake::new(Arc::new(Calls::default()), 0);
+        match body.poll_chunk(8000, &wake.waker()) {
+            Poll::Ready(Some(Ok(chunk))) => assert_eq!(chunk.len(), 5000),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(account.requests(), 0);
+    }
+
+    #[test]
+    fn a_body_that_waits_for_the_connections_memory_is_woken_by_its_reader_and_not_at_once() {
+        let (now, calls) = (Instant::now(), Arc::new(Calls::default()));
+        let wake = Wake::new(calls.clone(), 0);
+        let account = Account::new(&Memory::new(1 << 20).ledger(), 64 << 10, 64 << 10);
+        let _others = account.charge_request(20 << 10);
+        let (mut upload, mut body) = Upload::new(None, now);
+        assert_eq!(upload.room(&account, now, &wake), Some(LEAST), "nothing waits to be read");
+        upload.write(&[0; 1000], now);
+        upload.flush(&account);
+        assert_eq!(upload.room(&account, now, &wake), Some(0));
+        assert_eq!(calls.0.load(Ordering::Relaxed), 0, "the worker would ask again and again");
+        assert!(body.poll_chunk(100, &wake.waker()).is_ready());
+        assert_eq!(calls.0.load(Ordering::Relaxed), 1);
     }
 }

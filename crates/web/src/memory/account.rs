@@ -163,10 +163,10 @@ impl Account {
         Bytes::from_owner(Owned { octets, _charge: charge })
     }
 
-    /// The same octets of a request, which count until all of them are dropped.
+    /// The same octets of a request, which count until all of them are dropped, with what a piece takes beside them.
     pub fn own_request(&self, octets: impl Into<Bytes>) -> Bytes {
         let octets = octets.into();
-        let charge = self.charge_request(octets.len());
+        let charge = self.charge_request(octets.len() + OVERHEAD);
         Bytes::from_owner(Owned { octets, _charge: charge })
     }
 

@@ -54,6 +54,9 @@ impl Session {
                     RequestEvent::Data(piece) => self.handle_data(turn, stream, piece),
                 }
             }
+            if let Some(upload) = self.streams.get_mut(&stream).and_then(|request| request.upload.as_mut()) {
+                upload.flush(&self.account);
+            }
             if last {
                 reader.end()?;
                 if !is_over {
@@ -252,7 +255,7 @@ impl Session {
             if request.expected.is_some_and(|expected| request.received > expected) {
                 self.refuse_malformed(turn, stream, "more body than content-length");
             } else if let Some(upload) = &mut request.upload {
-                upload.write(piece, &self.account, turn.now);
+                upload.write(piece, turn.now);
             }
         }
     }
@@ -263,7 +266,7 @@ impl Session {
             if self.is_length_wrong(stream) {
                 self.refuse_malformed(turn, stream, "less body than content-length");
             } else if let Some(upload) = self.streams.get_mut(&stream).and_then(|r| r.upload.take()) {
-                upload.finish();
+                upload.finish(&self.account);
             }
         }
     }
