@@ -134,7 +134,8 @@ async fn open(
     context: &boring::ssl::SslContext,
 ) -> Result<Option<Opened>, Refusal> {
     if let Some(trusted) = &listen.proxy
-        && (matches!(stream, Stream::Unix(_)) || trusted.iter().any(|prefix| prefix.contains(remote.ip())))
+        && (matches!(stream, Stream::Unix(_))
+            || trusted.iter().any(|network| network.contains(&remote.ip().to_canonical())))
     {
         match proxy::read(&mut stream).await {
             Ok(client) => remote = client.unwrap_or(remote),

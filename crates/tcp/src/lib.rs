@@ -33,11 +33,11 @@ mod watch;
 mod wire;
 mod worker;
 
-pub use listener::{Address, Listen, Listener, Prefix, Role};
+pub use listener::{Address, Listen, Listener, Role};
 pub use redirect::Redirect;
 pub use server::Server;
 pub use setup::{Limits, Setup};
-pub use stats::{Metric, MetricKind, Stats};
+pub use stats::{Metric, Stats};
 
 /// What is offered in TLS (ALPN, RFC 7301), the preferred first.
 pub const PROTOCOLS: &[&[u8]] = &[b"h2", b"http/1.1"];

@@ -5,15 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use expressway_web::Protocol;
 use expressway_web::memory::Ledger;
-
-/// Whether a value only grows or is a level.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MetricKind {
-    /// Monotonic since start.
-    Counter,
-    /// A current level.
-    Gauge,
-}
+use expressway_web::metrics::Kind;
 
 /// One value, with its name (without prefix and `_total`), its meaning and a label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +15,7 @@ pub struct Metric {
     /// One line of help.
     pub help: &'static str,
     /// Counter or gauge.
-    pub kind: MetricKind,
+    pub kind: Kind,
     /// What tells it from others of its name.
     pub label: Option<(&'static str, &'static str)>,
     /// The value at the time of reading.
@@ -137,7 +129,7 @@ impl Stats {
 
     /// All values now.
     pub fn fields(&self) -> Vec<Metric> {
-        use MetricKind::{Counter, Gauge};
+        use Kind::{Counter, Gauge};
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let one = |name, help, kind, counter| Metric { name, help, kind, label: None, value: load(counter) };
         let mut all = vec![

@@ -12,7 +12,6 @@ use expressway_gateway::quic::{Shared, stats};
 use expressway_netio::stats::{StatField, StatsCell};
 use expressway_netio::worker::TURN_BOUNDS;
 use expressway_origin::{LATENCY_BOUNDS, Origins, ServerReport};
-use expressway_tcp::MetricKind;
 use expressway_tls::Tls;
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::FileStore;
@@ -174,8 +173,8 @@ pub(crate) fn register_tcp(registry: &Registry, workers: Vec<Arc<expressway_tcp:
 
 fn tcp(metric: &expressway_tcp::Metric, worker: usize) -> Sample {
     let sample = match metric.kind {
-        MetricKind::Counter => Sample::counter(metric.name, metric.help, metric.value),
-        MetricKind::Gauge => Sample::gauge(metric.name, metric.help, metric.value),
+        web::Kind::Counter => Sample::counter(metric.name, metric.help, metric.value),
+        web::Kind::Gauge => Sample::gauge(metric.name, metric.help, metric.value),
     };
     let sample = sample.label("worker", worker.to_string());
     match metric.label {

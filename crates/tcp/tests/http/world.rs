@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use boring::ssl::{SslConnector, SslMethod, SslStream, SslVerifyMode};
 use bytes::Bytes;
-use expressway_tcp::{Address, Limits, Listen, Listener, Prefix, Redirect, Role, Server, Setup};
+use expressway_tcp::{Address, Limits, Listen, Listener, Redirect, Role, Server, Setup};
 use expressway_tls::{Identity, Tls};
 use expressway_web::memory::Memory;
 use h2::client::SendRequest;
@@ -23,7 +23,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) struct Build {
     pub(crate) limits: Limits,
     pub(crate) workers: usize,
-    pub(crate) proxy: Option<Vec<Prefix>>,
+    pub(crate) proxy: Option<Vec<ipnet::IpNet>>,
     pub(crate) memory: usize,
 }
 

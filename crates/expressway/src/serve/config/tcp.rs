@@ -1,6 +1,6 @@
 //! `[tcp]` and `[[http]]`: HTTP over TCP.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use toml::Spanned;
 
 use expressway_settings::{Size, Span, named};
-use expressway_tcp::{Address, Limits, Prefix};
+use expressway_tcp::{Address, Limits};
+use ipnet::IpNet;
 
 use super::value::Workers;
 
@@ -91,7 +92,7 @@ impl Tcp {
     }
 
     /// See [`Tcp::proxy_protocol`].
-    pub(crate) fn trusted(&self) -> Option<Vec<Prefix>> {
+    pub(crate) fn trusted(&self) -> Option<Vec<IpNet>> {
         self.proxy_protocol.as_ref().map(|trusted| trusted.get_ref().0.clone())
     }
 
@@ -124,7 +125,7 @@ impl Tcp {
 
 /// Addresses and prefixes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Trusted(pub(crate) Vec<Prefix>);
+pub(crate) struct Trusted(pub(crate) Vec<IpNet>);
 
 impl Serialize for Trusted {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -132,11 +133,17 @@ impl Serialize for Trusted {
     }
 }
 
+/// A prefix, or an address alone.
+fn network(text: &str) -> Result<IpNet, String> {
+    let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+    network.map_err(|_| format!("`{text}` is neither an address nor a prefix such as 10.0.0.0/8"))
+}
+
 impl<'de> Deserialize<'de> for Trusted {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let texts = Vec::<String>::deserialize(deserializer)?;
-        let prefixes: Result<_, _> = texts.iter().map(|text| text.parse()).collect();
-        prefixes.map(Self).map_err(serde::de::Error::custom)
+        let networks: Result<_, _> = texts.iter().map(|text| network(text)).collect();
+        networks.map(Self).map_err(serde::de::Error::custom)
     }
 }
 
@@ -221,5 +228,26 @@ impl<'de> Deserialize<'de> for Place {
             })?),
         };
         Ok(Self(place))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_has_the_addresses_that_begin_like_it() {
+        // As connections are looked up.
+        let has = |prefix: &str, address: &str| {
+            network(prefix).unwrap().contains(&address.parse::<IpAddr>().unwrap().to_canonical())
+        };
+        assert!(has("10.0.0.0/8", "10.255.1.2") && !has("10.0.0.0/8", "11.0.0.1"));
+        assert!(has("10.0.0.0/8", "::ffff:10.1.1.1") && !has("::/0", "10.1.1.1"));
+        assert!(has("0.0.0.0/0", "203.0.113.9") && has("192.0.2.1", "192.0.2.1"));
+        assert!(!has("192.0.2.1", "192.0.2.2"));
+        assert!(has("2001:db8::/32", "2001:db8:ffff::1") && !has("2001:db8::/32", "2001:db9::1"));
+        for wrong in ["", "x", "10.0.0.0/33", "::/129", "10.0.0.0/-1", "10.0.0.0/"] {
+            assert!(network(wrong).is_err(), "{wrong}");
+        }
     }
 }
