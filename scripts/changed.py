@@ -30,6 +30,7 @@ E2E = {
     "lab": ["fetch"],
     "load": ["bench*"],
     "netio": ["modes", "fetch", "recv", "gen", "faults", "vlan"],
+    "observe": ["drop"],
     "origin": ["origin", "cache"],
     "sequence": ["sequence", "recv"],
     "tcp": ["tcp", "hostile"],

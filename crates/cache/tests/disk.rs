@@ -3,9 +3,10 @@
 #[allow(unreachable_pub, reason = "a module that tests share")]
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{BLOCK, Bed, Resource, body, options};
@@ -121,7 +122,7 @@ fn a_store_of_another_size_begins_anew() {
 }
 
 /// Every answer is right, whatever comes of the store.
-fn assert_all_right(folder: &Path, numbers: std::ops::Range<u64>) -> usize {
+fn assert_all_right(folder: &Path, numbers: impl IntoIterator<Item = u64>) -> usize {
     let bed = bed(folder);
     let mut hits = 0;
     for number in numbers {
@@ -180,14 +181,18 @@ fn a_flipped_bit_is_counted() {
     assert_eq!(bed.metric("cache_disk_corrupt_total"), before + 1);
 }
 
-/// Not a test by itself: what [`a_killed_process_leaves_nothing_wrong`] kills.
+/// How many objects [`child_that_writes`] goes through; more than the store has room for.
+const WRITTEN: u64 = 200;
+
+/// Not a test by itself: what [`a_killed_process_leaves_nothing_wrong`] kills. Says which object it has stored.
 #[test]
 fn child_that_writes() {
     let Some(folder) = std::env::var_os("EXPRESSWAY_CACHE_CHILD") else { return };
     let bed = bed(Path::new(&folder));
-    for number in (0..200).cycle() {
+    for number in (0..WRITTEN).cycle() {
         bed.origin.set(&url(number), Resource::new(content(number), "max-age=600").etag("a").ranged());
         assert_eq!(bed.get(&url(number)).body, content(number));
+        println!("stored {number}");
     }
 }
 
@@ -197,22 +202,22 @@ fn a_killed_process_leaves_nothing_wrong() {
     let mut hits = 0;
     for round in 0..8 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child_that_writes", "--quiet"])
+            .args(["--exact", "child_that_writes", "--quiet", "--nocapture"])
             .env("EXPRESSWAY_CACHE_CHILD", folder.path())
+            .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let objects = folder.path().join("objects");
-        while round == 0
-            && std::fs::metadata(&objects).map_or(0, |file| std::os::unix::fs::MetadataExt::blocks(&file))
-                < 500
-        {
-            assert!(child.try_wait().unwrap().is_none());
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        std::thread::sleep(Duration::from_millis(100 + 37 * round));
+        // It is killed at some moment, when it has filled half of the store.
+        let mut stored = BufReader::new(child.stdout.take().unwrap()).lines().filter_map(|line| {
+            line.unwrap().strip_prefix("stored ").and_then(|number| number.parse::<u64>().ok())
+        });
+        assert_eq!(stored.by_ref().take(60).count(), 60);
+        std::thread::sleep(Duration::from_millis(37 * round));
         child.kill().unwrap();
         assert!(!child.wait().unwrap().success());
-        hits += assert_all_right(folder.path(), 0..200);
+        let last = stored.last().unwrap_or(59);
+        // The newest first, because each that is missing is stored again and takes the place of the oldest.
+        hits += assert_all_right(folder.path(), (0..WRITTEN).map(|age| (WRITTEN + last - age) % WRITTEN));
     }
     assert!(hits > 0, "something was found again");
 }

@@ -1,0 +1,5 @@
+//! What passes an interface, AF_XDP included: who sends and receives, and what becomes of it.
+
+mod packet;
+
+pub use packet::{Direction, Packet, Point, Process, Verdict};
