@@ -6,6 +6,9 @@
 //! listener answers by itself, or by HTTP-01, which [`Answers`] answers in front of another handler.
 //!
 //! [`development`] is the authority of one's own machine, which nobody needs to be asked for.
+//!
+//! It is the only part of a server that opens connections to strangers and replaces files; what that takes is allowed to the
+//! process only if it is configured.
 
 mod answers;
 mod client;

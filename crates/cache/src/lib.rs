@@ -14,6 +14,14 @@
 //! * The disk store (`disk`) is a log with checksums. `policy` is freshness, `bans` are purges of many.
 //!
 //! A hit costs no task and no lock that is held for long. Nothing here blocks the thread that polls.
+//!
+//! # Decisions
+//!
+//! Each request for a slice has `If-Range`, and a slice of another version is refused, so a body is one version or is broken off. A
+//! fill holds its blocks for its readers, so that they depend on no eviction. The leader's answer goes to nobody else unless it may
+//! be stored; who has waited in vain goes to the origin, a few at a time, and for a while the URL is not waited for. The disk is
+//! read by the files' reader threads and written by one thread behind a bounded queue. Purges of many (prefix, surrogate key) are
+//! bounded rules that objects on disk are checked against when they are next asked for.
 #![forbid(unsafe_code)]
 
 mod bans;

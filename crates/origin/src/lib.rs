@@ -9,6 +9,15 @@
 //! * [`OriginOptions`] says all that can be configured, [`Endpoint`] where a server is.
 //! * [`OriginReport`] is what the metrics page shows.
 //!
+//! # Decisions
+//!
+//! hyper's client frames HTTP/1.1 and HTTP/2, and nothing of a message's framing is copied: lengths are those of bodies as they
+//! pass. hyper-util's pool neither bounds a server's connections nor tells a dead pooled connection from a dead server, so the pool
+//! is our own. The body of a request belongs to one attempt at a time, and to no other once a byte is taken. An exchange that is
+//! dropped early aborts its task. Servers are chosen among those in service: by checks, and by how their requests go; with too few
+//! in service by neither, because the fault may be ours. The hash is a rendezvous hash: with at most 64 servers it is cheaper than
+//! keeping a table, and exact in what it moves.
+//!
 //! Not supported: WebSocket and other upgrades (answered 501), extended CONNECT (refused by the transports), and
 //! waiting for `100 (Continue)` of the origin.
 #![forbid(unsafe_code)]

@@ -12,6 +12,17 @@
 //!
 //! Workers are threads of their own: nothing here runs on a thread that handles packets. What a worker does for one
 //! connection is cut by tokio's budget, by chunks of bodies and by bounded buffers, so that none holds up the others.
+//!
+//! # Decisions
+//!
+//! Each worker has a listening socket of every address (`SO_REUSEPORT`), bound while the process may still bind to ports below
+//! 1024. A request's body goes into a pipe; a response's chunks come from the exchange as reference-counted slices, and count on
+//! the connection's account until they are sent.
+//!
+//! A watch is one timer, armed for the next deadline of handshake, head, idleness, body and response. Responses of HTTP/2 run in
+//! tasks, so that one of which the client takes nothing is ended alone. What a client sends beyond requests and bodies is counted,
+//! of whatever kind, against an allowance that grows with time and with what it is sent. A new connection takes the place of the
+//! one that has been idle longest. A reload swaps handler, certificate and limits; requests in progress keep what they began with.
 #![forbid(unsafe_code)]
 
 mod accept;

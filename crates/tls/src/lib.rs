@@ -8,6 +8,14 @@
 //!
 //! A reload makes a new [`Tls`] and only what is [`Lasting`] goes over to it: ticket keys, and what ACME has obtained.
 //! Connections that are open keep the context that they were made with.
+//!
+//! # Decisions
+//!
+//! BoringSSL's callback for the Client Hello adds the identities of the name to the connection as credentials, and BoringSSL takes
+//! the first that suits the client. No context is exchanged for another in the middle of a handshake, so what the engine has set
+//! on its own (transport parameters, 0-RTT, ALPN) holds for all names. Tickets name their key, and are bound to what clients were
+//! asked for, so that no session gets past a certificate that is required now. 0-RTT is QUIC's only; requests that are not safe to
+//! replay are held until the handshake is complete (RFC 8470).
 
 mod certificates;
 mod client_auth;
