@@ -3,12 +3,30 @@
 use std::sync::{Mutex, PoisonError};
 
 use expressway_dataplane::DataPath;
-use expressway_gateway::metrics::Sample;
+use expressway_gateway::metrics::{Sample, Value};
 use expressway_netio::stats::StatField;
+use expressway_observe::drops::{DropReason, REASONS};
 
 /// Counters as a JSON object, in reports.
 pub(crate) fn counters_document(fields: impl IntoIterator<Item = StatField>) -> serde_json::Value {
     fields.into_iter().map(|field| (field.name, field.value)).collect()
+}
+
+/// Everything that a process dropped, by layer and reason: sums of the samples that are there.
+pub(crate) fn drops(out: &mut Vec<Sample>) {
+    let mut sums = vec![None; REASONS.len()];
+    for sample in out.iter() {
+        let reason = DropReason::of_sample(&sample.name, &sample.labels);
+        if let (Some(reason), Value::Number(value)) = (reason, &sample.value) {
+            let index = REASONS.iter().position(|one| one == reason);
+            *sums[index.expect("a reason of the list")].get_or_insert(0) += value;
+        }
+    }
+    let help = "Packets, connections and requests dropped, by layer and reason.";
+    out.extend(REASONS.iter().zip(sums).filter_map(|(reason, sum)| {
+        let sample = Sample::counter("drops", help, sum?);
+        Some(sample.label("layer", reason.layer.name()).label("reason", reason.name))
+    }));
 }
 
 /// The data path: modes, programs, interfaces opened again.

@@ -110,9 +110,16 @@ impl<F: Fn(&mut Vec<Sample>) + Send + Sync> Collector for F {
 #[derive(Clone, Default)]
 pub struct Registry {
     collectors: Arc<RwLock<Vec<Box<dyn Collector>>>>,
+    summary: Option<fn(&mut Vec<Sample>)>,
 }
 
 impl Registry {
+    /// An empty one, whose pages end with what `summary` appends to everybody's samples.
+    #[must_use]
+    pub fn with_summary(summary: fn(&mut Vec<Sample>)) -> Self {
+        Self { collectors: Arc::default(), summary: Some(summary) }
+    }
+
     /// Adds a source for the life of the process.
     pub fn register(&self, source: impl Collector + 'static) {
         self.collectors.write().unwrap_or_else(|poisoned| poisoned.into_inner()).push(Box::new(source));
@@ -123,6 +130,9 @@ impl Registry {
         let mut samples = Vec::new();
         for source in self.collectors.read().unwrap_or_else(|poisoned| poisoned.into_inner()).iter() {
             source.samples(&mut samples);
+        }
+        if let Some(summary) = self.summary {
+            summary(&mut samples);
         }
         render(&samples)
     }

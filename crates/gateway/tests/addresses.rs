@@ -290,14 +290,15 @@ fn a_challenge_of_the_client_is_no_answer_to_one() {
         let probe = world.clients[id].first_flight();
         victim.send(&probe);
     }
-    // All before a timeout has the client say something from where it is.
     world.for_a_while(Duration::from_millis(5));
     assert_eq!(world.stats(0).paths_new, 0, "a probe says nothing of where the client is");
     for _ in 0..3 {
         victim.send_for(&mut world.clients[id]);
         world.for_a_while(Duration::from_millis(4));
     }
-    assert_eq!((world.stats(0).paths_new, world.stats(0).paths_migrated), (1, 0));
+    // A client that times out says something from where it is, and the address is then new once more.
+    assert!(world.stats(0).paths_new >= 1);
+    assert_eq!(world.stats(0).paths_migrated, 0);
     victim.check_limit();
 }
 

@@ -1,5 +1,6 @@
 //! What passes an interface, AF_XDP included: who sends and receives, and what becomes of it.
 
+pub mod drops;
 mod packet;
 
 pub use packet::{Direction, Packet, Point, Process, Verdict};

@@ -247,8 +247,10 @@ impl Watch {
         self.rest(state);
     }
 
+    /// Something may come that nobody reads: the rest of a body, or what HTTP/2 clients send while they read, as window
+    /// updates.
     pub(crate) fn lingers(&self) -> bool {
-        self.lock().lingers
+        self.is_h2 || self.lock().lingers
     }
 
     /// The transport took something of a response, or is waited for (`waits` is false); or the exchange is.

@@ -392,7 +392,16 @@ impl Bed {
             FileOptions { block_bytes: BLOCK, cache_bytes, reader_threads: 2, ..FileOptions::default() };
         let store = FileStore::new(files).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let cache = Cache::open(options, &store, runtime.handle().clone()).unwrap();
+        // Readers of a cache that has just been dropped hold its folder until they are done.
+        let mut opened = Cache::open(options.clone(), &store, runtime.handle().clone());
+        for _ in 0..1000 {
+            if !opened.as_ref().is_err_and(|error| error.to_string().contains("in use")) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+            opened = Cache::open(options.clone(), &store, runtime.handle().clone());
+        }
+        let cache = opened.unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
             let _ = runtime.block_on(stopped);

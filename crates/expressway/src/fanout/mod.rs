@@ -173,7 +173,7 @@ fn admin(
     path: &Option<SharedPath>,
     status: Arc<Status>,
 ) -> Result<Admin, Failure> {
-    let registry = Registry::default();
+    let registry = Registry::with_summary(crate::metrics::drops);
     let source = fanout.statistics_source();
     let path = path.clone();
     registry.register(move |out: &mut Vec<_>| {

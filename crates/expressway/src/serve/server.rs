@@ -160,7 +160,7 @@ impl Server {
             cache: cache.clone(),
             kept: Mutex::new(setup::kept(&config)),
         });
-        let registry = Registry::default();
+        let registry = Registry::with_summary(crate::metrics::drops);
         let log = Arc::new(ArcSwapOption::new(setup.access_log.clone()));
         metrics::register(&registry, &shared, &files, &path, &log, workers);
         let tls = Arc::new(ArcSwap::new(setup.settings.tls.clone()));

@@ -1,0 +1,283 @@
+//! Why packets, connections and requests were dropped, from the device to HTTP, in one list.
+//!
+//! Each layer counts where it drops, under names of its own. Here is what those counters mean together: the metrics page adds
+//! `drops_total{layer, reason}` of them, `top` and `dump` name reasons as here, and the reference's table is this list (a test
+//! compares them). Nothing is counted twice: what a layer hands to the one above is counted where it ends.
+
+use std::fmt;
+
+use crate::Verdict;
+
+/// Where something was dropped, from the device upwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Layer {
+    /// An XDP program.
+    Xdp,
+    /// The rings of an AF_XDP socket.
+    Ring,
+    /// IP and UDP headers, and a kernel socket's buffers.
+    Udp,
+    /// QUIC, up to connections.
+    Quic,
+    /// Connections over TCP.
+    Tcp,
+    /// Requests and responses, over any transport.
+    Http,
+    /// The fan-out's feed and subscribers.
+    Fanout,
+}
+
+impl Layer {
+    /// All, from the device upwards.
+    pub const ALL: [Self; 7] =
+        [Self::Xdp, Self::Ring, Self::Udp, Self::Quic, Self::Tcp, Self::Http, Self::Fanout];
+
+    /// Its name as a label.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Xdp => "xdp",
+            Self::Ring => "ring",
+            Self::Udp => "udp",
+            Self::Quic => "quic",
+            Self::Tcp => "tcp",
+            Self::Http => "http",
+            Self::Fanout => "fanout",
+        }
+    }
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+/// A counter on a metrics page: its name, without the prefix and `_total`, and the label that picks it among others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// `dropped_checksum`.
+    pub name: &'static str,
+    /// `("reason", "flood")`.
+    pub label: Option<(&'static str, &'static str)>,
+}
+
+/// A reason for a drop.
+#[derive(Debug, PartialEq, Eq)]
+pub struct DropReason {
+    /// Where.
+    pub layer: Layer,
+    /// Why: words with hyphens, unique within the layer, and stable.
+    pub name: &'static str,
+    /// The same in a sentence.
+    pub help: &'static str,
+    /// What counts it, if that is one of our processes.
+    pub counter: Option<Counter>,
+}
+
+macro_rules! reasons {
+    ($($layer:ident { $($name:literal $(= $counter:literal $([$key:literal $value:literal])?)?: $help:literal;)+ })+) => {
+        /// Every reason, from the device upwards.
+        pub const REASONS: &[DropReason] = &[$($(DropReason {
+            layer: Layer::$layer,
+            name: $name,
+            help: $help,
+            counter: reasons!(@counter $($counter $([$key $value])?)?),
+        },)+)+];
+    };
+    (@counter) => { None };
+    (@counter $counter:literal) => { Some(Counter { name: $counter, label: None }) };
+    (@counter $counter:literal [$key:literal $value:literal]) => {
+        Some(Counter { name: $counter, label: Some(($key, $value)) })
+    };
+}
+
+reasons! {
+    Xdp {
+        "program": "An XDP program decided so (`XDP_DROP`); programs of ours count why.";
+        "aborted": "An XDP program failed (`XDP_ABORTED`).";
+        "redirect-failed": "A redirect failed for another reason than those below.";
+        "no-target": "A redirect led to an interface or socket that is not there or is down.";
+        "too-long": "A redirect led to an interface whose MTU is smaller.";
+        "udp-header" = "xdp_packets" ["reason" "udp_header"]: "Ours, but packet or frame ends inside the UDP header.";
+        "ip-length" = "xdp_packets" ["reason" "ip_length"]: "Ours, but the frame ends before the length that the IP header gives.";
+        "udp-length" = "xdp_packets" ["reason" "udp_length"]: "Ours, but the UDP length is below 8 or beyond the IP payload.";
+    }
+    Ring {
+        "rx-full" = "xdp_rx_ring_full": "The receive ring was full: the process was too slow.";
+        "no-frame" = "xdp_rx_dropped": "No frame was free in the fill ring, or the packet did not fit into one.";
+        "rx-descriptor" = "xdp_rx_invalid_descs": "The process put a wrong address into the fill ring.";
+        "tx-descriptor" = "xdp_tx_invalid_descs": "The process put a wrong descriptor into the transmit ring.";
+        "kernel-descriptor" = "dropped_bad_descriptor": "The kernel returned a descriptor outside of the UMEM, or of a frame that was not its own.";
+    }
+    Udp {
+        "malformed" = "dropped_malformed": "A frame that is no UDP datagram, or whose source address cannot be.";
+        "checksum" = "dropped_checksum": "A wrong UDP checksum.";
+        "truncated" = "dropped_truncated": "A datagram larger than the buffer for it.";
+        "socket-full" = "rx_kernel_dropped": "The kernel socket's receive buffer was full, or the checksum wrong.";
+        "send-refused" = "dropped_send_refused": "The kernel refused to send a datagram.";
+        "no-buffer" = "dropped_no_buffer": "No buffer for sending came free.";
+    }
+    Quic {
+        "bad-initial" = "dropped_bad_initial": "A first packet that is not authentic.";
+        "small-initial" = "dropped_small_initial": "An Initial in a datagram of less than 1200 bytes.";
+        "short-cid" = "dropped_short_cid": "An Initial whose connection ID has less than 8 bytes.";
+        "unknown-version" = "dropped_unknown_version": "An unknown version, in too short a packet to be answered.";
+        "unknown-connection" = "dropped_unknown_connection": "A short header of no connection here, not answered by a reset.";
+        "no-connection" = "dropped_no_connection": "A Handshake or 0-RTT packet of no connection here.";
+        "server-only" = "dropped_server_only": "A packet that only servers send.";
+        "connection-limit" = "dropped_connection_limit": "More connections than configured.";
+        "handshake-queue-full" = "dropped_handshake_queue_full": "More handshakes than may wait.";
+        "handover-full" = "dropped_handover_full": "The mailbox of the worker that the datagram is for was full.";
+        "handover-buffer" = "dropped_handover_buffer": "No buffer was free to hand the datagram to its worker.";
+        "reply-queue" = "dropped_reply_queue": "More Retry, Version Negotiation and reset packets than may wait.";
+        "local-error" = "dropped_local_error": "A connection could not be set up by a fault of this host.";
+        "draining" = "refused_draining": "A new connection while the server shuts down.";
+        "invalid-token" = "refused_invalid_token": "A new connection with an invalid Retry token.";
+        "rapid-reset" = "refused_rapid_reset": "A client that kept opening and abandoning requests.";
+    }
+    Tcp {
+        "accept" = "tcp_refused" ["reason" "accept"]: "The system had no resources for a connection.";
+        "connections" = "tcp_refused" ["reason" "connections"]: "More connections than configured.";
+        "address" = "tcp_refused" ["reason" "address"]: "More connections of one address than configured.";
+        "shed" = "tcp_refused" ["reason" "shed"]: "The longest idle connection made room for a new one.";
+        "proxy" = "tcp_refused" ["reason" "proxy"]: "A wrong or late PROXY header.";
+        "handshake" = "tcp_refused" ["reason" "handshake"]: "A TLS handshake that failed.";
+        "handshake-timeout" = "tcp_refused" ["reason" "handshake-timeout"]: "A TLS handshake that took too long.";
+        "flood" = "tcp_refused" ["reason" "flood"]: "Frames that carry nothing, beyond the allowance.";
+        "malformed" = "tcp_refused" ["reason" "malformed"]: "A client that broke HTTP.";
+    }
+    Http {
+        "header-size" = "refused_header_size": "Header fields beyond the limit (431).";
+        "header-size-tcp" = "tcp_refused" ["reason" "header-size"]: "The same over TCP.";
+        "header-timeout-tcp" = "tcp_refused" ["reason" "header-timeout"]: "A header section that took too long, over TCP.";
+        "malformed" = "refused_malformed": "A malformed request.";
+        "goaway" = "refused_goaway": "A request while the server shuts down.";
+        "early-data" = "refused_early_data": "More requests waiting for the handshake than one connection may have (425).";
+        "request-timeout" = "refused_request_timeout": "A request that took too long to come.";
+        "request-timeout-tcp" = "tcp_refused" ["reason" "request-timeout"]: "The same over TCP.";
+        "response-timeout" = "responses_timed_out": "A client that took nothing of its response.";
+        "response-timeout-tcp" = "tcp_refused" ["reason" "response-timeout"]: "The same over TCP.";
+        "response-failed" = "responses_failed": "A response whose body failed.";
+        "origin-busy" = "origin_refused": "More requests to an origin than configured (503).";
+        "log-queue-full" = "access_log_dropped": "A line of the access log that found its queue full.";
+        "log-failed" = "access_log_failed": "A line of the access log that could not be written.";
+    }
+    Fanout {
+        "source" = "fanout_dropped_source": "A datagram from a source that is not allowed.";
+        "empty" = "fanout_dropped_empty": "An empty datagram, which the framing cannot carry.";
+        "skipped" = "fanout_skipped_frames": "A datagram that a slow subscriber jumped over.";
+        "address" = "fanout_refused_address": "A subscriber whose address is not allowed.";
+        "limit" = "fanout_refused_limit": "More subscribers than configured.";
+        "limit-address" = "fanout_refused_limit_address": "More subscribers of one address than configured.";
+        "busy" = "fanout_refused_busy": "More handshakes than may be under way.";
+        "descriptors" = "fanout_refused_descriptors": "No file descriptor was left for a subscriber.";
+        "handshake" = "fanout_refused_handshake": "A handshake that failed.";
+        "handshake-timeout" = "fanout_refused_handshake_timeout": "A handshake that took too long.";
+        "displaced" = "fanout_refused_displaced": "A slow handshake made room for others.";
+        "size" = "fanout_refused_size": "A request or handshake of too many bytes.";
+        "origin" = "fanout_refused_origin": "A page whose origin is not allowed.";
+        "unforwarded" = "fanout_dropped_unforwarded": "A datagram that forwarding in the kernel cannot take.";
+        "private-group" = "fanout_dropped_private": "A datagram to the private group from outside.";
+        "rewrite" = "fanout_dropped_rewrite": "Headers that could not be rewritten.";
+        "gone" = "fanout_dropped_unknown": "A subscriber that has just gone.";
+        "lag-bytes" = "fanout_skipped_lag_bytes": "A subscriber was too many bytes behind.";
+        "queue" = "fanout_skipped_queue": "Too many datagrams waited for a subscriber's socket.";
+        "lag-age" = "fanout_skipped_lag_age": "A datagram had waited too long for a subscriber's socket.";
+        "catching-up" = "fanout_skipped_catching_up": "A slow subscriber had not yet taken everything.";
+        "state" = "fanout_skipped_state": "A subscriber's connection had ended.";
+        "memory" = "fanout_skipped_memory": "No memory for a subscriber's datagram.";
+    }
+}
+
+impl DropReason {
+    /// The reason of a layer by its name.
+    #[must_use]
+    pub fn find(layer: Layer, name: &str) -> Option<&'static Self> {
+        REASONS.iter().find(|reason| reason.layer == layer && reason.name == name)
+    }
+
+    /// The reason that a sample of a metrics page counts.
+    #[must_use]
+    pub fn of_sample(name: &str, labels: &[(&'static str, String)]) -> Option<&'static Self> {
+        REASONS.iter().find(|reason| {
+            reason.counter.is_some_and(|counter| {
+                let is_labelled = |(key, value): (&str, &str)| {
+                    labels.iter().any(|(name, given)| *name == key && given == value)
+                };
+                counter.name == name && counter.label.is_none_or(is_labelled)
+            })
+        })
+    }
+
+    /// Why a packet with this verdict goes no further; `None` if it does.
+    ///
+    /// What a redirect to an AF_XDP socket fails with: ENOBUFS for a full receive ring, ENOMEM or ENOSPC for want of a frame
+    /// (net/xdp/xsk.c, `__xsk_rcv`); to an interface: ENETDOWN, EMSGSIZE (net/core/dev.h, `xdp_ok_fwd_dev`).
+    #[must_use]
+    pub fn of_verdict(verdict: Verdict) -> Option<&'static Self> {
+        let (layer, name) = match verdict {
+            Verdict::Pass | Verdict::Tx | Verdict::Redirect { error: None } => return None,
+            Verdict::Drop => (Layer::Xdp, "program"),
+            Verdict::Aborted | Verdict::Unknown(_) => (Layer::Xdp, "aborted"),
+            Verdict::Redirect { error: Some(error) } => match error {
+                libc::ENOBUFS => (Layer::Ring, "rx-full"),
+                libc::ENOMEM | libc::ENOSPC => (Layer::Ring, "no-frame"),
+                libc::EMSGSIZE | libc::EOVERFLOW => (Layer::Xdp, "too-long"),
+                libc::ENETDOWN | libc::ENXIO | libc::EINVAL | libc::ENODEV => (Layer::Xdp, "no-target"),
+                _ => (Layer::Xdp, "redirect-failed"),
+            },
+        };
+        Self::find(layer, name)
+    }
+}
+
+impl fmt::Display for DropReason {
+    /// `ring/rx-full`.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}/{}", self.layer, self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_and_counters_are_unique() {
+        let names: HashSet<_> = REASONS.iter().map(|reason| (reason.layer, reason.name)).collect();
+        assert_eq!(names.len(), REASONS.len());
+        let counters: Vec<_> = REASONS.iter().filter_map(|reason| reason.counter).collect();
+        for (index, counter) in counters.iter().enumerate() {
+            assert!(!counters[..index].contains(counter), "{counter:?}");
+        }
+        assert!(REASONS.is_sorted_by_key(|reason| reason.layer));
+    }
+
+    #[test]
+    fn samples_are_told_by_name_and_label() {
+        let flood = [("worker", "0".to_owned()), ("reason", "flood".to_owned())];
+        assert_eq!(DropReason::of_sample("tcp_refused", &flood).unwrap().to_string(), "tcp/flood");
+        assert_eq!(DropReason::of_sample("tcp_refused", &[]), None);
+        assert_eq!(DropReason::of_sample("dropped_checksum", &flood).unwrap().name, "checksum");
+        let passed = [("verdict", "pass".to_owned()), ("reason", "other_pair".to_owned())];
+        assert_eq!(DropReason::of_sample("xdp_packets", &passed), None);
+    }
+
+    #[test]
+    fn every_verdict_that_ends_a_packet_has_a_reason() {
+        for ends in [Verdict::Drop, Verdict::Aborted, Verdict::Unknown(9)] {
+            assert!(DropReason::of_verdict(ends).is_some());
+        }
+        for error in 1..200 {
+            assert!(DropReason::of_verdict(Verdict::Redirect { error: Some(error) }).is_some(), "{error}");
+        }
+        for goes_on in [Verdict::Pass, Verdict::Tx, Verdict::Redirect { error: None }] {
+            assert_eq!(DropReason::of_verdict(goes_on), None);
+        }
+        let full = DropReason::of_verdict(Verdict::Redirect { error: Some(libc::ENOBUFS) }).unwrap();
+        assert_eq!(full.to_string(), "ring/rx-full");
+    }
+}

@@ -1,0 +1,21 @@
+//! The reference's table of drops is the list in the code.
+
+use std::fmt::Write as _;
+
+use expressway_observe::drops::REASONS;
+
+#[test]
+fn the_reference_has_every_reason() {
+    let mut table =
+        String::from("| `layer` | `reason` | what was dropped | also counted by |\n|---|---|---|---|\n");
+    for reason in REASONS {
+        let counter = reason.counter.map_or_else(String::new, |counter| {
+            let label =
+                counter.label.map_or_else(String::new, |(key, value)| format!("{{{key}=\"{value}\"}}"));
+            format!("`{}_total{label}`", counter.name)
+        });
+        writeln!(table, "| {} | {} | {} | {counter} |", reason.layer, reason.name, reason.help).unwrap();
+    }
+    let reference = include_str!("../../../docs/reference.md");
+    assert!(reference.contains(&table), "docs/reference.md must contain this table:\n{table}");
+}
