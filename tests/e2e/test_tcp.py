@@ -1,4 +1,4 @@
-"""HTTP/1.1 and HTTP/2 over TCP, beside HTTP/3 on the same port: curl, nghttp, h2spec, a browser, and slow clients."""
+"""HTTP/1.1 and HTTP/2 over TCP, beside HTTP/3 on the same port: curl, nghttp, h2spec, and slow clients."""
 
 import contextlib
 import hashlib
@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from harness import clients
 from harness.agent import status
-from harness.browser import Browser
 from harness.lab import Lab
 from harness.namespace import run_inside
 from harness.paths import CLIP, HOST, LIMIT, PEERS, PORT
@@ -148,25 +147,6 @@ def test_h2spec(make_lab, make_server) -> None:
     assert names <= {OPEN_STREAM_NAME}, failed
     alone = h2spec("/clip.mp4", OPEN_STREAM)
     assert "1 tests, 1 passed" in alone.stdout, alone.stdout
-
-
-def test_chromium_comes_by_tcp_and_goes_on_with_http3(make_lab, make_server, certificates: Path, tmp_path: Path) -> None:
-    lab = make_lab()
-    server = make_server(lab, mode="copy")
-    browser = Browser(lab, tmp_path, lab.server["ipv4"], certificates, force_quic=False)
-    try:
-        deadline = time.monotonic() + LIMIT
-        protocols: list[str] = []
-        while "h3" not in protocols:
-            assert time.monotonic() < deadline, f"never HTTP/3: {protocols}"
-            browser.call("Page.navigate", url=f"https://{HOST}:{PORT}/small.txt?{len(protocols)}")
-            browser.wait_until("document.readyState == 'complete' && location.pathname == '/small.txt'")
-            protocols = [response["protocol"] for number in range(len(protocols) + 1)
-                         for response in browser.responses(f"/small.txt?{number}")]
-        assert protocols[0] == "h2", protocols
-    finally:
-        browser.close()
-    server.wait_for("both counted", lambda m: m.sum("tcp_requests_total", protocol="HTTP/2.0") > 0 and m.sum("requests_total") > 0)
 
 
 def ask(server: Server, where: str | tuple[str, int], text: str, first: bytes = b"") -> bytes:

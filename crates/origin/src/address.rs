@@ -63,6 +63,11 @@ impl Addresses {
             .map_err(|error| Failed::unsent(Reason::Resolve, format!("{}: {error}", self.host)))
     }
 
+    /// The last answer has it.
+    pub(crate) fn has(&self, address: SocketAddr) -> bool {
+        self.lock().known.contains(&address)
+    }
+
     /// Looks the name up if that was `interval` ago; the last good addresses stay if there is no answer.
     pub(crate) async fn refresh(&self, interval: Duration) {
         let Ok(_only) = self.lookup.try_lock() else { return };

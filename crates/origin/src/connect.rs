@@ -52,8 +52,14 @@ impl Connector {
     }
 
     /// A new connection. Nothing here ends by itself: the caller bounds the time.
-    pub(crate) async fn open(&self, server: &Arc<Server>, options: &OriginOptions) -> Result<Sender, Failed> {
+    /// With it, whom it leads to unless that is a Unix socket.
+    pub(crate) async fn open(
+        &self,
+        server: &Arc<Server>,
+        options: &OriginOptions,
+    ) -> Result<(Sender, Option<SocketAddr>), Failed> {
         let refused = |error: io::Error| Failed::unsent(Reason::Connect, error);
+        let mut peer = None;
         let stream: Box<dyn Io> = match &server.endpoint.site {
             Site::Unix(path) => Box::new(UnixStream::connect(path).await.map_err(refused)?),
             Site::Tcp { .. } => {
@@ -63,6 +69,7 @@ impl Connector {
                 };
                 let stream = dial(&addresses).await.map_err(refused)?;
                 stream.set_nodelay(true).map_err(refused)?;
+                peer = Some(stream.peer_addr().map_err(refused)?);
                 Box::new(stream)
             }
         };
@@ -80,7 +87,7 @@ impl Connector {
             }
             _ => (stream, options.protocol == Protocol::H2),
         };
-        handshake(stream, is_h2, server, options).await
+        Ok((handshake(stream, is_h2, server, options).await?, peer))
     }
 }
 

@@ -18,8 +18,11 @@
 //! in service by neither, because the fault may be ours. The hash is a rendezvous hash: with at most 64 servers it is cheaper than
 //! keeping a table, and exact in what it moves.
 //!
-//! Not supported: WebSocket and other upgrades (answered 501), extended CONNECT (refused by the transports), and
-//! waiting for `100 (Continue)` of the origin.
+//! `Expect: 100-continue` ends here: the transport tells the client to go on when its body is read, which is when a
+//! connection takes it (RFC 9110, section 10.1.1, lets a proxy send 100 of its own). Interim responses of the origin are
+//! dropped.
+//!
+//! Not supported: WebSocket and other upgrades (answered 501), and extended CONNECT (refused by the transports).
 #![forbid(unsafe_code)]
 
 mod address;

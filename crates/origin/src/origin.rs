@@ -162,7 +162,8 @@ impl Inner {
 
     /// One check; the error says what is wrong.
     async fn ask(&self, server: &Arc<Server>, check: &HealthCheck) -> Result<(), String> {
-        let sender = self.connector.open(server, &self.options).await.map_err(|failed| failed.to_string())?;
+        let (sender, _) =
+            self.connector.open(server, &self.options).await.map_err(|failed| failed.to_string())?;
         let body = Upload::new(RequestBody::empty()).begin();
         let host = self.options.host.clone().unwrap_or_else(|| server.endpoint.authority());
         let request =
@@ -212,8 +213,9 @@ async fn resolve(server: Weak<Server>, every: Duration) {
     loop {
         {
             let Some(server) = server.upgrade() else { return };
-            let Some(addresses) = &server.addresses else { return };
-            addresses.refresh(every).await;
+            if !server.refresh(every).await {
+                return;
+            }
         }
         sleep(every).await;
     }

@@ -3,6 +3,7 @@
 //! hyper-util's pool bounds idle connections only, does not say whether one was used before, and retries by itself on the
 //! same server. This one knows of each connection, and what to do when it dies is decided where the request is.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -22,13 +23,20 @@ pub(crate) struct Pool {
     shared: Vec<Shared>,
 }
 
+/// An HTTP/1.1 connection, and whom it leads to unless that is a Unix socket.
+pub(crate) struct Http1 {
+    pub(crate) sender: http1::SendRequest<UploadBody>,
+    pub(crate) peer: Option<SocketAddr>,
+}
+
 struct Idle {
-    sender: http1::SendRequest<UploadBody>,
+    link: Http1,
     since: Instant,
 }
 
 struct Shared {
     sender: http2::SendRequest<UploadBody>,
+    peer: Option<SocketAddr>,
     streams: Arc<AtomicUsize>,
     /// When it was last used.
     used: Instant,
@@ -56,13 +64,19 @@ impl Drop for Stream {
 
 impl Pool {
     /// An idle HTTP/1.1 connection.
-    pub(crate) fn take(&mut self, idle_timeout: Duration) -> Option<http1::SendRequest<UploadBody>> {
+    pub(crate) fn take(&mut self, idle_timeout: Duration) -> Option<Http1> {
         while let Some(idle) = self.idle.pop() {
-            if idle.sender.is_ready() && idle.since.elapsed() < idle_timeout {
-                return Some(idle.sender);
+            if idle.link.sender.is_ready() && idle.since.elapsed() < idle_timeout {
+                return Some(idle.link);
             }
         }
         None
+    }
+
+    /// Lets go of connections that lead to others than those that `is_current` knows; requests on them are finished.
+    pub(crate) fn leave(&mut self, is_current: impl Fn(SocketAddr) -> bool) {
+        self.idle.retain(|idle| idle.link.peer.is_none_or(&is_current));
+        self.shared.retain(|shared| shared.peer.is_none_or(&is_current));
     }
 
     /// A place on an HTTP/2 connection.
@@ -73,18 +87,22 @@ impl Pool {
     }
 
     /// Keeps an HTTP/1.1 connection, `most` of them at most.
-    pub(crate) fn put(&mut self, sender: http1::SendRequest<UploadBody>, most: usize) {
+    pub(crate) fn put(&mut self, link: Http1, most: usize) {
         if self.idle.len() >= most && !self.idle.is_empty() {
             self.idle.remove(0);
         }
         if self.idle.len() < most {
-            self.idle.push(Idle { sender, since: Instant::now() });
+            self.idle.push(Idle { link, since: Instant::now() });
         }
     }
 
     /// Shares an HTTP/2 connection, and takes the first place on it.
-    pub(crate) fn share(&mut self, sender: http2::SendRequest<UploadBody>) -> Stream {
-        let mut shared = Shared { sender, streams: Arc::default(), used: Instant::now() };
+    pub(crate) fn share(
+        &mut self,
+        sender: http2::SendRequest<UploadBody>,
+        peer: Option<SocketAddr>,
+    ) -> Stream {
+        let mut shared = Shared { sender, peer, streams: Arc::default(), used: Instant::now() };
         let stream = Stream::of(&mut shared);
         self.shared.push(shared);
         stream
@@ -92,7 +110,7 @@ impl Pool {
 
     /// Closes what has been idle for too long, and forgets what is closed.
     pub(crate) fn sweep(&mut self, idle_timeout: Duration) {
-        self.idle.retain(|idle| !idle.sender.is_closed() && idle.since.elapsed() < idle_timeout);
+        self.idle.retain(|idle| !idle.link.sender.is_closed() && idle.since.elapsed() < idle_timeout);
         self.shared.retain_mut(|shared| {
             if shared.streams.load(Ordering::Relaxed) > 0 {
                 shared.used = Instant::now();

@@ -1,12 +1,12 @@
 //! One server of an origin: its address, its connections, its health and its counters.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -15,7 +15,7 @@ use crate::balance;
 use crate::connect::{Connector, Sender};
 use crate::failure::{Failed, Reason, chain};
 use crate::health::Health;
-use crate::pool::{Pool, Stream};
+use crate::pool::{Http1, Pool, Stream};
 use crate::stats::ServerStats;
 use crate::upload::UploadBody;
 use crate::{Endpoint, OriginOptions, Protocol, ServerOptions, Site};
@@ -53,7 +53,7 @@ pub(crate) struct Lease {
 }
 
 enum Link {
-    Http1(http1::SendRequest<UploadBody>),
+    Http1(Http1),
     H2(Stream),
 }
 
@@ -121,7 +121,26 @@ impl Server {
     async fn doubt(&self) {
         if let Some(addresses) = &self.addresses {
             addresses.doubt().await;
+            self.follow(addresses);
         }
+    }
+
+    /// Looks its name up if that was `every` ago. False: it has none.
+    pub(crate) async fn refresh(&self, every: Duration) -> bool {
+        let Some(addresses) = &self.addresses else { return false };
+        addresses.refresh(every).await;
+        self.follow(addresses);
+        true
+    }
+
+    /// Connections to where it was get no further requests.
+    fn follow(&self, addresses: &Addresses) {
+        self.pool().leave(|peer| addresses.has(peer));
+    }
+
+    /// A connection to `peer` is still one to it.
+    fn leads_to(&self, peer: Option<SocketAddr>) -> bool {
+        peer.zip(self.addresses.as_ref()).is_none_or(|(peer, addresses)| addresses.has(peer))
     }
 
     fn pooled(&self, options: &OriginOptions) -> Option<Link> {
@@ -145,16 +164,16 @@ impl Server {
         {
             return Ok((Link::H2(stream), true));
         }
-        let sender = connector.open(self, options).await?;
+        let (sender, peer) = connector.open(self, options).await?;
         drop(only);
         Ok(match sender {
             Sender::Http1(sender) => {
                 self.may_share.store(false, Ordering::Relaxed);
-                (Link::Http1(sender), false)
+                (Link::Http1(Http1 { sender, peer }), false)
             }
             Sender::H2(sender) => {
                 self.may_share.store(true, Ordering::Relaxed);
-                (Link::H2(self.pool().share(sender)), false)
+                (Link::H2(self.pool().share(sender, peer)), false)
             }
         })
     }
@@ -168,7 +187,7 @@ impl Lease {
     /// Sends a request, and waits for the head of the response.
     pub(crate) async fn send(&mut self, request: Request<UploadBody>) -> Result<Response<Incoming>, Failed> {
         let sent = match &mut self.link {
-            Link::Http1(sender) => sender.try_send_request(request).await,
+            Link::Http1(link) => link.sender.try_send_request(request).await,
             Link::H2(stream) => stream.sender.try_send_request(request).await,
         };
         sent.map_err(|mut error| {
@@ -186,10 +205,11 @@ impl Lease {
 
     /// The response is over, and so is the request: the connection is for the next.
     pub(crate) async fn give_back(self, options: &OriginOptions) {
-        if let Link::Http1(mut sender) = self.link
-            && let Ok(Ok(())) = timeout(SETTLE, sender.ready()).await
+        if let Link::Http1(mut link) = self.link
+            && let Ok(Ok(())) = timeout(SETTLE, link.sender.ready()).await
+            && self.server.leads_to(link.peer)
         {
-            self.server.pool().put(sender, options.limits.idle);
+            self.server.pool().put(link, options.limits.idle);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use expressway_web::LogLimit;
 use rustix::io::Errno;
 use tokio::net::{TcpListener, UnixListener};
 
@@ -17,8 +18,8 @@ use crate::worker::Shared;
 /// How long accepting rests when the kernel has no memory or descriptors for it.
 const REST: Duration = Duration::from_millis(50);
 
-/// The same as an error that is logged: once in so many rests.
-const QUIET: u32 = 200;
+/// Whatever the sockets: what takes a descriptor succeeds and fails by turns while connections come and go.
+static UNACCEPTED: LogLimit = LogLimit::new();
 
 /// A listening socket of a worker.
 pub(crate) enum Door {
@@ -52,11 +53,9 @@ impl Door {
 
 /// Accepts connections until the task is aborted.
 pub(crate) async fn run(worker: Arc<Shared>, door: Door, listen: Arc<Listen>) {
-    let mut rests = 0u32;
     loop {
         match door.accept().await {
             Ok((stream, remote)) => {
-                rests = 0;
                 add(&worker.stats.accepted, 1);
                 let most = worker.setup.load().limits.max_connections;
                 if let Some(place) = worker.places.enter(most) {
@@ -74,10 +73,12 @@ pub(crate) async fn run(worker: Arc<Shared>, door: Door, listen: Arc<Listen>) {
             Err(error) if is_of_the_connection(&error) => {}
             Err(error) => {
                 worker.stats.refuse(Refusal::Accept);
-                if rests.is_multiple_of(QUIET) {
-                    tracing::warn!(listen = %listen.address, %error, "accept failed; raise the open file limit (RLIMIT_NOFILE)");
+                if let Some(unsaid) = UNACCEPTED.is_due() {
+                    tracing::warn!(
+                        listen = %listen.address, %error, unsaid,
+                        "accept failed; raise the open file limit (RLIMIT_NOFILE)"
+                    );
                 }
-                rests = rests.wrapping_add(1);
                 worker.places.make_room();
                 tokio::time::sleep(REST).await;
             }

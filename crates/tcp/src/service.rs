@@ -4,8 +4,9 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Poll, ready};
 
-use expressway_web::{Exchange, Handler, RequestBody, ResponseHead, Scheme};
+use expressway_web::{Exchange, Handler, PipeWriter, RequestBody, ResponseHead, Scheme};
 use http::header::ALT_SVC;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
@@ -88,6 +89,9 @@ async fn answer(
         poll_fn(|context| watch.poll_begin(id, context)).await;
     }
     let alarm = Arc::<Alarm>::default();
+    // A body that the client keeps back until it is told to go on, which hyper does not do over HTTP/2: there it comes after
+    // the client's own pause.
+    let mut awaited = None;
     let mut exchange = match refusal {
         Some(status) => {
             if status == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE {
@@ -105,28 +109,58 @@ async fn answer(
                 let exchange = handler.start(&transaction.head, reader, alarm.wake());
                 if writer.is_closed() {
                     turn_down(&watch, body, expects);
+                } else if expects && !watch.is_h2 {
+                    awaited = Some((body, writer));
                 } else {
                     tokio::spawn(upload::pass_on(body, writer, Arc::clone(&watch), id));
-                    if expects {
-                        // The client is told to go on before the answer that it then does without.
-                        tokio::task::yield_now().await;
-                    }
                 }
                 exchange
             }
         }
     };
     exchange.charge_to(&watch.account);
-    let head = poll_fn(|context| {
-        alarm.set(context.waker());
-        exchange.poll_head()
-    })
-    .await;
+    let head = head_of(&mut exchange, &alarm, awaited, (&watch, id)).await;
     transaction.status = head.status.as_u16();
     watch.moved(id, false);
     let length = if head.is_bodyless() { Some(0) } else { exchange.remaining().or(head.body_length) };
     let response = response(head, service.alt_svc.as_ref(), service.scheme);
     Ok(response.map(|()| ResponseBody::new(exchange, alarm, transaction, length)))
+}
+
+/// Waits for the head of the response, and has a body that is `awaited` come as soon as somebody asks for it.
+async fn head_of(
+    exchange: &mut Exchange,
+    alarm: &Arc<Alarm>,
+    mut awaited: Option<(Incoming, PipeWriter)>,
+    (watch, id): (&Arc<Watch>, u64),
+) -> ResponseHead {
+    loop {
+        let (head, is_wanted) = poll_fn(|context| {
+            alarm.set(context.waker());
+            if let Some((_, writer)) = &mut awaited
+                && let Poll::Ready(is_asked) = writer.poll_asked(context.waker())
+            {
+                return Poll::Ready((None, is_asked));
+            }
+            // Who answers well without having read the body is going to.
+            let head = ready!(exchange.poll_head());
+            let is_wanted = head.status.is_success();
+            Poll::Ready((Some(head), is_wanted))
+        })
+        .await;
+        match awaited.take() {
+            Some((body, writer)) if is_wanted && !writer.is_closed() => {
+                tokio::spawn(upload::pass_on(body, writer, Arc::clone(watch), id));
+                // hyper tells the client to go on when the body is first polled, and not behind an answer.
+                tokio::task::yield_now().await;
+            }
+            Some((body, _)) => turn_down(watch, body, true),
+            None => {}
+        }
+        if let Some(head) = head {
+            return head;
+        }
+    }
 }
 
 /// Nobody wants the body. A client that waits for word is answered instead; what others send already is read.

@@ -38,6 +38,8 @@ struct State {
     end: Option<Result<(), BodyError>>,
     trailers: Option<HeaderMap>,
     is_reader_gone: bool,
+    /// The reader has asked for what was not there.
+    is_asked: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
@@ -86,6 +88,20 @@ impl PipeWriter {
                 Poll::Pending
             }
             room => Poll::Ready(Some(room)),
+        }
+    }
+
+    /// Whether the body is wanted: true once its reader has asked for more than there was, false when that is gone.
+    /// Pending until then, which wakes `waker`.
+    pub fn poll_asked(&mut self, waker: &Waker) -> Poll<bool> {
+        let mut state = self.shared.lock();
+        if state.is_reader_gone {
+            Poll::Ready(false)
+        } else if state.is_asked {
+            Poll::Ready(true)
+        } else {
+            state.writer = Some(waker.clone());
+            Poll::Pending
         }
     }
 
@@ -174,6 +190,10 @@ impl PipeReader {
                 Some(Err(error)) => Poll::Ready(Some(Err(error.clone()))),
                 None => {
                     state.reader = Some(waker.clone());
+                    let writer = if state.is_asked { None } else { state.writer.take() };
+                    state.is_asked = true;
+                    drop(state);
+                    wake(writer);
                     Poll::Pending
                 }
             };
@@ -298,6 +318,20 @@ mod tests {
         chunk(reader.poll_chunk(10, &waker));
         writer.wake_when_read(&waker);
         assert_eq!(woken.0.load(Ordering::Relaxed), 2, "all is read: no other read comes");
+    }
+
+    #[test]
+    fn a_writer_knows_when_it_is_first_asked_for_something() {
+        let ((woken, waker), (mut writer, mut reader)) = (waker(), pipe(1000));
+        assert!(writer.poll_asked(&waker).is_pending());
+        assert!(reader.poll_chunk(10, &waker).is_pending());
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        assert_eq!(writer.poll_asked(&waker), Poll::Ready(true));
+        let (mut writer, reader) = pipe(1000);
+        assert!(writer.poll_asked(&waker).is_pending());
+        drop(reader);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 2);
+        assert_eq!(writer.poll_asked(&waker), Poll::Ready(false));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-"""Pebble, the test authority of Let's Encrypt, and its DNS server, which leads every name to 127.0.0.1."""
+"""Pebble, the test authority of Let's Encrypt, and its DNS server, which leads every name to the server."""
 
 import json
 import os
@@ -45,7 +45,7 @@ class Pebble:
         # No pauses, and now and then a nonce that has to be asked for again.
         environment = {**os.environ, "PEBBLE_VA_NOSLEEP": "1", "PEBBLE_WFE_NONCEREJECT": "5"}
         # Without listeners but that of DNS.
-        dns = ["-dnsserver", DNS, "-management", "127.0.0.1:8055", "-defaultIPv4", "127.0.0.1", "-defaultIPv6", ""]
+        dns = ["-dnsserver", DNS, "-management", "127.0.0.1:8055", "-defaultIPv4", lab.server["ipv4"], "-defaultIPv6", ""]
         none = ["-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", ""]
         commands = [
             [PEERS / "pebble-challtestsrv", *dns, *none],

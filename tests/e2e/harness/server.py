@@ -21,7 +21,8 @@ ADMIN = ("127.0.0.1", 9180)
 class Settings:
     """A configuration file in the making."""
 
-    certificates: Path
+    # None: those of ACME.
+    certificates: Path | None
     root: Path | None
     listen: Sequence[str]
     mode: str = "copy"
@@ -44,12 +45,11 @@ class Settings:
         tables = {
             "server": {"listen": f"[{quoted}]", "workers": str(self.workers)},
             "io": {"mode": f'"{self.mode}"', "udp_send": f'"{self.udp_send}"'},
-            "tls": {
-                "certificate": f'"{self.certificates}/cert.pem"',
-                "private_key": f'"{self.certificates}/key.pem"',
-            },
             "admin": {"listen": f'"{ADMIN[0]}:{self.admin}"'},
         }
+        if self.certificates:
+            files = {"certificate": "cert.pem", "private_key": "key.pem"}
+            tables["tls"] = {key: f'"{self.certificates}/{file}"' for key, file in files.items()}
         for name, keys in self.more.items():
             tables.setdefault(name, {}).update(keys)
         lines: list[str] = []

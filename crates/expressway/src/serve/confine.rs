@@ -292,8 +292,12 @@ fn landlock(config: &Config) -> Result<bool, Failure> {
             rules.add_rules(path_beneath_rules(write, append))
         })
         .and_then(|rules| {
-            // Files are replaced by renaming.
-            let replace = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile;
+            // Files are replaced by renaming; what a process left that was killed meanwhile is overwritten.
+            let replace = AccessFs::ReadFile
+                | AccessFs::WriteFile
+                | AccessFs::MakeReg
+                | AccessFs::RemoveFile
+                | AccessFs::Truncate;
             let folders = config.acme.iter().map(|acme| &acme.directory);
             rules.add_rules(path_beneath_rules(folders, replace))
         })

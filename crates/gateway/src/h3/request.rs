@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use expressway_web::{MAX_AUTHORITY, Protocol, RequestHead, Scheme};
-use http::header::{CONTENT_LENGTH, COOKIE, HOST, TE};
+use http::header::{CONTENT_LENGTH, COOKIE, EXPECT, HOST, TE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
 use super::priority;
@@ -20,6 +20,8 @@ pub(super) struct Request {
     pub(super) priority: Priority,
     /// The length that the client says its body has.
     pub(super) content_length: Option<u64>,
+    /// It waits to be told to go on before it sends its body.
+    pub(super) expects: bool,
 }
 
 /// Why there is no request in it.
@@ -142,6 +144,8 @@ pub(super) fn parse<'a>(
     let authority = authority(pseudo.authority, &headers)?;
     let content_length = content_length(&headers)?;
     let priority = headers.get("priority").map(|value| priority::parse(value.as_bytes())).unwrap_or_default();
+    let expects =
+        headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
     let head = RequestHead {
         method,
         scheme,
@@ -152,7 +156,7 @@ pub(super) fn parse<'a>(
         remote,
         client_subject: None,
     };
-    Ok(Request { head, priority, content_length })
+    Ok(Request { head, priority, content_length, expects })
 }
 
 /// Bytes of a refused request's fields that are logged.

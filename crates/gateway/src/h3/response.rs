@@ -19,6 +19,13 @@ pub(super) fn trailers(trailers: &HeaderMap) -> Vec<u8> {
     out
 }
 
+/// A HEADERS frame that tells the client to go on (RFC 9114, section 4.1).
+pub(super) fn go_on() -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEAD);
+    frame::write(frame::HEADERS, &mut out, |out| qpack::Encoder::new(out).field(b":status", b"100"));
+    out
+}
+
 /// A buffer with a HEADERS frame of `head`, and room for `more` bytes behind it and a frame header.
 pub(super) fn head(head: &ResponseHead, more: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEAD + more);

@@ -188,10 +188,11 @@ impl RequestStream {
         transport: &mut Transport,
         account: &Account,
         slice: &mut Slice,
+        now: Instant,
     ) -> Progress {
         let progress = loop {
             let step = if self.front.is_empty() && self.chunk.is_empty() {
-                self.fetch(transport, account)
+                self.fetch(transport, account, now)
             } else {
                 Ok(())
             };
@@ -272,20 +273,39 @@ impl RequestStream {
     }
 
     /// Makes sure that there is something to send, if only the end of the stream.
-    fn fetch(&mut self, transport: &mut Transport, account: &Account) -> Result<(), Progress> {
+    fn fetch(&mut self, transport: &mut Transport, account: &Account, now: Instant) -> Result<(), Progress> {
         match self.phase {
-            Phase::Head => self.fetch_head(transport, account),
+            Phase::Head => self.fetch_head(transport, account, now),
             Phase::Chunks | Phase::Frame(_) => self.fetch_body(transport, account),
             Phase::Fetched => Ok(()),
         }
     }
 
-    fn fetch_head(&mut self, transport: &mut Transport, account: &Account) -> Result<(), Progress> {
-        let Poll::Ready(head) = self.exchange.poll_head() else { return Err(Progress::Exchange) };
+    fn fetch_head(
+        &mut self,
+        transport: &mut Transport,
+        account: &Account,
+        now: Instant,
+    ) -> Result<(), Progress> {
+        let polled = self.exchange.poll_head();
+        let is_good = matches!(&polled, Poll::Ready(head) if head.status.is_success());
+        let continues = self.upload.as_mut().is_some_and(|upload| upload.continues(is_good, now));
+        let Poll::Ready(head) = polled else {
+            if !continues {
+                return Err(Progress::Exchange);
+            }
+            let out = response::go_on();
+            self.fetched = out.len();
+            self.front = account.own(out);
+            return Ok(());
+        };
         self.status = head.status.as_u16();
         let length = if head.is_bodyless() { Some(0) } else { self.exchange.remaining() };
         let small = length.filter(|length| *length <= SMALL).unwrap_or(0) as usize;
         let mut out = response::head(&head, small);
+        if continues {
+            out.splice(..0, response::go_on());
+        }
         self.phase = match length {
             Some(0) => Phase::Fetched,
             Some(length) => {

@@ -3,6 +3,7 @@
 //! What is read and not taken is bounded for each request and for the connection; the rest stays in QUIC, whose flow
 //! control holds up the client.
 
+use std::task::Poll;
 use std::time::Instant;
 
 use expressway_web::memory::{Account, Charge};
@@ -31,15 +32,19 @@ pub(super) struct Upload {
     trailers: Option<(HeaderMap, Charge)>,
     /// It waits for its reader.
     is_blocked: bool,
+    /// The client waits until it is told to go on, and the worker is woken when it is to be.
+    expects: Option<Wake>,
     /// When the client last sent some of it, or could.
     moved: Instant,
 }
 
 impl Upload {
-    /// A body of `length` bytes, if that is known, and where it is read.
-    pub(super) fn new(length: Option<u64>, now: Instant) -> (Self, RequestBody) {
+    /// A body of `length` bytes, if that is known, and where it is read. If `expects`, the client waits to be told to
+    /// go on.
+    pub(super) fn new(length: Option<u64>, expects: Option<Wake>, now: Instant) -> (Self, RequestBody) {
         let (writer, reader) = pipe(WINDOW);
-        let upload = Self { writer, pieces: Vec::new(), trailers: None, is_blocked: false, moved: now };
+        let upload =
+            Self { writer, pieces: Vec::new(), trailers: None, is_blocked: false, expects, moved: now };
         (upload, RequestBody::new(reader, length))
     }
 
@@ -53,9 +58,22 @@ impl Upload {
         self.is_blocked
     }
 
+    /// Whether a client that waits for it is to be told to go on now, which is once: the body is asked for, or `is_good`
+    /// is an answer without that, by a reader who still has it (RFC 9110, section 10.1.1).
+    pub(super) fn continues(&mut self, is_good: bool, now: Instant) -> bool {
+        let Some(wake) = &self.expects else { return false };
+        let is_wanted = match self.writer.poll_asked(&wake.waker()) {
+            Poll::Ready(is_asked) => is_asked,
+            Poll::Pending if is_good => true,
+            Poll::Pending => return false,
+        };
+        (self.expects, self.moved) = (None, now);
+        is_wanted
+    }
+
     /// Since when the client has owed the rest; `None` if its reader holds it up, or wants none of it.
     pub(super) fn awaited_since(&self) -> Option<Instant> {
-        (!self.is_blocked && self.is_wanted()).then_some(self.moved)
+        (!self.is_blocked && self.expects.is_none() && self.is_wanted()).then_some(self.moved)
     }
 
     /// Bytes of the stream to read now. 0: `wake` is called when there is room. `None`: nobody reads it, so that any
@@ -81,6 +99,8 @@ impl Upload {
     /// Takes a piece of what a read brought; [`Self::flush`] passes all of them on.
     pub(super) fn write(&mut self, piece: &[u8], now: Instant) {
         self.moved = now;
+        // It did not wait.
+        self.expects = None;
         self.pieces.extend_from_slice(piece);
     }
 
@@ -110,7 +130,6 @@ impl Upload {
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Poll;
 
     use expressway_web::Notify;
     use expressway_web::memory::Memory;
@@ -130,7 +149,7 @@ mod tests {
     fn a_read_of_many_small_frames_is_one_chunk_and_counts_what_it_takes() {
         let now = Instant::now();
         let account = Account::new(&Memory::new(1 << 20).ledger(), 64 << 10, 64 << 10);
-        let (mut upload, mut body) = Upload::new(None, now);
+        let (mut upload, mut body) = Upload::new(None, None, now);
         for _ in 0..5000 {
             upload.write(b"x", now);
         }
@@ -150,7 +169,7 @@ mod tests {
         let wake = Wake::new(calls.clone(), 0);
         let account = Account::new(&Memory::new(1 << 20).ledger(), 64 << 10, 64 << 10);
         let _others = account.charge_request(20 << 10);
-        let (mut upload, mut body) = Upload::new(None, now);
+        let (mut upload, mut body) = Upload::new(None, None, now);
         assert_eq!(upload.room(&account, now, &wake), Some(LEAST), "nothing waits to be read");
         upload.write(&[0; 1000], now);
         upload.flush(&account);

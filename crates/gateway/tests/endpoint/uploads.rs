@@ -156,3 +156,65 @@ fn a_client_that_owes_its_body_is_cut_off() {
     world.until("the timeout", |world| world.stats(0).refused_request_timeout == 1);
     assert_eq!(world.stats(0).requests_active, 0);
 }
+
+/// The values of `:status`, in order. The reader is one of requests, to which a section behind another is of trailers.
+fn statuses(stream: &[u8]) -> Vec<String> {
+    let (mut reader, mut input) = (RequestReader::default(), stream);
+    let (mut found, mut strings) = (Vec::new(), Vec::new());
+    loop {
+        let before = found.len();
+        match reader.next(&mut input, 10_000).unwrap() {
+            None => return found,
+            Some(RequestEvent::Data(_)) => {}
+            Some(RequestEvent::Headers(section)) => {
+                let statuses = Fields::new(section, &mut strings).filter(|(name, _)| *name == b":status");
+                found.extend(statuses.map(|(_, value)| String::from_utf8(value.to_vec()).unwrap()));
+            }
+        }
+        if found[before..] == ["100"] {
+            reader = RequestReader::default();
+        }
+    }
+}
+
+const EXPECTS: [(&str, &str); 2] = [("expect", "100-Continue"), ("content-length", "5")];
+
+#[test]
+fn a_client_is_told_to_go_on_when_its_body_is_asked_for_and_not_before() {
+    let (mut world, id) = connected(|_| {});
+    write(&mut world, id, &[(CONTROL, SETTINGS, false), (0, &post("/hold/expected", &EXPECTS), false)]);
+    let mut reader = wait(&mut world, "expected");
+    world.for_a_while(Duration::from_millis(200));
+    let mut buffer = [0; 100];
+    assert!(world.clients[id].quic.stream_recv(0, &mut buffer).is_err(), "nobody has asked for it");
+    let waker = waker();
+    assert!(reader.poll_chunk(10, &waker).is_pending());
+    let mut told = Vec::new();
+    world.until("it is told to go on", |world| {
+        if let Ok((length, last)) = world.clients[id].quic.stream_recv(0, &mut buffer) {
+            assert!(!last);
+            told.extend_from_slice(&buffer[..length]);
+        }
+        !told.is_empty()
+    });
+    assert_eq!(statuses(&told), ["100"]);
+    write(&mut world, id, &[(0, &frame(0, b"hello"), true)]);
+    world.until("the body", |_| reader.poll_chunk(10, &waker).is_ready());
+    assert!(world.clients[id].quic.stream_recv(0, &mut buffer).is_err(), "it is told once");
+}
+
+#[test]
+fn who_answers_well_and_keeps_the_body_asks_for_it_and_others_do_not() {
+    let (mut world, id) = connected(|_| {});
+    write(&mut world, id, &[(CONTROL, SETTINGS, false), (0, &post("/echo", &EXPECTS), false)]);
+    world.for_a_while(Duration::from_millis(100));
+    write(&mut world, id, &[(0, &frame(0, b"hello"), true)]);
+    let answer = read(&mut world, id, 0).unwrap();
+    assert_eq!(statuses(&answer), ["100", "200"]);
+    write(&mut world, id, &[(4, &post("/name", &EXPECTS), false)]);
+    assert_eq!(statuses(&read(&mut world, id, 4).unwrap()), ["405"], "nobody wants it");
+    let whole = [post("/echo", &EXPECTS), frame(0, b"hello")].concat();
+    write(&mut world, id, &[(8, &whole, true)]);
+    let answer = read(&mut world, id, 8).unwrap();
+    assert_eq!(statuses(&answer).last().map(String::as_str), Some("200"));
+}

@@ -165,7 +165,8 @@ impl Session {
         let wake = self.wake_of(turn, stream);
         let (upload, body) = match more {
             true => {
-                let (upload, body) = Upload::new(request.content_length, turn.now);
+                let (upload, body) =
+                    Upload::new(request.content_length, request.expects.then(|| wake.clone()), turn.now);
                 (Some(Box::new(upload)), body)
             }
             false => (None, RequestBody::empty()),

@@ -115,7 +115,7 @@ impl Session {
             turn.link.transport.is_stopped(stream);
             return;
         };
-        match request.pump(&mut turn.link.transport, &self.account, turn.slice) {
+        match request.pump(&mut turn.link.transport, &self.account, turn.slice, turn.now) {
             Progress::Transport | Progress::Exchange => {
                 if let Some(position) = request.position.take() {
                     self.blocked.remove(position);
