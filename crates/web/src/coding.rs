@@ -1,4 +1,4 @@
-//! `accept-encoding`: which precompressed siblings a client takes (RFC 9110, 12.5.3).
+//! `accept-encoding`: which codings a client takes (RFC 9110, 12.5.3).
 
 use http::header::{ACCEPT_ENCODING, HeaderMap};
 
@@ -12,6 +12,7 @@ type Weight = u16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Accepted {
     brotli: Option<Weight>,
+    zstd: Option<Weight>,
     gzip: Option<Weight>,
     identity: Option<Weight>,
     any: Option<Weight>,
@@ -43,6 +44,7 @@ impl Accepted {
         let slot = match coding {
             b"*" => &mut self.any,
             _ if coding.eq_ignore_ascii_case(b"br") => &mut self.brotli,
+            _ if coding.eq_ignore_ascii_case(b"zstd") => &mut self.zstd,
             _ if coding.eq_ignore_ascii_case(b"gzip") || coding.eq_ignore_ascii_case(b"x-gzip") => {
                 &mut self.gzip
             }
@@ -56,6 +58,7 @@ impl Accepted {
     fn weight(&self, encoding: Encoding) -> Option<Weight> {
         let explicit = match encoding {
             Encoding::Brotli => self.brotli,
+            Encoding::Zstd => self.zstd,
             Encoding::Gzip => self.gzip,
         };
         let weight = explicit.or(self.any).filter(|&weight| weight > 0)?;
@@ -102,7 +105,7 @@ fn parse_weight(text: &[u8]) -> Option<Weight> {
 mod tests {
     use super::*;
     use crate::scan::assert_linear;
-    use Encoding::{Brotli, Gzip};
+    use Encoding::{Brotli, Gzip, Zstd};
 
     fn choose(value: &str, available: &[Encoding]) -> Option<Encoding> {
         let mut headers = HeaderMap::new();
@@ -137,6 +140,8 @@ mod tests {
         }
         assert_eq!(choose("br, gzip", &[Gzip, Brotli]), Some(Gzip));
         assert_eq!(choose("br", &[Gzip]), None);
+        assert_eq!(choose("gzip, br, zstd", &[Zstd, Brotli, Gzip]), Some(Zstd));
+        assert_eq!(choose("zstd;q=0, *;q=0.1", &[Zstd]), None);
         assert_eq!(Accepted::parse(&HeaderMap::new()).choose([Gzip].into_iter()), None);
     }
 

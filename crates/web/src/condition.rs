@@ -95,7 +95,7 @@ pub fn seconds(date: &HeaderValue) -> Option<i64> {
 
 /// Whether a comma-separated list of entity tags holds `etag`, by weak or by strong comparison (RFC 9110, 8.8.3.2).
 /// Commas within quotes do not separate.
-fn list_contains(mut list: &[u8], etag: &[u8], weak: bool) -> bool {
+pub(crate) fn list_contains(mut list: &[u8], etag: &[u8], weak: bool) -> bool {
     let strong = etag.strip_prefix(b"W/");
     if strong.is_some() && !weak {
         return false;

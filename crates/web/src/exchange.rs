@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
 
+use crate::compress::{Compression, MAX_WHOLE, Stream, Whole, recode};
 use crate::files::FileExchange;
 use crate::memory::Account;
 use crate::sites::ResponsePolicy;
@@ -57,6 +58,10 @@ enum Inner {
     Fixed(Fixed),
     File(Box<FileExchange>),
     Other(Box<dyn ResponseSource>),
+    /// Compressed as it is read.
+    Stream(Box<Stream>),
+    /// A file that is compressed whole.
+    Whole(Box<Whole>),
 }
 
 /// A response that is complete from the start.
@@ -108,11 +113,13 @@ impl Exchange {
     /// until they are dropped. Must be called before the first poll.
     pub fn charge_to(&mut self, account: &Account) {
         if let Some(policy) = &mut self.policy {
-            policy.account = Some(account.clone());
+            policy.charge_to(account);
         }
         match &mut self.inner {
             Inner::File(file) => file.charge_to(account),
             Inner::Fixed(_) => self.account = Some(account.clone()),
+            // They are made once the head is polled.
+            Inner::Stream(_) | Inner::Whole(_) => {}
             Inner::Other(source) => self.account = (!source.charge_to(account)).then(|| account.clone()),
         }
     }
@@ -132,16 +139,60 @@ impl Exchange {
                 Inner::Fixed(fixed) => fixed.head.take().map_or(Poll::Pending, Poll::Ready),
                 Inner::File(file) => file.poll_head(),
                 Inner::Other(source) => source.poll_head(),
+                Inner::Stream(_) => Poll::Pending,
+                Inner::Whole(whole) => match ready!(whole.poll_head()) {
+                    Ok(head) => Poll::Ready(head),
+                    Err(plain) => {
+                        let (exchange, head) = *plain;
+                        self.inner = exchange.inner;
+                        Poll::Ready(head)
+                    }
+                },
             });
             let Some(mut policy) = self.policy.take() else { return Poll::Ready(head) };
             let Some(other) = policy.replace(&head) else {
-                policy.finish(&mut head);
-                return Poll::Ready(head);
+                match policy.finish(&mut head) {
+                    None => return Poll::Ready(head),
+                    Some(compression) => match self.compress(&compression, head) {
+                        None => continue,
+                        Some(head) => return Poll::Ready(head),
+                    },
+                }
             };
             // An error whose page is fetched, or a page that is not there: that is twice at most.
             (self.inner, self.account) = (other.inner, other.account);
             self.policy = Some(policy);
         }
+    }
+
+    /// Has the body compressed, if the head that came suits that. `None`: the head is to be polled again.
+    fn compress(&mut self, compression: &Compression, mut head: ResponseHead) -> Option<ResponseHead> {
+        let Some(coding) = compression.choose(&mut head) else { return Some(head) };
+        let empty = Inner::Fixed(Fixed { head: None, body: Bytes::new() });
+        let plain = Self::of(std::mem::replace(&mut self.inner, empty));
+        let whole = match &plain.inner {
+            Inner::File(file) => file.whole().filter(|file| file.identity.size <= MAX_WHOLE).cloned(),
+            _ => None,
+        };
+        let workshop = compression.workshop();
+        if let Some(file) = whole {
+            self.inner = Inner::Whole(Box::new(Whole::new((plain, head), file, coding, workshop)));
+            return None;
+        }
+        self.inner = match Stream::new(plain, coding, workshop) {
+            Err(plain) => plain.inner,
+            Ok(stream) => {
+                recode(&mut head.headers, coding.0);
+                head.body_length = None;
+                Inner::Stream(Box::new(stream))
+            }
+        };
+        Some(head)
+    }
+
+    /// Its body is a file, as it is.
+    pub(crate) fn is_file(&self) -> bool {
+        matches!(self.inner, Inner::File(_))
     }
 
     /// The next chunk of the body, of 1 to `max` octets; `None` at its end. To be called after the head was
@@ -157,6 +208,8 @@ impl Exchange {
                 fixed.body.split_to(length)
             }
             Inner::File(file) => return file.poll_body(max),
+            Inner::Stream(stream) => return stream.poll_body(max),
+            Inner::Whole(whole) => return whole.poll_body(max),
             Inner::Other(source) => match ready!(source.poll_body(max)) {
                 Some(Ok(chunk)) => chunk,
                 end => return Poll::Ready(end),
@@ -176,11 +229,17 @@ impl Exchange {
                 out.extend_from_slice(&fixed.body.split_to(length));
             }
             Inner::File(file) => return file.poll_copy(max, out),
-            Inner::Other(source) => match ready!(source.poll_body(max)) {
-                Some(Ok(chunk)) => out.extend_from_slice(&chunk),
-                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                None => return Poll::Ready(None),
-            },
+            Inner::Other(_) | Inner::Stream(_) | Inner::Whole(_) => {
+                let chunk = ready!(match &mut self.inner {
+                    Inner::Other(source) => source.poll_body(max),
+                    _ => self.poll_body(max),
+                });
+                match chunk {
+                    Some(Ok(chunk)) => out.extend_from_slice(&chunk),
+                    Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                    None => return Poll::Ready(None),
+                }
+            }
         }
         Poll::Ready(Some(Ok(())))
     }
@@ -192,6 +251,8 @@ impl Exchange {
             Inner::Fixed(fixed) => Some(fixed.body.len() as u64),
             Inner::File(file) => file.remaining(),
             Inner::Other(source) => source.remaining(),
+            Inner::Stream(stream) => stream.remaining(),
+            Inner::Whole(whole) => whole.remaining(),
         }
     }
 
@@ -199,8 +260,9 @@ impl Exchange {
     /// ([`remaining`](Self::remaining)).
     pub fn take_trailers(&mut self) -> Option<HeaderMap> {
         match &mut self.inner {
-            Inner::Fixed(_) | Inner::File(_) => None,
+            Inner::Fixed(_) | Inner::File(_) | Inner::Whole(_) => None,
             Inner::Other(source) => source.take_trailers(),
+            Inner::Stream(stream) => stream.take_trailers(),
         }
     }
 
@@ -208,16 +270,18 @@ impl Exchange {
     /// no cache.
     pub fn cache(&self) -> &'static str {
         match &self.inner {
-            Inner::Fixed(_) | Inner::File(_) => "",
+            Inner::Fixed(_) | Inner::File(_) | Inner::Whole(_) => "",
             Inner::Other(source) => source.cache(),
+            Inner::Stream(stream) => stream.cache(),
         }
     }
 
     /// The server that answered, if it was another one: for the access log, once the response is over.
     pub fn upstream(&self) -> Option<Upstream> {
         match &self.inner {
-            Inner::Fixed(_) | Inner::File(_) => None,
+            Inner::Fixed(_) | Inner::File(_) | Inner::Whole(_) => None,
             Inner::Other(source) => source.upstream(),
+            Inner::Stream(stream) => stream.upstream(),
         }
     }
 
@@ -225,9 +289,10 @@ impl Exchange {
     /// the account has no room for it.
     pub fn rest(&mut self) {
         match &mut self.inner {
-            Inner::Fixed(_) => {}
+            Inner::Fixed(_) | Inner::Whole(_) => {}
             Inner::File(file) => file.rest(),
             Inner::Other(source) => source.rest(),
+            Inner::Stream(stream) => stream.rest(),
         }
     }
 
@@ -239,6 +304,8 @@ impl Exchange {
             Inner::Fixed(_) => {}
             Inner::File(file) => file.release(),
             Inner::Other(source) => source.release(),
+            Inner::Stream(stream) => stream.release(),
+            Inner::Whole(whole) => whole.release(),
         }
     }
 }

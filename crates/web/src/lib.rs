@@ -11,6 +11,7 @@
 //! * [`Sites`] maps a request's host to a site; it is immutable and swapped whole on reload.
 //! * [`files`] serves a directory tree with nginx's semantics: conditions, ranges, precompressed siblings.
 //! * [`blocks`] caches octets of files and of cached objects in one budget.
+//! * [`CompressOptions`] say what is compressed on its way out.
 //! * [`access_log`] writes one line a request from a thread of its own.
 //! * [`metrics`] is how caches, pool and log expose their counters.
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@
 pub mod access_log;
 pub mod blocks;
 mod coding;
+mod compress;
 pub mod condition;
 mod date;
 mod exchange;
@@ -38,6 +40,7 @@ mod sites;
 mod target;
 mod wake;
 
+pub use compress::{CompressOptions, MAX_TYPES};
 pub use date::date_header;
 pub use exchange::{Exchange, ResponseSource};
 pub use handler::Handler;

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, Weighter};
 
-use crate::files::Identity;
+use crate::files::{Encoding, Identity};
 use crate::memory::{Memory, Sliced};
 use crate::metrics::{count, counters};
 pub(crate) use hold::hold_block;
@@ -57,6 +57,8 @@ pub struct Source(pub(crate) Of);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Of {
     File(Identity),
+    /// A file in a coding, made at a level.
+    Coded(Identity, Encoding, u8),
     Object(u64),
     Record(u128),
 }
@@ -85,6 +87,11 @@ pub struct BlockKey {
 impl BlockKey {
     pub(crate) fn file(file: Identity, index: u64) -> Self {
         Self { source: Source(Of::File(file)), index }
+    }
+
+    /// All of a file, coded.
+    pub(crate) fn coded(file: Identity, encoding: Encoding, level: u8) -> Self {
+        Self { source: Source(Of::Coded(file, encoding, level)), index: 0 }
     }
 }
 

@@ -46,6 +46,19 @@ impl Blocks {
         self.complete(file, index, buffer)
     }
 
+    /// A block that is cached, or else is read, waiting for the disk, and not kept.
+    pub(crate) fn read_once(&self, file: &OpenFile, index: u64) -> Result<Block, BodyError> {
+        if let Some(block) = self.peek(&BlockKey::file(file.identity, index)) {
+            return Ok(block);
+        }
+        let (offset, length) = self.extent(file, index);
+        let mut buffer = self.buffer(length);
+        self.fill(file, buffer.octets(), offset)?;
+        count(&self.counters.block_reads_pooled);
+        self.check(file, length)?;
+        Ok(buffer.freeze())
+    }
+
     /// Reads the octets in `range` alone, if the page cache has them.
     pub(crate) fn read_piece_now(
         &self,

@@ -126,6 +126,12 @@ impl FileBody {
         }
     }
 
+    /// The file, if the body is all of it and nothing has been handed out.
+    pub(super) fn whole(&self) -> Option<&Arc<OpenFile>> {
+        let is_whole = !self.rest.are_many() && self.remaining == self.file.identity.size;
+        is_whole.then_some(&self.file)
+    }
+
     pub(super) fn remaining(&self) -> u64 {
         self.remaining
     }

@@ -8,6 +8,7 @@ use http::{HeaderMap, Method, StatusCode};
 
 use super::body::{FileBody, ReadContext};
 use super::lookup::{LookupError, Tree};
+use super::open::OpenFile;
 use super::pool::{Blocked, Submitted, Ticket};
 use super::respond::{Answer, Question, error, respond};
 use super::store::{FileStore, Job, Outcome};
@@ -108,6 +109,14 @@ impl FileExchange {
         match &mut self.state {
             State::File(body) => body.is_current(&self.store),
             State::Looking(_) | State::Fixed(_) => true,
+        }
+    }
+
+    /// The file, if the body is all of it and nothing has been handed out.
+    pub(crate) fn whole(&self) -> Option<&Arc<OpenFile>> {
+        match &self.state {
+            State::File(body) => body.whole(),
+            State::Looking(_) | State::Fixed(_) => None,
         }
     }
 
@@ -240,6 +249,7 @@ impl Looking {
             Outcome::Found(Err(LookupError::Exhausted | LookupError::WouldBlock))
             | Outcome::Block(_)
             | Outcome::Piece(_)
+            | Outcome::Task
             | Outcome::Lost => StatusCode::SERVICE_UNAVAILABLE,
         };
         error(&self.method, status, HeaderMap::new())

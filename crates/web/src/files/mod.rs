@@ -43,8 +43,9 @@ mod site;
 mod store;
 
 pub(crate) use exchange::FileExchange;
-pub(crate) use open::Identity;
+pub(crate) use open::{Identity, OpenFile};
 pub use options::{Encoding, FileOptions, FilesConfig, Symlinks};
 pub use reading::Reading;
+pub(crate) use reading::Task;
 pub(crate) use site::{FileSite, FileSiteError};
 pub use store::FileStore;

@@ -118,12 +118,15 @@ pub enum Symlinks {
     Follow,
 }
 
-/// A content coding with precompressed siblings.
+/// A content coding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Deserialize, serde::Serialize)]
 pub enum Encoding {
     /// Brotli (RFC 7932), files named `*.br`.
     #[serde(rename = "br")]
     Brotli,
+    /// Zstandard (RFC 8878), files named `*.zst`.
+    #[serde(rename = "zstd")]
+    Zstd,
     /// gzip (RFC 1952), files named `*.gz`.
     #[serde(rename = "gzip")]
     Gzip,
@@ -134,6 +137,7 @@ impl Encoding {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Brotli => "br",
+            Self::Zstd => "zstd",
             Self::Gzip => "gzip",
         }
     }
@@ -142,6 +146,7 @@ impl Encoding {
     pub fn suffix(self) -> &'static str {
         match self {
             Self::Brotli => ".br",
+            Self::Zstd => ".zst",
             Self::Gzip => ".gz",
         }
     }

@@ -1,5 +1,6 @@
-//! Blocks of other things than files, read by the same threads.
+//! Blocks of other things than files, read by the same threads, and other work of theirs.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use super::exchange::Wait;
@@ -42,7 +43,9 @@ impl Reading {
                 };
                 return Poll::Ready(match outcome {
                     Outcome::Block(block) => block,
-                    Outcome::Piece(_) | Outcome::Found(_) | Outcome::Lost => Err(BodyError::Stopped),
+                    Outcome::Piece(_) | Outcome::Found(_) | Outcome::Task | Outcome::Lost => {
+                        Err(BodyError::Stopped)
+                    }
                 });
             }
         };
@@ -50,6 +53,51 @@ impl Reading {
         let submitted =
             store.pool.submit(Job::Block(key), owner, wake, blocked, move || Outcome::Block(work()));
         self.0 = Wait::of(submitted, ());
+        Poll::Pending
+    }
+}
+
+/// Work on a reader thread of which nobody else wants the outcome. Dropping it gives it up if it has not begun.
+#[derive(Default)]
+pub(crate) struct Task(Wait<()>);
+
+impl Task {
+    /// It was begun and is not known to be done.
+    pub(crate) fn is_under_way(&self) -> bool {
+        !matches!(self.0, Wait::Nothing)
+    }
+
+    /// Has a reader thread run what `work` returns, which is called if there is something to start. Pending until it is
+    /// done, which calls `wake`; false if it could not be finished.
+    pub(crate) fn poll<W>(
+        &mut self,
+        store: &FileStore,
+        account: Option<&Account>,
+        wake: &Wake,
+        work: impl FnOnce() -> W,
+    ) -> Poll<bool>
+    where
+        W: FnOnce() + Send + 'static,
+    {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let blocked = match self.0.take() {
+            Wait::Nothing => None,
+            Wait::Blocked(blocked) => Some(blocked),
+            Wait::Ticket(ticket, ()) => {
+                let Some(outcome) = ticket.poll() else {
+                    self.0 = Wait::Ticket(ticket, ());
+                    return Poll::Pending;
+                };
+                return Poll::Ready(matches!(outcome, Outcome::Task));
+            }
+        };
+        let key = Job::Task(NUMBER.fetch_add(1, Ordering::Relaxed));
+        let (work, owner) = (work(), account.map_or(0, Account::id));
+        let run = move || {
+            work();
+            Outcome::Task
+        };
+        self.0 = Wait::of(store.pool.submit(key, owner, wake, blocked, run), ());
         Poll::Pending
     }
 }

@@ -16,6 +16,7 @@ use super::open::Identity;
 use super::pool::{Pool, PoolCounters};
 use crate::BodyError;
 use crate::blocks::{Block, BlockKey, Blocks};
+use crate::compress::CompressCounters;
 use crate::memory::Memory;
 use crate::metrics::{Kind, Metric, count, counters};
 
@@ -38,6 +39,8 @@ pub(crate) enum Job {
     Piece(Identity, Range<u64>),
     /// A path under the root of that number.
     Lookup(u64, Arc<[u8]>),
+    /// Work of that number, which only one waits for.
+    Task(u64),
 }
 
 /// What a reader thread found.
@@ -49,6 +52,8 @@ pub(crate) enum Outcome {
     Piece(Result<Bytes, BodyError>),
     /// For [`Job::Lookup`].
     Found(Result<Arc<Found>, LookupError>),
+    /// For [`Job::Task`]: it is done.
+    Task,
     /// The job could not be finished: it panicked, or the store is being dropped.
     Lost,
 }
@@ -166,6 +171,7 @@ pub struct FileStore {
     pub(crate) open_files: Arc<OpenFiles>,
     pub(crate) pool: Pool<Job, Outcome>,
     pub(crate) counters: Arc<LookupCounters>,
+    pub(crate) compress_counters: Arc<CompressCounters>,
     memory: Arc<Memory>,
     pub(crate) readahead: u64,
     pub(crate) try_on_worker: bool,
@@ -184,6 +190,7 @@ impl FileStore {
             open_files: Arc::new(OpenFiles::new(options.open_files, options.open_file_valid)),
             pool: Pool::start(options.reader_threads, options.reader_queue, Outcome::Lost)?,
             counters: Arc::default(),
+            compress_counters: Arc::default(),
             memory,
             readahead,
             try_on_worker: options.try_on_worker,
@@ -219,7 +226,7 @@ impl FileStore {
         ];
         let pool: &PoolCounters = self.pool.counters();
         let counters = self.counters.fields().chain(self.blocks.counters.fields()).chain(pool.fields());
-        counters.chain(levels).chain(self.memory.metrics()).collect()
+        counters.chain(self.compress_counters.fields()).chain(levels).chain(self.memory.metrics()).collect()
     }
 
     /// The job that looks `path` up, allowed to block.

@@ -36,6 +36,8 @@ struct Inner {
     requests: AtomicUsize,
     /// Octets of blocks that it keeps from being freed, once a response.
     pinned: AtomicUsize,
+    /// Compressors that its responses have.
+    compressors: AtomicUsize,
     /// Octets that may be on their way to the client.
     window: usize,
     /// Octets that it may hold, if the process has that much.
@@ -89,6 +91,7 @@ impl Account {
             sliced: InFlight::default(),
             requests: AtomicUsize::new(0),
             pinned: AtomicUsize::new(0),
+            compressors: AtomicUsize::new(0),
             window,
             most,
             limit: AtomicUsize::new(most),
@@ -98,6 +101,10 @@ impl Account {
     /// Has the limit follow what the process has left.
     pub fn follow(&self) {
         self.0.limit.store(self.0.most.min(self.0.ledger.memory().share()), Ordering::Relaxed);
+    }
+
+    pub(super) fn compressors(&self) -> &AtomicUsize {
+        &self.0.compressors
     }
 
     /// Tells it from others that live.

@@ -23,12 +23,14 @@
 //! has no room wait unread in QUIC, bounded by flow control.
 
 mod account;
+mod place;
 
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use account::{Account, Charge};
 pub(crate) use account::{Pin, Sliced};
+pub(crate) use place::Place;
 
 use crate::metrics::{Kind, Metric};
 
@@ -60,6 +62,8 @@ pub struct Memory {
     spare: AtomicUsize,
     /// Octets that connections own, as far as ledgers have told.
     owned: AtomicIsize,
+    /// Octets of compressors.
+    compressors: AtomicUsize,
     /// Files open for exchanges and in the cache of open files.
     files: AtomicUsize,
     /// Files that may be open.
@@ -100,6 +104,7 @@ impl Memory {
             cached: AtomicUsize::new(0),
             spare: AtomicUsize::new(0),
             owned: AtomicIsize::new(0),
+            compressors: AtomicUsize::new(0),
             files: AtomicUsize::new(0),
             max_files: AtomicUsize::new(usize::MAX),
             ledgers: Mutex::default(),
@@ -127,7 +132,11 @@ impl Memory {
     /// Octets in use outside the block cache; behind by 64 KiB a worker at most.
     pub fn used(&self) -> usize {
         let owned = usize::try_from(self.owned.load(Ordering::Relaxed)).unwrap_or(0);
-        self.pinned() + self.spare.load(Ordering::Relaxed) + owned
+        self.pinned() + self.spare.load(Ordering::Relaxed) + self.compressors() + owned
+    }
+
+    fn compressors(&self) -> usize {
+        self.compressors.load(Ordering::Relaxed)
     }
 
     /// Octets of blocks that somebody holds and the cache does not.
@@ -163,7 +172,7 @@ impl Memory {
     pub fn total(&self) -> usize {
         let ledgers = self.ledgers.lock().unwrap_or_else(PoisonError::into_inner);
         let owned: usize = ledgers.iter().map(|ledger| ledger.owned.load(Ordering::Relaxed)).sum();
-        self.blocks.load(Ordering::Relaxed) + self.spare.load(Ordering::Relaxed) + owned
+        self.blocks.load(Ordering::Relaxed) + self.spare.load(Ordering::Relaxed) + self.compressors() + owned
     }
 
     pub(crate) fn add_block(&self, octets: usize) {
@@ -206,7 +215,7 @@ impl Memory {
         [
             gauge(
                 "memory_bytes",
-                "Bytes used by file blocks, responses and requests together.",
+                "Bytes used by file blocks, compressors, responses and requests together.",
                 self.total(),
             ),
             gauge("memory_budget_bytes", "Bytes they may use outside the block cache.", self.budget),
@@ -222,6 +231,7 @@ impl Memory {
                 "Bytes of buffers kept for reuse.",
                 self.spare.load(Ordering::Relaxed),
             ),
+            gauge("compressor_bytes", "Bytes used by compressors, at most.", self.compressors()),
             gauge(
                 "open_files",
                 "Open files, for responses or in the open-file cache.",

@@ -15,7 +15,7 @@ use http::{HeaderMap, StatusCode};
 
 use crate::files::{FileStore, FilesConfig};
 use crate::scan::looked_at;
-use crate::{Exchange, Handler, RequestBody, RequestHead, Wake};
+use crate::{CompressOptions, Exchange, Handler, RequestBody, RequestHead, Wake};
 use host::Host;
 pub use host::MAX_AUTHORITY;
 pub(crate) use policy::ResponsePolicy;
@@ -40,12 +40,14 @@ pub struct SiteConfig {
     pub rules: Vec<PathRule>,
     /// Paths of the site whose content is sent with an error of that status.
     pub error_pages: Vec<(StatusCode, String)>,
+    /// What of its responses is compressed; `None`: nothing.
+    pub compress: Option<CompressOptions>,
 }
 
 impl SiteConfig {
     /// A site without rules.
     pub fn new(hosts: Vec<String>, content: impl Into<SiteContent>) -> Self {
-        Self { hosts, content: content.into(), rules: Vec::new(), error_pages: Vec::new() }
+        Self { hosts, content: content.into(), rules: Vec::new(), error_pages: Vec::new(), compress: None }
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a site does to a response before it leaves: header fields, and pages in place of bare errors.
+//! What a site does to a response before it leaves: header fields, pages in place of bare errors, compression.
 
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use http::{HeaderMap, Method, StatusCode};
 
 use super::rules::HeaderChanges;
 use super::site::Site;
+use crate::compress::Compression;
 use crate::memory::Account;
 use crate::{Exchange, RequestHead, ResponseHead, Wake};
 
@@ -21,7 +22,8 @@ pub(crate) struct ResponsePolicy {
     pages: Option<ErrorPages>,
     /// The error whose page is being fetched.
     error: Option<Box<ResponseHead>>,
-    pub(crate) account: Option<Account>,
+    compression: Option<Box<Compression>>,
+    account: Option<Account>,
 }
 
 /// What is needed to fetch a site's error page for a request.
@@ -55,8 +57,20 @@ impl ErrorPages {
 }
 
 impl ResponsePolicy {
-    pub(super) fn new(changes: Option<Box<HeaderChanges>>, pages: Option<ErrorPages>) -> Self {
-        Self { changes, pages, error: None, account: None }
+    pub(super) fn new(
+        changes: Option<Box<HeaderChanges>>,
+        pages: Option<ErrorPages>,
+        compression: Option<Box<Compression>>,
+    ) -> Self {
+        Self { changes, pages, error: None, compression, account: None }
+    }
+
+    /// Counts what it is the cause of on `account`.
+    pub(crate) fn charge_to(&mut self, account: &Account) {
+        self.account = Some(account.clone());
+        if let Some(compression) = &mut self.compression {
+            compression.charge_to(account);
+        }
     }
 
     /// For a head that came: what takes the place of the whole exchange, which is to be polled again.
@@ -82,8 +96,8 @@ impl ResponsePolicy {
         Some(exchange)
     }
 
-    /// Makes the head what leaves.
-    pub(crate) fn finish(self, head: &mut ResponseHead) {
+    /// Makes the head what leaves, but for compression, which comes back.
+    pub(crate) fn finish(self, head: &mut ResponseHead) -> Option<Box<Compression>> {
         if let Some(error) = self.error {
             head.status = error.status;
             for name in [ETAG, LAST_MODIFIED, ACCEPT_RANGES] {
@@ -94,6 +108,7 @@ impl ResponsePolicy {
         if let Some(changes) = self.changes {
             changes.apply(&mut head.headers);
         }
+        self.compression
     }
 }
 

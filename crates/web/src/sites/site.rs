@@ -7,6 +7,7 @@ use http::{HeaderMap, StatusCode};
 use super::policy::{ErrorPages, ResponsePolicy};
 use super::rules::{self, MAX_RULES, PathRule, Verdict};
 use super::{SiteConfig, SiteContent, SiteError};
+use crate::compress::{CompressOptions, Compression};
 use crate::files::{FileSite, FileSiteError, FileStore};
 use crate::target::Target;
 use crate::{Exchange, Handler, RequestBody, RequestHead, Wake};
@@ -16,6 +17,8 @@ pub(super) struct Site {
     content: Content,
     rules: Vec<PathRule>,
     error_pages: Vec<(StatusCode, String)>,
+    compress: Option<Arc<CompressOptions>>,
+    store: Arc<FileStore>,
 }
 
 /// What answers.
@@ -54,18 +57,29 @@ impl Site {
             SiteContent::Other(handler) => Content::Other(Arc::clone(handler)),
             SiteContent::Nothing => Content::Nothing,
         };
-        Ok(Self { content, rules: config.rules.clone(), error_pages: config.error_pages.clone() })
+        let compress = config.compress.clone().map(Arc::new);
+        if let Some(options) = &compress {
+            options.validate().map_err(|problem| invalid(format!("compress: {problem}")))?;
+        }
+        let (rules, error_pages) = (config.rules.clone(), config.error_pages.clone());
+        Ok(Self { content, rules, error_pages, compress, store: Arc::clone(store) })
     }
 
     /// Starts answering.
     pub(super) fn start(self: &Arc<Self>, request: &RequestHead, body: RequestBody, wake: Wake) -> Exchange {
         if self.rules.is_empty() && self.error_pages.is_empty() {
-            return self.content.start(request, body, wake);
+            let compression = self.compression(request, &wake);
+            let mut exchange = self.content.start(request, body, wake);
+            if compression.is_some() {
+                exchange.set_policy(ResponsePolicy::new(None, None, compression));
+            }
+            return exchange;
         }
         let Some(Verdict { answer, target, changes }) = rules::judge(&self.rules, request) else {
             return Exchange::error(&request.method, StatusCode::BAD_REQUEST, HeaderMap::new());
         };
         let pages = (!self.error_pages.is_empty()).then(|| ErrorPages::new(self, request, &wake));
+        let compression = self.compression(request, &wake);
         let mut exchange = match (answer, target) {
             (Some(answer), _) => answer,
             (None, None) => self.content.start(request, body, wake),
@@ -74,10 +88,15 @@ impl Site {
                 self.content.start(&request, body, wake)
             }
         };
-        if changes.is_some() || pages.is_some() {
-            exchange.set_policy(ResponsePolicy::new(changes, pages));
+        if changes.is_some() || pages.is_some() || compression.is_some() {
+            exchange.set_policy(ResponsePolicy::new(changes, pages, compression));
         }
         exchange
+    }
+
+    fn compression(&self, request: &RequestHead, wake: &Wake) -> Option<Box<Compression>> {
+        let options = self.compress.as_ref()?;
+        Some(Box::new(Compression::new(options, request, &self.store, wake)))
     }
 
     /// The page that is sent with an error of that status.
