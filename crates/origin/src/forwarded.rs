@@ -42,6 +42,12 @@ pub(crate) fn describe(
             headers.remove(name);
         });
     }
+    if let Some(name) = &options.client_subject {
+        remove_all_spellings(headers, name);
+        if let Some(subject) = &request.client_subject {
+            headers.insert(name, subject_value(subject));
+        }
+    }
     let (proto, host) = (request.scheme.as_str(), request.authority.as_str());
     if matches!(options.forwarded, Forwarded::Both | Forwarded::XForwarded) {
         append(headers, FOR, client.to_string());
@@ -66,6 +72,32 @@ pub(crate) fn describe(
         append(headers, VIA, format!("{} {via}", version(request.protocol)));
     }
     Ok(())
+}
+
+/// Removes `name`, and what an origin may read as it: CGI, WSGI and others do not tell `-` from `_`.
+fn remove_all_spellings(headers: &mut HeaderMap, name: &HeaderName) {
+    let same = |a: u8, b: u8| a == b || matches!((a, b), (b'-', b'_') | (b'_', b'-'));
+    let is_it = |other: &HeaderName| {
+        let (name, other) = (name.as_str().as_bytes(), other.as_str().as_bytes());
+        name.len() == other.len() && name.iter().zip(other).all(|(&a, &b)| same(a, b))
+    };
+    let spellings: Vec<HeaderName> = headers.keys().filter(|other| is_it(other)).cloned().collect();
+    for spelling in spellings {
+        headers.remove(spelling);
+    }
+}
+
+/// A subject as a field's value. Octets that are not printable ASCII are escaped as RFC 4514 has it (section 2.4): `\C3\BC`.
+fn subject_value(subject: &str) -> HeaderValue {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    let mut value = Vec::with_capacity(subject.len());
+    for &octet in subject.as_bytes() {
+        match octet {
+            b' '..=b'~' => value.push(octet),
+            _ => value.extend([b'\\', DIGITS[usize::from(octet >> 4)], DIGITS[usize::from(octet & 15)]]),
+        }
+    }
+    HeaderValue::from_bytes(&value).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
 /// How often `via` stands in `Via` fields.
@@ -172,6 +204,31 @@ mod tests {
         describe(&mut headers, &request("[2001:db8::1]:5"), &none).unwrap();
         assert_eq!(headers.len(), 1, "{headers:?}");
         assert_eq!(headers["via"], "1.1 other");
+    }
+
+    #[test]
+    fn the_subject_of_a_certificate_is_ours_to_tell() {
+        let name = HeaderName::from_static("x-client-subject");
+        let options = OriginOptions { client_subject: Some(name.clone()), ..options(&["0.0.0.0/0"]) };
+        let claimed = || {
+            let mut headers = HeaderMap::new();
+            for claim in ["x-client-subject", "x_client_subject", "x-client_subject", "x-client-subjects"] {
+                headers.append(HeaderName::from_static(claim), HeaderValue::from_static("CN=root"));
+                headers.append(HeaderName::from_static(claim), HeaderValue::from_static("CN=root"));
+            }
+            headers
+        };
+        let mut headers = claimed();
+        describe(&mut headers, &request("192.0.2.1:1"), &options).unwrap();
+        assert!(!headers.contains_key(&name) && !headers.contains_key("x_client_subject"));
+        assert_eq!(headers.get_all("x-client-subjects").iter().count(), 2, "another name");
+        let mut headers = claimed();
+        let subject = Some("CN=J\u{fc}rgen\n,O=Example".into());
+        let shown = RequestHead { client_subject: subject, ..request("192.0.2.1:1") };
+        describe(&mut headers, &shown, &options).unwrap();
+        assert_eq!(headers[&name], "CN=J\\C3\\BCrgen\\0A,O=Example");
+        assert_eq!(headers.get_all(&name).iter().count(), 1);
+        assert!(!headers.contains_key("x-client_subject"));
     }
 
     #[test]

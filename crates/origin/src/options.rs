@@ -5,6 +5,7 @@ use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use http::HeaderName;
 use http::uri::Authority;
 use ipnet::IpNet;
 
@@ -238,6 +239,9 @@ pub struct OriginOptions {
     pub forwarded: Forwarded,
     /// Peers whose `Forwarded` and `X-Forwarded-*` are believed and added to.
     pub trust: Vec<IpNet>,
+    /// The field that has the subject of the client's certificate, if it has shown one. What clients send by that name
+    /// is removed.
+    pub client_subject: Option<HeaderName>,
     /// The pseudonym in `Via`; `None`: no such field.
     pub via: Option<String>,
     /// Passive health.
@@ -276,12 +280,22 @@ impl OriginOptions {
             host: None,
             forwarded: Forwarded::default(),
             trust: Vec::new(),
+            client_subject: None,
             via: Some("expressway".to_owned()),
             ejection: Ejection { failures: 3, time: second(10), most: second(300), panic: 30 },
             health: None,
             slow_start: Duration::ZERO,
             tls: TlsOptions { ca: None, server_name: None, verify: true, identity: None },
         }
+    }
+
+    /// Whether `name` is free for the subject of a client's certificate: it begins with `x-` or `client-` and means
+    /// nothing else. `Client-Cert` is for a certificate, not its subject (RFC 9440).
+    pub fn may_have_subject(name: &HeaderName) -> bool {
+        let name = name.as_str();
+        let is_taken =
+            name.starts_with("x-forwarded-") || name.starts_with("client-cert") || name == "x-real-ip";
+        (name.starts_with("x-") || name.starts_with("client-")) && !is_taken
     }
 
     /// Checks what a configuration's syntax does not.
@@ -306,6 +320,9 @@ impl OriginOptions {
         }
         if self.host.as_ref().is_some_and(|host| host.parse::<Authority>().is_err()) {
             return Err("`host` is a name and perhaps a port".to_owned());
+        }
+        if self.client_subject.as_ref().is_some_and(|name| !Self::may_have_subject(name)) {
+            return Err("`client_subject` is a field such as x-client-subject".to_owned());
         }
         if let Some(health) = &self.health
             && (!health.path.starts_with('/') || health.path.parse::<http::uri::PathAndQuery>().is_err())

@@ -97,6 +97,7 @@ impl Drop for Transaction {
                 tls_cipher: self.tls.cipher,
                 client_subject: self.head.client_subject.as_deref().unwrap_or(""),
                 io_mode: "tcp",
+                cmcd: log.cmcd(&self.head.headers),
                 worker: self.watch.worker.number,
                 cache: self.cache,
                 upstream: self.upstream.as_ref().map_or("", |upstream| &upstream.address),

@@ -142,6 +142,7 @@ fn main() {
             tls_cipher: "TLS_AES_128_GCM_SHA256",
             client_subject: "",
             io_mode: "udp",
+            cmcd: None,
             worker: 0,
             cache: "",
             upstream: "",

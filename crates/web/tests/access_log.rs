@@ -29,6 +29,7 @@ fn record(target: &str) -> Record<'_> {
         tls_cipher: "",
         client_subject: "",
         io_mode: "",
+        cmcd: None,
         worker: 0,
         cache: "",
         upstream: "",

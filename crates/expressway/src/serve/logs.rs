@@ -42,7 +42,8 @@ impl Logs {
                 path.display()
             )));
         }
-        let opened = AccessLog::open(AccessLogOptions::new(target(path), format(log.format)))
+        let options = AccessLogOptions::new(target(path), format(log.format));
+        let opened = AccessLog::open(AccessLogOptions { cmcd: log.cmcd, ..options })
             .map_err(|error| Failure::run_time(format!("access log {}: {error}", path.display())))?;
         self.endings.push((path.clone(), opened.ending()));
         Ok(Some(Arc::new(opened)))

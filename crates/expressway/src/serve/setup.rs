@@ -195,7 +195,8 @@ fn site(
         (None, None) => SiteContent::Nothing,
     };
     let (rules, error_pages) = (site.rules()?, site.error_pages()?);
-    Ok(SiteConfig { rules, error_pages, ..SiteConfig::new(site.hosts.get_ref().clone(), content) })
+    let compress = site.compress_options()?;
+    Ok(SiteConfig { rules, error_pages, compress, ..SiteConfig::new(site.hosts.get_ref().clone(), content) })
 }
 
 /// The origin behind the cache, if the site has one.

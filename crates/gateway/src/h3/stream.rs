@@ -451,6 +451,7 @@ impl RequestStream {
             tls_cipher: "",
             client_subject: logged.head.client_subject.as_deref().unwrap_or(""),
             io_mode: "",
+            cmcd: None,
             worker: 0,
             cache: "",
             upstream: "",

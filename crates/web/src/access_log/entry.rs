@@ -7,10 +7,11 @@ use super::Record;
 use crate::{Protocol, Scheme};
 
 /// Texts of a record.
-const TEXTS: usize = 11;
+const TEXTS: usize = 15;
 
 impl<'a> Record<'a> {
     fn texts(&self) -> [&'a str; TEXTS] {
+        let [object, request, session, status] = self.cmcd.unwrap_or_default();
         [
             self.method,
             self.host,
@@ -23,6 +24,10 @@ impl<'a> Record<'a> {
             self.io_mode,
             self.client_subject,
             self.upstream,
+            object,
+            request,
+            session,
+            status,
         ]
     }
 
@@ -48,6 +53,7 @@ pub(super) struct Entry {
     scheme: Scheme,
     protocol: Protocol,
     complete: bool,
+    has_cmcd: bool,
     upstream_status: u16,
     cache: &'static str,
     upstream_time: Duration,
@@ -73,6 +79,7 @@ impl Entry {
             scheme: record.scheme,
             protocol: record.protocol,
             complete: record.complete,
+            has_cmcd: record.cmcd.is_some(),
             upstream_status: record.upstream_status,
             cache: record.cache,
             upstream_time: record.upstream_time,
@@ -109,6 +116,7 @@ impl Entry {
             tls_cipher: self.part(7),
             io_mode: self.part(8),
             client_subject: self.part(9),
+            cmcd: self.has_cmcd.then(|| [11, 12, 13, 14].map(|index| self.part(index))),
             worker: self.worker,
             upstream: self.part(10),
             upstream_status: self.upstream_status,

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
+use super::cmcd::Cmcd;
 use super::{Format, Record};
 
 const MONTHS: [&str; 12] =
@@ -59,6 +60,8 @@ struct Json<'a> {
     upstream_status: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     upstream_us: Option<u64>,
+    #[serde(skip_serializing_if = "Cmcd::is_empty")]
+    cmcd: Cmcd,
 }
 
 fn append_json(record: &Record<'_>, line: &mut Vec<u8>) {
@@ -89,6 +92,7 @@ fn append_json(record: &Record<'_>, line: &mut Vec<u8>) {
         upstream: record.upstream,
         upstream_status: asked.then_some(record.upstream_status),
         upstream_us: asked.then(|| u64::try_from(record.upstream_time.as_micros()).unwrap_or(u64::MAX)),
+        cmcd: record.cmcd.map_or_else(Cmcd::default, |fields| Cmcd::parse(record.target, &fields)),
     };
     if let Err(error) = serde_json::to_writer(&mut *line, &json) {
         // Cannot happen for strings and numbers into memory; a whole line or none all the same.
@@ -180,6 +184,7 @@ mod tests {
             tls_cipher: "",
             client_subject: "CN=alice",
             io_mode: "zerocopy",
+            cmcd: None,
             worker: 3,
             cache: "",
             upstream: "",
@@ -220,6 +225,16 @@ mod tests {
                 "client_subject": "CN=alice", "io_mode": "zerocopy", "worker": 3,
             })
         );
+    }
+
+    #[test]
+    fn what_a_player_says_stands_there_if_it_is_wanted() {
+        let said = Record { target: "/a?CMCD=br%3D1", cmcd: Some(["d=4", "", "", "bs"]), ..record() };
+        let value: serde_json::Value = serde_json::from_str(&line(Format::Json, &said)).unwrap();
+        assert_eq!(value["cmcd"], serde_json::json!({ "br": 1, "d": 4, "bs": true }));
+        for without in [Record { cmcd: None, ..said }, Record { cmcd: Some([""; 4]), ..record() }] {
+            assert!(!line(Format::Json, &without).contains("cmcd\":"));
+        }
     }
 
     #[test]

@@ -45,6 +45,9 @@ pub struct Record<'a> {
     pub client_subject: &'a str,
     /// The I/O mode that carried the connection, such as `zerocopy` or `udp`.
     pub io_mode: &'a str,
+    /// The `cmcd-object`, `-request`, `-session` and `-status` headers; `None` if such data is not logged. See
+    /// [`AccessLog::cmcd`](super::AccessLog::cmcd).
+    pub cmcd: Option<[&'a str; 4]>,
     /// The worker that served the request.
     pub worker: u16,
     /// What the cache did, such as `hit`.

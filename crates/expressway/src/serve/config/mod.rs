@@ -5,6 +5,7 @@
 
 mod acme;
 mod cache;
+mod compress;
 mod origin;
 mod rule;
 mod sections;
@@ -22,6 +23,7 @@ use toml::Spanned;
 
 pub(crate) use acme::Acme;
 pub(crate) use cache::{Cache, SiteCache};
+pub(crate) use compress::SiteCompress;
 use expressway_dataplane::IoSection;
 use expressway_origin::OriginOptions;
 use expressway_settings::{ConfigError, SourceFile};
@@ -396,6 +398,7 @@ impl Config {
                     return Err(self.at(cache.span(), "a site without an origin has nothing to cache"));
                 }
             }
+            site.compress_options().map_err(|(span, problem)| self.at(span, problem))?;
             if site.root.is_none() && site.origin.is_none() && !site.is_only_rules() {
                 return Err(self.at(site.hosts.span(), "missing root or origin"));
             }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use expressway_origin as origin;
 use expressway_settings::{Size, Span, named};
+use http::HeaderName;
 use ipnet::IpNet;
 use origin::{Endpoint, OriginOptions};
 use serde::{Deserialize, Serialize};
@@ -120,6 +121,8 @@ pub(crate) struct Origin {
     host: Option<Spanned<String>>,
     forwarded: Forwarded,
     trust: Vec<IpNet>,
+    /// Field that has the subject of the client's certificate.
+    client_subject: Option<Spanned<String>>,
     /// Pseudonym in `Via`; empty: no such field.
     via: Spanned<String>,
     /// Failures in a row that take a server out of service; 0: none do.
@@ -194,6 +197,7 @@ impl Default for Origin {
             host: None,
             forwarded: Forwarded::default(),
             trust: Vec::new(),
+            client_subject: None,
             via: spanned(defaults.via.unwrap_or_default()),
             max_failures: spanned(ejection.failures),
             eject_time: time(ejection.time),
@@ -280,6 +284,7 @@ impl Origin {
             Forwarded::Off => origin::Forwarded::Off,
         };
         options.trust.clone_from(&self.trust);
+        options.client_subject = self.client_subject()?;
         options.via = Some(self.via.get_ref().clone()).filter(|via| !via.is_empty());
         options.ejection = origin::Ejection {
             failures: *self.max_failures.get_ref(),
@@ -351,6 +356,19 @@ impl Origin {
             verify: self.verify,
             identity,
         })
+    }
+
+    fn client_subject(&self) -> Result<Option<HeaderName>, Problem> {
+        let Some(name) = &self.client_subject else { return Ok(None) };
+        let wrong = || (name.span(), format!("`{}` is no name of a header field", name.get_ref()));
+        let parsed = name.get_ref().parse().map_err(|_| wrong())?;
+        match OriginOptions::may_have_subject(&parsed) {
+            true => Ok(Some(parsed)),
+            false => Err((
+                name.span(),
+                format!("`{parsed}` has another meaning; take one such as x-client-subject"),
+            )),
+        }
     }
 
     fn check_numbers(&self) -> Result<(), Problem> {

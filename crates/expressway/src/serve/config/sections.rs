@@ -145,6 +145,8 @@ pub(crate) struct Log {
     pub(crate) access: Option<PathBuf>,
     /// Line format.
     pub(crate) format: LogFormat,
+    /// What players say of themselves (CMCD), in JSON.
+    pub(crate) cmcd: bool,
 }
 
 /// `[admin]`: metrics and health over HTTP/1.1.

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use expressway_web::{PathPattern, PathRule};
+use expressway_web::{CompressOptions, PathPattern, PathRule};
 use http::header::CACHE_CONTROL;
 use http::{HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::cache::SiteCache;
+use super::compress::SiteCompress;
 use super::rule::{Rule, Token};
 use super::sections::yes;
 
@@ -45,6 +46,9 @@ pub(crate) struct Site {
     /// Whether responses of the origin are kept, or how; absent: they are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cache: Option<Spanned<SiteCache>>,
+    /// Whether responses are compressed, or how; absent: they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) compress: Option<Spanned<SiteCompress>>,
     /// Files that answer for a folder, in order.
     #[serde(default = "index_html")]
     pub(crate) index: Vec<String>,
@@ -91,6 +95,12 @@ impl Site {
             Ok(PathRule { set, ..PathRule::new(path) })
         });
         video.chain(self.rule.iter().map(rule)).collect()
+    }
+
+    /// How its responses are compressed; `None`: they are not.
+    pub(crate) fn compress_options(&self) -> Result<Option<CompressOptions>, Problem> {
+        let Some(compress) = &self.compress else { return Ok(None) };
+        compress.get_ref().options().map_err(|problem| (compress.span(), problem))
     }
 
     /// Files with keys of tokens.

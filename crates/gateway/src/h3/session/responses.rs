@@ -188,6 +188,7 @@ impl Session {
                 RequestStream::record(logged, request.status, request.body_sent, complete, turn.now);
             record.tls_cipher = self.cipher;
             record.io_mode = &turn.link.setup.io_mode;
+            record.cmcd = log.cmcd(&logged.head.headers);
             record.worker = u16::from(turn.worker.number);
             record.cache = request.cache();
             let upstream = request.upstream();
