@@ -248,7 +248,7 @@ pub fn access_log(data: &[u8]) {
         tls_cipher: "TLS_AES_128_GCM_SHA256",
         client_subject: "",
         io_mode: "udp",
-        cmcd: Some([text(3), text(4), text(5), text(2)]),
+        cmcd: Some([text(6), text(7), text(8), text(9)]),
         worker: 0,
         upstream: "",
         upstream_status: 0,
