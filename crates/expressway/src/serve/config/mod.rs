@@ -23,7 +23,6 @@ use toml::Spanned;
 
 pub(crate) use acme::Acme;
 pub(crate) use cache::{Cache, SiteCache};
-pub(crate) use compress::SiteCompress;
 use expressway_dataplane::IoSection;
 use expressway_origin::OriginOptions;
 use expressway_settings::{ConfigError, SourceFile};
