@@ -179,7 +179,7 @@ impl Exchange {
             self.inner = Inner::Whole(Box::new(Whole::new((plain, head), file, coding, workshop)));
             return None;
         }
-        self.inner = match Stream::new(plain, coding, workshop) {
+        self.inner = match Stream::new(Box::new(plain), coding, workshop) {
             Err(plain) => plain.inner,
             Ok(stream) => {
                 recode(&mut head.headers, coding.0);

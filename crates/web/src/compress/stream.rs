@@ -81,10 +81,10 @@ impl Bench {
 impl Stream {
     /// Compresses what `source` gives, whose head was taken. The source comes back if there is no place for a compressor.
     pub(crate) fn new(
-        source: Exchange,
+        source: Box<Exchange>,
         coding: (Encoding, u8),
         workshop: &Workshop,
-    ) -> Result<Self, Exchange> {
+    ) -> Result<Self, Box<Exchange>> {
         let counters = &workshop.store.compress_counters;
         let footprint = Encoder::footprint(coding.0, coding.1) + SLICE;
         let Some(place) = Place::take(workshop.store.memory(), workshop.account.as_ref(), footprint) else {
@@ -96,7 +96,7 @@ impl Stream {
         let bench = Bench { coding, encoder: None, input, then, output: Ok(Vec::new()) };
         Ok(Self {
             flushes: !source.is_file(),
-            source: Box::new(source),
+            source,
             workshop: workshop.clone(),
             bench: Arc::new(Mutex::new(bench)),
             task: Task::default(),
