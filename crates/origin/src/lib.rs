@@ -50,4 +50,4 @@ pub use options::{
 };
 pub use origin::Origin;
 pub use origins::{OriginError, Origins};
-pub use stats::{LATENCY_BOUNDS, OriginReport, ServerReport};
+pub use stats::{OriginReport, ServerReport};
