@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod agent;
+pub mod cache;
 pub mod capture;
 pub mod cost;
 pub mod fanout;
@@ -16,6 +17,7 @@ pub mod mutate;
 pub mod quic;
 pub mod seeds;
 pub mod sequence;
+pub mod tcp;
 pub mod web;
 pub mod wire;
 
@@ -72,7 +74,12 @@ pub const TARGETS: &[Target] = &[
     Target::whole("agent_request", agent::request, agent::BOUND),
     Target::whole("agent_reply", agent::reply, agent::BOUND),
     Target::whole("capture_replay", capture::replay, capture::BOUND),
+    Target::parts("cache_policy", cache::policy),
+    Target::whole("cache_record", cache::record, cache::RECORD),
+    Target::whole("cache_store", cache::store, cache::STORE),
+    Target::whole("tcp_proxy", tcp::proxy, tcp::PROXY),
     Target::parts("web_request", web::request),
+    Target::parts("web_rules", web::rules),
     Target::parts("web_access_log", web::access_log),
     Target::parts("fanout_handshake", fanout::handshake),
     Target::parts("fanout_websocket", fanout::websocket),

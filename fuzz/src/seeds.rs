@@ -1,9 +1,11 @@
 //! The seeds that a corpus starts from: one input for each branch that random bytes would be long in finding.
 
 mod agent;
+mod cache;
 mod capture;
 mod fanout;
 mod quic;
+mod tcp;
 mod web;
 
 use expressway_wire::{ChecksumMode, MacAddr, UdpHeaders, VlanTag, VlanTags};
@@ -37,6 +39,11 @@ pub fn of(target: &str) -> Vec<Seed> {
         "agent_request" => named(&agent::requests()),
         "agent_reply" => named(&agent::replies()),
         "capture_replay" => named(&capture::files(&frame(4, 1), &frame(6, 0))),
+        "cache_policy" => named(&cache::exchanges()),
+        "cache_record" => named(&cache::records()),
+        "cache_store" => named(&cache::stores()),
+        "tcp_proxy" => named(&tcp::headers()),
+        "web_rules" => named(&web::ruled()),
         "web_request" => named(&web::requests()),
         "web_access_log" => named(&web::lines()),
         "fanout_handshake" => named(&fanout::handshakes()),

@@ -9,9 +9,10 @@ use std::time::{Duration, SystemTime};
 use expressway_web::access_log::{AccessLog, AccessLogOptions, Format, Record, Target};
 use expressway_web::files::{Encoding, FileOptions, FileStore, FilesConfig};
 use expressway_web::{
-    Exchange, Handler, Notify, Protocol, RequestBody, RequestHead, Scheme, SiteConfig, Sites, Wake,
+    Cors, Exchange, Handler, Notify, PathPattern, PathRule, Protocol, RequestBody, RequestHead, Scheme,
+    SiteConfig, SiteContent, Sites, Template, TokenKey, TokenRule, Wake,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use tempfile::TempDir;
 
 use crate::cost::{self, Account, Bound};
@@ -119,6 +120,37 @@ impl World {
     }
 }
 
+/// What tokens are signed with.
+const KEY: &[u8; 32] = &[0x42; 32];
+
+/// A site of rules alone, all that answer without a file.
+static RULED: LazyLock<Sites> = LazyLock::new(|| {
+    let rule = |path: &str, change: fn(&mut PathRule)| {
+        let mut rule = PathRule::new(PathPattern::parse(path).expect("a pattern"));
+        change(&mut rule);
+        rule
+    };
+    let mut site = SiteConfig::new(Vec::new(), SiteContent::Nothing);
+    site.rules = vec![
+        rule("*", |rule| rule.cors = Some(Cors::default())),
+        rule("/old/*", |rule| rule.rewrite = Some(Template::parse("/new/*.x", true).expect("a template"))),
+        rule("/new/*.x.x", |rule| {
+            rule.redirect = Some((
+                Template::parse("https://a.example/*/b", false).expect("a template"),
+                StatusCode::FOUND,
+            ));
+        }),
+        rule("/signed/*", |rule| {
+            let keys = vec![TokenKey::from_hex(&"42".repeat(32)).expect("a key"); 8];
+            rule.token = Some(TokenRule { name: "token".to_owned(), keys, set_cookie: true });
+        }),
+        rule("*.m3u8", |rule| rule.respond = Some(StatusCode::NO_CONTENT)),
+        rule("/a/*/b", |rule| rule.respond = Some(StatusCode::GONE)),
+    ];
+    let store = FileStore::new(FileOptions { cache_bytes: 0, reader_threads: 1, ..FileOptions::default() });
+    Sites::new(&[site], &store.expect("threads")).expect("rules")
+});
+
 /// A head from text: method and target, the authority, then a field a line; lines that no transport would hand over are
 /// left out.
 fn head(data: &[u8]) -> Option<RequestHead> {
@@ -160,14 +192,33 @@ fn size(head: &RequestHead) -> usize {
     head.method.as_str().len() + head.target.len() + head.authority.len() + fields
 }
 
-/// A request is answered, with as many bytes as are announced, and no call takes long.
+/// A request for files.
 pub fn request(data: &[u8]) {
-    let Some(head) = head(data) else { return };
-    let (size, mut whole) = (size(&head), Account::default());
+    if let Some(head) = head(data) {
+        answer(&WORLD.sites, &head);
+    }
+}
+
+/// A request for paths with rules. A token that ends in `~hmac=*` is signed.
+pub fn rules(data: &[u8]) {
+    let Some(mut head) = head(data) else { return };
+    if let Some((before, after)) = head.target.split_once("~hmac=*")
+        && let Some((_, signed)) = before.rsplit_once("token=")
+    {
+        let signature = boring::hash::hmac_sha256(KEY, signed.as_bytes()).expect("a signature");
+        let digits: String = signature.iter().map(|octet| format!("{octet:02x}")).collect();
+        head.target = format!("{before}~hmac={digits}{after}");
+    }
+    answer(&RULED, &head);
+}
+
+/// A request is answered, with as many bytes as are announced, and no call takes long.
+fn answer(sites: &Sites, head: &RequestHead) {
+    let (size, mut whole) = (size(head), Account::default());
     whole.run(size, || ());
     let (bell, before) = (Arc::new(Bell::default()), bytes_read());
     let mut exchange =
-        call(&mut whole, size, || WORLD.sites.start(&head, RequestBody::empty(), Wake::new(bell.clone(), 0)));
+        call(&mut whole, size, || sites.start(head, RequestBody::empty(), Wake::new(bell.clone(), 0)));
     let response = loop {
         match call(&mut whole, size, || exchange.poll_head()) {
             Poll::Ready(response) => break response,

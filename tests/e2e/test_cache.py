@@ -1,12 +1,19 @@
 """What sites keep of an nginx's responses: in memory and on disk, over restarts and the end of the origin, and purged."""
 
+import contextlib
 import json
+import resource
+import socket
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from harness import clients, origins
 from harness.lab import Lab
 from harness.origins import ask
+from harness.namespace import run_inside
+from harness.paths import HOST, LIMIT
 from harness.paths import PORT as AT
 from harness.server import Server
 
@@ -158,3 +165,81 @@ def test_stale_objects_outlive_the_origin(
     origin.kill()
     (third,) = ask(lab, certificates, [{"path": "/small.txt"}])
     assert third.status == 200 and third.body == first.body and "stale-if-error" in status(third)
+
+
+class Halting:
+    """An origin that answers each request with the first part of a body, and with the rest when it is told to."""
+
+    def __init__(self, listener: socket.socket, body: bytes, first: int) -> None:
+        self.body, self.first, self.asked = body, first, 0
+        self.listener, self.go_on = listener, threading.Event()
+        self.threads = [threading.Thread(target=self.accept)]
+        self.threads[0].start()
+
+    def accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self.listener.accept()
+                self.threads.append(threading.Thread(target=self.answer, args=(connection,)))
+                self.threads[-1].start()
+
+    def answer(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as lines:
+            while line := lines.readline():
+                if line.strip():
+                    continue
+                self.asked += 1
+                head = f"HTTP/1.1 200 OK\r\ncontent-length: {len(self.body)}\r\ncache-control: max-age=600\r\n\r\n"
+                connection.sendall(head.encode() + self.body[: self.first])
+                assert self.go_on.wait(LIMIT)
+                connection.sendall(self.body[self.first :])
+
+    def end(self) -> None:
+        self.go_on.set()
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.threads[0].join(LIMIT)
+
+
+@contextlib.contextmanager
+def halting(lab: Lab, body: bytes, first: int) -> Iterator[Halting]:
+    """Such an origin in the server's namespace."""
+    origin = Halting(run_inside(lab.server_namespace, lambda: socket.create_server(("127.0.0.1", PORT))), body, first)
+    try:
+        yield origin
+    finally:
+        origin.end()
+
+
+def test_a_thousand_clients_read_one_fetch_while_it_is_under_way(make_lab, make_server) -> None:
+    lab, count, block = make_lab(), 1000, 256 << 10
+    body = bytes(range(256)) * 1025
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 4 * count), hard), hard))
+    arrays = ["[[http]]", f'listen = "{lab.server["ipv4"]}:8080"', 'action = "serve"', ""]
+    request = f"GET / HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n\r\n".encode()
+
+    def connect() -> list[socket.socket]:
+        return [socket.create_connection((lab.server["ipv4"], 8080), LIMIT) for _ in range(count)]
+
+    def read(client: socket.socket, octets: int) -> bytes:
+        """So many octets, or all that come."""
+        got = bytearray()
+        while len(got) < octets and (more := client.recv(octets - len(got))):
+            got += more
+        return bytes(got)
+
+    with halting(lab, body, block) as origin, contextlib.ExitStack() as open_ones:
+        server = serve(make_server, lab, arrays=arrays)
+        clients = [open_ones.enter_context(client) for client in run_inside(lab.client_namespace, connect)]
+        for client in clients:
+            client.sendall(request)
+        # Everybody has a part of it, and the origin has not sent the rest yet.
+        began = [read(client, block // 2) for client in clients]
+        assert origin.asked == 1 and not origin.go_on.is_set()
+        assert server.metrics().sum("cache_collapsed_total") == count - 1
+        origin.go_on.set()
+        for client, first in zip(clients, began, strict=True):
+            head, _, start = first.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200") and start + read(client, 2 * len(body)) == body
+        assert origin.asked == 1

@@ -1,6 +1,7 @@
-//! What many small objects cost: memory of the index, a restart, and a lookup.
+//! What many small objects cost: memory, a restart, and a lookup.
 //!
-//! `cargo run --release -p expressway-cache --example million -- FOLDER [OBJECTS]`; FOLDER needs 2 GB for a million.
+//! `cargo run --release -p expressway-cache --example million -- FOLDER|memory [OBJECTS]`: with a disk store in FOLDER, which
+//! needs 2 GB for a million, and little memory; or with all of them in memory, which needs 3 GB.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
@@ -74,6 +75,17 @@ fn get(site: &CachedSite, bell: &Arc<Bell>, number: usize) -> usize {
     }
 }
 
+/// Numbers below `most` in an order that nothing can be guessed from (xorshift).
+fn at_random(most: usize) -> impl FnMut() -> usize {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % most.max(1) as u64) as usize
+    }
+}
+
 /// Resident memory of the process in octets.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
@@ -82,15 +94,19 @@ fn resident() -> usize {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let folder = PathBuf::from(arguments.next().ok_or("give a folder")?);
+    let folder = arguments.next().ok_or("give a folder, or memory")?;
     let objects: usize = arguments.next().map_or(Ok(1_000_000), |text| text.parse())?;
-    let files = FileOptions { cache_bytes: 16 << 20, ..FileOptions::default() };
-    let store = FileStore::new(files)?;
+    let disk = (folder != "memory").then(|| PathBuf::from(folder));
+    // Blocks and heads of all of them, or of one in a hundred.
+    let cache_bytes = if disk.is_some() { 16 << 20 } else { (objects * 2 * OBJECT) as u64 };
+    let heads = if disk.is_some() { 16 << 20 } else { objects * 2048 };
+    let store = FileStore::new(FileOptions { cache_bytes, ..FileOptions::default() })?;
+    let rounds = if disk.is_some() { &["first start", "restart"][..] } else { &["first start"] };
     let options = CacheOptions {
         slice: 0,
-        disk: Some(folder),
         disk_size: (objects as u64 * 4096).max(1 << 28),
-        heads: 16 << 20,
+        disk,
+        heads,
         ..CacheOptions::default()
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -101,12 +117,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let each = started.elapsed().as_nanos() / count.max(1) as u128;
         println!("{what}: {:?}, {each} ns each; resident {} MiB", started.elapsed(), resident() >> 20);
     };
-    for round in ["first start", "restart"] {
+    for round in rounds {
         let before = resident();
         let started = Instant::now();
         let cache = Cache::open(options.clone(), &store, handle.clone())?;
         report(round, started, objects);
-        println!("memory an object: {} bytes", resident().saturating_sub(before) / objects);
+        println!("  {} bytes of memory an object", resident().saturating_sub(before) / objects);
         let site = cache.site(SiteOptions::default(), Arc::new(Origin));
         let started = Instant::now();
         for number in 0..objects {
@@ -114,22 +130,34 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         cache.flush();
         report("each once", started, objects);
+        println!("  {} bytes of memory an object", resident().saturating_sub(before) / objects);
         let started = Instant::now();
         for _ in 0..objects {
             assert_eq!(get(&site, &bell, objects - 1), OBJECT);
         }
-        report("one of them, in memory", started, objects);
-        for metric in cache.metrics() {
-            if [
-                "cache_hits_total",
-                "cache_misses_total",
-                "cache_disk_entries",
-                "cache_disk_reads_total",
-                "cache_disk_queue_full_total",
-            ]
-            .contains(&metric.name)
-            {
-                println!("  {} {}", metric.name, metric.value);
+        report("one of them, again and again", started, objects);
+        let mut next = at_random(objects);
+        let started = Instant::now();
+        for _ in 0..objects {
+            assert_eq!(get(&site, &bell, next()), OBJECT);
+        }
+        report("any of them, at random", started, objects);
+        let mut values = std::collections::BTreeMap::new();
+        for metric in cache.metrics().into_iter().chain(store.metrics()) {
+            values.insert(metric.name, metric.value);
+        }
+        for name in [
+            "cache_hits_total",
+            "cache_misses_total",
+            "cache_heads",
+            "cache_head_bytes",
+            "block_cache_bytes",
+            "cache_disk_entries",
+            "cache_disk_reads_total",
+            "cache_disk_queue_full_total",
+        ] {
+            if let Some(value) = values.get(name) {
+                println!("  {name} {value}");
             }
         }
     }

@@ -98,7 +98,7 @@ impl Directives {
 }
 
 /// The next member of a list, and what follows its comma. Commas within quotes do not separate.
-fn next(list: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(crate) fn next(list: &[u8]) -> Option<(&[u8], &[u8])> {
     if list.is_empty() {
         return None;
     }

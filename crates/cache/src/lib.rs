@@ -31,6 +31,8 @@ mod directives;
 mod disk;
 mod exchange;
 mod fill;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod gate;
 mod heads;
 mod key;

@@ -1,6 +1,6 @@
 //! What the cache counts.
 
-use expressway_web::metrics::counters;
+use expressway_web::metrics::{Times, counters};
 
 counters! {
     /// What requests led to, and what was fetched.
@@ -16,10 +16,32 @@ counters! {
         "Fetches started." cache_fills,
         "Fetches that failed, or took too long." cache_fill_failed,
         "Fetches given up because nobody waited any more." cache_fill_abandoned,
-        "Milliseconds that fetches took." cache_fill_milliseconds,
         "Bytes fetched." cache_fill_bytes,
         "Bytes of bodies handed out from the cache." cache_served_bytes,
         "Bodies broken off because their version was no longer to be had." cache_body_lost,
         "Objects made stale or gone by purges and by unsafe requests." cache_purged,
+    }
+}
+
+/// How long fetches take.
+#[derive(Debug, Default)]
+pub(crate) struct FillTimes {
+    /// From the request to the origin until the head of its response.
+    pub(crate) response: Times,
+    /// From the first request to the origin until the body is there, or the fetch has failed.
+    pub(crate) whole: Times,
+}
+
+impl FillTimes {
+    /// Name, help and times of each.
+    pub(crate) fn fields(&self) -> [(&'static str, &'static str, &Times); 2] {
+        [
+            (
+                "cache_fill_response_seconds",
+                "Time from a fetch's request to the origin until the head of the response.",
+                &self.response,
+            ),
+            ("cache_fill_seconds", "Time that fetches took, failed ones included.", &self.whole),
+        ]
     }
 }

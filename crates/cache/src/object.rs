@@ -9,6 +9,7 @@ use http::header::{
 };
 use http::{StatusCode, header};
 
+use crate::directives;
 use crate::policy::{Freshness, strong_validator};
 
 /// Variants that are kept of a URL; the one that came first gives way.
@@ -35,7 +36,7 @@ pub(crate) struct Object {
     /// Names its body's blocks. No two bodies have the same.
     pub(crate) version: u64,
     pub(crate) status: StatusCode,
-    /// Without those of the connection, `content-length`, `content-range` and `age`.
+    /// Without those of the connection, `content-length`, `age`, and `content-range` of a part.
     pub(crate) headers: HeaderMap,
     /// Octets of the body.
     pub(crate) length: u64,
@@ -76,7 +77,12 @@ impl Object {
 
     /// Whether a request with these fields gets this variant.
     pub(crate) fn is_for(&self, request: &HeaderMap) -> bool {
-        self.selecting.iter().all(|(name, value)| *value == selected(request, name))
+        self.selecting.iter().all(|(name, value)| {
+            let mut left = value.iter();
+            let mut is_same = true;
+            select(request, name, |byte| is_same &= left.next() == Some(&byte));
+            is_same && left.next().is_none()
+        })
     }
 
     pub(crate) fn validators(&self) -> Validators<'_> {
@@ -85,7 +91,10 @@ impl Object {
         Validators {
             etag: self.headers.get(ETAG).unwrap_or(&NONE),
             last_modified,
-            modified: last_modified.and_then(condition::seconds).unwrap_or(0),
+            modified: last_modified
+                .or_else(|| self.headers.get(header::DATE))
+                .and_then(condition::seconds)
+                .unwrap_or((self.freshness.received / 1000) as i64),
         }
     }
 
@@ -103,9 +112,9 @@ impl Object {
         let mut merged = self.headers.clone();
         let new = stored(headers);
         for name in new.keys() {
-            // The body stays as it is, and so does what describes it.
-            if matches!(*name, header::CONTENT_ENCODING | header::CONTENT_TYPE | ETAG)
-                && merged.contains_key(name)
+            // The body stays as it is, and so does what says how it is to be read (RFC 9111, 3.2).
+            if *name == CONTENT_RANGE
+                || (matches!(*name, header::CONTENT_ENCODING | ETAG) && merged.contains_key(name))
             {
                 continue;
             }
@@ -176,20 +185,18 @@ fn stored(headers: &HeaderMap) -> HeaderMap {
                 | TRANSFER_ENCODING
                 | UPGRADE
                 | CONTENT_LENGTH
-                | CONTENT_RANGE
                 | header::AGE
         ) && !matches!(
             name.as_str(),
             "keep-alive" | "proxy-connection" | "proxy-authentication-info" | "cache-status"
         ) && !listed.iter().any(|listed| listed.eq_ignore_ascii_case(name.as_str().as_bytes()))
     };
-    headers.iter().filter(|(name, _)| is_kept(name)).map(|(name, value)| (name.clone(), value.clone())).fold(
-        HeaderMap::with_capacity(headers.len()),
-        |mut kept, (name, value)| {
-            kept.append(name, value);
-            kept
-        },
-    )
+    // A map for one field more may take twice the memory.
+    let mut kept = HeaderMap::with_capacity(headers.keys().filter(|name| is_kept(name)).count());
+    for (name, value) in headers.iter().filter(|(name, _)| is_kept(name)) {
+        kept.append(name.clone(), value.clone());
+    }
+    kept
 }
 
 /// The values that select a variant; `None` if it varies by too much.
@@ -205,7 +212,8 @@ fn selecting(response: &HeaderMap, request: &HeaderMap) -> Option<Vec<(HeaderNam
             if selecting.iter().any(|(other, _)| *other == name) {
                 continue;
             }
-            let value = selected(request, &name);
+            let mut value = Vec::new();
+            select(request, &name, |byte| value.push(byte));
             size += value.len();
             selecting.push((name, value));
             if selecting.len() > MAX_VARY || size > MAX_SELECTING {
@@ -216,18 +224,28 @@ fn selecting(response: &HeaderMap, request: &HeaderMap) -> Option<Vec<(HeaderNam
     Some(selecting)
 }
 
-/// The values of a field as one, without white space around them (RFC 9111, 4.1).
-fn selected(request: &HeaderMap, name: &HeaderName) -> Vec<u8> {
-    let mut all = Vec::new();
-    for (at, value) in request.get_all(name).iter().enumerate() {
-        if at > 0 {
-            all.push(b',');
-        }
+/// The values of a field as one list, in the form that all ways to write it have in common (RFC 9111, 4.1): lines joined, no
+/// white space around commas, and lower case where case tells nothing. Nothing if the field is absent.
+fn select(request: &HeaderMap, name: &HeaderName, mut emit: impl FnMut(u8)) {
+    let is_lower =
+        matches!(*name, header::ACCEPT_ENCODING | header::ACCEPT_LANGUAGE | header::ACCEPT_CHARSET);
+    let mut separator = b'=';
+    for value in request.get_all(name) {
+        let mut rest = value.as_bytes();
         // An absent field and an empty one are not the same.
-        all.push(b'=');
-        all.extend_from_slice(value.as_bytes().trim_ascii());
+        if rest.is_empty() {
+            emit(separator);
+            separator = b',';
+        }
+        while let Some((member, after)) = directives::next(rest) {
+            emit(separator);
+            separator = b',';
+            for &byte in member {
+                emit(if is_lower { byte.to_ascii_lowercase() } else { byte });
+            }
+            rest = after;
+        }
     }
-    all
 }
 
 /// What is known of a URL: its variants, the one that came last first. Never changed, only replaced.

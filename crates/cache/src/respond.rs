@@ -36,7 +36,7 @@ pub(crate) fn respond(
     now: u64,
 ) -> (ResponseHead, Content) {
     if object.status == StatusCode::OK {
-        match object.validators().evaluate(request) {
+        match object.validators().evaluate_stored(request) {
             Verdict::Proceed => {}
             Verdict::NotModified => return not_modified(object, now),
             Verdict::Failed => return failed(object, now),
@@ -98,7 +98,7 @@ fn not_modified(object: &Object, now: u64) -> (ResponseHead, Content) {
 
 fn failed(object: &Object, now: u64) -> (ResponseHead, Content) {
     let mut headers = headers(object, now);
-    for name in [CONTENT_TYPE, CONTENT_ENCODING, ACCEPT_RANGES] {
+    for name in [CONTENT_TYPE, CONTENT_ENCODING, CONTENT_RANGE, ACCEPT_RANGES] {
         headers.remove(name);
     }
     headers.insert(CONTENT_LENGTH, 0.into());
@@ -121,6 +121,7 @@ fn partial(object: &Object, ranges: Vec<std::ops::Range<u64>>, now: u64) -> (Res
     } else {
         let multipart = Multipart::new(headers.get(CONTENT_TYPE).cloned(), ranges, object.length);
         headers.insert(CONTENT_TYPE, text(multipart.content_type()));
+        headers.remove(CONTENT_RANGE);
         BodyParts::Multipart(Box::new(multipart))
     };
     let length = parts.length();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use expressway_web::blocks::{BlockKey, Source};
 use expressway_web::files::FileStore;
-use expressway_web::metrics::{Kind, Metric};
+use expressway_web::metrics::{Kind, Metric, Times};
 use expressway_web::{Exchange, Handler, RequestBody, RequestHead, Wake};
 use tokio::runtime::Handle;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -16,7 +16,7 @@ use crate::disk::{Disk, Id};
 use crate::exchange;
 use crate::fill::Table;
 use crate::heads::Heads;
-use crate::metrics::CacheCounters;
+use crate::metrics::{CacheCounters, FillTimes};
 use crate::object::Object;
 use crate::options::{CacheOptions, SiteOptions};
 use crate::policy;
@@ -35,6 +35,7 @@ pub(crate) struct Shared {
     pub(crate) disk: Option<Arc<Disk>>,
     pub(crate) table: Table,
     pub(crate) counters: CacheCounters,
+    pub(crate) times: FillTimes,
     pub(crate) runtime: Handle,
     pub(crate) block_bytes: usize,
     /// Octets a slice, a multiple of the block size.
@@ -80,6 +81,7 @@ impl Cache {
                 disk,
                 table: Table::new(options.max_fills, options.max_waiters),
                 counters: CacheCounters::default(),
+                times: FillTimes::default(),
                 runtime,
                 block_bytes,
                 slice: options.slice.next_multiple_of(block_bytes as u64),
@@ -100,6 +102,11 @@ impl Cache {
         if let Some(disk) = &self.shared.disk {
             disk.flush();
         }
+    }
+
+    /// How long fetches took: names without `_total`, their help, and times.
+    pub fn times(&self) -> impl Iterator<Item = (&'static str, &'static str, &Times)> {
+        self.shared.times.fields().into_iter()
     }
 
     /// Every counter and gauge.

@@ -100,6 +100,24 @@ fn a_stale_response_is_revalidated_and_304_updates_its_fields() {
 }
 
 #[test]
+fn a_304_updates_the_type_but_neither_coding_nor_range() {
+    let bed = Bed::new();
+    let with = |control: &str, kind: &str, coding: &str, range: &str| {
+        let resource = Resource::new("one", control).etag("a").with("content-type", kind);
+        resource.with("content-encoding", coding).with("content-range", range)
+    };
+    bed.origin.set("/", with("max-age=0", "text/plain", "x-a", "bytes 0-2/3"));
+    assert_eq!(bed.get("/").header("content-range"), "bytes 0-2/3", "a whole response may say so too");
+    bed.origin.set("/", with("max-age=60", "text/html", "x-b", "bytes 0-2/9"));
+    let second = bed.get("/");
+    assert_eq!(second.cache(), "fwd=stale; fwd-status=304");
+    assert_eq!(
+        ["content-type", "content-encoding", "content-range"].map(|name| second.header(name)),
+        ["text/html", "x-a", "bytes 0-2/3"]
+    );
+}
+
+#[test]
 fn a_stale_response_that_changed_is_replaced() {
     let bed = Bed::new();
     bed.origin.set("/", Resource::new("one", "max-age=0").with("last-modified", DATE));
@@ -129,6 +147,19 @@ fn variants_are_told_apart_and_bounded() {
     }
     assert!(!ask("en").is_hit(), "the first variants gave way");
     assert!(ask("19").is_hit());
+}
+
+#[test]
+fn variants_are_the_same_however_their_fields_are_written() {
+    let bed = Bed::new();
+    bed.origin.set("/", Resource::new("x", "max-age=60").with("vary", "Accept-Encoding, x"));
+    let ask = |headers: &[(&str, &str)]| bed.ask("GET", "/", headers).is_hit();
+    assert!(!ask(&[("accept-encoding", "gzip, br"), ("x", "a, \"b , c\"")]));
+    assert!(ask(&[("accept-encoding", "GZIP,br"), ("x", "a,\"b , c\"")]));
+    assert!(ask(&[("accept-encoding", "gzip"), ("accept-encoding", "br"), ("x", "a"), ("x", "\"b , c\"")]));
+    assert!(!ask(&[("accept-encoding", "br, gzip"), ("x", "a, \"b , c\"")]), "order may tell");
+    assert!(!ask(&[("accept-encoding", "gzip, br"), ("x", "a, \"b,c\"")]), "quoted white space tells");
+    assert!(!ask(&[("accept-encoding", "gzip, br"), ("x", "A, \"b , c\"")]), "case tells");
 }
 
 #[test]
@@ -240,6 +271,22 @@ fn conditions_of_clients_are_answered_from_the_cache() {
     // Who asks before the whole has come waits for it, and is no hit.
     while !bed.get("/b").is_hit() {
         assert_eq!(bed.origin.count(), 2);
+    }
+}
+
+#[test]
+fn an_entity_tag_counts_for_more_than_a_date_and_a_later_date_will_do() {
+    let bed = Bed::new();
+    bed.origin.set("/", Resource::new("x", "max-age=60").etag("a").with("last-modified", DATE));
+    bed.get("/");
+    let (earlier, later) = ("Sat, 05 Nov 1994 08:49:37 GMT", "Mon, 07 Nov 1994 08:49:37 GMT");
+    for (fields, status) in [
+        (&[("if-none-match", "\"a\""), ("if-modified-since", earlier)][..], 304),
+        (&[("if-none-match", "\"b\""), ("if-modified-since", later)], 200),
+        (&[("if-modified-since", later)], 304),
+        (&[("if-modified-since", earlier)], 200),
+    ] {
+        assert_eq!(bed.ask("GET", "/", fields).status, status, "{fields:?}");
     }
 }
 

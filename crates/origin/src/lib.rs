@@ -53,4 +53,4 @@ pub use options::{
 };
 pub use origin::Origin;
 pub use origins::{OriginError, Origins};
-pub use stats::{LATENCY_BOUNDS, OriginReport, ServerReport};
+pub use stats::{OriginReport, ServerReport};

@@ -3,23 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::failure::Reason;
+use expressway_web::metrics::Times;
 
-/// Upper bounds of the buckets of [`ServerReport::latency`] but the last.
-pub const LATENCY_BOUNDS: [Duration; 12] = [
-    Duration::from_micros(500),
-    Duration::from_millis(1),
-    Duration::from_micros(2500),
-    Duration::from_millis(5),
-    Duration::from_millis(10),
-    Duration::from_millis(25),
-    Duration::from_millis(50),
-    Duration::from_millis(100),
-    Duration::from_millis(250),
-    Duration::from_secs(1),
-    Duration::from_secs(5),
-    Duration::from_secs(30),
-];
+use crate::failure::Reason;
 
 /// Counters of one server.
 #[derive(Debug)]
@@ -30,8 +16,7 @@ pub(crate) struct ServerStats {
     pub(crate) open: AtomicU64,
     pub(crate) active: AtomicU64,
     failures: [AtomicU64; Reason::ALL.len()],
-    latency: [AtomicU64; LATENCY_BOUNDS.len() + 1],
-    latency_sum: AtomicU64,
+    latency: Times,
 }
 
 impl Default for ServerStats {
@@ -43,8 +28,7 @@ impl Default for ServerStats {
             open: AtomicU64::new(0),
             active: AtomicU64::new(0),
             failures: [const { AtomicU64::new(0) }; Reason::ALL.len()],
-            latency: [const { AtomicU64::new(0) }; LATENCY_BOUNDS.len() + 1],
-            latency_sum: AtomicU64::new(0),
+            latency: Times::default(),
         }
     }
 }
@@ -61,8 +45,7 @@ impl ServerStats {
 
     /// The head of a response came after `time`.
     pub(crate) fn answer(&self, time: Duration) {
-        count(&self.latency[LATENCY_BOUNDS.partition_point(|bound| *bound < time)]);
-        self.latency_sum.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.latency.add(time);
     }
 
     pub(crate) fn report(&self, name: String, idle: usize, is_available: bool) -> ServerReport {
@@ -79,8 +62,8 @@ impl ServerStats {
             idle: idle as u64,
             active: load(&self.active),
             is_available,
-            latency: self.latency.iter().map(load).collect(),
-            latency_sum: Duration::from_nanos(load(&self.latency_sum)),
+            latency: self.latency.buckets(),
+            latency_sum: self.latency.sum(),
         }
     }
 }
@@ -117,7 +100,7 @@ pub struct ServerReport {
     pub active: u64,
     /// It is in service.
     pub is_available: bool,
-    /// Times until the head of the response, by [`LATENCY_BOUNDS`].
+    /// Times until the head of the response, by [`TIME_BOUNDS`](expressway_web::metrics::TIME_BOUNDS).
     pub latency: Vec<u64>,
     /// All of them together.
     pub latency_sum: Duration,

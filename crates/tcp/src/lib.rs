@@ -29,6 +29,8 @@ mod accept;
 mod alarm;
 mod body;
 mod connection;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod listener;
 mod places;
 mod proxy;

@@ -60,6 +60,28 @@ impl Validators<'_> {
         Verdict::NotModified
     }
 
+    /// The same of a stored response, by RFC 9110, 13.2.2, and RFC 9111, 4.3.2: `if-none-match` makes
+    /// `if-modified-since` moot, as `if-match` does `if-unmodified-since`, and any later date will do. `modified` is the
+    /// last modification, or else when the response was made.
+    pub fn evaluate_stored(&self, headers: &HeaderMap) -> Verdict {
+        if headers.contains_key(header::IF_MATCH) {
+            if !self.matches(headers, header::IF_MATCH, false) {
+                return Verdict::Failed;
+            }
+        } else if let Some(date) = only_date(headers, header::IF_UNMODIFIED_SINCE)
+            && self.last_modified.is_some()
+            && self.modified > date
+        {
+            return Verdict::Failed;
+        }
+        let is_known = if headers.contains_key(header::IF_NONE_MATCH) {
+            self.matches(headers, header::IF_NONE_MATCH, true)
+        } else {
+            only_date(headers, header::IF_MODIFIED_SINCE).is_some_and(|date| self.modified <= date)
+        };
+        if is_known { Verdict::NotModified } else { Verdict::Proceed }
+    }
+
     /// Whether `if-range`, if present, lets `range` count: a strong entity tag or the exact date.
     pub fn allows_range(&self, headers: &HeaderMap) -> bool {
         let Some(value) = headers.get(header::IF_RANGE) else { return true };
@@ -91,6 +113,12 @@ pub fn seconds(date: &HeaderValue) -> Option<i64> {
     }
     let time = httpdate::parse_http_date(date.to_str().ok()?).ok()?;
     time.duration_since(UNIX_EPOCH).ok()?.as_secs().try_into().ok()
+}
+
+/// The date of a field, unless it has several lines or is not a date (RFC 9110, 13.1.3).
+fn only_date(headers: &HeaderMap, name: HeaderName) -> Option<i64> {
+    let mut lines = headers.get_all(name).iter();
+    lines.next().filter(|_| lines.next().is_none()).and_then(seconds)
 }
 
 /// Whether a comma-separated list of entity tags holds `etag`, by weak or by strong comparison (RFC 9110, 8.8.3.2).
@@ -197,6 +225,33 @@ mod tests {
         ] {
             assert_eq!(evaluate(&[first.clone(), second.clone()]), expected, "{first:?} {second:?}");
         }
+    }
+
+    #[test]
+    fn conditions_of_stored_responses_are_those_of_the_rfc() {
+        use header::*;
+        let (etag, date) = (HeaderValue::from_static("\"a-1\""), HeaderValue::from_static(SAME));
+        let of = |lines: &[(HeaderName, &str)], last_modified| {
+            Validators { etag: &etag, last_modified, modified: 784_111_777 }.evaluate_stored(&headers(lines))
+        };
+        for (lines, expected) in [
+            (&[(IF_MODIFIED_SINCE, SAME)][..], NotModified),
+            (&[(IF_MODIFIED_SINCE, LATER)], NotModified),
+            (&[(IF_MODIFIED_SINCE, EARLIER)], Proceed),
+            (&[(IF_MODIFIED_SINCE, "yesterday")], Proceed),
+            (&[(IF_MODIFIED_SINCE, LATER), (IF_MODIFIED_SINCE, LATER)], Proceed),
+            (&[(IF_NONE_MATCH, "W/\"a-1\""), (IF_MODIFIED_SINCE, EARLIER)], NotModified),
+            (&[(IF_NONE_MATCH, "\"b\""), (IF_MODIFIED_SINCE, LATER)], Proceed),
+            (&[(IF_MATCH, "\"a-1\""), (IF_UNMODIFIED_SINCE, EARLIER)], Proceed),
+            (&[(IF_MATCH, "\"b\""), (IF_UNMODIFIED_SINCE, LATER)], Failed),
+            (&[(IF_MATCH, "\"a-1\""), (IF_NONE_MATCH, "*")], NotModified),
+            (&[(IF_UNMODIFIED_SINCE, LATER)], Proceed),
+            (&[(IF_UNMODIFIED_SINCE, "yesterday")], Proceed),
+        ] {
+            assert_eq!(of(lines, Some(&date)), expected, "{lines:?}");
+        }
+        let earlier = [(IF_UNMODIFIED_SINCE, EARLIER)];
+        assert_eq!((of(&earlier, Some(&date)), of(&earlier, None)), (Failed, Proceed));
     }
 
     #[test]

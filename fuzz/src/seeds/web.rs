@@ -64,6 +64,32 @@ pub(super) fn requests() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
+/// Heads for a site of rules, as the target reads them.
+pub(super) fn ruled() -> Vec<(&'static str, Vec<u8>)> {
+    let ask = |target: &str, fields: &str| format!("GET {target}\nedge.example\n{fields}").into_bytes();
+    let token = |what: &str| format!("/signed/x/y?a=b&token=exp=9999999999{what}~hmac=*&c");
+    let many = |member: &str| member.repeat(900 / member.len());
+    vec![
+        ("respond", ask("/a/x/b", "")),
+        ("suffix", ask("/live/x.m3u8", "origin: https://b.example")),
+        ("rewritten", ask("/old/a.x", "")),
+        ("rewritten-escapes", ask(&format!("/old/{}", many("%3F")), "")),
+        ("preflight", b"OPTIONS /a\nedge.example\norigin: https://b.example\naccess-control-request-method: PUT\naccess-control-request-headers: a, b".to_vec()),
+        ("signed", ask(&token("~acl=/signed/*"), "")),
+        ("signed-address", ask(&token("~st=1~ip=192.0.2.1~acl=/signed/?/y!/b"), "")),
+        ("signed-stars", ask(&token(&format!("~acl={}", many("*/"))), "")),
+        ("signed-marks", ask(&token(&format!("~acl={}", many("?*"))), "")),
+        ("signed-patterns", ask(&token(&format!("~acl={}", many("*!"))), "")),
+        ("signed-fields", ask(&token(&many("~a=b")), "")),
+        ("unsigned", ask("/signed/x?token=exp=1~acl=*~hmac=0", "")),
+        ("cookie", ask("/signed/x", "cookie: a=b; token=exp=1~hmac=0; c=d")),
+        ("cookies", ask("/signed/x", &format!("cookie: {}", many("a=b; ")))),
+        ("cookie-lines", ask("/signed/x", &"cookie: tokens=a\n".repeat(100))),
+        ("queries", ask(&format!("/signed/x?{}", many("a&")), "")),
+        ("escapes", ask(&format!("/signed/x?token={}", many("%7e")), "")),
+    ]
+}
+
 /// Lines of texts as the target of the access log reads them: flags, then a text a line.
 pub(super) fn lines() -> Vec<(&'static str, Vec<u8>)> {
     let with = |flags: u8, texts: &str| [&[flags], texts.as_bytes()].concat();

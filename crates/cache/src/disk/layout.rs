@@ -35,8 +35,8 @@ const LEAST_BLOCKS: u64 = 2;
 const OCTETS_AN_ENTRY: u64 = 1024;
 
 const MAGIC: [u8; 8] = *b"exwcach1";
-const REGION_MAGIC: u32 = 0x7265_6701;
-const ENTRY_MAGIC: u32 = 0x656e_7401;
+pub(super) const REGION_MAGIC: u32 = 0x7265_6701;
+pub(super) const ENTRY_MAGIC: u32 = 0x656e_7401;
 
 /// The regions of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,6 +21,8 @@
 //! and io_uring of its own beside the reader threads that files use; it would add some sixty crates to a build from scratch;
 //! and its unit is a serialised value, where ours is a block that goes into the block cache without a copy.
 
+#[cfg(feature = "fuzzing")]
+mod fuzzing;
 mod index;
 mod layout;
 mod scan;
@@ -40,6 +42,8 @@ use expressway_web::metrics::{Kind, Metric, count, counters};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{Errno, preadv};
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use fuzzing::{FIRST, scan_file, seal};
 pub(crate) use index::Id;
 use index::{Index, Place};
 use layout::{ENTRY, Layout, Superblock};
@@ -104,15 +108,7 @@ impl Disk {
             superblock.write(&file)?;
         }
         file.set_len(layout.end())?;
-        let shared = Arc::new(Shared {
-            file,
-            layout,
-            index: Index::new(layout.most_entries()),
-            epochs: (0..layout.regions).map(|_| AtomicU64::new(0)).collect(),
-            queue: Queue::new(queue),
-            counters: DiskCounters::default(),
-            is_off: AtomicU64::new(0),
-        });
+        let shared = Arc::new(Shared::new(file, layout, queue));
         let last = if is_new { scan::Last::default() } else { scan::scan(&shared) };
         tracing::info!(
             entries = shared.index.len(),
@@ -212,6 +208,19 @@ impl Drop for Disk {
 }
 
 impl Shared {
+    /// With nothing in the index yet.
+    fn new(file: File, layout: Layout, queue: usize) -> Self {
+        Self {
+            file,
+            layout,
+            index: Index::new(layout.most_entries()),
+            epochs: (0..layout.regions).map(|_| AtomicU64::new(0)).collect(),
+            queue: Queue::new(queue),
+            counters: DiskCounters::default(),
+            is_off: AtomicU64::new(0),
+        }
+    }
+
     fn read(&self, id: Id, blocks: &Blocks) -> Result<Block, BodyError> {
         let place = self.index.find(id, true).ok_or(BodyError::Changed)?;
         let mut buffer = blocks.buffer(place.length as usize);

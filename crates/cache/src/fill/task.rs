@@ -4,7 +4,6 @@ mod body;
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use expressway_web::metrics::count;
@@ -75,8 +74,7 @@ impl Plan {
             let slice = self.run().await;
             let cache = &self.site.cache;
             cache.table.finish(&self.fill, slice);
-            let took = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-            cache.counters.cache_fill_milliseconds.fetch_add(took, Ordering::Relaxed);
+            cache.times.whole.add(started.elapsed());
         });
     }
 
@@ -93,7 +91,7 @@ impl Plan {
             let request = self.upstream_request(whole, unconditional);
             let purges = cache.heads.bans.last();
             let relay = Arc::new(Relay::default());
-            let sent = policy::now();
+            let (sent, began) = (policy::now(), Instant::now());
             let mut exchange = self.site.upstream.start(&request, RequestBody::empty(), relay.wake());
             let head = within(
                 cache.options.fill_timeout,
@@ -107,6 +105,7 @@ impl Plan {
                 self.fail(None);
                 return by_slice;
             };
+            cache.times.response.add(began.elapsed());
             match self.judge(&request, &head, (sent, policy::now())) {
                 Verdict::Whole => whole = true,
                 Verdict::Unconditional => unconditional = true,
@@ -251,12 +250,11 @@ impl Plan {
             return Verdict::Whole;
         }
         match Object::new(StatusCode::OK, &head.headers, &self.request.headers, total, freshness) {
-            Some(object) => Verdict::Object(Part {
-                object: Object { is_sliced, ..object },
-                start,
-                length: Some(end - start),
-                status: head.status,
-            }),
+            Some(mut object) => {
+                object.is_sliced = is_sliced;
+                object.headers.remove(CONTENT_RANGE);
+                Verdict::Object(Part { object, start, length: Some(end - start), status: head.status })
+            }
             None => Verdict::Alone(is_all),
         }
     }

@@ -11,7 +11,7 @@ use expressway_gateway::metrics::{Histogram, Registry, Sample};
 use expressway_gateway::quic::{Shared, stats};
 use expressway_netio::stats::{StatField, StatsCell};
 use expressway_netio::worker::TURN_BOUNDS;
-use expressway_origin::{LATENCY_BOUNDS, Origins, ServerReport};
+use expressway_origin::{Origins, ServerReport};
 use expressway_tls::Tls;
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::FileStore;
@@ -50,8 +50,13 @@ pub(crate) fn register(
 /// Registers what the cache counts.
 pub(crate) fn register_cache(registry: &Registry, cache: Option<&Cache>) {
     if let Some(cache) = cache.cloned() {
-        registry
-            .register(move |out: &mut Vec<Sample>| out.extend(cache.metrics().into_iter().map(web_sample)));
+        registry.register(move |out: &mut Vec<Sample>| {
+            out.extend(cache.metrics().into_iter().map(web_sample));
+            out.extend(cache.times().map(|(name, help, times)| {
+                let (buckets, sum) = (times.buckets(), times.sum());
+                Sample::histogram(name, help, Histogram { bounds: &web::TIME_BOUNDS, buckets, sum })
+            }));
+        });
     }
 }
 
@@ -100,7 +105,7 @@ fn server_samples(server: &ServerReport) -> Vec<Sample> {
     };
     out.extend(server.failures.iter().map(failure));
     let histogram =
-        Histogram { bounds: &LATENCY_BOUNDS, buckets: server.latency.clone(), sum: server.latency_sum };
+        Histogram { bounds: &web::TIME_BOUNDS, buckets: server.latency.clone(), sum: server.latency_sum };
     let help = "Time from a request to a server of an origin until the head of its response.";
     out.push(Sample::histogram("origin_response_seconds", help, histogram));
     out
