@@ -4,6 +4,7 @@ mod host;
 mod policy;
 mod rules;
 mod site;
+mod urgency;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,7 +21,8 @@ use host::Host;
 pub use host::MAX_AUTHORITY;
 pub(crate) use policy::ResponsePolicy;
 pub use rules::{
-    Cors, PathPattern, PathRule, PatternError, RateLimit, Template, TokenKey, TokenKeyError, TokenRule,
+    Cors, LimitRate, PathPattern, PathRule, PatternError, RateLimit, Template, TokenKey, TokenKeyError,
+    TokenRule,
 };
 use site::Site;
 
@@ -40,12 +42,20 @@ pub struct SiteConfig {
     pub rules: Vec<PathRule>,
     /// Paths of the site whose content is sent with an error of that status.
     pub error_pages: Vec<(StatusCode, String)>,
+    /// Playlists come before audio and audio before video, for clients that name no priority (RFC 9218).
+    pub media_urgency: bool,
 }
 
 impl SiteConfig {
     /// A site without rules.
     pub fn new(hosts: Vec<String>, content: impl Into<SiteContent>) -> Self {
-        Self { hosts, content: content.into(), rules: Vec::new(), error_pages: Vec::new() }
+        Self {
+            hosts,
+            content: content.into(),
+            rules: Vec::new(),
+            error_pages: Vec::new(),
+            media_urgency: false,
+        }
     }
 }
 
