@@ -113,7 +113,8 @@ impl Exchange {
         self.pace = Some(Box::new(pace));
     }
 
-    pub(crate) fn set_urgency(&mut self, urgency: u8) {
+    /// Says how urgent it is, 0 to 7, to a transport whose client does not.
+    pub fn set_urgency(&mut self, urgency: u8) {
         self.urgency = Some(urgency);
     }
 

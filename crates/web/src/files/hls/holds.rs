@@ -12,7 +12,7 @@ use crate::files::lookup::Tree;
 use crate::metrics::{Kind, Metric, counters};
 use crate::timer::Alarms;
 
-/// Playlists that are remembered though nobody waits for them, for their hints.
+/// Playlists that are remembered though nobody waits for them, for those who come back, and for their hints.
 const MAX_WATCHES: usize = 4096;
 
 counters! {

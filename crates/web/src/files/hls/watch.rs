@@ -190,7 +190,8 @@ impl Watch {
         let_go.iter().for_each(Wake::wake);
     }
 
-    /// Sees to it that it is looked at again if somebody waits, and forgotten after a while if nobody does.
+    /// Sees to it that it is looked at again if somebody waits, and forgotten after a while if nobody does: whoever has got
+    /// it soon asks for the next.
     fn go_on(self: &Arc<Self>, watches: &mut Watches, state: &mut State, holds: &Holds) {
         if state.is_looking {
             return;
@@ -199,7 +200,7 @@ impl Watch {
             state.playlist.as_ref().filter(|playlist| !playlist.is_over).map(|playlist| playlist.target);
         let time = match target {
             _ if !state.waiters.is_empty() => INTERVAL,
-            Some(target) if !state.hints.is_empty() && watches.has_room() => target * HELD,
+            Some(target) if watches.has_room() => target * HELD,
             _ => {
                 let hints = std::mem::take(&mut state.hints);
                 watches.remove(self, &hints);
