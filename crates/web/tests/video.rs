@@ -196,7 +196,8 @@ fn a_playlist_that_is_cut_off_or_replaced_is_waited_for_again() {
     let mut client = bed.start("/a.m3u8?_HLS_msn=104");
     assert!(Bed::is_waiting(&mut client));
     std::fs::remove_file(bed.path("a.m3u8")).unwrap();
-    assert_eq!(client.head().status, 404);
+    let status = client.head().status.as_u16();
+    assert!(matches!(status, 200 | 404), "{status}: as any other request, which may get what is still open");
 }
 
 #[test]
@@ -280,14 +281,21 @@ fn a_body_goes_at_its_rate_once_its_burst_has_gone() {
         let mut client = Client::start(&sites, &request("GET", "a", "/a", &headers));
         assert_eq!(client.head().status, 200);
         assert!(client.chunk(1 << 20).unwrap().unwrap().len() >= 100_000, "the burst goes at once");
-        let (mut polls, mut rest) = (0, 0);
-        while let Some(chunk) = client.chunk(1 << 20) {
+        let (mut waits, mut rest) = (0, 0);
+        loop {
+            let chunk = match client.exchange.poll_body(1 << 20) {
+                Poll::Ready(chunk) => chunk,
+                Poll::Pending => {
+                    waits += 1;
+                    client.chunk(1 << 20)
+                }
+            };
+            let Some(chunk) = chunk else { break };
             rest += chunk.unwrap().len() as u64;
-            polls += 1;
         }
         assert!(rest < 300_000);
         assert!(start.elapsed() >= Duration::from_millis(rest * 1000 / rate), "{rest} octets");
-        assert!(polls <= 8 * rest / rate + 3, "{polls} chunks for {rest} octets");
+        assert!(waits <= 8 * rest / rate + 1, "{waits} waits for {rest} octets");
     }
     // A head has no body, and what is short goes at once.
     std::fs::write(root.path().join("b"), "short").unwrap();
