@@ -179,7 +179,9 @@ fn a_playlist_that_is_cut_off_or_replaced_is_waited_for_again() {
     let mut client = bed.start("/a.m3u8?_HLS_msn=102");
     bed.until("it was read", "hls_playlists_read_total", |read| read > 0);
     let file = std::fs::File::options().write(true).open(bed.path("a.m3u8")).unwrap();
-    for (length, text) in [(0, ""), (20, "#EXTM3U\n#EXT-X-TAR"), (0, "<html>no playlist</html>")] {
+    for (length, text) in
+        [(0, ""), (20, "#EXTM3U\n#EXT-X-TAR"), (0, &playlist(2, 0)[..40]), (0, "<html>no playlist</html>")]
+    {
         file.set_len(length).unwrap();
         std::fs::write(bed.path("a.m3u8"), text).unwrap();
         // Some looks go by; none lets go.

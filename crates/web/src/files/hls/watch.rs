@@ -44,6 +44,8 @@ struct Waiter {
     since: Instant,
     wake: Wake,
     verdict: Arc<OnceLock<Verdict>>,
+    /// A playlist was seen that is to have what it wants. It is not refused when one has less for a while.
+    is_admitted: bool,
 }
 
 #[derive(Default)]
@@ -113,15 +115,21 @@ impl Watch {
     pub(super) fn enter(self: Arc<Self>, holds: &Holds, wanted: Wanted, wake: &Wake) -> Option<Place> {
         let mut state = self.lock();
         // What was seen is there, however long ago; what was not may be by now.
-        match state.judge(&wanted) {
-            Some(Verdict::Answer) => return None,
-            Some(Verdict::Refuse(_)) => state.has_new = true,
-            None => {}
+        let judged = state.judge(&wanted);
+        if judged == Some(Verdict::Answer) {
+            return None;
         }
+        state.has_new |= judged.is_some();
+        let is_admitted = state.playlist.is_some() && judged.is_none();
         state.next += 1;
         let (id, verdict) = (state.next, Arc::<OnceLock<_>>::default());
-        let waiter =
-            Waiter { wanted, since: Instant::now(), wake: wake.clone(), verdict: Arc::clone(&verdict) };
+        let waiter = Waiter {
+            wanted,
+            since: Instant::now(),
+            wake: wake.clone(),
+            verdict: Arc::clone(&verdict),
+            is_admitted,
+        };
         let is_first = state.waiters.is_empty();
         state.waiters.insert(id, waiter);
         count(&holds.counters.hls_held);
@@ -314,6 +322,8 @@ impl State {
         if !is_changed && let Some((&id, _)) = waiters.iter().find(|(_, waiter)| !is_late(waiter)) {
             self.waiters = waiters.split_off(&id);
         }
+        // Of a file that has changed just now more may be to come.
+        let is_settled = self.identity.is_some_and(|identity| identity.age.is_kept());
         let mut woken = Vec::new();
         waiters.retain(|_, waiter| {
             let verdict = match &self.playlist {
@@ -321,6 +331,9 @@ impl State {
                 Some(_) => self.judge(&waiter.wanted),
             };
             let is_late = is_late(waiter);
+            waiter.is_admitted |= verdict.is_none();
+            let is_refused = is_settled && !waiter.is_admitted;
+            let verdict = verdict.filter(|verdict| *verdict == Verdict::Answer || is_refused);
             let verdict = match (verdict, &waiter.wanted) {
                 (None, Wanted::Reload(_)) if is_late => {
                     count(&holds.counters.hls_timeouts);
