@@ -253,6 +253,10 @@ fn a_hinted_part_is_held_until_the_playlist_lists_it() {
     std::fs::write(bed.path("102.1.m4s"), "beginning").unwrap();
     std::thread::sleep(Duration::from_millis(100));
     assert!(Bed::is_waiting(&mut part));
+    // Nor while the playlist is being written.
+    std::fs::write(bed.path("a.m3u8"), &playlist(2, 2)[..40]).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(Bed::is_waiting(&mut part) && Bed::is_waiting(&mut reload));
     std::fs::write(bed.path("102.1.m4s"), "beginning and end").unwrap();
     bed.publish(&playlist(2, 2));
     assert_eq!((reload.head().status.as_u16(), part.head().status.as_u16()), (200, 200));

@@ -90,6 +90,11 @@ impl Playlist {
         (!playlist.target.is_zero()).then_some(playlist)
     }
 
+    /// It ends before where `other` does.
+    pub(super) fn is_behind(&self, other: &Self) -> bool {
+        !self.is_over && (self.next, self.parts) < (other.next, other.parts)
+    }
+
     /// Whether it has what a request waits for (sections 6.2.5.2 and 6.3.7).
     pub(super) fn reached(&self, reload: Reload) -> Reached {
         let Reload { segment, part } = reload;

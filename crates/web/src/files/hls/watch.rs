@@ -176,7 +176,9 @@ impl Watch {
             Look::Playlist(identity, playlist) => {
                 count(&holds.counters.hls_playlists_read);
                 state.identity = Some(identity);
-                if self.options.preload_hints {
+                // One that is being written lacks its end, and so its hints.
+                let is_behind = state.playlist.as_ref().is_some_and(|old| playlist.is_behind(old));
+                if self.options.preload_hints && !is_behind {
                     let hints = self.hints(&playlist);
                     watches.change_hints(self, &state.hints, &hints);
                     state.hints = hints;
