@@ -45,7 +45,7 @@ pub(crate) fn text(scheme: &str, authority: &str, target: &str, options: &SiteOp
     text.push_str(&host);
     text.push_str(path);
     if let Some(query) = query {
-        append_query(query, &options.query, &mut text);
+        append_query(query, options, &mut text);
     }
     text
 }
@@ -57,7 +57,11 @@ fn host(scheme: &str, authority: &str) -> String {
     host.to_ascii_lowercase()
 }
 
-fn append_query(query: &str, which: &Query, text: &mut String) {
+/// What begins the name of a delivery directive of HLS.
+const DIRECTIVE: &str = "_HLS_";
+
+fn append_query(query: &str, options: &SiteOptions, text: &mut String) {
+    let which = &options.query;
     let (names, keep) = match which {
         Query::Whole => (&[][..], false),
         Query::Strip(names) => (&names[..], false),
@@ -71,7 +75,8 @@ fn append_query(query: &str, which: &Query, text: &mut String) {
     let mut separator = '?';
     for parameter in query.split('&') {
         let name = parameter.split('=').next().unwrap_or(parameter);
-        if names.iter().any(|listed| listed == name) == keep {
+        let is_directive = options.hls_hold.is_some() && name.starts_with(DIRECTIVE);
+        if is_directive || names.iter().any(|listed| listed == name) == keep {
             text.push(separator);
             text.push_str(parameter);
             separator = '&';
@@ -107,6 +112,18 @@ mod tests {
         assert_eq!(key("/x?a=1&b=2&utm&c", Query::Keep(names())), "https://edge.example/x?a=1&utm");
         assert_eq!(key("/x?b=2", Query::Keep(names())), "https://edge.example/x");
         assert_eq!(key("/x", Query::Whole), "https://edge.example/x");
+    }
+
+    #[test]
+    fn directives_of_hls_matter_where_they_are_known() {
+        let mut options = SiteOptions { query: Query::Keep(Vec::new()), ..SiteOptions::default() };
+        assert_eq!(text("http", "a", "/x?s=1&_HLS_msn=2", &options), "http://a/x");
+        options.hls_hold = Some(std::time::Duration::from_secs(1));
+        assert_eq!(
+            text("http", "a", "/x?s=1&_HLS_msn=2&_HLS_skip=YES", &options),
+            "http://a/x?_HLS_msn=2&_HLS_skip=YES"
+        );
+        assert_eq!(text("http", "a", "/x?s=1", &options), "http://a/x");
     }
 
     #[test]

@@ -84,6 +84,16 @@ pub struct SiteOptions {
     pub query: Query,
     /// Ranges a request may ask for; the whole object is sent to a request for more.
     pub max_ranges: usize,
+    /// How long the origin may hold a blocking reload of a low-latency HLS playlist. Its answers are kept under its own
+    /// name, whatever `query` says, and for a short time. None treats it as any other request.
+    pub hls_hold: Option<Duration>,
+}
+
+impl SiteOptions {
+    /// It asks for a playlist that the origin may not have yet.
+    pub(crate) fn is_held(&self, target: &str) -> bool {
+        self.hls_hold.is_some() && expressway_web::is_blocking_reload(target)
+    }
 }
 
 impl Default for SiteOptions {
@@ -97,6 +107,7 @@ impl Default for SiteOptions {
             include_host: true,
             query: Query::Whole,
             max_ranges: 200,
+            hls_hold: None,
         }
     }
 }

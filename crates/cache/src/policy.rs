@@ -104,6 +104,34 @@ impl Freshness {
     }
 }
 
+/// The longest time that a playlist is good which was waited for: whoever asks for it later has fallen behind, and is of a
+/// few.
+const HELD_LIFETIME: Duration = Duration::from_secs(10);
+
+/// How long it is good if its origin does not say.
+const HELD_DEFAULT: Duration = Duration::from_secs(1);
+
+/// The same as [`freshness`] for a response that the origin may have held.
+pub(crate) fn held_freshness(
+    request: &HeaderMap,
+    status: StatusCode,
+    headers: &HeaderMap,
+    options: &SiteOptions,
+    times: (u64, u64),
+) -> Option<Freshness> {
+    let default_ttl = Some(options.default_ttl.unwrap_or(HELD_DEFAULT));
+    let options = SiteOptions {
+        default_ttl,
+        stale_while_revalidate: Duration::ZERO,
+        stale_if_error: Duration::ZERO,
+        ..options.clone()
+    };
+    let freshness = freshness(request, status, headers, &options, times)?;
+    let most = u64::try_from(HELD_LIFETIME.as_millis()).unwrap_or(u64::MAX);
+    let lifetime = freshness.lifetime.min(freshness.initial_age.saturating_add(most));
+    Some(Freshness { lifetime, while_revalidate: 0, if_error: 0, ..freshness })
+}
+
 /// Why a response is not stored, or how long it is good.
 pub(crate) fn freshness(
     request: &HeaderMap,
@@ -220,4 +248,25 @@ pub(crate) fn strong_validator(headers: &HeaderMap) -> Option<&HeaderValue> {
     let modified = headers.get(LAST_MODIFIED)?;
     let date = headers.get(DATE).and_then(condition::seconds)?;
     (date - condition::seconds(modified)? >= STRONG_DATE).then_some(modified)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_waited_for_is_good_for_a_short_time() {
+        let left = |control: Option<&str>, status| {
+            let control = control.map(|control| (http::header::CACHE_CONTROL, control.parse().unwrap()));
+            let (asked, headers) = (HeaderMap::new(), HeaderMap::from_iter(control));
+            let options = SiteOptions { stale_if_error: Duration::from_secs(9), ..SiteOptions::default() };
+            let held = held_freshness(&asked, status, &headers, &options, (5000, 5000));
+            held.map(|held| (held.left(5000), held.if_error))
+        };
+        assert_eq!(left(Some("max-age=86400, stale-if-error=99"), StatusCode::OK), Some((10_000, 0)));
+        assert_eq!(left(Some("max-age=2"), StatusCode::OK), Some((2000, 0)));
+        assert_eq!(left(None, StatusCode::OK), Some((1000, 0)));
+        assert_eq!(left(Some("no-store"), StatusCode::OK), None);
+        assert_eq!(left(None, StatusCode::SERVICE_UNAVAILABLE), None);
+    }
 }

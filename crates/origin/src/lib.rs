@@ -51,6 +51,6 @@ pub use options::{
     Balance, Ejection, Endpoint, Forwarded, HealthCheck, Limits, OriginOptions, Protocol, ServerOptions,
     Site, Timeouts, TlsOptions,
 };
-pub use origin::Origin;
+pub use origin::{HlsOrigin, Origin};
 pub use origins::{OriginError, Origins};
 pub use stats::{OriginReport, ServerReport};

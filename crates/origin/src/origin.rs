@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use expressway_web::{Exchange, Handler, LogLimit, RequestBody, RequestHead, Wake};
+use expressway_web::{Exchange, Handler, LogLimit, RequestBody, RequestHead, Wake, is_blocking_reload};
 use http::header::{HOST, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, Version};
 use tokio::runtime::Handle;
@@ -96,8 +96,32 @@ impl Origin {
     }
 }
 
+/// An origin that may hold blocking reloads of low-latency HLS playlists, up to this time, beyond its response timeout.
+pub struct HlsOrigin(pub Origin, pub Duration);
+
+impl Handler for HlsOrigin {
+    fn start(&self, request: &RequestHead, body: RequestBody, wake: Wake) -> Exchange {
+        let usual = self.0.options().timeouts.response;
+        let timeout = if is_blocking_reload(&request.target) { usual.max(self.1) } else { usual };
+        self.0.begin(request, body, wake, timeout)
+    }
+}
+
 impl Handler for Origin {
     fn start(&self, request: &RequestHead, body: RequestBody, wake: Wake) -> Exchange {
+        self.begin(request, body, wake, self.options().timeouts.response)
+    }
+}
+
+impl Origin {
+    /// Starts answering; the head of the response may take `response_timeout`.
+    fn begin(
+        &self,
+        request: &RequestHead,
+        body: RequestBody,
+        wake: Wake,
+        response_timeout: Duration,
+    ) -> Exchange {
         let start = Instant::now();
         let Ok(slot) = Arc::clone(&self.0.requests).try_acquire_owned() else {
             count(&self.0.refused);
@@ -107,7 +131,7 @@ impl Handler for Origin {
         let reader = sink.reader();
         let origin = Arc::clone(&self.0);
         let (head, upload) = (request.clone(), Upload::new(body));
-        let job = Job { origin, head, upload, sink, start, server: None, _slot: slot };
+        let job = Job { origin, head, upload, sink, start, response_timeout, server: None, _slot: slot };
         let task = self.0.control.spawn(job.run()).abort_handle();
         Sink::exchange(reader, request.method.clone(), task)
     }

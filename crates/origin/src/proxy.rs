@@ -30,6 +30,8 @@ pub(crate) struct Job {
     pub(crate) upload: Upload,
     pub(crate) sink: Sink,
     pub(crate) start: Instant,
+    /// How long the head of the response may take.
+    pub(crate) response_timeout: Duration,
     /// The server that was asked last.
     pub(crate) server: Option<Arc<Server>>,
     pub(crate) _slot: OwnedSemaphorePermit,
@@ -168,9 +170,9 @@ impl Job {
         let options = &self.origin.options;
         let mut lease = server.lease(&self.origin.connector, options, fresh).await?;
         let request = template.request(&self.upload, lease.is_h2(), server.endpoint.tls);
-        let late =
-            || Failed::sent(Reason::ResponseTimeout, format!("none within {:?}", options.timeouts.response));
-        let sent = self.unless_quiet(lease.send(request), options.timeouts.response).await;
+        let time = self.response_timeout;
+        let late = || Failed::sent(Reason::ResponseTimeout, format!("none within {time:?}"));
+        let sent = self.unless_quiet(lease.send(request), time).await;
         let response = sent.ok_or_else(late)??;
         Ok((lease, response))
     }

@@ -10,6 +10,7 @@ use http::{HeaderMap, Method, StatusCode};
 use crate::compress::{Compression, MAX_WHOLE, Stream, Whole, recode};
 use crate::files::FileExchange;
 use crate::memory::Account;
+use crate::pace::Pace;
 use crate::sites::ResponsePolicy;
 use crate::{BodyError, ResponseHead, Upstream, date_header};
 
@@ -52,6 +53,9 @@ pub struct Exchange {
     account: Option<Account>,
     /// What its site does to the head.
     policy: Option<Box<ResponsePolicy>>,
+    /// What holds its body up.
+    pace: Option<Box<Pace>>,
+    urgency: Option<u8>,
 }
 
 enum Inner {
@@ -101,12 +105,27 @@ impl Exchange {
     }
 
     fn of(inner: Inner) -> Self {
-        Self { inner, account: None, policy: None }
+        Self { inner, account: None, policy: None, pace: None, urgency: None }
     }
 
     /// Has the head changed before it leaves. Must be called before the first poll.
     pub(crate) fn set_policy(&mut self, policy: ResponsePolicy) {
         self.policy = Some(Box::new(policy));
+    }
+
+    /// Has the body take its time. Must be called before the first poll.
+    pub(crate) fn set_pace(&mut self, pace: Pace) {
+        self.pace = Some(Box::new(pace));
+    }
+
+    /// Says how urgent it is, 0 to 7, to a transport whose client does not.
+    pub fn set_urgency(&mut self, urgency: u8) {
+        self.urgency = Some(urgency);
+    }
+
+    /// The urgency of the response, 0 to 7, if its client names none and it matters (RFC 9218, section 4.1).
+    pub fn urgency(&self) -> Option<u8> {
+        self.urgency
     }
 
     /// From now on, counts everything it holds on `account`: what it keeps, and the chunks it hands out
@@ -201,6 +220,24 @@ impl Exchange {
     /// An error is final: the transport resets the stream.
     pub fn poll_body(&mut self, max: usize) -> Poll<Option<Result<Bytes, BodyError>>> {
         debug_assert!(max > 0, "a chunk of no octets cannot be told from no progress");
+        let Some(max) = self.paced(max) else { return Poll::Pending };
+        let polled = self.poll_unpaced(max);
+        if let (Some(pace), Poll::Ready(Some(Ok(chunk)))) = (&mut self.pace, &polled) {
+            pace.spend(chunk.len());
+        }
+        polled
+    }
+
+    /// Octets of `max` that may go now.
+    fn paced(&mut self, max: usize) -> Option<usize> {
+        // Its end is not held up.
+        if self.pace.is_none() || self.remaining() == Some(0) {
+            return Some(max);
+        }
+        self.pace.as_mut().map_or(Some(max), |pace| pace.room(max))
+    }
+
+    fn poll_unpaced(&mut self, max: usize) -> Poll<Option<Result<Bytes, BodyError>>> {
         let chunk = match &mut self.inner {
             Inner::Fixed(fixed) if fixed.body.is_empty() => return Poll::Ready(None),
             Inner::Fixed(fixed) => {
@@ -222,6 +259,16 @@ impl Exchange {
     /// with other octets.
     pub fn poll_copy(&mut self, max: usize, out: &mut Vec<u8>) -> Poll<Option<Result<(), BodyError>>> {
         debug_assert!(max > 0, "a chunk of no octets cannot be told from no progress");
+        let Some(max) = self.paced(max) else { return Poll::Pending };
+        let before = out.len();
+        let polled = self.copy_unpaced(max, out);
+        if let Some(pace) = &mut self.pace {
+            pace.spend(out.len() - before);
+        }
+        polled
+    }
+
+    fn copy_unpaced(&mut self, max: usize, out: &mut Vec<u8>) -> Poll<Option<Result<(), BodyError>>> {
         match &mut self.inner {
             Inner::Fixed(fixed) if fixed.body.is_empty() => return Poll::Ready(None),
             Inner::Fixed(fixed) => {

@@ -29,6 +29,7 @@ mod log_limit;
 mod media_type;
 pub mod memory;
 pub mod metrics;
+mod pace;
 pub mod parts;
 mod pipe;
 pub mod range;
@@ -38,11 +39,13 @@ mod response;
 mod scan;
 mod sites;
 mod target;
+mod timer;
 mod wake;
 
 pub use compress::{CompressOptions, MAX_TYPES};
 pub use date::date_header;
 pub use exchange::{Exchange, ResponseSource};
+pub use files::is_blocking_reload;
 pub use handler::Handler;
 pub use log_limit::LogLimit;
 pub use pipe::{PipeReader, PipeWriter, pipe};
@@ -50,7 +53,7 @@ pub use request::{Protocol, RequestHead, Scheme};
 pub use request_body::RequestBody;
 pub use response::{BodyError, ResponseHead, Upstream};
 pub use sites::{
-    Cors, MAX_AUTHORITY, PathPattern, PathRule, PatternError, RateLimit, SiteConfig, SiteContent, SiteError,
-    Sites, Template, TokenKey, TokenKeyError, TokenRule,
+    Cors, LimitRate, MAX_AUTHORITY, PathPattern, PathRule, PatternError, RateLimit, SiteConfig, SiteContent,
+    SiteError, Sites, Template, TokenKey, TokenKeyError, TokenRule,
 };
 pub use wake::{Notify, Wake};

@@ -19,7 +19,7 @@ use body::Body;
 use super::{Answer, Fill, Handover, Ticket};
 use crate::gate::Gate;
 use crate::object::{Entry, Object};
-use crate::policy::{self, freshness, strong_validator};
+use crate::policy::{self, freshness, held_freshness, strong_validator};
 use crate::relay::Relay;
 use crate::site::SiteShared;
 
@@ -85,7 +85,8 @@ impl Plan {
             Kind::Slice { object, slice } => Some((object.version, *slice)),
             Kind::Head { .. } => None,
         };
-        let (mut whole, mut unconditional) = (cache.slice == 0 || self.request.method != Method::GET, false);
+        let whole = cache.slice == 0 || self.request.method != Method::GET || self.is_held();
+        let (mut whole, mut unconditional) = (whole, false);
         // Once as a slice, once whole, once without conditions.
         for _ in 0..3 {
             let request = self.upstream_request(whole, unconditional);
@@ -94,7 +95,7 @@ impl Plan {
             let (sent, began) = (policy::now(), Instant::now());
             let mut exchange = self.site.upstream.start(&request, RequestBody::empty(), relay.wake());
             let head = within(
-                cache.options.fill_timeout,
+                self.patience(),
                 poll_fn(|context| {
                     relay.set_task(context.waker());
                     exchange.poll_head()
@@ -142,6 +143,18 @@ impl Plan {
         by_slice
     }
 
+    /// The origin may hold it.
+    fn is_held(&self) -> bool {
+        self.site.options.is_held(&self.request.target)
+    }
+
+    /// How long the head of an answer may take.
+    fn patience(&self) -> Duration {
+        let timeout = self.site.cache.options.fill_timeout;
+        let hold = self.site.options.hls_hold.filter(|_| self.is_held());
+        hold.map_or(timeout, |hold| timeout.max(hold))
+    }
+
     /// The request as the origin gets it.
     fn upstream_request(&self, whole: bool, unconditional: bool) -> RequestHead {
         let mut request = RequestHead::clone(&self.request);
@@ -187,6 +200,7 @@ impl Plan {
             Kind::Head { old, .. } => old.as_ref(),
         };
         let fresh = |status, headers: &HeaderMap| {
+            let freshness = if self.is_held() { held_freshness } else { freshness };
             freshness(&self.request.headers, status, headers, &self.site.options, times)
         };
         let is_partial = request.headers.contains_key(RANGE);

@@ -7,12 +7,11 @@ use expressway_cache::{Cache, SiteOptions};
 use expressway_dataplane::Config as PathConfig;
 use expressway_gateway::quic::{CongestionControl, Instance, RetryPolicy, Settings};
 use expressway_netio::udp::{Steering, UdpConfig};
-use expressway_origin::{Control, Origin, Origins};
+use expressway_origin::{Control, HlsOrigin, Origin, Origins};
 use expressway_tls::Tls;
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::{Encoding, FileOptions, FileStore, FilesConfig, Symlinks};
 use expressway_web::{Handler, SiteConfig, SiteContent, Sites};
-use toml::Spanned;
 
 use super::config::{self, Config, LEAST_BESIDE_CACHE};
 use super::logs::{Logs, Previous};
@@ -189,14 +188,27 @@ fn site(
     let content = match (&site.root, &site.origin) {
         (Some(root), _) => files(site, root.get_ref()).into(),
         (None, Some(origin)) => match named(origin.get_ref()) {
-            Some(origin) => SiteContent::Other(cached(site, Arc::new(origin.clone()), cache)?),
+            Some(origin) => {
+                let origin: Arc<dyn Handler> = match site.video().hls_hold {
+                    Some(hold) => Arc::new(HlsOrigin(origin.clone(), hold.0)),
+                    None => Arc::new(origin.clone()),
+                };
+                SiteContent::Other(cached(site, origin, cache)?)
+            }
             None => return Err((origin.span(), "no such origin".to_owned())),
         },
         (None, None) => SiteContent::Nothing,
     };
     let (rules, error_pages) = (site.rules()?, site.error_pages()?);
     let compress = site.compress_options()?;
-    Ok(SiteConfig { rules, error_pages, compress, ..SiteConfig::new(site.hosts.get_ref().clone(), content) })
+    let media_urgency = site.video().urgency;
+    Ok(SiteConfig {
+        rules,
+        error_pages,
+        compress,
+        media_urgency,
+        ..SiteConfig::new(site.hosts.get_ref().clone(), content)
+    })
 }
 
 /// The origin behind the cache, if the site has one.
@@ -205,12 +217,7 @@ fn cached(
     origin: Arc<dyn Handler>,
     cache: Option<&Cache>,
 ) -> Result<Arc<dyn Handler>, config::Problem> {
-    let options = |cache: &Spanned<config::SiteCache>| {
-        cache.get_ref().options().map_err(|problem| (cache.span(), problem))
-    };
-    let Some(options) = site.cache.as_ref().map(options).transpose()?.flatten() else {
-        return Ok(origin);
-    };
+    let Some(options) = site.cache_options()? else { return Ok(origin) };
     Ok(match cache {
         Some(cache) => Arc::new(cache.site(options, origin)),
         None => origin,
@@ -219,7 +226,7 @@ fn cached(
 
 /// The hosts of each site, and how its responses are kept.
 pub(crate) fn kept(config: &Config) -> Vec<(Vec<String>, Option<SiteOptions>)> {
-    let options = |site: &config::Site| site.cache.as_ref()?.get_ref().options().ok()?;
+    let options = |site: &config::Site| site.cache_options().ok()?;
     config.sites.iter().map(|site| (site.hosts.get_ref().clone(), options(site))).collect()
 }
 
@@ -229,6 +236,7 @@ fn files(site: &config::Site, root: &Path) -> FilesConfig {
         symlinks: if site.symlinks { Symlinks::Beneath } else { Symlinks::Deny },
         hidden: site.hidden,
         precompressed: if site.precompressed { vec![Encoding::Brotli, Encoding::Gzip] } else { Vec::new() },
+        hls: site.video().hls(),
         ..FilesConfig::new(root)
     }
 }

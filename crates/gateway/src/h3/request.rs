@@ -17,7 +17,8 @@ const MAX_FIELDS: usize = 128;
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) head: RequestHead,
-    pub(super) priority: Priority,
+    /// What the client says of it.
+    pub(super) priority: Option<Priority>,
     /// The length that the client says its body has.
     pub(super) content_length: Option<u64>,
     /// It waits to be told to go on before it sends its body.
@@ -143,7 +144,7 @@ pub(super) fn parse<'a>(
     let target = target(pseudo.path.ok_or(Malformed("missing :path"))?, &method)?;
     let authority = authority(pseudo.authority, &headers)?;
     let content_length = content_length(&headers)?;
-    let priority = headers.get("priority").map(|value| priority::parse(value.as_bytes())).unwrap_or_default();
+    let priority = headers.get("priority").map(|value| priority::parse(value.as_bytes()));
     let expects =
         headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
     let head = RequestHead {
@@ -314,7 +315,7 @@ mod tests {
         assert_eq!(request.head.authority, "edge.example");
         assert_eq!(request.head.target, "/a?b=1");
         assert_eq!(request.head.headers["range"], "bytes=0-1");
-        assert_eq!(request.priority, Priority { urgency: 1, incremental: true });
+        assert_eq!(request.priority, Some(Priority { urgency: 1, incremental: true }));
         assert_eq!(request.content_length, Some(0));
     }
 

@@ -8,7 +8,7 @@ use expressway_netio::{SliceLimit, WorkerOptions};
 
 use crate::exchange::{client, fetch};
 use crate::support::client::Options;
-use crate::support::world::Build;
+use crate::support::world::{Build, World};
 
 #[test]
 fn bodies_of_every_kind_arrive_whole() {
@@ -255,6 +255,30 @@ fn the_window_goes_to_the_most_urgent_and_to_incremental_ones_in_turn() {
             "{first}, {slice:?}: {} bytes",
             behind.received
         );
+    }
+}
+
+#[test]
+fn the_urgency_of_an_answer_counts_if_its_client_names_none() {
+    let tune = |settings: &mut Settings| settings.send_window = 64 << 10;
+    let link = Link { delay: Duration::from_millis(5), ..Link::default() };
+    for (target, asked, overtakes) in [
+        ("/bytes/500000/u2", None, true),
+        ("/bytes/500000", None, false),
+        ("/bytes/500000/u2", Some("u=5"), false),
+        ("/bytes/500000/u5", Some("u=1"), true),
+    ] {
+        let mut world = Build { tune, link: link.clone(), ..Build::default() }.world();
+        let id = client(&mut world, 5000, Options::default());
+        world.clients[id].get("/bytes/6000000");
+        world.until("a beginning", |world| world.clients[id].received() > 2_000_000);
+        let headers: Vec<_> = asked.iter().map(|asked| ("priority", *asked)).collect();
+        world.clients[id].request("GET", target, &headers, b"");
+        let is_over = |world: &World, index| {
+            world.clients[id].streams.len() == 2 && world.clients[id].response(index).is_over()
+        };
+        world.until("one of both", |world| is_over(world, 0) || is_over(world, 1));
+        assert_eq!(is_over(&world, 1), overtakes, "{target}, {asked:?}");
     }
 }
 

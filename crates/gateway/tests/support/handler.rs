@@ -24,7 +24,7 @@ pub fn pattern_bytes(offset: u64, length: usize) -> Bytes {
 
 /// Answers `/bytes/N` with N bytes of the pattern; `/unsized/N` the same without saying how many;
 /// `/slow/N` the same in chunks that another thread wakes for; `/fail/N` with N bytes and then an error, of
-/// 2 N announced; `/name` with its own name; `/echo` with the request's body and trailers; `/hold/NAME` never, and keeps
+/// 2 N announced; all of them with urgency U if `/uU` follows; `/name` with its own name; `/echo` with the request's body and trailers; `/hold/NAME` never, and keeps
 /// the request's body for [`held`].
 pub struct PatternHandler {
     pub name: &'static str,
@@ -88,7 +88,11 @@ impl Handler for PatternHandler {
             source.end = 0;
             source.announced = Some(0);
         }
-        Exchange::new(Box::new(source))
+        let mut exchange = Exchange::new(Box::new(source));
+        if let Some(urgency) = parts.next().and_then(|part| part.strip_prefix('u')?.parse().ok()) {
+            exchange.set_urgency(urgency);
+        }
+        exchange
     }
 }
 

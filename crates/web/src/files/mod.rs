@@ -31,6 +31,7 @@
 mod block;
 mod body;
 mod exchange;
+mod hls;
 mod lookup;
 mod open;
 mod options;
@@ -43,6 +44,7 @@ mod site;
 mod store;
 
 pub(crate) use exchange::FileExchange;
+pub use hls::{HlsOptions, is_blocking_reload};
 pub(crate) use open::{Identity, OpenFile};
 pub use options::{Encoding, FileOptions, FilesConfig, Symlinks};
 pub use reading::Reading;

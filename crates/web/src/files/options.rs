@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::HlsOptions;
 use http::header::{
     ACCEPT_RANGES, ALLOW, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, DATE,
     ETAG, HeaderName, HeaderValue, LAST_MODIFIED, LOCATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
@@ -176,11 +177,13 @@ pub struct FilesConfig {
     /// Header fields added to successful responses, redirections, 304 and 416, such as `cache-control`.
     /// Fields that the server sets itself are refused.
     pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Requests for playlists and parts of low-latency HLS that are held until these are there; none are without.
+    pub hls: Option<HlsOptions>,
 }
 
 impl FilesConfig {
     /// The defaults for `root`: `index.html`, symbolic links denied, dot files not served, no precompressed
-    /// siblings, `application/octet-stream`, at most 200 ranges, no added headers.
+    /// siblings, `application/octet-stream`, at most 200 ranges, no added headers, nothing held.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self {
             root: root.into(),
@@ -191,6 +194,7 @@ impl FilesConfig {
             default_type: "application/octet-stream".to_owned(),
             max_ranges: 200,
             headers: Vec::new(),
+            hls: None,
         }
     }
 

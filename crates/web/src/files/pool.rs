@@ -212,13 +212,21 @@ impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Po
     /// Queues `work` for `key` without a waiter, unless it is in flight or the queue is half full: reading
     /// ahead must not displace what is needed now. True if it was queued.
     pub(crate) fn prefetch(&self, key: K, owner: usize, work: impl FnOnce() -> V + Send + 'static) -> bool {
+        let is_queued = self.offer(key, owner, work);
+        if is_queued {
+            count(&self.shared.counters.reader_prefetches);
+        }
+        is_queued
+    }
+
+    /// As [`Self::prefetch`], for other work.
+    pub(crate) fn offer(&self, key: K, owner: usize, work: impl FnOnce() -> V + Send + 'static) -> bool {
         let mut state = self.shared.lock();
         if state.queue.len() >= self.shared.capacity / 2 || state.flights.contains_key(&key) {
             return false;
         }
         Self::enqueue(&mut state, &key, owner, Box::new(work), true);
         drop(state);
-        count(&self.shared.counters.reader_prefetches);
         self.shared.available.notify_one();
         true
     }

@@ -6,6 +6,7 @@ use http::header::HeaderValue;
 use http::{HeaderMap, Method, StatusCode};
 
 use super::exchange::FileExchange;
+use super::hls::{HeldExchange, HlsOptions, Wanted};
 use super::lookup::{Found, LookupError, Tree};
 use super::respond::{Question, error, not_allowed, respond};
 use super::root::Root;
@@ -16,7 +17,11 @@ use crate::{Exchange, RequestHead, Wake};
 
 /// A root directory with its options, on the store that all sites share.
 #[derive(Debug)]
-pub(crate) struct FileSite {
+pub(crate) struct FileSite(Files);
+
+/// The same for those who answer later.
+#[derive(Debug, Clone)]
+pub(super) struct Files {
     tree: Arc<Tree>,
     store: Arc<FileStore>,
 }
@@ -43,11 +48,41 @@ impl FileSite {
         let root = Root::open(&config.root, config.symlinks).map_err(FileSiteError::Root)?;
         let memory = Arc::clone(store.memory());
         let tree = Arc::new(Tree { root, config: config.clone(), default_type, memory });
-        Ok(Self { tree, store: Arc::clone(store) })
+        Ok(Self(Files { tree, store: Arc::clone(store) }))
+    }
+
+    /// Starts answering, at once or when there is what the request asks for.
+    pub(crate) fn start(&self, request: &RequestHead, wake: Wake) -> Exchange {
+        let held = self.0.tree.config.hls.and_then(|options| self.0.hold(request, options, &wake));
+        held.unwrap_or_else(|| self.0.start(request, wake))
+    }
+}
+
+impl Files {
+    /// Holds a request for what is still to come.
+    fn hold(&self, request: &RequestHead, options: HlsOptions, wake: &Wake) -> Option<Exchange> {
+        if !matches!(request.method, Method::GET | Method::HEAD) {
+            return None;
+        }
+        let Target { path, query } = Target::parse(&request.target).ok()?;
+        let place = match Wanted::of(&path, query) {
+            Err(()) => {
+                let answer = error(&request.method, StatusCode::BAD_REQUEST, HeaderMap::new());
+                return Some(self.fixed(answer, wake.clone()));
+            }
+            Ok(Some(wanted)) => {
+                self.store.holds.wait(&self.store, (&self.tree, options), &path, wanted, wake)?
+            }
+            Ok(None) if options.preload_hints => {
+                self.store.holds.wait_hinted(self.tree.root.id, &path, wake)?
+            }
+            Ok(None) => return None,
+        };
+        Some(HeldExchange::new(place, self, request, wake.clone()))
     }
 
     /// Starts answering.
-    pub(crate) fn start(&self, request: &RequestHead, wake: Wake) -> Exchange {
+    pub(super) fn start(&self, request: &RequestHead, wake: Wake) -> Exchange {
         let method = &request.method;
         if !matches!(*method, Method::GET | Method::HEAD | Method::POST) {
             return self.fixed(not_allowed(method), wake);
@@ -97,6 +132,6 @@ impl FileSite {
 
 impl Drop for FileSite {
     fn drop(&mut self) {
-        self.store.open_files.forget(self.tree.root.id);
+        self.0.store.open_files.forget(self.0.tree.root.id);
     }
 }

@@ -11,6 +11,7 @@ use quick_cache::{DefaultHashBuilder, Equivalent, OptionsBuilder, Weighter};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::FileOptions;
+use super::hls::Holds;
 use super::lookup::{Found, LookupError, Tree};
 use super::open::Identity;
 use super::pool::{Pool, PoolCounters};
@@ -19,6 +20,7 @@ use crate::blocks::{Block, BlockKey, Blocks};
 use crate::compress::CompressCounters;
 use crate::memory::Memory;
 use crate::metrics::{Kind, Metric, count, counters};
+use crate::timer::{Alarms, Timer};
 
 counters! {
     /// What looking paths up did.
@@ -41,6 +43,8 @@ pub(crate) enum Job {
     Lookup(u64, Arc<[u8]>),
     /// Work of that number, which only one waits for.
     Task(u64),
+    /// A playlist that is waited for, under the root of that number.
+    Playlist(u64, Arc<[u8]>),
 }
 
 /// What a reader thread found.
@@ -54,7 +58,7 @@ pub(crate) enum Outcome {
     Found(Result<Arc<Found>, LookupError>),
     /// For [`Job::Task`]: it is done.
     Task,
-    /// The job could not be finished: it panicked, or the store is being dropped.
+    /// The job could not be finished: it panicked, or the store is being dropped. Or nobody waits for it.
     Lost,
 }
 
@@ -172,20 +176,25 @@ pub struct FileStore {
     pub(crate) pool: Pool<Job, Outcome>,
     pub(crate) counters: Arc<LookupCounters>,
     pub(crate) compress_counters: Arc<CompressCounters>,
+    pub(crate) holds: Holds,
+    timer: Timer,
     memory: Arc<Memory>,
     pub(crate) readahead: u64,
     pub(crate) try_on_worker: bool,
 }
 
 impl FileStore {
-    /// Starts the reader threads. Fails when a thread cannot be started or an option makes no sense
+    /// Starts the reader threads and a timer. Fails when a thread cannot be started or an option makes no sense
     /// (`InvalidInput`, naming the option).
     pub fn new(options: FileOptions) -> io::Result<Arc<Self>> {
         options.validate().map_err(|problem| io::Error::new(io::ErrorKind::InvalidInput, problem))?;
         let memory = Memory::new(usize::try_from(options.memory_bytes).unwrap_or(usize::MAX));
         let blocks = Blocks::new(options.cache_bytes, options.block_bytes, &memory);
         let readahead = if blocks.keeps() { options.readahead_blocks as u64 } else { 0 };
+        let timer = Timer::start()?;
         Ok(Arc::new(Self {
+            holds: Holds::new(timer.alarms()),
+            timer,
             blocks: Arc::new(blocks),
             open_files: Arc::new(OpenFiles::new(options.open_files, options.open_file_valid)),
             pool: Pool::start(options.reader_threads, options.reader_queue, Outcome::Lost)?,
@@ -200,6 +209,11 @@ impl FileStore {
     /// The block cache.
     pub fn blocks(&self) -> &Arc<Blocks> {
         &self.blocks
+    }
+
+    /// What wakes at a time.
+    pub(crate) fn alarms(&self) -> Alarms {
+        self.timer.alarms()
     }
 
     /// Where all that is pinned is counted.
@@ -226,7 +240,8 @@ impl FileStore {
         ];
         let pool: &PoolCounters = self.pool.counters();
         let counters = self.counters.fields().chain(self.blocks.counters.fields()).chain(pool.fields());
-        counters.chain(self.compress_counters.fields()).chain(levels).chain(self.memory.metrics()).collect()
+        let counters = counters.chain(self.compress_counters.fields()).chain(levels);
+        counters.chain(self.holds.metrics()).chain(self.memory.metrics()).collect()
     }
 
     /// The job that looks `path` up, allowed to block.

@@ -4,6 +4,7 @@ mod host;
 mod policy;
 mod rules;
 mod site;
+mod urgency;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,7 +21,8 @@ use host::Host;
 pub use host::MAX_AUTHORITY;
 pub(crate) use policy::ResponsePolicy;
 pub use rules::{
-    Cors, PathPattern, PathRule, PatternError, RateLimit, Template, TokenKey, TokenKeyError, TokenRule,
+    Cors, LimitRate, PathPattern, PathRule, PatternError, RateLimit, Template, TokenKey, TokenKeyError,
+    TokenRule,
 };
 use site::Site;
 
@@ -42,12 +44,21 @@ pub struct SiteConfig {
     pub error_pages: Vec<(StatusCode, String)>,
     /// What of its responses is compressed; `None`: nothing.
     pub compress: Option<CompressOptions>,
+    /// Playlists come before audio and audio before video, for clients that name no priority (RFC 9218).
+    pub media_urgency: bool,
 }
 
 impl SiteConfig {
     /// A site without rules.
     pub fn new(hosts: Vec<String>, content: impl Into<SiteContent>) -> Self {
-        Self { hosts, content: content.into(), rules: Vec::new(), error_pages: Vec::new(), compress: None }
+        Self {
+            hosts,
+            content: content.into(),
+            rules: Vec::new(),
+            error_pages: Vec::new(),
+            compress: None,
+            media_urgency: false,
+        }
     }
 }
 

@@ -6,10 +6,13 @@ use http::{HeaderMap, StatusCode};
 
 use super::policy::{ErrorPages, ResponsePolicy};
 use super::rules::{self, MAX_RULES, PathRule, Verdict};
+use super::urgency::urgency;
 use super::{SiteConfig, SiteContent, SiteError};
 use crate::compress::{CompressOptions, Compression};
 use crate::files::{FileSite, FileSiteError, FileStore};
+use crate::pace::Pace;
 use crate::target::Target;
+use crate::timer::Alarms;
 use crate::{Exchange, Handler, RequestBody, RequestHead, Wake};
 
 /// A site that is open.
@@ -19,6 +22,8 @@ pub(super) struct Site {
     error_pages: Vec<(StatusCode, String)>,
     compress: Option<Arc<CompressOptions>>,
     store: Arc<FileStore>,
+    media_urgency: bool,
+    alarms: Alarms,
 }
 
 /// What answers.
@@ -61,12 +66,30 @@ impl Site {
         if let Some(options) = &compress {
             options.validate().map_err(|problem| invalid(format!("compress: {problem}")))?;
         }
-        let (rules, error_pages) = (config.rules.clone(), config.error_pages.clone());
-        Ok(Self { content, rules, error_pages, compress, store: Arc::clone(store) })
+        Ok(Self {
+            content,
+            rules: config.rules.clone(),
+            error_pages: config.error_pages.clone(),
+            compress,
+            store: Arc::clone(store),
+            media_urgency: config.media_urgency,
+            alarms: store.alarms(),
+        })
     }
 
     /// Starts answering.
     pub(super) fn start(self: &Arc<Self>, request: &RequestHead, body: RequestBody, wake: Wake) -> Exchange {
+        let mut exchange = self.start_by_rules(request, body, wake);
+        let path = request.target.split('?').next().unwrap_or_default();
+        if self.media_urgency
+            && let Some(urgency) = urgency(path.as_bytes())
+        {
+            exchange.set_urgency(urgency);
+        }
+        exchange
+    }
+
+    fn start_by_rules(self: &Arc<Self>, request: &RequestHead, body: RequestBody, wake: Wake) -> Exchange {
         if self.rules.is_empty() && self.error_pages.is_empty() {
             let compression = self.compression(request, &wake);
             let mut exchange = self.content.start(request, body, wake);
@@ -75,9 +98,12 @@ impl Site {
             }
             return exchange;
         }
-        let Some(Verdict { answer, target, changes }) = rules::judge(&self.rules, request) else {
+        let Some(verdict) = rules::judge(&self.rules, request) else {
             return Exchange::error(&request.method, StatusCode::BAD_REQUEST, HeaderMap::new());
         };
+        let pace = verdict.pace(request);
+        let pace = pace.map(|(rate, after)| Pace::new(rate, after, self.alarms.clone(), wake.clone()));
+        let Verdict { answer, target, changes, .. } = verdict;
         let pages = (!self.error_pages.is_empty()).then(|| ErrorPages::new(self, request, &wake));
         let compression = self.compression(request, &wake);
         let mut exchange = match (answer, target) {
@@ -90,6 +116,9 @@ impl Site {
         };
         if changes.is_some() || pages.is_some() || compression.is_some() {
             exchange.set_policy(ResponsePolicy::new(changes, pages, compression));
+        }
+        if let Some(pace) = pace {
+            exchange.set_pace(pace);
         }
         exchange
     }

@@ -13,6 +13,7 @@ mod site;
 mod tcp;
 mod tls;
 mod value;
+mod video;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 pub(crate) use acme::Acme;
-pub(crate) use cache::{Cache, SiteCache};
+pub(crate) use cache::Cache;
 use expressway_dataplane::IoSection;
 use expressway_origin::OriginOptions;
 use expressway_settings::{ConfigError, SourceFile};
@@ -392,7 +393,7 @@ impl Config {
             }
             site.check_rules().and(site.error_pages()).map_err(|(span, problem)| self.at(span, problem))?;
             if let Some(cache) = &site.cache {
-                let options = cache.get_ref().options().map_err(|problem| self.at(cache.span(), problem))?;
+                let options = site.cache_options().map_err(|(span, problem)| self.at(span, problem))?;
                 if options.is_some() && site.origin.is_none() {
                     return Err(self.at(cache.span(), "a site without an origin has nothing to cache"));
                 }

@@ -5,14 +5,19 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use expressway_settings::Span;
-use expressway_web::{Cors as CorsRule, PathPattern, PathRule, RateLimit, Template, TokenKey, TokenRule};
+use expressway_settings::{Size, Span};
+use expressway_web::{
+    Cors as CorsRule, LimitRate, PathPattern, PathRule, RateLimit, Template, TokenKey, TokenRule,
+};
 use http::{HeaderName, HeaderValue, StatusCode};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::Problem;
+
+/// The lowest `limit_rate`, in bytes a second: what is slower keeps responses for too long.
+const LEAST_RATE: u64 = 1 << 10;
 
 /// `[[site.rule]]`: what holds for some paths of a site.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -43,6 +48,13 @@ pub(crate) struct Rule {
     headers: BTreeMap<Spanned<String>, HeaderSetting>,
     /// Which pages of other origins may read responses: true for any.
     cors: Option<Spanned<CorsSetting>>,
+    /// Bytes a second of each response; 0: as fast as it goes.
+    limit_rate: Option<Spanned<Size>>,
+    /// Bytes of it that go first, as fast as they go.
+    limit_rate_after: Option<Spanned<Size>>,
+    /// A player that names the throughput that it can use (CMCD `rtp`) gets no more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    cmcd_rtp: bool,
 }
 
 /// Requests a second of one client, such as `"10/s"`, and how many may come at once.
@@ -192,7 +204,23 @@ impl Rule {
                 ),
             },
         };
+        rule.limit = self.limit()?;
         Ok(rule)
+    }
+
+    /// How fast responses go.
+    fn limit(&self) -> Result<Option<LimitRate>, Problem> {
+        let after = self.limit_rate_after.as_ref();
+        if self.limit_rate.is_none() && !self.cmcd_rtp {
+            let problem = |after: &Spanned<Size>| (after.span(), "needs limit_rate or cmcd_rtp".to_owned());
+            return after.map_or(Ok(None), |after| Err(problem(after)));
+        }
+        let rate = self.limit_rate.as_ref().map_or(0, |rate| rate.get_ref().0);
+        if let Some(limit) = self.limit_rate.as_ref().filter(|_| (1..LEAST_RATE).contains(&rate)) {
+            return Err((limit.span(), "give 0 (no limit) or at least \"1KiB\" a second".to_owned()));
+        }
+        let after = after.map_or(0, |after| after.get_ref().0);
+        Ok(Some(LimitRate { rate, after, cmcd_rtp: self.cmcd_rtp }))
     }
 }
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use expressway_web::{CompressOptions, PathPattern, PathRule};
-use http::header::CACHE_CONTROL;
-use http::{HeaderValue, StatusCode};
+use expressway_cache::SiteOptions;
+use expressway_web::{CompressOptions, PathRule};
+use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
@@ -14,24 +14,10 @@ use super::cache::SiteCache;
 use super::compress::SiteCompress;
 use super::rule::{Rule, Token};
 use super::sections::yes;
+use super::video::{Video, VideoSetting};
 
 /// Where in the file something is wrong, and what.
 pub(crate) type Problem = (Range<usize>, String);
-
-/// How long playlists and segments of HLS, DASH and CMAF may be cached. A live playlist changes with each segment, or part
-/// of one; a segment never.
-const VIDEO: [(&str, &str); 10] = [
-    ("*.m3u8", "max-age=2"),
-    ("*.mpd", "max-age=2"),
-    ("*.m4s", "max-age=86400"),
-    ("*.ts", "max-age=86400"),
-    ("*.mp4", "max-age=86400"),
-    ("*.m4a", "max-age=86400"),
-    ("*.m4v", "max-age=86400"),
-    ("*.cmfa", "max-age=86400"),
-    ("*.cmfv", "max-age=86400"),
-    ("*.aac", "max-age=86400"),
-];
 
 /// `[[site]]`: what some hosts serve.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -61,9 +47,9 @@ pub(crate) struct Site {
     /// Answer with `.br` and `.gz` siblings where the client takes them.
     #[serde(default = "yes")]
     pub(crate) precompressed: bool,
-    /// Playlists may be cached for two seconds, and segments for a day, unless rules say otherwise.
-    #[serde(default)]
-    pub(crate) video: bool,
+    /// What players of video need.
+    #[serde(default = "no_video")]
+    pub(crate) video: Spanned<VideoSetting>,
     /// Paths whose content is sent with an error, by status.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) error_pages: BTreeMap<Spanned<String>, String>,
@@ -79,8 +65,23 @@ impl Site {
         self.root.is_none() && self.rule.iter().any(answers)
     }
 
+    /// How it serves video.
+    pub(crate) fn video(&self) -> Video {
+        self.video.get_ref().video()
+    }
+
+    /// How responses of its origin are kept; `None` if they are not.
+    pub(crate) fn cache_options(&self) -> Result<Option<SiteOptions>, Problem> {
+        let Some(cache) = &self.cache else { return Ok(None) };
+        let options = cache.get_ref().options().map_err(|problem| (cache.span(), problem))?;
+        let hls_hold = self.video().hls_hold.map(|hold| hold.0);
+        Ok(options.map(|options| SiteOptions { hls_hold, ..options }))
+    }
+
     /// Its rules, as far as they can be read without other files.
     pub(crate) fn check_rules(&self) -> Result<(), Problem> {
+        let problem = |problem: &str| (self.video.span(), problem.to_owned());
+        self.video().check(self.root.is_some()).map_err(problem)?;
         self.rule.iter().try_for_each(|rule| rule.rule().map(|_| ()))
     }
 
@@ -89,12 +90,8 @@ impl Site {
         let rule = |rule: &Rule| {
             Ok(PathRule { token: rule.token.as_ref().map(Token::rule).transpose()?, ..rule.rule()? })
         };
-        let video = VIDEO.iter().filter(|_| self.video).map(|(path, control)| {
-            let path = PathPattern::parse(path).map_err(|error| (self.hosts.span(), error.to_string()))?;
-            let set = vec![(CACHE_CONTROL, HeaderValue::from_static(control))];
-            Ok(PathRule { set, ..PathRule::new(path) })
-        });
-        video.chain(self.rule.iter().map(rule)).collect()
+        let video = self.video().rules().map_err(|error| (self.video.span(), error.to_string()))?;
+        video.into_iter().map(Ok).chain(self.rule.iter().map(rule)).collect()
     }
 
     /// How its responses are compressed; `None`: they are not.
@@ -129,6 +126,10 @@ impl Site {
         };
         self.error_pages.iter().map(page).collect()
     }
+}
+
+fn no_video() -> Spanned<VideoSetting> {
+    Spanned::new(0..0, VideoSetting::default())
 }
 
 fn index_html() -> Vec<String> {

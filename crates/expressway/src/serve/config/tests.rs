@@ -1,6 +1,7 @@
 //! What the configuration accepts, and what it says about what it does not.
 
 use expressway_dataplane::IoMode;
+use expressway_web::LimitRate;
 
 use super::*;
 
@@ -282,7 +283,8 @@ fn wrong_rules_are_named_with_their_line() {
 #[test]
 fn what_is_in_force_is_a_configuration_that_says_the_same() {
     let rules = "[[site.rule]]\npath = \"/a/*\"\nheaders = { a = \"b\", c = false }\ncors = { origins = [\"https://a\"] }\n\
-         [[http]]\nlisten = \"unix:/s\"\nproxy_protocol = [\"10.0.0.0/8\"]\n\
+         limit_rate = \"1MiB\"\nlimit_rate_after = \"2MiB\"\ncmcd_rtp = true\n\
+         [site.video]\nhls_hold = \"18s\"\n[[http]]\nlisten = \"unix:/s\"\nproxy_protocol = [\"10.0.0.0/8\"]\n\
          [io.napi]\ndefer_hard_irqs = 2\ngro_flush_timeout = \"200us\"\n[admin]";
     let config = parse(
         &GOOD
@@ -361,6 +363,29 @@ fn video_has_times_to_cache_that_rules_may_change() {
     let last = rules.last().unwrap();
     assert_eq!(last.set[0].1, "no-cache");
     assert_eq!(format!("{:?}", last.rate.as_ref().unwrap()), "RateLimit { rate: 1.5, burst: 2.0, .. }");
+}
+
+#[test]
+fn limits_of_rates_are_those_of_the_last_rule_that_has_one() {
+    let limit = |rule: &str| {
+        let text = GOOD.replace("[admin]", &format!("[[site.rule]]\n{rule}\n[admin]"));
+        parse(&text).map(|config| config.sites[0].rules().unwrap()[0].limit)
+    };
+    let expected = LimitRate { rate: 1 << 20, after: 5, cmcd_rtp: false };
+    assert_eq!(limit("limit_rate = \"1MiB\"\nlimit_rate_after = 5").unwrap(), Some(expected));
+    let none = LimitRate { rate: 0, after: 0, cmcd_rtp: false };
+    assert_eq!(limit("limit_rate = 0").unwrap(), Some(none), "lifts that of another rule");
+    assert_eq!(limit("cmcd_rtp = true").unwrap(), Some(LimitRate { cmcd_rtp: true, ..none }));
+    assert_eq!(limit("cmcd_rtp = false").unwrap(), None);
+    for (rule, expected) in
+        [("limit_rate = 1023", "at least \"1KiB\""), ("limit_rate_after = 1", "needs limit_rate")]
+    {
+        let error = limit(rule).unwrap_err();
+        assert!(error.contains(expected), "{rule}: {error}");
+    }
+    let video = |keys: &str| parse(&GOOD.replace("[admin]", &format!("[site.video]\n{keys}\n[admin]")));
+    assert!(video("hls_hold = \"10s\"").is_ok());
+    assert!(video("preload_hints = true").unwrap_err().contains("needs hls_hold"));
 }
 
 #[test]

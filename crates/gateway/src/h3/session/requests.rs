@@ -178,7 +178,12 @@ impl Session {
         } else {
             handler.start(&request.head, body, wake)
         };
-        let priority = self.early_priority(stream).unwrap_or(request.priority);
+        let asked = self.early_priority(stream).or(request.priority);
+        // A client that names none leaves it to the server (RFC 9218, section 10).
+        let priority = asked.unwrap_or_else(|| match exchange.urgency() {
+            Some(urgency) => Priority { urgency, ..Priority::default() },
+            None => Priority::default(),
+        });
         let mut state = RequestStream::new(stream, exchange, priority, request.content_length, &self.account);
         state.upload = upload.filter(|upload| upload.is_wanted());
         if turn.link.setup.access_log.is_some() {

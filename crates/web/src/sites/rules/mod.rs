@@ -5,6 +5,7 @@
 //! form, so that no spelling of a path goes past a rule.
 
 mod cors;
+mod limit;
 mod pattern;
 mod rate;
 mod token;
@@ -21,6 +22,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use ipnet::IpNet;
 
 pub use self::cors::Cors;
+pub use self::limit::LimitRate;
 pub use self::pattern::{PathPattern, PatternError, Template};
 pub use self::rate::RateLimit;
 pub use self::token::{TokenKey, TokenKeyError, TokenRule};
@@ -62,6 +64,8 @@ pub struct PathRule {
     pub remove: Vec<HeaderName>,
     /// Pages of other origins may read responses.
     pub cors: Option<Cors>,
+    /// How fast responses go; the last rule that says so counts.
+    pub limit: Option<LimitRate>,
 }
 
 impl PathRule {
@@ -79,6 +83,7 @@ impl PathRule {
             set: Vec::new(),
             remove: Vec::new(),
             cors: None,
+            limit: None,
         }
     }
 
@@ -170,11 +175,21 @@ pub(crate) struct Verdict {
     pub(crate) target: Option<String>,
     /// What its response is to be changed by.
     pub(crate) changes: Option<Box<HeaderChanges>>,
+    /// How fast it goes.
+    pub(crate) limit: Option<LimitRate>,
+}
+
+impl Verdict {
+    /// Octets a second, and those that go first.
+    pub(crate) fn pace(&self, request: &RequestHead) -> Option<(u64, u64)> {
+        let limit = self.limit?;
+        Some((limit.rate(request)?, limit.after))
+    }
 }
 
 /// Goes through `rules` for a request. `None`: its target is malformed.
 pub(crate) fn judge(rules: &[PathRule], request: &RequestHead) -> Option<Verdict> {
-    let mut verdict = Verdict { answer: None, target: None, changes: None };
+    let mut verdict = Verdict { answer: None, target: None, changes: None, limit: None };
     let Target { path, query } = Target::parse(&request.target).ok()?;
     let (mut path, mut query) = (path.into_owned(), query.map(Cow::Borrowed));
     for rule in rules {
@@ -182,6 +197,7 @@ pub(crate) fn judge(rules: &[PathRule], request: &RequestHead) -> Option<Verdict
         if rule.changes_headers() {
             verdict.changes.get_or_insert_default().follow(rule, request);
         }
+        verdict.limit = rule.limit.or(verdict.limit);
         let status = |status| Exchange::error(&request.method, status, HeaderMap::new());
         if !rule.admits(request.remote.ip()) {
             verdict.answer = Some(status(StatusCode::FORBIDDEN));

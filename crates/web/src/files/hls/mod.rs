@@ -1,0 +1,52 @@
+//! Low-latency HLS from files: requests that wait for what is not there yet.
+//!
+//! A request for a playlist that names a segment or part to come is held until the file has it; one for a part that a
+//! watched playlist hints at, until the playlist has moved on. Whoever is held costs an entry in a list. Each playlist
+//! that is waited for is looked at by a reader thread a few times a second, whoever waits, and read if it has changed, so
+//! that this also works where no other process can be told of changes (network file systems), and takes no right that
+//! serving files does not. A playlist that is cut off or replaced by something else meanwhile is waited for again.
+
+mod exchange;
+mod holds;
+mod playlist;
+mod reload;
+mod watch;
+
+use std::time::Duration;
+
+pub(super) use exchange::HeldExchange;
+pub(super) use holds::Holds;
+pub use reload::is_blocking_reload;
+
+use reload::{Malformed, Reload};
+
+/// What of a site's requests may be held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HlsOptions {
+    /// The longest time that a request is held; three target durations if that is less.
+    pub max_hold: Duration,
+    /// Also hold requests for what a playlist hints at (EXT-X-PRELOAD-HINT).
+    pub preload_hints: bool,
+}
+
+/// What a request waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::files) enum Wanted {
+    Reload(Reload),
+    /// A file that a playlist hints at: that it no longer does.
+    Hinted(Box<[u8]>),
+}
+
+impl Wanted {
+    /// What a request for `path` waits for, if it has to by its query. An error is malformed.
+    pub(super) fn of(path: &[u8], query: Option<&str>) -> Result<Option<Self>, ()> {
+        let is_playlist = path.len() > 5 && path[path.len() - 5..].eq_ignore_ascii_case(b".m3u8");
+        match query {
+            Some(query) if is_playlist => match Reload::parse(query) {
+                Ok(reload) => Ok(reload.map(Self::Reload)),
+                Err(Malformed) => Err(()),
+            },
+            _ => Ok(None),
+        }
+    }
+}
