@@ -58,7 +58,8 @@ impl<'a> Client<'a> {
         Ok(Self { output, contestant: contestant.into() })
     }
 
-    fn line(&mut self) -> Result<String, BenchError> {
+    /// Its next line.
+    pub(crate) fn line(&mut self) -> Result<String, BenchError> {
         let line = match &mut self.output {
             Output::Here(program) => program.line()?,
             Output::Far(program) => program.line()?,

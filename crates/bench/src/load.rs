@@ -6,8 +6,9 @@ use expressway_lab::Role;
 use serde::{Deserialize, Serialize};
 
 use crate::client::Client;
+use crate::h2load::H2load;
 use crate::kind::Run;
-use crate::server::PORT;
+use crate::server::{PORT, is_tcp};
 use crate::task::Task;
 use crate::{BenchError, HOST, Tools};
 
@@ -34,7 +35,7 @@ pub(crate) struct Load {
 }
 
 /// What the load generator counted.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Counted {
     /// Seconds that it counted.
     pub seconds: f64,
@@ -73,7 +74,12 @@ pub(crate) fn whom(server: SocketAddrV4, tools: &Tools) -> Vec<String> {
 }
 
 /// A load that runs.
-pub(crate) struct Running<'a>(Client<'a>);
+pub(crate) enum Running<'a> {
+    /// Over HTTP/3.
+    Ours(Client<'a>),
+    /// Over HTTP/2 or HTTP/1.1.
+    H2load(H2load),
+}
 
 impl<'a> Running<'a> {
     /// Starts it.
@@ -83,21 +89,30 @@ impl<'a> Running<'a> {
         load: &Load,
         core: usize,
     ) -> Result<Self, BenchError> {
+        if is_tcp(run.case) {
+            return H2load::start(run, contestant, server_address(run), load, core).map(Self::H2load);
+        }
         let task = Task::Load { to: server_address(run), load: load.clone() };
-        Client::start(run, contestant, core, &task).map(Self)
+        Client::start(run, contestant, core, &task).map(Self::Ours)
     }
 
     /// Waits until the warm-up is over and counting begins.
     pub(crate) fn wait_until_measuring(&mut self) -> Result<(), BenchError> {
-        self.0.expect("measuring")
+        match self {
+            Self::Ours(client) => client.expect("measuring"),
+            Self::H2load(h2load) => h2load.wait_until_measuring(),
+        }
     }
 
     /// Waits for the end of counting and gives the counts.
     pub(crate) fn counted(&mut self) -> Result<Counted, BenchError> {
-        let counted: Counted = self.0.report()?;
+        let (counted, client): (Counted, _) = match self {
+            Self::Ours(client) => (client.report()?, &*client),
+            Self::H2load(h2load) => (h2load.counted()?, &h2load.client),
+        };
         if counted.errors > 0 {
             let why = counted.last_error.clone().unwrap_or_default();
-            return Err(self.0.failed(format!("{} requests failed, the last: {why}", counted.errors)));
+            return Err(client.failed(format!("{} requests failed, the last: {why}", counted.errors)));
         }
         Ok(counted)
     }

@@ -142,7 +142,7 @@ fn filled(words: &[String], places: &Placeholders) -> Vec<String> {
 }
 
 /// Whether a name is a file in a folder of PATH.
-fn is_program(name: &str) -> bool {
+pub(crate) fn is_program(name: &str) -> bool {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&folders).any(|folder| folder.join(Path::new(name)).is_file())
 }

@@ -9,17 +9,18 @@ use serde::{Deserialize, Serialize};
 use crate::{BenchError, Tools};
 
 /// The files, in the order of tables.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     ("expressway", include_str!("../peers/expressway.toml")),
     ("nginx", include_str!("../peers/nginx.toml")),
     ("caddy", include_str!("../peers/caddy.toml")),
     ("envoy", include_str!("../peers/envoy.toml")),
     ("quic-go", include_str!("../peers/quic-go.toml")),
+    ("h2o", include_str!("../peers/h2o.toml")),
     ("quinn", include_str!("../peers/quinn.toml")),
 ];
 
 /// The servers' names, as a parameter takes them.
-pub(crate) const NAMES: &[&str] = &["expressway", "nginx", "caddy", "envoy", "quic-go", "quinn"];
+pub(crate) const NAMES: &[&str] = &["expressway", "nginx", "caddy", "envoy", "quic-go", "h2o", "quinn"];
 
 /// A server's file. Texts have placeholders such as `@address@`.
 #[derive(Clone, Debug, Deserialize)]
@@ -42,6 +43,9 @@ pub(crate) struct Server {
     /// Its configuration file, if it has one.
     #[serde(default)]
     pub(crate) configuration: Option<String>,
+    /// `@content@` in it, by what is served; without, only files.
+    #[serde(default)]
+    pub(crate) content: BTreeMap<String, String>,
 }
 
 fn yes() -> bool {
@@ -89,13 +93,16 @@ impl Server {
 }
 
 /// Why a server cannot be measured here, if so.
-pub(crate) fn lacks(name: &str, ranges: bool, tools: &Tools) -> Option<String> {
+pub(crate) fn lacks(name: &str, ranges: bool, content: &str, tools: &Tools) -> Option<String> {
     let server = match Server::named(name) {
         Ok(server) => server,
         Err(error) => return Some(error.to_string()),
     };
     if ranges && !server.ranges {
         return Some(format!("{name} as configured here does not support ranges (peers/{name}.toml)"));
+    }
+    if content != "file" && !server.content.contains_key(content) {
+        return Some(format!("{name} as configured here has no cache (peers/{name}.toml)"));
     }
     let program = server.program(tools);
     (!program.exists()).then(|| format!("{}: no such program; `make bench` builds it", program.display()))
@@ -156,12 +163,15 @@ mod tests {
             "io",
             "udp_send",
             "cores_mask",
+            "content",
+            "origin",
         ];
         let places: Placeholders = known.iter().map(|name| (*name, "1".to_owned())).collect();
         for name in NAMES {
             let server = Server::named(name).unwrap();
             assert!(server.why.len() > 40, "{name}");
             let texts = server.arguments(&places).join(" ")
+                + &server.content.values().map(|value| fill(value, &places)).collect::<String>()
                 + &fill(server.configuration.as_deref().unwrap_or(""), &places)
                 + &server.environment.values().map(|value| fill(value, &places)).collect::<String>();
             // `@type` is a key of protocol buffers in JSON, not a placeholder.

@@ -10,9 +10,10 @@ use rustix::process::Signal;
 
 use crate::cpu::{self, Account};
 use crate::kind::Run;
+use crate::origin::{self, Origin};
 use crate::peers::{self, Placeholders};
 use crate::process::{LIMIT, Logged};
-use crate::scenario::{Form, Parameter, Value, text};
+use crate::scenario::{Case, Form, Parameter, Value, text};
 use crate::{BenchError, HOST, SERVER_CORE, io_error};
 
 /// Polling interval while waiting for it to listen.
@@ -41,6 +42,29 @@ pub(crate) const UDP_SEGMENTATION: Parameter =
 /// MTU of both ends.
 pub(crate) const MTU: Parameter = Parameter::new("mtu", Form::Count(1280, 9000), Value::Count(1500));
 
+/// What is asked for: HTTP/3 of our load generator, HTTP/2 or HTTP/1.1 over TLS of h2load.
+pub(crate) const PROTOCOL: Parameter =
+    Parameter::new("protocol", Form::Choice(&["h3", "h2", "h1"]), text("h3"));
+/// Files, or what an origin gives a cache (see [`Origin`]).
+pub(crate) const CONTENT: Parameter =
+    Parameter::new("content", Form::Choice(&["file", "cached"]), text("file"));
+
+/// Whether requests come over TCP. Kinds without the parameter measure HTTP/3.
+pub(crate) fn is_tcp(case: &Case) -> bool {
+    case.0.get("protocol").is_some_and(|protocol| *protocol != text("h3"))
+}
+
+/// What a case has served. Kinds without the parameter have files.
+pub(crate) fn content(case: &Case) -> &str {
+    if case.0.contains_key("content") { case.text("content") } else { "file" }
+}
+
+/// The origin of a case whose content is cached.
+pub(crate) fn origin(run: &Run<'_>, delay: Duration) -> Result<Option<Origin>, BenchError> {
+    let is_cached = content(run.case) == "cached";
+    is_cached.then(|| Origin::start(run.lab, run.tools.root(), delay)).transpose()
+}
+
 /// A running server; dropping it ends it.
 pub(crate) struct Server {
     process: Logged,
@@ -58,10 +82,12 @@ impl Server {
         let server = peers::Server::named(&name)?;
         let work = tools.work.join(&name);
         std::fs::create_dir_all(&work).map_err(io_error(work.display().to_string()))?;
+        // What an earlier run has cached on disk.
+        let _ = std::fs::remove_dir_all(work.join("cached"));
         let configuration = work.join("configuration");
         let workers = case.count("workers") as usize;
         let cores = SERVER_CORE..SERVER_CORE + workers;
-        let places: Placeholders = [
+        let mut places: Placeholders = [
             ("address", lab.addresses(Role::Server).ipv4.to_string()),
             ("port", PORT.to_string()),
             ("host", HOST.to_owned()),
@@ -75,8 +101,11 @@ impl Server {
             ("body", case.0.get("body").map_or_else(|| "1024".to_owned(), ToString::to_string)),
             ("io", case.text("io").to_owned()),
             ("udp_send", case.text("udp_send").to_owned()),
+            ("origin", format!("http://127.0.0.1:{}", origin::PORT)),
         ]
         .into();
+        let content = server.content.get(content(case)).map(|text| peers::fill(text, &places));
+        places.insert("content", content.unwrap_or_default());
         if let Some(text) = &server.configuration {
             std::fs::write(&configuration, peers::fill(text, &places))
                 .map_err(io_error(configuration.display().to_string()))?;
@@ -90,10 +119,10 @@ impl Server {
             Logged::start(lab, Role::Server, cores.clone(), work.join("log"), &command, environment)?;
         let mut process = process.named(&name);
         let is_ours = name == "expressway";
-        // On a thread of the server's namespace, whose sockets `/proc/thread-self/net/udp` then shows.
+        // On a thread of the server's namespace, whose sockets `/proc/thread-self/net` then shows.
         lab.run(Role::Server, || {
             process.wait_until("listening", LOOK, &|process| {
-                Ok(is_listening()? && (!is_ours || ready_line(process).is_some()))
+                Ok(is_listening(is_tcp(case))? && (!is_ours || ready_line(process).is_some()))
             })
         })??;
         Ok(Self { process, cores, whole_host: run.nics.is_some(), started_in: began.elapsed() })
@@ -131,8 +160,8 @@ fn ready_line(process: &Logged) -> Option<String> {
 }
 
 /// Whether a socket of this thread's namespace has the servers' port.
-fn is_listening() -> Result<bool, BenchError> {
-    let file = "/proc/thread-self/net/udp";
+fn is_listening(over_tcp: bool) -> Result<bool, BenchError> {
+    let file = if over_tcp { "/proc/thread-self/net/tcp" } else { "/proc/thread-self/net/udp" };
     let sockets = std::fs::read_to_string(file).map_err(io_error(file))?;
     // Local address and port in hexadecimal.
     let port = format!(":{PORT:04X}");

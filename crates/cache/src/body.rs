@@ -3,6 +3,7 @@
 //! A block comes from where it is cheapest: the fetch that is being read from, the block cache, a fetch of the same slice,
 //! the disk, and last a fetch of its own.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::task::{Poll, Waker, ready};
 
@@ -29,7 +30,8 @@ pub(crate) struct Around<'a> {
     /// To fetch what is missing with; without it what is missing is lost.
     pub(crate) request: Option<&'a Arc<RequestHead>>,
     pub(crate) wake: &'a Wake,
-    pub(crate) waker: &'a Waker,
+    /// Made when something is waited for.
+    pub(crate) waker: &'a OnceCell<Waker>,
     pub(crate) account: Option<&'a Account>,
 }
 
@@ -85,9 +87,8 @@ impl ObjectBody {
         if let Some(error) = &self.failed {
             return Poll::Ready(Some(Err(error.clone())));
         }
-        while self.part.length() == 0 {
-            let Some(part) = self.rest.next() else { return Poll::Ready(None) };
-            self.part = part;
+        if !self.has_part() {
+            return Poll::Ready(None);
         }
         let chunk = match &self.part {
             Part::Octets(octets) => {
@@ -112,15 +113,53 @@ impl ObjectBody {
                 }
             }
         };
-        let octets = chunk.len() as u64;
-        self.remaining = self.remaining.map(|remaining| remaining - octets);
+        self.advance(chunk.len(), around);
+        Poll::Ready(Some(Ok(chunk)))
+    }
+
+    /// The same, copied to the end of `out`. A block that is there is not held for it.
+    pub(crate) fn poll_copy(
+        &mut self,
+        max: usize,
+        out: &mut Vec<u8>,
+        around: Around<'_>,
+    ) -> Poll<Option<Result<(), BodyError>>> {
+        let block_bytes = around.site.cache.block_bytes as u64;
+        if self.has_part()
+            && let Part::Span(span) = &self.part
+            && let Some(current) = &self.current
+            && current.index == span.start / block_bytes
+        {
+            let within = (span.start % block_bytes) as usize;
+            let octets = usize::try_from(span.end - span.start).unwrap_or(usize::MAX).min(max);
+            if let Some(octets) = current.block.get(within..within.saturating_add(octets)) {
+                out.extend_from_slice(octets);
+                let octets = octets.len();
+                self.advance(octets, around);
+                return Poll::Ready(Some(Ok(())));
+            }
+        }
+        self.poll(max, around).map_ok(|chunk| out.extend_from_slice(&chunk))
+    }
+
+    /// Makes sure that something is left of the current part; false at the end of the body.
+    fn has_part(&mut self) -> bool {
+        while self.part.length() == 0 {
+            let Some(part) = self.rest.next() else { return false };
+            self.part = part;
+        }
+        true
+    }
+
+    /// Takes note that so many octets were handed out.
+    fn advance(&mut self, octets: usize, around: Around<'_>) {
+        self.remaining = self.remaining.map(|remaining| remaining - octets as u64);
         match &mut self.part {
-            Part::Octets(rest) => rest.advance(chunk.len()),
-            Part::Span(span) => span.start += octets,
+            Part::Octets(rest) => rest.advance(octets),
+            Part::Span(span) => span.start += octets as u64,
         }
         let served = &around.site.cache.counters.cache_served_bytes;
-        served.fetch_add(octets, std::sync::atomic::Ordering::Relaxed);
-        Poll::Ready(Some(Ok(chunk)))
+        served.fetch_add(octets as u64, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Octets of a span; `None` if an object of unknown length turned out to end before it.
@@ -172,7 +211,11 @@ impl ObjectBody {
         let is_right = |block: &Block| is_unknown || block.len() as u64 == extent;
         loop {
             if let Some(ticket) = &self.ticket {
-                match ready!(ticket.poll_block(number, cache.block_bytes as u64, around.waker)) {
+                match ready!(ticket.poll_block(
+                    number,
+                    cache.block_bytes as u64,
+                    around.waker.get_or_init(|| around.wake.waker())
+                )) {
                     Progress::Block(block) => return Poll::Ready(Ok(Some(block))),
                     Progress::End if self.object.length == UNKNOWN => return Poll::Ready(Ok(None)),
                     Progress::Broken if self.object.length == UNKNOWN => {

@@ -1,5 +1,6 @@
 //! One request: from what is stored to what is sent.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -34,7 +35,7 @@ const TRIES: u8 = 3;
 struct CachedExchange {
     site: Arc<SiteShared>,
     wake: Wake,
-    waker: Option<Waker>,
+    waker: OnceCell<Waker>,
     account: Option<Account>,
     /// What the request takes.
     charge: Option<Charge>,
@@ -102,7 +103,7 @@ pub(crate) fn start(
     let mut exchange = CachedExchange {
         site: Arc::clone(site),
         wake,
-        waker: None,
+        waker: OnceCell::new(),
         account: None,
         charge: None,
         key,
@@ -149,7 +150,7 @@ impl CachedExchange {
         }
         let object = Arc::clone(object);
         let status = Status::hit(object.freshness.left(now) / 1000);
-        self.serve(request, object, None, status)
+        self.serve(request, object, None, status, now)
     }
 
     /// Answers with `object`, whose blocks come from `ticket` if it is arriving. False if it is not there as a whole.
@@ -159,11 +160,12 @@ impl CachedExchange {
         object: Arc<Object>,
         ticket: Option<Ticket>,
         mut status: Status,
+        now: u64,
     ) -> bool {
         let site = Arc::clone(&self.site);
         let cache = &site.cache;
         let (head, content) =
-            respond(&request.method, &request.headers, &object, site.options.max_ranges, policy::now());
+            respond(&request.method, &request.headers, &object, site.options.max_ranges, now);
         let is_missing = |parts: &BodyParts| {
             let first = parts.first_offset().map(|at| at / cache.block_bytes as u64);
             ticket.is_none() && first.is_some_and(|first| !cache.has_block(&object, first))
@@ -253,7 +255,7 @@ impl CachedExchange {
             let ttl = object.freshness.left(now).div_euclid(1000);
             let how = object.freshness.judge(&self.asked, now);
             if let Use::Fresh | Use::While | Use::Stale = how {
-                if self.serve(&request, Arc::clone(&object), None, Status::hit(ttl)) {
+                if self.serve(&request, Arc::clone(&object), None, Status::hit(ttl), now) {
                     if how != Use::Fresh {
                         count(&cache.counters.cache_stale);
                     }
@@ -406,7 +408,7 @@ impl CachedExchange {
                     count(&self.site.cache.counters.cache_stale);
                     let mut status = Status::hit(old.freshness.left(now).div_euclid(1000));
                     status.detail = Some("stale-if-error");
-                    if self.serve(&request, Arc::clone(old), None, status) {
+                    if self.serve(&request, Arc::clone(old), None, status, now) {
                         return;
                     }
                 }
@@ -435,7 +437,7 @@ impl CachedExchange {
             Answer::Gone => return self.pass(&request, None),
         };
         self.tries += 1;
-        if object.is_for(&request.headers) && self.serve(&request, object, ticket, status) {
+        if object.is_for(&request.headers) && self.serve(&request, object, ticket, status, policy::now()) {
             return;
         }
         if self.tries < TRIES {

@@ -35,14 +35,14 @@ pub(crate) fn text(scheme: &str, authority: &str, target: &str, options: &SiteOp
         Some((path, query)) => (path, Some(query)),
         None => (target, None),
     };
-    let host = match options.include_host {
-        true => host(scheme, authority),
-        false => "*".to_owned(),
-    };
-    let mut text = String::with_capacity(scheme.len() + host.len() + target.len() + 4);
+    let host = if options.include_host { host(scheme, authority) } else { "*" };
+    // No more than it takes: a boxed text is not copied then.
+    let mut text = String::with_capacity(scheme.len() + host.len() + target.len() + 3);
     text.push_str(scheme);
     text.push_str("://");
-    text.push_str(&host);
+    let begin = text.len();
+    text.push_str(host);
+    text[begin..].make_ascii_lowercase();
     text.push_str(path);
     if let Some(query) = query {
         append_query(query, options, &mut text);
@@ -50,11 +50,10 @@ pub(crate) fn text(scheme: &str, authority: &str, target: &str, options: &SiteOp
     text
 }
 
-/// In lower case, without the scheme's own port.
-fn host(scheme: &str, authority: &str) -> String {
+/// Without the scheme's own port.
+fn host<'a>(scheme: &str, authority: &'a str) -> &'a str {
     let default = if scheme == "https" { ":443" } else { ":80" };
-    let host = authority.strip_suffix(default).unwrap_or(authority);
-    host.to_ascii_lowercase()
+    authority.strip_suffix(default).unwrap_or(authority)
 }
 
 /// What begins the name of a delivery directive of HLS.

@@ -3,9 +3,10 @@
 #[allow(unreachable_pub, reason = "a module that tests share")]
 mod common;
 
+use std::task::Poll;
 use std::time::Duration;
 
-use common::{BLOCK, Bed, Resource, body, options};
+use common::{BLOCK, Bed, Resource, body, options, request};
 use expressway_cache::{Purge, SiteOptions, Target};
 
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
@@ -27,6 +28,21 @@ fn a_fresh_response_is_asked_for_once() {
     assert!(head.is_hit() && head.body.is_empty());
     assert_eq!(head.header("content-length"), "5");
     assert_eq!(bed.origin.count(), 1);
+}
+
+#[test]
+fn a_hit_is_copied_beside_its_head() {
+    let bed = Bed::new();
+    bed.origin.set("/", Resource::new("hello", "max-age=60"));
+    bed.get("/");
+    let mut exchange = bed.start(&request("GET", "/", &[])).exchange;
+    assert!(exchange.poll_head().is_ready());
+    let mut out = b"head ".to_vec();
+    assert!(matches!(exchange.poll_copy(3, &mut out), Poll::Ready(Some(Ok(())))));
+    assert_eq!((out.as_slice(), exchange.remaining()), (&b"head hel"[..], Some(2)));
+    assert!(matches!(exchange.poll_copy(3, &mut out), Poll::Ready(Some(Ok(())))));
+    assert_eq!((out.as_slice(), exchange.remaining()), (&b"head hello"[..], Some(0)));
+    assert!(matches!(exchange.poll_copy(3, &mut out), Poll::Ready(None)));
 }
 
 #[test]

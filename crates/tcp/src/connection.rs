@@ -25,7 +25,7 @@ use crate::setup::Limits;
 use crate::stats::{Refusal, add};
 use crate::transaction::Tls;
 use crate::watch::{Verdict, Watch};
-use crate::wire::{Stream, Transport, Wire};
+use crate::wire::{Records, Stream, Transport, Wire};
 use crate::worker::Shared;
 
 /// Octets of a body that HTTP/2 lets a client send before they are read.
@@ -150,7 +150,7 @@ async fn open(
         return Ok(Some(Opened { transport, remote, tls: Tls::default(), is_h2: false }));
     }
     let ssl = Ssl::new(context).map_err(|_| Refusal::Handshake)?;
-    let stream = SslStreamBuilder::new(ssl, stream).accept().await.map_err(|error| {
+    let stream = SslStreamBuilder::new(ssl, Records::new(stream)).accept().await.map_err(|error| {
         tracing::debug!(%remote, %error, "TLS handshake");
         Refusal::Handshake
     })?;

@@ -22,6 +22,10 @@ pub trait ResponseSource: Send {
     fn poll_head(&mut self) -> Poll<ResponseHead>;
     /// See [`Exchange::poll_body`].
     fn poll_body(&mut self, max: usize) -> Poll<Option<Result<Bytes, BodyError>>>;
+    /// See [`Exchange::poll_copy`]. For sources that spare something if they need not lend what they have.
+    fn poll_copy(&mut self, max: usize, out: &mut Vec<u8>) -> Poll<Option<Result<(), BodyError>>> {
+        self.poll_body(max).map_ok(|chunk| out.extend_from_slice(&chunk))
+    }
     /// See [`Exchange::remaining`].
     fn remaining(&self) -> Option<u64>;
     /// See [`Exchange::release`].
@@ -276,16 +280,9 @@ impl Exchange {
                 out.extend_from_slice(&fixed.body.split_to(length));
             }
             Inner::File(file) => return file.poll_copy(max, out),
-            Inner::Other(_) | Inner::Stream(_) | Inner::Whole(_) => {
-                let chunk = ready!(match &mut self.inner {
-                    Inner::Other(source) => source.poll_body(max),
-                    _ => self.poll_body(max),
-                });
-                match chunk {
-                    Some(Ok(chunk)) => out.extend_from_slice(&chunk),
-                    Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                    None => return Poll::Ready(None),
-                }
+            Inner::Other(source) => return source.poll_copy(max, out),
+            Inner::Stream(_) | Inner::Whole(_) => {
+                return self.poll_body(max).map_ok(|chunk| out.extend_from_slice(&chunk));
             }
         }
         Poll::Ready(Some(Ok(())))

@@ -1,6 +1,7 @@
-//! HTTP/3 servers under requests: what a gigabit and a request cost, how many there can be, and how long they take.
+//! HTTP servers under requests: what a gigabit and a request cost, how many there can be, and how long they take.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use expressway_lab::{LabConfig, Offload, Role};
 
@@ -8,14 +9,18 @@ use super::{Better, Kind, Metric, Outcome, Run, Table, pinned_lab};
 use crate::cpu::Account;
 use crate::load::{Counted, Load, Running};
 use crate::scenario::{Bed, Case, Form, Parameter, Value};
-use crate::server::{IO, MTU, SERVER, Server, UDP_SEGMENTATION, UDP_SEND, WORKERS};
-use crate::{BenchError, CLIENT_CORE, Tools, offload, peers, profile};
+use crate::server::{
+    self, CONTENT, IO, MTU, PROTOCOL, SERVER, Server, UDP_SEGMENTATION, UDP_SEND, WORKERS, is_tcp,
+};
+use crate::{BenchError, CLIENT_CORE, Tools, h2load, offload, peers, profile};
 
 /// The kind.
 pub(crate) struct Gateway;
 
-static PARAMETERS: [Parameter; 11] = [
+static PARAMETERS: [Parameter; 13] = [
     SERVER,
+    PROTOCOL,
+    CONTENT,
     IO,
     UDP_SEND,
     WORKERS,
@@ -60,6 +65,9 @@ impl Kind for Gateway {
         if range > body {
             return Err(format!("range is {range} B of a body of {body}"));
         }
+        if is_tcp(case) && (range > 0 || case.number("rate") > 0.0) {
+            return Err("range and rate: h2load has neither; protocol h3 only".into());
+        }
         Ok(())
     }
 
@@ -84,7 +92,7 @@ impl Kind for Gateway {
         if run.tools.bed.counts_instructions() {
             return Ok(Outcome { values: instructions(counted, &loaded.cpu), detail: loaded.detail() });
         }
-        let values = BTreeMap::from([
+        let mut values = BTreeMap::from([
             ("gbit_per_cpu_second", counted.bytes as f64 * 8.0 / charged),
             ("us_per_request", charged / 1000.0 / counted.requests as f64),
             ("cpu_percent", charged / (seconds * 1e7)),
@@ -97,6 +105,12 @@ impl Kind for Gateway {
             ("bytes_per_datagram", counted.datagram_bytes as f64 / counted.datagrams.max(1) as f64),
             ("client_cpu_percent", counted.client_ns as f64 / (seconds * 1e7)),
         ]);
+        if is_tcp(case) {
+            // What h2load does not report.
+            let unknown =
+                |key: &str| ["latency", "bytes_per_datagram", "client"].iter().any(|it| key.starts_with(it));
+            values.retain(|key, _| !unknown(key));
+        }
         Ok(Outcome { values, detail: loaded.detail() })
     }
 }
@@ -145,7 +159,8 @@ pub(crate) fn lacks(tools: &Tools, case: &Case) -> Option<String> {
         return Some(format!("needs {need} cores, {whose}; this machine has {have}"));
     }
     let ranges = case.0.get("range").is_some_and(|range| *range != Value::Count(0));
-    peers::lacks(case.text("server"), ranges, tools)
+    let lacking = if is_tcp(case) { h2load::lacks() } else { None };
+    lacking.or_else(|| peers::lacks(case.text("server"), ranges, server::content(case), tools))
 }
 
 /// Whether a server may attach an XDP program.
@@ -177,6 +192,7 @@ impl Loaded {
     /// Starts the server and the load, and takes the server's account while the load counts.
     pub(crate) fn measure(run: &Run<'_>, load: &Load) -> Result<Self, BenchError> {
         run.tools.write_body(load.body)?;
+        let _origin = server::origin(run, Duration::ZERO)?;
         let server = Server::start(run)?;
         let napi = run.server_napi(run.case.count("workers") as usize)?;
         let offloads = offload::of(run.lab, Role::Server)?;

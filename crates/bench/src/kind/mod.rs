@@ -3,6 +3,7 @@
 //! A new kind is a file here with a type that implements [`Kind`], and a line in [`ALL`]. It declares its parameters
 //! and metrics; everything else (sweeps, rounds, raw file, reports) follows from those.
 
+mod collapse;
 mod fanout;
 mod gateway;
 mod handshake;
@@ -32,6 +33,7 @@ use crate::{BenchError, SERVER_CORE, Tools, core_of, cpu};
 /// All kinds.
 pub(crate) const ALL: &[&dyn Kind] = &[
     &gateway::Gateway,
+    &collapse::Collapse,
     &handshake::Handshake,
     &idle::Idle,
     &startup::Startup,

@@ -13,14 +13,28 @@ use crate::disk::Id;
 use crate::heads::Heads;
 use crate::purge;
 
+/// What a body is read with, beside the state that has it.
+macro_rules! around {
+    ($exchange:ident) => {
+        Around {
+            site: &$exchange.site,
+            key: &$exchange.key,
+            request: $exchange.request.as_ref(),
+            wake: &$exchange.wake,
+            waker: &$exchange.waker,
+            account: $exchange.account.as_ref(),
+        }
+    };
+}
+
 impl CachedExchange {
-    fn waker(&mut self) -> Waker {
-        self.waker.get_or_insert_with(|| self.wake.waker()).clone()
+    fn waker(&self) -> &Waker {
+        self.waker.get_or_init(|| self.wake.waker())
     }
 
     /// Goes on until the head is there.
     fn advance(&mut self) -> Poll<()> {
-        let waker = self.waker();
+        let waker = self.waker().clone();
         loop {
             match &mut self.state {
                 State::Fixed(_) | State::Body(_) => return Poll::Ready(()),
@@ -85,10 +99,6 @@ impl ResponseSource for CachedExchange {
     }
 
     fn poll_body(&mut self, max: usize) -> Poll<Option<Result<Bytes, BodyError>>> {
-        let waker = match &self.state {
-            State::Body(_) => self.waker(),
-            _ => Waker::noop().clone(),
-        };
         match &mut self.state {
             State::Fixed(octets) if octets.is_empty() => Poll::Ready(None),
             State::Fixed(octets) => {
@@ -98,19 +108,17 @@ impl ResponseSource for CachedExchange {
                     .as_ref()
                     .map_or_else(|| octets.clone(), |account| account.own(octets.clone())))))
             }
-            State::Body(body) => body.poll(
-                max,
-                Around {
-                    site: &self.site,
-                    key: &self.key,
-                    request: self.request.as_ref(),
-                    wake: &self.wake,
-                    waker: &waker,
-                    account: self.account.as_ref(),
-                },
-            ),
+            State::Body(body) => body.poll(max, around!(self)),
             State::Pass(pass) => pass.exchange.poll_body(max),
             State::Decide | State::Look(_) | State::Wait(..) | State::Line(_) => Poll::Pending,
+        }
+    }
+
+    fn poll_copy(&mut self, max: usize, out: &mut Vec<u8>) -> Poll<Option<Result<(), BodyError>>> {
+        match &mut self.state {
+            State::Body(body) => body.poll_copy(max, out, around!(self)),
+            State::Pass(pass) => pass.exchange.poll_copy(max, out),
+            _ => self.poll_body(max).map_ok(|chunk| out.extend_from_slice(&chunk)),
         }
     }
 
