@@ -78,7 +78,7 @@ impl Files {
             }
             Ok(None) => return None,
         };
-        Some(HeldExchange::new(place, self, request, wake.clone()))
+        Some(HeldExchange::start(place, self, request, wake.clone()))
     }
 
     /// Starts answering.

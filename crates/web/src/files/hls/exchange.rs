@@ -33,7 +33,7 @@ struct Held {
 }
 
 impl HeldExchange {
-    pub(crate) fn new(place: Place, files: &Files, request: &RequestHead, wake: Wake) -> Exchange {
+    pub(crate) fn start(place: Place, files: &Files, request: &RequestHead, wake: Wake) -> Exchange {
         let held = Held { place, files: files.clone(), request: request.clone(), wake, charge: None };
         Exchange::new(Box::new(Self { account: None, state: State::Held(Box::new(held)) }))
     }
