@@ -1,5 +1,9 @@
 //! What passes an interface, AF_XDP included: who sends and receives, and what becomes of it.
 
+mod capture;
+mod filter;
 mod packet;
 
+pub use capture::{Capture, CaptureError, CaptureOptions, Losses, Note, Points, XdpPoints};
+pub use filter::{Filter, FilterError};
 pub use packet::{Direction, Packet, Point, Process, Verdict};
