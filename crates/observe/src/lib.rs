@@ -3,7 +3,9 @@
 mod capture;
 mod filter;
 mod packet;
+mod sockets;
 
 pub use capture::{Capture, CaptureError, CaptureOptions, Losses, Note, Points, XdpPoints};
 pub use filter::{Filter, FilterError};
 pub use packet::{Direction, Packet, Point, Process, Verdict};
+pub use sockets::{Owner, Sockets};
