@@ -263,13 +263,17 @@ enum filter_result {
  */
 __attribute__((noinline)) int capture_filter(const struct capture_head *head, __u32 held, __u32 length)
 {
+	int result;
+
+	/* The compiler must not know what comes out, or it would do without the call. */
 	asm volatile(".rept 8192\n"
 		     "goto +0\n"
 		     ".endr\n"
-		     :
+		     "%[result] = 0\n"
+		     : [result] "=r"(result)
 		     : "r"(head), "r"(held), "r"(length)
-		     : "r0", "r4", "r5", "memory");
-	return FILTER_NO;
+		     : "r4", "r5", "memory");
+	return result;
 }
 
 static __always_inline struct capture_counts *counts_of(__u32 slot)

@@ -35,90 +35,115 @@ struct batch {
 	__u32 slot;
 	__u32 queue;
 	bool unaligned;
+	/* The descriptor that is looked at, and how much of it was sent. */
+	bool more;
+	bool first;
+	__u32 length;
+	__u32 at;
+	__u64 address;
 };
 
-/* One descriptor. */
-static __always_inline int take(struct batch *batch, const struct descriptor *descriptor)
+/* Sends a piece of the descriptor's octets; the last has none but the rest of the length. 1: there is no other. */
+static long send_piece(__u32 turn, struct batch *batch)
 {
 	struct capture_counts *counts = counts_of(batch->slot);
-	__u64 address = descriptor->addr;
-	__u32 length = descriptor->len;
-	__u32 zero = 0, piece, at = 0;
+	__u32 piece = batch->length - batch->at;
+	struct capture_record *record;
 	struct pieces *pieces;
-	bool first, more;
-	int result;
+	__u32 zero = 0;
 
 	pieces = bpf_map_lookup_elem(&pieces_map, &zero);
 	if (!pieces || !counts)
 		return 1;
-	if (batch->unaligned)
-		address = (address & XSK_UNALIGNED_BUF_ADDR_MASK) + (address >> XSK_UNALIGNED_BUF_OFFSET_SHIFT);
-	address += batch->addrs;
-	more = descriptor->options & XDP_PKT_CONTD;
-	first = pieces->pool != batch->pool;
-	pieces->pool = more ? batch->pool : 0;
-	if (!first && !pieces->matched)
-		return 0;
+	record = &pieces->record;
+	if (piece > pieces->left)
+		piece = pieces->left;
+	if (piece > CAPTURE_PIECE)
+		piece = CAPTURE_PIECE;
+	asm volatile("" : "+r"(piece));
+	if (piece > CAPTURE_PIECE)
+		return 1;
+	if (piece && bpf_probe_read_kernel(pieces->octets, piece, (void *)(batch->address + batch->at)))
+		piece = 0;
+	if (!batch->first)
+		record->kind = CAPTURE_PIECE_MORE;
+	batch->first = false;
+	pieces->left -= piece;
+	record->payload = piece;
+	record->length = pieces->left && piece ? piece : batch->length - batch->at;
+	batch->at += record->length;
+	record->flags &= ~CAPTURE_MORE;
+	if (batch->more || batch->at < batch->length)
+		record->flags |= CAPTURE_MORE;
+	if (bpf_perf_event_output(batch->ctx, &events_map, BPF_F_CURRENT_CPU, pieces, sizeof(*record) + piece)) {
+		/* The rest is of no use without this. */
+		pieces->matched = 0;
+		__sync_fetch_and_add(&counts->lost, 1);
+		return 1;
+	}
+	return batch->at >= batch->length;
+}
 
-	if (first) {
+/* What the filter says of a packet that begins, and maybe ends, in this descriptor. */
+static __always_inline int judge_descriptor(struct pieces *pieces, const struct batch *batch)
+{
+	__u32 held = batch->length;
+
+	if (!filtered)
+		return FILTER_YES;
+	/* The length of a packet of several descriptors is known only at its end. */
+	if (batch->more)
+		return FILTER_UNDECIDED;
+	if (held > needed)
+		held = needed;
+	asm volatile("" : "+r"(held));
+	if (held > CAPTURE_HEAD)
+		return FILTER_UNDECIDED;
+	if (held && bpf_probe_read_kernel(&pieces->head, held, (void *)batch->address))
+		held = 0;
+	return capture_filter(&pieces->head, held, batch->length);
+}
+
+/* One descriptor. 1: something is missing. */
+static __always_inline int take(struct batch *batch, const struct descriptor *descriptor)
+{
+	struct capture_counts *counts = counts_of(batch->slot);
+	struct pieces *pieces;
+	__u32 zero = 0;
+	int judgement;
+
+	pieces = bpf_map_lookup_elem(&pieces_map, &zero);
+	if (!pieces || !counts)
+		return 1;
+	batch->address = descriptor->addr;
+	if (batch->unaligned)
+		batch->address = (descriptor->addr & XSK_UNALIGNED_BUF_ADDR_MASK) +
+				 (descriptor->addr >> XSK_UNALIGNED_BUF_OFFSET_SHIFT);
+	batch->address += batch->addrs;
+	batch->length = descriptor->len;
+	batch->at = 0;
+	batch->more = descriptor->options & XDP_PKT_CONTD;
+	batch->first = pieces->pool != batch->pool;
+	pieces->pool = batch->more ? batch->pool : 0;
+	if (batch->first) {
+		__sync_fetch_and_add(&counts->seen, 1);
+		pieces->matched = 0;
+		judgement = judge_descriptor(pieces, batch);
+		if (judgement == FILTER_NO)
+			return 0;
+		__sync_fetch_and_add(&counts->matched, 1);
+		pieces->matched = 1;
+		pieces->left = judgement == FILTER_UNDECIDED ? CAPTURE_MAX : snaplen;
+		pieces->record.flags = judgement == FILTER_UNDECIDED ? CAPTURE_UNDECIDED : 0;
 		pieces->record.time = bpf_ktime_get_ns();
 		pieces->record.id = identifier(HOOKS, ++pieces->packets);
 		pieces->record.inode = batch->inode;
 		pieces->record.ifindex = batch->ifindex;
 		pieces->record.queue = batch->queue;
 		pieces->record.kind = CAPTURE_XSK_ZERO_COPY;
-		pieces->left = snaplen;
-		pieces->matched = 1;
-		__sync_fetch_and_add(&counts->seen, 1);
 	}
-	/* Each turn sends a piece; the last has no octets but the rest of the length. */
-	for (int turn = 0; turn < 18; turn++) {
-		piece = length - at;
-		if (piece > pieces->left)
-			piece = pieces->left;
-		if (piece > CAPTURE_PIECE)
-			piece = CAPTURE_PIECE;
-		asm volatile("" : "+r"(piece));
-		if (piece > CAPTURE_PIECE)
-			break;
-		if (piece && bpf_probe_read_kernel(pieces->octets, piece, (void *)(address + at)))
-			piece = 0;
-		if (first) {
-			first = false;
-			result = FILTER_YES;
-			if (filtered && !more)
-				result = capture_filter(&pieces->head, piece < CAPTURE_HEAD ? piece : CAPTURE_HEAD, length);
-			/* The length of a packet of several descriptors is known only at its end. */
-			if (filtered && more)
-				result = FILTER_UNDECIDED;
-			if (result == FILTER_NO) {
-				pieces->matched = 0;
-				return 0;
-			}
-			if (result == FILTER_UNDECIDED)
-				pieces->left = CAPTURE_MAX;
-			pieces->record.flags = result == FILTER_UNDECIDED ? CAPTURE_UNDECIDED : 0;
-			__sync_fetch_and_add(&counts->matched, 1);
-		} else {
-			pieces->record.kind = CAPTURE_PIECE_MORE;
-		}
-		pieces->left -= piece;
-		pieces->record.payload = piece;
-		pieces->record.length = pieces->left && piece ? piece : length - at;
-		at += pieces->record.length;
-		pieces->record.flags &= ~CAPTURE_MORE;
-		if (more || at < length)
-			pieces->record.flags |= CAPTURE_MORE;
-		if (bpf_perf_event_output(batch->ctx, &events_map, BPF_F_CURRENT_CPU, pieces,
-					  sizeof(pieces->record) + piece)) {
-			/* The rest is of no use without this. */
-			pieces->matched = 0;
-			__sync_fetch_and_add(&counts->lost, 1);
-			return 0;
-		}
-		if (at >= length)
-			break;
-	}
+	if (pieces->matched)
+		bpf_loop(CAPTURE_MAX / CAPTURE_PIECE + 2, send_piece, batch, 0);
 	return 0;
 }
 

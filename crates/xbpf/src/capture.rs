@@ -39,7 +39,7 @@ impl CaptureFilter {
     /// The octets of a packet that lie there at most.
     pub const HEAD: usize = capture_limit::CAPTURE_HEAD.0 as usize;
     /// The instructions that have room.
-    pub const ROOM: usize = capture_limit::CAPTURE_FILTER_ROOM.0 as usize - 5;
+    pub const ROOM: usize = capture_limit::CAPTURE_FILTER_ROOM.0 as usize - 4;
 }
 
 /// What is fixed when the programs are loaded.
@@ -360,17 +360,32 @@ impl CapturePrograms {
         PerfRings::open(self.map(EVENTS)?.as_fd(), octets)
     }
 
-    /// Tries the filter on a packet in the kernel: what it says (see [`CaptureFilter::code`]).
+    /// The filter by itself, to be tried on packets.
     ///
     /// # Errors
-    /// [`Error::Capture`], [`Error::TestRun`].
-    pub fn try_filter(&self, packet: &[u8]) -> Result<u32, Error> {
+    /// [`Error::Capture`], [`Error::Descriptor`].
+    pub fn filter_trial(&self) -> Result<FilterTrial, Error> {
         let failed = |source| Error::Capture { hook: "filter", source };
         let object = self.object(&["capture_try"], None).and_then(OpenObject::load).map_err(failed)?;
-        let program = object.progs().find(|program| program.name() == "capture_try");
+        let program = object.progs().find(|program| program.autoload());
         let program = program.ok_or(Error::Layout { map: "capture_try" })?;
+        let program = program.as_fd().try_clone_to_owned();
+        program.map(FilterTrial).map_err(|source| Error::Descriptor { source })
+    }
+}
+
+/// A filter in the kernel that sees no traffic.
+#[derive(Debug)]
+pub struct FilterTrial(OwnedFd);
+
+impl FilterTrial {
+    /// What the filter says of a packet, of at least 14 octets: see [`CaptureFilter::code`].
+    ///
+    /// # Errors
+    /// [`Error::TestRun`].
+    pub fn run(&self, packet: &[u8]) -> Result<u32, Error> {
         let input = sys::TestRunInput { frame: packet, linear: None, repeat: 1 };
-        let run = sys::test_run(program.as_fd(), &input);
+        let run = sys::test_run(self.0.as_fd(), &input);
         run.map(|run| run.verdict).map_err(|source| Error::TestRun { length: packet.len(), source })
     }
 }
@@ -402,7 +417,7 @@ fn image(filter: Option<&CaptureFilter>) -> Result<Vec<u8>, Error> {
     }
     // r0 = 0; if r0 != 0, which it never is, to what is left of the empty instructions: the verifier removes them at once,
     // because nothing gets there. Without a packet: no.
-    let past = (code.len() as i16 + 3).to_le_bytes();
+    let past = (code.len() as i16 + 2).to_le_bytes();
     let mut patch = vec![
         [0xb7, 0, 0, 0, 0, 0, 0, 0],
         [0x55, 0, past[0], past[1], 0, 0, 0, 0],

@@ -3,6 +3,9 @@
 mod library;
 mod translation;
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 
 use expressway_xbpf::CaptureFilter;
