@@ -228,18 +228,18 @@ int BPF_PROG(capture_redirect_generic, struct net_device *dev, struct sk_buff *s
 /*
  * Puts into `room` what goes in front of the packet's data: the Ethernet header that was taken off, the VLAN tag that
  * the device has taken out or will put in, or a header with no addresses where the packet has none. `skip` becomes the
- * octets of the data that it stands for. Returns its length, or a negative value for a packet that cannot be shown.
+ * octets of the data that it stands for. `at_start`: the data begins with the Ethernet header. Returns its length, or a negative value for a packet that cannot be shown.
  */
-static __always_inline int front(__u8 *room, const struct sk_buff *skb, __u16 type, __u32 *skip)
+static __always_inline int front(__u8 *room, const struct sk_buff *skb, __u16 type, bool at_start, __u32 *skip)
 {
-	__u8 *mac = skb->head + skb->mac_header;
+	__u8 *mac = at_start ? skb->data : skb->head + skb->mac_header;
 	__be16 tag[2] = { skb->vlan_proto, bpf_htons(skb->vlan_tci) };
 	__be16 protocol = skb->protocol;
 	__u64 off;
 	bool tagged = tag[0];
 
 	*skip = 0;
-	if (skb->mac_header == NO_HEADER || (type != ARPHRD_ETHER && type != ARPHRD_LOOPBACK)) {
+	if ((!at_start && skb->mac_header == NO_HEADER) || (type != ARPHRD_ETHER && type != ARPHRD_LOOPBACK)) {
 		__builtin_memset(room, 0, ADDRESSES);
 		__builtin_memcpy(room + ADDRESSES, &protocol, sizeof(protocol));
 		return ETHERNET;
@@ -277,9 +277,14 @@ static __always_inline bool describe(struct scratch *scratch, const struct sk_bu
 	__u32 length, skip, held;
 	__u64 prefix;
 	int result = FILTER_YES;
+	bool at_start;
 	int made;
 
-	made = front(scratch->prefix, skb, type, &skip);
+	/* What is about to be sent. AF_XDP does not say where its header is. */
+	at_start = hook == HOOK_DIRECT || hook == HOOK_TRANSMIT;
+	if (hook == HOOK_DROP && kind == CAPTURE_KERNEL_TRANSMIT && skb->mac_header == NO_HEADER)
+		at_start = skb->sk && skb->sk->__sk_common.skc_family == AF_XDP;
+	made = front(scratch->prefix, skb, type, at_start, &skip);
 	if (made < 0)
 		return false;
 	__sync_fetch_and_add(&counts->seen, 1);

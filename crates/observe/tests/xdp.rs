@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Stdio;
 
@@ -21,12 +22,19 @@ fn foreign(index: u32, action: Action, mode: AttachMode) -> Attachment {
     Baseline::load(action, index, None).unwrap().attach(index, mode, Existing::Refuse).unwrap()
 }
 
+/// Makes neighbours known, for programs that take their packets too.
+fn greet(client: &UdpSocket, server: &UdpSocket) {
+    client.send_to(b"hello", server.local_addr().unwrap()).unwrap();
+    server.recv(&mut [0; 64]).unwrap();
+}
+
 #[test]
 fn root_each_packet_is_shown_once_as_it_came_with_the_verdict() {
     for (number, mode) in MODES.into_iter().enumerate() {
         let Some(lab) = TestLab::up(&format!("once{number}"), |_| ()) else { return };
         let (server, client) = (lab.socket(Role::Server, PORT), lab.socket(Role::Client, PORT));
         let index = lab.index();
+        greet(&client, &server);
         lab.server(|| {
             for (action, verdict) in [(Action::Drop, Verdict::Drop), (Action::Count, Verdict::Pass)] {
                 let attachment = foreign(index, action, mode);
@@ -68,6 +76,7 @@ fn root_entry_and_exit_are_a_pair_and_the_exit_is_as_the_program_left_it() {
     let Some(lab) = TestLab::up("pair", |_| ()) else { return };
     let (server, client) = (lab.socket(Role::Server, PORT), lab.socket(Role::Client, PORT));
     let index = lab.index();
+    greet(&client, &server);
     lab.server(|| {
         let _attachment = foreign(index, Action::Tx, AttachMode::Native);
         let mut both = Capture::open(options(index, FILTER, xdp(XdpPoints::Both))).unwrap();

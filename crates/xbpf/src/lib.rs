@@ -102,8 +102,8 @@ pub const PROGRAM: &str = "expressway_udp";
 pub use attachment::{AttachMode, Attachment, Existing, attached};
 pub use baseline::{Action, Baseline, BaselineCounts, BaselineRun};
 pub use capture::{
-    CaptureCounts, CaptureFilter, CaptureHook, CaptureLink, CapturePrograms, CaptureSettings, XdpProgram,
-    xdp_program,
+    CaptureCounts, CaptureFilter, CaptureHook, CaptureLink, CapturePrograms, CaptureSettings, FilterTrial,
+    XdpProgram, xdp_program,
 };
 pub use capture_record::{CaptureKind, CaptureRecord, drop_reasons};
 pub use counters::{Counter, Counters, Verdict};
