@@ -58,7 +58,8 @@ static __always_inline void clear(struct capture_record *record, enum capture_ki
 /* Whether the filter takes what the xdp_buff holds. */
 static __always_inline int judge_xdp(struct scratch *scratch, struct xdp_buff *xdp, __u32 length)
 {
-	__u32 held = xdp->data_end - xdp->data;
+	/* 64 bits, or the verifier forgets the bound of the upper ones. */
+	__u64 held = xdp->data_end - xdp->data;
 
 	if (!filtered)
 		return FILTER_YES;
@@ -274,16 +275,19 @@ static __always_inline bool describe(struct scratch *scratch, const struct sk_bu
 {
 	struct capture_record *record = &scratch->record;
 	__u32 payload = snaplen;
-	__u32 length, skip, held;
-	__u64 prefix;
+	__u64 prefix, held;
+	__u32 length, skip;
 	int result = FILTER_YES;
+	struct sock *sk = skb->sk;
 	bool at_start;
 	int made;
 
+	/* Read once: the verifier knows that it is not null only of what was compared. */
+	asm volatile("" : "+r"(sk));
 	/* What is about to be sent. AF_XDP does not say where its header is. */
 	at_start = hook == HOOK_DIRECT || hook == HOOK_TRANSMIT;
 	if (hook == HOOK_DROP && kind == CAPTURE_KERNEL_TRANSMIT && skb->mac_header == NO_HEADER)
-		at_start = skb->sk && skb->sk->__sk_common.skc_family == AF_XDP;
+		at_start = sk && sk->__sk_common.skc_family == AF_XDP;
 	made = front(scratch->prefix, skb, type, at_start, &skip);
 	if (made < 0)
 		return false;
@@ -314,7 +318,7 @@ static __always_inline bool describe(struct scratch *scratch, const struct sk_bu
 	record->length = length;
 	record->prefix = prefix;
 	record->skip = skip;
-	record->inode = inode_of(skb->sk);
+	record->inode = inode_of(sk);
 	if (result == FILTER_UNDECIDED) {
 		record->flags = CAPTURE_UNDECIDED;
 		payload = CAPTURE_MAX - CAPTURE_PREFIX;
@@ -495,7 +499,7 @@ int capture_try(struct xdp_md *ctx)
 {
 	struct scratch *scratch = scratch_of(HOOK_XDP);
 	__u32 length = bpf_xdp_get_buff_len(ctx);
-	__u32 held = length;
+	__u64 held = length;
 
 	if (held > needed)
 		held = needed;

@@ -97,7 +97,8 @@ pub enum Error {
     },
     /// A program that captures packets cannot be loaded or attached.
     #[error("{hook}: {source}{}", match source.kind() {
-        libbpf_rs::ErrorKind::PermissionDenied => "; a security policy of this kernel refuses such programs, even to root",
+        // EPERM; EACCES is the verifier's.
+        libbpf_rs::ErrorKind::PermissionDenied if source.to_string().contains("(os error 1)") => "; a security policy of this kernel refuses such programs, even to root",
         libbpf_rs::ErrorKind::NotFound => "; this kernel has no such function",
         _ => "",
     })]

@@ -233,6 +233,12 @@ fn what_is_longer_than_the_room_in_the_kernel_is_refused() {
 }
 
 #[test]
+fn what_loops_is_refused() {
+    let error = Filter::compile("ip6 protochain 17", 100).unwrap_err();
+    assert!(error.to_string().ends_with("it loops, as `protochain` does"), "{error}");
+}
+
+#[test]
 fn only_what_a_filter_looks_at_is_needed() {
     assert_eq!(Filter::compile("ip", 100).unwrap().kernel().needed, 14);
     assert_eq!(Filter::compile("", 100).unwrap().kernel().needed, 0);

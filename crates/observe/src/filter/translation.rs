@@ -161,6 +161,10 @@ pub(super) fn translate(program: &[Instruction]) -> Result<CaptureFilter, String
         starts: Vec::with_capacity(program.len()),
         needed: 0,
     };
+    let goes_back = |classic: &Instruction| classic.code == classic::JMP && classic.k > i32::MAX as u32;
+    if program.iter().any(goes_back) {
+        return Err("it loops, as `protochain` does".to_owned());
+    }
     made.begin(program);
     let reached = reached(program);
     for (at, classic) in program.iter().enumerate() {
@@ -248,7 +252,9 @@ impl Translation {
             classic::IMM => self.put(op::MOV32_K, A, 0, 0, k),
             classic::MEM if k < MEMORY => self.put(op::LOAD_W, A, STACK, place(k), 0),
             classic::LEN => self.put(op::MOV32_X, A, LENGTH, 0, 0),
-            classic::ABS => self.packet(load, A, size, k),
+            classic::ABS => {
+                self.packet(load, A, size, k);
+            }
             classic::IND => {
                 self.need(CaptureFilter::HEAD as u32);
                 // 64 bits: X + k does not wrap.
@@ -272,17 +278,18 @@ impl Translation {
             classic::MEM if k < MEMORY => self.put(op::LOAD_W, X, STACK, place(k), 0),
             classic::LEN => self.put(op::MOV32_X, X, LENGTH, 0, 0),
             classic::MSH => {
-                self.packet(op::LOAD_B, X, 1, k);
-                self.put(op::AND32_K, X, 0, 0, 0xf);
-                self.put(op::LSH32_K, X, 0, 0, 2);
+                if self.packet(op::LOAD_B, X, 1, k) {
+                    self.put(op::AND32_K, X, 0, 0, 0xf);
+                    self.put(op::LSH32_K, X, 0, 0, 2);
+                }
             }
             _ => return None,
         }
         Some(())
     }
 
-    /// A load of `size` octets at `k`.
-    fn packet(&mut self, load: u8, to: u8, size: u8, k: u32) {
+    /// A load of `size` octets at `k`. False if they lie beyond what is held, so that nothing comes after it.
+    fn packet(&mut self, load: u8, to: u8, size: u8, k: u32) -> bool {
         match within(k, size) {
             Some(end) => {
                 self.need(end);
@@ -290,12 +297,14 @@ impl Translation {
                 self.jump(op::JGT_X, SCRATCH, HELD_LENGTH, 0, Target::Short);
                 self.put(load, to, HELD, k as i16, 0);
                 self.big_endian(to, size);
+                true
             }
             None => {
                 self.need(CaptureFilter::HEAD as u32);
                 self.put(op::MOV32_K, SCRATCH, 0, 0, k);
                 self.put(op::ADD_K, SCRATCH, 0, 0, u32::from(size));
                 self.jump(op::JA, 0, 0, 0, Target::Short);
+                false
             }
         }
     }
