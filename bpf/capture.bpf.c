@@ -465,7 +465,12 @@ static __always_inline int dropped(struct sk_buff *skb, int reason, struct sock 
 	}
 	if (!target)
 		return 0;
-	/* The program's verdict says it already. */
+	/*
+	 * The program's verdict says it already. Generic XDP gives that reason; a driver that frees what XDP drops (veth)
+	 * gives none, and the packet has come to neither a socket nor the stack.
+	 */
+	if (target->xdp && !skb->skb_iif && !skb->sk)
+		return 0;
 	if (target->xdp && bpf_core_enum_value_exists(enum skb_drop_reason___kernel, SKB_DROP_REASON_XDP___kernel) &&
 	    reason == (int)bpf_core_enum_value(enum skb_drop_reason___kernel, SKB_DROP_REASON_XDP___kernel))
 		return 0;

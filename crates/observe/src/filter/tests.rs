@@ -107,12 +107,7 @@ fn texts() -> impl Strategy<Value = String> {
             "portrange 400-500",
             "udp src portrange 1-60000"
         ]),
-        word(&[
-            "tcp[tcpflags] & tcp-syn != 0",
-            "ip6 protochain 17",
-            "ether[14] & 0xf0 = 0x40",
-            "ip[6:2] & 0x1fff = 0"
-        ]),
+        word(&["tcp[tcpflags] & tcp-syn != 0", "ether[14] & 0xf0 = 0x40", "ip[6:2] & 0x1fff = 0"]),
         (0u32..600, prop::sample::select(&[1u32, 2, 4][..]), any::<u8>())
             .prop_map(|(at, size, value)| format!("ether[{at}:{size}] > {value}")),
         (0u32..600, any::<u8>()).prop_map(|(at, value)| format!("udp[{at}] < {value}")),
