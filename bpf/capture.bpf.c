@@ -142,6 +142,7 @@ int BPF_PROG(capture_exit, struct xdp_buff *xdp, int verdict)
 
 	if (!scratch || !current)
 		return 0;
+	current->head = verdict < XDP_PASS || verdict > XDP_REDIRECT ? (__u64)xdp->data_hard_start : 0;
 	if (!at_entry) {
 		current->matched = 0;
 		target = target_of(xdp->rxq->dev, &ifindex);
@@ -442,6 +443,7 @@ static __always_inline int dropped(struct sk_buff *skb, int reason, struct sock 
 	struct scratch *scratch = scratch_of(HOOK_DROP);
 	enum capture_kind kind = CAPTURE_KERNEL_TRANSMIT;
 	struct net_device *dev = skb->dev;
+	struct current *current;
 	struct capture_target *target;
 	struct capture_counts *counts;
 	__u16 type = ARPHRD_ETHER;
@@ -465,14 +467,9 @@ static __always_inline int dropped(struct sk_buff *skb, int reason, struct sock 
 	}
 	if (!target)
 		return 0;
-	/*
-	 * The program's verdict says it already. Generic XDP gives that reason; a driver that frees what XDP drops (veth)
-	 * gives none, and the packet has come to neither a socket nor the stack.
-	 */
-	if (target->xdp && !skb->skb_iif && !skb->sk)
-		return 0;
-	if (target->xdp && bpf_core_enum_value_exists(enum skb_drop_reason___kernel, SKB_DROP_REASON_XDP___kernel) &&
-	    reason == (int)bpf_core_enum_value(enum skb_drop_reason___kernel, SKB_DROP_REASON_XDP___kernel))
+	/* The program's verdict says it already; the driver or generic XDP now frees what it dropped. */
+	current = current_of(0);
+	if (current && current->head && current->head == (__u64)skb->head)
 		return 0;
 	counts = counts_of(target->slot);
 	if (!counts || !describe(scratch, skb, type, HOOK_DROP, kind, ifindex, counts))

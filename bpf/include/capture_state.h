@@ -55,6 +55,7 @@ struct xdp_rxq_info {
 struct xdp_buff {
 	void *data;
 	void *data_end;
+	void *data_hard_start;
 	struct xdp_rxq_info *rxq;
 };
 
@@ -132,7 +133,6 @@ struct task_struct {
 
 enum skb_drop_reason___kernel {
 	SKB_CONSUMED___kernel = 1,
-	SKB_DROP_REASON_XDP___kernel = 1000,
 };
 
 #pragma clang attribute pop
@@ -164,6 +164,7 @@ struct scratch {
 /* The packet that an XDP program was given last on this CPU, or that __dev_direct_xmit was. */
 struct current {
 	__u64 packet; /* address of its xdp_buff or sk_buff */
+	__u64 head;   /* where its buffer begins, if the XDP program dropped it */
 	__u64 id;
 	__u32 ifindex;
 	__u32 matched;
