@@ -42,17 +42,24 @@ from system import script, system, tool  # noqa: E402
 PEERS = ROOT / "target" / "peers"
 # Where the repository's files stand in the guest.
 INSIDE = "/expressway"
+# The tests of captures: build machines may refuse the programs that they attach.
+CAPTURE = ["kernel", "xdp"]
 
 
-def conformance() -> Path:
-    """The conformance tests' program, as the unit tests build it."""
-    command = "cargo test --locked --workspace --all-features --test conformance --no-run --message-format=json"
+def built(*names: str) -> list[Path]:
+    """The programs of integration tests, as the unit tests build them."""
+    selection = " ".join(f"--test {name}" for name in names)
+    command = f"cargo test --locked --workspace --all-features {selection} --no-run --message-format=json"
     os.chdir(ROOT)
+    found = {}
     for line in output(command.split(), "cargo").splitlines():
         message = json.loads(line)
-        if message.get("executable") and message["target"]["name"] == "conformance":
-            return Path(message["executable"])
-    raise Failure("cargo built no test named conformance")
+        if message.get("executable"):
+            found[message["target"]["name"]] = Path(message["executable"])
+    missing = set(names) - set(found)
+    if missing:
+        raise Failure(f"cargo built no test named {', '.join(missing)}")
+    return [found[name] for name in names]
 
 
 def end_to_end(made: Image) -> None:
@@ -72,8 +79,12 @@ def image(bed: Bed, root: Path, kernel: Kernel, binary: Path, archive: Path) -> 
     made.program(binary, f"{INSIDE}/bin/expressway")
     if bed.end_to_end:
         end_to_end(made)
+        for name, program in zip(CAPTURE, built(*CAPTURE), strict=True):
+            made.program(program, f"{INSIDE}/bin/{name}")
+        # Filters load it by name.
+        made.program(Path(f"/usr/lib/{platform.machine()}-linux-gnu/libpcap.so.0.8"))
     else:
-        made.program(conformance(), f"{INSIDE}/bin/conformance")
+        made.program(*built("conformance"), f"{INSIDE}/bin/conformance")
     made.copy(PEERS / "quicgo", f"{INSIDE}/target/peers/quicgo")
     python = made.python(PEERS / "venv" / "bin" / "python", f"{INSIDE}/site")
     made.tree(ROOT / "tests" / "e2e" / "harness", f"{INSIDE}/tests/e2e/harness", without=["__pycache__"])

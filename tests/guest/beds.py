@@ -67,13 +67,14 @@ BEDS = {
         taps=True,
     ),
     "beside": Bed(
-        about="what a distribution's kernel has: XDP dispatchers beside libxdp's own tool, bonds, VLANs",
+        about="what a distribution's kernel has: XDP dispatchers beside libxdp's own tool, bonds, VLANs, captures",
         flavour="cloud-amd64",
         modules=["veth", "bonding", "8021q"],
         devices=[],
         tests=[
             "pytest /expressway/tests/e2e/test_beside.py /expressway/tests/e2e/test_bond.py",
             "pytest /expressway/tests/e2e/test_vlan.py -k vlan_interface",
+            *(f"/expressway/bin/{name} --test-threads=1" for name in ("kernel", "xdp")),
         ],
         end_to_end=True,
         memory=3072,

@@ -1,6 +1,12 @@
 //! What passes an interface, AF_XDP included: who sends and receives, and what becomes of it.
 
+mod capture;
 pub mod drops;
+mod filter;
 mod packet;
+mod sockets;
 
+pub use capture::{Capture, CaptureError, CaptureOptions, Losses, Note, Points, XdpPoints};
+pub use filter::{Filter, FilterError};
 pub use packet::{Direction, Packet, Point, Process, Verdict};
+pub use sockets::{Owner, Sockets};

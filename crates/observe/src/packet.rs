@@ -11,9 +11,11 @@ pub struct Packet<'a> {
     pub queue: Option<u32>,
     /// Where it was seen.
     pub point: Point,
+    /// The same for the records of one packet at an XDP program's entry and exit, and for no other.
+    pub id: Option<u64>,
     /// What the XDP program decided; `None` before its decision, and where there is none.
     pub verdict: Option<Verdict>,
-    /// Why it was dropped, in the words of the kernel or of `DropReason`.
+    /// Why it was dropped, in the kernel's words, such as `no_socket`.
     pub drop: Option<&'a str>,
     /// Whose socket it went through.
     pub process: Option<Process<'a>>,
@@ -26,9 +28,9 @@ pub struct Packet<'a> {
 /// Where a packet was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Point {
-    /// Before the XDP program.
+    /// Before the XDP program: the packet as it came.
     XdpEntry,
-    /// After the XDP program.
+    /// After the XDP program: the packet as it left.
     XdpExit,
     /// Leaving through an AF_XDP socket.
     XskTransmit {

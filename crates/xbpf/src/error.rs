@@ -95,6 +95,33 @@ pub enum Error {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// A program that captures packets cannot be loaded or attached.
+    #[error("{hook}: {source}{}", match source.kind() {
+        // EPERM; EACCES is the verifier's.
+        libbpf_rs::ErrorKind::PermissionDenied if source.to_string().contains("(os error 1)") => "; a security policy of this kernel refuses such programs, even to root",
+        libbpf_rs::ErrorKind::NotFound => "; this kernel has no such function",
+        _ => "",
+    })]
+    Capture {
+        /// Where it was to be attached.
+        hook: &'static str,
+        /// What libbpf reported.
+        source: libbpf_rs::Error,
+    },
+    /// The object of the capture programs has no room for a filter where it should.
+    #[error("filter: {length} instructions, {room} have room")]
+    FilterLength {
+        /// Instructions.
+        length: usize,
+        /// The most there can be.
+        room: usize,
+    },
+    /// Buffers for captured packets could not be made.
+    #[error("capture buffers: {source}; try a smaller buffer")]
+    Buffers {
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// There is no such interface in the caller's network namespace.
     #[error("{interface}: no such interface in this network namespace")]
     NoInterface {

@@ -82,6 +82,8 @@
 mod attachment;
 mod baseline;
 mod bpffs;
+mod capture;
+mod capture_record;
 mod counters;
 mod dispatcher;
 mod error;
@@ -90,6 +92,7 @@ mod link;
 mod live;
 mod pair;
 mod redirect;
+mod rings;
 mod skeleton;
 mod sys;
 
@@ -98,8 +101,14 @@ pub const PROGRAM: &str = "expressway_udp";
 
 pub use attachment::{AttachMode, Attachment, Existing, attached};
 pub use baseline::{Action, Baseline, BaselineCounts, BaselineRun};
+pub use capture::{
+    CaptureCounts, CaptureFilter, CaptureHook, CaptureLink, CapturePrograms, CaptureSettings, FilterTrial,
+    XdpProgram, xdp_program,
+};
+pub use capture_record::{CaptureKind, CaptureRecord, drop_reasons};
 pub use counters::{Counter, Counters, Verdict};
 pub use error::{Error, ForeignProgram, Holder, Interface};
 pub use fanout::{FanoutCounts, FanoutEvent, FanoutOptions, FanoutPrograms, FanoutRecord, Turn};
 pub use live::{LiveCounts, LiveFrames};
 pub use redirect::{Options, Redirect, TestRun};
+pub use rings::PerfRings;

@@ -20,6 +20,10 @@ mod generated {
         include!(concat!(env!("OUT_DIR"), "/baseline.skel.rs"));
     }
 
+    pub(crate) mod capture {
+        include!(concat!(env!("OUT_DIR"), "/capture.skel.rs"));
+    }
+
     pub(crate) mod dispatcher {
         include!(concat!(env!("OUT_DIR"), "/dispatcher.skel.rs"));
     }
@@ -49,6 +53,10 @@ mod generated {
     }
 }
 
+pub(crate) use generated::capture::types as capture_types;
 pub(crate) use generated::fanout::{FanoutSkelBuilder, types as fanout_types};
 pub(crate) use generated::redirect::*;
 pub(crate) use generated::{baseline, dispatcher, dispatcher_v3, live, redirect_hints, redirect_stamps};
+
+/// `bpf/capture.bpf.c`, compiled.
+pub(crate) const CAPTURE_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o"));

@@ -193,6 +193,51 @@ pub(crate) fn program_info(program: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
     Ok(ProgramInfo { id: info.id, name: name.to_string_lossy().into_owned(), maps: maps[..count].to_vec() })
 }
 
+/// The BTF id of the function that a program begins with; `None` without BTF.
+pub(crate) fn main_function(program: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    let mut function = ffi::bpf_func_info::default();
+    let mut info = ffi::bpf_prog_info {
+        nr_func_info: 1,
+        func_info_rec_size: size_of::<ffi::bpf_func_info>() as u32,
+        func_info: (&raw mut function) as u64,
+        ..Default::default()
+    };
+    let mut size = size_of::<ffi::bpf_prog_info>() as u32;
+    // SAFETY: `info` is ours and `size` bytes long; the one array that it asks for is `function`, of one record.
+    result(unsafe { ffi::bpf_obj_get_info_by_fd(program.as_raw_fd(), (&raw mut info).cast(), &mut size) })?;
+    Ok((info.btf_id != 0 && info.nr_func_info != 0).then_some(function.type_id))
+}
+
+/// How often the kernel did not run a tracing program, because it was running on that CPU already.
+pub(crate) fn misses(program: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut info = ffi::bpf_prog_info::default();
+    let mut size = size_of::<ffi::bpf_prog_info>() as u32;
+    // SAFETY: `info` is ours, zeroed (so it asks for no arrays), and `size` bytes long.
+    result(unsafe { ffi::bpf_obj_get_info_by_fd(program.as_raw_fd(), (&raw mut info).cast(), &mut size) })?;
+    Ok(info.recursion_misses)
+}
+
+/// What the kernel calls the network namespace of the calling thread (`SO_NETNS_COOKIE`, Linux 5.14).
+pub(crate) fn network_namespace() -> io::Result<u64> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    /// `asm-generic/socket.h`; libc has no constant for it.
+    const SO_NETNS_COOKIE: i32 = 71;
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    let mut cookie = 0u64;
+    let mut length = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: both pointers are to live locals, and `length` is the true size of `cookie`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Name of the program behind `program`.
 pub(crate) fn program_name(program: BorrowedFd<'_>) -> io::Result<String> {
     program_info(program).map(|info| info.name)

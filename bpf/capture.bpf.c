@@ -1,0 +1,516 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Copies packets to user space from wherever they pass an interface; none is changed, delayed or dropped.
+ *
+ *   driver ─ capture_entry ▶ XDP program of whoever ▶ capture_exit ─┬▶ redirect: capture_xsk_native, _generic, …
+ *                                                                   └▶ kernel: capture_receive, capture_drop
+ *   AF_XDP socket, copy mode ─ capture_direct ▶ driver         (any process's)
+ *   AF_XDP socket, zero-copy ─ capture_peek, capture_batch ▶ driver
+ *   kernel ─ capture_transmit ▶ driver
+ *
+ * User space opens this object once for each group of programs, with the filter's code put into capture_filter, and
+ * has all of them share the maps of the first. A packet is copied by the kernel straight from where it lies, fragments
+ * included, into the buffer of the CPU.
+ *
+ * Linux 5.18 or newer, with BTF.
+ */
+#include "capture_state.h"
+#include "capture_zero_copy.h"
+
+/* include/uapi/linux/if_arp.h: devices with Ethernet headers. */
+#define ARPHRD_ETHER 1
+#define ARPHRD_LOOPBACK 772
+
+#define AF_XDP 44
+#define NETDEV_TX_BUSY 0x10
+#define ETHERNET 14
+#define ADDRESSES 12
+#define VLAN_TAG 4
+/* `mac_header` of a packet that has none yet. */
+#define NO_HEADER ((__u16)~0U)
+
+/* The flags of an output helper: `length` octets of the packet on this CPU's buffer. */
+#define OUTPUT(length) ((__u64)(length) << 32 | BPF_F_CURRENT_CPU)
+
+static __always_inline struct scratch *scratch_of(enum hook hook)
+{
+	__u32 key = hook;
+
+	return bpf_map_lookup_elem(&scratch_map, &key);
+}
+
+static __always_inline struct current *current_of(__u32 key)
+{
+	return bpf_map_lookup_elem(&current_map, &key);
+}
+
+static __always_inline void clear(struct capture_record *record, enum capture_kind kind, __u64 id)
+{
+	__builtin_memset(record, 0, sizeof(*record));
+	record->time = bpf_ktime_get_ns();
+	record->id = id;
+	record->kind = kind;
+	record->queue = ~0U;
+}
+
+/* XDP. */
+
+/* Whether the filter takes what the xdp_buff holds. */
+static __always_inline int judge_xdp(struct scratch *scratch, struct xdp_buff *xdp, __u32 length)
+{
+	/* 64 bits, or the verifier forgets the bound of the upper ones. */
+	__u64 held = xdp->data_end - xdp->data;
+
+	if (!filtered)
+		return FILTER_YES;
+	if (held > needed)
+		held = needed;
+	asm volatile("" : "+r"(held));
+	if (held > CAPTURE_HEAD)
+		return FILTER_YES;
+	if (held && bpf_probe_read_kernel(&scratch->head, held, xdp->data))
+		held = 0;
+	return capture_filter(&scratch->head, held, length);
+}
+
+static __always_inline __u64 output_xdp(struct xdp_buff *xdp, struct scratch *scratch, enum hook hook,
+					enum capture_kind kind, __u32 ifindex, __u32 slot, int result)
+{
+	struct capture_record *record = &scratch->record;
+	struct capture_counts *counts = counts_of(slot);
+	__u32 length = bpf_xdp_get_buff_len((struct xdp_md *)xdp);
+	__u32 payload = snaplen;
+	int judgement;
+
+	if (!counts)
+		return 0;
+	__sync_fetch_and_add(&counts->seen, 1);
+	judgement = judge_xdp(scratch, xdp, length);
+	if (judgement == FILTER_NO)
+		return 0;
+	__sync_fetch_and_add(&counts->matched, 1);
+	clear(record, kind, identifier(hook, ++scratch->packets));
+	record->ifindex = ifindex;
+	record->queue = xdp->rxq->queue_index;
+	record->length = length;
+	record->result = result;
+	if (judgement == FILTER_UNDECIDED) {
+		record->flags = CAPTURE_UNDECIDED;
+		payload = CAPTURE_MAX;
+	}
+	if (payload > length)
+		payload = length;
+	record->payload = payload;
+	if (bpf_xdp_output(xdp, &events_map, OUTPUT(payload), record, sizeof(*record))) {
+		__sync_fetch_and_add(&counts->lost, 1);
+		return 0;
+	}
+	return record->id;
+}
+
+/* User space attaches the two to an XDP program. */
+SEC("?fentry")
+int BPF_PROG(capture_entry, struct xdp_buff *xdp)
+{
+	struct scratch *scratch = scratch_of(HOOK_XDP);
+	struct current *current = current_of(0);
+	struct capture_target *target;
+	__u32 ifindex;
+
+	if (!scratch || !current)
+		return 0;
+	current->matched = 0;
+	target = target_of(xdp->rxq->dev, &ifindex);
+	if (!target)
+		return 0;
+	current->packet = (__u64)xdp;
+	current->ifindex = ifindex;
+	current->id = output_xdp(xdp, scratch, HOOK_XDP, CAPTURE_XDP_ENTRY, ifindex, target->slot, 0);
+	current->matched = current->id != 0;
+	return 0;
+}
+
+SEC("?fexit")
+int BPF_PROG(capture_exit, struct xdp_buff *xdp, int verdict)
+{
+	struct scratch *scratch = scratch_of(HOOK_XDP_EXIT);
+	struct current *current = current_of(0);
+	struct capture_target *target;
+	struct capture_counts *counts;
+	__u32 ifindex, length;
+	__u32 payload = snaplen;
+
+	if (!scratch || !current)
+		return 0;
+	current->head = verdict < XDP_PASS || verdict > XDP_REDIRECT ? (__u64)xdp->data_hard_start : 0;
+	if (!at_entry) {
+		current->matched = 0;
+		target = target_of(xdp->rxq->dev, &ifindex);
+		if (!target)
+			return 0;
+		current->packet = (__u64)xdp;
+		current->ifindex = ifindex;
+		current->id = output_xdp(xdp, scratch, HOOK_XDP_EXIT, CAPTURE_XDP_EXIT, ifindex, target->slot,
+					 verdict);
+		current->matched = current->id != 0;
+		return 0;
+	}
+	if (!current->matched || current->packet != (__u64)xdp)
+		return 0;
+	clear(&scratch->record, CAPTURE_VERDICT, current->id);
+	scratch->record.result = verdict;
+	scratch->record.ifindex = current->ifindex;
+	if (!at_exit) {
+		bpf_xdp_output(xdp, &events_map, OUTPUT(0), &scratch->record, sizeof(scratch->record));
+		return 0;
+	}
+	/* The same packet once more, as the program has left it. */
+	target = bpf_map_lookup_elem(&targets_map, &scratch->record.ifindex);
+	counts = target ? counts_of(target->slot) : NULL;
+	if (!counts)
+		return 0;
+	length = bpf_xdp_get_buff_len((struct xdp_md *)xdp);
+	if (payload > length)
+		payload = length;
+	scratch->record.kind = CAPTURE_XDP_EXIT;
+	scratch->record.queue = xdp->rxq->queue_index;
+	scratch->record.length = length;
+	scratch->record.payload = payload;
+	__sync_fetch_and_add(&counts->seen, 1);
+	__sync_fetch_and_add(&counts->matched, 1);
+	if (bpf_xdp_output(xdp, &events_map, OUTPUT(payload), &scratch->record, sizeof(scratch->record)))
+		__sync_fetch_and_add(&counts->lost, 1);
+	return 0;
+}
+
+/* What became of the redirect of the packet that was captured last on this CPU. */
+static __always_inline int redirected(struct xdp_buff *xdp, __u64 inode, int result)
+{
+	struct scratch *scratch = scratch_of(HOOK_REDIRECT);
+	struct current *current = current_of(0);
+
+	if (!scratch || !current || !current->matched || current->packet != (__u64)xdp ||
+	    current->ifindex != (__u32)xdp->rxq->dev->ifindex)
+		return 0;
+	clear(&scratch->record, CAPTURE_REDIRECT, current->id);
+	scratch->record.ifindex = current->ifindex;
+	scratch->record.inode = inode;
+	scratch->record.result = result;
+	bpf_xdp_output(xdp, &events_map, OUTPUT(0), &scratch->record, sizeof(scratch->record));
+	return 0;
+}
+
+SEC("fexit/__xsk_map_redirect")
+int BPF_PROG(capture_xsk_native, struct xdp_sock *xs, struct xdp_buff *xdp, int result)
+{
+	return redirected(xdp, inode_of(&xs->sk), result);
+}
+
+SEC("fexit/xsk_generic_rcv")
+int BPF_PROG(capture_xsk_generic, struct xdp_sock *xs, struct xdp_buff *xdp, int result)
+{
+	return redirected(xdp, inode_of(&xs->sk), result);
+}
+
+SEC("fexit/xdp_do_redirect")
+int BPF_PROG(capture_redirect_native, struct net_device *dev, struct xdp_buff *xdp, void *program, int result)
+{
+	return result ? redirected(xdp, 0, result) : 0;
+}
+
+SEC("fexit/xdp_do_generic_redirect")
+int BPF_PROG(capture_redirect_generic, struct net_device *dev, struct sk_buff *skb, struct xdp_buff *xdp,
+	     void *program, int result)
+{
+	return result ? redirected(xdp, 0, result) : 0;
+}
+
+/* sk_buffs. */
+
+/*
+ * Puts into `room` what goes in front of the packet's data: the Ethernet header that was taken off, the VLAN tag that
+ * the device has taken out or will put in, or a header with no addresses where the packet has none. `skip` becomes the
+ * octets of the data that it stands for. `at_start`: the data begins with the Ethernet header. Returns its length, or a negative value for a packet that cannot be shown.
+ */
+static __always_inline int front(__u8 *room, const struct sk_buff *skb, __u16 type, bool at_start, __u32 *skip)
+{
+	__u8 *mac = at_start ? skb->data : skb->head + skb->mac_header;
+	__be16 tag[2] = { skb->vlan_proto, bpf_htons(skb->vlan_tci) };
+	__be16 protocol = skb->protocol;
+	__u64 off;
+	bool tagged = tag[0];
+
+	*skip = 0;
+	if ((!at_start && skb->mac_header == NO_HEADER) || (type != ARPHRD_ETHER && type != ARPHRD_LOOPBACK)) {
+		__builtin_memset(room, 0, ADDRESSES);
+		__builtin_memcpy(room + ADDRESSES, &protocol, sizeof(protocol));
+		return ETHERNET;
+	}
+	off = skb->data - mac;
+	if (off == 0) {
+		if (!tagged)
+			return 0;
+		*skip = ADDRESSES;
+		bpf_probe_read_kernel(room, ADDRESSES, mac);
+		__builtin_memcpy(room + ADDRESSES, tag, VLAN_TAG);
+		return ADDRESSES + VLAN_TAG;
+	}
+	if (off < ETHERNET || off > CAPTURE_PREFIX - VLAN_TAG)
+		return -1;
+	asm volatile("" : "+r"(off));
+	if (off < ETHERNET || off > CAPTURE_PREFIX - VLAN_TAG)
+		return -1;
+	if (!tagged) {
+		bpf_probe_read_kernel(room, off, mac);
+		return off;
+	}
+	bpf_probe_read_kernel(room, ADDRESSES, mac);
+	__builtin_memcpy(room + ADDRESSES, tag, VLAN_TAG);
+	bpf_probe_read_kernel(room + ADDRESSES + VLAN_TAG, off - ADDRESSES, mac + ADDRESSES);
+	return off + VLAN_TAG;
+}
+
+/* Fills record and prefix for a packet of the target, as far as the filter lets it. False: there is nothing to send. */
+static __always_inline bool describe(struct scratch *scratch, const struct sk_buff *skb, __u16 type, enum hook hook,
+				     enum capture_kind kind, __u32 ifindex, struct capture_counts *counts)
+{
+	struct capture_record *record = &scratch->record;
+	__u32 payload = snaplen;
+	__u64 prefix, held;
+	__u32 length, skip;
+	int result = FILTER_YES;
+	struct sock *sk = skb->sk;
+	bool at_start;
+	int made;
+
+	/* Read once: the verifier knows that it is not null only of what was compared. */
+	asm volatile("" : "+r"(sk));
+	/* What is about to be sent. AF_XDP does not say where its header is. */
+	at_start = hook == HOOK_DIRECT || hook == HOOK_TRANSMIT;
+	if (hook == HOOK_DROP && kind == CAPTURE_KERNEL_TRANSMIT && skb->mac_header == NO_HEADER)
+		at_start = sk && sk->__sk_common.skc_family == AF_XDP;
+	made = front(scratch->prefix, skb, type, at_start, &skip);
+	if (made < 0)
+		return false;
+	__sync_fetch_and_add(&counts->seen, 1);
+	prefix = made;
+	if (prefix > CAPTURE_PREFIX || skip > skb->len)
+		return false;
+	length = prefix + skb->len - skip;
+	if (filtered) {
+		held = skb->len - skb->data_len;
+		held = held > skip ? held - skip : 0;
+		if (held > CAPTURE_HEAD)
+			held = CAPTURE_HEAD;
+		asm volatile("" : "+r"(held), "+r"(prefix));
+		if (held > CAPTURE_HEAD || prefix > CAPTURE_PREFIX)
+			return false;
+		__builtin_memcpy(scratch->room, scratch->prefix, CAPTURE_PREFIX);
+		if (held && bpf_probe_read_kernel(scratch->room + prefix, held, skb->data + skip))
+			held = 0;
+		held += prefix;
+		result = capture_filter(&scratch->head, held < CAPTURE_HEAD ? held : CAPTURE_HEAD, length);
+		if (result == FILTER_NO)
+			return false;
+	}
+	__sync_fetch_and_add(&counts->matched, 1);
+	clear(record, kind, identifier(hook, ++scratch->packets));
+	record->ifindex = ifindex;
+	record->length = length;
+	record->prefix = prefix;
+	record->skip = skip;
+	record->inode = inode_of(sk);
+	if (result == FILTER_UNDECIDED) {
+		record->flags = CAPTURE_UNDECIDED;
+		payload = CAPTURE_MAX - CAPTURE_PREFIX;
+	}
+	payload += skip;
+	if (payload > CAPTURE_MAX)
+		payload = CAPTURE_MAX;
+	if (payload > skb->len)
+		payload = skb->len;
+	record->payload = payload;
+	return true;
+}
+
+static __always_inline void output_skb(const struct sk_buff *skb, struct scratch *scratch, struct capture_counts *counts)
+{
+	__u64 prefix = scratch->record.prefix;
+
+	if (prefix > CAPTURE_PREFIX)
+		return;
+	if (bpf_skb_output((void *)skb, &events_map, OUTPUT(scratch->record.payload), scratch,
+			   sizeof(scratch->record) + prefix))
+		__sync_fetch_and_add(&counts->lost, 1);
+}
+
+SEC("fentry/__dev_direct_xmit")
+int BPF_PROG(capture_direct, struct sk_buff *skb, __u16 queue)
+{
+	struct scratch *scratch = scratch_of(HOOK_DIRECT);
+	struct current *current = current_of(1);
+	struct net_device *dev = skb->dev;
+	struct capture_target *target;
+	struct capture_counts *counts;
+	struct sock *sk = skb->sk;
+	enum capture_kind kind;
+	__u32 ifindex;
+
+	if (!scratch || !current)
+		return 0;
+	current->matched = 0;
+	target = target_of(dev, &ifindex);
+	counts = target ? counts_of(target->slot) : NULL;
+	if (!counts)
+		return 0;
+	/* Else it is a packet socket with PACKET_QDISC_BYPASS. */
+	kind = sk->__sk_common.skc_family == AF_XDP ? CAPTURE_XSK_COPY : CAPTURE_KERNEL_TRANSMIT;
+	if (!describe(scratch, skb, dev->type, HOOK_DIRECT, kind, ifindex, counts))
+		return 0;
+	scratch->record.queue = queue;
+	scratch->record.pid = process();
+	bpf_get_current_comm(scratch->record.comm, sizeof(scratch->record.comm));
+	current->packet = (__u64)skb;
+	current->id = scratch->record.id;
+	current->ifindex = ifindex;
+	current->matched = 1;
+	output_skb(skb, scratch, counts);
+	return 0;
+}
+
+/* The packet may be gone: it is only named here. */
+SEC("fexit/__dev_direct_xmit")
+int BPF_PROG(capture_direct_exit, struct sk_buff *skb, __u16 queue, int result)
+{
+	struct scratch *scratch = scratch_of(HOOK_DIRECT_EXIT);
+	struct current *current = current_of(1);
+
+	if (!result || !scratch || !current || !current->matched || current->packet != (__u64)skb)
+		return 0;
+	current->matched = 0;
+	clear(&scratch->record, CAPTURE_SENT, current->id);
+	scratch->record.ifindex = current->ifindex;
+	scratch->record.result = result;
+	bpf_perf_event_output(ctx, &events_map, BPF_F_CURRENT_CPU, &scratch->record, sizeof(scratch->record));
+	return 0;
+}
+
+SEC("tp_btf/netif_receive_skb")
+int BPF_PROG(capture_receive, struct sk_buff *skb)
+{
+	struct scratch *scratch = scratch_of(HOOK_RECEIVE);
+	struct net_device *dev = skb->dev;
+	struct capture_target *target;
+	struct capture_counts *counts;
+	__u32 ifindex;
+
+	target = target_of(dev, &ifindex);
+	if (!target || target->xdp || !scratch)
+		return 0;
+	counts = counts_of(target->slot);
+	if (!counts || !describe(scratch, skb, dev->type, HOOK_RECEIVE, CAPTURE_KERNEL_RECEIVE, ifindex, counts))
+		return 0;
+	/* skb_get_rx_queue: one more than the queue, 0 for none. */
+	scratch->record.queue = (__u32)skb->queue_mapping - 1;
+	/* Whoever sent it, on a device that loops it back: not who receives it. */
+	scratch->record.inode = 0;
+	output_skb(skb, scratch, counts);
+	return 0;
+}
+
+SEC("tp_btf/net_dev_start_xmit")
+int BPF_PROG(capture_transmit, const struct sk_buff *skb, const struct net_device *dev)
+{
+	struct scratch *scratch = scratch_of(HOOK_TRANSMIT);
+	struct capture_target *target;
+	struct capture_counts *counts;
+	__u32 ifindex;
+
+	target = target_of(dev, &ifindex);
+	if (!target || !scratch)
+		return 0;
+	counts = counts_of(target->slot);
+	if (!counts || !describe(scratch, skb, dev->type, HOOK_TRANSMIT, CAPTURE_KERNEL_TRANSMIT, ifindex, counts))
+		return 0;
+	scratch->record.queue = skb->queue_mapping;
+	output_skb(skb, scratch, counts);
+	return 0;
+}
+
+/* A packet that the kernel drops. `receiver` is the socket that it was for, where the kernel says so (Linux 6.11). */
+static __always_inline int dropped(struct sk_buff *skb, int reason, struct sock *receiver)
+{
+	struct scratch *scratch = scratch_of(HOOK_DROP);
+	enum capture_kind kind = CAPTURE_KERNEL_TRANSMIT;
+	struct net_device *dev = skb->dev;
+	struct current *current;
+	struct capture_target *target;
+	struct capture_counts *counts;
+	__u16 type = ARPHRD_ETHER;
+	__u32 ifindex;
+
+	if (!scratch || reason == SKB_CONSUMED___kernel)
+		return 0;
+	/*
+	 * In a socket's queue `dev` is a union with other things, and may be anything: what is read through it then fails
+	 * or is no target's, and it is the receiver that tells the namespace.
+	 */
+	ifindex = skb->skb_iif;
+	if (receiver && ifindex && receiver->__sk_common.skc_net.net->net_cookie == netns) {
+		target = bpf_map_lookup_elem(&targets_map, &ifindex);
+		kind = CAPTURE_KERNEL_RECEIVE;
+	} else {
+		target = target_of(dev, &ifindex);
+		type = dev->type;
+		if (skb->skb_iif == (int)ifindex)
+			kind = CAPTURE_KERNEL_RECEIVE;
+	}
+	if (!target)
+		return 0;
+	/* The program's verdict says it already; the driver or generic XDP now frees what it dropped. */
+	current = current_of(0);
+	if (current && current->head && current->head == (__u64)skb->head)
+		return 0;
+	counts = counts_of(target->slot);
+	if (!counts || !describe(scratch, skb, type, HOOK_DROP, kind, ifindex, counts))
+		return 0;
+	if (receiver && kind == CAPTURE_KERNEL_RECEIVE)
+		scratch->record.inode = inode_of(receiver);
+	scratch->record.flags |= CAPTURE_DROPPED;
+	scratch->record.result = reason;
+	output_skb(skb, scratch, counts);
+	return 0;
+}
+
+SEC("tp_btf/kfree_skb")
+int BPF_PROG(capture_drop, struct sk_buff *skb, void *location, int reason, struct sock *receiver)
+{
+	return dropped(skb, reason, receiver);
+}
+
+/* Before Linux 6.11. */
+SEC("tp_btf/kfree_skb")
+int BPF_PROG(capture_drop_older, struct sk_buff *skb, void *location, int reason)
+{
+	return dropped(skb, reason, NULL);
+}
+
+/* What the filter says of a packet of BPF_PROG_TEST_RUN. */
+SEC("?xdp")
+int capture_try(struct xdp_md *ctx)
+{
+	struct scratch *scratch = scratch_of(HOOK_XDP);
+	__u32 length = bpf_xdp_get_buff_len(ctx);
+	__u64 held = length;
+
+	if (held > needed)
+		held = needed;
+	asm volatile("" : "+r"(held));
+	if (!scratch || held > CAPTURE_HEAD)
+		return ~0;
+	if (held && bpf_xdp_load_bytes(ctx, 0, &scratch->head, held))
+		return ~0;
+	return capture_filter(&scratch->head, held, length);
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What a driver takes out of the TX rings of AF_XDP sockets with no copy, whoever owns them.
+ *
+ * The descriptors are in the pool when xsk_tx_peek_desc or xsk_tx_peek_release_desc_batch return, and the frames are
+ * mapped in the kernel. Nothing is an xdp_buff or sk_buff here, so that octets go through a buffer, in pieces.
+ */
+#ifndef EXPRESSWAY_CAPTURE_ZERO_COPY_H
+#define EXPRESSWAY_CAPTURE_ZERO_COPY_H
+
+#include "capture_state.h"
+
+/* include/uapi/linux/if_xdp.h */
+struct descriptor {
+	__u64 addr;
+	__u32 len;
+	__u32 options;
+};
+
+#define XDP_PKT_CONTD 1
+#define XSK_UNALIGNED_BUF_OFFSET_SHIFT 48
+#define XSK_UNALIGNED_BUF_ADDR_MASK ((1ULL << XSK_UNALIGNED_BUF_OFFSET_SHIFT) - 1)
+
+/* The most descriptors of a batch: more than any driver's (i40e takes 256, ice a quarter of its ring). */
+#define BATCH 4096
+
+/* What is read of the pool once; numbers only, so that it can go through bpf_loop. */
+struct batch {
+	void *ctx;
+	__u64 pool;
+	__u64 addrs;
+	__u64 descriptors;
+	__u64 inode;
+	__u32 ifindex;
+	__u32 slot;
+	__u32 queue;
+	bool unaligned;
+	/* The descriptor that is looked at, and how much of it was sent. */
+	bool more;
+	bool first;
+	__u32 length;
+	__u32 at;
+	__u64 address;
+};
+
+/* Sends a piece of the descriptor's octets; the last has none but the rest of the length. 1: there is no other. */
+static long send_piece(__u32 turn, struct batch *batch)
+{
+	struct capture_counts *counts = counts_of(batch->slot);
+	__u32 piece = batch->length - batch->at;
+	struct capture_record *record;
+	struct pieces *pieces;
+	__u32 zero = 0;
+
+	pieces = bpf_map_lookup_elem(&pieces_map, &zero);
+	if (!pieces || !counts)
+		return 1;
+	record = &pieces->record;
+	if (piece > pieces->left)
+		piece = pieces->left;
+	if (piece > CAPTURE_PIECE)
+		piece = CAPTURE_PIECE;
+	asm volatile("" : "+r"(piece));
+	if (piece > CAPTURE_PIECE)
+		return 1;
+	if (piece && bpf_probe_read_kernel(pieces->octets, piece, (void *)(batch->address + batch->at)))
+		piece = 0;
+	if (!batch->first)
+		record->kind = CAPTURE_PIECE_MORE;
+	batch->first = false;
+	pieces->left -= piece;
+	record->payload = piece;
+	record->length = pieces->left && piece ? piece : batch->length - batch->at;
+	batch->at += record->length;
+	record->flags &= ~CAPTURE_MORE;
+	if (batch->more || batch->at < batch->length)
+		record->flags |= CAPTURE_MORE;
+	if (bpf_perf_event_output(batch->ctx, &events_map, BPF_F_CURRENT_CPU, pieces, sizeof(*record) + piece)) {
+		/* The rest is of no use without this. */
+		pieces->matched = 0;
+		__sync_fetch_and_add(&counts->lost, 1);
+		return 1;
+	}
+	return batch->at >= batch->length;
+}
+
+/* What the filter says of a packet that begins, and maybe ends, in this descriptor. */
+static __always_inline int judge_descriptor(struct pieces *pieces, const struct batch *batch)
+{
+	__u32 held = batch->length;
+
+	if (!filtered)
+		return FILTER_YES;
+	/* The length of a packet of several descriptors is known only at its end. */
+	if (batch->more)
+		return FILTER_UNDECIDED;
+	if (held > needed)
+		held = needed;
+	asm volatile("" : "+r"(held));
+	if (held > CAPTURE_HEAD)
+		return FILTER_UNDECIDED;
+	if (held && bpf_probe_read_kernel(&pieces->head, held, (void *)batch->address))
+		held = 0;
+	return capture_filter(&pieces->head, held, batch->length);
+}
+
+/* One descriptor. 1: something is missing. */
+static __always_inline int take(struct batch *batch, const struct descriptor *descriptor)
+{
+	struct capture_counts *counts = counts_of(batch->slot);
+	struct pieces *pieces;
+	__u32 zero = 0;
+	int judgement;
+
+	pieces = bpf_map_lookup_elem(&pieces_map, &zero);
+	if (!pieces || !counts)
+		return 1;
+	batch->address = descriptor->addr;
+	if (batch->unaligned)
+		batch->address = (descriptor->addr & XSK_UNALIGNED_BUF_ADDR_MASK) +
+				 (descriptor->addr >> XSK_UNALIGNED_BUF_OFFSET_SHIFT);
+	batch->address += batch->addrs;
+	batch->length = descriptor->len;
+	batch->at = 0;
+	batch->more = descriptor->options & XDP_PKT_CONTD;
+	batch->first = pieces->pool != batch->pool;
+	pieces->pool = batch->more ? batch->pool : 0;
+	if (batch->first) {
+		__sync_fetch_and_add(&counts->seen, 1);
+		pieces->matched = 0;
+		judgement = judge_descriptor(pieces, batch);
+		if (judgement == FILTER_NO)
+			return 0;
+		__sync_fetch_and_add(&counts->matched, 1);
+		pieces->matched = 1;
+		pieces->left = judgement == FILTER_UNDECIDED ? CAPTURE_MAX : snaplen;
+		pieces->record.flags = judgement == FILTER_UNDECIDED ? CAPTURE_UNDECIDED : 0;
+		pieces->record.time = bpf_ktime_get_ns();
+		pieces->record.id = identifier(HOOKS, ++pieces->packets);
+		pieces->record.inode = batch->inode;
+		pieces->record.ifindex = batch->ifindex;
+		pieces->record.queue = batch->queue;
+		pieces->record.kind = CAPTURE_XSK_ZERO_COPY;
+	}
+	if (pieces->matched)
+		bpf_loop(CAPTURE_MAX / CAPTURE_PIECE + 2, send_piece, batch, 0);
+	return 0;
+}
+
+/* Whose pool it is; false if it is no target's. */
+static __always_inline bool pool_of(struct batch *batch, struct xsk_buff_pool *pool)
+{
+	struct capture_target *target;
+	struct xdp_sock *xs;
+
+	target = target_of(pool->netdev, &batch->ifindex);
+	if (!target)
+		return false;
+	batch->slot = target->slot;
+	batch->pool = (__u64)pool;
+	batch->addrs = (__u64)pool->addrs;
+	batch->descriptors = (__u64)pool->tx_descs;
+	batch->queue = pool->queue_id;
+	batch->unaligned = pool->unaligned;
+	/* Of several sockets that share it, the first: which one a descriptor is from cannot be told here. */
+	xs = (void *)pool->xsk_tx_list.next - bpf_core_field_offset(struct xdp_sock, tx_list);
+	batch->inode = 0;
+	if (BPF_CORE_READ(pool, xsk_tx_list.next) == BPF_CORE_READ(pool, xsk_tx_list.prev))
+		batch->inode = BPF_CORE_READ(xs, sk.sk_socket, file, f_inode, i_ino);
+	return true;
+}
+
+static long take_one(__u32 index, struct batch *batch)
+{
+	struct descriptor descriptor;
+
+	if (bpf_probe_read_kernel(&descriptor, sizeof(descriptor),
+				  (void *)(batch->descriptors + index * sizeof(descriptor))))
+		return 1;
+	return take(batch, &descriptor);
+}
+
+SEC("fexit/xsk_tx_peek_desc")
+int BPF_PROG(capture_peek, struct xsk_buff_pool *pool, struct descriptor *desc, bool found)
+{
+	struct batch batch = { .ctx = ctx };
+	struct descriptor descriptor;
+	struct pieces *pieces;
+	__u32 zero = 0;
+
+	if (!found || !pool_of(&batch, pool))
+		return 0;
+	pieces = bpf_map_lookup_elem(&pieces_map, &zero);
+	if (!pieces)
+		return 0;
+	pieces->peeked++;
+	if (bpf_probe_read_kernel(&descriptor, sizeof(descriptor), desc))
+		return 0;
+	take(&batch, &descriptor);
+	return 0;
+}
+
+SEC("fentry/xsk_tx_peek_release_desc_batch")
+int BPF_PROG(capture_batch_entry)
+{
+	__u32 zero = 0;
+	struct pieces *pieces = bpf_map_lookup_elem(&pieces_map, &zero);
+
+	if (pieces)
+		pieces->before = pieces->peeked;
+	return 0;
+}
+
+SEC("fexit/xsk_tx_peek_release_desc_batch")
+int BPF_PROG(capture_batch, struct xsk_buff_pool *pool, __u32 nb_pkts, __u32 taken)
+{
+	struct batch batch = { .ctx = ctx };
+	struct pieces *pieces;
+	__u32 zero = 0;
+
+	if (!taken || taken > BATCH || taken > nb_pkts || !pool_of(&batch, pool))
+		return 0;
+	pieces = bpf_map_lookup_elem(&pieces_map, &zero);
+	/* A pool of several sockets: the batch was peeked one by one (xsk_tx_peek_release_fallback). */
+	if (!pieces || pieces->before != pieces->peeked)
+		return 0;
+	bpf_loop(taken, take_one, &batch, 0);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,294 @@
+//! Packets from the kernel's hooks: attaching, following programs, buffers, merging by time, losses.
+
+mod error;
+mod merge;
+mod options;
+mod programs;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use expressway_xbpf::{
+    CaptureKind, CapturePrograms, CaptureRecord, CaptureSettings, PerfRings, drop_reasons,
+};
+use rustix::time::{ClockId, clock_gettime};
+
+pub use error::{CaptureError, Note};
+pub use options::{CaptureOptions, Points, XdpPoints};
+
+use crate::filter::Filter;
+use crate::packet::{Packet, Point, Process, Verdict};
+use crate::sockets::Sockets;
+use merge::{Merge, Outcome};
+use programs::Attached;
+
+/// Between two looks for XDP programs.
+const FOLLOW: Duration = Duration::from_millis(100);
+
+/// The longest wait for a buffer to fill: so long do packets stay there that are few.
+const WAIT: Duration = Duration::from_millis(20);
+
+/// How old packets become in the buffers, in nanoseconds: in that time what another CPU has captured earlier is written, and
+/// what became of them.
+const HOLD: u64 = 2_000_000;
+
+/// What `__dev_direct_xmit` returns for a packet that will be sent once more (`NETDEV_TX_BUSY`).
+const BUSY: i32 = 0x10;
+
+/// What became of an interface's packets since the capture was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// The interface's index.
+    pub interface: u32,
+    /// Packets that the hooks saw.
+    pub seen: u64,
+    /// Those of them that the filter matched.
+    pub matched: u64,
+    /// Those of these that the buffers had no room for.
+    pub lost: u64,
+}
+
+/// A running capture. Dropping it, or the end of the process, detaches everything.
+#[derive(Debug)]
+pub struct Capture {
+    attached: Attached,
+    rings: PerfRings,
+    merge: Merge,
+    programs: CapturePrograms,
+    interfaces: Vec<u32>,
+    next_look: Option<Instant>,
+    reader: Reader,
+}
+
+/// From records to packets.
+#[derive(Debug)]
+struct Reader {
+    filter: Option<Filter>,
+    snaplen: usize,
+    points: Points,
+    reasons: HashMap<i32, String>,
+    sockets: Sockets,
+    /// By interface: packets that the kernel's side let through, and that the filter refused here.
+    refused: HashMap<u32, u64>,
+    /// From the monotonic clock to the epoch, in nanoseconds.
+    offset: i64,
+    room: Vec<u8>,
+}
+
+impl Capture {
+    /// Attaches to the hooks. What cannot be attached is a note, not an error, as long as something can.
+    ///
+    /// # Errors
+    /// No privilege, no such interface, or nothing that could be attached.
+    pub fn open(options: CaptureOptions) -> Result<Self, CaptureError> {
+        let CaptureOptions { mut interfaces, snaplen, filter, points, buffer } = options;
+        interfaces.sort_unstable();
+        interfaces.dedup();
+        if interfaces.is_empty() || interfaces.len() > CaptureOptions::INTERFACES {
+            return Err(CaptureError::Interfaces(interfaces.len()));
+        }
+        let snaplen = snaplen.min(CaptureOptions::SNAPLEN);
+        let programs = CapturePrograms::open(CaptureSettings {
+            snaplen,
+            filter: filter.as_ref().map(|filter| filter.kernel().clone()),
+            at_entry: matches!(points.xdp, XdpPoints::Arrival | XdpPoints::Entry | XdpPoints::Both),
+            at_exit: matches!(points.xdp, XdpPoints::Exit | XdpPoints::Both),
+            verdicts: points.xdp == XdpPoints::Arrival,
+        })?;
+        // Before anything is attached, so that nothing comes that has no room.
+        let rings = programs.rings(buffer)?;
+        let attached = Attached::open(&programs, &interfaces, points)?;
+        if !attached.is_of_use(points) {
+            let reasons: Vec<&str> = attached.notes().iter().map(|note| note.text.as_str()).collect();
+            return Err(CaptureError::Nothing(reasons.join("; ")));
+        }
+        Ok(Self {
+            attached,
+            merge: Merge::new(&rings),
+            rings,
+            programs,
+            interfaces,
+            next_look: None,
+            reader: Reader {
+                filter,
+                snaplen: snaplen as usize,
+                points,
+                reasons: drop_reasons(),
+                sockets: Sockets::default(),
+                refused: HashMap::new(),
+                offset: 0,
+                room: Vec::new(),
+            },
+        })
+    }
+
+    /// Waits up to `timeout` for packets and hands those that have come to `each`, in the order of their time. Attaches to
+    /// programs that have come. Packets are held back for some milliseconds, until their order is known.
+    ///
+    /// # Errors
+    /// The buffers cannot be waited for.
+    pub fn poll(&mut self, timeout: Duration, each: &mut dyn FnMut(&Packet<'_>)) -> Result<(), CaptureError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let now = Instant::now();
+            if self.reader.points.xdp != XdpPoints::None && self.next_look.is_none_or(|next| now >= next) {
+                self.attached.follow(&self.programs);
+                self.next_look = Some(Instant::now() + FOLLOW);
+            }
+            let wait = deadline.saturating_duration_since(now).min(WAIT);
+            self.rings
+                .wait(wait)
+                .map_err(|source| CaptureError::Io { action: "waiting for packets", source })?;
+            let until = self.reader.set_clock().saturating_sub(HOLD);
+            if self.deliver(until, each) > 0 || Instant::now() >= deadline {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Hands over everything that has come, without waiting.
+    pub fn flush(&mut self, each: &mut dyn FnMut(&Packet<'_>)) {
+        self.reader.set_clock();
+        self.deliver(u64::MAX, each);
+    }
+
+    fn deliver(&mut self, until: u64, each: &mut dyn FnMut(&Packet<'_>)) -> usize {
+        let reader = &mut self.reader;
+        self.merge.deliver(&mut self.rings, until, &mut |record, outcome, pieces| {
+            reader.packet(record, outcome, pieces, each);
+        })
+    }
+
+    /// What became of each interface's packets.
+    #[must_use]
+    pub fn losses(&self) -> Vec<Losses> {
+        let of = |(slot, interface): (u32, &u32)| {
+            let counts = self.programs.counts(slot).unwrap_or_default();
+            let refused = self.reader.refused.get(interface).copied().unwrap_or(0);
+            Losses {
+                interface: *interface,
+                seen: counts.seen,
+                matched: counts.matched.saturating_sub(refused),
+                lost: counts.lost,
+            }
+        };
+        (0..).zip(&self.interfaces).map(of).collect()
+    }
+
+    /// Packets that no hook saw, of all interfaces: another packet was just being looked at on the same CPU.
+    #[must_use]
+    pub fn missed(&self) -> u64 {
+        self.attached.misses()
+    }
+
+    /// What could not be attached and why, at the start and since; at most some hundred.
+    #[must_use]
+    pub fn notes(&self) -> &[Note] {
+        self.attached.notes()
+    }
+}
+
+impl Reader {
+    /// Relates the clocks, and returns the monotonic one's time in nanoseconds.
+    fn set_clock(&mut self) -> u64 {
+        let nanoseconds = |clock| {
+            let time = clock_gettime(clock);
+            time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec)
+        };
+        let monotonic = nanoseconds(ClockId::Monotonic);
+        self.offset = nanoseconds(ClockId::Realtime).saturating_sub(monotonic);
+        monotonic.cast_unsigned()
+    }
+
+    fn packet(
+        &mut self,
+        record: &CaptureRecord<'_>,
+        outcome: &Outcome,
+        pieces: &[u8],
+        each: &mut dyn FnMut(&Packet<'_>),
+    ) {
+        let point = match record.kind {
+            CaptureKind::XdpEntry => Point::XdpEntry,
+            CaptureKind::XdpExit => Point::XdpExit,
+            CaptureKind::XskCopy => Point::XskTransmit { zero_copy: false },
+            CaptureKind::XskZeroCopy => Point::XskTransmit { zero_copy: true },
+            CaptureKind::KernelReceive => Point::KernelReceive,
+            CaptureKind::KernelTransmit => Point::KernelTransmit,
+            _ => return,
+        };
+        // A piece that was lost is counted; a packet that its device was too busy for comes once more.
+        let is_again = outcome.sent == Some(BUSY);
+        if is_again {
+            *self.refused.entry(record.ifindex).or_default() += 1;
+        }
+        if is_again || outcome.incomplete {
+            return;
+        }
+        let whole = if record.more {
+            pieces
+        } else if record.skip > 0 {
+            self.room.clear();
+            self.room.extend_from_slice(record.prefix);
+            self.room.extend_from_slice(record.payload.get(record.skip..).unwrap_or(&[]));
+            &self.room
+        } else {
+            record.whole
+        };
+        if record.undecided
+            && self.filter.as_ref().is_some_and(|filter| !filter.matches(whole, record.length))
+        {
+            *self.refused.entry(record.ifindex).or_default() += 1;
+            return;
+        }
+        let verdict = self.verdict(record, outcome);
+        let inode = if outcome.inode != 0 { outcome.inode } else { record.inode };
+        let name;
+        let process = if record.pid != 0 {
+            name = String::from_utf8_lossy(record.comm);
+            Some(Process { id: record.pid, name: &name })
+        } else {
+            self.sockets.owner(inode).map(|owner| Process { id: owner.id, name: &owner.name })
+        };
+        let unknown;
+        let drop = if record.dropped {
+            match self.reasons.get(&record.result) {
+                Some(reason) => Some(reason.as_str()),
+                None => {
+                    unknown = format!("reason {:#x}", record.result);
+                    Some(unknown.as_str())
+                }
+            }
+        } else {
+            outcome.sent.map(|_| "tx_dropped")
+        };
+        let is_pair = self.points.xdp == XdpPoints::Both && matches!(point, Point::XdpEntry | Point::XdpExit);
+        each(&Packet {
+            time: record.time.saturating_add_signed(self.offset),
+            interface: record.ifindex,
+            queue: record.queue,
+            point,
+            id: is_pair.then_some(record.id),
+            verdict,
+            drop,
+            process,
+            length: record.length,
+            data: whole.get(..self.snaplen).unwrap_or(whole),
+        });
+    }
+
+    fn verdict(&self, record: &CaptureRecord<'_>, outcome: &Outcome) -> Option<Verdict> {
+        let value = match record.kind {
+            CaptureKind::XdpExit => record.result,
+            CaptureKind::XdpEntry if self.points.xdp == XdpPoints::Arrival => outcome.verdict?,
+            _ => return None,
+        };
+        Some(match value.cast_unsigned() {
+            0 => Verdict::Aborted,
+            1 => Verdict::Drop,
+            2 => Verdict::Pass,
+            3 => Verdict::Tx,
+            4 => Verdict::Redirect { error: outcome.redirect },
+            other => Verdict::Unknown(other),
+        })
+    }
+}

@@ -1,0 +1,152 @@
+//! What the capture programs write, as `bpf/include/capture_shared.h` has it.
+
+use std::collections::HashMap;
+use std::mem::offset_of;
+
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::{Enum, EnumMember};
+
+use crate::skeleton::capture_types::{capture_flag, capture_kind, capture_record};
+
+/// What a record is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CaptureKind {
+    /// A packet before an XDP program.
+    XdpEntry,
+    /// A packet after it; `result` is the verdict.
+    XdpExit,
+    /// A packet that leaves by AF_XDP in copy mode.
+    XskCopy,
+    /// A packet, or its first piece, that leaves by AF_XDP in zero-copy mode.
+    XskZeroCopy,
+    /// A packet that the kernel receives.
+    KernelReceive,
+    /// A packet that the kernel transmits.
+    KernelTransmit,
+    /// Of an earlier record's packet: the verdict, in `result`.
+    Verdict,
+    /// Of an earlier record's packet: its redirect, with 0 or a negative errno in `result`.
+    Redirect,
+    /// Of an earlier record's packet: what its device said, in `result`.
+    Sent,
+    /// Of an earlier record's packet: further octets.
+    Piece,
+}
+
+impl CaptureKind {
+    /// Whether such a record is a packet's first.
+    #[must_use]
+    pub const fn begins_packet(self) -> bool {
+        !matches!(self, Self::Verdict | Self::Redirect | Self::Sent | Self::Piece)
+    }
+}
+
+/// The running kernel's names of its reasons to drop packets (`enum skb_drop_reason`), in lower case and without the prefix
+/// that all have; empty without BTF.
+#[must_use]
+pub fn drop_reasons() -> HashMap<i32, String> {
+    let Ok(btf) = Btf::from_vmlinux() else { return HashMap::new() };
+    let Some(reasons) = btf.type_by_name::<Enum<'_>>("skb_drop_reason") else { return HashMap::new() };
+    let name = |member: EnumMember<'_>| {
+        let name = member.name?.to_string_lossy();
+        let name = name.strip_prefix("SKB_DROP_REASON_").unwrap_or(&name).to_ascii_lowercase();
+        Some((i32::try_from(member.value).ok()?, name))
+    };
+    reasons.iter().filter_map(name).collect()
+}
+
+/// A record as it lies in a buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct CaptureRecord<'a> {
+    /// Nanoseconds of the monotonic clock.
+    pub time: u64,
+    /// The packet's, unique in a capture.
+    pub id: u64,
+    /// The socket's inode; 0 if unknown.
+    pub inode: u64,
+    /// The interface.
+    pub ifindex: u32,
+    /// The queue.
+    pub queue: Option<u32>,
+    /// The packet's length, or this piece's, in octets.
+    pub length: u32,
+    /// The sender; 0 if unknown.
+    pub pid: u32,
+    /// As the kind says; the reason of a drop.
+    pub result: i32,
+    /// What it is about.
+    pub kind: CaptureKind,
+    /// The filter could not decide.
+    pub undecided: bool,
+    /// A [`CaptureKind::Piece`] follows.
+    pub more: bool,
+    /// It is dropped.
+    pub dropped: bool,
+    /// The sender's name, up to the first zero.
+    pub comm: &'a [u8],
+    /// What comes before `payload`.
+    pub prefix: &'a [u8],
+    /// Octets of `payload` that `prefix` stands for.
+    pub skip: usize,
+    /// The packet's octets.
+    pub payload: &'a [u8],
+    /// `prefix` and `payload` as they lie behind each other.
+    pub whole: &'a [u8],
+}
+
+pub(crate) fn u64_at(data: &[u8], at: usize) -> Option<u64> {
+    data.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes)
+}
+
+fn u32_at(data: &[u8], at: usize) -> Option<u32> {
+    data.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
+}
+
+impl<'a> CaptureRecord<'a> {
+    /// Reads a record; `None` if it is none.
+    #[must_use]
+    pub fn read(data: &'a [u8]) -> Option<Self> {
+        let octet = |at: usize| data.get(at).copied();
+        let word = |at| u32_at(data, at);
+        let kind = match capture_kind(u32::from(octet(offset_of!(capture_record, kind))?)) {
+            capture_kind::CAPTURE_XDP_ENTRY => CaptureKind::XdpEntry,
+            capture_kind::CAPTURE_XDP_EXIT => CaptureKind::XdpExit,
+            capture_kind::CAPTURE_XSK_COPY => CaptureKind::XskCopy,
+            capture_kind::CAPTURE_XSK_ZERO_COPY => CaptureKind::XskZeroCopy,
+            capture_kind::CAPTURE_KERNEL_RECEIVE => CaptureKind::KernelReceive,
+            capture_kind::CAPTURE_KERNEL_TRANSMIT => CaptureKind::KernelTransmit,
+            capture_kind::CAPTURE_VERDICT => CaptureKind::Verdict,
+            capture_kind::CAPTURE_REDIRECT => CaptureKind::Redirect,
+            capture_kind::CAPTURE_SENT => CaptureKind::Sent,
+            capture_kind::CAPTURE_PIECE_MORE => CaptureKind::Piece,
+            _ => return None,
+        };
+        let flags = u32::from(octet(offset_of!(capture_record, flags))?);
+        let has = |flag: capture_flag| flags & flag.0 != 0;
+        let comm = data.get(offset_of!(capture_record, comm)..)?.get(..16)?;
+        let body = data.get(size_of::<capture_record>()..)?;
+        let prefix = usize::from(octet(offset_of!(capture_record, prefix))?);
+        let length = prefix + usize::try_from(word(offset_of!(capture_record, payload))?).ok()?;
+        let whole = body.get(..length)?;
+        let (prefix, payload) = whole.split_at_checked(prefix)?;
+        Some(Self {
+            time: u64_at(data, offset_of!(capture_record, time))?,
+            id: u64_at(data, offset_of!(capture_record, id))?,
+            inode: u64_at(data, offset_of!(capture_record, inode))?,
+            ifindex: word(offset_of!(capture_record, ifindex))?,
+            queue: word(offset_of!(capture_record, queue)).filter(|queue| *queue != u32::MAX),
+            length: word(offset_of!(capture_record, length))?,
+            pid: word(offset_of!(capture_record, pid))?,
+            result: word(offset_of!(capture_record, result))?.cast_signed(),
+            kind,
+            undecided: has(capture_flag::CAPTURE_UNDECIDED),
+            more: has(capture_flag::CAPTURE_MORE),
+            dropped: has(capture_flag::CAPTURE_DROPPED),
+            comm: comm.split(|octet| *octet == 0).next().unwrap_or(&[]),
+            prefix,
+            skip: usize::from(octet(offset_of!(capture_record, skip))?),
+            payload,
+            whole,
+        })
+    }
+}
