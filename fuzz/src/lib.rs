@@ -13,6 +13,7 @@ pub mod h3;
 mod identity;
 mod meter;
 pub mod mutate;
+pub mod observe;
 pub mod quic;
 pub mod seeds;
 pub mod sequence;
@@ -72,6 +73,7 @@ pub const TARGETS: &[Target] = &[
     Target::whole("agent_request", agent::request, agent::BOUND),
     Target::whole("agent_reply", agent::reply, agent::BOUND),
     Target::whole("capture_replay", capture::replay, capture::BOUND),
+    Target::whole("capture_text", observe::text, observe::TEXT),
     Target::parts("web_request", web::request),
     Target::parts("web_access_log", web::access_log),
     Target::parts("fanout_handshake", fanout::handshake),

@@ -3,6 +3,7 @@
 mod agent;
 mod capture;
 mod fanout;
+mod observe;
 mod quic;
 mod web;
 
@@ -37,6 +38,7 @@ pub fn of(target: &str) -> Vec<Seed> {
         "agent_request" => named(&agent::requests()),
         "agent_reply" => named(&agent::replies()),
         "capture_replay" => named(&capture::files(&frame(4, 1), &frame(6, 0))),
+        "capture_text" => named(&observe::inputs(&frame(4, 1), &frame(6, 0))),
         "web_request" => named(&web::requests()),
         "web_access_log" => named(&web::lines()),
         "fanout_handshake" => named(&fanout::handshakes()),

@@ -1,9 +1,11 @@
 //! What passes an interface, AF_XDP included: who sends and receives, and what becomes of it.
 
 mod capture;
+pub mod file;
 mod filter;
 mod packet;
 mod sockets;
+pub mod text;
 
 pub use capture::{Capture, CaptureError, CaptureOptions, Losses, Note, Points, XdpPoints};
 pub use filter::{Filter, FilterError};
