@@ -3,7 +3,7 @@
 use std::io::Cursor;
 use std::path::Path;
 
-use expressway_observe::file::Reader;
+use expressway_observe::file::{Reader, Seen};
 use expressway_observe::text::{Dump, Payload, Printer, TextOptions, TimeFormat};
 use expressway_observe::{Packet, Point};
 
@@ -30,9 +30,10 @@ pub fn text(data: &[u8]) {
     };
     let mut printer = Printer::new(options);
     let mut line = String::new();
-    let mut print = |interface: &str, packet: &Packet<'_>| {
+    let mut print = |seen: &Seen<'_>| {
+        let packet = &seen.packet;
         line.clear();
-        printer.print(interface, packet, &mut line);
+        printer.print_seen(seen, &mut line);
         let rows = if options.dump.hex { packet.data.len().div_ceil(16) } else { 0 };
         assert!(line.lines().count() <= 1 + rows, "a line a packet");
         assert!(line.find('\n').is_some_and(|length| length < 80_000), "of bounded length");
@@ -47,20 +48,18 @@ pub fn text(data: &[u8]) {
         return;
     }
     for time in 0..2 {
-        print(
-            "eth0",
-            &Packet {
-                time,
-                interface: 1,
-                queue: None,
-                point: Point::KernelReceive,
-                id: None,
-                verdict: None,
-                drop: None,
-                process: None,
-                length: data.len() as u32,
-                data,
-            },
-        );
+        let packet = Packet {
+            time,
+            interface: 1,
+            queue: None,
+            point: Point::KernelReceive,
+            id: None,
+            verdict: None,
+            drop: None,
+            process: None,
+            length: data.len() as u32,
+            data,
+        };
+        print(&Seen { interface: "eth0", directed: time > 0, packet });
     }
 }

@@ -55,15 +55,13 @@ def test_a_closed_pipe_is_no_error(capture: Path) -> None:
 def test_lines_are_tcpdumps(capture: Path) -> None:
     shown = run([BINARY, "dump", "-r", capture, "-tt", "-n", "-c", "3"]).splitlines()
     theirs = run(["tcpdump", "-r", capture, "-tt", "-n", "-c", "3"]).splitlines()
-    assert [line.replace(" In  ", " ") for line in shown] == theirs
+    assert shown == theirs
     octets = run([BINARY, "dump", "-r", capture, "-t", "-X", "-c", "1"]).splitlines()[1:]
     assert octets == run(["tcpdump", "-r", capture, "-t", "-n", "-X", "-c", "1"]).splitlines()[1:]
     documents = [json.loads(line) for line in run([BINARY, "dump", "-r", capture, "--json", "-c", "2"]).splitlines()]
     assert documents[1] == {
         "time": "1800000000.001000000",
         "interface": "",
-        "direction": "in",
-        "point": "kernel_receive",
         "length": 142,
         "captured": 142,
         "summary": "IP 192.0.2.1.7000 > 192.0.2.2.5000: UDP, length 100",

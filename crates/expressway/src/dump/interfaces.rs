@@ -34,14 +34,13 @@ pub(super) fn all() -> Result<Vec<Interface>, Failure> {
     let mut found: Vec<Interface> = Vec::new();
     for address in addresses {
         let link = address.address.as_ref().and_then(|address| address.as_link_addr()?.addr());
+        if let Some(known) = found.iter_mut().find(|known| known.name == address.interface_name) {
+            known.mac = known.mac.or(link);
+            continue;
+        }
         // Labels of IPv4 addresses (eth0:1) are no interfaces.
         let Ok(index) = interface_index(&address.interface_name) else { continue };
-        match found.iter_mut().find(|known| known.index == index) {
-            Some(known) => known.mac = known.mac.or(link),
-            None => {
-                found.push(Interface { name: address.interface_name, index, flags: address.flags, mac: link })
-            }
-        }
+        found.push(Interface { name: address.interface_name, index, flags: address.flags, mac: link });
     }
     found.sort_by_key(|interface| interface.index);
     Ok(found)

@@ -1,11 +1,13 @@
 //! A packet as a JSON document.
 
+use expressway_observe::file::Seen;
 use expressway_observe::text::{Printer, verdict_name};
-use expressway_observe::{Direction, Packet, Point, Verdict};
+use expressway_observe::{Direction, Point, Verdict};
 use serde_json::{Value, json};
 
 /// The document of a packet, on one line.
-pub(super) fn line(printer: &mut Printer, interface: &str, packet: &Packet<'_>) -> String {
+pub(super) fn line(printer: &mut Printer, seen: &Seen<'_>) -> String {
+    let Seen { interface, directed, packet } = seen;
     let mut summary = String::new();
     let addresses = printer.summarize(packet, &mut summary);
     let (seconds, nanos) = (packet.time / 1_000_000_000, packet.time % 1_000_000_000);
@@ -13,11 +15,6 @@ pub(super) fn line(printer: &mut Printer, interface: &str, packet: &Packet<'_>) 
         // A number would lose the nanoseconds in most readers.
         "time": format!("{seconds}.{nanos:09}"),
         "interface": interface,
-        "direction": match packet.point.direction() {
-            Direction::In => "in",
-            Direction::Out => "out",
-        },
-        "point": point_name(packet.point),
         "length": packet.length,
         "captured": packet.data.len(),
         "summary": summary,
@@ -27,6 +24,14 @@ pub(super) fn line(printer: &mut Printer, interface: &str, packet: &Packet<'_>) 
             document[key] = value;
         }
     };
+    if *directed {
+        let direction = match packet.point.direction() {
+            Direction::In => "in",
+            Direction::Out => "out",
+        };
+        add("direction", Some(direction.into()));
+        add("point", Some(point_name(packet.point).into()));
+    }
     add("id", packet.id.map(Value::from));
     add("queue", packet.queue.map(Value::from));
     add("verdict", packet.verdict.map(|verdict| verdict_name(verdict).into()));

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use expressway_observe::Packet;
 use expressway_observe::file::{
-    Ended, FileError, Interface, KeyLog, NameError, Rotation, Statistics, Target, Writer, WriterOptions,
+    Ended, FileError, Interface, KeyLog, NameError, Rotation, Seen, Statistics, Target, Writer, WriterOptions,
 };
 use expressway_observe::text::Printer;
 
@@ -39,28 +39,28 @@ fn failure(error: FileError) -> Failure {
 }
 
 /// Lines, in text or JSON.
-pub(super) struct Lines {
+struct Lines {
     printer: Printer,
     json: bool,
     gathered: String,
 }
 
 impl Lines {
-    pub(super) fn new(text: &Text) -> Self {
+    fn new(text: &Text) -> Self {
         let printer = Printer::new(super::text_options(text));
         Self { printer, json: text.json, gathered: String::new() }
     }
 
-    pub(super) fn packet(&mut self, interface: &str, packet: &Packet<'_>) -> Result<(), End> {
+    fn packet(&mut self, seen: &Seen<'_>) -> Result<(), End> {
         if self.json {
-            self.gathered.push_str(&json::line(&mut self.printer, interface, packet));
+            self.gathered.push_str(&json::line(&mut self.printer, seen));
         } else {
-            self.printer.print(interface, packet, &mut self.gathered);
+            self.printer.print_seen(seen, &mut self.gathered);
         }
         if self.gathered.len() > GATHERED { self.flush() } else { Ok(()) }
     }
 
-    pub(super) fn flush(&mut self) -> Result<(), End> {
+    fn flush(&mut self) -> Result<(), End> {
         if self.gathered.is_empty() {
             return Ok(());
         }
@@ -129,10 +129,22 @@ impl Output {
     ) -> Result<(), End> {
         self.taken += 1;
         if let Some(lines) = &mut self.lines {
-            lines.packet(name, packet)?;
+            lines.packet(&Seen { interface: name, directed: true, packet: *packet })?;
         }
         match &mut self.file {
             Some(file) => go_on(file.packet(id, packet, dropped)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes a packet of a file, whose interface has that number in the other.
+    pub(super) fn copy(&mut self, id: u32, seen: &Seen<'_>) -> Result<(), End> {
+        self.taken += 1;
+        if let Some(lines) = &mut self.lines {
+            lines.packet(seen)?;
+        }
+        match &mut self.file {
+            Some(file) => go_on(file.copy(id, seen)?),
             None => Ok(()),
         }
     }

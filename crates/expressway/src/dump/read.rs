@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::process::ExitCode;
 
-use expressway_observe::file::{Interface, Reader};
-use expressway_observe::{Direction, Packet};
+use expressway_observe::Direction;
+use expressway_observe::file::{Interface, Reader, Seen};
 
 use super::is_standard;
 use super::live::Job;
@@ -32,9 +32,13 @@ pub(super) fn run(arguments: &Arguments, path: &Path, filter: Option<String>) ->
     let output = Output::open(&arguments.text, &Job::of(arguments, filter))?;
     let mut copy = Copy { output, interfaces: HashMap::new(), left_out: 0, end: None };
     while copy.end.is_none() && arguments.count.is_none_or(|count| copy.output.handed() < count) {
-        let more = reader.next(&mut |interface, packet| {
-            if is_wanted(arguments.direction, packet.point.direction()) {
-                copy.packet(interface, packet);
+        let more = reader.next(&mut |seen| {
+            let wanted = match arguments.direction {
+                Way::Inout => true,
+                way => seen.directed && is_wanted(way, seen.packet.point.direction()),
+            };
+            if wanted {
+                copy.packet(seen);
             }
         });
         match more {
@@ -69,20 +73,20 @@ struct Copy {
 }
 
 impl Copy {
-    fn packet(&mut self, interface: &str, packet: &Packet<'_>) {
-        let id = match self.interfaces.get(interface) {
+    fn packet(&mut self, seen: &Seen<'_>) {
+        let id = match self.interfaces.get(seen.interface) {
             Some(id) => *id,
             None if self.interfaces.len() == INTERFACES => {
                 self.left_out += 1;
                 return;
             }
             None => {
-                let id = self.output.interface(Interface::named(interface, 0));
-                self.interfaces.insert(interface.to_owned(), id);
+                let id = self.output.interface(Interface::named(seen.interface, 0));
+                self.interfaces.insert(seen.interface.to_owned(), id);
                 id
             }
         };
-        self.end = self.output.packet((id, interface), packet, 0).err();
+        self.end = self.output.copy(id, seen).err();
     }
 }
 

@@ -147,7 +147,8 @@ pub(super) fn interface(out: &mut Vec<u8>, interface: &Interface) {
 }
 
 /// An enhanced packet block. `dropped`: packets of the interface that were lost since the one before.
-pub(super) fn packet(out: &mut Vec<u8>, id: u32, packet: &Packet<'_>, dropped: u64) {
+/// `directed`: which way it went is known.
+pub(super) fn packet(out: &mut Vec<u8>, id: u32, packet: &Packet<'_>, directed: bool, dropped: u64) {
     let mut block = Block::begin(out, PACKET);
     block.u32(id);
     block.u32((packet.time >> 32) as u32);
@@ -159,7 +160,9 @@ pub(super) fn packet(out: &mut Vec<u8>, id: u32, packet: &Packet<'_>, dropped: u
         Direction::In => 1,
         Direction::Out => 2,
     };
-    block.option(packet_option::FLAGS, &flags.to_le_bytes());
+    if directed {
+        block.option(packet_option::FLAGS, &flags.to_le_bytes());
+    }
     if dropped > 0 {
         block.option(packet_option::DROP_COUNT, &dropped.to_le_bytes());
     }
@@ -342,9 +345,9 @@ mod tests {
         let mut out = Vec::new();
         let mut given = sample(Point::XdpExit, b"abcde");
         given.verdict = Some(Verdict::Redirect { error: None });
-        packet(&mut out, 1, &given, 7);
+        packet(&mut out, 1, &given, true, 7);
         let expected: &[&[u8]] = &[
-            &[6, 0, 0, 0, 92, 0, 0, 0, 1, 0, 0, 0],
+            &[6, 0, 0, 0, 88, 0, 0, 0, 1, 0, 0, 0],
             &[4, 3, 2, 1, 8, 7, 6, 5],
             &[5, 0, 0, 0, 100, 0, 0, 0],
             b"abcde\0\0\0",
@@ -353,7 +356,7 @@ mod tests {
             &[6, 0, 4, 0, 2, 0, 0, 0],
             &[7, 0, 9, 0, 2, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
             &[0, 0, 0, 0],
-            &[92, 0, 0, 0],
+            &[88, 0, 0, 0],
         ];
         assert_eq!(out, expected.concat());
     }
@@ -391,9 +394,9 @@ mod tests {
         let mut out = Vec::new();
         section(&mut out, "", "", "");
         let first = out.len();
-        packet(&mut out, 0, &sample(Point::KernelReceive, b"abc"), 0);
+        packet(&mut out, 0, &sample(Point::KernelReceive, b"abc"), true, 0);
         let second = out.len();
-        packet(&mut out, 0, &sample(Point::KernelReceive, b"abc"), 0);
+        packet(&mut out, 0, &sample(Point::KernelReceive, b"abc"), true, 0);
         for length in 0..=out.len() {
             let wanted = match length {
                 _ if length < first => (0, 0),

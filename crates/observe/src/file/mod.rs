@@ -9,6 +9,8 @@ mod secrets;
 mod sink;
 mod writer;
 
+use crate::Packet;
+
 pub use names::{NameError, Rotation};
 pub use reader::{ReadError, Reader};
 pub use secrets::KeyLog;
@@ -36,6 +38,17 @@ impl Interface {
     pub fn named(name: &str, snaplen: u32) -> Self {
         Self { name: name.to_owned(), snaplen, ..Self::default() }
     }
+}
+
+/// A packet of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// Its interface's name; empty if it has none.
+    pub interface: &'a str,
+    /// Whether the file says which way it went. If not, its point means nothing.
+    pub directed: bool,
+    /// The packet. Its interface's index is the file's number of it.
+    pub packet: Packet<'a>,
 }
 
 /// What was counted of an interface since the capture began; `None` is not known.

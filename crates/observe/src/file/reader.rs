@@ -9,6 +9,7 @@ use pcap_parser::pcapng::PcapNGOption;
 use pcap_parser::traits::{PcapNGPacketBlock, PcapReaderIterator};
 use pcap_parser::{Block, EnhancedPacketBlock, Linktype, PcapBlockOwned, PcapError, create_reader};
 
+use super::Seen;
 use super::block::{Comment, packet_option, verdict_of};
 use crate::{Packet, Point, Process};
 
@@ -83,11 +84,11 @@ impl Reader {
         Ok(Self { path: path.to_owned(), inner, interfaces: Vec::new(), scratch: Vec::new(), skipped: 0 })
     }
 
-    /// Hands the next packet and its interface's name to `take`. False at the end of the file.
+    /// Hands the next packet to `take`. False at the end of the file.
     ///
     /// # Errors
     /// A file that is truncated within a block or makes no sense.
-    pub fn next(&mut self, take: &mut dyn FnMut(&str, &Packet<'_>)) -> Result<bool, ReadError> {
+    pub fn next(&mut self, take: &mut dyn FnMut(&Seen<'_>)) -> Result<bool, ReadError> {
         loop {
             let fail = |problem: &str| ReadError { path: self.path.clone(), problem: problem.into() };
             let (offset, block) = match self.inner.next() {
@@ -118,7 +119,7 @@ impl Reader {
                         Some(plain(time as u64, 0, length, data))
                     });
                     Some(packet.is_some_and(|packet| {
-                        take("", &packet);
+                        take(&Seen { interface: "", directed: false, packet });
                         true
                     }))
                 }
@@ -189,7 +190,7 @@ fn enhanced(
     interfaces: &[Described],
     block: &EnhancedPacketBlock<'_>,
     scratch: &mut Vec<u8>,
-    take: &mut dyn FnMut(&str, &Packet<'_>),
+    take: &mut dyn FnMut(&Seen<'_>),
 ) -> bool {
     let interface = interfaces.get(block.if_id as usize).filter(|interface| interface.resolution > 0);
     let Some(interface) = interface else { return false };
@@ -208,12 +209,14 @@ fn enhanced(
         let value = value.try_into().ok()?;
         Some(if big { u64::from_be_bytes(value) } else { u64::from_le_bytes(value) })
     };
-    let (mut verdict, mut comment) = (None, None);
+    let (mut verdict, mut comment, mut directed) = (None, None, false);
     for option in &block.options {
         let Some(value) = option.as_bytes() else { continue };
         match option.code.0 {
             packet_option::FLAGS => {
-                if word(value).is_some_and(|flags| flags & 3 == 2) {
+                let flags = word(value).unwrap_or_default() & 3;
+                directed = matches!(flags, 1 | 2);
+                if flags == 2 {
                     packet.point = Point::KernelTransmit;
                 }
             }
@@ -238,7 +241,8 @@ fn enhanced(
     packet.point = comment.point.unwrap_or(packet.point);
     packet.drop = comment.drop;
     packet.process = comment.process.map(|(id, name)| Process { id, name });
-    take(&interface.name, &packet);
+    directed |= verdict.is_some() || comment.point.is_some();
+    take(&Seen { interface: &interface.name, directed, packet });
     true
 }
 

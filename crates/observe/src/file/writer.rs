@@ -7,7 +7,7 @@ use chrono::{DateTime, Local};
 
 use super::names::Names;
 use super::sink::Sink;
-use super::{FileError, Interface, KeyLog, Rotation, Statistics, Target, block};
+use super::{FileError, Interface, KeyLog, Rotation, Seen, Statistics, Target, block};
 use crate::Packet;
 
 /// Octets that are gathered before they are written.
@@ -144,17 +144,35 @@ impl Writer {
     /// # Errors
     /// [`FileError`].
     pub fn packet(&mut self, id: u32, packet: &Packet<'_>, dropped: u64) -> Result<Ended, FileError> {
+        self.take(id, packet, true, dropped)
+    }
+
+    /// Takes a packet of another file, under the number of its interface here.
+    ///
+    /// # Errors
+    /// [`FileError`].
+    pub fn copy(&mut self, id: u32, seen: &Seen<'_>) -> Result<Ended, FileError> {
+        self.take(id, &seen.packet, seen.directed, 0)
+    }
+
+    fn take(
+        &mut self,
+        id: u32,
+        packet: &Packet<'_>,
+        directed: bool,
+        dropped: u64,
+    ) -> Result<Ended, FileError> {
         if let Some(described) = self.interfaces.get_mut(id as usize) {
             described.delivered += 1;
         }
         if self.secrets.is_some() {
-            self.hold(id, packet, dropped);
+            self.hold(id, packet, directed, dropped);
             return if self.held_bytes > HELD { self.release(Instant::now(), HELD) } else { Ok(Ended::No) };
         }
         if self.is_full() && self.next_file(false)? == Ended::LastFile {
             return Ok(Ended::LastFile);
         }
-        block::packet(&mut self.buffer, id, packet, dropped);
+        block::packet(&mut self.buffer, id, packet, directed, dropped);
         self.buffered_packets += 1;
         self.write_when(BUFFER)?;
         Ok(Ended::No)
@@ -199,7 +217,7 @@ impl Writer {
         self.end_file()
     }
 
-    fn hold(&mut self, id: u32, packet: &Packet<'_>, dropped: u64) {
+    fn hold(&mut self, id: u32, packet: &Packet<'_>, directed: bool, dropped: u64) {
         /// How much time the packets of one buffer span.
         const SPAN: Duration = Duration::from_millis(20);
         let now = Instant::now();
@@ -208,7 +226,7 @@ impl Writer {
         }
         if let Some(held) = self.held.back_mut() {
             let before = held.blocks.len();
-            block::packet(&mut held.blocks, id, packet, dropped);
+            block::packet(&mut held.blocks, id, packet, directed, dropped);
             self.held_bytes += held.blocks.len() - before;
         }
     }

@@ -30,7 +30,7 @@ fn writer(path: &Path, rotation: Rotation, secrets: Option<KeyLog>) -> Writer {
 fn read(path: &Path) -> Vec<String> {
     let mut reader = Reader::open(path).unwrap();
     let mut found = Vec::new();
-    while reader.next(&mut |interface, packet| found.push(format!("{interface} {packet:?}"))).unwrap() {}
+    while reader.next(&mut |seen| found.push(format!("{} {:?}", seen.interface, seen.packet))).unwrap() {}
     assert_eq!(reader.skipped(), 0);
     found
 }
@@ -185,7 +185,7 @@ fn files_that_are_cut_or_nonsense_are_errors() {
             continue;
         };
         loop {
-            match reader.next(&mut |_, _| {}) {
+            match reader.next(&mut |_| {}) {
                 Ok(true) => {}
                 Ok(false) => break ended += 1,
                 Err(_) => break failed += 1,

@@ -19,6 +19,7 @@ mod udp;
 use std::fmt::Write;
 use std::net::IpAddr;
 
+use crate::file::Seen;
 use crate::{Direction, Packet, Point, Verdict};
 use clock::Clock;
 pub use clock::TimeFormat;
@@ -92,6 +93,12 @@ impl Printer {
 
     /// Appends the line of a packet of that interface to `out`, and lines of its octets if they are wanted.
     pub fn print(&mut self, interface: &str, packet: &Packet<'_>, out: &mut String) {
+        self.print_seen(&Seen { interface, directed: true, packet: *packet }, out);
+    }
+
+    /// The same of a packet of a file.
+    pub fn print_seen(&mut self, seen: &Seen<'_>, out: &mut String) {
+        let Seen { interface, directed, packet } = seen;
         self.number += 1;
         if self.options.number {
             let _ = write!(out, "{:5}  ", self.number);
@@ -100,7 +107,9 @@ impl Printer {
         if !interface.is_empty() {
             let _ = write!(out, "{} ", Escaped(interface));
         }
-        place(packet, out);
+        if *directed {
+            place(packet, out);
+        }
         let layers = self.describe(packet, out);
         remarks(packet, out);
         out.push('\n');
