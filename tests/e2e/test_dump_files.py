@@ -73,6 +73,17 @@ def test_lines_are_tcpdumps(capture: Path) -> None:
     }
 
 
+def test_a_filter_is_libpcaps(capture: Path, tmp_path: Path) -> None:
+    written = tmp_path / "a"
+    assert dump("-r", capture, "-w", written, "udp[8:4]", "<", "100", "and", "not", "port", "7001").returncode == 0
+    assert captures.count(written) == 100
+    assert dump("-r", capture, "-w", written, "port 7001").returncode == 0
+    assert captures.count(written) == 0
+    result = dump("-r", capture, "udp", "prot", "7000")
+    assert result.returncode == 2 and not result.stdout
+    assert result.stderr.decode().startswith("expressway: filter `udp prot 7000`: ") and b"syntax error" in result.stderr
+
+
 def test_a_ring_keeps_the_newest_packets_in_files_that_are_complete(capture: Path, tmp_path: Path) -> None:
     folder = tmp_path / "ring"
     folder.mkdir()

@@ -269,7 +269,13 @@ impl Live<'_> {
                 (seen + one.seen, matched + one.matched, lost + one.lost)
             });
         let captured = self.output.taken();
-        eprintln!("{captured} packets captured, {lost} lost; {seen} seen, {matched} of them by the filter");
+        let missed = match self.capture.missed() {
+            0 => String::new(),
+            missed => format!(", {missed} missed by the hooks"),
+        };
+        eprintln!(
+            "{captured} packets captured, {lost} lost{missed}; {seen} seen, {matched} of them by the filter"
+        );
     }
 
     /// Ends the file whatever has happened, and tells what there was.

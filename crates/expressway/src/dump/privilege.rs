@@ -1,7 +1,7 @@
 //! Giving up what is not needed once everything is attached.
 //!
-//! Programs that come later are attached too, counters are read, and the processes of sockets looked for: for that some
-//! capabilities stay. Those of an ordinary user's files do not.
+//! Counters are read, hooks attached, and the processes of sockets looked for as long as it runs: for that some capabilities
+//! stay.
 
 use nix::unistd::{Uid as NixUid, User};
 use rustix::io::Errno;
@@ -10,7 +10,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::fail::Failure;
 
-/// What a capture goes on to need. SYS_ADMIN is left out: since Linux 5.8 the others do.
+/// What a capture goes on to need, whoever runs it.
 const KEPT: CapabilitySet = CapabilitySet::BPF
     .union(CapabilitySet::PERFMON)
     .union(CapabilitySet::NET_ADMIN)
@@ -38,8 +38,9 @@ impl Identity {
     }
 }
 
-/// Keeps what a capture needs. With an identity it becomes that user, without one its files stay those that root may
-/// write.
+/// Keeps what a capture needs. With an identity it becomes that user. Without one its files stay those that root may write,
+/// and it keeps CAP_SYS_ADMIN, which would give root back to another user: only with that may one open programs that come
+/// later (`bpf_prog_get_fd_by_id` in kernel/bpf/syscall.c).
 pub(super) fn drop(identity: Option<Identity>) -> Result<(), Failure> {
     let failed = |what: &'static str| {
         move |errno: Errno| Failure::run_time(format!("dropping privileges: {what}: {errno}"))
@@ -58,7 +59,7 @@ pub(super) fn drop(identity: Option<Identity>) -> Result<(), Failure> {
         rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(failed("group"))?;
         rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(failed("user"))?;
     } else {
-        kept |= CapabilitySet::DAC_OVERRIDE;
+        kept |= CapabilitySet::DAC_OVERRIDE | CapabilitySet::SYS_ADMIN;
     }
     let now = rustix::thread::capabilities(None).map_err(failed("capabilities"))?;
     let permitted = now.permitted & kept;

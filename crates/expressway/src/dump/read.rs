@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::process::ExitCode;
 
-use expressway_observe::Direction;
 use expressway_observe::file::{Interface, Reader, Seen};
+use expressway_observe::{Direction, Filter};
 
 use super::is_standard;
 use super::live::Job;
@@ -16,7 +16,7 @@ use crate::fail::Failure;
 /// Interfaces of one file.
 const INTERFACES: usize = 256;
 
-/// Prints the packets of a file, or writes them to another.
+/// Prints the packets of a file that the filter matches, or writes them to another.
 pub(super) fn run(arguments: &Arguments, path: &Path, filter: Option<String>) -> Result<ExitCode, Failure> {
     if filter.is_some() {
         return Err(Failure::usage(
@@ -37,7 +37,8 @@ pub(super) fn run(arguments: &Arguments, path: &Path, filter: Option<String>) ->
                 Way::Inout => true,
                 way => seen.directed && is_wanted(way, seen.packet.point.direction()),
             };
-            if wanted {
+            let matches = |filter: &Filter| filter.matches(seen.packet.data, seen.packet.length);
+            if wanted && compiled.as_ref().is_none_or(matches) {
                 copy.packet(seen);
             }
         });

@@ -245,11 +245,11 @@ const PROCESS: &str = "pid ";
 fn comment(packet: &Packet<'_>) -> String {
     let mut parts = Vec::new();
     match packet.point {
-        Point::XdpEntry => parts.push(ENTRY.to_owned()),
-        // A verdict says as much.
-        Point::XdpExit if packet.verdict.is_none() => parts.push(EXIT.to_owned()),
+        Point::XdpEntry if packet.verdict.is_none() => parts.push(ENTRY.to_owned()),
+        Point::XdpExit => parts.push(EXIT.to_owned()),
         Point::XskTransmit { zero_copy } => parts.push(if zero_copy { ZERO_COPY } else { COPY }.to_owned()),
-        Point::XdpExit | Point::KernelReceive | Point::KernelTransmit => {}
+        // As it came, with its verdict: that says as much.
+        Point::XdpEntry | Point::KernelReceive | Point::KernelTransmit => {}
     }
     if let Some(Verdict::Redirect { error: Some(error) }) = packet.verdict {
         parts.push(format!("{ERROR}{error}"));
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn a_packet_is_laid_out_as_specified() {
         let mut out = Vec::new();
-        let mut given = sample(Point::XdpExit, b"abcde");
+        let mut given = sample(Point::XdpEntry, b"abcde");
         given.verdict = Some(Verdict::Redirect { error: None });
         packet(&mut out, 1, &given, true, 7);
         let expected: &[&[u8]] = &[
@@ -381,7 +381,7 @@ mod tests {
             };
             assert_eq!(Comment::parse(&text), Some(wanted), "{text}");
         }
-        let mut failed = sample(Point::XdpExit, b"");
+        let mut failed = sample(Point::XdpEntry, b"");
         failed.verdict = Some(Verdict::Redirect { error: Some(28) });
         assert_eq!(comment(&failed), "redirect error 28");
         assert_eq!(Comment::parse("redirect error 28").unwrap().error, Some(28));

@@ -235,7 +235,7 @@ fn enhanced(
     }
     let comment = comment.unwrap_or_default();
     if verdict.is_some() {
-        packet.point = Point::XdpExit;
+        packet.point = Point::XdpEntry;
     }
     packet.verdict = verdict.map(|number| verdict_of(number, comment.error));
     packet.point = comment.point.unwrap_or(packet.point);
