@@ -64,20 +64,20 @@ def test_lines_are_tcpdumps(capture: Path) -> None:
         "interface": "",
         "length": 142,
         "captured": 142,
-        "summary": "IP 192.0.2.1.7000 > 192.0.2.2.5000: UDP, length 100",
+        "summary": "IP 192.0.2.1.40007 > 192.0.2.2.50000: UDP, length 100",
         "protocol": 17,
         "source": "192.0.2.1",
-        "source_port": 7000,
+        "source_port": 40007,
         "destination": "192.0.2.2",
-        "destination_port": 5000,
+        "destination_port": 50000,
     }
 
 
 def test_a_filter_is_libpcaps(capture: Path, tmp_path: Path) -> None:
     written = tmp_path / "a"
-    assert dump("-r", capture, "-w", written, "udp[8:4]", "<", "100", "and", "not", "port", "7001").returncode == 0
+    assert dump("-r", capture, "-w", written, "udp[8:4]", "<", "100", "and", "not", "port", "40008").returncode == 0
     assert captures.count(written) == 100
-    assert dump("-r", capture, "-w", written, "port 7001").returncode == 0
+    assert dump("-r", capture, "-w", written, "port 40008").returncode == 0
     assert captures.count(written) == 0
     result = dump("-r", capture, "udp", "prot", "7000")
     assert result.returncode == 2 and not result.stdout

@@ -36,10 +36,10 @@ def count(file: Path) -> int:
     return int(found[1])
 
 
-def frame(number: int, size: int = 100, port: int = 7000) -> bytes:
+def frame(number: int, size: int = 100, port: int = 40007) -> bytes:
     """An Ethernet frame with a UDP datagram of that size."""
     payload = number.to_bytes(4, "big").ljust(size, b"\xfe")
-    udp = struct.pack("!HHHH", port, 5000, 8 + size, 0) + payload
+    udp = struct.pack("!HHHH", port, 50000, 8 + size, 0) + payload
     header = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(udp), number % 65536, 0, 64, 17, 0, b"\xc0\0\2\1", b"\xc0\0\2\2")
     total = sum(struct.unpack("!10H", header))
     total = (total & 0xFFFF) + (total >> 16)

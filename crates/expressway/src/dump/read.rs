@@ -18,11 +18,8 @@ const INTERFACES: usize = 256;
 
 /// Prints the packets of a file that the filter matches, or writes them to another.
 pub(super) fn run(arguments: &Arguments, path: &Path, filter: Option<String>) -> Result<ExitCode, Failure> {
-    if filter.is_some() {
-        return Err(Failure::usage(
-            "-r: packets of a file are not filtered here; use `tshark -r FILE -Y FILTER`",
-        ));
-    }
+    let compiled = filter.as_deref().map(|text| Filter::compile(text, u32::MAX)).transpose();
+    let compiled = compiled.map_err(Failure::usage)?;
     let reader = if is_standard(path) {
         Reader::read(Path::new("standard input"), std::io::stdin())
     } else {
