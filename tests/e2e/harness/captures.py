@@ -59,12 +59,12 @@ def write_pcap(file: Path, frames: Iterable[bytes]) -> Path:
 class Dump(Daemon):
     """A running `expressway dump`."""
 
-    def __init__(self, lab: Lab, folder: Path, role: str, *words: str | Path, prefix: Sequence[str] = ()) -> None:
+    def __init__(self, lab: Lab, folder: Path, role: str, *words: str | Path) -> None:
         self.lab, self.role = lab, role
         folder.mkdir()
         self.log_file = folder / "dump.log"
         self.output = folder / "dump.out"
-        command = lab.inside(role, *prefix, BINARY, "dump", *words)
+        command = lab.inside(role, BINARY, "dump", *words)
         with self.log_file.open("wb") as log, self.output.open("wb") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=log, text=True)
         self.wait_log("listening on ")
