@@ -255,10 +255,11 @@ def test_it_writes_as_another_user_once_it_is_attached(make_lab, make_dump, tmp_
 
 def test_wireshark_captures_through_it(make_lab, tmp_path: Path) -> None:
     lab = make_lab()
-    folder = tmp_path / "extcap"
-    folder.mkdir()
-    (folder / "expressway-extcap").symlink_to(BINARY)
-    words = ["env", f"WIRESHARK_EXTCAP_DIR={folder}", "tshark", "-n", "-i", f"expressway-{links.SERVER}", "-f", "udp port 7000"]
+    # The folder of a user, before and since Wireshark 4.2.
+    for folder in (tmp_path / ".config/wireshark/extcap", tmp_path / ".local/lib/wireshark/extcap"):
+        folder.mkdir(parents=True)
+        (folder / "expressway-extcap").symlink_to(BINARY)
+    words = ["env", f"HOME={tmp_path}", "tshark", "-n", "-i", f"expressway-{links.SERVER}", "-f", "udp port 7000"]
     words += ["-c", "5", "-T", "fields", "-e", "udp.dstport"]
     tshark = subprocess.Popen(lab.inside("server", *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     sender = Feed(lab)
