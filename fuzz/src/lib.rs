@@ -14,6 +14,7 @@ pub mod h3;
 mod identity;
 mod meter;
 pub mod mutate;
+pub mod observe;
 pub mod quic;
 pub mod seeds;
 pub mod sequence;
@@ -78,6 +79,7 @@ pub const TARGETS: &[Target] = &[
     Target::whole("cache_record", cache::record, cache::RECORD),
     Target::whole("cache_store", cache::store, cache::STORE),
     Target::whole("tcp_proxy", tcp::proxy, tcp::PROXY),
+    Target::whole("capture_text", observe::text, observe::TEXT),
     Target::parts("web_request", web::request),
     Target::parts("web_rules", web::rules),
     Target::parts("web_access_log", web::access_log),

@@ -4,6 +4,7 @@ mod agent;
 mod cache;
 mod capture;
 mod fanout;
+mod observe;
 mod quic;
 mod tcp;
 mod web;
@@ -44,6 +45,7 @@ pub fn of(target: &str) -> Vec<Seed> {
         "cache_store" => named(&cache::stores()),
         "tcp_proxy" => named(&tcp::headers()),
         "web_rules" => named(&web::ruled()),
+        "capture_text" => named(&observe::inputs(&frame(4, 1), &frame(6, 0))),
         "web_request" => named(&web::requests()),
         "web_access_log" => named(&web::lines()),
         "fanout_handshake" => named(&fanout::handshakes()),

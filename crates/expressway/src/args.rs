@@ -11,6 +11,7 @@ use crate::fail::Failure;
 
 mod bench;
 mod drop;
+mod dump;
 mod fanout;
 pub(crate) mod generate;
 mod lab;
@@ -18,6 +19,7 @@ mod recv;
 
 pub(crate) use bench::{Bench, BenchCalculate, BenchCommand, BenchEnd, BenchReport};
 pub(crate) use drop::Drop;
+pub(crate) use dump::{Dump, Extcap, PayloadType, Text, Way, XdpPoint};
 pub(crate) use fanout::{Fanout, FanoutMode};
 pub(crate) use lab::{LabArguments, LabCommand};
 pub(crate) use recv::{Recv, Sequence};
@@ -74,6 +76,8 @@ pub(crate) enum Command {
     /// ARP and SSH included. SIGINT and SIGTERM detach the program; it is also detached when the process ends for any other reason.
     /// Prints `ready interface=IFACE action=ACTION mode=MODE` once it is attached.
     Drop(Drop),
+    /// Capture packets like tcpdump, those that XDP and AF_XDP take past the kernel included
+    Dump(Box<Dump>),
     /// Create a development CA and a leaf certificate signed by it
     Cert(Cert),
     /// Create, enter and remove a two-namespace veth test bed

@@ -8,6 +8,7 @@ mod cert;
 mod cores;
 mod doctor;
 mod drop;
+mod dump;
 mod fail;
 mod fanout;
 mod generate;
@@ -20,7 +21,9 @@ mod serve;
 mod signals;
 mod top;
 
+use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -34,7 +37,7 @@ use fail::Failure;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match Arguments::try_parse_from(words()) {
         Ok(arguments) => arguments,
         Err(error) => {
             // Help and version are no errors; clap prints each where it belongs.
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Command::Recv(arguments) => recv::run(&arguments),
         Command::Gen(arguments) => generate::run(&arguments.kind),
         Command::Drop(arguments) => drop::run(&arguments),
+        Command::Dump(arguments) => dump::run(&arguments),
         Command::Cert(arguments) => cert::run(&arguments),
         Command::Lab(arguments) => lab::run(arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
@@ -66,6 +70,20 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }
+}
+
+/// The words of the command line. Under the name `expressway-extcap`, as a link in Wireshark's folder for such programs, it is
+/// `expressway dump`.
+fn words() -> Vec<OsString> {
+    let mut words: Vec<_> = std::env::args_os().collect();
+    if words
+        .first()
+        .and_then(|name| Path::new(name).file_name())
+        .is_some_and(|name| name == "expressway-extcap")
+    {
+        words.insert(1, "dump".into());
+    }
+    words
 }
 
 /// Writes to standard output at once. That nobody reads it is an error like any other, and no panic.

@@ -2,9 +2,11 @@
 
 mod capture;
 pub mod drops;
+pub mod file;
 mod filter;
 mod packet;
 mod sockets;
+pub mod text;
 
 pub use capture::{Capture, CaptureError, CaptureOptions, Losses, Note, Points, XdpPoints};
 pub use filter::{Filter, FilterError};

@@ -38,6 +38,28 @@ fn pcapng(resolution: u8, packets: &[&[u8]]) -> Vec<u8> {
     file
 }
 
+/// A pcapng file with a packet that has all the options that a capture writes.
+pub(super) fn with_options(frame: &[u8]) -> Vec<u8> {
+    let option = |code: u8, value: &[u8]| {
+        let padding = vec![0; value.len().next_multiple_of(4) - value.len()];
+        [&[code, 0, value.len() as u8, 0], value, &padding].concat()
+    };
+    let length = (frame.len() as u32).to_le_bytes();
+    let padding = vec![0; frame.len().next_multiple_of(4) - frame.len()];
+    let options = [
+        option(2, &[1, 0, 0, 0]),
+        option(5, &[7; 8]),
+        option(6, &[3, 0, 0, 0]),
+        option(7, &[2, 4, 0, 0, 0, 0, 0, 0, 0]),
+        option(1, b"xdp exit, redirect error 28, dropped: ring full, pid 7 a name"),
+        vec![0; 4],
+    ];
+    let head = [&[0; 8][..], &[9, 0, 0, 0], &length, &length].concat();
+    let mut file = pcapng(9, &[]);
+    file.extend(block(6, &[&head[..], frame, &padding, &options.concat()].concat()));
+    file
+}
+
 /// One of each format and way to be wrong, from two frames.
 pub(super) fn files(first: &[u8], second: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     let both = [first, second];

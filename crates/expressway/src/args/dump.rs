@@ -1,0 +1,211 @@
+//! What `expressway dump` is told: the options of tcpdump, and those for what tcpdump does not see.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{ArgAction, Args, ValueEnum};
+
+/// Captures what passes interfaces, AF_XDP included: what an XDP program redirects, drops or sends back, what any process
+/// sends through AF_XDP sockets, and what the kernel receives and sends. Packets are printed, or written as pcapng with
+/// queue, verdict, drop reason and process. Ends on SIGINT, SIGTERM or -c, with counts on standard error. Options are
+/// those of tcpdump. Names are never resolved, and interfaces not put into promiscuous mode.
+#[derive(Args)]
+#[command(after_help = "FILTER is an expression of pcap-filter(7), such as: udp port 443 and host 192.0.2.1")]
+pub(crate) struct Dump {
+    /// Interface to capture on; may be repeated; `any` for all [default: the first that is up]
+    #[arg(short, long = "interface", value_name = "IFACE")]
+    pub(crate) interfaces: Vec<String>,
+    /// List interfaces with their XDP programs, then exit
+    #[arg(short = 'D', long)]
+    pub(crate) list_interfaces: bool,
+    /// Write packets to this file as pcapng instead of printing them; - for standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) write: Option<PathBuf>,
+    /// Take the packets of this file (pcapng or pcap) instead; - for standard input
+    #[arg(short, long, value_name = "FILE", conflicts_with = "interfaces")]
+    pub(crate) read: Option<PathBuf>,
+    /// Exit after this many packets
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    /// Octets captured of each packet; 0 for all
+    #[arg(short, long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) snapshot_length: u32,
+    /// Where to see the packets of an XDP program
+    #[arg(long, value_enum, value_name = "POINT", default_value = "once")]
+    pub(crate) point: XdpPoint,
+    /// Only packets that come in, or go out
+    #[arg(short = 'Q', long, value_enum, value_name = "WAY", default_value = "inout")]
+    pub(crate) direction: Way,
+    /// Also show each packet that the kernel drops once more, with the reason
+    #[arg(long)]
+    pub(crate) drops: bool,
+    /// Buffer of each CPU in KiB
+    #[arg(short = 'B', long, value_name = "KIB", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(64..=1_048_576))]
+    pub(crate) buffer_size: u32,
+    /// Begin another file after as many millions of bytes (with k, m or g: KiB, MiB or GiB)
+    #[arg(short = 'C', value_name = "SIZE", requires = "write")]
+    pub(crate) file_size: Option<FileSize>,
+    /// Begin another file after as many seconds; FILE may be a format of strftime(3)
+    #[arg(short = 'G', value_name = "SECONDS", requires = "write", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rotate_seconds: Option<u32>,
+    /// With -C: keep as many files, writing over the oldest. With -G: exit after as many
+    #[arg(short = 'W', value_name = "COUNT", requires = "write", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) file_count: Option<u32>,
+    /// Write the TLS secrets that a server appends to this file (SSLKEYLOGFILE; `[tls] keylog` of expressway) into the
+    /// capture, so that it can be decrypted by anyone who has it. Its files are readable for their owner only
+    #[arg(long, value_name = "FILE", requires = "write")]
+    pub(crate) secrets: Option<PathBuf>,
+    /// Become this user after attaching: files are written with its rights
+    #[arg(short = 'Z', long, value_name = "USER")]
+    pub(crate) relinquish_privileges: Option<String>,
+    /// Read the filter from this file
+    #[arg(short = 'F', value_name = "FILE", conflicts_with = "filter")]
+    pub(crate) filter_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) text: Text,
+    #[command(flatten)]
+    pub(crate) extcap: Extcap,
+    /// Which packets [default: all]
+    #[arg(value_name = "FILTER")]
+    pub(crate) filter: Vec<String>,
+}
+
+/// How packets are printed.
+#[derive(Args)]
+pub(crate) struct Text {
+    /// Print packets also when they are written to a file
+    #[arg(long)]
+    pub(crate) print: bool,
+    /// Print each packet as one JSON document per line
+    #[arg(long, conflicts_with_all = ["link", "hex", "ascii", "time"])]
+    pub(crate) json: bool,
+    /// Print the Ethernet header too
+    #[arg(short = 'e')]
+    pub(crate) link: bool,
+    /// Print less
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Print the fields of IP headers too
+    #[arg(short, long, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// Print octets in hexadecimal; twice: with the Ethernet header
+    #[arg(short = 'x', action = ArgAction::Count)]
+    pub(crate) hex: u8,
+    /// Print octets in hexadecimal and ASCII; twice: with the Ethernet header
+    #[arg(short = 'X', action = ArgAction::Count)]
+    pub(crate) ascii: u8,
+    /// No times; -tt: seconds since the epoch; -ttt: since the packet before; -tttt: with the date; -ttttt: since the
+    /// first packet
+    #[arg(short, action = ArgAction::Count)]
+    pub(crate) time: u8,
+    /// Print nanoseconds
+    #[arg(long)]
+    pub(crate) nano: bool,
+    /// Number the packets
+    #[arg(short = '#', long)]
+    pub(crate) number: bool,
+    /// Take UDP datagrams for this, whatever they look like
+    #[arg(short = 'T', value_enum, value_name = "TYPE")]
+    pub(crate) payload: Option<PayloadType>,
+    /// Accepted for tcpdump's users: names are never resolved
+    #[arg(short, action = ArgAction::Count, hide = true)]
+    pub(crate) n: u8,
+    /// Likewise: lines are printed as soon as packets come
+    #[arg(short, long, hide = true)]
+    pub(crate) line_buffered: bool,
+    /// Likewise: interfaces are never put into promiscuous mode
+    #[arg(short = 'p', long, hide = true)]
+    pub(crate) no_promiscuous_mode: bool,
+    /// Write packets to the file as soon as they come
+    #[arg(short = 'U', long)]
+    pub(crate) packet_buffered: bool,
+}
+
+/// The protocol between Wireshark and programs that capture for it (extcap(4)).
+#[derive(Args)]
+pub(crate) struct Extcap {
+    #[arg(long, hide = true)]
+    pub(crate) extcap_interfaces: bool,
+    #[arg(long, hide = true, value_name = "VERSION")]
+    pub(crate) extcap_version: Option<String>,
+    #[arg(long, hide = true, value_name = "IFACE")]
+    pub(crate) extcap_interface: Option<String>,
+    #[arg(long, hide = true, requires = "extcap_interface")]
+    pub(crate) extcap_dlts: bool,
+    #[arg(long, hide = true, requires = "extcap_interface")]
+    pub(crate) extcap_config: bool,
+    #[arg(long, hide = true, value_name = "FILTER")]
+    pub(crate) extcap_capture_filter: Option<String>,
+    #[arg(long, hide = true, requires = "extcap_interface", requires = "fifo")]
+    pub(crate) capture: bool,
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub(crate) fifo: Option<PathBuf>,
+}
+
+/// Where packets are seen that an XDP program has seen.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum XdpPoint {
+    /// As they came, with the program's verdict
+    Once,
+    /// As they came, without it
+    Entry,
+    /// As they left, with it
+    Exit,
+    /// As they came and as they left
+    Both,
+    /// Not at all: only what passes on to the kernel
+    None,
+}
+
+/// Which way packets go.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Way {
+    In,
+    Out,
+    Inout,
+}
+
+/// What datagrams are taken for.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PayloadType {
+    Quic,
+    Rtp,
+    Moldudp64,
+    None,
+}
+
+/// The size of a file, as tcpdump takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileSize(pub(crate) u64);
+
+impl FromStr for FileSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (digits, unit) = match text.as_bytes().last() {
+            Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
+            Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
+            Some(b'g' | b'G') => (&text[..text.len() - 1], 1 << 30),
+            _ => (text, 1_000_000),
+        };
+        let size = digits.parse().ok().and_then(|number: u64| number.checked_mul(unit));
+        size.filter(|size| *size > 0)
+            .map(Self)
+            .ok_or_else(|| format!("`{text}` is not a size, such as 10 or 512k"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_tcpdumps() {
+        let size = |text: &str| text.parse().map(|FileSize(size)| size).ok();
+        assert_eq!(
+            ["5", "2k", "1M", "1g"].map(size),
+            [Some(5_000_000), Some(2048), Some(1 << 20), Some(1 << 30)]
+        );
+        assert_eq!(["", "k", "0", "-1", "1t", "99999999999999g"].map(size), [None; 6]);
+    }
+}

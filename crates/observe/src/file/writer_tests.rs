@@ -1,0 +1,197 @@
+use std::io::Cursor;
+use std::path::Path;
+
+use super::*;
+use crate::file::Reader;
+use crate::{Point, Process, Verdict};
+
+fn packet(time: u64, data: &[u8]) -> Packet<'_> {
+    Packet {
+        time,
+        interface: 7,
+        queue: None,
+        point: Point::KernelReceive,
+        id: None,
+        verdict: None,
+        drop: None,
+        process: None,
+        length: data.len() as u32 + 10,
+        data,
+    }
+}
+
+fn writer(path: &Path, rotation: Rotation, secrets: Option<KeyLog>) -> Writer {
+    let section = ["machine".into(), "Linux".into(), "expressway".into()];
+    Writer::create(WriterOptions { target: Target::File(path.to_owned()), rotation, secrets, section })
+        .unwrap()
+}
+
+/// A packet of a file as text: interface, time, and all that its record says.
+fn read(path: &Path) -> Vec<String> {
+    let mut reader = Reader::open(path).unwrap();
+    let mut found = Vec::new();
+    while reader.next(&mut |seen| found.push(format!("{} {:?}", seen.interface, seen.packet))).unwrap() {}
+    assert_eq!(reader.skipped(), 0);
+    found
+}
+
+/// The types of a file's blocks.
+fn kinds(path: &Path) -> Vec<u32> {
+    let bytes = std::fs::read(path).unwrap();
+    let (mut rest, mut kinds) = (&bytes[..], Vec::new());
+    while !rest.is_empty() {
+        let word = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap());
+        let length = word(4) as usize;
+        kinds.push(word(0));
+        assert_eq!(word(length - 4) as usize, length);
+        rest = &rest[length..];
+    }
+    kinds
+}
+
+const SECTION: u32 = 0x0a0d_0d0a;
+
+#[test]
+fn what_is_written_is_read_again_with_all_that_it_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.pcapng");
+    let mut writer = writer(&path, Rotation::default(), None);
+    let ids = ["one", "two"].map(|name| writer.interface(Interface::named(name, 96)));
+    assert_eq!(writer.interface(Interface::named("one", 96)), ids[0]);
+    let mut given = Vec::new();
+    let process = Process { id: 5, name: "a, b" };
+    for (number, point) in [
+        Point::KernelReceive,
+        Point::KernelTransmit,
+        Point::XdpEntry,
+        Point::XdpExit,
+        Point::XskTransmit { zero_copy: false },
+        Point::XskTransmit { zero_copy: true },
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for verdict in [None, Some(Verdict::Pass), Some(Verdict::Redirect { error: Some(28) })] {
+            if verdict.is_some() && !matches!(point, Point::XdpEntry | Point::XdpExit) {
+                continue;
+            }
+            let mut packet = packet(1_800_000_000_123_456_789 + number as u64, b"0123456789abcd");
+            (packet.point, packet.verdict, packet.queue) = (point, verdict, Some(3));
+            packet.id = (point == Point::XdpEntry).then_some(9);
+            packet.interface = number as u32 % 2;
+            (packet.drop, packet.process) = (Some("ring full"), Some(process));
+            writer.packet(ids[number % 2], &packet, 0).unwrap();
+            given.push(format!("{} {packet:?}", ["one", "two"][number % 2]));
+        }
+    }
+    writer.finish().unwrap();
+    assert_eq!((writer.taken(), writer.written()), (10, 10));
+    assert_eq!(read(&path), given);
+    assert_eq!(kinds(&path), [vec![SECTION, 1, 1], vec![6; 10], vec![5, 5]].concat());
+}
+
+#[test]
+fn each_file_of_a_ring_is_complete_and_the_oldest_is_written_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ring");
+    let rotation = Rotation { size: Some(1000), count: Some(3), ..Rotation::default() };
+    let mut writer = writer(&path, rotation, None);
+    let id = writer.interface(Interface::named("eth0", 96));
+    for time in 0..100 {
+        assert_eq!(writer.packet(id, &packet(time, &[0; 100]), 0).unwrap(), Ended::No);
+        writer.tick(Instant::now()).unwrap();
+    }
+    writer.finish().unwrap();
+    let mut times = Vec::new();
+    for number in 0..3 {
+        let file = folder.path().join(format!("ring{number}"));
+        let kinds = kinds(&file);
+        assert_eq!((kinds[0], kinds[1], kinds[2], kinds.last()), (SECTION, 1, 6, Some(&5)), "{kinds:?}");
+        assert!(std::fs::metadata(&file).unwrap().len() < 1000 + 300);
+        let packets = read(&file);
+        times.extend(packets.iter().map(|packet| {
+            packet.split("time: ").nth(1).unwrap().split(',').next().unwrap().parse::<u64>().unwrap()
+        }));
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+    times.sort_unstable();
+    let first = times[0];
+    assert!(first > 50, "{times:?}");
+    assert_eq!(times, (first..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_period_ends_a_file_and_a_count_of_them_the_capture() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a");
+    let rotation = Rotation { period: Some(Duration::from_secs(60)), count: Some(2), ..Rotation::default() };
+    let mut writer = writer(&path, rotation, None);
+    let id = writer.interface(Interface::named("eth0", 96));
+    let later = |seconds| Instant::now() + Duration::from_secs(seconds);
+    writer.packet(id, &packet(1, b"x"), 0).unwrap();
+    assert_eq!(writer.tick(later(59)).unwrap(), Ended::No);
+    assert_eq!(writer.tick(later(61)).unwrap(), Ended::No);
+    writer.packet(id, &packet(2, b"x"), 0).unwrap();
+    assert_eq!(writer.tick(later(61)).unwrap(), Ended::LastFile);
+    writer.finish().unwrap();
+    for file in ["a", "a1"] {
+        assert_eq!(kinds(&folder.path().join(file)), [SECTION, 1, 6, 5]);
+    }
+}
+
+#[test]
+fn secrets_stand_before_the_packets_that_came_before_them() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let (path, keys) = (folder.path().join("a"), folder.path().join("keys"));
+    std::fs::write(&path, "was there").unwrap();
+    let rotation = Rotation { size: Some(700), ..Rotation::default() };
+    let mut writer = writer(&path, rotation, Some(KeyLog::follow(&keys).unwrap()));
+    let id = writer.interface(Interface::named("eth0", 96));
+    writer.packet(id, &packet(1, &[0; 100]), 0).unwrap();
+    writer.tick(Instant::now()).unwrap();
+    assert_eq!(kinds(&path), [SECTION, 1], "it is held back");
+    let line = format!("CLIENT_TRAFFIC_SECRET_0 {} {}\n", "0a".repeat(32), "0b".repeat(48));
+    std::fs::write(&keys, &line).unwrap();
+    writer.tick(Instant::now() + HOLD).unwrap();
+    assert_eq!(kinds(&path), [SECTION, 1, 10, 6]);
+    for time in 2..5 {
+        writer.packet(id, &packet(time, &[0; 300]), 0).unwrap();
+    }
+    writer.finish().unwrap();
+    let next = folder.path().join("a1");
+    assert_eq!(kinds(&next)[..4], [SECTION, 1, 10, 6], "a file is complete by itself");
+    for file in [&path, &next] {
+        let bytes = std::fs::read(file).unwrap();
+        assert!(bytes.windows(line.len()).any(|part| part == line.as_bytes()));
+        assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+    assert_eq!((writer.taken(), writer.written()), (4, 4));
+}
+
+#[test]
+fn files_that_are_cut_or_nonsense_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a");
+    let mut writer = writer(&path, Rotation::default(), None);
+    let id = writer.interface(Interface::named("eth0", 96));
+    writer.packet(id, &packet(1, &[0; 100]), 0).unwrap();
+    writer.finish().unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let (mut ended, mut failed) = (0, 0);
+    for length in 0..bytes.len() {
+        let Ok(mut reader) = Reader::read(Path::new("f"), Cursor::new(bytes[..length].to_vec())) else {
+            failed += 1;
+            continue;
+        };
+        loop {
+            match reader.next(&mut |_| {}) {
+                Ok(true) => {}
+                Ok(false) => break ended += 1,
+                Err(_) => break failed += 1,
+            }
+        }
+    }
+    // A file may end between blocks: behind the section, the interface and the packet.
+    assert_eq!((ended, failed), (3, bytes.len() - 3));
+}
