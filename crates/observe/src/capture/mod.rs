@@ -16,6 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 pub use error::{CaptureError, Note};
 pub use options::{CaptureOptions, Points, XdpPoints};
 
+use crate::drops::DropReason;
 use crate::filter::Filter;
 use crate::packet::{Packet, Point, Process, Verdict};
 use crate::sockets::Sockets;
@@ -259,7 +260,10 @@ impl Reader {
                 }
             }
         } else {
-            outcome.sent.map(|_| "tx_dropped")
+            // That a program dropped it is the verdict.
+            let failed = verdict.filter(|verdict| matches!(verdict, Verdict::Redirect { .. }));
+            let redirect = failed.and_then(DropReason::of_verdict).map(|reason| reason.name);
+            outcome.sent.map(|_| "tx_dropped").or(redirect)
         };
         let is_pair = self.points.xdp == XdpPoints::Both && matches!(point, Point::XdpEntry | Point::XdpExit);
         each(&Packet {
