@@ -11,7 +11,7 @@ use libbpf_cargo::SkeletonBuilder;
 use libbpf_cargo::util::CargoWarningFormatter;
 
 /// The programs, as the stems of their files in `bpf/`.
-const PROGRAMS: [&str; 8] = [
+const PROGRAMS: [&str; 9] = [
     "redirect",
     "redirect_hints",
     "redirect_stamps",
@@ -20,6 +20,7 @@ const PROGRAMS: [&str; 8] = [
     "live",
     "baseline",
     "fanout",
+    "sockets",
 ];
 
 /// The oldest clang whose BPF output is known to load.

@@ -2,5 +2,6 @@
 
 pub mod drops;
 mod packet;
+pub mod sockets;
 
 pub use packet::{Direction, Packet, Point, Process, Verdict};

@@ -235,6 +235,22 @@ pub enum Error {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// The kernel refused the programs that observe, or what they attach to.
+    #[error("observing: {what}: {source}; needs Linux 5.18 or newer with BTF")]
+    Observe {
+        /// Which program or hook.
+        what: String,
+        /// What libbpf reported.
+        source: libbpf_rs::Error,
+    },
+    /// The kernel broke off a listing.
+    #[error("listing {what}: {source}")]
+    List {
+        /// Of what.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// A file descriptor could not be duplicated.
     #[error("duplicating a BPF file descriptor: {source}; raise the open file limit (RLIMIT_NOFILE)")]
     Descriptor {

@@ -91,6 +91,7 @@ mod live;
 mod pair;
 mod redirect;
 mod skeleton;
+mod sockets;
 mod sys;
 
 /// Name of the redirect program, as `ip link` and `xdp-loader status` show it.
@@ -103,3 +104,4 @@ pub use error::{Error, ForeignProgram, Holder, Interface};
 pub use fanout::{FanoutCounts, FanoutEvent, FanoutOptions, FanoutPrograms, FanoutRecord, Turn};
 pub use live::{LiveCounts, LiveFrames};
 pub use redirect::{Options, Redirect, TestRun};
+pub use sockets::{SocketList, SocketRecord, SocketRing};

@@ -36,6 +36,10 @@ mod generated {
         include!(concat!(env!("OUT_DIR"), "/fanout.skel.rs"));
     }
 
+    pub(crate) mod sockets {
+        include!(concat!(env!("OUT_DIR"), "/sockets.skel.rs"));
+    }
+
     pub(crate) mod redirect {
         include!(concat!(env!("OUT_DIR"), "/redirect.skel.rs"));
     }
@@ -51,4 +55,6 @@ mod generated {
 
 pub(crate) use generated::fanout::{FanoutSkelBuilder, types as fanout_types};
 pub(crate) use generated::redirect::*;
-pub(crate) use generated::{baseline, dispatcher, dispatcher_v3, live, redirect_hints, redirect_stamps};
+pub(crate) use generated::{
+    baseline, dispatcher, dispatcher_v3, live, redirect_hints, redirect_stamps, sockets,
+};
