@@ -136,7 +136,9 @@ static __always_inline void read_ring(struct socket_ring *to, struct xsk_queue *
 		return;
 	to->entries = BPF_CORE_READ(queue, nentries);
 	ring = BPF_CORE_READ(queue, ring);
-	used = BPF_CORE_READ(ring, producer) - BPF_CORE_READ(ring, consumer);
+	to->produced = BPF_CORE_READ(ring, producer);
+	to->consumed = BPF_CORE_READ(ring, consumer);
+	used = to->produced - to->consumed;
 	/* Programs write one of the two, and may write anything. */
 	to->used = used > to->entries ? to->entries : used;
 }

@@ -11,6 +11,8 @@
 struct socket_ring {
 	__u32 entries;
 	__u32 used; /* put in by one side and not yet taken out by the other */
+	__u32 produced; /* put in, ever, modulo 2^32 */
+	__u32 consumed; /* taken out, likewise */
 };
 
 /* A descriptor of an AF_XDP socket. */

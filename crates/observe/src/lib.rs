@@ -1,6 +1,7 @@
 //! What passes an interface, AF_XDP included: who sends and receives, and what becomes of it.
 
 pub mod drops;
+pub mod flows;
 mod packet;
 pub mod sockets;
 

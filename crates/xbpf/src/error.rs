@@ -243,6 +243,16 @@ pub enum Error {
         /// What libbpf reported.
         source: libbpf_rs::Error,
     },
+    /// The XDP program on an interface has no type information, so that it cannot be traced.
+    #[error("{interface}: XDP program {name} (id {id}) has no BTF, so it cannot be traced")]
+    NoTypes {
+        /// The interface.
+        interface: Interface,
+        /// The program's id.
+        id: u32,
+        /// Its name.
+        name: String,
+    },
     /// The kernel broke off a listing.
     #[error("listing {what}: {source}")]
     List {

@@ -28,6 +28,10 @@ mod generated {
         include!(concat!(env!("OUT_DIR"), "/dispatcher_v3.skel.rs"));
     }
 
+    pub(crate) mod flows {
+        include!(concat!(env!("OUT_DIR"), "/flows.skel.rs"));
+    }
+
     pub(crate) mod live {
         include!(concat!(env!("OUT_DIR"), "/live.skel.rs"));
     }
@@ -56,5 +60,5 @@ mod generated {
 pub(crate) use generated::fanout::{FanoutSkelBuilder, types as fanout_types};
 pub(crate) use generated::redirect::*;
 pub(crate) use generated::{
-    baseline, dispatcher, dispatcher_v3, live, redirect_hints, redirect_stamps, sockets,
+    baseline, dispatcher, dispatcher_v3, flows, live, redirect_hints, redirect_stamps, sockets,
 };

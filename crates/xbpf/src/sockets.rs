@@ -15,7 +15,7 @@ use crate::skeleton::sockets::SocketsSkelBuilder;
 const LIMIT: usize = 16_384;
 
 /// Bytes of `struct socket_record` (`bpf/include/sockets_shared.h`).
-const RECORD: usize = 8 + 6 * 4 + 4 * 8 + 6 * 8 + NAME;
+const RECORD: usize = 8 + 6 * 4 + 4 * 16 + 6 * 8 + NAME;
 /// Bytes of a process's name.
 const NAME: usize = 16;
 
@@ -26,6 +26,10 @@ pub struct SocketRing {
     pub entries: u32,
     /// Descriptors that one side has put in and the other has not taken out.
     pub used: u32,
+    /// Descriptors ever put in, modulo 2³².
+    pub produced: u32,
+    /// Descriptors ever taken out, modulo 2³².
+    pub consumed: u32,
 }
 
 /// An AF_XDP socket as one process holds it.
@@ -73,7 +77,12 @@ impl SocketRecord {
     fn from_bytes(bytes: &[u8; RECORD]) -> Self {
         let half = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]));
         let word = |at: usize| u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| bytes[at + byte]));
-        let ring = |at: usize| SocketRing { entries: half(at), used: half(at + 4) };
+        let ring = |at: usize| SocketRing {
+            entries: half(at),
+            used: half(at + 4),
+            produced: half(at + 8),
+            consumed: half(at + 12),
+        };
         let name = &bytes[RECORD - NAME..];
         let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
         Self {
@@ -85,15 +94,15 @@ impl SocketRecord {
             zero_copy: half(24) != 0,
             umem: half(28),
             rx: ring(32),
-            tx: ring(40),
-            fill: ring(48),
-            completion: ring(56),
-            rx_dropped: word(64),
-            rx_invalid_descriptors: word(72),
-            rx_ring_full: word(80),
-            fill_ring_empty: word(88),
-            tx_invalid_descriptors: word(96),
-            tx_ring_empty: word(104),
+            tx: ring(48),
+            fill: ring(64),
+            completion: ring(80),
+            rx_dropped: word(96),
+            rx_invalid_descriptors: word(104),
+            rx_ring_full: word(112),
+            fill_ring_empty: word(120),
+            tx_invalid_descriptors: word(128),
+            tx_ring_empty: word(136),
             name: String::from_utf8_lossy(name).into_owned(),
         }
     }
@@ -158,19 +167,19 @@ mod tests {
     fn records_are_taken_apart() {
         let mut bytes = [0; RECORD];
         bytes[..8].copy_from_slice(&7u64.to_ne_bytes());
-        for (index, at) in (8..64).step_by(4).enumerate() {
+        for (index, at) in (8..96).step_by(4).enumerate() {
             bytes[at..at + 4].copy_from_slice(&(index as u32 + 1).to_ne_bytes());
         }
-        bytes[104..112].copy_from_slice(&99u64.to_ne_bytes());
-        bytes[112..118].copy_from_slice(b"serve\0");
+        bytes[136..144].copy_from_slice(&99u64.to_ne_bytes());
+        bytes[144..150].copy_from_slice(b"serve\0");
         let record = SocketRecord::from_bytes(&bytes);
         assert_eq!(
             (record.inode, record.process, record.netns, record.ifindex, record.queue),
             (7, 1, 2, 3, 4)
         );
         assert_eq!((record.zero_copy, record.umem), (true, 6));
-        assert_eq!(record.rx, SocketRing { entries: 7, used: 8 });
-        assert_eq!(record.completion, SocketRing { entries: 13, used: 14 });
+        assert_eq!(record.rx, SocketRing { entries: 7, used: 8, produced: 9, consumed: 10 });
+        assert_eq!(record.completion, SocketRing { entries: 19, used: 20, produced: 21, consumed: 22 });
         assert_eq!((record.tx_ring_empty, record.name.as_str()), (99, "serve"));
     }
 }

@@ -107,8 +107,14 @@ fn socket(body: &[u8]) -> Option<Socket> {
         holders: Vec::new(),
     };
     for (kind, value) in attributes(body.get(MESSAGE..)?) {
-        let ring =
-            || word(value, 0).filter(|entries| *entries > 0).map(|entries| Ring { entries, used: None });
+        let ring = || {
+            word(value, 0).filter(|entries| *entries > 0).map(|entries| Ring {
+                entries,
+                used: None,
+                produced: None,
+                consumed: None,
+            })
+        };
         match kind {
             INFO => {
                 socket.interface = word(value, 0).filter(|index| *index != 0);
@@ -194,7 +200,10 @@ mod tests {
         let [socket] = &sockets[..] else { panic!("{sockets:?}") };
         assert_eq!((socket.inode, socket.interface, socket.queue), (4711, Some(5), 2));
         assert_eq!((socket.umem, socket.zero_copy), (Some(9), true));
-        assert_eq!((socket.rx, socket.tx), (Some(Ring { entries: 2048, used: None }), None));
+        assert_eq!(
+            (socket.rx, socket.tx),
+            (Some(Ring { entries: 2048, used: None, produced: None, consumed: None }), None)
+        );
         assert_eq!((socket.statistics.rx_ring_full, socket.statistics.tx_ring_empty), (3, 6));
     }
 

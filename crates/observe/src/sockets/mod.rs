@@ -13,21 +13,26 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 
 use expressway_xbpf::{SocketList, SocketRecord};
+use serde::{Deserialize, Serialize};
 
 pub use owners::Owners;
 
 /// A ring of a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ring {
     /// Descriptors that it holds.
     pub entries: u32,
     /// Of these, those in use: for RX, received and unread; for TX, not yet taken; for fill, free to receive into; for
     /// completion, sent and not yet taken back. `None` where only sock_diag could be asked.
     pub used: Option<u32>,
+    /// Descriptors ever put in, modulo 2³²; `None` likewise.
+    pub produced: Option<u32>,
+    /// Descriptors ever taken out, modulo 2³²; `None` likewise.
+    pub consumed: Option<u32>,
 }
 
 /// As in XDP_STATISTICS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistics {
     /// Frames dropped for other reasons than a full RX ring.
     pub rx_dropped: u64,
@@ -44,7 +49,7 @@ pub struct Statistics {
 }
 
 /// A process that holds a socket.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Holder {
     /// Its number in the caller's PID namespace.
     pub process: u32,
@@ -53,7 +58,7 @@ pub struct Holder {
 }
 
 /// An AF_XDP socket.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Socket {
     /// The socket's inode, as in `/proc/PID/fd`.
     pub inode: u64,
@@ -143,7 +148,12 @@ fn of_records(records: Vec<SocketRecord>, namespace: Option<u32>) -> Vec<Socket>
             btree_map::Entry::Occupied(mut entry) => entry.get_mut().holders.push(holder),
             btree_map::Entry::Vacant(entry) => {
                 let ring = |ring: expressway_xbpf::SocketRing| {
-                    (ring.entries > 0).then_some(Ring { entries: ring.entries, used: Some(ring.used) })
+                    (ring.entries > 0).then_some(Ring {
+                        entries: ring.entries,
+                        used: Some(ring.used),
+                        produced: Some(ring.produced),
+                        consumed: Some(ring.consumed),
+                    })
                 };
                 entry.insert(Socket {
                     inode: record.inode,
@@ -187,14 +197,15 @@ mod tests {
             netns,
             ifindex: 3,
             queue: 1,
-            rx: SocketRing { entries: 64, used: 5 },
+            rx: SocketRing { entries: 64, used: 5, produced: 9, consumed: 4 },
             ..SocketRecord::default()
         };
         let sockets = of_records(vec![record(1, 10, 7), record(1, 11, 7), record(2, 10, 8)], Some(7));
         assert_eq!(sockets.len(), 2);
         assert_eq!(sockets[0].holders.iter().map(|holder| holder.process).collect::<Vec<_>>(), [10, 11]);
         assert_eq!((sockets[0].own_namespace, sockets[1].own_namespace), (true, false));
-        assert_eq!(sockets[0].rx, Some(Ring { entries: 64, used: Some(5) }));
+        let ring = Ring { entries: 64, used: Some(5), produced: Some(9), consumed: Some(4) };
+        assert_eq!(sockets[0].rx, Some(ring));
         assert_eq!(sockets[0].tx, None);
     }
 }
