@@ -94,7 +94,17 @@ static __always_inline __u32 followed(void)
 	return follow ? follow->program : 0;
 }
 
+/* Where a field of the kernel's points to, as a number: the verifier lets nobody calculate with such pointers. */
+#define ADDRESS(object, field) ((__u64)BPF_CORE_READ(object, field))
+
 /* ---- XDP ---- */
+
+static __always_inline void take_frame(struct flow_packet *packet, struct xdp_buff *xdp)
+{
+	__u64 data = ADDRESS(xdp, data);
+
+	take_packet(packet, (void *)data, ADDRESS(xdp, data_end) - data, ethernet, short_cid);
+}
 
 SEC("?fentry/xdp")
 int BPF_PROG(flows_enter, struct xdp_buff *xdp)
@@ -116,7 +126,7 @@ int BPF_PROG(flows_enter, struct xdp_buff *xdp)
 	__builtin_memset(&mine->packet, 0, sizeof(mine->packet));
 	mine->packet.key.direction = FLOW_IN;
 	mine->length = length;
-	take_packet(&mine->packet, xdp->data, xdp->data_end - xdp->data, ethernet, short_cid);
+	take_frame(&mine->packet, xdp);
 	return 0;
 }
 
@@ -142,7 +152,7 @@ int BPF_PROG(flows_leave, struct xdp_buff *xdp, int verdict)
 	case XDP_TX:
 		path = FLOW_XDP;
 		back.key.direction = FLOW_OUT;
-		take_packet(&back, xdp->data, xdp->data_end - xdp->data, ethernet, short_cid);
+		take_frame(&back, xdp);
 		count_packet(&back, FLOW_XDP, 1, bpf_xdp_get_buff_len((void *)xdp));
 		break;
 	default:
@@ -223,7 +233,7 @@ static __always_inline void count_descriptor(struct xsk_buff_pool *pool, const v
 		address = frame.address;
 		if (BPF_CORE_READ(pool, unaligned))
 			address = (address & ((1ULL << UNALIGNED_SHIFT) - 1)) + (address >> UNALIGNED_SHIFT);
-		take_packet(&packet, BPF_CORE_READ(pool, addrs) + address, frame.length, ethernet, short_cid);
+		take_packet(&packet, (void *)(ADDRESS(pool, addrs) + address), frame.length, ethernet, short_cid);
 		count_packet(&packet, FLOW_AF_XDP, 1, frame.length);
 	}
 	mine->continued = frame.options & CONTINUED;
@@ -289,16 +299,16 @@ struct buffer {
 	__u64 bytes;
 };
 
-static __always_inline bool take_buffer(struct buffer *to, const struct sk_buff *skb, const void *data, __u32 length,
+static __always_inline void take_buffer(struct buffer *to, const struct sk_buff *skb, __u64 data, __u32 length,
 					__u32 linear)
 {
 	const struct skb_shared_info *shared;
 	__u32 size, segments = 0, headers;
 
-	take_packet(&to->packet, data, linear, ethernet, short_cid);
+	take_packet(&to->packet, (void *)data, linear, ethernet, short_cid);
 	to->segments = 1;
 	to->bytes = length;
-	shared = (const void *)skb->head + skb->end;
+	shared = (void *)(ADDRESS(skb, head) + skb->end);
 	size = BPF_CORE_READ(shared, gso_size);
 	headers = to->packet.headers;
 	if (size && length > headers) {
@@ -310,7 +320,6 @@ static __always_inline bool take_buffer(struct buffer *to, const struct sk_buff 
 	}
 	if (bpf_core_field_exists(skb->vlan_all) && skb->vlan_all)
 		to->bytes += to->segments * VLAN_TAG;
-	return true;
 }
 
 SEC("?tp_btf/netif_receive_skb")
@@ -319,7 +328,7 @@ int BPF_PROG(flows_receive, struct sk_buff *skb)
 	struct buffer buffer = { .packet.key.direction = FLOW_IN };
 	const struct net_device *device = skb->dev;
 	__u32 program = followed(), before, mode;
-	const void *data;
+	__u64 data;
 
 	if (!is_ours(device))
 		return 0;
@@ -333,10 +342,10 @@ int BPF_PROG(flows_receive, struct sk_buff *skb)
 			return 0;
 	}
 	/* The stack begins at the network header. */
-	before = ethernet && skb->mac_header != NO_HEADER ? skb->data - (skb->head + skb->mac_header) : 0;
-	data = skb->data - before;
-	if (take_buffer(&buffer, skb, data, skb->len + before, skb->len - skb->data_len + before))
-		count_packet(&buffer.packet, FLOW_KERNEL, buffer.segments, buffer.bytes);
+	data = ADDRESS(skb, data);
+	before = ethernet && skb->mac_header != NO_HEADER ? data - ADDRESS(skb, head) - skb->mac_header : 0;
+	take_buffer(&buffer, skb, data - before, skb->len + before, skb->len - skb->data_len + before);
+	count_packet(&buffer.packet, FLOW_KERNEL, buffer.segments, buffer.bytes);
 	return 0;
 }
 
@@ -345,8 +354,8 @@ static __always_inline void count_leaving(const struct sk_buff *skb, __u32 path,
 {
 	struct buffer buffer = { .packet.key.direction = FLOW_OUT };
 
-	if (take_buffer(&buffer, skb, skb->data, skb->len, skb->len - skb->data_len))
-		count_packet(&buffer.packet, path, sign * (__s64)buffer.segments, sign * (__s64)buffer.bytes);
+	take_buffer(&buffer, skb, ADDRESS(skb, data), skb->len, skb->len - skb->data_len);
+	count_packet(&buffer.packet, path, sign * (__s64)buffer.segments, sign * (__s64)buffer.bytes);
 }
 
 SEC("?tp_btf/net_dev_start_xmit")
@@ -393,8 +402,8 @@ int BPF_PROG(flows_free, struct sk_buff *skb, void *location, __u32 reason, stru
 {
 	struct buffer buffer = {};
 	const struct net_device *device = skb->dev;
-	__u32 linear, before;
-	const void *data;
+	__u64 data, header;
+	__u32 before;
 	bool received = skb->skb_iif != 0;
 
 	if (reason <= SKB_CONSUMED)
@@ -405,13 +414,12 @@ int BPF_PROG(flows_free, struct sk_buff *skb, void *location, __u32 reason, stru
 	      socket->__sk_common.skc_net.net->ns.inum == netns))
 		return 0;
 	buffer.packet.key.direction = received ? FLOW_IN : FLOW_OUT;
-	data = skb->head + (ethernet && skb->mac_header != NO_HEADER ? skb->mac_header : skb->network_header);
-	before = data < (void *)skb->data ? (void *)skb->data - data : 0;
-	linear = skb->len - skb->data_len + before;
-	if (take_buffer(&buffer, skb, data, skb->len + before, linear)) {
-		mark_dropped(&buffer.packet, buffer.segments);
-		count_drop(DROP_KERNEL, reason, buffer.segments, buffer.bytes);
-	}
+	data = ADDRESS(skb, data);
+	header = ADDRESS(skb, head) + (ethernet && skb->mac_header != NO_HEADER ? skb->mac_header : skb->network_header);
+	before = header < data ? data - header : 0;
+	take_buffer(&buffer, skb, header, skb->len + before, skb->len - skb->data_len + before);
+	mark_dropped(&buffer.packet, buffer.segments);
+	count_drop(DROP_KERNEL, reason, buffer.segments, buffer.bytes);
 	return 0;
 }
 

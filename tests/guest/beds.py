@@ -74,6 +74,7 @@ BEDS = {
         tests=[
             "pytest /expressway/tests/e2e/test_beside.py /expressway/tests/e2e/test_bond.py",
             "pytest /expressway/tests/e2e/test_vlan.py -k vlan_interface",
+            "pytest /expressway/tests/e2e/test_top_flows.py -k 'gateways_connections or live_frames'",
         ],
         end_to_end=True,
         memory=3072,
