@@ -11,7 +11,7 @@ use libbpf_cargo::SkeletonBuilder;
 use libbpf_cargo::util::CargoWarningFormatter;
 
 /// The programs, as the stems of their files in `bpf/`.
-const PROGRAMS: [&str; 9] = [
+const PROGRAMS: [&str; 11] = [
     "redirect",
     "redirect_hints",
     "redirect_stamps",
@@ -21,6 +21,8 @@ const PROGRAMS: [&str; 9] = [
     "baseline",
     "fanout",
     "capture",
+    "sockets",
+    "flows",
 ];
 
 /// The oldest clang whose BPF output is known to load.

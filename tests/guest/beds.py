@@ -75,6 +75,7 @@ BEDS = {
             "pytest /expressway/tests/e2e/test_beside.py /expressway/tests/e2e/test_bond.py",
             "pytest /expressway/tests/e2e/test_vlan.py -k vlan_interface",
             *(f"/expressway/bin/{name} --test-threads=1" for name in ("kernel", "xdp")),
+            "pytest /expressway/tests/e2e/test_top_flows.py -k 'gateways_connections or live_frames'",
         ],
         end_to_end=True,
         memory=3072,

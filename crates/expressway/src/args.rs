@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use expressway_dataplane::IoMode;
-use expressway_settings::Span;
 
 use crate::fail::Failure;
 
@@ -16,6 +15,7 @@ mod fanout;
 pub(crate) mod generate;
 mod lab;
 mod recv;
+mod top;
 
 pub(crate) use bench::{Bench, BenchCalculate, BenchCommand, BenchEnd, BenchReport};
 pub(crate) use drop::Drop;
@@ -23,6 +23,7 @@ pub(crate) use dump::{Dump, Extcap, PayloadType, Text, Way, XdpPoint};
 pub(crate) use fanout::{Fanout, FanoutMode};
 pub(crate) use lab::{LabArguments, LabCommand};
 pub(crate) use recv::{Recv, Sequence};
+pub(crate) use top::{Top, TopBy};
 
 /// HTTP/3 gateway and UDP data plane for Linux on XDP and AF_XDP
 #[derive(Parser)]
@@ -38,7 +39,7 @@ pub(crate) struct Arguments {
 #[derive(Args)]
 pub(crate) struct Logging {
     /// Log level: error, warn, info, debug or trace, optionally per module (info,expressway_netio=debug);
-    /// default info, error for doctor
+    /// default info, error for doctor and top
     #[arg(long, global = true, value_name = "FILTER")]
     pub(crate) log_level: Option<String>,
     /// Log format
@@ -64,8 +65,8 @@ pub(crate) enum Command {
     Agent(Agent),
     /// Send one UDP feed to many TCP, TLS and WebSocket subscribers
     Fanout(Box<Fanout>),
-    /// Show live statistics of a running process: the subscribers of a fan-out, the counters of others
-    Top(Top),
+    /// Show live who talks over an interface, AF_XDP included, or what a running process does
+    Top(Box<Top>),
     /// Receive UDP datagrams, count them and measure latency
     Recv(Box<Recv>),
     /// Send datagrams on a schedule and report how well it was kept
@@ -137,28 +138,6 @@ pub(crate) struct Agent {
     /// Let that client replace foreign XDP programs
     #[arg(long, hide = true, requires = "own")]
     pub(crate) own_replace: bool,
-}
-
-/// Polls the admin listener of a running process. For a fan-out it shows the subscribers, those
-/// furthest behind first; for a gateway its packet paths and workers; for both and for others the counters that change.
-/// On a terminal it takes the whole screen until SIGINT; otherwise it prints each sample.
-#[derive(Args)]
-pub(crate) struct Top {
-    /// Admin listen address of the process
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9180")]
-    pub(crate) admin: SocketAddr,
-    /// Time between samples, over which rates are computed
-    #[arg(long, value_name = "DURATION", default_value = "1s")]
-    pub(crate) interval: Span,
-    /// Show one sample, after one interval, then exit
-    #[arg(long)]
-    pub(crate) once: bool,
-    /// Print each sample as one JSON document per line
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Not supported in this version
-    #[arg(short, long, value_name = "IFACE", hide = true)]
-    pub(crate) interface: Option<String>,
 }
 
 /// Writes ca.pem, cert.pem (the leaf and the CA) and key.pem. An existing CA in the directory (ca.pem and

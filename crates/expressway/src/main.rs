@@ -46,8 +46,10 @@ fn main() -> ExitCode {
             return code;
         }
     };
-    // A report is to be read, not what led to it; and what a stranger does wrong over HTTP/2 is counted, not logged.
-    let level = if matches!(arguments.command, Command::Doctor(_)) { "error" } else { "info,h2=error" };
+    // A report is to be read, not what led to it; a screen is not to be written across; and what a stranger does wrong over
+    // HTTP/2 is counted, not logged.
+    let quiet = matches!(arguments.command, Command::Doctor(_) | Command::Top(_));
+    let level = if quiet { "error" } else { "info,h2=error" };
     if let Err(failure) = logging::start(&arguments.logging, level) {
         return failure.report();
     }

@@ -4,11 +4,11 @@ mod capture;
 pub mod drops;
 pub mod file;
 mod filter;
+pub mod flows;
 mod packet;
-mod sockets;
+pub mod sockets;
 pub mod text;
 
 pub use capture::{Capture, CaptureError, CaptureOptions, Losses, Note, Points, XdpPoints};
 pub use filter::{Filter, FilterError};
 pub use packet::{Direction, Packet, Point, Process, Verdict};
-pub use sockets::{Owner, Sockets};

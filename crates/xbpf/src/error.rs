@@ -262,6 +262,32 @@ pub enum Error {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// The kernel refused the programs that observe, or what they attach to.
+    #[error("observing: {what}: {source}; needs Linux 5.18 or newer with BTF")]
+    Observe {
+        /// Which program or hook.
+        what: String,
+        /// What libbpf reported.
+        source: libbpf_rs::Error,
+    },
+    /// The XDP program on an interface has no type information, so that it cannot be traced.
+    #[error("{interface}: XDP program {name} (id {id}) has no BTF, so it cannot be traced")]
+    NoTypes {
+        /// The interface.
+        interface: Interface,
+        /// The program's id.
+        id: u32,
+        /// Its name.
+        name: String,
+    },
+    /// The kernel broke off a listing.
+    #[error("listing {what}: {source}")]
+    List {
+        /// Of what.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// A file descriptor could not be duplicated.
     #[error("duplicating a BPF file descriptor: {source}; raise the open file limit (RLIMIT_NOFILE)")]
     Descriptor {

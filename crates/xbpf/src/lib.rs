@@ -88,13 +88,16 @@ mod counters;
 mod dispatcher;
 mod error;
 mod fanout;
+mod flows;
 mod link;
 mod live;
 mod pair;
 mod redirect;
 mod rings;
 mod skeleton;
+mod sockets;
 mod sys;
+mod target;
 
 /// Name of the redirect program, as `ip link` and `xdp-loader status` show it.
 pub const PROGRAM: &str = "expressway_udp";
@@ -109,6 +112,12 @@ pub use capture_record::{CaptureKind, CaptureRecord, drop_reasons};
 pub use counters::{Counter, Counters, Verdict};
 pub use error::{Error, ForeignProgram, Holder, Interface};
 pub use fanout::{FanoutCounts, FanoutEvent, FanoutOptions, FanoutPrograms, FanoutRecord, Turn};
+pub use flows::{
+    DropCounts, DropKind, FLOW_PATHS, FlowCounts, FlowEntry, FlowKey, FlowOptions, FlowPath, FlowPrograms,
+    FlowTotals, drop_reasons,
+};
 pub use live::{LiveCounts, LiveFrames};
 pub use redirect::{Options, Redirect, TestRun};
 pub use rings::PerfRings;
+pub use sockets::{SocketList, SocketRecord, SocketRing};
+pub use target::XdpTarget;

@@ -32,12 +32,20 @@ mod generated {
         include!(concat!(env!("OUT_DIR"), "/dispatcher_v3.skel.rs"));
     }
 
+    pub(crate) mod flows {
+        include!(concat!(env!("OUT_DIR"), "/flows.skel.rs"));
+    }
+
     pub(crate) mod live {
         include!(concat!(env!("OUT_DIR"), "/live.skel.rs"));
     }
 
     pub(crate) mod fanout {
         include!(concat!(env!("OUT_DIR"), "/fanout.skel.rs"));
+    }
+
+    pub(crate) mod sockets {
+        include!(concat!(env!("OUT_DIR"), "/sockets.skel.rs"));
     }
 
     pub(crate) mod redirect {
@@ -56,7 +64,9 @@ mod generated {
 pub(crate) use generated::capture::types as capture_types;
 pub(crate) use generated::fanout::{FanoutSkelBuilder, types as fanout_types};
 pub(crate) use generated::redirect::*;
-pub(crate) use generated::{baseline, dispatcher, dispatcher_v3, live, redirect_hints, redirect_stamps};
+pub(crate) use generated::{
+    baseline, dispatcher, dispatcher_v3, flows, live, redirect_hints, redirect_stamps, sockets,
+};
 
 /// `bpf/capture.bpf.c`, compiled.
 pub(crate) const CAPTURE_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o"));

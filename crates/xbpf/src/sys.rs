@@ -243,6 +243,53 @@ pub(crate) fn program_name(program: BorrowedFd<'_>) -> io::Result<String> {
     program_info(program).map(|info| info.name)
 }
 
+/// The BTF of a program and the type of its first function in it; `None` without BTF.
+pub(crate) fn program_function(program: BorrowedFd<'_>) -> io::Result<Option<(u32, u32)>> {
+    let mut function = ffi::bpf_func_info::default();
+    let mut info = ffi::bpf_prog_info {
+        nr_func_info: 1,
+        func_info_rec_size: size_of::<ffi::bpf_func_info>() as u32,
+        func_info: (&raw mut function) as u64,
+        ..Default::default()
+    };
+    let mut size = size_of::<ffi::bpf_prog_info>() as u32;
+    // SAFETY: `info` is ours, `size` bytes long, and has room for one record at an address that is ours too.
+    result(unsafe { ffi::bpf_obj_get_info_by_fd(program.as_raw_fd(), (&raw mut info).cast(), &mut size) })?;
+    Ok((info.btf_id != 0 && info.nr_func_info > 0).then_some((info.btf_id, function.type_id)))
+}
+
+/// The values of an array map, one behind the other: `count` of `size` bytes at most.
+pub(crate) fn array_values(map: BorrowedFd<'_>, size: usize, count: u32) -> io::Result<Vec<u8>> {
+    let mut values = vec![0u8; size * count as usize];
+    let mut keys = vec![0u32; count as usize];
+    let (mut done, mut next) = (count, 0u32);
+    let options = ffi::bpf_map_batch_opts {
+        sz: size_of::<ffi::bpf_map_batch_opts>() as ffi::size_t,
+        ..Default::default()
+    };
+    // SAFETY: `map` is open for the call; keys and values have room for `done` elements of the map's sizes, and the next
+    // key for one.
+    let code = unsafe {
+        ffi::bpf_map_lookup_batch(
+            map.as_raw_fd(),
+            std::ptr::null_mut(),
+            (&raw mut next).cast(),
+            keys.as_mut_ptr().cast(),
+            values.as_mut_ptr().cast(),
+            &mut done,
+            &options,
+        )
+    };
+    match result(code) {
+        Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
+        // ENOENT: that was the last one.
+        _ => {
+            values.truncate(size * done.min(count) as usize);
+            Ok(values)
+        }
+    }
+}
+
 /// The interface that an XDP or tcx link is on; 0 once the interface has gone.
 pub(crate) fn link_interface(link: BorrowedFd<'_>) -> io::Result<u32> {
     let mut info = ffi::bpf_link_info::default();

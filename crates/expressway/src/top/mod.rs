@@ -1,10 +1,11 @@
-//! `expressway top`: what a running process does, again and again, from its admin listener.
+//! `expressway top`: what passes an interface ([`flows`]), or what a running process does, from its admin listener.
 //!
 //! A fan-out shows its subscribers; a gateway its paths and workers, and like any other process the counters of its
 //! metrics page that move.
 
 mod admin;
 mod counters;
+mod flows;
 mod gateway;
 mod screen;
 mod subscribers;
@@ -31,15 +32,12 @@ enum View {
 
 /// Shows until told to stop.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    if let Some(interface) = &arguments.interface {
-        return Err(Failure::usage(format!(
-            "--interface {interface}: this version shows processes, not interfaces; select the \
-             process with --admin"
-        )));
-    }
     let interval = arguments.interval.0;
     if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&interval) {
         return Err(Failure::usage(format!("--interval is {interval:?}: must be 100ms to 1h")));
+    }
+    if arguments.interface.is_some() || arguments.flows.replay.is_some() {
+        return flows::run(arguments);
     }
     let admin = Admin::new(arguments.admin);
     let signals = signals::receiver(&[SIGINT, SIGTERM])?;

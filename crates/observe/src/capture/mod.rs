@@ -3,6 +3,7 @@
 mod error;
 mod merge;
 mod options;
+mod owners;
 mod programs;
 
 use std::collections::HashMap;
@@ -19,8 +20,8 @@ pub use options::{CaptureOptions, Points, XdpPoints};
 use crate::drops::DropReason;
 use crate::filter::Filter;
 use crate::packet::{Packet, Point, Process, Verdict};
-use crate::sockets::Sockets;
 use merge::{Merge, Outcome};
+use owners::Sockets;
 use programs::Attached;
 
 /// Between two looks for XDP programs.

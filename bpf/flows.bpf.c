@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Counts what passes an interface by flow, AF_XDP included. Each packet is counted once in its direction:
+ *
+ *   in    where the interface's XDP program returns, whoever wrote it, with what becomes of the packet; without a
+ *         program, or with one that cannot be traced, where the stack receives
+ *   out   where the stack hands it to the driver; where an AF_XDP socket in copy mode does (`__dev_direct_xmit`); where
+ *         the driver takes it from one in zero-copy mode; where an XDP program sends it back or forwards it here
+ *
+ * Packets that the stack splits or merges count as those on the wire. What the stack drops, by reason, is on top: those
+ * packets were received or sent. The programs only read.
+ *
+ * User space loads the object once for the hooks of the kernel, and once more for each XDP program that comes, with
+ * the two programs for that and the maps of the first.
+ *
+ * Linux 5.18 or newer with BTF.
+ */
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <stdbool.h>
+
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+/* BPF_PROG names the context, which hardly any program looks at. */
+#pragma clang diagnostic ignored "-Wunused-parameter"
+
+#include "flow_packet.h"
+#include "flow_table.h"
+#include "flows_shared.h"
+#include "kernel.h"
+
+/* Set before load: the interface, by its index in a network namespace; whether its frames have Ethernet headers. */
+const volatile __u32 ifindex = 0;
+const volatile __u32 netns = 0;
+const volatile bool ethernet = true;
+/* The length of connection IDs in short headers of QUIC; 0: those are not looked at. */
+const volatile __u32 short_cid = 0;
+/* The XDP program that this load is for. */
+const volatile __u32 traced_program = 0;
+/* The kernel tells whose socket a packet was dropped for (Linux 6.11). */
+const volatile bool tells_socket = false;
+
+/* enum skb_drop_reason: up to here a packet is not dropped. */
+#define SKB_CONSUMED 1
+#define NO_HEADER 0xffff
+#define UNALIGNED_SHIFT 48
+/* XDP_PKT_CONTD of linux/if_xdp.h: the packet goes on in the next descriptor. */
+#define CONTINUED 1
+#define VLAN_TAG 4
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct flow_follow);
+} follow_map SEC(".maps");
+
+/* What a CPU is about. */
+struct pending {
+	struct flow_packet packet;
+	__u32 length;
+	__u32 redirects; /* the packet's verdict was to redirect it, and how that ended has not been told yet */
+	__u32 peeked;	 /* descriptors that were counted while a batch is taken */
+	__u32 continued; /* the next descriptor belongs to a packet that was counted */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct pending);
+} pending_map SEC(".maps");
+
+static __always_inline struct pending *pending(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&pending_map, &zero);
+}
+
+static __always_inline bool is_ours(const struct net_device *device)
+{
+	return device->ifindex == (int)ifindex && device->nd_net.net->ns.inum == netns;
+}
+
+/* The program whose packets are counted where it returns. */
+static __always_inline __u32 followed(void)
+{
+	__u32 zero = 0;
+	struct flow_follow *follow = bpf_map_lookup_elem(&follow_map, &zero);
+
+	return follow ? follow->program : 0;
+}
+
+/* Where a field of the kernel's points to, as a number: the verifier lets nobody calculate with such pointers. */
+#define ADDRESS(object, field) ((__u64)BPF_CORE_READ(object, field))
+
+/* ---- XDP ---- */
+
+static __always_inline void take_frame(struct flow_packet *packet, struct xdp_buff *xdp)
+{
+	__u64 data = ADDRESS(xdp, data);
+
+	take_packet(packet, (void *)data, ADDRESS(xdp, data_end) - data, ethernet, short_cid);
+}
+
+SEC("?fentry/xdp")
+int BPF_PROG(flows_enter, struct xdp_buff *xdp)
+{
+	struct pending *mine;
+	__u32 length;
+
+	if (!is_ours(xdp->rxq->dev) || followed() != traced_program)
+		return 0;
+	mine = pending();
+	if (!mine)
+		return 0;
+	if (mine->redirects) {
+		/* A kernel that does not tell. */
+		mine->redirects = 0;
+		count_packet(&mine->packet, FLOW_XDP, 1, mine->length);
+	}
+	length = bpf_xdp_get_buff_len((void *)xdp);
+	__builtin_memset(&mine->packet, 0, sizeof(mine->packet));
+	mine->packet.key.direction = FLOW_IN;
+	mine->length = length;
+	take_frame(&mine->packet, xdp);
+	return 0;
+}
+
+SEC("?fexit/xdp")
+int BPF_PROG(flows_leave, struct xdp_buff *xdp, int verdict)
+{
+	struct flow_packet back = {};
+	struct pending *mine;
+	__u32 path;
+
+	if (!is_ours(xdp->rxq->dev) || followed() != traced_program)
+		return 0;
+	mine = pending();
+	if (!mine || !mine->length)
+		return 0;
+	switch (verdict) {
+	case XDP_REDIRECT:
+		mine->redirects = 1;
+		return 0;
+	case XDP_PASS:
+		path = FLOW_KERNEL;
+		break;
+	case XDP_TX:
+		path = FLOW_XDP;
+		back.key.direction = FLOW_OUT;
+		take_frame(&back, xdp);
+		count_packet(&back, FLOW_XDP, 1, bpf_xdp_get_buff_len((void *)xdp));
+		break;
+	default:
+		path = FLOW_DROPPED;
+		count_drop(DROP_VERDICT, verdict, 1, mine->length);
+	}
+	count_packet(&mine->packet, path, 1, mine->length);
+	mine->length = 0;
+	return 0;
+}
+
+static __always_inline int end_redirect(const struct net_device *device, int error, __u32 map_type)
+{
+	struct pending *mine = pending();
+	__u32 path = map_type == BPF_MAP_TYPE_XSKMAP ? FLOW_AF_XDP : FLOW_XDP;
+
+	if (!mine || !mine->redirects || !is_ours(device))
+		return 0;
+	if (error) {
+		path = FLOW_DROPPED;
+		count_drop(DROP_REDIRECT, error < 0 ? -error : error, 1, mine->length);
+	}
+	mine->redirects = 0;
+	count_packet(&mine->packet, path, 1, mine->length);
+	mine->length = 0;
+	return 0;
+}
+
+SEC("?tp_btf/xdp_redirect")
+int BPF_PROG(flows_redirect, const struct net_device *device, const struct bpf_prog *program, const void *target,
+	     int error, enum bpf_map_type map_type)
+{
+	return end_redirect(device, error, map_type);
+}
+
+SEC("?tp_btf/xdp_redirect_err")
+int BPF_PROG(flows_redirect_error, const struct net_device *device, const struct bpf_prog *program,
+	     const void *target, int error, enum bpf_map_type map_type)
+{
+	return end_redirect(device, error, map_type);
+}
+
+/* What XDP programs of other interfaces forward here: nothing tells of their packets but how many there are. */
+SEC("?tp_btf/xdp_devmap_xmit")
+int BPF_PROG(flows_forward, const struct net_device *from, const struct net_device *to, int sent)
+{
+	struct flow_totals *all;
+
+	if (!is_ours(to) || sent <= 0)
+		return 0;
+	all = totals();
+	if (all)
+		__sync_fetch_and_add(&all->counts[FLOW_OUT].packets[FLOW_XDP], sent);
+	return 0;
+}
+
+/* ---- AF_XDP, zero-copy ---- */
+
+static __always_inline void count_descriptor(struct xsk_buff_pool *pool, const void *descriptor, struct pending *mine)
+{
+	struct flow_packet packet = { .key.direction = FLOW_OUT };
+	struct {
+		__u64 address;
+		__u32 length;
+		__u32 options;
+	} frame;
+	__u64 address;
+
+	if (bpf_probe_read_kernel(&frame, sizeof(frame), descriptor))
+		return;
+	if (mine->continued) {
+		/* Its octets belong to a flow that is not known here any more. */
+		struct flow_totals *all = totals();
+
+		if (all)
+			__sync_fetch_and_add(&all->counts[FLOW_OUT].bytes[FLOW_AF_XDP], frame.length);
+	} else {
+		address = frame.address;
+		if (BPF_CORE_READ(pool, unaligned))
+			address = (address & ((1ULL << UNALIGNED_SHIFT) - 1)) + (address >> UNALIGNED_SHIFT);
+		take_packet(&packet, (void *)(ADDRESS(pool, addrs) + address), frame.length, ethernet, short_cid);
+		count_packet(&packet, FLOW_AF_XDP, 1, frame.length);
+	}
+	mine->continued = frame.options & CONTINUED;
+}
+
+SEC("?fexit/xsk_tx_peek_desc")
+int BPF_PROG(flows_peek, struct xsk_buff_pool *pool, const void *descriptor, bool found)
+{
+	struct pending *mine = pending();
+
+	if (!found || !mine || !is_ours(pool->netdev))
+		return 0;
+	mine->peeked++;
+	count_descriptor(pool, descriptor, mine);
+	return 0;
+}
+
+SEC("?fentry/xsk_tx_peek_release_desc_batch")
+int BPF_PROG(flows_batch_begin)
+{
+	struct pending *mine = pending();
+
+	if (mine)
+		mine->peeked = 0;
+	return 0;
+}
+
+struct batch {
+	struct xsk_buff_pool *pool;
+	const void *descriptors;
+};
+
+static long count_batched(__u32 index, struct batch *batch)
+{
+	struct pending *mine = pending();
+
+	if (!mine)
+		return 1;
+	count_descriptor(batch->pool, batch->descriptors + index * sizeof(struct xdp_desc), mine);
+	return 0;
+}
+
+SEC("?fexit/xsk_tx_peek_release_desc_batch")
+int BPF_PROG(flows_batch, struct xsk_buff_pool *pool, __u32 wanted, __u32 got)
+{
+	struct batch batch = { .pool = pool };
+	struct pending *mine = pending();
+
+	/* With several sockets to a queue it takes one by one, and these were counted. */
+	if (!mine || mine->peeked || !is_ours(pool->netdev))
+		return 0;
+	batch.descriptors = pool->tx_descs;
+	bpf_loop(got, count_batched, &batch, 0);
+	return 0;
+}
+
+/* ---- socket buffers ---- */
+
+/* A socket buffer's packets on the wire: how many, how long, and the first one's flow. */
+struct buffer {
+	struct flow_packet packet;
+	__u64 segments;
+	__u64 bytes;
+};
+
+static __always_inline void take_buffer(struct buffer *to, const struct sk_buff *skb, __u64 data, __u32 length,
+					__u32 linear)
+{
+	const struct skb_shared_info *shared;
+	__u32 size, segments = 0, headers;
+
+	take_packet(&to->packet, (void *)data, linear, ethernet, short_cid);
+	to->segments = 1;
+	to->bytes = length;
+	shared = (void *)(ADDRESS(skb, head) + skb->end);
+	size = BPF_CORE_READ(shared, gso_size);
+	headers = to->packet.headers;
+	if (size && length > headers) {
+		segments = BPF_CORE_READ(shared, gso_segs);
+		if (!segments)
+			segments = (length - headers + size - 1) / size;
+		to->segments = segments;
+		to->bytes += (segments - 1) * headers;
+	}
+	if (bpf_core_field_exists(skb->vlan_all) && skb->vlan_all)
+		to->bytes += to->segments * VLAN_TAG;
+}
+
+SEC("?tp_btf/netif_receive_skb")
+int BPF_PROG(flows_receive, struct sk_buff *skb)
+{
+	struct buffer buffer = { .packet.key.direction = FLOW_IN };
+	const struct net_device *device = skb->dev;
+	__u32 program = followed(), before, mode;
+	__u64 data;
+
+	if (!is_ours(device))
+		return 0;
+	/* Counted where the program returned. */
+#pragma unroll
+	for (mode = 0; program && mode < XDP_MODES; mode++) {
+		const struct bpf_xdp_link *link = device->xdp_state[mode].link;
+		const struct bpf_prog *found = link ? link->link.prog : device->xdp_state[mode].prog;
+
+		if (found && found->aux->id == program)
+			return 0;
+	}
+	/* The stack begins at the network header. */
+	data = ADDRESS(skb, data);
+	before = ethernet && skb->mac_header != NO_HEADER ? data - ADDRESS(skb, head) - skb->mac_header : 0;
+	take_buffer(&buffer, skb, data - before, skb->len + before, skb->len - skb->data_len + before);
+	count_packet(&buffer.packet, FLOW_KERNEL, buffer.segments, buffer.bytes);
+	return 0;
+}
+
+/* Counts a packet that leaves, or takes it back (`sign` -1): the driver had no room, and the same packet will come again. */
+static __always_inline void count_leaving(const struct sk_buff *skb, __u32 path, __s64 sign)
+{
+	struct buffer buffer = { .packet.key.direction = FLOW_OUT };
+
+	take_buffer(&buffer, skb, ADDRESS(skb, data), skb->len, skb->len - skb->data_len);
+	count_packet(&buffer.packet, path, sign * (__s64)buffer.segments, sign * (__s64)buffer.bytes);
+}
+
+SEC("?tp_btf/net_dev_start_xmit")
+int BPF_PROG(flows_send, struct sk_buff *skb, struct net_device *device)
+{
+	if (is_ours(device))
+		count_leaving(skb, FLOW_KERNEL, 1);
+	return 0;
+}
+
+SEC("?tp_btf/net_dev_xmit")
+int BPF_PROG(flows_sent, struct sk_buff *skb, int code, struct net_device *device)
+{
+	if (code == NETDEV_TX_BUSY && is_ours(device))
+		count_leaving(skb, FLOW_KERNEL, -1);
+	return 0;
+}
+
+/* AF_XDP in copy mode; PF_PACKET with PACKET_QDISC_BYPASS too, which counts as the kernel's. */
+static __always_inline __u32 direct_path(const struct sk_buff *skb)
+{
+	return skb->sk && skb->sk->__sk_common.skc_family == AF_XDP ? FLOW_AF_XDP : FLOW_KERNEL;
+}
+
+SEC("?fentry/__dev_direct_xmit")
+int BPF_PROG(flows_direct, struct sk_buff *skb)
+{
+	if (is_ours(skb->dev))
+		count_leaving(skb, direct_path(skb), 1);
+	return 0;
+}
+
+SEC("?fexit/__dev_direct_xmit")
+int BPF_PROG(flows_directed, struct sk_buff *skb, __u16 queue, int code)
+{
+	/* With any other code the buffer is freed. */
+	if (code == NETDEV_TX_BUSY && is_ours(skb->dev))
+		count_leaving(skb, direct_path(skb), -1);
+	return 0;
+}
+
+SEC("?tp_btf/kfree_skb")
+int BPF_PROG(flows_free, struct sk_buff *skb, void *location, __u32 reason, struct sock *socket)
+{
+	struct buffer buffer = {};
+	const struct net_device *device = skb->dev;
+	__u64 data, header;
+	__u32 before;
+	bool received = skb->skb_iif != 0;
+
+	if (reason <= SKB_CONSUMED)
+		return 0;
+	/* A datagram that waits for a socket has something else where the device was. */
+	if (!is_ours(device) &&
+	    !(tells_socket && received && skb->skb_iif == (int)ifindex && socket &&
+	      socket->__sk_common.skc_net.net->ns.inum == netns))
+		return 0;
+	buffer.packet.key.direction = received ? FLOW_IN : FLOW_OUT;
+	data = ADDRESS(skb, data);
+	header = ADDRESS(skb, head) + (ethernet && skb->mac_header != NO_HEADER ? skb->mac_header : skb->network_header);
+	before = header < data ? data - header : 0;
+	take_buffer(&buffer, skb, header, skb->len + before, skb->len - skb->data_len + before);
+	mark_dropped(&buffer.packet, buffer.segments);
+	count_drop(DROP_KERNEL, reason, buffer.segments, buffer.bytes);
+	return 0;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

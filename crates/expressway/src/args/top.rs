@@ -1,0 +1,77 @@
+//! The command line of `expressway top`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use expressway_settings::{Size, Span};
+
+/// With -i: who talks over an interface, AF_XDP included, by flow, host, port and QUIC connection, with rates over 2, 10
+/// and 40 seconds, drops by reason, the rings of all AF_XDP sockets, and the CPUs. Needs root. Press h for the keys.
+///
+/// Without: polls the admin listener of a running process. For a fan-out it shows the subscribers, those
+/// furthest behind first; for a gateway its packet paths and workers; for both and for others the counters that change.
+///
+/// On a terminal it takes the whole screen until q or SIGINT; otherwise it prints each sample.
+#[derive(Args)]
+pub(crate) struct Top {
+    /// Interface to watch
+    #[arg(short, long, value_name = "IFACE")]
+    pub(crate) interface: Option<String>,
+    /// Admin listen address of the process
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9180")]
+    pub(crate) admin: SocketAddr,
+    /// Time between samples; without -i, over which rates are computed
+    #[arg(long, value_name = "DURATION", default_value = "1s")]
+    pub(crate) interval: Span,
+    /// Show one sample, after one interval, then exit
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Print each sample as one JSON document per line
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) flows: TopFlows,
+}
+
+/// Of interfaces.
+#[derive(Args)]
+pub(crate) struct TopFlows {
+    /// Keep the samples in FILE
+    #[arg(long, value_name = "FILE", requires = "interface")]
+    pub(crate) record: Option<PathBuf>,
+    /// Largest size of FILE
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", requires = "record")]
+    pub(crate) record_size: Size,
+    /// Show the samples of FILE
+    #[arg(long, value_name = "FILE", conflicts_with = "interface")]
+    pub(crate) replay: Option<PathBuf>,
+    /// What a row is
+    #[arg(long, value_enum, default_value_t = TopBy::Flow)]
+    pub(crate) by: TopBy,
+    /// Only rows with all of these words: udp, 443, 192.0.2.0/24, !tcp, part of a connection ID
+    #[arg(long, value_name = "WORDS")]
+    pub(crate) filter: Option<String>,
+    /// Most rows to print
+    #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    pub(crate) rows: u32,
+    /// Octets of the connection IDs that QUIC servers here choose; 0: do not look at them
+    #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u32).range(0..=20))]
+    pub(crate) cid_length: u32,
+    /// UDP port of a QUIC server here; may be repeated. On others a connection is told by its handshake
+    #[arg(long, value_name = "PORT", default_values_t = [443, 8443])]
+    pub(crate) quic_port: Vec<u16>,
+}
+
+/// What a row stands for.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum TopBy {
+    /// Two addresses and ports
+    Flow,
+    /// A remote address
+    Host,
+    /// A local port
+    Port,
+    /// A QUIC connection, across address changes
+    Connection,
+}

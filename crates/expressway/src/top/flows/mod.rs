@@ -1,0 +1,188 @@
+//! Who talks over an interface: the screen, lines or documents of `expressway_observe::flows`.
+
+mod columns;
+mod document;
+mod draw;
+mod filter;
+mod help;
+mod names;
+mod source;
+mod state;
+
+use std::io::{IsTerminal, stdin, stdout};
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use expressway_observe::flows::{Model, Recorder};
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::{Terminal, backend::TestBackend};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::admin::Admin;
+use crate::args::Top as Arguments;
+use crate::fail::Failure;
+use crate::signals;
+use filter::Filter;
+use source::Source;
+use state::{Action, Pane, State};
+
+/// How long a key may wait for its effect.
+const KEYS: Duration = Duration::from_millis(50);
+/// What is printed where there is no terminal is as wide.
+const COLUMNS: u16 = 160;
+
+/// What goes on, whatever shows it.
+struct Watch<'a> {
+    arguments: &'a Arguments,
+    source: Source,
+    model: Model,
+    recorder: Option<Recorder>,
+    state: State,
+}
+
+/// Shows until told to stop.
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let signals = signals::receiver(&[SIGINT, SIGTERM, SIGHUP])?;
+    let filter =
+        Filter::parse(arguments.flows.filter.as_deref().unwrap_or_default()).map_err(Failure::usage)?;
+    let recorder = match &arguments.flows.record {
+        Some(path) => Some(Recorder::create(path, arguments.flows.record_size.0).map_err(Failure::run_time)?),
+        None => None,
+    };
+    let mut watch = Watch {
+        arguments,
+        source: Source::open(arguments)?,
+        model: Model::new(&arguments.flows.quic_port),
+        recorder,
+        state: State::new(arguments.flows.by, filter),
+    };
+    let live = !arguments.once && !arguments.json && stdout().is_terminal() && stdin().is_terminal();
+    if live { watch.screen(&signals) } else { watch.print(&signals) }
+}
+
+impl Watch<'_> {
+    /// Takes the next sample; false at the end of a recording.
+    fn step(&mut self) -> Result<bool, Failure> {
+        let Some(sample) = self.source.next()? else { return Ok(false) };
+        if let Some(recorder) = &mut self.recorder
+            && !recorder.add(&sample).map_err(Failure::run_time)?
+        {
+            self.recorder = None;
+            self.state.say("the recording is full");
+        }
+        self.model.add(sample);
+        Ok(true)
+    }
+
+    /// Lines or documents, without a terminal.
+    fn print(&mut self, signals: &Receiver<i32>) -> Result<ExitCode, Failure> {
+        loop {
+            // A recording waits for nobody.
+            if !self.source.is_recording()
+                && signals.recv_timeout(self.arguments.interval.0) != Err(RecvTimeoutError::Timeout)
+            {
+                return Ok(ExitCode::SUCCESS);
+            }
+            let more = self.step()?;
+            let last = if self.source.is_recording() { !more } else { self.arguments.once };
+            if if self.arguments.once { last } else { more } {
+                if self.arguments.json {
+                    let rows = self.arguments.flows.rows as usize;
+                    crate::print(&format!("{}\n", document::of(&self.model, &self.state, rows)))?;
+                } else {
+                    crate::print(&self.lines()?)?;
+                }
+            }
+            if last {
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+    }
+
+    /// What the screen would show, as lines.
+    fn lines(&mut self) -> Result<String, Failure> {
+        let mut out = String::new();
+        for pane in [Pane::Flows, Pane::Sockets, Pane::Drops, Pane::Cpus] {
+            self.state.pane = pane;
+            let rows = draw::height(&self.model, &self.state).min(self.arguments.flows.rows as usize + 12);
+            let backend = TestBackend::new(COLUMNS, u16::try_from(rows).unwrap_or(u16::MAX));
+            let mut terminal = Terminal::new(backend).map_err(Failure::run_time)?;
+            let drawn = terminal.draw(|frame| draw::draw(frame, &self.model, &mut self.state));
+            let frame = drawn.map_err(Failure::run_time)?;
+            for row in 0..frame.area.height {
+                let line: String =
+                    (0..frame.area.width).map(|column| frame.buffer[(column, row)].symbol()).collect();
+                out += line.trim_end();
+                out.push('\n');
+            }
+        }
+        self.state.pane = Pane::Flows;
+        Ok(out)
+    }
+
+    fn screen(&mut self, signals: &Receiver<i32>) -> Result<ExitCode, Failure> {
+        // Sets a hook, too, that restores the terminal when something panics.
+        let mut terminal = ratatui::try_init()
+            .map_err(|error| Failure::run_time(format!("terminal: {error}; use --once or --json")))?;
+        let result = self.live(&mut terminal, signals);
+        let restored = ratatui::try_restore();
+        let code = result?;
+        restored.map_err(|error| Failure::run_time(format!("terminal: {error}")))?;
+        Ok(code)
+    }
+
+    fn live(
+        &mut self,
+        terminal: &mut ratatui::DefaultTerminal,
+        signals: &Receiver<i32>,
+    ) -> Result<ExitCode, Failure> {
+        let failed = |error: std::io::Error| Failure::run_time(format!("terminal: {error}"));
+        let admin = Admin::new(self.arguments.admin);
+        let mut next = Instant::now();
+        let (mut ended, mut changed) = (false, true);
+        loop {
+            if signals.try_recv().is_ok() {
+                return Ok(ExitCode::SUCCESS);
+            }
+            // Samples go on while the screen is frozen, as recordings do; what comes is not lost.
+            if !ended && Instant::now() >= next {
+                ended = !self.step()?;
+                if ended {
+                    self.state.say("end of the recording");
+                }
+                if self.state.pane == Pane::Process && !self.state.paused {
+                    self.state.process = process(&admin, self.arguments.admin);
+                }
+                next = Instant::now() + self.source.pause(self.arguments.interval.0);
+                changed |= !self.state.paused;
+            }
+            if changed {
+                let (model, state) = (&self.model, &mut self.state);
+                terminal.draw(|frame| draw::draw(frame, model, state)).map_err(failed)?;
+                changed = false;
+            }
+            let wait = if ended { KEYS } else { next.saturating_duration_since(Instant::now()).min(KEYS) };
+            while event::poll(if changed { Duration::ZERO } else { wait }).map_err(failed)? {
+                changed = true;
+                match event::read().map_err(failed)? {
+                    Event::Key(key) if key.kind != KeyEventKind::Release => {
+                        if self.state.press(key) == Action::Quit {
+                            return Ok(ExitCode::SUCCESS);
+                        }
+                    }
+                    // A resize is drawn like anything else.
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// The lines of the process at the admin listener.
+fn process(admin: &Admin, address: std::net::SocketAddr) -> Vec<String> {
+    match super::first(admin) {
+        Ok(view) => view.lines(address),
+        Err(failure) => vec![failure.to_string()],
+    }
+}

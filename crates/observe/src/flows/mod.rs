@@ -1,0 +1,19 @@
+//! What passes an interface by flow, AF_XDP included: [`Flows`] reads the kernel's counters into [`Sample`]s, [`Model`] makes
+//! rates and tables of them, [`Recorder`] and [`Recording`] keep samples in a file.
+//!
+//! The kernel's side is `bpf/flows.bpf.c`. A [`Sample`] is all that goes between the two halves, so a recording shows what
+//! the screen showed.
+
+mod connections;
+mod conversation;
+mod cpus;
+mod file;
+mod model;
+mod reader;
+mod sample;
+
+pub use conversation::{Address, Conversation};
+pub use file::{FileError, Recorder, Recording};
+pub use model::{Group, Model, Rate, Row, Show, Window};
+pub use reader::{Flows, FlowsError, Options};
+pub use sample::{Counts, Cpu, Drop, Flow, Paths, Program, Sample, Totals};

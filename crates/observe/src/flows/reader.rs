@@ -1,0 +1,297 @@
+//! The kernel's counters of one interface, read into samples.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use expressway_xbpf::{
+    DropCounts, DropKind, Error, FlowCounts, FlowEntry, FlowOptions, FlowPrograms, XdpTarget, drop_reasons,
+};
+
+use super::conversation::Conversation;
+use super::cpus::Cpus;
+use super::sample::{Drop, Flow, Paths, Program, Sample, Totals};
+use crate::sockets::{Socket, Sockets};
+
+/// Why an interface cannot be observed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FlowsError {
+    /// There is no such interface.
+    #[error("interface {0}: no such interface in this network namespace; see `ip link`")]
+    NoInterface(String),
+    /// What the kernel says of the interface or the namespace cannot be read.
+    #[error("{path}: {source}")]
+    Read {
+        /// The file.
+        path: String,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// Loading, attaching or reading failed.
+    #[error(transparent)]
+    Programs(#[from] Error),
+}
+
+/// What is observed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The interface's name, in the caller's network namespace.
+    pub interface: String,
+    /// Octets of the connection IDs in short headers of QUIC that are received, at most 20; 0: not looked at.
+    pub short_cid: u32,
+}
+
+/// A flow's tenure of its place, as read last.
+#[derive(Clone, Copy)]
+struct Seen {
+    born: u64,
+    counts: FlowCounts,
+    dropped: u64,
+}
+
+/// An interface that is observed. Dropping it, or the end of the process, detaches everything.
+pub struct Flows {
+    options: Options,
+    index: u32,
+    programs: FlowPrograms,
+    sockets: Sockets,
+    cpus: Cpus,
+    reasons: BTreeMap<u32, String>,
+    /// By place.
+    seen: HashMap<u32, Seen>,
+    /// The program that cannot be traced, and why, so that this is found out once.
+    untraced: Option<(u32, String)>,
+    read: Instant,
+}
+
+impl std::fmt::Debug for Flows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Flows").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl Flows {
+    /// Attaches to the interface's hooks.
+    ///
+    /// # Errors
+    /// [`FlowsError`]: no interface, no privileges, a kernel without BTF.
+    pub fn open(options: Options) -> Result<Self, FlowsError> {
+        let index = index(&options.interface)?;
+        let kind = number(&format!("/sys/class/net/{}/type", options.interface))?;
+        let path = "/proc/thread-self/ns/net";
+        let netns = std::fs::metadata(path)
+            .map_err(|source| FlowsError::Read { path: path.to_owned(), source })?
+            .ino();
+        let programs = FlowPrograms::load(FlowOptions {
+            interface: index,
+            netns: u32::try_from(netns).unwrap_or(0),
+            // ARPHRD_ETHER and ARPHRD_LOOPBACK of linux/if_arp.h.
+            ethernet: matches!(kind, 1 | 772),
+            short_cid: options.short_cid.min(20),
+        })?;
+        let mut flows = Self {
+            options,
+            index,
+            programs,
+            sockets: Sockets::open(),
+            cpus: Cpus::default(),
+            reasons: drop_reasons(),
+            seen: HashMap::new(),
+            untraced: None,
+            read: Instant::now(),
+        };
+        flows.follow();
+        flows.cpus.read();
+        Ok(flows)
+    }
+
+    /// The interface's index.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Follows the interface's program if another one has come, and reads everything. Linear in the size of the kernel's
+    /// table, which is bounded.
+    ///
+    /// # Errors
+    /// [`FlowsError::Programs`]. That the interface is gone is none: [`Sample::present`] is false.
+    pub fn read(&mut self) -> Result<Sample, FlowsError> {
+        // Flows first: what is counted meanwhile is in the totals, and not the other way round.
+        let flows = self.flows()?;
+        let totals = self.programs.totals()?;
+        let sockets = self.sockets.list().unwrap_or_default();
+        let mut drops: Vec<Drop> = self.programs.drops()?.iter().map(|drop| self.name(drop)).collect();
+        drops.extend(socket_drops(&sockets, self.index));
+        let present = index(&self.options.interface).is_ok_and(|index| index == self.index);
+        let program = self.follow();
+        let now = Instant::now();
+        let elapsed = now.duration_since(self.read);
+        self.read = now;
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(Sample {
+            time: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+            elapsed: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
+            interface: self.options.interface.clone(),
+            present,
+            program,
+            notes: self.notes(),
+            totals: Totals {
+                received: Paths::from(&totals.received),
+                sent: Paths::from(&totals.sent),
+                not_held: totals.not_held,
+                evictions: totals.evictions,
+            },
+            flows,
+            drops,
+            sockets,
+            cpus: self.cpus.read(),
+        })
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.programs.notes().to_vec();
+        notes.extend(self.untraced.iter().map(|(_, note)| note.clone()));
+        if !self.sockets.has_levels() {
+            notes.push("not known: how full the rings of AF_XDP sockets are".to_owned());
+        }
+        notes
+    }
+
+    /// Attaches to the program on the interface.
+    fn follow(&mut self) -> Option<Program> {
+        let target = match XdpTarget::of(self.index) {
+            Ok(target) => target,
+            Err(error) => {
+                let id = match error {
+                    Error::NoTypes { id, .. } => id,
+                    _ => 0,
+                };
+                self.untraced = Some((id, format!("not counted: {error}")));
+                let _ = self.programs.follow(None);
+                return None;
+            }
+        };
+        let known = |untraced: &Option<(u32, String)>| {
+            let id = target.as_ref().map_or(0, |target| target.id);
+            untraced.as_ref().is_some_and(|(untraced, _)| *untraced == id && id != 0)
+        };
+        if !known(&self.untraced) {
+            self.untraced = None;
+            if let Err(error) = self.programs.follow(target.as_ref()) {
+                let id = target.as_ref().map_or(0, |target| target.id);
+                self.untraced = Some((id, format!("not counted: what the XDP program takes: {error}")));
+            }
+        }
+        target.map(|target| Program {
+            id: target.id,
+            mode: target.mode.name().to_owned(),
+            traced: self.programs.followed() == Some(target.id),
+            name: target.function,
+        })
+    }
+
+    /// What each conversation had since the reading before.
+    fn flows(&mut self) -> Result<Vec<Flow>, FlowsError> {
+        let entries = self.programs.flows()?;
+        let mut flows: HashMap<Conversation, Flow> = HashMap::new();
+        for entry in &entries {
+            let before = self.seen.get(&entry.place).filter(|seen| seen.born == entry.born);
+            let (counts, dropped) = match before {
+                Some(seen) => (entry.counts.since(&seen.counts), entry.dropped.saturating_sub(seen.dropped)),
+                None => (entry.counts, entry.dropped),
+            };
+            if !counts.is_zero() || dropped > 0 {
+                add(&mut flows, entry, &counts, dropped);
+            }
+        }
+        self.seen = entries
+            .iter()
+            .map(|entry| {
+                (entry.place, Seen { born: entry.born, counts: entry.counts, dropped: entry.dropped })
+            })
+            .collect();
+        Ok(flows.into_values().collect())
+    }
+
+    fn name(&self, drop: &DropCounts) -> Drop {
+        let (by, reason) = match drop.kind {
+            DropKind::Verdict => match drop.reason {
+                0 => ("xdp", "XDP_ABORTED".to_owned()),
+                1 => ("xdp", "XDP_DROP".to_owned()),
+                other => ("xdp", format!("unknown verdict {other}")),
+            },
+            DropKind::Redirect => {
+                ("redirect", rustix::io::Errno::from_raw_os_error(drop.reason.cast_signed()).to_string())
+            }
+            DropKind::Kernel => {
+                let name = self.reasons.get(&drop.reason).cloned();
+                ("kernel", name.unwrap_or_else(|| format!("reason {}", drop.reason)))
+            }
+        };
+        Drop { by: by.to_owned(), reason, packets: drop.packets, bytes: drop.bytes }
+    }
+}
+
+fn add(flows: &mut HashMap<Conversation, Flow>, entry: &FlowEntry, counts: &FlowCounts, dropped: u64) {
+    let conversation = Conversation::of(&entry.key);
+    let flow = flows.entry(conversation).or_insert_with(|| Flow {
+        conversation,
+        received: Paths::default(),
+        sent: Paths::default(),
+        dropped: 0,
+        cid: String::new(),
+        quic: false,
+    });
+    let direction = if entry.key.out { &mut flow.sent } else { &mut flow.received };
+    *direction += Paths::from(counts);
+    flow.dropped += dropped;
+    flow.quic |= entry.quic;
+    if !entry.key.out && !entry.cid.is_empty() {
+        flow.cid = entry.cid.iter().fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        });
+    }
+}
+
+/// What the interface's sockets lost, by XDP_STATISTICS.
+fn socket_drops(sockets: &[Socket], interface: u32) -> Vec<Drop> {
+    let mut drops = Vec::new();
+    for socket in sockets.iter().filter(|socket| socket.own_namespace && socket.interface == Some(interface))
+    {
+        let statistics = &socket.statistics;
+        for (what, packets) in [
+            ("rx ring full", statistics.rx_ring_full),
+            ("rx dropped", statistics.rx_dropped),
+            ("fill descriptors invalid", statistics.rx_invalid_descriptors),
+            ("tx descriptors invalid", statistics.tx_invalid_descriptors),
+        ] {
+            if packets > 0 {
+                let reason = format!("{what}, queue {}", socket.queue);
+                drops.push(Drop { by: "xsk".to_owned(), reason, packets, bytes: 0 });
+            }
+        }
+    }
+    drops
+}
+
+fn index(interface: &str) -> Result<u32, FlowsError> {
+    let missing = || FlowsError::NoInterface(interface.to_owned());
+    // The name becomes a part of a path below.
+    if interface.is_empty() || interface.contains('/') || interface == "." || interface == ".." {
+        return Err(missing());
+    }
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+    socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+        .and_then(|socket| netdevice::name_to_index(&socket, interface))
+        .map_err(|_| missing())
+}
+
+fn number(path: &str) -> Result<u32, FlowsError> {
+    let failed = |source| FlowsError::Read { path: path.to_owned(), source };
+    let text = std::fs::read_to_string(path).map_err(failed)?;
+    text.trim().parse().map_err(|error| failed(std::io::Error::other(error)))
+}

@@ -1,0 +1,344 @@
+//! The programs that count an interface's packets by flow: loaded, attached, following its XDP program, read.
+//!
+//! `bpf/flows.bpf.c` describes what they do. Everything is held by descriptors of this process, so its end, for any reason,
+//! detaches the programs; nothing is pinned.
+
+mod entry;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
+
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::{Enum, EnumMember};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
+
+use crate::error::{CAPABILITIES, Error};
+use crate::redirect::{forward_libbpf_messages, is_privileged};
+use crate::skeleton::flows::{FlowsSkelBuilder, OpenFlowsProgs};
+use crate::sys;
+use crate::target::XdpTarget;
+pub use entry::{DropCounts, DropKind, FLOW_PATHS, FlowCounts, FlowEntry, FlowKey, FlowPath, FlowTotals};
+use entry::{SET, WAYS};
+
+/// Sets of all CPUs together at most: 8 flows each, 22 MB.
+const SETS: u32 = 16_384;
+/// Sets of a CPU at least.
+const SETS_OF_CPU: u32 = 64;
+
+/// The names of this kernel's `enum skb_drop_reason` without their prefix, in small letters; empty without BTF.
+pub fn drop_reasons() -> BTreeMap<u32, String> {
+    let Ok(types) = Btf::from_vmlinux() else { return BTreeMap::new() };
+    let Some(reasons) = types.type_by_name::<Enum<'_>>("skb_drop_reason") else { return BTreeMap::new() };
+    let name = |member: EnumMember<'_>| {
+        let name = member.name?.to_str()?;
+        let name = name.strip_prefix("SKB_DROP_REASON_").or_else(|| name.strip_prefix("SKB_"))?;
+        Some((u32::try_from(member.value).ok()?, name.to_lowercase()))
+    };
+    reasons.iter().filter_map(name).collect()
+}
+
+/// What is fixed when the programs are loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowOptions {
+    /// The interface's index.
+    pub interface: u32,
+    /// The inode of the network namespace that it is in.
+    pub netns: u32,
+    /// Its frames have Ethernet headers; otherwise they begin with IP.
+    pub ethernet: bool,
+    /// Octets of connection IDs in short headers of QUIC, at most 20; 0: those are not looked at.
+    pub short_cid: u32,
+}
+
+/// Programs that stand or fall together.
+#[derive(Clone, Copy)]
+enum Group {
+    /// What the kernel's stack receives, sends and drops.
+    Kernel { tells_socket: bool },
+    /// How redirects by XDP programs end.
+    Redirects,
+    /// AF_XDP in copy mode.
+    Copy,
+    /// AF_XDP in zero-copy mode.
+    ZeroCopy,
+    /// An XDP program.
+    Xdp,
+}
+
+impl Group {
+    fn what(self) -> &'static str {
+        match self {
+            Self::Kernel { .. } => "the kernel's packets",
+            Self::Redirects => "redirects",
+            Self::Copy => "packets sent by AF_XDP in copy mode",
+            Self::ZeroCopy => "packets sent by AF_XDP in zero-copy mode",
+            Self::Xdp => "the XDP program",
+        }
+    }
+
+    fn select(self, programs: &mut OpenFlowsProgs<'_>) {
+        match self {
+            Self::Kernel { .. } => {
+                programs.flows_receive.set_autoload(true);
+                programs.flows_send.set_autoload(true);
+                programs.flows_sent.set_autoload(true);
+                programs.flows_free.set_autoload(true);
+            }
+            Self::Redirects => {
+                programs.flows_redirect.set_autoload(true);
+                programs.flows_redirect_error.set_autoload(true);
+                programs.flows_forward.set_autoload(true);
+            }
+            Self::Copy => {
+                programs.flows_direct.set_autoload(true);
+                programs.flows_directed.set_autoload(true);
+            }
+            Self::ZeroCopy => {
+                programs.flows_peek.set_autoload(true);
+                programs.flows_batch_begin.set_autoload(true);
+                programs.flows_batch.set_autoload(true);
+            }
+            Self::Xdp => {
+                programs.flows_enter.set_autoload(true);
+                programs.flows_leave.set_autoload(true);
+            }
+        }
+    }
+}
+
+/// The maps, which all loads share.
+struct Maps {
+    flows: MapHandle,
+    totals: MapHandle,
+    drops: MapHandle,
+    follow: MapHandle,
+    pending: MapHandle,
+}
+
+/// What is the same for all loads.
+struct Load {
+    options: FlowOptions,
+    sets: u32,
+    cpus: u32,
+    seed: u64,
+}
+
+/// The loaded programs with their maps.
+pub struct FlowPrograms {
+    load: Load,
+    maps: Maps,
+    links: Vec<Link>,
+    /// The XDP program that is followed, and what hangs on it.
+    followed: Option<(u32, Vec<Link>)>,
+    notes: Vec<String>,
+}
+
+impl fmt::Debug for FlowPrograms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FlowPrograms").field("notes", &self.notes).finish_non_exhaustive()
+    }
+}
+
+impl FlowPrograms {
+    /// Loads and attaches those for the kernel's hooks. What else this kernel does not let be attached is a note.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`], [`Error::Observe`].
+    pub fn load(options: FlowOptions) -> Result<Self, Error> {
+        forward_libbpf_messages();
+        let cpus = libbpf_rs::num_possible_cpus()
+            .map_err(|source| Error::Observe { what: "number of CPUs".to_owned(), source })?;
+        let cpus = u32::try_from(cpus).unwrap_or(1).max(1);
+        let sets = (SETS / cpus).max(SETS_OF_CPU);
+        // Rounded down to a power of two.
+        let sets = 1 << sets.ilog2();
+        // Unguessable by who sends packets: each `RandomState` has keys of its own.
+        let load = Load { options, sets, cpus, seed: RandomState::new().build_hasher().finish() };
+        let mut links = Vec::new();
+        let kernel = load.group(Group::Kernel { tells_socket: true }, None, None, &mut links);
+        let maps = match kernel {
+            Ok(maps) => maps,
+            Err(error @ Error::NotPermitted { .. }) => return Err(error),
+            // Before Linux 6.11 a drop does not tell the socket.
+            Err(_) => load.group(Group::Kernel { tells_socket: false }, None, None, &mut links)?,
+        };
+        let mut notes = Vec::new();
+        for group in [Group::Redirects, Group::Copy, Group::ZeroCopy] {
+            if let Err(error) = load.group(group, Some(&maps), None, &mut links) {
+                notes.push(format!("not counted: {}: {error}", group.what()));
+            }
+        }
+        Ok(Self { load, maps, links, followed: None, notes })
+    }
+
+    /// What is not counted, and why.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Hooks of the kernel that are attached.
+    pub fn hooks(&self) -> usize {
+        self.links.len()
+    }
+
+    /// The XDP program whose packets are counted where it returns.
+    pub fn followed(&self) -> Option<u32> {
+        self.followed.as_ref().map(|(id, _)| *id)
+    }
+
+    /// Counts the packets of this program where it returns, and no longer those of another one; with `None`, what the
+    /// stack receives.
+    ///
+    /// # Errors
+    /// [`Error::Observe`]: it cannot be traced; what the stack receives is counted.
+    pub fn follow(&mut self, target: Option<&XdpTarget>) -> Result<(), Error> {
+        if self.followed() == target.map(|target| target.id) {
+            return Ok(());
+        }
+        let mut links = Vec::new();
+        let attached = match target {
+            Some(target) => self.load.group(Group::Xdp, Some(&self.maps), Some(target), &mut links).map(drop),
+            None => Ok(()),
+        };
+        let id = target.filter(|_| attached.is_ok()).map(|target| target.id);
+        let value = [id.unwrap_or(0), 0].map(u32::to_ne_bytes);
+        self.maps
+            .follow
+            .update(&0u32.to_ne_bytes(), value.as_flattened(), MapFlags::ANY)
+            .map_err(|source| Error::Map { map: "follow_map", source })?;
+        self.followed = id.map(|id| (id, links));
+        attached
+    }
+
+    /// What has been counted, all CPUs together.
+    ///
+    /// # Errors
+    /// [`Error::Map`], [`Error::Layout`].
+    pub fn totals(&self) -> Result<FlowTotals, Error> {
+        const MAP: &str = "totals_map";
+        let values = self
+            .maps
+            .totals
+            .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|source| Error::Map { map: MAP, source })?
+            .ok_or(Error::Layout { map: MAP })?;
+        let mut totals = FlowTotals::default();
+        for value in values {
+            totals.add(&value).ok_or(Error::Layout { map: MAP })?;
+        }
+        Ok(totals)
+    }
+
+    /// The flows that are held; one that several CPUs see is there once for each.
+    ///
+    /// # Errors
+    /// [`Error::List`].
+    pub fn flows(&self) -> Result<Vec<FlowEntry>, Error> {
+        let values = sys::array_values(self.maps.flows.as_fd(), SET, self.load.sets * self.load.cpus)
+            .map_err(|source| Error::List { what: "flows", source })?;
+        Ok(entry::entries(&values))
+    }
+
+    /// Flows that can be held at once, all CPUs together.
+    pub fn capacity(&self) -> usize {
+        self.load.sets as usize * self.load.cpus as usize * WAYS
+    }
+
+    /// Drops by their reason, all CPUs together.
+    ///
+    /// # Errors
+    /// [`Error::Map`], [`Error::Layout`].
+    pub fn drops(&self) -> Result<Vec<DropCounts>, Error> {
+        const MAP: &str = "drops_map";
+        let mut drops = Vec::new();
+        for key in self.maps.drops.keys() {
+            let values = self
+                .maps
+                .drops
+                .lookup_percpu(&key, MapFlags::ANY)
+                .map_err(|source| Error::Map { map: MAP, source })?;
+            let Some(values) = values else { continue };
+            drops.push(DropCounts::from_values(&key, &values).ok_or(Error::Layout { map: MAP })?);
+        }
+        drops.sort();
+        Ok(drops)
+    }
+}
+
+impl Load {
+    /// Loads and attaches a group, with the maps of the first one.
+    fn group(
+        &self,
+        group: Group,
+        maps: Option<&Maps>,
+        target: Option<&XdpTarget>,
+        links: &mut Vec<Link>,
+    ) -> Result<Maps, Error> {
+        let failed = |source: libbpf_rs::Error| match source.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied if !is_privileged() => {
+                Error::NotPermitted { action: "observing an interface".to_owned(), needed: CAPABILITIES }
+            }
+            _ => Error::Observe { what: group.what().to_owned(), source },
+        };
+        let mut storage = MaybeUninit::uninit();
+        let mut open = FlowsSkelBuilder::default().open(&mut storage).map_err(failed)?;
+        group.select(&mut open.progs);
+        if let Some(knobs) = open.maps.rodata_data.as_deref_mut() {
+            knobs.ifindex = self.options.interface;
+            knobs.netns = self.options.netns;
+            knobs.ethernet = self.options.ethernet;
+            knobs.short_cid = self.options.short_cid;
+            knobs.sets = self.sets;
+            knobs.seed = self.seed;
+            knobs.tells_socket = matches!(group, Group::Kernel { tells_socket: true });
+            knobs.traced_program = target.map_or(0, |target| target.id);
+        }
+        match maps {
+            None => open.maps.flows_map.set_max_entries(self.sets * self.cpus).map_err(failed)?,
+            Some(maps) => {
+                open.maps.flows_map.reuse_fd(maps.flows.as_fd()).map_err(failed)?;
+                open.maps.totals_map.reuse_fd(maps.totals.as_fd()).map_err(failed)?;
+                open.maps.drops_map.reuse_fd(maps.drops.as_fd()).map_err(failed)?;
+                open.maps.follow_map.reuse_fd(maps.follow.as_fd()).map_err(failed)?;
+                open.maps.pending_map.reuse_fd(maps.pending.as_fd()).map_err(failed)?;
+            }
+        }
+        if let Some(target) = target {
+            let program = target.program.as_raw_fd();
+            for tracer in [&mut open.progs.flows_enter, &mut open.progs.flows_leave] {
+                tracer.set_attach_target(program, Some(target.function.clone())).map_err(failed)?;
+            }
+        }
+        let loaded = open.load().map_err(failed)?;
+        let programs = &loaded.progs;
+        let chosen = match group {
+            Group::Kernel { .. } => vec![
+                &programs.flows_receive,
+                &programs.flows_send,
+                &programs.flows_sent,
+                &programs.flows_free,
+            ],
+            Group::Redirects => {
+                vec![&programs.flows_redirect, &programs.flows_redirect_error, &programs.flows_forward]
+            }
+            Group::Copy => vec![&programs.flows_direct, &programs.flows_directed],
+            Group::ZeroCopy => {
+                vec![&programs.flows_batch_begin, &programs.flows_peek, &programs.flows_batch]
+            }
+            Group::Xdp => vec![&programs.flows_leave, &programs.flows_enter],
+        };
+        let attached: Result<Vec<Link>, _> = chosen.into_iter().map(|program| program.attach()).collect();
+        links.extend(attached.map_err(failed)?);
+        Ok(Maps {
+            flows: MapHandle::try_from(&loaded.maps.flows_map).map_err(failed)?,
+            totals: MapHandle::try_from(&loaded.maps.totals_map).map_err(failed)?,
+            drops: MapHandle::try_from(&loaded.maps.drops_map).map_err(failed)?,
+            follow: MapHandle::try_from(&loaded.maps.follow_map).map_err(failed)?,
+            pending: MapHandle::try_from(&loaded.maps.pending_map).map_err(failed)?,
+        })
+    }
+}
