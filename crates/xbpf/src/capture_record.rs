@@ -1,10 +1,6 @@
 //! What the capture programs write, as `bpf/include/capture_shared.h` has it.
 
-use std::collections::HashMap;
 use std::mem::offset_of;
-
-use libbpf_rs::btf::Btf;
-use libbpf_rs::btf::types::{Enum, EnumMember};
 
 use crate::skeleton::capture_types::{capture_flag, capture_kind, capture_record};
 
@@ -39,20 +35,6 @@ impl CaptureKind {
     pub const fn begins_packet(self) -> bool {
         !matches!(self, Self::Verdict | Self::Redirect | Self::Sent | Self::Piece)
     }
-}
-
-/// The running kernel's names of its reasons to drop packets (`enum skb_drop_reason`), in lower case and without the prefix
-/// that all have; empty without BTF.
-#[must_use]
-pub fn drop_reasons() -> HashMap<i32, String> {
-    let Ok(btf) = Btf::from_vmlinux() else { return HashMap::new() };
-    let Some(reasons) = btf.type_by_name::<Enum<'_>>("skb_drop_reason") else { return HashMap::new() };
-    let name = |member: EnumMember<'_>| {
-        let name = member.name?.to_string_lossy();
-        let name = name.strip_prefix("SKB_DROP_REASON_").unwrap_or(&name).to_ascii_lowercase();
-        Some((i32::try_from(member.value).ok()?, name))
-    };
-    reasons.iter().filter_map(name).collect()
 }
 
 /// A record as it lies in a buffer.

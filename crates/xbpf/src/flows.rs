@@ -5,14 +5,11 @@
 
 mod entry;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 
-use libbpf_rs::btf::Btf;
-use libbpf_rs::btf::types::{Enum, EnumMember};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 
@@ -28,18 +25,6 @@ use entry::{SET, WAYS};
 const SETS: u32 = 16_384;
 /// Sets of a CPU at least.
 const SETS_OF_CPU: u32 = 64;
-
-/// The names of this kernel's `enum skb_drop_reason` without their prefix, in small letters; empty without BTF.
-pub fn drop_reasons() -> BTreeMap<u32, String> {
-    let Ok(types) = Btf::from_vmlinux() else { return BTreeMap::new() };
-    let Some(reasons) = types.type_by_name::<Enum<'_>>("skb_drop_reason") else { return BTreeMap::new() };
-    let name = |member: EnumMember<'_>| {
-        let name = member.name?.to_str()?;
-        let name = name.strip_prefix("SKB_DROP_REASON_").or_else(|| name.strip_prefix("SKB_"))?;
-        Some((u32::try_from(member.value).ok()?, name.to_lowercase()))
-    };
-    reasons.iter().filter_map(name).collect()
-}
 
 /// What is fixed when the programs are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -89,6 +89,7 @@ mod dispatcher;
 mod error;
 mod fanout;
 mod flows;
+mod kernel_names;
 mod link;
 mod live;
 mod pair;
@@ -108,14 +109,15 @@ pub use capture::{
     CaptureCounts, CaptureFilter, CaptureHook, CaptureLink, CapturePrograms, CaptureSettings, FilterTrial,
     XdpProgram, xdp_program,
 };
-pub use capture_record::{CaptureKind, CaptureRecord, drop_reasons};
+pub use capture_record::{CaptureKind, CaptureRecord};
 pub use counters::{Counter, Counters, Verdict};
 pub use error::{Error, ForeignProgram, Holder, Interface};
 pub use fanout::{FanoutCounts, FanoutEvent, FanoutOptions, FanoutPrograms, FanoutRecord, Turn};
 pub use flows::{
     DropCounts, DropKind, FLOW_PATHS, FlowCounts, FlowEntry, FlowKey, FlowOptions, FlowPath, FlowPrograms,
-    FlowTotals, drop_reasons,
+    FlowTotals,
 };
+pub use kernel_names::drop_reasons;
 pub use live::{LiveCounts, LiveFrames};
 pub use redirect::{Options, Redirect, TestRun};
 pub use rings::PerfRings;

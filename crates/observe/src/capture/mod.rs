@@ -6,7 +6,7 @@ mod options;
 mod owners;
 mod programs;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use expressway_xbpf::{
@@ -68,7 +68,7 @@ struct Reader {
     filter: Option<Filter>,
     snaplen: usize,
     points: Points,
-    reasons: HashMap<i32, String>,
+    reasons: BTreeMap<u32, String>,
     sockets: Sockets,
     /// By interface: packets that the kernel's side let through, and that the filter refused here.
     refused: HashMap<u32, u64>,
@@ -253,7 +253,7 @@ impl Reader {
         };
         let unknown;
         let drop = if record.dropped {
-            match self.reasons.get(&record.result) {
+            match self.reasons.get(&record.result.cast_unsigned()) {
                 Some(reason) => Some(reason.as_str()),
                 None => {
                     unknown = format!("reason {:#x}", record.result);

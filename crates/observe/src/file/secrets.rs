@@ -106,7 +106,7 @@ fn is_secret(line: &[u8]) -> bool {
         return false;
     };
     let label_byte = |byte: &u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || *byte == b'_';
-    let hexadecimal = |bytes: &[u8]| bytes.len() % 2 == 0 && bytes.iter().all(u8::is_ascii_hexdigit);
+    let hexadecimal = |bytes: &[u8]| bytes.len().is_multiple_of(2) && bytes.iter().all(u8::is_ascii_hexdigit);
     (1..=64).contains(&label.len())
         && label.iter().all(label_byte)
         && random.len() == 64

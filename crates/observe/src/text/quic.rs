@@ -125,7 +125,7 @@ impl<'a> LongHeader<'a> {
     /// Whether it is one of a version that exists: other protocols have first octets like these.
     fn is_plausible(&self) -> bool {
         let known = match self.version {
-            0 => self.rest.len() % 4 == 0 && self.rest.len() > 0,
+            0 => self.rest.len().is_multiple_of(4) && self.rest.len() > 0,
             V1 | V2 => self.first & FIXED != 0,
             // Drafts, and those that are reserved for greasing (RFC 9000, section 15).
             version => version >> 8 == 0xff_0000 || version & 0x0f0f_0f0f == 0x0a0a_0a0a,

@@ -166,12 +166,12 @@ impl Watch<'_> {
             while event::poll(if changed { Duration::ZERO } else { wait }).map_err(failed)? {
                 changed = true;
                 match event::read().map_err(failed)? {
-                    Event::Key(key) if key.kind != KeyEventKind::Release => {
-                        if self.state.press(key) == Action::Quit {
-                            return Ok(ExitCode::SUCCESS);
-                        }
+                    Event::Key(key)
+                        if key.kind != KeyEventKind::Release && self.state.press(key) == Action::Quit =>
+                    {
+                        return Ok(ExitCode::SUCCESS);
                     }
-                    // A resize is drawn like anything else.
+                    // Other keys and a resize are drawn like anything else.
                     _ => {}
                 }
             }

@@ -26,8 +26,8 @@ pub(super) struct Connection {
     pub(super) release: Option<Instant>,
     /// It is in the ready queue.
     pub(super) queued: bool,
-    /// It has had something to do since it last gave back room.
-    has_grown: bool,
+    /// A packet has come since it last gave back room, or it has had something to do.
+    pub(super) has_grown: bool,
     /// When it does so.
     shrinks: Option<Instant>,
 }

@@ -116,6 +116,7 @@ impl Endpoint {
     pub(super) fn open(&mut self, now: Instant, key: Key, payload: &mut [u8], cid: Option<Cid>, path: Path) {
         let Some(connection) = self.table.get_mut(key) else { return };
         connection.http.fresh = true;
+        connection.has_grown = true;
         match connection.link.open(payload, cid, path, &mut self.worker.stats, now) {
             Ok(()) => {}
             Err(OpenError::NotAuthentic) => self.worker.stats.dropped_bad_initial += 1,
