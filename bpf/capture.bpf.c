@@ -469,8 +469,10 @@ static __always_inline int dropped(struct sk_buff *skb, int reason, struct sock 
 		return 0;
 	/* The program's verdict says it already; the driver or generic XDP now frees what it dropped. */
 	current = current_of(0);
-	if (current && current->head && current->head == (__u64)skb->head)
+	if (current && current->head && current->head == (__u64)skb->head) {
+		current->head = 0;
 		return 0;
+	}
 	counts = counts_of(target->slot);
 	if (!counts || !describe(scratch, skb, type, HOOK_DROP, kind, ifindex, counts))
 		return 0;

@@ -39,8 +39,6 @@ const volatile bool ethernet = true;
 const volatile __u32 short_cid = 0;
 /* The XDP program that this load is for. */
 const volatile __u32 traced_program = 0;
-/* The kernel tells whose socket a packet was dropped for (Linux 6.11). */
-const volatile bool tells_socket = false;
 
 /* enum skb_drop_reason: up to here a packet is not dropped. */
 #define SKB_CONSUMED 1
@@ -60,6 +58,7 @@ struct {
 /* What a CPU is about. */
 struct pending {
 	struct flow_packet packet;
+	__u64 head;	 /* the buffer of a packet that the XDP program has ended, which is freed next */
 	__u32 length;
 	__u32 redirects; /* the packet's verdict was to redirect it, and how that ended has not been told yet */
 	__u32 peeked;	 /* descriptors that were counted while a batch is taken */
@@ -122,6 +121,7 @@ int BPF_PROG(flows_enter, struct xdp_buff *xdp)
 		mine->redirects = 0;
 		count_packet(&mine->packet, FLOW_XDP, 1, mine->length);
 	}
+	mine->head = 0;
 	length = bpf_xdp_get_buff_len((void *)xdp);
 	__builtin_memset(&mine->packet, 0, sizeof(mine->packet));
 	mine->packet.key.direction = FLOW_IN;
@@ -142,6 +142,8 @@ int BPF_PROG(flows_leave, struct xdp_buff *xdp, int verdict)
 	mine = pending();
 	if (!mine || !mine->length)
 		return 0;
+	if (verdict != XDP_PASS && verdict != XDP_TX)
+		mine->head = ADDRESS(xdp, data_hard_start);
 	switch (verdict) {
 	case XDP_REDIRECT:
 		mine->redirects = 1;
@@ -175,6 +177,8 @@ static __always_inline int end_redirect(const struct net_device *device, int err
 		path = FLOW_DROPPED;
 		count_drop(DROP_REDIRECT, error < 0 ? -error : error, 1, mine->length);
 	}
+	if (!error)
+		mine->head = 0;
 	mine->redirects = 0;
 	count_packet(&mine->packet, path, 1, mine->length);
 	mine->length = 0;
@@ -397,9 +401,9 @@ int BPF_PROG(flows_directed, struct sk_buff *skb, __u16 queue, int code)
 	return 0;
 }
 
-SEC("?tp_btf/kfree_skb")
-int BPF_PROG(flows_free, struct sk_buff *skb, void *location, __u32 reason, struct sock *socket)
+static __always_inline int freed(struct sk_buff *skb, __u32 reason, struct sock *socket)
 {
+	struct pending *mine = pending();
 	struct buffer buffer = {};
 	const struct net_device *device = skb->dev;
 	__u64 data, header;
@@ -410,9 +414,14 @@ int BPF_PROG(flows_free, struct sk_buff *skb, void *location, __u32 reason, stru
 		return 0;
 	/* A datagram that waits for a socket has something else where the device was. */
 	if (!is_ours(device) &&
-	    !(tells_socket && received && skb->skb_iif == (int)ifindex && socket &&
+	    !(received && skb->skb_iif == (int)ifindex && socket &&
 	      socket->__sk_common.skc_net.net->ns.inum == netns))
 		return 0;
+	/* Counted with its verdict; the driver or generic XDP now frees it. */
+	if (mine && mine->head && mine->head == ADDRESS(skb, head)) {
+		mine->head = 0;
+		return 0;
+	}
 	buffer.packet.key.direction = received ? FLOW_IN : FLOW_OUT;
 	data = ADDRESS(skb, data);
 	header = ADDRESS(skb, head) + (ethernet && skb->mac_header != NO_HEADER ? skb->mac_header : skb->network_header);
@@ -421,6 +430,19 @@ int BPF_PROG(flows_free, struct sk_buff *skb, void *location, __u32 reason, stru
 	mark_dropped(&buffer.packet, buffer.segments);
 	count_drop(DROP_KERNEL, reason, buffer.segments, buffer.bytes);
 	return 0;
+}
+
+SEC("?tp_btf/kfree_skb")
+int BPF_PROG(flows_free, struct sk_buff *skb, void *location, __u32 reason, struct sock *socket)
+{
+	return freed(skb, reason, socket);
+}
+
+/* Before Linux 6.11 a drop does not tell the socket. */
+SEC("?tp_btf/kfree_skb")
+int BPF_PROG(flows_free_older, struct sk_buff *skb, void *location, __u32 reason)
+{
+	return freed(skb, reason, NULL);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

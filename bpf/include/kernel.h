@@ -94,6 +94,7 @@ struct xdp_rxq_info {
 struct xdp_buff {
 	void *data;
 	void *data_end;
+	void *data_hard_start;
 	struct xdp_rxq_info *rxq;
 };
 

@@ -1,8 +1,7 @@
 //! Why packets, connections and requests were dropped, from the device to HTTP, in one list.
 //!
 //! Each layer counts where it drops, under names of its own. Here is what those counters mean together: the metrics page adds
-//! `drops_total{layer, reason}` of them, `top` and `dump` name reasons as here, and the reference's table is this list (a test
-//! compares them). Nothing is counted twice: what a layer hands to the one above is counted where it ends.
+//! `drops_total{layer, reason}` of them, and the reference's table is this list (a test compares them). Nothing is counted twice: what a layer hands to the one above is counted where it ends.
 
 use std::fmt;
 

@@ -67,11 +67,12 @@ impl Group {
 
     fn select(self, programs: &mut OpenFlowsProgs<'_>) {
         match self {
-            Self::Kernel { .. } => {
+            Self::Kernel { tells_socket } => {
                 programs.flows_receive.set_autoload(true);
                 programs.flows_send.set_autoload(true);
                 programs.flows_sent.set_autoload(true);
-                programs.flows_free.set_autoload(true);
+                programs.flows_free.set_autoload(tells_socket);
+                programs.flows_free_older.set_autoload(!tells_socket);
             }
             Self::Redirects => {
                 programs.flows_redirect.set_autoload(true);
@@ -279,7 +280,6 @@ impl Load {
             knobs.short_cid = self.options.short_cid;
             knobs.sets = self.sets;
             knobs.seed = self.seed;
-            knobs.tells_socket = matches!(group, Group::Kernel { tells_socket: true });
             knobs.traced_program = target.map_or(0, |target| target.id);
         }
         match maps {
@@ -301,11 +301,11 @@ impl Load {
         let loaded = open.load().map_err(failed)?;
         let programs = &loaded.progs;
         let chosen = match group {
-            Group::Kernel { .. } => vec![
+            Group::Kernel { tells_socket } => vec![
                 &programs.flows_receive,
                 &programs.flows_send,
                 &programs.flows_sent,
-                &programs.flows_free,
+                if tells_socket { &programs.flows_free } else { &programs.flows_free_older },
             ],
             Group::Redirects => {
                 vec![&programs.flows_redirect, &programs.flows_redirect_error, &programs.flows_forward]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use expressway_netio::xsk::interface_index;
 use expressway_observe::file::{Interface as Described, Rotation, Statistics};
 use expressway_observe::{Capture, CaptureOptions, Filter, Packet, Points, XdpPoints};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use super::interfaces::{self, Interface};
 use super::output::{End, Output};
@@ -68,7 +68,7 @@ impl Signals {
     fn register() -> Result<Self, Failure> {
         let failed = |error| Failure::run_time(format!("signal handlers: {error}"));
         let signals = Self { stop: Arc::default(), counts: Arc::default() };
-        for signal in [SIGINT, SIGTERM] {
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register_conditional_default(signal, signals.stop.clone()).map_err(failed)?;
             signal_hook::flag::register(signal, signals.stop.clone()).map_err(failed)?;
         }

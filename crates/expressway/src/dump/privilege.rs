@@ -11,10 +11,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 use crate::fail::Failure;
 
 /// What a capture goes on to need, whoever runs it.
-const KEPT: CapabilitySet = CapabilitySet::BPF
-    .union(CapabilitySet::PERFMON)
-    .union(CapabilitySet::NET_ADMIN)
-    .union(CapabilitySet::SYS_PTRACE);
+const KEPT: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::PERFMON).union(CapabilitySet::NET_ADMIN);
 
 /// Whom to become.
 pub(super) struct Identity {
@@ -38,14 +35,26 @@ impl Identity {
     }
 }
 
-/// Keeps what a capture needs. With an identity it becomes that user. Without one its files stay those that root may write,
-/// and it keeps CAP_SYS_ADMIN, which would give root back to another user: only with that may one open programs that come
+/// Gives up everything for that user, where files are only read.
+pub(super) fn drop_all(name: &str) -> Result<(), Failure> {
+    drop_to(CapabilitySet::empty(), Some(Identity::of(name)?))
+}
+
+/// Keeps what a capture needs. With an identity it becomes that user, to whom /proc does not say whose a socket is. Without one
+/// its files stay those that root may write, and it keeps CAP_SYS_ADMIN, which would give root back to another user: only with that may one open programs that come
 /// later (`bpf_prog_get_fd_by_id` in kernel/bpf/syscall.c).
 pub(super) fn drop(identity: Option<Identity>) -> Result<(), Failure> {
+    let mut kept = KEPT;
+    if identity.is_none() {
+        kept |= CapabilitySet::DAC_OVERRIDE | CapabilitySet::SYS_ADMIN | CapabilitySet::SYS_PTRACE;
+    }
+    drop_to(kept, identity)
+}
+
+fn drop_to(kept: CapabilitySet, identity: Option<Identity>) -> Result<(), Failure> {
     let failed = |what: &'static str| {
         move |errno: Errno| Failure::run_time(format!("dropping privileges: {what}: {errno}"))
     };
-    let mut kept = KEPT;
     if let Some(Identity { uid, gid }) = identity {
         // These are settings of threads.
         let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
@@ -58,8 +67,6 @@ pub(super) fn drop(identity: Option<Identity>) -> Result<(), Failure> {
         rustix::thread::set_thread_groups(&[]).map_err(failed("supplementary groups"))?;
         rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(failed("group"))?;
         rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(failed("user"))?;
-    } else {
-        kept |= CapabilitySet::DAC_OVERRIDE | CapabilitySet::SYS_ADMIN;
     }
     let now = rustix::thread::capabilities(None).map_err(failed("capabilities"))?;
     let permitted = now.permitted & kept;

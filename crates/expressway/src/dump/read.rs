@@ -1,6 +1,7 @@
 //! A capture file, printed or written anew.
 
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -10,6 +11,7 @@ use expressway_observe::{Direction, Filter};
 use super::is_standard;
 use super::live::Job;
 use super::output::{End, Output};
+use super::privilege;
 use crate::args::{Dump as Arguments, Way};
 use crate::fail::Failure;
 
@@ -26,6 +28,14 @@ pub(super) fn run(arguments: &Arguments, path: &Path, filter: Option<String>) ->
         Reader::open(path)
     };
     let mut reader = reader.map_err(Failure::run_time)?;
+    if let Some(output) = &arguments.write
+        && is_same_file(path, output)
+    {
+        return Err(Failure::usage(format!("-w {}: the file that is read", output.display())));
+    }
+    if let Some(name) = &arguments.relinquish_privileges {
+        privilege::drop_all(name)?;
+    }
     let output = Output::open(&arguments.text, &Job::of(arguments, filter))?;
     let mut copy = Copy { output, interfaces: HashMap::new(), left_out: 0, end: None };
     while copy.end.is_none() && arguments.count.is_none_or(|count| copy.output.handed() < count) {
@@ -60,6 +70,11 @@ pub(super) fn run(arguments: &Arguments, path: &Path, filter: Option<String>) ->
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let identity = |path| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    !is_standard(one) && identity(one).is_some_and(|found| identity(other) == Some(found))
 }
 
 struct Copy {

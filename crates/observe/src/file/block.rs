@@ -200,8 +200,21 @@ pub(super) fn statistics(out: &mut Vec<u8>, id: u32, times: (u64, u64), counts: 
     block.end();
 }
 
-/// Decryption secrets (section 4.7): lines of a TLS key log.
-pub(super) fn secrets(out: &mut Vec<u8>, lines: &[u8]) {
+/// Octets of secrets in a block, so that readers need no large buffer.
+const SECRETS_OF_BLOCK: usize = 64 << 10;
+
+/// Decryption secrets (section 4.7): lines of a TLS key log, in as many blocks as they need.
+pub(super) fn secrets(out: &mut Vec<u8>, mut lines: &[u8]) {
+    while lines.len() > SECRETS_OF_BLOCK {
+        let whole = lines[..SECRETS_OF_BLOCK].iter().rposition(|byte| *byte == b'\n');
+        let (block, rest) = lines.split_at(whole.map_or(SECRETS_OF_BLOCK, |last| last + 1));
+        secrets_block(out, block);
+        lines = rest;
+    }
+    secrets_block(out, lines);
+}
+
+fn secrets_block(out: &mut Vec<u8>, lines: &[u8]) {
     let mut block = Block::begin(out, SECRETS);
     block.u32(TLS_KEY_LOG);
     block.u32(lines.len() as u32);

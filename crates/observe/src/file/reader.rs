@@ -1,7 +1,7 @@
 //! Reads capture files of anybody, pcapng and pcap: in linear time and bounded memory.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Cursor, Read};
 use std::path::{Path, PathBuf};
 
 use expressway_wire::protocol;
@@ -21,6 +21,9 @@ const INTERFACES: usize = 256;
 
 /// Octets of an interface's name (`IFNAMSIZ` is 16; other systems have longer ones).
 const NAME: usize = 64;
+
+/// How pcapng begins: a section header block.
+const SECTION: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 const SECOND: u128 = 1_000_000_000;
 
@@ -58,6 +61,20 @@ impl std::fmt::Debug for Reader {
     }
 }
 
+/// The header of a pcap file, or a whole section header: what a pipe gives first may be less, and is all that the parser looks at
+/// to tell which it is.
+fn first_block(input: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    input.by_ref().take(24).read_to_end(&mut head)?;
+    if head.len() == 24 && head.starts_with(&SECTION) {
+        let length = [head[4], head[5], head[6], head[7]];
+        let is_little = head[8] == 0x4d;
+        let length = if is_little { u32::from_le_bytes(length) } else { u32::from_be_bytes(length) };
+        input.by_ref().take(u64::from(length).min(BUFFER as u64).saturating_sub(24)).read_to_end(&mut head)?;
+    }
+    Ok(head)
+}
+
 impl Reader {
     /// Opens a file.
     ///
@@ -73,13 +90,12 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Reader::open`].
-    pub fn read(path: &Path, input: impl Read + 'static) -> Result<Self, ReadError> {
-        let inner = create_reader(BUFFER, input).map_err(|error| ReadError {
-            path: path.to_owned(),
-            problem: match error {
-                PcapError::ReadError => "cannot be read".into(),
-                _ => "is not a pcap or pcapng file".into(),
-            },
+    pub fn read(path: &Path, mut input: impl Read + 'static) -> Result<Self, ReadError> {
+        let failed = |problem: &str| ReadError { path: path.to_owned(), problem: problem.into() };
+        let head = first_block(&mut input).map_err(|_| failed("cannot be read"))?;
+        let inner = create_reader(BUFFER, Cursor::new(head).chain(input)).map_err(|error| match error {
+            PcapError::ReadError => failed("cannot be read"),
+            _ => failed("is not a pcap or pcapng file"),
         })?;
         Ok(Self { path: path.to_owned(), inner, interfaces: Vec::new(), scratch: Vec::new(), skipped: 0 })
     }

@@ -1,8 +1,8 @@
 //! A TLS key log that is followed: what others append to it (`SSLKEYLOGFILE`) becomes decryption secrets of a capture.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The longest line that is one: a label, 32 octets of random and at most 64 of secret, in hexadecimal.
@@ -63,17 +63,29 @@ impl KeyLog {
 
     /// Opens the file, again if it is another one now or was cut. False if there is none.
     fn look(&mut self) -> io::Result<bool> {
+        let absent = |error: io::Error| match error.kind() {
+            ErrorKind::NotFound => Ok(false),
+            _ => Err(error),
+        };
+        let identity = |found: &Metadata| (found.dev(), found.ino());
         let found = match std::fs::metadata(&self.path) {
             Ok(found) => found,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(error),
+            Err(error) => return absent(error),
         };
-        let identity = (found.dev(), found.ino());
-        let same =
-            self.open.as_ref().is_some_and(|open| open.identity == identity && found.len() >= open.position);
-        if !same {
-            let file = File::open(&self.path)?;
-            self.open = Some(Open { file, identity, position: 0 });
+        let is_same = |open: &Open| open.identity == identity(&found) && found.len() >= open.position;
+        if !self.open.as_ref().is_some_and(is_same) {
+            // Who replaces it by a pipe does not hold up the capture.
+            let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&self.path);
+            let file = match opened {
+                Ok(file) => file,
+                Err(error) => return absent(error),
+            };
+            let found = file.metadata()?;
+            if !found.is_file() {
+                self.open = None;
+                return Ok(false);
+            }
+            self.open = Some(Open { file, identity: identity(&found), position: 0 });
             (self.partial, self.skipping) = (Vec::new(), false);
         }
         Ok(true)

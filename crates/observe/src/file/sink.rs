@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::{NameError, block};
@@ -73,26 +74,55 @@ impl Open for File {
     }
 }
 
-impl Open for io::Stdout {
+/// Standard output, which belongs to others too and is not cut.
+#[derive(Debug)]
+struct Output(File);
+
+impl Write for Output {
+    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
+        self.0.write(octets)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl Open for Output {
     fn cut(&mut self, _length: u64) {}
 }
 
 impl Sink {
-    pub(super) fn output() -> Self {
-        Self { to: Box::new(io::stdout()), name: "standard output".to_owned(), written: 0 }
+    /// Standard output, with no buffer that would cut blocks at line ends.
+    pub(super) fn output() -> Result<Self, FileError> {
+        let name = "standard output".to_owned();
+        match io::stdout().as_fd().try_clone_to_owned() {
+            Ok(output) => Ok(Self { to: Box::new(Output(output.into())), name, written: 0 }),
+            Err(source) => Err(FileError::Write { name, source }),
+        }
     }
 
-    /// Makes the file, or empties it. `secret`: nobody but its owner may read it.
+    /// Makes the file, or empties it. `secret`: nobody but its owner may read it, so a file that was there is replaced: others
+    /// may own it or have it open.
     pub(super) fn create(path: &Path, secret: bool) -> Result<Self, FileError> {
         let failed = |source| FileError::Create { path: path.to_owned(), source };
         let mode = if secret { 0o600 } else { 0o666 };
-        let file =
-            File::options().write(true).create(true).truncate(true).mode(mode).open(path).map_err(failed)?;
-        let is_file = file.metadata().map_err(failed)?.is_file();
-        if secret && is_file {
-            // It may have been there before, with another mode.
-            file.set_permissions(std::fs::Permissions::from_mode(mode)).map_err(failed)?;
+        let mut options = File::options();
+        options.write(true).create(true).truncate(true).mode(mode);
+        if secret {
+            options.custom_flags(libc::O_NOFOLLOW);
+            match std::fs::symlink_metadata(path) {
+                // A pipe or device is written to as it is.
+                Ok(found) if !found.is_file() && !found.is_symlink() => {}
+                found => {
+                    if found.is_ok() {
+                        std::fs::remove_file(path).map_err(failed)?;
+                    }
+                    options.create_new(true);
+                }
+            }
         }
+        let file = options.open(path).map_err(failed)?;
         Ok(Self { to: Box::new(file), name: path.display().to_string(), written: 0 })
     }
 

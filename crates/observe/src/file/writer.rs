@@ -78,6 +78,8 @@ pub struct Writer {
     started: u64,
     /// When the file has had its time.
     full_at: Option<Instant>,
+    /// Octets that the file began with, which its size for rotation leaves out.
+    begun: u64,
     /// Packets that are in files.
     packets: u64,
     /// Packets in the buffer.
@@ -113,6 +115,7 @@ impl Writer {
             held_bytes: 0,
             started: now(),
             full_at: None,
+            begun: 0,
             packets: 0,
             buffered_packets: 0,
             done: false,
@@ -277,7 +280,7 @@ impl Writer {
 
     fn is_full(&self) -> bool {
         let size = self.sink.written() + self.buffer.len() as u64;
-        self.names.rotation().size.is_some_and(|most| size > most)
+        self.names.rotation().size.is_some_and(|most| size.saturating_sub(self.begun) > most)
     }
 
     /// Writes what is gathered if it is more than that.
@@ -331,6 +334,7 @@ impl Writer {
         if !self.kept_secrets.is_empty() {
             block::secrets(&mut self.buffer, self.kept_secrets.make_contiguous());
         }
+        self.begun = self.buffer.len() as u64;
         self.full_at = self.names.rotation().period.and_then(|period| Instant::now().checked_add(period));
     }
 }
@@ -343,7 +347,7 @@ fn next_sink(
     period: bool,
 ) -> Result<Option<Sink>, FileError> {
     match target {
-        Target::Output => Ok(Some(Sink::output())),
+        Target::Output => Sink::output().map(Some),
         Target::File(_) => {
             let now: DateTime<Local> = Local::now();
             names.next(now, period).map(|path| Sink::create(&path, secret)).transpose()

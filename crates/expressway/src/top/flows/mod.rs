@@ -46,13 +46,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let signals = signals::receiver(&[SIGINT, SIGTERM, SIGHUP])?;
     let filter =
         Filter::parse(arguments.flows.filter.as_deref().unwrap_or_default()).map_err(Failure::usage)?;
+    // Before the recording: who mistypes the interface keeps the file.
+    let source = Source::open(arguments)?;
     let recorder = match &arguments.flows.record {
         Some(path) => Some(Recorder::create(path, arguments.flows.record_size.0).map_err(Failure::run_time)?),
         None => None,
     };
     let mut watch = Watch {
         arguments,
-        source: Source::open(arguments)?,
+        source,
         model: Model::new(&arguments.flows.quic_port),
         recorder,
         state: State::new(arguments.flows.by, filter),
