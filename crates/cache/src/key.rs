@@ -1,6 +1,6 @@
 //! What names an object: scheme, host, path and query, as far as the site says that they matter.
 
-use expressway_web::RequestHead;
+use expressway_web::{RequestHead, is_directive, is_playlist};
 use http::uri::Authority;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
@@ -45,7 +45,7 @@ pub(crate) fn text(scheme: &str, authority: &str, target: &str, options: &SiteOp
     text[begin..].make_ascii_lowercase();
     text.push_str(path);
     if let Some(query) = query {
-        append_query(query, options, &mut text);
+        append_query(path, query, options, &mut text);
     }
     text
 }
@@ -57,9 +57,7 @@ fn host<'a>(scheme: &str, authority: &'a str) -> &'a str {
 }
 
 /// What begins the name of a delivery directive of HLS.
-const DIRECTIVE: &str = "_HLS_";
-
-fn append_query(query: &str, options: &SiteOptions, text: &mut String) {
+fn append_query(path: &str, query: &str, options: &SiteOptions, text: &mut String) {
     let which = &options.query;
     let (names, keep) = match which {
         Query::Whole => (&[][..], false),
@@ -72,10 +70,10 @@ fn append_query(query: &str, options: &SiteOptions, text: &mut String) {
         return;
     }
     let mut separator = '?';
+    let has_directives = options.hls_hold.is_some() && is_playlist(path.as_bytes());
     for parameter in query.split('&') {
         let name = parameter.split('=').next().unwrap_or(parameter);
-        let is_directive = options.hls_hold.is_some() && name.starts_with(DIRECTIVE);
-        if is_directive || names.iter().any(|listed| listed == name) == keep {
+        if has_directives && is_directive(name) || names.iter().any(|listed| listed == name) == keep {
             text.push(separator);
             text.push_str(parameter);
             separator = '&';
@@ -116,13 +114,14 @@ mod tests {
     #[test]
     fn directives_of_hls_matter_where_they_are_known() {
         let mut options = SiteOptions { query: Query::Keep(Vec::new()), ..SiteOptions::default() };
-        assert_eq!(text("http", "a", "/x?s=1&_HLS_msn=2", &options), "http://a/x");
+        assert_eq!(text("http", "a", "/x.m3u8?s=1&_HLS_msn=2", &options), "http://a/x.m3u8");
         options.hls_hold = Some(std::time::Duration::from_secs(1));
         assert_eq!(
-            text("http", "a", "/x?s=1&_HLS_msn=2&_HLS_skip=YES", &options),
-            "http://a/x?_HLS_msn=2&_HLS_skip=YES"
+            text("http", "a", "/x.m3u8?s=1&_HLS_msn=2&_HLS_skip=YES&_HLS_z=1", &options),
+            "http://a/x.m3u8?_HLS_msn=2&_HLS_skip=YES"
         );
-        assert_eq!(text("http", "a", "/x?s=1", &options), "http://a/x");
+        // Of other paths, and others of that name, there may be any number.
+        assert_eq!(text("http", "a", "/x?s=1&_HLS_msn=2", &options), "http://a/x");
     }
 
     #[test]

@@ -27,18 +27,21 @@ pub(crate) struct Addresses {
 #[derive(Debug, Default)]
 struct State {
     known: Arc<[SocketAddr]>,
+    /// All of the last answer; `known` is the first of them.
+    all: Vec<SocketAddr>,
     since: Option<Instant>,
 }
 
 impl Addresses {
     pub(crate) fn new(host: &str, port: u16) -> Self {
         let literal: Option<IpAddr> = host.parse().ok();
-        let known = literal.map(|ip| SocketAddr::new(ip, port)).into_iter().collect();
+        let all: Vec<_> = literal.map(|ip| SocketAddr::new(ip, port)).into_iter().collect();
+        let known = all.clone().into();
         Self {
             host: host.to_owned(),
             port,
             is_literal: literal.is_some(),
-            state: Mutex::new(State { known, since: None }),
+            state: Mutex::new(State { known, all, since: None }),
             lookup: tokio::sync::Mutex::new(()),
         }
     }
@@ -65,7 +68,7 @@ impl Addresses {
 
     /// The last answer has it.
     pub(crate) fn has(&self, address: SocketAddr) -> bool {
-        self.lock().known.contains(&address)
+        self.lock().all.contains(&address)
     }
 
     /// Looks the name up if that was `interval` ago; the last good addresses stay if there is no answer.
@@ -88,11 +91,13 @@ impl Addresses {
         // The time of the question: one that is not answered is not repeated at once.
         self.lock().since = Some(Instant::now());
         let found: Vec<_> = tokio::net::lookup_host((self.host.as_str(), self.port)).await?.collect();
-        let found = interleave(&found);
+        let all = found;
+        let found = interleave(&all);
         if found.is_empty() {
             return Err(io::Error::new(io::ErrorKind::NotFound, "no address"));
         }
         let mut state = self.lock();
+        state.all = all;
         if state.known[..] != found[..] {
             tracing::info!(host = self.host, addresses = ?found, "an origin's addresses");
             state.known = found.into();

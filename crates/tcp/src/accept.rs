@@ -73,9 +73,9 @@ pub(crate) async fn run(worker: Arc<Shared>, door: Door, listen: Arc<Listen>) {
             Err(error) if is_of_the_connection(&error) => {}
             Err(error) => {
                 worker.stats.refuse(Refusal::Accept);
-                if let Some(unsaid) = UNACCEPTED.is_due() {
+                if let Some(suppressed) = UNACCEPTED.is_due() {
                     tracing::warn!(
-                        listen = %listen.address, %error, unsaid,
+                        listen = %listen.address, %error, suppressed,
                         "accept failed; raise the open file limit (RLIMIT_NOFILE)"
                     );
                 }

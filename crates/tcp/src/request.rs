@@ -44,8 +44,9 @@ pub(crate) fn read(parts: Parts, remote: SocketAddr, scheme: Scheme, max_header:
         Some(_) => Err(StatusCode::BAD_REQUEST),
     };
     let content_length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    let expects =
-        headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+    // Clients of HTTP/1.0 do not wait (RFC 9110, section 10.1.1).
+    let expects = protocol != Protocol::Http10
+        && headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
     let refusal = if size > max_header || fields(&headers) > MAX_FIELDS {
         Some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)
     } else if method == Method::CONNECT {

@@ -154,7 +154,12 @@ async fn head_of(
                 // hyper tells the client to go on when the body is first polled, and not behind an answer.
                 tokio::task::yield_now().await;
             }
-            Some((body, _)) => turn_down(watch, body, true),
+            Some((body, _)) => {
+                // Who does not wait any more sends it: the connection lingers, or that would take back the answer.
+                watch.begin_upload();
+                watch.end_upload(false);
+                turn_down(watch, body, true);
+            }
             None => {}
         }
         if let Some(head) = head {

@@ -83,6 +83,9 @@ impl AsyncWrite for Stream {
     }
 }
 
+/// Octets of room for held records that an idle connection keeps.
+const KEPT: usize = 512;
+
 /// A socket below TLS: a small record goes in one call with the next, or when it is flushed.
 #[derive(Debug)]
 pub(crate) struct Records {
@@ -119,6 +122,9 @@ impl Records {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.held.drain(..written);
+        }
+        if self.held.capacity() > KEPT {
+            self.held = Vec::new();
         }
         Poll::Ready(Ok(()))
     }

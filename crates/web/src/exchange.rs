@@ -282,7 +282,7 @@ impl Exchange {
             Inner::File(file) => return file.poll_copy(max, out),
             Inner::Other(source) => return source.poll_copy(max, out),
             Inner::Stream(_) | Inner::Whole(_) => {
-                return self.poll_body(max).map_ok(|chunk| out.extend_from_slice(&chunk));
+                return self.poll_unpaced(max).map_ok(|chunk| out.extend_from_slice(&chunk));
             }
         }
         Poll::Ready(Some(Ok(())))
@@ -333,7 +333,8 @@ impl Exchange {
     /// the account has no room for it.
     pub fn rest(&mut self) {
         match &mut self.inner {
-            Inner::Fixed(_) | Inner::Whole(_) => {}
+            Inner::Fixed(_) => {}
+            Inner::Whole(whole) => whole.rest(),
             Inner::File(file) => file.rest(),
             Inner::Other(source) => source.rest(),
             Inner::Stream(stream) => stream.rest(),

@@ -45,7 +45,7 @@ mod wake;
 pub use compress::{CompressOptions, MAX_TYPES};
 pub use date::date_header;
 pub use exchange::{Exchange, ResponseSource};
-pub use files::is_blocking_reload;
+pub use files::{is_blocking_reload, is_directive, is_playlist};
 pub use handler::Handler;
 pub use log_limit::LogLimit;
 pub use pipe::{PipeReader, PipeWriter, pipe};

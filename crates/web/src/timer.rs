@@ -54,8 +54,9 @@ impl Shared {
     }
 
     fn time(&self, tick: u64) -> Instant {
-        let since = TICK.saturating_mul(u32::try_from(tick).unwrap_or(u32::MAX));
-        self.start + since
+        const YEARS: u64 = 1 << 40;
+        let ticks = u128::from(tick.min(YEARS)) * TICK.as_nanos();
+        self.start + Duration::from_nanos(u64::try_from(ticks).unwrap_or(u64::MAX))
     }
 
     /// Ticks since the start, rounded down.
@@ -174,14 +175,20 @@ mod tests {
     fn alarms_come_in_order_and_those_dropped_do_not() {
         let (sender, told) = channel();
         let told_by: Arc<dyn Notify> = Arc::new(Told(sender));
-        let timer = Timer::start().unwrap();
         let start = Instant::now();
+        let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), start });
         let set = |ms: u64| {
             let wake = Wake::new(Arc::clone(&told_by), ms);
-            timer.alarms().set(start + Duration::from_millis(ms), wake)
+            Alarms(Arc::clone(&shared)).set(start + Duration::from_millis(ms), wake)
         };
         let alarms = [set(100), set(20), set(0), set(3_600_000)];
         drop(set(10));
+        // Not before: on a busy machine an alarm might be due while the next is set.
+        let thread = std::thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || run(&shared)
+        });
+        let timer = Timer { shared: Arc::clone(&shared), thread: Some(thread) };
         assert_eq!([told.recv(), told.recv(), told.recv()], [Ok(0), Ok(20), Ok(100)]);
         assert!(start.elapsed() >= Duration::from_millis(100), "not before its time");
         drop(alarms);

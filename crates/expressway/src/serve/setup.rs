@@ -11,7 +11,8 @@ use expressway_origin::{Control, HlsOrigin, Origin, Origins};
 use expressway_tls::Tls;
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::{Encoding, FileOptions, FileStore, FilesConfig, Symlinks};
-use expressway_web::{Handler, SiteConfig, SiteContent, Sites};
+use expressway_web::{Exchange, Handler, RequestBody, RequestHead, SiteConfig, SiteContent, Sites, Wake};
+use http::Method;
 
 use super::config::{self, Config, LEAST_BESIDE_CACHE};
 use super::logs::{Logs, Previous};
@@ -189,11 +190,13 @@ fn site(
         (Some(root), _) => files(site, root.get_ref()).into(),
         (None, Some(origin)) => match named(origin.get_ref()) {
             Some(origin) => {
+                let tells_subject = origin.options().client_subject.is_some();
                 let origin: Arc<dyn Handler> = match site.video().hls_hold {
                     Some(hold) => Arc::new(HlsOrigin(origin.clone(), hold.0)),
                     None => Arc::new(origin.clone()),
                 };
-                SiteContent::Other(cached(site, origin, cache)?)
+                let cached = cached(site, origin.clone(), cache)?;
+                SiteContent::Other(if tells_subject { Arc::new(Personal { origin, cached }) } else { cached })
             }
             None => return Err((origin.span(), "no such origin".to_owned())),
         },
@@ -209,6 +212,22 @@ fn site(
         media_urgency,
         ..SiteConfig::new(site.hosts.get_ref().clone(), content)
     })
+}
+
+/// An origin that is told whose certificate a request came with: what it answers is that client's, and not for a cache, which does
+/// not see what the origin is told.
+struct Personal {
+    origin: Arc<dyn Handler>,
+    cached: Arc<dyn Handler>,
+}
+
+impl Handler for Personal {
+    fn start(&self, request: &RequestHead, body: RequestBody, wake: Wake) -> Exchange {
+        // Others only pass the cache, and make it forget.
+        let is_safe = matches!(request.method, Method::GET | Method::HEAD);
+        let handler = if request.client_subject.is_some() && is_safe { &self.origin } else { &self.cached };
+        handler.start(request, body, wake)
+    }
 }
 
 /// The origin behind the cache, if the site has one.

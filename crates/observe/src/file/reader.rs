@@ -70,7 +70,10 @@ fn first_block(input: &mut impl Read) -> io::Result<Vec<u8>> {
         let length = [head[4], head[5], head[6], head[7]];
         let is_little = head[8] == 0x4d;
         let length = if is_little { u32::from_le_bytes(length) } else { u32::from_be_bytes(length) };
-        input.by_ref().take(u64::from(length).min(BUFFER as u64).saturating_sub(24)).read_to_end(&mut head)?;
+        input
+            .by_ref()
+            .take(u64::from(length).min(BUFFER as u64).saturating_sub(24))
+            .read_to_end(&mut head)?;
     }
     Ok(head)
 }

@@ -97,7 +97,7 @@ impl CompressOptions {
     /// What is wrong with the options, naming the one to change.
     pub fn validate(&self) -> Result<(), String> {
         if self.types.is_empty() || self.types.len() > MAX_TYPES {
-            return Err(format!("types has {} members; give 1 to {MAX_TYPES}", self.types.len()));
+            return Err(format!("types has {} entries; give 1 to {MAX_TYPES}", self.types.len()));
         }
         for text in &self.types {
             let is_token = |part: &str| {
@@ -108,7 +108,9 @@ impl CompressOptions {
                 .split_once('/')
                 .is_some_and(|(main, sub)| is_token(main) && (sub == "*" || is_token(sub)));
             if !is_type {
-                return Err(format!("types: {text:?} is no media type; write text/html, or text/* for all"));
+                return Err(format!(
+                    "types: {text:?} is not a media type; write text/html, or text/* for all"
+                ));
             }
         }
         if self.codings.is_empty() {

@@ -10,7 +10,7 @@ use http::HeaderMap;
 use super::Workshop;
 use super::encoder::Encoder;
 use crate::files::{Encoding, Task};
-use crate::memory::Place;
+use crate::memory::{Charge, Place};
 use crate::metrics::count;
 use crate::{BodyError, Exchange, Upstream};
 
@@ -34,6 +34,8 @@ pub(crate) struct Stream {
     flushes: bool,
     end: Option<Result<(), BodyError>>,
     place: Option<Place>,
+    /// What is ready at the end, as long as it waits.
+    rest_charge: Option<Charge>,
 }
 
 /// What jobs work on; while there is none, the exchange's.
@@ -104,6 +106,7 @@ impl Stream {
             is_held_back: false,
             end: None,
             place: Some(place),
+            rest_charge: None,
         })
     }
 
@@ -111,6 +114,9 @@ impl Stream {
         loop {
             if !self.ready.is_empty() {
                 let octets = self.ready.split_to(self.ready.len().min(max));
+                if self.ready.is_empty() {
+                    self.rest_charge = None;
+                }
                 return Poll::Ready(Some(Ok(match &self.workshop.account {
                     None => octets,
                     Some(account) => account.own(octets),
@@ -194,6 +200,9 @@ impl Stream {
                 if then == Then::Finish {
                     self.end = Some(Ok(()));
                     self.place = None;
+                    // The compressor's place no longer stands for it.
+                    let account = self.workshop.account.as_ref();
+                    self.rest_charge = account.map(|account| account.charge_request(self.ready.len()));
                 }
             }
             Err(error) => {

@@ -11,7 +11,7 @@ use super::decision::recode;
 use super::encoder::Encoder;
 use crate::blocks::{Block, BlockKey, Hold, hold_block, lend};
 use crate::files::{Encoding, FileStore, OpenFile, Reading};
-use crate::memory::Place;
+use crate::memory::{Account, Place};
 use crate::metrics::count;
 use crate::{BodyError, Exchange, ResponseHead};
 
@@ -78,6 +78,13 @@ impl Whole {
         head.headers.insert(CONTENT_LENGTH, self.length.into());
         head.body_length = Some(self.length as u64);
         Poll::Ready(Ok(head))
+    }
+
+    /// The transport takes nothing now.
+    pub(crate) fn rest(&mut self) {
+        if self.workshop.account.as_ref().is_some_and(Account::is_wasting) {
+            self.release();
+        }
     }
 
     pub(crate) fn poll_body(&mut self, max: usize) -> Poll<Option<Result<Bytes, BodyError>>> {

@@ -360,7 +360,7 @@ impl Origin {
 
     fn client_subject(&self) -> Result<Option<HeaderName>, Problem> {
         let Some(name) = &self.client_subject else { return Ok(None) };
-        let wrong = || (name.span(), format!("`{}` is no name of a header field", name.get_ref()));
+        let wrong = || (name.span(), format!("`{}` is not a valid header field name", name.get_ref()));
         let parsed = name.get_ref().parse().map_err(|_| wrong())?;
         match OriginOptions::may_have_subject(&parsed) {
             true => Ok(Some(parsed)),

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 pub(super) use exchange::HeldExchange;
 pub(super) use holds::Holds;
-pub use reload::is_blocking_reload;
+pub use reload::{is_blocking_reload, is_directive, is_playlist};
 
 use reload::{Malformed, Reload};
 
@@ -40,9 +40,8 @@ pub(in crate::files) enum Wanted {
 impl Wanted {
     /// What a request for `path` waits for, if it has to by its query. An error is malformed.
     pub(super) fn of(path: &[u8], query: Option<&str>) -> Result<Option<Self>, ()> {
-        let is_playlist = path.len() > 5 && path[path.len() - 5..].eq_ignore_ascii_case(b".m3u8");
         match query {
-            Some(query) if is_playlist => match Reload::parse(query) {
+            Some(query) if is_playlist(path) => match Reload::parse(query) {
                 Ok(reload) => Ok(reload.map(Self::Reload)),
                 Err(Malformed) => Err(()),
             },

@@ -44,12 +44,25 @@ fn number(value: &str) -> Option<u64> {
     value.bytes().all(|byte| byte.is_ascii_digit()).then(|| value.parse().ok()).flatten()
 }
 
+/// The directives of a request for a playlist, which change its answer.
+const DIRECTIVES: [&str; 3] = [SEGMENT, PART, "_HLS_skip"];
+
+/// Whether a path is that of an HLS playlist.
+pub fn is_playlist(path: &[u8]) -> bool {
+    path.len() > 5 && path[path.len() - 5..].eq_ignore_ascii_case(b".m3u8")
+}
+
+/// Whether a parameter of a query is a delivery directive.
+pub fn is_directive(name: &str) -> bool {
+    DIRECTIVES.contains(&name)
+}
+
 /// Whether `target` asks for a playlist that may not be there yet: its answer may take some target durations.
 pub fn is_blocking_reload(target: &str) -> bool {
-    let query = target.split_once('?').map_or("", |(_, query)| query);
-    query
-        .split('&')
-        .any(|parameter| parameter.strip_prefix(SEGMENT).is_some_and(|rest| rest.starts_with('=')))
+    let Some((path, query)) = target.split_once('?') else { return false };
+    let is_segment =
+        |parameter: &str| parameter.strip_prefix(SEGMENT).is_some_and(|rest| rest.starts_with('='));
+    is_playlist(path.as_bytes()) && query.split('&').any(is_segment)
 }
 
 #[cfg(test)]
@@ -83,7 +96,13 @@ mod tests {
     #[test]
     fn reloads_are_told_by_their_targets() {
         assert!(is_blocking_reload("/a.m3u8?b&_HLS_msn=x"));
-        for target in ["/_HLS_msn=1", "/a?x_HLS_msn=1", "/a?_HLS_msn", "/a?_HLS_part=1", "/a?_HLS_msnx=1"] {
+        for target in [
+            "/a.m4s?_HLS_msn=1",
+            "/_HLS_msn=1",
+            "/a.m3u8?x_HLS_msn=1",
+            "/a.m3u8?_HLS_msn",
+            "/a.m3u8?_HLS_part=1",
+        ] {
             assert!(!is_blocking_reload(target), "{target}");
         }
     }
