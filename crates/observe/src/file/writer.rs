@@ -101,7 +101,10 @@ impl Writer {
             Target::File(path) => (path.clone(), rotation),
         };
         let mut names = Names::new(base, rotation)?;
-        let sink = next_sink(&target, &mut names, secrets.is_some(), false)?.unwrap_or_else(Sink::output);
+        let sink = match next_sink(&target, &mut names, secrets.is_some(), false)? {
+            Some(sink) => sink,
+            None => Sink::output()?,
+        };
         let mut writer = Self {
             target,
             names,
