@@ -111,9 +111,6 @@ def test_top_shows_subscribers_and_who_has_half_gone(make_lab, make_fanout) -> N
     command = lab.inside("server", *top[1:])
     absent = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT)
     assert absent.returncode == 1 and "--admin 127.0.0.1:9180: Connection refused" in absent.stderr
-    command = lab.inside("server", *top[1:], "-i", "server0")
-    interface = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT)
-    assert interface.returncode == 2 and "not interfaces" in interface.stderr
 
 
 def join_source(lab: Lab) -> dict[str, str]:

@@ -62,7 +62,8 @@ def sniff(tmp_path: Path) -> Iterator:
 
     yield start
     for sniffer in sniffers:
-        sniffer.process.kill() if sniffer.process.poll() is None else None
+        sniffer.process.kill()
+        sniffer.process.wait()
 
 
 def check_report(report: dict, sent: int) -> None:

@@ -11,7 +11,7 @@ use expressway_observe::{Capture, Point, Points, Verdict, XdpPoints};
 use expressway_xbpf::{Action, AttachMode, Attachment, Baseline, Existing, Options, Redirect};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapInfo};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-use support::{Seen, TestLab, has_fentry, options, rest, take, take_until, xdp};
+use support::{Seen, TestLab, open_traced, options, rest, take, take_until, xdp};
 
 const PORT: u16 = 4444;
 const FILTER: &str = "udp port 4444";
@@ -39,10 +39,7 @@ fn root_each_packet_is_shown_once_as_it_came_with_the_verdict() {
             for (action, verdict) in [(Action::Drop, Verdict::Drop), (Action::Count, Verdict::Pass)] {
                 let attachment = foreign(index, action, mode);
                 let points = Points { kernel: true, ..Points::default() };
-                let mut capture = Capture::open(options(index, FILTER, points)).unwrap();
-                if !has_fentry(&capture) {
-                    return;
-                }
+                let Some(mut capture) = open_traced(options(index, FILTER, points)) else { return };
                 for number in 0..10u8 {
                     client.send_to(&[number; 64], server.local_addr().unwrap()).unwrap();
                 }
@@ -79,10 +76,7 @@ fn root_entry_and_exit_are_a_pair_and_the_exit_is_as_the_program_left_it() {
     greet(&client, &server);
     lab.server(|| {
         let _attachment = foreign(index, Action::Tx, AttachMode::Native);
-        let mut both = Capture::open(options(index, FILTER, xdp(XdpPoints::Both))).unwrap();
-        if !has_fentry(&both) {
-            return;
-        }
+        let Some(mut both) = open_traced(options(index, FILTER, xdp(XdpPoints::Both))) else { return };
         let mut entry = Capture::open(options(index, FILTER, xdp(XdpPoints::Entry))).unwrap();
         let mut exit = Capture::open(options(index, FILTER, xdp(XdpPoints::Exit))).unwrap();
         client.send_to(b"turned", server.local_addr().unwrap()).unwrap();
@@ -118,10 +112,9 @@ fn root_a_redirect_that_fails_is_shown_with_its_error_and_whose_socket_it_was() 
             redirect.add_pair(server.local_addr().unwrap()).unwrap();
             let _socket = unbound(&redirect);
             let _attachment = redirect.attach(index, mode, Existing::Refuse).unwrap();
-            let mut capture = Capture::open(options(index, FILTER, xdp(XdpPoints::Arrival))).unwrap();
-            if !has_fentry(&capture) {
+            let Some(mut capture) = open_traced(options(index, FILTER, xdp(XdpPoints::Arrival))) else {
                 return;
-            }
+            };
             client.send_to(b"nobody takes it", server.local_addr().unwrap()).unwrap();
             let seen = take(&mut capture, 1);
             // The socket is not bound: xsk_rcv_check in net/xdp/xsk.c.
@@ -140,10 +133,7 @@ fn root_programs_are_followed_as_they_come_and_go() {
     let index = lab.index();
     lab.server(|| {
         let points = Points { kernel: true, ..xdp(XdpPoints::Arrival) };
-        let mut capture = Capture::open(options(index, FILTER, points)).unwrap();
-        if !has_fentry(&capture) {
-            return;
-        }
+        let Some(mut capture) = open_traced(options(index, FILTER, points)) else { return };
         // Until a packet is shown so, which takes until the program is looked for.
         let until = |capture: &mut Capture, wanted: (Point, Option<Verdict>)| {
             take_until(capture, |_, seen| {
@@ -173,10 +163,7 @@ fn root_packets_of_several_buffers_are_whole() {
     lab.server(|| {
         let redirect = Redirect::load(&Options::default()).unwrap();
         let _attachment = redirect.attach(index, AttachMode::Native, Existing::Refuse).unwrap();
-        let mut capture = Capture::open(options(index, FILTER, xdp(XdpPoints::Both))).unwrap();
-        if !has_fentry(&capture) {
-            return;
-        }
+        let Some(mut capture) = open_traced(options(index, FILTER, xdp(XdpPoints::Both))) else { return };
         let payload: Vec<u8> = (0..8900u32).map(|at| (at % 251) as u8).collect();
         client.send_to(&payload, server.local_addr().unwrap()).unwrap();
         for packet in take(&mut capture, 2) {
@@ -201,10 +188,7 @@ fn root_what_another_process_sends_by_af_xdp_is_shown_with_its_name() {
         .args(["gen", "udp", "--to", &to, "--rate", "1k", "--count", "20", "--size", "200", "--io", "copy"]);
     lab.server(|| {
         let points = Points { xdp: XdpPoints::None, xsk: true, kernel: true, drops: false };
-        let mut capture = Capture::open(options(index, FILTER, points)).unwrap();
-        if !has_fentry(&capture) {
-            return;
-        }
+        let Some(mut capture) = open_traced(options(index, FILTER, points)) else { return };
         let mut child =
             command.stdout(Stdio::null()).spawn().expect("the binary: cargo build --bin expressway");
         let process = child.id();

@@ -5,7 +5,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use expressway_lab::{Lab, LabConfig, LabError, Role};
-use expressway_observe::{Capture, CaptureOptions, Filter, Packet, Point, Points, Verdict, XdpPoints};
+use expressway_observe::{
+    Capture, CaptureError, CaptureOptions, Filter, Packet, Point, Points, Verdict, XdpPoints,
+};
 
 /// How long something that must come may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -77,6 +79,19 @@ pub(crate) fn has_fentry(capture: &Capture) -> bool {
         eprintln!("skipped: {note}");
     }
     refused.is_none()
+}
+
+/// Opens a capture for which the kernel has to take fentry programs; none where it does not and need not.
+pub(crate) fn open_traced(options: CaptureOptions) -> Option<Capture> {
+    match Capture::open(options) {
+        Ok(capture) => has_fentry(&capture).then_some(capture),
+        Err(CaptureError::Nothing(notes)) if notes.contains("security policy") => {
+            assert!(!required("EXPRESSWAY_REQUIRE_KERNEL_TESTS"), "{notes}");
+            eprintln!("skipped: {notes}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
 }
 
 /// A packet that can be kept.
