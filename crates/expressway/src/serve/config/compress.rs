@@ -96,7 +96,7 @@ mod tests {
         };
         assert_eq!(options, Ok(Some(expected)));
         for (text, problem) in [
-            ("compress = { types = [\"html\"] }", "no media type"),
+            ("compress = { types = [\"html\"] }", "is not a media type"),
             ("compress = { levels = { br = 11 } }", "between 0 and 6"),
             ("compress = { algorithms = [] }", "algorithms is empty"),
             ("compress = { algorithms = [\"deflate\"] }", "true, false, or a table"),
