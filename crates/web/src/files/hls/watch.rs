@@ -57,6 +57,10 @@ struct State {
     playlist: Option<Playlist>,
     /// Paths that it hints at.
     hints: Vec<Box<[u8]>>,
+    /// The playlist that these are of.
+    hinting: Option<Playlist>,
+    /// Since when what is read ends before that does.
+    behind_since: Option<Instant>,
     /// Somebody came for whom more needs to be seen than what was read last.
     has_new: bool,
     /// A reader thread has been asked to look.
@@ -176,12 +180,14 @@ impl Watch {
             Look::Playlist(identity, playlist) => {
                 count(&holds.counters.hls_playlists_read);
                 state.identity = Some(identity);
-                // One that is being written lacks its end, and so its hints.
-                let is_behind = state.playlist.as_ref().is_some_and(|old| playlist.is_behind(old));
-                if self.options.preload_hints && !is_behind {
+                // One that is being written lacks its end, and so its hints; one that stays behind is a new stream.
+                let is_behind = state.hinting.as_ref().is_some_and(|old| playlist.is_behind(old));
+                let is_new = is_behind
+                    && state.behind_since.get_or_insert_with(Instant::now).elapsed() >= playlist.target;
+                if self.options.preload_hints && (!is_behind || is_new) {
                     let hints = self.hints(&playlist);
                     watches.change_hints(self, &state.hints, &hints);
-                    state.hints = hints;
+                    (state.hints, state.hinting, state.behind_since) = (hints, Some(playlist.clone()), None);
                 }
                 state.playlist = Some(playlist);
             }
