@@ -42,7 +42,9 @@ LICENCE_EXCEPTIONS: dict[str, tuple[str, str]] = {}
 DUPLICATES: dict[str, str] = {
     "base64": "0.22 by instant-acme, 0.23 by pem (rcgen)",
     "getrandom": "0.2 by ring, 0.4 by rand and tempfile",
+    "itertools": "0.13 by bindgen in build scripts only, 0.14 by ratatui",
     "shlex": "build scripts only: 1 by bindgen, 2 by cc",
+    "signal-hook": "0.3 by crossterm, 0.4 by the binary",
     "syn": "procedural macros only: 2 by tracing and bindgen, 3 by serde",
 }
 
