@@ -75,7 +75,7 @@ pub(crate) fn describe(
 }
 
 /// Removes `name`, and what an origin may read as it: CGI, WSGI and others do not tell `-` from `_`.
-fn remove_all_spellings(headers: &mut HeaderMap, name: &HeaderName) {
+pub(crate) fn remove_all_spellings(headers: &mut HeaderMap, name: &HeaderName) {
     let same = |a: u8, b: u8| a == b || matches!((a, b), (b'-', b'_') | (b'_', b'-'));
     let is_it = |other: &HeaderName| {
         let (name, other) = (name.as_str().as_bytes(), other.as_str().as_bytes());

@@ -130,7 +130,8 @@ impl Origin {
         let sink = Sink::new(wake);
         let reader = sink.reader();
         let origin = Arc::clone(&self.0);
-        let (head, upload) = (request.clone(), Upload::new(body));
+        let upload = Upload::without(body, origin.options.client_subject.clone());
+        let head = request.clone();
         let job = Job { origin, head, upload, sink, start, response_timeout, server: None, _slot: slot };
         let task = self.0.control.spawn(job.run()).abort_handle();
         Sink::exchange(reader, request.method.clone(), task)

@@ -8,10 +8,11 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use expressway_web::RequestBody;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::fields;
+use crate::forwarded::remove_all_spellings;
 
 /// Octets that are taken at a time.
 const CHUNK: usize = 64 << 10;
@@ -47,6 +48,8 @@ struct State {
     is_ended: bool,
     has_failed: bool,
     attempt: u64,
+    /// A field that its trailers may not have.
+    ours: Option<HeaderName>,
     /// When it last moved, or was last seen to wait for the client.
     moved: Instant,
     /// It was seen to wait, and has not moved since.
@@ -74,6 +77,11 @@ impl State {
 
 impl Upload {
     pub(crate) fn new(body: RequestBody) -> Self {
+        Self::without(body, None)
+    }
+
+    /// A body in whose trailers no field of that name is passed on, however it is spelled: only we may say that.
+    pub(crate) fn without(body: RequestBody, ours: Option<HeaderName>) -> Self {
         let (length, is_empty) = (body.length(), body.is_empty());
         Self(Arc::new(Mutex::new(State {
             body: (!is_empty).then_some(body),
@@ -86,6 +94,7 @@ impl Upload {
             attempt: 0,
             moved: Instant::now(),
             has_waited: false,
+            ours,
         })))
     }
 
@@ -217,7 +226,11 @@ impl Body for UploadBody {
             }
             None => {
                 state.is_ended = true;
-                let trailers: Option<HeaderMap> = state.body.as_mut().and_then(RequestBody::take_trailers);
+                let mut trailers: Option<HeaderMap> =
+                    state.body.as_mut().and_then(RequestBody::take_trailers);
+                if let (Some(trailers), Some(ours)) = (&mut trailers, &state.ours) {
+                    remove_all_spellings(trailers, ours);
+                }
                 match trailers.and_then(fields::strip_trailers) {
                     Some(trailers) => Poll::Ready(Some(Ok(Frame::trailers(trailers)))),
                     None => Poll::Ready(None),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{Bed, Server, Signal, ok, options, request};
+use expressway_origin::OriginOptions;
 use expressway_web::{BodyError, PipeWriter, RequestBody, Wake, pipe};
 use http::{HeaderMap, HeaderValue, Method};
 
@@ -123,6 +124,27 @@ fn a_body_of_unknown_length_goes_in_chunks_with_its_trailers() {
     writer.finish(Some(trailers));
     let asked = bed.send(&request(Method::POST, "/", &[("trailer", "X-Sum, Content-Length")]), body);
     assert_eq!(asked.whole(), (200, "5|hello|0|x-sum: 5||".into()));
+}
+
+#[test]
+fn trailers_do_not_say_whose_certificate_it_was() {
+    let server = Server::start(|mut connection| {
+        connection.request().unwrap();
+        let mut text = String::new();
+        while !text.ends_with("\r\n\r\n") {
+            text += std::str::from_utf8(&connection.read(1)).unwrap();
+        }
+        connection.say(ok(&text.replace("\r\n", "|")).as_bytes());
+    });
+    let subject = "x-client-subject".parse().unwrap();
+    let bed = Bed::new(OriginOptions { client_subject: Some(subject), ..options(&[server.address]) });
+    let (mut writer, body) = body(None);
+    writer.write(Bytes::from_static(b"hello"));
+    let names = ["x-sum", "x-client-subject", "x_client-subject"];
+    let value = HeaderValue::from_static("CN=root");
+    writer.finish(Some(names.map(|name| (name.parse().unwrap(), value.clone())).into_iter().collect()));
+    let asked = bed.send(&request(Method::POST, "/", &[("trailer", &names.join(", "))]), body);
+    assert_eq!(asked.whole(), (200, "5|hello|0|x-sum: CN=root||".into()));
 }
 
 #[test]
