@@ -296,8 +296,8 @@ impl CapturePrograms {
             let text = format!("program {} was loaded without BTF", program.id);
             failed(io::Error::new(io::ErrorKind::Unsupported, text).into())
         };
-        let function = sys::main_function(fd.as_fd()).map_err(|error| failed(error.into()))?;
-        let function = function.ok_or_else(without)?;
+        let types = sys::program_function(fd.as_fd()).map_err(|error| failed(error.into()))?;
+        let (_, function) = types.ok_or_else(without)?;
         let btf = Btf::from_prog_id(program.id).map_err(failed)?;
         let name = btf.type_by_id::<BtfType<'_>>(TypeId::from(function)).and_then(|found| {
             let function = Func::try_from(found).ok()?;

@@ -193,21 +193,6 @@ pub(crate) fn program_info(program: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
     Ok(ProgramInfo { id: info.id, name: name.to_string_lossy().into_owned(), maps: maps[..count].to_vec() })
 }
 
-/// The BTF id of the function that a program begins with; `None` without BTF.
-pub(crate) fn main_function(program: BorrowedFd<'_>) -> io::Result<Option<u32>> {
-    let mut function = ffi::bpf_func_info::default();
-    let mut info = ffi::bpf_prog_info {
-        nr_func_info: 1,
-        func_info_rec_size: size_of::<ffi::bpf_func_info>() as u32,
-        func_info: (&raw mut function) as u64,
-        ..Default::default()
-    };
-    let mut size = size_of::<ffi::bpf_prog_info>() as u32;
-    // SAFETY: `info` is ours and `size` bytes long; the one array that it asks for is `function`, of one record.
-    result(unsafe { ffi::bpf_obj_get_info_by_fd(program.as_raw_fd(), (&raw mut info).cast(), &mut size) })?;
-    Ok((info.btf_id != 0 && info.nr_func_info != 0).then_some(function.type_id))
-}
-
 /// How often the kernel did not run a tracing program, because it was running on that CPU already.
 pub(crate) fn misses(program: BorrowedFd<'_>) -> io::Result<u64> {
     let mut info = ffi::bpf_prog_info::default();

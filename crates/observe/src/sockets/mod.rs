@@ -6,7 +6,6 @@
 
 mod diag;
 mod holders;
-mod owners;
 
 use std::collections::{BTreeMap, btree_map};
 use std::io;
@@ -14,8 +13,6 @@ use std::os::unix::fs::MetadataExt;
 
 use expressway_xbpf::{SocketList, SocketRecord};
 use serde::{Deserialize, Serialize};
-
-pub use owners::Owners;
 
 /// A ring of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
