@@ -269,6 +269,11 @@ impl XskBinding {
         self.active.as_ref().map_or(0, |active| active.xsk().counters().completed)
     }
 
+    /// Frames that are with the kernel to send from.
+    pub(super) fn in_flight(&self) -> usize {
+        self.active.as_ref().map_or(0, |active| active.xsk().in_flight())
+    }
+
     /// Takes completed frames back.
     pub(super) fn recycle(&mut self) {
         if let Some(active) = &mut self.active {
