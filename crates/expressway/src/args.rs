@@ -16,6 +16,7 @@ pub(crate) mod generate;
 mod lab;
 mod recv;
 mod top;
+mod trace;
 
 pub(crate) use bench::{Bench, BenchCalculate, BenchCommand, BenchEnd, BenchReport};
 pub(crate) use drop::Drop;
@@ -24,6 +25,7 @@ pub(crate) use fanout::{Fanout, FanoutMode};
 pub(crate) use lab::{LabArguments, LabCommand};
 pub(crate) use recv::{Recv, Sequence};
 pub(crate) use top::{Top, TopBy};
+pub(crate) use trace::Trace;
 
 /// HTTP/3 gateway and UDP data plane for Linux on XDP and AF_XDP
 #[derive(Parser)]
@@ -39,7 +41,7 @@ pub(crate) struct Arguments {
 #[derive(Args)]
 pub(crate) struct Logging {
     /// Log level: error, warn, info, debug or trace, optionally per module (info,expressway_netio=debug);
-    /// default info, error for doctor and top
+    /// default info, error for doctor, top and trace
     #[arg(long, global = true, value_name = "FILTER")]
     pub(crate) log_level: Option<String>,
     /// Log format
@@ -67,6 +69,8 @@ pub(crate) enum Command {
     Fanout(Box<Fanout>),
     /// Show live who talks over an interface, AF_XDP included, or what a running process does
     Top(Box<Top>),
+    /// Follow requests through a running gateway, hop by hop: how long each step takes
+    Trace(Trace),
     /// Receive UDP datagrams, count them and measure latency
     Recv(Box<Recv>),
     /// Send datagrams on a schedule and report how well it was kept

@@ -29,8 +29,8 @@ pub use event::{Arrival, Event, Hop, ID, MAX_REQUEST, Way};
 use recording::Track;
 pub use recording::{Batch, Filter, Options, Recording, StartError, Tracers};
 
-/// Where an AF_XDP socket is: the index of its interface, and the queue.
-pub type Place = (u32, u32);
+/// Where an AF_XDP socket is: the name of its interface, and the queue.
+pub type Place = (String, u32);
 
 /// A worker's tracer. Clones are of the same worker and stay on its thread.
 #[derive(Clone, Default)]

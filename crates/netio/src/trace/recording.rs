@@ -75,6 +75,15 @@ pub enum StartError {
     Busy,
 }
 
+impl Shared {
+    fn stop(&self) {
+        for lane in &self.lanes {
+            lane.epoch.store(0, Ordering::Release);
+            lane.track.store(None);
+        }
+    }
+}
+
 /// The tracers of all workers of a process.
 #[derive(Clone)]
 pub struct Tracers {
@@ -175,6 +184,11 @@ impl Recording {
         Some(Batch { worker, events })
     }
 
+    /// Has nothing more recorded. What was stays to be taken.
+    pub fn stop(&mut self) {
+        self.shared.stop();
+    }
+
     /// Events that found no room, since the start.
     pub fn lost(&self) -> u64 {
         self.tracks.iter().map(|track| track.lost.load(Ordering::Relaxed)).sum()
@@ -184,16 +198,13 @@ impl Recording {
     pub fn place(&self, worker: usize, index: u16) -> Option<Place> {
         let lane = self.shared.lanes.get(worker)?;
         let places = lane.places.lock().unwrap_or_else(PoisonError::into_inner);
-        places.get(usize::from(index)).copied()
+        places.get(usize::from(index)).cloned()
     }
 }
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        for lane in &self.shared.lanes {
-            lane.epoch.store(0, Ordering::Release);
-            lane.track.store(None);
-        }
+        self.shared.stop();
         self.shared.is_recording.store(false, Ordering::Release);
     }
 }

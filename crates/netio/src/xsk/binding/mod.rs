@@ -201,6 +201,11 @@ impl XskBinding {
         self.publish();
     }
 
+    /// Name of the interface.
+    pub(super) fn interface(&self) -> &str {
+        &self.config.interface
+    }
+
     /// Queue of the interface.
     pub fn queue(&self) -> u32 {
         self.config.queue

@@ -50,7 +50,7 @@ impl<K: PacketIo, R: Routes> XskIo<K, R> {
 
     /// Tells the tracer where the bindings are. What is waited for is forgotten: its indices may be others' now.
     pub(super) fn tell_places(&mut self) {
-        let places = self.bindings.iter().map(|binding| (binding.ifindex(), binding.queue()));
+        let places = self.bindings.iter().map(|binding| (binding.interface().to_owned(), binding.queue()));
         self.completions.tracer.set_places(places.collect());
         self.completions.waiting.clear();
     }
