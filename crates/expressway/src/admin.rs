@@ -172,7 +172,13 @@ impl Lines {
         match read {
             Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the process closed the connection")),
             Ok(_) => Ok(true),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            // A signal is something to look at too.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+                ) =>
+            {
                 Ok(false)
             }
             Err(error) => Err(error),

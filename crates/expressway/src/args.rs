@@ -70,6 +70,14 @@ pub(crate) enum Command {
     /// Show live who talks over an interface, AF_XDP included, or what a running process does
     Top(Box<Top>),
     /// Follow requests through a running gateway, hop by hop: how long each step takes
+    ///
+    /// Of HTTP/3 requests to `expressway serve`: datagram taken from its queue or socket, decrypted, request head complete,
+    /// handler, response head, first packets built, given to the kernel, completed, acknowledged. Shows a histogram of each
+    /// step and the slowest request as a time line; on a terminal the table is shown while it grows. SIGINT ends the trace
+    /// with what there is.
+    ///
+    /// Needs the process's admin listener ([admin] listen). Addresses of clients and URLs are told, nothing of bodies or of
+    /// other header fields.
     Trace(Trace),
     /// Receive UDP datagrams, count them and measure latency
     Recv(Box<Recv>),

@@ -6,12 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use expressway_observe::trace::MAX_SECONDS;
 
-/// Follows HTTP/3 requests through a running `expressway serve`: datagram taken from its queue or socket, decrypted, request
-/// head complete, handler, response head, first packets built, given to the kernel, completed, acknowledged. Shows how long
-/// each step took, and the slowest request as a time line.
-///
-/// Needs the process's admin listener ([admin] listen). Addresses of clients and URLs are told, nothing of bodies or of other
-/// header fields. On a terminal the table is shown while it grows. SIGINT ends the trace with what there is.
+/// See [`super::Command::Trace`].
 #[derive(Args)]
 pub(crate) struct Trace {
     /// Admin listen address of the process

@@ -10,7 +10,7 @@ pub(crate) fn start(tracers: &Tracers, order: &[u8]) -> Result<Box<dyn Feed>, Re
         serde_json::from_slice(order).map_err(|error| Refusal::Invalid(format!("the order: {error}")))?;
     let options = order.options().map_err(Refusal::Invalid)?;
     let recording = tracers.start(&options).map_err(|error| Refusal::Busy(error.to_string()))?;
-    tracing::info!(?order, "tracing");
+    tracing::info!(?order, "trace started");
     Ok(Box::new(Lines(Stream::new(recording, order))))
 }
 

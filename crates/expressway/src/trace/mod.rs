@@ -10,6 +10,7 @@ use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 use expressway_observe::trace::{Chrome, Line, Model, Order};
+use rustix::time::{ClockId, clock_gettime};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::admin::{Admin, Part};
@@ -23,6 +24,9 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// How often the screen is drawn.
 const DRAW: Duration = Duration::from_millis(500);
+
+/// How long what happened before a signal may take to be told: the process tells the time every second.
+const LAST_WORDS: Duration = Duration::from_millis(1500);
 
 /// The process tells something every second: without a word for so long it hangs, or is gone without having said so.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -77,8 +81,16 @@ fn follow(
     let is_live = std::io::IsTerminal::is_terminal(&std::io::stdout()) && !arguments.json;
     let mut screen = if is_live { Some(Screen::open(true)?) } else { None };
     let (mut drawn, mut heard) = (None, Instant::now());
-    while !stopped() {
+    // Told to stop: when, by the clock of events, and when it does so in any case.
+    let mut stop: Option<(u64, Instant)> = None;
+    loop {
         let now = Instant::now();
+        if stop.is_none() && stopped() {
+            stop = Some((monotonic(), now + LAST_WORDS));
+        }
+        if stop.is_some_and(|(time, latest)| model.time >= time || now >= latest) {
+            return Ok(());
+        }
         match lines.next().map_err(failed)? {
             Part::End => return Ok(()),
             Part::Nothing if now.duration_since(heard) > SILENCE => {
@@ -97,7 +109,11 @@ fn follow(
             screen.show(&report::lines(model, model.under_way(), false))?;
         }
     }
-    Ok(())
+}
+
+fn monotonic() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
 fn take(

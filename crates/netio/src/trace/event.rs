@@ -44,7 +44,7 @@ pub enum Hop {
     Connection {
         /// Where the client is.
         remote: SocketAddr,
-        /// A connection ID of the server's that leads to it, in hexadecimal.
+        /// The first connection ID that the server gave it, in hexadecimal.
         id: Box<str>,
     },
     /// A datagram was taken from an RX ring or a socket.

@@ -60,6 +60,8 @@ pub enum Control {
     },
     /// The last line: the time is over.
     End {
+        /// When, in nanoseconds of CLOCK_MONOTONIC.
+        time: u64,
         /// Events told.
         events: u64,
         /// Events lost.

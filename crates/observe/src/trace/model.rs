@@ -90,7 +90,9 @@ impl Model {
             Control::Progress { time, lost } => {
                 (self.time, self.lost) = (self.time.max(time), lost);
             }
-            Control::End { lost, .. } => (self.lost, self.ended) = (lost, true),
+            Control::End { time, lost, .. } => {
+                (self.time, self.lost, self.ended) = (self.time.max(time), lost, true);
+            }
         }
     }
 

@@ -68,7 +68,7 @@ impl Stream {
             self.events += batch.events.len() as u64;
             tell(batch, recording, &mut self.places, &mut out);
         } else if is_over {
-            write(&mut out, Control::End { events: self.events, lost: recording.lost() });
+            write(&mut out, Control::End { time, events: self.events, lost: recording.lost() });
             self.recording = None;
         }
         if out.is_empty() { Next::Nothing } else { Next::Lines(out) }

@@ -4,11 +4,12 @@
 //! Where only some requests are followed, packets are told while one of these is under way.
 
 use expressway_netio::Datagram;
-use expressway_netio::trace::{Arrival, Hop, ID, MAX_REQUEST, OpenBurst, Tracer, Way};
+use expressway_netio::trace::{Arrival, Hop, MAX_REQUEST, OpenBurst, Tracer, Way};
 
 use super::Endpoint;
 use super::link::Link;
 use super::receive::Path;
+use crate::quic::stats::Stats;
 
 /// Streams of a connection whose acknowledgement is waited for; beyond that it is not told.
 const UNACKNOWLEDGED: usize = 256;
@@ -24,6 +25,13 @@ pub(crate) struct Followed {
     open: usize,
     /// Streams whose end was sent.
     unacknowledged: Vec<u64>,
+}
+
+/// Packets that are being built, and what had been sent before.
+#[must_use]
+pub(super) struct Building {
+    burst: OpenBurst,
+    before: (u64, u64),
 }
 
 impl Followed {
@@ -50,7 +58,11 @@ impl Link {
             return;
         }
         let remote = self.address.remote;
-        let ids = self.cids.iter().map(|cid| &cid.0[..]).chain(self.initial.as_deref());
+        // The first ID is what a connection is known by, though it may not be in use any more.
+        let id: Box<str> = self.transport.first_id().into();
+        let first = bytes(&id);
+        let ids = self.cids.iter().map(|cid| &cid.0[..]);
+        let ids = ids.chain(self.initial.as_deref()).chain(std::iter::once(&first[..]));
         if !tracer.selects(remote, ids) {
             return;
         }
@@ -60,9 +72,7 @@ impl Link {
             Box::new(Followed { number, all, arrival, open: 0, unacknowledged })
         });
         followed.all = tracer.follows_all();
-        let id = self.cids.first().map_or(&[][..], |cid| &cid.0[..]);
-        let id: String = id.iter().take(ID).map(|byte| format!("{byte:02x}")).collect();
-        tracer.record(followed.number, Hop::Connection { remote, id: id.into() });
+        tracer.record(followed.number, Hop::Connection { remote, id });
         self.followed = Some(followed);
     }
 
@@ -142,17 +152,20 @@ impl Link {
         });
     }
 
-    /// A burst is about to be built, if it is to be told.
+    /// Packets are about to be built, if that is to be told.
     #[inline]
-    pub(super) fn begin_burst(&self, tracer: &Tracer) -> Option<OpenBurst> {
+    pub(super) fn begin_burst(&self, tracer: &Tracer, stats: &Stats) -> Option<Building> {
         let followed = self.followed.as_ref()?;
-        followed.wants_packets().then(|| tracer.begin_burst())
+        let before = (stats.datagrams_sent, stats.bytes_sent);
+        followed.wants_packets().then(|| Building { burst: tracer.begin_burst(), before })
     }
 
-    /// It was built.
-    pub(super) fn end_burst(&self, tracer: &Tracer, burst: OpenBurst, packets: usize, bytes: usize) {
+    /// They were built, path-MTU probes and what other paths need included.
+    pub(super) fn end_burst(&self, tracer: &Tracer, building: Building, stats: &Stats) {
         let number = self.followed.as_ref().map_or(0, |followed| followed.number);
-        tracer.end_burst(burst, number, packets, bytes);
+        let Building { burst, before } = building;
+        let sent = (stats.datagrams_sent - before.0, stats.bytes_sent - before.1);
+        tracer.end_burst(burst, number, sent.0 as usize, sent.1 as usize);
     }
 }
 
@@ -190,4 +203,10 @@ fn record_taken(tracer: &Tracer, connection: u64, arrival: Arrival, bytes: usize
     let way = way.unwrap_or(Way::Kernel);
     let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
     tracer.record_at(taken, connection, Hop::Taken { way, remote, bytes, arrived });
+}
+
+/// Bytes from hexadecimal.
+fn bytes(text: &str) -> Vec<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
+    text.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
 }

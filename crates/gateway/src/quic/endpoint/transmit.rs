@@ -173,10 +173,10 @@ impl Endpoint {
         // What ends has no pace to keep, and may have no other turn.
         if connection.release.is_none_or(|release| release <= now) || link.transport.is_ending() {
             let segment = link.segment_on(io, &mut self.max_payload);
-            let traced = link.begin_burst(&self.worker.tracer);
+            let traced = link.begin_burst(&self.worker.tracer, &self.worker.stats);
             burst = link.send(io, now, segment, &mut self.worker.stats, &mut self.scratch)?;
             if let Some(traced) = traced {
-                link.end_burst(&self.worker.tracer, traced, burst.packets, burst.bytes);
+                link.end_burst(&self.worker.tracer, traced, &self.worker.stats);
             }
             http.drained = burst.drained;
             connection.release = burst.release;
