@@ -92,11 +92,12 @@ def test_every_client_in_every_mode(make_lab, make_server, certificates: Path, m
         for client in clients.CLIENT_NAMES:
             check_fetches(server, certificates, host, address(host), client)
             requests += 1 + len(RANGES)
-    check_ways(server, received, sent)
     metrics = server.wait_for(
         "every response counted", lambda m: m.sum("responses_complete_total") >= requests
     )
     assert metrics.sum("requests_total") == requests
+    # May fetch more.
+    check_ways(server, received, sent)
 
 
 @pytest.mark.parametrize("udp_send", ["gso", "sendmmsg", "sendmsg"])
