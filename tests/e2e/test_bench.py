@@ -129,8 +129,8 @@ def test_envoy_answers_with_whole_bodies(tmp_path: Path) -> None:
     bench(tmp_path / "trial.toml", "--server", "envoy", "--peers", PEERS, "--out", tmp_path)
     (run,) = lines(tmp_path / "raw.jsonl", "run")
     counted = run["detail"]["counted"]
-    # Bytes of bodies that were under way when counting began and ended are in it too.
-    assert counted["requests"] > 100 and counted["bytes"] / counted["requests"] == pytest.approx(4096, rel=0.05)
+    # Bytes of bodies that were under way when counting began and ended are in it too: of at most 4 connections with 8 requests.
+    assert counted["requests"] > 0 and abs(counted["bytes"] / 4096 - counted["requests"]) <= 32
     (environment,) = lines(tmp_path / "raw.jsonl", "environment")
     assert "1.40" in environment["programs"]["envoy"]["version"]
     bench(tmp_path / "trial.toml", "--server", "envoy", "--set", "range=1024", "--peers", PEERS, "--out", tmp_path)

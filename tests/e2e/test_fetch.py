@@ -59,8 +59,8 @@ def check_few_by_kernel(server: Server) -> None:
             return
         assert time.monotonic() < deadline, f"{by_kernel} packets by the kernel, {by_xsk} by AF_XDP"
         before = now
-        listen, certificates = server.settings.listen[0], server.settings.certificates
-        (answer,) = clients.fetch(server.lab, "quicgo", listen, certificates, ["/clip.mp4"])
+        reached, certificates = address(server.lab.server["ipv4"]), server.settings.certificates
+        (answer,) = clients.fetch(server.lab, "quicgo", reached, certificates, ["/clip.mp4"])
         assert answer.bytes == SIZE
         # A worker's numbers are a moment old.
         server.wait_for("its packets", lambda m: sum(m.sum(name) for name in names) > sum(before))
