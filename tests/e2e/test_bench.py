@@ -165,12 +165,12 @@ measures = "What a delivery costs."
 held_equal = ["everything"]
 beds = ["lab"]
 rounds = 1
-seconds = 1.0
-warmup = 0.3
+seconds = 3.0
+warmup = 0.5
 [settings]
 pattern = "even"
-deliveries = 40000
-rate = 10000
+deliveries = 8000
+rate = 2000
 subscribers = 4
 [[contestant]]
 name = "a loop"
@@ -184,7 +184,7 @@ forwarder = "user"
 
 
 # Long enough for samples of each call on a machine with other things to do.
-LONGER = SCENARIO.replace("seconds = 0.5", "seconds = 2.0")
+LONGER = SCENARIO.replace("seconds = 0.5", "seconds = 4.0")
 
 
 @pytest.mark.parametrize("scenario", [LONGER, FANOUT], ids=["gateway", "fan-out"])
