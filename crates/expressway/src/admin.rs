@@ -141,7 +141,7 @@ impl Lines {
     ///
     /// # Errors
     /// The connection is lost, or what comes is no such answer.
-    pub(crate) fn next(&mut self) -> io::Result<Part> {
+    pub(crate) fn poll(&mut self) -> io::Result<Part> {
         loop {
             let untold = &self.text[self.told..];
             if let Some(end) = untold.iter().position(|byte| *byte == b'\n') {
@@ -295,7 +295,7 @@ mod tests {
         let mut lines = admin.order("/trace", "{}").unwrap();
         let mut all = Vec::new();
         loop {
-            match lines.next().unwrap() {
+            match lines.poll().unwrap() {
                 Part::Line(line) => all.push(line),
                 Part::Nothing => {}
                 Part::End => break,
@@ -311,7 +311,7 @@ mod tests {
             let (admin, thread) = answering(Box::leak(pieces.to_vec().into_boxed_slice()));
             let mut lines = admin.order("/trace", "{}").unwrap();
             let broken = loop {
-                match lines.next() {
+                match lines.poll() {
                     Ok(Part::End) => panic!("it has no end"),
                     Ok(_) => {}
                     Err(error) => break error,

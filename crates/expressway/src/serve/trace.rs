@@ -17,8 +17,8 @@ pub(crate) fn start(tracers: &Tracers, order: &[u8]) -> Result<Box<dyn Feed>, Re
 struct Lines(Stream);
 
 impl Feed for Lines {
-    fn next(&mut self) -> Piece {
-        match self.0.next() {
+    fn poll(&mut self) -> Piece {
+        match self.0.poll() {
             Next::Lines(lines) => Piece::Data(lines),
             Next::Nothing => Piece::Nothing,
             Next::End => Piece::End,

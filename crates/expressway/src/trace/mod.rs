@@ -91,7 +91,7 @@ fn follow(
         if stop.is_some_and(|(time, latest)| model.time >= time || now >= latest) {
             return Ok(());
         }
-        match lines.next().map_err(failed)? {
+        match lines.poll().map_err(failed)? {
             Part::End => return Ok(()),
             Part::Nothing if now.duration_since(heard) > SILENCE => {
                 return Err(admin.failure("the process tells nothing any more"));

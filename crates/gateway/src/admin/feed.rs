@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// [`Limits::write_timeout`](super::Limits::write_timeout). Nothing is asked for while the client does not read.
 pub trait Feed: Send + 'static {
     /// The next piece. Must not block.
-    fn next(&mut self) -> Piece;
+    fn poll(&mut self) -> Piece;
 }
 
 /// What a feed has.
@@ -68,7 +68,7 @@ impl Body for Feeding {
                 }
                 self.pause = None;
             }
-            match self.feed.next() {
+            match self.feed.poll() {
                 Piece::Data(data) => return Poll::Ready(Some(Ok(Frame::data(data.into())))),
                 Piece::End => return Poll::Ready(None),
                 Piece::Nothing => self.pause = Some(Box::pin(tokio::time::sleep(PAUSE))),

@@ -46,7 +46,7 @@ impl State for Fixed {
 struct Counting(std::ops::Range<u32>);
 
 impl Feed for Counting {
-    fn next(&mut self) -> Piece {
+    fn poll(&mut self) -> Piece {
         self.0.next().map_or(Piece::End, |number| Piece::Data(format!("{number}\n").into_bytes()))
     }
 }
@@ -57,7 +57,7 @@ static ENDLESS: AtomicBool = AtomicBool::new(false);
 struct Endless;
 
 impl Feed for Endless {
-    fn next(&mut self) -> Piece {
+    fn poll(&mut self) -> Piece {
         Piece::Nothing
     }
 }

@@ -45,7 +45,7 @@ impl Stream {
     }
 
     /// The next lines. When the time is over nothing more is recorded, and what was is told.
-    pub fn next(&mut self) -> Next {
+    pub fn poll(&mut self) -> Next {
         let Some(recording) = &mut self.recording else { return Next::End };
         let (now, mut out) = (Instant::now(), Vec::new());
         let time = recording.clock().nanoseconds(now);

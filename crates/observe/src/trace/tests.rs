@@ -162,7 +162,7 @@ fn a_stream_begins_tells_places_and_ends_with_what_was_lost() {
     }
     let mut lines = Vec::new();
     loop {
-        match stream.next() {
+        match stream.poll() {
             Next::Lines(some) => lines.extend(
                 String::from_utf8(some)
                     .unwrap()

@@ -117,8 +117,7 @@ impl Endpoint {
         let Some(connection) = self.table.get_mut(key) else { return };
         connection.http.fresh = true;
         connection.has_grown = true;
-        let arrival = self.arrival.take();
-        if let Some(arrival) = arrival {
+        if let Some(arrival) = self.arrival {
             connection.link.follow_tracer(&self.worker.tracer);
             connection.link.trace_taken(&self.worker.tracer, arrival, payload.len(), path);
         }
@@ -130,7 +129,8 @@ impl Endpoint {
                 self.worker.stats.connections_protocol_error += 1;
             }
         }
-        if arrival.is_some() {
+        if self.arrival.is_some() {
+            self.arrival = None;
             connection.link.trace_opened(&self.worker.tracer);
         }
         if !connection.queued {

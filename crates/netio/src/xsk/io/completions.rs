@@ -62,8 +62,13 @@ impl Completions {
         let Some(mark) = self.tracer.open_burst() else { return };
         self.tracer.leaves_by_xsk(binding);
         let (before, in_flight) = (at.completed(), at.in_flight() as u64);
+        let burst = Burst { mark, binding, before, after: before + in_flight };
+        // A burst may be built in several calls.
+        if self.waiting.back().is_some_and(|last| (last.mark, last.binding) == (mark, binding)) {
+            self.waiting.pop_back();
+        }
         if in_flight > 0 && self.waiting.len() < WAITING {
-            self.waiting.push_back(Burst { mark, binding, before, after: before + in_flight });
+            self.waiting.push_back(burst);
         }
     }
 
