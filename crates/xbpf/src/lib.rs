@@ -95,6 +95,7 @@ mod live;
 mod pair;
 mod redirect;
 mod rings;
+mod role;
 mod skeleton;
 mod sockets;
 mod sys;
@@ -103,7 +104,7 @@ mod target;
 /// Name of the redirect program, as `ip link` and `xdp-loader status` show it.
 pub const PROGRAM: &str = "expressway_udp";
 
-pub use attachment::{AttachMode, Attachment, Existing, attached};
+pub use attachment::{AttachMode, Attachment, Existing, Keep, attached};
 pub use baseline::{Action, Baseline, BaselineCounts, BaselineRun};
 pub use capture::{
     CaptureCounts, CaptureFilter, CaptureHook, CaptureLink, CapturePrograms, CaptureSettings, FilterTrial,
@@ -121,5 +122,6 @@ pub use kernel_names::drop_reasons;
 pub use live::{LiveCounts, LiveFrames};
 pub use redirect::{Options, Redirect, TestRun};
 pub use rings::PerfRings;
+pub use role::Role;
 pub use sockets::{SocketList, SocketRecord, SocketRing};
 pub use target::XdpTarget;
