@@ -89,6 +89,7 @@ mod dispatcher;
 mod error;
 mod fanout;
 mod flows;
+pub mod forward;
 mod kernel_names;
 mod link;
 mod live;
