@@ -158,6 +158,13 @@ struct frame {
 	__be16 ethertype;
 };
 
+/* Who a frame is addressed to. */
+enum station {
+	OTHERS,
+	US,
+	GROUP,
+};
+
 /* Where a packet goes: what is left of the lookup. */
 struct hop {
 	__u32 interface;
@@ -465,19 +472,25 @@ static __always_inline enum forward_counter replicate(struct xdp_md *ctx, const 
 	return FORWARD_REPLICATED;
 }
 
-/* The feed that a UDP datagram is of. Its port is in `fib` already. */
-static __always_inline const struct forward_feed *feed_of(const struct forward_port *port,
+/*
+ * The feed that a datagram is of, if any: one with a whole UDP header, which is not a fragment and for which `fib` has
+ * protocol and port already.
+ */
+static __always_inline const struct forward_feed *feed_of(const struct forward_port *port, enum station station,
 							  struct forward_listen *listen,
-							  const struct bpf_fib_lookup *fib)
+							  const struct bpf_fib_lookup *fib, __u32 transport,
+							  __u32 end)
 {
-	if (!(port->flags & FORWARD_REPLICATE) || fib->l4_protocol != IPPROTO_UDP)
+	if (!(port->flags & FORWARD_REPLICATE) || station == OTHERS || fib->l4_protocol != IPPROTO_UDP ||
+	    transport + sizeof(struct udphdr) > end)
 		return NULL;
 	listen->port = fib->dport;
 	return bpf_map_lookup_elem(&feeds_map, listen);
 }
 
 static __always_inline enum forward_counter forward_ipv4(struct xdp_md *ctx, const struct frame *frame,
-							 const struct forward_port *port, bool to_us, int *action)
+							 const struct forward_port *port, enum station station,
+							 int *action)
 {
 	struct bpf_fib_lookup fib = { .family = AF_INET };
 	struct forward_listen listen = { .family = 4 };
@@ -512,11 +525,13 @@ static __always_inline enum forward_counter forward_ipv4(struct xdp_md *ctx, con
 			return FORWARD_PASS_TRUNCATED;
 		listen.address[2] = bpf_htonl(0xffff);
 		listen.address[3] = ip.daddr;
-		feed = feed_of(port, &listen, &fib);
+		feed = feed_of(port, station, &listen, &fib, transport, end);
 		if (feed)
-			return replicate(ctx, frame, feed, action);
+			/* Copies of a unicast feed have one hop less. */
+			return station == US && ip.ttl <= LAST_HOP ? FORWARD_PASS_TTL :
+								     replicate(ctx, frame, feed, action);
 	}
-	if (!to_us)
+	if (station != US)
 		return FORWARD_PASS_OTHER_MAC;
 
 	if (is_special_ipv4(ip.daddr))
@@ -574,7 +589,8 @@ static __always_inline enum forward_counter classify_ipv6(struct xdp_md *ctx, st
 }
 
 static __always_inline enum forward_counter forward_ipv6(struct xdp_md *ctx, const struct frame *frame,
-							 const struct forward_port *port, bool to_us, int *action)
+							 const struct forward_port *port, enum station station,
+							 int *action)
 {
 	struct bpf_fib_lookup fib = { .family = AF_INET6 };
 	struct forward_listen listen = { .family = 6 };
@@ -601,10 +617,11 @@ static __always_inline enum forward_counter forward_ipv6(struct xdp_md *ctx, con
 		return verdict;
 
 	__builtin_memcpy(listen.address, &ip.daddr, sizeof(listen.address));
-	feed = feed_of(port, &listen, &fib);
+	feed = feed_of(port, station, &listen, &fib, transport, end);
 	if (feed)
-		return replicate(ctx, frame, feed, action);
-	if (!to_us)
+		return station == US && ip.hop_limit <= LAST_HOP ? FORWARD_PASS_TTL :
+								   replicate(ctx, frame, feed, action);
+	if (station != US)
 		return FORWARD_PASS_OTHER_MAC;
 
 	if (is_special_ipv6(&ip.daddr))
@@ -646,8 +663,8 @@ static __always_inline enum forward_counter forward_frame(struct xdp_md *ctx, st
 {
 	struct forward_key key = { .ifindex = ctx->ingress_ifindex };
 	const struct forward_port *port;
+	enum station station = OTHERS;
 	struct ethhdr ethernet;
-	bool to_us;
 
 	if (!read_link(ctx, frame, &ethernet, &key))
 		return FORWARD_PASS_VLAN_DEPTH;
@@ -655,15 +672,18 @@ static __always_inline enum forward_counter forward_frame(struct xdp_md *ctx, st
 	if (!port)
 		return FORWARD_PASS_OTHER_PORT;
 	*slot = port->slot;
-	to_us = same_mac(ethernet.h_dest, port->mac);
-	/* A feed may be multicast. */
-	if (!to_us && !(port->flags & FORWARD_REPLICATE))
+	if (same_mac(ethernet.h_dest, port->mac))
+		station = US;
+	else if (ethernet.h_dest[0] & 1)
+		station = GROUP;
+	/* Only feeds may be multicast. */
+	if (station != US && !(port->flags & FORWARD_REPLICATE))
 		return FORWARD_PASS_OTHER_MAC;
 	if (frame->ethertype == bpf_htons(ETH_P_IP))
-		return forward_ipv4(ctx, frame, port, to_us, action);
+		return forward_ipv4(ctx, frame, port, station, action);
 	if (frame->ethertype == bpf_htons(ETH_P_IPV6))
-		return forward_ipv6(ctx, frame, port, to_us, action);
-	return to_us ? FORWARD_PASS_NOT_IP : FORWARD_PASS_OTHER_MAC;
+		return forward_ipv6(ctx, frame, port, station, action);
+	return station == US ? FORWARD_PASS_NOT_IP : FORWARD_PASS_OTHER_MAC;
 }
 
 SEC("xdp.frags")
@@ -733,7 +753,7 @@ static __always_inline bool address_ipv4(struct xdp_md *ctx, __u32 network, cons
 	difference = bpf_csum_diff(was, sizeof(was), is, sizeof(is), 0);
 	if (udp->check)
 		udp->check = changed(udp->check, difference);
-	ip->ttl = target->hop_limit;
+	ip->ttl = target->hop_limit ? target->hop_limit : ip->ttl - 1;
 	ip->check = 0;
 	ip->check = ~header_sum(ip);
 	return true;
@@ -757,7 +777,7 @@ static __always_inline bool address_ipv6(struct xdp_md *ctx, __u32 network, cons
 	udp->dest = target->port;
 	difference = bpf_csum_diff(was, sizeof(was), is, sizeof(is), 0);
 	udp->check = changed(udp->check, difference);
-	ip->hop_limit = target->hop_limit;
+	ip->hop_limit = target->hop_limit ? target->hop_limit : ip->hop_limit - 1;
 	return true;
 }
 

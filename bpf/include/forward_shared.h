@@ -107,7 +107,7 @@ struct forward_target {
 	__u32 destination[4];
 	__u32 tags[FORWARD_TAGS];
 	__u16 port; /* network byte order */
-	__u8 hop_limit;
+	__u8 hop_limit; /* 0: one less than the datagram had */
 	__u8 unused;
 	__u8 smac[6];
 	__u8 dmac[6];

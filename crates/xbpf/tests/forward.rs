@@ -5,7 +5,7 @@ mod support;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use expressway_xbpf::forward::{Forward, ForwardCounter, Port, SourceCheck};
+use expressway_xbpf::forward::{Feed, Forward, ForwardCounter, Port, Receiver, SourceCheck};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use support::frame::*;
@@ -473,6 +473,74 @@ fn multipath(family: u8, number: u16) -> (Vec<u8>, IpAddr) {
         let to = Ipv6Addr::new(0x2001, 0xdb8, 0xec, 0, 0, 0, 0, number + 1);
         (frame(&[], IPV6, &v6_packet(&to.to_string(), UDP, &datagram)), to.into())
     }
+}
+
+/// What becomes of a copy afterwards takes real packets: tests/e2e/test_forward.py.
+#[test]
+fn datagrams_of_feeds_are_stamped_for_their_receivers() {
+    let Some(mut router) = Router::new() else { return };
+    let ports: Vec<Port> = router.ports().into_iter().map(|port| Port { replicates: true, ..port }).collect();
+    router.set_ports(&ports);
+    let receiver = |device, slot| Receiver {
+        destination: ([10, 2, 0, 2], 6000).into(),
+        source: [10, 2, 0, 1].into(),
+        hop_limit: 64,
+        device,
+        source_mac: MAC_B,
+        destination_mac: NEXT_HOP,
+        tags: [None; 2],
+        slot,
+    };
+    let feed = |listen: &str, receivers| Feed { listen: listen.parse().unwrap(), slot: 3, receivers };
+    let both = vec![receiver(router.b, 0), receiver(router.b, 1)];
+    let feeds = [
+        feed("239.1.1.1:443", both.clone()),
+        feed("10.1.0.1:443", both),
+        feed("[ff0e::1]:443", vec![receiver(router.b, 2)]),
+        feed("239.1.1.2:443", vec![]),
+    ];
+    router.set_feeds(&feeds);
+    let group = |frame: Vec<u8>| patched(&frame, 0, &[1, 0, 0x5e, 1, 1, 1]);
+    let multicast = group(v4("239.1.1.1"));
+    for (name, frame) in [
+        ("multicast", multicast.clone()),
+        ("multicast on its last hop", group(with(&v4("239.1.1.1"), 8, &[1]))),
+        ("unicast", v4("10.1.0.1")),
+        ("IPv6", group(v6("ff0e::1"))),
+        ("tagged", {
+            let packet = &multicast[ETHERNET..];
+            group(frame(&[(C_TAG, 100)], IPV4, packet))
+        }),
+    ] {
+        let (counter, out) = run(&router, &frame);
+        assert_eq!(counter, Replicated, "{name}");
+        assert_eq!(out[12..14], [0x88, 0xb6], "{name}: without tags, whoever gets it");
+        assert_eq!(out[14..], frame[frame.len() - (out.len() - 14)..], "{name}");
+    }
+    let first = run(&router, &multicast).1;
+    assert_ne!(first[..12], run(&router, &multicast).1[..12], "each datagram has a number of its own");
+    assert_eq!(router.forward.feed(3).unwrap().packets, 7);
+    check(
+        &router,
+        &[
+            ("another port", group(patched(&v4("239.1.1.1"), ETHERNET + 23, &[1])), PassOtherMac),
+            ("another group", group(v4("239.1.1.9")), PassOtherMac),
+            ("TCP", group(frame(&[], IPV4, &v4_packet("239.1.1.1", 6, &udp(443, b"x")))), PassOtherMac),
+            ("a fragment", group(with(&v4("239.1.1.1"), 6, &[0x20, 0])), PassOtherMac),
+            ("to another station", patched(&v4("10.1.0.1"), 0, &[2, 9, 9, 9, 9, 9]), PassOtherMac),
+            ("unicast on its last hop", with(&v4("10.1.0.1"), 8, &[1]), PassTtl),
+            ("without receivers", group(v4("239.1.1.2")), PassNoReceiver),
+            ("others are forwarded", v4("198.51.100.9"), Forwarded),
+        ],
+    );
+    router.set_feeds(&feeds[1..2]);
+    check(&router, &[("a feed that has gone", multicast, PassOtherMac)]);
+    // More changes than there is room for the targets of old plans.
+    for slot in 0..40 {
+        let receivers = (0..256).map(|number| receiver(router.b, slot + number)).collect();
+        router.set_feeds(&[feed("10.1.0.1:443", receivers)]);
+    }
+    assert_eq!(run(&router, &v4("10.1.0.1")).0, Replicated);
 }
 
 /// Whatever comes: nothing but MACs, TTL and checksum changes, and only in what is forwarded.

@@ -34,7 +34,7 @@ pub struct Receiver {
     pub destination: SocketAddr,
     /// Its source address, of the same family; the source port is the datagram's.
     pub source: IpAddr,
-    /// TTL or hop limit.
+    /// TTL or hop limit; 0: one less than the datagram had.
     pub hop_limit: u8,
     /// The device that sends it, and the frame's addresses and tags.
     pub device: u32,

@@ -21,12 +21,13 @@ pub use counters::{EgressCounts, ForwardCounter, ForwardCounts, TrafficCounts, V
 pub use feed::{Feed, Receiver};
 pub use port::{Port, SourceCheck, Tag};
 
-use crate::attachment::{self, AttachMode, Attachment, Existing};
+use crate::attachment::{self, AttachMode, Attachment, Existing, Keep};
 use crate::error::{CAPABILITIES, Error};
 use crate::redirect::{forward_libbpf_messages, is_privileged};
+use crate::role::Role;
 use crate::skeleton::forward::ForwardSkelBuilder;
 use crate::skeleton::forward::types::forward_limit;
-use crate::sys;
+use crate::{dispatcher, sys};
 
 /// The most interfaces; a [`Port::slot`] is from 1 to this.
 pub const PORTS: u32 = forward_limit::FORWARD_PORTS.0;
@@ -59,6 +60,7 @@ struct Maps {
     feeds: MapHandle,
     feed_stats: MapHandle,
     plans: MapHandle,
+    sequence: MapHandle,
     targets: MapHandle,
     target_stats: MapHandle,
     turns: MapHandle,
@@ -83,23 +85,15 @@ impl Forward {
 
     fn load_with(observe: bool) -> Result<Self, Error> {
         forward_libbpf_messages();
-        let load = |source: libbpf_rs::Error| match source.kind() {
-            ErrorKind::PermissionDenied if !is_privileged() => {
-                Error::NotPermitted { action: "loading the XDP program".to_owned(), needed: CAPABILITIES }
-            }
-            _ => Error::Load { source },
-        };
         let mut storage = MaybeUninit::uninit();
-        let mut open = ForwardSkelBuilder::default().open(&mut storage).map_err(load)?;
+        let mut open = ForwardSkelBuilder::default().open(&mut storage).map_err(refused)?;
         if let Some(knobs) = open.maps.rodata_data.as_deref_mut() {
             knobs.namespace_inode = namespace_inode();
         }
         open.progs.forward_sent.set_autoload(observe);
-        let loaded = open.load().map_err(load)?;
-        let observer = observe.then(|| loaded.progs.forward_sent.attach()).transpose().map_err(load)?;
-        let descriptor =
-            |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(|source| Error::Descriptor { source });
-        let map = |map: &libbpf_rs::MapMut<'_>| MapHandle::try_from(map).map_err(load);
+        let loaded = open.load().map_err(refused)?;
+        let observer = observe.then(|| loaded.progs.forward_sent.attach()).transpose().map_err(refused)?;
+        let map = |map: &libbpf_rs::MapMut<'_>| MapHandle::try_from(map).map_err(refused);
         let maps = Maps {
             ports: map(&loaded.maps.ports_map)?,
             devices: map(&loaded.maps.devices_map)?,
@@ -109,6 +103,7 @@ impl Forward {
             feeds: map(&loaded.maps.feeds_map)?,
             feed_stats: map(&loaded.maps.feed_stats_map)?,
             plans: map(&loaded.maps.plans_map)?,
+            sequence: map(&loaded.maps.sequence_map)?,
             targets: map(&loaded.maps.targets_map)?,
             target_stats: map(&loaded.maps.target_stats_map)?,
             turns: map(&loaded.maps.turns_map)?,
@@ -125,12 +120,66 @@ impl Forward {
         })
     }
 
-    /// Attaches the router to the interface `ifindex`; as [`crate::Redirect::attach`].
+    /// The router once more with the same maps, as the extension that replaces a function of a dispatcher.
+    fn load_extension(&self, dispatcher: BorrowedFd<'_>, function: &str) -> Result<OwnedFd, Error> {
+        let mut storage = MaybeUninit::uninit();
+        let mut open = ForwardSkelBuilder::default().open(&mut storage).map_err(refused)?;
+        open.progs.forward_sent.set_autoload(false);
+        open.progs.forward_copy.set_autoload(false);
+        dispatcher::make_extension(&mut open.progs.expressway_fwd, dispatcher, function).map_err(refused)?;
+        let Maps { ports, devices, outputs, locals, stats, feeds, feed_stats, .. } = &self.maps;
+        let Maps { plans, sequence, targets, target_stats, turns, egress, .. } = &self.maps;
+        let maps = &mut open.maps;
+        for (map, shared) in [
+            (&mut maps.ports_map, ports),
+            (&mut maps.devices_map, devices),
+            (&mut maps.outputs_map, outputs),
+            (&mut maps.locals_map, locals),
+            (&mut maps.stats_map, stats),
+            (&mut maps.feeds_map, feeds),
+            (&mut maps.feed_stats_map, feed_stats),
+            (&mut maps.plans_map, plans),
+            (&mut maps.sequence_map, sequence),
+            (&mut maps.targets_map, targets),
+            (&mut maps.target_stats_map, target_stats),
+            (&mut maps.turns_map, turns),
+            (&mut maps.egress_stats_map, egress),
+        ] {
+            map.reuse_fd(shared.as_fd()).map_err(refused)?;
+        }
+        let loaded = open.load().map_err(|source| match source.kind() {
+            // With every privilege: a security policy, which is not the program's fault.
+            ErrorKind::PermissionDenied if is_privileged() => Error::NoExtensions,
+            _ => refused(source),
+        })?;
+        descriptor(loaded.progs.expressway_fwd.as_fd())
+    }
+
+    /// Attaches the router to the interface `ifindex`; as [`crate::Redirect::attach`]. With [`Keep::Pinned`] it takes the
+    /// place of one that a killed process left, with no packet between the two.
     ///
     /// # Errors
-    /// Those of [`crate::Redirect::attach`].
-    pub fn attach(&self, ifindex: u32, mode: AttachMode, existing: Existing) -> Result<Attachment, Error> {
-        attachment::attach(self.program.as_fd(), ifindex, mode, existing)
+    /// Those of [`crate::Redirect::attach`], [`Error::Pin`].
+    pub fn attach(
+        &self,
+        ifindex: u32,
+        mode: AttachMode,
+        existing: Existing,
+        keep: Keep,
+    ) -> Result<Attachment, Error> {
+        attachment::attach_as(Role::FORWARD, self.program.as_fd(), ifindex, mode, existing, keep)
+    }
+
+    /// Puts the router beside others on the interface `ifindex`; as [`crate::Redirect::join`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Redirect::join`].
+    pub fn join(&self, ifindex: u32, mode: AttachMode) -> Result<Attachment, Error> {
+        let interface = attachment::interface(ifindex);
+        let load =
+            |dispatcher: BorrowedFd<'_>, function: &str| Ok((self.load_extension(dispatcher, function)?, ()));
+        let ((), membership) = dispatcher::join(&interface, mode.flags(), Role::FORWARD, load)?;
+        Ok(attachment::of_membership(interface, mode, membership))
     }
 
     /// The XDP program, for `bpf(2)` calls of one's own.
@@ -302,6 +351,20 @@ pub struct ForwardRun {
     pub frame: Vec<u8>,
     /// Mean time of a run; the kernel measures in whole nanoseconds over all repetitions.
     pub duration: Duration,
+}
+
+/// What it means that libbpf refuses a program or map.
+fn refused(source: libbpf_rs::Error) -> Error {
+    match source.kind() {
+        ErrorKind::PermissionDenied if !is_privileged() => {
+            Error::NotPermitted { action: "loading the XDP program".to_owned(), needed: CAPABILITIES }
+        }
+        _ => Error::Load { source },
+    }
+}
+
+fn descriptor(fd: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
+    fd.try_clone_to_owned().map_err(|source| Error::Descriptor { source })
 }
 
 /// The inode by which the kernel's structures name the calling thread's network namespace.

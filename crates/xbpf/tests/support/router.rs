@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use expressway_xbpf::Error;
-use expressway_xbpf::forward::{Forward, Port, SourceCheck, Tag};
+use expressway_xbpf::forward::{Feed, Forward, Port, SourceCheck, Tag};
 
 use super::netns::{index_of, inside, ip};
 use super::privileges_required;
@@ -132,9 +132,20 @@ impl Router {
         inside(namespace, || forward.set_ports(ports).unwrap());
     }
 
+    /// Changes the feeds.
+    pub(crate) fn set_feeds(&mut self, feeds: &[Feed]) {
+        let Self { namespace, forward, .. } = self;
+        inside(namespace, || forward.set_feeds(feeds).unwrap());
+    }
+
     /// Runs `work` on a thread inside the namespace.
     pub(crate) fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         inside(&self.namespace, work)
+    }
+
+    /// The namespace's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.namespace
     }
 
     /// `ip ARGUMENTS` in the namespace.
