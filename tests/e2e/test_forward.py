@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from harness.daemon import finish_all
 from harness.namespace import run_inside, udp_socket
-from harness.paths import BINARY, LIMIT
+from harness.paths import BINARY, LIMIT, run
 from harness.router import Forward, Network
 
 TWO = 'interfaces = ["e1", "e2"]\n'
+ETH_P_ALL = 3
 FAMILIES = pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6], ids=["ipv4", "ipv6"])
 
 
@@ -124,11 +125,11 @@ def test_tcp_passes_both_ways(make_network, make_forward, family) -> None:
 def frames_at(network: Network, sent: list[bytes]) -> list[bytes]:
     """What arrives at host 2 of frames that host 1 puts on its wire."""
     def opened(protocol: int) -> socket.socket:
-        made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, protocol)
-        made.bind(("eth0", socket.htons(3) if protocol else 0))
+        made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        made.bind(("eth0", protocol))
         return made
 
-    sniffer = run_inside(network.hosts[2], lambda: opened(socket.htons(3)))
+    sniffer = run_inside(network.hosts[2], lambda: opened(ETH_P_ALL))
     sender = run_inside(network.hosts[1], lambda: opened(0))
     found = []
     with sniffer, sender:
@@ -198,6 +199,7 @@ def test_packets_arrive_as_the_kernel_would_have_sent_them(make_network, make_fo
 def test_the_kernel_answers_what_is_not_forwarded(make_network, make_forward) -> None:
     network = make_network()
     network.ip(network.router, "link set dev e2 mtu 1280")
+    network.ip(network.hosts[2], "link set dev eth0 mtu 1280")
     network.ip(network.router, "route add unreachable 203.0.113.0/24")
     forward = make_forward(network)
     assert "1 received" in network.ping(1, host(2))
@@ -209,7 +211,7 @@ def test_the_kernel_answers_what_is_not_forwarded(make_network, make_forward) ->
     assert "Unreachable" in network.ping(1, "203.0.113.1")
     counted = forward.statistics()["interfaces"][0]["packets"]["pass"]
     assert {"ttl", "too_large", "refused", "local_or_no_route"} <= counted.keys(), counted
-    # The same by fragments, which the kernel makes.
+    # In fragments.
     assert "1 received" in network.ping(1, host(2), "-M", "dont", "-s", "1400")
 
 
@@ -299,7 +301,20 @@ def test_killed_without_a_pin_the_kernel_goes_on(make_network, make_forward) -> 
     assert again.forwarded() >= 100
 
 
-def test_killed_with_a_pin_forwarding_goes_on_and_the_next_start_takes_over(make_network, make_forward) -> None:
+@pytest.fixture
+def bpffs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A BPF file system of the test's own."""
+    folder = tmp_path / "bpffs"
+    folder.mkdir()
+    run(["mount", "-t", "bpf", "bpf", folder])
+    monkeypatch.setenv("LIBXDP_BPFFS", str(folder))
+    yield folder
+    run(["umount", folder])
+
+
+def test_killed_with_a_pin_forwarding_goes_on_and_the_next_start_takes_over(
+    bpffs, make_network, make_forward
+) -> None:
     network = make_network()
     text = "pin = true\n" + TWO
     forward = make_forward(network, text)
@@ -317,6 +332,7 @@ def test_killed_with_a_pin_forwarding_goes_on_and_the_next_start_takes_over(make
     assert successors[0].forwarded() > 0
     successors[0].stop()
     assert network.program("e1") is None
+    assert not list((bpffs / "expressway").iterdir()), "a name that stayed"
 
 
 def test_interfaces_go_and_come(make_network, make_forward) -> None:
@@ -337,13 +353,26 @@ def test_interfaces_go_and_come(make_network, make_forward) -> None:
     assert forward.forwarded() >= before + 100
 
 
-def test_other_interfaces_and_programs_are_left_alone(make_network, make_forward, tmp_path) -> None:
+def test_other_interfaces_are_left_alone(make_network, make_forward) -> None:
     network = make_network(hosts=3)
     forward = make_forward(network)
-    assert "1 received" in network.ping(1, host(3)), "by the kernel"
+    for _ in range(2):
+        assert "1 received" in network.ping(1, host(3)), "by the kernel"
     counted = forward.statistics()["interfaces"][0]["packets"]
     assert counted["pass"]["other_egress"] >= 1, counted
     assert network.program("e3") is None
+
+
+def test_a_program_that_is_there_already_is_refused(make_network, make_forward, tmp_path) -> None:
+    network = make_network()
+    first = make_forward(network)
+    before = network.program("e1")
+    second = Forward(network, tmp_path / "second", TWO)
+    assert second.wait() == 1
+    assert "e1: already has another XDP expressway_fwd" in second.log(), second.log()
+    assert network.program("e1") == before
+    assert "1 received" in network.ping(1, host(2))
+    assert first.process.poll() is None
 
 
 @pytest.mark.parametrize(("text", "code", "said"), [

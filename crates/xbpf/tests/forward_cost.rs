@@ -18,7 +18,8 @@ use support::router::{MAC_A, Router};
 
 /// Runs a call; below what a TTL of 255 bears.
 const REPEAT: u32 = 250;
-const CALLS: usize = 2000;
+/// Each waits for a grace period of RCU, tens of milliseconds (`bpf_prog_change_xdp`).
+const CALLS: usize = 100;
 const REDIRECT: u32 = 4;
 
 #[test]

@@ -47,11 +47,14 @@ class Network:
         """Its link."""
         host = self.hosts[number]
         self.ip(self.router, f"link add name e{number} mtu {mtu} type veth peer name eth0 netns {host} mtu {mtu}")
-        for namespace, device, last in ((self.router, f"e{number}", 1), (host, "eth0", 2)):
-            run(["ip", "netns", "exec", namespace, "ethtool", "-K", device, *_FEATURES])
+        ends = ((self.router, f"e{number}", 1), (host, "eth0", 2))
+        for namespace, device, last in ends:
             self.ip(namespace, f"address add 10.{number}.0.{last}/24 dev {device}")
             self.ip(namespace, f"address add 2001:db8:{number}::{last}/64 dev {device} nodad")
             self.ip(namespace, f"link set dev {device} up")
+        # A veth that is down keeps to itself what its peer may send to it (veth_set_features in drivers/net/veth.c).
+        for namespace, device, _ in ends:
+            run(["ip", "netns", "exec", namespace, "ethtool", "-K", device, *_FEATURES])
 
     def ip(self, namespace: str, arguments: str) -> str:
         """`ip ARGUMENTS` there."""
