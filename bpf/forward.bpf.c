@@ -156,6 +156,7 @@ struct frame {
 	__u32 network; /* offset of the IP header */
 	__u32 length;
 	__be16 ethertype;
+	bool whole; /* in one buffer */
 };
 
 /* Who a frame is addressed to. */
@@ -172,6 +173,15 @@ struct hop {
 	__u8 smac[ETH_ALEN];
 	__u8 dmac[ETH_ALEN];
 };
+
+/*
+ * Bytes in the linear part. As whole pointers, and asked for early: a pointer to the packet that the compiler put aside as
+ * 32 bits would be refused by the verifier.
+ */
+static __always_inline __u64 linear_length(struct xdp_md *ctx)
+{
+	return (void *)(long)ctx->data_end - (void *)(long)ctx->data;
+}
 
 static __always_inline bool is_vlan(__be16 ethertype)
 {
@@ -334,10 +344,10 @@ static __always_inline enum forward_counter check_source(struct xdp_md *ctx, con
 }
 
 /* Asks the kernel for the next hop, and whether it can be reached from here. */
-static __always_inline enum forward_counter look_up(struct xdp_md *ctx, const struct forward_port *port,
-						    struct bpf_fib_lookup *fib, struct hop *hop)
+static __always_inline enum forward_counter look_up(struct xdp_md *ctx, const struct frame *frame,
+						    const struct forward_port *port, struct bpf_fib_lookup *fib,
+						    struct hop *hop)
 {
-	bool whole = ctx->data_end - ctx->data == bpf_xdp_get_buff_len(ctx);
 	const struct forward_output *output;
 	const struct bpf_devmap_val *device;
 	enum forward_counter verdict;
@@ -350,11 +360,11 @@ static __always_inline enum forward_counter look_up(struct xdp_md *ctx, const st
 	if (!device)
 		return FORWARD_PASS_OTHER_EGRESS;
 	/* Most frames leave untagged and in one piece, and need no more. */
-	if (device->ifindex != fib->ifindex || !whole) {
+	if (device->ifindex != fib->ifindex || !frame->whole) {
 		output = bpf_map_lookup_elem(&outputs_map, &fib->ifindex);
 		if (!output)
 			return FORWARD_PASS_OTHER_EGRESS;
-		if (!whole && !(output->flags & FORWARD_FRAGMENTS))
+		if (!frame->whole && !(output->flags & FORWARD_FRAGMENTS))
 			return FORWARD_PASS_MULTI_BUFFER;
 		hop->tags[0] = output->tags[0];
 		hop->tags[1] = output->tags[1];
@@ -454,7 +464,7 @@ static __always_inline enum forward_counter replicate(struct xdp_md *ctx, const 
 	if (!sequence || !receivers)
 		return FORWARD_PASS_NO_RECEIVER;
 	/* The kernel copies the linear part only. */
-	if (ctx->data_end - ctx->data != bpf_xdp_get_buff_len(ctx))
+	if (!frame->whole)
 		return FORWARD_PASS_MULTI_BUFFER;
 	(*sequence)++;
 	stamp.turn_low = *sequence;
@@ -477,12 +487,14 @@ static __always_inline enum forward_counter replicate(struct xdp_md *ctx, const 
  * protocol and port already.
  */
 static __always_inline const struct forward_feed *feed_of(const struct forward_port *port, enum station station,
-							  struct forward_listen *listen,
+							  bool multicast, struct forward_listen *listen,
 							  const struct bpf_fib_lookup *fib, __u32 transport,
 							  __u32 end)
 {
-	if (!(port->flags & FORWARD_REPLICATE) || station == OTHERS || fib->l4_protocol != IPPROTO_UDP ||
+	if (!(port->flags & FORWARD_REPLICATE) || fib->l4_protocol != IPPROTO_UDP ||
 	    transport + sizeof(struct udphdr) > end)
+		return NULL;
+	if (station == OTHERS || (station == GROUP && !multicast))
 		return NULL;
 	listen->port = fib->dport;
 	return bpf_map_lookup_elem(&feeds_map, listen);
@@ -497,6 +509,7 @@ static __always_inline enum forward_counter forward_ipv4(struct xdp_md *ctx, con
 	const struct forward_feed *feed;
 	enum forward_counter verdict;
 	__u32 end, transport;
+	bool multicast;
 	struct hop hop = {};
 	struct iphdr ip;
 	const struct iphdr *linear = (void *)(long)ctx->data + frame->network;
@@ -525,11 +538,12 @@ static __always_inline enum forward_counter forward_ipv4(struct xdp_md *ctx, con
 			return FORWARD_PASS_TRUNCATED;
 		listen.address[2] = bpf_htonl(0xffff);
 		listen.address[3] = ip.daddr;
-		feed = feed_of(port, station, &listen, &fib, transport, end);
+		multicast = bpf_ntohl(ip.daddr) >> 28 == 0xe;
+		feed = feed_of(port, station, multicast, &listen, &fib, transport, end);
 		if (feed)
 			/* Copies of a unicast feed have one hop less. */
-			return station == US && ip.ttl <= LAST_HOP ? FORWARD_PASS_TTL :
-								     replicate(ctx, frame, feed, action);
+			return !multicast && ip.ttl <= LAST_HOP ? FORWARD_PASS_TTL :
+								  replicate(ctx, frame, feed, action);
 	}
 	if (station != US)
 		return FORWARD_PASS_OTHER_MAC;
@@ -547,7 +561,7 @@ static __always_inline enum forward_counter forward_ipv4(struct xdp_md *ctx, con
 	fib.tot_len = bpf_ntohs(ip.tot_len);
 	fib.ipv4_src = ip.saddr;
 	fib.ipv4_dst = ip.daddr;
-	verdict = look_up(ctx, port, &fib, &hop);
+	verdict = look_up(ctx, frame, port, &fib, &hop);
 	if (verdict != FORWARD_SENT)
 		return verdict;
 	verdict = check_source(ctx, port, &ip);
@@ -597,6 +611,7 @@ static __always_inline enum forward_counter forward_ipv6(struct xdp_md *ctx, con
 	const struct forward_feed *feed;
 	enum forward_counter verdict;
 	__u32 end, transport;
+	bool multicast;
 	struct hop hop = {};
 	struct ipv6hdr ip;
 	const struct ipv6hdr *linear = (void *)(long)ctx->data + frame->network;
@@ -617,10 +632,11 @@ static __always_inline enum forward_counter forward_ipv6(struct xdp_md *ctx, con
 		return verdict;
 
 	__builtin_memcpy(listen.address, &ip.daddr, sizeof(listen.address));
-	feed = feed_of(port, station, &listen, &fib, transport, end);
+	multicast = ip.daddr.s6_addr[0] == 0xff;
+	feed = feed_of(port, station, multicast, &listen, &fib, transport, end);
 	if (feed)
-		return station == US && ip.hop_limit <= LAST_HOP ? FORWARD_PASS_TTL :
-								   replicate(ctx, frame, feed, action);
+		return !multicast && ip.hop_limit <= LAST_HOP ? FORWARD_PASS_TTL :
+								replicate(ctx, frame, feed, action);
 	if (station != US)
 		return FORWARD_PASS_OTHER_MAC;
 
@@ -640,7 +656,7 @@ static __always_inline enum forward_counter forward_ipv6(struct xdp_md *ctx, con
 	fib.flowinfo = *(__be32 *)&ip & bpf_htonl(0x0fffffff);
 	__builtin_memcpy(fib.ipv6_src, &ip.saddr, sizeof(fib.ipv6_src));
 	__builtin_memcpy(fib.ipv6_dst, &ip.daddr, sizeof(fib.ipv6_dst));
-	verdict = look_up(ctx, port, &fib, &hop);
+	verdict = look_up(ctx, frame, port, &fib, &hop);
 	if (verdict != FORWARD_SENT)
 		return verdict;
 	verdict = rewrite_ipv6(ctx, frame, &hop);
@@ -695,6 +711,7 @@ int expressway_fwd(struct xdp_md *ctx)
 	int action = XDP_PASS;
 	__u32 slot = 0;
 
+	frame.whole = linear_length(ctx) == frame.length;
 	counter = forward_frame(ctx, &frame, &slot, &action);
 	stats = bpf_map_lookup_elem(&stats_map, &slot);
 	if (stats && counter < FORWARD_COUNTERS) {
@@ -806,7 +823,7 @@ static __always_inline bool address_copy(struct xdp_md *ctx, const struct forwar
 	traffic = bpf_map_lookup_elem(&target_stats_map, &slot);
 	if (traffic) {
 		traffic->packets++;
-		traffic->bytes += ctx->data_end - ctx->data;
+		traffic->bytes += linear_length(ctx);
 	}
 	return true;
 }

@@ -528,6 +528,7 @@ fn datagrams_of_feeds_are_stamped_for_their_receivers() {
             ("TCP", group(frame(&[], IPV4, &v4_packet("239.1.1.1", 6, &udp(443, b"x")))), PassOtherMac),
             ("a fragment", group(with(&v4("239.1.1.1"), 6, &[0x20, 0])), PassOtherMac),
             ("to another station", patched(&v4("10.1.0.1"), 0, &[2, 9, 9, 9, 9, 9]), PassOtherMac),
+            ("unicast in a multicast frame", group(with(&v4("10.1.0.1"), 8, &[0])), PassOtherMac),
             ("unicast on its last hop", with(&v4("10.1.0.1"), 8, &[1]), PassTtl),
             ("without receivers", group(v4("239.1.1.2")), PassNoReceiver),
             ("others are forwarded", v4("198.51.100.9"), Forwarded),

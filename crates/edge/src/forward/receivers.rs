@@ -14,7 +14,7 @@ use super::config::To;
 
 /// How often the kernel is asked to resolve or confirm one neighbour.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
-/// Neighbours probed in a turn; the others have their turn later.
+/// Neighbours probed in a second; the others have their turn later.
 const PROBES: usize = 64;
 
 /// Asks the kernel to resolve and confirm neighbours. Forwarded packets do neither, as they do not pass its stack: a
@@ -22,6 +22,7 @@ const PROBES: usize = 64;
 #[derive(Default)]
 pub(super) struct Probes {
     last: HashMap<(u32, IpAddr), Instant>,
+    second: Option<Instant>,
     left: usize,
 }
 
@@ -29,7 +30,9 @@ impl Probes {
     /// Begins a turn.
     pub(super) fn begin(&mut self, now: Instant) {
         self.last.retain(|_, at| now.duration_since(*at) < PROBE_INTERVAL);
-        self.left = PROBES;
+        if self.second.is_none_or(|began| now.duration_since(began) >= Duration::from_secs(1)) {
+            (self.second, self.left) = (Some(now), PROBES);
+        }
     }
 
     /// Probes unless that was done lately.

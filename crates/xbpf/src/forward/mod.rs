@@ -48,6 +48,8 @@ pub struct Forward {
     ports: HashMap<Vec<u8>, Port>,
     locals: HashSet<Ipv4Addr>,
     feeds: feed::Feeds,
+    /// There are or were feeds: copies may be under way.
+    has_copies: bool,
 }
 
 #[derive(Debug)]
@@ -117,6 +119,7 @@ impl Forward {
             ports: HashMap::new(),
             locals: HashSet::new(),
             feeds: feed::Feeds::default(),
+            has_copies: false,
         })
     }
 
@@ -208,6 +211,7 @@ impl Forward {
         for key in gone {
             self.remove_port(&key)?;
         }
+        self.has_copies |= ports.iter().any(|port| port.replicates);
         // Where packets may go before where they come from.
         for port in ports.iter().filter(|port| self.ports.get(&port.key()[..]) != Some(*port)) {
             self.put_egress(port)?;
@@ -243,9 +247,10 @@ impl Forward {
         update(&self.maps.devices, "devices_map", &interface, &self.device_value(port))
     }
 
-    /// `struct bpf_devmap_val`: where feeds are, every bulk of a device goes through the program that addresses copies.
+    /// `struct bpf_devmap_val`: where feeds are or were, every bulk of a device goes through the program that addresses
+    /// copies.
     fn device_value(&self, port: &Port) -> [u8; 8] {
-        let program = if port.replicates { self.copy.as_raw_fd() } else { 0 };
+        let program = if self.has_copies { self.copy.as_raw_fd() } else { 0 };
         device_value(port.device, program)
     }
 
