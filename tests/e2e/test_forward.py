@@ -369,7 +369,7 @@ def test_a_program_that_is_there_already_is_refused(make_network, make_forward, 
     before = network.program("e1")
     second = Forward(network, tmp_path / "second", TWO)
     assert second.wait() == 1
-    assert "e1: already has another XDP expressway_fwd" in second.log(), second.log()
+    assert "e1: already has another XDP program expressway_fwd" in second.log(), second.log()
     assert network.program("e1") == before
     assert "1 received" in network.ping(1, host(2))
     assert first.process.poll() is None
