@@ -12,6 +12,7 @@ mod bench;
 mod drop;
 mod dump;
 mod fanout;
+mod forward;
 pub(crate) mod generate;
 mod lab;
 mod recv;
@@ -22,6 +23,7 @@ pub(crate) use bench::{Bench, BenchCalculate, BenchCommand, BenchEnd, BenchRepor
 pub(crate) use drop::Drop;
 pub(crate) use dump::{Dump, Extcap, PayloadType, Text, Way, XdpPoint};
 pub(crate) use fanout::{Fanout, FanoutMode};
+pub(crate) use forward::Forward;
 pub(crate) use lab::{LabArguments, LabCommand};
 pub(crate) use recv::{Recv, Sequence};
 pub(crate) use top::{Top, TopBy};
@@ -70,6 +72,8 @@ pub(crate) enum Command {
     Agent(Agent),
     /// Send one UDP feed to many TCP, TLS and WebSocket subscribers
     Fanout(Box<Fanout>),
+    /// Route between interfaces in XDP by the kernel's tables, and copy UDP feeds to receivers
+    Forward(Forward),
     /// Show live who talks over an interface, AF_XDP included, or what a running process does
     Top(Box<Top>),
     /// Follow requests through a running gateway, hop by hop: how long each step takes

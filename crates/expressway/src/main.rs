@@ -12,6 +12,7 @@ mod drop;
 mod dump;
 mod fail;
 mod fanout;
+mod forward;
 mod generate;
 mod lab;
 mod limits;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Agent(arguments) => agent::run(arguments),
         Command::Fanout(arguments) => fanout::run(&arguments),
+        Command::Forward(arguments) => forward::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Recv(arguments) => recv::run(&arguments),
