@@ -279,7 +279,22 @@ mod tests {
         for goes_on in [Verdict::Pass, Verdict::Tx, Verdict::Redirect { error: None }] {
             assert_eq!(DropReason::of_verdict(goes_on), None);
         }
-        let full = DropReason::of_verdict(Verdict::Redirect { error: Some(libc::ENOBUFS) }).unwrap();
-        assert_eq!(full.to_string(), "ring/rx-full");
+    }
+
+    #[test]
+    fn what_a_verdict_ends_has_the_reason_of_its_layer() {
+        let redirect = |error| Verdict::Redirect { error: Some(error) };
+        for (verdict, reason) in [
+            (Verdict::Drop, "xdp/program"),
+            (Verdict::Aborted, "xdp/aborted"),
+            (Verdict::Unknown(9), "xdp/aborted"),
+            (redirect(libc::ENOBUFS), "ring/rx-full"),
+            (redirect(libc::ENOSPC), "ring/no-frame"),
+            (redirect(libc::EMSGSIZE), "xdp/too-long"),
+            (redirect(libc::ENETDOWN), "xdp/no-target"),
+            (redirect(libc::EOPNOTSUPP), "xdp/redirect-failed"),
+        ] {
+            assert_eq!(DropReason::of_verdict(verdict).unwrap().to_string(), reason, "{verdict:?}");
+        }
     }
 }

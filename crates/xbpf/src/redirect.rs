@@ -356,16 +356,16 @@ pub(crate) fn is_privileged() -> bool {
     })
 }
 
-/// libbpf prints to standard error unless told otherwise; its messages, the verifier's log among them,
-/// belong into the trace.
+/// libbpf prints to standard error unless told otherwise; its messages, the verifier's log among them, belong into the log, and
+/// below its warnings: what fails is returned as an error that says so in a line, and what may be missing, such as a hook that a
+/// kernel refuses, is no fault.
 pub(crate) fn forward_libbpf_messages() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         libbpf_rs::set_print(Some((PrintLevel::Debug, |level, message| {
             let message = message.trim_end();
             match level {
-                PrintLevel::Warn => tracing::warn!(target: "libbpf", "{message}"),
-                PrintLevel::Info => tracing::debug!(target: "libbpf", "{message}"),
+                PrintLevel::Warn | PrintLevel::Info => tracing::debug!(target: "libbpf", "{message}"),
                 PrintLevel::Debug => tracing::trace!(target: "libbpf", "{message}"),
             }
         })));

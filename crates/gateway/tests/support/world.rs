@@ -217,9 +217,9 @@ impl World {
         self.start_with(setup, workers, (usize::MAX, BATCH), WorkerOptions::default().slice);
     }
 
-    /// Likewise, with a worker that gets all that has come at once.
-    pub fn start_greedy(&mut self, setup: &Arc<Setup>, slice: SliceLimit) {
-        self.start_with(setup, 1, (usize::MAX, usize::MAX), slice);
+    /// Likewise, with workers that get all that has come at once.
+    pub fn start_greedy(&mut self, setup: &Arc<Setup>, workers: usize, slice: SliceLimit) {
+        self.start_with(setup, workers, (usize::MAX, usize::MAX), slice);
     }
 
     fn start_with(
