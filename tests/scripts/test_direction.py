@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = [
     {"wire", "sequence", "h3", "settings", "lab", "web", "tls"},
     {"xbpf", "netio", "bench", "acme", "origin", "cache"},
-    {"agent", "gateway", "feed", "observe", "tcp"},
+    {"agent", "edge", "gateway", "feed", "observe", "tcp"},
     {"dataplane"},
     {"load", "expressway"},
 ]

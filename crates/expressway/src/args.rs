@@ -8,6 +8,7 @@ use expressway_dataplane::IoMode;
 
 use crate::fail::Failure;
 
+mod balance;
 mod bench;
 mod drop;
 mod dump;
@@ -17,6 +18,7 @@ mod lab;
 mod recv;
 mod top;
 
+pub(crate) use balance::Balance;
 pub(crate) use bench::{Bench, BenchCalculate, BenchCommand, BenchEnd, BenchReport};
 pub(crate) use drop::Drop;
 pub(crate) use dump::{Dump, Extcap, PayloadType, Text, Way, XdpPoint};
@@ -65,6 +67,8 @@ pub(crate) enum Command {
     Agent(Agent),
     /// Send one UDP feed to many TCP, TLS and WebSocket subscribers
     Fanout(Box<Fanout>),
+    /// Balance services over nodes at layer 4, in XDP
+    Balance(Balance),
     /// Show live who talks over an interface, AF_XDP included, or what a running process does
     Top(Box<Top>),
     /// Receive UDP datagrams, count them and measure latency

@@ -3,6 +3,7 @@
 mod agent;
 mod args;
 
+mod balance;
 mod bench;
 mod cert;
 mod cores;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Agent(arguments) => agent::run(arguments),
         Command::Fanout(arguments) => fanout::run(&arguments),
+        Command::Balance(arguments) => balance::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Recv(arguments) => recv::run(&arguments),
         Command::Gen(arguments) => generate::run(&arguments.kind),

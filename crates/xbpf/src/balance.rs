@@ -381,6 +381,22 @@ impl Balance {
             .map_err(fault("server_ids_map"))
     }
 
+    /// The configurations and server IDs of a service.
+    ///
+    /// # Errors
+    /// [`Error::Layout`].
+    pub fn server_ids(&self, service: u32) -> Result<Vec<(u8, Vec<u8>)>, Error> {
+        let mut found = Vec::new();
+        for key in self.server_ids.keys() {
+            let key = <[u8; 20]>::try_from(key).map_err(|_| Error::Layout { map: "server_ids_map" })?;
+            let length = usize::from(key[19]).min(Self::SERVER_ID);
+            if u32::from(u16::from_ne_bytes([key[16], key[17]])) == service {
+                found.push((key[18], key[..length].to_vec()));
+            }
+        }
+        Ok(found)
+    }
+
     /// Forgets a server ID.
     ///
     /// # Errors

@@ -717,11 +717,11 @@ fn quic_goes_by_its_connection_id() {
     assert_eq!(bed.to(&quic(false, &id(7), 8000)).0, TxNew, "marked as not routable");
     assert_eq!(bed.to(&quic(false, &id(5), 8001)).0, TxNew, "no such configuration");
     assert_eq!(bed.to(&quic(true, &id(0)[..5], 8002)).0, TxNew, "too short for a server ID and a nonce");
-    let mut tiny = udp(vip4(), 8003, &[0x40, 0, 0x81]);
+    let tiny = udp(vip4(), 8003, &[0x40, 0, 0x81]);
     assert_eq!(bed.to(&tiny).0, TxNew);
-    tiny.truncate(60);
     bed.state(1, BalanceState::Draining);
     assert_eq!(bed.to(&quic(false, &id(0), 8004)), (TxQuicLb, 1));
+    bed.ring(0, &[2]);
     bed.state(1, BalanceState::Down);
     let (counter, slot) = bed.to(&quic(false, &id(0), 8005));
     assert_eq!((counter, slot), (TxNew, 2), "its node is dead");

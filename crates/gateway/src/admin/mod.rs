@@ -84,6 +84,16 @@ pub trait State: Send + Sync + 'static {
         None
     }
 
+    /// Drains a node, or ends that, as `order`, a JSON document, says, for `POST /drain`; as [`State::purge`].
+    fn drain(&self, _order: &[u8]) -> Option<Result<String, String>> {
+        None
+    }
+
+    /// Services with their nodes and statistics, as a JSON document, for `/services`; `None` where there is no such page.
+    fn services(&self) -> Option<String> {
+        None
+    }
+
     /// Statistics of each subscriber, as a JSON document, for `/subscribers`; `None` where there is no such page.
     fn subscribers(&self) -> Option<String> {
         None
@@ -190,7 +200,8 @@ impl Desk {
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let page = match (request.method(), request.uri().path()) {
-            (&Method::POST, "/purge") => self.purge(request).await,
+            (&Method::POST, "/purge") => self.order(request, |state, order| state.purge(order)).await,
+            (&Method::POST, "/drain") => self.order(request, |state, order| state.drain(order)).await,
             _ => answer(&request, &self.registry, self.state.as_ref()),
         };
         // A page of more than there may be of all is let through alone.
@@ -213,7 +224,11 @@ const MAX_ORDER: usize = 16 << 10;
 
 impl Desk {
     /// Only as JSON by name: pages of other origins may send anything else without asking first (CORS).
-    async fn purge(&self, request: Request<Incoming>) -> Page {
+    async fn order(
+        &self,
+        request: Request<Incoming>,
+        obey: impl Fn(&dyn State, &[u8]) -> Option<Result<String, String>>,
+    ) -> Page {
         let content_type = request.headers().get(header::CONTENT_TYPE).map(|value| value.as_bytes());
         if !content_type.is_some_and(|value| value.starts_with(b"application/json")) {
             return Page::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "text/plain", "send application/json\n");
@@ -226,7 +241,7 @@ impl Desk {
                 "the order is too long, or incomplete\n",
             );
         };
-        match self.state.purge(&order.to_bytes()) {
+        match obey(self.state.as_ref(), &order.to_bytes()) {
             Some(Ok(done)) => Page::new(StatusCode::OK, "application/json", done + "\n"),
             Some(Err(problem)) => Page::new(StatusCode::BAD_REQUEST, "text/plain", problem + "\n"),
             None => document(None),
@@ -265,10 +280,11 @@ fn answer(request: &Request<Incoming>, registry: &Registry, state: &dyn State) -
         "/config" => Page::new(StatusCode::OK, "text/plain; charset=utf-8", state.configuration()),
         "/io" => document(state.io()),
         "/subscribers" => document(state.subscribers()),
+        "/services" => document(state.services()),
         "/" => Page::new(
             StatusCode::OK,
             "text/plain",
-            "/metrics\n/healthz\n/config\n/io\n/subscribers\nPOST /purge\n",
+            "/metrics\n/healthz\n/config\n/io\n/subscribers\n/services\nPOST /purge\nPOST /drain\n",
         ),
         _ => document(None),
     }
