@@ -11,16 +11,17 @@ use std::time::Duration;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
-use crate::attachment::{self, AttachMode, Attachment, Existing};
+use crate::attachment::{self, AttachMode, Attachment, Existing, Keep};
 use crate::balance_counters::BalanceCounts;
 use crate::error::{CAPABILITIES, Error};
 use crate::redirect::{forward_libbpf_messages, is_privileged};
+use crate::role::Role;
 use crate::skeleton::balance::BalanceSkelBuilder;
 use crate::skeleton::balance::types::{
     balance_flag, balance_flow, balance_flow_key, balance_limit, balance_listener, balance_method,
     balance_node, balance_quic, balance_server_id, balance_service, balance_state, balance_traffic,
 };
-use crate::sys;
+use crate::{dispatcher, sys};
 
 /// What is fixed when the program is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,11 +219,13 @@ pub struct BalanceRun {
 #[derive(Debug)]
 pub struct Balance {
     program: OwnedFd,
+    seed: u64,
     listeners: MapHandle,
     rings: MapHandle,
     nodes: MapHandle,
     flows: MapHandle,
     probation: MapHandle,
+    fragments: MapHandle,
     quic: MapHandle,
     server_ids: MapHandle,
     stats: MapHandle,
@@ -254,43 +257,91 @@ impl Balance {
     /// than 5.18.
     pub fn load(options: &BalanceOptions) -> Result<Self, Error> {
         forward_libbpf_messages();
-        let load = |source: libbpf_rs::Error| match source.kind() {
-            libbpf_rs::ErrorKind::PermissionDenied if !is_privileged() => {
-                Error::NotPermitted { action: "loading the XDP program".to_owned(), needed: CAPABILITIES }
-            }
-            _ => Error::Load { source },
-        };
         let mut storage = MaybeUninit::uninit();
-        let mut open = BalanceSkelBuilder::default().open(&mut storage).map_err(load)?;
-        open.maps.flows_map.set_max_entries(options.flows).map_err(load)?;
-        open.maps.probation_map.set_max_entries(options.probation).map_err(load)?;
+        let mut open = BalanceSkelBuilder::default().open(&mut storage).map_err(load_error)?;
+        open.maps.flows_map.set_max_entries(options.flows).map_err(load_error)?;
+        open.maps.probation_map.set_max_entries(options.probation).map_err(load_error)?;
         if let Some(knobs) = open.maps.rodata_data.as_deref_mut() {
             knobs.hash_seed = options.seed;
         }
-        let loaded = open.load().map_err(load)?;
+        let loaded = open.load().map_err(load_error)?;
         let program = loaded.progs.expressway_lb.as_fd().try_clone_to_owned();
         let maps = &loaded.maps;
         Ok(Self {
             program: program.map_err(|source| Error::Descriptor { source })?,
-            listeners: MapHandle::try_from(&maps.listeners_map).map_err(load)?,
-            rings: MapHandle::try_from(&maps.rings_map).map_err(load)?,
-            nodes: MapHandle::try_from(&maps.nodes_map).map_err(load)?,
-            flows: MapHandle::try_from(&maps.flows_map).map_err(load)?,
-            probation: MapHandle::try_from(&maps.probation_map).map_err(load)?,
-            quic: MapHandle::try_from(&maps.quic_map).map_err(load)?,
-            server_ids: MapHandle::try_from(&maps.server_ids_map).map_err(load)?,
-            stats: MapHandle::try_from(&maps.stats_map).map_err(load)?,
-            service_stats: MapHandle::try_from(&maps.service_stats_map).map_err(load)?,
-            node_stats: MapHandle::try_from(&maps.node_stats_map).map_err(load)?,
+            seed: options.seed,
+            listeners: MapHandle::try_from(&maps.listeners_map).map_err(load_error)?,
+            rings: MapHandle::try_from(&maps.rings_map).map_err(load_error)?,
+            nodes: MapHandle::try_from(&maps.nodes_map).map_err(load_error)?,
+            flows: MapHandle::try_from(&maps.flows_map).map_err(load_error)?,
+            probation: MapHandle::try_from(&maps.probation_map).map_err(load_error)?,
+            fragments: MapHandle::try_from(&maps.fragments_map).map_err(load_error)?,
+            quic: MapHandle::try_from(&maps.quic_map).map_err(load_error)?,
+            server_ids: MapHandle::try_from(&maps.server_ids_map).map_err(load_error)?,
+            stats: MapHandle::try_from(&maps.stats_map).map_err(load_error)?,
+            service_stats: MapHandle::try_from(&maps.service_stats_map).map_err(load_error)?,
+            node_stats: MapHandle::try_from(&maps.node_stats_map).map_err(load_error)?,
         })
     }
 
-    /// Attaches the program to the interface `ifindex`; as [`crate::Redirect::attach`].
+    /// Attaches the program to the interface `ifindex` by a link; as [`crate::Redirect::attach`]. One that a killed process
+    /// left pinned is replaced.
     ///
     /// # Errors
-    /// Those of [`crate::Redirect::attach`].
-    pub fn attach(&self, ifindex: u32, mode: AttachMode, existing: Existing) -> Result<Attachment, Error> {
-        attachment::attach(self.program.as_fd(), ifindex, mode, existing)
+    /// Those of [`crate::Redirect::attach`], and [`Error::Pin`].
+    pub fn attach(
+        &self,
+        ifindex: u32,
+        mode: AttachMode,
+        existing: Existing,
+        keep: Keep,
+    ) -> Result<Attachment, Error> {
+        attachment::attach_as(Role::BALANCE, self.program.as_fd(), ifindex, mode, existing, keep)
+    }
+
+    /// Loads the program once more, on the same maps, and puts it beside others on the interface `ifindex`; as
+    /// [`crate::Redirect::join`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Redirect::join`].
+    pub fn join(&self, ifindex: u32, mode: AttachMode) -> Result<Attachment, Error> {
+        let interface = attachment::interface(ifindex);
+        let load =
+            |dispatcher: BorrowedFd<'_>, function: &str| Ok((self.load_component(dispatcher, function)?, ()));
+        let ((), membership) = dispatcher::join(&interface, mode.flags(), Role::BALANCE, load)?;
+        Ok(attachment::of_membership(interface, mode, membership))
+    }
+
+    fn load_component(&self, dispatcher: BorrowedFd<'_>, function: &str) -> Result<OwnedFd, Error> {
+        let load = |source: libbpf_rs::Error| match source.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied if is_privileged() => Error::NoExtensions,
+            _ => load_error(source),
+        };
+        let mut storage = MaybeUninit::uninit();
+        let mut open = BalanceSkelBuilder::default().open(&mut storage).map_err(load)?;
+        let maps = &mut open.maps;
+        for (map, ours) in [
+            (&mut maps.listeners_map, &self.listeners),
+            (&mut maps.rings_map, &self.rings),
+            (&mut maps.nodes_map, &self.nodes),
+            (&mut maps.flows_map, &self.flows),
+            (&mut maps.probation_map, &self.probation),
+            (&mut maps.fragments_map, &self.fragments),
+            (&mut maps.quic_map, &self.quic),
+            (&mut maps.server_ids_map, &self.server_ids),
+            (&mut maps.stats_map, &self.stats),
+            (&mut maps.service_stats_map, &self.service_stats),
+            (&mut maps.node_stats_map, &self.node_stats),
+        ] {
+            map.reuse_fd(ours.as_fd()).map_err(load)?;
+        }
+        if let Some(knobs) = maps.rodata_data.as_deref_mut() {
+            knobs.hash_seed = self.seed;
+        }
+        dispatcher::make_extension(&mut open.progs.expressway_lb, dispatcher, function).map_err(load)?;
+        let loaded = open.load().map_err(load)?;
+        let program = loaded.progs.expressway_lb.as_fd().try_clone_to_owned();
+        program.map_err(|source| Error::Descriptor { source })
     }
 
     /// The program, for `bpf(2)` calls of one's own.
@@ -469,6 +520,15 @@ impl Balance {
             .map_err(|source| Error::TestRun { length: frame.len(), source })?;
         let duration = Duration::from_nanos(output.nanoseconds.into());
         Ok(BalanceRun { verdict: output.verdict, frame: output.frame, duration })
+    }
+}
+
+fn load_error(source: libbpf_rs::Error) -> Error {
+    match source.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied if !is_privileged() => {
+            Error::NotPermitted { action: "loading the XDP program".to_owned(), needed: CAPABILITIES }
+        }
+        _ => Error::Load { source },
     }
 }
 

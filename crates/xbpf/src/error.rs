@@ -200,6 +200,14 @@ pub enum Error {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// The program of an interface can't be kept for the time after this process, or taken over from one before.
+    #[error("{interface}: pinning the XDP program: {source}")]
+    Pin {
+        /// The interface asked for.
+        interface: Interface,
+        /// Why.
+        source: io::Error,
+    },
     /// The XDP dispatcher of an interface can't be read, made or changed.
     #[error("{interface}: XDP dispatcher: {what}: {source}")]
     Dispatcher {

@@ -97,6 +97,7 @@ mod live;
 mod pair;
 mod redirect;
 mod rings;
+mod role;
 mod skeleton;
 mod sockets;
 mod sys;
@@ -105,7 +106,7 @@ mod target;
 /// Name of the redirect program, as `ip link` and `xdp-loader status` show it.
 pub const PROGRAM: &str = "expressway_udp";
 
-pub use attachment::{AttachMode, Attachment, Existing, attached};
+pub use attachment::{AttachMode, Attachment, Existing, Keep, attached};
 pub use balance::{
     Balance, BalanceListener, BalanceMethod, BalanceNode, BalanceOptions, BalanceProtocol, BalanceRun,
     BalanceState, BalanceTraffic,
@@ -128,5 +129,6 @@ pub use kernel_names::drop_reasons;
 pub use live::{LiveCounts, LiveFrames};
 pub use redirect::{Options, Redirect, TestRun};
 pub use rings::PerfRings;
+pub use role::Role;
 pub use sockets::{SocketList, SocketRecord, SocketRing};
 pub use target::XdpTarget;

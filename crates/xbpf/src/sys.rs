@@ -76,6 +76,13 @@ pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     result(unsafe { ffi::bpf_link_detach(link.as_raw_fd()) }).map(drop)
 }
 
+/// BPF_LINK_UPDATE: the link's program from now on, with no packet between the two.
+pub(crate) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: both are open for the call; the options may be absent.
+    let code = unsafe { ffi::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), std::ptr::null()) };
+    result(code).map(drop)
+}
+
 /// Puts `program` on `ifindex` by netlink, in place of `expected`, or where there is none. EEXIST or EBUSY when
 /// there is another one.
 pub(crate) fn attach(

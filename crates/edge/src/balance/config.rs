@@ -10,28 +10,12 @@ use expressway_xbpf::Balance;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::interfaces::Mode;
+
 /// The greatest weight: finer shares than a ring has entries for would be lost.
 const WEIGHT: u32 = 1000;
 /// Nodes of one service: the ring has a hundred entries for each.
 const NODES: usize = Balance::RING as usize / 100;
-
-/// How the program is attached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Io {
-    /// In the driver; where that has no XDP, generic.
-    #[default]
-    Auto,
-    /// In the driver.
-    Native,
-    /// In the stack.
-    Generic,
-}
-
-impl Io {
-    const NAMES: [(&'static str, Self); 3] =
-        [("auto", Self::Auto), ("native", Self::Native), ("generic", Self::Generic)];
-}
-named!(Io);
 
 /// The protocol of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -193,7 +177,11 @@ pub struct Config {
     /// Interfaces that packets arrive by; empty: those that have a service's address, or else lead to its nodes.
     pub interfaces: Vec<String>,
     /// How the program is attached.
-    pub mode: Io,
+    pub mode: Mode,
+    /// The program stays when this process is killed, and the next start takes over.
+    pub pin: bool,
+    /// Beside others by a libxdp dispatcher, even where none is yet.
+    pub chain: bool,
     /// Established flows that are remembered.
     pub flows: u32,
     /// Flows that are remembered before they are established.
@@ -214,7 +202,11 @@ struct Raw {
     #[serde(default)]
     interfaces: Vec<Spanned<String>>,
     #[serde(default)]
-    mode: Io,
+    mode: Mode,
+    #[serde(default)]
+    pin: bool,
+    #[serde(default)]
+    chain: bool,
     flows: Option<Spanned<u32>>,
     probation: Option<Spanned<u32>>,
     #[serde(default)]
@@ -311,6 +303,8 @@ impl Config {
         let config = Self {
             interfaces: raw.interfaces.into_iter().map(Spanned::into_inner).collect(),
             mode: raw.mode,
+            pin: raw.pin,
+            chain: raw.chain,
             flows: entries(raw.flows, 1 << 20)?,
             probation: entries(raw.probation, 1 << 16)?,
             seed: raw.seed,

@@ -1,6 +1,6 @@
 //! [`Balancer`]: the program, and what keeps its maps true.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 use expressway_netio::route::{Resolution, Resolver, RouteError, RouteMirror};
 use expressway_xbpf::{
     AttachMode, Attachment, Balance, BalanceListener, BalanceMethod, BalanceNode, BalanceOptions,
-    BalanceProtocol, BalanceState, BalanceTraffic, Existing,
+    BalanceProtocol, BalanceState, BalanceTraffic, Existing, Keep,
 };
 
-use super::config::{Affinity, Config, Io, Method, Node, Protocol, Route, Scheduler, Service};
+use crate::interfaces::{self, Interfaces, Manner, Program};
+
+use super::config::{Affinity, Config, Method, Node, Protocol, Route, Scheduler, Service};
 use super::health::{Checker, Target};
 use super::maglev::{self, Share};
 use super::slots::{Slot, Slots};
@@ -19,6 +21,8 @@ use super::status::{NodeStatus, ServiceStatus, Status};
 
 /// How often flows are counted for `least-connections`: a look at each entry of the table.
 const COUNT: Duration = Duration::from_secs(2);
+/// How often interfaces are looked after.
+const UPKEEP: Duration = Duration::from_secs(1);
 /// How often the kernel is asked to find a neighbour that it does not know, or to confirm one.
 const POKE: Duration = Duration::from_secs(1);
 /// The discard port: what is sent there makes the kernel resolve a neighbour, and nothing else.
@@ -38,9 +42,9 @@ pub enum Error {
     /// No thread.
     #[error("health checks: {0}")]
     Checks(#[source] io::Error),
-    /// An interface that is not there.
-    #[error("interface {0}: no such interface in this network namespace; see `ip link`")]
-    NoInterface(String),
+    /// Of interfaces.
+    #[error(transparent)]
+    Interfaces(#[from] interfaces::Error),
     /// None was named, and none could be found.
     #[error("no interface has an address of a service or leads to a node: name one in `interfaces`")]
     NoInterfaces,
@@ -86,24 +90,20 @@ struct Active {
 /// A running balancer. Dropping it takes the program off its interfaces.
 pub struct Balancer {
     program: Balance,
-    mirror: RouteMirror,
+    _mirror: RouteMirror,
     resolver: Resolver,
     checker: Checker,
     config: Config,
     active: Vec<Active>,
     service_slots: Slots<String>,
     node_slots: Slots<(String, IpAddr)>,
-    attachments: BTreeMap<String, Attached>,
+    /// `None` until the program is complete.
+    interfaces: Option<Interfaces>,
     existing: Existing,
     counted: Option<Instant>,
+    kept: Instant,
     poked: HashMap<IpAddr, Instant>,
     poke: (Option<UdpSocket>, Option<UdpSocket>),
-}
-
-struct Attached {
-    index: u32,
-    /// `None` once somebody has taken it off, which is respected.
-    attachment: Option<Attachment>,
 }
 
 impl Balancer {
@@ -117,15 +117,16 @@ impl Balancer {
         let mut balancer = Self {
             program: Balance::load(&options)?,
             resolver: mirror.resolver()?,
-            mirror,
+            _mirror: mirror,
             checker: Checker::start().map_err(Error::Checks)?,
             config: config.clone(),
             active: Vec::new(),
             service_slots: Slots::new(Balance::SERVICES),
             node_slots: Slots::new(Balance::NODES),
-            attachments: BTreeMap::new(),
+            interfaces: None,
             existing,
             counted: None,
+            kept: Instant::now(),
             poked: HashMap::new(),
             poke: (
                 UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok(),
@@ -174,7 +175,7 @@ impl Balancer {
         }
         self.service_slots.release(|name| wanted.contains(name));
         self.listen()?;
-        self.attach(true)
+        self.attach()
     }
 
     /// Does what time brings: health, neighbours, counts, interfaces. Call it several times a second.
@@ -188,7 +189,13 @@ impl Balancer {
             self.counted = Some(Instant::now());
         }
         self.refresh(false)?;
-        self.attach(false)
+        if let Some(interfaces) = &mut self.interfaces
+            && self.kept.elapsed() >= UPKEEP
+        {
+            interfaces.upkeep(&self.program);
+            self.kept = Instant::now();
+        }
+        Ok(())
     }
 
     /// Drains a node, or gives it new flows again.
@@ -216,8 +223,8 @@ impl Balancer {
 
     /// Interfaces with the program, and how it is attached.
     pub fn interfaces(&self) -> Vec<(String, AttachMode)> {
-        let attached = self.attachments.iter();
-        attached.filter_map(|(name, one)| Some((name.clone(), one.attachment.as_ref()?.mode()))).collect()
+        let attached = self.interfaces.iter().flat_map(Interfaces::attached);
+        attached.map(|(name, mode)| (name.to_owned(), mode)).collect()
     }
 
     /// `Ok` if every service has a node that is up, and the program is attached.
@@ -225,11 +232,9 @@ impl Balancer {
     /// # Errors
     /// What is wrong, in a sentence.
     pub fn health(&self) -> Result<(), String> {
-        if let Some((name, _)) = self.attachments.iter().find(|(_, one)| one.attachment.is_none()) {
-            return Err(format!("interface {name}: the program was detached by someone else"));
-        }
-        if self.interfaces().is_empty() {
-            return Err("the program is on no interface".to_owned());
+        let mut all = self.interfaces.iter().flat_map(Interfaces::all);
+        if let Some((name, _)) = all.find(|(_, mode)| mode.is_none()) {
+            return Err(format!("interface {name} is gone, or its program was detached by someone else"));
         }
         match self.active.iter().find(|active| active.ring.is_empty()) {
             Some(active) => Err(format!("service `{}`: no node is up", active.service.name)),
@@ -511,55 +516,41 @@ impl Balancer {
         indexes.filter_map(|index| snapshot.link(index)).map(|link| link.name.clone()).collect()
     }
 
-    /// Puts the program where it should be. Interfaces that are not there are an error `strictly` only; else they may come.
-    fn attach(&mut self, strictly: bool) -> Result<(), Error> {
-        let wanted = self.wanted_interfaces();
-        if wanted.is_empty() && strictly {
+    /// Puts the program where it should be.
+    fn attach(&mut self) -> Result<(), Error> {
+        let wanted: Vec<String> = self.wanted_interfaces().into_iter().collect();
+        if wanted.is_empty() {
             return Err(Error::NoInterfaces);
         }
-        if !wanted.is_empty() {
-            self.attachments.retain(|name, _| wanted.contains(name));
-        }
-        let snapshot = self.mirror.snapshot();
-        for name in wanted {
-            let index = snapshot.link_by_name(&name).map(|link| link.index);
-            if let (Some(attached), Some(index)) = (self.attachments.get_mut(&name), index)
-                && attached.index == index
-            {
-                let detached = |one: &Attachment| matches!(one.is_attached(), Ok(false));
-                if attached.attachment.as_ref().is_some_and(detached) {
-                    tracing::error!(interface = name, "the program was detached by someone else");
-                    attached.attachment = None;
-                }
-                continue;
-            }
-            if self.attachments.remove(&name).is_some() {
-                tracing::warn!(interface = name, "the interface is gone");
-            }
-            match index.map(|index| (index, self.attach_to(index))) {
-                Some((index, Ok(attachment))) => {
-                    tracing::info!(interface = name, mode = attachment.mode().name(), "attached");
-                    self.attachments.insert(name, Attached { index, attachment: Some(attachment) });
-                }
-                Some((_, Err(error))) if strictly => return Err(error.into()),
-                Some((_, Err(error))) => tracing::debug!(interface = name, %error, "cannot attach yet"),
-                None if strictly => return Err(Error::NoInterface(name)),
-                None => {}
+        match &mut self.interfaces {
+            Some(interfaces) => interfaces.change(&wanted, &self.program)?,
+            None => {
+                let manner = Manner {
+                    mode: self.config.mode,
+                    existing: self.existing,
+                    keep: if self.config.pin { Keep::Pinned } else { Keep::Process },
+                    chain: self.config.chain,
+                };
+                self.interfaces = Some(Interfaces::open(&wanted, manner, &self.program)?);
             }
         }
         Ok(())
     }
+}
 
-    fn attach_to(&self, index: u32) -> Result<Attachment, expressway_xbpf::Error> {
-        let attach = |mode| self.program.attach(index, mode, self.existing);
-        match self.config.mode {
-            Io::Native => attach(AttachMode::Native),
-            Io::Generic => attach(AttachMode::Generic),
-            Io::Auto => match attach(AttachMode::Native) {
-                Err(expressway_xbpf::Error::NoNativeXdp { .. }) => attach(AttachMode::Generic),
-                result => result,
-            },
-        }
+impl Program for Balance {
+    fn attach(
+        &self,
+        ifindex: u32,
+        mode: AttachMode,
+        existing: Existing,
+        keep: Keep,
+    ) -> Result<Attachment, expressway_xbpf::Error> {
+        Balance::attach(self, ifindex, mode, existing, keep)
+    }
+
+    fn join(&self, ifindex: u32, mode: AttachMode) -> Result<Attachment, expressway_xbpf::Error> {
+        Balance::join(self, ifindex, mode)
     }
 }
 

@@ -34,6 +34,6 @@ pub mod maglev;
 pub mod slots;
 mod status;
 
-pub use config::{Affinity, Check, CheckKind, Config, Io, Method, Node, Protocol, Route, Scheduler, Service};
+pub use config::{Affinity, Check, CheckKind, Config, Method, Node, Protocol, Route, Scheduler, Service};
 pub use control::{Balancer, Error};
 pub use status::{NodeStatus, ServiceStatus, Status};
