@@ -731,6 +731,45 @@ fn quic_goes_by_its_connection_id() {
     assert!(bed.balance.service_traffic(0).unwrap().by_id > 0);
 }
 
+/// The rows in clear of appendix B.1 of draft-ietf-quic-load-balancers-21: the whole connection ID.
+#[test]
+fn the_drafts_connection_ids_are_read() {
+    let Some(bed) = Bed::new(L2, false) else { return };
+    let by_id = BalanceListener { quic_lb: true, ..listener(0) };
+    bed.balance.set_listener(vip4(), BalanceProtocol::Udp, &by_id).unwrap();
+    let first = [0x07, 0xc4, 0x60, 0x5e, 0x45, 0x04, 0xcc, 0x4f];
+    let second = [0x2a, 0x35, 0x0d, 0x28, 0xb4, 0x20, 0x34, 0x87, 0xd9, 0x70, 0x0b];
+    for (config, cid, length, slot) in [(0, &first[..], 3, 1), (1, &second[..], 5, 3)] {
+        bed.balance.set_quic(0, config, Some(length)).unwrap();
+        bed.balance.set_server_id(0, config, &cid[1..1 + usize::from(length)], slot).unwrap();
+        for long in [false, true] {
+            assert_eq!(bed.to(&quic(long, cid, 4000)), (TxQuicLb, slot));
+        }
+    }
+}
+
+/// What a packet costs, by the kernel's clock over 200 runs, as many as its hop limit allows; the least of 5000. Prints, and
+/// asserts nothing: `cargo test -p expressway-xbpf --test balance -- --ignored --nocapture`.
+#[test]
+#[ignore = "measures"]
+fn the_cost_of_a_packet() {
+    let Some(bed) = Bed::new(L2, false) else { return };
+    let least = |mut frame: Vec<u8>| {
+        frame[22] = 255;
+        let runs = (0..5000).map(|_| bed.balance.prog_test_run(&frame, 200).unwrap().duration.as_nanos());
+        runs.min().unwrap()
+    };
+    println!("no service: {} ns", least(udp("192.0.2.11:443".parse().unwrap(), 1, &[0; 64])));
+    bed.establish(1);
+    println!("UDP, established flow, layer 2: {} ns", least(udp(vip4(), 1, &[0; 64])));
+    let by_id = BalanceListener { quic_lb: true, ..listener(0) };
+    bed.balance.set_listener(vip4(), BalanceProtocol::Udp, &by_id).unwrap();
+    bed.balance.set_quic(0, 0, Some(4)).unwrap();
+    bed.balance.set_server_id(0, 0, &[1, 2, 3, 4], 1).unwrap();
+    let cid = [&[0, 1, 2, 3, 4][..], &[9; 11]].concat();
+    println!("QUIC by connection ID, layer 2: {} ns", least(quic(false, &cid, 2)));
+}
+
 mod fuzz {
     use proptest::prelude::*;
 
