@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use expressway_netio::route::{Resolution, Resolver, RouteError, RouteMirror};
+use expressway_netio::route::RouteError;
 use expressway_xbpf::{
     AttachMode, Attachment, Balance, BalanceListener, BalanceMethod, BalanceNode, BalanceOptions,
     BalanceProtocol, BalanceState, BalanceTraffic, Existing, Keep,
@@ -18,15 +18,12 @@ use super::health::{Checker, Target};
 use super::maglev::{self, Share};
 use super::slots::{Slot, Slots};
 use super::status::{NodeStatus, ServiceStatus, Status};
+use super::ways::Ways;
 
 /// How often flows are counted for `least-connections`: a look at each entry of the table.
 const COUNT: Duration = Duration::from_secs(2);
 /// How often interfaces are looked after.
 const UPKEEP: Duration = Duration::from_secs(1);
-/// How often the kernel is asked to find a neighbour that it does not know, or to confirm one.
-const POKE: Duration = Duration::from_secs(1);
-/// The discard port: what is sent there makes the kernel resolve a neighbour, and nothing else.
-const DISCARD: u16 = 9;
 /// What one flow adds to the load of a node with weight 1.
 const STEP: u32 = 1000;
 
@@ -90,8 +87,7 @@ struct Active {
 /// A running balancer. Dropping it takes the program off its interfaces.
 pub struct Balancer {
     program: Balance,
-    _mirror: RouteMirror,
-    resolver: Resolver,
+    ways: Ways,
     checker: Checker,
     config: Config,
     active: Vec<Active>,
@@ -102,8 +98,6 @@ pub struct Balancer {
     existing: Existing,
     counted: Option<Instant>,
     kept: Instant,
-    poked: HashMap<IpAddr, Instant>,
-    poke: (Option<UdpSocket>, Option<UdpSocket>),
 }
 
 impl Balancer {
@@ -113,11 +107,9 @@ impl Balancer {
     /// See [`Error`].
     pub fn start(config: Config, existing: Existing) -> Result<Self, Error> {
         let options = BalanceOptions { flows: config.flows, probation: config.probation, seed: config.seed };
-        let mirror = RouteMirror::start()?;
         let mut balancer = Self {
             program: Balance::load(&options)?,
-            resolver: mirror.resolver()?,
-            _mirror: mirror,
+            ways: Ways::start()?,
             checker: Checker::start().map_err(Error::Checks)?,
             config: config.clone(),
             active: Vec::new(),
@@ -127,11 +119,6 @@ impl Balancer {
             existing,
             counted: None,
             kept: Instant::now(),
-            poked: HashMap::new(),
-            poke: (
-                UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok(),
-                UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).ok(),
-            ),
         };
         balancer.apply(config)?;
         Ok(balancer)
@@ -257,7 +244,7 @@ impl Balancer {
     fn service_status(&self, active: &Active) -> Result<ServiceStatus, Error> {
         let nodes = active.members.iter().map(|member| {
             let written = member.written.as_ref();
-            let link = written.and_then(|node| self.resolver.snapshot().link(node.ifindex));
+            let link = written.and_then(|node| self.ways.snapshot().link(node.ifindex));
             let state = match written.map(|node| node.state) {
                 Some(BalanceState::Up) => "up",
                 Some(BalanceState::Draining) => "draining",
@@ -374,7 +361,7 @@ impl Balancer {
             let least = self.active[index].service.scheduler == Scheduler::LeastConnections;
             let member = &self.active[index].members[place];
             let (address, last) = (member.node.address, member.written);
-            let way = self.way(address);
+            let way = self.ways.to(address);
             let member = &self.active[index].members[place];
             let up = self.checker.health(member.slot.number).is_none_or(|health| health.up);
             let state = match up {
@@ -425,50 +412,6 @@ impl Balancer {
         nodes
     }
 
-    /// The way to a node, as far as frames can take it.
-    fn way(&mut self, address: IpAddr) -> Option<Way> {
-        let any: IpAddr = match address {
-            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        match self.resolver.resolve(any, address) {
-            Resolution::Ready(path) if path.vlan.is_empty() => {
-                if path.stale {
-                    self.poke(address);
-                }
-                Some(Way {
-                    source: path.source,
-                    ifindex: path.ifindex,
-                    destination_mac: path.destination_mac.0,
-                    source_mac: path.source_mac.0,
-                    mtu: u32::try_from(path.mtu).unwrap_or(u32::MAX),
-                })
-            }
-            Resolution::Unresolved { .. } => {
-                self.poke(address);
-                None
-            }
-            _ => None,
-        }
-    }
-
-    /// Makes the kernel ask for the neighbour that leads to a node.
-    fn poke(&mut self, address: IpAddr) {
-        if self.poked.get(&address).is_some_and(|at| at.elapsed() < POKE) {
-            return;
-        }
-        if self.poked.len() > Balance::NODES as usize {
-            self.poked.clear();
-        }
-        self.poked.insert(address, Instant::now());
-        let socket = if address.is_ipv4() { &self.poke.0 } else { &self.poke.1 };
-        if let Some(socket) = socket
-            && let Err(error) = socket.send_to(&[], (address, DISCARD))
-        {
-            tracing::debug!(%address, %error, "no datagram can be sent to the node");
-        }
-    }
-
     fn stop_listening(&mut self, config: &Config) -> Result<(), Error> {
         let wanted: HashSet<(SocketAddr, Protocol)> = listeners(config.services.iter());
         for (address, protocol) in listeners(self.active.iter().map(|active| &active.service)) {
@@ -501,7 +444,7 @@ impl Balancer {
         if !self.config.interfaces.is_empty() {
             return self.config.interfaces.iter().cloned().collect();
         }
-        let snapshot = self.resolver.snapshot();
+        let snapshot = self.ways.snapshot();
         let listen = self.config.services.iter().flat_map(|service| &service.listen);
         let own: BTreeSet<String> = listen
             .filter_map(|address| snapshot.interface_of(address.ip()))
@@ -552,15 +495,6 @@ impl Program for Balance {
     fn join(&self, ifindex: u32, mode: AttachMode) -> Result<Attachment, expressway_xbpf::Error> {
         Balance::join(self, ifindex, mode)
     }
-}
-
-/// How frames reach a node.
-struct Way {
-    source: IpAddr,
-    ifindex: u32,
-    destination_mac: [u8; 6],
-    source_mac: [u8; 6],
-    mtu: u32,
 }
 
 /// What a free slot says.

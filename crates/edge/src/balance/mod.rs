@@ -33,6 +33,7 @@ pub mod health;
 pub mod maglev;
 pub mod slots;
 mod status;
+mod ways;
 
 pub use config::{Affinity, Check, CheckKind, Config, Method, Node, Protocol, Route, Scheduler, Service};
 pub use control::{Balancer, Error};

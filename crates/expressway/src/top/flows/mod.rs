@@ -14,8 +14,8 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use expressway_observe::flows::{Model, Recorder};
 use crossterm::event::{self, Event, KeyEventKind};
+use expressway_observe::flows::{Model, Recorder};
 use ratatui::{Terminal, backend::TestBackend};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
