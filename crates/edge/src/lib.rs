@@ -4,4 +4,5 @@
 #![forbid(unsafe_code)]
 
 pub mod balance;
+pub mod forward;
 pub mod interfaces;

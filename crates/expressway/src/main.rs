@@ -1,5 +1,6 @@
 //! The `expressway` command: arguments, logging, exit codes, and the wiring of the crates.
 
+mod admin;
 mod agent;
 mod args;
 
@@ -12,15 +13,18 @@ mod drop;
 mod dump;
 mod fail;
 mod fanout;
+mod forward;
 mod generate;
 mod lab;
 mod limits;
 mod logging;
 mod metrics;
 mod recv;
+mod screen;
 mod serve;
 mod signals;
 mod top;
+mod trace;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -49,7 +53,7 @@ fn main() -> ExitCode {
     };
     // A report is to be read, not what led to it; a screen is not to be written across; and what a stranger does wrong over
     // HTTP/2 is counted, not logged.
-    let quiet = matches!(arguments.command, Command::Doctor(_) | Command::Top(_));
+    let quiet = matches!(arguments.command, Command::Doctor(_) | Command::Top(_) | Command::Trace(_));
     let level = if quiet { "error" } else { "info,h2=error" };
     if let Err(failure) = logging::start(&arguments.logging, level) {
         return failure.report();
@@ -59,7 +63,9 @@ fn main() -> ExitCode {
         Command::Agent(arguments) => agent::run(arguments),
         Command::Fanout(arguments) => fanout::run(&arguments),
         Command::Balance(arguments) => balance::run(&arguments),
+        Command::Forward(arguments) => forward::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments),
         Command::Recv(arguments) => recv::run(&arguments),
         Command::Gen(arguments) => generate::run(&arguments.kind),
         Command::Drop(arguments) => drop::run(&arguments),

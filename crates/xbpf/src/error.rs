@@ -249,7 +249,7 @@ pub enum Error {
         source: libbpf_rs::Error,
     },
     /// A map's content does not have the expected layout.
-    #[error("BPF map {map}: content does not match redirect_shared.h")]
+    #[error("BPF map {map}: content does not match its header in bpf/include")]
     Layout {
         /// The map's name.
         map: &'static str,

@@ -7,7 +7,7 @@
 //! dispatcher ([`Redirect::join`]): pinned, and what a killed process leaves is removed by the next.
 //!
 //! Besides there are [`LiveFrames`], which sends frames out of an interface without a socket, and [`Baseline`], the
-//! programs of the XDP paper that drop, pass, count, touch, return or redirect every packet.
+//! programs of the XDP paper that drop, pass, count, touch, return or redirect every packet. [`forward::Forward`] routes.
 //!
 //! This crate never sees a socket: whoever owns the AF_XDP sockets puts them into
 //! [`Redirect::xsk_map`]. It holds no policy either: wildcards are expanded and modes chosen above.
@@ -91,6 +91,7 @@ mod dispatcher;
 mod error;
 mod fanout;
 mod flows;
+pub mod forward;
 mod kernel_names;
 mod link;
 mod live;

@@ -308,7 +308,7 @@ impl Redirect {
     /// # Errors
     /// [`Error::TestRun`]; the kernel wants at least 14 bytes.
     pub fn prog_test_run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, Error> {
-        self.test_run(&sys::TestRunInput { frame, linear: None, repeat })
+        self.test_run(&sys::TestRunInput { frame, linear: None, ifindex: 0, room: 0, repeat })
     }
 
     /// As [`Redirect::prog_test_run`] once, on a multi-buffer frame of which only the first `linear`
@@ -317,7 +317,7 @@ impl Redirect {
     /// # Errors
     /// [`Error::TestRun`], with EINVAL on older kernels or for less than 14 linear bytes.
     pub fn prog_test_run_split(&self, frame: &[u8], linear: u32) -> Result<TestRun, Error> {
-        self.test_run(&sys::TestRunInput { frame, linear: Some(linear), repeat: 1 })
+        self.test_run(&sys::TestRunInput { frame, linear: Some(linear), ifindex: 0, room: 0, repeat: 1 })
     }
 
     fn test_run(&self, input: &sys::TestRunInput<'_>) -> Result<TestRun, Error> {
@@ -356,16 +356,16 @@ pub(crate) fn is_privileged() -> bool {
     })
 }
 
-/// libbpf prints to standard error unless told otherwise; its messages, the verifier's log among them,
-/// belong into the trace.
+/// libbpf prints to standard error unless told otherwise; its messages, the verifier's log among them, belong into the log, and
+/// below its warnings: what fails is returned as an error that says so in a line, and what may be missing, such as a hook that a
+/// kernel refuses, is no fault.
 pub(crate) fn forward_libbpf_messages() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         libbpf_rs::set_print(Some((PrintLevel::Debug, |level, message| {
             let message = message.trim_end();
             match level {
-                PrintLevel::Warn => tracing::warn!(target: "libbpf", "{message}"),
-                PrintLevel::Info => tracing::debug!(target: "libbpf", "{message}"),
+                PrintLevel::Warn | PrintLevel::Info => tracing::debug!(target: "libbpf", "{message}"),
                 PrintLevel::Debug => tracing::trace!(target: "libbpf", "{message}"),
             }
         })));

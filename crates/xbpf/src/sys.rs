@@ -311,6 +311,10 @@ pub(crate) struct TestRunInput<'a> {
     pub(crate) frame: &'a [u8],
     /// Bytes of it in the linear part; the rest lies in fragments.
     pub(crate) linear: Option<u32>,
+    /// Interface of the calling thread's namespace that it is received on; 0 for none.
+    pub(crate) ifindex: u32,
+    /// Bytes that the program may put in front.
+    pub(crate) room: u32,
     /// Times to run.
     pub(crate) repeat: u32,
 }
@@ -322,22 +326,23 @@ pub(crate) struct TestRunOutput {
     pub(crate) nanoseconds: u32,
 }
 
-/// Bytes that a program may put in front of a frame: two headers of IPv6 and some.
-const GROWTH: usize = 128;
-
 /// BPF_PROG_TEST_RUN of an XDP program.
 pub(crate) fn test_run(program: BorrowedFd<'_>, input: &TestRunInput<'_>) -> io::Result<TestRunOutput> {
     let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
     let length = u32::try_from(input.frame.len()).map_err(invalid)?;
     let repeat = i32::try_from(input.repeat).map_err(invalid)?;
-    let mut out = vec![0; input.frame.len() + GROWTH];
-    let context = input.linear.map(|linear| ffi::xdp_md { data_end: linear, ..Default::default() });
+    let mut out = vec![0; input.frame.len() + input.room as usize];
+    let context = (input.linear.is_some() || input.ifindex != 0).then(|| ffi::xdp_md {
+        data_end: input.linear.unwrap_or(length),
+        ingress_ifindex: input.ifindex,
+        ..Default::default()
+    });
     let mut options = ffi::bpf_test_run_opts {
         sz: size_of::<ffi::bpf_test_run_opts>() as ffi::size_t,
         data_in: input.frame.as_ptr().cast(),
         data_size_in: length,
         data_out: out.as_mut_ptr().cast(),
-        data_size_out: length + GROWTH as u32,
+        data_size_out: length + input.room,
         repeat,
         ..Default::default()
     };

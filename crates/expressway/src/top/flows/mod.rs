@@ -19,7 +19,7 @@ use expressway_observe::flows::{Model, Recorder};
 use ratatui::{Terminal, backend::TestBackend};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::admin::Admin;
+use crate::admin::Admin;
 use crate::args::Top as Arguments;
 use crate::fail::Failure;
 use crate::signals;
