@@ -8,6 +8,7 @@ CONFORMANCE = "conformance --ignored --test-threads=1"
 GATEWAY = "pytest /expressway/tests/guest/inside/test_gateway.py"
 RECV = "pytest /expressway/tests/guest/inside/test_recv.py"
 GEN = "pytest /expressway/tests/guest/inside/test_gen.py"
+DUMP = "pytest /expressway/tests/guest/inside/test_dump.py"
 AGENT = "pytest /expressway/tests/guest/inside/test_agent.py"
 
 
@@ -32,11 +33,11 @@ class Bed:
 
 BEDS = {
     "virtio": Bed(
-        about="virtio-net in zero-copy and copy mode: conformance, the gateway, with agents too, the receiver and the generator",
+        about="virtio-net in zero-copy and copy mode: conformance, the gateway, with agents too, receiver, generator, captures",
         flavour="cloud-amd64",
         modules=VIRTIO_MODULES,
         devices=on_hub(f"virtio-net-pci,{ZERO_COPY}", "virtio-net-pci,disable-legacy=on,romfile="),
-        tests=[f"{GATEWAY} -k 'not queues'", AGENT, RECV, GEN, f"{CONFORMANCE} device_"],
+        tests=[f"{GATEWAY} -k 'not queues'", AGENT, RECV, GEN, DUMP, f"{CONFORMANCE} device_"],
     ),
     "igb": Bed(
         about="igb, whose link bounces when XDP comes, with RSS over two queues",
