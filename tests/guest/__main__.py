@@ -73,6 +73,18 @@ def end_to_end(made: Image) -> None:
     made.tree(LIBRARIES / "bpf")
 
 
+def testpmd(made: Image) -> None:
+    """DPDK's testpmd with its AF_XDP driver, which loads a program by libxdp."""
+    tool(made, "dpdk-testpmd", "dpdk-dev")
+    # It is linked to the bus. The drivers it opens by each name that they have here, and each may come once.
+    for driver in ("mempool_ring", "net_af_xdp"):
+        found = list(LIBRARIES.glob(f"dpdk/pmds-*/librte_{driver}.so"))
+        if not found:
+            raise Failure(f"DPDK's librte_{driver}.so is missing: apt-get install dpdk-dev")
+        made.program(found[0])
+    made.tree(LIBRARIES / "bpf")
+
+
 def image(bed: Bed, root: Path, kernel: Kernel, binary: Path, archive: Path) -> None:
     """Packs the guest's file system."""
     here = Path(__file__).resolve().parent
@@ -84,6 +96,8 @@ def image(bed: Bed, root: Path, kernel: Kernel, binary: Path, archive: Path) -> 
             made.program(program, f"{INSIDE}/bin/{name}")
     else:
         made.program(*built("conformance"), f"{INSIDE}/bin/conformance")
+    if bed.testpmd:
+        testpmd(made)
     # Filters load it by name.
     made.program(LIBRARIES / "libpcap.so.0.8")
     made.copy(PEERS / "quicgo", f"{INSIDE}/target/peers/quicgo")
