@@ -91,7 +91,7 @@ mod tests {
     /// Readings one after another, each of which takes as long; the epoch is read at its end, after an interruption.
     fn readings(took: &[i64], day: i64) -> impl FnMut() -> Reading {
         let mut now = 1_000_000;
-        let mut took = took.to_vec().into_iter();
+        let mut took = took.iter().copied();
         move || {
             let before = now;
             now += took.next().expect("no more than these");
