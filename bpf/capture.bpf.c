@@ -16,6 +16,7 @@
  */
 #include "capture_state.h"
 #include "capture_zero_copy.h"
+#include "drop_reason.h"
 
 /* include/uapi/linux/if_arp.h: devices with Ethernet headers. */
 #define ARPHRD_ETHER 1
@@ -449,7 +450,7 @@ static __always_inline int dropped(struct sk_buff *skb, int reason, struct sock 
 	__u16 type = ARPHRD_ETHER;
 	__u32 ifindex;
 
-	if (!scratch || reason == SKB_CONSUMED___kernel)
+	if (!scratch || !is_drop(reason))
 		return 0;
 	/*
 	 * In a socket's queue `dev` is a union with other things, and may be anything: what is read through it then fails

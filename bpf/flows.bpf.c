@@ -26,6 +26,7 @@
 /* BPF_PROG names the context, which hardly any program looks at. */
 #pragma clang diagnostic ignored "-Wunused-parameter"
 
+#include "drop_reason.h"
 #include "flow_packet.h"
 #include "flow_table.h"
 #include "flows_shared.h"
@@ -40,8 +41,6 @@ const volatile __u32 short_cid = 0;
 /* The XDP program that this load is for. */
 const volatile __u32 traced_program = 0;
 
-/* enum skb_drop_reason: up to here a packet is not dropped. */
-#define SKB_CONSUMED 1
 #define NO_HEADER 0xffff
 #define UNALIGNED_SHIFT 48
 /* XDP_PKT_CONTD of linux/if_xdp.h: the packet goes on in the next descriptor. */
@@ -410,7 +409,7 @@ static __always_inline int freed(struct sk_buff *skb, __u32 reason, struct sock 
 	__u32 before;
 	bool received = skb->skb_iif != 0;
 
-	if (reason <= SKB_CONSUMED)
+	if (!is_drop(reason))
 		return 0;
 	/* A datagram that waits for a socket has something else where the device was. */
 	if (!is_ours(device) &&

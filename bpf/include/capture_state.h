@@ -131,10 +131,6 @@ struct task_struct {
 	struct signal_struct *signal;
 };
 
-enum skb_drop_reason___kernel {
-	SKB_CONSUMED___kernel = 1,
-};
-
 #pragma clang attribute pop
 
 /* The hooks, each of which has room of its own in scratch_map: a program never interrupts itself on a CPU. */

@@ -123,8 +123,9 @@ def test_secrets_in_the_file_decrypt_it(make_lab, make_server, make_dump, certif
     for name in ("aioquic", "quicgo"):
         clients.fetch(lab, name, address(lab.server["ipv4"]), certificates, ["/small.txt"])
     time.sleep(0.5)
-    assert dump.end() == without.end()
+    assert dump.end() == without.end() == captures.count(secret) == captures.count(plain)
     assert payloads(secret) == payloads(plain)
+    assert not tshark(secret, "frame.number", show="_ws.malformed")
     assert secret.stat().st_mode & 0o777 == 0o600
     assert not tshark(plain, "frame.number", show="http3")
     bodies = [row[0].replace(":", "") for row in tshark(secret, "http3.frame_payload", show="http3")]

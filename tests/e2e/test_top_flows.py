@@ -133,10 +133,14 @@ def test_a_heavy_flow_stays_in_a_flood_of_others_and_all_are_counted(make_lab, m
     )
     # The hosts may have had something to say to each other besides.
     assert packets(found["totals"]["received"]) - before <= min(arrived, flooded + heavy) + 100
-    row = top.wait_for(lambda document: rows(document, remote_port=port), "the heavy flow")
-    (row,) = rows(row, remote_port=port)
+    # Until it is heavy it may lose its place, and what was counted of it; how much that is depends on how busy the machine is.
+    least = (heavy - max(0, flooded + heavy - arrived)) // 2
+    found = top.wait_for(
+        lambda document: any(packets(row["received"]) >= least for row in rows(document, remote_port=port)),
+        f"half of the heavy flow's {heavy}",
+    )
+    (row,) = rows(found, remote_port=port)
     counted = row["received"]["kernel"]["packets"]
-    # How much of it is known depends on how often this process gets to read the table; that it is there does not.
     assert 0 < counted <= heavy, f"{counted} of {heavy}"
     assert found["totals"]["evictions"] + found["totals"]["not_held"] > 0
 

@@ -101,6 +101,9 @@ reasons! {
         "udp-header" = "xdp_packets" ["reason" "udp_header"]: "Ours, but packet or frame ends inside the UDP header.";
         "ip-length" = "xdp_packets" ["reason" "ip_length"]: "Ours, but the frame ends before the length that the IP header gives.";
         "udp-length" = "xdp_packets" ["reason" "udp_length"]: "Ours, but the UDP length is below 8 or beyond the IP payload.";
+        "blackhole" = "forward_packets" ["reason" "blackhole"]: "The route of a packet to forward is a blackhole.";
+        "rewrite" = "forward_packets" ["reason" "rewrite"]: "A packet to forward could not be rewritten.";
+        "egress" = "forward_egress" ["result" "refused"]: "The device that a packet was forwarded to did not take it: its ring was full, or it is down.";
     }
     Ring {
         "rx-full" = "xdp_rx_ring_full": "The receive ring was full: the process was too slow.";
@@ -276,7 +279,22 @@ mod tests {
         for goes_on in [Verdict::Pass, Verdict::Tx, Verdict::Redirect { error: None }] {
             assert_eq!(DropReason::of_verdict(goes_on), None);
         }
-        let full = DropReason::of_verdict(Verdict::Redirect { error: Some(libc::ENOBUFS) }).unwrap();
-        assert_eq!(full.to_string(), "ring/rx-full");
+    }
+
+    #[test]
+    fn what_a_verdict_ends_has_the_reason_of_its_layer() {
+        let redirect = |error| Verdict::Redirect { error: Some(error) };
+        for (verdict, reason) in [
+            (Verdict::Drop, "xdp/program"),
+            (Verdict::Aborted, "xdp/aborted"),
+            (Verdict::Unknown(9), "xdp/aborted"),
+            (redirect(libc::ENOBUFS), "ring/rx-full"),
+            (redirect(libc::ENOSPC), "ring/no-frame"),
+            (redirect(libc::EMSGSIZE), "xdp/too-long"),
+            (redirect(libc::ENETDOWN), "xdp/no-target"),
+            (redirect(libc::EOPNOTSUPP), "xdp/redirect-failed"),
+        ] {
+            assert_eq!(DropReason::of_verdict(verdict).unwrap().to_string(), reason, "{verdict:?}");
+        }
     }
 }

@@ -252,6 +252,32 @@ fn stall(prefix: usize) {
 }
 
 #[test]
+fn bytes_and_datagrams_that_wait_each_make_slow() {
+    let limits: [(fn(&mut FanoutOptions), fn(&FanoutCounts) -> [u64; 2]); 2] = [
+        (
+            |options| (options.max_lag, options.max_queue) = (64 << 10, u32::MAX),
+            |counts| [counts.skipped_bytes, counts.skipped_queue],
+        ),
+        (
+            |options| (options.max_lag, options.max_queue) = (1 << 30, 10),
+            |counts| [counts.skipped_queue, counts.skipped_bytes],
+        ),
+    ];
+    for (limit, counted) in limits {
+        let Some(fan) = Fan::new(&Way::ipv4(), 1, limit) else { return };
+        let (mut sent, deadline) = (0, std::time::Instant::now() + Duration::from_secs(60));
+        while counted(&fan.counts())[0] == 0 {
+            assert!(std::time::Instant::now() < deadline, "{:?}", fan.counts());
+            for number in sent..sent + 20 {
+                fan.feed.send(&payload(number)).unwrap();
+            }
+            sent += 20;
+        }
+        assert_eq!(counted(&fan.counts())[1], 0, "{:?}", fan.counts());
+    }
+}
+
+#[test]
 fn age_alone_makes_slow_too() {
     let Some(fan) = Fan::new(&Way::ipv4(), 1, |options| options.max_age = Duration::from_millis(50)) else {
         return;

@@ -204,6 +204,16 @@ fn a_deadline_is_of_the_whole_handshake_whatever_comes_meanwhile() {
 }
 
 #[test]
+fn a_request_of_too_many_bytes_is_refused() {
+    let mut bed = Bed::new(|limits| limits.request = 4 << 10);
+    let mut talker = bed.connect(1, 1);
+    talker.write_all(b"GET / HTTP/1.1\r\nCookie: ").unwrap();
+    talker.write_all(&[b'a'; 5 << 10]).unwrap();
+    bed.turn_until("the refusal", |bed| bed.count("refused_size") == 1);
+    assert_eq!(bed.statistics().handshakes, 0);
+}
+
+#[test]
 fn who_goes_before_it_has_subscribed_is_counted() {
     let mut bed = Bed::new(|_| {});
     let reset = bed.connect(1, 1);

@@ -4,6 +4,7 @@
 mod support;
 
 mod admission;
+mod drops;
 mod exchange;
 mod handshakes;
 mod lifetime;

@@ -161,7 +161,7 @@ fn a_line_of_handshakes_that_grows_long_asks_for_retries_and_never_grows_longer(
         let mut world = world(10_000);
         let mut settings = Settings::new(tls(&world.certificate));
         settings.retry = retry;
-        world.start_greedy(&setup("flooded", settings), Pieces(10_000));
+        world.start_greedy(&setup("flooded", settings), 1, Pieces(10_000));
         let _silent = flood(&world, 300);
         world.until("all of them", |world| world.stats(0).datagrams_received >= 300);
         world.for_a_while(Duration::from_millis(20));

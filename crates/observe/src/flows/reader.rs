@@ -12,6 +12,8 @@ use expressway_xbpf::{
 use super::conversation::Conversation;
 use super::cpus::Cpus;
 use super::sample::{Drop, Flow, Paths, Program, Sample, Totals};
+use crate::Verdict;
+use crate::drops::DropReason;
 use crate::sockets::{Socket, Sockets};
 
 /// Why an interface cannot be observed.
@@ -123,7 +125,7 @@ impl Flows {
         let flows = self.flows()?;
         let totals = self.programs.totals()?;
         let sockets = self.sockets.list().unwrap_or_default();
-        let mut drops: Vec<Drop> = self.programs.drops()?.iter().map(|drop| self.name(drop)).collect();
+        let mut drops = self.drops()?;
         drops.extend(socket_drops(&sockets, self.index));
         let present = index(&self.options.interface).is_ok_and(|index| index == self.index);
         let program = self.follow();
@@ -216,15 +218,33 @@ impl Flows {
         Ok(flows.into_values().collect())
     }
 
+    /// What programs and the kernel dropped, by reason: several errors may have the same.
+    fn drops(&self) -> Result<Vec<Drop>, FlowsError> {
+        let mut drops: Vec<Drop> = Vec::new();
+        for counts in self.programs.drops()? {
+            let drop = self.name(&counts);
+            match drops.iter_mut().find(|one| one.by == drop.by && one.reason == drop.reason) {
+                Some(same) => {
+                    same.packets += drop.packets;
+                    same.bytes += drop.bytes;
+                }
+                None => drops.push(drop),
+            }
+        }
+        Ok(drops)
+    }
+
     fn name(&self, drop: &DropCounts) -> Drop {
         let (by, reason) = match drop.kind {
-            DropKind::Verdict => match drop.reason {
-                0 => ("xdp", "XDP_ABORTED".to_owned()),
-                1 => ("xdp", "XDP_DROP".to_owned()),
-                other => ("xdp", format!("unknown verdict {other}")),
-            },
-            DropKind::Redirect => {
-                ("redirect", rustix::io::Errno::from_raw_os_error(drop.reason.cast_signed()).to_string())
+            DropKind::Verdict | DropKind::Redirect => {
+                let verdict = match (drop.kind, drop.reason) {
+                    (DropKind::Redirect, error) => Verdict::Redirect { error: Some(error.cast_signed()) },
+                    (_, 1) => Verdict::Drop,
+                    // XDP_ABORTED, or what the kernel takes for it.
+                    _ => Verdict::Aborted,
+                };
+                let reason = DropReason::of_verdict(verdict).expect("neither goes on");
+                (reason.layer.name(), reason.name.to_owned())
             }
             DropKind::Kernel => {
                 let name = self.reasons.get(&drop.reason).cloned();

@@ -117,9 +117,9 @@ pub struct Totals {
 /// Drops for one reason since the start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drop {
-    /// `xdp`, `redirect`, `kernel` or `xsk`.
+    /// `kernel`, `xsk`, or the layer of a [`DropReason`](crate::drops::DropReason).
     pub by: String,
-    /// Why: a verdict, an error, a reason of the kernel or a counter of XDP_STATISTICS with its queue.
+    /// Why: the reason's name, a reason of the kernel or a counter of XDP_STATISTICS with its queue.
     pub reason: String,
     /// How many packets.
     pub packets: u64,
