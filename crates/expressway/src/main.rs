@@ -12,6 +12,7 @@ mod dump;
 mod fail;
 mod fanout;
 mod generate;
+mod guard;
 mod lab;
 mod limits;
 mod logging;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         Command::Recv(arguments) => recv::run(&arguments),
         Command::Gen(arguments) => generate::run(&arguments.kind),
         Command::Drop(arguments) => drop::run(&arguments),
+        Command::Guard(arguments) => guard::run(&arguments),
         Command::Dump(arguments) => dump::run(&arguments),
         Command::Cert(arguments) => cert::run(&arguments),
         Command::Lab(arguments) => lab::run(arguments),
