@@ -45,6 +45,8 @@ DUPLICATES: dict[str, str] = {
     "itertools": "0.13 by bindgen in build scripts only, 0.14 by ratatui",
     "shlex": "build scripts only: 1 by bindgen, 2 by cc",
     "signal-hook": "0.3 by crossterm, 0.4 by the binary",
+    "thiserror": "1 by filedescriptor (crossterm), 2 by the others",
+    "thiserror-impl": "the same",
     "syn": "procedural macros only: 2 by tracing and bindgen, 3 by serde",
 }
 

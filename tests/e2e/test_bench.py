@@ -129,8 +129,8 @@ def test_envoy_answers_with_whole_bodies(tmp_path: Path) -> None:
     bench(tmp_path / "trial.toml", "--server", "envoy", "--peers", PEERS, "--out", tmp_path)
     (run,) = lines(tmp_path / "raw.jsonl", "run")
     counted = run["detail"]["counted"]
-    # Bytes of bodies that were under way when counting began and ended are in it too.
-    assert counted["requests"] > 100 and counted["bytes"] / counted["requests"] == pytest.approx(4096, rel=0.05)
+    # Bytes of bodies that were under way when counting began and ended are in it too: of at most 4 connections with 8 requests.
+    assert counted["requests"] > 0 and abs(counted["bytes"] / 4096 - counted["requests"]) <= 32
     (environment,) = lines(tmp_path / "raw.jsonl", "environment")
     assert "1.40" in environment["programs"]["envoy"]["version"]
     bench(tmp_path / "trial.toml", "--server", "envoy", "--set", "range=1024", "--peers", PEERS, "--out", tmp_path)
@@ -165,12 +165,12 @@ measures = "What a delivery costs."
 held_equal = ["everything"]
 beds = ["lab"]
 rounds = 1
-seconds = 1.0
-warmup = 0.3
+seconds = 3.0
+warmup = 0.5
 [settings]
 pattern = "even"
-deliveries = 40000
-rate = 10000
+deliveries = 8000
+rate = 2000
 subscribers = 4
 [[contestant]]
 name = "a loop"
@@ -184,7 +184,7 @@ forwarder = "user"
 
 
 # Long enough for samples of each call on a machine with other things to do.
-LONGER = SCENARIO.replace("seconds = 0.5", "seconds = 2.0")
+LONGER = SCENARIO.replace("seconds = 0.5", "seconds = 4.0")
 
 
 @pytest.mark.parametrize("scenario", [LONGER, FANOUT], ids=["gateway", "fan-out"])

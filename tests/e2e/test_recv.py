@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from harness import links
 from harness.agent import CONTAINED, NOBODY, UNPRIVILEGED, Agent
 from harness.lab import Lab
 from harness.namespace import run_inside
@@ -223,7 +224,10 @@ def test_what_a_stopped_receiver_loses_is_counted_by_reason(
     time.sleep(0.2)
     report = recv.stop()
     assert 0 < report["datagrams"] < 1000
-    assert sum(report["losses"][one] for one in reason) == lost(report) == 1000 - report["datagrams"], report
+    (link,) = json.loads(lab.run("client", "ip", "-json", "-statistics", "link", "show", links.CLIENT))
+    # On a busy machine the backlog behind the link may be full, before the receiver has any part in it.
+    arrived = 1000 - link["stats64"]["tx"]["dropped"]
+    assert sum(report["losses"][one] for one in reason) == lost(report) == arrived - report["datagrams"], report
 
 
 def frame(lab: Lab, source: str = "", length: int | None = None, cut: int = 0) -> bytes:

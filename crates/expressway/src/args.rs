@@ -37,15 +37,18 @@ pub(crate) struct Arguments {
     pub(crate) command: Command,
 }
 
+/// Keeps these out of the options of each command.
+const LOGGING: &str = "Logging";
+
 /// Logs go to standard error.
 #[derive(Args)]
 pub(crate) struct Logging {
     /// Log level: error, warn, info, debug or trace, optionally per module (info,expressway_netio=debug);
     /// default info, error for doctor and top
-    #[arg(long, global = true, value_name = "FILTER")]
+    #[arg(long, global = true, value_name = "FILTER", help_heading = LOGGING)]
     pub(crate) log_level: Option<String>,
     /// Log format
-    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, help_heading = LOGGING)]
     pub(crate) log_format: LogFormat,
 }
 
@@ -61,7 +64,7 @@ pub(crate) enum LogFormat {
 /// What to do.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Serve HTTP/3 from files, over AF_XDP or kernel UDP
+    /// Serve HTTP/3, HTTP/2 and HTTP/1.1 from files, a cache and origins, over AF_XDP or kernel sockets
     Serve(Serve),
     /// Prepare interfaces and sockets for unprivileged processes, according to a policy
     Agent(Agent),
@@ -96,7 +99,7 @@ pub(crate) enum Command {
     Man(Man),
 }
 
-/// Serves HTTP/3 until SIGTERM or SIGINT, which let open connections finish for up to `[server] drain`.
+/// Serves until SIGTERM or SIGINT, which let open connections finish for up to `[server] drain`.
 /// SIGHUP reloads sites, files and certificates; an invalid configuration is rejected and changes nothing.
 /// Prints `ready listen=ADDR io=MODE workers=N` for each address once it is serving.
 #[derive(Args)]

@@ -29,6 +29,7 @@ class Browser:
     """One page. Commands and events are JSON documents that end with a zero byte, on descriptors 3 and 4."""
 
     def __init__(self, lab: Lab, folder: Path, server: str, certificates: Path, force_quic: bool = True) -> None:
+        self._lab = lab
         self._profile = folder / "profile"
         to_browser, self._write = os.pipe()
         self._read, from_browser = os.pipe()
@@ -136,8 +137,9 @@ class Browser:
         for process in ending:
             assert select.select([process], [], [], max(deadline - time.monotonic(), 0))[0], "a process of Chromium stays"
             os.close(process)
-        while left := self._processes():
-            assert time.monotonic() < deadline, f"Chromium has ended, these have not: {list(left.values())}"
+        # A crash handler that was about to start named no profile yet.
+        while left := [*self._processes().values(), *(one for one in self._lab.processes() if one.startswith("chrom"))]:
+            assert time.monotonic() < deadline, f"Chromium has ended, these have not: {left}"
             time.sleep(0.02)
 
     def _processes(self) -> dict[int, str]:

@@ -1,4 +1,7 @@
 //! Packets from the kernel's hooks: attaching, following programs, buffers, merging by time, losses.
+//!
+//! Packets come in a perf buffer of each CPU, not in the newer ring buffer: `bpf_xdp_output` appends a multi-buffer packet whole.
+//! They are read in place and merged by time.
 
 mod error;
 mod merge;

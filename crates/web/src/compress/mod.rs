@@ -7,7 +7,11 @@
 //!
 //! No worker compresses: reader threads do. What a compressor takes is counted in [`Memory`](crate::memory::Memory), of
 //! whose budget they may take an eighth, and a connection has four at most; who finds no place gets the response as it
-//! is. A file's result depends on no client's reading, and holds no compressor.
+//! is, since that is always right. A file's result depends on no client's reading, and holds no compressor, so the files that
+//! most sites have cannot be kept uncompressed by clients that do not read.
+//!
+//! This comes after what answers and after the site's rules, so it sees the head that leaves. Readers are shared with the disk,
+//! which is bearable because jobs are short and the queue's turns are by connection.
 
 mod decision;
 mod encoder;

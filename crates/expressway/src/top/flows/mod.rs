@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use expressway_observe::flows::{Model, Recorder};
-use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use crossterm::event::{self, Event, KeyEventKind};
 use ratatui::{Terminal, backend::TestBackend};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -29,6 +29,8 @@ use state::{Action, Pane, State};
 
 /// How long a key may wait for its effect.
 const KEYS: Duration = Duration::from_millis(50);
+/// How long to wait for another key before what the last one did is drawn. With none at all crossterm looks for no key.
+const NEXT_KEY: Duration = Duration::from_millis(1);
 /// What is printed where there is no terminal is as wide.
 const COLUMNS: u16 = 160;
 
@@ -165,7 +167,7 @@ impl Watch<'_> {
                 changed = false;
             }
             let wait = if ended { KEYS } else { next.saturating_duration_since(Instant::now()).min(KEYS) };
-            while event::poll(if changed { Duration::ZERO } else { wait }).map_err(failed)? {
+            while event::poll(if changed { NEXT_KEY } else { wait }).map_err(failed)? {
                 changed = true;
                 match event::read().map_err(failed)? {
                     Event::Key(key)

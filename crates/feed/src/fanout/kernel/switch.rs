@@ -173,8 +173,8 @@ impl Switch {
     fn admit(&mut self, newcomer: Newcomer) {
         let Newcomer { transport, protocol, peer, .. } = newcomer;
         let connection = transport.socket().clone();
-        let account = self.ledger.open(peer, protocol, 0, &connection);
         let Ok(key) = sockopt::socket_cookie(&*connection) else {
+            let account = self.ledger.open(peer, protocol, 0, &connection);
             return self.ledger.close(&account, Reason::Reset);
         };
         wait_until_made(&connection);
@@ -182,6 +182,8 @@ impl Switch {
         let socket = self
             .group
             .socket(programs, |socket, cookie| programs.forward((socket, cookie), (connection.as_fd(), key)));
+        // Only now: who is listed is sent whatever comes from then on.
+        let account = self.ledger.open(peer, protocol, 0, &connection);
         match socket {
             Ok(socket) => {
                 let link = Link::new(transport, account, socket);

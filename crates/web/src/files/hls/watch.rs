@@ -1,4 +1,7 @@
 //! A playlist that is waited for.
+//!
+//! One look at it is for all who wait. Looks are by path, as for every request, rather than by inotify: that needs no right that
+//! serving does not, and sees renames and network file systems alike.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
