@@ -11,7 +11,7 @@ use libbpf_cargo::SkeletonBuilder;
 use libbpf_cargo::util::CargoWarningFormatter;
 
 /// The programs, as the stems of their files in `bpf/`.
-const PROGRAMS: [&str; 13] = [
+const PROGRAMS: [&str; 14] = [
     "redirect",
     "redirect_hints",
     "redirect_stamps",
@@ -25,6 +25,7 @@ const PROGRAMS: [&str; 13] = [
     "sockets",
     "flows",
     "forward",
+    "guard",
 ];
 
 /// The oldest clang whose BPF output is known to load.

@@ -8,6 +8,7 @@
 //! [`Role`](expressway_xbpf::Role); else it has a link of its own.
 
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 
 use expressway_netio::xsk::interface_index;
 use expressway_settings::named;
@@ -32,6 +33,9 @@ pub trait Program {
     /// # Errors
     /// Those of [`expressway_xbpf::Redirect::join`].
     fn join(&self, ifindex: u32, mode: AttachMode) -> Result<Attachment, XdpError>;
+
+    /// Its descriptor, for [`Attachment::replace`].
+    fn program(&self) -> BorrowedFd<'_>;
 }
 
 /// Where on the receive path the program runs.
@@ -119,6 +123,20 @@ impl Interfaces {
         }
         self.places.retain(|name, _| names.contains(name));
         self.places.extend(added);
+        Ok(())
+    }
+
+    /// Puts the program in the place of the one that is on these interfaces. Beside others it joins before that one leaves.
+    ///
+    /// # Errors
+    /// [`Error`] of the first that does not take it; those before it have it.
+    pub fn replace(&mut self, program: &dyn Program) -> Result<(), Error> {
+        for place in self.places.values_mut().flatten() {
+            let Some(attachment) = &place.attachment else { continue };
+            if !attachment.replace(program.program())? {
+                place.attachment = Some(program.join(place.index, attachment.mode())?);
+            }
+        }
         Ok(())
     }
 

@@ -5,4 +5,5 @@
 
 pub mod balance;
 pub mod forward;
+pub mod guard;
 pub mod interfaces;

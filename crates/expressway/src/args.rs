@@ -15,6 +15,7 @@ mod dump;
 mod fanout;
 mod forward;
 pub(crate) mod generate;
+mod guard;
 mod lab;
 mod recv;
 mod top;
@@ -26,6 +27,7 @@ pub(crate) use drop::Drop;
 pub(crate) use dump::{Dump, Extcap, PayloadType, Text, Way, XdpPoint};
 pub(crate) use fanout::{Fanout, FanoutMode};
 pub(crate) use forward::Forward;
+pub(crate) use guard::Guard;
 pub(crate) use lab::{LabArguments, LabCommand};
 pub(crate) use recv::{Recv, Sequence};
 pub(crate) use top::{Top, TopBy};
@@ -100,6 +102,8 @@ pub(crate) enum Command {
     /// ARP and SSH included. SIGINT and SIGTERM detach the program; it is also detached when the process ends for any other reason.
     /// Prints `ready interface=IFACE action=ACTION mode=MODE` once it is attached.
     Drop(Drop),
+    /// Filter floods in XDP: allow and block lists, rules and rate limits that change while traffic flows
+    Guard(Guard),
     /// Capture packets like tcpdump, those that XDP and AF_XDP take past the kernel included
     Dump(Box<Dump>),
     /// Create a development CA and a leaf certificate signed by it

@@ -15,6 +15,7 @@ mod fail;
 mod fanout;
 mod forward;
 mod generate;
+mod guard;
 mod lab;
 mod limits;
 mod logging;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         Command::Recv(arguments) => recv::run(&arguments),
         Command::Gen(arguments) => generate::run(&arguments.kind),
         Command::Drop(arguments) => drop::run(&arguments),
+        Command::Guard(arguments) => guard::run(&arguments),
         Command::Dump(arguments) => dump::run(&arguments),
         Command::Cert(arguments) => cert::run(&arguments),
         Command::Lab(arguments) => lab::run(arguments),

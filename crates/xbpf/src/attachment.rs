@@ -110,6 +110,20 @@ impl Attachment {
         }
     }
 
+    /// Puts another program in the place of this one, with no packet between the two. False beside other programs, where
+    /// the other one has to join first.
+    ///
+    /// # Errors
+    /// [`Error::Attach`]; then nothing has changed.
+    pub fn replace(&self, program: BorrowedFd<'_>) -> Result<bool, Error> {
+        let Some(link) = self.link() else { return Ok(false) };
+        sys::link_update(link, program).map(|()| true).map_err(|source| Error::Attach {
+            interface: self.interface.clone(),
+            mode: self.mode.name(),
+            source,
+        })
+    }
+
     /// Whether the program is still on the interface. False once the interface is gone or a privileged process
     /// has detached the link by force; attach again then.
     ///

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -224,10 +224,7 @@ impl Baseline {
     /// [`Error::TestRun`]; the kernel wants at least 14 bytes.
     pub fn prog_test_run(&self, frame: &[u8], repeat: u32) -> Result<BaselineRun, Error> {
         let input = sys::TestRunInput { frame, linear: None, ifindex: 0, room: 0, repeat };
-        let output = sys::test_run(self.program.as_fd(), &input)
-            .map_err(|source| Error::TestRun { length: frame.len(), source })?;
-        let duration = Duration::from_nanos(output.nanoseconds.into());
-        Ok(BaselineRun { verdict: output.verdict, frame: output.frame, duration })
+        BaselineRun::of(self.program.as_fd(), &input)
     }
 }
 
@@ -241,6 +238,16 @@ pub struct BaselineRun {
     pub frame: Vec<u8>,
     /// Mean time of a run; the kernel measures in whole nanoseconds over all repetitions.
     pub duration: Duration,
+}
+
+impl BaselineRun {
+    /// Runs a program.
+    pub(crate) fn of(program: BorrowedFd<'_>, input: &sys::TestRunInput<'_>) -> Result<Self, Error> {
+        let output = sys::test_run(program, input)
+            .map_err(|source| Error::TestRun { length: input.frame.len(), source })?;
+        let duration = Duration::from_nanos(output.nanoseconds.into());
+        Ok(Self { verdict: output.verdict, frame: output.frame, duration })
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@
 //! program off and frees the maps; nothing is pinned. Beside programs of others it is a component of a libxdp
 //! dispatcher ([`Redirect::join`]): pinned, and what a killed process leaves is removed by the next.
 //!
+//! [`Guard`] filters what comes by lists and rules.
+//!
 //! Besides there are [`LiveFrames`], which sends frames out of an interface without a socket, and [`Baseline`], the
 //! programs of the XDP paper that drop, pass, count, touch, return or redirect every packet. [`forward::Forward`] routes.
 //!
@@ -92,6 +94,7 @@ mod error;
 mod fanout;
 mod flows;
 pub mod forward;
+mod guard;
 mod kernel_names;
 mod link;
 mod live;
@@ -125,6 +128,10 @@ pub use fanout::{FanoutCounts, FanoutEvent, FanoutOptions, FanoutPrograms, Fanou
 pub use flows::{
     DropCounts, DropKind, FLOW_PATHS, FlowCounts, FlowEntry, FlowKey, FlowOptions, FlowPath, FlowPrograms,
     FlowTotals,
+};
+pub use guard::{
+    Guard, GuardAddressSets, GuardClassifier, GuardCount, GuardLimit, GuardOptions, GuardPer, GuardPrefix,
+    GuardRate, GuardReason, GuardRule, GuardRuleCount, GuardSet, GuardValueSets,
 };
 pub use kernel_names::drop_reasons;
 pub use live::{LiveCounts, LiveFrames};

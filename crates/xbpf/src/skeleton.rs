@@ -44,6 +44,10 @@ mod generated {
         include!(concat!(env!("OUT_DIR"), "/forward.skel.rs"));
     }
 
+    pub(crate) mod guard {
+        include!(concat!(env!("OUT_DIR"), "/guard.skel.rs"));
+    }
+
     pub(crate) mod live {
         include!(concat!(env!("OUT_DIR"), "/live.skel.rs"));
     }
@@ -73,8 +77,8 @@ pub(crate) use generated::capture::types as capture_types;
 pub(crate) use generated::fanout::{FanoutSkelBuilder, types as fanout_types};
 pub(crate) use generated::redirect::*;
 pub(crate) use generated::{
-    balance, baseline, dispatcher, dispatcher_v3, flows, forward, live, redirect_hints, redirect_stamps,
-    sockets,
+    balance, baseline, dispatcher, dispatcher_v3, flows, forward, guard, live, redirect_hints,
+    redirect_stamps, sockets,
 };
 
 /// `bpf/capture.bpf.c`, compiled.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use expressway_netio::route::RouteError;
@@ -494,6 +495,10 @@ impl Program for Balance {
 
     fn join(&self, ifindex: u32, mode: AttachMode) -> Result<Attachment, expressway_xbpf::Error> {
         Balance::join(self, ifindex, mode)
+    }
+
+    fn program(&self) -> BorrowedFd<'_> {
+        Balance::program(self)
     }
 }
 

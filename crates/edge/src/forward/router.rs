@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use expressway_netio::route::{Resolver, RouteMirror};
@@ -51,6 +52,10 @@ impl Program for Forward {
 
     fn join(&self, ifindex: u32, mode: AttachMode) -> Result<Attachment, expressway_xbpf::Error> {
         Self::join(self, ifindex, mode)
+    }
+
+    fn program(&self) -> BorrowedFd<'_> {
+        Self::program(self)
     }
 }
 

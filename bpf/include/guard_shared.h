@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What guard.bpf.c and user space share: limits, rules, keys, counters. Include <linux/types.h> or equivalent first.
+ */
+#ifndef EXPRESSWAY_GUARD_SHARED_H
+#define EXPRESSWAY_GUARD_SHARED_H
+
+enum guard_limit {
+	GUARD_WORDS = 16,
+	/* Rules at most, a bit each. */
+	GUARD_RULES = 1024,
+	/* Index of packets without ports, beside the 65,536 ports; and of packets without TCP flags. */
+	GUARD_NO_PORT = 65536,
+	GUARD_NO_FLAGS = 256,
+	/* IPv6 extension headers walked. */
+	GUARD_EXTENSIONS = 6,
+	/* Fraction of a nanosecond that costs are counted in, as bits. */
+	GUARD_TIME_SHIFT = 10,
+};
+
+/* A set of rules. Bit n of `words[w]` is rule 64 w + n; bit w of `some` says that words[w] is not 0. */
+struct guard_bits {
+	__u64 some;
+	__u64 words[GUARD_WORDS];
+};
+
+enum guard_action {
+	GUARD_PASS = 0,
+	GUARD_DROP,
+	GUARD_LIMIT,
+};
+
+/* What a limit counts apart. */
+enum guard_per {
+	GUARD_PER_RULE = 0,
+	GUARD_PER_SOURCE,
+	GUARD_PER_DESTINATION,
+	GUARD_PER_PORT,
+};
+
+/* What a rule does. Costs and bursts are times, in 1/1024 ns; a cost of 0 is no limit. */
+struct guard_rule {
+	__u64 packet_cost;
+	__u64 packet_burst;
+	__u64 byte_cost;
+	__u64 byte_burst;
+	__u64 ban;      /* ns; 0: none */
+	__u32 action;   /* enum guard_action */
+	__u16 per;      /* enum guard_per */
+	__u8 prefix4;   /* bits of the address that count, for IPv4 and IPv6 */
+	__u8 prefix6;
+};
+
+/* A bucket's key: an address is 16 bytes, IPv4 behind ::ffff:0:0/96. */
+struct guard_key {
+	__u32 rule;
+	__u32 port;
+	__u8 address[16];
+};
+
+/* When a bucket will be full again, in 1/1024 ns: the theoretical arrival time of the generic cell rate algorithm. */
+struct guard_bucket {
+	__u64 packets;
+	__u64 bytes;
+};
+
+struct guard_prefix4 {
+	__u32 length;
+	__u8 address[4];
+};
+
+struct guard_prefix6 {
+	__u32 length;
+	__u8 address[16];
+};
+
+/* What block4_map says of a /24, in two bits. */
+enum guard_block {
+	GUARD_BLOCK_NONE = 0,
+	GUARD_BLOCK_ALL,
+	/* Single addresses, which are in hosts4_map. */
+	GUARD_BLOCK_HOSTS,
+	/* Longer prefixes too, which are in block_long4_map together with the addresses. */
+	GUARD_BLOCK_LONG,
+};
+
+/* What became of a packet and why; index into stats_map. From GUARD_FIRST_DROP on it is dropped. */
+enum guard_reason {
+	GUARD_PASS_NOT_IP = 0,
+	GUARD_PASS_ALLOWED,
+	GUARD_PASS_FRAGMENT,
+	GUARD_PASS_RULE,
+	GUARD_PASS_LIMIT,
+	GUARD_PASS_DEFAULT,
+	GUARD_DROP_BLOCKED,
+	GUARD_DROP_BANNED,
+	GUARD_DROP_MALFORMED,
+	GUARD_DROP_TCP_FLAGS,
+	GUARD_DROP_ADDRESS,
+	GUARD_DROP_FRAGMENT,
+	GUARD_DROP_QUIC_INITIAL,
+	GUARD_DROP_QUIC_VERSION,
+	GUARD_DROP_RULE,
+	GUARD_DROP_LIMIT,
+	GUARD_DROP_DEFAULT,
+	GUARD_REASONS,
+};
+#define GUARD_FIRST_DROP GUARD_DROP_BLOCKED
+
+/* Per CPU, by reason, and by rule: all that matched, and of those what was dropped. */
+struct guard_count {
+	__u64 packets;
+	__u64 bytes;
+};
+
+struct guard_rule_count {
+	struct guard_count matched;
+	struct guard_count dropped;
+};
+
+/* Per CPU: what the tables could not hold. */
+struct guard_full {
+	__u64 buckets;
+	__u64 bans;
+};
+
+#endif

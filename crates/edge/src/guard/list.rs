@@ -1,0 +1,127 @@
+//! Lists of addresses and prefixes, one a line.
+
+use std::io::{BufRead, BufReader};
+use std::net::IpAddr;
+use std::path::Path;
+
+use expressway_settings::{ConfigError, SourceFile};
+use expressway_xbpf::GuardPrefix;
+
+/// Bytes of a line at most: an address, a prefix length and a comment.
+const LINE: usize = 1024;
+/// Entries of a list at most: four times what the largest public lists hold.
+const ENTRIES: usize = 4 << 20;
+
+/// Reads `192.0.2.0/24`, `2001:db8::/32` or a single address.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn prefix(text: &str) -> Result<GuardPrefix, String> {
+    let (address, length) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
+    let wrong = || format!("`{text}` is no address or prefix, such as 192.0.2.0/24");
+    let address: IpAddr = address.parse().map_err(|_| wrong())?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    let length = length.map_or(Ok(most), |length| length.parse::<u8>().map_err(|_| wrong()))?;
+    if length > most {
+        return Err(format!(
+            "`{text}`: an {} has {most} bits",
+            if most == 32 { "IPv4 address" } else { "IPv6 address" }
+        ));
+    }
+    Ok(GuardPrefix { address: masked(address, length), length })
+}
+
+/// The address without the bits behind the first `length`.
+pub fn masked(address: IpAddr, length: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(length.min(32))).unwrap_or(0);
+            IpAddr::V4((u32::from(address) & mask).into())
+        }
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(length.min(128))).unwrap_or(0);
+            IpAddr::V6((u128::from(address) & mask).into())
+        }
+    }
+}
+
+/// Reads a file of one entry a line; what follows `#` or `;` is a comment. The last line has to end, so that a file that is
+/// being written is not taken for a whole one.
+///
+/// # Errors
+/// With file and line.
+pub fn read(file: &Path) -> Result<Vec<GuardPrefix>, ConfigError> {
+    let unreadable = |error: std::io::Error| SourceFile::whole(file, format!("cannot be read: {error}"));
+    let mut reader = BufReader::new(std::fs::File::open(file).map_err(unreadable)?);
+    let (mut entries, mut line, mut number) = (Vec::new(), Vec::new(), 0);
+    loop {
+        line.clear();
+        let read = std::io::Read::take(&mut reader, LINE as u64).read_until(b'\n', &mut line);
+        if read.map_err(unreadable)? == 0 {
+            return Ok(entries);
+        }
+        number += 1;
+        let at = |problem: String| ConfigError {
+            file: file.to_owned(),
+            line: number,
+            key: String::new(),
+            problem,
+        };
+        if line.last() != Some(&b'\n') {
+            let problem = match line.len() {
+                LINE => format!("longer than {LINE} bytes"),
+                _ => "the last line does not end: the file seems to be written right now".to_owned(),
+            };
+            return Err(at(problem));
+        }
+        let text = std::str::from_utf8(&line).map_err(|_| at("not UTF-8".to_owned()))?;
+        let text = text.split(['#', ';']).next().unwrap_or_default().trim();
+        if text.is_empty() {
+            continue;
+        }
+        if entries.len() == ENTRIES {
+            return Err(at(format!("more than {ENTRIES} entries")));
+        }
+        entries.push(prefix(text).map_err(at)?);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(name: &str, text: &str) -> std::path::PathBuf {
+        let file = std::env::temp_dir().join(format!("expressway-list-{}-{name}", std::process::id()));
+        std::fs::write(&file, text).unwrap();
+        file
+    }
+
+    #[test]
+    fn comments_and_single_addresses_are_read() {
+        let file = written("good", "# a list\n192.0.2.77/24 ; dropped\n\n2001:db8::1\r\n");
+        let list = read(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(list, ["192.0.2.0/24", "2001:db8::1/128"].map(|text| prefix(text).unwrap()));
+    }
+
+    #[test]
+    fn a_file_that_is_being_written_is_refused() {
+        let file = written("half", "192.0.2.0/24\n198.51.10");
+        let error = read(&file).unwrap_err();
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(error.line, 2);
+        assert!(error.problem.contains("does not end"), "{error}");
+    }
+
+    #[test]
+    fn wrong_lines_are_named() {
+        for (name, text) in
+            [("word", "here\n"), ("bits", "192.0.2.1/33\n"), ("long", &format!("{:2000}\n", "#"))]
+        {
+            let file = written(name, text);
+            let error = read(&file).unwrap_err();
+            std::fs::remove_file(&file).unwrap();
+            assert_eq!(error.line, 1, "{error}");
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! The command line of `expressway guard`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Drops packets in XDP, before the stack and before AF_XDP, by the lists and rules of the file; what it does not drop
+/// passes unchanged. SIGHUP reads the file and its lists again and changes the filter at once; with anything wrong nothing
+/// changes. SIGUSR1 prints statistics. SIGTERM and SIGINT take the program off; with `pin = true` it stays and goes on
+/// filtering when the process is killed, until the next start takes over. Prints `ready interface=IFACE mode=MODE` for
+/// each interface once it is filtering.
+#[derive(Args)]
+pub(crate) struct Guard {
+    /// Configuration file (TOML)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Check the file and the lists that it names, then exit
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Pass what would be dropped, and count it; overrides `dry_run`
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Detach a foreign XDP program from the interfaces first
+    #[arg(long)]
+    pub(crate) replace: bool,
+    /// Print statistics as one JSON document, on SIGUSR1 and at the end
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,487 @@
+//! The filter's program: loaded with lists and rules, attached, read. `bpf/guard.bpf.c` says what it does.
+//!
+//! Its tables are written while it is on no interface and never again, apart from buckets, bans and counters. A change is
+//! another [`Guard`], put in the place of the first by [`Attachment::replace`]: each packet sees the one or the other
+//! whole, and a table that cannot be made leaves everything as it was.
+
+mod counters;
+mod tables;
+
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+pub use counters::{GuardCount, GuardReason, GuardRuleCount};
+pub use tables::{
+    GuardAddressSets, GuardClassifier, GuardLimit, GuardPer, GuardPrefix, GuardRate, GuardRule, GuardSet,
+    GuardValueSets,
+};
+
+use crate::attachment::{self, AttachMode, Attachment, Existing, Keep};
+use crate::baseline::BaselineRun;
+use crate::dispatcher;
+use crate::error::{CAPABILITIES, Error};
+use crate::redirect::{forward_libbpf_messages, is_privileged};
+use crate::role::Role;
+use crate::skeleton::guard::{GuardSkelBuilder, OpenGuardMaps};
+use crate::sys;
+use tables::Block4;
+
+/// Elements of one batch: 64 KiB to 1 MiB of keys and values.
+const BATCH: usize = 8192;
+/// Elements that one call of the kernel reads when tables are walked.
+const SWEEP: u32 = 4096;
+
+/// What is fixed when the program is loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuardOptions {
+    /// Count what would be dropped, and pass it.
+    pub dry_run: bool,
+    /// Drop packets whose headers cannot be.
+    pub drop_malformed: bool,
+    /// Drop all fragments.
+    pub drop_fragments: bool,
+    /// Drop what no rule matches.
+    pub drop_default: bool,
+    /// Ports of QUIC servers, whose packets are looked at.
+    pub quic_ports: Vec<u16>,
+    /// Sources that always pass.
+    pub allow: Vec<GuardPrefix>,
+    /// Sources that never do, unless they are allowed. Costs 4 MiB, and about 80 bytes for each that is longer than a
+    /// /24, or IPv6.
+    pub block: Vec<GuardPrefix>,
+    /// The rules.
+    pub classifier: GuardClassifier,
+    /// Buckets of limits at a time, at least 1. About 100 bytes each, at once.
+    pub buckets: u32,
+    /// Bans at a time, at least 1. About 80 bytes each, at once.
+    pub bans: u32,
+}
+
+impl Default for GuardOptions {
+    /// Drops what cannot be and nothing else.
+    fn default() -> Self {
+        Self {
+            dry_run: false,
+            drop_malformed: true,
+            drop_fragments: false,
+            drop_default: false,
+            quic_ports: Vec::new(),
+            allow: Vec::new(),
+            block: Vec::new(),
+            classifier: GuardClassifier::default(),
+            buckets: 65_536,
+            bans: 65_536,
+        }
+    }
+}
+
+impl GuardOptions {
+    fn bans(&self) -> bool {
+        self.classifier.rules.iter().any(|rule| matches!(rule, GuardRule::Limit(limit) if limit.ban > 0))
+    }
+}
+
+/// The maps, as a struct of handles: taken from a loaded skeleton, or put into one that is not loaded yet.
+macro_rules! maps {
+    ($($name:ident),+ $(,)?) => {
+        struct Maps { $($name: MapHandle,)+ }
+
+        macro_rules! take_maps {
+            ($loaded:expr) => { Maps { $($name: MapHandle::try_from(&$loaded.maps.$name)?,)+ } };
+        }
+
+        impl Maps {
+            /// Has the skeleton use these.
+            fn share(&self, open: &mut OpenGuardMaps<'_>) -> libbpf_rs::Result<()> {
+                $(open.$name.reuse_fd(self.$name.as_fd())?;)+
+                Ok(())
+            }
+        }
+    };
+}
+
+maps!(
+    allow4_map,
+    allow6_map,
+    block4_map,
+    hosts4_map,
+    block_long4_map,
+    block6_map,
+    source4_map,
+    source6_map,
+    destination4_map,
+    destination6_map,
+    source_port_map,
+    destination_port_map,
+    length_map,
+    source_port_set_map,
+    destination_port_set_map,
+    length_set_map,
+    protocol_map,
+    flags_map,
+    rule_map,
+    quic_port_map,
+    bucket_map,
+    shared_map,
+    ban_map,
+    stats_map,
+    rule_stats_map,
+    full_map,
+);
+
+/// The loaded filter. Dropping it does not end an [`Attachment`].
+pub struct Guard {
+    program: OwnedFd,
+    maps: Maps,
+    options: GuardOptions,
+    block4: Option<Block4>,
+}
+
+impl Guard {
+    /// Loads the program with its tables, on no interface. With `earlier`, bans go on, and counters; so do buckets if
+    /// the rules are the same.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`], [`Error::Load`], [`Error::Map`].
+    pub fn load(options: GuardOptions, earlier: Option<&Self>) -> Result<Self, Error> {
+        let block4 = options.block.iter().any(|prefix| prefix.address.is_ipv4());
+        let block4 = block4.then(|| Block4::of(&options.block));
+        let (program, maps) = load(
+            &options,
+            block4.as_ref(),
+            |open| match earlier {
+                Some(earlier) => earlier.inherit(&options, open),
+                None => Ok(()),
+            },
+            None,
+        )?;
+        let mut guard = Self { program, maps, options, block4 };
+        guard.fill()?;
+        // It is in the map.
+        guard.block4 = guard.block4.take().map(|block| Block4 { networks: Vec::new(), ..block });
+        Ok(guard)
+    }
+
+    /// Has another program go on with what this one has learnt.
+    fn inherit(&self, options: &GuardOptions, open: &mut OpenGuardMaps<'_>) -> libbpf_rs::Result<()> {
+        open.stats_map.reuse_fd(self.maps.stats_map.as_fd())?;
+        open.full_map.reuse_fd(self.maps.full_map.as_fd())?;
+        if options.bans() && self.options.bans() && options.bans == self.options.bans {
+            open.ban_map.reuse_fd(self.maps.ban_map.as_fd())?;
+        }
+        if options.classifier.rules == self.options.classifier.rules
+            && options.buckets == self.options.buckets
+        {
+            open.bucket_map.reuse_fd(self.maps.bucket_map.as_fd())?;
+            open.shared_map.reuse_fd(self.maps.shared_map.as_fd())?;
+        }
+        Ok(())
+    }
+
+    /// Attaches the program to the interface `ifindex`; as [`crate::Redirect::attach`]. With [`Keep::Pinned`] it goes on
+    /// when this process is killed, and takes the place of one whose process was.
+    ///
+    /// # Errors
+    /// Those of [`crate::Redirect::attach`], [`Error::Pin`].
+    pub fn attach(
+        &self,
+        ifindex: u32,
+        mode: AttachMode,
+        existing: Existing,
+        keep: Keep,
+    ) -> Result<Attachment, Error> {
+        attachment::attach_as(Role::GUARD, self.program.as_fd(), ifindex, mode, existing, keep)
+    }
+
+    /// Puts the program beside others on the interface `ifindex`; as [`crate::Redirect::join`]. It runs before ours that
+    /// forward or answer.
+    ///
+    /// # Errors
+    /// Those of [`crate::Redirect::join`].
+    pub fn join(&self, ifindex: u32, mode: AttachMode) -> Result<Attachment, Error> {
+        let interface = attachment::interface(ifindex);
+        let extension = |dispatcher: BorrowedFd<'_>, function: &str| {
+            let target = Some((dispatcher, function));
+            let share = |open: &mut OpenGuardMaps<'_>| self.maps.share(open);
+            load(&self.options, self.block4.as_ref(), share, target).map(|(program, _)| (program, ()))
+        };
+        let ((), membership) = dispatcher::join(&interface, mode.flags(), Role::GUARD, extension)?;
+        Ok(attachment::of_membership(interface, mode, membership))
+    }
+
+    /// The program, for [`Attachment::replace`] and `bpf(2)` calls of one's own.
+    pub fn program(&self) -> BorrowedFd<'_> {
+        self.program.as_fd()
+    }
+
+    /// Packets by reason, over all interfaces and since the first of the filters that this one succeeded.
+    ///
+    /// # Errors
+    /// [`Error::Map`], [`Error::Layout`].
+    pub fn counts(&self) -> Result<Vec<(GuardReason, GuardCount)>, Error> {
+        let count = |reason: GuardReason| {
+            let [packets, bytes] = percpu(&self.maps.stats_map, "stats_map", reason as u32)?;
+            Ok((reason, GuardCount { packets, bytes }))
+        };
+        GuardReason::ALL.into_iter().map(count).collect()
+    }
+
+    /// What each rule did since this filter was loaded.
+    ///
+    /// # Errors
+    /// [`Error::Map`], [`Error::Layout`].
+    pub fn rule_counts(&self) -> Result<Vec<GuardRuleCount>, Error> {
+        let count = |rule| {
+            let [packets, bytes, dropped, dropped_bytes] =
+                percpu(&self.maps.rule_stats_map, "rule_stats_map", rule)?;
+            Ok(GuardRuleCount {
+                matched: GuardCount { packets, bytes },
+                dropped: GuardCount { packets: dropped, bytes: dropped_bytes },
+            })
+        };
+        (0..self.options.classifier.rules.len() as u32).map(count).collect()
+    }
+
+    /// Packets that found no room for a bucket of their own, and bans that found none.
+    ///
+    /// # Errors
+    /// [`Error::Map`], [`Error::Layout`].
+    pub fn overflows(&self) -> Result<[u64; 2], Error> {
+        percpu(&self.maps.full_map, "full_map", 0)
+    }
+
+    /// Removes buckets that are full again and bans that have ended, and returns how many of either are left. To be called
+    /// about once a second: it walks the tables.
+    pub fn expire(&self) -> (usize, usize) {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let now = (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64);
+        let words = |value: &[u8]| -> Vec<u64> {
+            value.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
+        };
+        let scaled = now << crate::skeleton::guard::types::guard_limit::GUARD_TIME_SHIFT.0;
+        let passed = |word: &u64| word.wrapping_sub(scaled).cast_signed() <= 0;
+        let sweep = |map: &MapHandle, over: &dyn Fn(&[u64]) -> bool| {
+            // Read whole first: a walk begins anew behind a key that was deleted.
+            let entries = map.lookup_batch(SWEEP, MapFlags::ANY, MapFlags::ANY);
+            let entries: Vec<(Vec<u8>, Vec<u8>)> = entries.into_iter().flatten().collect();
+            let (ended, left): (Vec<_>, Vec<_>) =
+                entries.into_iter().partition(|(_, value)| over(&words(value)));
+            for (key, _) in ended {
+                let _ = map.delete(&key);
+            }
+            left.len()
+        };
+        let buckets = sweep(&self.maps.bucket_map, &|when| when.iter().all(passed));
+        let bans = sweep(&self.maps.ban_map, &|until| until.first().is_none_or(|until| *until <= now));
+        (buckets, bans)
+    }
+
+    /// Sources that are banned now, up to `most`.
+    pub fn banned(&self, most: usize) -> Vec<IpAddr> {
+        let address = |key: Vec<u8>| Some(Ipv6Addr::from(<[u8; 16]>::try_from(key).ok()?).to_canonical());
+        self.maps.ban_map.keys().filter_map(address).take(most).collect()
+    }
+
+    /// Runs the program `repeat` times on `frame` by BPF_PROG_TEST_RUN. No packet moves, but counters and buckets change.
+    ///
+    /// # Errors
+    /// [`Error::TestRun`]; the kernel wants at least 14 bytes.
+    pub fn prog_test_run(&self, frame: &[u8], repeat: u32) -> Result<BaselineRun, Error> {
+        let input = sys::TestRunInput { frame, linear: None, ifindex: 0, room: 0, repeat };
+        BaselineRun::of(self.program.as_fd(), &input)
+    }
+
+    /// Writes all tables.
+    fn fill(&self) -> Result<(), Error> {
+        let (maps, options) = (&self.maps, &self.options);
+        let list = |map: &MapHandle, name, prefixes: &mut dyn Iterator<Item = &GuardPrefix>| {
+            write(map, name, prefixes.map(|prefix| (prefix.key(), vec![1])))
+        };
+        let four = |prefix: &&GuardPrefix| prefix.address.is_ipv4();
+        let six = |prefix: &&GuardPrefix| prefix.address.is_ipv6();
+        list(&maps.allow4_map, "allow4_map", &mut options.allow.iter().filter(four))?;
+        list(&maps.allow6_map, "allow6_map", &mut options.allow.iter().filter(six))?;
+        list(&maps.block6_map, "block6_map", &mut options.block.iter().filter(six))?;
+        if let Some(block) = &self.block4 {
+            let words = block.networks.iter().map(|word| word.to_ne_bytes().to_vec());
+            write(&maps.block4_map, "block4_map", numbered(words))?;
+            let hosts = block.hosts.iter().map(|host| (host.to_vec(), vec![1]));
+            write(&maps.hosts4_map, "hosts4_map", hosts)?;
+            list(&maps.block_long4_map, "block_long4_map", &mut block.long.iter())?;
+        }
+        let mut ports = vec![0u64; 1024];
+        for port in &options.quic_ports {
+            ports[usize::from(port / 64)] |= 1 << (port % 64);
+        }
+        if !options.quic_ports.is_empty() {
+            let words = ports.iter().map(|word| word.to_ne_bytes().to_vec());
+            write(&maps.quic_port_map, "quic_port_map", numbered(words))?;
+        }
+        self.fill_rules()
+    }
+
+    fn fill_rules(&self) -> Result<(), Error> {
+        let (maps, rules) = (&self.maps, &self.options.classifier);
+        let sets = |map: &MapHandle, name, sets: &[GuardSet]| {
+            write(map, name, numbered(sets.iter().map(GuardSet::value)))
+        };
+        let addresses = |map: &MapHandle, name, ipv4, from: &Option<GuardAddressSets>| {
+            let Some(from) = from else { return Ok(()) };
+            let any = GuardPrefix { address: if ipv4 { [0; 4].into() } else { [0u8; 16].into() }, length: 0 };
+            let family = from.prefixes.iter().filter(|(prefix, _)| prefix.address.is_ipv4() == ipv4);
+            let default = (any.key(), if ipv4 { from.any4 } else { from.any6 }.value());
+            let entries = family.map(|(prefix, set)| (prefix.key(), set.value()));
+            write(map, name, std::iter::once(default).chain(entries))
+        };
+        addresses(&maps.source4_map, "source4_map", true, &rules.source)?;
+        addresses(&maps.source6_map, "source6_map", false, &rules.source)?;
+        addresses(&maps.destination4_map, "destination4_map", true, &rules.destination)?;
+        addresses(&maps.destination6_map, "destination6_map", false, &rules.destination)?;
+        let values = [
+            (&rules.source_port, &maps.source_port_map, &maps.source_port_set_map),
+            (&rules.destination_port, &maps.destination_port_map, &maps.destination_port_set_map),
+            (&rules.length, &maps.length_map, &maps.length_set_map),
+        ];
+        for (from, classes, set_map) in values {
+            let Some(from) = from else { continue };
+            let class = from.classes.iter().map(|class| class.to_ne_bytes().to_vec());
+            write(classes, "a table of ports or lengths", numbered(class))?;
+            sets(set_map, "a table of ports or lengths", &from.sets)?;
+        }
+        sets(&maps.protocol_map, "protocol_map", rules.protocol.as_deref().unwrap_or_default())?;
+        sets(&maps.flags_map, "flags_map", rules.flags.as_deref().unwrap_or_default())?;
+        write(&maps.rule_map, "rule_map", numbered(rules.rules.iter().map(GuardRule::value)))
+    }
+}
+
+/// Loads the program, sized and set for `options`, as an XDP program or as the extension of a dispatcher; `share` may give
+/// it maps that are there.
+fn load(
+    options: &GuardOptions,
+    block4: Option<&Block4>,
+    share: impl Fn(&mut OpenGuardMaps<'_>) -> libbpf_rs::Result<()>,
+    target: Option<(BorrowedFd<'_>, &str)>,
+) -> Result<(OwnedFd, Maps), Error> {
+    forward_libbpf_messages();
+    let refused = |source: libbpf_rs::Error| match source.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied if !is_privileged() => {
+            Error::NotPermitted { action: "loading the XDP program".to_owned(), needed: CAPABILITIES }
+        }
+        libbpf_rs::ErrorKind::PermissionDenied if target.is_some() => Error::NoExtensions,
+        _ => Error::Load { source },
+    };
+    let mut storage = MaybeUninit::uninit();
+    let mut open = GuardSkelBuilder::default().open(&mut storage).map_err(refused)?;
+    if let Some((dispatcher, function)) = target {
+        dispatcher::make_extension(&mut open.progs.expressway_grd, dispatcher, function).map_err(refused)?;
+    }
+    size(&mut open.maps, options, block4).map_err(refused)?;
+    set(&mut open.maps, options);
+    share(&mut open.maps).map_err(refused)?;
+    let loaded = open.load().map_err(refused)?;
+    let program = loaded.progs.expressway_grd.as_fd().try_clone_to_owned();
+    let maps = || -> libbpf_rs::Result<Maps> { Ok(take_maps!(loaded)) };
+    Ok((program.map_err(|source| Error::Descriptor { source })?, maps().map_err(refused)?))
+}
+
+fn size(
+    maps: &mut OpenGuardMaps<'_>,
+    options: &GuardOptions,
+    block4: Option<&Block4>,
+) -> libbpf_rs::Result<()> {
+    let rules = &options.classifier;
+    let entries = |count: usize| u32::try_from(count.max(1)).unwrap_or(u32::MAX);
+    let family = |list: &[GuardPrefix], four: bool| {
+        entries(list.iter().filter(|prefix| prefix.address.is_ipv4() == four).count())
+    };
+    maps.allow4_map.set_max_entries(family(&options.allow, true))?;
+    maps.allow6_map.set_max_entries(family(&options.allow, false))?;
+    maps.block6_map.set_max_entries(family(&options.block, false))?;
+    if let Some(block) = block4 {
+        maps.block4_map.set_max_entries(Block4::NETWORKS as u32)?;
+        maps.hosts4_map.set_max_entries(entries(block.hosts.len()))?;
+        maps.block_long4_map.set_max_entries(entries(block.long.len()))?;
+    }
+    let of =
+        |sets: &Option<GuardAddressSets>| entries(1 + sets.as_ref().map_or(0, |sets| sets.prefixes.len()));
+    maps.source4_map.set_max_entries(of(&rules.source))?;
+    maps.source6_map.set_max_entries(of(&rules.source))?;
+    maps.destination4_map.set_max_entries(of(&rules.destination))?;
+    maps.destination6_map.set_max_entries(of(&rules.destination))?;
+    let classes = |sets: &Option<GuardValueSets>| entries(sets.as_ref().map_or(0, |sets| sets.classes.len()));
+    let sets = |sets: &Option<GuardValueSets>| entries(sets.as_ref().map_or(0, |sets| sets.sets.len()));
+    maps.source_port_map.set_max_entries(classes(&rules.source_port))?;
+    maps.destination_port_map.set_max_entries(classes(&rules.destination_port))?;
+    maps.length_map.set_max_entries(classes(&rules.length))?;
+    maps.source_port_set_map.set_max_entries(sets(&rules.source_port))?;
+    maps.destination_port_set_map.set_max_entries(sets(&rules.destination_port))?;
+    maps.length_set_map.set_max_entries(sets(&rules.length))?;
+    maps.protocol_map.set_max_entries(entries(rules.protocol.as_ref().map_or(0, Vec::len)))?;
+    maps.flags_map.set_max_entries(entries(rules.flags.as_ref().map_or(0, Vec::len)))?;
+    maps.rule_map.set_max_entries(entries(rules.rules.len()))?;
+    maps.rule_stats_map.set_max_entries(entries(rules.rules.len()))?;
+    maps.shared_map.set_max_entries(entries(rules.rules.len()))?;
+    maps.quic_port_map.set_max_entries(1024)?;
+    maps.bucket_map.set_max_entries(options.buckets.max(1))?;
+    maps.ban_map.set_max_entries(options.bans.max(1))?;
+    maps.stats_map.set_max_entries(GuardReason::ALL.len() as u32)
+}
+
+fn set(maps: &mut OpenGuardMaps<'_>, options: &GuardOptions) {
+    let Some(knobs) = maps.rodata_data.as_deref_mut() else { return };
+    let rules = &options.classifier;
+    knobs.dry_run = options.dry_run;
+    knobs.drop_malformed = options.drop_malformed;
+    knobs.drop_fragments = options.drop_fragments;
+    knobs.drop_default = options.drop_default;
+    knobs.has_allow4 = options.allow.iter().any(|prefix| prefix.address.is_ipv4());
+    knobs.has_allow6 = options.allow.iter().any(|prefix| prefix.address.is_ipv6());
+    knobs.has_block4 = options.block.iter().any(|prefix| prefix.address.is_ipv4());
+    knobs.has_block6 = options.block.iter().any(|prefix| prefix.address.is_ipv6());
+    knobs.has_bans = options.bans();
+    knobs.has_quic = !options.quic_ports.is_empty();
+    knobs.rules = rules.rules.len() as u32;
+    knobs.by_source = rules.source.is_some();
+    knobs.by_destination = rules.destination.is_some();
+    knobs.by_source_port = rules.source_port.is_some();
+    knobs.by_destination_port = rules.destination_port.is_some();
+    knobs.by_protocol = rules.protocol.is_some();
+    knobs.by_length = rules.length.is_some();
+    knobs.by_flags = rules.flags.is_some();
+}
+
+/// Values with their place as key, of an array.
+fn numbered(values: impl Iterator<Item = Vec<u8>>) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
+    values.enumerate().map(|(index, value)| ((index as u32).to_ne_bytes().to_vec(), value))
+}
+
+/// Writes entries in batches.
+fn write(
+    map: &MapHandle,
+    name: &'static str,
+    entries: impl Iterator<Item = (Vec<u8>, Vec<u8>)>,
+) -> Result<(), Error> {
+    let mut entries = entries.peekable();
+    while entries.peek().is_some() {
+        let (mut keys, mut values, mut count) = (Vec::new(), Vec::new(), 0);
+        for (key, value) in entries.by_ref().take(BATCH) {
+            keys.extend(key);
+            values.extend(value);
+            count += 1;
+        }
+        map.update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY)
+            .map_err(|source| Error::Map { map: name, source })?;
+    }
+    Ok(())
+}
+
+fn percpu<const N: usize>(map: &MapHandle, name: &'static str, key: u32) -> Result<[u64; N], Error> {
+    let cpus = map
+        .lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY)
+        .map_err(|source| Error::Map { map: name, source })?;
+    cpus.as_deref().and_then(counters::sum).ok_or(Error::Layout { map: name })
+}

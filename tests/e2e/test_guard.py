@@ -1,0 +1,212 @@
+"""`expressway guard` on a veth: filtering, changes while traffic flows, and what happens to it."""
+
+import http.client
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from harness import foreign, links
+from harness.daemon import Daemon, finish_all
+from harness.lab import Lab
+from harness.namespace import run_inside
+from harness.paths import BINARY, LIMIT, run
+
+ADMIN = ("127.0.0.1", 9190)
+
+
+class Guard(Daemon):
+    """A running `expressway guard`."""
+
+    def __init__(self, lab: Lab, folder: Path, text: str) -> None:
+        self.lab = lab
+        folder.mkdir(exist_ok=True)
+        self.file, self.log_file = folder / "guard.toml", folder / "guard.log"
+        self.file.write_text(text)
+        with self.log_file.open("ab") as log:
+            self.process = subprocess.Popen(
+                lab.inside("server", BINARY, "guard", "--config", self.file),
+                stdout=subprocess.PIPE, stderr=log, text=True,
+            )
+        assert self.process.stdout
+        self.ready = self.process.stdout.readline()
+
+    def reload(self, text: str, says: str) -> None:
+        """Changes the file and has it read."""
+        times = self.log().count(says) + 1
+        self.file.write_text(text)
+        self.signal(signal.SIGHUP)
+        self.wait_log(says, times)
+
+    def ask(self, path: str) -> tuple[int, str]:
+        """A page of its admin listener."""
+
+        def get() -> tuple[int, str]:
+            connection = http.client.HTTPConnection(*ADMIN, timeout=LIMIT)
+            try:
+                connection.request("GET", path)
+                response = connection.getresponse()
+                return response.status, response.read().decode()
+            finally:
+                connection.close()
+
+        return run_inside(self.lab.server_namespace, get)
+
+    def left(self) -> list[str]:
+        """Its program."""
+        return self.lab.programs("server")
+
+
+@pytest.fixture
+def make_guard(make_lab, tmp_path: Path) -> Iterator[Callable[..., Guard]]:
+    """Starts it; at the end each has to be alive, unless the test has ended it, and to stop cleanly."""
+    running: list[Guard] = []
+
+    def make(lab: Lab, text: str) -> Guard:
+        running.append(Guard(lab, tmp_path / "guard", text))
+        return running[-1]
+
+    yield make
+    finish_all(running)
+
+
+@pytest.fixture
+def bpffs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A BPF file system of the test's own."""
+    folder = tmp_path / "bpf"
+    folder.mkdir()
+    run(["mount", "-t", "bpf", "bpf", folder])
+    monkeypatch.setenv("LIBXDP_BPFFS", str(folder))
+    yield folder
+    run(["umount", "-l", folder])
+
+
+def answers(lab: Lab) -> bool:
+    """Whether the server answers the client's echo request."""
+    command = lab.inside("client", "ping", "-c1", "-W1", lab.server["ipv4"])
+    return subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def text(lines: str = "") -> str:
+    """A file for the server's interface; `lines` come first."""
+    return f'interfaces = ["{links.SERVER}"]\n{lines}\n[admin]\nlisten = "{ADMIN[0]}:{ADMIN[1]}"\n'
+
+
+SMALLEST = """interfaces = ["server0"]
+allow = ["192.0.2.0/24"]
+block = ["198.51.100.0/24"]
+[[rule]]
+name = "dns-answers"
+protocol = "udp"
+source_port = 53
+limit = "10k/s"
+"""
+
+
+def test_the_smallest_file_filters(make_lab, make_guard) -> None:
+    lab = make_lab()
+    guard = make_guard(lab, SMALLEST)
+    assert guard.ready == "ready interface=server0 mode=native\n", guard.log()
+    assert answers(lab)
+    guard.stop()
+
+
+def test_lists_and_rules_change_while_it_runs(make_lab, make_guard, tmp_path: Path) -> None:
+    lab = make_lab()
+    guard = make_guard(lab, text())
+    assert answers(lab)
+    client = lab.client["ipv4"]
+    listed = tmp_path / "guard" / "list"
+    listed.write_text(f"# attackers\n{client}\n")
+    guard.reload(text('block_file = "list"'), "configuration reloaded")
+    assert not answers(lab)
+    # The first counters go on, and what is wrong changes nothing.
+    guard.expect("configuration not reloaded")
+    listed.write_text(f"{client}\n203.0.1")
+    guard.reload(text('block_file = "list"'), "the file seems to be written right now")
+    guard.reload(text('blok = ["192.0.2.0/24"]'), "blok")
+    assert not answers(lab)
+    reasons = {(one["verdict"], one["reason"]): one["packets"] for one in json.loads(guard.ask("/io")[1])["reasons"]}
+    assert reasons["drop", "blocked"] >= 2
+    assert reasons["pass", "default"] >= 1
+    rule = '[[rule]]\nname = "ping"\nprotocol = "icmp"\naction = "{}"\n'
+    guard.reload(text() + rule.format("drop"), "configuration reloaded")
+    assert not answers(lab)
+    guard.reload(text('dry_run = true') + rule.format("drop"), "configuration reloaded")
+    assert answers(lab)
+    status, page = guard.ask("/metrics")
+    assert status == 200
+    (dropped,) = [line for line in page.splitlines()
+                  if line.startswith('expressway_guard_rule_dropped_packets_total{rule="ping"}')]
+    assert int(dropped.split()[-1]) >= 2, "of both programs"
+    assert guard.ask("/healthz")[0] == 200
+
+
+def test_an_interface_goes_and_returns(make_lab, make_guard) -> None:
+    lab = make_lab()
+    guard = make_guard(lab, text(f'block = ["{lab.client["ipv4"]}"]'))
+    assert not answers(lab)
+    links.remove(lab)
+    guard.wait_log("interface is gone")
+    links.recreate(lab)
+    guard.wait_log("interface is back")
+    assert not answers(lab)
+    assert guard.ask("/healthz")[0] == 200
+
+
+def test_what_prevents_it_is_one_line(make_lab, tmp_path: Path) -> None:
+    lab = make_lab()
+    file = tmp_path / "guard.toml"
+
+    def refused(content: str, code: int, *words: str) -> str:
+        file.write_text(content)
+        command = lab.inside("server", BINARY, "guard", "--config", file, *words)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+        assert result.returncode == code, result.stderr
+        (line,) = result.stderr.splitlines()
+        return line
+
+    assert "gone0: no such interface" in refused('interfaces = ["gone0"]\n', 1)
+    assert "guard.toml:2: block" in refused('interfaces = ["server0"]\nblock = ["a"]\n', 2, "--check")
+    assert "ready" not in run(lab.inside("server", BINARY, "guard", "--config", write(file, SMALLEST), "--check"))
+    foreign.attach(lab, foreign.build(tmp_path))
+    assert "foreign_pass" in refused(SMALLEST, 1)
+    foreign.detach(lab)
+    assert not lab.programs("server")
+
+
+def write(file: Path, content: str) -> Path:
+    """The file with that content."""
+    file.write_text(content)
+    return file
+
+
+@pytest.mark.parametrize("pin", [False, True])
+def test_sigkill_leaves_what_was_asked_for(make_lab, make_guard, bpffs: Path, pin: bool) -> None:
+    lab = make_lab()
+    blocked = f'block = ["{lab.client["ipv4"]}"]\n'
+    pinned = "pin = true\n" if pin else ""
+    first = make_guard(lab, text(pinned + blocked))
+    assert not answers(lab)
+    first.kill()
+    assert bool(lab.programs("server")) == pin
+    assert answers(lab) != pin
+    # The next start takes over, whether it pins or not, and leaves nothing.
+    second = make_guard(lab, text(pinned))
+    assert second.ready.startswith("ready"), second.log()
+    assert answers(lab)
+    second.stop()
+    assert not lab.programs("server")
+    assert not pin or not list((bpffs / "expressway").iterdir())
+
+
+def test_a_start_without_pin_takes_over_from_one_with_it(make_lab, make_guard, bpffs: Path) -> None:
+    lab = make_lab()
+    make_guard(lab, text("pin = true")).kill()
+    second = make_guard(lab, text())
+    assert second.ready.startswith("ready"), second.log()
+    second.stop()
+    assert not lab.programs("server")
+    assert not list((bpffs / "expressway").iterdir())
