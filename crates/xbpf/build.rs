@@ -11,7 +11,7 @@ use libbpf_cargo::SkeletonBuilder;
 use libbpf_cargo::util::CargoWarningFormatter;
 
 /// The programs, as the stems of their files in `bpf/`.
-const PROGRAMS: [&str; 11] = [
+const PROGRAMS: [&str; 12] = [
     "redirect",
     "redirect_hints",
     "redirect_stamps",
@@ -23,6 +23,7 @@ const PROGRAMS: [&str; 11] = [
     "capture",
     "sockets",
     "flows",
+    "forward",
 ];
 
 /// The oldest clang whose BPF output is known to load.

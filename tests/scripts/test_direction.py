@@ -14,12 +14,12 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = [
     {"wire", "sequence", "h3", "settings", "lab", "web", "tls"},
     {"xbpf", "netio", "bench", "acme", "origin", "cache"},
-    {"agent", "gateway", "feed", "observe", "tcp"},
+    {"agent", "edge", "gateway", "feed", "observe", "tcp"},
     {"dataplane"},
     {"load", "expressway"},
 ]
 # What the binary's commands share; the rest of its modules are commands, and no command uses another.
-SHARED = {"args", "cores", "fail", "limits", "logging", "metrics", "signals"}
+SHARED = {"admin", "args", "cores", "fail", "limits", "logging", "metrics", "screen", "signals"}
 
 
 def dependencies(crate: Path) -> set[str]:

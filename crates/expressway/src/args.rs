@@ -12,18 +12,22 @@ mod bench;
 mod drop;
 mod dump;
 mod fanout;
+mod forward;
 pub(crate) mod generate;
 mod lab;
 mod recv;
 mod top;
+mod trace;
 
 pub(crate) use bench::{Bench, BenchCalculate, BenchCommand, BenchEnd, BenchReport};
 pub(crate) use drop::Drop;
 pub(crate) use dump::{Dump, Extcap, PayloadType, Text, Way, XdpPoint};
 pub(crate) use fanout::{Fanout, FanoutMode};
+pub(crate) use forward::Forward;
 pub(crate) use lab::{LabArguments, LabCommand};
 pub(crate) use recv::{Recv, Sequence};
 pub(crate) use top::{Top, TopBy};
+pub(crate) use trace::Trace;
 
 /// HTTP/3 gateway and UDP data plane for Linux on XDP and AF_XDP
 #[derive(Parser)]
@@ -42,7 +46,7 @@ const LOGGING: &str = "Logging";
 #[derive(Args)]
 pub(crate) struct Logging {
     /// Log level: error, warn, info, debug or trace, optionally per module (info,expressway_netio=debug);
-    /// default info, error for doctor and top
+    /// default info, error for doctor, top and trace
     #[arg(long, global = true, value_name = "FILTER", help_heading = LOGGING)]
     pub(crate) log_level: Option<String>,
     /// Log format
@@ -68,8 +72,20 @@ pub(crate) enum Command {
     Agent(Agent),
     /// Send one UDP feed to many TCP, TLS and WebSocket subscribers
     Fanout(Box<Fanout>),
+    /// Route between interfaces in XDP by the kernel's tables, and copy UDP feeds to receivers
+    Forward(Forward),
     /// Show live who talks over an interface, AF_XDP included, or what a running process does
     Top(Box<Top>),
+    /// Follow requests through a running gateway, hop by hop: how long each step takes
+    ///
+    /// Of HTTP/3 requests to `expressway serve`: datagram taken from its queue or socket, decrypted, request head complete,
+    /// handler, response head, first packets built, given to the kernel, completed, acknowledged. Shows a histogram of each
+    /// step and the slowest request as a time line; on a terminal the table is shown while it grows. SIGINT ends the trace
+    /// with what there is.
+    ///
+    /// Needs the process's admin listener ([admin] listen). Addresses of clients and URLs are told, nothing of bodies or of
+    /// other header fields.
+    Trace(Trace),
     /// Receive UDP datagrams, count them and measure latency
     Recv(Box<Recv>),
     /// Send datagrams on a schedule and report how well it was kept

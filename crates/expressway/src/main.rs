@@ -1,5 +1,6 @@
 //! The `expressway` command: arguments, logging, exit codes, and the wiring of the crates.
 
+mod admin;
 mod agent;
 mod args;
 
@@ -11,15 +12,18 @@ mod drop;
 mod dump;
 mod fail;
 mod fanout;
+mod forward;
 mod generate;
 mod lab;
 mod limits;
 mod logging;
 mod metrics;
 mod recv;
+mod screen;
 mod serve;
 mod signals;
 mod top;
+mod trace;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -48,7 +52,7 @@ fn main() -> ExitCode {
     };
     // A report is to be read, not what led to it; a screen is not to be written across; and what a stranger does wrong over
     // HTTP/2 is counted, not logged.
-    let quiet = matches!(arguments.command, Command::Doctor(_) | Command::Top(_));
+    let quiet = matches!(arguments.command, Command::Doctor(_) | Command::Top(_) | Command::Trace(_));
     let level = if quiet { "error" } else { "info,h2=error" };
     if let Err(failure) = logging::start(&arguments.logging, level) {
         return failure.report();
@@ -57,7 +61,9 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Agent(arguments) => agent::run(arguments),
         Command::Fanout(arguments) => fanout::run(&arguments),
+        Command::Forward(arguments) => forward::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments),
         Command::Recv(arguments) => recv::run(&arguments),
         Command::Gen(arguments) => generate::run(&arguments.kind),
         Command::Drop(arguments) => drop::run(&arguments),

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 pub use crate::stats::IoStats;
 pub use crate::sys::IoError;
+use crate::trace::{Clock, Tracer, Way};
 use crate::wait::Wait;
 
 /// The two ECN bits of the IP header (RFC 3168, section 5).
@@ -46,6 +47,16 @@ pub enum Via {
     Simulated,
 }
 
+impl From<Via> for Way {
+    fn from(via: Via) -> Self {
+        match via {
+            Via::Xsk(index) => Self::Xsk(index),
+            Via::Kernel(_) => Self::Kernel,
+            Via::Simulated => Self::Simulated,
+        }
+    }
+}
+
 /// Who stamped a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TimeSource {
@@ -65,6 +76,18 @@ pub struct Timestamp {
     pub nanoseconds: u64,
     /// Whose clock.
     pub source: TimeSource,
+}
+
+impl Timestamp {
+    /// In nanoseconds of CLOCK_MONOTONIC, of a packet that the worker had at `taken`. `None` of a device's clock, which is
+    /// related to no other, and where the clock was set meanwhile.
+    pub fn monotonic(self, clock: &Clock, taken: u64) -> Option<u64> {
+        match self.source {
+            TimeSource::Device => None,
+            TimeSource::Program => clock.of_tai(self.nanoseconds, taken),
+            TimeSource::Kernel => clock.of_realtime(self.nanoseconds, taken),
+        }
+    }
 }
 
 /// A VLAN tag that the device took out of the frame.
@@ -228,6 +251,10 @@ pub trait PacketIo {
     fn set_wait(&mut self, _wait: Wait) -> Result<(), IoError> {
         Ok(())
     }
+
+    /// Where to record what becomes of bursts that somebody follows. While a recording is under way, datagrams that the
+    /// kernel's sockets receive have its stamp.
+    fn set_tracer(&mut self, _tracer: Tracer) {}
 
     /// Told before the worker sleeps. Returns true if work has arrived meanwhile and the worker must
     /// not sleep.

@@ -9,6 +9,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use datagrams::{LENGTHS, address, open, payload, receive, send};
 use expressway_netio::io::TimeSource;
+use expressway_netio::trace::{Filter, Options, Tracers};
 use expressway_netio::udp::{SendMode, Steering, UdpConfig, UdpGroup, UdpIo};
 use expressway_netio::{Ecn, Flow, IoError, PacketIo};
 use udp_netns::{Namespace, eventually, is_privileged};
@@ -280,6 +281,34 @@ fn the_kernels_stamps_come_where_they_are_asked_for() {
         let times: Vec<u64> = stamps.iter().map(|stamp| stamp.nanoseconds).collect();
         assert!(times.is_sorted() && before <= times[0] && times[2] <= after, "{before} {times:?} {after}");
     }
+}
+
+#[test]
+fn the_kernel_stamps_while_somebody_traces() {
+    let tracers = Tracers::new(1);
+    let mut config = UdpConfig::new(vec![address("127.0.0.1:0")]);
+    config.gro = false;
+    let mut io = UdpIo::bind(&config).unwrap();
+    io.set_tracer(tracers.tracer(0));
+    let to = io.addresses().next().unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let receive = |io: &mut UdpIo| {
+        sender.send_to(b"stamped", to).unwrap();
+        let mut stamp = None;
+        while stamp.is_none() {
+            io.receive(Instant::now(), &mut |datagram| stamp = Some(datagram.hints.timestamp)).unwrap();
+        }
+        stamp.flatten()
+    };
+    assert_eq!(receive(&mut io), None);
+    let recording = tracers.start(&Options { filter: Filter::default(), sample: 1 }).unwrap();
+    // The kernel begins to stamp some time after it was asked.
+    let stamp = std::iter::repeat_with(|| receive(&mut io)).take(10_000).flatten().next().expect("a stamp");
+    let taken = recording.clock().nanoseconds(Instant::now());
+    let arrived = stamp.monotonic(&recording.clock(), taken).expect("the clock was not set");
+    assert!(arrived <= taken);
+    drop(recording);
+    assert_eq!(receive(&mut io), None, "and no longer");
 }
 
 #[test]

@@ -101,6 +101,9 @@ reasons! {
         "udp-header" = "xdp_packets" ["reason" "udp_header"]: "Ours, but packet or frame ends inside the UDP header.";
         "ip-length" = "xdp_packets" ["reason" "ip_length"]: "Ours, but the frame ends before the length that the IP header gives.";
         "udp-length" = "xdp_packets" ["reason" "udp_length"]: "Ours, but the UDP length is below 8 or beyond the IP payload.";
+        "blackhole" = "forward_packets" ["reason" "blackhole"]: "The route of a packet to forward is a blackhole.";
+        "rewrite" = "forward_packets" ["reason" "rewrite"]: "A packet to forward could not be rewritten.";
+        "egress" = "forward_egress" ["result" "refused"]: "The device that a packet was forwarded to did not take it: its ring was full, or it is down.";
     }
     Ring {
         "rx-full" = "xdp_rx_ring_full": "The receive ring was full: the process was too slow.";

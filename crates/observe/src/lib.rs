@@ -1,4 +1,4 @@
-//! What passes an interface, AF_XDP included: who sends and receives, and what becomes of it.
+//! What passes an interface, AF_XDP included: who sends and receives, and what becomes of it; and what a process does with it.
 
 mod capture;
 pub mod drops;
@@ -8,6 +8,7 @@ pub mod flows;
 mod packet;
 pub mod sockets;
 pub mod text;
+pub mod trace;
 
 pub use capture::{Capture, CaptureError, CaptureOptions, Losses, Note, Points, XdpPoints};
 pub use filter::{Filter, FilterError};

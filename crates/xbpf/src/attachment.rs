@@ -1,7 +1,7 @@
 //! Attaching the program to an interface by a bpf_link, and what may prevent it.
 //!
 //! A link belongs to a file descriptor: when the last one is closed, by drop or because the process ends for
-//! any reason, the kernel detaches the program. Nothing is pinned. Beside other programs ours is a component of
+//! any reason, the kernel detaches the program. Nothing is pinned unless [`Keep::Pinned`] asks for it. Beside other programs ours is a component of
 //! a dispatcher instead, which is pinned: see [`crate::dispatcher`].
 
 use std::io;
@@ -10,9 +10,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use libbpf_rs::libbpf_sys::{XDP_FLAGS_DRV_MODE, XDP_FLAGS_HW_MODE, XDP_FLAGS_SKB_MODE};
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
 
+use crate::bpffs::{BpfFs, Lock};
 use crate::dispatcher::{self, Membership};
 use crate::error::{CAPABILITIES, Error, ForeignProgram, Holder, Interface};
 use crate::link::Link;
+use crate::role::Role;
 use crate::sys;
 
 /// Where on the receive path the program runs.
@@ -58,6 +60,17 @@ pub enum Existing {
     Replace,
 }
 
+/// What becomes of the program when its process is killed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Keep {
+    /// It ends with the process.
+    #[default]
+    Process,
+    /// It stays and goes on, and the next attach of that program takes its place, with no packet
+    /// between the two. Needs a BPF file system.
+    Pinned,
+}
+
 /// The program on an interface; dropping this detaches it.
 #[derive(Debug)]
 pub struct Attachment {
@@ -71,6 +84,8 @@ pub struct Attachment {
 enum Hold {
     /// A link of our own, which ends with the process.
     Link(Link),
+    /// A link with a name in the BPF file system, which keeps it when the process is killed.
+    Pinned { link: Link, _pin: Pin },
     /// A slot of a dispatcher. A process that is killed leaves it to the next one.
     Slot(Membership),
 }
@@ -90,7 +105,7 @@ impl Attachment {
     /// process dies; dropping the attachment takes the program off all the same.
     pub fn link(&self) -> Option<BorrowedFd<'_>> {
         match &self.hold {
-            Hold::Link(link) => Some(link.as_fd()),
+            Hold::Link(link) | Hold::Pinned { link, .. } => Some(link.as_fd()),
             Hold::Slot(_) => None,
         }
     }
@@ -102,7 +117,7 @@ impl Attachment {
     /// [`Error::Query`] if the kernel cannot be asked.
     pub fn is_attached(&self) -> Result<bool, Error> {
         let link = match &self.hold {
-            Hold::Link(link) => link,
+            Hold::Link(link) | Hold::Pinned { link, .. } => link,
             Hold::Slot(membership) => {
                 return match membership.is_attached() {
                     Err(Error::NoInterface { .. }) => Ok(false),
@@ -145,6 +160,95 @@ pub(crate) fn attach(
             Ok(Attachment { hold: Hold::Link(link), interface, mode })
         }
         Err(error) => Err(refusal(interface, mode.flags(), error)),
+    }
+}
+
+/// The name of a link in the BPF file system, which is this process's; dropped, it is gone.
+#[derive(Debug)]
+struct Pin {
+    bpffs: BpfFs,
+    owned: String,
+    _owner: Lock,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let link = self.bpffs.link(&self.owned);
+        if let Err(error) = std::fs::remove_file(&link)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(path = %link.display(), %error, "cannot remove the pin of the XDP program");
+        }
+        self.bpffs.disown(&self.owned);
+    }
+}
+
+/// Attaches `program` of that role, and takes the place of one that a killed process left pinned, in this or another mode.
+///
+/// # Errors
+/// Those of [`crate::Redirect::attach`], [`Error::Pin`].
+pub(crate) fn attach_as(
+    role: Role,
+    program: BorrowedFd<'_>,
+    ifindex: u32,
+    mode: AttachMode,
+    existing: Existing,
+    keep: Keep,
+) -> Result<Attachment, Error> {
+    let interface = interface(ifindex);
+    let failed = |source| Error::Pin { interface: interface.clone(), source };
+    let bpffs = match BpfFs::open() {
+        Ok(bpffs) => bpffs,
+        Err(_) if keep == Keep::Process => return attach(program, ifindex, mode, existing),
+        Err(error) => return Err(failed(error)),
+    };
+    let namespace = sys::network_namespace().map_err(failed)?;
+    let owned = format!("{}-{namespace:x}-{ifindex}", role.name);
+    let path = bpffs.link(&owned);
+    // Without a name there is nothing to take over, and a directory only if one is wanted.
+    if keep == Keep::Process && !path.exists() {
+        return attach(program, ifindex, mode, existing);
+    }
+    let owner = bpffs.own(&owned).map_err(failed)?;
+    let pin = Pin { bpffs, owned, _owner: owner };
+    let left = match sys::pinned(&path) {
+        Ok(link) => successor(&interface, link.into(), program, mode),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(failed(error)),
+    };
+    let attachment = match left {
+        Some(link) => Attachment { hold: Hold::Link(link), interface: interface.clone(), mode },
+        None => {
+            let _ = std::fs::remove_file(&path);
+            attach(program, ifindex, mode, existing)?
+        }
+    };
+    let Attachment { hold: Hold::Link(link), .. } = attachment else { return Ok(attachment) };
+    if keep == Keep::Process {
+        return Ok(Attachment { hold: Hold::Link(link), interface, mode });
+    }
+    if !path.exists() {
+        sys::pin(link.as_fd(), &path).map_err(failed)?;
+    }
+    Ok(Attachment { hold: Hold::Pinned { link, _pin: pin }, interface, mode })
+}
+
+/// The link that a killed process left, now with `program`; `None` if it is of no use, in which case it is detached.
+fn successor(interface: &Interface, link: Link, program: BorrowedFd<'_>, mode: AttachMode) -> Option<Link> {
+    let here = sys::link_interface(link.as_fd()).is_ok_and(|index| index == interface.index);
+    let same = query(interface).is_ok_and(|now| now.is_some_and(|now| now.mode == mode.flags()));
+    if !here || !same {
+        return None;
+    }
+    match sys::link_update(link.as_fd(), program) {
+        Ok(()) => {
+            tracing::info!(%interface, "XDP program of an earlier process replaced");
+            Some(link)
+        }
+        Err(error) => {
+            tracing::warn!(%interface, %error, "XDP program of an earlier process not replaced; detaching it");
+            None
+        }
     }
 }
 

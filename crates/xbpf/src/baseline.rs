@@ -223,7 +223,7 @@ impl Baseline {
     /// # Errors
     /// [`Error::TestRun`]; the kernel wants at least 14 bytes.
     pub fn prog_test_run(&self, frame: &[u8], repeat: u32) -> Result<BaselineRun, Error> {
-        let input = sys::TestRunInput { frame, linear: None, repeat };
+        let input = sys::TestRunInput { frame, linear: None, ifindex: 0, room: 0, repeat };
         let output = sys::test_run(self.program.as_fd(), &input)
             .map_err(|source| Error::TestRun { length: frame.len(), source })?;
         let duration = Duration::from_nanos(output.nanoseconds.into());

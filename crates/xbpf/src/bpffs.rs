@@ -7,8 +7,10 @@
 //!   │       ├── prog0-prog  prog0-link    by slot: the component, and its link to the dispatcher
 //!   │       └── prog1-prog  prog1-link …
 //!   └── expressway/
-//!       └── PROGRAM/                      flocked by the component's process while it lives: one that can
-//!                                         be locked belongs to a killed process
+//!       ├── PROGRAM/                      flocked by the component's process while it lives: one that can
+//!       │                                 be locked belongs to a killed process
+//!       └── NAME-NAMESPACE-IFINDEX/       likewise, of a program that outlives its process
+//!           └── link                      keeps it on the interface
 //! ```
 
 use std::ffi::OsStr;
@@ -85,9 +87,9 @@ impl BpfFs {
         entries.filter_map(|entry| Some(entry.ok()?.path())).filter(of_index).collect()
     }
 
-    /// Marks component `program` as this process's until the lock is dropped.
-    pub(crate) fn own(&self, program: u32) -> io::Result<Lock> {
-        let directory = self.owner(program);
+    /// Marks a component, by its program's ID, or a pinned link as this process's until the lock is dropped.
+    pub(crate) fn own(&self, owned: &str) -> io::Result<Lock> {
+        let directory = self.owner(owned);
         make(&self.root.join("expressway"))?;
         make(&directory)?;
         try_lock(&directory)?
@@ -95,24 +97,29 @@ impl BpfFs {
     }
 
     /// Whether a component's process has ended. If so, removes what it left here.
-    pub(crate) fn is_orphan(&self, program: u32) -> bool {
-        let orphan = match try_lock(&self.owner(program)) {
+    pub(crate) fn is_orphan(&self, owned: &str) -> bool {
+        let orphan = match try_lock(&self.owner(owned)) {
             Ok(lock) => lock.is_some(),
             Err(error) => error.kind() == io::ErrorKind::NotFound,
         };
         if orphan {
-            self.disown(program);
+            self.disown(owned);
         }
         orphan
     }
 
-    /// Removes the directory of a component that is gone.
-    pub(crate) fn disown(&self, program: u32) {
-        let _ = fs::remove_dir(self.owner(program));
+    /// Removes the directory of what is gone.
+    pub(crate) fn disown(&self, owned: &str) {
+        let _ = fs::remove_dir(self.owner(owned));
     }
 
-    fn owner(&self, program: u32) -> PathBuf {
-        self.root.join("expressway").join(program.to_string())
+    /// Where the link that [`BpfFs::own`] made this process's is pinned.
+    pub(crate) fn link(&self, owned: &str) -> PathBuf {
+        self.owner(owned).join("link")
+    }
+
+    fn owner(&self, owned: &str) -> PathBuf {
+        self.root.join("expressway").join(owned)
     }
 }
 

@@ -18,16 +18,17 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use libbpf_rs::btf::{Btf, types::Func};
 use libbpf_rs::libbpf_sys::BPF_F_XDP_HAS_FRAGS;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, ProgramAttachType, ProgramType};
 
 use crate::bpffs::{self, BpfFs, Lock};
 use crate::error::{Error, Interface};
+use crate::role::Role;
 use crate::skeleton::{dispatcher as v2, dispatcher_v3 as v3};
 use crate::{attachment, sys};
 
@@ -37,8 +38,6 @@ const NAME: &str = "xdp_dispatcher";
 const MAGIC: u8 = 236;
 const SLOTS: usize = 10;
 const NEXT: u32 = 31;
-/// The default priority, which ours has; lower ones run first.
-const PRIORITY: u32 = 50;
 /// `XDP_PASS` as a bit: packets that we pass go on to the next program.
 const CHAIN: u32 = 1 << libbpf_rs::libbpf_sys::XDP_PASS | 1 << NEXT;
 /// Attempts before giving up if others keep changing the dispatcher.
@@ -97,12 +96,24 @@ pub(crate) fn is_present(interface: &Interface) -> Result<bool, Error> {
     Ok(name.is_ok_and(|name| name == NAME))
 }
 
+/// Makes a program that is not loaded yet the extension that replaces a function of a dispatcher.
+pub(crate) fn make_extension(
+    program: &mut libbpf_rs::OpenProgramMut<'_>,
+    dispatcher: BorrowedFd<'_>,
+    function: &str,
+) -> libbpf_rs::Result<()> {
+    program.set_prog_type(ProgramType::Ext);
+    // Extensions have none, which is 0, which bears this name.
+    program.set_attach_type(ProgramAttachType::CgroupInetIngress);
+    program.set_attach_target(dispatcher.as_raw_fd(), Some(function.to_owned()))
+}
+
 /// Adds a component to the interface's dispatcher, creating it if there is none. `load` gets the dispatcher and
 /// the name of the function to replace.
 pub(crate) fn join<T>(
     interface: &Interface,
     mode: u32,
-    name: &str,
+    role: Role,
     load: impl Fn(BorrowedFd<'_>, &str) -> Result<(OwnedFd, T), Error>,
 ) -> Result<(T, Membership), Error> {
     let bpffs = BpfFs::open().map_err(|source| failed(interface, "the BPF file system", source))?;
@@ -123,14 +134,15 @@ pub(crate) fn join<T>(
             let source = io::Error::other(format!("all {SLOTS} slots of the dispatcher are taken"));
             return Err(failed(interface, "adding an XDP program", source));
         }
-        let before = |other: &Component| (other.priority, other.name.as_str()) <= (PRIORITY, name);
+        let Role { name, priority } = role;
+        let before = |other: &Component| (other.priority, other.name.as_str()) <= (priority, name);
         let slot = components.iter().take_while(|other| before(other)).count();
         let component = |program: &OwnedFd, id| {
             Ok(Component {
                 program: clone(program)?,
                 id,
                 name: name.to_owned(),
-                priority: PRIORITY,
+                priority,
                 chain: CHAIN,
                 flags: BPF_F_XDP_HAS_FRAGS,
             })
@@ -139,14 +151,16 @@ pub(crate) fn join<T>(
         let frags = components.iter().all(|other| other.flags & BPF_F_XDP_HAS_FRAGS != 0);
         let mut plan: Vec<[u32; 3]> =
             components.iter().map(|other| [other.priority, other.chain, other.flags]).collect();
-        plan.insert(slot, [PRIORITY, CHAIN, BPF_F_XDP_HAS_FRAGS]);
+        plan.insert(slot, [priority, CHAIN, BPF_F_XDP_HAS_FRAGS]);
         let version = old.as_ref().map_or(Version::V2, |old| old.version);
         let (dispatcher, id) = load_dispatcher(interface, version, &plan, frags)?;
         if ours.is_none() {
             let (program, value) = load(dispatcher.as_fd(), &function(slot))?;
             let info = sys::program_info(program.as_fd());
             let info = info.map_err(|source| failed(interface, "our component", source))?;
-            let owner = bpffs.own(info.id).map_err(|source| failed(interface, "our own lock", source))?;
+            let owner = bpffs
+                .own(&info.id.to_string())
+                .map_err(|source| failed(interface, "our own lock", source))?;
             let membership = Membership {
                 interface: interface.clone(),
                 bpffs: bpffs.clone(),
@@ -231,7 +245,7 @@ impl Drop for Membership {
             }
             Ok(()) => {}
         }
-        bpffs.disown(*program);
+        bpffs.disown(&program.to_string());
     }
 }
 
@@ -240,7 +254,7 @@ impl Chain {
     fn living(&self, bpffs: &BpfFs) -> Result<Vec<Component>, Error> {
         let mut living = Vec::new();
         for component in &self.components {
-            if component.name == crate::PROGRAM && bpffs.is_orphan(component.id) {
+            if Role::is_ours(&component.name) && bpffs.is_orphan(&component.id.to_string()) {
                 tracing::warn!(
                     program = component.id,
                     "removing the XDP program of a process that was killed"

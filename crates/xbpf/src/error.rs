@@ -200,6 +200,14 @@ pub enum Error {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// The program of an interface can't be kept for the time after this process, or taken over from one before.
+    #[error("{interface}: pinning the XDP program: {source}")]
+    Pin {
+        /// The interface asked for.
+        interface: Interface,
+        /// Why.
+        source: io::Error,
+    },
     /// The XDP dispatcher of an interface can't be read, made or changed.
     #[error("{interface}: XDP dispatcher: {what}: {source}")]
     Dispatcher {
@@ -241,7 +249,7 @@ pub enum Error {
         source: libbpf_rs::Error,
     },
     /// A map's content does not have the expected layout.
-    #[error("BPF map {map}: content does not match redirect_shared.h")]
+    #[error("BPF map {map}: content does not match its header in bpf/include")]
     Layout {
         /// The map's name.
         map: &'static str,

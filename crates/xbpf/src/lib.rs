@@ -7,7 +7,7 @@
 //! dispatcher ([`Redirect::join`]): pinned, and what a killed process leaves is removed by the next.
 //!
 //! Besides there are [`LiveFrames`], which sends frames out of an interface without a socket, and [`Baseline`], the
-//! programs of the XDP paper that drop, pass, count, touch, return or redirect every packet.
+//! programs of the XDP paper that drop, pass, count, touch, return or redirect every packet. [`forward::Forward`] routes.
 //!
 //! This crate never sees a socket: whoever owns the AF_XDP sockets puts them into
 //! [`Redirect::xsk_map`]. It holds no policy either: wildcards are expanded and modes chosen above.
@@ -89,12 +89,14 @@ mod dispatcher;
 mod error;
 mod fanout;
 mod flows;
+pub mod forward;
 mod kernel_names;
 mod link;
 mod live;
 mod pair;
 mod redirect;
 mod rings;
+mod role;
 mod skeleton;
 mod sockets;
 mod sys;
@@ -103,7 +105,7 @@ mod target;
 /// Name of the redirect program, as `ip link` and `xdp-loader status` show it.
 pub const PROGRAM: &str = "expressway_udp";
 
-pub use attachment::{AttachMode, Attachment, Existing, attached};
+pub use attachment::{AttachMode, Attachment, Existing, Keep, attached};
 pub use baseline::{Action, Baseline, BaselineCounts, BaselineRun};
 pub use capture::{
     CaptureCounts, CaptureFilter, CaptureHook, CaptureLink, CapturePrograms, CaptureSettings, FilterTrial,
@@ -121,5 +123,6 @@ pub use kernel_names::drop_reasons;
 pub use live::{LiveCounts, LiveFrames};
 pub use redirect::{Options, Redirect, TestRun};
 pub use rings::PerfRings;
+pub use role::Role;
 pub use sockets::{SocketList, SocketRecord, SocketRing};
 pub use target::XdpTarget;

@@ -3,17 +3,18 @@
 use std::hash::{BuildHasher, Hasher};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Once;
 use std::time::Duration;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, PrintLevel, ProgramAttachType, ProgramType};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, PrintLevel};
 use rustix::thread::CapabilitySet;
 
 use crate::attachment::{self, AttachMode, Attachment, Existing};
 use crate::counters::{Counters, Verdict};
 use crate::error::{CAPABILITIES, Error};
+use crate::role::Role;
 use crate::skeleton::RedirectSkelBuilder;
 use crate::skeleton::redirect_hints::RedirectHintsSkelBuilder;
 use crate::skeleton::redirect_stamps::RedirectStampsSkelBuilder;
@@ -167,7 +168,7 @@ impl Redirect {
             let program = redirect.program.try_clone().map_err(|source| Error::Descriptor { source })?;
             Ok((program, redirect))
         };
-        let (redirect, membership) = dispatcher::join(&interface, mode.flags(), crate::PROGRAM, load)?;
+        let (redirect, membership) = dispatcher::join(&interface, mode.flags(), Role::REDIRECT, load)?;
         Ok((redirect, attachment::of_membership(interface, mode, membership)))
     }
 
@@ -213,11 +214,7 @@ impl Redirect {
         let mut open = RedirectSkelBuilder::default().open(&mut storage).map_err(load)?;
         size!(open, options, load);
         if let Some((dispatcher, function)) = target {
-            let program = &mut open.progs.expressway_udp;
-            program.set_prog_type(ProgramType::Ext);
-            // Extensions have none, which is 0, which bears this name.
-            program.set_attach_type(ProgramAttachType::CgroupInetIngress);
-            program.set_attach_target(dispatcher.as_raw_fd(), Some(function.to_owned())).map_err(load)?;
+            dispatcher::make_extension(&mut open.progs.expressway_udp, dispatcher, function).map_err(load)?;
         }
         if let Some(index) = options.offload {
             open.progs.expressway_udp.set_ifindex(index);
@@ -311,7 +308,7 @@ impl Redirect {
     /// # Errors
     /// [`Error::TestRun`]; the kernel wants at least 14 bytes.
     pub fn prog_test_run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, Error> {
-        self.test_run(&sys::TestRunInput { frame, linear: None, repeat })
+        self.test_run(&sys::TestRunInput { frame, linear: None, ifindex: 0, room: 0, repeat })
     }
 
     /// As [`Redirect::prog_test_run`] once, on a multi-buffer frame of which only the first `linear`
@@ -320,7 +317,7 @@ impl Redirect {
     /// # Errors
     /// [`Error::TestRun`], with EINVAL on older kernels or for less than 14 linear bytes.
     pub fn prog_test_run_split(&self, frame: &[u8], linear: u32) -> Result<TestRun, Error> {
-        self.test_run(&sys::TestRunInput { frame, linear: Some(linear), repeat: 1 })
+        self.test_run(&sys::TestRunInput { frame, linear: Some(linear), ifindex: 0, room: 0, repeat: 1 })
     }
 
     fn test_run(&self, input: &sys::TestRunInput<'_>) -> Result<TestRun, Error> {

@@ -36,6 +36,10 @@ mod generated {
         include!(concat!(env!("OUT_DIR"), "/flows.skel.rs"));
     }
 
+    pub(crate) mod forward {
+        include!(concat!(env!("OUT_DIR"), "/forward.skel.rs"));
+    }
+
     pub(crate) mod live {
         include!(concat!(env!("OUT_DIR"), "/live.skel.rs"));
     }
@@ -65,7 +69,7 @@ pub(crate) use generated::capture::types as capture_types;
 pub(crate) use generated::fanout::{FanoutSkelBuilder, types as fanout_types};
 pub(crate) use generated::redirect::*;
 pub(crate) use generated::{
-    baseline, dispatcher, dispatcher_v3, flows, live, redirect_hints, redirect_stamps, sockets,
+    baseline, dispatcher, dispatcher_v3, flows, forward, live, redirect_hints, redirect_stamps, sockets,
 };
 
 /// `bpf/capture.bpf.c`, compiled.

@@ -76,6 +76,13 @@ pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     result(unsafe { ffi::bpf_link_detach(link.as_raw_fd()) }).map(drop)
 }
 
+/// BPF_LINK_UPDATE: the link's program from now on, with no packet between the two.
+pub(crate) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: both are open for the call; the options may be absent.
+    let code = unsafe { ffi::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), std::ptr::null()) };
+    result(code).map(drop)
+}
+
 /// Puts `program` on `ifindex` by netlink, in place of `expected`, or where there is none. EEXIST or EBUSY when
 /// there is another one.
 pub(crate) fn attach(
@@ -304,6 +311,10 @@ pub(crate) struct TestRunInput<'a> {
     pub(crate) frame: &'a [u8],
     /// Bytes of it in the linear part; the rest lies in fragments.
     pub(crate) linear: Option<u32>,
+    /// Interface of the calling thread's namespace that it is received on; 0 for none.
+    pub(crate) ifindex: u32,
+    /// Bytes that the program may put in front.
+    pub(crate) room: u32,
     /// Times to run.
     pub(crate) repeat: u32,
 }
@@ -320,14 +331,18 @@ pub(crate) fn test_run(program: BorrowedFd<'_>, input: &TestRunInput<'_>) -> io:
     let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
     let length = u32::try_from(input.frame.len()).map_err(invalid)?;
     let repeat = i32::try_from(input.repeat).map_err(invalid)?;
-    let mut out = vec![0; input.frame.len()];
-    let context = input.linear.map(|linear| ffi::xdp_md { data_end: linear, ..Default::default() });
+    let mut out = vec![0; input.frame.len() + input.room as usize];
+    let context = (input.linear.is_some() || input.ifindex != 0).then(|| ffi::xdp_md {
+        data_end: input.linear.unwrap_or(length),
+        ingress_ifindex: input.ifindex,
+        ..Default::default()
+    });
     let mut options = ffi::bpf_test_run_opts {
         sz: size_of::<ffi::bpf_test_run_opts>() as ffi::size_t,
         data_in: input.frame.as_ptr().cast(),
         data_size_in: length,
         data_out: out.as_mut_ptr().cast(),
-        data_size_out: length,
+        data_size_out: length + input.room,
         repeat,
         ..Default::default()
     };

@@ -22,6 +22,7 @@ mod server;
 mod setup;
 mod tcp;
 mod tls;
+mod trace;
 
 use std::process::ExitCode;
 

@@ -10,9 +10,10 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use expressway_acme::Acme;
 use expressway_cache::{Cache, Purge, SiteOptions};
 use expressway_dataplane::{DataPath, Provider, WorkerIo};
-use expressway_gateway::admin::{Admin, State};
+use expressway_gateway::admin::{Admin, Feed, Refusal, State};
 use expressway_gateway::metrics::Registry;
 use expressway_gateway::quic::{Endpoint, Message, Setup, Shared};
+use expressway_netio::trace::Tracers;
 use expressway_netio::worker::{Worker, WorkerOptions};
 use expressway_netio::{Inbox, Mailbox, PacketIo, mailbox};
 use expressway_origin::Origins;
@@ -27,7 +28,7 @@ use super::events::{Event, follow_signals};
 use super::logs::{Logs, Previous};
 use super::setup::Reloadable;
 use super::tls::{self, Fixed, Upkeep};
-use super::{load, metrics, setup, tcp};
+use super::{load, metrics, setup, tcp, trace};
 use crate::args::Serve;
 use crate::cores;
 use crate::fail::Failure;
@@ -50,6 +51,7 @@ pub(crate) struct Status {
     configuration: Mutex<String>,
     path: Arc<Mutex<DataPath>>,
     cache: Option<Cache>,
+    tracers: Tracers,
     /// Hosts of sites, and how their responses are kept.
     kept: Mutex<Vec<(Vec<String>, Option<SiteOptions>)>>,
 }
@@ -86,6 +88,10 @@ impl State for Status {
             serde_json::to_string(&purged).map_err(|error| error.to_string())
         };
         Some(purge())
+    }
+
+    fn trace(&self, order: &[u8]) -> Option<Result<Box<dyn Feed>, Refusal>> {
+        Some(trace::start(&self.tracers, order))
     }
 
     fn health(&self) -> Result<(), String> {
@@ -153,11 +159,13 @@ impl Server {
         let shared =
             Shared::with_memory(&setup, workers, files.memory().clone()).map_err(Failure::run_time)?;
         let path = Arc::new(Mutex::new(path));
+        let tracers = Tracers::new(workers);
         let status = Arc::new(Status {
             state: Mutex::new(Ok(())),
             configuration: Mutex::new(config.text().to_owned()),
             path: path.clone(),
             cache: cache.clone(),
+            tracers: tracers.clone(),
             kept: Mutex::new(setup::kept(&config)),
         });
         let registry = Registry::with_summary(crate::metrics::drops);
@@ -239,9 +247,12 @@ impl Server {
         registry: &Registry,
     ) -> Result<(), Failure> {
         let index = options.index;
-        let endpoint = Endpoint::new(index, self.shared.clone(), self.mailboxes[index].clone())
+        let mut endpoint = Endpoint::new(index, self.shared.clone(), self.mailboxes[index].clone())
             .map_err(Failure::run_time)?;
+        let tracer = self.status.tracers.tracer(index);
+        endpoint.set_tracer(tracer.clone());
         let mut worker = Worker::new(options, Instant::now(), endpoint, io, inbox, self.mailboxes.clone());
+        worker.set_tracer(tracer);
         metrics::register_worker(registry, index, worker.stats_cell());
         let end = WorkerEnd { index, events: events.clone(), result: None };
         let run = move || {

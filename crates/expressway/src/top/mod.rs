@@ -3,11 +3,9 @@
 //! A fan-out shows its subscribers; a gateway its paths and workers, and like any other process the counters of its
 //! metrics page that move.
 
-mod admin;
 mod counters;
 mod flows;
 mod gateway;
-mod screen;
 mod subscribers;
 
 use std::process::ExitCode;
@@ -17,12 +15,12 @@ use serde_json::Value;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::admin::{Admin, Answer};
 use crate::args::Top as Arguments;
 use crate::fail::Failure;
+use crate::screen::Screen;
 use crate::signals;
-use admin::{Admin, Answer};
 use gateway::Gateway;
-use screen::Screen;
 
 /// What is looked at, with the sample before.
 enum View {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use expressway_netio::priority;
 use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -21,11 +21,15 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::metrics::{self, Registry};
+use feed::Feeding;
 use slots::{Slot, Slots};
 use write_timeout::WriteTimeout;
 
+mod feed;
 mod slots;
 mod write_timeout;
+
+pub use feed::{Feed, Piece};
 
 /// Header lines of a request at most.
 const MAX_HEADERS: usize = 64;
@@ -84,10 +88,25 @@ pub trait State: Send + Sync + 'static {
         None
     }
 
+    /// Starts what `order`, a JSON document, asks to be traced, for `POST /trace`; `None` where nothing can be. Called on the
+    /// listener's thread.
+    fn trace(&self, _order: &[u8]) -> Option<Result<Box<dyn Feed>, Refusal>> {
+        None
+    }
+
     /// Statistics of each subscriber, as a JSON document, for `/subscribers`; `None` where there is no such page.
     fn subscribers(&self) -> Option<String> {
         None
     }
+}
+
+/// Why an order is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It is wrong.
+    Invalid(String),
+    /// It has to wait for another.
+    Busy(String),
 }
 
 /// A running admin listener; dropping it stops the listener and waits for its thread.
@@ -149,6 +168,9 @@ impl Drop for Admin {
     }
 }
 
+/// A page, or what comes piece by piece.
+type Body = Either<Full<Bytes>, Feeding>;
+
 /// What all connections have in common.
 struct Desk {
     limits: Limits,
@@ -188,9 +210,13 @@ impl Desk {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
         let page = match (request.method(), request.uri().path()) {
             (&Method::POST, "/purge") => self.purge(request).await,
+            (&Method::POST, "/trace") => match self.trace(request).await {
+                Ok(feed) => return feed.into_response(),
+                Err(page) => page,
+            },
             _ => answer(&request, &self.registry, self.state.as_ref()),
         };
         // A page of more than there may be of all is let through alone.
@@ -199,8 +225,8 @@ impl Desk {
             Ok(permit) => page.into_response(permit),
             Err(_) => {
                 self.slots.count_refused_page();
-                let mut response =
-                    Response::new(Full::new(Bytes::from_static(b"too many unread responses\n")));
+                let refused = Full::new(Bytes::from_static(b"too many unread responses\n"));
+                let mut response = Response::new(Either::Left(refused));
                 *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
                 response
             }
@@ -212,21 +238,43 @@ impl Desk {
 const MAX_ORDER: usize = 16 << 10;
 
 impl Desk {
-    /// Only as JSON by name: pages of other origins may send anything else without asking first (CORS).
-    async fn purge(&self, request: Request<Incoming>) -> Page {
+    /// What a request orders. Only as JSON by name: pages of other origins may send anything else without asking first (CORS).
+    async fn order(&self, request: Request<Incoming>) -> Result<Bytes, Page> {
         let content_type = request.headers().get(header::CONTENT_TYPE).map(|value| value.as_bytes());
         if !content_type.is_some_and(|value| value.starts_with(b"application/json")) {
-            return Page::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "text/plain", "send application/json\n");
+            let problem = "send application/json\n";
+            return Err(Page::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "text/plain", problem));
         }
         let body = Limited::new(request.into_body(), MAX_ORDER).collect();
-        let Ok(Ok(order)) = tokio::time::timeout(self.limits.header_timeout, body).await else {
-            return Page::new(
-                StatusCode::BAD_REQUEST,
-                "text/plain",
-                "the order is too long, or incomplete\n",
-            );
+        match tokio::time::timeout(self.limits.header_timeout, body).await {
+            Ok(Ok(order)) => Ok(order.to_bytes()),
+            _ => {
+                let problem = "the order is too long, or incomplete\n";
+                Err(Page::new(StatusCode::BAD_REQUEST, "text/plain", problem))
+            }
+        }
+    }
+
+    async fn trace(&self, request: Request<Incoming>) -> Result<Feeding, Page> {
+        let order = self.order(request).await?;
+        match self.state.trace(&order) {
+            Some(Ok(feed)) => Ok(Feeding::new(feed)),
+            Some(Err(Refusal::Invalid(problem))) => {
+                Err(Page::new(StatusCode::BAD_REQUEST, "text/plain", problem + "\n"))
+            }
+            Some(Err(Refusal::Busy(problem))) => {
+                Err(Page::new(StatusCode::CONFLICT, "text/plain", problem + "\n"))
+            }
+            None => Err(document(None)),
+        }
+    }
+
+    async fn purge(&self, request: Request<Incoming>) -> Page {
+        let order = match self.order(request).await {
+            Ok(order) => order,
+            Err(page) => return page,
         };
-        match self.state.purge(&order.to_bytes()) {
+        match self.state.purge(&order) {
             Some(Ok(done)) => Page::new(StatusCode::OK, "application/json", done + "\n"),
             Some(Err(problem)) => Page::new(StatusCode::BAD_REQUEST, "text/plain", problem + "\n"),
             None => document(None),
@@ -268,7 +316,7 @@ fn answer(request: &Request<Incoming>, registry: &Registry, state: &dyn State) -
         "/" => Page::new(
             StatusCode::OK,
             "text/plain",
-            "/metrics\n/healthz\n/config\n/io\n/subscribers\nPOST /purge\n",
+            "/metrics\n/healthz\n/config\n/io\n/subscribers\nPOST /purge\nPOST /trace\n",
         ),
         _ => document(None),
     }
@@ -300,9 +348,9 @@ impl Page {
     }
 
     /// The response, which keeps the permit for as long as it holds the page.
-    fn into_response(self, permit: OwnedSemaphorePermit) -> Response<Full<Bytes>> {
+    fn into_response(self, permit: OwnedSemaphorePermit) -> Response<Body> {
         let body = Bytes::from_owner(Held { body: self.body, _permit: permit });
-        let mut response = Response::new(Full::new(body));
+        let mut response = Response::new(Either::Left(Full::new(body)));
         *response.status_mut() = self.status;
         let value = header::HeaderValue::from_static;
         response.headers_mut().insert(header::CONTENT_TYPE, value(self.content_type));

@@ -29,6 +29,43 @@ impl State for Fixed {
     fn subscribers(&self) -> Option<String> {
         Some("a".repeat(LONG))
     }
+    /// Two lines and the end, or lines without end; the state's flag says whether one is under way.
+    fn trace(&self, order: &[u8]) -> Option<Result<Box<dyn Feed>, Refusal>> {
+        Some(match order {
+            b"{}" => Ok(Box::new(Counting(0..2))),
+            b"endless" => {
+                ENDLESS.store(true, Ordering::Relaxed);
+                Ok(Box::new(Endless))
+            }
+            b"busy" => Err(Refusal::Busy("wait".into())),
+            _ => Err(Refusal::Invalid("what?".into())),
+        })
+    }
+}
+
+struct Counting(std::ops::Range<u32>);
+
+impl Feed for Counting {
+    fn poll(&mut self) -> Piece {
+        self.0.next().map_or(Piece::End, |number| Piece::Data(format!("{number}\n").into_bytes()))
+    }
+}
+
+/// One is under way.
+static ENDLESS: AtomicBool = AtomicBool::new(false);
+
+struct Endless;
+
+impl Feed for Endless {
+    fn poll(&mut self) -> Piece {
+        Piece::Nothing
+    }
+}
+
+impl Drop for Endless {
+    fn drop(&mut self) {
+        ENDLESS.store(false, Ordering::Relaxed);
+    }
 }
 
 fn ask(address: SocketAddr, head: &str) -> String {
@@ -86,6 +123,52 @@ fn orders_are_json_by_name_and_short() {
     // What a page of another origin may send without asking.
     assert!(order("content-type: text/plain\r\n", "{}").starts_with("HTTP/1.1 415"));
     assert!(order(json, &" ".repeat(MAX_ORDER + 1)).starts_with("HTTP/1.1 400"));
+}
+
+fn order_trace(stream: &mut TcpStream, content_type: &str, order: &str) {
+    let length = order.len();
+    let head =
+        format!("POST /trace HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n");
+    stream.write_all(format!("{head}content-type: {content_type}\r\n\r\n{order}").as_bytes()).unwrap();
+}
+
+#[test]
+fn a_feed_comes_piece_by_piece_and_refusals_are_told() {
+    let admin = listener(|_| {});
+    let answer = |content_type: &str, order: &str| {
+        let mut stream = connect(&admin);
+        order_trace(&mut stream, content_type, order);
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let json = "application/json";
+    let whole = answer(json, "{}");
+    assert!(whole.starts_with("HTTP/1.1 200") && whole.contains("transfer-encoding: chunked"), "{whole}");
+    assert!(whole.ends_with("2\r\n0\n\r\n2\r\n1\n\r\n0\r\n\r\n"), "{whole}");
+    assert!(answer(json, "busy").starts_with("HTTP/1.1 409"));
+    let refused = answer(json, "[");
+    assert!(refused.starts_with("HTTP/1.1 400") && refused.ends_with("what?\n"), "{refused}");
+    // What a page of another origin may send without asking.
+    assert!(answer("text/plain", "{}").starts_with("HTTP/1.1 415"));
+    assert!(ask(admin.address(), "GET /trace").starts_with("HTTP/1.1 404"));
+}
+
+#[test]
+fn a_feed_ends_when_its_reader_goes() {
+    let admin = listener(|_| {});
+    let mut stream = connect(&admin);
+    order_trace(&mut stream, "application/json", "endless");
+    assert!(read_head(&mut stream).starts_with("HTTP/1.1 200"));
+    assert!(ENDLESS.load(Ordering::Relaxed));
+    // Others are answered meanwhile.
+    drop(connect_and_ask(&admin));
+    drop(stream);
+    let limit = Instant::now() + LIMIT;
+    while ENDLESS.load(Ordering::Relaxed) {
+        assert!(Instant::now() < limit, "it goes on without a reader");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn listener(change: impl FnOnce(&mut Limits)) -> Admin {

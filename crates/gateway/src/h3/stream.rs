@@ -127,6 +127,8 @@ pub(super) struct RequestStream {
     pub(super) upload: Option<Box<Upload>>,
     /// The client's side has ended.
     pub(super) request_ended: bool,
+    /// Somebody follows it.
+    pub(super) traced: bool,
     /// It is queued for the connection's turn.
     pub(super) woken: bool,
     /// Where it waits for room in the connection's window.
@@ -170,6 +172,7 @@ impl RequestStream {
             received: 0,
             upload: None,
             request_ended: false,
+            traced: false,
             woken: false,
             position: None,
             taken_at_position: 0,

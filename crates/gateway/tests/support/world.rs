@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use expressway_gateway::quic::{Endpoint, Identity, Instance, Message, Settings, Setup, Shared, Stats, Tls};
 use expressway_netio::sim::{Clock, Link, Network, Node, run_until};
+use expressway_netio::trace::Tracers;
 use expressway_netio::{IoError, Mailbox, PacketIo, SliceLimit, Worker, WorkerOptions, mailbox};
 use expressway_web::Handler;
 use expressway_web::memory::Memory;
@@ -142,6 +143,8 @@ pub struct World {
     /// Which server it is that runs.
     pub instance: Instance,
     memory: Option<Arc<Memory>>,
+    /// Of the workers that run.
+    pub tracers: Tracers,
 }
 
 pub struct Build {
@@ -201,6 +204,7 @@ impl Build {
             certificate,
             instance,
             memory,
+            tracers: Tracers::new(0),
         };
         world.start_with(&setup, self.workers, (self.room, BATCH), self.slice);
         world
@@ -234,11 +238,15 @@ impl World {
         self.peers = Arc::from(senders);
         let io = self.network.endpoint(&[SERVER.parse().unwrap()]).unwrap();
         let shards = split(io, workers, room, batch);
+        self.tracers = Tracers::new(workers);
         for (index, (io, inbox)) in shards.into_iter().zip(inboxes).enumerate() {
             let mailbox = self.peers[index].clone();
-            let endpoint = Endpoint::new(index, self.shared.clone(), mailbox).unwrap();
+            let mut endpoint = Endpoint::new(index, self.shared.clone(), mailbox).unwrap();
+            endpoint.set_tracer(self.tracers.tracer(index));
             let options = WorkerOptions { index, slice, ..WorkerOptions::default() };
-            let worker = Worker::new(options, Instant::now(), endpoint, io, inbox, Arc::clone(&self.peers));
+            let mut worker =
+                Worker::new(options, Instant::now(), endpoint, io, inbox, Arc::clone(&self.peers));
+            worker.set_tracer(self.tracers.tracer(index));
             self.servers.push(Server { worker, vain: 0, has_more: false, most: Most::default() });
         }
     }

@@ -44,6 +44,12 @@ mod queue {
 pub struct Features {
     /// Native XDP with redirects: `NETDEV_XDP_ACT_BASIC` and `_REDIRECT`.
     pub xdp: bool,
+    /// Sends frames that XDP redirects to it: `NETDEV_XDP_ACT_NDO_XMIT`.
+    #[serde(default)]
+    pub redirect_target: bool,
+    /// Those of several buffers too: `NETDEV_XDP_ACT_NDO_XMIT_SG`.
+    #[serde(default)]
+    pub redirect_target_multi_buffer: bool,
     /// Zero-copy AF_XDP: `NETDEV_XDP_ACT_XSK_ZEROCOPY`.
     pub zero_copy: bool,
     /// XDP programs run in the device: `NETDEV_XDP_ACT_HW_OFFLOAD`.
@@ -71,6 +77,8 @@ impl Features {
         let has = |attribute, bit: u64| answer.number(attribute).unwrap_or(0) & bit == bit;
         Self {
             xdp: has(dev::XDP_FEATURES, 1 | 2),
+            redirect_target: has(dev::XDP_FEATURES, 4),
+            redirect_target_multi_buffer: has(dev::XDP_FEATURES, 4 | 64),
             zero_copy: has(dev::XDP_FEATURES, 8),
             offload: has(dev::XDP_FEATURES, 16),
             multi_buffer: has(dev::XDP_FEATURES, 32),

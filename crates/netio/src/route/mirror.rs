@@ -87,15 +87,32 @@ impl RouteMirror {
     /// # Errors
     /// As there, and what `source` answers.
     pub fn start_from(source: Arc<dyn NetlinkSource>) -> Result<Self, RouteError> {
+        Self::follow(source, true)
+    }
+
+    /// As [`RouteMirror::start`], without routes and rules: resolvers ask the kernel for each. For a host whose table is
+    /// large and changes all the time, and who has few questions.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_without_routes() -> Result<Self, RouteError> {
+        Self::follow(Arc::new(OwnNamespace), false)
+    }
+
+    fn follow(source: Arc<dyn NetlinkSource>, with_routes: bool) -> Result<Self, RouteError> {
         let fault = |what| move |source: io::Error| RouteError { what, source };
-        let mut tracker = Tracker::open(&*source).map_err(fault("open"))?;
+        let mut tracker = Tracker::open(&*source, with_routes).map_err(fault("open"))?;
         tracker.refresh().map_err(fault("read the tables"))?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| fault("eventfd")(errno.into()))?;
         let (shared, stop) = (Arc::<Shared>::default(), Arc::new(stop));
         shared.publish(tracker.snapshot());
-        let follower =
-            Follower { shared: Arc::clone(&shared), source: Arc::clone(&source), stop: Arc::clone(&stop) };
+        let follower = Follower {
+            shared: Arc::clone(&shared),
+            source: Arc::clone(&source),
+            stop: Arc::clone(&stop),
+            with_routes,
+        };
         let thread = std::thread::Builder::new()
             .name("expressway-route".into())
             .spawn(move || follower.run(tracker))
@@ -151,6 +168,7 @@ struct Follower {
     shared: Arc<Shared>,
     source: Arc<dyn NetlinkSource>,
     stop: Arc<OwnedFd>,
+    with_routes: bool,
 }
 
 impl Follower {
@@ -167,7 +185,7 @@ impl Follower {
                 return;
             }
             // A thread is born in its maker's namespace, so new sockets are in the right one.
-            if let Ok(mut fresh) = Tracker::open(&*self.source) {
+            if let Ok(mut fresh) = Tracker::open(&*self.source, self.with_routes) {
                 fresh.resume(tracker.snapshot());
                 tracker = fresh;
                 if let Err(error) = self.read(&mut tracker) {

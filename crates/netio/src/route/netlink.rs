@@ -5,7 +5,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
 use netlink_packet_route::RouteNetlinkMessage;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::netlink::SocketAddrNetlink;
@@ -265,6 +267,24 @@ impl RequestSocket {
                     Some(NetlinkPayload::InnerMessage(content)) => Ok(content),
                     Some(NetlinkPayload::Error(error)) if error.code.is_some() => Err(error.to_io()),
                     _ => Err(io::ErrorKind::InvalidData.into()),
+                };
+            }
+        }
+    }
+
+    /// Has the kernel do something that has no answer but success.
+    ///
+    /// # Errors
+    /// The kernel's, or `TimedOut`.
+    pub(super) fn tell(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.send(request, NLM_F_ACK | flags)?;
+        loop {
+            let length = self.receive()?;
+            let mut answers = messages(&self.buffer[..length]).filter(|m| m.sequence == self.sequence);
+            if let Some(answer) = answers.next() {
+                return match parse(answer.bytes) {
+                    Some(NetlinkPayload::Error(error)) if error.code.is_some() => Err(error.to_io()),
+                    _ => Ok(()),
                 };
             }
         }

@@ -1,10 +1,15 @@
 //! From an address pair to the frame header of the first hop.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use expressway_wire::{MacAddr, VlanTag, VlanTags};
+use netlink_packet_core::NLM_F_CREATE;
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage,
+};
 use netlink_packet_route::route::{RouteAttribute, RouteMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
@@ -142,6 +147,23 @@ impl Resolver {
             Resolution::Unresolved { mtu, .. } | Resolution::NotDirect { mtu, .. } => Some(mtu),
             Resolution::Unreachable => None,
         }
+    }
+
+    /// Has the kernel find out or confirm a neighbour's hardware address, as a packet to it would (`NTF_USE`). Takes
+    /// CAP_NET_ADMIN.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn probe(&mut self, egress: u32, neighbour: IpAddr) -> io::Result<()> {
+        let mut request = NeighbourMessage::default();
+        request.header.family = if neighbour.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        request.header.ifindex = egress;
+        request.header.flags = NeighbourFlags::Use;
+        request.attributes.push(NeighbourAttribute::Destination(match neighbour {
+            IpAddr::V4(ip) => NeighbourAddress::Inet(ip),
+            IpAddr::V6(ip) => NeighbourAddress::Inet6(ip),
+        }));
+        self.requests.tell(RouteNetlinkMessage::NewNeighbour(request), NLM_F_CREATE)
     }
 
     /// The state that answers are worked out from.

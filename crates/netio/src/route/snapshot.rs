@@ -83,6 +83,11 @@ impl Snapshot {
         self.neighbours.get(&(ifindex, address)).copied()
     }
 
+    /// All neighbours with a usable hardware address: interface, address, neighbour; in no order.
+    pub fn neighbours(&self) -> impl Iterator<Item = (u32, IpAddr, Neighbour)> + '_ {
+        self.neighbours.iter().map(|((ifindex, address), neighbour)| (*ifindex, *address, *neighbour))
+    }
+
     /// The device that frames of `ifindex` leave by: the lowest below a stack of VLANs, itself otherwise.
     pub fn device_of(&self, ifindex: u32) -> Option<&Link> {
         let mut link = self.link(ifindex)?;

@@ -52,12 +52,15 @@ pub(super) struct Tracker {
     /// Changes heard of that the mirrored tables need not show but the kernel's answers do.
     unseen: u64,
     overflows: u64,
+    /// Without them, the kernel is asked for every route.
+    with_routes: bool,
 }
 
 impl Tracker {
     /// Opens the sockets in the source's network namespace; everything is to be read.
-    pub(super) fn open(source: &dyn NetlinkSource) -> io::Result<Self> {
+    pub(super) fn open(source: &dyn NetlinkSource, with_routes: bool) -> io::Result<Self> {
         Ok(Self {
+            with_routes,
             events: EventSocket::open(source)?,
             requests: RequestSocket::open(source)?,
             dirty: Dirty::ALL,
@@ -143,11 +146,17 @@ impl Tracker {
             dirty.addresses = false;
         }
         if dirty.routes {
-            next.tables = Arc::new(self.read_routes()?);
+            if self.with_routes {
+                next.tables = Arc::new(self.read_routes()?);
+            }
             dirty.routes = false;
         }
         if dirty.rules {
-            next.rules = self.read_rules()?;
+            next.rules = if self.with_routes {
+                self.read_rules()?
+            } else {
+                Rules { v4_custom: true, v6_custom: true }
+            };
             dirty.rules = false;
         }
         if dirty.neighbours {
@@ -356,7 +365,7 @@ mod tests {
             return;
         }
         let (near, _far) = Namespace::pair();
-        let mut tracker = near.run(|| Tracker::open(&SmallBuffers).unwrap());
+        let mut tracker = near.run(|| Tracker::open(&SmallBuffers, true).unwrap());
         tracker.hear().unwrap();
         assert!(tracker.refresh().unwrap());
         assert!(!tracker.refresh().unwrap(), "nothing has changed");
@@ -387,9 +396,9 @@ mod tests {
             return;
         }
         let (near, _far) = Namespace::pair();
-        let mut first = near.run(|| Tracker::open(&OwnNamespace).unwrap());
+        let mut first = near.run(|| Tracker::open(&OwnNamespace, true).unwrap());
         first.refresh().unwrap();
-        let mut second = near.run(|| Tracker::open(&OwnNamespace).unwrap());
+        let mut second = near.run(|| Tracker::open(&OwnNamespace, true).unwrap());
         second.resume(first.snapshot());
         second.refresh().unwrap();
         assert!(second.snapshot().generation() > first.snapshot().generation());

@@ -17,6 +17,7 @@ use super::transmit::Outbox;
 use super::window::Window;
 use crate::io::{Datagram, Ecn, Flow, Hints, IoError, IoStats, PacketIo, Sent, TimeSource, Timestamp, Via};
 use crate::route::Resolver;
+use crate::trace::Tracer;
 use crate::wait::{self, Wait};
 
 /// The largest message that GRO puts together, with room to spare: 64 KiB.
@@ -80,8 +81,10 @@ pub struct UdpIo {
     last_socket: usize,
     first_to_receive: usize,
     idle_receives: u32,
-    /// What is received is stamped.
+    /// What is received is stamped: as configured, or while somebody traces.
     timestamps: bool,
+    configured_timestamps: bool,
+    tracer: Tracer,
     /// In the last receive a socket gave all that it was asked for.
     full: bool,
     now: Instant,
@@ -126,6 +129,8 @@ impl UdpIo {
             first_to_receive: 0,
             idle_receives: 0,
             timestamps: config.timestamps,
+            configured_timestamps: config.timestamps,
+            tracer: Tracer::default(),
             full: false,
             now: Instant::now(),
             stats: IoStats::default(),
@@ -175,6 +180,20 @@ impl UdpIo {
         self.sockets.iter().try_for_each(|socket| socket.set_sending(options))
     }
 
+    /// Has what is received stamped while somebody traces. Where the kernel refuses that, traces have no stamps.
+    #[cold]
+    fn follow_tracer(&mut self, is_traced: bool) {
+        self.timestamps = self.configured_timestamps || is_traced;
+        let stamps = if self.timestamps { STAMPS } else { 0 };
+        for socket in &self.sockets {
+            if let Err(error) =
+                crate::sys::set_option(socket.fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPING, stamps)
+            {
+                tracing::debug!(address = %socket.bound, %error, "SO_TIMESTAMPING refused");
+            }
+        }
+    }
+
     fn socket_for(&mut self, local: &SocketAddr) -> Option<usize> {
         if !self.sockets[self.last_socket].serves(local) {
             // Who sends from many addresses mostly takes them in turn.
@@ -219,7 +238,7 @@ impl UdpIo {
             let via = Via::Kernel(index as u16);
             // The kernel begins to stamp some time after it was asked (`netstamp_work` in `net/core/dev.c`): what comes
             // before is stamped as SO_TIMESTAMPNS would have it, when it is read.
-            let timestamp = received.time.or_else(|| self.timestamps.then(read_now));
+            let timestamp = received.time.or_else(|| self.configured_timestamps.then(read_now));
             let hints = Hints { timestamp, ..Hints::default() };
             self.stats.rx_kernel_bytes += message.payload.len() as u64;
             if received.segment == 0 || received.segment >= message.payload.len() {
@@ -415,6 +434,10 @@ impl PacketIo for UdpIo {
         self.now = now;
         self.full = false;
         self.path_mtus.expire(now);
+        let is_traced = self.tracer.is_on();
+        if self.timestamps != (self.configured_timestamps || is_traced) {
+            self.follow_tracer(is_traced);
+        }
         let mut handed = 0;
         let count = self.sockets.len();
         for offset in 0..count {
@@ -502,6 +525,10 @@ impl PacketIo for UdpIo {
             wait::prepare_socket(socket.fd(), wait, true, &format!("udp {}", socket.bound))?;
         }
         Ok(())
+    }
+
+    fn set_tracer(&mut self, tracer: Tracer) {
+        self.tracer = tracer;
     }
 
     fn batch(&self) -> usize {

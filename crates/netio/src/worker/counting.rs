@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use crate::io::{Datagram, Flow, IoError, IoStats, PacketIo, Sent};
+use crate::trace::Tracer;
 use crate::wait::Wait;
 
 /// Passes every call on to `inner`.
@@ -62,6 +63,10 @@ impl<P: PacketIo> PacketIo for Counting<'_, P> {
 
     fn set_wait(&mut self, wait: Wait) -> Result<(), IoError> {
         self.inner.set_wait(wait)
+    }
+
+    fn set_tracer(&mut self, tracer: Tracer) {
+        self.inner.set_tracer(tracer);
     }
 
     fn prepare_sleep(&mut self) -> bool {

@@ -42,6 +42,7 @@ use crate::slice::{Share, Slice, SliceLimit};
 use crate::stats::StatsCell;
 pub use crate::stats::{TURN_BOUNDS, TurnTimes, WorkerStats};
 use crate::timer::TimerWheel;
+use crate::trace::{Hop, Tracer};
 use crate::wait::Wait;
 
 use backlog::Backlog;
@@ -155,6 +156,9 @@ pub struct Worker<S: Service, P: PacketIo> {
     stats: WorkerStats,
     times: TurnTimes,
     cell: Arc<StatsCell>,
+    tracer: Tracer,
+    /// The last burst that was told as flushed.
+    flushed: u64,
 }
 
 impl<S: Service, P: PacketIo> Worker<S, P> {
@@ -184,7 +188,15 @@ impl<S: Service, P: PacketIo> Worker<S, P> {
             stats: WorkerStats::default(),
             times: TurnTimes::default(),
             cell: Arc::default(),
+            tracer: Tracer::default(),
+            flushed: 0,
         }
+    }
+
+    /// Has the worker and its backend record what somebody follows. The service has a clone of its own.
+    pub fn set_tracer(&mut self, tracer: Tracer) {
+        self.io.set_tracer(tracer.clone());
+        self.tracer = tracer;
     }
 
     /// The service.
@@ -275,8 +287,10 @@ impl<S: Service, P: PacketIo> Worker<S, P> {
         self.fire_timers(now, &mut slice, &mut turn);
         slice.enter(Share::Transmit);
         self.transmit(now, &mut slice, &mut turn)?;
-        self.io.flush(now)?;
-
+        match self.tracer.is_on() {
+            false => self.io.flush(now)?,
+            true => self.flush_traced(now)?,
+        }
         self.stats.turns += 1;
         self.stats.received += turn.received as u64;
         self.stats.transmitted += turn.transmitted as u64;
@@ -285,6 +299,17 @@ impl<S: Service, P: PacketIo> Worker<S, P> {
         self.stats.blocked += u64::from(turn.blocked);
         self.stats.unfinished += u64::from(turn.output_left || !self.backlog.is_empty());
         Ok(turn)
+    }
+
+    #[cold]
+    fn flush_traced(&mut self, now: Instant) -> Result<(), IoError> {
+        let began = self.tracer.now();
+        self.io.flush(now)?;
+        let mark = self.tracer.last_mark();
+        if std::mem::replace(&mut self.flushed, mark) != mark {
+            self.tracer.record(0, Hop::Flushed { mark, began });
+        }
+        Ok(())
     }
 
     /// What was left of the last batch comes first. When the slice is spent within a batch, the rest of that is kept.

@@ -3,13 +3,14 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use expressway_netio::trace::{Filter, Hop, Options, Tracers, Way};
 use expressway_netio::xsk::{BindingReport, TransmitVia, XskIo, XskIoConfig};
 use expressway_netio::{Flow, IoStats, PacketIo};
 use expressway_xbpf::Counter;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::bed::{Bed, PATIENCE, PORT, Shape, peer_address, send};
-use crate::common::netns::{FAR_DEVICE, NEAR, is_privileged};
+use crate::common::netns::{FAR_DEVICE, NEAR, NEAR_DEVICE, is_privileged};
 
 /// Nothing was lost for a reason of our own.
 fn assert_no_drops(stats: &IoStats) {
@@ -304,4 +305,39 @@ fn sleep(io: &mut XskIo) {
     let mut waits: Vec<_> = descriptors.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     let timeout = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
     assert_ne!(poll(&mut waits, Some(&timeout)).unwrap(), 0, "never woken: {:?}", io.stats());
+}
+
+#[test]
+fn a_traced_burst_says_its_socket_and_when_its_frames_came_back() {
+    if !is_privileged() {
+        return;
+    }
+    let mut bed = Bed::new(Shape::default(), |_| ());
+    let tracers = Tracers::new(1);
+    let tracer = tracers.tracer(0);
+    bed.io.set_tracer(tracer.clone());
+    let peer = bed.peer(NEAR[0]);
+    bed.warm_up(&peer);
+    let mut recording = tracers.start(&Options { filter: Filter::default(), sample: 1 }).unwrap();
+    assert_eq!(recording.place(0, 0), Some((NEAR_DEVICE.to_owned(), 0)));
+    let flow = Flow::new(SocketAddr::new(NEAR[0], PORT), peer_address(NEAR[0], &peer));
+    // What nobody follows is not told.
+    send(&mut bed.io, &flow, &[vec![1; 100]]);
+    let burst = tracer.begin_burst();
+    // In two calls, which are one burst.
+    send(&mut bed.io, &flow, &[vec![2; 100], vec![3; 100]]);
+    send(&mut bed.io, &flow, &[vec![4; 100]]);
+    tracer.end_burst(burst, 7, 3, 300);
+    let mut events = Vec::new();
+    let deadline = Instant::now() + PATIENCE;
+    while events.len() < 2 {
+        assert!(Instant::now() < deadline, "{events:?}: {:?}", bed.io.stats());
+        bed.io.flush(Instant::now()).unwrap();
+        bed.io.receive(Instant::now(), &mut |_| ()).unwrap();
+        events.extend(recording.take(10).into_iter().flat_map(|batch| batch.events));
+    }
+    let [built, completed] = &events[..] else { panic!("{events:?}") };
+    assert!(matches!(built.hop, Hop::Burst { mark: 1, way: Way::Xsk(0), packets: 3, bytes: 300, .. }));
+    assert_eq!((completed.connection, &completed.hop), (0, &Hop::Completed { mark: 1 }));
+    assert!(built.time <= completed.time);
 }

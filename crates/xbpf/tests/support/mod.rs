@@ -4,6 +4,7 @@
 pub(crate) mod frame;
 pub(crate) mod netns;
 pub(crate) mod raw;
+pub(crate) mod router;
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -14,12 +14,12 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use expressway_observe::flows::{Model, Recorder};
 use crossterm::event::{self, Event, KeyEventKind};
+use expressway_observe::flows::{Model, Recorder};
 use ratatui::{Terminal, backend::TestBackend};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::admin::Admin;
+use crate::admin::Admin;
 use crate::args::Top as Arguments;
 use crate::fail::Failure;
 use crate::signals;

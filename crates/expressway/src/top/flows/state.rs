@@ -1,7 +1,7 @@
 //! What is shown and how, and what keys change of it; those of iftop and htop, where they have one for it.
 
-use expressway_observe::flows::{Group, Model, Row, Show, Window};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use expressway_observe::flows::{Group, Model, Row, Show, Window};
 
 use super::filter::Filter;
 use super::names::Names;

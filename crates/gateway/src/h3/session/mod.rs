@@ -206,6 +206,9 @@ impl Session {
             turn.worker.stats.requests_active -= 1;
             turn.worker.stats.responses_cancelled += 1;
             turn.worker.stats.response_body_bytes += request.body_sent;
+            if request.traced {
+                turn.link.trace_end(&turn.worker.tracer, (request.id, request.body_sent, false));
+            }
             self.log(turn, &request, false);
             drop(request);
             if self.leaving.len() > 0 && turn.slice.spend() {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use expressway_h3::qpack::Fields;
 use expressway_h3::{Error, RequestEvent};
+use expressway_netio::trace::Hop;
 use expressway_web::{Exchange, Protocol, RequestBody, RequestHead, Scheme, Wake};
 use http::{HeaderMap, Method, StatusCode};
 
@@ -162,6 +163,11 @@ impl Session {
         request: Request,
         (more, held): (bool, bool),
     ) {
+        let traced = turn.link.trace_request(&turn.worker.tracer, stream, || {
+            let RequestHead { method, scheme, authority, target, .. } = &request.head;
+            let scheme = if *scheme == Scheme::Https { "https" } else { "http" };
+            format!("{method} {scheme}://{authority}{target}")
+        });
         let wake = self.wake_of(turn, stream);
         let (upload, body) = match more {
             true => {
@@ -178,6 +184,9 @@ impl Session {
         } else {
             handler.start(&request.head, body, wake)
         };
+        if traced {
+            turn.link.trace(&turn.worker.tracer, Hop::Started { stream });
+        }
         let asked = self.early_priority(stream).or(request.priority);
         // A client that names none leaves it to the server (RFC 9218, section 10).
         let priority = asked.unwrap_or_else(|| match exchange.urgency() {
@@ -185,6 +194,7 @@ impl Session {
             None => Priority::default(),
         });
         let mut state = RequestStream::new(stream, exchange, priority, request.content_length, &self.account);
+        state.traced = traced;
         state.upload = upload.filter(|upload| upload.is_wanted());
         if turn.link.setup.access_log.is_some() {
             state.logged = Some(Logged::new(request.head, turn.now, &self.account));
@@ -206,8 +216,13 @@ impl Session {
     /// read of it is logged.
     fn answer(&mut self, turn: &mut Turn<'_>, stream: u64, status: StatusCode, section: &[u8], more: bool) {
         let method = request::method(Fields::new(section, &mut turn.worker.strings));
+        let strings = &mut turn.worker.strings;
+        let traced = turn.link.trace_request(&turn.worker.tracer, stream, || {
+            format!("{method} {}", request::text(Fields::new(section, strings), b":path"))
+        });
         let exchange = Exchange::error(&method, status, HeaderMap::new());
         let mut state = RequestStream::new(stream, exchange, Priority::default(), None, &self.account);
+        state.traced = traced;
         if turn.link.setup.access_log.is_some() {
             let head = RequestHead {
                 method,

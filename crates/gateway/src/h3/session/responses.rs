@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use expressway_netio::trace::Hop;
+
 use super::Session;
 use crate::h3::stream::{Progress, RequestStream, StreamMap};
 use crate::h3::{STREAM_MASK, code};
@@ -115,7 +117,12 @@ impl Session {
             turn.link.transport.is_stopped(stream);
             return;
         };
-        match request.pump(&mut turn.link.transport, &self.account, turn.slice, turn.now) {
+        let before = request.traced.then_some((request.status, request.body_sent));
+        let progress = request.pump(&mut turn.link.transport, &self.account, turn.slice, turn.now);
+        if let Some(before) = before {
+            trace(turn, request, before);
+        }
+        match progress {
             Progress::Transport | Progress::Exchange => {
                 if let Some(position) = request.position.take() {
                     self.blocked.remove(position);
@@ -145,6 +152,10 @@ impl Session {
         }
         turn.worker.stats.requests_active -= 1;
         turn.worker.stats.response_body_bytes += request.body_sent;
+        if request.traced {
+            let end = (stream, request.body_sent, progress == Progress::Complete);
+            turn.link.trace_end(&turn.worker.tracer, end);
+        }
         match progress {
             Progress::Complete => {
                 turn.worker.stats.responses_complete += 1;
@@ -199,5 +210,22 @@ impl Session {
             }
             log.log(&record);
         }
+    }
+}
+
+/// Tells what a pump has brought about: the head of a response, and the beginning of its body.
+#[cold]
+fn trace(turn: &Turn<'_>, request: &RequestStream, (status, sent): (u16, u64)) {
+    let stream = request.id;
+    if status == 0 && request.status != 0 {
+        let source: Box<str> = match (request.upstream(), request.cache()) {
+            (Some(upstream), _) => upstream.address.as_str().into(),
+            (None, "") => "here".into(),
+            (None, word) => format!("cache {word}").into(),
+        };
+        turn.link.trace(&turn.worker.tracer, Hop::Answered { stream, status: request.status, source });
+    }
+    if sent == 0 && request.body_sent > 0 {
+        turn.link.trace(&turn.worker.tracer, Hop::Body { stream });
     }
 }

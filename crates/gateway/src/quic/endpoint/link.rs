@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::Setup;
 use super::address::Address;
+use super::follow::Followed;
 use super::probe::{Outcome, Probe};
 use super::receive::Path;
 use super::turn::Worker;
@@ -38,6 +39,9 @@ pub(crate) struct Link {
     pub(super) probe_limit: usize,
     pub(super) generation: u16,
     pub(super) established: bool,
+    /// The recording that it was last looked at for, and what is followed.
+    pub(super) epoch: u32,
+    pub(super) followed: Option<Box<Followed>>,
     /// The address that the engine last said the client had moved to, or its first.
     moved_to: SocketAddr,
     timeouts: u8,
@@ -64,6 +68,8 @@ impl Link {
             probe_limit,
             generation,
             established: false,
+            epoch: 0,
+            followed: None,
             moved_to: remote,
             timeouts: 0,
         }
@@ -145,6 +151,7 @@ impl Link {
         if self.transport.newest_packet() == newest {
             return opened;
         }
+        self.forget_tracer();
         if !self.address.is_proven(remote) {
             stats.paths_new += 1;
             if remote.ip() != self.address.remote.ip() {
@@ -219,6 +226,7 @@ impl Link {
             if let Some((local, remote)) = active
                 && self.address.follow(local, remote)
             {
+                self.forget_tracer();
                 // Another path has another MTU (RFC 9000, section 9.4).
                 self.segment = MIN_UDP_PAYLOAD;
                 if let Some(probe) = &mut self.probe {

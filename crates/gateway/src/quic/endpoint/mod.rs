@@ -24,6 +24,7 @@ mod accept;
 mod address;
 mod connection;
 mod drain;
+mod follow;
 mod handshake_queue;
 mod link;
 mod probe;
@@ -37,6 +38,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use expressway_netio::mailbox::Mailbox;
+use expressway_netio::trace::{Arrival, Tracer};
 use expressway_netio::{Context, Datagram, IoError, PacketIo, Service, Transmit};
 use expressway_web::access_log::AccessLog;
 use expressway_web::memory::Memory;
@@ -200,6 +202,8 @@ pub struct Endpoint {
     generation: u16,
     /// What packet I/O last said about the largest payload, for IPv4 and IPv6.
     max_payload: [usize; 2],
+    /// Of the datagram that is being handled, while somebody traces.
+    arrival: Option<Arrival>,
 }
 
 impl Endpoint {
@@ -221,6 +225,7 @@ impl Endpoint {
                 strings: Vec::new(),
                 drain: None,
                 expired: false,
+                tracer: Tracer::default(),
             },
             engine: Engine::new(settings)?,
             tokens: RetryTokens::new(shared.secrets.retry, settings.retry_lifetime),
@@ -235,10 +240,16 @@ impl Endpoint {
             scratch: vec![0; 16 << 10].into_boxed_slice(),
             generation: 0,
             max_payload: [1472, 1452],
+            arrival: None,
             shared,
             setup,
             revision,
         })
+    }
+
+    /// Has it record what somebody follows; `tracer` is its worker's.
+    pub fn set_tracer(&mut self, tracer: Tracer) {
+        self.worker.tracer = tracer;
     }
 
     /// The current statistics, for callers that run the endpoint on their own thread.
@@ -284,7 +295,15 @@ impl Service for Endpoint {
     type Message = Message;
 
     fn handle_datagram(&mut self, context: &mut Context<'_, Message>, datagram: Datagram<'_>) {
-        self.receive(context.now, context.peers, datagram.payload, (datagram.local, datagram.remote));
+        let (path, length) = ((datagram.local, datagram.remote), datagram.payload.len());
+        let is_traced = self.worker.tracer.is_on();
+        if is_traced {
+            self.note_arrival(&datagram);
+        }
+        self.receive(context.now, context.peers, datagram.payload, path);
+        if is_traced {
+            self.settle_arrival(length, path);
+        }
     }
 
     fn handle_message(&mut self, context: &mut Context<'_, Message>, message: Message) {
@@ -292,6 +311,9 @@ impl Service for Endpoint {
             Message::Datagram(mut datagram) => {
                 self.worker.stats.taken_over += 1;
                 let path = (datagram.local, datagram.remote);
+                if self.worker.tracer.is_on() {
+                    self.note_handed_over();
+                }
                 self.receive(context.now, &[], datagram.buffer.payload_mut(), path);
             }
             // The list of wake-ups and the setup are looked at in every turn.

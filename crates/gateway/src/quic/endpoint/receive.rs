@@ -117,6 +117,10 @@ impl Endpoint {
         let Some(connection) = self.table.get_mut(key) else { return };
         connection.http.fresh = true;
         connection.has_grown = true;
+        if let Some(arrival) = self.arrival {
+            connection.link.follow_tracer(&self.worker.tracer);
+            connection.link.trace_taken(&self.worker.tracer, arrival, payload.len(), path);
+        }
         match connection.link.open(payload, cid, path, &mut self.worker.stats, now) {
             Ok(()) => {}
             Err(OpenError::NotAuthentic) => self.worker.stats.dropped_bad_initial += 1,
@@ -124,6 +128,10 @@ impl Endpoint {
                 tracing::debug!(remote = %path.1, error, "QUIC protocol error by the client");
                 self.worker.stats.connections_protocol_error += 1;
             }
+        }
+        if self.arrival.is_some() {
+            self.arrival = None;
+            connection.link.trace_opened(&self.worker.tracer);
         }
         if !connection.queued {
             connection.queued = true;

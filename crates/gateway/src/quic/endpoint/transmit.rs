@@ -161,6 +161,8 @@ impl Endpoint {
         let Some((connection, ids)) = self.table.get_with_ids(key) else { return Ok(None) };
         connection.queued = false;
         let Connection { link, http, .. } = connection;
+        link.follow_tracer(&self.worker.tracer);
+        link.trace_acknowledged(&self.worker.tracer);
         let mut part = context.slice.part();
         let mut turn = Turn { worker: &mut self.worker, link, key, now, slice: &mut part };
         http.progress(&mut turn, &mut self.scratch, ids);
@@ -171,7 +173,11 @@ impl Endpoint {
         // What ends has no pace to keep, and may have no other turn.
         if connection.release.is_none_or(|release| release <= now) || link.transport.is_ending() {
             let segment = link.segment_on(io, &mut self.max_payload);
+            let traced = link.begin_burst(&self.worker.tracer, &self.worker.stats);
             burst = link.send(io, now, segment, &mut self.worker.stats, &mut self.scratch)?;
+            if let Some(traced) = traced {
+                link.end_burst(&self.worker.tracer, traced, &self.worker.stats);
+            }
             http.drained = burst.drained;
             connection.release = burst.release;
         }

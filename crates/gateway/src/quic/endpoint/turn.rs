@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use expressway_netio::Slice;
+use expressway_netio::trace::Tracer;
 use expressway_web::Notify;
 use expressway_web::memory::Ledger;
 
@@ -30,6 +31,7 @@ pub(crate) struct Worker {
     pub(super) drain: Option<Instant>,
     /// The drain is over.
     pub(super) expired: bool,
+    pub(crate) tracer: Tracer,
 }
 
 /// A connection's turn, handed down from the endpoint to the requests.

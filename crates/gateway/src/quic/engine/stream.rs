@@ -103,6 +103,11 @@ impl Transport {
         Some(capacity)
     }
 
+    /// The engine has let go of `stream`: both ways are over, and all that was sent is acknowledged.
+    pub(crate) fn is_collected(&mut self, stream: u64) -> bool {
+        matches!(self.quic.stream_capacity(stream), Err(quiche::Error::InvalidStreamState(_)))
+    }
+
     /// `stream` can take something now. It is not named for having been asked about.
     pub(crate) fn has_capacity(&mut self, stream: u64) -> bool {
         self.quic.stream_capacity(stream).is_ok_and(|capacity| capacity > 0)

@@ -189,6 +189,11 @@ impl Transport {
         let _ = self.quic.close(true, code, reason.as_bytes());
     }
 
+    /// Our first ID of the connection, in hexadecimal.
+    pub(crate) fn first_id(&self) -> &str {
+        self.quic.trace_id()
+    }
+
     /// The subject of the client's certificate, if it has shown one.
     pub(crate) fn client_subject(&mut self) -> Option<Arc<str>> {
         let ssl: &mut boring::ssl::SslRef = (*self.quic).as_mut();

@@ -201,6 +201,11 @@ impl XskBinding {
         self.publish();
     }
 
+    /// Name of the interface.
+    pub(super) fn interface(&self) -> &str {
+        &self.config.interface
+    }
+
     /// Queue of the interface.
     pub fn queue(&self) -> u32 {
         self.config.queue
@@ -267,6 +272,11 @@ impl XskBinding {
     /// Frames completed by the socket that is open now.
     pub(super) fn completed(&self) -> u64 {
         self.active.as_ref().map_or(0, |active| active.xsk().counters().completed)
+    }
+
+    /// Frames that are with the kernel to send from.
+    pub(super) fn in_flight(&self) -> usize {
+        self.active.as_ref().map_or(0, |active| active.xsk().in_flight())
     }
 
     /// Takes completed frames back.

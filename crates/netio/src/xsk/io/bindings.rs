@@ -19,7 +19,9 @@ const LINK_INTERVAL: Duration = Duration::from_millis(10);
 impl<K: PacketIo, R: Routes> XskIo<K, R> {
     /// Adds and removes the bindings that the sender says.
     fn follow_sender(&mut self) {
-        for change in self.sender.take() {
+        let changes = self.sender.take();
+        let has_changed = !changes.is_empty();
+        for change in changes {
             match change {
                 Change::Add(mut binding) => {
                     binding.set_link(self.links.state(binding.ifindex()));
@@ -37,6 +39,9 @@ impl<K: PacketIo, R: Routes> XskIo<K, R> {
                     }
                 }
             }
+        }
+        if has_changed {
+            self.tell_places();
         }
     }
 

@@ -6,6 +6,7 @@
 
 mod bindings;
 mod burst;
+mod completions;
 mod plan;
 mod receive;
 
@@ -26,9 +27,11 @@ use super::path_cache::{PathCache, Reminders, Routes};
 use super::sender::BindingSender;
 use crate::io::{Datagram, Flow, IoError, IoStats, PacketIo, Sent, Via};
 use crate::route::{Resolution, Resolver};
+use crate::trace::Tracer;
 use crate::udp::UdpIo;
 use crate::wait::Wait;
 
+use completions::Completions;
 use plan::is_link_local;
 use receive::{Origin, deliver};
 
@@ -69,6 +72,7 @@ pub struct XskIo<K = UdpIo, R = Resolver> {
     stats: IoStats,
     /// What readers were lent by bindings that are gone, and what by none.
     lent: LendReport,
+    completions: Completions,
 }
 
 impl<K: PacketIo, R: Routes> XskIo<K, R> {
@@ -129,6 +133,7 @@ impl<K: PacketIo, R: Routes> XskIo<K, R> {
             full: false,
             stats: IoStats::default(),
             lent: LendReport::default(),
+            completions: Completions::default(),
             config: XskIoConfig { batch: config.batch.max(1), ..config },
         };
         io.bindings.iter().filter_map(XskBinding::reader_events).for_each(|fd| io.follow(fd));
@@ -191,6 +196,7 @@ impl<K: PacketIo, R: Routes> PacketIo for XskIo<K, R> {
             self.full |= taken >= self.config.batch;
             binding.end_receive(now, taken);
         }
+        self.trace_completions();
         // A turn without packets that follows one with packets leads to sleep, whose wait would tell of the
         // kernel sockets anyway: request and response by AF_XDP cost no call on them.
         let was_busy = std::mem::replace(&mut self.busy, received > 0);
@@ -224,7 +230,11 @@ impl<K: PacketIo, R: Routes> PacketIo for XskIo<K, R> {
         }
         let hash = self.paths.hash(flow);
         match self.plan(flow, segment, hash) {
-            Ok((binding, path)) => self.build_on((binding, &path, hash), flow, segment, fill),
+            Ok((binding, path)) => {
+                let sent = self.build_on((binding, &path, hash), flow, segment, fill);
+                self.trace_burst(binding);
+                sent
+            }
             Err(reason) => self.fall_back(reason, flow, segment, fill),
         }
     }
@@ -234,6 +244,7 @@ impl<K: PacketIo, R: Routes> PacketIo for XskIo<K, R> {
         for binding in &mut self.bindings {
             binding.send(now);
         }
+        self.trace_completions();
         let sent = self.kernel.flush(now);
         for binding in &mut self.bindings {
             binding.tell_refilled(now);
@@ -279,6 +290,12 @@ impl<K: PacketIo, R: Routes> PacketIo for XskIo<K, R> {
 
     fn kernel_socket(&self, address: IpAddr) -> Option<BorrowedFd<'_>> {
         self.kernel.kernel_socket(address)
+    }
+
+    fn set_tracer(&mut self, tracer: Tracer) {
+        self.kernel.set_tracer(tracer.clone());
+        self.completions.tracer = tracer;
+        self.tell_places();
     }
 
     fn prepare_sleep(&mut self) -> bool {

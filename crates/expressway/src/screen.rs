@@ -12,13 +12,13 @@ const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
 /// Where lines are shown. Dropped, the terminal is as it was.
-pub(super) struct Screen {
+pub(crate) struct Screen {
     own: bool,
 }
 
 impl Screen {
     /// A screen of its own if `live` and standard output is a terminal.
-    pub(super) fn open(live: bool) -> Result<Self, Failure> {
+    pub(crate) fn open(live: bool) -> Result<Self, Failure> {
         let own = live && stdout().is_terminal();
         if own {
             crate::print(ENTER)?;
@@ -27,7 +27,7 @@ impl Screen {
     }
 
     /// Shows these lines in place of those before; as many as fit, and as wide.
-    pub(super) fn show(&mut self, lines: &[String]) -> Result<(), Failure> {
+    pub(crate) fn show(&mut self, lines: &[String]) -> Result<(), Failure> {
         let mut out = String::new();
         if !self.own {
             for line in lines {

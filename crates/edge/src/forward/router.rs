@@ -1,0 +1,406 @@
+//! The running router: keeps the program's maps what configuration and kernel say.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use expressway_netio::route::{Resolver, RouteMirror};
+use expressway_xbpf::forward::{
+    FEEDS, Feed, Forward, ForwardCounts, PORTS, Port, RECEIVERS, Receiver, TrafficCounts,
+};
+use expressway_xbpf::{AttachMode, Attachment, Existing, Keep};
+
+use crate::interfaces::{self, Interfaces, Manner, Program};
+
+use super::config::{Config, Replicate, To};
+use super::port::{self, Senders, Unfit};
+use super::receivers::{self, Memberships, Probes, Unreached};
+use super::slots::Slots;
+use super::statistics::{FeedReport, InterfaceReport, ReceiverReport, Statistics};
+
+/// How often everything is looked at, changes heard of or not.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Why the router cannot run as configured.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An interface cannot be forwarded by.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+    /// An interface does not take the program.
+    #[error(transparent)]
+    Interface(#[from] interfaces::Error),
+    /// The kernel refuses the program.
+    #[error(transparent)]
+    Program(#[from] expressway_xbpf::Error),
+    /// The kernel's tables cannot be read.
+    #[error(transparent)]
+    Routes(#[from] expressway_netio::route::RouteError),
+}
+
+impl Program for Forward {
+    fn attach(
+        &self,
+        ifindex: u32,
+        mode: AttachMode,
+        existing: Existing,
+        keep: Keep,
+    ) -> Result<Attachment, expressway_xbpf::Error> {
+        Self::attach(self, ifindex, mode, existing, keep)
+    }
+
+    fn join(&self, ifindex: u32, mode: AttachMode) -> Result<Attachment, expressway_xbpf::Error> {
+        Self::join(self, ifindex, mode)
+    }
+}
+
+/// Forwards between the interfaces of a configuration until it is dropped.
+pub struct Router {
+    config: Config,
+    forward: Forward,
+    mirror: RouteMirror,
+    resolver: Resolver,
+    senders: Senders,
+    devices: Interfaces,
+    /// The devices below the configured interfaces, those that are gone included.
+    device_names: BTreeMap<String, String>,
+    ports: BTreeMap<String, Port>,
+    unfit: HashMap<String, Unfit>,
+    port_slots: Slots<String, ForwardCounts>,
+    feed_slots: Slots<SocketAddr, TrafficCounts>,
+    receiver_slots: Slots<(SocketAddr, To), TrafficCounts>,
+    feeds: Vec<Feed>,
+    unreached: HashMap<(SocketAddr, SocketAddr), Unreached>,
+    memberships: Memberships,
+    probes: Probes,
+    generation: u64,
+    looked: Option<Instant>,
+    warned: HashSet<String>,
+}
+
+impl Router {
+    /// Loads the program and puts it on every interface of `config`.
+    ///
+    /// # Errors
+    /// An interface that is not there or cannot be forwarded by, a foreign XDP program on one, no privilege.
+    pub fn start(config: Config, existing: Existing) -> Result<Self, Error> {
+        let mirror = RouteMirror::start_without_routes()?;
+        let resolver = mirror.resolver()?;
+        let forward = Forward::load()?;
+        let keep = if config.pin { Keep::Pinned } else { Keep::Process };
+        let manner = Manner { mode: config.mode, existing, keep, chain: config.chain };
+        let mut router = Self {
+            devices: Interfaces::open(&[], manner, &forward)?,
+            config,
+            forward,
+            mirror,
+            resolver,
+            senders: Senders::open(),
+            device_names: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            unfit: HashMap::new(),
+            port_slots: Slots::new(1, PORTS + 1),
+            feed_slots: Slots::new(0, FEEDS),
+            receiver_slots: Slots::new(0, RECEIVERS),
+            feeds: Vec::new(),
+            unreached: HashMap::new(),
+            memberships: Memberships::default(),
+            probes: Probes::default(),
+            generation: 0,
+            looked: None,
+            warned: HashSet::new(),
+        };
+        router.check(&router.config)?;
+        // The maps are filled first, so that where an earlier process left its program, this one takes over whole.
+        router.update(Instant::now())?;
+        router.devices.change(&router.device_list(), &router.forward)?;
+        router.update(Instant::now())?;
+        Ok(router)
+    }
+
+    /// Takes over another configuration while packets flow. An error leaves everything as it was. `mode`, `chain`, `pin`
+    /// and the admin listener stay those of the start.
+    ///
+    /// # Errors
+    /// An interface that is not there, cannot be forwarded by, or does not take the program.
+    pub fn reload(&mut self, config: Config) -> Result<(), Error> {
+        let found = self.check(&config)?;
+        let list: Vec<String> = found.values().cloned().collect::<BTreeSet<_>>().into_iter().collect();
+        // Those that have gone keep the program until nothing is forwarded by them.
+        let both: Vec<String> =
+            list.iter().cloned().chain(self.device_list()).collect::<BTreeSet<_>>().into_iter().collect();
+        self.devices.change(&both, &self.forward)?;
+        self.config = config;
+        self.warned.clear();
+        self.update(Instant::now())?;
+        self.device_names = found;
+        Ok(self.devices.change(&list, &self.forward)?)
+    }
+
+    /// The devices below the interfaces of `config`.
+    fn check(&self, config: &Config) -> Result<BTreeMap<String, String>, Error> {
+        let snapshot = self.mirror.snapshot();
+        let mut devices = BTreeMap::new();
+        for name in &config.interfaces {
+            let port = port::find(&snapshot, name)?;
+            let device = snapshot.link(port.device).map_or(name, |link| &link.name);
+            devices.insert(name.clone(), device.clone());
+        }
+        Ok(devices)
+    }
+
+    fn device_list(&self) -> Vec<String> {
+        self.device_names.values().cloned().collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// Brings maps and attachments up to date. Call it several times a second: it does nothing while nothing changes.
+    ///
+    /// # Errors
+    /// The kernel refuses a map or, at start, the program.
+    pub fn turn(&mut self, now: Instant) -> Result<(), Error> {
+        let generation = self.mirror.generation();
+        let is_due = self.looked.is_none_or(|at| now.duration_since(at) >= INTERVAL);
+        if generation == self.generation && !is_due {
+            return Ok(());
+        }
+        self.generation = generation;
+        self.looked = Some(now);
+        self.devices.upkeep(&self.forward);
+        self.update(now)?;
+        let list = self.device_list();
+        // A VLAN may have moved to another device.
+        if let Err(error) = self.devices.change(&list, &self.forward) {
+            self.warn_once(&error.to_string());
+        }
+        Ok(())
+    }
+
+    /// Brings the maps up to date.
+    fn update(&mut self, now: Instant) -> Result<(), Error> {
+        self.probes.begin(now);
+        let ports = self.find_ports()?;
+        self.set_ports(ports)?;
+        self.set_locals()?;
+        self.set_feeds(now)?;
+        self.confirm_neighbours(now);
+        self.warn();
+        Ok(())
+    }
+
+    fn find_ports(&mut self) -> Result<BTreeMap<String, Port>, Error> {
+        let snapshot = self.mirror.snapshot();
+        let wanted: HashSet<&String> = self.config.interfaces.iter().collect();
+        self.port_slots.retain(|name| wanted.contains(name));
+        self.unfit.retain(|name, _| wanted.contains(name));
+        self.device_names.retain(|name, _| wanted.contains(name));
+        let mut ports = BTreeMap::new();
+        for name in &self.config.interfaces {
+            let forward = &self.forward;
+            // There are as many as a configuration may name.
+            let slot = self.port_slots.hold(name, |slot| forward.counts(slot))?.unwrap_or(0);
+            match port::find(&snapshot, name) {
+                Ok(port) => {
+                    let replicates = !self.config.replicate.is_empty();
+                    self.unfit.remove(name);
+                    let device = snapshot.link(port.device).map_or(name, |link| &link.name);
+                    self.device_names.insert(name.clone(), device.clone());
+                    ports.insert(name.clone(), Port { slot, replicates, ..port });
+                }
+                Err(unfit) => drop(self.unfit.insert(name.clone(), unfit)),
+            }
+        }
+        Ok(ports)
+    }
+
+    fn set_ports(&mut self, mut ports: BTreeMap<String, Port>) -> Result<(), Error> {
+        let mut modes = self.devices.attached().map(|(_, mode)| mode).peekable();
+        let all_generic = modes.peek().is_some() && modes.all(|mode| mode == AttachMode::Generic);
+        ports.values_mut().for_each(|port| self.senders.fill(port, all_generic));
+        let list: Vec<Port> = ports.values().cloned().collect();
+        self.forward.set_ports(&list)?;
+        self.ports = ports;
+        Ok(())
+    }
+
+    /// The IPv4 addresses of this host, from which no packet may come.
+    fn set_locals(&mut self) -> Result<(), Error> {
+        let snapshot = self.mirror.snapshot();
+        let addresses = snapshot.links().iter().flat_map(|link| snapshot.addresses(link.index));
+        let locals = addresses.filter_map(|address| match address.address {
+            IpAddr::V4(ip) => Some(ip),
+            IpAddr::V6(_) => None,
+        });
+        Ok(self.forward.set_locals(&locals.collect())?)
+    }
+
+    fn set_feeds(&mut self, now: Instant) -> Result<(), Error> {
+        let config = std::mem::take(&mut self.config.replicate);
+        let feeds = self.resolve_feeds(&config, now);
+        self.config.replicate = config;
+        let feeds = feeds?;
+        self.forward.set_feeds(&feeds)?;
+        self.feeds = feeds;
+        Ok(())
+    }
+
+    fn resolve_feeds(&mut self, config: &[Replicate], now: Instant) -> Result<Vec<Feed>, Error> {
+        self.feed_slots.retain(|listen| config.iter().any(|feed| feed.listen == *listen));
+        let wanted: HashSet<(SocketAddr, To)> =
+            config.iter().flat_map(|feed| feed.to.iter().map(|to| (feed.listen, *to))).collect();
+        self.receiver_slots.retain(|key| wanted.contains(key));
+        self.unreached.clear();
+        let mut feeds = Vec::new();
+        let mut groups = Vec::new();
+        for feed in config {
+            if feed.listen.ip().is_multicast() {
+                let chosen = |name: &String| feed.interfaces.is_empty() || feed.interfaces.contains(name);
+                let on = self.ports.iter().filter(|(name, _)| chosen(name));
+                groups.extend(on.map(|(_, port)| (feed.listen.ip(), port.interface)));
+            }
+            let forward = &self.forward;
+            // There are as many as a configuration may name.
+            let slot = self.feed_slots.hold(&feed.listen, |slot| forward.feed(slot))?.unwrap_or(0);
+            let receivers = self.resolve_receivers(feed, now)?;
+            feeds.push(Feed { listen: feed.listen, slot, receivers });
+        }
+        for (group, interface, error) in self.memberships.set(&groups) {
+            self.warn_once(&format!("{group}: cannot be joined on interface {interface}: {error}"));
+        }
+        Ok(feeds)
+    }
+
+    fn resolve_receivers(&mut self, feed: &Replicate, now: Instant) -> Result<Vec<Receiver>, Error> {
+        let mut receivers = Vec::new();
+        for to in &feed.to {
+            let Self { resolver, probes, ports, forward, .. } = self;
+            let sends = |path: &expressway_netio::route::Path| {
+                ports.values().any(|port| port.interface == path.egress && port.sends)
+            };
+            match receivers::resolve(resolver, probes, to, sends, now) {
+                Ok(receiver) => {
+                    let key = (feed.listen, *to);
+                    let slot = self.receiver_slots.hold(&key, |slot| forward.receiver(slot))?.unwrap_or(0);
+                    receivers.push(Receiver { slot, hop_limit: feed.hop_limit, ..receiver });
+                }
+                Err(unreached) => drop(self.unreached.insert((feed.listen, to.address), unreached)),
+            }
+        }
+        Ok(receivers)
+    }
+
+    /// Has the kernel confirm neighbours that it would otherwise forget or go on believing in.
+    fn confirm_neighbours(&mut self, now: Instant) {
+        let snapshot = self.mirror.snapshot();
+        let interfaces: HashSet<u32> = self.ports.values().map(|port| port.interface).collect();
+        for (interface, address, neighbour) in snapshot.neighbours() {
+            if neighbour.stale && interfaces.contains(&interface) {
+                self.probes.probe(&mut self.resolver, interface, address, now);
+            }
+        }
+    }
+
+    /// Says once what an operator should know.
+    fn warn(&mut self) {
+        let mut said = Vec::new();
+        for (name, unfit) in &self.unfit {
+            said.push(format!("{unfit}; {name} is not forwarded by until that changes"));
+        }
+        for (name, port) in &self.ports {
+            if !port.sends {
+                said.push(format!(
+                    "{name}: sends no frames that XDP redirects, so packets to it take the kernel's path; on veth turn \
+                     `gro` on at its peer, elsewhere see the driver's documentation"
+                ));
+            }
+            for family in port::forwarding_off(name) {
+                let key =
+                    if family == "IPv4" { "net.ipv4.ip_forward" } else { "net.ipv6.conf.all.forwarding" };
+                said.push(format!("{name}: the kernel does not forward {family}: `sysctl -w {key}=1`"));
+            }
+        }
+        if port::hash_is_beyond() {
+            said.push(
+                "net.ipv4 or net.ipv6.fib_multipath_hash_policy is 2 or 3: flows may take another of several next \
+                 hops than the kernel would choose"
+                    .to_owned(),
+            );
+        }
+        said.iter().for_each(|text| self.warn_once(text));
+    }
+
+    fn warn_once(&mut self, text: &str) {
+        // Bounded: texts are made of configured names.
+        if self.warned.len() < 4096 && self.warned.insert(text.to_owned()) {
+            tracing::warn!("{text}");
+        }
+    }
+
+    /// Devices that the program is to be on, with where it runs; `None` where it does not.
+    pub fn devices(&self) -> impl Iterator<Item = (&str, Option<AttachMode>)> {
+        self.devices.all()
+    }
+
+    /// What was counted since start.
+    ///
+    /// # Errors
+    /// The kernel refuses to read a map.
+    pub fn statistics(&self) -> Result<Statistics, expressway_xbpf::Error> {
+        let mut interfaces = Vec::new();
+        for name in &self.config.interfaces {
+            interfaces.push(self.interface_report(name)?);
+        }
+        let feeds =
+            self.config.replicate.iter().map(|feed| self.feed_report(feed)).collect::<Result<_, _>>()?;
+        Ok(Statistics::new(interfaces, self.forward.counts(0)?, feeds))
+    }
+
+    fn interface_report(&self, name: &str) -> Result<InterfaceReport, expressway_xbpf::Error> {
+        let counts = match self.port_slots.find(&name.to_owned()) {
+            Some((slot, before)) => self.forward.counts(slot)?.since(&before),
+            None => ForwardCounts::default(),
+        };
+        let port = self.ports.get(name);
+        let device = self.device_names.get(name);
+        let attached = device.and_then(|device| self.devices.attached().find(|(name, _)| name == device));
+        Ok(InterfaceReport {
+            name: name.to_owned(),
+            device: device.filter(|_| port.is_some()).cloned(),
+            attach: attached.map(|(_, mode)| mode.name()),
+            sends: port.is_some_and(|port| port.sends),
+            problem: self.unfit.get(name).map(|unfit| unfit.problem.clone()),
+            counts,
+            egress: match port {
+                Some(port) if self.forward.counts_egress() => self.forward.egress(port.device)?,
+                _ => None,
+            },
+        })
+    }
+
+    fn feed_report(&self, feed: &Replicate) -> Result<FeedReport, expressway_xbpf::Error> {
+        let since = |now: TrafficCounts, before: TrafficCounts| TrafficCounts {
+            packets: now.packets.saturating_sub(before.packets),
+            bytes: now.bytes.saturating_sub(before.bytes),
+        };
+        let counts = match self.feed_slots.find(&feed.listen) {
+            Some((slot, before)) => since(self.forward.feed(slot)?, before),
+            None => TrafficCounts::default(),
+        };
+        let receiver = |to: &To| {
+            let counts = match self.receiver_slots.find(&(feed.listen, *to)) {
+                Some((slot, before)) => since(self.forward.receiver(slot)?, before),
+                None => TrafficCounts::default(),
+            };
+            let problem = self.unreached.get(&(feed.listen, to.address)).map(|unreached| match unreached {
+                Unreached::NoRoute => "no route".to_owned(),
+                Unreached::NoNeighbour => "its next hop does not answer".to_owned(),
+                Unreached::OtherEgress(index) => match self.mirror.snapshot().link(*index) {
+                    Some(link) => format!("its route leaves by {}, which cannot be used", link.name),
+                    None => "its route leaves by no configured interface".to_owned(),
+                },
+            });
+            Ok(ReceiverReport { address: to.address, problem, counts })
+        };
+        let receivers = feed.to.iter().map(receiver).collect::<Result<_, expressway_xbpf::Error>>()?;
+        Ok(FeedReport { listen: feed.listen, counts, receivers })
+    }
+}

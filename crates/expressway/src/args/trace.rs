@@ -1,0 +1,39 @@
+//! The command line of `expressway trace`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use expressway_observe::trace::MAX_SECONDS;
+
+/// See [`super::Command::Trace`].
+#[derive(Args)]
+pub(crate) struct Trace {
+    /// Admin listen address of the process
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9180")]
+    pub(crate) admin: SocketAddr,
+    /// Only this client: an address, or address and port
+    #[arg(long, value_name = "ADDR[:PORT]")]
+    pub(crate) client: Option<String>,
+    /// Only connections with a connection ID of the server's that begins with this, in hexadecimal
+    #[arg(long, value_name = "ID")]
+    pub(crate) connection: Option<String>,
+    /// How long to trace
+    #[arg(
+        long, value_name = "S", default_value = "10",
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SECONDS))
+    )]
+    pub(crate) seconds: u32,
+    /// Follow one request in N, and packets only while one is under way
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) sample: u32,
+    /// Show the slowest request with this in its method and URL, instead of the slowest of all
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) request: Option<String>,
+    /// Print one JSON document at the end
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write the trace for Perfetto and chrome://tracing
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chrome: Option<PathBuf>,
+}

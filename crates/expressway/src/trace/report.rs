@@ -1,0 +1,134 @@
+//! What a trace has shown: a table, a time line, a document.
+
+use expressway_observe::trace::{Model, Request, Row, Stamp};
+use serde_json::{Value, json};
+
+/// The table of steps, and the slowest request; `is_over` of a trace to which nothing will be added.
+pub(super) fn lines(model: &Model, under_way: usize, is_over: bool) -> Vec<String> {
+    let seconds = model.time.saturating_sub(model.began) as f64 / 1e9;
+    let word = if is_over { "unfinished" } else { "under way" };
+    let mut lines = vec![format!(
+        "{seconds:.1} s  connections {}  requests {}  failed {}  {word} {under_way}  events {}  lost {}",
+        model.connections(),
+        model.finished,
+        model.failed,
+        model.events,
+        model.lost
+    )];
+    if model.left_out > 0 {
+        lines.push(format!("{} connections, requests and bursts left out: too many", model.left_out));
+    }
+    for (title, rows) in [("request", model.steps()), ("packets", model.packets())] {
+        if !rows.is_empty() {
+            lines.push(String::new());
+            lines.push(format!(
+                "{title:<18}{:>9}{:>11}{:>11}{:>11}{:>11}",
+                "count", "p50", "p90", "p99", "max"
+            ));
+            lines.extend(rows.iter().map(row));
+        }
+    }
+    if let Some(slowest) = model.slowest() {
+        lines.push(String::new());
+        lines.extend(time_line(slowest));
+    }
+    lines
+}
+
+fn row(row: &Row) -> String {
+    let Row { step, count, p50, p90, p99, max } = row;
+    let [p50, p90, p99, max] = [p50, p90, p99, max].map(|time| short(*time));
+    format!("{step:<18}{count:>9}{p50:>11}{p90:>11}{p99:>11}{max:>11}")
+}
+
+/// A request, hop by hop.
+fn time_line(request: &Request) -> Vec<String> {
+    let Request { worker, stream, text, status, source, bytes, .. } = request;
+    let client = request.client.as_ref();
+    let client = client.map_or_else(|| "-".to_owned(), |(remote, id)| format!("{remote} {id}"));
+    let status = if *status == 0 { "no answer".to_owned() } else { format!("{status} ({source})") };
+    let whole = if request.complete { "" } else { ", incomplete" };
+    let mut lines = vec![
+        format!("slowest  {text}"),
+        format!("         {status}  {bytes} bytes{whole}  client {client}  stream {stream}  worker {worker}"),
+    ];
+    let began = request.began();
+    let mut before = began;
+    for (time, stamp) in request.line() {
+        let (at, took) = (short(time - began), short(time - before));
+        let way = match stamp {
+            Stamp::Taken => format!(": {}", request.way_in),
+            Stamp::Built => format!(": {}", request.way_out),
+            _ => String::new(),
+        };
+        lines.push(format!("{at:>11} {:>11}  {}{way}", format!("+{took}"), stamp.text()));
+        before = time;
+    }
+    lines
+}
+
+/// A time in nanoseconds, in the unit that suits it.
+fn short(nanoseconds: u64) -> String {
+    match nanoseconds {
+        0..10_000 => format!("{nanoseconds} ns"),
+        10_000..10_000_000 => format!("{:.1} µs", nanoseconds as f64 / 1e3),
+        10_000_000..10_000_000_000 => format!("{:.1} ms", nanoseconds as f64 / 1e6),
+        _ => format!("{:.1} s", nanoseconds as f64 / 1e9),
+    }
+}
+
+/// The same as a document. Times are in nanoseconds.
+pub(super) fn document(model: &Model, unfinished: usize) -> Value {
+    json!({
+        "seconds": model.time.saturating_sub(model.began) as f64 / 1e9,
+        "ended": model.ended,
+        "connections": model.connections(),
+        "requests": model.finished,
+        "failed": model.failed,
+        "unfinished": unfinished,
+        "events": model.events,
+        "lost": model.lost,
+        "left_out": model.left_out,
+        "request_steps": model.steps(),
+        "packet_steps": model.packets(),
+        "slowest": model.slowest().map(request),
+    })
+}
+
+fn request(request: &Request) -> Value {
+    let line = request.line();
+    let hops: Vec<_> = line.iter().map(|(time, stamp)| json!({"hop": stamp.name(), "time": time})).collect();
+    json!({
+        "request": request.text,
+        "client": request.client.as_ref().map(|(remote, _)| remote),
+        "connection": request.client.as_ref().map(|(_, id)| id),
+        "worker": request.worker,
+        "stream": request.stream,
+        "status": request.status,
+        "source": request.source,
+        "bytes": request.bytes,
+        "complete": request.complete,
+        "in": request.way_in,
+        "out": request.way_out,
+        "duration": request.duration(),
+        "hops": hops,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short;
+
+    #[test]
+    fn times_have_the_unit_that_suits_them() {
+        for (time, text) in [
+            (0, "0 ns"),
+            (9_999, "9999 ns"),
+            (12_340, "12.3 µs"),
+            (45_600_000, "45.6 ms"),
+            (12_000_000_000, "12.0 s"),
+        ] {
+            assert_eq!(short(time), text);
+        }
+    }
+}

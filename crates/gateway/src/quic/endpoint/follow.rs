@@ -1,0 +1,212 @@
+//! What somebody traces: the datagrams, requests and bursts of connections that a recording selects.
+//!
+//! A connection takes up a recording with its next datagram or turn, and is looked at anew when the client's address changes.
+//! Where only some requests are followed, packets are told while one of these is under way.
+
+use expressway_netio::Datagram;
+use expressway_netio::trace::{Arrival, Hop, MAX_REQUEST, OpenBurst, Tracer, Way};
+
+use super::Endpoint;
+use super::link::Link;
+use super::receive::Path;
+use crate::quic::stats::Stats;
+
+/// Streams of a connection whose acknowledgement is waited for; beyond that it is not told.
+const UNACKNOWLEDGED: usize = 256;
+
+/// A connection that is followed.
+pub(crate) struct Followed {
+    number: u64,
+    /// All requests are, so that packets are in any case.
+    all: bool,
+    /// The last datagram that came.
+    arrival: Arrival,
+    /// Requests under way that are followed.
+    open: usize,
+    /// Streams whose end was sent.
+    unacknowledged: Vec<u64>,
+}
+
+/// Packets that are being built, and what had been sent before.
+#[must_use]
+pub(super) struct Building {
+    burst: OpenBurst,
+    before: (u64, u64),
+}
+
+impl Followed {
+    fn wants_packets(&self) -> bool {
+        self.all || self.open > 0 || !self.unacknowledged.is_empty()
+    }
+}
+
+impl Link {
+    /// Takes up a recording that has begun, or forgets one that has ended.
+    #[inline]
+    pub(super) fn follow_tracer(&mut self, tracer: &Tracer) {
+        if tracer.epoch() != self.epoch {
+            self.meet_tracer(tracer);
+        }
+    }
+
+    #[cold]
+    fn meet_tracer(&mut self, tracer: &Tracer) {
+        let known = self.followed.take();
+        let is_same = known.is_some() && self.epoch == 0;
+        self.epoch = tracer.epoch();
+        if self.epoch == 0 {
+            return;
+        }
+        let remote = self.address.remote;
+        // The first ID is what a connection is known by, though it may not be in use any more.
+        let id: Box<str> = self.transport.first_id().into();
+        let first = bytes(&id);
+        let ids = self.cids.iter().map(|cid| &cid.0[..]);
+        let ids = ids.chain(self.initial.as_deref()).chain(std::iter::once(&first[..]));
+        if !tracer.selects(remote, ids) {
+            return;
+        }
+        let mut followed = known.filter(|_| is_same).unwrap_or_else(|| {
+            let (all, number) = (tracer.follows_all(), tracer.number());
+            let (arrival, unacknowledged) = (Arrival::default(), Vec::new());
+            Box::new(Followed { number, all, arrival, open: 0, unacknowledged })
+        });
+        followed.all = tracer.follows_all();
+        tracer.record(followed.number, Hop::Connection { remote, id });
+        self.followed = Some(followed);
+    }
+
+    /// The client is elsewhere now: whether it is followed is to be looked at again. Its number stays.
+    pub(super) fn forget_tracer(&mut self) {
+        self.epoch = 0;
+    }
+
+    /// A datagram has come for it.
+    pub(super) fn trace_taken(&mut self, tracer: &Tracer, arrival: Arrival, bytes: usize, path: Path) {
+        let Some(followed) = &mut self.followed else { return };
+        followed.arrival = arrival;
+        if followed.wants_packets() {
+            record_taken(tracer, followed.number, arrival, bytes, path);
+        }
+    }
+
+    /// It was decrypted.
+    pub(super) fn trace_opened(&mut self, tracer: &Tracer) {
+        let Some(followed) = &mut self.followed else { return };
+        followed.arrival.opened = tracer.now();
+        if followed.wants_packets() {
+            tracer.record_at(followed.arrival.opened, followed.number, Hop::Opened);
+        }
+    }
+
+    /// A request has come. True if it is followed.
+    #[inline]
+    pub(crate) fn trace_request(
+        &mut self,
+        tracer: &Tracer,
+        stream: u64,
+        text: impl FnOnce() -> String,
+    ) -> bool {
+        let Some(followed) = &mut self.followed else { return false };
+        if !tracer.samples() {
+            return false;
+        }
+        followed.open += 1;
+        let mut request = text();
+        let end = (0..=MAX_REQUEST.min(request.len())).rfind(|end| request.is_char_boundary(*end));
+        request.truncate(end.unwrap_or(0));
+        let datagram = followed.arrival;
+        tracer.record(followed.number, Hop::Request { stream, request: request.into(), datagram });
+        true
+    }
+
+    /// A request that is followed has come so far.
+    pub(crate) fn trace(&self, tracer: &Tracer, hop: Hop) {
+        if let Some(followed) = &self.followed {
+            tracer.record(followed.number, hop);
+        }
+    }
+
+    /// A request that is followed has ended.
+    pub(crate) fn trace_end(&mut self, tracer: &Tracer, (stream, bytes, complete): (u64, u64, bool)) {
+        let Some(followed) = &mut self.followed else { return };
+        // One that began before the client was followed is not counted.
+        followed.open = followed.open.saturating_sub(1);
+        tracer.record(followed.number, Hop::Written { stream, bytes, complete });
+        if complete && followed.unacknowledged.len() < UNACKNOWLEDGED {
+            followed.unacknowledged.push(stream);
+        }
+    }
+
+    /// Tells which streams the client has acknowledged to their ends.
+    #[inline]
+    pub(super) fn trace_acknowledged(&mut self, tracer: &Tracer) {
+        let Self { followed: Some(followed), transport, .. } = self else { return };
+        let Followed { number, unacknowledged, .. } = &mut **followed;
+        unacknowledged.retain(|stream| {
+            let is_gone = transport.is_collected(*stream);
+            if is_gone {
+                tracer.record(*number, Hop::Acknowledged { stream: *stream });
+            }
+            !is_gone
+        });
+    }
+
+    /// Packets are about to be built, if that is to be told.
+    #[inline]
+    pub(super) fn begin_burst(&self, tracer: &Tracer, stats: &Stats) -> Option<Building> {
+        let followed = self.followed.as_ref()?;
+        let before = (stats.datagrams_sent, stats.bytes_sent);
+        followed.wants_packets().then(|| Building { burst: tracer.begin_burst(), before })
+    }
+
+    /// They were built, path-MTU probes and what other paths need included.
+    pub(super) fn end_burst(&self, tracer: &Tracer, building: Building, stats: &Stats) {
+        let number = self.followed.as_ref().map_or(0, |followed| followed.number);
+        let Building { burst, before } = building;
+        let sent = (stats.datagrams_sent - before.0, stats.bytes_sent - before.1);
+        tracer.end_burst(burst, number, sent.0 as usize, sent.1 as usize);
+    }
+}
+
+impl Endpoint {
+    /// Notes when and how a datagram came, while somebody traces.
+    #[cold]
+    pub(super) fn note_arrival(&mut self, datagram: &Datagram<'_>) {
+        let tracer = &self.worker.tracer;
+        let taken = tracer.now();
+        let stamp = datagram.hints.timestamp.zip(tracer.clock());
+        let arrived = stamp.and_then(|(stamp, clock)| stamp.monotonic(&clock, taken));
+        self.arrival = Some(Arrival { arrived, taken, opened: 0, way: Some(datagram.via.into()) });
+    }
+
+    /// The same of one that another worker had received.
+    #[cold]
+    pub(super) fn note_handed_over(&mut self) {
+        let taken = self.worker.tracer.now();
+        self.arrival = Some(Arrival { arrived: None, taken, opened: 0, way: Some(Way::Worker) });
+    }
+
+    /// Tells of a datagram that no connection has got: a first one, or one that was dropped.
+    #[cold]
+    pub(super) fn settle_arrival(&mut self, bytes: usize, path: Path) {
+        let Some(arrival) = self.arrival.take() else { return };
+        let tracer = &self.worker.tracer;
+        if tracer.selects_address(path.1) {
+            record_taken(tracer, 0, arrival, bytes, path);
+        }
+    }
+}
+
+fn record_taken(tracer: &Tracer, connection: u64, arrival: Arrival, bytes: usize, (_, remote): Path) {
+    let Arrival { arrived, taken, way, .. } = arrival;
+    let way = way.unwrap_or(Way::Kernel);
+    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+    tracer.record_at(taken, connection, Hop::Taken { way, remote, bytes, arrived });
+}
+
+/// Bytes from hexadecimal.
+fn bytes(text: &str) -> Vec<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
+    text.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
+}

@@ -1,0 +1,194 @@
+//! Where packets and requests spend their time, hop by hop, for whoever asks while the process runs.
+//!
+//! Each worker has a [`Tracer`], and hands clones to its backend and service. While nobody asks, a hop costs one load of a
+//! word that nobody writes and a branch. [`Tracers::start`] begins a [`Recording`]: hops of what its [`Filter`] selects
+//! become [`Event`]s in a ring of each worker, which the recording's owner reads. A ring is bounded and lock-free: a worker
+//! never waits for the reader, and what finds no room is counted. A recording ends when it is dropped.
+//!
+//! Events of a worker come in the order of their times; a connection is with one worker, so its events do too. Nothing of a
+//! packet's content is recorded, but addresses are, and whatever services say of their requests.
+//!
+//! # What belongs together
+//!
+//! A burst of packets has a mark. A service takes it before it builds ([`Tracer::begin_burst`]); the backend, which builds in between,
+//! says by what way and looks for its completion. [`Hop::Flushed`] is for all marks up to its own.
+
+mod clock;
+mod event;
+mod recording;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use arc_swap::ArcSwapOption;
+
+pub use clock::Clock;
+pub use event::{Arrival, Event, Hop, ID, MAX_REQUEST, Way};
+use recording::Track;
+pub use recording::{Batch, Filter, Options, Recording, StartError, Tracers};
+
+/// Where an AF_XDP socket is: the name of its interface, and the queue.
+pub type Place = (String, u32);
+
+/// A worker's tracer. Clones are of the same worker and stay on its thread.
+#[derive(Clone, Default)]
+pub struct Tracer {
+    lane: Arc<Lane>,
+}
+
+/// What a worker and readers of its events share.
+#[derive(Default)]
+struct Lane {
+    worker: u16,
+    /// Of the recording under way; 0: none. All that is looked at while there is none.
+    epoch: AtomicU32,
+    track: ArcSwapOption<Track>,
+    /// Marks issued, and the one of the burst that is being built; 0: none.
+    marks: AtomicU64,
+    open: AtomicU64,
+    /// The way of the burst that is being built: 0 the kernel's, else an AF_XDP socket's index and 1.
+    way: AtomicU32,
+    /// Connections that were given numbers.
+    connections: AtomicU64,
+    /// Where the backend's AF_XDP sockets are, by index.
+    places: Mutex<Vec<Place>>,
+}
+
+/// A burst that is being built.
+#[must_use]
+#[derive(Clone, Copy, Debug)]
+pub struct OpenBurst {
+    mark: u64,
+    began: u64,
+}
+
+impl Tracer {
+    /// The recording under way; 0: none.
+    #[inline]
+    pub fn epoch(&self) -> u32 {
+        self.lane.epoch.load(Ordering::Relaxed)
+    }
+
+    /// Somebody asks.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.epoch() != 0
+    }
+
+    fn with<R>(&self, act: impl FnOnce(&Track) -> R) -> Option<R> {
+        self.lane.track.load().as_ref().map(|track| act(track))
+    }
+
+    /// The time now; 0 when nothing is recorded.
+    pub fn now(&self) -> u64 {
+        self.with(|track| track.clock.nanoseconds(Instant::now())).unwrap_or(0)
+    }
+
+    /// How the recording's clock is related to others.
+    pub fn clock(&self) -> Option<Clock> {
+        self.with(|track| track.clock)
+    }
+
+    /// Whether a client's connection is followed: its address, and the IDs that lead to it.
+    pub fn selects<'a>(&self, remote: SocketAddr, ids: impl Iterator<Item = &'a [u8]>) -> bool {
+        self.with(|track| track.options.filter.selects(remote, ids)).unwrap_or(false)
+    }
+
+    /// Whether datagrams of that address are followed, whatever their connection.
+    pub fn selects_address(&self, remote: SocketAddr) -> bool {
+        self.with(|track| {
+            let filter = &track.options.filter;
+            filter.connection.is_empty() && filter.has_address(remote)
+        })
+        .unwrap_or(false)
+    }
+
+    /// True for one in as many requests as the recording wants.
+    pub fn samples(&self) -> bool {
+        self.with(Track::samples).unwrap_or(false)
+    }
+
+    /// All requests are followed, so that packets are without regard to requests.
+    pub fn follows_all(&self) -> bool {
+        self.with(|track| track.options.sample == 1).unwrap_or(false)
+    }
+
+    /// A number for a connection, or any other flow of events.
+    pub fn number(&self) -> u64 {
+        let count = self.lane.connections.fetch_add(1, Ordering::Relaxed) + 1;
+        count << 16 | u64::from(self.lane.worker)
+    }
+
+    /// Records what happens now.
+    pub fn record(&self, connection: u64, hop: Hop) {
+        self.with(|track| {
+            track.push(Event { time: track.clock.nanoseconds(Instant::now()), connection, hop });
+        });
+    }
+
+    /// Records what happened before; nothing earlier of the worker's follows.
+    pub fn record_at(&self, time: u64, connection: u64, hop: Hop) {
+        self.with(|track| track.push(Event { time, connection, hop }));
+    }
+
+    /// Packets are about to be built, of something that is followed.
+    pub fn begin_burst(&self) -> OpenBurst {
+        let mark = self.lane.marks.fetch_add(1, Ordering::Relaxed) + 1;
+        self.lane.open.store(mark, Ordering::Relaxed);
+        self.lane.way.store(0, Ordering::Relaxed);
+        OpenBurst { mark, began: self.now() }
+    }
+
+    /// They were built.
+    pub fn end_burst(&self, burst: OpenBurst, connection: u64, packets: usize, bytes: usize) {
+        self.lane.open.store(0, Ordering::Relaxed);
+        if packets == 0 {
+            return;
+        }
+        let way = match self.lane.way.load(Ordering::Relaxed) {
+            0 => Way::Kernel,
+            way => Way::Xsk((way - 1) as u16),
+        };
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let OpenBurst { mark, began } = burst;
+        let (packets, bytes) = (count(packets), count(bytes));
+        self.record(connection, Hop::Burst { mark, began, way, packets, bytes });
+    }
+
+    /// For backends: the mark of the burst that is being built, if it is followed.
+    pub fn open_burst(&self) -> Option<u64> {
+        let mark = self.lane.open.load(Ordering::Relaxed);
+        (mark != 0).then_some(mark)
+    }
+
+    /// For backends: the burst leaves by that AF_XDP socket, not by the kernel's.
+    pub fn leaves_by_xsk(&self, index: usize) {
+        self.lane.way.store(index as u32 + 1, Ordering::Relaxed);
+    }
+
+    /// The last mark that was issued.
+    pub fn last_mark(&self) -> u64 {
+        self.lane.marks.load(Ordering::Relaxed)
+    }
+
+    /// For backends: where their AF_XDP sockets are, by index.
+    pub fn set_places(&self, places: Vec<Place>) {
+        *self.lane.places.lock().unwrap_or_else(PoisonError::into_inner) = places;
+    }
+}
+
+impl std::fmt::Debug for Tracer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tracer").field("worker", &self.lane.worker).field("on", &self.is_on()).finish()
+    }
+}
+
+/// Whether an address is the one that is meant, however it is written.
+fn is_same(one: IpAddr, other: IpAddr) -> bool {
+    one.to_canonical() == other.to_canonical()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;
