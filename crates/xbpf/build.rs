@@ -11,13 +11,14 @@ use libbpf_cargo::SkeletonBuilder;
 use libbpf_cargo::util::CargoWarningFormatter;
 
 /// The programs, as the stems of their files in `bpf/`.
-const PROGRAMS: [&str; 12] = [
+const PROGRAMS: [&str; 13] = [
     "redirect",
     "redirect_hints",
     "redirect_stamps",
     "dispatcher",
     "dispatcher_v3",
     "live",
+    "balance",
     "baseline",
     "fanout",
     "capture",

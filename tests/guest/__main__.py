@@ -42,6 +42,7 @@ from system import script, system, tool  # noqa: E402
 PEERS = ROOT / "target" / "peers"
 # Where the repository's files stand in the guest.
 INSIDE = "/expressway"
+LIBRARIES = Path(f"/usr/lib/{platform.machine()}-linux-gnu")
 # The tests of captures: build machines may refuse the programs that they attach.
 CAPTURE = ["kernel", "xdp"]
 
@@ -69,7 +70,19 @@ def end_to_end(made: Image) -> None:
     made.tree(PEERS / "clip", f"{INSIDE}/target/peers/clip")
     made.copy(PEERS / "no_ping.o", f"{INSIDE}/target/peers/no_ping.o")
     tool(made, "xdp-loader", "xdp-tools")
-    made.tree(Path(f"/usr/lib/{platform.machine()}-linux-gnu/bpf"))
+    made.tree(LIBRARIES / "bpf")
+
+
+def testpmd(made: Image) -> None:
+    """DPDK's testpmd with its AF_XDP driver, which loads a program by libxdp."""
+    tool(made, "dpdk-testpmd", "dpdk-dev")
+    # It is linked to the bus. The drivers it opens by each name that they have here, and each may come once.
+    for driver in ("mempool_ring", "net_af_xdp"):
+        found = list(LIBRARIES.glob(f"dpdk/pmds-*/librte_{driver}.so"))
+        if not found:
+            raise Failure(f"DPDK's librte_{driver}.so is missing: apt-get install dpdk-dev")
+        made.program(found[0])
+    made.tree(LIBRARIES / "bpf")
 
 
 def image(bed: Bed, root: Path, kernel: Kernel, binary: Path, archive: Path) -> None:
@@ -81,10 +94,12 @@ def image(bed: Bed, root: Path, kernel: Kernel, binary: Path, archive: Path) -> 
         end_to_end(made)
         for name, program in zip(CAPTURE, built(*CAPTURE), strict=True):
             made.program(program, f"{INSIDE}/bin/{name}")
-        # Filters load it by name.
-        made.program(Path(f"/usr/lib/{platform.machine()}-linux-gnu/libpcap.so.0.8"))
     else:
         made.program(*built("conformance"), f"{INSIDE}/bin/conformance")
+    if bed.testpmd:
+        testpmd(made)
+    # Filters load it by name.
+    made.program(LIBRARIES / "libpcap.so.0.8")
     made.copy(PEERS / "quicgo", f"{INSIDE}/target/peers/quicgo")
     python = made.python(PEERS / "venv" / "bin" / "python", f"{INSIDE}/site")
     made.tree(ROOT / "tests" / "e2e" / "harness", f"{INSIDE}/tests/e2e/harness", without=["__pycache__"])

@@ -8,6 +8,7 @@ CONFORMANCE = "conformance --ignored --test-threads=1"
 GATEWAY = "pytest /expressway/tests/guest/inside/test_gateway.py"
 RECV = "pytest /expressway/tests/guest/inside/test_recv.py"
 GEN = "pytest /expressway/tests/guest/inside/test_gen.py"
+DUMP = "pytest /expressway/tests/guest/inside/test_dump.py /expressway/tests/guest/inside/test_foreign.py"
 AGENT = "pytest /expressway/tests/guest/inside/test_agent.py"
 
 
@@ -27,16 +28,19 @@ class Bed:
     taps: bool = False
     # Whether it runs tests of tests/e2e on labs of its own, for what its kernel has and this machine's may not.
     end_to_end: bool = False
+    # Whether it brings DPDK's testpmd.
+    testpmd: bool = False
     memory: int = field(default=1536)
 
 
 BEDS = {
     "virtio": Bed(
-        about="virtio-net in zero-copy and copy mode: conformance, the gateway, with agents too, the receiver and the generator",
+        about="virtio-net in zero-copy and copy mode: conformance, the gateway, with agents too, receiver, generator, captures",
         flavour="cloud-amd64",
         modules=VIRTIO_MODULES,
         devices=on_hub(f"virtio-net-pci,{ZERO_COPY}", "virtio-net-pci,disable-legacy=on,romfile="),
-        tests=[f"{GATEWAY} -k 'not queues'", AGENT, RECV, GEN, f"{CONFORMANCE} device_"],
+        tests=[f"{GATEWAY} -k 'not queues'", AGENT, RECV, GEN, DUMP, f"{CONFORMANCE} device_"],
+        testpmd=True,
     ),
     "igb": Bed(
         about="igb, whose link bounces when XDP comes, with RSS over two queues",

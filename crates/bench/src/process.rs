@@ -240,6 +240,11 @@ impl Logged {
         self.text("out")
     }
 
+    /// What it has printed and logged so far.
+    pub(crate) fn all_said(&self) -> String {
+        self.output() + &self.errors()
+    }
+
     /// What it has logged so far.
     fn errors(&self) -> String {
         self.text("err")

@@ -3,5 +3,6 @@
 
 #![forbid(unsafe_code)]
 
+pub mod balance;
 pub mod forward;
 pub mod interfaces;

@@ -8,6 +8,7 @@ use expressway_dataplane::IoMode;
 
 use crate::fail::Failure;
 
+mod balance;
 mod bench;
 mod drop;
 mod dump;
@@ -19,6 +20,7 @@ mod recv;
 mod top;
 mod trace;
 
+pub(crate) use balance::Balance;
 pub(crate) use bench::{Bench, BenchCalculate, BenchCommand, BenchEnd, BenchReport};
 pub(crate) use drop::Drop;
 pub(crate) use dump::{Dump, Extcap, PayloadType, Text, Way, XdpPoint};
@@ -74,6 +76,8 @@ pub(crate) enum Command {
     Fanout(Box<Fanout>),
     /// Route between interfaces in XDP by the kernel's tables, and copy UDP feeds to receivers
     Forward(Forward),
+    /// Balance services over nodes at layer 4, in XDP
+    Balance(Balance),
     /// Show live who talks over an interface, AF_XDP included, or what a running process does
     Top(Box<Top>),
     /// Follow requests through a running gateway, hop by hop: how long each step takes

@@ -4,6 +4,7 @@ mod admin;
 mod agent;
 mod args;
 
+mod balance;
 mod bench;
 mod cert;
 mod cores;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         Command::Agent(arguments) => agent::run(arguments),
         Command::Fanout(arguments) => fanout::run(&arguments),
         Command::Forward(arguments) => forward::run(&arguments),
+        Command::Balance(arguments) => balance::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Recv(arguments) => recv::run(&arguments),

@@ -80,6 +80,8 @@
 //! then are the pairs added.
 
 mod attachment;
+mod balance;
+mod balance_counters;
 mod baseline;
 mod bpffs;
 mod capture;
@@ -106,6 +108,11 @@ mod target;
 pub const PROGRAM: &str = "expressway_udp";
 
 pub use attachment::{AttachMode, Attachment, Existing, Keep, attached};
+pub use balance::{
+    Balance, BalanceListener, BalanceMethod, BalanceNode, BalanceOptions, BalanceProtocol, BalanceRun,
+    BalanceState, BalanceTraffic,
+};
+pub use balance_counters::{BalanceCounter, BalanceCounts};
 pub use baseline::{Action, Baseline, BaselineCounts, BaselineRun};
 pub use capture::{
     CaptureCounts, CaptureFilter, CaptureHook, CaptureLink, CapturePrograms, CaptureSettings, FilterTrial,

@@ -32,6 +32,10 @@ mod generated {
         include!(concat!(env!("OUT_DIR"), "/dispatcher_v3.skel.rs"));
     }
 
+    pub(crate) mod balance {
+        include!(concat!(env!("OUT_DIR"), "/balance.skel.rs"));
+    }
+
     pub(crate) mod flows {
         include!(concat!(env!("OUT_DIR"), "/flows.skel.rs"));
     }
@@ -69,7 +73,8 @@ pub(crate) use generated::capture::types as capture_types;
 pub(crate) use generated::fanout::{FanoutSkelBuilder, types as fanout_types};
 pub(crate) use generated::redirect::*;
 pub(crate) use generated::{
-    baseline, dispatcher, dispatcher_v3, flows, forward, live, redirect_hints, redirect_stamps, sockets,
+    balance, baseline, dispatcher, dispatcher_v3, flows, forward, live, redirect_hints, redirect_stamps,
+    sockets,
 };
 
 /// `bpf/capture.bpf.c`, compiled.

@@ -56,6 +56,25 @@ def write_pcap(file: Path, frames: Iterable[bytes]) -> Path:
     return file
 
 
+def written(file: Path) -> list[tuple[bytes, str]]:
+    """The packets of a pcapng file of ours with their comments, where there is no Wireshark."""
+    data, found, offset = file.read_bytes(), [], 0
+    while offset < len(data):
+        kind, size = struct.unpack_from("<II", data, offset)
+        assert size >= 12 and size % 4 == 0 and data[offset + size - 4 : offset + size] == struct.pack("<I", size), offset
+        if kind == 6:  # Enhanced Packet Block
+            (length,) = struct.unpack_from("<I", data, offset + 20)
+            option, comment = offset + 28 + (length + 3) // 4 * 4, ""
+            while option < offset + size - 4:
+                code, held = struct.unpack_from("<HH", data, option)
+                if code == 1:
+                    comment = data[option + 4 : option + 4 + held].decode()
+                option += 4 + (held + 3) // 4 * 4
+            found.append((data[offset + 28 : offset + 28 + length], comment))
+        offset += size
+    return found
+
+
 class Dump(Daemon):
     """A running `expressway dump`."""
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from device_lab import DeviceLab
+from harness.captures import Dump
+from harness.daemon import finish_all
 from harness.paths import BINARY, HOST, run
 from harness.server import Server, Settings, address
 
@@ -55,3 +57,16 @@ def make_server(lab: DeviceLab, certificates: Path, root: Path, tmp_path: Path) 
         # One that a test has killed has nothing left to stop.
         if server.process.poll() is None:
             server.stop()
+
+
+@pytest.fixture
+def make_dump(lab: DeviceLab, tmp_path: Path) -> Iterator[Callable[..., Dump]]:
+    """Starts captures of the server's device; at the end they have to stop cleanly."""
+    running: list[Dump] = []
+
+    def make(*words: str | Path) -> Dump:
+        running.append(Dump(lab, tmp_path / f"dump-{len(running)}", "server", "-i", "server0", *words))
+        return running[-1]
+
+    yield make
+    finish_all(running)

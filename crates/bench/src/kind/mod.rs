@@ -3,6 +3,7 @@
 //! A new kind is a file here with a type that implements [`Kind`], and a line in [`ALL`]. It declares its parameters
 //! and metrics; everything else (sweeps, rounds, raw file, reports) follows from those.
 
+mod capture;
 mod collapse;
 mod fanout;
 mod gateway;
@@ -42,6 +43,7 @@ pub(crate) const ALL: &[&dyn Kind] = &[
     &receive::Receive,
     &receive_limit::ReceiveLimit,
     &round_trip::RoundTrip,
+    &capture::Capture,
     &fanout::Fanout,
     &xdp::Xdp,
     &xdp::XdpLatency,

@@ -42,7 +42,7 @@ pub(crate) fn point(at: &BTreeMap<String, Value>) -> String {
 /// A value of a parameter, sizes with their unit.
 pub(crate) fn amount(key: &str, value: &Value) -> String {
     match value {
-        Value::Count(bytes) if ["body", "range", "size"].contains(&key) => size(*bytes),
+        Value::Count(bytes) if ["body", "range", "size", "buffer"].contains(&key) => size(*bytes),
         other => other.to_string(),
     }
 }

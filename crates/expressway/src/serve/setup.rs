@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use expressway_cache::{Cache, SiteOptions};
 use expressway_dataplane::Config as PathConfig;
+use expressway_gateway::quic::cid::WORKER_OFFSET;
 use expressway_gateway::quic::{CongestionControl, Instance, RetryPolicy, Settings};
 use expressway_netio::udp::{Steering, UdpConfig};
 use expressway_origin::{Control, HlsOrigin, Origin, Origins};
@@ -35,9 +36,9 @@ pub(crate) struct Reloadable {
 const DESCRIPTORS: usize = 128;
 const WORKER_DESCRIPTORS: usize = 64;
 
-/// Where the worker's number stands in a short-header packet: the first byte of the connection ID, behind
-/// the first byte of the packet; long headers (0x80) are left to the kernel's hash.
-const STEERING: Steering = Steering::ByteAt { offset: 1, clear_mask: 0x80 };
+/// Where the worker's number stands in a short-header packet: in the connection ID, behind the first byte of the packet;
+/// long headers (0x80) are left to the kernel's hash.
+const STEERING: Steering = Steering::ByteAt { offset: 1 + WORKER_OFFSET as u16, clear_mask: 0x80 };
 
 /// The data path of a gateway.
 pub(crate) fn data_path(config: &Config) -> PathConfig {
@@ -176,6 +177,7 @@ fn settings(config: &Config, tls: Arc<Tls>) -> Settings {
             .map_or(defaults.max_udp_payload, |p| usize::from(*p.get_ref())),
         qlog: quic.qlog.as_ref().map(|path| path.get_ref().clone()),
         keylog: config.tls.keylog.clone(),
+        routable: quic.load_balancing.as_ref().and_then(|one| one.get_ref().routable()),
         ..defaults
     }
 }

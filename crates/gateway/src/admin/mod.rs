@@ -94,6 +94,16 @@ pub trait State: Send + Sync + 'static {
         None
     }
 
+    /// Drains a node, or ends that, as `order`, a JSON document, says, for `POST /drain`; as [`State::purge`].
+    fn drain(&self, _order: &[u8]) -> Option<Result<String, String>> {
+        None
+    }
+
+    /// Services with their nodes and statistics, as a JSON document, for `/services`; `None` where there is no such page.
+    fn services(&self) -> Option<String> {
+        None
+    }
+
     /// Statistics of each subscriber, as a JSON document, for `/subscribers`; `None` where there is no such page.
     fn subscribers(&self) -> Option<String> {
         None
@@ -212,7 +222,8 @@ impl Desk {
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
         let page = match (request.method(), request.uri().path()) {
-            (&Method::POST, "/purge") => self.purge(request).await,
+            (&Method::POST, "/purge") => self.ordered(request, |state, order| state.purge(order)).await,
+            (&Method::POST, "/drain") => self.ordered(request, |state, order| state.drain(order)).await,
             (&Method::POST, "/trace") => match self.trace(request).await {
                 Ok(feed) => return feed.into_response(),
                 Err(page) => page,
@@ -269,12 +280,17 @@ impl Desk {
         }
     }
 
-    async fn purge(&self, request: Request<Incoming>) -> Page {
+    /// What came of an order that is carried out at once.
+    async fn ordered(
+        &self,
+        request: Request<Incoming>,
+        obey: impl Fn(&dyn State, &[u8]) -> Option<Result<String, String>>,
+    ) -> Page {
         let order = match self.order(request).await {
             Ok(order) => order,
             Err(page) => return page,
         };
-        match self.state.purge(&order) {
+        match obey(self.state.as_ref(), &order) {
             Some(Ok(done)) => Page::new(StatusCode::OK, "application/json", done + "\n"),
             Some(Err(problem)) => Page::new(StatusCode::BAD_REQUEST, "text/plain", problem + "\n"),
             None => document(None),
@@ -313,10 +329,11 @@ fn answer(request: &Request<Incoming>, registry: &Registry, state: &dyn State) -
         "/config" => Page::new(StatusCode::OK, "text/plain; charset=utf-8", state.configuration()),
         "/io" => document(state.io()),
         "/subscribers" => document(state.subscribers()),
+        "/services" => document(state.services()),
         "/" => Page::new(
             StatusCode::OK,
             "text/plain",
-            "/metrics\n/healthz\n/config\n/io\n/subscribers\nPOST /purge\nPOST /trace\n",
+            "/metrics\n/healthz\n/config\n/io\n/subscribers\n/services\nPOST /purge\nPOST /drain\nPOST /trace\n",
         ),
         _ => document(None),
     }

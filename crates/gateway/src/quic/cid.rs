@@ -3,17 +3,24 @@
 //! A connection ID that we issue has 16 bytes:
 //!
 //! ```text
-//!  0        1                          14      16
-//!  +--------+--------------------------+--------+
-//!  | worker | 13 random bytes          | check  |
-//!  +--------+--------------------------+--------+
+//!  0       1                          13       14      16
+//!  +-------+--------------------------+--------+-------+
+//!  | first | 12 random bytes          | worker | check |
+//!  +-------+--------------------------+--------+-------+
+//!  | first | server ID | random bytes | worker | check |    behind a load balancer
 //! ```
 //!
 //! The worker number is in clear because the kernel's socket selector and other workers read it without a
-//! key. The 13 random bytes make IDs unguessable and unlinkable (RFC 9000, section 5.1). The check is a
+//! key. The random bytes make IDs unguessable and unlinkable (RFC 9000, section 5.1). The check is a
 //! truncated HMAC over the rest. It distinguishes an ID that a worker of this server issued from one that a
 //! client chose for its first Initial, so that only the former is handed over to the worker it names; and
 //! from one of another server with the same certificate, which is not answered by a stateless reset.
+//!
+//! The first byte is as draft-ietf-quic-load-balancers, section 3, has it: three bits of configuration, five random
+//! ones. With [`Routable`] the server ID follows in clear, and a balancer finds the server whatever address the client
+//! has; all behind it is the nonce of the draft. Without, the bits say that the ID is not routable, so that a balancer
+//! does not take random bytes for a server's. IDs of an earlier configuration stay valid: this server knows its own
+//! by the check.
 
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Deref;
@@ -22,6 +29,35 @@ use boring::hash::hmac_sha256;
 
 /// Length of the connection IDs that this server issues, in bytes.
 pub const CID_LENGTH: usize = 16;
+
+/// Where the worker's number stands.
+pub const WORKER_OFFSET: usize = 13;
+
+/// The longest server ID that leaves 8 random bytes.
+pub const MAX_SERVER_ID: usize = 4;
+
+/// The configuration bits of an ID that is not routable, and the greatest that are.
+const UNROUTABLE: u8 = 7;
+
+/// What load balancers read in IDs (draft-ietf-quic-load-balancers).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Routable {
+    config: u8,
+    server_id: [u8; MAX_SERVER_ID],
+    length: u8,
+}
+
+impl Routable {
+    /// IDs with the rotation codepoint `config`, 0 to 6, and `server_id` of 1 to 4 bytes; `None` for others.
+    pub fn new(config: u8, server_id: &[u8]) -> Option<Self> {
+        if config >= UNROUTABLE || !(1..=MAX_SERVER_ID).contains(&server_id.len()) {
+            return None;
+        }
+        let mut bytes = [0; MAX_SERVER_ID];
+        bytes[..server_id.len()].copy_from_slice(server_id);
+        Some(Self { config, server_id: bytes, length: server_id.len() as u8 })
+    }
+}
 
 /// The longest connection ID of QUIC version 1, in bytes (RFC 9000, section 17.2).
 pub const MAX_CID_LENGTH: usize = 20;
@@ -33,7 +69,7 @@ pub struct Cid(pub [u8; CID_LENGTH]);
 impl Cid {
     /// The worker that owns the connection.
     pub fn worker(&self) -> usize {
-        usize::from(self.0[0])
+        usize::from(self.0[WORKER_OFFSET])
     }
 
     /// The ID in `bytes`, if they have this server's length.
@@ -71,6 +107,7 @@ impl Deref for ClientCid {
 pub struct CidIssuer {
     worker: u8,
     key: [u8; 32],
+    routable: Option<Routable>,
     /// Random bytes drawn ahead: one draw from the generator serves many IDs.
     pool: [u8; 13 * 32],
     used: usize,
@@ -79,7 +116,12 @@ pub struct CidIssuer {
 impl CidIssuer {
     /// An issuer for `worker` whose check is keyed with `key`, the same on all workers.
     pub fn new(worker: u8, key: [u8; 32]) -> Self {
-        Self { worker, key, pool: [0; 13 * 32], used: 13 * 32 }
+        Self { worker, key, routable: None, pool: [0; 13 * 32], used: 13 * 32 }
+    }
+
+    /// Makes IDs that load balancers can route, or not, from the next one on.
+    pub fn set_routable(&mut self, routable: Option<Routable>) {
+        self.routable = routable;
     }
 
     /// A new ID. Fails when the system's random generator does.
@@ -89,9 +131,18 @@ impl CidIssuer {
             self.used = 0;
         }
         let mut cid = [0; CID_LENGTH];
-        cid[0] = self.worker;
-        cid[1..14].copy_from_slice(&self.pool[self.used..self.used + 13]);
+        cid[..13].copy_from_slice(&self.pool[self.used..self.used + 13]);
         self.used += 13;
+        let config = match &self.routable {
+            Some(Routable { config, server_id, length }) => {
+                let length = usize::from(*length);
+                cid[1..1 + length].copy_from_slice(&server_id[..length]);
+                *config
+            }
+            None => UNROUTABLE,
+        };
+        cid[0] = config << 5 | cid[0] & 0x1f;
+        cid[WORKER_OFFSET] = self.worker;
         let check = check(&self.key, &cid);
         cid[14..].copy_from_slice(&check);
         Ok(Cid(cid))
@@ -120,7 +171,7 @@ impl Hasher for CidHasher {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        if let Some(random) = bytes.get(4..12).and_then(|slice| <[u8; 8]>::try_from(slice).ok()) {
+        if let Some(random) = bytes.get(5..13).and_then(|slice| <[u8; 8]>::try_from(slice).ok()) {
             self.0 = u64::from_ne_bytes(random);
         }
     }
@@ -146,6 +197,30 @@ mod tests {
             assert_eq!(cid.worker(), 3);
             assert!(second.is_ours(&cid));
             assert!(seen.insert(cid), "issued twice");
+        }
+    }
+
+    #[test]
+    fn a_balancer_reads_the_server_and_the_worker_is_found_all_the_same() {
+        let key = [7; 32];
+        let mut issuer = CidIssuer::new(3, key);
+        assert!((0..50).all(|_| issuer.issue().unwrap().0[0] >> 5 == 7), "not routable");
+        let mut old = Vec::new();
+        for (config, server_id) in [(0, &[0xc4, 0x60, 0x5e][..]), (1, &[9]), (6, &[192, 0, 2, 21])] {
+            issuer.set_routable(Routable::new(config, server_id));
+            let ids: Vec<Cid> = (0..50).map(|_| issuer.issue().unwrap()).collect();
+            for cid in &ids {
+                assert_eq!((cid.0[0] >> 5, &cid.0[1..1 + server_id.len()]), (config, server_id));
+                assert_eq!(cid.worker(), 3);
+            }
+            let random: std::collections::HashSet<[u8; 8]> =
+                ids.iter().map(|cid| cid.0[5..13].try_into().unwrap()).collect();
+            assert_eq!(random.len(), ids.len());
+            old.extend(ids);
+        }
+        assert!(old.iter().all(|cid| issuer.is_ours(cid)), "those of earlier configurations stay valid");
+        for (config, server_id) in [(7, &[1][..]), (0, &[]), (0, &[1; 5])] {
+            assert_eq!(Routable::new(config, server_id), None);
         }
     }
 

@@ -11,8 +11,8 @@
 //!
 //! # Connection IDs and secrets
 //!
-//! A connection ID has 16 bytes: the worker number in clear, so that the kernel's selector can read it; 13
-//! random bytes; and two check bytes that tell our IDs from those that clients choose, so that the owner of a
+//! A connection ID has 16 bytes: random ones, or a server ID for load balancers and random ones; the worker number in
+//! clear, so that the kernel's selector can read it; and two check bytes that tell our IDs from those that clients choose, so that the owner of a
 //! packet is found without a table shared by workers. The secrets of IDs, resets and Retry are derived from
 //! the private key: after a crash and restart, clients of the old process get a stateless reset that they can
 //! verify. The secrets of IDs and resets are bound to one server as well ([`Instance`]). Retry tokens are

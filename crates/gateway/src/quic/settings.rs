@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::cid::Routable;
 use super::instance::Instance;
 use super::tls::Tls;
 
@@ -97,6 +98,8 @@ pub struct Settings {
     pub session_tickets: bool,
     /// Connection IDs offered to a client for migration, 2 to 8 (RFC 9000, section 5.1.1).
     pub connection_ids: u64,
+    /// Makes connection IDs that load balancers can route.
+    pub routable: Option<Routable>,
     /// Stateless resets that one worker sends in a second at most.
     pub resets_per_second: u32,
     /// Directory in which each connection writes its qlog; very costly, for diagnosis, and only
@@ -132,6 +135,7 @@ impl Settings {
             early_data: false,
             session_tickets: true,
             connection_ids: 4,
+            routable: None,
             resets_per_second: 1000,
             qlog: None,
             keylog: None,

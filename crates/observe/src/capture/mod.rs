@@ -3,6 +3,7 @@
 //! Packets come in a perf buffer of each CPU, not in the newer ring buffer: `bpf_xdp_output` appends a multi-buffer packet whole.
 //! They are read in place and merged by time.
 
+mod clock;
 mod error;
 mod merge;
 mod options;
@@ -15,7 +16,6 @@ use std::time::{Duration, Instant};
 use expressway_xbpf::{
     CaptureKind, CapturePrograms, CaptureRecord, CaptureSettings, PerfRings, drop_reasons,
 };
-use rustix::time::{ClockId, clock_gettime};
 
 pub use error::{CaptureError, Note};
 pub use options::{CaptureOptions, Points, XdpPoints};
@@ -23,6 +23,7 @@ pub use options::{CaptureOptions, Points, XdpPoints};
 use crate::drops::DropReason;
 use crate::filter::Filter;
 use crate::packet::{Packet, Point, Process, Verdict};
+use clock::Clock;
 use merge::{Merge, Outcome};
 use owners::Sockets;
 use programs::Attached;
@@ -75,8 +76,7 @@ struct Reader {
     sockets: Sockets,
     /// By interface: packets that the kernel's side let through, and that the filter refused here.
     refused: HashMap<u32, u64>,
-    /// From the monotonic clock to the epoch, in nanoseconds.
-    offset: i64,
+    clock: Clock,
     room: Vec<u8>,
 }
 
@@ -121,7 +121,7 @@ impl Capture {
                 reasons: drop_reasons(),
                 sockets: Sockets::default(),
                 refused: HashMap::new(),
-                offset: 0,
+                clock: Clock::default(),
                 room: Vec::new(),
             },
         })
@@ -144,7 +144,7 @@ impl Capture {
             self.rings
                 .wait(wait)
                 .map_err(|source| CaptureError::Io { action: "waiting for packets", source })?;
-            let until = self.reader.set_clock().saturating_sub(HOLD);
+            let until = self.reader.clock.set().saturating_sub(HOLD);
             if self.deliver(until, each) > 0 || Instant::now() >= deadline {
                 return Ok(());
             }
@@ -153,7 +153,7 @@ impl Capture {
 
     /// Hands over everything that has come, without waiting.
     pub fn flush(&mut self, each: &mut dyn FnMut(&Packet<'_>)) {
-        self.reader.set_clock();
+        self.reader.clock.set();
         self.deliver(u64::MAX, each);
     }
 
@@ -194,17 +194,6 @@ impl Capture {
 }
 
 impl Reader {
-    /// Relates the clocks, and returns the monotonic one's time in nanoseconds.
-    fn set_clock(&mut self) -> u64 {
-        let nanoseconds = |clock| {
-            let time = clock_gettime(clock);
-            time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec)
-        };
-        let monotonic = nanoseconds(ClockId::Monotonic);
-        self.offset = nanoseconds(ClockId::Realtime).saturating_sub(monotonic);
-        monotonic.cast_unsigned()
-    }
-
     fn packet(
         &mut self,
         record: &CaptureRecord<'_>,
@@ -271,7 +260,7 @@ impl Reader {
         };
         let is_pair = self.points.xdp == XdpPoints::Both && matches!(point, Point::XdpEntry | Point::XdpExit);
         each(&Packet {
-            time: record.time.saturating_add_signed(self.offset),
+            time: self.clock.epoch(record.time),
             interface: record.ifindex,
             queue: record.queue,
             point,

@@ -303,6 +303,12 @@ impl Config {
                 return Err(self.at(timeout.span(), "give a time between \"1s\" and \"24h\""));
             }
         }
+        if let Some(wrong) =
+            self.quic.load_balancing.as_ref().filter(|one| one.get_ref().routable().is_none())
+        {
+            let problem = "give a `config` of 0 to 6 and a `server_id` of 1 to 4 bytes in hexadecimal";
+            return Err(self.at(wrong.span(), problem));
+        }
         self.check_memory()?;
         if let Some(payload) = &self.quic.max_payload
             && !(1200..=16_383).contains(payload.get_ref())

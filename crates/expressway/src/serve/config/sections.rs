@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use expressway_gateway::admin;
+use expressway_gateway::quic::cid::Routable;
 use expressway_settings::{Size, Span};
 
 use super::value::{Congestion, LogFormat, Retry, Seccomp, Workers};
@@ -86,8 +87,35 @@ pub(crate) struct Quic {
     pub(crate) early_data: bool,
     /// Largest UDP payload to send, bytes; default what the interface's MTU carries.
     pub(crate) max_payload: Option<Spanned<u16>>,
+    /// Connection IDs that load balancers can route (QUIC-LB, in clear).
+    pub(crate) load_balancing: Option<Spanned<LoadBalancing>>,
     /// Folder for one qlog file a connection, for debugging; takes a build with the feature `qlog`.
     pub(crate) qlog: Option<Spanned<PathBuf>>,
+}
+
+/// `[quic.load_balancing]`: what connection IDs say to load balancers.
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LoadBalancing {
+    /// Rotation codepoint of the configuration.
+    #[serde(default)]
+    pub(crate) config: u8,
+    /// This server's ID, in hexadecimal.
+    pub(crate) server_id: String,
+}
+
+impl LoadBalancing {
+    /// As the gateway takes it; `None` if it cannot.
+    pub(crate) fn routable(&self) -> Option<Routable> {
+        let digits: Option<Vec<u32>> = self.server_id.chars().map(|digit| digit.to_digit(16)).collect();
+        let digits = digits?;
+        let pairs = digits.chunks_exact(2);
+        if !pairs.remainder().is_empty() {
+            return None;
+        }
+        let bytes: Vec<u8> = pairs.map(|pair| (pair[0] * 16 + pair[1]) as u8).collect();
+        Routable::new(self.config, &bytes)
+    }
 }
 
 impl Default for Quic {
@@ -107,6 +135,7 @@ impl Default for Quic {
             pacing: true,
             early_data: false,
             max_payload: None,
+            load_balancing: None,
             qlog: None,
         }
     }

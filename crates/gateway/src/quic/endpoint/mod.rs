@@ -214,13 +214,15 @@ impl Endpoint {
         let setup = Arc::clone(&shared.lock_setup());
         let settings = &setup.settings;
         let wakes = WakeList::new(mailbox);
+        let mut cids = CidIssuer::new(number, shared.secrets.cid);
+        cids.set_routable(settings.routable);
         Ok(Self {
             worker: Worker {
                 number,
                 stats: Stats::default(),
                 notify: Arc::clone(&wakes) as Arc<dyn Notify>,
                 ledger: shared.memory.ledger(),
-                cids: CidIssuer::new(number, shared.secrets.cid),
+                cids,
                 resets: Resets::new(shared.secrets.reset, settings.resets_per_second),
                 strings: Vec::new(),
                 drain: None,
@@ -284,6 +286,7 @@ impl Endpoint {
         let next = place.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Next { setup, engine }) = next {
             self.engine = engine;
+            self.worker.cids.set_routable(setup.settings.routable);
             self.worker.resets.set_rate(setup.settings.resets_per_second);
             self.tokens = RetryTokens::new(self.shared.secrets.retry, setup.settings.retry_lifetime);
             self.setup = setup;

@@ -1,0 +1,58 @@
+use super::*;
+
+fn parse(text: &str) -> Result<Config, String> {
+    let source = SourceFile { file: "b.toml".into(), text: text.to_owned() };
+    Config::parse(source).map_err(|error| error.to_string())
+}
+
+const SMALLEST: &str = r#"[[service]]
+listen = "192.0.2.10:443"
+protocol = "udp"
+route = "quic-lb"
+[[service.node]]
+address = "192.0.2.21"
+weight = 1
+method = "l2"
+"#;
+
+#[test]
+fn the_smallest_file_is_enough() {
+    let config = parse(SMALLEST).unwrap();
+    let service = &config.services[0];
+    assert_eq!(service.name, "192.0.2.10:443/udp");
+    assert_eq!(service.nodes[0].server_id, [192, 0, 2, 21]);
+    assert_eq!((service.route, service.quic_configs.as_slice()), (Route::QuicLb, &[0][..]));
+    assert_eq!(service.idle, Duration::from_secs(120));
+}
+
+#[test]
+fn errors_name_line_and_key() {
+    let with = |from: &str, to: &str| parse(&SMALLEST.replace(from, to)).unwrap_err();
+    let cases = [
+        (with("192.0.2.10:443", "192.0.2.10:0"), "b.toml:2: service.0.listen: the port must not be 0"),
+        (with("192.0.2.10:443", "0.0.0.0:443"), "b.toml:2: service.0.listen: name the service's own"),
+        (with("weight = 1", "weight = 1001"), "b.toml:7: service.0.node.0.weight: must be 1000 or less"),
+        (with("weight", "wieght"), "did you mean"),
+        (with("\"udp\"", "\"tcp\""), "b.toml:4: service.0.route: QUIC is UDP"),
+        (with("\"l2\"", "\"gre\""), "`gre` is not one of l2, ipip, gue"),
+        (with("weight = 1", "server_id = \"0\""), "1 to 15 bytes in hexadecimal"),
+        (with("192.0.2.21", "127.0.0.1"), "127.0.0.1 is no address of a node"),
+        (parse("").unwrap_err(), "no [[service]]"),
+        (with("[[service.node]]\n", "[service.check]\nkind = \"tcp\"\n[[service.node]]\nx = 1\n"), "x"),
+        (parse(&format!("{SMALLEST}{SMALLEST}")).unwrap_err(), "192.0.2.10:443 is another service's"),
+        (
+            parse(&format!("{SMALLEST}[[service.node]]\naddress = \"192.0.2.21\"\n")).unwrap_err(),
+            "192.0.2.21 is listed twice",
+        ),
+        (
+            parse(&format!("{SMALLEST}[[service.node]]\naddress = \"192.0.2.22\"\nserver_id = \"01\"\n"))
+                .unwrap_err(),
+            "b.toml:11: service.0.node.1.server_id: must have 4 bytes",
+        ),
+        (parse(&format!("flows = 5\n{SMALLEST}")).unwrap_err(), "b.toml:1: flows: must be from 1024"),
+    ];
+    for (error, expected) in cases {
+        assert!(error.contains(expected), "{error} | {expected}");
+        assert_eq!(error.lines().count(), 1);
+    }
+}

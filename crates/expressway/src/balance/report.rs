@@ -1,0 +1,104 @@
+//! What a balancer prints and publishes.
+
+use std::fmt::Write;
+
+use expressway_edge::balance::{Balancer, Status};
+use expressway_gateway::metrics::Sample;
+use expressway_xbpf::BalanceTraffic;
+use serde_json::{Value, json};
+
+use crate::fail::Failure;
+
+/// Says that packets are balanced, one line an interface.
+pub(super) fn ready(as_json: bool, balancer: &Balancer) -> Result<(), Failure> {
+    let mut lines = String::new();
+    for (interface, mode) in balancer.interfaces() {
+        lines += &match as_json {
+            true => format!("{}\n", json!({"ready": {"interface": interface, "mode": mode.name()}})),
+            false => format!("ready interface={interface} mode={}\n", mode.name()),
+        };
+    }
+    crate::print(&lines)
+}
+
+/// Everything as one JSON document.
+pub(super) fn document(status: &Status) -> Value {
+    serde_json::to_value(status).unwrap_or_default()
+}
+
+/// Prints statistics, as one line of JSON or as a table.
+pub(super) fn print(as_json: bool, status: &Status) -> Result<(), Failure> {
+    if as_json {
+        return crate::print(&format!("{}\n", document(status)));
+    }
+    let mut out = String::new();
+    for service in &status.services {
+        let _ = writeln!(out, "{}: {}", service.name, traffic(&service.traffic));
+        for node in &service.nodes {
+            let _ = write!(
+                out,
+                "  {:<39} {:<8} weight {:<4} {} flows, {}",
+                node.address.to_string(),
+                node.state,
+                node.weight,
+                node.flows,
+                traffic(&node.traffic)
+            );
+            if let Some(problem) = &node.problem {
+                let _ = write!(out, " ({problem})");
+            }
+            out.push('\n');
+        }
+    }
+    for (counter, packets) in status.packets.iter().filter(|(_, packets)| *packets > 0) {
+        let _ = writeln!(out, "{counter} {packets}");
+    }
+    crate::print(&out)
+}
+
+fn traffic(traffic: &BalanceTraffic) -> String {
+    format!(
+        "{} packets, {} bytes, {} flows begun, {} dropped",
+        traffic.packets, traffic.bytes, traffic.flows, traffic.dropped
+    )
+}
+
+/// For `/metrics`.
+pub(super) fn samples(status: &Status, out: &mut Vec<Sample>) {
+    for (counter, packets) in status.packets.iter() {
+        let help = "Packets seen by the balancing program, by verdict and reason.";
+        out.push(
+            Sample::counter("balance_packets", help, packets)
+                .label("verdict", counter.verdict())
+                .label("reason", counter.name()),
+        );
+    }
+    for service in &status.services {
+        for node in &service.nodes {
+            let label = |sample: Sample| {
+                sample.label("service", service.name.clone()).label("node", node.address.to_string())
+            };
+            let counters = [
+                ("balance_node_packets", "Packets sent to a node.", node.traffic.packets),
+                ("balance_node_bytes", "Bytes of IP packets sent to a node.", node.traffic.bytes),
+                ("balance_node_flows", "Flows that began at a node.", node.traffic.flows),
+                ("balance_node_dropped", "Packets for a node that were dropped.", node.traffic.dropped),
+            ];
+            out.extend(counters.map(|(name, help, value)| label(Sample::counter(name, help, value))));
+            let gauges = [
+                ("balance_node_flows_active", "Established flows of a node that are not idle.", node.flows),
+                ("balance_node_up", "1 while a node gets new flows.", (node.state == "up").into()),
+                ("balance_node_ring", "Entries of the service's ring that are a node's.", node.ring),
+            ];
+            out.extend(gauges.map(|(name, help, value)| label(Sample::gauge(name, help, value.into()))));
+        }
+        out.push(
+            Sample::counter(
+                "balance_service_dropped",
+                "Packets of a service that were dropped.",
+                service.traffic.dropped,
+            )
+            .label("service", service.name.clone()),
+        );
+    }
+}
