@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 use expressway_gateway::quic::cid::CidIssuer;
 use expressway_gateway::quic::{Message, Secrets, Settings};
 use expressway_netio::SliceLimit::Pieces;
-use expressway_netio::{Flow, PacketIo};
 
-use crate::exchange::{client, fetch, send_raw};
+use crate::exchange::{client, fetch, send_all};
 use crate::support::client::Options;
 use crate::support::world::{Build, World, identity, setup, tls};
 
@@ -25,21 +24,9 @@ fn long(first: u8, version: u32, dcid: &[u8], length: usize) -> Vec<u8> {
     packet
 }
 
-/// Sends all of them from one address before the server looks.
-fn send_all(world: &mut World, payloads: impl IntoIterator<Item = Vec<u8>>) {
-    let from = STRANGER.parse().unwrap();
-    let mut io = world.network.endpoint(&[from]).unwrap();
-    for payload in payloads {
-        let mut source = Some(payload);
-        io.transmit(&Flow::new(from, world.server()), 1472, &mut |slot| {
-            source.take().map_or(0, |payload| {
-                slot[..payload.len()].copy_from_slice(&payload);
-                payload.len()
-            })
-        })
-        .unwrap();
-        io.flush(Instant::now()).unwrap();
-    }
+/// Sends all of them before the server looks.
+fn send_at_once(world: &mut World, payloads: impl IntoIterator<Item = Vec<u8>>) {
+    send_all(world, STRANGER, payloads);
     // Longer than the link takes.
     std::thread::sleep(Duration::from_millis(10));
 }
@@ -47,7 +34,7 @@ fn send_all(world: &mut World, payloads: impl IntoIterator<Item = Vec<u8>>) {
 #[test]
 fn what_opens_no_connection_is_counted_by_its_reason() {
     let mut world = Build::default().world();
-    for packet in [
+    let packets = [
         long(0xc0, 0x1a1a_1a1a, &[7; 8], 100),
         // Version Negotiation, and a Retry.
         long(0xc0, 0, &[7; 8], 100),
@@ -59,9 +46,8 @@ fn what_opens_no_connection_is_counted_by_its_reason() {
         long(0xc0, 1, &[7; 7], 1200),
         // Neither form of header.
         vec![0; 100],
-    ] {
-        send_raw(&mut world, STRANGER, packet);
-    }
+    ];
+    send_all(&mut world, STRANGER, packets);
     world.until("all of them", |world| world.stats(0).datagrams_received == 8);
     let stats = world.stats(0);
     assert_eq!(stats.dropped_unknown_version, 1);
@@ -78,7 +64,7 @@ fn answers_beyond_those_that_may_wait_are_dropped() {
     let mut world = Build::default().world();
     let settings = Settings::new(tls(&world.certificate));
     world.start_greedy(&setup("flooded", settings), 1, Pieces(10_000));
-    send_all(&mut world, (0..2148).map(|_| long(0xc0, 0x1a1a_1a1a, &[7; 8], 1200)));
+    send_at_once(&mut world, (0..2148).map(|_| long(0xc0, 0x1a1a_1a1a, &[7; 8], 1200)));
     world.until("all of them", |world| world.stats(0).datagrams_received == 2148);
     let stats = world.stats(0);
     assert_eq!((stats.version_negotiations_sent, stats.dropped_reply_queue), (2048, 100));
@@ -100,7 +86,7 @@ fn handed_over(workers: usize, each: usize) -> World {
         })
         .collect();
     let sent = packets.len() as u64;
-    send_all(&mut world, packets);
+    send_at_once(&mut world, packets);
     world.until("all of them", |world| world.stats(0).datagrams_received == sent);
     world
 }

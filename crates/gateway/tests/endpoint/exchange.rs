@@ -14,17 +14,24 @@ pub(crate) fn client(world: &mut World, port: u16, options: Options) -> usize {
 
 /// Sends one datagram from an address of its own, and hears no answer.
 pub(crate) fn send_raw(world: &mut World, from: &str, payload: Vec<u8>) {
+    send_all(world, from, [payload]);
+}
+
+/// Sends datagrams from an address of their own, and hears no answer.
+pub(crate) fn send_all(world: &mut World, from: &str, payloads: impl IntoIterator<Item = Vec<u8>>) {
     let from = from.parse().unwrap();
     let mut io = world.network.endpoint(&[from]).unwrap();
-    let mut source = Some(payload);
-    io.transmit(&Flow::new(from, world.server()), 1472, &mut |slot| {
-        source.take().map_or(0, |payload| {
-            slot[..payload.len()].copy_from_slice(&payload);
-            payload.len()
+    for payload in payloads {
+        let mut source = Some(payload);
+        io.transmit(&Flow::new(from, world.server()), 1472, &mut |slot| {
+            source.take().map_or(0, |payload| {
+                slot[..payload.len()].copy_from_slice(&payload);
+                payload.len()
+            })
         })
-    })
-    .unwrap();
-    io.flush(Instant::now()).unwrap();
+        .unwrap();
+        io.flush(Instant::now()).unwrap();
+    }
 }
 
 /// Fetches `paths` on one connection and checks every byte.
