@@ -74,13 +74,17 @@ pub(crate) enum Command {
     Serve(Serve),
     /// Prepare interfaces and sockets for unprivileged processes, according to a policy
     Agent(Agent),
+    /// Create a development CA and a leaf certificate signed by it
+    Cert(Cert),
+    /// Receive UDP datagrams, count them and measure latency
+    Recv(Box<Recv>),
     /// Send one UDP feed to many TCP, TLS and WebSocket subscribers
     Fanout(Box<Fanout>),
-    /// Route between interfaces in XDP by the kernel's tables, and copy UDP feeds to receivers
-    Forward(Forward),
-    /// Balance services over nodes at layer 4, in XDP
-    Balance(Balance),
-    /// Show live who talks over an interface, AF_XDP included, or what a running process does
+    /// Send datagrams on a schedule and report how well it was kept
+    Gen(GenArguments),
+    /// Capture packets like tcpdump, including those that XDP and AF_XDP take past the kernel
+    Dump(Box<Dump>),
+    /// Show live the traffic of an interface, AF_XDP included, or the statistics of a running process
     Top(Box<Top>),
     /// Follow requests through a running gateway, hop by hop: how long each step takes
     ///
@@ -89,29 +93,25 @@ pub(crate) enum Command {
     /// step and the slowest request as a time line; on a terminal the table is shown while it grows. SIGINT ends the trace
     /// with what there is.
     ///
-    /// Needs the process's admin listener ([admin] listen). Addresses of clients and URLs are told, nothing of bodies or of
-    /// other header fields.
+    /// Needs the process's admin listener ([admin] listen). Client addresses and URLs are shown, bodies and other header
+    /// fields are not.
     Trace(Trace),
-    /// Receive UDP datagrams, count them and measure latency
-    Recv(Box<Recv>),
-    /// Send datagrams on a schedule and report how well it was kept
-    Gen(GenArguments),
+    /// Filter floods in XDP: allow and block lists, rules and rate limits that change while traffic flows
+    Guard(Guard),
+    /// Route between interfaces in XDP by the kernel's tables, and copy UDP feeds to receivers
+    Forward(Forward),
+    /// Balance services over nodes at layer 4, in XDP
+    Balance(Balance),
     /// Drop, pass, count, touch, return or redirect all packets of an interface in XDP, and print per-core rates
     ///
     /// This affects all traffic of the interface: with drop, touch, tx and redirect the kernel no longer receives anything,
     /// ARP and SSH included. SIGINT and SIGTERM detach the program; it is also detached when the process ends for any other reason.
     /// Prints `ready interface=IFACE action=ACTION mode=MODE` once it is attached.
     Drop(Drop),
-    /// Filter floods in XDP: allow and block lists, rules and rate limits that change while traffic flows
-    Guard(Guard),
-    /// Capture packets like tcpdump, those that XDP and AF_XDP take past the kernel included
-    Dump(Box<Dump>),
-    /// Create a development CA and a leaf certificate signed by it
-    Cert(Cert),
-    /// Create, enter and remove a two-namespace veth test bed
-    Lab(LabArguments),
     /// Report which packet I/O modes this host supports, what prevents others, and how to fix it
     Doctor(Doctor),
+    /// Create, enter and remove a two-namespace veth test bed
+    Lab(LabArguments),
     /// Measure gateways side by side on this machine
     Bench(Box<Bench>),
     /// Write the manual pages
