@@ -93,7 +93,7 @@ pub(crate) enum Command {
     /// step and the slowest request as a time line; on a terminal the table is shown while it grows. SIGINT ends the trace
     /// with what there is.
     ///
-    /// Needs the process's admin listener ([admin] listen). Client addresses and URLs are shown, bodies and other header
+    /// Needs the process's admin listener (`listen` of `[admin]`). Client addresses and URLs are shown, bodies and other header
     /// fields are not.
     Trace(Trace),
     /// Filter floods in XDP: allow and block lists, rules and rate limits that change while traffic flows
