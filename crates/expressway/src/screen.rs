@@ -57,7 +57,7 @@ impl Drop for Screen {
 }
 
 /// The first `columns` characters, none of which controls the terminal: the text comes from another process.
-fn printable(line: &str, columns: usize) -> String {
+pub(crate) fn printable(line: &str, columns: usize) -> String {
     line.chars().take(columns).map(|one| if one.is_control() { '?' } else { one }).collect()
 }
 

@@ -47,6 +47,7 @@ fn name(hop: &Hop) -> &'static str {
         Hop::Body { .. } => "body",
         Hop::Written { .. } => "written",
         Hop::Acknowledged { .. } => "acknowledged",
+        Hop::Closed => "closed",
         Hop::Burst { .. } => "burst",
         Hop::Flushed { .. } => "flushed",
         Hop::Completed { .. } => "completed",
@@ -271,4 +272,69 @@ fn a_request_that_is_given_up_ends() {
         _ => None,
     });
     assert_eq!(end, Some((false, true)));
+    let closed: Vec<_> = found.iter().filter(|event| event.hop == Hop::Closed).collect();
+    let last = found.iter().rfind(|event| event.connection != 0);
+    assert_eq!(closed, Vec::from_iter(last), "once, and nothing of it comes after");
+}
+
+#[test]
+fn what_a_client_sends_is_told_in_printable_characters() {
+    let mut world = Build::default().world();
+    let mut recording = world.tracers.start(&all()).unwrap();
+    let id = client(&mut world, 5000);
+    // No scheme of ours: what else is in it is not looked at.
+    let fields = [(":method", "GET"), (":scheme", "ftp"), (":authority", "a"), (":path", "/\x1b[2J\n\u{9b}")];
+    world.clients[id].raw(&fields, b"");
+    world.until("the answer", |world| world.clients[id].is_done());
+    let requests: Vec<_> = events(&mut recording)
+        .into_iter()
+        .filter_map(|event| match event.hop {
+            Hop::Request { request, .. } => Some(request),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(requests, [r"GET /\x1B[2J\x0A\xC2\x9B".into()]);
+}
+
+#[test]
+fn a_client_that_moves_out_of_sight_is_told_as_closed() {
+    let mut world = Build::default().world();
+    let outer = |port: u16| format!("203.0.113.7:{port}").parse().unwrap();
+    world.network.translate("198.51.100.1:5000".parse().unwrap(), outer(7000));
+    let client_of = |port| Some(("203.0.113.7".parse().unwrap(), Some(port)));
+    let filter = Filter { client: client_of(7000), ..Filter::default() };
+    let mut recording = world.tracers.start(&Tracing { filter, sample: 1 }).unwrap();
+    let id = client(&mut world, 5000);
+    world.clients[id].get("/bytes/3000000");
+    world.until("some of the body", |world| world.clients[id].received() > 500_000);
+    world.network.translate("198.51.100.1:5000".parse().unwrap(), outer(7001));
+    world.clients[id].quic.send_ack_eliciting().unwrap();
+    world.until("the rest", |world| world.clients[id].is_done());
+    let found = events(&mut recording);
+    let number = found.iter().find(|event| name(&event.hop) == "connection").unwrap().connection;
+    let last = found.iter().rfind(|event| event.connection == number).unwrap();
+    assert_eq!(last.hop, Hop::Closed);
+}
+
+#[test]
+fn a_connection_is_numbered_anew_by_the_next_recording_though_its_client_has_moved() {
+    let mut world = Build::default().world();
+    let outer = |port: u16| format!("203.0.113.7:{port}").parse().unwrap();
+    world.network.translate("198.51.100.1:5000".parse().unwrap(), outer(7000));
+    let id = client(&mut world, 5000);
+    let mut numbers = Vec::new();
+    for port in [7001, 7002, 7003] {
+        let mut recording = world.tracers.start(&all()).unwrap();
+        world.clients[id].get("/bytes/10");
+        world.until("the answer", |world| world.clients[id].is_done());
+        let found = events(&mut recording);
+        let first = found.iter().find(|event| name(&event.hop) == "connection").unwrap();
+        numbers.push(first.connection);
+        world.network.translate("198.51.100.1:5000".parse().unwrap(), outer(port));
+        drop(recording);
+        // Moves while nobody traces.
+        world.clients[id].get("/bytes/10");
+        world.until("the answer", |world| world.clients[id].is_done());
+    }
+    assert!(numbers.is_sorted_by(|one, other| one < other), "{numbers:?}");
 }

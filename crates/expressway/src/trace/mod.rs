@@ -129,10 +129,7 @@ fn take(
         return Ok(());
     };
     output.line(&line, model)?;
-    match model.take(line) {
-        Some(request) => output.request(&request, model),
-        None => Ok(()),
-    }
+    model.take(line).iter().try_for_each(|request| output.request(request, model))
 }
 
 impl<'a> Output<'a> {

@@ -3,6 +3,8 @@
 use expressway_observe::trace::{Model, Request, Row, Stamp};
 use serde_json::{Value, json};
 
+use crate::screen::printable;
+
 /// The table of steps, and the slowest request; `is_over` of a trace to which nothing will be added.
 pub(super) fn lines(model: &Model, under_way: usize, is_over: bool) -> Vec<String> {
     let seconds = model.time.saturating_sub(model.began) as f64 / 1e9;
@@ -64,7 +66,8 @@ fn time_line(request: &Request) -> Vec<String> {
         lines.push(format!("{at:>11} {:>11}  {}{way}", format!("+{took}"), stamp.text()));
         before = time;
     }
-    lines
+    // Text of another process, and by it of strangers.
+    lines.iter().map(|line| printable(line, usize::MAX)).collect()
 }
 
 /// A time in nanoseconds, in the unit that suits it.
@@ -117,7 +120,36 @@ fn request(request: &Request) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::short;
+    use expressway_netio::trace::{Arrival, Event, Hop, Way};
+    use expressway_observe::trace::{Control, Line, Model, Recorded};
+
+    use super::{lines, short};
+
+    #[test]
+    fn nothing_that_a_process_tells_controls_the_terminal() {
+        let mut model = Model::default();
+        let way = Some(Way::Xsk(0));
+        let evil = "\x1b]0;x\x07\r\n\u{9b}2J";
+        model.take(Line::Control(Control::Place { worker: 0, xsk: 0, interface: evil.into(), queue: 0 }));
+        let remote = "192.0.2.7:4433".parse().unwrap();
+        let datagram = Arrival { taken: 1, opened: 1, way, ..Arrival::default() };
+        for hop in [
+            Hop::Connection { remote, id: evil.into() },
+            Hop::Request { stream: 0, request: evil.into(), datagram },
+            Hop::Answered { stream: 0, status: 200, source: evil.into() },
+            Hop::Burst { mark: 1, began: 2, way: Way::Xsk(0), packets: 1, bytes: 1 },
+            Hop::Closed,
+        ] {
+            model.take(Line::Recorded(Recorded { worker: 0, event: Event { time: 2, connection: 1, hop } }));
+        }
+        let shown = lines(&model, 0, true);
+        assert!(!shown.iter().any(|line| line.contains(char::is_control)), "{shown:?}");
+        assert_eq!(
+            shown.iter().map(|line| line.matches("?]0;x????2J").count()).sum::<usize>(),
+            5,
+            "{shown:?}"
+        );
+    }
 
     #[test]
     fn times_have_the_unit_that_suits_them() {

@@ -65,7 +65,8 @@ pub enum Hop {
     Request {
         /// Its stream.
         stream: u64,
-        /// Method and target, cut to [`MAX_REQUEST`] bytes.
+        /// Method and target, cut to [`MAX_REQUEST`] bytes. What a service writes here is printable ASCII, escaped where a client
+        /// sent anything else.
         request: Box<str>,
         /// The datagram that the connection got last before.
         #[serde(flatten)]
@@ -104,6 +105,8 @@ pub enum Hop {
         /// Its stream.
         stream: u64,
     },
+    /// The connection is over, or its client is now where it is not followed. Its number does not come again.
+    Closed,
     /// Packets of the connection were built where they leave from.
     Burst {
         /// Its number on the worker, ascending.

@@ -17,7 +17,7 @@ use super::request::Request;
 const WORKERS: u32 = 1;
 const REQUESTS: u32 = 2;
 
-/// Threads that are named at most.
+/// Threads whose names are remembered, and datagrams that wait to be decrypted.
 const NAMED: usize = 1 << 16;
 
 /// A trace in that format on its way to `out`.
@@ -57,7 +57,11 @@ impl<W: Write> Chrome<W> {
     }
 
     fn name(&mut self, pid: u32, tid: u64, name: impl FnOnce() -> String) -> io::Result<()> {
-        if self.named.len() >= NAMED || self.named.insert((pid, tid), ()).is_some() {
+        if self.named.len() >= NAMED {
+            // A name may be given again.
+            self.named.clear();
+        }
+        if self.named.insert((pid, tid), ()).is_some() {
             return Ok(());
         }
         self.write(
@@ -117,6 +121,10 @@ impl<W: Write> Chrome<W> {
                 "ph": "i", "s": "t", "cat": "packet", "name": "completed", "pid": WORKERS, "tid": worker,
                 "ts": microseconds(time), "args": {"mark": mark},
             })),
+            Hop::Closed => match self.taken.remove(&(worker, connection)) {
+                Some((taken, arguments)) => self.slice(worker, "datagram", (taken, taken), arguments),
+                None => Ok(()),
+            },
             _ => Ok(()),
         }
     }

@@ -1,6 +1,6 @@
 //! Hops put together: requests, and how long their steps took.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
 use expressway_netio::trace::{Event, Hop, Way};
@@ -20,7 +20,7 @@ type Key = (u64, u64);
 pub struct Model {
     places: HashMap<(usize, u16), String>,
     connections: HashMap<u64, Connection>,
-    open: HashMap<Key, Request>,
+    open: BTreeMap<Key, Request>,
     /// Bursts that are not known to be completed, by worker and mark.
     bursts: HashMap<(usize, u64), Burst>,
     /// First bursts of requests that are not flushed, by worker.
@@ -29,7 +29,9 @@ pub struct Model {
     packets: Steps<{ PACKET_STEPS.len() }>,
     slowest: Option<Request>,
     wanted: Option<String>,
-    /// Requests that have come to their end: acknowledged, or given up.
+    /// Connections that were followed, gone ones included.
+    followed: usize,
+    /// Requests that have come to their end: acknowledged, given up, or their connection closed.
     pub finished: u64,
     /// Of these, those that were not sent whole.
     pub failed: u64,
@@ -66,17 +68,20 @@ impl Model {
         Self { wanted, ..Self::default() }
     }
 
-    /// Takes in a line, and returns the request that has ended with it.
-    pub fn take(&mut self, line: Line) -> Option<Request> {
+    /// Takes in a line, and returns the requests that have ended with it.
+    pub fn take(&mut self, line: Line) -> Vec<Request> {
         match line {
             Line::Control(control) => {
                 self.take_control(control);
-                None
+                Vec::new()
             }
             Line::Recorded(Recorded { worker, event }) => {
                 self.events += 1;
                 self.time = self.time.max(event.time);
-                self.take_event(worker, event)
+                match event.hop {
+                    Hop::Closed => self.close(event.connection),
+                    _ => self.take_event(worker, event).into_iter().collect(),
+                }
             }
         }
     }
@@ -162,6 +167,7 @@ impl Model {
                 self.flush(worker, mark, time);
             }
             Hop::Completed { mark } => self.complete(worker, mark, time),
+            Hop::Closed => {}
         }
         None
     }
@@ -172,6 +178,7 @@ impl Model {
         } else if self.connections.len() < REMEMBERED {
             let connection = Connection { client: (remote, id), taken: None, unbuilt: Vec::new() };
             self.connections.insert(number, connection);
+            self.followed += 1;
         } else {
             self.left_out += 1;
         }
@@ -222,6 +229,13 @@ impl Model {
         }
     }
 
+    /// A connection is over, and with it its requests: what has not been acknowledged will not be.
+    fn close(&mut self, number: u64) -> Vec<Request> {
+        self.connections.remove(&number);
+        let keys: Vec<Key> = self.open.range((number, 0)..=(number, u64::MAX)).map(|(key, _)| *key).collect();
+        keys.into_iter().filter_map(|key| self.finish(key)).collect()
+    }
+
     /// A request has come to its end.
     fn finish(&mut self, key: Key) -> Option<Request> {
         let request = self.open.remove(&key)?;
@@ -242,7 +256,7 @@ impl Model {
 
     /// The trace is over: what is under way counts as far as it has come. Returns these requests.
     pub fn end(&mut self) -> Vec<Request> {
-        let mut rest: Vec<_> = self.open.drain().map(|(_, request)| request).collect();
+        let mut rest: Vec<_> = std::mem::take(&mut self.open).into_values().collect();
         rest.sort_by_key(Request::began);
         rest.iter().for_each(|request| self.settle(request));
         rest
@@ -276,7 +290,7 @@ impl Model {
 
     /// Connections that were followed.
     pub fn connections(&self) -> usize {
-        self.connections.len()
+        self.followed
     }
 
     /// The request that took longest.

@@ -42,7 +42,7 @@ fn a_request_has_all_its_hops_and_their_times() {
     let mut model = Model::default();
     model.take(place());
     model.take(connection(7));
-    let done: Vec<_> = request(7, 4, 1000).into_iter().filter_map(|line| model.take(line)).collect();
+    let done: Vec<_> = request(7, 4, 1000).into_iter().flat_map(|line| model.take(line)).collect();
     let [request] = &done[..] else { panic!("{done:?}") };
     let times: Vec<_> = Stamp::ALL.map(|stamp| request.time(stamp).unwrap() - 1000).into();
     assert_eq!(times, [0, 10, 30, 60, 100, 150, 151, 210, 300, 280, 160, 900]);
@@ -87,7 +87,7 @@ fn what_was_lost_is_missing_and_nothing_is_made_up() {
         model.take(connection(7));
         let mut lines = request(7, 4, 1000);
         lines.remove(without);
-        let done: Vec<_> = lines.into_iter().filter_map(|line| model.take(line)).collect();
+        let done: Vec<_> = lines.into_iter().flat_map(|line| model.take(line)).collect();
         let rest = model.end();
         // Without its beginning there is no request; without its end it is unfinished.
         assert_eq!(
@@ -103,6 +103,48 @@ fn what_was_lost_is_missing_and_nothing_is_made_up() {
             assert!(line.is_sorted_by_key(|(time, _)| *time) && line.len() >= 8, "{without}: {line:?}");
         }
     }
+}
+
+#[test]
+fn a_connection_that_has_closed_ends_its_requests_and_is_forgotten() {
+    let mut model = Model::default();
+    let mut ended = Vec::new();
+    // More than are remembered at a time, one after the other; the last hop of each is missing.
+    let count = (1 << 16) + 2;
+    for number in 1..=count {
+        let mut lines = vec![connection(number)];
+        lines.extend(request(number, 4, 1000).into_iter().take(10));
+        lines.extend(request(number, 8, 1000).into_iter().take(4));
+        for line in lines {
+            assert_eq!(model.take(line), []);
+        }
+        assert_eq!(model.under_way(), 2);
+        ended.extend(model.take(event(3000, number, Hop::Closed)));
+        assert!(model.client(number).is_none());
+    }
+    assert_eq!((model.under_way(), model.left_out, model.end().len()), (0, 0, 0));
+    assert_eq!((model.connections() as u64, model.finished, model.failed), (count, 2 * count, count));
+    let last = &ended[ended.len() - 2..];
+    assert_eq!(
+        last.iter().map(|one| (one.connection, one.stream)).collect::<Vec<_>>(),
+        [(count, 4), (count, 8)]
+    );
+    assert!(last[0].complete && !last[1].complete && last[1].client.is_some());
+    assert_eq!((last[0].duration(), last[0].time(Stamp::Acknowledged)), (300, None));
+    assert_eq!(model.take(event(3000, count, Hop::Closed)), [], "once");
+}
+
+#[test]
+fn a_connection_that_closes_ends_nobody_elses_requests() {
+    let mut model = Model::default();
+    for number in [6, 7, 8] {
+        model.take(connection(number));
+        for stream in [0, 4] {
+            request(number, stream, 1000).into_iter().take(3).for_each(|line| drop(model.take(line)));
+        }
+    }
+    let ended: Vec<_> = model.take(event(2000, 7, Hop::Closed)).iter().map(|one| one.connection).collect();
+    assert_eq!((ended, model.under_way()), (vec![7, 7], 4));
 }
 
 #[test]
@@ -219,7 +261,7 @@ fn chrome(lines: Vec<Line>) -> String {
     let mut chrome = Chrome::begin(Vec::new()).unwrap();
     for line in lines {
         chrome.take(&line, &model).unwrap();
-        if let Some(request) = model.take(line) {
+        for request in model.take(line) {
             chrome.request(&request, &model).unwrap();
         }
     }
@@ -243,16 +285,29 @@ fn perfetto_gets_slices_of_workers_and_spans_of_requests() {
     check_chrome(&chrome(Vec::new()));
 }
 
+#[test]
+fn a_connection_that_closes_ends_its_spans() {
+    let mut lines = vec![place(), connection(7)];
+    // A datagram that was never decrypted, and a request that was never answered.
+    lines.extend(request(7, 4, 1000).into_iter().take(4));
+    lines.extend(request(7, 8, 2000).into_iter().take(1));
+    lines.push(event(3000, 7, Hop::Closed));
+    let events = check_chrome(&chrome(lines));
+    assert_eq!(events.iter().filter(|one| one["ph"] == "X").count(), 2);
+    assert!(events.iter().any(|one| one["ph"] == "e" && one["name"] == "GET https://a/b"));
+}
+
 proptest! {
     /// Whatever a process tells, lost or not, in whatever order: no panic, nothing made up, bounded.
     #[test]
-    fn any_selection_of_hops_is_borne(picks in prop::collection::vec((0usize..33, 0u64..3), 0..120)) {
-        let all: Vec<_> = (0..3).flat_map(|stream| request(7, stream * 4, 1000 + stream * 37)).collect();
+    fn any_selection_of_hops_is_borne(picks in prop::collection::vec((0usize..34, 0u64..3), 0..120)) {
+        let mut all: Vec<_> = (0..3).flat_map(|stream| request(7, stream * 4, 1000 + stream * 37)).collect();
+        all.push(event(2000, 7, Hop::Closed));
         let lines: Vec<_> = std::iter::once(connection(7)).chain(picks.iter().map(|(pick, _)| all[*pick].clone())).collect();
-        let requests = picks.iter().filter(|(pick, _)| pick % 11 == 2).count() as u64;
+        let requests = picks.iter().filter(|(pick, _)| *pick < 33 && pick % 11 == 2).count() as u64;
         let mut model = Model::default();
         for line in lines.clone() {
-            if let Some(request) = model.take(line) {
+            for request in model.take(line) {
                 prop_assert!(request.line().is_sorted_by_key(|(time, _)| *time));
             }
         }

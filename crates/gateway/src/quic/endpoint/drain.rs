@@ -61,6 +61,7 @@ impl Endpoint {
         if is_left {
             return self.enqueue(key);
         }
+        link.trace_closed(&self.worker.tracer);
         let stats = &mut self.worker.stats;
         stats.connections_closed += 1;
         if link.transport.is_timed_out() {

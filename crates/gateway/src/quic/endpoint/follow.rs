@@ -3,6 +3,8 @@
 //! A connection takes up a recording with its next datagram or turn, and is looked at anew when the client's address changes.
 //! Where only some requests are followed, packets are told while one of these is under way.
 
+use std::fmt::Write;
+
 use expressway_netio::Datagram;
 use expressway_netio::trace::{Arrival, Hop, MAX_REQUEST, OpenBurst, Tracer, Way};
 
@@ -17,6 +19,8 @@ const UNACKNOWLEDGED: usize = 256;
 /// A connection that is followed.
 pub(crate) struct Followed {
     number: u64,
+    /// The recording that knows it by that number.
+    epoch: u32,
     /// All requests are, so that packets are in any case.
     all: bool,
     /// The last datagram that came.
@@ -44,16 +48,16 @@ impl Link {
     /// Takes up a recording that has begun, or forgets one that has ended.
     #[inline]
     pub(super) fn follow_tracer(&mut self, tracer: &Tracer) {
-        if tracer.epoch() != self.epoch {
+        // The client may have moved before the recording ended.
+        if tracer.epoch() != self.epoch || self.epoch == 0 && self.followed.is_some() {
             self.meet_tracer(tracer);
         }
     }
 
     #[cold]
     fn meet_tracer(&mut self, tracer: &Tracer) {
-        let known = self.followed.take();
-        let is_same = known.is_some() && self.epoch == 0;
         self.epoch = tracer.epoch();
+        let known = self.followed.take().filter(|known| known.epoch == self.epoch);
         if self.epoch == 0 {
             return;
         }
@@ -64,12 +68,16 @@ impl Link {
         let ids = self.cids.iter().map(|cid| &cid.0[..]);
         let ids = ids.chain(self.initial.as_deref()).chain(std::iter::once(&first[..]));
         if !tracer.selects(remote, ids) {
+            if let Some(known) = known {
+                tracer.record(known.number, Hop::Closed);
+            }
             return;
         }
-        let mut followed = known.filter(|_| is_same).unwrap_or_else(|| {
+        let epoch = self.epoch;
+        let mut followed = known.unwrap_or_else(|| {
             let (all, number) = (tracer.follows_all(), tracer.number());
             let (arrival, unacknowledged) = (Arrival::default(), Vec::new());
-            Box::new(Followed { number, all, arrival, open: 0, unacknowledged })
+            Box::new(Followed { number, epoch, all, arrival, open: 0, unacknowledged })
         });
         followed.all = tracer.follows_all();
         tracer.record(followed.number, Hop::Connection { remote, id });
@@ -79,6 +87,13 @@ impl Link {
     /// The client is elsewhere now: whether it is followed is to be looked at again. Its number stays.
     pub(super) fn forget_tracer(&mut self) {
         self.epoch = 0;
+    }
+
+    /// It is over.
+    pub(super) fn trace_closed(&mut self, tracer: &Tracer) {
+        if let Some(followed) = self.followed.take_if(|followed| followed.epoch == tracer.epoch()) {
+            tracer.record(followed.number, Hop::Closed);
+        }
     }
 
     /// A datagram has come for it.
@@ -112,11 +127,8 @@ impl Link {
             return false;
         }
         followed.open += 1;
-        let mut request = text();
-        let end = (0..=MAX_REQUEST.min(request.len())).rfind(|end| request.is_char_boundary(*end));
-        request.truncate(end.unwrap_or(0));
-        let datagram = followed.arrival;
-        tracer.record(followed.number, Hop::Request { stream, request: request.into(), datagram });
+        let (request, datagram) = (escaped(&text()), followed.arrival);
+        tracer.record(followed.number, Hop::Request { stream, request, datagram });
         true
     }
 
@@ -205,8 +217,41 @@ fn record_taken(tracer: &Tracer, connection: u64, arrival: Arrival, bytes: usize
     tracer.record_at(taken, connection, Hop::Taken { way, remote, bytes, arrived });
 }
 
+/// As the access log has it, `"`, `\`, controls and everything beyond ASCII as `\xXX`: a client may send anything, and an operator's
+/// terminal shows it. No longer than [`MAX_REQUEST`].
+fn escaped(text: &str) -> Box<str> {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        let before = out.len();
+        match byte {
+            // Writing into a string does not fail.
+            b'"' | b'\\' | ..0x20 | 0x7f.. => _ = write!(out, "\\x{byte:02X}"),
+            _ => out.push(byte.into()),
+        }
+        if out.len() > MAX_REQUEST {
+            out.truncate(before);
+            break;
+        }
+    }
+    out.into()
+}
+
 /// Bytes from hexadecimal.
 fn bytes(text: &str) -> Vec<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
     text.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MAX_REQUEST, escaped};
+
+    #[test]
+    fn a_request_is_printable_and_cut_between_characters() {
+        assert_eq!(&*escaped("GET https://a/b?c=%20~"), "GET https://a/b?c=%20~");
+        assert_eq!(&*escaped("\x1b]0;x\x07\n\"\\\u{9b}\x7f"), r"\x1B]0;x\x07\x0A\x22\x5C\xC2\x9B\x7F");
+        let long = format!("{}\x1b{}", "a".repeat(MAX_REQUEST - 3), "b".repeat(10));
+        assert_eq!(&*escaped(&long), "a".repeat(MAX_REQUEST - 3));
+        assert_eq!(escaped(&"a".repeat(MAX_REQUEST + 1)).len(), MAX_REQUEST);
+    }
 }
