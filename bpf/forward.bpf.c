@@ -98,15 +98,15 @@ struct receivers {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH_OF_MAPS);
-	/* Twice, as plans overlap while one replaces the other. */
-	__uint(max_entries, 2 * FORWARD_FEEDS);
+	/* Thrice: the plans before a change go with the change after it. */
+	__uint(max_entries, 3 * FORWARD_FEEDS);
 	__type(key, __u32);
 	__array(values, struct receivers);
 } plans_map SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 2 * FORWARD_TARGETS);
+	__uint(max_entries, 3 * FORWARD_TARGETS);
 	__type(key, struct forward_target_key);
 	__type(value, struct forward_target);
 } targets_map SEC(".maps");
@@ -219,14 +219,19 @@ static __always_inline bool is_special_ipv4(__be32 address)
 	return host >> 24 == 0 || host >> 24 == 127 || host >> 29 == 7 || host >> 16 == 0xa9fe;
 }
 
-/* The same for IPv6: ::/96 with the unspecified and loopback, IPv4-mapped, link-local, multicast. */
+static __always_inline bool is_link_local_ipv6(const struct in6_addr *address)
+{
+	return (address->s6_addr32[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
+}
+
+/* The same as for IPv4: ::/96 with the unspecified and loopback, IPv4-mapped, link-local, multicast. */
 static __always_inline bool is_special_ipv6(const struct in6_addr *address)
 {
 	const __be32 *words = address->s6_addr32;
 
 	if (!words[0] && !words[1] && (!words[2] || words[2] == bpf_htonl(0xffff)))
 		return true;
-	return (words[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000) ||
+	return is_link_local_ipv6(address) ||
 	       (words[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000);
 }
 
@@ -333,7 +338,8 @@ static __always_inline enum forward_counter check_source(struct xdp_md *ctx, con
 	back.family = AF_INET;
 	back.tos = ip->tos;
 	back.ifindex = port->ifindex;
-	back.ipv4_src = ip->daddr;
+	/* To a group the kernel looks up without it (ip_mc_validate_source). */
+	back.ipv4_src = bpf_ntohl(ip->daddr) >> 28 == 0xe ? 0 : ip->daddr;
 	back.ipv4_dst = ip->saddr;
 	code = bpf_fib_lookup(ctx, &back, sizeof(back), 0);
 	if (code != BPF_FIB_LKUP_RET_SUCCESS && code != BPF_FIB_LKUP_RET_NO_NEIGH)
@@ -449,9 +455,9 @@ static __always_inline enum forward_counter rewrite_ipv6(struct xdp_md *ctx, con
 	return FORWARD_SENT;
 }
 
-/* Stamps a datagram and has it copied to the receivers of `feed`. */
+/* Stamps a datagram of `length` bytes, IP header included, and has it copied to the receivers of `feed`. */
 static __always_inline enum forward_counter replicate(struct xdp_md *ctx, const struct frame *frame,
-						      const struct forward_feed *feed, int *action)
+						      const struct forward_feed *feed, __u32 length, int *action)
 {
 	static const __u32 no_tags[FORWARD_TAGS];
 	struct forward_stamp stamp = { .plan = feed->plan };
@@ -466,6 +472,8 @@ static __always_inline enum forward_counter replicate(struct xdp_md *ctx, const 
 	/* The kernel copies the linear part only. */
 	if (!frame->whole)
 		return FORWARD_PASS_MULTI_BUFFER;
+	if (length > feed->mtu)
+		return FORWARD_PASS_TOO_LARGE;
 	(*sequence)++;
 	stamp.turn_low = *sequence;
 	stamp.turn_high = *sequence >> 32;
@@ -484,20 +492,25 @@ static __always_inline enum forward_counter replicate(struct xdp_md *ctx, const 
 
 /*
  * The feed that a datagram is of, if any: one with a whole UDP header, which is not a fragment and for which `fib` has
- * protocol and port already.
+ * protocol and port already. A group's datagrams come in frames to a group, others in frames to us, and by interfaces of
+ * the feed only.
  */
 static __always_inline const struct forward_feed *feed_of(const struct forward_port *port, enum station station,
 							  bool multicast, struct forward_listen *listen,
 							  const struct bpf_fib_lookup *fib, __u32 transport,
 							  __u32 end)
 {
+	const struct forward_feed *feed;
+	__u32 slot = port->slot;
+
 	if (!(port->flags & FORWARD_REPLICATE) || fib->l4_protocol != IPPROTO_UDP ||
 	    transport + sizeof(struct udphdr) > end)
 		return NULL;
-	if (station == OTHERS || (station == GROUP && !multicast))
+	if (station != (multicast ? GROUP : US) || slot > FORWARD_PORTS)
 		return NULL;
 	listen->port = fib->dport;
-	return bpf_map_lookup_elem(&feeds_map, listen);
+	feed = bpf_map_lookup_elem(&feeds_map, listen);
+	return feed && feed->ports[slot / 32] >> slot % 32 & 1 ? feed : NULL;
 }
 
 static __always_inline enum forward_counter forward_ipv4(struct xdp_md *ctx, const struct frame *frame,
@@ -540,10 +553,17 @@ static __always_inline enum forward_counter forward_ipv4(struct xdp_md *ctx, con
 		listen.address[3] = ip.daddr;
 		multicast = bpf_ntohl(ip.daddr) >> 28 == 0xe;
 		feed = feed_of(port, station, multicast, &listen, &fib, transport, end);
-		if (feed)
+		if (feed) {
+			if (is_special_ipv4(ip.saddr))
+				return FORWARD_PASS_SOURCE;
 			/* Copies of a unicast feed have one hop less. */
-			return !multicast && ip.ttl <= LAST_HOP ? FORWARD_PASS_TTL :
-								  replicate(ctx, frame, feed, action);
+			if (!multicast && ip.ttl <= LAST_HOP)
+				return FORWARD_PASS_TTL;
+			verdict = check_source(ctx, port, &ip);
+			if (verdict != FORWARD_SENT)
+				return verdict;
+			return replicate(ctx, frame, feed, end - frame->network, action);
+		}
 	}
 	if (station != US)
 		return FORWARD_PASS_OTHER_MAC;
@@ -634,9 +654,14 @@ static __always_inline enum forward_counter forward_ipv6(struct xdp_md *ctx, con
 	__builtin_memcpy(listen.address, &ip.daddr, sizeof(listen.address));
 	multicast = ip.daddr.s6_addr[0] == 0xff;
 	feed = feed_of(port, station, multicast, &listen, &fib, transport, end);
-	if (feed)
-		return !multicast && ip.hop_limit <= LAST_HOP ? FORWARD_PASS_TTL :
-								replicate(ctx, frame, feed, action);
+	if (feed) {
+		/* What is sent to a group on the link may come from an address of the link. */
+		if (is_special_ipv6(&ip.saddr) && !(multicast && is_link_local_ipv6(&ip.saddr)))
+			return FORWARD_PASS_SOURCE;
+		if (!multicast && ip.hop_limit <= LAST_HOP)
+			return FORWARD_PASS_TTL;
+		return replicate(ctx, frame, feed, end - frame->network, action);
+	}
 	if (station != US)
 		return FORWARD_PASS_OTHER_MAC;
 

@@ -78,6 +78,9 @@ struct forward_feed {
 	/* Key of plans_map and first part of the keys of targets_map. A change of receivers is another plan. */
 	__u32 plan;
 	__u32 slot; /* in feed_stats_map */
+	__u32 mtu;  /* the smallest on the way to a receiver: a device that is given more leaves its copies out */
+	/* A bit for each forward_port.slot that its datagrams may come by. */
+	__u32 ports[(FORWARD_PORTS + 1) / 32];
 };
 
 /* What a copy bears in place of its Ethernet addresses until forward_copy gives it those of a receiver. */
@@ -143,7 +146,7 @@ enum forward_counter {
 	FORWARD_PASS_IPV6_EXTENSION,
 	/* The destination is never forwarded: multicast, broadcast, loopback, link-local, this network. */
 	FORWARD_PASS_DESTINATION,
-	/* The source is never forwarded: the same, or an IPv4 address of this host. */
+	/* The source is never forwarded or copied: the same, or an IPv4 address of this host. */
 	FORWARD_PASS_SOURCE,
 	/* The source is not routed as rp_filter demands. */
 	FORWARD_PASS_REVERSE_PATH,
@@ -161,7 +164,7 @@ enum forward_counter {
 	FORWARD_PASS_TUNNEL,
 	/* The next hop's hardware address is unknown. */
 	FORWARD_PASS_NEIGHBOUR,
-	/* Larger than the MTU of the route. */
+	/* Larger than the MTU of the route, or of a route to a receiver of its feed. */
 	FORWARD_PASS_TOO_LARGE,
 	/* The route leaves by an interface that is not configured, or cannot send redirected frames. */
 	FORWARD_PASS_OTHER_EGRESS,

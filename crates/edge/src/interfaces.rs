@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 
 use expressway_netio::xsk::interface_index;
 use expressway_settings::named;
-use expressway_xbpf::{AttachMode, Attachment, Error as XdpError, Existing, Keep, Redirect};
+use expressway_xbpf::{AttachMode, Attachment, Error as XdpError, Existing, Keep, Redirect, release_orphans};
 
 /// A loaded program that can be put on interfaces.
 pub trait Program {
@@ -102,13 +102,14 @@ pub struct Interfaces {
 }
 
 impl Interfaces {
-    /// Puts the program on all of `names`, or on none.
+    /// Puts the program on all of `names`, or on none. What killed processes left of it pinned on others is taken off.
     ///
     /// # Errors
     /// [`Error`] of the first that does not take it.
     pub fn open(names: &[String], manner: Manner, program: &dyn Program) -> Result<Self, Error> {
         let mut interfaces = Self { manner, places: BTreeMap::new() };
         interfaces.change(names, program)?;
+        interfaces.release();
         Ok(interfaces)
     }
 
@@ -124,6 +125,14 @@ impl Interfaces {
         self.places.retain(|name, _| names.contains(name));
         self.places.extend(added);
         Ok(())
+    }
+
+    /// Takes the program off interfaces that it was pinned on by processes that have ended.
+    pub fn release(&self) {
+        let attachments = self.places.values().flatten().filter_map(|place| place.attachment.as_ref());
+        if let Some(role) = attachments.filter_map(Attachment::role).next() {
+            release_orphans(role);
+        }
     }
 
     /// Puts the program in the place of the one that is on these interfaces. Beside others it joins before that one leaves.

@@ -77,6 +77,8 @@ pub struct Attachment {
     hold: Hold,
     interface: Interface,
     mode: AttachMode,
+    /// By which its pins are named, if it may have any.
+    role: Option<Role>,
 }
 
 /// What keeps the program attached.
@@ -94,6 +96,11 @@ impl Attachment {
     /// The interface, as it was when attached.
     pub fn interface(&self) -> &Interface {
         &self.interface
+    }
+
+    /// What the program is to others; `None` beside them.
+    pub fn role(&self) -> Option<Role> {
+        self.role
     }
 
     /// The requested mode, which is also the obtained one: the kernel never falls back by itself.
@@ -150,7 +157,7 @@ impl Attachment {
 
 /// The hold of a component of a dispatcher.
 pub(crate) fn of_membership(interface: Interface, mode: AttachMode, membership: Membership) -> Attachment {
-    Attachment { hold: Hold::Slot(membership), interface, mode }
+    Attachment { hold: Hold::Slot(membership), interface, mode, role: None }
 }
 
 /// Attaches `program` to `ifindex`; see [`crate::Redirect::attach`].
@@ -171,7 +178,7 @@ pub(crate) fn attach(
     match sys::link_create(program, ifindex, mode.flags()) {
         Ok(link) => {
             tracing::debug!(%interface, mode = mode.name(), "XDP program attached");
-            Ok(Attachment { hold: Hold::Link(link), interface, mode })
+            Ok(Attachment { hold: Hold::Link(link), interface, mode, role: None })
         }
         Err(error) => Err(refusal(interface, mode.flags(), error)),
     }
@@ -197,11 +204,36 @@ impl Drop for Pin {
     }
 }
 
+/// Takes off the programs of a role that killed processes left pinned on interfaces of the calling thread's network
+/// namespace. Call it once those that are wanted are attached: pins of processes that live, this one included, are
+/// locked and stay.
+pub fn release_orphans(role: Role) {
+    let (Ok(bpffs), Ok(namespace)) = (BpfFs::open(), sys::network_namespace()) else { return };
+    for owned in bpffs.links(&format!("{}-{namespace:x}-", role.name)) {
+        // Without its lock it is somebody's.
+        let Ok(owner) = bpffs.own(&owned) else { continue };
+        tracing::warn!(pin = %bpffs.link(&owned).display(), "XDP program of an earlier process taken off");
+        drop(Pin { bpffs: bpffs.clone(), owned, _owner: owner });
+    }
+}
+
 /// Attaches `program` of that role, and takes the place of one that a killed process left pinned, in this or another mode.
 ///
 /// # Errors
 /// Those of [`crate::Redirect::attach`], [`Error::Pin`].
 pub(crate) fn attach_as(
+    role: Role,
+    program: BorrowedFd<'_>,
+    ifindex: u32,
+    mode: AttachMode,
+    existing: Existing,
+    keep: Keep,
+) -> Result<Attachment, Error> {
+    let attachment = attach_over(role, program, ifindex, mode, existing, keep)?;
+    Ok(Attachment { role: Some(role), ..attachment })
+}
+
+fn attach_over(
     role: Role,
     program: BorrowedFd<'_>,
     ifindex: u32,
@@ -231,7 +263,7 @@ pub(crate) fn attach_as(
         Err(error) => return Err(failed(error)),
     };
     let attachment = match left {
-        Some(link) => Attachment { hold: Hold::Link(link), interface: interface.clone(), mode },
+        Some(link) => Attachment { hold: Hold::Link(link), interface: interface.clone(), mode, role: None },
         None => {
             let _ = std::fs::remove_file(&path);
             attach(program, ifindex, mode, existing)?
@@ -239,12 +271,12 @@ pub(crate) fn attach_as(
     };
     let Attachment { hold: Hold::Link(link), .. } = attachment else { return Ok(attachment) };
     if keep == Keep::Process {
-        return Ok(Attachment { hold: Hold::Link(link), interface, mode });
+        return Ok(Attachment { hold: Hold::Link(link), interface, mode, role: None });
     }
     if !path.exists() {
         sys::pin(link.as_fd(), &path).map_err(failed)?;
     }
-    Ok(Attachment { hold: Hold::Pinned { link, _pin: pin }, interface, mode })
+    Ok(Attachment { hold: Hold::Pinned { link, _pin: pin }, interface, mode, role: None })
 }
 
 /// The link that a killed process left, now with `program`; `None` if it is of no use, in which case it is detached.

@@ -108,6 +108,13 @@ impl BpfFs {
         orphan
     }
 
+    /// The names below a prefix that stand for links, whoever owns them.
+    pub(crate) fn links(&self, prefix: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.root.join("expressway")).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter(|name| name.starts_with(prefix) && self.link(name).exists()).collect()
+    }
+
     /// Removes the directory of what is gone.
     pub(crate) fn disown(&self, owned: &str) {
         let _ = fs::remove_dir(self.owner(owned));

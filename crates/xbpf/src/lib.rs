@@ -110,7 +110,7 @@ mod target;
 /// Name of the redirect program, as `ip link` and `xdp-loader status` show it.
 pub const PROGRAM: &str = "expressway_udp";
 
-pub use attachment::{AttachMode, Attachment, Existing, Keep, attached};
+pub use attachment::{AttachMode, Attachment, Existing, Keep, attached, release_orphans};
 pub use balance::{
     Balance, BalanceListener, BalanceMethod, BalanceNode, BalanceOptions, BalanceProtocol, BalanceRun,
     BalanceState, BalanceTraffic,

@@ -489,9 +489,16 @@ fn datagrams_of_feeds_are_stamped_for_their_receivers() {
         source_mac: MAC_B,
         destination_mac: NEXT_HOP,
         tags: [None; 2],
+        mtu: 1500,
         slot,
     };
-    let feed = |listen: &str, receivers| Feed { listen: listen.parse().unwrap(), slot: 3, receivers };
+    let all: Vec<u32> = ports.iter().map(|port| port.slot).collect();
+    let feed = |listen: &str, receivers| Feed {
+        listen: listen.parse().unwrap(),
+        slot: 3,
+        ports: all.clone(),
+        receivers,
+    };
     let both = vec![receiver(router.b, 0), receiver(router.b, 1)];
     let feeds = [
         feed("239.1.1.1:443", both.clone()),
@@ -541,7 +548,100 @@ fn datagrams_of_feeds_are_stamped_for_their_receivers() {
         let receivers = (0..256).map(|number| receiver(router.b, slot + number)).collect();
         router.set_feeds(&[feed("10.1.0.1:443", receivers)]);
     }
+    // Everything there may be, changed whole.
+    for slot in 0..3 {
+        let full: Vec<Feed> = (0..16)
+            .map(|port| {
+                let receivers = (0..256).map(|number| receiver(router.b, slot + number)).collect();
+                feed(&format!("10.1.0.1:{}", 1000 + port), receivers)
+            })
+            .collect();
+        router.set_feeds(&full);
+    }
+    router.set_feeds(&feeds[1..2]);
     assert_eq!(run(&router, &v4("10.1.0.1")).0, Replicated);
+}
+
+/// Only what comes from where a feed is expected, and from whom the kernel would take it, is copied.
+#[test]
+fn feeds_are_taken_from_their_interfaces_and_from_true_sources() {
+    let Some(mut router) = Router::new() else { return };
+    let replicating = |source_check| move |port: Port| Port { replicates: true, source_check, ..port };
+    let ports: Vec<Port> = router.ports().into_iter().map(replicating(SourceCheck::Local)).collect();
+    router.set_ports(&ports);
+    let device = router.b;
+    let receiver = |mtu, slot| Receiver {
+        destination: ([10, 2, 0, 2], 6000).into(),
+        source: [10, 2, 0, 1].into(),
+        hop_limit: 64,
+        device,
+        source_mac: MAC_B,
+        destination_mac: NEXT_HOP,
+        tags: [None; 2],
+        mtu,
+        slot,
+    };
+    let slot_of = |mac| ports.iter().find(|port| port.mac == mac).unwrap().slot;
+    let feed = |listen: &str, ports: &[u32]| Feed {
+        listen: listen.parse().unwrap(),
+        slot: 0,
+        ports: ports.to_vec(),
+        receivers: vec![receiver(1500, 0), receiver(600, 1)],
+    };
+    let (a, v) = (slot_of(MAC_A), slot_of(MAC_V));
+    router.set_feeds(&[
+        feed("239.1.1.1:443", &[a]),
+        feed("239.1.1.2:443", &[v]),
+        feed("10.1.0.1:443", &[a]),
+        feed("[ff0e::1]:443", &[a]),
+        feed("[2001:db8:1::1]:443", &[v]),
+    ]);
+    let group = |frame: Vec<u8>| patched(&frame, 0, &[1, 0, 0x5e, 1, 1, 1]);
+    let tagged = |frame_: &[u8]| group(frame(&[(C_TAG, 100)], IPV4, &frame_[ETHERNET..]));
+    let sized =
+        |size: usize| group(frame(&[], IPV4, &v4_packet("239.1.1.1", UDP, &udp(443, &vec![1; size - 28]))));
+    let from = |text: &str| group(with(&v4("239.1.1.1"), 12, &text.parse::<Ipv4Addr>().unwrap().octets()));
+    let from6 =
+        |to: &str, text: &str| patched(&v6(to), ETHERNET + 8, &text.parse::<Ipv6Addr>().unwrap().octets());
+    check(
+        &router,
+        &[
+            ("by its interface", group(v4("239.1.1.1")), Replicated),
+            ("by its VLAN", tagged(&v4("239.1.1.2")), Replicated),
+            ("by another interface", group(v4("239.1.1.2")), PassOtherMac),
+            ("by another VLAN", tagged(&v4("239.1.1.1")), PassOtherMac),
+            ("a group in a frame to us", v4("239.1.1.1"), PassDestination),
+            ("an IPv6 group in a frame to us", v6("ff0e::1"), PassDestination),
+            ("unicast by another interface", v6("2001:db8:1::1"), PassNotForwarded),
+            ("from loopback", from("127.0.0.1"), PassSource),
+            ("from a group", from("224.0.0.1"), PassSource),
+            ("from this network", from("0.0.0.0"), PassSource),
+            ("from an address of ours", from("10.2.0.1"), PassSource),
+            ("unicast from link-local", with(&v4("10.1.0.1"), 12, &[169, 254, 1, 1]), PassSource),
+            ("to an IPv6 group from the link", group(from6("ff0e::1", "fe80::2")), Replicated),
+            ("IPv6 from loopback", group(from6("ff0e::1", "::1")), PassSource),
+            ("IPv6 from a group", group(from6("ff0e::1", "ff02::1")), PassSource),
+            ("as large as the narrowest way", sized(600), Replicated),
+            ("a byte more", sized(601), PassTooLarge),
+            ("from nowhere", from("192.88.99.7"), Replicated),
+        ],
+    );
+    for (source_check, elsewhere) in
+        [(SourceCheck::Strict, PassReversePath), (SourceCheck::Loose, Replicated)]
+    {
+        let ports: Vec<Port> = router.ports().into_iter().map(replicating(source_check)).collect();
+        router.set_ports(&ports);
+        check(
+            &router,
+            &[
+                ("its own network", group(v4("239.1.1.1")), Replicated),
+                ("another interface's", from("10.2.0.9"), elsewhere),
+                ("nobody's", from("192.88.99.7"), PassReversePath),
+                ("unicast, its own network", v4("10.1.0.1"), Replicated),
+                ("unicast, another interface's", with(&v4("10.1.0.1"), 12, &[10, 2, 0, 9]), elsewhere),
+            ],
+        );
+    }
 }
 
 /// Whatever comes: nothing but MACs, TTL and checksum changes, and only in what is forwarded.

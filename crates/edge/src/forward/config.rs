@@ -38,7 +38,7 @@ pub struct Config {
 pub struct Replicate {
     /// Destination of its datagrams.
     pub listen: SocketAddr,
-    /// Interfaces on which its group is joined; empty: all.
+    /// Interfaces that it comes by, on which its group is joined; empty: all.
     pub interfaces: Vec<String>,
     /// TTL or hop limit of copies; 0: what is left of the datagram's.
     pub hop_limit: u8,
@@ -123,6 +123,11 @@ impl Config {
         }
         if replicate.iter().map(|feed| feed.to.len()).sum::<usize>() > RECEIVERS as usize {
             return Err(SourceFile::whole(&source.file, format!("more than {RECEIVERS} receivers in all")));
+        }
+        if let Some(first) = document.replicate.first().filter(|_| document.mode == Mode::Generic) {
+            let problem =
+                "`mode = \"generic\"` copies no feeds: copies in the stack share their bytes; remove `mode`";
+            return Err(source.at(first.listen.span(), problem));
         }
         for table in &document.replicate {
             for to in table.to.get_ref() {
@@ -298,6 +303,14 @@ mod tests {
             ("interfaces = [\"eth0\"]\nmode = \"hardware\"".to_owned(), 2, "auto, native, generic"),
             ("interfaces = [\"eth0\"]\nchain = true\npin = true".to_owned(), 3, "excludes"),
             (feed("listen = \"239.1.1.1:5000\"\nto = []"), 4, "at least one receiver"),
+            (
+                format!(
+                    "mode = \"generic\"\n{}",
+                    feed("listen = \"239.1.1.1:5\"\nto = [{ address = \"192.0.2.5:1\" }]")
+                ),
+                4,
+                "generic",
+            ),
             (feed("listen = \"239.1.1.1:0\"\nto = [{ address = \"192.0.2.5:1\" }]"), 3, "port"),
             (feed("listen = \"0.0.0.0:5\"\nto = [{ address = \"192.0.2.5:1\" }]"), 3, "group or address"),
             (feed("listen = \"239.1.1.1:5\"\nto = [{ address = \"[2001:db8::1]:1\" }]"), 4, "family"),

@@ -29,7 +29,9 @@
 //!
 //! **Copies** have the datagram's source port and payload, the source address of the route to their receiver, and 64
 //! hops, or for a unicast feed one less than the datagram had, so that feeds sent in a circle end. The datagram itself goes no
-//! further. Fragments, and datagrams with IPv4 options or IPv6 extension headers, are not copied and pass.
+//! further. It counts as of the feed only where it comes by an interface of the feed, to us or, for a group, in a frame to a
+//! group, from a source that the kernel would take. Copies are made in native mode only: in the stack they share their
+//! bytes. One that is larger than the way to some receiver passes, as its device would leave it out. Fragments, and datagrams with IPv4 options or IPv6 extension headers, are not copied and pass.
 
 mod config;
 mod port;

@@ -30,12 +30,17 @@ pub(super) fn find(snapshot: &Snapshot, name: &str) -> Result<Port, Unfit> {
     if let Some(controller) = link.controller {
         let of = snapshot.link(controller).map_or("another interface", |link| link.name.as_str());
         let problem = format!(
-            "is a port of {of} (bond, bridge or VRF); leave its packets to the kernel, or name the bond"
+            "is a port of {of} (bond, bridge or VRF), whose packets are the kernel's; take it out of `interfaces`"
         );
         return Err(unfit(&problem));
     }
     let (device, tags) = descend(snapshot, link).map_err(unfit)?;
-    if !device.is_direct() && !device.is_bond() {
+    if device.is_bond() {
+        let problem = "is a bond, whose frames XDP sees on its members only; its packets are the kernel's: take it out of \
+                       `interfaces`";
+        return Err(unfit(problem));
+    }
+    if !device.is_direct() {
         let problem = "sorts its frames by rules of its own (bridge, macvlan, tunnel, loopback); leave them to the kernel";
         return Err(unfit(problem));
     }
@@ -131,7 +136,7 @@ pub(super) struct Senders {
 
 impl Senders {
     pub(super) fn open() -> Self {
-        // Before Linux 6.3 devices do not tell.
+        // Before Linux 6.3 devices do not tell: nothing is sent then, as frames could vanish.
         Self { netdev: Netdev::open().ok() }
     }
 
@@ -141,7 +146,7 @@ impl Senders {
         (port.sends, port.sends_fragments) = match features {
             _ if all_generic => (true, false),
             Some(features) => (features.redirect_target, features.redirect_target_multi_buffer),
-            None => (true, false),
+            None => (false, false),
         };
     }
 }

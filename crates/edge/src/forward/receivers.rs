@@ -80,6 +80,7 @@ pub(super) fn resolve(
             source_mac: path.source_mac.0,
             destination_mac: path.destination_mac.0,
             tags: tags(&path),
+            mtu: u32::try_from(path.mtu).unwrap_or(u32::MAX),
             slot: 0,
         }),
         Resolution::Ready(path) => Err(Unreached::OtherEgress(path.egress)),

@@ -9,7 +9,7 @@ use expressway_netio::route::{Resolver, RouteMirror};
 use expressway_xbpf::forward::{
     FEEDS, Feed, Forward, ForwardCounts, PORTS, Port, RECEIVERS, Receiver, TrafficCounts,
 };
-use expressway_xbpf::{AttachMode, Attachment, Existing, Keep};
+use expressway_xbpf::{AttachMode, Attachment, Existing, Keep, Role, release_orphans};
 
 use crate::interfaces::{self, Interfaces, Manner, Program};
 
@@ -21,6 +21,9 @@ use super::statistics::{FeedReport, InterfaceReport, ReceiverReport, Statistics}
 
 /// How often everything is looked at, changes heard of or not.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Why feeds that come by an interface are not copied.
+const GENERIC: &str = "XDP runs in the stack (generic mode), where copies share their bytes: feeds that come by it are \
+                       not copied";
 
 /// Why the router cannot run as configured.
 #[derive(Debug, thiserror::Error)]
@@ -120,6 +123,7 @@ impl Router {
         router.update(Instant::now())?;
         router.devices.change(&router.device_list(), &router.forward)?;
         router.update(Instant::now())?;
+        release_orphans(Role::FORWARD);
         Ok(router)
     }
 
@@ -205,9 +209,10 @@ impl Router {
             let slot = self.port_slots.hold(name, |slot| forward.counts(slot))?.unwrap_or(0);
             match port::find(&snapshot, name) {
                 Ok(port) => {
-                    let replicates = !self.config.replicate.is_empty();
                     self.unfit.remove(name);
                     let device = snapshot.link(port.device).map_or(name, |link| &link.name);
+                    let replicates = !self.config.replicate.is_empty()
+                        && self.mode(device, port.device) == Some(AttachMode::Native);
                     self.device_names.insert(name.clone(), device.clone());
                     ports.insert(name.clone(), Port { slot, replicates, ..port });
                 }
@@ -215,6 +220,23 @@ impl Router {
             }
         }
         Ok(ports)
+    }
+
+    /// Where the program runs on a device, or where an earlier process left one.
+    fn mode(&self, name: &str, index: u32) -> Option<AttachMode> {
+        let ours = self.devices.attached().find(|(device, _)| *device == name).map(|(_, mode)| mode);
+        ours.or_else(|| expressway_xbpf::attached(index).ok().flatten().map(|(_, mode)| mode))
+    }
+
+    /// What stands against feeds that may come by an interface.
+    fn feed_problem(&self, name: &str) -> Option<&'static str> {
+        let port = self.ports.get(name)?;
+        let is_expected = |feed: &Replicate| {
+            feed.interfaces.is_empty() || feed.interfaces.iter().any(|interface| interface == name)
+        };
+        let device = self.device_names.get(name)?;
+        let is_generic = self.mode(device, port.device) == Some(AttachMode::Generic);
+        (is_generic && self.config.replicate.iter().any(is_expected)).then_some(GENERIC)
     }
 
     fn set_ports(&mut self, mut ports: BTreeMap<String, Port>) -> Result<(), Error> {
@@ -257,16 +279,22 @@ impl Router {
         let mut feeds = Vec::new();
         let mut groups = Vec::new();
         for feed in config {
+            let chosen = |name: &String| feed.interfaces.is_empty() || feed.interfaces.contains(name);
+            let from: Vec<&Port> = self
+                .ports
+                .iter()
+                .filter(|(name, port)| port.replicates && chosen(name))
+                .map(|(_, port)| port)
+                .collect();
+            let ports = from.iter().map(|port| port.slot).collect();
             if feed.listen.ip().is_multicast() {
-                let chosen = |name: &String| feed.interfaces.is_empty() || feed.interfaces.contains(name);
-                let on = self.ports.iter().filter(|(name, _)| chosen(name));
-                groups.extend(on.map(|(_, port)| (feed.listen.ip(), port.interface)));
+                groups.extend(from.iter().map(|port| (feed.listen.ip(), port.interface)));
             }
             let forward = &self.forward;
             // There are as many as a configuration may name.
             let slot = self.feed_slots.hold(&feed.listen, |slot| forward.feed(slot))?.unwrap_or(0);
             let receivers = self.resolve_receivers(feed, now)?;
-            feeds.push(Feed { listen: feed.listen, slot, receivers });
+            feeds.push(Feed { listen: feed.listen, slot, ports, receivers });
         }
         for (group, interface, error) in self.memberships.set(&groups) {
             self.warn_once(&format!("{group}: cannot be joined on interface {interface}: {error}"));
@@ -311,10 +339,13 @@ impl Router {
             said.push(format!("{unfit}; {name} is not forwarded by until that changes"));
         }
         for (name, port) in &self.ports {
+            if let Some(problem) = self.feed_problem(name) {
+                said.push(format!("{name}: {problem}"));
+            }
             if !port.sends {
                 said.push(format!(
                     "{name}: sends no frames that XDP redirects, so packets to it take the kernel's path; on veth turn \
-                     `gro` on at its peer, elsewhere see the driver's documentation"
+                     `gro` on at its peer, before Linux 6.3 none is known to, elsewhere see the driver's documentation"
                 ));
             }
             for family in port::forwarding_off(name) {
@@ -372,7 +403,10 @@ impl Router {
             device: device.filter(|_| port.is_some()).cloned(),
             attach: attached.map(|(_, mode)| mode.name()),
             sends: port.is_some_and(|port| port.sends),
-            problem: self.unfit.get(name).map(|unfit| unfit.problem.clone()),
+            problem: match self.unfit.get(name) {
+                Some(unfit) => Some(unfit.problem.clone()),
+                None => self.feed_problem(name).map(str::to_owned),
+            },
             counts,
             egress: match port {
                 Some(port) if self.forward.counts_egress() => self.forward.egress(port.device)?,

@@ -68,7 +68,7 @@ counters! {
     PassIpv6Extension = FORWARD_PASS_IPV6_EXTENSION, Pass, "ipv6_extension";
     /// The destination is never forwarded: multicast, broadcast, loopback, link-local.
     PassDestination = FORWARD_PASS_DESTINATION, Pass, "destination";
-    /// The source is never forwarded, or is an address of this host.
+    /// The source is never forwarded or copied, or is an address of this host.
     PassSource = FORWARD_PASS_SOURCE, Pass, "source";
     /// The source is not routed as rp_filter demands.
     PassReversePath = FORWARD_PASS_REVERSE_PATH, Pass, "reverse_path";
@@ -86,7 +86,7 @@ counters! {
     PassTunnel = FORWARD_PASS_TUNNEL, Pass, "tunnel";
     /// The hardware address of the next hop is unknown.
     PassNeighbour = FORWARD_PASS_NEIGHBOUR, Pass, "neighbour";
-    /// Larger than the MTU of the route.
+    /// Larger than the MTU of the route, or of a route to a receiver of its feed.
     PassTooLarge = FORWARD_PASS_TOO_LARGE, Pass, "too_large";
     /// The route leaves by an interface that is not configured or cannot send redirected frames.
     PassOtherEgress = FORWARD_PASS_OTHER_EGRESS, Pass, "other_egress";

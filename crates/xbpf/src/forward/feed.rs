@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use libbpf_rs::{MapHandle, MapType, libbpf_sys};
 
 use super::port::{tag_words, words};
-use super::{Maps, RECEIVERS, Tag, device_value, remove, update};
+use super::{Maps, PORTS, RECEIVERS, Tag, device_value, remove, update};
 use crate::error::Error;
 use crate::skeleton::forward::types::{forward_feed, forward_listen, forward_target, forward_target_key};
 
@@ -23,6 +23,8 @@ pub struct Feed {
     pub listen: SocketAddr,
     /// Where they are counted.
     pub slot: u32,
+    /// [`super::Port::slot`] of the interfaces that they may come by.
+    pub ports: Vec<u32>,
     /// Who gets a copy; without any, they are left to the kernel.
     pub receivers: Vec<Receiver>,
 }
@@ -44,17 +46,20 @@ pub struct Receiver {
     pub destination_mac: [u8; 6],
     /// VLAN tags, outermost first.
     pub tags: [Option<Tag>; 2],
+    /// Largest IP packet on its way: larger datagrams of the feed are left to the kernel.
+    pub mtu: u32,
     /// Where copies are counted.
     pub slot: u32,
 }
 
 const _: () = {
     assert!(size_of::<forward_listen>() == LISTEN);
-    assert!(size_of::<forward_feed>() == 8);
+    assert!(size_of::<forward_feed>() == FEED);
     assert!(size_of::<forward_target_key>() == 12);
     assert!(size_of::<forward_target>() == TARGET);
 };
 const LISTEN: usize = 20;
+const FEED: usize = 12 + (PORTS as usize + 1) / 8;
 const TARGET: usize = 60;
 
 /// What the maps hold.
@@ -74,7 +79,19 @@ struct Plan {
 
 impl Feeds {
     pub(super) fn set(&mut self, maps: &Maps, program: BorrowedFd<'_>, feeds: &[Feed]) -> Result<(), Error> {
-        let retired = std::mem::take(&mut self.retired);
+        let earlier = std::mem::take(&mut self.retired);
+        let changed = self.change(maps, program, feeds);
+        let mut removed = Ok(());
+        for plan in earlier {
+            if let Err(error) = plan.remove(maps) {
+                self.retired.push(plan);
+                removed = Err(error);
+            }
+        }
+        changed.and(removed)
+    }
+
+    fn change(&mut self, maps: &Maps, program: BorrowedFd<'_>, feeds: &[Feed]) -> Result<(), Error> {
         let gone: Vec<SocketAddr> = self
             .current
             .keys()
@@ -92,34 +109,34 @@ impl Feeds {
                 self.put(maps, program, feed)?;
             }
         }
-        retired.iter().try_for_each(|plan| plan.remove(maps))
+        Ok(())
     }
 
     fn put(&mut self, maps: &Maps, program: BorrowedFd<'_>, feed: &Feed) -> Result<(), Error> {
         self.last_plan = self.last_plan.wrapping_add(1).max(1);
         let plan = self.last_plan;
-        let keys = target_keys(plan, feed);
-        for (key, receiver) in keys.iter().zip(&feed.receivers) {
-            update(&maps.targets, "targets_map", key, &target_value(receiver))?;
+        if let Err(error) = make(maps, program, feed, plan) {
+            self.retired.push(Plan { number: plan, targets: target_keys(plan, feed) });
+            return Err(error);
         }
-        if !feed.receivers.is_empty() {
-            let devices = receivers_map(feed, program)?;
-            update(
-                &maps.plans,
-                "plans_map",
-                &plan.to_ne_bytes(),
-                &devices.as_fd().as_raw_fd().to_ne_bytes(),
-            )?;
-        }
-        let mut value = [0; 8];
-        value[..4].copy_from_slice(&plan.to_ne_bytes());
-        value[4..].copy_from_slice(&feed.slot.to_ne_bytes());
-        update(&maps.feeds, "feeds_map", &listen_key(feed.listen), &value)?;
         if let Some((old, before)) = self.current.insert(feed.listen, (plan, feed.clone())) {
             self.retired.push(Plan { number: old, targets: target_keys(old, &before) });
         }
         Ok(())
     }
+}
+
+/// Makes a plan whole, then has the feed name it.
+fn make(maps: &Maps, program: BorrowedFd<'_>, feed: &Feed, plan: u32) -> Result<(), Error> {
+    let keys = target_keys(plan, feed);
+    for (key, receiver) in keys.iter().zip(&feed.receivers) {
+        update(&maps.targets, "targets_map", key, &target_value(receiver))?;
+    }
+    if !feed.receivers.is_empty() {
+        let devices = receivers_map(feed, program)?;
+        update(&maps.plans, "plans_map", &plan.to_ne_bytes(), &devices.as_fd().as_raw_fd().to_ne_bytes())?;
+    }
+    update(&maps.feeds, "feeds_map", &listen_key(feed.listen), &feed_value(feed, plan))
 }
 
 impl Plan {
@@ -176,6 +193,22 @@ fn listen_key(listen: SocketAddr) -> [u8; LISTEN] {
     key
 }
 
+/// A `struct forward_feed`.
+fn feed_value(feed: &Feed, plan: u32) -> [u8; FEED] {
+    let mtu = feed.receivers.iter().map(|receiver| receiver.mtu).min().unwrap_or(0);
+    let mut ports = [0u32; (PORTS as usize + 1) / 32];
+    for slot in &feed.ports {
+        if let Some(word) = ports.get_mut(*slot as usize / 32) {
+            *word |= 1 << (slot % 32);
+        }
+    }
+    let mut value = [0; FEED];
+    for (into, word) in value.chunks_exact_mut(4).zip([plan, feed.slot, mtu].into_iter().chain(ports)) {
+        into.copy_from_slice(&word.to_ne_bytes());
+    }
+    value
+}
+
 /// A `struct forward_target`.
 fn target_value(receiver: &Receiver) -> [u8; TARGET] {
     let [outer, inner] = tag_words(receiver.tags);
@@ -206,10 +239,11 @@ mod tests {
             source_mac: [2; 6],
             destination_mac: [4; 6],
             tags: [None; 2],
+            mtu: 1500,
             slot: 0,
         };
         let receivers = [3, 4, 3, 3, 4].map(receiver).to_vec();
-        let feed = Feed { listen: ([239, 1, 1, 1], 5000).into(), slot: 0, receivers };
+        let feed = Feed { listen: ([239, 1, 1, 1], 5000).into(), slot: 0, ports: vec![], receivers };
         let expected =
             [[3, 0], [4, 0], [3, 1], [3, 2], [4, 1]].map(|[device, number]| words([7, device, number]));
         assert_eq!(target_keys(7, &feed), expected);

@@ -211,9 +211,10 @@ impl Forward {
         for key in gone {
             self.remove_port(&key)?;
         }
-        self.has_copies |= ports.iter().any(|port| port.replicates);
+        let begins = !self.has_copies && ports.iter().any(|port| port.replicates);
+        self.has_copies |= begins;
         // Where packets may go before where they come from.
-        for port in ports.iter().filter(|port| self.ports.get(&port.key()[..]) != Some(*port)) {
+        for port in ports.iter().filter(|port| begins || self.ports.get(&port.key()[..]) != Some(*port)) {
             self.put_egress(port)?;
         }
         for (key, port) in wanted {

@@ -51,7 +51,7 @@ pub struct Port {
     pub sends: bool,
     /// The device sends multi-buffer frames.
     pub sends_fragments: bool,
-    /// There are feeds to replicate.
+    /// Its datagrams may be of feeds. Not in generic mode, where copies share their bytes and so their receiver.
     pub replicates: bool,
 }
 
