@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from harness import kernel
 from harness.daemon import finish_all
 from harness.namespace import run_inside, udp_socket
 from harness.paths import BINARY, LIMIT, run
@@ -380,9 +381,11 @@ def test_a_program_that_is_there_already_is_refused(make_network, make_forward, 
     ('interfaces = ["lo"]\n', 1, "lo: "),
     ('interfaces = ["port"]\n', 1, "port: is a port of bridge"),
     ('interfaces = ["bridge"]\n', 1, "bridge: sorts its frames"),
+    ('mode = "generic"\ninterfaces = ["e1"]\n[[replicate]]\nlisten = "10.1.0.1:5000"\nto = [{address = "10.2.0.2:1"}]\n', 2,
+     "copies no feeds"),
     ('interface = ["e1"]\n', 2, "forward.toml:1: interface"),
     ('interfaces = ["e1"]\n[[replicate]]\nlisten = "239.1.1.1:5000"\n', 2, "forward.toml:2"),
-], ids=["absent", "loopback", "bridge-port", "bridge", "key", "receivers"])
+], ids=["absent", "loopback", "bridge-port", "bridge", "generic-feed", "key", "receivers"])
 def test_what_cannot_be_is_an_error(make_network, tmp_path, text, code, said) -> None:
     network = make_network(hosts=1)
     network.ip(network.router, "link add name bridge type bridge")
@@ -392,6 +395,19 @@ def test_what_cannot_be_is_an_error(make_network, tmp_path, text, code, said) ->
     assert forward.wait() == code
     assert said in forward.log(), forward.log()
     assert not forward.left()
+
+
+def test_a_bond_is_refused(make_network, tmp_path) -> None:
+    network = make_network(hosts=1)
+    try:
+        network.ip(network.router, "link add name bond type bond")
+    except AssertionError as error:
+        if "Unknown device type" not in str(error):
+            raise
+        kernel.lacks("this kernel has no bonding (CONFIG_BONDING)")
+    forward = Forward(network, tmp_path / "refused", 'interfaces = ["bond"]\n')
+    assert forward.wait() == 1
+    assert "bond: is a bond" in forward.log(), forward.log()
 
 
 def test_a_file_is_checked_without_privilege(tmp_path) -> None:
