@@ -12,6 +12,8 @@
  *
  * Linux 5.18 or newer (xdp.frags, bpf_xdp_load_bytes).
  */
+#include <asm-generic/errno-base.h>
+
 #include "guard_packet.h"
 
 /* Set before load; what is not used is not in the loaded program. */
@@ -26,6 +28,8 @@ const volatile bool has_block6 = false;
 const volatile bool has_bans = false;
 const volatile bool has_quic = false;
 const volatile __u32 rules = 0;
+/* What hashes begin with, unknown to who sends packets. */
+const volatile __u64 seed = 0;
 /* Fields that any rule asks for. */
 const volatile bool by_source = false;
 const volatile bool by_destination = false;
@@ -78,7 +82,8 @@ TABLE(quic_port_map, BPF_MAP_TYPE_ARRAY, __u32, __u64);
 
 /*
  * Not an LRU: a flood from sources that do not exist would push out those that do. When it is full, what has no bucket
- * shares one, by rule. User space removes buckets that are full again.
+ * shares one of its rule's GUARD_SHARED, which are next to each other in shared_map. User space removes buckets that are
+ * full again.
  */
 TABLE(bucket_map, BPF_MAP_TYPE_HASH, struct guard_key, struct guard_bucket);
 TABLE(shared_map, BPF_MAP_TYPE_ARRAY, __u32, struct guard_bucket);
@@ -168,12 +173,22 @@ static __always_inline bool is_blocked(const struct guard_packet *packet)
 	return bpf_map_lookup_elem(&block6_map, &six);
 }
 
+/* Who is banned: an IPv4 address, or the /64 of an IPv6 address, in which a host has as many as it likes. */
+static __always_inline struct guard_address banned_address(const struct guard_packet *packet)
+{
+	struct guard_address address = {};
+
+	__builtin_memcpy(address.address, packet->source, 8);
+	if (packet->ipv4)
+		__builtin_memcpy(address.address + 8, packet->source + 8, 8);
+	return address;
+}
+
 static __always_inline bool is_banned(const struct guard_packet *packet, __u64 now)
 {
-	struct guard_address address;
+	struct guard_address address = banned_address(packet);
 	__u64 *until;
 
-	__builtin_memcpy(&address, packet->source, 16);
 	until = bpf_map_lookup_elem(&ban_map, &address);
 	return until && *until > now;
 }
@@ -354,13 +369,19 @@ static __always_inline void mask_address(__u8 *address, __u32 length)
 	}
 }
 
-/* Whether a bucket that is full again at `*when` has room for `cost`, which it then takes. Signed, so times may wrap. */
+/* How far apart the clocks of two CPUs may be: about a second. */
+#define CLOCK_SLACK (1ll << 40)
+
+/*
+ * Whether a bucket that is full again at `*when` has room for `cost`, which it then takes. Signed, so times may wrap; one
+ * that no packet can have left there, further ahead than the burst, has wrapped, and is as good as past.
+ */
 static __always_inline bool take(__u64 *when, __u64 now, __u64 cost, __u64 burst)
 {
 	for (int i = 0; i < 4; i++) {
 		__u64 old = *(volatile __u64 *)when, start = old;
 
-		if ((__s64)(start - now) < 0)
+		if ((__s64)(start - now) < 0 || (__s64)(start - now) > (__s64)burst + CLOCK_SLACK)
 			start = now;
 		if ((__s64)(start + cost - now) > (__s64)burst)
 			return false;
@@ -371,6 +392,23 @@ static __always_inline bool take(__u64 *when, __u64 now, __u64 cost, __u64 burst
 	return true;
 }
 
+/* Which of its rule's shared buckets a key without one of its own has: none fills those of all others. */
+static __always_inline __u32 shared_index(const struct guard_key *key)
+{
+	__u64 words[3], hash = seed;
+
+	__builtin_memcpy(words, key, sizeof(words));
+	for (int i = 0; i < 3; i++) {
+		hash ^= words[i];
+		hash *= 0x9e3779b97f4a7c15;
+		hash ^= hash >> 32;
+	}
+	/* The last octets of an address are the highest here. */
+	hash *= 0x9e3779b97f4a7c15;
+	hash ^= hash >> 32;
+	return key->rule * GUARD_SHARED + (hash & (GUARD_SHARED - 1));
+}
+
 static __always_inline bool within_limit(const struct guard_packet *packet, __u32 number,
 					 const struct guard_rule *rule, __u64 nanoseconds)
 {
@@ -379,10 +417,12 @@ static __always_inline bool within_limit(const struct guard_packet *packet, __u3
 	struct guard_key key = { .rule = number };
 	struct guard_bucket *bucket;
 	struct guard_full *full;
-	__u32 zero = 0;
+	__u32 zero = 0, shared;
+	long error;
 
 	if (rule->per == GUARD_PER_RULE) {
-		bucket = bpf_map_lookup_elem(&shared_map, &number);
+		shared = number * GUARD_SHARED;
+		bucket = bpf_map_lookup_elem(&shared_map, &shared);
 	} else {
 		if (rule->per == GUARD_PER_PORT) {
 			key.port = packet->destination_port;
@@ -394,13 +434,18 @@ static __always_inline bool within_limit(const struct guard_packet *packet, __u3
 			mask_address(key.address, packet->ipv4 ? 96 + rule->prefix4 : rule->prefix6);
 		}
 		bucket = bpf_map_lookup_elem(&bucket_map, &key);
-		if (!bucket && !bpf_map_update_elem(&bucket_map, &key, &fresh, BPF_NOEXIST))
-			bucket = bpf_map_lookup_elem(&bucket_map, &key);
+		if (!bucket) {
+			error = bpf_map_update_elem(&bucket_map, &key, &fresh, BPF_NOEXIST);
+			/* Or another CPU was first. */
+			if (!error || error == -EEXIST)
+				bucket = bpf_map_lookup_elem(&bucket_map, &key);
+		}
 		if (!bucket) {
 			full = bpf_map_lookup_elem(&full_map, &zero);
 			if (full)
 				full->buckets++;
-			bucket = bpf_map_lookup_elem(&shared_map, &number);
+			shared = shared_index(&key);
+			bucket = bpf_map_lookup_elem(&shared_map, &shared);
 		}
 	}
 	if (!bucket)
@@ -413,11 +458,10 @@ static __always_inline bool within_limit(const struct guard_packet *packet, __u3
 
 static __always_inline void ban(const struct guard_packet *packet, __u64 until)
 {
-	struct guard_address address;
+	struct guard_address address = banned_address(packet);
 	struct guard_full *full;
 	__u32 zero = 0;
 
-	__builtin_memcpy(&address, packet->source, 16);
 	if (!bpf_map_update_elem(&ban_map, &address, &until, BPF_ANY))
 		return;
 	full = bpf_map_lookup_elem(&full_map, &zero);

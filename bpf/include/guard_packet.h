@@ -125,6 +125,8 @@ static __always_inline bool wrong_ipv6(const struct in6_addr *source, const stru
 
 	return source->in6_u.u6_addr8[0] == 0xff ||
 	       (!from[0] && !from[1] && !from[2] && from[3] == bpf_htonl(1)) ||
+	       /* IPv4 addresses as sockets show them. */
+	       (!from[0] && !from[1] && from[2] == bpf_htonl(0xffff)) ||
 	       (from[0] == to[0] && from[1] == to[1] && from[2] == to[2] && from[3] == to[3]);
 }
 
@@ -213,8 +215,8 @@ static __always_inline bool parse_ipv6(struct xdp_md *ctx, __u32 offset, struct 
 	}
 	packet->protocol = next;
 	packet->transport = at;
-	if (at > packet->end || next == NEXT_HOP_BY_HOP || next == NEXT_ROUTING || next == NEXT_DESTINATION ||
-	    next == NEXT_AUTHENTICATION)
+	if (at > packet->end || next == NEXT_HOP_BY_HOP || next == NEXT_ROUTING || next == NEXT_FRAGMENT ||
+	    next == NEXT_DESTINATION || next == NEXT_AUTHENTICATION)
 		packet->wrong = packet->later ? 0 : GUARD_DROP_MALFORMED;
 	return true;
 }

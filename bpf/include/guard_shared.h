@@ -16,6 +16,8 @@ enum guard_limit {
 	GUARD_EXTENSIONS = 6,
 	/* Fraction of a nanosecond that costs are counted in, as bits. */
 	GUARD_TIME_SHIFT = 10,
+	/* Buckets of a rule for what finds no room for its own, a power of two. Limits by rule use the first. */
+	GUARD_SHARED = 64,
 };
 
 /* A set of rules. Bit n of `words[w]` is rule 64 w + n; bit w of `some` says that words[w] is not 0. */

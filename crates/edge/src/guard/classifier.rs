@@ -18,7 +18,8 @@ use super::rule::{Range, Rule};
 pub const AMPLIFIERS: [u16; 17] =
     [17, 19, 111, 137, 161, 389, 520, 1434, 1900, 3283, 3702, 5353, 5683, 10001, 11211, 32414, 37810];
 
-/// Answers of NTP's control and private modes, which amplify, are longer than those that tell the time.
+/// Answers of NTP's control and private modes, which amplify, are longer than those that tell the time; so are
+/// those with NTS (RFC 8915), which are taken for them.
 pub const NTP: (u16, Range) = (123, Range(200, 65535));
 
 /// Compiles rules, [`GuardSet::RULES`] at most; further ones are ignored.

@@ -37,6 +37,9 @@ pub enum Error {
     /// An interface.
     #[error(transparent)]
     Interface(#[from] interfaces::Error),
+    /// Neither it nor the earlier program is on all interfaces.
+    #[error("{0}; configuration only partly applied; fix the error and reload")]
+    Partly(interfaces::Error),
     /// What only a start reads.
     #[error("`{0}` has changed: restart for that")]
     Restart(&'static str),
@@ -67,7 +70,7 @@ impl Filter {
     /// Puts another configuration in the place of this one.
     ///
     /// # Errors
-    /// [`Error`]; then the earlier one stays, unless the kernel refused in the middle of several interfaces.
+    /// [`Error`]; then the earlier one stays, or is put back. [`Error::Partly`] if not even that.
     pub fn change(&mut self, config: Config) -> Result<(), Error> {
         if config.manner != self.config.manner {
             return Err(Error::Restart("mode`, `replace`, `pin` or `chain"));
@@ -76,8 +79,14 @@ impl Filter {
             return Err(Error::Restart("admin"));
         }
         let guard = Guard::load(config.options.clone(), Some(&self.guard))?;
-        self.interfaces.change(&config.interfaces, &guard)?;
-        self.interfaces.replace(&guard)?;
+        // Interfaces come and go last: those that stay are never without a program, and what fails can be taken back.
+        let put = self.interfaces.replace(&guard);
+        if let Err(error) = put.and_then(|()| self.interfaces.change(&config.interfaces, &guard)) {
+            return Err(match self.interfaces.replace(&self.guard) {
+                Ok(()) => error.into(),
+                Err(_) => Error::Partly(error),
+            });
+        }
         for (name, count) in self.config.rules.iter().zip(self.guard.rule_counts()?) {
             *self.before.entry(name.clone()).or_default() += count;
         }

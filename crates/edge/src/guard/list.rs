@@ -18,7 +18,7 @@ const ENTRIES: usize = 4 << 20;
 /// A sentence that says what is wrong.
 pub fn prefix(text: &str) -> Result<GuardPrefix, String> {
     let (address, length) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
-    let wrong = || format!("`{text}` is no address or prefix, such as 192.0.2.0/24");
+    let wrong = || format!("`{text}` is not an address or prefix, such as 192.0.2.0/24");
     let address: IpAddr = address.parse().map_err(|_| wrong())?;
     let most = if address.is_ipv4() { 32 } else { 128 };
     let length = length.map_or(Ok(most), |length| length.parse::<u8>().map_err(|_| wrong()))?;

@@ -124,7 +124,7 @@ impl<'de> Deserialize<'de> for Flags {
     }
 }
 
-/// So many a second: `"10k/s"`, `"5/m"`; with a unit of size it counts bytes: `"10MiB/s"`.
+/// So many a second: `"10k/s"`; with a unit of size it counts bytes: `"10MiB/s"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     /// A second, at least 1.

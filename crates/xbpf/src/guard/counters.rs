@@ -44,7 +44,7 @@ reasons! {
     DropMalformed = GUARD_DROP_MALFORMED, "malformed";
     /// Its TCP flags exclude each other, or there are none.
     DropTcpFlags = GUARD_DROP_TCP_FLAGS, "tcp_flags";
-    /// Its source is multicast, loopback, or its own destination.
+    /// Its source is multicast, loopback, IPv4-mapped, or its own destination.
     DropAddress = GUARD_DROP_ADDRESS, "address";
     /// A fragment.
     DropFragment = GUARD_DROP_FRAGMENT, "fragment";

@@ -6,7 +6,10 @@
 
 mod counters;
 mod tables;
+#[cfg(test)]
+mod tests;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,6 +29,7 @@ use crate::dispatcher;
 use crate::error::{CAPABILITIES, Error};
 use crate::redirect::{forward_libbpf_messages, is_privileged};
 use crate::role::Role;
+use crate::skeleton::guard::types::guard_limit;
 use crate::skeleton::guard::{GuardSkelBuilder, OpenGuardMaps};
 use crate::sys;
 use tables::Block4;
@@ -34,6 +38,8 @@ use tables::Block4;
 const BATCH: usize = 8192;
 /// Elements that one call of the kernel reads when tables are walked.
 const SWEEP: u32 = 4096;
+/// Buckets of a rule for what finds no room for its own.
+const SHARED: usize = guard_limit::GUARD_SHARED.0 as usize;
 
 /// What is fixed when the program is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,28 +145,36 @@ pub struct Guard {
     maps: Maps,
     options: GuardOptions,
     block4: Option<Block4>,
+    seed: u64,
 }
 
 impl Guard {
-    /// Loads the program with its tables, on no interface. With `earlier`, bans go on, and counters; so do buckets if
-    /// the rules are the same.
+    /// Loads the program with its tables, on no interface. With `earlier`, counters go on; so do bans if their table has
+    /// the same size, and buckets if the rules and the size of theirs are the same.
     ///
     /// # Errors
     /// [`Error::NotPermitted`], [`Error::Load`], [`Error::Map`].
     pub fn load(options: GuardOptions, earlier: Option<&Self>) -> Result<Self, Error> {
         let block4 = options.block.iter().any(|prefix| prefix.address.is_ipv4());
         let block4 = block4.then(|| Block4::of(&options.block));
+        // Unguessable by who sends packets: each `RandomState` has keys of its own. The hash goes with the buckets.
+        let heir = earlier.filter(|earlier| earlier.has_buckets_for(&options));
+        let seed = heir.map_or_else(|| RandomState::new().build_hasher().finish(), |earlier| earlier.seed);
         let (program, maps) = load(
             &options,
             block4.as_ref(),
+            seed,
             |open| match earlier {
                 Some(earlier) => earlier.inherit(&options, open),
                 None => Ok(()),
             },
             None,
         )?;
-        let mut guard = Self { program, maps, options, block4 };
+        let mut guard = Self { program, maps, options, block4, seed };
         guard.fill()?;
+        if heir.is_none() {
+            guard.fill_shared()?;
+        }
         // It is in the map.
         guard.block4 = guard.block4.take().map(|block| Block4 { networks: Vec::new(), ..block });
         Ok(guard)
@@ -173,13 +187,16 @@ impl Guard {
         if options.bans() && self.options.bans() && options.bans == self.options.bans {
             open.ban_map.reuse_fd(self.maps.ban_map.as_fd())?;
         }
-        if options.classifier.rules == self.options.classifier.rules
-            && options.buckets == self.options.buckets
-        {
+        if self.has_buckets_for(options) {
             open.bucket_map.reuse_fd(self.maps.bucket_map.as_fd())?;
             open.shared_map.reuse_fd(self.maps.shared_map.as_fd())?;
         }
         Ok(())
+    }
+
+    /// Whether the buckets of this one mean the same to a program with `options`.
+    fn has_buckets_for(&self, options: &GuardOptions) -> bool {
+        options.classifier.rules == self.options.classifier.rules && options.buckets == self.options.buckets
     }
 
     /// Attaches the program to the interface `ifindex`; as [`crate::Redirect::attach`]. With [`Keep::Pinned`] it goes on
@@ -207,7 +224,8 @@ impl Guard {
         let extension = |dispatcher: BorrowedFd<'_>, function: &str| {
             let target = Some((dispatcher, function));
             let share = |open: &mut OpenGuardMaps<'_>| self.maps.share(open);
-            load(&self.options, self.block4.as_ref(), share, target).map(|(program, _)| (program, ()))
+            load(&self.options, self.block4.as_ref(), self.seed, share, target)
+                .map(|(program, _)| (program, ()))
         };
         let ((), membership) = dispatcher::join(&interface, mode.flags(), Role::GUARD, extension)?;
         Ok(attachment::of_membership(interface, mode, membership))
@@ -257,12 +275,11 @@ impl Guard {
     /// Removes buckets that are full again and bans that have ended, and returns how many of either are left. To be called
     /// about once a second: it walks the tables.
     pub fn expire(&self) -> (usize, usize) {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let now = (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64);
+        let now = monotonic();
         let words = |value: &[u8]| -> Vec<u64> {
             value.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
         };
-        let scaled = now << crate::skeleton::guard::types::guard_limit::GUARD_TIME_SHIFT.0;
+        let scaled = now << guard_limit::GUARD_TIME_SHIFT.0;
         let passed = |word: &u64| word.wrapping_sub(scaled).cast_signed() <= 0;
         let sweep = |map: &MapHandle, over: &dyn Fn(&[u64]) -> bool| {
             // Read whole first: a walk begins anew behind a key that was deleted.
@@ -280,7 +297,7 @@ impl Guard {
         (buckets, bans)
     }
 
-    /// Sources that are banned now, up to `most`.
+    /// Sources that are banned now, up to `most`: IPv4 addresses, and the first address of each IPv6 /64.
     pub fn banned(&self, most: usize) -> Vec<IpAddr> {
         let address = |key: Vec<u8>| Some(Ipv6Addr::from(<[u8; 16]>::try_from(key).ok()?).to_canonical());
         self.maps.ban_map.keys().filter_map(address).take(most).collect()
@@ -295,7 +312,15 @@ impl Guard {
         BaselineRun::of(self.program.as_fd(), &input)
     }
 
-    /// Writes all tables.
+    /// Has the shared buckets be full from now on: the time 0 may look like one in the future.
+    fn fill_shared(&self) -> Result<(), Error> {
+        let now = monotonic() << guard_limit::GUARD_TIME_SHIFT.0;
+        let bucket = [now.to_ne_bytes(), now.to_ne_bytes()].concat();
+        let buckets = std::iter::repeat_n(bucket, self.options.classifier.rules.len() * SHARED);
+        write(&self.maps.shared_map, "shared_map", numbered(buckets))
+    }
+
+    /// Writes all tables but the shared buckets.
     fn fill(&self) -> Result<(), Error> {
         let (maps, options) = (&self.maps, &self.options);
         let list = |map: &MapHandle, name, prefixes: &mut dyn Iterator<Item = &GuardPrefix>| {
@@ -363,6 +388,7 @@ impl Guard {
 fn load(
     options: &GuardOptions,
     block4: Option<&Block4>,
+    seed: u64,
     share: impl Fn(&mut OpenGuardMaps<'_>) -> libbpf_rs::Result<()>,
     target: Option<(BorrowedFd<'_>, &str)>,
 ) -> Result<(OwnedFd, Maps), Error> {
@@ -380,7 +406,7 @@ fn load(
         dispatcher::make_extension(&mut open.progs.expressway_grd, dispatcher, function).map_err(refused)?;
     }
     size(&mut open.maps, options, block4).map_err(refused)?;
-    set(&mut open.maps, options);
+    set(&mut open.maps, options, seed);
     share(&mut open.maps).map_err(refused)?;
     let loaded = open.load().map_err(refused)?;
     let program = loaded.progs.expressway_grd.as_fd().try_clone_to_owned();
@@ -424,14 +450,14 @@ fn size(
     maps.flags_map.set_max_entries(entries(rules.flags.as_ref().map_or(0, Vec::len)))?;
     maps.rule_map.set_max_entries(entries(rules.rules.len()))?;
     maps.rule_stats_map.set_max_entries(entries(rules.rules.len()))?;
-    maps.shared_map.set_max_entries(entries(rules.rules.len()))?;
+    maps.shared_map.set_max_entries(entries(rules.rules.len() * SHARED))?;
     maps.quic_port_map.set_max_entries(1024)?;
     maps.bucket_map.set_max_entries(options.buckets.max(1))?;
     maps.ban_map.set_max_entries(options.bans.max(1))?;
     maps.stats_map.set_max_entries(GuardReason::ALL.len() as u32)
 }
 
-fn set(maps: &mut OpenGuardMaps<'_>, options: &GuardOptions) {
+fn set(maps: &mut OpenGuardMaps<'_>, options: &GuardOptions, seed: u64) {
     let Some(knobs) = maps.rodata_data.as_deref_mut() else { return };
     let rules = &options.classifier;
     knobs.dry_run = options.dry_run;
@@ -445,6 +471,7 @@ fn set(maps: &mut OpenGuardMaps<'_>, options: &GuardOptions) {
     knobs.has_bans = options.bans();
     knobs.has_quic = !options.quic_ports.is_empty();
     knobs.rules = rules.rules.len() as u32;
+    knobs.seed = seed;
     knobs.by_source = rules.source.is_some();
     knobs.by_destination = rules.destination.is_some();
     knobs.by_source_port = rules.source_port.is_some();
@@ -452,6 +479,12 @@ fn set(maps: &mut OpenGuardMaps<'_>, options: &GuardOptions) {
     knobs.by_protocol = rules.protocol.is_some();
     knobs.by_length = rules.length.is_some();
     knobs.by_flags = rules.flags.is_some();
+}
+
+/// The clock of `bpf_ktime_get_ns`.
+fn monotonic() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }
 
 /// Values with their place as key, of an array.
