@@ -68,7 +68,7 @@ impl Tracer {
     /// The recording under way; 0: none.
     #[inline]
     pub fn epoch(&self) -> u32 {
-        self.lane.epoch.load(Ordering::Relaxed)
+        self.lane.epoch.load(Ordering::Acquire)
     }
 
     /// Somebody asks.
