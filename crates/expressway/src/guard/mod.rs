@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use expressway_edge::guard::{Config, Filter};
+use expressway_edge::guard::{Config, Error, Filter};
 use expressway_gateway::admin::{Admin, Limits, State};
 use expressway_gateway::metrics::Registry;
 use expressway_xbpf::Existing;
@@ -82,7 +82,12 @@ fn watch(arguments: &Arguments, filter: &Shared, signals: &Receiver<i32>) -> Res
     loop {
         match signals.recv_timeout(next.saturating_duration_since(Instant::now())) {
             Ok(SIGHUP) => reload(arguments, filter),
-            Ok(SIGUSR1) => print(arguments, filter)?,
+            // Nobody reads it any more, perhaps; the filter is needed still.
+            Ok(SIGUSR1) => {
+                if let Err(error) = print(arguments, filter) {
+                    tracing::error!("statistics not printed: {error}");
+                }
+            }
             Ok(_) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
             Err(RecvTimeoutError::Timeout) => {
                 filter.lock().upkeep();
@@ -95,9 +100,11 @@ fn watch(arguments: &Arguments, filter: &Shared, signals: &Receiver<i32>) -> Res
 /// A filter that cannot be changed goes on as it is.
 fn reload(arguments: &Arguments, filter: &Shared) {
     // Lists are read before anybody has to wait.
-    let result = load(arguments).and_then(|config| filter.lock().change(config).map_err(Failure::run_time));
+    let result = load(arguments).map(|config| filter.lock().change(config));
     match result {
-        Ok(()) => tracing::info!(config = %arguments.config.display(), "configuration reloaded"),
+        Ok(Ok(())) => tracing::info!(config = %arguments.config.display(), "configuration reloaded"),
+        Ok(Err(error @ Error::Partly(_))) => tracing::error!("{error}"),
+        Ok(Err(error)) => tracing::error!("configuration not reloaded, the earlier one stays: {error}"),
         Err(error) => tracing::error!("configuration not reloaded, the earlier one stays: {error}"),
     }
 }
