@@ -83,7 +83,7 @@ struct {
 /* The node (slot) of each server ID. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, BALANCE_NODES * 2);
+	__uint(max_entries, BALANCE_NODES * BALANCE_QUIC_CONFIGS);
 	__type(key, struct balance_server_id);
 	__type(value, __u32);
 } server_ids_map SEC(".maps");
@@ -160,12 +160,27 @@ static __always_inline struct balance_node *flow_node(const struct balance_flow 
 
 	if (!node || node->generation != flow->generation)
 		return NULL;
-	if (now - flow->seen > service->idle)
+	/* Another CPU may have read the clock later. */
+	if ((__s32)(now - flow->seen) > (__s32)service->idle)
 		return NULL;
-	if (node->state == BALANCE_UP)
-		return packet->opens && flow->closed ? NULL : node;
-	/* A connection that is opened is a new one, whatever had these ports before. */
-	return node->state == BALANCE_DRAINING && !packet->opens ? node : NULL;
+	if (packet->opens && flow->closed && (__s32)(now - flow->seen) >= BALANCE_CLOSED)
+		return NULL;
+	return node->state == BALANCE_UP || node->state == BALANCE_DRAINING ? node : NULL;
+}
+
+/*
+ * Remembers whether the flow's client has closed it. Nobody has to be believed here: what goes on after a FIN or RST was
+ * not closed by it. The last ACK of a connection comes soon. With affinity a flow is not one connection.
+ */
+static __always_inline void note_end(struct balance_flow *flow, const struct packet *packet,
+				     const struct balance_service *service, __u32 now)
+{
+	if (packet->closes) {
+		if (!(service->flags & BALANCE_AFFINITY))
+			flow->closed = 0x8000 | (now & 0x7fff);
+	} else if (flow->closed && (packet->opens || ((now - flow->closed) & 0x7fff) >= BALANCE_CLOSED)) {
+		flow->closed = 0;
+	}
 }
 
 static __always_inline struct balance_node *ring_node(void *ring, __u32 hash, __u32 *slot)
@@ -182,7 +197,8 @@ static __always_inline struct balance_node *ring_node(void *ring, __u32 hash, __
 }
 
 /* A node for a flow that has none. */
-static __always_inline struct balance_node *new_node(const struct balance_service *service, __u64 hash, __u32 *slot)
+static __always_inline struct balance_node *new_node(const struct balance_service *service,
+						     const struct packet *packet, __u64 hash, __u32 *slot)
 {
 	void *ring = bpf_map_lookup_elem(&rings_map, &service->id);
 	struct balance_node *node, *other;
@@ -198,7 +214,7 @@ static __always_inline struct balance_node *new_node(const struct balance_servic
 		node = other;
 		*slot = second;
 	}
-	if (node)
+	if (node && !packet->error)
 		__sync_fetch_and_add(&node->load, node->step);
 	return node;
 }
@@ -237,11 +253,12 @@ static __always_inline struct balance_node *find_node(const struct packet *packe
 		*counter = BALANCE_TX_FLOW;
 		choice->slot = flow->node;
 		if (node) {
+			if (packet->error)
+				return node;
 			/* Not written for each packet: the line is shared. */
-			if (!packet->error && flow->seen != choice->now)
+			if (flow->seen != choice->now)
 				flow->seen = choice->now;
-			if (packet->closes)
-				flow->closed = 1;
+			note_end(flow, packet, service, choice->now);
 			return node;
 		}
 	} else {
@@ -250,15 +267,17 @@ static __always_inline struct balance_node *find_node(const struct packet *packe
 		if (node) {
 			*counter = BALANCE_TX_PROBATION;
 			choice->slot = flow->node;
-			if (!packet->error)
-				promote(key, flow, packet, choice);
+			if (packet->error)
+				return node;
+			note_end(flow, packet, service, choice->now);
+			promote(key, flow, packet, choice);
 			return node;
 		}
 		flow = NULL;
 	}
 
 	*counter = BALANCE_TX_NEW;
-	node = new_node(service, hash, &choice->slot);
+	node = new_node(service, packet, hash, &choice->slot);
 	if (!node || packet->error)
 		return node;
 	fresh.node = choice->slot;
@@ -453,12 +472,11 @@ static __always_inline enum balance_counter route(struct xdp_md *ctx, struct pac
 
 static __always_inline enum balance_counter balance(struct xdp_md *ctx, int *verdict)
 {
-	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
 	struct balance_service *service = NULL;
 	struct balance_node *node = NULL;
 	struct packet packet = {};
 	struct choice choice = {};
-	enum balance_counter counter = parse(data, data_end, &packet), outcome;
+	enum balance_counter counter = parse(ctx, &packet), outcome;
 	__u64 hash = 0;
 
 	if (counter >= BALANCE_FIRST_PASS)

@@ -303,7 +303,7 @@ static __always_inline enum balance_counter too_big(struct xdp_md *ctx, const st
 		return BALANCE_DROP_TOO_BIG;
 	if (!may_send_icmp())
 		return BALANCE_DROP_TOO_BIG;
-	if (bpf_xdp_adjust_tail(ctx, (int)(kept - (__u32)(data_end - (void *)(long)ctx->data))))
+	if (bpf_xdp_adjust_tail(ctx, (int)(kept - (__u32)bpf_xdp_get_buff_len(ctx))))
 		return BALANCE_DROP_TOO_BIG;
 	answered = packet->family == 4 ? answer_ipv4(ctx, mtu) : answer_ipv6(ctx, mtu);
 	if (!answered)

@@ -156,7 +156,8 @@ static __always_inline enum balance_counter parse_transport(void *at, void *data
 	return BALANCE_PASS_PROTOCOL;
 }
 
-static __always_inline enum balance_counter parse_ipv4(void *data, void *data_end, struct packet *packet)
+static __always_inline enum balance_counter parse_ipv4(void *data, void *data_end, __u64 frame,
+						      struct packet *packet)
 {
 	struct iphdr *ip = data + sizeof(struct ethhdr);
 	__u32 header;
@@ -166,7 +167,7 @@ static __always_inline enum balance_counter parse_ipv4(void *data, void *data_en
 	header = ip->ihl * 4;
 	packet->length = bpf_ntohs(ip->tot_len);
 	if (ip->version != 4 || header < sizeof(*ip) || packet->length < header ||
-	    packet->length > (__u64)(data_end - data) - sizeof(struct ethhdr))
+	    packet->length > frame - sizeof(struct ethhdr))
 		return BALANCE_PASS_MALFORMED;
 	packet->family = 4;
 	packet->protocol = ip->protocol;
@@ -185,7 +186,8 @@ static __always_inline enum balance_counter parse_ipv4(void *data, void *data_en
 	return parse_transport((void *)ip + header, data_end, packet);
 }
 
-static __always_inline enum balance_counter parse_ipv6(void *data, void *data_end, struct packet *packet)
+static __always_inline enum balance_counter parse_ipv6(void *data, void *data_end, __u64 frame,
+						      struct packet *packet)
 {
 	struct ipv6hdr *ip = data + sizeof(struct ethhdr);
 	void *at = ip + 1;
@@ -193,7 +195,7 @@ static __always_inline enum balance_counter parse_ipv6(void *data, void *data_en
 	if ((void *)(ip + 1) > data_end)
 		return BALANCE_PASS_MALFORMED;
 	packet->length = sizeof(*ip) + bpf_ntohs(ip->payload_len);
-	if (ip->version != 6 || packet->length > (__u64)(data_end - data) - sizeof(struct ethhdr))
+	if (ip->version != 6 || packet->length > frame - sizeof(struct ethhdr))
 		return BALANCE_PASS_MALFORMED;
 	packet->family = 6;
 	packet->protocol = ip->nexthdr;
@@ -231,16 +233,18 @@ static __always_inline enum balance_counter parse_ipv6(void *data, void *data_en
 }
 
 /* TX_NEW: addresses and ports are known. TX_ICMP: those of the packet that it is about. TX_FRAGMENT: no ports. */
-static __always_inline enum balance_counter parse(void *data, void *data_end, struct packet *packet)
+static __always_inline enum balance_counter parse(struct xdp_md *ctx, struct packet *packet)
 {
+	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
+	__u64 frame = bpf_xdp_get_buff_len(ctx);
 	struct ethhdr *ethernet = data;
 
 	if ((void *)(ethernet + 1) > data_end)
 		return BALANCE_PASS_MALFORMED;
 	if (ethernet->h_proto == bpf_htons(ETH_P_IP))
-		return parse_ipv4(data, data_end, packet);
+		return parse_ipv4(data, data_end, frame, packet);
 	if (ethernet->h_proto == bpf_htons(ETH_P_IPV6))
-		return parse_ipv6(data, data_end, packet);
+		return parse_ipv6(data, data_end, frame, packet);
 	return BALANCE_PASS_NOT_IP;
 }
 

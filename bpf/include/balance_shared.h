@@ -23,6 +23,8 @@ enum balance_limit {
 	/* Packets of a TCP flow behind its SYN, or of a UDP flow, that make it established. */
 	BALANCE_TCP_ESTABLISHED = 2,
 	BALANCE_UDP_ESTABLISHED = 3,
+	/* Seconds of quiet behind a FIN or RST after which a SYN begins another connection. */
+	BALANCE_CLOSED = 2,
 	/* ICMP errors that one CPU sends in a second. */
 	BALANCE_ICMP_RATE = 1000,
 };
@@ -48,7 +50,7 @@ enum balance_flag {
 struct balance_service {
 	__u32 id;
 	__u32 flags; /* enum balance_flag */
-	__u32 idle;  /* seconds without a packet after which a flow is over */
+	__u32 idle;  /* seconds without a packet after which a flow is over; below 2^31 */
 };
 
 enum balance_state {
@@ -100,7 +102,7 @@ struct balance_flow {
 	__u32 generation; /* of the node, when the flow got it */
 	__u32 seen;       /* seconds of the monotonic clock */
 	__u16 packets;    /* counted up to the number that makes it established */
-	__u16 closed;     /* its client has sent FIN or RST */
+	__u16 closed;     /* 0, or 0x8000 and the time (15 bits of the seconds) of its client's FIN or RST */
 };
 
 /* Key of fragments_map: the packet that a fragment is a part of. */

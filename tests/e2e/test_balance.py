@@ -130,6 +130,29 @@ def test_an_invalid_file_changes_nothing(network: Network, make_balancer: Made) 
     assert result.stderr.count("\n") == 1
 
 
+def test_what_needs_a_restart_is_refused_and_all_services_may_be_renamed(network: Network, make_balancer: Made) -> None:
+    """A refused file changes nothing, not even its nodes; new names lose no packet's way."""
+    balancer = make_balancer(services(["n1"]))
+    for number, line in enumerate(('mode = "generic"', "pin = true", "flows = 2048", "seed = 5"), start=1):
+        balancer.config.write_text(f"{line}\n{services(['n2'])}")
+        balancer.signal(signal.SIGHUP)
+        balancer.wait_log("not reloaded", number)
+        assert f"`{line.split()[0]}` has changed: restart for that" in balancer.log()
+        assert Client(network).ask() == "n1"
+    balancer.config.write_text(services(["n2"]).replace("9180", "9181"))
+    balancer.signal(signal.SIGHUP)
+    balancer.wait_log("`[admin]` has changed")
+    times = balancer.log().count("reloaded") + 1
+    renamed = services(["n2"]).replace('name = "', 'name = "new-')
+    balancer.config.write_text(renamed)
+    balancer.signal(signal.SIGHUP)
+    balancer.wait_log("reloaded", times)
+    assert Client(network).ask() == "n2"
+    assert Client(network, socket.SOCK_DGRAM).ask() == "n2"
+    checked = subprocess.run([BINARY, "balance", "--check", "--config", balancer.config], capture_output=True, text=True, check=True)
+    assert checked.stdout == f"{balancer.config}: ok\n"
+
+
 def test_a_node_that_dies_and_returns(network: Network, make_balancer: Made) -> None:
     """Health checks take it out and back in; flows of others never notice."""
     check = '[service.check]\nkind = "tcp"\ninterval = "50ms"\nfall = 2\n'

@@ -3,6 +3,7 @@
 //! `bpf/balance.bpf.c` describes what it does with packets. Which nodes a ring names, which state a node has and how it is
 //! reached is decided above; every change here is one write that packets see as a whole.
 
+use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -233,6 +234,8 @@ pub struct Balance {
     node_stats: MapHandle,
 }
 
+/// The longest time that `balance_service.idle` can say: two clocks' difference is signed there.
+const IDLE: u32 = i32::MAX as u32;
 /// Flows read in one system call.
 const FLOW_BATCH: u32 = 4096;
 
@@ -363,7 +366,7 @@ impl Balance {
         let flags = flag(listener.quic_lb, balance_flag::BALANCE_QUIC_LB)
             | flag(listener.affinity, balance_flag::BALANCE_AFFINITY)
             | flag(listener.least_connections, balance_flag::BALANCE_LEAST);
-        let idle = u32::try_from(listener.idle.as_secs()).unwrap_or(u32::MAX);
+        let idle = u32::try_from(listener.idle.as_secs()).unwrap_or(u32::MAX).min(IDLE);
         let value = [listener.service, flags, idle].map(u32::to_ne_bytes).concat();
         self.listeners
             .update(&listener_key(address, protocol), &value, MapFlags::ANY)
@@ -480,26 +483,28 @@ impl Balance {
         per_cpu(&self.node_stats, "node_stats_map", slot, BalanceTraffic::from_cpus)
     }
 
-    /// Established flows by slot that had a packet within the last `idle` and were not closed.
+    /// Established flows by slot and generation of their nodes. Those count that were not closed and had a packet within
+    /// the time that `idle` says for their service; none of a service for which it says nothing.
     ///
     /// # Errors
     /// [`Error::Map`].
-    pub fn flows_by_slot(&self, idle: Duration) -> Result<Vec<u32>, Error> {
-        let mut flows = vec![0; Self::NODES as usize];
+    pub fn flows_by_node(&self, idle: &HashMap<u32, Duration>) -> Result<HashMap<(u32, u32), u32>, Error> {
+        let mut flows = HashMap::new();
         let now = monotonic_seconds();
-        let idle = u32::try_from(idle.as_secs()).unwrap_or(u32::MAX);
         let entries =
             self.flows.lookup_batch(FLOW_BATCH, MapFlags::ANY, MapFlags::ANY).map_err(fault("flows_map"))?;
-        for (_, value) in entries {
+        for (key, value) in entries {
             let (words, _) = value.as_chunks::<4>();
-            let [slot, _generation, seen, flags] = words else { continue };
+            let ([slot, generation, seen, flags], [.., low, high]) = (words, key.as_slice()) else {
+                continue;
+            };
+            let Some(idle) = idle.get(&u16::from_ne_bytes([*low, *high]).into()) else { continue };
             let closed = u16::from_ne_bytes([flags[2], flags[3]]) != 0;
-            if closed || now.saturating_sub(u32::from_ne_bytes(*seen)) > idle {
+            let quiet = now.saturating_sub(u32::from_ne_bytes(*seen));
+            if closed || u64::from(quiet) > idle.as_secs() {
                 continue;
             }
-            if let Some(count) = flows.get_mut(u32::from_ne_bytes(*slot) as usize) {
-                *count += 1;
-            }
+            *flows.entry((u32::from_ne_bytes(*slot), u32::from_ne_bytes(*generation))).or_default() += 1;
         }
         Ok(flows)
     }
@@ -515,9 +520,22 @@ impl Balance {
     /// # Errors
     /// [`Error::TestRun`]; the kernel wants at least 14 bytes.
     pub fn prog_test_run(&self, frame: &[u8], repeat: u32) -> Result<BalanceRun, Error> {
+        self.test_run(frame, None, repeat)
+    }
+
+    /// As [`Balance::prog_test_run`] once, on a multi-buffer frame of which only the first `linear` bytes are in the
+    /// linear part. Linux 6.18.
+    ///
+    /// # Errors
+    /// [`Error::TestRun`], with EINVAL on older kernels or for less than 14 linear bytes.
+    pub fn prog_test_run_split(&self, frame: &[u8], linear: u32) -> Result<BalanceRun, Error> {
+        self.test_run(frame, Some(linear), 1)
+    }
+
+    fn test_run(&self, frame: &[u8], linear: Option<u32>, repeat: u32) -> Result<BalanceRun, Error> {
         /// The program may put two headers of IPv6 and some in front.
         const ROOM: u32 = 128;
-        let input = sys::TestRunInput { frame, linear: None, ifindex: 0, room: ROOM, repeat };
+        let input = sys::TestRunInput { frame, linear, ifindex: 0, room: ROOM, repeat };
         let output = sys::test_run(self.program.as_fd(), &input)
             .map_err(|source| Error::TestRun { length: frame.len(), source })?;
         let duration = Duration::from_nanos(output.nanoseconds.into());

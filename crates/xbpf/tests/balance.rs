@@ -3,7 +3,9 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::thread::sleep;
 use std::time::Duration;
 
 use etherparse::{
@@ -180,6 +182,7 @@ enum Tcp {
     Syn,
     Ack,
     Fin,
+    Rst,
 }
 
 fn tcp(to: SocketAddr, port: u16, kind: Tcp) -> Vec<u8> {
@@ -189,6 +192,7 @@ fn tcp(to: SocketAddr, port: u16, kind: Tcp) -> Vec<u8> {
         Tcp::Syn => step.syn(),
         Tcp::Ack => step.ack(1),
         Tcp::Fin => step.fin().ack(1),
+        Tcp::Rst => step.rst(),
     };
     step.write(&mut frame, b"").unwrap();
     frame
@@ -428,7 +432,35 @@ fn tcp_is_established_behind_its_syn() {
     assert_eq!(bed.to(&tcp(vip4(), 5, Tcp::Ack)), (TxFlow, slot));
     assert_eq!(bed.to(&tcp(vip4(), 5, Tcp::Fin)), (TxFlow, slot));
     assert_eq!(bed.to(&tcp(vip4(), 5, Tcp::Ack)), (TxFlow, slot), "its last ACK");
+    sleep(QUIET);
     assert_eq!(bed.to(&tcp(vip4(), 5, Tcp::Syn)), (TxNew, 3 - slot), "the same ports again");
+}
+
+/// Longer than a closed flow has to be quiet before a SYN takes its ports.
+const QUIET: Duration = Duration::from_secs(3);
+
+/// Nobody has to know a sequence number for these.
+#[test]
+fn resets_and_syns_of_others_move_no_connection_that_goes_on() {
+    let Some(bed) = Bed::new(L2, false) else { return };
+    bed.ring(1, &[1]);
+    for kind in [Tcp::Syn, Tcp::Ack, Tcp::Ack, Tcp::Ack] {
+        bed.to(&tcp(vip4(), 5, kind));
+    }
+    bed.ring(1, &[2]);
+    for state in [BalanceState::Up, BalanceState::Draining] {
+        bed.state(1, state);
+        for kind in [Tcp::Rst, Tcp::Fin] {
+            for kind in [kind, Tcp::Syn, Tcp::Ack] {
+                assert_eq!(bed.to(&tcp(vip4(), 5, kind)), (TxFlow, 1));
+            }
+        }
+    }
+    assert_eq!(bed.to(&tcp(vip4(), 5, Tcp::Rst)), (TxFlow, 1));
+    sleep(QUIET);
+    assert_eq!(bed.to(&tcp(vip4(), 5, Tcp::Ack)), (TxFlow, 1), "it was not its client's");
+    sleep(QUIET);
+    assert_eq!(bed.to(&tcp(vip4(), 5, Tcp::Syn)), (TxFlow, 1), "nothing has closed it since");
 }
 
 #[test]
@@ -465,7 +497,11 @@ fn a_draining_node_keeps_what_it_has() {
     assert_eq!(bed.to(&udp(vip4(), 1, b"x")), (TxFlow, 1));
     assert_eq!(bed.to(&tcp(vip4(), 1, Tcp::Ack)), (TxProbation, 1));
     assert_eq!(bed.to(&udp(vip4(), 2, b"x")), (TxNew, 2));
-    assert_eq!(bed.to(&tcp(vip4(), 1, Tcp::Syn)), (TxNew, 2), "a new connection");
+    assert_eq!(bed.to(&tcp(vip4(), 1, Tcp::Syn)), (TxProbation, 1), "a repeated SYN");
+    assert_eq!(bed.to(&tcp(vip4(), 2, Tcp::Syn)), (TxNew, 2), "a new connection");
+    bed.to(&tcp(vip4(), 1, Tcp::Fin));
+    sleep(QUIET);
+    assert_eq!(bed.to(&tcp(vip4(), 1, Tcp::Syn)), (TxNew, 2), "another one with these ports");
 }
 
 #[test]
@@ -524,6 +560,79 @@ fn affinity_keeps_an_address_on_a_node() {
 }
 
 #[test]
+fn with_affinity_the_end_of_a_connection_is_not_that_of_others() {
+    let Some(bed) = Bed::new(L2, false) else { return };
+    let sticky = BalanceListener { affinity: true, ..listener(1) };
+    bed.balance.set_listener(vip4(), BalanceProtocol::Tcp, &sticky).unwrap();
+    bed.ring(1, &[1]);
+    for kind in [Tcp::Syn, Tcp::Ack, Tcp::Ack, Tcp::Ack] {
+        bed.to(&tcp(vip4(), 5, kind));
+    }
+    bed.ring(1, &[2]);
+    assert_eq!(bed.to(&tcp(vip4(), 6, Tcp::Fin)), (TxFlow, 1));
+    assert_eq!(bed.to(&tcp(vip4(), 7, Tcp::Rst)), (TxFlow, 1));
+    sleep(QUIET);
+    assert_eq!(bed.to(&tcp(vip4(), 8, Tcp::Syn)), (TxFlow, 1), "the same source");
+    assert_eq!(bed.to(&tcp(vip4(), 5, Tcp::Ack)), (TxFlow, 1), "its first connection goes on");
+    bed.state(1, BalanceState::Draining);
+    assert_eq!(bed.to(&tcp(vip4(), 9, Tcp::Syn)), (TxFlow, 1), "a drained node keeps the source");
+}
+
+#[test]
+fn only_headers_have_to_be_linear() {
+    let Some(bed) = Bed::new(Gue, false) else { return };
+    let short = udp(vip4(), 1, &[7; 100]);
+    if let Err(error) = bed.balance.prog_test_run_split(&short, 60) {
+        eprintln!("skipped: split test frames need Linux 6.18: {error}");
+        return;
+    }
+    for frame in [udp(vip4(), 1, &[7; 1400]), udp(vip6(), 1, &[7; 1400])] {
+        let expected = bed.run(&frame).1;
+        let split = bed.balance.prog_test_run_split(&frame, 128).unwrap();
+        assert_eq!((split.verdict, split.frame), (expected.verdict, expected.frame));
+    }
+    for vip in [vip4(), vip6()] {
+        let long = udp(vip, 2, &[7; 1480]);
+        let split = bed.balance.prog_test_run_split(&long, 128).unwrap();
+        let answer = bed.run(&long).1;
+        assert_eq!((split.verdict, split.frame), (TX, answer.frame), "too big");
+    }
+    let counts = bed.balance.counters().unwrap();
+    assert!(counts.iter().any(|count| count == (TxTooBig, 4)), "{counts:?}");
+    let cut = bed.balance.prog_test_run_split(&short[..short.len() - 1], 60).unwrap();
+    assert_eq!(cut.verdict, PASS, "shorter than its IP packet says");
+}
+
+#[test]
+fn flows_are_counted_by_the_node_and_the_time_of_their_service() {
+    let Some(bed) = Bed::new(L2, false) else { return };
+    bed.ring(0, &[1]);
+    bed.ring(1, &[1]);
+    bed.establish(1);
+    bed.establish(2);
+    for port in [3, 4] {
+        for kind in [Tcp::Syn, Tcp::Ack, Tcp::Ack] {
+            bed.to(&tcp(vip4(), port, kind));
+        }
+    }
+    bed.to(&tcp(vip4(), 4, Tcp::Rst));
+    bed.balance.set_node(1, &BalanceNode { generation: 2, ..node(1, L2, false) }).unwrap();
+    bed.establish(5);
+    let minute = Duration::from_secs(60);
+    let count = |idle: &[(u32, Duration)]| {
+        bed.balance
+            .flows_by_node(&idle.iter().copied().collect())
+            .unwrap()
+            .into_iter()
+            .collect::<BTreeMap<_, _>>()
+    };
+    assert_eq!(count(&[(0, minute), (1, minute)]), BTreeMap::from([((1, 1), 3), ((1, 2), 1)]));
+    sleep(QUIET);
+    let second = Duration::from_secs(1);
+    assert_eq!(count(&[(0, second), (1, minute)]), BTreeMap::from([((1, 1), 1)]));
+}
+
+#[test]
 fn fewer_flows_win_new_ones() {
     let Some(bed) = Bed::new(L2, false) else { return };
     let least = BalanceListener { least_connections: true, ..listener(0) };
@@ -533,6 +642,24 @@ fn fewer_flows_win_new_ones() {
     let loaded = to.iter().filter(|slot| **slot == 1).count();
     // Both candidates of a flow are the loaded node for a quarter of the flows.
     assert!((50..150).contains(&loaded), "{loaded} of 400 went to the loaded node");
+
+    // An ICMP error about a flow of nobody's adds nothing: the other node would come to have more.
+    bed.balance.set_node(1, &BalanceNode { load: 1_000_000, ..node(1, L2, false) }).unwrap();
+    bed.balance.set_node(2, &BalanceNode { step: 20_000, ..node(2, L2, false) }).unwrap();
+    let mut sent = Vec::new();
+    let step = PacketBuilder::ethernet2(OWN_MAC, CLIENT_MAC).ipv4([192, 0, 2, 10], [198, 51, 100, 7], 64);
+    step.udp(443, 9000).write(&mut sent, &[0; 64]).unwrap();
+    let mut error = Vec::new();
+    let step = PacketBuilder::ethernet2(CLIENT_MAC, OWN_MAC).ipv4([203, 0, 113, 1], [192, 0, 2, 10], 64);
+    step.icmpv4_raw(3, 4, [0, 0, 5, 0]).write(&mut error, packet(&sent)).unwrap();
+    bed.ring(0, &[2]);
+    for _ in 0..100 {
+        assert_eq!(bed.run(&error).0, TxIcmp);
+    }
+    bed.ring(0, &[1, 2]);
+    let to: Vec<u32> = (0..40).map(|port| bed.to(&udp(vip4(), 2000 + port, b"x")).1).collect();
+    let free = to.iter().filter(|slot| **slot == 2).count();
+    assert!(free > 20, "{free} of 40 went to the node without load");
 }
 
 /// The fragments of a UDP datagram of 2000 bytes; the second has no ports.

@@ -290,8 +290,9 @@ impl Config {
         if raw.service.is_empty() {
             return Err(SourceFile::whole(&source.file, "no [[service]]: add one"));
         }
-        if raw.service.len() > Balance::SERVICES as usize {
-            let problem = format!("more than {} services", Balance::SERVICES);
+        // Half of the slots, so that a reload may rename all services.
+        if raw.service.len() > Balance::SERVICES as usize / 2 {
+            let problem = format!("more than {} services", Balance::SERVICES / 2);
             return Err(SourceFile::whole(&source.file, problem));
         }
         let entries = |value: Option<Spanned<u32>>, default: u32| match value {
@@ -319,6 +320,20 @@ impl Config {
             return Err(SourceFile::whole(&source.file, problem));
         }
         Ok(config)
+    }
+
+    /// The first key that differs in `wanted` and that only a start reads.
+    pub fn fixed_change(&self, wanted: &Self) -> Option<&'static str> {
+        let changes = [
+            ("mode", self.mode != wanted.mode),
+            ("pin", self.pin != wanted.pin),
+            ("chain", self.chain != wanted.chain),
+            ("flows", self.flows != wanted.flows),
+            ("probation", self.probation != wanted.probation),
+            ("seed", self.seed != wanted.seed),
+            ("[admin]", self.admin != wanted.admin),
+        ];
+        changes.iter().find(|(_, changed)| *changed).map(|(key, _)| *key)
     }
 }
 
@@ -416,7 +431,7 @@ fn nodes(
         let span = raw.address.span();
         let address = raw.address.into_inner();
         if address.is_unspecified() || address.is_multicast() || address.is_loopback() {
-            return Err(source.at(span, format!("{address} is no address of a node")));
+            return Err(source.at(span, format!("{address} cannot be a node's address")));
         }
         if nodes.iter().any(|node| node.address == address) {
             return Err(source.at(span, format!("{address} is listed twice")));

@@ -49,6 +49,9 @@ pub enum Error {
     /// All numbers are held.
     #[error("{0}: more nodes than there is room for; reload again once old ones are gone")]
     Full(String),
+    /// What only a start reads.
+    #[error("`{0}` has changed: restart for that")]
+    Restart(&'static str),
     /// What an order names is not there.
     #[error("no node {node} in service `{service}`")]
     NoNode {
@@ -60,6 +63,7 @@ pub enum Error {
 }
 
 /// A node with its number.
+#[derive(Clone)]
 struct Member {
     node: Node,
     slot: Slot,
@@ -69,11 +73,14 @@ struct Member {
     before: BalanceTraffic,
     /// As last written.
     written: Option<BalanceNode>,
+    /// The program has added to its load since, or may have.
+    stale: bool,
     flows: u32,
     ring: u32,
 }
 
 /// A service with its number.
+#[derive(Clone)]
 struct Active {
     service: Service,
     slot: Slot,
@@ -127,43 +134,53 @@ impl Balancer {
 
     /// Makes a configuration that of the program, while packets flow. Flows stay with nodes that stay.
     ///
-    /// The sizes of tables, and the seed, are those of the start.
-    ///
     /// # Errors
-    /// See [`Error`]; what was done until then stays done, and the next call completes it.
+    /// [`Error::Restart`] and [`Error::Full`] change nothing. With others, what was done until then stays done, and the next
+    /// call completes it.
     pub fn apply(&mut self, config: Config) -> Result<(), Error> {
-        let wanted: HashSet<String> = config.services.iter().map(|service| service.name.clone()).collect();
-        self.stop_listening(&config)?;
-        let mut old: HashMap<String, Active> =
-            self.active.drain(..).map(|active| (active.service.name.clone(), active)).collect();
-        for service in &config.services {
-            let known = old.remove(&service.name);
-            let active = self.take(service, known)?;
-            self.active.push(active);
+        if let Some(key) = self.config.fixed_change(&config) {
+            return Err(Error::Restart(key));
         }
-        self.config = config;
-        // Rings without the nodes that are gone come before the slots of these are given away.
-        self.check();
-        self.refresh(true)?;
-        for active in old.values() {
-            self.program.set_ring(active.slot.number, &[])?;
-            for config in 0..Balance::QUIC_CONFIGS {
-                self.program.set_quic(active.slot.number, config, None)?;
+        match config.services.iter().map(|service| self.take(service)).collect::<Result<Vec<Active>, _>>() {
+            Ok(active) => {
+                self.stop_listening(&config)?;
+                self.active = active;
+            }
+            Err(error) => {
+                self.release();
+                return Err(error);
             }
         }
-        let held: HashSet<(String, IpAddr)> = self
-            .active
-            .iter()
-            .flat_map(|active| {
-                active.members.iter().map(|member| (active.service.name.clone(), member.node.address))
-            })
-            .collect();
-        for (_, slot) in self.node_slots.release(|key| held.contains(key)) {
+        self.config = config;
+        self.check();
+        self.refresh(true)?;
+        // Before rings go: what is listened at may have been another service's.
+        self.listen()?;
+        // Rings without the nodes that are gone come before the slots of these are given away.
+        let (services, nodes) = self.release();
+        for slot in services {
+            forget_service(&self.program, slot.number)?;
+        }
+        for slot in nodes {
             self.program.set_node(slot.number, &absent(slot))?;
         }
-        self.service_slots.release(|name| wanted.contains(name));
-        self.listen()?;
         self.attach()
+    }
+
+    /// Frees the numbers of services and nodes that are no longer there, and tells which.
+    fn release(&mut self) -> (Vec<Slot>, Vec<Slot>) {
+        let name = |active: &Active| active.service.name.clone();
+        let services: HashSet<String> = self.active.iter().map(name).collect();
+        let of = |active: &Active| {
+            active.members.iter().map(|member| (name(active), member.node.address)).collect()
+        };
+        let nodes: HashSet<(String, IpAddr)> = self.active.iter().flat_map::<Vec<_>, _>(of).collect();
+        let services = self.service_slots.release(|key| services.contains(key));
+        let nodes = self.node_slots.release(|key| nodes.contains(key));
+        (
+            services.into_iter().map(|(_, slot)| slot).collect(),
+            nodes.into_iter().map(|(_, slot)| slot).collect(),
+        )
     }
 
     /// Does what time brings: health, neighbours, counts, interfaces. Call it several times a second.
@@ -272,8 +289,9 @@ impl Balancer {
         })
     }
 
-    /// Gives a service and its nodes their numbers; what is `known` of it stays.
-    fn take(&mut self, service: &Service, known: Option<Active>) -> Result<Active, Error> {
+    /// Gives a service and its nodes their numbers; what is known of it stays.
+    fn take(&mut self, service: &Service) -> Result<Active, Error> {
+        let known = self.active.iter().find(|active| active.service.name == service.name).cloned();
         let full = || Error::Full(service.name.clone());
         let slot = self.service_slots.hold(&service.name).ok_or_else(full)?;
         let (before, ring, has_ring, mut old) = match known {
@@ -292,6 +310,7 @@ impl Balancer {
                     drained: false,
                     before: self.program.node_traffic(slot.number)?,
                     written: None,
+                    stale: false,
                     flows: 0,
                     ring: 0,
                 },
@@ -318,10 +337,14 @@ impl Balancer {
 
     /// Counts the established flows of each node.
     fn count(&mut self) -> Result<(), Error> {
-        let idle = self.active.iter().map(|active| active.service.idle).max().unwrap_or_default();
-        let flows = self.program.flows_by_slot(idle)?;
-        for member in self.active.iter_mut().flat_map(|active| &mut active.members) {
-            member.flows = flows[member.slot.number as usize];
+        let idle = self.active.iter().map(|active| (active.slot.number, active.service.idle)).collect();
+        let flows = self.program.flows_by_node(&idle)?;
+        for active in &mut self.active {
+            for member in &mut active.members {
+                let key = (member.slot.number, member.slot.generation);
+                member.flows = flows.get(&key).copied().unwrap_or(0);
+                member.stale = active.service.scheduler == Scheduler::LeastConnections;
+            }
         }
         Ok(())
     }
@@ -520,11 +543,24 @@ fn absent(slot: Slot) -> BalanceNode {
 }
 
 fn write(program: &Balance, member: &mut Member, node: &BalanceNode) -> Result<(), Error> {
-    if member.written.as_ref() == Some(node) {
+    if member.written.as_ref() == Some(node) && !member.stale {
         return Ok(());
     }
     program.set_node(member.slot.number, node)?;
     member.written = Some(*node);
+    member.stale = false;
+    Ok(())
+}
+
+/// Leaves nothing of a service in the program but its counters.
+fn forget_service(program: &Balance, service: u32) -> Result<(), Error> {
+    program.set_ring(service, &[])?;
+    for config in 0..Balance::QUIC_CONFIGS {
+        program.set_quic(service, config, None)?;
+    }
+    for (config, id) in program.server_ids(service)? {
+        program.remove_server_id(service, config, &id)?;
+    }
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use expressway_edge::balance::{Balancer, Config};
+use expressway_edge::balance::{Balancer, Config, Error};
 use expressway_gateway::admin::{Admin, Limits, State};
 use expressway_gateway::metrics::Registry;
 use expressway_xbpf::Existing;
@@ -26,6 +26,7 @@ const TICK: Duration = Duration::from_millis(200);
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let config = Config::load(&arguments.config).map_err(Failure::usage)?;
     if arguments.check {
+        crate::print(&format!("{}: ok\n", arguments.config.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let signals = signals::receiver(&[SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
@@ -47,20 +48,39 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         })
         .transpose()?;
     report::ready(arguments.json, &desk.lock())?;
-    watch(arguments, &desk, &signals)?;
+    watch(arguments, &desk, &signals);
     print(arguments, &desk)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Serves signals, and does what time brings between them.
-fn watch(arguments: &Arguments, desk: &Desk, signals: &Receiver<i32>) -> Result<(), Failure> {
+fn watch(arguments: &Arguments, desk: &Desk, signals: &Receiver<i32>) {
+    let mut problem = None;
     loop {
         match signals.recv_timeout(TICK) {
             Ok(SIGHUP) => reload(arguments, desk),
-            Ok(SIGUSR1) => print(arguments, desk)?,
-            Ok(_) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            Err(RecvTimeoutError::Timeout) => desk.lock().tick().map_err(Failure::run_time)?,
+            Ok(SIGUSR1) => {
+                if let Err(error) = print(arguments, desk) {
+                    tracing::warn!("statistics not printed: {error}");
+                }
+            }
+            Ok(_) | Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => tick(desk, &mut problem),
         }
+    }
+}
+
+/// What fails is tried again the next time, and told once; packets go on as the program was last told.
+fn tick(desk: &Desk, problem: &mut Option<String>) {
+    let result = desk.lock().tick().map_err(|error| error.to_string());
+    match result {
+        Err(error) if problem.as_ref() != Some(&error) => {
+            tracing::warn!(%error, "services are not looked after: trying again");
+            *problem = Some(error);
+        }
+        Err(_) => {}
+        Ok(()) if problem.take().is_some() => tracing::info!("services are looked after again"),
+        Ok(()) => {}
     }
 }
 
@@ -75,6 +95,9 @@ fn reload(arguments: &Arguments, desk: &Desk) {
     };
     match desk.lock().apply(config) {
         Ok(()) => tracing::info!("reloaded"),
+        Err(error @ (Error::Restart(_) | Error::Full(_))) => {
+            tracing::warn!(%error, "not reloaded: the old configuration stays");
+        }
         Err(error) => tracing::warn!(%error, "reloaded in part: reload again"),
     }
 }

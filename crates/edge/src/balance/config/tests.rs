@@ -36,7 +36,7 @@ fn errors_name_line_and_key() {
         (with("\"udp\"", "\"tcp\""), "b.toml:4: service.0.route: QUIC is UDP"),
         (with("\"l2\"", "\"gre\""), "`gre` is not one of l2, ipip, gue"),
         (with("weight = 1", "server_id = \"0\""), "1 to 15 bytes in hexadecimal"),
-        (with("192.0.2.21", "127.0.0.1"), "127.0.0.1 is no address of a node"),
+        (with("192.0.2.21", "127.0.0.1"), "127.0.0.1 cannot be a node's address"),
         (parse("").unwrap_err(), "no [[service]]"),
         (with("[[service.node]]\n", "[service.check]\nkind = \"tcp\"\n[[service.node]]\nx = 1\n"), "x"),
         (parse(&format!("{SMALLEST}{SMALLEST}")).unwrap_err(), "192.0.2.10:443 is another service's"),
@@ -55,4 +55,26 @@ fn errors_name_line_and_key() {
         assert!(error.contains(expected), "{error} | {expected}");
         assert_eq!(error.lines().count(), 1);
     }
+}
+
+#[test]
+fn what_only_a_start_reads_is_told_apart() {
+    let now = parse(SMALLEST).unwrap();
+    let changed = |head: &str| now.fixed_change(&parse(&format!("{head}\n{SMALLEST}")).unwrap());
+    assert_eq!(changed("interfaces = [\"eth7\"]"), None);
+    for line in
+        ["mode = \"native\"", "pin = true", "chain = true", "flows = 2048", "probation = 2048", "seed = 1"]
+    {
+        assert_eq!(changed(line), line.split(' ').next());
+    }
+    assert_eq!(changed("[admin]\nlisten = \"127.0.0.1:9180\""), Some("[admin]"));
+}
+
+#[test]
+fn services_are_as_many_as_can_all_be_renamed() {
+    let services = |count: u16| -> String {
+        (0..count).map(|port| SMALLEST.replace(":443", &format!(":{}", 1000 + port))).collect()
+    };
+    assert_eq!(parse(&services(128)).unwrap().services.len(), 128);
+    assert!(parse(&services(129)).unwrap_err().ends_with("more than 128 services"));
 }
