@@ -131,20 +131,22 @@ def test_readers_of_the_ring_get_every_message_and_one_that_stops_holds_nobody_u
 ) -> None:
     lab = make_lab()
     path = tmp_path / "ring.sock"
-    flags = ["--first", "1", "--hold", "30s", "--broadcast", str(path), "--broadcast-size", "64KiB", "--timestamps"]
+    flags = ["--first", "1", "--hold", "30s", "--broadcast", str(path), "--broadcast-size", "128KiB", "--timestamps"]
     recv = two_lines(lab, "copy", make_recv, *flags)
     assert path.stat().st_mode & 0o777 == 0o600
     # In no namespace of the lab, and without a privilege: a unix socket is enough.
     start = [str(reader), str(path)]
     fast, slow = (subprocess.Popen(start, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2))
     for one in (fast, slow):
-        assert one.stderr and "a ring of 65536 bytes" in one.stderr.readline()
+        assert one.stderr and "a ring of 131072 bytes" in one.stderr.readline()
     slow.send_signal(signal.SIGSTOP)
     a, b = client_socket(lab), client_socket(lab)
     for start_at in range(1, 2001, 50):
         batch = [(a, A, packet(number, 5)) for number in range(start_at, start_at + 50, 5) if number % 4 != 1]
         batch += [(b, B, packet(number, 5)) for number in range(start_at, start_at + 50, 5) if number % 4 != 2]
         paced(batch)
+        # On a busy machine the reader that keeps up gets its turn too.
+        time.sleep(0.02)
     time.sleep(0.3)
     report = recv.stop()
     # A record that says what session it is, and the messages.
