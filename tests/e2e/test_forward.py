@@ -349,6 +349,9 @@ def test_interfaces_go_and_come(make_network, make_forward) -> None:
     network.link(2)
     network.ip(network.hosts[2], "route replace default via 10.2.0.1")
     wait_until(lambda: network.program("e2") is not None, "not put back")
+    # Until the program knows the interface again, the kernel forwards.
+    before = forward.forwarded()
+    wait_until(lambda: network.ping(1, host(2)) and forward.forwarded() > before, "not forwarded again")
     before = forward.forwarded()
     assert len(stream(network, lambda: None, 100)) == 100
     assert forward.forwarded() >= before + 100
