@@ -336,6 +336,28 @@ def test_killed_with_a_pin_forwarding_goes_on_and_the_next_start_takes_over(
     assert not list((bpffs / "expressway").iterdir()), "a name that stayed"
 
 
+def test_pins_of_interfaces_that_are_not_configured_any_more_are_taken_off(
+    bpffs, make_network, make_forward
+) -> None:
+    network = make_network(hosts=3)
+    make_forward(network, 'pin = true\ninterfaces = ["e1", "e2", "e3"]\n').kill()
+    assert all(network.program(device) for device in ("e1", "e2", "e3"))
+    second = make_forward(network, 'pin = true\ninterfaces = ["e1", "e2"]\n')
+    wait_until(lambda: network.program("e3") is None, "still forwards by what an earlier process knew")
+    assert len(list((bpffs / "expressway").iterdir())) == 2
+    second.kill()
+    # Nor does it take `pin`, and another that lives keeps its own.
+    third = make_forward(network, 'interfaces = ["e1"]\n')
+    wait_until(lambda: network.program("e2") is None, "still forwards by what an earlier process knew")
+    third.stop()
+    fourth = make_forward(network, 'pin = true\ninterfaces = ["e3"]\n')
+    make_forward(network, 'interfaces = ["e1"]\n').kill()
+    assert network.program("e3")
+    wait_until(lambda: network.program("e1") is None, "the program outlived its process")
+    fourth.stop()
+    assert not list((bpffs / "expressway").iterdir())
+
+
 def test_interfaces_go_and_come(make_network, make_forward) -> None:
     network = make_network()
     forward = make_forward(network)
@@ -465,6 +487,47 @@ def test_a_feed_reaches_its_receivers(make_network, make_forward, family) -> Non
     assert [drain(bound, 1) for bound in sockets] == [[], [b"after"], [b"after"]]
     sources = {bound.getsockname()[0] for bound in sockets}
     assert len(sources) == 3
+
+
+def test_feeds_are_not_copied_in_generic_mode(make_network, make_forward) -> None:
+    network = make_network(hosts=3)
+    start = 'interfaces = ["e1", "e2", "e3"]\n'
+    feed = '[[replicate]]\nlisten = "10.1.0.1:5000"\nto = [{ address = "10.2.0.2:6000" }, { address = "10.3.0.2:6000" }]\n'
+    forward = make_forward(network, start + 'mode = "generic"\n')
+    # The mode counts from the start only.
+    forward.reload(start + feed)
+    assert all("generic" in one["problem"] for one in forward.statistics()["interfaces"])
+    assert "e1: XDP runs in the stack" in forward.log()
+    bound = [receiver(network, number, socket.AF_INET, 6000) for number in (2, 3)]
+    own = run_inside(network.router, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    with own:
+        own.bind(("10.1.0.1", 5000))
+        sender = udp_socket(network.hosts[1], socket.AF_INET)
+        sender.sendto(b"the kernel's", ("10.1.0.1", 5000))
+        assert drain(own, 1) == [b"the kernel's"]
+    assert not select.select(bound, [], [], 1)[0]
+
+
+def test_copies_leave_where_they_fit(make_network, make_forward) -> None:
+    network = make_network(hosts=3)
+    network.ip(network.router, "link set dev e3 mtu 1280")
+    forward = make_forward(
+        network,
+        'interfaces = ["e1", "e2", "e3"]\n[[replicate]]\nlisten = "239.1.1.1:5000"\ninterfaces = ["e1"]\n'
+        'to = [{ address = "10.2.0.2:6000" }, { address = "10.3.0.2:6000" }]\n',
+    )
+    wait_until(lambda: all(one["problem"] is None for one in forward.statistics()["feeds"][0]["receivers"]), "never resolved")
+    bound = [receiver(network, number, socket.AF_INET, 6000) for number in (2, 3)]
+    sender = udp_socket(network.hosts[1], socket.AF_INET, "eth0")
+    sender.sendto(bytes(1280 - 27), ("239.1.1.1", 5000))
+    sender.sendto(bytes(1280 - 28), ("239.1.1.1", 5000))
+    # By an interface that the feed is not expected on.
+    stranger = udp_socket(network.hosts[2], socket.AF_INET, "eth0")
+    stranger.sendto(b"not the feed", ("239.1.1.1", 5000))
+    for one in bound:
+        assert drain(one, 1) == [bytes(1280 - 28)]
+    assert not select.select(bound, [], [], 1)[0]
+    assert forward.statistics()["interfaces"][0]["packets"]["pass"]["too_large"] == 1
 
 
 def test_a_change_of_receivers_loses_nothing(make_network, make_forward) -> None:

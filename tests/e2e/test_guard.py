@@ -144,6 +144,29 @@ def test_lists_and_rules_change_while_it_runs(make_lab, make_guard, tmp_path: Pa
     assert guard.ask("/healthz")[0] == 200
 
 
+def test_what_cannot_be_put_everywhere_is_taken_back(make_lab, make_guard) -> None:
+    lab = make_lab()
+    guard = make_guard(lab, text())
+    guard.expect("configuration not reloaded")
+    blocked = f'block = ["{lab.client["ipv4"]}"]\n'
+    guard.reload(blocked + text().replace("]", ', "gone0"]', 1), "gone0: no such interface")
+    assert answers(lab)
+    guard.reload(text(blocked), "configuration reloaded")
+    assert not answers(lab)
+
+
+def test_it_goes_on_when_nobody_reads_its_statistics(make_lab, make_guard) -> None:
+    lab = make_lab()
+    guard = make_guard(lab, text(f'block = ["{lab.client["ipv4"]}"]'))
+    assert guard.process.stdout
+    guard.process.stdout.close()
+    guard.expect("statistics not printed")
+    guard.signal(signal.SIGUSR1)
+    guard.wait_log("statistics not printed: standard output")
+    assert not answers(lab)
+    assert guard.ask("/healthz")[0] == 200
+
+
 def test_an_interface_goes_and_returns(make_lab, make_guard) -> None:
     lab = make_lab()
     guard = make_guard(lab, text(f'block = ["{lab.client["ipv4"]}"]'))
