@@ -77,11 +77,12 @@ impl Admin {
         let (address, length) = (self.address, order.len());
         stream.set_write_timeout(Some(TIMEOUT))?;
         stream.set_read_timeout(Some(TIMEOUT))?;
-        write!(
-            stream,
+        // One write: formatting onto the socket would send each piece by itself.
+        let request = format!(
             "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\n\
              content-length: {length}\r\n\r\n{order}"
-        )?;
+        );
+        stream.write_all(request.as_bytes())?;
         Ok(Lines::new(stream))
     }
 
@@ -89,7 +90,8 @@ impl Admin {
         let mut stream = TcpStream::connect_timeout(&self.address, TIMEOUT)?;
         let address = self.address;
         stream.set_write_timeout(Some(TIMEOUT))?;
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n")?;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes())?;
         read_to_end(stream, Instant::now() + TIMEOUT)
     }
 }
@@ -275,8 +277,13 @@ mod tests {
         let admin = Admin::new(listener.local_addr().unwrap());
         let thread = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let mut order = [0; 1024];
-            assert!(stream.read(&mut order).unwrap() > 0);
+            // All of it: closing a socket with unread data resets the connection, and the answer may be lost with it.
+            let (mut order, mut chunk) = (Vec::new(), [0; 1024]);
+            while !order.ends_with(b"\r\n\r\n{}") {
+                let length = stream.read(&mut chunk).unwrap();
+                assert!(length > 0, "the order breaks off: {order:?}");
+                order.extend_from_slice(&chunk[..length]);
+            }
             for piece in pieces {
                 stream.write_all(piece.as_bytes()).unwrap();
                 stream.flush().unwrap();
