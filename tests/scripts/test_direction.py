@@ -19,7 +19,7 @@ LAYERS = [
     {"load", "expressway"},
 ]
 # What the binary's commands share; the rest of its modules are commands, and no command uses another.
-SHARED = {"admin", "args", "cores", "fail", "limits", "logging", "metrics", "screen", "signals"}
+SHARED = {"admin", "args", "cores", "edge", "fail", "limits", "logging", "metrics", "screen", "signals"}
 
 
 def dependencies(crate: Path) -> set[str]:

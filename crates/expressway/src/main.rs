@@ -11,6 +11,7 @@ mod cores;
 mod doctor;
 mod drop;
 mod dump;
+mod edge;
 mod fail;
 mod fanout;
 mod forward;

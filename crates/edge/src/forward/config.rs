@@ -31,6 +31,8 @@ pub struct Config {
     pub replicate: Vec<Replicate>,
     /// Where metrics and statistics are served.
     pub admin: Option<SocketAddr>,
+    /// The file's text.
+    pub text: String,
 }
 
 /// A feed and who gets it.
@@ -143,7 +145,7 @@ impl Config {
             );
         }
         let (mode, chain, admin) = (document.mode, document.chain, document.admin.listen);
-        Ok(Self { interfaces, mode, chain, pin, replicate, admin })
+        Ok(Self { interfaces, mode, chain, pin, replicate, admin, text: source.text.clone() })
     }
 }
 

@@ -371,6 +371,12 @@ impl Router {
         }
     }
 
+    /// The configuration in force.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// Devices that the program is to be on, with where it runs; `None` where it does not.
     pub fn devices(&self) -> impl Iterator<Item = (&str, Option<AttachMode>)> {
         self.devices.all()

@@ -7,7 +7,7 @@ use clap::Args;
 /// Sends the packets of services to their nodes, which answer clients directly, until SIGTERM or SIGINT.
 /// SIGHUP reloads the file, and moves no established flow but from nodes that are gone; an invalid file changes nothing.
 /// SIGUSR1 prints statistics. Prints `ready interface=IFACE mode=MODE` for each interface once it balances.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct Balance {
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE")]

@@ -12,7 +12,7 @@ use clap::Args;
 ///
 /// Prints `ready interface=IFACE mode=MODE` for each device once it forwards. SIGHUP reads the file again; an error leaves
 /// everything as it was. SIGUSR1 prints statistics, as does the end. Needs root.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct Forward {
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE")]

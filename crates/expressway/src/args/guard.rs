@@ -9,7 +9,7 @@ use clap::Args;
 /// changes. SIGUSR1 prints statistics. SIGTERM and SIGINT take the program off; with `pin = true` it stays and goes on
 /// filtering when the process is killed, until the next start takes over. Prints `ready interface=IFACE mode=MODE` for
 /// each interface once it is filtering.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct Guard {
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE")]

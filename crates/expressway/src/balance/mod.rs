@@ -4,23 +4,18 @@ mod report;
 
 use std::net::IpAddr;
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use expressway_edge::balance::{Balancer, Config, Error};
-use expressway_gateway::admin::{Admin, Limits, State};
-use expressway_gateway::metrics::Registry;
+use expressway_gateway::admin::State;
+use expressway_gateway::metrics::Sample;
 use expressway_xbpf::Existing;
 use serde::Deserialize;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use crate::args::Balance as Arguments;
+use crate::edge::{self, Tool, lock};
 use crate::fail::Failure;
-use crate::signals;
-
-/// How often health, neighbours and interfaces are looked after.
-const TICK: Duration = Duration::from_millis(200);
 
 /// Balances until told to stop.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -29,92 +24,78 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         crate::print(&format!("{}: ok\n", arguments.config.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let signals = signals::receiver(&[SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
+    let signals = edge::signals()?;
     let existing = if arguments.replace { Existing::Replace } else { Existing::Refuse };
     let listen = config.admin;
-    let desk = Desk { balancer: Mutex::new(Balancer::start(config, existing).map_err(Failure::run_time)?) };
-    let desk = Arc::new(desk);
-    let _admin = listen
-        .map(|address| {
-            let registry = Registry::with_summary(crate::metrics::drops);
-            let counted = desk.clone();
-            registry.register(move |out: &mut Vec<_>| {
-                if let Ok(status) = counted.lock().status() {
-                    report::samples(&status, out);
-                }
-            });
-            Admin::start(address, Limits::default(), registry, desk.clone())
-                .map_err(|error| Failure::run_time(format!("[admin] listen {address}: {error}")))
-        })
-        .transpose()?;
-    report::ready(arguments.json, &desk.lock())?;
-    watch(arguments, &desk, &signals);
-    print(arguments, &desk)?;
+    let balancer = Mutex::new(Balancer::start(config, existing).map_err(Failure::run_time)?);
+    let balance = Arc::new(Balance { balancer, problem: Mutex::default(), arguments: arguments.clone() });
+    let _admin = edge::admin(listen, &balance)?;
+    report::ready(arguments.json, &balance.lock())?;
+    edge::watch(&*balance, &signals);
+    balance.print()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Serves signals, and does what time brings between them.
-fn watch(arguments: &Arguments, desk: &Desk, signals: &Receiver<i32>) {
-    let mut problem = None;
-    loop {
-        match signals.recv_timeout(TICK) {
-            Ok(SIGHUP) => reload(arguments, desk),
-            Ok(SIGUSR1) => {
-                if let Err(error) = print(arguments, desk) {
-                    tracing::warn!("statistics not printed: {error}");
-                }
-            }
-            Ok(_) | Err(RecvTimeoutError::Disconnected) => return,
-            Err(RecvTimeoutError::Timeout) => tick(desk, &mut problem),
-        }
-    }
-}
-
-/// What fails is tried again the next time, and told once; packets go on as the program was last told.
-fn tick(desk: &Desk, problem: &mut Option<String>) {
-    let result = desk.lock().tick().map_err(|error| error.to_string());
-    match result {
-        Err(error) if problem.as_ref() != Some(&error) => {
-            tracing::warn!(%error, "services are not looked after: trying again");
-            *problem = Some(error);
-        }
-        Err(_) => {}
-        Ok(()) if problem.take().is_some() => tracing::info!("services are looked after again"),
-        Ok(()) => {}
-    }
-}
-
-/// The file again. What is wrong with it is logged, and the old one stays.
-fn reload(arguments: &Arguments, desk: &Desk) {
-    let config = match Config::load(&arguments.config) {
-        Ok(config) => config,
-        Err(error) => {
-            tracing::warn!(%error, "not reloaded: the old configuration stays");
-            return;
-        }
-    };
-    match desk.lock().apply(config) {
-        Ok(()) => tracing::info!("reloaded"),
-        Err(error @ (Error::Restart(_) | Error::Full(_))) => {
-            tracing::warn!(%error, "not reloaded: the old configuration stays");
-        }
-        Err(error) => tracing::warn!(%error, "reloaded in part: reload again"),
-    }
-}
-
-fn print(arguments: &Arguments, desk: &Desk) -> Result<(), Failure> {
-    let status = desk.lock().status().map_err(Failure::run_time)?;
-    report::print(arguments.json, &status)
-}
-
-/// What the admin listener shows and takes orders for.
-struct Desk {
+/// The balancer, for its upkeep, the admin pages and orders.
+struct Balance {
     balancer: Mutex<Balancer>,
+    /// Why the upkeep failed last, which is told once.
+    problem: Mutex<Option<String>>,
+    arguments: Arguments,
 }
 
-impl Desk {
+impl Balance {
     fn lock(&self) -> MutexGuard<'_, Balancer> {
-        self.balancer.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.balancer)
+    }
+}
+
+impl Tool for Balance {
+    /// How often health, neighbours and interfaces are looked after.
+    const UPKEEP: Duration = Duration::from_millis(200);
+
+    /// Packets go on as the program was last told.
+    fn upkeep(&self) {
+        let result = self.lock().tick().map_err(|error| error.to_string());
+        let mut problem = lock(&self.problem);
+        match result {
+            Err(error) if problem.as_ref() != Some(&error) => {
+                tracing::warn!(%error, "services are not looked after: trying again");
+                *problem = Some(error);
+            }
+            Err(_) => {}
+            Ok(()) if problem.take().is_some() => tracing::info!("services are looked after again"),
+            Ok(()) => {}
+        }
+    }
+
+    fn reload(&self) {
+        let config = match Config::load(&self.arguments.config) {
+            Ok(config) => config,
+            Err(error) => {
+                tracing::warn!(%error, "not reloaded: the old configuration stays");
+                return;
+            }
+        };
+        match self.lock().apply(config) {
+            Ok(()) => tracing::info!("reloaded"),
+            Err(error @ (Error::Restart(_) | Error::Full(_))) => {
+                tracing::warn!(%error, "not reloaded: the old configuration stays");
+            }
+            Err(error) => tracing::warn!(%error, "reloaded in part: reload again"),
+        }
+    }
+
+    fn print(&self) -> Result<(), Failure> {
+        let status = self.lock().status().map_err(Failure::run_time)?;
+        report::print(self.arguments.json, &status)
+    }
+
+    fn samples(&self, out: &mut Vec<Sample>) {
+        match self.lock().status() {
+            Ok(status) => report::samples(&status, out),
+            Err(error) => tracing::warn!(%error, "cannot read the counters"),
+        }
     }
 }
 
@@ -132,7 +113,7 @@ fn yes() -> bool {
     true
 }
 
-impl State for Desk {
+impl State for Balance {
     fn health(&self) -> Result<(), String> {
         self.lock().health()
     }

@@ -2,48 +2,18 @@
 
 mod report;
 
-use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use expressway_edge::guard::{Config, Error, Filter};
-use expressway_gateway::admin::{Admin, Limits, State};
-use expressway_gateway::metrics::Registry;
+use expressway_gateway::admin::State;
+use expressway_gateway::metrics::Sample;
 use expressway_xbpf::Existing;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use crate::args::Guard as Arguments;
+use crate::edge::{self, Tool, lock};
 use crate::fail::Failure;
-use crate::signals;
-
-/// How often interfaces and tables are looked after.
-const UPKEEP: Duration = Duration::from_secs(1);
-
-/// The filter, for its upkeep and the admin pages.
-#[derive(Clone)]
-struct Shared(Arc<Mutex<Filter>>);
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Filter> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State for Shared {
-    fn health(&self) -> Result<(), String> {
-        self.lock().health()
-    }
-
-    fn configuration(&self) -> String {
-        self.lock().config().text.clone()
-    }
-
-    fn io(&self) -> Option<String> {
-        self.lock().status().ok().map(|status| report::document(&status))
-    }
-}
 
 /// Filters until told to stop.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -52,17 +22,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         crate::print(&format!("{}: ok\n", arguments.config.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let signals = signals::receiver(&[SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
+    let signals = edge::signals()?;
     let address = config.admin;
-    let filter = Shared(Arc::new(Mutex::new(Filter::start(config).map_err(Failure::run_time)?)));
-    let _admin = address.map(|address| admin(address, &filter)).transpose()?;
+    let filter = Mutex::new(Filter::start(config).map_err(Failure::run_time)?);
+    let guard = Arc::new(Guard { filter, arguments: arguments.clone() });
+    let _admin = edge::admin(address, &guard)?;
     if !arguments.json {
-        crate::print(&report::ready(filter.lock().interfaces()))?;
+        crate::print(&report::ready(lock(&guard.filter).interfaces()))?;
     }
-    watch(arguments, &filter, &signals)?;
+    edge::watch(&*guard, &signals);
     // At the end lines would only be in the way of what the shell prints next.
     if arguments.json {
-        print(arguments, &filter)?;
+        guard.print()?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -76,52 +47,55 @@ fn load(arguments: &Arguments) -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// Serves signals until one says stop.
-fn watch(arguments: &Arguments, filter: &Shared, signals: &Receiver<i32>) -> Result<(), Failure> {
-    let mut next = Instant::now() + UPKEEP;
-    loop {
-        match signals.recv_timeout(next.saturating_duration_since(Instant::now())) {
-            Ok(SIGHUP) => reload(arguments, filter),
-            // Nobody reads it any more, perhaps; the filter is needed still.
-            Ok(SIGUSR1) => {
-                if let Err(error) = print(arguments, filter) {
-                    tracing::error!("statistics not printed: {error}");
-                }
+/// The filter, for its upkeep and the admin pages.
+struct Guard {
+    filter: Mutex<Filter>,
+    arguments: Arguments,
+}
+
+impl Tool for Guard {
+    const UPKEEP: Duration = Duration::from_secs(1);
+
+    fn upkeep(&self) {
+        lock(&self.filter).upkeep();
+    }
+
+    fn reload(&self) {
+        // Lists are read before anybody has to wait.
+        let result = load(&self.arguments).map(|config| lock(&self.filter).change(config));
+        match result {
+            Ok(Ok(())) => {
+                tracing::info!(config = %self.arguments.config.display(), "configuration reloaded");
             }
-            Ok(_) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            Err(RecvTimeoutError::Timeout) => {
-                filter.lock().upkeep();
-                next = Instant::now() + UPKEEP;
-            }
+            Ok(Err(error @ Error::Partly(_))) => tracing::error!("{error}"),
+            Ok(Err(error)) => tracing::error!("configuration not reloaded, the earlier one stays: {error}"),
+            Err(error) => tracing::error!("configuration not reloaded, the earlier one stays: {error}"),
+        }
+    }
+
+    fn print(&self) -> Result<(), Failure> {
+        let status = lock(&self.filter).status().map_err(Failure::run_time)?;
+        crate::print(&if self.arguments.json { report::document(&status) } else { report::lines(&status) })
+    }
+
+    fn samples(&self, out: &mut Vec<Sample>) {
+        match lock(&self.filter).status() {
+            Ok(status) => report::samples(&status, out),
+            Err(error) => tracing::warn!(%error, "cannot read the counters"),
         }
     }
 }
 
-/// A filter that cannot be changed goes on as it is.
-fn reload(arguments: &Arguments, filter: &Shared) {
-    // Lists are read before anybody has to wait.
-    let result = load(arguments).map(|config| filter.lock().change(config));
-    match result {
-        Ok(Ok(())) => tracing::info!(config = %arguments.config.display(), "configuration reloaded"),
-        Ok(Err(error @ Error::Partly(_))) => tracing::error!("{error}"),
-        Ok(Err(error)) => tracing::error!("configuration not reloaded, the earlier one stays: {error}"),
-        Err(error) => tracing::error!("configuration not reloaded, the earlier one stays: {error}"),
+impl State for Guard {
+    fn health(&self) -> Result<(), String> {
+        lock(&self.filter).health()
     }
-}
 
-fn print(arguments: &Arguments, filter: &Shared) -> Result<(), Failure> {
-    let status = filter.lock().status().map_err(Failure::run_time)?;
-    crate::print(&if arguments.json { report::document(&status) } else { report::lines(&status) })
-}
+    fn configuration(&self) -> String {
+        lock(&self.filter).config().text.clone()
+    }
 
-fn admin(address: SocketAddr, filter: &Shared) -> Result<Admin, Failure> {
-    let registry = Registry::with_summary(crate::metrics::drops);
-    let source = filter.clone();
-    registry.register(move |out: &mut Vec<_>| {
-        if let Ok(status) = source.lock().status() {
-            report::samples(&status, out);
-        }
-    });
-    Admin::start(address, Limits::default(), registry, Arc::new(filter.clone()))
-        .map_err(|error| Failure::run_time(format!("admin.listen {address}: {error}")))
+    fn io(&self) -> Option<String> {
+        lock(&self.filter).status().ok().map(|status| report::document(&status))
+    }
 }

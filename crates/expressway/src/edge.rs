@@ -1,0 +1,83 @@
+//! What `guard`, `forward` and `balance` share: each keeps an XDP program on interfaces until a signal says stop, reads its
+//! configuration again on SIGHUP, prints statistics on SIGUSR1, and has an admin listener.
+
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use expressway_gateway::admin::{Admin, Limits, State};
+use expressway_gateway::metrics::{Registry, Sample};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+
+use crate::fail::Failure;
+use crate::signals;
+
+/// A program with what keeps it up to date.
+pub(crate) trait Tool: State {
+    /// How often [`Tool::upkeep`] is due.
+    const UPKEEP: Duration;
+
+    /// Follows interfaces, neighbours, health and time. What fails is logged and tried again the next time.
+    fn upkeep(&self);
+
+    /// Reads the configuration again. What is wrong with it is logged, and the earlier one stays.
+    fn reload(&self);
+
+    /// Prints statistics.
+    ///
+    /// # Errors
+    /// The kernel does not tell them, or nobody reads.
+    fn print(&self) -> Result<(), Failure>;
+
+    /// Adds what the metrics page shows.
+    fn samples(&self, out: &mut Vec<Sample>);
+}
+
+/// The signals that [`watch`] serves. Asked for before anything is attached, so that none ends the process without cleaning up.
+///
+/// # Errors
+/// The kernel refuses.
+pub(crate) fn signals() -> Result<Receiver<i32>, Failure> {
+    signals::receiver(&[SIGTERM, SIGINT, SIGHUP, SIGUSR1])
+}
+
+/// Serves signals until one says stop, and does the upkeep between them.
+pub(crate) fn watch<T: Tool>(tool: &T, signals: &Receiver<i32>) {
+    let mut next = Instant::now() + T::UPKEEP;
+    loop {
+        match signals.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            Ok(SIGHUP) => tool.reload(),
+            Ok(SIGUSR1) => {
+                // Perhaps nobody reads any more; the program is needed still.
+                if let Err(error) = tool.print() {
+                    tracing::warn!("statistics not printed: {error}");
+                }
+            }
+            Ok(_) | Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => {
+                tool.upkeep();
+                next = Instant::now() + T::UPKEEP;
+            }
+        }
+    }
+}
+
+/// The admin listener at `address`, if there is to be one.
+///
+/// # Errors
+/// The address cannot be bound.
+pub(crate) fn admin<T: Tool>(address: Option<SocketAddr>, tool: &Arc<T>) -> Result<Option<Admin>, Failure> {
+    let Some(address) = address else { return Ok(None) };
+    let registry = Registry::with_summary(crate::metrics::drops);
+    let source = Arc::clone(tool);
+    registry.register(move |out: &mut Vec<Sample>| source.samples(out));
+    Admin::start(address, Limits::default(), registry, Arc::clone(tool) as Arc<dyn State>)
+        .map(Some)
+        .map_err(|error| Failure::run_time(format!("admin.listen {address}: {error}")))
+}
+
+/// Locks what the admin listener's threads share. A thread that panicked leaves nothing half done that matters here.
+pub(crate) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
