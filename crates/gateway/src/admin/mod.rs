@@ -22,10 +22,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::metrics::{self, Registry};
 use feed::Feeding;
+use host::Names;
 use slots::{Slot, Slots};
 use write_timeout::WriteTimeout;
 
 mod feed;
+mod host;
 mod slots;
 mod write_timeout;
 
@@ -189,6 +191,7 @@ struct Desk {
     slots: Slots,
     /// Room for pages, in KiB.
     room: Arc<Semaphore>,
+    names: Names,
 }
 
 impl Desk {
@@ -196,7 +199,8 @@ impl Desk {
         let slots = Slots::new(limits.connections);
         let counted = slots.clone();
         registry.register(move |out: &mut Vec<metrics::Sample>| counted.samples(out));
-        Self { limits, registry, state, slots, room: Arc::new(Semaphore::new(limits.pages / KIB)) }
+        let room = Arc::new(Semaphore::new(limits.pages / KIB));
+        Self { limits, registry, state, slots, room, names: Names::of_system() }
     }
 
     async fn converse(self: Arc<Self>, stream: TcpStream, slot: Slot) {
@@ -222,6 +226,14 @@ impl Desk {
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
         let page = match (request.method(), request.uri().path()) {
+            // What scrapers and health checks ask for, by whatever name, tells nothing of clients and changes nothing.
+            (_, path) if !matches!(path, "/metrics" | "/healthz") && !self.names.allow(&request) => {
+                Page::new(
+                    StatusCode::MISDIRECTED_REQUEST,
+                    "text/plain",
+                    "Host is not an address, `localhost` or this machine's name: ask by address\n",
+                )
+            }
             (&Method::POST, "/purge") => self.ordered(request, |state, order| state.purge(order)).await,
             (&Method::POST, "/drain") => self.ordered(request, |state, order| state.drain(order)).await,
             (&Method::POST, "/trace") => match self.trace(request).await {

@@ -70,10 +70,40 @@ impl Drop for Endless {
 
 fn ask(address: SocketAddr, head: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(format!("{head} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes()).unwrap();
+    stream
+        .write_all(format!("{head} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").as_bytes())
+        .unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
+}
+
+/// A page of somebody's domain that resolves to this listener (DNS rebinding).
+#[test]
+fn other_names_get_metrics_and_health_and_nothing_else() {
+    let state = Arc::new(Fixed(AtomicBool::new(true)));
+    let admin =
+        Admin::start("127.0.0.1:0".parse().unwrap(), Limits::default(), Registry::default(), state).unwrap();
+    let named = |head: &str, more: &str| {
+        let mut stream = TcpStream::connect(admin.address()).unwrap();
+        let head =
+            format!("{head} HTTP/1.1\r\nhost: rebound.example:9180\r\nconnection: close\r\n{more}\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    for page in ["/metrics", "/healthz"] {
+        assert!(named(&format!("GET {page}"), "").starts_with("HTTP/1.1 200"), "{page}");
+    }
+    for page in ["/", "/config", "/io", "/subscribers", "/services", "/none"] {
+        assert!(named(&format!("GET {page}"), "").starts_with("HTTP/1.1 421"), "{page}");
+    }
+    for order in ["/purge", "/drain", "/trace"] {
+        let answer =
+            named(&format!("POST {order}"), "content-type: application/json\r\ncontent-length: 0\r\n");
+        assert!(answer.starts_with("HTTP/1.1 421"), "{order}: {answer}");
+    }
 }
 
 #[test]
@@ -107,7 +137,7 @@ fn orders_are_json_by_name_and_short() {
     let order = |more: &str, body: &str| {
         let mut stream = connect(&admin);
         let head = format!(
-            "POST /purge HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n",
+            "POST /purge HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n",
             body.len()
         );
         stream.write_all(format!("{head}{more}\r\n{body}").as_bytes()).unwrap();
@@ -127,8 +157,9 @@ fn orders_are_json_by_name_and_short() {
 
 fn order_trace(stream: &mut TcpStream, content_type: &str, order: &str) {
     let length = order.len();
-    let head =
-        format!("POST /trace HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n");
+    let head = format!(
+        "POST /trace HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n"
+    );
     stream.write_all(format!("{head}content-type: {content_type}\r\n\r\n{order}").as_bytes()).unwrap();
 }
 
@@ -188,7 +219,7 @@ fn connect(admin: &Admin) -> TcpStream {
 /// A connection that the listener has accepted: it has answered.
 fn connect_and_ask(admin: &Admin) -> TcpStream {
     let mut stream = connect(admin);
-    stream.write_all(b"HEAD / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    stream.write_all(b"HEAD / HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     assert!(read_head(&mut stream).starts_with("HTTP/1.1 200"));
     stream
 }
@@ -271,7 +302,9 @@ fn who_takes_an_answer_too_slowly_is_cut_off_however_steadily_it_does() {
     for more in ["", "connection: close\r\n"] {
         let mut stream = connect(&admin);
         let timeouts = count(&admin, "admin_timeouts_total");
-        stream.write_all(format!("GET /subscribers HTTP/1.1\r\nhost: x\r\n{more}\r\n").as_bytes()).unwrap();
+        stream
+            .write_all(format!("GET /subscribers HTTP/1.1\r\nhost: localhost\r\n{more}\r\n").as_bytes())
+            .unwrap();
         while count(&admin, "admin_timeouts_total") == timeouts {
             // With a page of metrics in between, some 100 KB a second at most.
             assert_ne!(stream.read(&mut [0; 64]).unwrap(), 0);
@@ -284,7 +317,7 @@ fn who_takes_an_answer_too_slowly_is_cut_off_however_steadily_it_does() {
 fn pages_that_nobody_takes_take_a_bounded_memory() {
     let admin = listener(|limits| limits.pages = LONG + (1 << 20));
     let mut greedy = connect(&admin);
-    greedy.write_all(b"GET /subscribers HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    greedy.write_all(b"GET /subscribers HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
     assert!(read_head(&mut greedy).starts_with("HTTP/1.1 200"));
     let refused = ask(admin.address(), "GET /subscribers");
     assert!(refused.starts_with("HTTP/1.1 503 "), "{} bytes", refused.len());
@@ -302,13 +335,13 @@ fn those_who_only_sit_there_keep_nobody_out() {
     let admin = listener(|limits| limits.connections = 3);
     let mut quietest = connect_and_ask(&admin);
     let (mut second, mut third) = (connect_and_ask(&admin), connect_and_ask(&admin));
-    quietest.write_all(b"HEAD / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    quietest.write_all(b"HEAD / HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     assert!(read_head(&mut quietest).starts_with("HTTP/1.1 200"));
     assert_eq!(count(&admin, "admin_displaced_total"), 1);
     assert_eq!(read_to_end(&mut second), 0, "now the quietest");
     // The first has asked since, and the third has come since.
     for stream in [&mut quietest, &mut third] {
-        stream.write_all(b"HEAD / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        stream.write_all(b"HEAD / HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
         assert!(read_head(stream).starts_with("HTTP/1.1 200"));
     }
     let silent: Vec<TcpStream> = (0..200).map(|_| connect(&admin)).collect();
@@ -324,7 +357,7 @@ fn bodies_are_not_read() {
     for framing in ["content-length: 1000000000000", "transfer-encoding: chunked\r\nexpect: 100-continue"] {
         let mut stream = connect(&admin);
         stream
-            .write_all(format!("GET /healthz HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n").as_bytes())
+            .write_all(format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{framing}\r\n\r\n").as_bytes())
             .unwrap();
         let chunk = [&b"10000\r\n"[..], &[b'a'; 1 << 16], b"\r\n"].concat();
         let sent = (0..1000).take_while(|_| stream.write_all(&chunk).is_ok()).count();
