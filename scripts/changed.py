@@ -36,6 +36,7 @@ E2E = {
     "netio": ["modes", "fetch", "recv", "gen", "faults", "vlan"],
     "observe": ["dump"],
     "origin": ["origin", "cache"],
+    "relay": ["relay"],
     "sequence": ["sequence", "recv"],
     "tcp": ["tcp", "hostile"],
     "settings": ["operation"],
@@ -53,6 +54,7 @@ E2E = {
     "expressway/src/generate": ["gen"],
     "expressway/src/guard": ["guard"],
     "expressway/src/recv": ["recv", "sequence", "lend"],
+    "expressway/src/relay": ["relay"],
     "expressway/src/serve": ["operation", "privilege", "limits", "workers", "tcp", "tls", "origin", "cache"],
     "expressway": ["operation", "doctor"],
 }

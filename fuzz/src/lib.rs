@@ -16,6 +16,7 @@ mod meter;
 pub mod mutate;
 pub mod observe;
 pub mod quic;
+pub mod relay;
 pub mod seeds;
 pub mod sequence;
 pub mod tcp;
@@ -86,4 +87,5 @@ pub const TARGETS: &[Target] = &[
     Target::parts("fanout_handshake", fanout::handshake),
     Target::parts("fanout_websocket", fanout::websocket),
     Target::parts("quic_endpoint", quic::endpoint),
+    Target::parts("relay_room", relay::room_of_rtp),
 ];

@@ -6,6 +6,7 @@ mod capture;
 mod fanout;
 mod observe;
 mod quic;
+mod relay;
 mod tcp;
 mod web;
 
@@ -51,6 +52,7 @@ pub fn of(target: &str) -> Vec<Seed> {
         "fanout_handshake" => named(&fanout::handshakes()),
         "fanout_websocket" => named(&fanout::frames()),
         "quic_endpoint" => named(&quic::scripts()),
+        "relay_room" => named(&relay::rooms()),
         _ => Vec::new(),
     }
 }

@@ -16,10 +16,11 @@ LAYERS = [
     {"xbpf", "netio", "bench", "acme", "origin", "cache"},
     {"agent", "edge", "gateway", "feed", "observe", "tcp"},
     {"dataplane"},
+    {"relay"},
     {"load", "expressway"},
 ]
 # What the binary's commands share; the rest of its modules are commands, and no command uses another.
-SHARED = {"admin", "args", "cores", "edge", "fail", "limits", "logging", "metrics", "screen", "signals"}
+SHARED = {"admin", "args", "cores", "daemon", "fail", "limits", "logging", "metrics", "screen", "signals"}
 
 
 def dependencies(crate: Path) -> set[str]:

@@ -18,6 +18,7 @@ pub(crate) mod generate;
 mod guard;
 mod lab;
 mod recv;
+mod relay;
 mod top;
 mod trace;
 
@@ -30,6 +31,7 @@ pub(crate) use forward::Forward;
 pub(crate) use guard::Guard;
 pub(crate) use lab::{LabArguments, LabCommand};
 pub(crate) use recv::{Recv, Sequence};
+pub(crate) use relay::Relay;
 pub(crate) use top::{Top, TopBy};
 pub(crate) use trace::Trace;
 
@@ -80,6 +82,8 @@ pub(crate) enum Command {
     Recv(Box<Recv>),
     /// Send one UDP feed to many TCP, TLS and WebSocket subscribers
     Fanout(Box<Fanout>),
+    /// Relay live media over UDP: RTP or plain datagrams of a publisher to many receivers
+    Relay(Relay),
     /// Send datagrams on a schedule and report how well it was kept
     Gen(GenArguments),
     /// Capture packets like tcpdump, including those that XDP and AF_XDP take past the kernel

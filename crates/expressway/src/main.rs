@@ -8,10 +8,10 @@ mod balance;
 mod bench;
 mod cert;
 mod cores;
+mod daemon;
 mod doctor;
 mod drop;
 mod dump;
-mod edge;
 mod fail;
 mod fanout;
 mod forward;
@@ -22,6 +22,7 @@ mod limits;
 mod logging;
 mod metrics;
 mod recv;
+mod relay;
 mod screen;
 mod serve;
 mod signals;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         Command::Top(arguments) => top::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Recv(arguments) => recv::run(&arguments),
+        Command::Relay(arguments) => relay::run(&arguments),
         Command::Gen(arguments) => generate::run(&arguments.kind),
         Command::Drop(arguments) => drop::run(&arguments),
         Command::Guard(arguments) => guard::run(&arguments),

@@ -1,10 +1,12 @@
 //! Counters in reports, and the data path's metrics, for every command that has an admin listener.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use expressway_dataplane::DataPath;
-use expressway_gateway::metrics::{Sample, Value};
-use expressway_netio::stats::StatField;
+use expressway_gateway::metrics::{Histogram, Registry, Sample, Value};
+use expressway_netio::stats::{StatField, StatsCell};
+use expressway_netio::worker::TURN_BOUNDS;
 use expressway_observe::drops::{DropReason, REASONS};
 
 /// Counters as a JSON object, in reports.
@@ -107,4 +109,33 @@ pub(crate) fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {
             );
         }
     }
+}
+
+/// Registers what belongs to one worker.
+pub(crate) fn register_worker(registry: &Registry, worker: usize, cell: Arc<StatsCell>) {
+    registry.register(move |out: &mut Vec<Sample>| {
+        let sample = |field: StatField| {
+            Sample::counter(field.name, field.help, field.value).label("worker", worker.to_string())
+        };
+        out.extend(cell.io().fields().map(sample));
+        out.extend(cell.worker().fields().map(sample));
+        let turns = cell.turns();
+        let histogram = Histogram {
+            bounds: &TURN_BOUNDS,
+            buckets: turns.buckets.to_vec(),
+            sum: Duration::from_nanos(turns.sum),
+        };
+        let help = "Worker turns by duration, including time that the kernel took from the worker.";
+        out.push(
+            Sample::histogram("worker_turn_seconds", help, histogram).label("worker", worker.to_string()),
+        );
+        out.push(
+            Sample::time(
+                "worker_turn_longest_seconds",
+                "Longest worker turn since start.",
+                Duration::from_nanos(turns.longest),
+            )
+            .label("worker", worker.to_string()),
+        );
+    });
 }

@@ -2,15 +2,13 @@
 //!
 //! [`receive`] passes the datagrams of a feed to a program's own code; [`fanout`] sends one feed to thousands
 //! of TCP, TLS and WebSocket subscribers. Datagrams come from the packet I/O of `expressway-netio`, by any of
-//! its backends; [`sequence`] merges the lines of sequenced feeds; [`group`] maintains a feed's multicast
-//! membership. [`generate`] makes datagrams on a schedule; [`probe`] is the header used to measure them.
+//! its backends; [`sequence`] merges the lines of sequenced feeds. [`generate`] makes datagrams on a schedule;
+//! [`probe`] is the header used to measure them.
 
 #[cfg(not(loom))]
 pub mod fanout;
 #[cfg(not(loom))]
 pub mod generate;
-#[cfg(not(loom))]
-pub mod group;
 #[cfg(not(loom))]
 pub mod probe;
 #[cfg(not(loom))]

@@ -70,7 +70,7 @@ impl Sample {
     }
 
     /// A gauge without labels.
-    pub fn gauge(name: &'static str, help: &'static str, value: u64) -> Self {
+    pub fn gauge(name: impl Into<Cow<'static, str>>, help: &'static str, value: u64) -> Self {
         let (name, value) = (name.into(), Value::Number(value));
         Self { name, help, kind: Kind::Gauge, labels: Vec::new(), value }
     }

@@ -24,12 +24,14 @@ pub enum Layer {
     Http,
     /// The fan-out's feed and subscribers.
     Fanout,
+    /// The relay's publishers and receivers.
+    Relay,
 }
 
 impl Layer {
     /// All, from the device upwards.
-    pub const ALL: [Self; 7] =
-        [Self::Xdp, Self::Ring, Self::Udp, Self::Quic, Self::Tcp, Self::Http, Self::Fanout];
+    pub const ALL: [Self; 8] =
+        [Self::Xdp, Self::Ring, Self::Udp, Self::Quic, Self::Tcp, Self::Http, Self::Fanout, Self::Relay];
 
     /// Its name as a label.
     #[must_use]
@@ -42,6 +44,7 @@ impl Layer {
             Self::Tcp => "tcp",
             Self::Http => "http",
             Self::Fanout => "fanout",
+            Self::Relay => "relay",
         }
     }
 }
@@ -189,6 +192,20 @@ reasons! {
         "catching-up" = "fanout_skipped_catching_up": "A slow subscriber had not yet taken everything.";
         "state" = "fanout_skipped_state": "A subscriber's connection had ended.";
         "memory" = "fanout_skipped_memory": "No memory for a subscriber's datagram.";
+    }
+    Relay {
+        "malformed" = "relay_dropped_malformed": "A packet for a room that is no RTP, or came to its RTCP port.";
+        "not-allowed" = "relay_dropped_not_allowed": "A packet from an address that may not publish.";
+        "second-publisher" = "relay_dropped_second_publisher": "A packet from another address while a publisher is there.";
+        "too-long" = "relay_dropped_too_long": "A packet longer than `max_packet`.";
+        "ssrc" = "relay_dropped_ssrc": "A packet of one SSRC too many.";
+        "duplicate" = "relay_dropped_duplicate": "A packet that came twice.";
+        "rtcp-malformed" = "relay_dropped_rtcp_malformed": "RTCP that is none.";
+        "rtcp-stranger" = "relay_dropped_rtcp_stranger": "RTCP from an address that neither publishes nor receives.";
+        "handover" = "relay_dropped_handover": "A packet for a room of another worker, which was behind.";
+        "receiver-skipped" = "relay_receiver_skipped": "A packet that a receiver was too far behind for.";
+        "receiver-too-long" = "relay_receiver_dropped_too_long": "A packet longer than what goes to a receiver in one datagram.";
+        "repair-refused" = "relay_receiver_repairs_refused": "A request for packets beyond what may be sent again.";
     }
 }
 

@@ -14,7 +14,7 @@ use expressway_xbpf::Existing;
 use serde::Deserialize;
 
 use crate::args::Balance as Arguments;
-use crate::edge::{self, Tool, lock};
+use crate::daemon::{self, Daemon, lock};
 use crate::fail::Failure;
 
 /// Balances until told to stop.
@@ -24,14 +24,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         crate::print(&format!("{}: ok\n", arguments.config.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let signals = edge::signals()?;
+    let signals = daemon::signals()?;
     let existing = if arguments.replace { Existing::Replace } else { Existing::Refuse };
     let listen = config.admin;
     let balancer = Mutex::new(Balancer::start(config, existing).map_err(Failure::run_time)?);
     let balance = Arc::new(Balance { balancer, problem: Mutex::default(), arguments: arguments.clone() });
-    let _admin = edge::admin(listen, &balance)?;
+    let _admin = daemon::admin(listen, &balance, |_| ())?;
     report::ready(arguments.json, &balance.lock())?;
-    edge::watch(&*balance, &signals);
+    daemon::watch(&*balance, &signals);
     balance.print()?;
     Ok(ExitCode::SUCCESS)
 }
@@ -50,7 +50,7 @@ impl Balance {
     }
 }
 
-impl Tool for Balance {
+impl Daemon for Balance {
     /// How often health, neighbours and interfaces are looked after.
     const UPKEEP: Duration = Duration::from_millis(200);
 

@@ -12,7 +12,7 @@ use expressway_gateway::metrics::Sample;
 use expressway_xbpf::Existing;
 
 use crate::args::Forward as Arguments;
-use crate::edge::{self, Tool, lock};
+use crate::daemon::{self, Daemon, lock};
 use crate::fail::Failure;
 
 /// Forwards until a signal says stop.
@@ -22,14 +22,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         crate::print(&format!("{}: ok\n", arguments.config.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let signals = edge::signals()?;
+    let signals = daemon::signals()?;
     let existing = if arguments.replace { Existing::Replace } else { Existing::Refuse };
     let listen = config.admin;
     let router = Mutex::new(Router::start(config, existing).map_err(Failure::run_time)?);
     let forward = Arc::new(Forward { router, arguments: arguments.clone() });
-    let admin = edge::admin(listen, &forward)?;
+    let admin = daemon::admin(listen, &forward, |_| ())?;
     report::ready(arguments.json, &lock(&forward.router))?;
-    edge::watch(&*forward, &signals);
+    daemon::watch(&*forward, &signals);
     drop(admin);
     let statistics = lock(&forward.router).statistics().map_err(Failure::run_time);
     // What is attached is taken off before anybody waits for output to be read.
@@ -44,7 +44,7 @@ struct Forward {
     arguments: Arguments,
 }
 
-impl Tool for Forward {
+impl Daemon for Forward {
     /// How often the router may act on what it heard of.
     const UPKEEP: Duration = Duration::from_millis(100);
 

@@ -12,7 +12,7 @@ use expressway_gateway::metrics::Sample;
 use expressway_xbpf::Existing;
 
 use crate::args::Guard as Arguments;
-use crate::edge::{self, Tool, lock};
+use crate::daemon::{self, Daemon, lock};
 use crate::fail::Failure;
 
 /// Filters until told to stop.
@@ -22,15 +22,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         crate::print(&format!("{}: ok\n", arguments.config.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let signals = edge::signals()?;
+    let signals = daemon::signals()?;
     let address = config.admin;
     let filter = Mutex::new(Filter::start(config).map_err(Failure::run_time)?);
     let guard = Arc::new(Guard { filter, arguments: arguments.clone() });
-    let _admin = edge::admin(address, &guard)?;
+    let _admin = daemon::admin(address, &guard, |_| ())?;
     if !arguments.json {
         crate::print(&report::ready(lock(&guard.filter).interfaces()))?;
     }
-    edge::watch(&*guard, &signals);
+    daemon::watch(&*guard, &signals);
     // At the end lines would only be in the way of what the shell prints next.
     if arguments.json {
         guard.print()?;
@@ -53,7 +53,7 @@ struct Guard {
     arguments: Arguments,
 }
 
-impl Tool for Guard {
+impl Daemon for Guard {
     const UPKEEP: Duration = Duration::from_secs(1);
 
     fn upkeep(&self) {

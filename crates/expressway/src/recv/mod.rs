@@ -16,9 +16,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use expressway_dataplane::{DataPath, Provider, WorkerIo};
-use expressway_feed::group::Keeper;
 use expressway_feed::receive::{Counters, Latency, Options, Receiver, Stopper, Watch};
 use expressway_feed::sequence::Replies;
+use expressway_netio::udp::group::Keeper;
 use expressway_netio::worker::WorkerStats;
 use expressway_netio::xsk::{LendReport, XskIo};
 use expressway_netio::{IoError, IoStats, PacketIo};

@@ -3,8 +3,8 @@
 use std::net::{SocketAddr, SocketAddrV6};
 
 use expressway_dataplane::{Config, IoConfig, IoMode, Purpose};
-use expressway_feed::group::Membership;
 use expressway_feed::receive::Options;
+use expressway_netio::udp::group::Membership;
 use expressway_netio::udp::{MAX_PAYLOAD, UdpConfig};
 use expressway_netio::xsk::{ReaderAccess, interface_index};
 

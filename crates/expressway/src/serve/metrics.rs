@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use expressway_cache::Cache;
 use expressway_dataplane::DataPath;
 use expressway_gateway::metrics::{Histogram, Registry, Sample};
 use expressway_gateway::quic::{Shared, stats};
-use expressway_netio::stats::{StatField, StatsCell};
-use expressway_netio::worker::TURN_BOUNDS;
 use expressway_origin::{Origins, ServerReport};
 use expressway_tls::Tls;
 use expressway_web::access_log::AccessLog;
@@ -135,35 +133,6 @@ pub(crate) fn register_tls(registry: &Registry, tls: Arc<ArcSwap<Tls>>) {
             let help = "Unix time at which the certificate ends, by its first name and kind of key.";
             Sample::gauge("certificate_expires_seconds", help, end).label("name", name).label("key", key)
         }));
-    });
-}
-
-/// Registers what belongs to one worker.
-pub(crate) fn register_worker(registry: &Registry, worker: usize, cell: Arc<StatsCell>) {
-    registry.register(move |out: &mut Vec<Sample>| {
-        let sample = |field: StatField| {
-            Sample::counter(field.name, field.help, field.value).label("worker", worker.to_string())
-        };
-        out.extend(cell.io().fields().map(sample));
-        out.extend(cell.worker().fields().map(sample));
-        let turns = cell.turns();
-        let histogram = Histogram {
-            bounds: &TURN_BOUNDS,
-            buckets: turns.buckets.to_vec(),
-            sum: Duration::from_nanos(turns.sum),
-        };
-        let help = "Worker turns by duration, including time that the kernel took from the worker.";
-        out.push(
-            Sample::histogram("worker_turn_seconds", help, histogram).label("worker", worker.to_string()),
-        );
-        out.push(
-            Sample::time(
-                "worker_turn_longest_seconds",
-                "Longest worker turn since start.",
-                Duration::from_nanos(turns.longest),
-            )
-            .label("worker", worker.to_string()),
-        );
     });
 }
 

@@ -253,7 +253,7 @@ impl Server {
         endpoint.set_tracer(tracer.clone());
         let mut worker = Worker::new(options, Instant::now(), endpoint, io, inbox, self.mailboxes.clone());
         worker.set_tracer(tracer);
-        metrics::register_worker(registry, index, worker.stats_cell());
+        crate::metrics::register_worker(registry, index, worker.stats_cell());
         let end = WorkerEnd { index, events: events.clone(), result: None };
         let run = move || {
             let mut end = end;

@@ -93,7 +93,7 @@ mod waits;
 mod websocket;
 mod wheel;
 
-pub use crate::group::Membership;
+pub use expressway_netio::udp::group::Membership;
 pub use framing::{Framing, MAX_HEADER};
 pub use kernel::KernelFeed;
 pub use options::{Cidr, Limits, Listen, Options, Protocol, SlowClient, Start, StartPolicy};

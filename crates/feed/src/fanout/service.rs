@@ -20,7 +20,7 @@ use super::ring::Ring;
 use super::shard::{Common, Message, Shard};
 use super::source::FeedInput;
 use super::stats::{Ledger, Statistics};
-use crate::group::{Keeper, Membership};
+use expressway_netio::udp::group::{Keeper, Membership};
 
 /// Connections that the kernel holds for us; it cuts this to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;

@@ -92,7 +92,7 @@ pub(crate) struct Shard {
     watched: Option<u64>,
     /// Watches the sockets of subscribers, by key and generation.
     subscribers: OwnedFd,
-    /// Is readable when an interval of [`crate::group::INTERVAL`] is over.
+    /// Is readable when an interval of [`expressway_netio::udp::group::INTERVAL`] is over.
     interval: OwnedFd,
     inbox: Inbox<Message>,
     views: Vec<View>,

@@ -13,7 +13,7 @@ use super::ring::Ring;
 use super::shard::Message;
 use super::stats::{Ledger, add};
 use super::subscriber::Snapshot;
-use crate::group::{self, Joined, Keeper};
+use expressway_netio::udp::group::{self, Joined, Keeper};
 
 /// Batches received at a time before subscribers have their turn.
 const BATCHES: usize = 4;

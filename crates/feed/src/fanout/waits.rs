@@ -23,11 +23,11 @@ pub(super) const SUBSCRIBERS: u64 = 1;
 /// Marks the timer.
 pub(super) const INTERVAL_OVER: u64 = 2;
 
-/// A timer that is readable when an interval of [`crate::group::INTERVAL`] is over.
+/// A timer that is readable when an interval of [`expressway_netio::udp::group::INTERVAL`] is over.
 pub(super) fn interval() -> Result<OwnedFd, IoError> {
     let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
     let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(failed("timerfd_create"))?;
-    let every = crate::group::INTERVAL;
+    let every = expressway_netio::udp::group::INTERVAL;
     let time = Timespec { tv_sec: every.as_secs() as i64, tv_nsec: every.subsec_nanos().into() };
     let every = Itimerspec { it_interval: time, it_value: time };
     timerfd_settime(&timer, TimerfdTimerFlags::empty(), &every).map_err(failed("timerfd_settime"))?;

@@ -16,7 +16,7 @@
 //! waits in the RX ring or the socket's buffer; what these do not hold the kernel drops and counts ([`IoStats`]).
 //!
 //! Not here: opening the packet I/O (the binary does, or [`expressway_netio::udp::UdpIo::bind`]), and multicast
-//! membership ([`crate::group`]), which wants a thread of its own now and then.
+//! membership ([`expressway_netio::udp::group`]), which wants a thread of its own now and then.
 //!
 //! # A first program
 //!

@@ -106,6 +106,11 @@ pub trait State: Send + Sync + 'static {
         None
     }
 
+    /// Rooms of a relay with their receivers, as a JSON document, for `/rooms`; `None` where there is no such page.
+    fn rooms(&self) -> Option<String> {
+        None
+    }
+
     /// Statistics of each subscriber, as a JSON document, for `/subscribers`; `None` where there is no such page.
     fn subscribers(&self) -> Option<String> {
         None
@@ -342,10 +347,11 @@ fn answer(request: &Request<Incoming>, registry: &Registry, state: &dyn State) -
         "/io" => document(state.io()),
         "/subscribers" => document(state.subscribers()),
         "/services" => document(state.services()),
+        "/rooms" => document(state.rooms()),
         "/" => Page::new(
             StatusCode::OK,
             "text/plain",
-            "/metrics\n/healthz\n/config\n/io\n/subscribers\n/services\nPOST /purge\nPOST /drain\nPOST /trace\n",
+            "/metrics\n/healthz\n/config\n/io\n/subscribers\n/services\n/rooms\nPOST /purge\nPOST /drain\nPOST /trace\n",
         ),
         _ => document(None),
     }

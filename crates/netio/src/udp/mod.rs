@@ -9,7 +9,7 @@
 //! It does not segment for the caller, pace, or know what datagrams mean.
 //!
 //! [`UdpGroup::bind`] makes the sockets of all workers in order; each worker's [`UdpSockets`] becomes its
-//! [`UdpIo`].
+//! [`UdpIo`]. [`group`] keeps memberships of multicast groups on them.
 //!
 //! As many messages are asked for at once as the socket delivers, since each one asked for has a cost, and a single one
 //! where they arrive one by one. If a GSO message is refused, its datagrams are sent one by one in the same flush, and
@@ -20,6 +20,7 @@ mod backend;
 mod config;
 mod control;
 mod errors;
+pub mod group;
 mod path_mtu;
 mod socket;
 mod sys;

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::super::service::FanoutError;
-use crate::group::{Joined, Keeper, Membership, own_groups_only};
+use expressway_netio::udp::group::{Joined, Keeper, Membership, own_groups_only};
 
 /// Private groups tried, if others have them on the same port.
 const ATTEMPTS: usize = 16;

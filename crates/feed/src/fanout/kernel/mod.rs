@@ -52,7 +52,7 @@ use super::options::{Options, Protocol, Start, StartPolicy};
 use super::service::{Fanout, FanoutError, MAILBOX, UnstartedFanout, bind, thread};
 use super::stats::Ledger;
 use super::sys;
-use crate::group::Membership;
+use expressway_netio::udp::group::Membership;
 use group::Group;
 use switch::Switch;
 

@@ -29,7 +29,7 @@ use super::KernelFeed;
 use super::group::{Group, GroupSocket};
 use super::link::{CLOSE, CLOSE_WAIT, ESTABLISHED, Link, wait_until_made};
 use super::unicast::Unicast;
-use crate::group::{INTERVAL, Joined};
+use expressway_netio::udp::group::{INTERVAL, Joined};
 
 /// Between two looks at all subscribers.
 const LOOK: Duration = Duration::from_millis(100);

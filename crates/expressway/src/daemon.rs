@@ -1,5 +1,5 @@
-//! What `guard`, `forward` and `balance` share: each keeps an XDP program on interfaces until a signal says stop, reads its
-//! configuration again on SIGHUP, prints statistics on SIGUSR1, and has an admin listener.
+//! What `guard`, `forward`, `balance` and `relay` share: each runs until a signal says stop, reads its configuration again on SIGHUP,
+//! prints statistics on SIGUSR1, and has an admin listener.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -13,13 +13,18 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use crate::fail::Failure;
 use crate::signals;
 
-/// A program with what keeps it up to date.
-pub(crate) trait Tool: State {
-    /// How often [`Tool::upkeep`] is due.
+/// A command that runs until it is told to stop.
+pub(crate) trait Daemon: State {
+    /// How often [`Daemon::upkeep`] is due.
     const UPKEEP: Duration;
 
     /// Follows interfaces, neighbours, health and time. What fails is logged and tried again the next time.
     fn upkeep(&self);
+
+    /// Whether it has ended by itself.
+    fn has_ended(&self) -> bool {
+        false
+    }
 
     /// Reads the configuration again. What is wrong with it is logged, and the earlier one stays.
     fn reload(&self);
@@ -42,37 +47,45 @@ pub(crate) fn signals() -> Result<Receiver<i32>, Failure> {
     signals::receiver(&[SIGTERM, SIGINT, SIGHUP, SIGUSR1])
 }
 
-/// Serves signals until one says stop, and does the upkeep between them.
-pub(crate) fn watch<T: Tool>(tool: &T, signals: &Receiver<i32>) {
+/// Serves signals until one says stop or the daemon has ended, and does the upkeep between them.
+pub(crate) fn watch<T: Daemon>(daemon: &T, signals: &Receiver<i32>) {
     let mut next = Instant::now() + T::UPKEEP;
     loop {
         match signals.recv_timeout(next.saturating_duration_since(Instant::now())) {
-            Ok(SIGHUP) => tool.reload(),
+            Ok(SIGHUP) => daemon.reload(),
             Ok(SIGUSR1) => {
                 // Perhaps nobody reads any more; the program is needed still.
-                if let Err(error) = tool.print() {
+                if let Err(error) = daemon.print() {
                     tracing::warn!("statistics not printed: {error}");
                 }
             }
             Ok(_) | Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
-                tool.upkeep();
+                daemon.upkeep();
+                if daemon.has_ended() {
+                    return;
+                }
                 next = Instant::now() + T::UPKEEP;
             }
         }
     }
 }
 
-/// The admin listener at `address`, if there is to be one.
+/// The admin listener at `address`, if there is to be one. `register` adds what its metrics page shows besides.
 ///
 /// # Errors
 /// The address cannot be bound.
-pub(crate) fn admin<T: Tool>(address: Option<SocketAddr>, tool: &Arc<T>) -> Result<Option<Admin>, Failure> {
+pub(crate) fn admin<T: Daemon>(
+    address: Option<SocketAddr>,
+    daemon: &Arc<T>,
+    register: impl FnOnce(&Registry),
+) -> Result<Option<Admin>, Failure> {
     let Some(address) = address else { return Ok(None) };
     let registry = Registry::with_summary(crate::metrics::drops);
-    let source = Arc::clone(tool);
+    register(&registry);
+    let source = Arc::clone(daemon);
     registry.register(move |out: &mut Vec<Sample>| source.samples(out));
-    Admin::start(address, Limits::default(), registry, Arc::clone(tool) as Arc<dyn State>)
+    Admin::start(address, Limits::default(), registry, Arc::clone(daemon) as Arc<dyn State>)
         .map(Some)
         .map_err(|error| Failure::run_time(format!("admin.listen {address}: {error}")))
 }

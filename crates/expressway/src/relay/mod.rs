@@ -1,0 +1,173 @@
+//! `expressway relay`: live media from publishers to receivers, until a signal.
+
+mod groups;
+mod report;
+mod workers;
+
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use expressway_dataplane::{DataPath, Provider};
+use expressway_gateway::admin::State;
+use expressway_gateway::metrics::Sample;
+use expressway_netio::udp::{SendOptions, UdpConfig};
+use expressway_netio::xsk::interface_index;
+use expressway_relay::{Config, service};
+
+use crate::args::Relay as Arguments;
+use crate::daemon::{self, Daemon, lock};
+use crate::fail::Failure;
+use crate::metrics;
+use groups::Groups;
+use workers::Workers;
+
+/// Relays until told to stop.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let config = load(arguments)?;
+    if arguments.check {
+        crate::print(&format!("{}: ok\n", arguments.config.display()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let signals = daemon::signals()?;
+    let provider = Provider::agent_or_own(config.io.agent.as_deref(), "relay")?;
+    let (path, ios) = DataPath::open(data_path(&config)?, provider, config.workers)?;
+    let groups = Groups::join(&config, &ios)?;
+    let status = service::status(&config);
+    let workers = Workers::start(&config, ios, &status)?;
+    let cells = workers.cells();
+    let relay = Arc::new(Relay {
+        arguments: arguments.clone(),
+        config: Mutex::new(config),
+        path: Mutex::new(path),
+        groups: Mutex::new(groups),
+        workers: Mutex::new(workers),
+        status,
+    });
+    let listen = lock(&relay.config).admin;
+    let admin = daemon::admin(listen, &relay, |registry| {
+        for (worker, cell) in cells.into_iter().enumerate() {
+            metrics::register_worker(registry, worker, cell);
+        }
+    })?;
+    report::ready(arguments.json, &lock(&relay.config), &lock(&relay.path))?;
+    daemon::watch(&*relay, &signals);
+    drop(admin);
+    let result = lock(&relay.workers).stop();
+    lock(&relay.path).finish();
+    relay.print()?;
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+fn load(arguments: &Arguments) -> Result<Config, Failure> {
+    let mut config = Config::load(&arguments.config).map_err(Failure::usage)?;
+    if let Some(mode) = arguments.io {
+        config.io.mode = mode;
+    }
+    if arguments.agent.is_some() {
+        config.io.agent.clone_from(&arguments.agent);
+    }
+    config.io.replace |= arguments.replace;
+    Ok(config)
+}
+
+/// What the data path is to be.
+fn data_path(config: &Config) -> Result<expressway_dataplane::Config, Failure> {
+    let io = config.io.config();
+    let udp = UdpConfig { groups: true, ..io.udp(config.listen()) };
+    // One interface at most can have its groups by AF_XDP; those of others are the kernel's.
+    let mut interfaces = config.rooms.iter().filter_map(|room| room.interface.as_ref());
+    let groups_on = interfaces.next().filter(|first| interfaces.all(|other| other == *first)).cloned();
+    let multicast_interface = groups_on.as_deref().map(interface_index).transpose().map_err(|error| {
+        Failure::run_time(format!("interface {}: {error}", groups_on.as_deref().unwrap_or_default()))
+    })?;
+    let sending = SendOptions { ttl: config.ttl, multicast_interface, fragment: false };
+    Ok(expressway_dataplane::Config { groups_on, sending, ..expressway_dataplane::Config::with(io, udp) })
+}
+
+/// What runs, for its upkeep and the admin pages.
+struct Relay {
+    arguments: Arguments,
+    config: Mutex<Config>,
+    path: Mutex<DataPath>,
+    groups: Mutex<Groups>,
+    workers: Mutex<Workers>,
+    status: service::Status,
+}
+
+impl Daemon for Relay {
+    const UPKEEP: Duration = Duration::from_secs(1);
+
+    fn upkeep(&self) {
+        lock(&self.path).maintain();
+        lock(&self.groups).look_after();
+    }
+
+    fn has_ended(&self) -> bool {
+        lock(&self.workers).has_ended()
+    }
+
+    fn reload(&self) {
+        let new = match load(&self.arguments) {
+            Ok(new) => new,
+            Err(error) => {
+                tracing::error!("not reloaded: {error}");
+                return;
+            }
+        };
+        let mut config = lock(&self.config);
+        if let Some(what) = needs_restart(&config, &new) {
+            tracing::error!("not reloaded: {what} needs a restart; `rtp_out` and [[room.out]] can change");
+            return;
+        }
+        match lock(&self.workers).set_outputs(&config, &new) {
+            Ok(()) => {
+                *config = new;
+                tracing::info!(config = %self.arguments.config.display(), "reloaded");
+            }
+            Err(room) => {
+                tracing::error!("reloaded in part: the worker of room `{room}` is behind; reload again")
+            }
+        }
+    }
+
+    fn print(&self) -> Result<(), Failure> {
+        report::print(self.arguments.json, &lock(&self.status))
+    }
+
+    fn samples(&self, out: &mut Vec<Sample>) {
+        let refused = lock(&self.workers).refused();
+        report::samples(&lock(&self.status), &refused, out);
+        metrics::data_path(&self.path, out);
+    }
+}
+
+/// What of a configuration cannot change while it runs.
+fn needs_restart(old: &Config, new: &Config) -> Option<String> {
+    if (old.workers, old.ttl, old.admin) != (new.workers, new.ttl, new.admin) || old.io != new.io {
+        return Some("`workers`, `ttl`, [io] or [admin]".into());
+    }
+    if old.rooms.len() != new.rooms.len() {
+        return Some("another number of rooms".into());
+    }
+    let changed = old.rooms.iter().zip(&new.rooms).find(|(old, new)| !old.same_but_outputs(new));
+    changed.map(|(old, _)| format!("another key of room `{}`", old.name))
+}
+
+impl State for Relay {
+    fn health(&self) -> Result<(), String> {
+        if self.has_ended() { Err("a worker has ended".into()) } else { Ok(()) }
+    }
+
+    fn configuration(&self) -> String {
+        lock(&self.config).text.clone()
+    }
+
+    fn io(&self) -> Option<String> {
+        Some(format!("{:#}\n", expressway_dataplane::report::io(&lock(&self.path))))
+    }
+
+    fn rooms(&self) -> Option<String> {
+        Some(format!("{}\n", report::document(&lock(&self.status))))
+    }
+}

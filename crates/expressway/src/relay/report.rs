@@ -1,0 +1,112 @@
+//! What a relay prints and shows: ready lines, statistics, metrics.
+
+use std::fmt::Write;
+
+use expressway_dataplane::DataPath;
+use expressway_gateway::metrics::Sample;
+use expressway_relay::Config;
+use expressway_relay::status::RoomStatus;
+use serde_json::{Value, json};
+
+use crate::fail::Failure;
+use crate::metrics::counters_document;
+
+/// Says that packets are relayed, one line a room.
+pub(super) fn ready(as_json: bool, config: &Config, path: &DataPath) -> Result<(), Failure> {
+    let modes = path.modes();
+    let mut lines = String::new();
+    for room in &config.rooms {
+        let mode = modes.iter().find(|(address, _)| *address == room.input);
+        let mode = mode.map_or_else(|| "udp".to_owned(), |(_, mode)| mode.to_string());
+        let (name, input, receivers) = (&room.name, room.input, room.outputs.len());
+        lines += &match as_json {
+            true => {
+                let ready = json!({ "room": name, "rtp_in": input, "io": mode, "receivers": receivers });
+                format!("{}\n", json!({ "ready": ready }))
+            }
+            false => format!("ready room={name} rtp_in={input} io={mode} receivers={receivers}\n"),
+        };
+    }
+    crate::print(&lines)
+}
+
+/// Everything as one JSON document.
+pub(super) fn document(rooms: &[RoomStatus]) -> Value {
+    let receiver = |receiver: &expressway_relay::status::ReceiverStatus| {
+        json!({
+            "address": receiver.address,
+            "counters": counters_document(receiver.counters.load().fields()),
+            "now": counters_document(receiver.gauges.load().fields()),
+        })
+    };
+    let room = |room: &RoomStatus| {
+        json!({
+            "name": room.name,
+            "counters": counters_document(room.counters.load().fields()),
+            "now": counters_document(room.gauges.load().fields()),
+            "receivers": room.receivers.iter().map(receiver).collect::<Vec<_>>(),
+        })
+    };
+    json!({ "rooms": rooms.iter().map(room).collect::<Vec<_>>() })
+}
+
+/// Prints statistics, as one line of JSON or as a table.
+pub(super) fn print(as_json: bool, rooms: &[RoomStatus]) -> Result<(), Failure> {
+    if as_json {
+        return crate::print(&format!("{}\n", document(rooms)));
+    }
+    let mut out = String::new();
+    for room in rooms {
+        let (counters, now) = (room.counters.load(), room.gauges.load());
+        let state = if now.publishing == 1 { "publishing" } else { "no publisher" };
+        let _ = writeln!(
+            out,
+            "{}: {state}, {} packets, {} bytes, {} lost, jitter {} µs",
+            room.name, counters.packets, counters.bytes, now.lost, now.jitter_microseconds
+        );
+        for field in
+            counters.fields().iter().filter(|field| field.name.starts_with("dropped") && field.value > 0)
+        {
+            let _ = writeln!(out, "  {} {}", field.name, field.value);
+        }
+        for receiver in &room.receivers {
+            let (counters, now) = (receiver.counters.load(), receiver.gauges.load());
+            let _ = writeln!(
+                out,
+                "  {:<47} {} packets, {} again, {} skipped, {} lost on the way",
+                receiver.address.to_string(),
+                counters.packets,
+                counters.repairs,
+                counters.skipped,
+                now.lost
+            );
+        }
+    }
+    crate::print(&out)
+}
+
+/// The metrics. `refused` is what was not handed over to a room's worker, by room.
+pub(super) fn samples(rooms: &[RoomStatus], refused: &[u64], out: &mut Vec<Sample>) {
+    for (room, refused) in rooms.iter().zip(refused) {
+        let mut counters = room.counters.load();
+        counters.dropped_handover += refused;
+        out.extend(counters.fields().map(|field| {
+            Sample::counter(format!("relay_{}", field.name), field.help, field.value)
+                .label("room", &room.name)
+        }));
+        out.extend(room.gauges.load().fields().map(|field| {
+            Sample::gauge(format!("relay_{}", field.name), field.help, field.value).label("room", &room.name)
+        }));
+        for receiver in &room.receivers {
+            let labelled = |sample: Sample| {
+                sample.label("room", &room.name).label("receiver", receiver.address.to_string())
+            };
+            out.extend(receiver.counters.load().fields().map(|field| {
+                labelled(Sample::counter(format!("relay_receiver_{}", field.name), field.help, field.value))
+            }));
+            out.extend(receiver.gauges.load().fields().map(|field| {
+                labelled(Sample::gauge(format!("relay_receiver_{}", field.name), field.help, field.value))
+            }));
+        }
+    }
+}

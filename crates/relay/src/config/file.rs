@@ -1,0 +1,392 @@
+//! The file as it is written, and what it means.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use expressway_dataplane::IoSection;
+use expressway_settings::{ConfigError, SourceFile, Span, named};
+use ipnet::IpNet;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{Config, Output, Payload, RECEIVERS, ROOMS, Room, Rtcp};
+
+impl Payload {
+    const NAMES: [(&'static str, Self); 2] = [("rtp", Self::Rtp), ("any", Self::Any)];
+}
+
+impl Rtcp {
+    const NAMES: [(&'static str, Self); 3] =
+        [("next-port", Self::NextPort), ("mux", Self::Mux), ("none", Self::None)];
+}
+
+named!(Payload);
+named!(Rtcp);
+
+/// Workers at most.
+const WORKERS: usize = 64;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default = "one")]
+    workers: Spanned<usize>,
+    #[serde(default)]
+    io: IoSection,
+    ttl: Option<Spanned<u8>>,
+    #[serde(default)]
+    admin: Admin,
+    #[serde(default)]
+    room: Vec<Spanned<RoomTable>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Admin {
+    listen: Option<SocketAddr>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RoomTable {
+    name: Spanned<String>,
+    rtp_in: Spanned<SocketAddr>,
+    from: Option<Spanned<SocketAddr>>,
+    interface: Option<Spanned<String>>,
+    #[serde(default)]
+    sources: Vec<Spanned<IpAddr>>,
+    #[serde(default)]
+    allow: Vec<IpNet>,
+    #[serde(default)]
+    payload: Payload,
+    #[serde(default)]
+    rtcp: Rtcp,
+    #[serde(default = "history")]
+    history: Spanned<usize>,
+    #[serde(default = "longest")]
+    max_packet: Spanned<u16>,
+    #[serde(default = "super::keyframe_interval")]
+    keyframe_interval: Span,
+    #[serde(default = "super::publisher_timeout")]
+    publisher_timeout: Span,
+    #[serde(default)]
+    clock_rates: BTreeMap<String, u32>,
+    #[serde(default)]
+    rtp_out: Vec<Spanned<SocketAddr>>,
+    #[serde(default)]
+    out: Vec<OutTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OutTable {
+    address: Spanned<SocketAddr>,
+    rtcp: Option<Rtcp>,
+    ssrc: Option<u32>,
+    payload_types: Option<Spanned<BTreeMap<String, u8>>>,
+}
+
+fn one() -> Spanned<usize> {
+    Spanned::new(0..0, 1)
+}
+
+fn history() -> Spanned<usize> {
+    Spanned::new(0..0, 1024)
+}
+
+fn longest() -> Spanned<u16> {
+    Spanned::new(0..0, 1500)
+}
+
+/// What is wrong, and at which bytes of the file.
+type Problem = (std::ops::Range<usize>, String);
+
+pub(super) fn parse(source: &SourceFile) -> Result<Config, ConfigError> {
+    let mut file: File = source.parse()?;
+    let at = |(span, problem): Problem| source.at(span, problem);
+    file.io.check().map_err(at)?;
+    file.io.resolve_paths(source.file.parent().unwrap_or(Path::new(".")));
+    if !(1..=WORKERS).contains(file.workers.get_ref()) {
+        return Err(at((file.workers.span(), format!("1 to {WORKERS} workers"))));
+    }
+    if let Some(ttl) = file.ttl.as_ref().filter(|ttl| *ttl.get_ref() == 0) {
+        return Err(at((ttl.span(), "0 leaves no host: use 1 to 255".into())));
+    }
+    if file.room.is_empty() {
+        return Err(SourceFile::whole(&source.file, "no [[room]]: add one"));
+    }
+    if file.room.len() > ROOMS {
+        return Err(SourceFile::whole(&source.file, format!("more than {ROOMS} rooms")));
+    }
+    let rooms =
+        file.room.iter().map(|table| room(table.get_ref()).map_err(at)).collect::<Result<Vec<_>, _>>()?;
+    apart(&file.room, &rooms).map_err(at)?;
+    Ok(Config {
+        workers: *file.workers.get_ref(),
+        io: file.io,
+        ttl: file.ttl.map(Spanned::into_inner),
+        admin: file.admin.listen,
+        rooms,
+        text: source.text.clone(),
+    })
+}
+
+fn room(table: &RoomTable) -> Result<Room, Problem> {
+    let name = table.name.get_ref();
+    if name.is_empty() || name.len() > 64 || name.chars().any(char::is_control) {
+        return Err((table.name.span(), "1 to 64 characters, none of them a control character".into()));
+    }
+    let input = host(&table.rtp_in, true)?;
+    let from = match &table.from {
+        Some(from) => host(from, false)?,
+        None if input.ip().is_multicast() => {
+            let problem = "a group cannot send: set `from` to the address that receivers are to see";
+            return Err((table.rtp_in.span(), problem.into()));
+        }
+        None => input,
+    };
+    for (span, is_set) in [
+        (table.interface.as_ref().map(Spanned::span), table.interface.is_some()),
+        (table.sources.first().map(Spanned::span), !table.sources.is_empty()),
+    ] {
+        if let Some(span) = span.filter(|_| is_set && !input.ip().is_multicast()) {
+            return Err((span, "`rtp_in` is no multicast group".into()));
+        }
+    }
+    let history = *table.history.get_ref();
+    if !(16..=16_384).contains(&history) || !history.is_power_of_two() {
+        return Err((table.history.span(), "a power of two from 16 to 16384 packets".into()));
+    }
+    if !(64..=9000).contains(table.max_packet.get_ref()) {
+        return Err((table.max_packet.span(), "64 to 9000 bytes".into()));
+    }
+    let outputs = outputs(table, from)?;
+    Ok(Room {
+        name: name.clone(),
+        input,
+        from,
+        interface: table.interface.as_ref().map(|name| name.get_ref().clone()),
+        sources: table.sources.iter().map(|source| *source.get_ref()).collect(),
+        allow: table.allow.clone(),
+        payload: table.payload,
+        rtcp: if table.payload == Payload::Any { Rtcp::None } else { table.rtcp },
+        history,
+        longest: *table.max_packet.get_ref(),
+        keyframe_interval: table.keyframe_interval.0,
+        publisher_timeout: table.publisher_timeout.0,
+        clocks: clocks(table)?,
+        outputs,
+    })
+}
+
+/// An address with a port that is not 0, no wildcard, and a port behind it for RTCP.
+fn host(address: &Spanned<SocketAddr>, group: bool) -> Result<SocketAddr, Problem> {
+    let value = *address.get_ref();
+    let problem = if value.ip().is_unspecified() {
+        "a wildcard: name one address"
+    } else if value.port() == 0 || value.port() == u16::MAX {
+        "the port has to be 1 to 65534"
+    } else if value.ip().is_multicast() && !group {
+        "is a multicast group"
+    } else {
+        return Ok(value);
+    };
+    Err((address.span(), problem.into()))
+}
+
+fn outputs(table: &RoomTable, from: SocketAddr) -> Result<Vec<Output>, Problem> {
+    let plain = table.rtp_out.iter().map(|address| {
+        let output =
+            Output { address: *address.get_ref(), rtcp: table.rtcp, ssrc: None, payload_types: Vec::new() };
+        Ok((address, output))
+    });
+    let changed = table.out.iter().map(|out| {
+        let payload_types = out.payload_types.as_ref().map_or_else(|| Ok(Vec::new()), payload_types)?;
+        let rtcp = out.rtcp.unwrap_or(table.rtcp);
+        Ok((&out.address, Output { address: *out.address.get_ref(), rtcp, ssrc: out.ssrc, payload_types }))
+    });
+    let mut seen = HashMap::new();
+    let mut outputs = Vec::new();
+    for output in plain.chain(changed) {
+        let (address, mut output): (&Spanned<SocketAddr>, Output) = output?;
+        host(address, true)?;
+        if output.address.is_ipv4() != from.is_ipv4() {
+            return Err((
+                address.span(),
+                format!("is of another family than {from}, which it would be sent from"),
+            ));
+        }
+        if output.address == from {
+            return Err((address.span(), "is this room's own address: a loop".into()));
+        }
+        if table.payload == Payload::Any {
+            if output.is_rewritten() {
+                return Err((address.span(), "`ssrc` and `payload_types` need `payload = \"rtp\"`".into()));
+            }
+            output.rtcp = Rtcp::None;
+        }
+        if seen.insert(output.address, ()).is_some() {
+            return Err((address.span(), "receives already".into()));
+        }
+        outputs.push(output);
+    }
+    if outputs.len() > RECEIVERS {
+        return Err((table.name.span(), format!("more than {RECEIVERS} receivers")));
+    }
+    Ok(outputs)
+}
+
+fn payload_types(table: &Spanned<BTreeMap<String, u8>>) -> Result<Vec<(u8, u8)>, Problem> {
+    let wrong = || (table.span(), "payload types are 0 to 127: { 96 = 100 }".to_owned());
+    let pair = |(from, to): (&String, &u8)| {
+        let from = from.parse().ok().filter(|from| *from < 128).ok_or_else(wrong)?;
+        if *to < 128 { Ok((from, *to)) } else { Err(wrong()) }
+    };
+    table.get_ref().iter().map(pair).collect()
+}
+
+/// Of static payload types as RFC 3551, section 6, of others 90 kHz, as video has.
+fn clocks(table: &RoomTable) -> Result<Box<[u32; 128]>, Problem> {
+    let mut clocks = Box::new([90_000; 128]);
+    for (types, clock) in [
+        (&[0, 3, 4, 5, 7, 8, 9, 12, 13, 15, 18][..], 8000),
+        (&[6][..], 16_000),
+        (&[10, 11][..], 44_100),
+        (&[16][..], 11_025),
+        (&[17][..], 22_050),
+    ] {
+        types.iter().for_each(|payload_type: &usize| clocks[*payload_type] = clock);
+    }
+    for (payload_type, clock) in &table.clock_rates {
+        let payload_type = payload_type.parse::<usize>().ok().filter(|number| *number < 128);
+        let (Some(payload_type), 1..=10_000_000) = (payload_type, *clock) else {
+            let problem = "`clock_rates` are of payload types 0 to 127, in Hz: { 96 = 90000 }";
+            return Err((table.name.span(), problem.into()));
+        };
+        clocks[payload_type] = *clock;
+    }
+    Ok(clocks)
+}
+
+/// No two rooms have a name or an address in common, and none receives what another sends.
+fn apart(tables: &[Spanned<RoomTable>], rooms: &[Room]) -> Result<(), Problem> {
+    let (mut names, mut addresses) = (HashMap::new(), HashMap::new());
+    for (table, room) in tables.iter().zip(rooms) {
+        let table = table.get_ref();
+        if names.insert(room.name.as_str(), ()).is_some() {
+            return Err((table.name.span(), format!("another room is called `{}`", room.name)));
+        }
+        for address in room.listen() {
+            if let Some(other) = addresses.insert(address, room.name.as_str()) {
+                return Err((table.rtp_in.span(), format!("{address} is used by room `{other}`")));
+            }
+        }
+    }
+    for (table, room) in tables.iter().zip(rooms) {
+        for output in &room.outputs {
+            if let Some(other) = addresses.get(&output.address) {
+                let problem =
+                    format!("room `{other}` receives on {}: that may go in a circle", output.address);
+                return Err((table.get_ref().name.span(), problem));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Config, ConfigError> {
+        Config::parse(&SourceFile { file: "relay.toml".into(), text: text.into() })
+    }
+
+    const SMALL: &str =
+        "[[room]]\nname = \"studio\"\nrtp_in = \"192.0.2.1:5004\"\nrtp_out = [\"192.0.2.50:5004\"]\n";
+
+    #[test]
+    fn a_room_has_defaults() {
+        let config = parsed(SMALL).unwrap();
+        let room = &config.rooms[0];
+        assert_eq!((room.history, room.longest, room.rtcp), (1024, 1500, Rtcp::NextPort));
+        assert_eq!(room.from, room.input);
+        assert_eq!(room.listen(), ["192.0.2.1:5004".parse().unwrap(), "192.0.2.1:5005".parse().unwrap()]);
+        assert_eq!((room.clocks[0], room.clocks[14], room.clocks[96]), (8000, 90_000, 90_000));
+        assert!(!room.outputs[0].is_rewritten());
+    }
+
+    #[test]
+    fn all_that_can_be_said_is_read() {
+        let config = parsed(
+            "workers = 2\nttl = 8\n[io]\nmode = \"udp\"\n[admin]\nlisten = \"127.0.0.1:9180\"\n\
+             [[room]]\nname = \"a\"\nrtp_in = \"239.1.1.1:5004\"\nfrom = \"192.0.2.1:6000\"\ninterface = \"eth0\"\n\
+             sources = [\"192.0.2.9\"]\nallow = [\"192.0.2.0/24\"]\nrtcp = \"mux\"\nhistory = 64\nmax_packet = 1400\n\
+             keyframe_interval = \"1s\"\npublisher_timeout = \"2s\"\nclock_rates = { 97 = 48000 }\n\
+             [[room.out]]\naddress = \"192.0.2.50:5004\"\nrtcp = \"next-port\"\nssrc = 7\npayload_types = { 96 = 100 }\n\
+             [[room]]\nname = \"ts\"\nrtp_in = \"192.0.2.1:7000\"\npayload = \"any\"\nrtp_out = [\"239.2.2.2:7000\"]\n",
+        )
+        .unwrap();
+        let [a, ts] = &config.rooms[..] else { panic!("two rooms") };
+        assert_eq!(a.outputs[0].payload_type(96), 100);
+        assert_eq!(a.outputs[0].payload_type(97), 97);
+        assert_eq!(a.clocks[97], 48_000);
+        assert_eq!(a.listen().len(), 3, "{:?}", a.listen());
+        assert_eq!((ts.rtcp, ts.outputs[0].rtcp), (Rtcp::None, Rtcp::None));
+        assert_eq!(ts.listen(), ["192.0.2.1:7000".parse().unwrap()]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_named_with_its_line() {
+        for (text, line, words) in [
+            ("", 0, "no [[room]]"),
+            ("workers = 0\n[[room]]\nname = \"a\"\nrtp_in = \"192.0.2.1:5004\"\n", 1, "1 to 64"),
+            ("ttl = 0\n[[room]]\nname = \"a\"\nrtp_in = \"192.0.2.1:5004\"\n", 1, "1 to 255"),
+            ("[[room]]\nname = \"\"\nrtp_in = \"192.0.2.1:5004\"\n", 2, "characters"),
+            ("[[room]]\nname = \"a\"\nrtp_in = \"0.0.0.0:5004\"\n", 3, "wildcard"),
+            ("[[room]]\nname = \"a\"\nrtp_in = \"192.0.2.1:65535\"\n", 3, "port"),
+            ("[[room]]\nname = \"a\"\nrtp_in = \"239.1.1.1:5004\"\n", 3, "`from`"),
+            ("[[room]]\nname = \"a\"\nrtp_in = \"192.0.2.1:5004\"\nfrom = \"239.1.1.1:1\"\n", 4, "group"),
+            (
+                "[[room]]\nname = \"a\"\nrtp_in = \"192.0.2.1:5004\"\ninterface = \"eth0\"\n",
+                4,
+                "no multicast",
+            ),
+            ("[[room]]\nname = \"a\"\nrtp_in = \"192.0.2.1:5004\"\nhistory = 100\n", 4, "power of two"),
+            ("[[room]]\nname = \"a\"\nrtp_in = \"192.0.2.1:5004\"\nmax_packet = 10\n", 4, "64 to 9000"),
+            (
+                "[[room]]\nname = \"a\"\nrtp_in = \"192.0.2.1:5004\"\nrtp_out = [\"[2001:db8::1]:4\"]\n",
+                4,
+                "family",
+            ),
+            (
+                "[[room]]\nname = \"a\"\nrtp_in = \"192.0.2.1:5004\"\nrtp_out = [\"192.0.2.1:5004\"]\n",
+                4,
+                "loop",
+            ),
+            (
+                "[[room]]\nname = \"a\"\nrtp_in = \"192.0.2.1:5004\"\nclock_rates = { 200 = 1 }\n",
+                2,
+                "payload types",
+            ),
+            ("[[room]]\nname = \"a\"\nrtp_in = \"192.0.2.1:5004\"\nrtcp = \"odd\"\n", 4, "next-port"),
+        ] {
+            let error = parsed(text).unwrap_err().to_string();
+            assert!(error.contains(words), "{text}: {error}");
+            assert!(line == 0 || error.contains(&format!("relay.toml:{line}")), "{text}: {error}");
+        }
+        let twice = format!("{SMALL}{}", SMALL.replace("5004", "6004"));
+        assert!(parsed(&twice).unwrap_err().to_string().contains("another room"));
+        let same = format!("{SMALL}{}", SMALL.replace("studio", "other"));
+        assert!(parsed(&same).unwrap_err().to_string().contains("is used by room"));
+        let circle = format!(
+            "{SMALL}{}",
+            SMALL
+                .replace("studio", "other")
+                .replace("192.0.2.50:5004", "192.0.2.1:5004")
+                .replace("in = \"192.0.2.1:5004", "in = \"192.0.2.1:6004")
+        );
+        assert!(parsed(&circle).unwrap_err().to_string().contains("in a circle"));
+    }
+}

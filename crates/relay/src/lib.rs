@@ -1,0 +1,28 @@
+//! Live media from a publisher to many receivers over UDP.
+//!
+//! ```text
+//!  publisher ─▶ PacketIo ─▶ Relay::handle_datagram ─▶ Room ─▶ history: one copy, in order of arrival
+//!      ▲                                               │            │
+//!      └── receiver reports, NACK, PLI ◀───────────────┘            ▼
+//!                                              a cursor for each receiver: poll_transmit copies what is
+//!                                              new into the frames that it leaves in, header rewritten
+//!  receivers ◀─ RTP, sender reports, repairs ──────────────────────┘
+//!      └── receiver reports, NACK, PLI ─▶ Room: repairs out of the history, keyframe requests collapsed
+//! ```
+//!
+//! * [`config`]: rooms, who publishes into them, who receives.
+//! * [`rtp`]: a room without I/O: what it keeps of a publisher, what each receiver still needs.
+//! * [`service`]: rooms on a worker of `netio`.
+//! * [`status`]: what is counted and shown.
+//!
+//! It decodes no media. Joining multicast groups is left to who has the sockets.
+
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod rtp;
+pub mod service;
+pub mod status;
+
+pub use config::Config;
+pub use service::Relay;

@@ -1,0 +1,116 @@
+//! What is counted in rooms, and how other threads see it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use expressway_netio::stats::{Published, counters};
+
+counters! {
+    /// Counters of a room.
+    pub struct RoomCounters {
+        /// Packets of the publisher that were kept for receivers.
+        pub packets: u64,
+        /// Their bytes, RTP headers included.
+        pub bytes: u64,
+        /// Packets that came for the room and are no RTP.
+        pub dropped_malformed: u64,
+        /// Packets from an address that may not publish.
+        pub dropped_not_allowed: u64,
+        /// Packets from another address while a publisher is there.
+        pub dropped_second_publisher: u64,
+        /// Packets longer than what is kept.
+        pub dropped_too_long: u64,
+        /// Packets of one SSRC too many.
+        pub dropped_ssrc: u64,
+        /// Packets that came twice.
+        pub dropped_duplicate: u64,
+        /// RTCP packets that are none.
+        pub dropped_rtcp_malformed: u64,
+        /// RTCP packets from an address that neither publishes nor receives.
+        pub dropped_rtcp_stranger: u64,
+        /// Packets and reports for another worker that had no room for them.
+        pub dropped_handover: u64,
+        /// Publishers that began.
+        pub publishers: u64,
+        /// Packets that the publisher was asked for again.
+        pub nacked: u64,
+        /// Key frames that receivers asked for.
+        pub keyframes_wanted: u64,
+        /// Requests for key frames sent to the publisher.
+        pub keyframes_asked: u64,
+        /// Reports sent to the publisher.
+        pub reports: u64,
+    }
+}
+
+counters! {
+    /// Counters of a receiver.
+    pub struct ReceiverCounters {
+        /// Packets sent, repairs included.
+        pub packets: u64,
+        /// Their bytes, RTP headers included.
+        pub bytes: u64,
+        /// Packets that it was not sent: it was behind by more than the history has.
+        pub skipped: u64,
+        /// Packets sent again on request.
+        pub repairs: u64,
+        /// Requests for packets that were beyond what may be sent again.
+        pub repairs_refused: u64,
+        /// Packets longer than what goes to it in one datagram.
+        pub dropped_too_long: u64,
+        /// Requests for packets (NACK).
+        pub nacks: u64,
+    }
+}
+
+counters! {
+    /// What a room and its publisher are like now.
+    pub struct RoomGauges {
+        /// 1 while somebody publishes.
+        pub publishing: u64,
+        /// Streams (SSRCs) of the publisher.
+        pub streams: u64,
+        /// Packets lost on the way from the publisher.
+        pub lost: u64,
+        /// The highest jitter of a stream, in microseconds.
+        pub jitter_microseconds: u64,
+    }
+}
+
+counters! {
+    /// What a receiver last said.
+    pub struct ReceiverGauges {
+        /// Packets lost on the way to it, of its worst stream.
+        pub lost: u64,
+        /// Of late, in 1/256.
+        pub fraction_lost: u64,
+        /// Jitter, in units of the stream's clock.
+        pub jitter: u64,
+        /// Round trip, in microseconds; 0: unknown.
+        pub round_trip_microseconds: u64,
+    }
+}
+
+/// What a room shows of a receiver.
+#[derive(Clone, Debug)]
+pub struct ReceiverStatus {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Counters.
+    pub counters: Arc<Published<ReceiverCounters>>,
+    /// What it is like.
+    pub gauges: Arc<Published<ReceiverGauges>>,
+}
+
+/// What a room shows.
+#[derive(Clone, Debug)]
+pub struct RoomStatus {
+    /// Its name.
+    pub name: String,
+    /// Counters.
+    pub counters: Arc<Published<RoomCounters>>,
+    /// What it is like.
+    pub gauges: Arc<Published<RoomGauges>>,
+    /// Its receivers.
+    pub receivers: Vec<ReceiverStatus>,
+}
