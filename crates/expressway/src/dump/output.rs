@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use expressway_observe::Packet;
 use expressway_observe::file::{
-    Ended, FileError, Interface, KeyLog, NameError, Rotation, Seen, Statistics, Target, Writer, WriterOptions,
+    Ended, FileError, Interface, KeyLog, NameError, Rotation, Seen, Statistics, Target, Writer,
+    WriterOptions, section,
 };
 use expressway_observe::text::Printer;
 
@@ -104,7 +105,8 @@ impl Output {
             eprintln!("expressway: {to} will have TLS secrets: whoever reads it can decrypt its connections");
         }
         let target = if to_output { Target::Output } else { Target::File(path.clone()) };
-        let options = WriterOptions { target, rotation: job.rotation, secrets, section: section() };
+        let section = section(concat!("expressway ", env!("CARGO_PKG_VERSION")));
+        let options = WriterOptions { target, rotation: job.rotation, secrets, section, resume: false };
         let file = Some(Writer::create(options).map_err(failure)?);
         Ok(Self { lines, file, taken: 0 })
     }
@@ -187,15 +189,4 @@ fn go_on(ended: Ended) -> Result<(), End> {
         Ended::No => Ok(()),
         Ended::LastFile => Err(End::Done),
     }
-}
-
-/// What a file says of where it was written.
-fn section() -> [String; 3] {
-    let system = rustix::system::uname();
-    let part = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
-    [
-        part(system.machine()),
-        format!("{} {}", part(system.sysname()), part(system.release())),
-        format!("expressway {}", env!("CARGO_PKG_VERSION")),
-    ]
 }

@@ -10,7 +10,7 @@ const GOOD: i64 = 5_000;
 
 /// The clocks' relation, read again and again: the time of day may be set or slewed.
 #[derive(Debug, Default)]
-pub(super) struct Clock {
+pub struct Clock {
     /// From monotonic to the epoch, in nanoseconds, and by how much it may be wrong.
     offset: Option<(i64, i64)>,
 }
@@ -49,7 +49,7 @@ impl Reading {
 
 impl Clock {
     /// Relates the clocks, and returns the monotonic one's time in nanoseconds.
-    pub(super) fn set(&mut self) -> u64 {
+    pub fn set(&mut self) -> u64 {
         self.set_by(&mut Reading::now)
     }
 
@@ -77,7 +77,8 @@ impl Clock {
     }
 
     /// A monotonic time as time since the epoch.
-    pub(super) fn epoch(&self, monotonic: u64) -> u64 {
+    #[must_use]
+    pub fn epoch(&self, monotonic: u64) -> u64 {
         monotonic.saturating_add_signed(self.offset.map_or(0, |(offset, _)| offset))
     }
 }

@@ -17,13 +17,13 @@ use expressway_xbpf::{
     CaptureKind, CapturePrograms, CaptureRecord, CaptureSettings, PerfRings, drop_reasons,
 };
 
+pub use clock::Clock;
 pub use error::{CaptureError, Note};
 pub use options::{CaptureOptions, Points, XdpPoints};
 
 use crate::drops::DropReason;
 use crate::filter::Filter;
 use crate::packet::{Packet, Point, Process, Verdict};
-use clock::Clock;
 use merge::{Merge, Outcome};
 use owners::Sockets;
 use programs::Attached;

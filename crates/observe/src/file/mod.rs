@@ -15,7 +15,7 @@ pub use names::{NameError, Rotation};
 pub use reader::{ReadError, Reader};
 pub use secrets::KeyLog;
 pub use sink::{FileError, Target};
-pub use writer::{Ended, Writer, WriterOptions};
+pub use writer::{Ended, Writer, WriterOptions, section};
 
 /// An interface, as a file describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -60,6 +60,24 @@ impl Names {
         Ok(names)
     }
 
+    /// Has a ring go on behind the file that was changed last.
+    pub(super) fn resume(&mut self) {
+        let Some(count) = self.rotation.count.filter(|_| self.rotation.size.is_some()) else { return };
+        let changed = |number: u32| std::fs::metadata(self.ring_name(count, number)).ok()?.modified().ok();
+        let newest = (0..count).filter_map(|number| Some((changed(number)?, number))).max();
+        self.number = newest.map_or(0, |(_, number)| (number + 1) % count);
+    }
+
+    /// The file of that number in a ring of so many.
+    fn ring_name(&self, count: u32, number: u32) -> PathBuf {
+        let digits = (count - 1).checked_ilog10().map_or(0, |digits| digits as usize + 1);
+        let mut name = self.base.clone();
+        if digits > 0 {
+            name.as_mut_os_string().push(format!("{number:0digits$}"));
+        }
+        name
+    }
+
     pub(super) fn rotation(&self) -> Rotation {
         self.rotation
     }
@@ -88,10 +106,10 @@ impl Names {
         // Periods that the name does not tell apart are numbered, or each would write over the one before.
         let numbered = size.is_some() || !is_format;
         let ring = count.filter(|_| size.is_some());
-        let digits =
-            ring.map_or(0, |count| (count - 1).checked_ilog10().map_or(0, |digits| digits as usize + 1));
-        if numbered && (self.number > 0 || digits > 0) {
-            name.as_mut_os_string().push(format!("{:0digits$}", self.number));
+        if let Some(count) = ring {
+            name = self.ring_name(count, self.number);
+        } else if numbered && self.number > 0 {
+            name.as_mut_os_string().push(self.number.to_string());
         }
         self.number = match ring {
             Some(count) => (self.number + 1) % count,

@@ -1,7 +1,7 @@
 //! Where a capture's octets go.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ pub(super) struct Sink {
 }
 
 /// What a sink writes to.
-trait Open: Write + std::fmt::Debug {
+trait Open: Write + Send + std::fmt::Debug {
     /// Cuts off what is behind the whole blocks.
     fn cut(&mut self, length: u64);
 }
@@ -71,6 +71,8 @@ impl Open for File {
     fn cut(&mut self, length: u64) {
         // A pipe cannot be cut, and its reader has gone. Of a file, the next reader tells that it was cut short.
         let _ = self.set_len(length);
+        // What is written next stands behind the whole blocks, and not behind a hole.
+        let _ = self.seek(SeekFrom::Start(length));
     }
 }
 

@@ -32,8 +32,19 @@ pub struct WriterOptions {
     pub rotation: Rotation,
     /// Secrets that packets are encrypted with. Files are for their owner alone then.
     pub secrets: Option<KeyLog>,
-    /// The machine (`shb_hardware`), its kernel (`shb_os`) and who writes (`shb_userappl`).
+    /// The machine (`shb_hardware`), its kernel (`shb_os`) and who writes (`shb_userappl`): [`section`].
     pub section: [String; 3],
+    /// Of a ring of files: begin behind the one that was written last, which another process may have done.
+    pub resume: bool,
+}
+
+/// What a file says of this machine and of the program that writes it.
+#[must_use]
+pub fn section(application: &str) -> [String; 3] {
+    let system = rustix::system::uname();
+    let part = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
+    let kernel = format!("{} {}", part(system.sysname()), part(system.release()));
+    [part(system.machine()), kernel, application.to_owned()]
 }
 
 /// Whether a capture goes on.
@@ -86,6 +97,8 @@ pub struct Writer {
     buffered_packets: u64,
     /// The last file has ended.
     done: bool,
+    /// Something was not written, perhaps what the file begins with: what follows is a section of its own.
+    broken: bool,
 }
 
 impl Writer {
@@ -94,13 +107,16 @@ impl Writer {
     /// # Errors
     /// [`FileError`].
     pub fn create(options: WriterOptions) -> Result<Self, FileError> {
-        let WriterOptions { target, rotation, secrets, section } = options;
+        let WriterOptions { target, rotation, secrets, section, resume } = options;
         let (base, rotation) = match &target {
             // A stream has no end but its last.
             Target::Output => ("-".into(), Rotation::default()),
             Target::File(path) => (path.clone(), rotation),
         };
         let mut names = Names::new(base, rotation)?;
+        if resume {
+            names.resume();
+        }
         let sink = match next_sink(&target, &mut names, secrets.is_some(), false)? {
             Some(sink) => sink,
             None => Sink::output()?,
@@ -122,6 +138,7 @@ impl Writer {
             packets: 0,
             buffered_packets: 0,
             done: false,
+            broken: false,
         };
         writer.begin_file();
         Ok(writer)
@@ -132,7 +149,9 @@ impl Writer {
     pub fn interface(&mut self, interface: Interface) -> u32 {
         let known = self.interfaces.iter().position(|known| known.interface == interface);
         known.unwrap_or_else(|| {
-            block::interface(&mut self.buffer, &interface);
+            if !self.broken {
+                block::interface(&mut self.buffer, &interface);
+            }
             self.interfaces.push(Described { interface, statistics: Statistics::default(), delivered: 0 });
             self.interfaces.len() - 1
         }) as u32
@@ -148,7 +167,7 @@ impl Writer {
     /// Takes a packet of an interface; `dropped` were lost since the one before.
     ///
     /// # Errors
-    /// [`FileError`].
+    /// [`FileError`]: what was gathered is lost. The next packet may be written again, in a section of its own.
     pub fn packet(&mut self, id: u32, packet: &Packet<'_>, dropped: u64) -> Result<Ended, FileError> {
         self.take(id, packet, true, dropped)
     }
@@ -177,6 +196,9 @@ impl Writer {
         }
         if self.is_full() && self.next_file(false)? == Ended::LastFile {
             return Ok(Ended::LastFile);
+        }
+        if self.broken {
+            self.begin_section();
         }
         block::packet(&mut self.buffer, id, packet, directed, dropped);
         self.buffered_packets += 1;
@@ -251,6 +273,9 @@ impl Writer {
                 if self.is_full() && self.next_file(false)? == Ended::LastFile {
                     return Ok(Ended::LastFile);
                 }
+                if self.broken {
+                    self.begin_section();
+                }
                 let (packet, behind) = rest.split_at(u32::from_le_bytes(length) as usize);
                 self.buffer.extend_from_slice(packet);
                 self.buffered_packets += 1;
@@ -299,12 +324,17 @@ impl Writer {
             }
             Err((error, packets)) => {
                 self.packets += packets;
+                self.broken = true;
                 Err(error)
             }
         }
     }
 
     fn end_file(&mut self) -> Result<(), FileError> {
+        if self.broken {
+            // Whole as it is: statistics would need what it may lack.
+            return Ok(());
+        }
         let times = (self.started, now());
         for (id, described) in self.interfaces.iter().enumerate() {
             let (counts, delivered) = (&described.statistics, described.delivered);
@@ -316,19 +346,32 @@ impl Writer {
     /// Ends the file and begins the next. `period`: because its time is over.
     fn next_file(&mut self, period: bool) -> Result<Ended, FileError> {
         self.end_file()?;
-        match next_sink(&self.target, &mut self.names, self.secrets.is_some(), period)? {
-            None => {
+        match next_sink(&self.target, &mut self.names, self.secrets.is_some(), period) {
+            Ok(Some(sink)) => self.sink = sink,
+            Ok(None) => {
                 self.done = true;
                 return Ok(Ended::LastFile);
             }
-            Some(sink) => self.sink = sink,
+            Err(error) => {
+                // The file has ended: it does not once more.
+                self.broken = true;
+                return Err(error);
+            }
         }
         self.begin_file();
         Ok(Ended::No)
     }
 
-    /// What every file begins with: it is complete by itself.
+    /// What every file begins with.
     fn begin_file(&mut self) {
+        self.begin_section();
+        self.begun = self.buffer.len() as u64;
+        self.full_at = self.names.rotation().period.and_then(|period| Instant::now().checked_add(period));
+    }
+
+    /// What every section begins with: it is complete by itself.
+    fn begin_section(&mut self) {
+        self.broken = false;
         let [hardware, system, application] = &self.section;
         block::section(&mut self.buffer, hardware, system, application);
         for described in &self.interfaces {
@@ -337,8 +380,6 @@ impl Writer {
         if !self.kept_secrets.is_empty() {
             block::secrets(&mut self.buffer, self.kept_secrets.make_contiguous());
         }
-        self.begun = self.buffer.len() as u64;
-        self.full_at = self.names.rotation().period.and_then(|period| Instant::now().checked_add(period));
     }
 }
 

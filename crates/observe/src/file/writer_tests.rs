@@ -1,3 +1,4 @@
+use std::fs::File;
 use std::io::Cursor;
 use std::path::Path;
 
@@ -22,8 +23,14 @@ fn packet(time: u64, data: &[u8]) -> Packet<'_> {
 
 fn writer(path: &Path, rotation: Rotation, secrets: Option<KeyLog>) -> Writer {
     let section = ["machine".into(), "Linux".into(), "expressway".into()];
-    Writer::create(WriterOptions { target: Target::File(path.to_owned()), rotation, secrets, section })
-        .unwrap()
+    Writer::create(WriterOptions {
+        target: Target::File(path.to_owned()),
+        rotation,
+        secrets,
+        section,
+        resume: false,
+    })
+    .unwrap()
 }
 
 /// A packet of a file as text: interface, time, and all that its record says.
@@ -194,4 +201,70 @@ fn files_that_are_cut_or_nonsense_are_errors() {
     }
     // A file may end between blocks: behind the section, the interface and the packet.
     assert_eq!((ended, failed), (3, bytes.len() - 3));
+}
+
+#[test]
+fn a_ring_goes_on_behind_the_newest_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ring");
+    let rotation = Rotation { size: Some(1000), count: Some(3), ..Rotation::default() };
+    let options = || WriterOptions {
+        target: Target::File(path.clone()),
+        rotation,
+        secrets: None,
+        section: section("test"),
+        resume: true,
+    };
+    let file = |number: u32| folder.path().join(format!("ring{number}"));
+    Writer::create(options()).unwrap().finish().unwrap();
+    assert_eq!(kinds(&file(0)), [SECTION], "there was none");
+    for newest in 0..3 {
+        for number in 0..3 {
+            std::fs::write(file(number), "of before").unwrap();
+            let age = Duration::from_secs(if number == newest { 10 } else { 100 });
+            let changed = SystemTime::now() - age;
+            File::options().write(true).open(file(number)).unwrap().set_modified(changed).unwrap();
+        }
+        Writer::create(options()).unwrap().finish().unwrap();
+        for number in 0..3 {
+            let is_next = number == (newest + 1) % 3;
+            assert_eq!(std::fs::read(file(number)).unwrap() != b"of before", is_next, "{newest}, {number}");
+        }
+    }
+}
+
+#[test]
+fn what_follows_an_error_is_a_section_of_its_own() {
+    use std::io::Read;
+    use std::os::unix::fs::OpenOptionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+    let open = || File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
+    let come = |mut reader: &File| {
+        let (mut bytes, mut chunk) = (Vec::new(), [0; 4096]);
+        while let Ok(length @ 1..) = reader.read(&mut chunk) {
+            bytes.extend_from_slice(&chunk[..length]);
+        }
+        let seen = folder.path().join("seen");
+        std::fs::write(&seen, bytes).unwrap();
+        kinds(&seen)
+    };
+    let reader = open();
+    let mut writer = writer(&path, Rotation::default(), None);
+    let id = writer.interface(Interface::named("one", 96));
+    writer.packet(id, &packet(1, b"x"), 0).unwrap();
+    writer.tick(Instant::now()).unwrap();
+    assert_eq!(come(&reader), [SECTION, 1, 6]);
+    drop(reader);
+    writer.packet(id, &packet(2, b"x"), 0).unwrap();
+    assert!(writer.tick(Instant::now()).is_err());
+    let other = writer.interface(Interface::named("two", 96));
+    let reader = open();
+    writer.packet(other, &packet(3, b"x"), 0).unwrap();
+    writer.tick(Instant::now()).unwrap();
+    assert_eq!(come(&reader), [SECTION, 1, 1, 6]);
+    assert_eq!((writer.taken(), writer.written()), (3, 2));
+    writer.finish().unwrap();
+    assert_eq!(come(&reader), [5, 5]);
 }
