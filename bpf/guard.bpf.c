@@ -14,7 +14,10 @@
  */
 #include <asm-generic/errno-base.h>
 
+#include "guard_bucket.h"
+#include "guard_learn.h"
 #include "guard_packet.h"
+#include "guard_sample.h"
 
 /* Set before load; what is not used is not in the loaded program. */
 const volatile bool dry_run = false;
@@ -27,6 +30,10 @@ const volatile bool has_block4 = false;
 const volatile bool has_block6 = false;
 const volatile bool has_bans = false;
 const volatile bool has_quic = false;
+const volatile bool has_learning = false;
+/* Of a source that was learned, in 1/1024 ns; a cost of 0 is no limit. */
+const volatile __u64 learned_cost = 0;
+const volatile __u64 learned_burst = 0;
 const volatile __u32 rules = 0;
 /* What hashes begin with, unknown to who sends packets. */
 const volatile __u64 seed = 0;
@@ -87,9 +94,6 @@ TABLE(quic_port_map, BPF_MAP_TYPE_ARRAY, __u32, __u64);
  */
 TABLE(bucket_map, BPF_MAP_TYPE_HASH, struct guard_key, struct guard_bucket);
 TABLE(shared_map, BPF_MAP_TYPE_ARRAY, __u32, struct guard_bucket);
-struct guard_address {
-	__u8 address[16];
-};
 /* Until when, by bpf_ktime_get_ns. */
 TABLE(ban_map, BPF_MAP_TYPE_HASH, struct guard_address, __u64);
 
@@ -104,6 +108,7 @@ const struct guard_enums {
 	enum guard_per per;
 	enum guard_block block;
 	enum guard_reason reason;
+	struct guard_sample sample;
 } guard_enums = {};
 
 static __always_inline void key4(struct guard_prefix4 *key, const __u8 *address)
@@ -356,42 +361,6 @@ static __always_inline int match(const struct guard_packet *packet)
 	return -1;
 }
 
-/* Clears the bits of an address behind the first `length`. */
-static __always_inline void mask_address(__u8 *address, __u32 length)
-{
-	for (int i = 0; i < 16; i++) {
-		if (length >= 8) {
-			length -= 8;
-			continue;
-		}
-		address[i] &= 0xff00 >> length;
-		length = 0;
-	}
-}
-
-/* How far apart the clocks of two CPUs may be: about a second. */
-#define CLOCK_SLACK (1ll << 40)
-
-/*
- * Whether a bucket that is full again at `*when` has room for `cost`, which it then takes. Signed, so times may wrap; one
- * that no packet can have left there, further ahead than the burst, has wrapped, and is as good as past.
- */
-static __always_inline bool take(__u64 *when, __u64 now, __u64 cost, __u64 burst)
-{
-	for (int i = 0; i < 4; i++) {
-		__u64 old = *(volatile __u64 *)when, start = old;
-
-		if ((__s64)(start - now) < 0 || (__s64)(start - now) > (__s64)burst + CLOCK_SLACK)
-			start = now;
-		if ((__s64)(start + cost - now) > (__s64)burst)
-			return false;
-		if (__sync_val_compare_and_swap(when, old, start + cost) == old)
-			return true;
-	}
-	/* Others took from it meanwhile, again and again: what this one costs is not counted. */
-	return true;
-}
-
 /* Which of its rule's shared buckets a key without one of its own has: none fills those of all others. */
 static __always_inline __u32 shared_index(const struct guard_key *key)
 {
@@ -469,6 +438,24 @@ static __always_inline void ban(const struct guard_packet *packet, __u64 until)
 		full->bans++;
 }
 
+/* Whether a packet beyond a limit is from a source that is known from before this attack, and within its own limit. */
+static __always_inline bool is_preferred(const struct guard_packet *packet, __u64 now)
+{
+	struct guard_learned *learned;
+	struct guard_address source;
+
+	if (!is_attacked())
+		return false;
+	__builtin_memcpy(source.address, packet->source, 16);
+	mask_address(source.address, packet->ipv4 ? 96 + learn_prefix4 : learn_prefix6);
+	learned = bpf_map_lookup_elem(&learned_map, &source);
+	/* Signed: of before this boot. */
+	if (!learned || (__s64)(learned->last - learned->first) < (__s64)learn_after ||
+	    (__s64)(now - learned->last) > (__s64)learn_expiry)
+		return false;
+	return !learned_cost || take(&learned->when, now << GUARD_TIME_SHIFT, learned_cost, learned_burst);
+}
+
 static __always_inline enum guard_reason apply(const struct guard_packet *packet, __u32 number, __u64 size)
 {
 	struct guard_rule *rule = bpf_map_lookup_elem(&rule_map, &number);
@@ -487,7 +474,9 @@ static __always_inline enum guard_reason apply(const struct guard_packet *packet
 		reason = GUARD_PASS_LIMIT;
 		if (!within_limit(packet, number, rule, now)) {
 			reason = GUARD_DROP_LIMIT;
-			if (rule->ban)
+			if (has_learning && is_preferred(packet, now))
+				reason = GUARD_PASS_LEARNED;
+			else if (rule->ban)
 				ban(packet, now + rule->ban);
 		}
 	}
@@ -498,7 +487,8 @@ static __always_inline enum guard_reason apply(const struct guard_packet *packet
 	return reason;
 }
 
-static __always_inline enum guard_reason judge(struct xdp_md *ctx, __u64 size)
+/* `number` becomes that of the rule that decided, if any. */
+static __always_inline enum guard_reason judge(struct xdp_md *ctx, __u64 size, __u32 *number)
 {
 	struct guard_packet packet = {};
 	enum guard_reason reason;
@@ -523,8 +513,10 @@ static __always_inline enum guard_reason judge(struct xdp_md *ctx, __u64 size)
 	}
 	if (rules) {
 		rule = match(&packet);
-		if (rule >= 0)
+		if (rule >= 0) {
+			*number = rule;
 			return apply(&packet, rule, size);
+		}
 	}
 	if (packet.fragment && packet.later)
 		return GUARD_PASS_FRAGMENT;
@@ -535,7 +527,7 @@ SEC("xdp.frags")
 int expressway_grd(struct xdp_md *ctx)
 {
 	__u64 size = bpf_xdp_get_buff_len(ctx);
-	__u32 reason = judge(ctx, size);
+	__u32 rule = GUARD_NO_RULE, reason = judge(ctx, size, &rule);
 	struct guard_count *count;
 
 	count = bpf_map_lookup_elem(&stats_map, &reason);
@@ -543,7 +535,11 @@ int expressway_grd(struct xdp_md *ctx)
 		count->packets++;
 		count->bytes += size;
 	}
-	return reason >= GUARD_FIRST_DROP && !dry_run ? XDP_DROP : XDP_PASS;
+	if (reason < GUARD_FIRST_DROP)
+		return XDP_PASS;
+	if (has_samples)
+		sample(ctx, reason, rule, size, dry_run);
+	return dry_run ? XDP_PASS : XDP_DROP;
 }
 
 /* The helpers used are for GPL-compatible programs; of the two licences, both are. */

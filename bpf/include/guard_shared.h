@@ -18,6 +18,10 @@ enum guard_limit {
 	GUARD_TIME_SHIFT = 10,
 	/* Buckets of a rule for what finds no room for its own, a power of two. Limits by rule use the first. */
 	GUARD_SHARED = 64,
+	/* Of a sample that no rule decided. */
+	GUARD_NO_RULE = 0xffff,
+	/* Octets of a sampled packet at most: a perf record is below 64 KiB with its headers. */
+	GUARD_SNAPLEN = 0xfc00,
 };
 
 /* A set of rules. Bit n of `words[w]` is rule 64 w + n; bit w of `some` says that words[w] is not 0. */
@@ -94,6 +98,7 @@ enum guard_reason {
 	GUARD_PASS_RULE,
 	GUARD_PASS_LIMIT,
 	GUARD_PASS_DEFAULT,
+	GUARD_PASS_LEARNED,
 	GUARD_DROP_BLOCKED,
 	GUARD_DROP_BANNED,
 	GUARD_DROP_MALFORMED,
@@ -124,6 +129,42 @@ struct guard_rule_count {
 struct guard_full {
 	__u64 buckets;
 	__u64 bans;
+};
+
+/* A bucket of a source that was learned, and when it proved that its address is its own: the first time and the last. */
+struct guard_learned {
+	__u64 first;  /* ns, by bpf_ktime_get_ns */
+	__u64 last;
+	__u64 when;   /* as in a bucket */
+};
+
+/* Per CPU. */
+struct guard_learning {
+	__u64 proofs; /* that a source's address is its own */
+	__u64 added;  /* sources */
+	__u64 late;   /* sources that were new while there was an attack */
+	__u64 full;   /* sources that found no room */
+};
+
+/* A dropped packet in a buffer; its octets follow. */
+struct guard_sample {
+	__u64 time;       /* monotonic, nanoseconds */
+	__u32 ifindex;
+	__u32 queue;
+	__u32 length;     /* of the packet */
+	__u32 octets;     /* that follow */
+	__u32 rule;       /* that dropped it, or GUARD_NO_RULE */
+	__u32 generation; /* of the rules that this is a number of */
+	__u32 reason;     /* enum guard_reason */
+	__u32 passed;     /* by a dry run */
+};
+
+/* Per CPU, by reason. */
+struct guard_sampling {
+	__u64 seen;    /* dropped packets */
+	__u64 taken;   /* samples in buffers */
+	__u64 limited; /* samples that the rate left out */
+	__u64 lost;    /* samples that a buffer had no room for */
 };
 
 #endif

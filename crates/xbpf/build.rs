@@ -11,7 +11,7 @@ use libbpf_cargo::SkeletonBuilder;
 use libbpf_cargo::util::CargoWarningFormatter;
 
 /// The programs, as the stems of their files in `bpf/`.
-const PROGRAMS: [&str; 14] = [
+const PROGRAMS: [&str; 15] = [
     "redirect",
     "redirect_hints",
     "redirect_stamps",
@@ -26,6 +26,7 @@ const PROGRAMS: [&str; 14] = [
     "flows",
     "forward",
     "guard",
+    "guard_learn",
 ];
 
 /// The oldest clang whose BPF output is known to load.

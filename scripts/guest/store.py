@@ -64,8 +64,7 @@ def kernel(packages: Packages, flavour: str) -> Kernel:
     series = os.environ.get(SERIES_VARIABLE, "")
 
     def make(folder: Path) -> list[str]:
-        image = choose(packages, flavour)
-        say(f"fetching {image}")
-        return fetch(packages, image, folder)
+        say(f"fetching {choose(packages, flavour)}")
+        return fetch(packages, flavour, folder)
 
     return load(once(f"kernel-{flavour}{series and '-' + series}", make))

@@ -10,6 +10,7 @@ from harness import foreign
 from harness.agent import Agent, agents
 from harness.daemon import finish_all
 from harness.fanout import FEED_PORT, TCP_PORT, Fanout, fanouts
+from harness.guard import Guard
 from harness.lab import Lab
 from harness.paths import BINARY, CLIP, HOST, LONG_CLIP, PEERS, open_to_all, run
 from harness.server import Server, Settings, address
@@ -160,3 +161,16 @@ def make_fanout(make_lab, start_agent, tmp_path: Path) -> Iterator[Callable[...,
             return fanout.wait_ready() if ready else fanout
 
         yield make
+
+
+@pytest.fixture
+def make_guard(make_lab, tmp_path: Path) -> Iterator[Callable[..., Guard]]:
+    """Starts filters; at the end each has to be alive, unless the test has ended it, and to stop cleanly."""
+    running: list[Guard] = []
+
+    def make(lab: Lab, text: str) -> Guard:
+        running.append(Guard(lab, tmp_path / "guard", text))
+        return running[-1]
+
+    yield make
+    finish_all(running)

@@ -1,75 +1,15 @@
 """`expressway guard` on a veth: filtering, changes while traffic flows, and what happens to it."""
 
-import http.client
 import json
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from harness import foreign, links
-from harness.daemon import Daemon, finish_all
-from harness.lab import Lab
-from harness.namespace import run_inside
+from harness.guard import answers, text
 from harness.paths import BINARY, LIMIT, run
-
-ADMIN = ("127.0.0.1", 9190)
-
-
-class Guard(Daemon):
-    """A running `expressway guard`."""
-
-    def __init__(self, lab: Lab, folder: Path, text: str) -> None:
-        self.lab = lab
-        folder.mkdir(exist_ok=True)
-        self.file, self.log_file = folder / "guard.toml", folder / "guard.log"
-        self.file.write_text(text)
-        with self.log_file.open("ab") as log:
-            self.process = subprocess.Popen(
-                lab.inside("server", BINARY, "guard", "--config", self.file),
-                stdout=subprocess.PIPE, stderr=log, text=True,
-            )
-        assert self.process.stdout
-        self.ready = self.process.stdout.readline()
-
-    def reload(self, text: str, says: str) -> None:
-        """Changes the file and has it read."""
-        times = self.log().count(says) + 1
-        self.file.write_text(text)
-        self.signal(signal.SIGHUP)
-        self.wait_log(says, times)
-
-    def ask(self, path: str) -> tuple[int, str]:
-        """A page of its admin listener."""
-
-        def get() -> tuple[int, str]:
-            connection = http.client.HTTPConnection(*ADMIN, timeout=LIMIT)
-            try:
-                connection.request("GET", path)
-                response = connection.getresponse()
-                return response.status, response.read().decode()
-            finally:
-                connection.close()
-
-        return run_inside(self.lab.server_namespace, get)
-
-    def left(self) -> list[str]:
-        """Its program."""
-        return self.lab.programs("server")
-
-
-@pytest.fixture
-def make_guard(make_lab, tmp_path: Path) -> Iterator[Callable[..., Guard]]:
-    """Starts it; at the end each has to be alive, unless the test has ended it, and to stop cleanly."""
-    running: list[Guard] = []
-
-    def make(lab: Lab, text: str) -> Guard:
-        running.append(Guard(lab, tmp_path / "guard", text))
-        return running[-1]
-
-    yield make
-    finish_all(running)
 
 
 @pytest.fixture
@@ -81,17 +21,6 @@ def bpffs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("LIBXDP_BPFFS", str(folder))
     yield folder
     run(["umount", "-l", folder])
-
-
-def answers(lab: Lab) -> bool:
-    """Whether the server answers the client's echo request."""
-    command = lab.inside("client", "ping", "-c1", "-W1", lab.server["ipv4"])
-    return subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode == 0
-
-
-def text(lines: str = "") -> str:
-    """A file for the server's interface; `lines` come first."""
-    return f'interfaces = ["{links.SERVER}"]\n{lines}\n[admin]\nlisten = "{ADMIN[0]}:{ADMIN[1]}"\n'
 
 
 SMALLEST = """interfaces = ["server0"]

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use expressway_edge::guard::{Rule, classifier};
-use expressway_xbpf::{Guard, GuardOptions, GuardPrefix};
+use expressway_xbpf::{Guard, GuardOptions, GuardPrefix, GuardRate, GuardReason, GuardSampling};
 
 const REPEAT: u32 = 1_000_000;
 const RUNS: usize = 5;
@@ -72,5 +72,43 @@ fn print_nanoseconds_a_packet() {
             u64::from(REPEAT) * RUNS as u64
         );
         println!("{:>6} {:>6}  {rules} rules, {prefixes} prefixes", runs[0], runs[RUNS / 2]);
+    }
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn print_nanoseconds_a_sampled_drop() {
+    println!(
+        "{:>6} {:>6}  ns a dropped packet, best and median of {RUNS} runs of {REPEAT}",
+        "best", "median"
+    );
+    for (name, one_in, rate) in [
+        ("no samples", 0, 1),
+        ("one in 100, 100/s", 100, 100),
+        ("one in 1, 100/s", 1, 100),
+        ("all", 1, 100_000_000),
+    ] {
+        let sampling = GuardSampling {
+            every: vec![one_in; GuardReason::ALL.len()],
+            rate: GuardRate { rate, burst: rate },
+            snaplen: 256,
+        };
+        let options = GuardOptions {
+            block: vec![GuardPrefix { address: IpAddr::from([198, 51, 100, 0]), length: 24 }],
+            sampling: (one_in > 0).then_some(sampling),
+            ..GuardOptions::default()
+        };
+        let guard = Guard::load(options, None).unwrap();
+        let mut samples = guard.samples(1 << 20).unwrap();
+        let mut runs: Vec<_> = (0..RUNS)
+            .map(|_| {
+                let run = guard.prog_test_run(&frame(), REPEAT).unwrap();
+                assert_eq!(run.verdict, 1, "dropped");
+                samples.read(true, &mut |_| {});
+                run.duration.as_nanos()
+            })
+            .collect();
+        runs.sort_unstable();
+        println!("{:>6} {:>6}  {name}", runs[0], runs[RUNS / 2]);
     }
 }

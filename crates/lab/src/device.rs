@@ -23,7 +23,7 @@ pub(crate) fn build(config: &LabConfig) -> Result<(), LabError> {
         };
         ethtool("gro on".to_owned())?;
         if role == Role::Server {
-            lab::udp_segmentation(config)?;
+            ethtool(format!("tx-udp-segmentation {}", config.udp_segmentation))?;
         }
     }
     lab::finish(config)?;

@@ -108,6 +108,14 @@ pub enum Error {
         /// What libbpf reported.
         source: libbpf_rs::Error,
     },
+    /// The program that learns sources cannot be attached.
+    #[error(
+        "learning sources by the tracepoint inet_sock_set_state: {source}; needs Linux 5.14 or newer with BTF"
+    )]
+    Learn {
+        /// What libbpf reported.
+        source: libbpf_rs::Error,
+    },
     /// The object of the capture programs has no room for a filter where it should.
     #[error("filter: {length} instructions, {room} have room")]
     FilterLength {

@@ -130,8 +130,9 @@ pub use flows::{
     FlowTotals,
 };
 pub use guard::{
-    Guard, GuardAddressSets, GuardClassifier, GuardCount, GuardLimit, GuardOptions, GuardPer, GuardPrefix,
-    GuardRate, GuardReason, GuardRule, GuardRuleCount, GuardSet, GuardValueSets,
+    Guard, GuardAddressSets, GuardClassifier, GuardCount, GuardLearned, GuardLearner, GuardLearning,
+    GuardLearningCount, GuardLimit, GuardOptions, GuardPer, GuardPrefix, GuardRate, GuardReason, GuardRule,
+    GuardRuleCount, GuardSample, GuardSamples, GuardSampling, GuardSamplingCount, GuardSet, GuardValueSets,
 };
 pub use kernel_names::drop_reasons;
 pub use live::{LiveCounts, LiveFrames};

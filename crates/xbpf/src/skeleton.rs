@@ -48,6 +48,10 @@ mod generated {
         include!(concat!(env!("OUT_DIR"), "/guard.skel.rs"));
     }
 
+    pub(crate) mod guard_learn {
+        include!(concat!(env!("OUT_DIR"), "/guard_learn.skel.rs"));
+    }
+
     pub(crate) mod live {
         include!(concat!(env!("OUT_DIR"), "/live.skel.rs"));
     }
@@ -77,7 +81,7 @@ pub(crate) use generated::capture::types as capture_types;
 pub(crate) use generated::fanout::{FanoutSkelBuilder, types as fanout_types};
 pub(crate) use generated::redirect::*;
 pub(crate) use generated::{
-    balance, baseline, dispatcher, dispatcher_v3, flows, forward, guard, live, redirect_hints,
+    balance, baseline, dispatcher, dispatcher_v3, flows, forward, guard, guard_learn, live, redirect_hints,
     redirect_stamps, sockets,
 };
 

@@ -8,7 +8,11 @@ use expressway_xbpf::{Existing, GuardOptions, GuardPrefix, GuardSet, Keep};
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::capture::{self, Capture};
+use super::learn::{self, Learn};
+use super::lists::{Kind, Settings, Source};
 use super::rule::{Action, Range, Rule};
+use super::sources::{self, Urls};
 use super::{classifier, list};
 use crate::interfaces::{Manner, Mode};
 
@@ -75,6 +79,10 @@ struct File {
     allow_file: Option<PathBuf>,
     #[serde(default)]
     block_file: Option<PathBuf>,
+    allow_url: Option<Spanned<Urls>>,
+    block_url: Option<Spanned<Urls>>,
+    #[serde(default)]
+    lists: sources::Section,
     #[serde(default)]
     dry_run: bool,
     #[serde(default = "yes")]
@@ -93,6 +101,8 @@ struct File {
     bans: u32,
     #[serde(default)]
     rule: Vec<Spanned<Rule>>,
+    capture: Option<capture::Section>,
+    learn: Option<learn::Section>,
     admin: Option<Admin>,
 }
 
@@ -105,10 +115,20 @@ pub struct Config {
     pub interfaces: Vec<String>,
     /// How it is there.
     pub manner: Manner,
-    /// What it decides by.
+    /// What it decides by. The lists are those of [`Config::join`].
     pub options: GuardOptions,
+    /// Lists in files and with servers.
+    pub sources: Vec<Source>,
+    /// How they are followed.
+    pub lists: Settings,
+    /// Entries in the file itself, to allow and to block.
+    pub(super) inline: [Vec<GuardPrefix>; 2],
     /// The names of its rules.
     pub rules: Vec<String>,
+    /// Where samples of what is dropped go.
+    pub capture: Option<Capture>,
+    /// How sources are learned that are preferred in an attack.
+    pub learn: Option<Learn>,
     /// Where statistics are served.
     pub admin: Option<SocketAddr>,
 }
@@ -133,36 +153,40 @@ impl Config {
             return Err(source.at(chain.span(), problem));
         }
         let folder = path.parent().unwrap_or(Path::new("."));
-        let lists = |entries: &[Spanned<String>],
-                     named: &Option<PathBuf>|
-         -> Result<Vec<GuardPrefix>, ConfigError> {
-            let mut found = match named {
-                Some(name) => list::read(&folder.join(name))?,
-                None => Vec::new(),
+        let inline = |entries: &[Spanned<String>]| -> Result<Vec<GuardPrefix>, ConfigError> {
+            let prefix = |entry: &Spanned<String>| {
+                list::prefix(entry.get_ref()).map_err(|problem| source.at(entry.span(), problem))
             };
-            for entry in entries {
-                found
-                    .push(list::prefix(entry.get_ref()).map_err(|problem| source.at(entry.span(), problem))?);
-            }
-            found.sort_unstable();
-            found.dedup();
-            Ok(found)
+            entries.iter().map(prefix).collect()
         };
-        let (allow, block) = (lists(&file.allow, &file.allow_file)?, lists(&file.block, &file.block_file)?);
+        let inline = [inline(&file.allow)?, inline(&file.block)?];
+        let mut listed = sources::files(Kind::Allow, folder, file.allow_file.as_deref())?;
+        listed.extend(sources::files(Kind::Block, folder, file.block_file.as_deref())?);
+        listed.extend(sources::urls(Kind::Allow, &source, file.allow_url.as_ref())?);
+        listed.extend(sources::urls(Kind::Block, &source, file.block_url.as_ref())?);
+        let lists = file.lists.settings(&source, folder)?;
         let rules = rules(&source, &file)?;
+        let learn = file.learn.as_ref().map(|one| one.learn(&source, folder)).transpose()?;
+        if let Some(learn) = &learn {
+            learn::check(learn)?;
+        }
+        let capture = file.capture.as_ref().map(|one| one.capture(&source, folder)).transpose()?;
         let options = GuardOptions {
             dry_run: file.dry_run,
             drop_malformed: file.drop_malformed,
             drop_fragments: file.fragments == Fragments::Drop,
             drop_default: file.default == Action::Drop,
             quic_ports: file.quic.ports.clone(),
-            allow,
-            block,
+            allow: Vec::new(),
+            block: Vec::new(),
             classifier: classifier::compile(&rules),
             buckets: file.buckets,
             bans: file.bans,
+            keep_bans: false,
+            learning: learn.as_ref().map(|learn| learn.learning),
+            sampling: capture.as_ref().map(|capture| capture.sampling.clone()),
         };
-        Ok(Self {
+        let mut config = Self {
             interfaces: interfaces.clone(),
             manner: Manner {
                 mode: file.mode,
@@ -171,10 +195,17 @@ impl Config {
                 chain: chain.is_some(),
             },
             options,
+            sources: listed,
+            lists,
+            inline,
             rules: rules.into_iter().map(|(rule, _)| rule.name).collect(),
+            capture,
+            learn,
             admin: file.admin.map(|admin| admin.listen),
             text: source.text,
-        })
+        };
+        config.join().map_err(|problem| SourceFile::whole(path, problem))?;
+        Ok(config)
     }
 }
 
@@ -251,6 +282,9 @@ mod tests {
     #[test]
     fn errors_name_line_and_key() {
         let rule = "[[rule]]\nname = \"a\"\n";
+        let lists = |key: &str| format!("interfaces = [\"a\"]\n[lists]\n{key}");
+        let learn = |key: &str| format!("interfaces = [\"a\"]\n[learn]\nfile = \"a\"\n{key}");
+        let capture = |key: &str| format!("interfaces = [\"a\"]\n[capture]\nfile = \"a\"\n{key}");
         for (name, text, line, words) in [
             ("none", "interfaces = []\n".to_owned(), 1, "no interface"),
             ("key", "interfaces = [\"a\"]\nblok = []\n".to_owned(), 2, "block"),
@@ -269,6 +303,34 @@ mod tests {
                 5,
                 "another",
             ),
+            ("url", "interfaces = [\"a\"]\nblock_url = \"lists.example\"\n".to_owned(), 2, "not a URL"),
+            (
+                "urls",
+                "interfaces = [\"a\"]\nblock_url = [\n\"http://a\", \"ftp://b\"]\n".to_owned(),
+                2,
+                "not a URL",
+            ),
+            (
+                "twice",
+                "interfaces = [\"a\"]\nallow_url = [\"http://a\", \"http://a\"]\n".to_owned(),
+                2,
+                "twice",
+            ),
+            ("ca", lists("ca = \"gone.pem\"\n"), 3, "gone.pem"),
+            ("often", lists("interval = \"1ms\"\n"), 3, "1s to"),
+            ("patience", lists("timeout = \"1h\"\n"), 3, "1s to"),
+            ("large", lists("size = \"1TiB\"\n"), 3, "unit"),
+            ("larger", lists("size = \"100GiB\"\n"), 3, "at most"),
+            ("times", learn("after = \"2h\"\nexpiry = \"1h\"\n"), 5, "nobody is ever preferred"),
+            ("bits", learn("prefix4 = 4\n"), 4, "8 to 32"),
+            ("bytes", learn("limit = \"1MiB/s\"\n"), 4, "counts bytes"),
+            ("none", learn("entries = 0\n"), 4, "1 to"),
+            ("state", learn("attack = \"maybe\"\n"), 4, "auto, on"),
+            ("reason", capture("[capture.reasons]\nmalformd = 1\n"), 5, "known: blocked, banned"),
+            ("one", capture("one_in = 0\n"), 4, "1 to"),
+            ("snaplen", capture("snaplen = 1\n"), 4, "64 to"),
+            ("size", capture("size = \"1KiB\"\n"), 4, "at least"),
+            ("folder", "interfaces = [\"a\"]\n[capture]\nfile = \"..\"\n".to_owned(), 3, "name of a file"),
             ("file", "interfaces = [\"a\"]\nblock_file = \"gone\"\n".to_owned(), 0, "cannot be read"),
         ] {
             let error = load(name, &text).unwrap_err();

@@ -1,11 +1,17 @@
 //! The filter as it runs: loaded, put on interfaces, changed, read.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
 
-use expressway_xbpf::{AttachMode, Attachment, Error as XdpError, Existing, Guard, GuardRuleCount, Keep};
+use expressway_xbpf::{
+    AttachMode, Attachment, Error as XdpError, Existing, Guard, GuardRuleCount, GuardSamples, Keep,
+};
 
+use super::capture::RuleNames;
 use super::config::Config;
-use super::status::{InterfaceStatus, ReasonStatus, RuleStatus, Status};
+use super::learn::{self, Attack, Learner, Unsaved};
+use super::status::{InterfaceStatus, ReasonStatus, RuleStatus, SamplingStatus, Status};
 use crate::interfaces::{self, Interfaces, Program};
 
 impl Program for Guard {
@@ -40,6 +46,9 @@ pub enum Error {
     /// Neither it nor the earlier program is on all interfaces.
     #[error("{0}; configuration only partly applied; fix the error and reload")]
     Partly(interfaces::Error),
+    /// The file of learned sources.
+    #[error(transparent)]
+    Learned(#[from] expressway_settings::ConfigError),
     /// What only a start reads.
     #[error("`{0}` has changed: restart for that")]
     Restart(&'static str),
@@ -50,6 +59,8 @@ pub struct Filter {
     interfaces: Interfaces,
     guard: Guard,
     config: Config,
+    names: RuleNames,
+    learner: Option<Learner>,
     /// What rules did before the last change, by name.
     before: HashMap<String, GuardRuleCount>,
     /// Buckets and bans, when last swept.
@@ -63,8 +74,11 @@ impl Filter {
     /// [`Error`]; then it is on none.
     pub fn start(config: Config) -> Result<Self, Error> {
         let guard = Guard::load(config.options.clone(), None)?;
+        let learner = learner(&guard, &config, None)?;
         let interfaces = Interfaces::open(&config.interfaces, config.manner, &guard)?;
-        Ok(Self { interfaces, guard, config, before: HashMap::new(), held: (0, 0) })
+        let names = RuleNames::default();
+        names.insert(guard.generation(), &config.rules);
+        Ok(Self { interfaces, guard, config, names, learner, before: HashMap::new(), held: (0, 0) })
     }
 
     /// Puts another configuration in the place of this one.
@@ -78,7 +92,13 @@ impl Filter {
         if config.admin != self.config.admin {
             return Err(Error::Restart("admin"));
         }
+        // Bans by order go on as those of rules do.
+        let mut config = config;
+        config.options.keep_bans |= !self.guard.banned(1).is_empty();
         let guard = Guard::load(config.options.clone(), Some(&self.guard))?;
+        self.names.insert(guard.generation(), &config.rules);
+        let earlier = self.learner.as_ref().map(|learner| (learner, &self.guard));
+        let learner = learner(&guard, &config, earlier)?;
         // Interfaces come and go last: those that stay are never without a program, and what fails can be taken back.
         let put = self.interfaces.replace(&guard);
         if let Err(error) = put.and_then(|()| self.interfaces.change(&config.interfaces, &guard)) {
@@ -92,7 +112,7 @@ impl Filter {
         }
         // Names that are gone do not come to more and more.
         self.before.retain(|name, _| config.rules.contains(name));
-        (self.guard, self.config) = (guard, config);
+        (self.guard, self.config, self.learner) = (guard, config, learner);
         Ok(())
     }
 
@@ -100,11 +120,77 @@ impl Filter {
     pub fn upkeep(&mut self) {
         self.interfaces.upkeep(&self.guard);
         self.held = self.guard.expire();
+        if let Some(learner) = &mut self.learner {
+            learner.upkeep(&self.guard);
+        }
+    }
+
+    /// Learned sources that are to be written, to be told [`Filter::saved`] of: when it is time, or at the end.
+    pub fn unsaved(&mut self, at_end: bool) -> Option<Unsaved> {
+        self.learner.as_mut()?.due(&self.guard, at_end)
+    }
+
+    /// What came of writing them.
+    pub fn saved(&mut self, result: std::io::Result<()>) {
+        if let Some(learner) = &mut self.learner {
+            learner.saved(result);
+        }
+    }
+
+    /// Bans sources for that long from now on: IPv4 addresses, and the /64 of IPv6 addresses. How many found room.
+    ///
+    /// # Errors
+    /// [`Error`] if no ban can apply; then there is none more.
+    pub fn ban(&mut self, sources: &[IpAddr], time: Duration) -> Result<usize, Error> {
+        if !self.config.options.applies_bans() {
+            let mut config = self.config.clone();
+            config.options.keep_bans = true;
+            self.change(config)?;
+        }
+        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Ok(sources.iter().filter(|source| self.guard.ban(**source, time).is_ok()).count())
+    }
+
+    /// Ends the bans of sources. How many there were.
+    pub fn unban(&mut self, sources: &[IpAddr]) -> usize {
+        sources.iter().filter(|source| self.guard.unban(**source)).count()
+    }
+
+    /// Bans with the time that is left of them, up to `most`.
+    pub fn bans(&self, most: usize) -> Vec<(IpAddr, Duration)> {
+        let bans = self.guard.bans(most).into_iter();
+        bans.map(|(source, left)| (source, Duration::from_nanos(left))).collect()
+    }
+
+    /// Takes proofs by somebody else that sources have their addresses. How many found room; `None` if nothing is learned.
+    pub fn learn(&mut self, sources: &[IpAddr]) -> Option<usize> {
+        self.learner.as_ref()?;
+        Some(sources.iter().filter(|source| self.guard.learn(**source).is_ok()).count())
+    }
+
+    /// Says whether there is an attack, in place of the configuration. Whether there is one now; `None` if nothing is
+    /// learned.
+    pub fn set_attack(&mut self, attack: Attack) -> Option<bool> {
+        Some(self.learner.as_mut()?.order(attack, &self.guard))
     }
 
     /// The configuration in force.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// The buffers that samples come in, of at least `octets` a CPU; they outlive changes of the configuration. One reader
+    /// at a time has them.
+    ///
+    /// # Errors
+    /// [`Error::Xdp`] if the kernel has none.
+    pub fn samples(&self, octets: usize) -> Result<GuardSamples, Error> {
+        Ok(self.guard.samples(octets)?)
+    }
+
+    /// The names of rules that samples have the numbers of, also of those that come later.
+    pub fn rule_names(&self) -> RuleNames {
+        self.names.clone()
     }
 
     /// The interfaces that have the program.
@@ -135,6 +221,16 @@ impl Filter {
             bytes: count.bytes,
         });
         let interfaces = self.interfaces.all();
+        let sampling = match &self.config.capture {
+            Some(_) => self.guard.sampling_counts()?,
+            None => Vec::new(),
+        };
+        let sampling = sampling.into_iter().map(|(reason, count)| SamplingStatus {
+            reason: reason.name(),
+            taken: count.taken,
+            limited: count.limited,
+            lost: count.lost,
+        });
         Ok(Status {
             dry_run: self.config.options.dry_run,
             interfaces: interfaces
@@ -151,6 +247,10 @@ impl Filter {
             bans: self.held.1,
             bucket_overflows,
             ban_overflows,
+            sampling: sampling.collect(),
+            lists: Vec::new(),
+            learn: self.learner.as_ref().map(|learner| learner.status(&self.guard)).transpose()?,
+            capture: None,
         })
     }
 
@@ -164,4 +264,19 @@ impl Filter {
             None => Ok(()),
         }
     }
+}
+
+/// Learns sources for this filter, if the configuration says so.
+fn learner(
+    guard: &Guard,
+    config: &Config,
+    earlier: Option<(&Learner, &Guard)>,
+) -> Result<Option<Learner>, Error> {
+    let Some(settings) = &config.learn else { return Ok(None) };
+    if earlier.is_none() {
+        let known = learn::read(settings, guard)?;
+        let kept = guard.remember(&known)?;
+        tracing::info!(file = %settings.file.display(), sources = kept, "learned sources read");
+    }
+    Ok(Some(Learner::start(guard, settings, earlier)?))
 }

@@ -1,8 +1,11 @@
 //! Lists of addresses and prefixes, one a line.
 
+use std::fs::Metadata;
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::SystemTime;
 
 use expressway_settings::{ConfigError, SourceFile};
 use expressway_xbpf::GuardPrefix;
@@ -10,7 +13,28 @@ use expressway_xbpf::GuardPrefix;
 /// Bytes of a line at most: an address, a prefix length and a comment.
 const LINE: usize = 1024;
 /// Entries of a list at most: four times what the largest public lists hold.
-const ENTRIES: usize = 4 << 20;
+pub(super) const ENTRIES: usize = 4 << 20;
+
+/// By which a file is told from what it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    modified: Option<SystemTime>,
+    size: u64,
+    inode: u64,
+}
+
+impl Stamp {
+    /// Of the file of that name; `None` if there is none.
+    pub fn of(file: &Path) -> Option<Self> {
+        std::fs::metadata(file).ok().map(|found| Self::from(&found))
+    }
+}
+
+impl From<&Metadata> for Stamp {
+    fn from(found: &Metadata) -> Self {
+        Self { modified: found.modified().ok(), size: found.len(), inode: found.ino() }
+    }
+}
 
 /// Reads `192.0.2.0/24`, `2001:db8::/32` or a single address.
 ///
@@ -45,18 +69,29 @@ pub fn masked(address: IpAddr, length: u8) -> IpAddr {
     }
 }
 
-/// Reads a file of one entry a line; what follows `#` or `;` is a comment. The last line has to end, so that a file that is
-/// being written is not taken for a whole one.
+/// Reads a file, as [`parse`], and by what to tell whether it has changed since.
 ///
 /// # Errors
 /// With file and line.
-pub fn read(file: &Path) -> Result<Vec<GuardPrefix>, ConfigError> {
+pub fn read(file: &Path) -> Result<(Vec<GuardPrefix>, Stamp), ConfigError> {
     let unreadable = |error: std::io::Error| SourceFile::whole(file, format!("cannot be read: {error}"));
-    let mut reader = BufReader::new(std::fs::File::open(file).map_err(unreadable)?);
+    let open = std::fs::File::open(file).map_err(unreadable)?;
+    // Before it is read: what changes meanwhile is another stamp.
+    let stamp = Stamp::from(&open.metadata().map_err(unreadable)?);
+    Ok((parse(&mut BufReader::new(open), file)?, stamp))
+}
+
+/// Reads one entry a line; what follows `#` or `;` is a comment. The last line has to end, so that what is being written is
+/// not taken for a whole list. `file` is its name.
+///
+/// # Errors
+/// With file and line.
+pub fn parse(reader: &mut dyn BufRead, file: &Path) -> Result<Vec<GuardPrefix>, ConfigError> {
+    let unreadable = |error: std::io::Error| SourceFile::whole(file, format!("cannot be read: {error}"));
     let (mut entries, mut line, mut number) = (Vec::new(), Vec::new(), 0);
     loop {
         line.clear();
-        let read = std::io::Read::take(&mut reader, LINE as u64).read_until(b'\n', &mut line);
+        let read = std::io::Read::take(&mut *reader, LINE as u64).read_until(b'\n', &mut line);
         if read.map_err(unreadable)? == 0 {
             return Ok(entries);
         }
@@ -99,7 +134,7 @@ mod tests {
     #[test]
     fn comments_and_single_addresses_are_read() {
         let file = written("good", "# a list\n192.0.2.77/24 ; dropped\n\n2001:db8::1\r\n");
-        let list = read(&file).unwrap();
+        let list = read(&file).unwrap().0;
         std::fs::remove_file(&file).unwrap();
         assert_eq!(list, ["192.0.2.0/24", "2001:db8::1/128"].map(|text| prefix(text).unwrap()));
     }

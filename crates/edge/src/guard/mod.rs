@@ -3,7 +3,7 @@
 //! The program (`bpf/guard.bpf.c`) decides; this module tells it what to decide by:
 //!
 //! - [`Config`] reads the file.
-//! - [`list`] reads lists of prefixes.
+//! - [`list`] reads lists of prefixes, and [`Lists`] follows those that change.
 //! - [`classifier`] compiles rules into sets.
 //! - [`Filter`] joins these with the program: it puts it on the interfaces, changes it while traffic flows, and tells what
 //!   it did.
@@ -30,14 +30,26 @@
 //! packet is judged by the one or the other whole. Anything wrong, in the file, a list or the kernel, leaves all as it
 //! was. Bans go on, and buckets if the rules are the same.
 
+mod capture;
 pub mod classifier;
 mod config;
 mod filter;
+mod learn;
 pub mod list;
+mod lists;
 mod rule;
+mod sources;
 mod status;
 
+pub use capture::{Capture, RuleNames};
 pub use config::{Config, Fragments, Quic};
 pub use filter::{Error, Filter};
+pub use learn::{Attack, Learn, Unsaved};
+pub use lists::{
+    Connector, Kind as ListKind, Lists, Place as ListPlace, Settings as ListSettings, Source as ListSource,
+    Url,
+};
 pub use rule::{Action, Flags, Per, Protocol, Range, Rate, Rule};
-pub use status::{InterfaceStatus, ReasonStatus, RuleStatus, Status};
+pub use status::{
+    CaptureStatus, InterfaceStatus, LearnStatus, ListStatus, ReasonStatus, RuleStatus, SamplingStatus, Status,
+};

@@ -1,6 +1,8 @@
 //! What the filter did: lines for people, a document, metrics.
 
 use std::fmt::Write;
+use std::net::IpAddr;
+use std::time::Duration;
 
 use expressway_edge::guard::Status;
 use expressway_edge::interfaces::Interfaces;
@@ -18,6 +20,23 @@ pub(super) fn ready(interfaces: &Interfaces) -> String {
 pub(super) fn document(status: &Status) -> String {
     // A struct of numbers and texts always is one.
     serde_json::to_string(status).unwrap_or_default() + "\n"
+}
+
+/// Bans that a document has at most.
+pub(super) const BANS: usize = 10_000;
+
+/// Who is banned, and for how many seconds yet.
+pub(super) fn bans(bans: &[(IpAddr, Duration)]) -> String {
+    let some = &bans[..bans.len().min(BANS)];
+    let one = |(source, left): &(IpAddr, Duration)| {
+        let source = if source.is_ipv4() { source.to_string() } else { format!("{source}/64") };
+        serde_json::json!({"source": source, "seconds": left.as_secs_f64().ceil()})
+    };
+    let bans = serde_json::json!({
+        "bans": some.iter().map(one).collect::<Vec<_>>(),
+        "complete": some.len() == bans.len(),
+    });
+    format!("{bans}\n")
 }
 
 /// Reasons that were met, and all rules.
@@ -39,6 +58,14 @@ pub(super) fn lines(status: &Status) -> String {
         );
     }
     let _ = writeln!(text, "buckets {}, bans {}", status.buckets, status.bans);
+    if let Some(learn) = &status.learn {
+        let attack = if learn.attack { ", attack" } else { "" };
+        let _ = writeln!(text, "learned {}, candidates {}{attack}", learn.learned, learn.candidates);
+    }
+    if let Some(capture) = status.capture {
+        let lost: u64 = status.sampling.iter().map(|one| one.lost).sum::<u64>() + capture.unwritten;
+        let _ = writeln!(text, "capture: {} packets written, {lost} lost", capture.written);
+    }
     text
 }
 
@@ -82,4 +109,61 @@ pub(super) fn samples(status: &Status, out: &mut Vec<Sample>) {
         let help = "Packets for which a table of the filter had no room.";
         out.push(Sample::counter("guard_table_full", help, value).label("table", table));
     }
+    capture(status, out);
+    learn(status, out);
+    for list in &status.lists {
+        let of = [
+            Some(Sample::gauge("guard_list_entries", "Entries of a list.", list.entries as u64)),
+            list.age_seconds.map(|age| {
+                let help = "Seconds since a list was read, or known to be current.";
+                Sample::gauge("guard_list_age_seconds", help, age)
+            }),
+            Some(Sample::counter(
+                "guard_list_failures",
+                "How often a list could not be had, or was refused.",
+                list.failures,
+            )),
+        ];
+        for sample in of.into_iter().flatten() {
+            out.push(sample.label("list", list.list).label("source", list.source.clone()));
+        }
+    }
+}
+
+fn learn(status: &Status, out: &mut Vec<Sample>) {
+    let Some(learn) = &status.learn else { return };
+    let gauges = [
+        ("guard_attack", "1 while there is an attack: learned sources are preferred.", learn.attack.into()),
+        ("guard_learned", "Sources that are preferred in an attack.", learn.learned as u64),
+        ("guard_candidates", "Sources that are not preferred yet.", learn.candidates as u64),
+        ("guard_learned_unsaved", "1 if learned sources could not be written.", learn.error.is_some().into()),
+    ];
+    out.extend(gauges.map(|(name, help, value)| Sample::gauge(name, help, value)));
+    let counters = [
+        ("guard_proofs", "Proofs of sources that their address is their own.", learn.proofs),
+        ("guard_learned_added", "Sources that were learned.", learn.added),
+        ("guard_learned_late", "Sources that were new in an attack and not learned.", learn.late),
+        ("guard_learned_full", "Sources that were not learned for want of room.", learn.full),
+    ];
+    out.extend(counters.map(|(name, help, value)| Sample::counter(name, help, value)));
+}
+
+fn capture(status: &Status, out: &mut Vec<Sample>) {
+    for one in &status.sampling {
+        let of = [
+            ("guard_sampled", "Samples of dropped packets that were taken.", one.taken),
+            ("guard_samples_limited", "Samples of dropped packets that the rate left out.", one.limited),
+            ("guard_samples_lost", "Samples of dropped packets that buffers had no room for.", one.lost),
+        ];
+        for (name, help, value) in of {
+            out.push(Sample::counter(name, help, value).label("reason", one.reason));
+        }
+    }
+    let Some(capture) = status.capture else { return };
+    let help = "Samples of dropped packets that files have.";
+    out.push(Sample::counter("guard_capture_written", help, capture.written));
+    let help = "Samples of dropped packets that could not be written.";
+    out.push(Sample::counter("guard_capture_unwritten", help, capture.unwritten));
+    let help = "1 while samples cannot be written.";
+    out.push(Sample::gauge("guard_capture_failing", help, capture.failing.into()));
 }

@@ -101,6 +101,36 @@ pub trait State: Send + Sync + 'static {
         None
     }
 
+    /// Bans the sources that `order` names, for `POST /ban`; as [`State::purge`].
+    fn ban(&self, _order: &[u8]) -> Option<Result<String, String>> {
+        None
+    }
+
+    /// Ends bans, as `order` says, for `POST /unban`; as [`State::purge`].
+    fn unban(&self, _order: &[u8]) -> Option<Result<String, String>> {
+        None
+    }
+
+    /// Sources that are banned, as a JSON document, for `/bans`; `None` where there is no such page.
+    fn bans(&self) -> Option<String> {
+        None
+    }
+
+    /// Says that there is an attack, or none, for `POST /attack`; as [`State::purge`].
+    fn attack(&self, _order: &[u8]) -> Option<Result<String, String>> {
+        None
+    }
+
+    /// Takes proofs that sources have their addresses, for `POST /learn`; as [`State::purge`].
+    fn learn(&self, _order: &[u8]) -> Option<Result<String, String>> {
+        None
+    }
+
+    /// Fetches lists at once, for `POST /refresh`; as [`State::purge`].
+    fn refresh(&self, _order: &[u8]) -> Option<Result<String, String>> {
+        None
+    }
+
     /// Services with their nodes and statistics, as a JSON document, for `/services`; `None` where there is no such page.
     fn services(&self) -> Option<String> {
         None
@@ -240,6 +270,11 @@ impl Desk {
                 )
             }
             (&Method::POST, "/purge") => self.ordered(request, |state, order| state.purge(order)).await,
+            (&Method::POST, "/ban") => self.ordered(request, |state, order| state.ban(order)).await,
+            (&Method::POST, "/unban") => self.ordered(request, |state, order| state.unban(order)).await,
+            (&Method::POST, "/attack") => self.ordered(request, |state, order| state.attack(order)).await,
+            (&Method::POST, "/learn") => self.ordered(request, |state, order| state.learn(order)).await,
+            (&Method::POST, "/refresh") => self.ordered(request, |state, order| state.refresh(order)).await,
             (&Method::POST, "/drain") => self.ordered(request, |state, order| state.drain(order)).await,
             (&Method::POST, "/trace") => match self.trace(request).await {
                 Ok(feed) => return feed.into_response(),
@@ -348,10 +383,12 @@ fn answer(request: &Request<Incoming>, registry: &Registry, state: &dyn State) -
         "/subscribers" => document(state.subscribers()),
         "/services" => document(state.services()),
         "/rooms" => document(state.rooms()),
+        "/bans" => document(state.bans()),
         "/" => Page::new(
             StatusCode::OK,
             "text/plain",
-            "/metrics\n/healthz\n/config\n/io\n/subscribers\n/services\n/rooms\nPOST /purge\nPOST /drain\nPOST /trace\n",
+            "/metrics\n/healthz\n/config\n/io\n/subscribers\n/services\n/rooms\n/bans\nPOST /purge\nPOST /drain\nPOST /trace\n\
+             POST /ban\nPOST /unban\nPOST /attack\nPOST /learn\nPOST /refresh\n",
         ),
         _ => document(None),
     }

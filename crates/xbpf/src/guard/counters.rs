@@ -36,6 +36,8 @@ reasons! {
     PassLimit = GUARD_PASS_LIMIT, "limit";
     /// No rule matches.
     PassDefault = GUARD_PASS_DEFAULT, "default";
+    /// Over the limit of a rule in an attack, from a source that is known from before it.
+    PassLearned = GUARD_PASS_LEARNED, "learned";
     /// Its source is on a block list.
     DropBlocked = GUARD_DROP_BLOCKED, "blocked";
     /// Its source is banned for now.

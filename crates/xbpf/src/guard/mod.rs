@@ -5,6 +5,8 @@
 //! whole, and a table that cannot be made leaves everything as it was.
 
 mod counters;
+mod learning;
+mod samples;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -18,6 +20,8 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 pub use counters::{GuardCount, GuardReason, GuardRuleCount};
+pub use learning::{GuardLearned, GuardLearner, GuardLearning, GuardLearningCount};
+pub use samples::{GuardSample, GuardSamples, GuardSampling, GuardSamplingCount};
 pub use tables::{
     GuardAddressSets, GuardClassifier, GuardLimit, GuardPer, GuardPrefix, GuardRate, GuardRule, GuardSet,
     GuardValueSets,
@@ -65,6 +69,12 @@ pub struct GuardOptions {
     pub buckets: u32,
     /// Bans at a time, at least 1. About 80 bytes each, at once.
     pub bans: u32,
+    /// Bans apply though no rule makes any: there are some by order.
+    pub keep_bans: bool,
+    /// Samples of what is dropped, for [`Guard::samples`].
+    pub sampling: Option<GuardSampling>,
+    /// Sources that are learned, and preferred in an attack.
+    pub learning: Option<GuardLearning>,
 }
 
 impl Default for GuardOptions {
@@ -81,13 +91,22 @@ impl Default for GuardOptions {
             classifier: GuardClassifier::default(),
             buckets: 65_536,
             bans: 65_536,
+            keep_bans: false,
+            sampling: None,
+            learning: None,
         }
     }
 }
 
 impl GuardOptions {
-    fn bans(&self) -> bool {
-        self.classifier.rules.iter().any(|rule| matches!(rule, GuardRule::Limit(limit) if limit.ban > 0))
+    /// Whether bans apply.
+    pub fn applies_bans(&self) -> bool {
+        self.keep_bans
+            || self
+                .classifier
+                .rules
+                .iter()
+                .any(|rule| matches!(rule, GuardRule::Limit(limit) if limit.ban > 0))
     }
 }
 
@@ -137,6 +156,12 @@ maps!(
     stats_map,
     rule_stats_map,
     full_map,
+    samples_map,
+    sampling_map,
+    sample_rate_map,
+    learned_map,
+    attack_map,
+    learning_map,
 );
 
 /// The loaded filter. Dropping it does not end an [`Attachment`].
@@ -146,11 +171,12 @@ pub struct Guard {
     options: GuardOptions,
     block4: Option<Block4>,
     seed: u64,
+    generation: u32,
 }
 
 impl Guard {
-    /// Loads the program with its tables, on no interface. With `earlier`, counters go on; so do bans if their table has
-    /// the same size, and buckets if the rules and the size of theirs are the same.
+    /// Loads the program with its tables, on no interface. With `earlier`, counters and samples go on; so do bans if their
+    /// table has the same size, and buckets if the rules and the size of theirs are the same.
     ///
     /// # Errors
     /// [`Error::NotPermitted`], [`Error::Load`], [`Error::Map`].
@@ -160,17 +186,18 @@ impl Guard {
         // Unguessable by who sends packets: each `RandomState` has keys of its own. The hash goes with the buckets.
         let heir = earlier.filter(|earlier| earlier.has_buckets_for(&options));
         let seed = heir.map_or_else(|| RandomState::new().build_hasher().finish(), |earlier| earlier.seed);
+        let generation = earlier.map_or(0, |earlier| earlier.generation.wrapping_add(1));
         let (program, maps) = load(
             &options,
             block4.as_ref(),
-            seed,
+            (seed, generation),
             |open| match earlier {
                 Some(earlier) => earlier.inherit(&options, open),
                 None => Ok(()),
             },
             None,
         )?;
-        let mut guard = Self { program, maps, options, block4, seed };
+        let mut guard = Self { program, maps, options, block4, seed, generation };
         guard.fill()?;
         if heir.is_none() {
             guard.fill_shared()?;
@@ -184,7 +211,15 @@ impl Guard {
     fn inherit(&self, options: &GuardOptions, open: &mut OpenGuardMaps<'_>) -> libbpf_rs::Result<()> {
         open.stats_map.reuse_fd(self.maps.stats_map.as_fd())?;
         open.full_map.reuse_fd(self.maps.full_map.as_fd())?;
-        if options.bans() && self.options.bans() && options.bans == self.options.bans {
+        open.samples_map.reuse_fd(self.maps.samples_map.as_fd())?;
+        open.sampling_map.reuse_fd(self.maps.sampling_map.as_fd())?;
+        open.sample_rate_map.reuse_fd(self.maps.sample_rate_map.as_fd())?;
+        open.attack_map.reuse_fd(self.maps.attack_map.as_fd())?;
+        open.learning_map.reuse_fd(self.maps.learning_map.as_fd())?;
+        if self.has_sources_for(options.learning.as_ref()) {
+            open.learned_map.reuse_fd(self.maps.learned_map.as_fd())?;
+        }
+        if options.applies_bans() && self.options.applies_bans() && options.bans == self.options.bans {
             open.ban_map.reuse_fd(self.maps.ban_map.as_fd())?;
         }
         if self.has_buckets_for(options) {
@@ -224,7 +259,7 @@ impl Guard {
         let extension = |dispatcher: BorrowedFd<'_>, function: &str| {
             let target = Some((dispatcher, function));
             let share = |open: &mut OpenGuardMaps<'_>| self.maps.share(open);
-            load(&self.options, self.block4.as_ref(), self.seed, share, target)
+            load(&self.options, self.block4.as_ref(), (self.seed, self.generation), share, target)
                 .map(|(program, _)| (program, ()))
         };
         let ((), membership) = dispatcher::join(&interface, mode.flags(), Role::GUARD, extension)?;
@@ -272,6 +307,33 @@ impl Guard {
         percpu(&self.maps.full_map, "full_map", 0)
     }
 
+    /// Which of the filters that succeeded each other this is: samples name rules by number, and by this.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// The buffers that samples come in, of at least `octets` a CPU. One reader at a time has them; filters that succeed
+    /// this one use them too.
+    ///
+    /// # Errors
+    /// [`Error::Buffers`].
+    pub fn samples(&self, octets: usize) -> Result<GuardSamples, Error> {
+        GuardSamples::open(self.maps.samples_map.as_fd(), octets)
+    }
+
+    /// What became of samples, by reason, since the first of the filters that this one succeeded.
+    ///
+    /// # Errors
+    /// [`Error::Map`], [`Error::Layout`].
+    pub fn sampling_counts(&self) -> Result<Vec<(GuardReason, GuardSamplingCount)>, Error> {
+        let drops = GuardReason::ALL.into_iter().filter(|reason| reason.drops());
+        let count = |reason: GuardReason| {
+            let [_, taken, limited, lost] = percpu(&self.maps.sampling_map, "sampling_map", reason as u32)?;
+            Ok((reason, GuardSamplingCount { taken, limited, lost }))
+        };
+        drops.map(count).collect()
+    }
+
     /// Removes buckets that are full again and bans that have ended, and returns how many of either are left. To be called
     /// about once a second: it walks the tables.
     pub fn expire(&self) -> (usize, usize) {
@@ -295,6 +357,34 @@ impl Guard {
         let buckets = sweep(&self.maps.bucket_map, &|when| when.iter().all(passed));
         let bans = sweep(&self.maps.ban_map, &|until| until.first().is_none_or(|until| *until <= now));
         (buckets, bans)
+    }
+
+    /// Bans a source for so many nanoseconds from now on: an IPv4 address, or the /64 of an IPv6 address. It applies if
+    /// [`GuardOptions::applies_bans`].
+    ///
+    /// # Errors
+    /// [`Error::Map`]: there is no room.
+    pub fn ban(&self, source: IpAddr, time: u64) -> Result<(), Error> {
+        let until = monotonic().saturating_add(time.min(1 << 62));
+        let result = self.maps.ban_map.update(&ban_key(source), &until.to_ne_bytes(), MapFlags::ANY);
+        result.map_err(|source| Error::Map { map: "ban_map", source })
+    }
+
+    /// Ends the ban of a source. False if there was none.
+    pub fn unban(&self, source: IpAddr) -> bool {
+        self.maps.ban_map.delete(&ban_key(source)).is_ok()
+    }
+
+    /// Bans with the nanoseconds that are left of them, up to `most`; as [`Guard::banned`].
+    pub fn bans(&self, most: usize) -> Vec<(IpAddr, u64)> {
+        let now = monotonic();
+        let entries = self.maps.ban_map.lookup_batch(SWEEP, MapFlags::ANY, MapFlags::ANY);
+        let one = |(key, value): (Vec<u8>, Vec<u8>)| {
+            let address = Ipv6Addr::from(<[u8; 16]>::try_from(key).ok()?).to_canonical();
+            let until = u64::from_ne_bytes(value.try_into().ok()?);
+            until.checked_sub(now).filter(|left| *left > 0).map(|left| (address, left))
+        };
+        entries.into_iter().flatten().filter_map(one).take(most).collect()
     }
 
     /// Sources that are banned now, up to `most`: IPv4 addresses, and the first address of each IPv6 /64.
@@ -388,7 +478,7 @@ impl Guard {
 fn load(
     options: &GuardOptions,
     block4: Option<&Block4>,
-    seed: u64,
+    (seed, generation): (u64, u32),
     share: impl Fn(&mut OpenGuardMaps<'_>) -> libbpf_rs::Result<()>,
     target: Option<(BorrowedFd<'_>, &str)>,
 ) -> Result<(OwnedFd, Maps), Error> {
@@ -407,6 +497,8 @@ fn load(
     }
     size(&mut open.maps, options, block4).map_err(refused)?;
     set(&mut open.maps, options, seed);
+    samples::set(&mut open.maps, options.sampling.as_ref(), generation);
+    learning::set(&mut open.maps, options.learning.as_ref());
     share(&mut open.maps).map_err(refused)?;
     let loaded = open.load().map_err(refused)?;
     let program = loaded.progs.expressway_grd.as_fd().try_clone_to_owned();
@@ -454,6 +546,7 @@ fn size(
     maps.quic_port_map.set_max_entries(1024)?;
     maps.bucket_map.set_max_entries(options.buckets.max(1))?;
     maps.ban_map.set_max_entries(options.bans.max(1))?;
+    maps.learned_map.set_max_entries(options.learning.map_or(1, |learning| learning.entries.max(1)))?;
     maps.stats_map.set_max_entries(GuardReason::ALL.len() as u32)
 }
 
@@ -468,7 +561,7 @@ fn set(maps: &mut OpenGuardMaps<'_>, options: &GuardOptions, seed: u64) {
     knobs.has_allow6 = options.allow.iter().any(|prefix| prefix.address.is_ipv6());
     knobs.has_block4 = options.block.iter().any(|prefix| prefix.address.is_ipv4());
     knobs.has_block6 = options.block.iter().any(|prefix| prefix.address.is_ipv6());
-    knobs.has_bans = options.bans();
+    knobs.has_bans = options.applies_bans();
     knobs.has_quic = !options.quic_ports.is_empty();
     knobs.rules = rules.rules.len() as u32;
     knobs.seed = seed;
@@ -479,6 +572,14 @@ fn set(maps: &mut OpenGuardMaps<'_>, options: &GuardOptions, seed: u64) {
     knobs.by_protocol = rules.protocol.is_some();
     knobs.by_length = rules.length.is_some();
     knobs.by_flags = rules.flags.is_some();
+}
+
+/// A source as the table of bans has it.
+fn ban_key(source: IpAddr) -> [u8; 16] {
+    match source {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => (address.to_bits() >> 64 << 64).to_be_bytes(),
+    }
 }
 
 /// The clock of `bpf_ktime_get_ns`.

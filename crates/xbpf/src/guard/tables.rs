@@ -147,7 +147,7 @@ pub struct GuardRate {
 
 impl GuardRate {
     /// Cost of one and the burst, in 1/1024 ns. Time differences are signed: bounded to half of what 64 bits hold.
-    fn times(self) -> (u64, u64) {
+    pub(super) fn times(self) -> (u64, u64) {
         let unit = 1_000_000_000u64 << guard_limit::GUARD_TIME_SHIFT.0;
         let cost = (unit / self.rate.max(1)).max(1);
         (cost, cost.saturating_mul(self.burst).min(1 << 62))
