@@ -10,7 +10,8 @@ use expressway_settings::{Size, Span};
 /// and 40 seconds, drops by reason, the rings of all AF_XDP sockets, and the CPUs. Needs root. Press h for the keys.
 ///
 /// Without: polls the admin listener of a running process. For a fan-out it shows the subscribers, those
-/// furthest behind first; for a gateway its packet paths and workers; for both and for others the counters that change.
+/// furthest behind first; for a gateway its packet paths and workers; for a filter reasons, lists and rules, for a balancer
+/// services and nodes, for a router interfaces; for all but fan-outs the counters that change.
 ///
 /// On a terminal it takes the whole screen until q or SIGINT; otherwise it prints each sample.
 #[derive(Args)]

@@ -1,11 +1,14 @@
 //! `expressway top`: what passes an interface ([`flows`]), or what a running process does, from its admin listener.
 //!
-//! A fan-out shows its subscribers; a gateway its paths and workers, and like any other process the counters of its
-//! metrics page that move.
+//! A fan-out shows its subscribers; a gateway its paths and workers, a filter its rules, a balancer its nodes, a router its
+//! interfaces, and like any other process the counters of their metrics page that move.
 
+mod balance;
 mod counters;
 mod flows;
+mod forward;
 mod gateway;
+mod guard;
 mod subscribers;
 
 use std::process::ExitCode;
@@ -20,7 +23,10 @@ use crate::args::Top as Arguments;
 use crate::fail::Failure;
 use crate::screen::Screen;
 use crate::signals;
+use balance::Balance;
+use forward::Forward;
 use gateway::Gateway;
+use guard::Guard;
 
 /// What is looked at, with the sample before.
 enum View {
@@ -90,8 +96,8 @@ impl View {
     fn lines(&self, address: std::net::SocketAddr) -> Vec<String> {
         match self {
             Self::Subscribers(view) => view.lines(address),
-            Self::Counters(view) => view.lines(match Gateway::of(view) {
-                Some(gateway) => [gateway.lines(view, address), vec![String::new()]].concat(),
+            Self::Counters(view) => view.lines(match pane(view, address) {
+                Some(lines) => [lines, vec![String::new()]].concat(),
                 None => vec![format!("process {address}")],
             }),
         }
@@ -102,13 +108,30 @@ impl View {
             Self::Subscribers(view) => view.document(address),
             Self::Counters(view) => {
                 let mut document = view.document(address);
-                if let Some(gateway) = Gateway::of(view) {
-                    document["gateway"] = gateway.document();
+                let panes = [
+                    ("gateway", Gateway::of(view).map(|gateway| gateway.document())),
+                    ("guard", Guard::of(view).map(|guard| guard.document())),
+                    ("balance", Balance::of(view).map(|balance| balance.document())),
+                    ("forward", Forward::of(view).map(|forward| forward.document())),
+                ];
+                for (name, pane) in panes {
+                    if let Some(pane) = pane {
+                        document[name] = pane;
+                    }
                 }
                 document
             }
         }
     }
+}
+
+/// What is known of a process by what it is, for people.
+fn pane(view: &counters::View, address: std::net::SocketAddr) -> Option<Vec<String>> {
+    let gateway = || Gateway::of(view).map(|gateway| gateway.lines(view, address));
+    let guard = || Guard::of(view).map(|guard| guard.lines(address));
+    let balance = || Balance::of(view).map(|balance| balance.lines(address));
+    let forward = || Forward::of(view).map(|forward| forward.lines(address));
+    gateway().or_else(guard).or_else(balance).or_else(forward)
 }
 
 /// `1234567` as `1.23M`.
