@@ -4,6 +4,7 @@
 #   make demo     a real clip over HTTP/3 in every mode of this machine, and a table
 #   make test     everything that CI runs; SECTIONS="fmt e2e" runs some of it (scripts/test --list)
 #   make test-drivers   AF_XDP on more emulated NICs: igb with RSS, virtio-net with several queues
+#   make test-kernels   every BPF program on Debian's kernels from 5.10 on, and XDP programs in a dispatcher; writes docs/kernels.md
 #   make test-hostile   hostile clients beside a well-behaved one, whose p99 may at most double
 #   make bench    the short version of the benchmark suite; SCENARIOS="..." (run in full) and BENCH_FLAGS="..." are passed on
 
@@ -18,7 +19,7 @@ SCENARIOS ?=
 BUILD_FLAGS ?=
 BENCH_FLAGS ?=
 
-.PHONY: build demo test test-drivers test-hostile bench audit fmt lint doc patched setup clean
+.PHONY: build demo test test-drivers test-kernels test-hostile bench audit fmt lint doc patched setup clean
 
 build: setup
 	cargo build --release --locked -p expressway $(BUILD_FLAGS)
@@ -37,6 +38,10 @@ test:
 test-drivers:
 	scripts/setup build test
 	scripts/test build drivers
+
+test-kernels:
+	scripts/setup build test
+	scripts/test build kernels
 
 test-hostile:
 	scripts/setup build test

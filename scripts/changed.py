@@ -21,7 +21,7 @@ E2E = {
     "bench": ["bench*", "fanout_auto"],
     "cache": ["cache"],
     "dataplane": ["modes", "beside", "interfaces", "agent", "doctor"],
-    "edge": ["guard", "forward", "balance"],
+    "edge": ["guard", "forward", "balance", "beside_edge", "edge_oracles"],
     "edge/src/balance": ["balance"],
     "edge/src/forward": ["forward"],
     "edge/src/guard": ["guard*"],

@@ -25,7 +25,7 @@ struct live_slot {
 struct live_ring {
 	__u32 next;    /* slot of the next frame */
 	__u32 end;     /* behind the last one */
-	__u64 task;    /* the thread that runs the program, by bpf_get_current_pid_tgid */
+	__u64 task;    /* who runs the program: its thread or, before Linux 6.10, 1 and the CPU; 0 between calls */
 	__u64 sent;    /* frames that the device took */
 	__u64 dropped; /* frames that the device refused: its ring was full, or it is down */
 	__u64 unfit;   /* frames that could not be built in the kernel's buffer */

@@ -3,6 +3,7 @@
 import lzma
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,22 +61,37 @@ def choose(packages: Packages, flavour: str) -> str:
     return max((version, name) for version, name in found if version[:2] == wanted)[1]
 
 
-def fetch(packages: Packages, flavour: str, folder: Path) -> list[str]:
-    """Puts the kernel into a folder; returns what it was made of."""
-    image = choose(packages, flavour)
+def latest(names: Iterable[str], flavour: str) -> dict[tuple[int, int], str]:
+    """Of each series, the package of its latest image, old and new forms of names alike."""
+    pattern = re.compile(rf"linux-image-(\d+)\.(\d+)\.(\d+)([-+][a-z0-9.]+)?-{flavour}")
+    found: dict[tuple[int, int], tuple[list[int], str]] = {}
+    for name in names:
+        if match := pattern.fullmatch(name):
+            order = [int(number) for number in re.findall(r"\d+", match[3] + (match[4] or ""))]
+            series = (int(match[1]), int(match[2]))
+            found[series] = max(found.get(series, ([], "")), (order, name))
+    return {series: name for series, (_, name) in sorted(found.items())}
+
+
+def fetch(packages: Packages, image: str, folder: Path) -> list[str]:
+    """Puts the kernel of an image package into a folder; returns what it was made of."""
     # Newer kernels have image and modules in packages of their own.
     parts = [name for name in packages.depends(image) if name.startswith(("linux-binary-", "linux-modules-"))]
     archives = packages.download([image, *parts], folder / "archives")
     for archive in archives:
-        unpack_some(archive, ["boot/vmlinuz-*", "*.ko", "*.ko.xz"], folder)
+        unpack_some(archive, ["vmlinuz*", "*.ko", "*.ko.xz"], folder)
         archive.unlink()
     return [archive.stem for archive in archives]
 
 
 def load(folder: Path) -> Kernel:
     """The kernel in a folder."""
-    (image,) = folder.glob("boot/vmlinuz-*")
-    release = image.name.removeprefix("vmlinuz-")
+    # Linux 7.3 stands among its modules.
+    images = [*folder.glob("boot/vmlinuz-*"), *folder.glob("**/modules/*/vmlinuz")]
+    if not images:
+        raise Failure(f"{folder}: no kernel image in {', '.join(path.name for path in folder.iterdir())}; remove the folder")
+    image = images[0]
+    release = image.parent.name if image.name == "vmlinuz" else image.name.removeprefix("vmlinuz-")
     (modules,) = [path for path in folder.glob("**/modules/*") if path.name == release and not path.is_symlink()]
     return Kernel(release, image, modules)
 

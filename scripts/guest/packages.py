@@ -20,9 +20,11 @@ OFFLINE = "; it takes a network and a Debian mirror among apt's sources"
 class Packages:
     """A package index of its own in a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, suites: Sequence[str] = ()) -> None:
+        """`suites` in place of the usual ones; of one that the mirror has not, nothing is to be had."""
         self.folder = folder
         self.codename = _codename()
+        self._suites = suites or [self.codename, f"{self.codename}-backports", KERNEL_SUITE]
         self._updated = False
 
     def _apt(self, program: str, *arguments: str) -> list[str]:
@@ -48,7 +50,7 @@ class Packages:
         if not KEYRING.exists():
             raise Failure(f"{KEYRING} is missing: apt-get install debian-archive-keyring")
         mirror = _mirror(self.codename)
-        suites = dict.fromkeys([self.codename, f"{self.codename}-backports", KERNEL_SUITE])
+        suites = dict.fromkeys(self._suites)
         for folder in ("lists/partial", "cache/archives/partial"):
             (self.folder / folder).mkdir(parents=True, exist_ok=True)
         lines = [f"deb [signed-by={KEYRING}] {mirror} {suite} main\n" for suite in suites]

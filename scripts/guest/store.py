@@ -64,7 +64,8 @@ def kernel(packages: Packages, flavour: str) -> Kernel:
     series = os.environ.get(SERIES_VARIABLE, "")
 
     def make(folder: Path) -> list[str]:
-        say(f"fetching {choose(packages, flavour)}")
-        return fetch(packages, flavour, folder)
+        image = choose(packages, flavour)
+        say(f"fetching {image}")
+        return fetch(packages, image, folder)
 
     return load(once(f"kernel-{flavour}{series and '-' + series}", make))

@@ -358,6 +358,24 @@ def test_pins_of_interfaces_that_are_not_configured_any_more_are_taken_off(
     assert not list((bpffs / "expressway").iterdir())
 
 
+def test_what_a_device_refuses_is_counted(make_network, make_forward) -> None:
+    network = make_network()
+    forward = make_forward(network)
+    if forward.statistics()["interfaces"][0]["egress"] is None:
+        kernel.lacks("this kernel lets nobody trace what devices do with redirected frames")
+    network.ping(1, host(2))
+    # A veth takes no frame that its peer has no room for (veth_xdp_xmit in drivers/net/veth.c).
+    network.ip(network.hosts[2], "link set dev eth0 mtu 1280")
+    sender = udp_socket(network.hosts[1], socket.AF_INET)
+
+    def refused() -> int:
+        sender.sendto(bytes(1400), (host(2), 5000))
+        (e2,) = [one for one in forward.statistics()["interfaces"] if one["interface"] == "e2"]
+        return e2["egress"]["refused"]
+
+    wait_until(lambda: refused() > 2, "no refusal is counted")
+
+
 def test_interfaces_go_and_come(make_network, make_forward) -> None:
     network = make_network()
     forward = make_forward(network)

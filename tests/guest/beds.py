@@ -22,6 +22,8 @@ class Bed:
     devices: list[str]
     tests: list[str]
     queues: int = 1
+    # Seconds that a test waits for what never comes.
+    limit: int = 100
     # Seconds until a run that hangs is ended.
     deadline: float = 900
     # Whether it takes multi-queue taps of this machine, and therefore root.
@@ -30,7 +32,13 @@ class Bed:
     end_to_end: bool = False
     # Whether it brings DPDK's testpmd.
     testpmd: bool = False
-    memory: int = field(default=1536)
+    # Integration tests of cargo that it brings, by name.
+    programs: list[str] = field(default_factory=lambda: ["conformance"])
+    # Programs of this machine that it brings, and the packages that have them.
+    tools: dict[str, str] = field(default_factory=dict)
+    # Whether its kernel has what tests ask for: what is skipped elsewhere fails there.
+    has_all: bool = True
+    memory: int = 1536
 
 
 BEDS = {
@@ -82,6 +90,24 @@ BEDS = {
             "pytest /expressway/tests/e2e/test_top_flows.py -k 'gateways_connections or live_frames'",
         ],
         end_to_end=True,
+        # Those of captures: build machines may refuse the programs that they attach.
+        programs=["kernel", "xdp"],
+        memory=3072,
+    ),
+    "edge": Bed(
+        about="guard, balance, forward and serve in one dispatcher, and beside the kernel's routing and IPVS",
+        flavour="cloud-amd64",
+        modules=["veth", "bridge", "8021q", "ip_vs", "ip_vs_mh"],
+        devices=[],
+        tests=[
+            "pytest /expressway/tests/e2e/test_beside_edge.py",
+            "pytest /expressway/tests/e2e/test_edge_oracles.py -k 'not nftables'",
+            "pytest /expressway/tests/e2e/test_forward.py -k refuses",
+        ],
+        deadline=1800,
+        end_to_end=True,
+        programs=[],
+        tools={"ping": "iputils-ping", "curl": "curl", "ipvsadm": "ipvsadm"},
         memory=3072,
     ),
 }

@@ -9,11 +9,12 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 PLUMBING = HERE.parents[1] / "scripts" / "guest"
-sys.path.insert(0, str(PLUMBING))
+sys.path[:0] = [str(PLUMBING), str(HERE)]
 
 from failure import Failure  # noqa: E402
 from image import Image  # noqa: E402
-from kernel import Kernel, choose  # noqa: E402
+from kernel import Kernel, choose, latest  # noqa: E402
+from kernels import Result, table  # noqa: E402
 from machine import Machine  # noqa: E402
 
 
@@ -51,6 +52,30 @@ def test_a_kernel_that_is_not_there_is_named_with_those_that_are(monkeypatch, as
     monkeypatch.setenv("EXPRESSWAY_GUEST_KERNEL", asked)
     with pytest.raises(Failure, match=rf"no kernel {asked} .* there are: 6\.18, 7\.3"):
         choose(KERNELS, "cloud-amd64")
+
+
+def test_of_each_series_the_latest_is_found_under_old_and_new_names() -> None:
+    older = ["5.10.0-9", "5.10.0-35", "6.1.0-0.deb11.35", "6.1.0-40", "6.1.0-38"]
+    names = [*KERNELS.names(""), *(f"linux-image-{one}-cloud-amd64" for one in older)]
+    assert latest(names, "cloud-amd64") == {
+        (5, 10): "linux-image-5.10.0-35-cloud-amd64",
+        (6, 1): "linux-image-6.1.0-40-cloud-amd64",
+        (6, 12): "linux-image-6.12.95+deb12-cloud-amd64",
+        (6, 18): "linux-image-6.18.15+deb13-cloud-amd64",
+        (7, 3): "linux-image-7.3.4+deb13-cloud-amd64",
+    }
+
+
+def test_the_table_says_what_each_kernel_gives_and_why_not() -> None:
+    says = "expressway: XDP program: load failed"
+    old = Result("5.10", 0, [{"row": "guard", "gives": False, "says": says, "instructions": 0}])
+    new = Result("6.18", 1, [{"row": "guard", "gives": True, "says": "", "instructions": 12345},
+                             {"row": "top", "gives": True, "says": says, "instructions": 0}])  # fmt: skip
+    page = table([old, new], ["buster: no such suite"])
+    assert "|  | 5.10 | 6.18 |" in page
+    assert "| guard | no [1] | yes |" in page and "| top | fails | yes [1] |" in page
+    assert "\n1. XDP program: load failed\n" in page
+    assert "| guard | not told | 12,345 |" in page and "- buster: no such suite." in page
 
 
 def test_modules_come_behind_those_that_they_depend_on(tmp_path: Path) -> None:

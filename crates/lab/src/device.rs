@@ -23,7 +23,7 @@ pub(crate) fn build(config: &LabConfig) -> Result<(), LabError> {
         };
         ethtool("gro on".to_owned())?;
         if role == Role::Server {
-            ethtool(format!("tx-udp-segmentation {}", config.udp_segmentation))?;
+            lab::udp_segmentation(config)?;
         }
     }
     lab::finish(config)?;

@@ -117,6 +117,14 @@ impl LiveFrames {
             let source = io::Error::new(io::ErrorKind::InvalidInput, text);
             return Err(Error::Live { interface, source });
         }
+        match Self::open_with(&interface, longest, true) {
+            // Before Linux 6.10 XDP programs may not ask for their thread.
+            Err(Error::Load { .. }) => Self::open_with(&interface, longest, false),
+            result => result,
+        }
+    }
+
+    fn open_with(interface: &Interface, longest: usize, has_task: bool) -> Result<Self, Error> {
         let load = |source: libbpf_rs::Error| match source.kind() {
             libbpf_rs::ErrorKind::PermissionDenied if !is_privileged() => {
                 Error::NotPermitted { action: "live frames".to_owned(), needed: CAPABILITIES }
@@ -126,8 +134,9 @@ impl LiveFrames {
         let mut storage = MaybeUninit::uninit();
         let mut open = LiveSkelBuilder::default().open(&mut storage).map_err(load)?;
         if let Some(knobs) = open.maps.rodata_data.as_deref_mut() {
-            knobs.ifindex = ifindex;
+            knobs.ifindex = interface.index;
             knobs.frame_length = longest as u32;
+            knobs.has_task = has_task;
         }
         let loaded = open.load().map_err(load)?;
         let descriptor = |source| Error::Descriptor { source };
@@ -146,7 +155,7 @@ impl LiveFrames {
             page: vec![0; longest],
             counts: LiveCounts::default(),
             next_call: Instant::now(),
-            interface,
+            interface: interface.clone(),
         })
     }
 
@@ -203,7 +212,7 @@ impl LiveFrames {
         let ring = self.ring.get();
         let (handed, unfit) = (u64::from(ring.end), std::mem::take(&mut ring.unfit));
         let (sent, dropped) = (std::mem::take(&mut ring.sent), std::mem::take(&mut ring.dropped));
-        (ring.next, ring.end) = (0, 0);
+        (ring.next, ring.end, ring.task) = (0, 0, 0);
         self.counts.sent += sent;
         self.counts.dropped += dropped;
         self.counts.refused += handed.saturating_sub(sent + dropped + unfit);
