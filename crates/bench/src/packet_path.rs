@@ -32,8 +32,12 @@ files![
     "kernel-forwarding",
     "kernel-forwarding-conntrack",
     "kernel-bridge",
+    "xdp-forward",
     "expressway",
     "expressway-generic",
+    "expressway-guard",
+    "expressway-forward",
+    "expressway-balance",
     "expressway-redirect",
     "expressway-frames-drop",
     "expressway-frames-back",
@@ -86,6 +90,12 @@ pub(crate) struct PacketPath {
     /// It switches: frames are addressed to the host behind it.
     #[serde(default)]
     pub(crate) switches: bool,
+    /// What it is configured as, with tables of the case's sizes: `guard`, `forward` or `balance`.
+    #[serde(default)]
+    pub(crate) tables: Option<String>,
+    /// Its program lowers what hops packets have left.
+    #[serde(default)]
+    pub(crate) ages: bool,
 }
 
 impl PacketPath {

@@ -47,6 +47,8 @@ pub(crate) const ALL: &[&dyn Kind] = &[
     &fanout::Fanout,
     &xdp::Xdp,
     &xdp::XdpLatency,
+    &xdp::ProgRun,
+    &xdp::Attack,
 ];
 
 /// The kind of this name.

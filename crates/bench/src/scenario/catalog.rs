@@ -59,6 +59,14 @@ built_in![
     "xdp-latency",
     "xdp-cores",
     "xdp-flows",
+    "edge-program-guard",
+    "edge-program-forward",
+    "edge-program-balance",
+    "edge-drop",
+    "edge-forward",
+    "edge-balance",
+    "edge-latency",
+    "edge-attack",
 ];
 
 /// The names that a name stands for: itself, or all scenarios whose names begin with it and a hyphen.

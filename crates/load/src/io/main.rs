@@ -9,6 +9,7 @@ mod frames;
 mod ping;
 mod role;
 mod subscribe;
+mod transact;
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -82,6 +83,27 @@ enum Role {
         /// Address and port of its own.
         #[arg(long)]
         listen: SocketAddr,
+    },
+    /// Answers each byte on TCP connections by one, until it is killed.
+    Server {
+        /// Address and port of its own.
+        #[arg(long)]
+        listen: SocketAddr,
+    },
+    /// Counts transactions of one byte there and one back, on TCP connections that stay.
+    Transact {
+        /// Where to.
+        #[arg(long)]
+        to: SocketAddr,
+        /// Connections.
+        #[arg(long, default_value_t = 32)]
+        connections: usize,
+        /// Seconds from when all are connected that are not counted.
+        #[arg(long, default_value_t = 0.5)]
+        warmup: f64,
+        /// Seconds that are.
+        #[arg(long, default_value_t = 2.0)]
+        seconds: f64,
     },
     /// Takes whole frames by AF_XDP in copy mode, on queue 0, and drops them, until SIGINT.
     Drop {
@@ -200,6 +222,11 @@ fn main() -> ExitCode {
             frames::send(&interface, (from, to), to_mac, usize::from(size)).map(|()| None)
         }
         Role::Answer { listen } => ping::answer(listen).map(|never| match never {}),
+        Role::Server { listen } => transact::serve(listen).map(|never| match never {}),
+        Role::Transact { to, connections, warmup, seconds } => {
+            let [warmup, seconds] = [warmup, seconds].map(Duration::from_secs_f64);
+            transact::run(&transact::Transact { to, connections, warmup, seconds }).map(Some)
+        }
         Role::Ask { path, to, size, pause, seconds } => {
             let (pause, seconds) = (Duration::from_micros(pause), Duration::from_secs_f64(seconds));
             let ask = ask::Ask::new((path.listen, to), size, pause, seconds);

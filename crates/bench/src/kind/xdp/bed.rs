@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use expressway_lab::{Lab, Role};
 use serde_json::Value as Json;
 
-use super::Run;
+use super::{Run, prog_run, tables};
 use crate::packet_path::PacketPath;
 use crate::peers::{Placeholders, fill};
 use crate::process::Logged;
@@ -24,11 +25,12 @@ const HEADERS: u64 = 14 + 20 + 8;
 
 /// The second link, server's end first.
 const OUT: &str = "server1";
-const FAR: &str = "client1";
+const FAR_END: &str = "client1";
 
 /// The network of the second link, of the range for benchmarks (RFC 2544).
 const OUT_ADDRESS: &str = "198.18.64.1/24";
 pub(super) const FAR_ADDRESS: &str = "198.18.64.2";
+pub(super) const FAR: Ipv4Addr = Ipv4Addr::new(198, 18, 64, 2);
 
 /// Destination of packets that are routed back: a host behind the client.
 const BEHIND: &str = "198.18.65.1";
@@ -68,6 +70,14 @@ impl End {
     }
 }
 
+/// Runs of a program by BPF_PROG_TEST_RUN.
+pub(super) struct Ran {
+    /// The verdict of the last.
+    pub(super) verdict: u64,
+    /// Of one, on average; the kernel counts in whole nanoseconds.
+    pub(super) nanoseconds: f64,
+}
+
 /// The bed of one run in a lab.
 pub(super) struct VethBed<'a> {
     run: &'a Run<'a>,
@@ -100,7 +110,7 @@ impl<'a> VethBed<'a> {
             Ok(shown(run.lab, role, "cat", &[&file])?.trim().to_owned())
         };
         let (server_mac, client_mac) = (mac(Role::Server)?, mac(Role::Client)?);
-        let others = cpu::napi_threads(FAR)?;
+        let others = cpu::napi_threads(FAR_END)?;
         let bed = Self { run, end, cores, others, server_mac, client_mac };
         // No route leads back to the frames' source.
         for role in Role::ALL {
@@ -134,17 +144,17 @@ impl<'a> VethBed<'a> {
         let lab = self.run.lab;
         let (mac, netns) = (&self.client_mac, lab.config().namespace(Role::Client));
         let size = format!("numrxqueues {0} numtxqueues {0}", self.cores);
-        let far_end = format!("{FAR} address {mac} {size} netns {netns}");
+        let far_end = format!("{FAR_END} address {mac} {size} netns {netns}");
         ip(lab, Role::Server, &format!("link add {OUT} {size} type veth peer name {far_end}"))?;
         let far = format!("{FAR_ADDRESS}/24");
-        for (role, interface, address) in [(Role::Server, OUT, OUT_ADDRESS), (Role::Client, FAR, &far)] {
+        for (role, interface, address) in [(Role::Server, OUT, OUT_ADDRESS), (Role::Client, FAR_END, &far)] {
             // Without it, or an XDP program, a veth takes nothing from XDP and has no NAPI instance.
             shown(lab, role, "ethtool", &["-K", interface, "gro", "on"])?;
             ip(lab, role, &format!("link set {interface} up"))?;
             ip(lab, role, &format!("address add {address} dev {interface}"))?;
             sysctl(lab, role, &format!("net/ipv4/conf/{interface}/rp_filter"), "0")?;
         }
-        let threaded = format!("echo 1 > /sys/class/net/{FAR}/threaded");
+        let threaded = format!("echo 1 > /sys/class/net/{FAR_END}/threaded");
         shown(lab, Role::Client, "sh", &["-c", &threaded])?;
         self.neighbour(FAR_ADDRESS, OUT)
     }
@@ -154,12 +164,53 @@ impl<'a> VethBed<'a> {
         ip(self.run.lab, Role::Server, &format!("neighbour replace {entry}"))
     }
 
+    /// Gives the next hop the hardware address of the server's own interface, so that a program that routes takes again what
+    /// it has sent.
+    pub(super) fn route_to_itself(&self) -> Result<(), BenchError> {
+        let entry = format!("{FAR_ADDRESS} lladdr {} dev {OUT} nud permanent", self.server_mac);
+        ip(self.run.lab, Role::Server, &format!("neighbour replace {entry}"))
+    }
+
+    /// The hardware addresses of the link's ends.
+    pub(super) fn addresses(&self) -> [[u8; 6]; 2] {
+        [&self.server_mac, &self.client_mac].map(|text| {
+            let mut address = [0; 6];
+            for (octet, word) in address.iter_mut().zip(text.split(':')) {
+                *octet = u8::from_str_radix(word, 16).unwrap_or_default();
+            }
+            address
+        })
+    }
+
+    /// Runs a program on a frame, as if it had come by the server's interface.
+    pub(super) fn prog_run(&self, program: u64, frame: &[u8], repeat: u64) -> Result<Ran, BenchError> {
+        let (lab, work) = (self.run.lab, &self.run.tools.work);
+        let interface = lab.interface(Role::Server);
+        let links = json(lab, Role::Server, "ip", &["-json", "link", "show", "dev", interface])?;
+        let index = links.pointer("/0/ifindex").and_then(Json::as_u64).unwrap_or_default() as u32;
+        let data = prog_run::write(work, "frame", frame)?;
+        let context = prog_run::write(work, "context", &prog_run::context(frame.len(), index))?;
+        let (program, repeat) = (program.to_string(), repeat.to_string());
+        let words = [
+            "--json", "prog", "run", "id", &program, "data_in", &data, "ctx_in", &context, "repeat", &repeat,
+        ];
+        let ran = json(lab, Role::Server, "bpftool", &words)?;
+        match (ran["retval"].as_u64(), ran["duration"].as_f64()) {
+            (Some(verdict), Some(nanoseconds)) => Ok(Ran { verdict, nanoseconds }),
+            _ => Err(BenchError::Missing(format!("bpftool prog run: no duration in {ran}"))),
+        }
+    }
+
     /// Sets a path up in the server's namespace, which is removed with the lab.
     pub(super) fn prepare(&self, path: &PacketPath) -> Result<(), BenchError> {
         for (file, value) in &path.sysctl {
             sysctl(self.run.lab, Role::Server, file, value)?;
         }
-        for command in path.prepare(&self.places("")) {
+        let places = self.places("");
+        if let Some(program) = &path.tables {
+            tables::write(program, self.run.case, &places)?;
+        }
+        for command in path.prepare(&places) {
             if let Some((program, arguments)) = command.split_first() {
                 let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
                 shown(self.run.lab, Role::Server, program, &arguments)?;
@@ -178,7 +229,7 @@ impl<'a> VethBed<'a> {
         let interface = match self.end {
             End::Dropped | End::Passed => return Ok(None),
             End::Back | End::Sent => Role::Client.interface(),
-            End::Through => FAR,
+            End::Through => FAR_END,
         };
         let program = self.run.tools.expressway.display().to_string();
         let command =
@@ -186,7 +237,7 @@ impl<'a> VethBed<'a> {
         let command = command.map(str::to_owned);
         let mut process = start(self.run, Role::Client, CLIENT_CORE, "sink", &command, &BTreeMap::new())?;
         wait_until_attached(self.run.lab, &mut process, Role::Client, interface)?;
-        let others = if interface == FAR { &self.others } else { &self.run.others };
+        let others = if interface == FAR_END { &self.others } else { &self.run.others };
         // With several cores, packets arrive on the core that forwarded them.
         let first = if self.cores > 1 { SERVER_CORE } else { CLIENT_CORE };
         cpu::run_first(&cpu::pin_in_turn(interface, others, first..first + self.cores)?)?;
@@ -195,7 +246,7 @@ impl<'a> VethBed<'a> {
 
     /// Pins the NAPI threads of the far end to the client's core, with priority over what else runs there.
     pub(super) fn pin_far(&self) -> Result<(), BenchError> {
-        cpu::run_first(&cpu::pin_in_turn(FAR, &self.others, CLIENT_CORE..CLIENT_CORE + 1)?)
+        cpu::run_first(&cpu::pin_in_turn(FAR_END, &self.others, CLIENT_CORE..CLIENT_CORE + 1)?)
     }
 
     /// Starts a generator on a core: live frames, the cheapest to send on a veth, so that the sender is not the limit.

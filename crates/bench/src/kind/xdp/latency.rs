@@ -6,6 +6,7 @@ use expressway_lab::Role;
 use serde_json::Value as Json;
 
 use super::bed::{End, FAR_ADDRESS, PORT, VethBed, start};
+use super::tables::{PREFIXES, ROUTES, RULES};
 use super::{ACTION, WAY, lacks, program};
 use crate::kind::{Better, Kind, Metric, Outcome, Run, Table};
 use crate::packet_path::PacketPath;
@@ -17,13 +18,16 @@ use crate::{BenchError, CLIENT_CORE, Tools, cpu, profile};
 /// The kind.
 pub(crate) struct XdpLatency;
 
-static PARAMETERS: [Parameter; 4] = [
+static PARAMETERS: [Parameter; 7] = [
     WAY,
     ACTION,
     // Packets a second.
     Parameter::required("rate", Form::Count(1, 100_000_000)),
     // Bytes of UDP payload, 24 of which are the generator's header.
     Parameter::new("size", Form::Bytes(24, 1472), Value::Count(24)),
+    RULES,
+    PREFIXES,
+    ROUTES,
 ];
 
 static METRICS: [Metric; 7] = [

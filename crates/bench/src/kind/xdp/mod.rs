@@ -22,9 +22,12 @@
 //! On two cores a poller such as testpmd shares its core with the NAPI thread that feeds it, which its file
 //! states.
 
+mod attack;
 mod bed;
 mod latency;
 mod nics;
+mod prog_run;
+mod tables;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -40,9 +43,11 @@ use crate::peers::Program;
 use crate::process::Logged;
 use crate::scenario::{Bed, Case, Form, Parameter, Value, text};
 use crate::{BenchError, CLIENT_CORE, SERVER_CORE, Tools, cpu, io_error, profile};
+pub(crate) use attack::Attack;
 use bed::{End, VethBed};
 pub(crate) use latency::XdpLatency;
 use nics::Hosts;
+pub(crate) use prog_run::ProgRun;
 
 /// The kind.
 pub(crate) struct Xdp;
@@ -60,7 +65,7 @@ const WAY: Parameter = Parameter::required("way", Form::Choice(NAMES));
 const ACTION: Parameter =
     Parameter::new("action", Form::Choice(&["drop", "touch", "count", "pass", "tx"]), text("drop"));
 
-static PARAMETERS: [Parameter; 10] = [
+static PARAMETERS: [Parameter; 13] = [
     WAY,
     ACTION,
     // Where frames end: at the interface or a filter; in the kernel, which finds that they are for another host; back out of
@@ -80,6 +85,9 @@ static PARAMETERS: [Parameter; 10] = [
     Parameter::new("less", Form::Choice(&["nothing", "pass", "count"]), text("nothing")),
     // Repetitions of the XDP program by BPF_PROG_TEST_RUN, before packets are sent.
     Parameter::new("test_runs", Form::Count(0, 1_000_000_000), Value::Count(0)),
+    tables::RULES,
+    tables::PREFIXES,
+    tables::ROUTES,
 ];
 
 static METRICS: [Metric; 7] = [
