@@ -155,8 +155,9 @@ fn a_slice_of_one_piece_loses_nothing() {
     let mut turns = 1;
     while room.transmit(&mut io, &mut slice(1), now).unwrap() == Progress::More {
         turns += 1;
+        assert!(turns < 100, "it comes to an end");
     }
-    assert!((2..=10).contains(&turns), "{turns} turns");
+    assert!(turns > 2, "{turns} turns");
     OUT.iter().for_each(|receiver| assert_eq!(numbers(&io, receiver).len(), 10));
 }
 

@@ -64,6 +64,8 @@ pub struct Room {
     by_rtcp: HashMap<SocketAddr, usize>,
     /// The receiver whose turn is next.
     turn: usize,
+    /// Receivers in a row that had everything since there was something new.
+    idle: usize,
     next_report: Instant,
     /// The state of a generator of chance.
     random: u64,
@@ -88,6 +90,7 @@ impl Room {
             history,
             receivers,
             turn: 0,
+            idle: 0,
             next_report: now,
             random,
             counters: RoomCounters::default(),
@@ -125,7 +128,7 @@ impl Room {
         }
         self.by_rtcp = by_rtcp(&self.receivers);
         self.config.outputs = outputs;
-        self.turn = 0;
+        (self.turn, self.idle) = (0, 0);
         stay
     }
 
@@ -155,6 +158,7 @@ impl Room {
     }
 
     fn kept(&mut self, datagram: &[u8]) {
+        self.idle = 0;
         self.counters.packets += 1;
         self.counters.bytes += datagram.len() as u64;
     }
@@ -272,6 +276,7 @@ impl Room {
                     return;
                 };
                 let number = stream.report.map_or(0, |report| report.number).wrapping_add(1).max(1);
+                self.idle = 0;
                 stream.report = Some(SenderReport {
                     ntp: sender.ntp_timestamp(),
                     rtp: sender.rtp_timestamp(),
@@ -372,6 +377,7 @@ impl Room {
 
     fn answer(&mut self, receiver: usize, ssrc: u32, nack: &Nack<'_>, nacks: &mut usize) {
         let Some(number) = self.seen(receiver, ssrc) else { return };
+        self.idle = 0;
         let (stream, receiver) = (&self.streams[number], &mut self.receivers[receiver]);
         receiver.counters.nacks += 1;
         for sequence in nack.entries() {
@@ -415,9 +421,9 @@ impl Room {
         });
     }
 
-    /// Whether there is something for a receiver.
+    /// Whether there may be something for a receiver.
     pub fn has_news(&self) -> bool {
-        self.receivers.iter().any(|receiver| receiver.is_behind(&self.history))
+        self.idle < self.receivers.len()
     }
 
     fn publisher_rtcp(&self) -> Option<(SocketAddr, SocketAddr)> {
@@ -441,16 +447,15 @@ impl Room {
         now: Instant,
     ) -> Result<Progress, IoError> {
         self.transmit_feedback(io, now)?;
-        let mut idle = 0;
-        while idle < self.receivers.len() {
+        while self.has_news() {
             let number = self.turn;
             match self.transmit_to(number, io)? {
                 Progress::Blocked => return Ok(Progress::Blocked),
-                Progress::Done => idle += 1,
-                Progress::More => idle = 0,
+                Progress::Done => self.idle += 1,
+                Progress::More => self.idle = 0,
             }
             self.turn = (number + 1) % self.receivers.len();
-            if slice.spend() && idle < self.receivers.len() {
+            if slice.spend() && self.has_news() {
                 return Ok(Progress::More);
             }
         }
