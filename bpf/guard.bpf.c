@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * A filter in front of everything: allow and block lists, bans, packets that cannot be, QUIC that cannot be, and rules.
- * What is not dropped passes to the next program or the stack, unchanged.
+ * What is not dropped passes to the next program or the stack, unchanged; some is answered.
  *
  * Rules are compiled into a set of rules for each value of each field: one lookup a field, and the AND of the sets holds
  * the rules that match, of which the first decides. Cost does not grow with the number of rules, but by a word of 64
@@ -14,13 +14,17 @@
  */
 #include <asm-generic/errno-base.h>
 
+#include "guard_answer.h"
 #include "guard_bucket.h"
 #include "guard_learn.h"
 #include "guard_packet.h"
+#include "guard_payload.h"
+#include "guard_quic.h"
+#include "guard_retry.h"
 #include "guard_sample.h"
+#include "guard_syn.h"
 
 /* Set before load; what is not used is not in the loaded program. */
-const volatile bool dry_run = false;
 const volatile bool drop_malformed = true;
 const volatile bool drop_fragments = false;
 const volatile bool drop_default = false;
@@ -45,6 +49,7 @@ const volatile bool by_destination_port = false;
 const volatile bool by_protocol = false;
 const volatile bool by_length = false;
 const volatile bool by_flags = false;
+const volatile bool by_payload = false;
 
 #define LPM(name, prefix, value_type)                             \
 	struct {                                            \
@@ -84,8 +89,6 @@ TABLE(length_set_map, BPF_MAP_TYPE_ARRAY, __u32, struct guard_bits);
 TABLE(protocol_map, BPF_MAP_TYPE_ARRAY, __u32, struct guard_bits);
 TABLE(flags_map, BPF_MAP_TYPE_ARRAY, __u32, struct guard_bits);
 TABLE(rule_map, BPF_MAP_TYPE_ARRAY, __u32, struct guard_rule);
-/* A bit a port. */
-TABLE(quic_port_map, BPF_MAP_TYPE_ARRAY, __u32, __u64);
 
 /*
  * Not an LRU: a flood from sources that do not exist would push out those that do. When it is full, what has no bucket
@@ -107,6 +110,7 @@ const struct guard_enums {
 	enum guard_action action;
 	enum guard_per per;
 	enum guard_block block;
+	enum guard_unknown unknown;
 	enum guard_reason reason;
 	struct guard_sample sample;
 } guard_enums = {};
@@ -198,61 +202,6 @@ static __always_inline bool is_banned(const struct guard_packet *packet, __u64 n
 	return until && *until > now;
 }
 
-/* Versions that are known to have that form of header, and their Initial packets (RFC 9000, 9369, the drafts' numbers). */
-#define QUIC_1 0x00000001
-#define QUIC_2 0x6b3343cf
-#define QUIC_DRAFTS 0xff0000
-#define QUIC_CID 20
-#define QUIC_INITIAL 1200
-
-struct quic_long {
-	__u8 first;
-	__u8 version[4];
-	__u8 cid_length;
-};
-HEADER_READER(quic, struct quic_long)
-
-/* To a server's port. 0 if nothing is wrong. */
-static __always_inline enum guard_reason check_quic(struct xdp_md *ctx, const struct guard_packet *packet)
-{
-	__u32 payload = packet->transport + sizeof(struct udphdr), index, length, version;
-	struct quic_long quic;
-	__u64 *ports;
-	__u8 type;
-
-	if (packet->protocol != IPPROTO_UDP || packet->fragment)
-		return 0;
-	index = packet->destination_port / 64;
-	ports = bpf_map_lookup_elem(&quic_port_map, &index);
-	if (!ports || !(*ports >> (packet->destination_port % 64) & 1))
-		return 0;
-	length = packet->end - payload;
-	if (length == 0)
-		return GUARD_DROP_QUIC_INITIAL;
-	/* What cannot hold a long header is let through only as a short one, by its first byte. */
-	if (length < sizeof(quic)) {
-		if (!bpf_xdp_load_bytes(ctx, payload, &type, 1) && type & 0x80)
-			return GUARD_DROP_QUIC_INITIAL;
-		return 0;
-	}
-	if (!read_quic(ctx, payload, &quic) || !(quic.first & 0x80))
-		return 0;
-	version = (__u32)quic.version[0] << 24 | quic.version[1] << 16 | quic.version[2] << 8 | quic.version[3];
-	/* Version negotiation is for clients. */
-	if (version == 0)
-		return GUARD_DROP_QUIC_VERSION;
-	type = quic.first >> 4 & 3;
-	if (version == QUIC_1 || version == QUIC_2 || version >> 8 == QUIC_DRAFTS) {
-		if (quic.cid_length > QUIC_CID)
-			return GUARD_DROP_QUIC_VERSION;
-		if (type == (version == QUIC_2) && length < QUIC_INITIAL)
-			return GUARD_DROP_QUIC_INITIAL;
-		return 0;
-	}
-	/* Others are answered by version negotiation, if they are long enough (RFC 9000, section 5.2.2). */
-	return length < QUIC_INITIAL ? GUARD_DROP_QUIC_VERSION : 0;
-}
-
 /* The set of a port or length. */
 #define CLASS_SET(index_map, set_map, value)                                         \
 	({                                                                           \
@@ -280,7 +229,7 @@ static __always_inline __u32 first_bit(__u64 word)
 
 /* The sets of a packet; NULL for a field that no rule asks for. */
 struct guard_sets {
-	const struct guard_bits *source, *destination, *source_port, *destination_port, *protocol, *length, *flags;
+	const struct guard_bits *source, *destination, *source_port, *destination_port, *protocol, *length, *flags, *payload;
 };
 
 static __always_inline __u64 word_of(const struct guard_sets *sets, __u32 at)
@@ -302,6 +251,8 @@ static __always_inline __u64 word_of(const struct guard_sets *sets, __u32 at)
 		word &= sets->length->words[at];
 	if (by_flags && sets->flags)
 		word &= sets->flags->words[at];
+	if (by_payload && sets->payload)
+		word &= sets->payload->words[at];
 	return word;
 }
 
@@ -314,7 +265,7 @@ static __always_inline __u64 word_of(const struct guard_sets *sets, __u32 at)
 	}
 
 /* The first rule that matches, or -1. */
-static __always_inline int match(const struct guard_packet *packet)
+static __always_inline int match(struct xdp_md *ctx, const struct guard_packet *packet)
 {
 	struct guard_sets sets = {};
 	struct guard_prefix4 four;
@@ -349,6 +300,7 @@ static __always_inline int match(const struct guard_packet *packet)
 	SET(by_protocol, protocol, bpf_map_lookup_elem(&protocol_map, &index));
 	index = packet->flags;
 	SET(by_flags, flags, bpf_map_lookup_elem(&flags_map, &index));
+	SET(by_payload, payload, payload_set(ctx, packet));
 
 	for (int i = 0; i < GUARD_WORDS && some; i++) {
 		__u32 at = first_bit(some);
@@ -487,6 +439,26 @@ static __always_inline enum guard_reason apply(const struct guard_packet *packet
 	return reason;
 }
 
+/*
+ * Functions that the verifier looks at by themselves, and not once more for each state in which they are called: what they read
+ * of a packet is checked where it is read. 0: nothing is wrong, and there is nothing to answer.
+ */
+__noinline int judge_quic(struct xdp_md *ctx, const struct guard_packet *packet)
+{
+	struct quic_first first = {};
+	enum guard_reason reason;
+
+	if (!has_quic || !packet)
+		return 0;
+	reason = check_quic(ctx, packet, &first);
+	return !reason && has_retry && first.initial ? challenge(ctx, packet, &first) : reason;
+}
+
+__noinline int judge_syn(struct xdp_md *ctx, const struct guard_packet *packet)
+{
+	return has_syn && packet ? check_syn(ctx, packet) : 0;
+}
+
 /* `number` becomes that of the rule that decided, if any. */
 static __always_inline enum guard_reason judge(struct xdp_md *ctx, __u64 size, __u32 *number)
 {
@@ -507,12 +479,17 @@ static __always_inline enum guard_reason judge(struct xdp_md *ctx, __u64 size, _
 	if (drop_fragments && packet.fragment)
 		return GUARD_DROP_FRAGMENT;
 	if (has_quic && !packet.wrong) {
-		reason = check_quic(ctx, &packet);
+		reason = judge_quic(ctx, &packet);
+		if (reason)
+			return reason;
+	}
+	if (has_syn && !packet.wrong) {
+		reason = judge_syn(ctx, &packet);
 		if (reason)
 			return reason;
 	}
 	if (rules) {
-		rule = match(&packet);
+		rule = match(ctx, &packet);
 		if (rule >= 0) {
 			*number = rule;
 			return apply(&packet, rule, size);
@@ -536,7 +513,7 @@ int expressway_grd(struct xdp_md *ctx)
 		count->bytes += size;
 	}
 	if (reason < GUARD_FIRST_DROP)
-		return XDP_PASS;
+		return reason >= GUARD_FIRST_ANSWER && !dry_run ? XDP_TX : XDP_PASS;
 	if (has_samples)
 		sample(ctx, reason, rule, size, dry_run);
 	return dry_run ? XDP_PASS : XDP_DROP;

@@ -17,7 +17,12 @@
 #define TCP_FIN 0x01
 #define TCP_SYN 0x02
 #define TCP_RST 0x04
+#define TCP_ACK 0x10
 #define TCP_KNOWN 0x3f
+
+/* How far from the frame's begin a header may be that is read where it lies (MAX_PACKET_OFF of the verifier, less a header). No
+ * headers in front reach so far; the verifier wants to hear it where an offset comes from memory. */
+#define FARTHEST_HEADER 0xff00
 
 HEADER_READER(tcp, struct tcphdr)
 
@@ -37,7 +42,9 @@ struct guard_packet {
 	__u32 flags;          /* of TCP, or GUARD_NO_FLAGS */
 	__u32 protocol;
 	__u32 length;         /* of the IP packet */
+	__u32 network;        /* offset of the IP header */
 	__u32 transport;      /* offset of the transport header */
+	__u32 payload;        /* offset behind the header of TCP or UDP, or behind that of IP; 0: none */
 	__u32 end;            /* offset behind the IP packet */
 	bool ipv4;
 	bool fragment;        /* any */
@@ -71,6 +78,7 @@ static __always_inline void parse_tcp(struct xdp_md *ctx, struct guard_packet *p
 	if (!(flags & TCP_KNOWN) || (flags & (TCP_SYN | TCP_FIN)) == (TCP_SYN | TCP_FIN) ||
 	    (flags & (TCP_SYN | TCP_RST)) == (TCP_SYN | TCP_RST))
 		packet->wrong = GUARD_DROP_TCP_FLAGS;
+	packet->payload = packet->transport + tcp.doff * 4;
 }
 
 static __always_inline void parse_transport(struct xdp_md *ctx, struct guard_packet *packet)
@@ -93,6 +101,7 @@ static __always_inline void parse_transport(struct xdp_md *ctx, struct guard_pac
 		if (bpf_ntohs(udp.len) < sizeof(udp) ||
 		    (!packet->fragment && packet->transport + bpf_ntohs(udp.len) > packet->end))
 			packet->wrong = GUARD_DROP_MALFORMED;
+		packet->payload = packet->transport + sizeof(udp);
 		break;
 	case IPPROTO_UDPLITE:
 	case IPPROTO_SCTP:
@@ -104,8 +113,10 @@ static __always_inline void parse_transport(struct xdp_md *ctx, struct guard_pac
 		}
 		packet->source_port = bpf_ntohs(ports.source);
 		packet->destination_port = bpf_ntohs(ports.destination);
+		packet->payload = packet->transport;
 		break;
 	default:
+		packet->payload = packet->transport;
 		break;
 	}
 }
@@ -138,6 +149,7 @@ static __always_inline bool parse_ipv4(struct xdp_md *ctx, __u32 offset, struct 
 	if (!read_ipv4(ctx, offset, &ip))
 		return false;
 	packet->ipv4 = true;
+	packet->network = offset;
 	packet->source[10] = packet->source[11] = 0xff;
 	packet->destination[10] = packet->destination[11] = 0xff;
 	__builtin_memcpy(packet->source + 12, &ip.saddr, 4);
@@ -173,6 +185,7 @@ static __always_inline bool parse_ipv6(struct xdp_md *ctx, __u32 offset, struct 
 
 	if (!read_ipv6(ctx, offset, &ip))
 		return false;
+	packet->network = offset;
 	__builtin_memcpy(packet->source, &ip.saddr, 16);
 	__builtin_memcpy(packet->destination, &ip.daddr, 16);
 	packet->length = sizeof(ip) + bpf_ntohs(ip.payload_len);

@@ -22,6 +22,11 @@ enum guard_limit {
 	GUARD_NO_RULE = 0xffff,
 	/* Octets of a sampled packet at most: a perf record is below 64 KiB with its headers. */
 	GUARD_SNAPLEN = 0xfc00,
+	/* Different places of payloads that rules look at, and bytes that are looked at in one. */
+	GUARD_PROBES = 8,
+	GUARD_PATTERN = 16,
+	/* Keys that are shared with servers of QUIC: the one in use, and the one before it. */
+	GUARD_QUIC_KEYS = 2,
 };
 
 /* A set of rules. Bit n of `words[w]` is rule 64 w + n; bit w of `some` says that words[w] is not 0. */
@@ -70,6 +75,19 @@ struct guard_bucket {
 	__u64 bytes;
 };
 
+/* A place of payloads, and which bits of it count. */
+struct guard_probe {
+	__u32 offset; /* from the end of the TCP or UDP header, or of the IP header of other protocols */
+	__u32 length; /* 1 to GUARD_PATTERN */
+	__u64 mask[GUARD_PATTERN / 8]; /* in the order of the bytes */
+};
+
+/* What is found there. */
+struct guard_payload_key {
+	__u64 probe;
+	__u64 bytes[GUARD_PATTERN / 8];
+};
+
 struct guard_prefix4 {
 	__u32 length;
 	__u8 address[4];
@@ -78,6 +96,24 @@ struct guard_prefix4 {
 struct guard_prefix6 {
 	__u32 length;
 	__u8 address[16];
+};
+
+/* What is done about connection IDs of QUIC that no server issued. */
+enum guard_unknown {
+	GUARD_UNKNOWN_PASS = 0,
+	GUARD_UNKNOWN_COUNT,
+	GUARD_UNKNOWN_DROP,
+};
+
+/* A key that is shared with servers of QUIC, for IDs and for tokens, as words whose lowest byte is the first. */
+struct guard_quic_key {
+	__u64 id[2];
+	__u64 token[2];
+};
+
+/* A product of GHASH, in the order of its bytes. */
+struct guard_ghash {
+	__u64 words[2];
 };
 
 /* What block4_map says of a /24, in two bits. */
@@ -90,7 +126,10 @@ enum guard_block {
 	GUARD_BLOCK_LONG,
 };
 
-/* What became of a packet and why; index into stats_map. From GUARD_FIRST_DROP on it is dropped. */
+/*
+ * What became of a packet and why; index into stats_map. From GUARD_FIRST_ANSWER on it is answered in the place of a server,
+ * from GUARD_FIRST_DROP on it is dropped.
+ */
 enum guard_reason {
 	GUARD_PASS_NOT_IP = 0,
 	GUARD_PASS_ALLOWED,
@@ -99,6 +138,8 @@ enum guard_reason {
 	GUARD_PASS_LIMIT,
 	GUARD_PASS_DEFAULT,
 	GUARD_PASS_LEARNED,
+	GUARD_ANSWER_RETRY,
+	GUARD_ANSWER_SYN,
 	GUARD_DROP_BLOCKED,
 	GUARD_DROP_BANNED,
 	GUARD_DROP_MALFORMED,
@@ -107,11 +148,17 @@ enum guard_reason {
 	GUARD_DROP_FRAGMENT,
 	GUARD_DROP_QUIC_INITIAL,
 	GUARD_DROP_QUIC_VERSION,
+	GUARD_DROP_QUIC_CONNECTION,
+	GUARD_DROP_QUIC_TOKEN,
+	GUARD_DROP_QUIC_CHALLENGE,
+	GUARD_DROP_SYN,
+	GUARD_DROP_TCP_ACK,
 	GUARD_DROP_RULE,
 	GUARD_DROP_LIMIT,
 	GUARD_DROP_DEFAULT,
 	GUARD_REASONS,
 };
+#define GUARD_FIRST_ANSWER GUARD_ANSWER_RETRY
 #define GUARD_FIRST_DROP GUARD_DROP_BLOCKED
 
 /* Per CPU, by reason, and by rule: all that matched, and of those what was dropped. */
@@ -123,6 +170,12 @@ struct guard_count {
 struct guard_rule_count {
 	struct guard_count matched;
 	struct guard_count dropped;
+};
+
+/* Per CPU, of QUIC. */
+struct guard_quic_count {
+	__u64 unknown_ids; /* of what passed on all the same */
+	__u64 tokens;      /* Initials with a valid token */
 };
 
 /* Per CPU: what the tables could not hold. */

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from harness import foreign, links
 from harness.guard import answers, text
+from harness.namespace import udp_socket
 from harness.paths import BINARY, LIMIT, run
 
 
@@ -71,6 +73,22 @@ def test_lists_and_rules_change_while_it_runs(make_lab, make_guard, tmp_path: Pa
                   if line.startswith('expressway_guard_rule_dropped_packets_total{rule="ping"}')]
     assert int(dropped.split()[-1]) >= 2, "of both programs"
     assert guard.ask("/healthz")[0] == 200
+
+
+def test_a_payload_decides(make_lab, make_guard) -> None:
+    lab = make_lab()
+    rule = '[[rule]]\nname = "probe"\nprotocol = "udp"\npayload = "offset 2: 17 00 03 2a"\naction = "drop"\n'
+    guard = make_guard(lab, text(rule))
+    with udp_socket(lab.server_namespace, socket.AF_INET) as server, udp_socket(
+        lab.client_namespace, socket.AF_INET
+    ) as client:
+        server.bind((lab.server["ipv4"], 7000))
+        server.settimeout(LIMIT)
+        for payload in (b"..\x17\0\3\x2a and more", b"..\x17\0\3\x2b and more"):
+            client.sendto(payload, (lab.server["ipv4"], 7000))
+        assert server.recv(100) == b"..\x17\0\3\x2b and more"
+    (counted,) = json.loads(guard.ask("/io")[1])["rules"]
+    assert (counted["rule"], counted["dropped_packets"]) == ("probe", 1)
 
 
 def test_what_cannot_be_put_everywhere_is_taken_back(make_lab, make_guard) -> None:

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use expressway_edge::guard::list::prefix;
 use expressway_edge::guard::{Rule, classifier};
 use expressway_xbpf::{
-    Error, Guard, GuardLimit, GuardOptions, GuardPer, GuardPrefix, GuardRate, GuardReason, GuardRule,
+    Error, Guard, GuardLimit, GuardOptions, GuardPer, GuardPrefix, GuardQuic, GuardRate, GuardReason,
+    GuardRule,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -154,6 +155,10 @@ fn reason(guard: &Guard, frame: &[u8]) -> GuardReason {
     new.0
 }
 
+fn ports(ports: &[u16]) -> GuardQuic {
+    GuardQuic { ports: ports.to_vec(), ..GuardQuic::default() }
+}
+
 fn patched(mut frame: Vec<u8>, offset: usize, bytes: &[u8]) -> Vec<u8> {
     frame[offset..offset + bytes.len()].copy_from_slice(bytes);
     frame
@@ -280,7 +285,7 @@ fn packets_that_cannot_be_are_dropped() {
 #[test]
 fn quic_that_no_client_sends_is_dropped() {
     use GuardReason::{DropQuicInitial, DropQuicVersion, PassDefault};
-    let Some(guard) = load(GuardOptions { quic_ports: vec![443], ..GuardOptions::default() }) else { return };
+    let Some(guard) = load(GuardOptions { quic: ports(&[443]), ..GuardOptions::default() }) else { return };
     let long = |first: u8, version: u32, cid: u8, length: usize| {
         let mut payload = vec![first];
         payload.extend(version.to_be_bytes());
@@ -470,6 +475,12 @@ fn takes(rule: &Rule, packet: &Packet) -> bool {
         ranges.is_empty() || has_ports && ranges.iter().any(|range| (range.0..=range.1).contains(&port))
     };
     let length = packet.length() as u16;
+    let transport = packet.transport();
+    let payload = match packet.protocol {
+        UDP => &transport[8..],
+        TCP => &transport[20..],
+        _ => &transport[..],
+    };
     within(&rule.source, packet.source)
         && within(&rule.destination, packet.destination)
         && (rule.protocol.is_empty() || rule.protocol.iter().any(|one| one.0 == packet.protocol))
@@ -479,6 +490,7 @@ fn takes(rule: &Rule, packet: &Packet) -> bool {
         && rule
             .tcp_flags
             .is_none_or(|flags| packet.protocol == TCP && packet.flags & flags.mask == flags.value)
+        && (rule.payload.is_empty() || rule.payload.iter().any(|pattern| pattern.is_in(payload)))
 }
 
 /// Rules and packets from few values each, so that they meet.
@@ -502,6 +514,19 @@ fn any_rule() -> impl Strategy<Value = String> {
             .prop_map(move |value| value.map_or(String::new(), |value| format!("{key} = \"{value}\"\n")))
     };
     let protocol = prop_oneof![Just("tcp"), Just("udp"), Just("1"), Just("58")];
+    // Eight places in all, the most there are.
+    let payload = prop_oneof![
+        Just("\"offset 0: 00\""),
+        Just("\"offset 0: 01\""),
+        Just("[\"offset 0: 01\", \"offset 5: 01 00\", \"offset 20: 01\"]"),
+        Just("\"offset 39: 01\""),
+        Just("\"offset 1472: 00\""),
+        Just("[\"offset 4: 01\", { offset = 4, hex = \"02\", mask = \"02\" }]"),
+        Just("\"offset 0: 00 01 00 01 00 01 00 01 00 01 00 01 00 01 00 01\""),
+        Just("{ offset = 4, hex = \"00\", mask = \"02\" }"),
+    ];
+    let payload = proptest::option::weighted(0.4, payload)
+        .prop_map(|value| value.map_or(String::new(), |value| format!("payload = {value}\n")));
     let action = prop_oneof![Just("pass"), Just("drop")];
     (
         maybe("source", address.clone().boxed()),
@@ -511,9 +536,12 @@ fn any_rule() -> impl Strategy<Value = String> {
         maybe("destination_port", port.boxed()),
         maybe("length", length.boxed()),
         maybe("tcp_flags", flags.boxed()),
+        payload,
         action,
     )
-        .prop_map(|(a, b, c, d, e, f, g, action)| format!("{a}{b}{c}{d}{e}{f}{g}action = \"{action}\"\n"))
+        .prop_map(|(a, b, c, d, e, f, g, h, action)| {
+            format!("{a}{b}{c}{d}{e}{f}{g}{h}action = \"{action}\"\n")
+        })
 }
 
 fn any_packet() -> impl Strategy<Value = Packet> {
@@ -531,14 +559,18 @@ fn any_packet() -> impl Strategy<Value = Packet> {
     let port = || prop_oneof![0u16..5, Just(65535)];
     let flags = prop_oneof![Just(2u8), Just(16), Just(18), Just(4), Just(24)];
     let protocol = prop_oneof![Just(TCP), Just(UDP), Just(ICMP)];
-    (addresses, protocol, port(), port(), flags, 0usize..40).prop_map(
-        |((source, destination), protocol, from, to, flags, length)| Packet {
+    let payload = prop_oneof![
+        proptest::collection::vec(0u8..4, 0..42),
+        (0usize..40).prop_map(|length| [0, 1].into_iter().cycle().take(length).collect()),
+    ];
+    (addresses, protocol, port(), port(), flags, payload).prop_map(
+        |((source, destination), protocol, from, to, flags, payload)| Packet {
             source,
             destination,
             protocol,
             ports: (from, to),
             flags,
-            payload: vec![0; length],
+            payload,
             fragment: 0,
             tags: 0,
         },
@@ -603,12 +635,87 @@ fn the_last_of_the_most_rules_is_found() {
     assert_eq!(reason(&guard, &Packet::udp("198.51.100.1", 1024, b"x").frame()), GuardReason::PassDefault);
 }
 
+#[test]
+fn payloads_are_matched_where_the_header_ends() {
+    use GuardReason::{DropRule, PassDefault, PassFragment, PassRule};
+    let text = "[[rule]]\nname = \"exempt\"\nsource = \"198.51.100.9\"\naction = \"pass\"\n\
+                [[rule]]\nname = \"a\"\npayload = \"offset 2: 17 00 03 2a\"\naction = \"drop\"\n\
+                [[rule]]\nname = \"b\"\nprotocol = \"icmp\"\npayload = { hex = \"0800\", mask = \"f800\" }\naction = \"drop\"\n";
+    let Some(guard) = load(with_rules(text)) else { return };
+    let bytes = [1, 2, 0x17, 0, 3, 0x2a];
+    let udp = |payload: &[u8]| Packet::udp("198.51.100.1", 80, payload);
+    // TCP with options of 8 bytes, which look like the payload that is dropped.
+    let mut options = Packet { payload: bytes.to_vec(), ..Packet::tcp("198.51.100.1", 80, 0x10) }.frame();
+    options[46] = 7 << 4;
+    options.splice(54..54, [1, 1, 0x17, 0, 3, 0x2a, 1, 1]);
+    options[17] += 8;
+    let mut skipped = options.clone();
+    skipped[62..68].fill(0);
+    for (name, frame, expected) in [
+        ("UDP", udp(&bytes).frame(), DropRule),
+        ("longer", udp(&[&bytes[..], &[0; 40]].concat()).frame(), DropRule),
+        ("one byte short", udp(&bytes[..5]).frame(), PassDefault),
+        (
+            "one byte short, and padding that would fit",
+            [udp(&bytes[..5]).frame(), vec![0x2a]].concat(),
+            PassDefault,
+        ),
+        ("nothing", udp(&[]).frame(), PassDefault),
+        ("another byte", udp(&[1, 2, 0x17, 0, 3, 0x2b]).frame(), PassDefault),
+        ("IPv6", Packet::udp("2001:db8::9", 80, &bytes).frame(), DropRule),
+        ("tagged", Packet { tags: 2, ..udp(&bytes) }.frame(), DropRule),
+        (
+            "first fragment",
+            Packet { fragment: 0x2000, ..udp(&[&bytes[..], &[0; 10]].concat()) }.frame(),
+            DropRule,
+        ),
+        (
+            "later fragment",
+            Packet { fragment: 0x2004, ..udp(&[&bytes[..], &[0; 10]].concat()) }.frame(),
+            PassFragment,
+        ),
+        ("TCP behind options", options, DropRule),
+        ("TCP options only", skipped, PassDefault),
+        ("echo request", Packet { protocol: ICMP, ..udp(&[]) }.frame(), DropRule),
+        ("an earlier rule", Packet::udp("198.51.100.9", 80, &bytes).frame(), PassRule),
+    ] {
+        assert_eq!(reason(&guard, &frame), expected, "{name}");
+    }
+}
+
+/// As many patterns as there may be rules, in as many places as there may be, each found by one look.
+#[test]
+fn the_most_rules_by_payload_are_told_apart() {
+    let text: String = (0..1024)
+        .map(|n| {
+            let (place, low, high) = (n % 8 * 3, n & 0xff, n >> 8);
+            format!(
+                "[[rule]]\nname = \"{n}\"\npayload = \"offset {place}: {low:02x} {high:02x} aa\"\naction = \"drop\"\n"
+            )
+        })
+        .collect();
+    let Some(guard) = load(with_rules(&text)) else { return };
+    for n in [0usize, 7, 8, 511, 1023] {
+        let mut payload = [0xff; 30];
+        payload[n % 8 * 3..][..3].copy_from_slice(&[n as u8, (n >> 8) as u8, 0xaa]);
+        assert_eq!(reason(&guard, &Packet::udp("198.51.100.1", 80, &payload).frame()), GuardReason::DropRule);
+        assert_eq!(guard.rule_counts().unwrap()[n].dropped.packets, 1, "{n}");
+    }
+    // Two places match: the first of the rules decides.
+    let mut payload = [0xff; 30];
+    payload[3..6].copy_from_slice(&[9, 0, 0xaa]);
+    payload[..3].copy_from_slice(&[8, 0, 0xaa]);
+    reason(&guard, &Packet::udp("198.51.100.1", 80, &payload).frame());
+    let counts = guard.rule_counts().unwrap();
+    assert_eq!((counts[8].dropped.packets, counts[9].dropped.packets), (2, 0));
+}
+
 /// Whatever arrives: a verdict, an unchanged frame, one counter. Most begin like packets.
 #[test]
 fn random_frames_are_judged() {
-    let text = "[[rule]]\nname = \"a\"\ntcp_flags = \"syn\"\nlimit = [\"10k/s\", \"1MiB/s\"]\nper = \"source\"\nban = \"1s\"\n";
-    let options =
-        GuardOptions { quic_ports: vec![0, 443], block: list(&["10.1.2.0/25"]), ..with_rules(text) };
+    let text = "[[rule]]\nname = \"p\"\npayload = [\"offset 3: 00\", \"offset 90: 00 01\"]\naction = \"drop\"\n\
+                [[rule]]\nname = \"a\"\ntcp_flags = \"syn\"\nlimit = [\"10k/s\", \"1MiB/s\"]\nper = \"source\"\nban = \"1s\"\n";
+    let options = GuardOptions { quic: ports(&[0, 443]), block: list(&["10.1.2.0/25"]), ..with_rules(text) };
     let Some(guard) = load(options) else { return };
     let mut runner = TestRunner::new(Config { cases: 2000, failure_persistence: None, ..Config::default() });
     let changes = proptest::collection::vec((0usize..80, any::<u8>()), 0..6);

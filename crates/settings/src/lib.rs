@@ -1,13 +1,15 @@
 //! What commands are set up by: strict TOML whose errors name file, line and key, and suggest the nearest known key; sizes
-//! and spans of time with units. It knows no key of any file.
+//! and spans of time with units; files with keys. It knows no key of any file.
 
 #![forbid(unsafe_code)]
 
 mod error;
+mod keys;
 mod named;
 mod value;
 
 pub use error::{ConfigError, SourceFile};
+pub use keys::{KEY_LENGTH, KEYS, read_keys};
 pub use named::by_name;
 #[doc(hidden)]
 pub use serde;

@@ -7,6 +7,7 @@
 //!   lies in its place, so that packets are sealed where they leave from.
 //! * One module a protocol has a checked view over bytes (`…Packet`, `…Frame`) and, where it is built, a
 //!   plain representation (`…Repr`) with `parse` and `emit`.
+//! * [`siphash`] is a keyed hash, for what a server and a filter in front of it both recognise.
 //! * [`checksum`] has the Internet checksum: whole, pseudo-header only, and incremental.
 //!
 //! What it does not: no I/O, no clock, no reassembly, no ICMP, no ARP or neighbour discovery. It never allocates
@@ -51,6 +52,7 @@ pub mod ipv4;
 pub mod ipv6;
 pub mod ipv6_ext;
 pub mod protocol;
+pub mod siphash;
 pub mod udp;
 
 pub use checksum::{ChecksumMode, ChecksumState};

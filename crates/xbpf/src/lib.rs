@@ -130,9 +130,11 @@ pub use flows::{
     FlowTotals,
 };
 pub use guard::{
-    Guard, GuardAddressSets, GuardClassifier, GuardCount, GuardLearned, GuardLearner, GuardLearning,
-    GuardLearningCount, GuardLimit, GuardOptions, GuardPer, GuardPrefix, GuardRate, GuardReason, GuardRule,
-    GuardRuleCount, GuardSample, GuardSamples, GuardSampling, GuardSamplingCount, GuardSet, GuardValueSets,
+    Guard, GuardAddressSets, GuardClassifier, GuardCount, GuardKey, GuardLearned, GuardLearner,
+    GuardLearning, GuardLearningCount, GuardLimit, GuardOptions, GuardPayloadSets, GuardPer, GuardPrefix,
+    GuardProbe, GuardQuic, GuardQuicCount, GuardRate, GuardReason, GuardRetry, GuardRule, GuardRuleCount,
+    GuardSample, GuardSamples, GuardSampling, GuardSamplingCount, GuardSet, GuardSyn, GuardUnknown,
+    GuardValueSets,
 };
 pub use kernel_names::drop_reasons;
 pub use live::{LiveCounts, LiveFrames};

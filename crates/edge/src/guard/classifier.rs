@@ -2,12 +2,16 @@
 //!
 //! The program looks up one set a field and takes the first rule that is in all of them. This is what first-match asks
 //! for, so rules keep their order, whatever they consist of. The table of a field has an entry for each value (ports,
-//! lengths, protocols, flags) or prefix (addresses), and the set of a prefix holds those of the prefixes around it.
+//! lengths, protocols, flags) or prefix (addresses), and the set of a prefix holds those of the prefixes around it. Payloads
+//! are looked at in a few places, whatever the number of rules, and have an entry for what rules look for there.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
-use expressway_xbpf::{GuardAddressSets, GuardClassifier, GuardPrefix, GuardRule, GuardSet, GuardValueSets};
+use expressway_xbpf::{
+    GuardAddressSets, GuardClassifier, GuardPayloadSets, GuardPrefix, GuardProbe, GuardRule, GuardSet,
+    GuardValueSets,
+};
 
 use super::list::masked;
 use super::rule::{Range, Rule};
@@ -22,7 +26,19 @@ pub const AMPLIFIERS: [u16; 17] =
 /// those with NTS (RFC 8915), which are taken for them.
 pub const NTP: (u16, Range) = (123, Range(200, 65535));
 
-/// Compiles rules, [`GuardSet::RULES`] at most; further ones are ignored.
+/// The different places of payloads that rules look at.
+pub fn probes<'a>(rules: impl Iterator<Item = &'a Rule>) -> Vec<GuardProbe> {
+    let mut found = Vec::new();
+    for pattern in rules.flat_map(|rule| &rule.payload) {
+        if !found.contains(&pattern.probe) {
+            found.push(pattern.probe);
+        }
+    }
+    found
+}
+
+/// Compiles rules, [`GuardSet::RULES`] at most, which look at [`GuardPayloadSets::PROBES`] places of payloads at most;
+/// further ones are ignored.
 pub fn compile(rules: &[(Rule, GuardRule)]) -> GuardClassifier {
     let rules = &rules[..rules.len().min(GuardSet::RULES)];
     let asked = |asks: fn(&Rule) -> bool| rules.iter().any(|(rule, _)| asks(rule));
@@ -59,8 +75,28 @@ pub fn compile(rules: &[(Rule, GuardRule)]) -> GuardClassifier {
             };
             (0..GuardValueSets::FLAGS).map(|flags| by(&|rule| takes(rule, flags))).collect()
         }),
+        payload: asked(|rule| !rule.payload.is_empty()).then(|| payloads(rules)),
         rules: rules.iter().map(|(_, effect)| *effect).collect(),
     }
+}
+
+fn payloads(rules: &[(Rule, GuardRule)]) -> GuardPayloadSets {
+    let mut probes = probes(rules.iter().map(|(rule, _)| rule));
+    probes.truncate(GuardPayloadSets::PROBES);
+    let mut any = GuardSet::default();
+    let mut values: BTreeMap<_, GuardSet> = BTreeMap::new();
+    for (number, (rule, _)) in rules.iter().enumerate() {
+        if rule.payload.is_empty() {
+            any.insert(number);
+        }
+        for pattern in &rule.payload {
+            if let Some(probe) = probes.iter().position(|probe| *probe == pattern.probe) {
+                values.entry((probe, pattern.value)).or_default().insert(number);
+            }
+        }
+    }
+    let values = values.into_iter().map(|((probe, value), set)| (probe, value, set)).collect();
+    GuardPayloadSets { probes, any, values }
 }
 
 fn asked_ranges(rules: &[(Rule, GuardRule)], of: fn(&Rule) -> &[Range]) -> bool {
@@ -187,6 +223,22 @@ mod tests {
         assert_eq!(sets[2], set(&[0, 1]));
         assert_eq!(sets[18], set(&[1]));
         assert_eq!(sets[256], set(&[1]));
+    }
+
+    #[test]
+    fn payloads_share_the_places_that_are_looked_at() {
+        let rules = [
+            "payload = \"offset 0: 01 02\"",
+            "payload = [\"offset 0: 01 02\", \"offset 0: 03 04\", \"offset 1: 03 04\"]",
+            "",
+            "payload = { hex = \"01 02\", mask = \"ff 0f\" }",
+        ]
+        .map(rule);
+        let sets = compile(&rules).payload.unwrap();
+        assert_eq!(sets.probes.len(), 3, "two offsets, and one of them with another mask");
+        assert_eq!(sets.any, set(&[2]));
+        let found: Vec<_> = sets.values.iter().map(|(probe, value, set)| (*probe, value[0], *set)).collect();
+        assert_eq!(found, [(0, 1, set(&[0, 1])), (0, 3, set(&[1])), (1, 3, set(&[1])), (2, 1, set(&[3]))]);
     }
 
     #[test]

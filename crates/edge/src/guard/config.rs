@@ -4,15 +4,17 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use expressway_settings::{ConfigError, SourceFile, named};
-use expressway_xbpf::{Existing, GuardOptions, GuardPrefix, GuardSet, Keep};
+use expressway_xbpf::{Existing, GuardOptions, GuardPayloadSets, GuardPrefix, GuardSet, Keep};
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::capture::{self, Capture};
 use super::learn::{self, Learn};
 use super::lists::{Kind, Settings, Source};
+use super::quic::QuicSection;
 use super::rule::{Action, Range, Rule};
 use super::sources::{self, Urls};
+use super::tcp::TcpSection;
 use super::{classifier, list};
 use crate::interfaces::{Manner, Mode};
 
@@ -31,14 +33,6 @@ impl Fragments {
 }
 
 named!(Fragments);
-
-/// Servers of QUIC behind the filter.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Quic {
-    /// Their ports.
-    pub ports: Vec<u16>,
-}
 
 /// `[admin]`
 #[derive(Clone, Debug, Deserialize)]
@@ -94,7 +88,9 @@ struct File {
     #[serde(default)]
     drop_amplification: bool,
     #[serde(default)]
-    quic: Quic,
+    quic: QuicSection,
+    #[serde(default)]
+    tcp: TcpSection,
     #[serde(default = "table")]
     buckets: u32,
     #[serde(default = "table")]
@@ -176,7 +172,8 @@ impl Config {
             drop_malformed: file.drop_malformed,
             drop_fragments: file.fragments == Fragments::Drop,
             drop_default: file.default == Action::Drop,
-            quic_ports: file.quic.ports.clone(),
+            quic: file.quic.quic(&source, folder)?,
+            syn: file.tcp.syn(&source)?,
             allow: Vec::new(),
             block: Vec::new(),
             classifier: classifier::compile(&rules),
@@ -224,6 +221,17 @@ fn rules(source: &SourceFile, file: &File) -> Result<Vec<(Rule, expressway_xbpf:
             return Err(source.at(rule.span(), problem));
         }
         rules.push((one.clone(), effect));
+        if one.payload.is_empty() {
+            continue;
+        }
+        let places = classifier::probes(rules.iter().map(|(rule, _)| rule)).len();
+        if places > GuardPayloadSets::PROBES {
+            let problem = format!(
+                "with it rules look at {places} different places of payloads, {} at most: use offsets, lengths and masks of others",
+                GuardPayloadSets::PROBES
+            );
+            return Err(source.at(rule.span(), problem));
+        }
     }
     if file.drop_amplification {
         let ports: Vec<String> = classifier::AMPLIFIERS.iter().map(u16::to_string).collect();
@@ -331,6 +339,55 @@ mod tests {
             ("snaplen", capture("snaplen = 1\n"), 4, "64 to"),
             ("size", capture("size = \"1KiB\"\n"), 4, "at least"),
             ("folder", "interfaces = [\"a\"]\n[capture]\nfile = \"..\"\n".to_owned(), 3, "name of a file"),
+            (
+                "payload",
+                format!("interfaces = [\"a\"]\n{rule}action = \"drop\"\npayload = \"0: 17\"\n"),
+                5,
+                "offset 0: 17 00 03 2a",
+            ),
+            (
+                "places",
+                (0..9).fold("interfaces = [\"a\"]\n".to_owned(), |text, n| {
+                    text + &format!(
+                        "[[rule]]\nname = \"{n}\"\naction = \"drop\"\npayload = \"offset {n}: 17\"\n"
+                    )
+                }),
+                34,
+                "8 at most",
+            ),
+            (
+                "ids",
+                "interfaces = [\"a\"]\n[quic]\nports = [443]\nunknown_ids = \"drop\"\n".into(),
+                4,
+                "needs `keys`",
+            ),
+            (
+                "retry",
+                "interfaces = [\"a\"]\n[quic]\nports = [443]\nretry = \"always\"\n".into(),
+                4,
+                "needs `keys`",
+            ),
+            (
+                "rate",
+                "interfaces = [\"a\"]\n[quic]\nports = [443]\nretry = \"1MiB/s\"\n".into(),
+                4,
+                "a rate of packets",
+            ),
+            (
+                "keys",
+                "interfaces = [\"a\"]\n[quic]\nports = [443]\nkeys = \"gone\"\n".into(),
+                4,
+                "gone cannot be read",
+            ),
+            ("open", "interfaces = [\"a\"]\n[quic]\nports = [443]\nkeys = \"list\"\n".into(), 4, "chmod"),
+            ("ports", "interfaces = [\"a\"]\n[quic]\nkeys = \"list\"\n".into(), 3, "needs `ports`"),
+            ("syn", "interfaces = [\"a\"]\n[tcp]\nsyn_cookies = \"always\"\n".into(), 3, "needs `ports`"),
+            (
+                "cookies",
+                "interfaces = [\"a\"]\n[tcp]\nports = [80]\nsyn_cookies = \"yes\"\n".into(),
+                4,
+                "under-load, always",
+            ),
             ("file", "interfaces = [\"a\"]\nblock_file = \"gone\"\n".to_owned(), 0, "cannot be read"),
         ] {
             let error = load(name, &text).unwrap_err();

@@ -12,6 +12,7 @@ use super::capture::RuleNames;
 use super::config::Config;
 use super::learn::{self, Attack, Learner, Unsaved};
 use super::status::{InterfaceStatus, ReasonStatus, RuleStatus, SamplingStatus, Status};
+use super::tcp;
 use crate::interfaces::{self, Interfaces, Program};
 
 impl Program for Guard {
@@ -49,6 +50,9 @@ pub enum Error {
     /// The file of learned sources.
     #[error(transparent)]
     Learned(#[from] expressway_settings::ConfigError),
+    /// The kernel is set to something else.
+    #[error("{0}")]
+    Kernel(String),
     /// What only a start reads.
     #[error("`{0}` has changed: restart for that")]
     Restart(&'static str),
@@ -72,7 +76,8 @@ impl Filter {
     ///
     /// # Errors
     /// [`Error`]; then it is on none.
-    pub fn start(config: Config) -> Result<Self, Error> {
+    pub fn start(mut config: Config) -> Result<Self, Error> {
+        tcp::check(&mut config.options.syn).map_or(Ok(()), |wrong| Err(Error::Kernel(wrong)))?;
         let guard = Guard::load(config.options.clone(), None)?;
         let learner = learner(&guard, &config, None)?;
         let interfaces = Interfaces::open(&config.interfaces, config.manner, &guard)?;
@@ -85,7 +90,8 @@ impl Filter {
     ///
     /// # Errors
     /// [`Error`]; then the earlier one stays, or is put back. [`Error::Partly`] if not even that.
-    pub fn change(&mut self, config: Config) -> Result<(), Error> {
+    pub fn change(&mut self, mut config: Config) -> Result<(), Error> {
+        tcp::check(&mut config.options.syn).map_or(Ok(()), |wrong| Err(Error::Kernel(wrong)))?;
         if config.manner != self.config.manner {
             return Err(Error::Restart("mode`, `replace`, `pin` or `chain"));
         }
@@ -204,6 +210,7 @@ impl Filter {
     /// [`Error::Xdp`] if the kernel cannot be asked.
     pub fn status(&self) -> Result<Status, Error> {
         let [bucket_overflows, ban_overflows] = self.guard.overflows()?;
+        let quic = self.guard.quic_counts()?;
         let rules = self.config.rules.iter().zip(self.guard.rule_counts()?).map(|(name, mut count)| {
             count += self.before.get(name).copied().unwrap_or_default();
             RuleStatus {
@@ -215,7 +222,7 @@ impl Filter {
             }
         });
         let reasons = self.guard.counts()?.into_iter().map(|(reason, count)| ReasonStatus {
-            verdict: if reason.drops() { "drop" } else { "pass" },
+            verdict: reason.verdict(),
             reason: reason.name(),
             packets: count.packets,
             bytes: count.bytes,
@@ -251,6 +258,8 @@ impl Filter {
             lists: Vec::new(),
             learn: self.learner.as_ref().map(|learner| learner.status(&self.guard)).transpose()?,
             capture: None,
+            unknown_ids: quic.unknown_ids,
+            tokens: quic.tokens,
         })
     }
 

@@ -13,9 +13,12 @@
 //! 1. Sources on an allow list pass.
 //! 2. Sources on a block list, and then those that are banned, are dropped.
 //! 3. Packets that cannot be are dropped: headers that contradict themselves, TCP flags that exclude each other, sources
-//!    that nobody has. Then fragments, if they are unwelcome, and what no QUIC client sends to a QUIC port.
-//! 4. The first rule that matches decides: pass, drop, or a limit.
-//! 5. Else the default.
+//!    that nobody has. Then fragments, if they are unwelcome, and what no QUIC client sends to a QUIC port, such as connection
+//!    IDs that no server issued.
+//! 4. QUIC clients that have no token yet, and SYNs of TCP, may be answered in the place of the server, so that what goes on
+//!    has a source that is known. Nothing is remembered of them.
+//! 5. The first rule that matches decides: pass, drop, or a limit.
+//! 6. Else the default.
 //!
 //! # Spoofed sources
 //!
@@ -37,19 +40,25 @@ mod filter;
 mod learn;
 pub mod list;
 mod lists;
+mod payload;
+mod quic;
 mod rule;
 mod sources;
 mod status;
+mod tcp;
 
 pub use capture::{Capture, RuleNames};
-pub use config::{Config, Fragments, Quic};
+pub use config::{Config, Fragments};
 pub use filter::{Error, Filter};
 pub use learn::{Attack, Learn, Unsaved};
 pub use lists::{
     Connector, Kind as ListKind, Lists, Place as ListPlace, Settings as ListSettings, Source as ListSource,
     Url,
 };
+pub use payload::Pattern;
+pub use quic::{Retry, UnknownIds};
 pub use rule::{Action, Flags, Per, Protocol, Range, Rate, Rule};
 pub use status::{
     CaptureStatus, InterfaceStatus, LearnStatus, ListStatus, ReasonStatus, RuleStatus, SamplingStatus, Status,
 };
+pub use tcp::SynCookies;

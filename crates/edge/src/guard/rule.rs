@@ -8,6 +8,7 @@ use expressway_xbpf::{GuardLimit, GuardPer, GuardPrefix, GuardRate, GuardRule};
 use serde::{Deserialize, Deserializer};
 
 use super::list;
+use super::payload::{self, Pattern};
 
 /// A value, or several.
 #[derive(Clone, Debug, Deserialize)]
@@ -225,6 +226,9 @@ pub struct Rule {
     pub length: Vec<Range>,
     /// TCP alone.
     pub tcp_flags: Option<Flags>,
+    /// Patterns, one of which is in the payload. Later fragments have none.
+    #[serde(default, deserialize_with = "payload::patterns")]
+    pub payload: Vec<Pattern>,
     /// Without a limit.
     pub action: Option<Action>,
     /// Rates, of packets, bytes or both; what is over one is dropped.

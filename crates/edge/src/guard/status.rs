@@ -25,6 +25,10 @@ pub struct Status {
     pub bucket_overflows: u64,
     /// Bans that found no room.
     pub ban_overflows: u64,
+    /// QUIC packets with connection IDs that no server issued, and that passed on.
+    pub unknown_ids: u64,
+    /// QUIC Initial packets with a valid token.
+    pub tokens: u64,
     /// Samples by reason; empty if nothing is sampled.
     pub sampling: Vec<SamplingStatus>,
     /// Lists in files and with servers.
@@ -96,7 +100,7 @@ pub struct InterfaceStatus {
 /// A reason.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReasonStatus {
-    /// `pass` or `drop`.
+    /// `pass`, `answer` or `drop`.
     pub verdict: &'static str,
     /// Why.
     pub reason: &'static str,

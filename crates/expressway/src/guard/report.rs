@@ -43,7 +43,7 @@ pub(super) fn bans(bans: &[(IpAddr, Duration)]) -> String {
 pub(super) fn lines(status: &Status) -> String {
     let mut text = String::new();
     for reason in status.reasons.iter().filter(|reason| reason.packets > 0) {
-        let dry = if status.dry_run && reason.verdict == "drop" { " (dry run: passed)" } else { "" };
+        let dry = if status.dry_run && reason.verdict != "pass" { " (dry run: passed)" } else { "" };
         let _ = writeln!(
             text,
             "{} {}: {} packets, {} bytes{dry}",
@@ -56,6 +56,11 @@ pub(super) fn lines(status: &Status) -> String {
             "rule {}: {} packets, {} dropped, {} bytes, {} dropped",
             rule.rule, rule.packets, rule.dropped_packets, rule.bytes, rule.dropped_bytes
         );
+    }
+    if status.unknown_ids + status.tokens > 0 {
+        let (ids, tokens) = (status.unknown_ids, status.tokens);
+        let _ =
+            writeln!(text, "quic: {ids} packets with unknown connection IDs passed, {tokens} valid tokens");
     }
     let _ = writeln!(text, "buckets {}, bans {}", status.buckets, status.bans);
     if let Some(learn) = &status.learn {
@@ -105,6 +110,10 @@ pub(super) fn samples(status: &Status, out: &mut Vec<Sample>) {
         ("guard_bans", "Sources that are banned.", status.bans as u64),
     ];
     out.extend(gauges.map(|(name, help, value)| Sample::gauge(name, help, value)));
+    let help = "QUIC packets with connection IDs that no server issued, and that passed on.";
+    out.push(Sample::counter("guard_quic_unknown_ids", help, status.unknown_ids));
+    let help = "QUIC Initial packets with a valid token.";
+    out.push(Sample::counter("guard_quic_tokens", help, status.tokens));
     for (table, value) in [("buckets", status.bucket_overflows), ("bans", status.ban_overflows)] {
         let help = "Packets for which a table of the filter had no room.";
         out.push(Sample::counter("guard_table_full", help, value).label("table", table));

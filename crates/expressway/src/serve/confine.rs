@@ -271,6 +271,7 @@ fn landlock(config: &Config) -> Result<bool, Failure> {
     read.extend(config.tls_paths().iter().map(|path| folder(path.get_ref())));
     read.extend(config.sites.iter().filter_map(|site| site.root.as_ref()).map(|root| root.get_ref().clone()));
     read.extend(config.sites.iter().flat_map(|site| site.token_keys()).map(|keys| folder(keys.get_ref())));
+    read.extend(config.server.guard_keys.iter().map(|keys| folder(keys.get_ref())));
     read.extend(origins(config));
     if config.io.device_plugin.is_some() {
         // NUMA node and cores of the NIC, which are looked up by this process.

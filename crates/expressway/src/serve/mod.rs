@@ -68,6 +68,7 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
         Some(_) => setup::instance(&config, &fixed)?,
         None => Default::default(),
     };
+    let filter_keys = config.filter_keys().map_err(Failure::usage)?;
     let confinement = match &provider {
         Some(Provider::Agent(_) | Provider::Plugin(_)) => Some(confine::confine(&config)?),
         Some(Provider::Own) | None => None,
@@ -82,6 +83,7 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
     let mut setup = setup::build(&config, &fixed, &files, (&origins, cache.as_ref()), &mut logs, None)?;
     tls::adopt(&config, &fixed.lasting)?;
     setup.settings.instance = instance;
+    setup.settings.filter_keys = filter_keys;
     let Some(provider) = provider else {
         let effective = config.effective().map_err(Failure::run_time)?;
         crate::print(&format!("# {}: ok; with defaults:\n\n{effective}", config.file().display()))?;

@@ -12,7 +12,8 @@
 //!
 //! The worker number is in clear because the kernel's socket selector and other workers read it without a
 //! key. The random bytes make IDs unguessable and unlinkable (RFC 9000, section 5.1). The check is a
-//! truncated HMAC over the rest. It distinguishes an ID that a worker of this server issued from one that a
+//! truncated SipHash-2-4 over the rest, which XDP programs can compute too: with [`CheckKeys`] from a file that a filter in
+//! front of the server reads, it drops packets with IDs that nobody issued. It distinguishes an ID that a worker of this server issued from one that a
 //! client chose for its first Initial, so that only the former is handed over to the worker it names; and
 //! from one of another server with the same certificate, which is not answered by a stateless reset.
 //!
@@ -25,7 +26,7 @@
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Deref;
 
-use boring::hash::hmac_sha256;
+use expressway_wire::siphash::SipKey;
 
 /// Length of the connection IDs that this server issues, in bytes.
 pub const CID_LENGTH: usize = 16;
@@ -102,11 +103,25 @@ impl Deref for ClientCid {
     }
 }
 
+/// Keys of the check: IDs are issued with the first, and those of either are ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckKeys {
+    current: SipKey,
+    former: Option<SipKey>,
+}
+
+impl CheckKeys {
+    /// Keys of 16 bytes each; `former` is for IDs issued before `current` replaced it.
+    pub fn new(current: &[u8; 16], former: Option<&[u8; 16]>) -> Self {
+        Self { current: SipKey::new(current), former: former.map(SipKey::new) }
+    }
+}
+
 /// Creates connection IDs for one worker and recognises those of all workers.
 #[derive(Clone)]
 pub struct CidIssuer {
     worker: u8,
-    key: [u8; 32],
+    keys: CheckKeys,
     routable: Option<Routable>,
     /// Random bytes drawn ahead: one draw from the generator serves many IDs.
     pool: [u8; 13 * 32],
@@ -114,9 +129,9 @@ pub struct CidIssuer {
 }
 
 impl CidIssuer {
-    /// An issuer for `worker` whose check is keyed with `key`, the same on all workers.
-    pub fn new(worker: u8, key: [u8; 32]) -> Self {
-        Self { worker, key, routable: None, pool: [0; 13 * 32], used: 13 * 32 }
+    /// An issuer for `worker` with keys that are the same on all workers.
+    pub fn new(worker: u8, keys: CheckKeys) -> Self {
+        Self { worker, keys, routable: None, pool: [0; 13 * 32], used: 13 * 32 }
     }
 
     /// Makes IDs that load balancers can route, or not, from the next one on.
@@ -143,21 +158,21 @@ impl CidIssuer {
         };
         cid[0] = config << 5 | cid[0] & 0x1f;
         cid[WORKER_OFFSET] = self.worker;
-        let check = check(&self.key, &cid);
+        let check = check(self.keys.current, &cid);
         cid[14..].copy_from_slice(&check);
         Ok(Cid(cid))
     }
 
     /// True if a worker that shares the key issued `cid` (or a guess hit one of 65,536).
     pub fn is_ours(&self, cid: &Cid) -> bool {
-        check(&self.key, &cid.0) == cid.0[14..]
+        let is_of = |key| check(key, &cid.0) == cid.0[14..];
+        is_of(self.keys.current) || self.keys.former.is_some_and(is_of)
     }
 }
 
-fn check(key: &[u8; 32], cid: &[u8; CID_LENGTH]) -> [u8; 2] {
-    // HMAC fails only when memory for the digest context runs out; an all-zero check then loses the
-    // hand-over of an Initial, nothing else.
-    hmac_sha256(key, &cid[..14]).map_or([0; 2], |mac| [mac[0], mac[1]])
+fn check(key: SipKey, cid: &[u8; CID_LENGTH]) -> [u8; 2] {
+    let hash = key.hash(&cid[..14]).to_le_bytes();
+    [hash[0], hash[1]]
 }
 
 /// Hashes issued IDs by 8 of their random bytes: only this server inserts them, so no one can aim
@@ -188,7 +203,7 @@ mod tests {
 
     #[test]
     fn an_issued_id_names_its_worker_and_is_known_by_every_worker() {
-        let key = [7; 32];
+        let key = CheckKeys::new(&[7; 16], None);
         let mut first = CidIssuer::new(3, key);
         let second = CidIssuer::new(4, key);
         let mut seen = std::collections::HashSet::new();
@@ -202,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_balancer_reads_the_server_and_the_worker_is_found_all_the_same() {
-        let key = [7; 32];
+        let key = CheckKeys::new(&[7; 16], None);
         let mut issuer = CidIssuer::new(3, key);
         assert!((0..50).all(|_| issuer.issue().unwrap().0[0] >> 5 == 7), "not routable");
         let mut old = Vec::new();
@@ -226,13 +241,32 @@ mod tests {
 
     #[test]
     fn a_made_up_id_is_not_ours() {
-        let mut issuer = CidIssuer::new(0, [7; 32]);
-        let stranger = CidIssuer::new(0, [8; 32]);
+        let mut issuer = CidIssuer::new(0, CheckKeys::new(&[7; 16], None));
+        let stranger = CidIssuer::new(0, CheckKeys::new(&[8; 16], None));
         let foreign = (0..64).filter(|_| stranger.is_ours(&issuer.issue().unwrap())).count();
         assert!(foreign < 4, "{foreign} of 64 passed another server's check");
         let mut changed = issuer.issue().unwrap();
         changed.0[5] ^= 1;
         assert!(!issuer.is_ours(&changed));
+    }
+
+    #[test]
+    fn ids_of_the_key_before_stay_valid() {
+        let old = CidIssuer::new(0, CheckKeys::new(&[7; 16], None)).issue().unwrap();
+        let is_known = |keys| CidIssuer::new(0, keys).is_ours(&old);
+        assert!(is_known(CheckKeys::new(&[8; 16], Some(&[7; 16]))));
+        let mut issuer = CidIssuer::new(0, CheckKeys::new(&[8; 16], Some(&[7; 16])));
+        let new: Vec<Cid> = (0..3).map(|_| issuer.issue().unwrap()).collect();
+        let of_old = CidIssuer::new(0, CheckKeys::new(&[7; 16], None));
+        assert!(new.iter().any(|cid| !of_old.is_ours(cid)), "issued with the key in use");
+    }
+
+    /// `bpf/include/guard_quic.h` computes the same.
+    #[test]
+    fn the_check_is_the_hash_of_all_before_it() {
+        let key = core::array::from_fn(|at| at as u8);
+        let cid = CidIssuer::new(9, CheckKeys::new(&key, None)).issue().unwrap();
+        assert_eq!(SipKey::new(&key).hash(&cid.0[..14]).to_le_bytes()[..2], cid.0[14..]);
     }
 
     #[test]

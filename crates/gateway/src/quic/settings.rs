@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::cid::Routable;
 use super::instance::Instance;
-use super::tls::Tls;
+use super::tls::{FilterKey, Tls};
 
 /// The smallest UDP payload that every QUIC path must carry, in bytes (RFC 9000, section 14).
 pub const MIN_UDP_PAYLOAD: usize = 1200;
@@ -52,6 +52,9 @@ pub struct Settings {
     pub tls: Arc<Tls>,
     /// Tells the server from others with the key. Only what the first settings of a server say counts.
     pub instance: Instance,
+    /// Keys that filters in front of the server have too, two at most; IDs are issued with the first. Empty: the server
+    /// has keys of its own. Only what the first settings of a server say counts.
+    pub filter_keys: Vec<FilterKey>,
     /// Closes a connection that was silent this long; at least 1 s (`max_idle_timeout`, RFC 9000,
     /// section 10.1).
     pub idle_timeout: Duration,
@@ -115,6 +118,7 @@ impl Settings {
         Self {
             tls,
             instance: Instance::default(),
+            filter_keys: Vec::new(),
             idle_timeout: Duration::from_secs(30),
             max_connections: 100_000,
             max_requests: 128,

@@ -10,6 +10,9 @@
 //! Nothing is remembered. The MAC covers the client's address and port and the connection ID of the Retry
 //! packet as well, so a token is good for one address and one attempt until it expires. Its key changes
 //! every hour by derivation from a master that all workers share; the previous hour's key still verifies.
+//!
+//! With keys that filters in front of the server have too, tokens are of [`FilterTokens`]' form, so that a filter takes those of
+//! a server and a server those of a filter.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,6 +21,7 @@ use boring::error::ErrorStack;
 use boring::hash::hmac_sha256;
 
 use super::cid::MAX_CID_LENGTH;
+use super::filter_token::FilterTokens;
 
 /// The longest token, in bytes.
 pub const MAX_TOKEN_LENGTH: usize = 10 + MAX_CID_LENGTH + MAC_LENGTH;
@@ -42,12 +46,13 @@ pub enum Verdict<'a> {
 pub struct RetryTokens {
     master: [u8; 32],
     lifetime: Duration,
+    filter: FilterTokens,
 }
 
 impl RetryTokens {
-    /// Tokens under `master`, good for `lifetime`.
-    pub fn new(master: [u8; 32], lifetime: Duration) -> Self {
-        Self { master, lifetime }
+    /// Tokens under `master`, good for `lifetime`; those of `filter` too, and if it has keys, made in its form.
+    pub fn new(master: [u8; 32], lifetime: Duration, filter: FilterTokens) -> Self {
+        Self { master, lifetime, filter }
     }
 
     /// Writes a token into `out` and returns its length.
@@ -61,6 +66,10 @@ impl RetryTokens {
     ) -> Result<usize, ErrorStack> {
         debug_assert!(original_dcid.len() <= MAX_CID_LENGTH);
         let seconds = unix(now);
+        if let Some(token) = self.filter.mint(client, original_dcid, retry_scid, seconds) {
+            out[..token.len()].copy_from_slice(&token);
+            return Ok(token.len());
+        }
         let end = 10 + original_dcid.len();
         out[0] = FORMAT;
         out[1..9].copy_from_slice(&(seconds + self.lifetime.as_secs()).to_be_bytes());
@@ -79,6 +88,9 @@ impl RetryTokens {
         dcid: &[u8],
         now: SystemTime,
     ) -> Verdict<'a> {
+        if let Some(verdict) = self.filter.verify(token, client, dcid, unix(now)) {
+            return verdict;
+        }
         if token.len() < 10 + MAC_LENGTH || token.len() > MAX_TOKEN_LENGTH || token[0] != FORMAT {
             return Verdict::Foreign;
         }
@@ -146,7 +158,7 @@ mod tests {
     }
 
     fn tokens() -> RetryTokens {
-        RetryTokens::new([9; 32], Duration::from_secs(15))
+        RetryTokens::new([9; 32], Duration::from_secs(15), FilterTokens::default())
     }
 
     fn mint(client: SocketAddr, seconds: u64) -> Vec<u8> {
@@ -186,6 +198,22 @@ mod tests {
             let verdict = tokens().verify(&bad, client, &[2; 16], at(NOW));
             assert!(!matches!(verdict, Verdict::Valid(_)), "byte {index}");
         }
+    }
+
+    #[test]
+    fn with_a_filter_in_front_both_forms_are_taken_and_its_own_is_made() {
+        let client = "192.0.2.1:5000".parse().unwrap();
+        let of_old = mint(client, NOW);
+        let shared = FilterTokens::new(&[[3; 16]]);
+        let tokens = RetryTokens::new([9; 32], Duration::from_secs(15), shared);
+        assert_eq!(tokens.verify(&of_old, client, &[2; 16], at(NOW)), Verdict::Valid(&[1; 8]));
+        let mut out = [0; MAX_TOKEN_LENGTH];
+        let length = tokens.mint(&mut out, client, &[1; 8], &[2; 16], at(NOW)).unwrap();
+        assert_eq!(tokens.verify(&out[..length], client, &[2; 16], at(NOW)), Verdict::Valid(&[1; 8]));
+        assert_eq!(
+            super::tests::tokens().verify(&out[..length], client, &[2; 16], at(NOW)),
+            Verdict::Foreign
+        );
     }
 
     #[test]

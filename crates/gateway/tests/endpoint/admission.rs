@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use expressway_gateway::quic::cid::{Cid, CidIssuer};
-use expressway_gateway::quic::{RetryPolicy, Secrets, Settings};
+use expressway_gateway::quic::cid::{CheckKeys, Cid, CidIssuer};
+use expressway_gateway::quic::{FilterKey, RetryPolicy, Secrets, Settings};
 use expressway_netio::{Flow, PacketIo};
 
 use crate::exchange::{client, fetch, send_raw};
@@ -50,6 +50,37 @@ fn a_client_whose_own_id_names_a_worker_that_there_is_none_of_is_answered() {
     first[6..22].copy_from_slice(&id.0);
     send_raw(&mut world, "198.51.100.66:6666", first);
     world.until("a Retry", |world| world.stats(0).retries_sent == 1);
+}
+
+/// With the keys of a filter in front, which lets packets with IDs of the server pass unasked.
+#[test]
+fn behind_a_filter_who_has_seen_an_id_is_asked_and_others_are_not() {
+    let tune = |settings: &mut Settings| {
+        settings.retry = RetryPolicy::Never;
+        settings.filter_keys = vec![FilterKey([3; 32])];
+    };
+    let mut world = Build { tune, ..Build::default() }.world();
+    let id = CidIssuer::new(0, CheckKeys::new(&[3; 16], None)).issue().unwrap();
+    let mut first =
+        Client::new(&world.network, "198.51.100.8:1", world.server(), Options::default()).first_flight();
+    first[6..22].copy_from_slice(&id.0);
+    send_raw(&mut world, "198.51.100.66:6666", first);
+    world.until("a Retry", |world| world.stats(0).retries_sent == 1);
+    fetch(&mut world, Options::default(), &[("/bytes/1000", 1000)]);
+    assert_eq!(world.stats(0).retries_sent, 1);
+}
+
+#[test]
+fn a_client_comes_back_with_a_token_of_the_filters_form() {
+    let tune = |settings: &mut Settings| {
+        settings.retry = RetryPolicy::Always;
+        settings.filter_keys = vec![FilterKey([3; 32]), FilterKey([4; 32])];
+    };
+    let mut world = Build { tune, ..Build::default() }.world();
+    fetch(&mut world, Options::default(), &[("/bytes/1000", 1000)]);
+    let stats = world.stats(0);
+    assert!(stats.retries_sent >= 1 && stats.retries_validated >= 1);
+    assert_eq!((stats.connections_accepted, stats.refused_invalid_token), (1, 0));
 }
 
 /// With a token that looks like one of this server's.

@@ -38,6 +38,10 @@ reasons! {
     PassDefault = GUARD_PASS_DEFAULT, "default";
     /// Over the limit of a rule in an attack, from a source that is known from before it.
     PassLearned = GUARD_PASS_LEARNED, "learned";
+    /// A QUIC Initial packet without a token, answered by Retry.
+    AnswerRetry = GUARD_ANSWER_RETRY, "retry";
+    /// A TCP SYN, answered with a SYN cookie.
+    AnswerSyn = GUARD_ANSWER_SYN, "syn_cookie";
     /// Its source is on a block list.
     DropBlocked = GUARD_DROP_BLOCKED, "blocked";
     /// Its source is banned for now.
@@ -54,6 +58,16 @@ reasons! {
     DropQuicInitial = GUARD_DROP_QUIC_INITIAL, "quic_initial";
     /// A QUIC version or connection ID that no client sends.
     DropQuicVersion = GUARD_DROP_QUIC_VERSION, "quic_version";
+    /// A QUIC packet with a connection ID that no server issued.
+    DropQuicConnection = GUARD_DROP_QUIC_CONNECTION, "quic_connection";
+    /// A QUIC Initial packet with a token that is not valid, or not any more.
+    DropQuicToken = GUARD_DROP_QUIC_TOKEN, "quic_token";
+    /// A QUIC Initial packet without a token that could not be answered by Retry.
+    DropQuicChallenge = GUARD_DROP_QUIC_CHALLENGE, "quic_challenge";
+    /// A TCP SYN whose answer could not be written.
+    DropSyn = GUARD_DROP_SYN, "syn";
+    /// TCP of no connection and without a SYN cookie, beyond what the stack may refuse.
+    DropTcpAck = GUARD_DROP_TCP_ACK, "tcp_ack";
     /// A rule drops it.
     DropRule = GUARD_DROP_RULE, "rule";
     /// Over the limit of a rule.
@@ -75,6 +89,20 @@ impl GuardReason {
     /// Whether packets of this reason are dropped, or would be but for the dry run.
     pub fn drops(self) -> bool {
         self as u32 >= Self::DropBlocked as u32
+    }
+
+    /// Whether packets of this reason are answered in the place of a server, or would be but for the dry run.
+    pub fn answers(self) -> bool {
+        self as u32 >= Self::AnswerRetry as u32 && !self.drops()
+    }
+
+    /// `pass`, `answer` or `drop`.
+    pub fn verdict(self) -> &'static str {
+        match self {
+            _ if self.drops() => "drop",
+            _ if self.answers() => "answer",
+            _ => "pass",
+        }
     }
 }
 
@@ -134,7 +162,7 @@ mod tests {
     #[test]
     fn reasons_are_unique_with_their_verdict() {
         let names: HashSet<_> =
-            GuardReason::ALL.iter().map(|reason| (reason.drops(), reason.name())).collect();
+            GuardReason::ALL.iter().map(|reason| (reason.verdict(), reason.name())).collect();
         assert_eq!(names.len(), GuardReason::ALL.len());
     }
 

@@ -6,7 +6,10 @@
 
 mod counters;
 mod learning;
+mod quic;
+mod retry;
 mod samples;
+mod syn;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -21,10 +24,13 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 pub use counters::{GuardCount, GuardReason, GuardRuleCount};
 pub use learning::{GuardLearned, GuardLearner, GuardLearning, GuardLearningCount};
+pub use quic::{GuardKey, GuardQuic, GuardQuicCount, GuardUnknown};
+pub use retry::GuardRetry;
 pub use samples::{GuardSample, GuardSamples, GuardSampling, GuardSamplingCount};
+pub use syn::GuardSyn;
 pub use tables::{
-    GuardAddressSets, GuardClassifier, GuardLimit, GuardPer, GuardPrefix, GuardRate, GuardRule, GuardSet,
-    GuardValueSets,
+    GuardAddressSets, GuardClassifier, GuardLimit, GuardPayloadSets, GuardPer, GuardPrefix, GuardProbe,
+    GuardRate, GuardRule, GuardSet, GuardValueSets,
 };
 
 use crate::attachment::{self, AttachMode, Attachment, Existing, Keep};
@@ -42,6 +48,8 @@ use tables::Block4;
 const BATCH: usize = 8192;
 /// Elements that one call of the kernel reads when tables are walked.
 const SWEEP: u32 = 4096;
+/// Bytes that an answer may be longer than what it answers: a segment size, behind a SYN without options.
+const ROOM: u32 = 8;
 /// Buckets of a rule for what finds no room for its own.
 const SHARED: usize = guard_limit::GUARD_SHARED.0 as usize;
 
@@ -56,8 +64,10 @@ pub struct GuardOptions {
     pub drop_fragments: bool,
     /// Drop what no rule matches.
     pub drop_default: bool,
-    /// Ports of QUIC servers, whose packets are looked at.
-    pub quic_ports: Vec<u16>,
+    /// Servers of QUIC behind the filter.
+    pub quic: GuardQuic,
+    /// Listeners whose SYNs are answered.
+    pub syn: GuardSyn,
     /// Sources that always pass.
     pub allow: Vec<GuardPrefix>,
     /// Sources that never do, unless they are allowed. Costs 4 MiB, and about 80 bytes for each that is longer than a
@@ -85,7 +95,8 @@ impl Default for GuardOptions {
             drop_malformed: true,
             drop_fragments: false,
             drop_default: false,
-            quic_ports: Vec::new(),
+            quic: GuardQuic::default(),
+            syn: GuardSyn::default(),
             allow: Vec::new(),
             block: Vec::new(),
             classifier: GuardClassifier::default(),
@@ -148,8 +159,17 @@ maps!(
     length_set_map,
     protocol_map,
     flags_map,
+    payload_map,
+    payload_any_map,
+    payload_found_map,
     rule_map,
     quic_port_map,
+    quic_stats_map,
+    retry_map,
+    clock_map,
+    scratch_map,
+    tcp_port_map,
+    stray_map,
     bucket_map,
     shared_map,
     ban_map,
@@ -211,6 +231,7 @@ impl Guard {
     fn inherit(&self, options: &GuardOptions, open: &mut OpenGuardMaps<'_>) -> libbpf_rs::Result<()> {
         open.stats_map.reuse_fd(self.maps.stats_map.as_fd())?;
         open.full_map.reuse_fd(self.maps.full_map.as_fd())?;
+        open.quic_stats_map.reuse_fd(self.maps.quic_stats_map.as_fd())?;
         open.samples_map.reuse_fd(self.maps.samples_map.as_fd())?;
         open.sampling_map.reuse_fd(self.maps.sampling_map.as_fd())?;
         open.sample_rate_map.reuse_fd(self.maps.sample_rate_map.as_fd())?;
@@ -334,9 +355,20 @@ impl Guard {
         drops.map(count).collect()
     }
 
+    /// What it counted of QUIC, since the first of the filters that this one succeeded.
+    ///
+    /// # Errors
+    /// [`Error::Map`], [`Error::Layout`].
+    pub fn quic_counts(&self) -> Result<GuardQuicCount, Error> {
+        let [unknown_ids, tokens] = percpu(&self.maps.quic_stats_map, "quic_stats_map", 0)?;
+        Ok(GuardQuicCount { unknown_ids, tokens })
+    }
+
     /// Removes buckets that are full again and bans that have ended, and returns how many of either are left. To be called
-    /// about once a second: it walks the tables.
+    /// about once a second: it walks the tables, and tells the program what Unix time is.
     pub fn expire(&self) -> (usize, usize) {
+        // It has been set before, and clocks run alike.
+        let _ = quic::set_clock(&self.maps);
         let now = monotonic();
         let words = |value: &[u8]| -> Vec<u64> {
             value.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
@@ -398,7 +430,17 @@ impl Guard {
     /// # Errors
     /// [`Error::TestRun`]; the kernel wants at least 14 bytes.
     pub fn prog_test_run(&self, frame: &[u8], repeat: u32) -> Result<BaselineRun, Error> {
-        let input = sys::TestRunInput { frame, linear: None, ifindex: 0, room: 0, repeat };
+        let input = sys::TestRunInput { frame, linear: None, ifindex: 0, room: ROOM, repeat };
+        BaselineRun::of(self.program.as_fd(), &input)
+    }
+
+    /// As [`Guard::prog_test_run`] once, on a multi-buffer frame of which only the first `linear` bytes are in the linear
+    /// part. Linux 6.18.
+    ///
+    /// # Errors
+    /// [`Error::TestRun`], with EINVAL on older kernels or for less than 14 linear bytes.
+    pub fn prog_test_run_split(&self, frame: &[u8], linear: u32) -> Result<BaselineRun, Error> {
+        let input = sys::TestRunInput { frame, linear: Some(linear), ifindex: 0, room: ROOM, repeat: 1 };
         BaselineRun::of(self.program.as_fd(), &input)
     }
 
@@ -428,14 +470,8 @@ impl Guard {
             write(&maps.hosts4_map, "hosts4_map", hosts)?;
             list(&maps.block_long4_map, "block_long4_map", &mut block.long.iter())?;
         }
-        let mut ports = vec![0u64; 1024];
-        for port in &options.quic_ports {
-            ports[usize::from(port / 64)] |= 1 << (port % 64);
-        }
-        if !options.quic_ports.is_empty() {
-            let words = ports.iter().map(|word| word.to_ne_bytes().to_vec());
-            write(&maps.quic_port_map, "quic_port_map", numbered(words))?;
-        }
+        options.quic.fill(maps)?;
+        options.syn.fill(maps)?;
         self.fill_rules()
     }
 
@@ -469,6 +505,10 @@ impl Guard {
         }
         sets(&maps.protocol_map, "protocol_map", rules.protocol.as_deref().unwrap_or_default())?;
         sets(&maps.flags_map, "flags_map", rules.flags.as_deref().unwrap_or_default())?;
+        if let Some(payload) = &rules.payload {
+            sets(&maps.payload_any_map, "payload_any_map", &[payload.any])?;
+            write(&maps.payload_map, "payload_map", payload.entries())?;
+        }
         write(&maps.rule_map, "rule_map", numbered(rules.rules.iter().map(GuardRule::value)))
     }
 }
@@ -540,10 +580,13 @@ fn size(
     maps.length_set_map.set_max_entries(sets(&rules.length))?;
     maps.protocol_map.set_max_entries(entries(rules.protocol.as_ref().map_or(0, Vec::len)))?;
     maps.flags_map.set_max_entries(entries(rules.flags.as_ref().map_or(0, Vec::len)))?;
+    let payloads = rules.payload.as_ref().map_or(0, |payload| payload.values.len());
+    maps.payload_map.set_max_entries(entries(payloads))?;
     maps.rule_map.set_max_entries(entries(rules.rules.len()))?;
     maps.rule_stats_map.set_max_entries(entries(rules.rules.len()))?;
     maps.shared_map.set_max_entries(entries(rules.rules.len() * SHARED))?;
-    maps.quic_port_map.set_max_entries(1024)?;
+    maps.quic_port_map.set_max_entries(quic::PORT_WORDS as u32)?;
+    maps.tcp_port_map.set_max_entries(quic::PORT_WORDS as u32)?;
     maps.bucket_map.set_max_entries(options.buckets.max(1))?;
     maps.ban_map.set_max_entries(options.bans.max(1))?;
     maps.learned_map.set_max_entries(options.learning.map_or(1, |learning| learning.entries.max(1)))?;
@@ -562,7 +605,14 @@ fn set(maps: &mut OpenGuardMaps<'_>, options: &GuardOptions, seed: u64) {
     knobs.has_block4 = options.block.iter().any(|prefix| prefix.address.is_ipv4());
     knobs.has_block6 = options.block.iter().any(|prefix| prefix.address.is_ipv6());
     knobs.has_bans = options.applies_bans();
-    knobs.has_quic = !options.quic_ports.is_empty();
+    knobs.has_quic = !options.quic.ports.is_empty();
+    knobs.quic_unknown = options.quic.unknown();
+    knobs.quic_keys_used = options.quic.keys(&mut knobs.quic_keys);
+    let retry = options.quic.retry(&mut knobs.ghash, &mut knobs.retry_mask);
+    knobs.has_retry = retry.is_some();
+    knobs.has_syn = !options.syn.ports.is_empty();
+    knobs.check_acks = options.syn.check_acks;
+    (knobs.retry_cost, knobs.retry_burst) = retry.unwrap_or_default();
     knobs.rules = rules.rules.len() as u32;
     knobs.seed = seed;
     knobs.by_source = rules.source.is_some();
@@ -572,6 +622,16 @@ fn set(maps: &mut OpenGuardMaps<'_>, options: &GuardOptions, seed: u64) {
     knobs.by_protocol = rules.protocol.is_some();
     knobs.by_length = rules.length.is_some();
     knobs.by_flags = rules.flags.is_some();
+    knobs.by_payload = rules.payload.is_some();
+    let probes = rules.payload.as_ref().map_or(&[][..], |payload| &payload.probes);
+    knobs.probe_count = probes.len().min(knobs.probes.len()) as u32;
+    for (place, probe) in knobs.probes.iter_mut().zip(probes) {
+        place.offset = probe.offset.into();
+        place.length = probe.length.into();
+        for (word, bytes) in place.mask.iter_mut().zip(probe.mask.as_chunks::<8>().0) {
+            *word = u64::from_ne_bytes(*bytes);
+        }
+    }
 }
 
 /// A source as the table of bans has it.

@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use crate::skeleton::guard::types::{guard_action, guard_bits, guard_limit, guard_per, guard_rule};
+use crate::skeleton::guard::types::{
+    guard_action, guard_bits, guard_limit, guard_payload_key, guard_per, guard_rule,
+};
 
 /// Words of a set.
 const WORDS: usize = guard_limit::GUARD_WORDS.0 as usize;
@@ -91,6 +93,46 @@ impl GuardValueSets {
     pub const FLAGS: usize = guard_limit::GUARD_NO_FLAGS.0 as usize + 1;
 }
 
+/// A place of payloads that rules look at, and which bits of it count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GuardProbe {
+    /// From the end of the TCP or UDP header; of other protocols, of the IP header.
+    pub offset: u16,
+    /// Bytes, 1 to [`GuardPayloadSets::PATTERN`].
+    pub length: u8,
+    /// Those bits that count, of the first `length` bytes; the rest is 0.
+    pub mask: [u8; GuardPayloadSets::PATTERN],
+}
+
+/// Sets by what is at places of the payload.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GuardPayloadSets {
+    /// [`GuardPayloadSets::PROBES`] at most.
+    pub probes: Vec<GuardProbe>,
+    /// Rules that take every payload.
+    pub any: GuardSet,
+    /// The rules that ask for these bytes, masked, at the probe of that place in `probes`.
+    pub values: Vec<(usize, [u8; GuardPayloadSets::PATTERN], GuardSet)>,
+}
+
+const _: () = assert!(size_of::<guard_payload_key>() == 8 + GuardPayloadSets::PATTERN);
+
+impl GuardPayloadSets {
+    /// Different places at most.
+    pub const PROBES: usize = guard_limit::GUARD_PROBES.0 as usize;
+    /// Bytes at most that are looked at in one place.
+    pub const PATTERN: usize = guard_limit::GUARD_PATTERN.0 as usize;
+
+    /// Keys and values of `payload_map`.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
+        self.values.iter().map(|(probe, bytes, set)| {
+            let mut key = (*probe as u64).to_ne_bytes().to_vec();
+            key.extend(bytes);
+            (key, set.value())
+        })
+    }
+}
+
 /// Rules, compiled. A field that no rule asks for is `None`, and costs nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GuardClassifier {
@@ -108,6 +150,8 @@ pub struct GuardClassifier {
     pub protocol: Option<Vec<GuardSet>>,
     /// By TCP flags: [`GuardValueSets::FLAGS`] sets.
     pub flags: Option<Vec<GuardSet>>,
+    /// By bytes of the payload.
+    pub payload: Option<GuardPayloadSets>,
     /// What they do, [`GuardSet::RULES`] at most.
     pub rules: Vec<GuardRule>,
 }

@@ -25,6 +25,7 @@ use toml::Spanned;
 pub(crate) use acme::Acme;
 pub(crate) use cache::Cache;
 use expressway_dataplane::IoSection;
+use expressway_gateway::quic::FilterKey;
 use expressway_origin::OriginOptions;
 use expressway_settings::{ConfigError, SourceFile};
 pub(crate) use origin::{Control, Named, Origin};
@@ -178,7 +179,16 @@ impl Config {
         {
             return Err(self.at(disk.span(), format!("{} is not a directory", disk.get_ref().display())));
         }
+        self.filter_keys()?;
         self.check_qlog(cfg!(feature = "qlog"))
+    }
+
+    /// The keys that filters in front of the server have too.
+    pub(crate) fn filter_keys(&self) -> Result<Vec<FilterKey>, ConfigError> {
+        let Some(path) = &self.server.guard_keys else { return Ok(Vec::new()) };
+        let keys = expressway_settings::read_keys(path.get_ref())
+            .map_err(|problem| self.at(path.span(), format!("{} {problem}", path.get_ref().display())))?;
+        Ok(keys.into_iter().map(FilterKey).collect())
     }
 
     /// Checks the folder of qlog files; `writes_qlog` says whether this build writes any.
@@ -459,6 +469,7 @@ impl Config {
     fn resolve_paths(&mut self, base: &Path) {
         let join = |path: &mut Spanned<PathBuf>| *path.get_mut() = base.join(path.get_ref());
         self.quic.qlog.iter_mut().for_each(join);
+        self.server.guard_keys.iter_mut().for_each(join);
         self.cache.disk.iter_mut().for_each(join);
         self.sites.iter_mut().for_each(|site| site.resolve_paths(base));
         self.resolve_tls_paths(base);

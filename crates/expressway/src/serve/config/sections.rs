@@ -34,6 +34,9 @@ pub(crate) struct Server {
     /// What tells this server from others with the same private key; absent: the machine, its boot and the addresses.
     #[serde(default)]
     pub(crate) node: Option<Spanned<String>>,
+    /// File of keys that `expressway guard` in front of the server has too.
+    #[serde(default)]
+    pub(crate) guard_keys: Option<Spanned<PathBuf>>,
     /// Memory for what clients make the server hold, the block cache included; absent: half of what the machine or the
     /// cgroup has.
     #[serde(default)]

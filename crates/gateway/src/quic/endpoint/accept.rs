@@ -37,7 +37,9 @@ impl Endpoint {
                 Purpose::Serve { original: Some(original.into()) }
             }
             Verdict::Invalid => return self.refuse(dcid, scid, path, Refusal::InvalidToken),
-            Verdict::Foreign if self.wants_retry() => return self.send_retry(dcid, scid, path),
+            Verdict::Foreign if self.wants_retry() || self.passed_a_filter(dcid) => {
+                return self.send_retry(dcid, scid, path);
+            }
             Verdict::Foreign => Purpose::Serve { original: None },
         };
         if self.table.len() + self.handshakes.len() >= self.setup.settings.max_connections {
@@ -113,6 +115,13 @@ impl Endpoint {
                 self.handshakes.is_long() || self.worker.stats.handshaking >= handshaking as u64
             }
         }
+    }
+
+    /// Whether filters in front let it pass without a token for its connection ID, which one of the servers issued, or
+    /// looks so. The connection is not there any more, or never was: who has seen an ID could make new ones with it.
+    fn passed_a_filter(&self, dcid: &[u8]) -> bool {
+        self.shared.secrets.filter.are_made()
+            && Cid::from_slice(dcid).is_some_and(|cid| self.worker.cids.is_ours(&cid))
     }
 
     /// Answers a client that no connection is made for.

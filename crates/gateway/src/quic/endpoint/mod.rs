@@ -122,7 +122,8 @@ impl Shared {
     ) -> Result<Arc<Self>, EngineError> {
         let settings = &setup.settings;
         Ok(Arc::new(Self {
-            secrets: Secrets::derive(settings.tls.identity(), &settings.instance)?,
+            secrets: Secrets::derive(settings.tls.identity(), &settings.instance)?
+                .with_filter_keys(&settings.filter_keys),
             _instance: settings.instance.clone(),
             memory,
             pool: BufferPool::new(HANDOVER_BUFFERS, settings.max_receive_payload()),
@@ -132,6 +133,10 @@ impl Shared {
             next: (0..workers.clamp(1, 256)).map(|_| Mutex::default()).collect(),
             retired: Mutex::default(),
         }))
+    }
+
+    fn tokens(&self, settings: &Settings) -> RetryTokens {
+        RetryTokens::new(self.secrets.retry, settings.retry_lifetime, self.secrets.filter.clone())
     }
 
     /// The numbers of one worker, or of all.
@@ -230,7 +235,7 @@ impl Endpoint {
                 tracer: Tracer::default(),
             },
             engine: Engine::new(settings)?,
-            tokens: RetryTokens::new(shared.secrets.retry, settings.retry_lifetime),
+            tokens: shared.tokens(settings),
             table: Table::with_room(settings.max_connections, settings.connection_ids as usize),
             ready: VecDeque::new(),
             handshakes: HandshakeQueue::default(),
@@ -288,7 +293,7 @@ impl Endpoint {
             self.engine = engine;
             self.worker.cids.set_routable(setup.settings.routable);
             self.worker.resets.set_rate(setup.settings.resets_per_second);
-            self.tokens = RetryTokens::new(self.shared.secrets.retry, setup.settings.retry_lifetime);
+            self.tokens = self.shared.tokens(&setup.settings);
             self.setup = setup;
         }
     }

@@ -1,0 +1,97 @@
+//! Files with secret keys that several programs share.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// Bytes of a key.
+pub const KEY_LENGTH: usize = 32;
+
+/// Keys of a file at most: the one in use, and the one before it.
+pub const KEYS: usize = 2;
+
+/// A file of two keys has about 130 bytes.
+const LARGEST: u64 = 4096;
+
+/// Reads keys of 64 hexadecimal digits, one a line; the first is the one in use. Lines that are empty or begin with `#` are
+/// not read.
+///
+/// # Errors
+/// What is wrong, and what to do, without the file's name.
+pub fn read_keys(path: &Path) -> Result<Vec<[u8; KEY_LENGTH]>, String> {
+    let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
+    let mut file = File::open(path).map_err(unreadable)?;
+    let mode = file.metadata().map_err(unreadable)?.permissions().mode();
+    if mode & 0o007 != 0 {
+        return Err("is for everybody: chmod o= it".to_owned());
+    }
+    let mut text = String::new();
+    file.by_ref().take(LARGEST).read_to_string(&mut text).map_err(unreadable)?;
+    parse(&text)
+}
+
+fn parse(text: &str) -> Result<Vec<[u8; KEY_LENGTH]>, String> {
+    let mut keys = Vec::new();
+    for (number, line) in text.lines().map(str::trim).enumerate() {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let key = key(line).ok_or_else(|| {
+            format!(
+                "line {}: not a key of 64 hexadecimal digits, as `openssl rand -hex 32` makes them",
+                number + 1
+            )
+        })?;
+        keys.push(key);
+    }
+    match keys.len() {
+        1..=KEYS => Ok(keys),
+        0 => Err("has no key: `openssl rand -hex 32` makes one".to_owned()),
+        more => Err(format!("has {more} keys: the one in use first, then the one before it, and no more")),
+    }
+}
+
+fn key(line: &str) -> Option<[u8; KEY_LENGTH]> {
+    let digits: Option<Vec<u32>> = line.chars().map(|digit| digit.to_digit(16)).collect();
+    let digits = digits?;
+    let (pairs, rest) = digits.as_chunks::<2>();
+    let bytes: Vec<u8> = pairs.iter().map(|[high, low]| (high * 16 + low) as u8).collect();
+    if rest.is_empty() { bytes.try_into().ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_key_or_two() {
+        let (one, two) = ("0a".repeat(32), "FF".repeat(32));
+        assert_eq!(parse(&format!("{one}\n")), Ok(vec![[10; 32]]));
+        assert_eq!(parse(&format!("# in use\n{one}\n\n# before\n{two}")), Ok(vec![[10; 32], [255; 32]]));
+        for (text, words) in [
+            (String::new(), "no key"),
+            (format!("{one}\n{one}\n{two}\n"), "3 keys"),
+            (one[1..].to_owned(), "line 1: not a key"),
+            (format!("{one}0a"), "line 1"),
+            (format!("\n{}", "0x".repeat(32)), "line 2"),
+        ] {
+            let error = parse(&text).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_everybody_may_read_is_no_secret() {
+        let path = std::env::temp_dir().join(format!("expressway-keys-{}", std::process::id()));
+        std::fs::write(&path, "0a".repeat(32)).unwrap();
+        let with = |mode| {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            read_keys(&path)
+        };
+        assert!(with(0o644).unwrap_err().contains("chmod"));
+        assert_eq!(with(0o640), Ok(vec![[10; 32]]));
+        std::fs::remove_file(&path).unwrap();
+        assert!(read_keys(&path).unwrap_err().contains("cannot be read"));
+    }
+}
