@@ -101,6 +101,11 @@ pub trait State: Send + Sync + 'static {
         None
     }
 
+    /// Gives a node another weight, as `order`, a JSON document, says, for `POST /weight`; as [`State::purge`].
+    fn weight(&self, _order: &[u8]) -> Option<Result<String, String>> {
+        None
+    }
+
     /// Services with their nodes and statistics, as a JSON document, for `/services`; `None` where there is no such page.
     fn services(&self) -> Option<String> {
         None
@@ -241,6 +246,7 @@ impl Desk {
             }
             (&Method::POST, "/purge") => self.ordered(request, |state, order| state.purge(order)).await,
             (&Method::POST, "/drain") => self.ordered(request, |state, order| state.drain(order)).await,
+            (&Method::POST, "/weight") => self.ordered(request, |state, order| state.weight(order)).await,
             (&Method::POST, "/trace") => match self.trace(request).await {
                 Ok(feed) => return feed.into_response(),
                 Err(page) => page,
@@ -351,7 +357,8 @@ fn answer(request: &Request<Incoming>, registry: &Registry, state: &dyn State) -
         "/" => Page::new(
             StatusCode::OK,
             "text/plain",
-            "/metrics\n/healthz\n/config\n/io\n/subscribers\n/services\n/rooms\nPOST /purge\nPOST /drain\nPOST /trace\n",
+            "/metrics\n/healthz\n/config\n/io\n/subscribers\n/services\n/rooms\nPOST /purge\nPOST /drain\n\
+             POST /weight\nPOST /trace\n",
         ),
         _ => document(None),
     }
