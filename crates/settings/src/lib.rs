@@ -4,11 +4,13 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod key;
 mod keys;
 mod named;
 mod value;
 
 pub use error::{ConfigError, SourceFile};
+pub use key::Key;
 pub use keys::{KEY_LENGTH, KEYS, read_keys};
 pub use named::by_name;
 #[doc(hidden)]

@@ -26,6 +26,7 @@ pub mod filter_token;
 pub mod header;
 mod instance;
 mod message;
+mod quic_lb;
 pub mod reset;
 mod settings;
 pub mod stats;

@@ -26,6 +26,7 @@ pub(crate) use acme::Acme;
 pub(crate) use cache::Cache;
 use expressway_dataplane::IoSection;
 use expressway_gateway::quic::FilterKey;
+use expressway_gateway::quic::cid::Routable;
 use expressway_origin::OriginOptions;
 use expressway_settings::{ConfigError, SourceFile};
 pub(crate) use origin::{Control, Named, Origin};
@@ -180,6 +181,7 @@ impl Config {
             return Err(self.at(disk.span(), format!("{} is not a directory", disk.get_ref().display())));
         }
         self.filter_keys()?;
+        self.routable().map_err(|(span, problem)| self.at(span, problem))?;
         self.check_qlog(cfg!(feature = "qlog"))
     }
 
@@ -189,6 +191,12 @@ impl Config {
         let keys = expressway_settings::read_keys(path.get_ref())
             .map_err(|problem| self.at(path.span(), format!("{} {problem}", path.get_ref().display())))?;
         Ok(keys.into_iter().map(FilterKey).collect())
+    }
+
+    /// What connection IDs say to load balancers; reads the key.
+    pub(crate) fn routable(&self) -> Result<Option<Routable>, Problem> {
+        let Some(section) = self.quic.load_balancing.as_ref().map(Spanned::get_ref) else { return Ok(None) };
+        Ok(section.routable(section.key()?))
     }
 
     /// Checks the folder of qlog files; `writes_qlog` says whether this build writes any.
@@ -314,7 +322,7 @@ impl Config {
             }
         }
         if let Some(wrong) =
-            self.quic.load_balancing.as_ref().filter(|one| one.get_ref().routable().is_none())
+            self.quic.load_balancing.as_ref().filter(|one| one.get_ref().routable(None).is_none())
         {
             let problem = "give a `config` of 0 to 6 and a `server_id` of 1 to 4 bytes in hexadecimal";
             return Err(self.at(wrong.span(), problem));
@@ -470,6 +478,8 @@ impl Config {
         let join = |path: &mut Spanned<PathBuf>| *path.get_mut() = base.join(path.get_ref());
         self.quic.qlog.iter_mut().for_each(join);
         self.server.guard_keys.iter_mut().for_each(join);
+        let balancing = self.quic.load_balancing.iter_mut();
+        balancing.flat_map(|one| one.get_mut().key_file.iter_mut()).for_each(join);
         self.cache.disk.iter_mut().for_each(join);
         self.sites.iter_mut().for_each(|site| site.resolve_paths(base));
         self.resolve_tls_paths(base);
