@@ -70,7 +70,11 @@ static __always_inline __u64 hash_key(const struct flow_key *key)
 		hash *= 0x9e3779b97f4a7c15;
 		hash ^= hash >> 32;
 	}
-	return hash;
+	/* The finish of MurmurHash3: without it the last word's upper bits hardly reach the bits that name a set. */
+	hash *= 0xff51afd7ed558ccd;
+	hash ^= hash >> 33;
+	hash *= 0xc4ceb9fe1a85ec53;
+	return hash ^ hash >> 33;
 }
 
 /* What a flow's weight is worth now. */
