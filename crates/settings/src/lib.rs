@@ -1,13 +1,15 @@
-//! What commands are set up by: strict TOML whose errors name file, line and key, and suggest the nearest known key; sizes
-//! and spans of time with units. It knows no key of any file.
+//! What commands are set up by: strict TOML whose errors name file, line and key, and suggest the nearest known key; sizes,
+//! spans of time with units, and keys from files. It knows no key of any file.
 
 #![forbid(unsafe_code)]
 
 mod error;
+mod key;
 mod named;
 mod value;
 
 pub use error::{ConfigError, SourceFile};
+pub use key::Key;
 pub use named::by_name;
 #[doc(hidden)]
 pub use serde;

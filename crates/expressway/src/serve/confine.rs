@@ -269,6 +269,8 @@ fn landlock(config: &Config) -> Result<bool, Failure> {
     let failed = |error: &dyn fmt::Display| Failure::run_time(format!("[server] landlock: {error}"));
     let mut read = vec![folder(config.file())];
     read.extend(config.tls_paths().iter().map(|path| folder(path.get_ref())));
+    let balancing = config.quic.load_balancing.as_ref().and_then(|one| one.get_ref().key_file.as_ref());
+    read.extend(balancing.map(|file| folder(file.get_ref())));
     read.extend(config.sites.iter().filter_map(|site| site.root.as_ref()).map(|root| root.get_ref().clone()));
     read.extend(config.sites.iter().flat_map(|site| site.token_keys()).map(|keys| folder(keys.get_ref())));
     read.extend(origins(config));

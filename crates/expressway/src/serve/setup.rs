@@ -129,9 +129,10 @@ pub(crate) fn build(
     previous: Option<&Previous>,
 ) -> Result<Reloadable, Failure> {
     let tls = Arc::new(tls::build(config, fixed)?);
-    let settings = settings(config, Arc::clone(&tls));
-    settings.check().map_err(|error| Failure::usage(format!("[quic]: {error}")))?;
     let wrong = |(span, problem)| Failure::usage(config.at(span, problem));
+    let settings =
+        Settings { routable: config.routable().map_err(wrong)?, ..settings(config, Arc::clone(&tls)) };
+    settings.check().map_err(|error| Failure::usage(format!("[quic]: {error}")))?;
     let origins = origins.build(config.origins().map_err(wrong)?).map_err(Failure::usage)?;
     let sites: Result<Vec<SiteConfig>, _> =
         config.sites.iter().map(|one| site(one, &origins, cache)).collect();
@@ -177,7 +178,6 @@ fn settings(config: &Config, tls: Arc<Tls>) -> Settings {
             .map_or(defaults.max_udp_payload, |p| usize::from(*p.get_ref())),
         qlog: quic.qlog.as_ref().map(|path| path.get_ref().clone()),
         keylog: config.tls.keylog.clone(),
-        routable: quic.load_balancing.as_ref().and_then(|one| one.get_ref().routable()),
         ..defaults
     }
 }

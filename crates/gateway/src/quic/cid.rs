@@ -8,6 +8,7 @@
 //!  | first | 12 random bytes          | worker | check |
 //!  +-------+--------------------------+--------+-------+
 //!  | first | server ID | random bytes | worker | check |    behind a load balancer
+//!  | first | encrypted: the same 12   | worker | check |    behind one that has the key
 //! ```
 //!
 //! The worker number is in clear because the kernel's socket selector and other workers read it without a
@@ -17,15 +18,19 @@
 //! from one of another server with the same certificate, which is not answered by a stateless reset.
 //!
 //! The first byte is as draft-ietf-quic-load-balancers, section 3, has it: three bits of configuration, five random
-//! ones. With [`Routable`] the server ID follows in clear, and a balancer finds the server whatever address the client
-//! has; all behind it is the nonce of the draft. Without, the bits say that the ID is not routable, so that a balancer
-//! does not take random bytes for a server's. IDs of an earlier configuration stay valid: this server knows its own
-//! by the check.
+//! ones. With [`Routable`] the server ID follows, and a balancer finds the server whatever address the client has. The
+//! random bytes up to the worker number are the nonce of the draft, at least 8; with a key, server ID and nonce are
+//! encrypted together in the draft's four passes, and what lies behind them is "for the server's own use" (section 5.4).
+//! Without, the bits say that the ID is not routable, so that a balancer does not take random bytes for a server's. IDs of
+//! an earlier configuration stay valid: this server knows its own by the check.
 
+use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Deref;
 
 use boring::hash::hmac_sha256;
+
+use super::quic_lb::Encryption;
 
 /// Length of the connection IDs that this server issues, in bytes.
 pub const CID_LENGTH: usize = 16;
@@ -40,22 +45,35 @@ pub const MAX_SERVER_ID: usize = 4;
 const UNROUTABLE: u8 = 7;
 
 /// What load balancers read in IDs (draft-ietf-quic-load-balancers).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Routable {
     config: u8,
     server_id: [u8; MAX_SERVER_ID],
     length: u8,
+    key: Option<[u8; 16]>,
+}
+
+/// The key is not printed.
+impl fmt::Debug for Routable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Routable")
+            .field("config", &self.config)
+            .field("server_id", &&self.server_id[..usize::from(self.length)])
+            .field("encrypted", &self.key.is_some())
+            .finish()
+    }
 }
 
 impl Routable {
-    /// IDs with the rotation codepoint `config`, 0 to 6, and `server_id` of 1 to 4 bytes; `None` for others.
-    pub fn new(config: u8, server_id: &[u8]) -> Option<Self> {
+    /// IDs with the rotation codepoint `config`, 0 to 6, and `server_id` of 1 to 4 bytes, encrypted if there is a key; `None`
+    /// for others.
+    pub fn new(config: u8, server_id: &[u8], key: Option<[u8; 16]>) -> Option<Self> {
         if config >= UNROUTABLE || !(1..=MAX_SERVER_ID).contains(&server_id.len()) {
             return None;
         }
         let mut bytes = [0; MAX_SERVER_ID];
         bytes[..server_id.len()].copy_from_slice(server_id);
-        Some(Self { config, server_id: bytes, length: server_id.len() as u8 })
+        Some(Self { config, server_id: bytes, length: server_id.len() as u8, key })
     }
 }
 
@@ -103,11 +121,12 @@ impl Deref for ClientCid {
 }
 
 /// Creates connection IDs for one worker and recognises those of all workers.
-#[derive(Clone)]
 pub struct CidIssuer {
     worker: u8,
     key: [u8; 32],
     routable: Option<Routable>,
+    /// With the key of `routable`, from the first ID on.
+    encryption: Option<Encryption>,
     /// Random bytes drawn ahead: one draw from the generator serves many IDs.
     pool: [u8; 13 * 32],
     used: usize,
@@ -116,15 +135,16 @@ pub struct CidIssuer {
 impl CidIssuer {
     /// An issuer for `worker` whose check is keyed with `key`, the same on all workers.
     pub fn new(worker: u8, key: [u8; 32]) -> Self {
-        Self { worker, key, routable: None, pool: [0; 13 * 32], used: 13 * 32 }
+        Self { worker, key, routable: None, encryption: None, pool: [0; 13 * 32], used: 13 * 32 }
     }
 
     /// Makes IDs that load balancers can route, or not, from the next one on.
     pub fn set_routable(&mut self, routable: Option<Routable>) {
         self.routable = routable;
+        self.encryption = None;
     }
 
-    /// A new ID. Fails when the system's random generator does.
+    /// A new ID. Fails when the system's random generator or the cipher does.
     pub fn issue(&mut self) -> Result<Cid, boring::error::ErrorStack> {
         if self.used == self.pool.len() {
             boring::rand::rand_bytes(&mut self.pool)?;
@@ -134,9 +154,16 @@ impl CidIssuer {
         cid[..13].copy_from_slice(&self.pool[self.used..self.used + 13]);
         self.used += 13;
         let config = match &self.routable {
-            Some(Routable { config, server_id, length }) => {
+            Some(Routable { config, server_id, length, key }) => {
                 let length = usize::from(*length);
                 cid[1..1 + length].copy_from_slice(&server_id[..length]);
+                if let Some(key) = key {
+                    let encryption = match &mut self.encryption {
+                        Some(ready) => ready,
+                        none => none.insert(Encryption::new(key)?),
+                    };
+                    encryption.encrypt(&mut cid[1..WORKER_OFFSET])?;
+                }
                 *config
             }
             None => UNROUTABLE,
@@ -207,7 +234,7 @@ mod tests {
         assert!((0..50).all(|_| issuer.issue().unwrap().0[0] >> 5 == 7), "not routable");
         let mut old = Vec::new();
         for (config, server_id) in [(0, &[0xc4, 0x60, 0x5e][..]), (1, &[9]), (6, &[192, 0, 2, 21])] {
-            issuer.set_routable(Routable::new(config, server_id));
+            issuer.set_routable(Routable::new(config, server_id, None));
             let ids: Vec<Cid> = (0..50).map(|_| issuer.issue().unwrap()).collect();
             for cid in &ids {
                 assert_eq!((cid.0[0] >> 5, &cid.0[1..1 + server_id.len()]), (config, server_id));
@@ -220,8 +247,32 @@ mod tests {
         }
         assert!(old.iter().all(|cid| issuer.is_ours(cid)), "those of earlier configurations stay valid");
         for (config, server_id) in [(7, &[1][..]), (0, &[]), (0, &[1; 5])] {
-            assert_eq!(Routable::new(config, server_id), None);
+            assert_eq!(Routable::new(config, server_id, None), None);
         }
+    }
+
+    #[test]
+    fn with_a_key_only_its_owners_read_the_server() {
+        let key = [0xaa; 16];
+        let mut issuer = CidIssuer::new(3, [7; 32]);
+        let mut balancer = Encryption::new(&key).unwrap();
+        for server_id in [&[9][..], &[0xc4, 0x60, 0x5e], &[192, 0, 2, 21]] {
+            let routable = Routable::new(2, server_id, Some(key)).unwrap();
+            assert!(!format!("{routable:?}").contains("170"), "the key is not printed");
+            issuer.set_routable(Some(routable));
+            let mut seen = std::collections::HashSet::new();
+            for _ in 0..50 {
+                let cid = issuer.issue().unwrap();
+                assert_eq!((cid.0[0] >> 5, cid.worker()), (2, 3));
+                assert!(issuer.is_ours(&cid));
+                assert!(seen.insert(cid.0[1..13].to_vec()), "twice the same");
+                let mut plain = cid.0;
+                balancer.decrypt_halves(&mut plain[1..WORKER_OFFSET]);
+                assert_eq!(&plain[1..1 + server_id.len()], server_id);
+            }
+        }
+        issuer.set_routable(Routable::new(2, &[9], None));
+        assert_eq!(issuer.issue().unwrap().0[1], 9, "in clear again");
     }
 
     #[test]

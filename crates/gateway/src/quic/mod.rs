@@ -24,6 +24,7 @@ pub(crate) mod engine;
 pub mod header;
 mod instance;
 mod message;
+mod quic_lb;
 pub mod reset;
 mod settings;
 pub mod stats;

@@ -25,6 +25,7 @@ use toml::Spanned;
 pub(crate) use acme::Acme;
 pub(crate) use cache::Cache;
 use expressway_dataplane::IoSection;
+use expressway_gateway::quic::cid::Routable;
 use expressway_origin::OriginOptions;
 use expressway_settings::{ConfigError, SourceFile};
 pub(crate) use origin::{Control, Named, Origin};
@@ -178,7 +179,14 @@ impl Config {
         {
             return Err(self.at(disk.span(), format!("{} is not a directory", disk.get_ref().display())));
         }
+        self.routable().map_err(|(span, problem)| self.at(span, problem))?;
         self.check_qlog(cfg!(feature = "qlog"))
+    }
+
+    /// What connection IDs say to load balancers; reads the key.
+    pub(crate) fn routable(&self) -> Result<Option<Routable>, Problem> {
+        let Some(section) = self.quic.load_balancing.as_ref().map(Spanned::get_ref) else { return Ok(None) };
+        Ok(section.routable(section.key()?))
     }
 
     /// Checks the folder of qlog files; `writes_qlog` says whether this build writes any.
@@ -304,7 +312,7 @@ impl Config {
             }
         }
         if let Some(wrong) =
-            self.quic.load_balancing.as_ref().filter(|one| one.get_ref().routable().is_none())
+            self.quic.load_balancing.as_ref().filter(|one| one.get_ref().routable(None).is_none())
         {
             let problem = "give a `config` of 0 to 6 and a `server_id` of 1 to 4 bytes in hexadecimal";
             return Err(self.at(wrong.span(), problem));
@@ -459,6 +467,8 @@ impl Config {
     fn resolve_paths(&mut self, base: &Path) {
         let join = |path: &mut Spanned<PathBuf>| *path.get_mut() = base.join(path.get_ref());
         self.quic.qlog.iter_mut().for_each(join);
+        let balancing = self.quic.load_balancing.iter_mut();
+        balancing.flat_map(|one| one.get_mut().key_file.iter_mut()).for_each(join);
         self.cache.disk.iter_mut().for_each(join);
         self.sites.iter_mut().for_each(|site| site.resolve_paths(base));
         self.resolve_tls_paths(base);

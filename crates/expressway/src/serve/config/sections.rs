@@ -9,8 +9,9 @@ use toml::Spanned;
 
 use expressway_gateway::admin;
 use expressway_gateway::quic::cid::Routable;
-use expressway_settings::{Size, Span};
+use expressway_settings::{Key, Size, Span};
 
+use super::site::Problem;
 use super::value::{Congestion, LogFormat, Retry, Seccomp, Workers};
 
 /// `[server]`: where to listen and with how many workers.
@@ -87,7 +88,7 @@ pub(crate) struct Quic {
     pub(crate) early_data: bool,
     /// Largest UDP payload to send, bytes; default what the interface's MTU carries.
     pub(crate) max_payload: Option<Spanned<u16>>,
-    /// Connection IDs that load balancers can route (QUIC-LB, in clear).
+    /// Connection IDs that load balancers can route (QUIC-LB).
     pub(crate) load_balancing: Option<Spanned<LoadBalancing>>,
     /// Folder for one qlog file a connection, for debugging; takes a build with the feature `qlog`.
     pub(crate) qlog: Option<Spanned<PathBuf>>,
@@ -102,11 +103,13 @@ pub(crate) struct LoadBalancing {
     pub(crate) config: u8,
     /// This server's ID, in hexadecimal.
     pub(crate) server_id: String,
+    /// File with the key that encrypts server IDs; in clear without.
+    pub(crate) key_file: Option<Spanned<PathBuf>>,
 }
 
 impl LoadBalancing {
     /// As the gateway takes it; `None` if it cannot.
-    pub(crate) fn routable(&self) -> Option<Routable> {
+    pub(crate) fn routable(&self, key: Option<Key>) -> Option<Routable> {
         let digits: Option<Vec<u32>> = self.server_id.chars().map(|digit| digit.to_digit(16)).collect();
         let digits = digits?;
         let pairs = digits.chunks_exact(2);
@@ -114,7 +117,13 @@ impl LoadBalancing {
             return None;
         }
         let bytes: Vec<u8> = pairs.map(|pair| (pair[0] * 16 + pair[1]) as u8).collect();
-        Routable::new(self.config, &bytes)
+        Routable::new(self.config, &bytes, key.map(|key| key.0))
+    }
+
+    /// Reads the key, if there is one.
+    pub(crate) fn key(&self) -> Result<Option<Key>, Problem> {
+        let read = |file: &Spanned<PathBuf>| Key::read(file.get_ref()).map_err(|error| (file.span(), error));
+        self.key_file.as_ref().map(read).transpose()
     }
 }
 

@@ -407,3 +407,22 @@ fn more_certificates_stand_behind_that_of_the_tls_section() {
     let error = parse(&GOOD.replace(&GOOD[start..end], "")).unwrap_err();
     assert!(error.contains("no certificate"), "{error}");
 }
+
+#[test]
+fn the_key_of_connection_ids_lies_beside_the_file_and_is_its_owners() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!("{GOOD}[quic.load_balancing]\nserver_id = \"0a0b\"\nkey_file = \"lb.key\"\n");
+    let config = Config::parse(&folder.path().join("edge.toml"), text).unwrap();
+    let (_, missing) = config.routable().unwrap_err();
+    assert!(missing.contains("lb.key: No such file"), "{missing}");
+    let file = folder.path().join("lb.key");
+    std::fs::write(&file, "8f95f09245765f80256934e50c66207f\n").unwrap();
+    let allow = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+    allow(0o644);
+    let (_, open) = config.routable().unwrap_err();
+    assert!(open.contains("chmod 600"), "{open}");
+    allow(0o600);
+    let key = 0x8f95_f092_4576_5f80_2569_34e5_0c66_207f_u128.to_be_bytes();
+    assert_eq!(config.routable().unwrap(), Routable::new(0, &[10, 11], Some(key)));
+}

@@ -1,0 +1,104 @@
+//! Keys in files of their own, which nobody but their owner may read.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// More than a key takes, with white space around it.
+const MOST: u64 = 256;
+
+/// A key of 128 bits. It is never printed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Key(pub [u8; 16]);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(…)")
+    }
+}
+
+impl Key {
+    /// Reads a key from a file: 32 hexadecimal digits, white space around them aside.
+    ///
+    /// # Errors
+    /// With the file, if it cannot be read, is no plain file, others than its owner have rights to it, or it holds no key.
+    pub fn read(file: &Path) -> Result<Self, String> {
+        let wrong = |problem: String| format!("{}: {problem}", file.display());
+        // Before it is opened: opening a pipe would wait.
+        let found = std::fs::metadata(file).map_err(|error| wrong(error.to_string()))?;
+        if !found.is_file() {
+            return Err(wrong("not a plain file".to_owned()));
+        }
+        let opened = File::open(file).map_err(|error| wrong(error.to_string()))?;
+        let mode = opened.metadata().map_err(|error| wrong(error.to_string()))?.mode();
+        if mode & 0o077 != 0 {
+            let problem =
+                format!("others than its owner have rights to it (mode {:03o}): chmod 600 it", mode & 0o777);
+            return Err(wrong(problem));
+        }
+        let mut text = String::new();
+        opened.take(MOST).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
+        let digits = text.trim();
+        let is_key = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        match u128::from_str_radix(digits, 16) {
+            Ok(key) if is_key => Ok(Self(key.to_be_bytes())),
+            _ => {
+                Err(wrong("no key of 32 hexadecimal digits: make one with `openssl rand -hex 16`".to_owned()))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A file of this test, which is gone with it.
+    struct Temporary(std::path::PathBuf);
+
+    impl Temporary {
+        fn new(name: &str, text: &str, mode: u32) -> Self {
+            let path = std::env::temp_dir().join(format!("expressway-key-{}-{name}", std::process::id()));
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Temporary {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    const TEXT: &str = "8f95f09245765f80256934e50c66207f";
+
+    #[test]
+    fn a_key_is_read_and_not_printed() {
+        let file = Temporary::new("good", &format!("  {TEXT}\n"), 0o600);
+        let key = Key::read(&file.0).unwrap();
+        assert_eq!((key.0[0], key.0[15]), (0x8f, 0x7f));
+        assert_eq!(format!("{key:?}"), "Key(…)");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_said() {
+        for (name, text, mode, problem) in [
+            ("group", TEXT, 0o640, "mode 640): chmod 600"),
+            ("others", TEXT, 0o604, "mode 604): chmod 600"),
+            ("short", "8f95", 0o600, "no key of 32 hexadecimal digits"),
+            ("sign", "+f95f09245765f80256934e50c66207f", 0o600, "no key of 32 hexadecimal digits"),
+            ("long", &TEXT.repeat(100), 0o600, "no key of 32 hexadecimal digits"),
+        ] {
+            let file = Temporary::new(name, text, mode);
+            let error = Key::read(&file.0).unwrap_err();
+            assert!(error.starts_with(&file.0.display().to_string()) && error.contains(problem), "{error}");
+        }
+        assert!(Key::read(Path::new("/dev/null")).unwrap_err().contains("not a plain file"));
+        assert!(Key::read(Path::new("/nonexistent")).unwrap_err().contains("No such file"));
+    }
+}
