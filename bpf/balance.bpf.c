@@ -15,6 +15,7 @@
  */
 #include "balance_packet.h"
 #include "balance_forward.h"
+#include "balance_quic.h"
 
 /* Where services are reached. */
 struct {
@@ -61,7 +62,7 @@ struct {
 	__uint(max_entries, 1 << 16);
 	__uint(map_flags, BPF_F_NO_COMMON_LRU);
 	__type(key, struct balance_flow_key);
-	__type(value, struct balance_flow);
+	__type(value, struct balance_newcomer);
 } probation_map SEC(".maps");
 
 /* Where the first fragments of packets went. */
@@ -72,13 +73,6 @@ struct {
 	__type(key, struct balance_fragment);
 	__type(value, struct balance_flow);
 } fragments_map SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, BALANCE_SERVICES * BALANCE_QUIC_CONFIGS);
-	__type(key, __u32);
-	__type(value, struct balance_quic);
-} quic_map SEC(".maps");
 
 /* The node (slot) of each server ID. */
 struct {
@@ -119,12 +113,14 @@ const struct balance_enums {
 	enum balance_state state;
 	enum balance_method method;
 	enum balance_counter counter;
+	enum balance_move move;
 } balance_enums = {};
 
 /* How a packet found its node. */
 struct choice {
 	__u32 slot;
 	__u32 now;
+	__u32 moved; /* enum balance_move of an established flow */
 	bool begins;
 	bool becomes_established;
 	bool by_id;
@@ -152,20 +148,26 @@ static __always_inline struct balance_node *node_of(__u32 slot)
 	return bpf_map_lookup_elem(&nodes_map, &slot);
 }
 
-/* The node of a flow, while it may have it. */
+/* The node of a flow, while it may have it; if not for what happened to the node, `moved` says what. */
 static __always_inline struct balance_node *flow_node(const struct balance_flow *flow, const struct packet *packet,
-						      const struct balance_service *service, __u32 now)
+						      const struct balance_service *service, __u32 now, __u32 *moved)
 {
 	struct balance_node *node = node_of(flow->node);
 
-	if (!node || node->generation != flow->generation)
-		return NULL;
 	/* Another CPU may have read the clock later. */
 	if ((__s32)(now - flow->seen) > (__s32)service->idle)
 		return NULL;
 	if (packet->opens && flow->closed && (__s32)(now - flow->seen) >= BALANCE_CLOSED)
 		return NULL;
-	return node->state == BALANCE_UP || node->state == BALANCE_DRAINING ? node : NULL;
+	if (!node || node->generation != flow->generation || node->state == BALANCE_ABSENT) {
+		*moved = BALANCE_MOVED_GONE;
+		return NULL;
+	}
+	if (node->state == BALANCE_DOWN) {
+		*moved = BALANCE_MOVED_DOWN;
+		return NULL;
+	}
+	return node;
 }
 
 /*
@@ -197,8 +199,7 @@ static __always_inline struct balance_node *ring_node(void *ring, __u32 hash, __
 }
 
 /* A node for a flow that has none. */
-static __always_inline struct balance_node *new_node(const struct balance_service *service,
-						     const struct packet *packet, __u64 hash, __u32 *slot)
+static __always_inline struct balance_node *new_node(const struct balance_service *service, __u64 hash, __u32 *slot)
 {
 	void *ring = bpf_map_lookup_elem(&rings_map, &service->id);
 	struct balance_node *node, *other;
@@ -214,14 +215,20 @@ static __always_inline struct balance_node *new_node(const struct balance_servic
 		node = other;
 		*slot = second;
 	}
-	if (node && !packet->error)
-		__sync_fetch_and_add(&node->load, node->step);
 	return node;
+}
+
+/* Counts an established flow of the node, until user space counts them all. What strangers begin is not counted. */
+static __always_inline void add_load(const struct balance_service *service, struct balance_node *node)
+{
+	if (service->flags & BALANCE_LEAST)
+		__sync_fetch_and_add(&node->load, node->step);
 }
 
 /* Counts a packet of a flow that is not established, which may make it so. */
 static __always_inline void promote(const struct balance_flow_key *key, struct balance_flow *flow,
-				    const struct packet *packet, struct choice *choice)
+				    const struct packet *packet, const struct balance_service *service,
+				    struct balance_node *node, struct choice *choice)
 {
 	__u16 enough = packet->protocol == IPPROTO_TCP ? BALANCE_TCP_ESTABLISHED : BALANCE_UDP_ESTABLISHED;
 	struct balance_flow established;
@@ -235,7 +242,48 @@ static __always_inline void promote(const struct balance_flow_key *key, struct b
 	if (bpf_map_update_elem(&flows_map, key, &established, BPF_ANY) == 0) {
 		bpf_map_delete_elem(&probation_map, key);
 		choice->becomes_established = true;
+		add_load(service, node);
 	}
+}
+
+/*
+ * Whether the packet is of the connection that began with that SYN: by its sequence number, which a stranger has to guess.
+ * It is asked where an established flow saw a FIN or RST, and then a SYN: either may be a stranger's, and the client's
+ * next packet says which connection there is. Likewise where the flow's node is gone.
+ */
+static __always_inline bool is_of(const struct balance_newcomer *newcomer, const struct packet *packet)
+{
+	return packet->sequence - newcomer->sequence <= (packet->opens ? 0 : BALANCE_BEGINNING);
+}
+
+/* A node for a packet that finds no flow, or none whose node it may have. `flow` is the established one. */
+static __always_inline struct balance_node *begin(const struct packet *packet, const struct balance_service *service,
+						  __u64 hash, const struct balance_flow_key *key,
+						  struct balance_flow *flow, struct choice *choice)
+{
+	struct balance_node *node = new_node(service, hash, &choice->slot);
+	struct balance_newcomer fresh = {};
+
+	if (!node || packet->error) {
+		choice->moved = BALANCE_MOVED_NOT;
+		return node;
+	}
+	fresh.flow.node = choice->slot;
+	fresh.flow.generation = node->generation;
+	fresh.flow.seen = choice->now;
+	choice->begins = true;
+	if (flow && (!packet->opens || service->flags & BALANCE_AFFINITY)) {
+		/* Its node is gone: it stays established, with another. */
+		fresh.flow.packets = flow->packets;
+		*flow = fresh.flow;
+		add_load(service, node);
+		return node;
+	}
+	choice->moved = BALANCE_MOVED_NOT;
+	fresh.flow.packets = packet->opens ? 0 : 1;
+	fresh.sequence = packet->sequence;
+	bpf_map_update_elem(&probation_map, key, &fresh, BPF_ANY);
+	return node;
 }
 
 /* The node that the flow of the packet has or gets. */
@@ -245,132 +293,57 @@ static __always_inline struct balance_node *find_node(const struct packet *packe
 						      enum balance_counter *counter)
 {
 	struct balance_flow *flow = bpf_map_lookup_elem(&flows_map, key);
-	struct balance_flow fresh = {};
-	struct balance_node *node;
+	struct balance_node *node = NULL, *other = NULL;
+	struct balance_newcomer *newcomer = NULL;
+	__u32 ignored = 0;
 
-	if (flow) {
-		node = flow_node(flow, packet, service, choice->now);
+	if (flow)
+		node = flow_node(flow, packet, service, choice->now, &choice->moved);
+	if (!flow || ((!node || flow->closed) && packet->protocol == IPPROTO_TCP && !packet->error)) {
+		newcomer = bpf_map_lookup_elem(&probation_map, key);
+		if (newcomer && (!flow || is_of(newcomer, packet)))
+			other = flow_node(&newcomer->flow, packet, service, choice->now, &ignored);
+	}
+	/* A SYN that the established flow still takes is its own. */
+	if (newcomer && other && !(node && packet->opens)) {
+		*counter = BALANCE_TX_PROBATION;
+		choice->moved = BALANCE_MOVED_NOT;
+		choice->slot = newcomer->flow.node;
+		if (packet->error)
+			return other;
+		note_end(&newcomer->flow, packet, service, choice->now);
+		promote(key, &newcomer->flow, packet, service, other, choice);
+		return other;
+	}
+	if (flow && node) {
 		*counter = BALANCE_TX_FLOW;
 		choice->slot = flow->node;
-		if (node) {
-			if (packet->error)
-				return node;
-			/* Not written for each packet: the line is shared. */
-			if (flow->seen != choice->now)
-				flow->seen = choice->now;
-			note_end(flow, packet, service, choice->now);
+		if (packet->error)
 			return node;
-		}
-	} else {
-		flow = bpf_map_lookup_elem(&probation_map, key);
-		node = flow ? flow_node(flow, packet, service, choice->now) : NULL;
-		if (node) {
-			*counter = BALANCE_TX_PROBATION;
-			choice->slot = flow->node;
-			if (packet->error)
-				return node;
-			note_end(flow, packet, service, choice->now);
-			promote(key, flow, packet, choice);
-			return node;
-		}
-		flow = NULL;
+		/* Not written for each packet: the line is shared. */
+		if (flow->seen != choice->now)
+			flow->seen = choice->now;
+		note_end(flow, packet, service, choice->now);
+		return node;
 	}
-
 	*counter = BALANCE_TX_NEW;
-	node = new_node(service, packet, hash, &choice->slot);
-	if (!node || packet->error)
-		return node;
-	fresh.node = choice->slot;
-	fresh.generation = node->generation;
-	fresh.seen = choice->now;
-	choice->begins = true;
-	if (flow && !packet->opens) {
-		/* Its node is gone: it stays established, with another. */
-		fresh.packets = flow->packets;
-		*flow = fresh;
-		return node;
-	}
-	if (flow)
-		bpf_map_delete_elem(&flows_map, key);
-	fresh.packets = packet->opens ? 0 : 1;
-	bpf_map_update_elem(&probation_map, key, &fresh, BPF_ANY);
-	return node;
-}
-
-/* The longest part of a QUIC header that is read: first byte, version, length and the first 17 bytes of the ID. */
-struct quic_short {
-	__u8 first;
-	__u8 rotation;
-	__u8 id[16];
-};
-
-struct quic_long {
-	__u8 first;
-	__u8 version[4];
-	__u8 length;
-	__u8 rotation;
-	__u8 id[16];
-};
-
-#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "the bytes of a server ID are cut by shifts of a little-endian word"
-#endif
-
-/* The first `length` of 8 bytes. */
-static __always_inline __u64 first_bytes(__u64 bytes, __u32 length)
-{
-	return length >= 8 ? bytes : bytes & ((1ull << (length * 8)) - 1);
+	return begin(packet, service, hash, key, flow, choice);
 }
 
 /*
- * The node that the packet's connection ID names (draft-ietf-quic-load-balancers, section 4). NULL if the ID is not
- * routable: the flow decides then.
+ * The node that the packet's connection ID names (draft-ietf-quic-load-balancers, section 4.2). NULL if the ID is not
+ * routable, or its node gets nothing: the flow decides then.
  */
 static __always_inline struct balance_node *quic_node(void *data, void *data_end, const struct packet *packet,
 						      const struct balance_service *service, __u32 *slot)
 {
-	struct quic_short *brief;
-	struct balance_server_id key = {};
-	struct balance_quic *config;
+	struct balance_server_id server = {};
 	struct balance_node *node;
-	__u64 id[2];
-	__u32 index, *found;
-	__u8 rotation;
+	__u32 *found;
 
-	if (packet->payload > 128)
+	if (!read_server_id(data, data_end, packet, service, &server))
 		return NULL;
-	brief = data + packet->payload + sizeof(struct udphdr);
-	if ((void *)(brief + 1) > data_end)
-		return NULL;
-	if (brief->first & 0x80) {
-		struct quic_long *header = (void *)brief;
-
-		if ((void *)(header + 1) > data_end)
-			return NULL;
-		rotation = header->rotation;
-		index = header->length;
-		__builtin_memcpy(id, header->id, sizeof(id));
-	} else {
-		rotation = brief->rotation;
-		/* Its length is known to its issuer only, who made it long enough. */
-		index = 20;
-		__builtin_memcpy(id, brief->id, sizeof(id));
-	}
-	key.config = rotation >> 5;
-	if (key.config >= BALANCE_QUIC_UNROUTABLE)
-		return NULL;
-	key.length = index;
-	index = service->id * BALANCE_QUIC_CONFIGS + key.config;
-	config = bpf_map_lookup_elem(&quic_map, &index);
-	/* Section 3: a nonce has 4 bytes at least. */
-	if (!config || !config->valid || key.length < 1 + config->server_id_length + 4)
-		return NULL;
-	key.length = config->server_id_length;
-	id[0] = first_bytes(id[0], key.length);
-	id[1] = key.length > 8 ? first_bytes(id[1], key.length - 8) : 0;
-	__builtin_memcpy(key.id, id, sizeof(key.id));
-	key.service = service->id;
-	found = bpf_map_lookup_elem(&server_ids_map, &key);
+	found = bpf_map_lookup_elem(&server_ids_map, &server);
 	if (!found)
 		return NULL;
 	*slot = *found;
@@ -414,16 +387,24 @@ static __always_inline void remember_fragment(const struct packet *packet, const
 }
 
 static __always_inline void count(void *map, __u32 index, const struct packet *packet, const struct choice *choice,
-				  bool dropped)
+				  enum balance_counter outcome)
 {
 	struct balance_traffic *traffic = bpf_map_lookup_elem(map, &index);
+	__u32 drop = outcome - BALANCE_FIRST_DROP;
 
 	if (!traffic)
 		return;
-	if (dropped) {
-		traffic->dropped++;
+	if (outcome == BALANCE_TX_TOO_BIG) {
+		traffic->answered++;
 		return;
 	}
+	if (outcome >= BALANCE_FIRST_DROP) {
+		if (drop < BALANCE_DROPS)
+			traffic->dropped[drop]++;
+		return;
+	}
+	if (choice->moved && choice->moved <= BALANCE_MOVES)
+		traffic->moved[choice->moved - 1]++;
 	traffic->packets++;
 	traffic->bytes += packet->length;
 	traffic->flows += choice->begins;
@@ -492,7 +473,7 @@ static __always_inline enum balance_counter balance(struct xdp_md *ctx, int *ver
 		counter = route(ctx, &packet, &choice, &service, &node, &hash);
 		if (!node) {
 			if (service && counter >= BALANCE_FIRST_DROP)
-				count(&service_stats_map, service->id, &packet, &choice, true);
+				count(&service_stats_map, service->id, &packet, &choice, counter);
 			return counter;
 		}
 		if (packet.kind == PACKET_FIRST_FRAGMENT)
@@ -500,8 +481,8 @@ static __always_inline enum balance_counter balance(struct xdp_md *ctx, int *ver
 	}
 	outcome = forward(ctx, &packet, node, hash, counter, verdict);
 	if (service)
-		count(&service_stats_map, service->id, &packet, &choice, outcome != counter);
-	count(&node_stats_map, choice.slot, &packet, &choice, outcome != counter);
+		count(&service_stats_map, service->id, &packet, &choice, outcome);
+	count(&node_stats_map, choice.slot, &packet, &choice, outcome);
 	return outcome;
 }
 

@@ -53,6 +53,7 @@ struct packet {
 	__u32 id;      /* of a fragmented packet */
 	__u32 length;  /* of the IP packet */
 	__u32 payload; /* offset behind the IP headers */
+	__u32 sequence; /* TCP */
 	__be16 source_port;
 	__be16 destination_port;
 	__u8 family;
@@ -146,6 +147,7 @@ static __always_inline enum balance_counter parse_transport(void *at, void *data
 			return BALANCE_PASS_MALFORMED;
 		packet->source_port = tcp->source;
 		packet->destination_port = tcp->dest;
+		packet->sequence = bpf_ntohl(tcp->seq);
 		packet->opens = tcp->syn;
 		packet->closes = tcp->fin || tcp->rst;
 		return BALANCE_TX_NEW;

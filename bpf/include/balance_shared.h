@@ -16,17 +16,24 @@ enum balance_limit {
 	/* Configuration rotation codepoints of QUIC-LB; the last of the eight marks IDs as not routable. */
 	BALANCE_QUIC_CONFIGS = 8,
 	BALANCE_QUIC_UNROUTABLE = 7,
-	/* The longest server ID (draft-ietf-quic-load-balancers, section 3). */
+	/* The longest server ID, and the shortest nonce (draft-ietf-quic-load-balancers, section 5.3). */
 	BALANCE_SERVER_ID = 15,
+	BALANCE_NONCE = 4,
+	/* Bytes of server ID and nonce that are encrypted in one pass. */
+	BALANCE_AES_BLOCK = 16,
 	/* UDP port of GUE (RFC-less; IANA "gue"). */
 	BALANCE_GUE_PORT = 6080,
 	/* Packets of a TCP flow behind its SYN, or of a UDP flow, that make it established. */
 	BALANCE_TCP_ESTABLISHED = 2,
 	BALANCE_UDP_ESTABLISHED = 3,
-	/* Seconds of quiet behind a FIN or RST after which a SYN begins another connection. */
+	/* Seconds of quiet behind a FIN or RST after which a SYN may begin another connection. */
 	BALANCE_CLOSED = 2,
+	/* Octets behind its SYN that show a packet to be of that connection. */
+	BALANCE_BEGINNING = 1 << 16,
 	/* ICMP errors that one CPU sends in a second. */
 	BALANCE_ICMP_RATE = 1000,
+	/* Grows with each change of what flows_map, probation_map and fragments_map hold, or how names are kept beside them. */
+	BALANCE_LAYOUT = 1,
 };
 
 /* Key of listeners_map: where a service is reached. IPv4 addresses lie behind ::ffff:0:0/96. */
@@ -77,10 +84,10 @@ enum balance_method {
 struct balance_node {
 	__u32 address[4]; /* outer destination */
 	__u32 source[4];  /* outer source */
+	__u64 load;       /* established flows for its weight, in units of step */
 	__u32 ifindex;    /* of the interface that leads to the node; 0 while its MAC is not known */
 	__u32 generation; /* grows when the slot gets another node */
 	__u32 mtu;        /* of the way to the node, in bytes of IP packet */
-	__u32 load;       /* flows for its weight, in units of step */
 	__u32 step;       /* what one flow adds to load: less for a greater weight */
 	__u8 destination_mac[6];
 	__u8 source_mac[6];
@@ -105,6 +112,23 @@ struct balance_flow {
 	__u16 closed;     /* 0, or 0x8000 and the time (15 bits of the seconds) of its client's FIN or RST */
 };
 
+/* Value of probation_map. */
+struct balance_newcomer {
+	struct balance_flow flow;
+	__u32 sequence; /* TCP: of its first packet, the SYN */
+};
+
+/* Why an established flow goes to another node. */
+enum balance_move {
+	BALANCE_MOVED_NOT = 0,
+	/* Its node is down. */
+	BALANCE_MOVED_DOWN,
+	/* Its node has left the configuration. */
+	BALANCE_MOVED_GONE,
+};
+
+#define BALANCE_MOVES BALANCE_MOVED_GONE
+
 /* Key of fragments_map: the packet that a fragment is a part of. */
 struct balance_fragment {
 	__u32 source[4];
@@ -113,12 +137,16 @@ struct balance_fragment {
 	__u32 protocol;
 };
 
-/* Value of quic_map, by service * BALANCE_QUIC_CONFIGS + codepoint. */
+/* Value of quic_map: how the connection IDs of a configuration are read. */
 struct balance_quic {
-	__u8 valid;
 	__u8 server_id_length;
-	__u8 encrypted; /* one AES block: server ID and nonce are 16 bytes together */
+	__u8 length;    /* of server ID and nonce together; in clear, the least that it can be */
+	__u8 encrypted; /* with AES-128: in one pass if length is BALANCE_AES_BLOCK, else in four */
 	__u8 reserved;
+	/* Bytes of the left and the right half, as big-endian columns, without the other's half of the middle byte. */
+	__u32 masks[2][3];
+	/* Of the cipher; of the inverse cipher, columns in the order 0, 3, 2, 1, for one pass. */
+	__u32 round_keys[44];
 };
 
 /* Key of server_ids_map; unused bytes of the ID are 0. */
@@ -176,6 +204,7 @@ enum balance_counter {
 
 #define BALANCE_FIRST_PASS BALANCE_PASS_NOT_IP
 #define BALANCE_FIRST_DROP BALANCE_DROP_NO_NODE
+#define BALANCE_DROPS (BALANCE_COUNTERS - BALANCE_FIRST_DROP)
 
 /* The one value of stats_map, per CPU. */
 struct balance_stats {
@@ -189,7 +218,9 @@ struct balance_traffic {
 	__u64 flows;       /* that began */
 	__u64 established; /* that were seen to be established */
 	__u64 by_id;       /* packets routed by a QUIC connection ID */
-	__u64 dropped;
+	__u64 answered;    /* too big: an ICMP error went back */
+	__u64 moved[BALANCE_MOVES];   /* established flows that came from another node, by enum balance_move */
+	__u64 dropped[BALANCE_DROPS]; /* packets, from BALANCE_FIRST_DROP on */
 };
 
 #endif

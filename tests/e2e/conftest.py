@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from harness import foreign
 from harness.agent import Agent, agents
+from harness.balance import Balancer, Network
 from harness.daemon import finish_all
 from harness.fanout import FEED_PORT, TCP_PORT, Fanout, fanouts
 from harness.guard import Guard
@@ -174,3 +175,38 @@ def make_guard(make_lab, tmp_path: Path) -> Iterator[Callable[..., Guard]]:
 
     yield make
     finish_all(running)
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    """A client, a balancer and nodes, with servers on all of these."""
+    made = Network(0)
+    for name in made.nodes:
+        made.serve(name)
+    yield made
+    made.down()
+
+
+@pytest.fixture
+def make_balancer(network: Network, tmp_path: Path) -> Iterator[Callable[..., Balancer]]:
+    """Starts balancers, each of which has to be alive at the end unless the test ended it, and to stop cleanly."""
+    running: list[Balancer] = []
+
+    def make(text: str, *words: str) -> Balancer:
+        running.append(Balancer(network, tmp_path / f"balancer-{len(running)}", text, *words))
+        running[-1].wait_ready()
+        return running[-1]
+
+    yield make
+    finish_all(list(running))
+
+
+@pytest.fixture
+def bpffs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A BPF file system of the test's own."""
+    folder = tmp_path / "bpffs"
+    folder.mkdir()
+    run(["mount", "-t", "bpf", "none", folder])
+    monkeypatch.setenv("LIBXDP_BPFFS", str(folder))
+    yield folder
+    run(["umount", folder])

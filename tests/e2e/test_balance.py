@@ -4,72 +4,12 @@ import json
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from harness import clients as peers
-from harness.balance import INTERFACE, PORT, VIP, VIP6, Balancer, Client, Network
-from harness.daemon import finish_all
+from harness.balance import INTERFACE, PORT, VIP, VIP6, Balancer, Client, Network, services, wait_until
 from harness.namespace import run_inside
-from harness.paths import BINARY, LIMIT, LONG_CLIP, run
-
-ADMIN = '[admin]\nlisten = "127.0.0.1:9180"\n'
-
-
-def nodes(names: list[str], **more: str) -> str:
-    """Nodes of a service; `more` has further lines by name."""
-    tables = []
-    for name in names:
-        host = 20 + int(name[1:])
-        tables.append(f'[[service.node]]\naddress = "10.77.0.{host}"\n{more.get(name, "")}')
-    return "\n".join(tables) + "\n"
-
-
-def services(names: list[str], check: str = "", **more: str) -> str:
-    """A file with a service for TCP and one for UDP, at an IPv4 and an IPv6 address."""
-    text = ADMIN
-    for protocol in ("tcp", "udp"):
-        text += f'[[service]]\nname = "{protocol}"\nprotocol = "{protocol}"\n'
-        text += f'listen = ["{VIP}:{PORT}", "[{VIP6}]:{PORT}"]\n{check}{nodes(names, **more)}'
-    return text
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Waits for something to be so."""
-    deadline = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
-@pytest.fixture
-def network() -> Iterator[Network]:
-    """The network, with servers on all nodes."""
-    made = Network(0)
-    for name in made.nodes:
-        made.serve(name)
-    yield made
-    made.down()
-
-
-@pytest.fixture
-def make_balancer(network: Network, tmp_path: Path) -> Iterator[Callable[..., Balancer]]:
-    """Starts balancers, each of which has to be alive at the end unless the test ended it, and to stop cleanly."""
-    running: list[Balancer] = []
-
-    def make(text: str, *words: str) -> Balancer:
-        running.append(Balancer(network, tmp_path / f"balancer-{len(running)}", text, *words))
-        made = running[-1]
-        assert made.ready == f"ready interface={INTERFACE} mode=native\n", made.log()
-        known = lambda: all(node["interface"] for service in (0, 1) for node in made.nodes(service).values())  # noqa: E731
-        wait_until(known, "the nodes' MAC addresses are never known")
-        return made
-
-    yield make
-    finish_all(list(running))
-
+from harness.paths import BINARY
 
 Made = Callable[..., Balancer]
 
@@ -86,7 +26,11 @@ def test_connections_and_flows_spread_and_stay(network: Network, make_balancer: 
             for client in clients:
                 client.close()
     for service in (0, 1):
-        assert sum(node["flows_begun"] for node in balancer.nodes(service).values()) == 80
+        nodes = balancer.nodes(service).values()
+        assert sum(node["flows_begun"] for node in nodes) == 80
+        whole = json.loads(balancer.admin("/services"))["services"][service]
+        for key in ("packets", "bytes", "flows_begun", "flows_established", "flows"):
+            assert whole[key] == sum(node[key] for node in nodes), key
     metrics = balancer.admin("/metrics")
     assert 'balance_node_up{service="udp",node="10.77.0.21"} 1' in metrics
     assert balancer.admin("/healthz") == "ok\n"
@@ -159,7 +103,8 @@ def test_a_node_that_dies_and_returns(network: Network, make_balancer: Made) -> 
     balancer = make_balancer(services(network.nodes, check))
     clients = [Client(network, socket.SOCK_DGRAM) for _ in range(30)]
     homes = [client.ask() for client in clients]
-    assert [client.ask() for client in clients] == homes
+    for _ in range(4):
+        assert [client.ask() for client in clients] == homes
     network.servers[0].stop()
     n1 = network.address("n1")
     for service in (0, 1):
@@ -168,6 +113,9 @@ def test_a_node_that_dies_and_returns(network: Network, make_balancer: Made) -> 
     now = [client.ask() for client in clients]
     assert "n1" not in now
     assert all(here == home for here, home in zip(now, homes, strict=True) if home != "n1")
+    moved = json.loads(balancer.admin("/services"))["services"][1]["flows_moved"]
+    assert moved == {"node_down": homes.count("n1"), "node_gone": 0}
+    assert f'balance_node_flows_moved_total{{service="udp",node="{network.address("n2")}",reason="node_down"}}' in balancer.admin("/metrics")
     assert all(Client(network).ask() != "n1" for _ in range(20))
     network.serve("n1")
     for service in (0, 1):
@@ -186,6 +134,9 @@ def test_without_any_node_health_says_so(network: Network, make_balancer: Made) 
     client.socket.send(b"who")
     dropped = lambda: json.loads(balancer.admin("/services"))["packets"]["drop"]["no_node"]  # noqa: E731
     wait_until(lambda: dropped() > 0, "never counted")
+    udp = json.loads(balancer.admin("/services"))["services"][1]
+    assert udp["dropped_by_reason"]["no_node"] == udp["dropped"] > 0
+    assert 'drops_total{layer="xdp",reason="no-node"}' in balancer.admin("/metrics")
     network.serve("n1")
     wait_until(lambda: balancer.admin("/healthz") == "ok\n", "/healthz never tells")
     assert client.ask() == "n1"
@@ -223,80 +174,37 @@ def test_a_flood_of_new_flows_moves_no_established_one(network: Network, make_ba
     assert [client.ask() for client in clients] == homes
 
 
-@pytest.fixture
-def gateways(network: Network, root: Path, certificates: Path, tmp_path: Path) -> Iterator[list[str]]:
-    """`expressway serve` on all nodes, with connection IDs that balancers can route."""
-    for server in network.servers:
-        server.stop()
-    running = []
-    for name in network.nodes:
-        config = tmp_path / f"{name}.toml"
-        config.write_text(
-            f'[server]\nlisten = ["{VIP}:{PORT}"]\nworkers = 2\n[io]\nmode = "udp"\n'
-            f'[tls]\ncertificate = "{certificates}/cert.pem"\nprivate_key = "{certificates}/key.pem"\n'
-            f'[quic.load_balancing]\nserver_id = "{socket.inet_aton(network.address(name)).hex()}"\n'
-            f'[[site]]\nhosts = ["edge.test"]\nroot = "{root}"\n')
-        command = ["ip", "netns", "exec", network.namespace(name), BINARY, "serve", "--config", config]
-        with (tmp_path / f"{name}.log").open("wb") as log:
-            running.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True))
-        assert running[-1].stdout
-        line = running[-1].stdout.readline()
-        assert line.startswith("ready"), (tmp_path / f"{name}.log").read_text()
-    yield network.nodes
-    for process in running:
-        process.send_signal(signal.SIGTERM)
-    for process in running:
-        process.communicate(timeout=LIMIT)
+def test_weights_are_changed_by_order(network: Network, make_balancer: Made) -> None:
+    """Without a reload, which brings back the file's."""
+    balancer = make_balancer(services(["n1", "n2"]))
+    n1, n2 = network.address("n1"), network.address("n2")
+    answer = json.loads(balancer.admin("/weight", {"service": "tcp", "node": n1, "weight": 0}))
+    assert answer == {"node": n1, "weight": 0}
+    assert {Client(network).ask() for _ in range(20)} == {"n2"}
+    assert balancer.nodes(0)[n1]["ring"] == 0
+    assert balancer.nodes(1)[n1]["ring"] > 0, "the other service's node"
+    balancer.admin("/weight", {"service": "tcp", "node": n2, "weight": 3})
+    balancer.admin("/weight", {"service": "tcp", "node": n1, "weight": 1})
+    ring = {address: node["ring"] for address, node in balancer.nodes(0).items()}
+    assert abs(ring[n2] - 3 * ring[n1]) < 10
+    assert "must be 1000 or less" in balancer.admin("/weight", {"service": "tcp", "node": n1, "weight": 1001})
+    assert "no node 10.77.0.99" in balancer.admin("/weight", {"service": "tcp", "node": "10.77.0.99", "weight": 1})
+    balancer.reload(services(["n1", "n2"]))
+    assert {node["weight"] for node in balancer.nodes(0).values()} == {1}
 
 
-def test_a_quic_client_whose_port_changes_stays_on_its_node(
-    network: Network, gateways: list[str], make_balancer: Made, certificates: Path
-) -> None:
-    """Over and over, in mid transfer: each new port would be hashed to another node in two cases of three."""
-    text = services(gateways).replace('name = "udp"\n', 'name = "udp"\nroute = "quic-lb"\n')
-    balancer = make_balancer(text)
-    command = peers.command("quicgo", f"{VIP}:{PORT}", certificates, ["/long.mp4"], "-rebind-every", "4000000")
-    for _ in range(3):
-        report = json.loads(network.inside("client", *command).splitlines()[-1])
-        assert not report.get("error"), report
-        assert report["responses"][0]["sha256"] == peers.sha256(LONG_CLIP)
-        assert report["rebinds"] >= 3
-    nodes = balancer.nodes(1).values()
-    assert sum(node["packets_by_id"] for node in nodes) > 0.9 * sum(node["packets"] for node in nodes)
-
-
-def test_sigkill_leaves_nothing(network: Network, make_balancer: Made) -> None:
-    """Without `pin`, the program goes with the process, and the next start is as the first."""
-    balancer = make_balancer(services(["n1"]))
-    balancer.kill()
-    wait_until(lambda: not balancer.left(), "the program stayed")
-    make_balancer(services(["n1"]))
-    assert Client(network).ask() == "n1"
-
-
-@pytest.fixture
-def bpffs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A BPF file system of the test's own."""
-    folder = tmp_path / "bpffs"
-    folder.mkdir()
-    run(["mount", "-t", "bpf", "none", folder])
-    monkeypatch.setenv("LIBXDP_BPFFS", str(folder))
-    yield folder
-    run(["umount", folder])
-
-
-def test_pinned_it_goes_on_when_killed(bpffs: Path, network: Network, make_balancer: Made) -> None:
-    """With `pin`, flows go on without a process, new ones too, and the next start takes over."""
-    assert bpffs.is_dir()
-    balancer = make_balancer("pin = true\n" + services(["n1", "n2"]))
-    clients = [Client(network, socket.SOCK_DGRAM) for _ in range(20)]
-    homes = [client.ask() for client in clients]
-    balancer.kill()
-    assert balancer.left()
-    assert [client.ask() for client in clients] == homes
-    assert Client(network).ask() in ("n1", "n2")
-    make_balancer("pin = true\n" + services(["n1", "n2"]))
-    assert [client.ask() for client in clients] == homes, "the ring is the same"
+def test_a_node_that_is_added_gets_its_weight_by_and_by(network: Network, make_balancer: Made) -> None:
+    """With `slow_start`; those that are there from the start have theirs at once."""
+    text = lambda names: services(names).replace('protocol = "tcp"\n', 'protocol = "tcp"\nslow_start = "2s"\n')  # noqa: E731
+    balancer = make_balancer(text(["n1", "n2"]))
+    n3 = network.address("n3")
+    assert {node["ring"] > 30_000 for node in balancer.nodes(0).values()} == {True}
+    balancer.reload(text(["n1", "n2", "n3"]))
+    part = lambda: balancer.nodes(0)[n3]["ring"]  # noqa: E731
+    seen = [part()]
+    wait_until(lambda: seen.append(part()) or seen[-1] > 21_000, "n3 never gets a third")
+    assert seen == sorted(seen)
+    assert balancer.nodes(1)[n3]["ring"] > 21_000, "the other service's at once"
 
 
 def test_a_foreign_program_is_refused(network: Network, make_balancer: Made, tmp_path: Path) -> None:

@@ -106,6 +106,10 @@ reasons! {
         "udp-length" = "xdp_packets" ["reason" "udp_length"]: "Ours, but the UDP length is below 8 or beyond the IP payload.";
         "blackhole" = "forward_packets" ["reason" "blackhole"]: "The route of a packet to forward is a blackhole.";
         "rewrite" = "forward_packets" ["reason" "rewrite"]: "A packet to forward could not be rewritten.";
+        "no-node" = "balance_packets" ["reason" "no_node"]: "For a service none of whose nodes is up.";
+        "unresolved" = "balance_packets" ["reason" "unresolved"]: "The way to a service's node, or the MAC address there, is not known.";
+        "tunnel-too-big" = "balance_service_drops" ["reason" "too_big"]: "Too big for the tunnel to a service's node, and no ICMP error may be sent for it.";
+        "no-room" = "balance_packets" ["reason" "no_room"]: "The driver leaves no room for the header of a tunnel to a service's node.";
         "egress" = "forward_egress" ["result" "refused"]: "The device that a packet was forwarded to did not take it: its ring was full, or it is down.";
     }
     Ring {

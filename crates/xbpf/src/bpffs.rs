@@ -9,8 +9,9 @@
 //!   └── expressway/
 //!       ├── PROGRAM/                      flocked by the component's process while it lives: one that can
 //!       │                                 be locked belongs to a killed process
-//!       └── NAME-NAMESPACE-IFINDEX/       likewise, of a program that outlives its process
-//!           └── link                      keeps it on the interface
+//!       ├── NAME-NAMESPACE-IFINDEX/       likewise, of a program that outlives its process
+//!       │   └── link                      keeps it on the interface
+//!       └── NAME-NAMESPACE-tables/        likewise, of maps that do
 //! ```
 
 use std::ffi::OsStr;
@@ -123,6 +124,11 @@ impl BpfFs {
     /// Where the link that [`BpfFs::own`] made this process's is pinned.
     pub(crate) fn link(&self, owned: &str) -> PathBuf {
         self.owner(owned).join("link")
+    }
+
+    /// The directory that [`BpfFs::own`] made this process's.
+    pub(crate) fn owned(&self, owned: &str) -> PathBuf {
+        self.owner(owned)
     }
 
     fn owner(&self, owned: &str) -> PathBuf {

@@ -216,6 +216,12 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// The flow tables can't be kept for the time after this process.
+    #[error("pinning the flow tables: {source}")]
+    PinTables {
+        /// Why.
+        source: io::Error,
+    },
     /// The XDP dispatcher of an interface can't be read, made or changed.
     #[error("{interface}: XDP dispatcher: {what}: {source}")]
     Dispatcher {

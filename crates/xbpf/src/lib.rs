@@ -83,7 +83,6 @@
 
 mod attachment;
 mod balance;
-mod balance_counters;
 mod baseline;
 mod bpffs;
 mod capture;
@@ -112,10 +111,9 @@ pub const PROGRAM: &str = "expressway_udp";
 
 pub use attachment::{AttachMode, Attachment, Existing, Keep, attached, release_orphans};
 pub use balance::{
-    Balance, BalanceListener, BalanceMethod, BalanceNode, BalanceOptions, BalanceProtocol, BalanceRun,
-    BalanceState, BalanceTraffic,
+    Balance, BalanceCounter, BalanceCounts, BalanceListener, BalanceMethod, BalanceName, BalanceNode,
+    BalanceOptions, BalanceProtocol, BalanceQuic, BalanceRun, BalanceState, BalanceTraffic,
 };
-pub use balance_counters::{BalanceCounter, BalanceCounts};
 pub use baseline::{Action, Baseline, BaselineCounts, BaselineRun};
 pub use capture::{
     CaptureCounts, CaptureFilter, CaptureHook, CaptureLink, CapturePrograms, CaptureSettings, FilterTrial,

@@ -6,6 +6,8 @@ import signal
 import socket
 import subprocess
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from .daemon import Daemon
@@ -15,6 +17,33 @@ from .paths import BINARY, LIMIT, run
 VIP, VIP6 = "10.77.0.100", "fd77::100"
 PORT = 4433
 INTERFACE = "eth0"
+ADMIN = '[admin]\nlisten = "127.0.0.1:9180"\n'
+
+
+def nodes(names: list[str], **more: str) -> str:
+    """Nodes of a service; `more` has further lines by name."""
+    tables = []
+    for name in names:
+        host = 20 + int(name[1:])
+        tables.append(f'[[service.node]]\naddress = "10.77.0.{host}"\n{more.get(name, "")}')
+    return "\n".join(tables) + "\n"
+
+
+def services(names: list[str], check: str = "", **more: str) -> str:
+    """A file with a service for TCP and one for UDP, at an IPv4 and an IPv6 address."""
+    text = ADMIN
+    for protocol in ("tcp", "udp"):
+        text += f'[[service]]\nname = "{protocol}"\nprotocol = "{protocol}"\n'
+        text += f'listen = ["{VIP}:{PORT}", "[{VIP6}]:{PORT}"]\n{check}{nodes(names, **more)}'
+    return text
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Waits for something to be so."""
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
 
 
 class Network:
@@ -199,6 +228,12 @@ class Balancer(Daemon):
         assert self.process.stdout
         self.ready = self.process.stdout.readline()
 
+    def wait_ready(self) -> None:
+        """Until it balances, and knows the way to all nodes."""
+        assert self.ready == f"ready interface={INTERFACE} mode=native\n", self.log()
+        known = lambda: all(node["interface"] for service in (0, 1) for node in self.nodes(service).values())  # noqa: E731
+        wait_until(known, "the nodes' MAC addresses are never known")
+
     def reload(self, text: str) -> None:
         """Changes the file and has it read."""
         times = self.log().count("reloaded") + 1
@@ -222,3 +257,41 @@ class Balancer(Daemon):
         """Its program."""
         shown = self.network.inside("lb", "ip", "-details", "link", "show", "dev", INTERFACE)
         return ["an XDP program"] if "prog/xdp" in shown else []
+
+
+class Gateways:
+    """`expressway serve` on nodes, with connection IDs that balancers can route."""
+
+    def __init__(self, network: Network, root: Path, certificates: Path, folder: Path) -> None:
+        self.network, self.root, self.certificates, self.folder = network, root, certificates, folder
+        self.running: list[subprocess.Popen[str]] = []
+
+    def write(self, name: str, balancing: str = "") -> Path:
+        """The file of a node; `balancing` has further keys of its connection IDs."""
+        config = self.folder / f"{name}.toml"
+        config.write_text(
+            f'[server]\nlisten = ["{VIP}:{PORT}", "{self.network.address(name)}:{PORT}"]\nworkers = 2\n[io]\nmode = "udp"\n'
+            f'[tls]\ncertificate = "{self.certificates}/cert.pem"\nprivate_key = "{self.certificates}/key.pem"\n'
+            f'[quic.load_balancing]\nserver_id = "{socket.inet_aton(self.network.address(name)).hex()}"\n{balancing}'
+            f'[[site]]\nhosts = ["edge.test"]\nroot = "{self.root}"\n')
+        return config
+
+    def start(self, names: list[str], balancing: str = "") -> list[str]:
+        """Starts them; the servers of the network have left their ports."""
+        for name in names:
+            config = self.write(name, balancing)
+            command = ["ip", "netns", "exec", self.network.namespace(name), BINARY, "serve", "--config", config]
+            with (self.folder / f"{name}.log").open("wb") as log:
+                self.running.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True))
+            out = self.running[-1].stdout
+            assert out
+            line = out.readline()
+            assert line.startswith("ready"), (self.folder / f"{name}.log").read_text()
+        return names
+
+    def stop(self) -> None:
+        """Ends them in order."""
+        for process in self.running:
+            process.send_signal(signal.SIGTERM)
+        for process in self.running:
+            process.communicate(timeout=LIMIT)

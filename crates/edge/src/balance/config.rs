@@ -6,14 +6,23 @@ use std::path::Path;
 use std::time::Duration;
 
 use expressway_settings::{ConfigError, SourceFile, Span, named};
-use expressway_xbpf::Balance;
+use expressway_xbpf::{Balance, BalanceName};
 use serde::Deserialize;
 use toml::Spanned;
 
 use crate::interfaces::Mode;
 
+mod check;
+mod quic;
+
+pub use check::{Check, CheckKind};
+pub use quic::QuicConfig;
+
+use check::RawCheck;
+use quic::RawQuic;
+
 /// The greatest weight: finer shares than a ring has entries for would be lost.
-const WEIGHT: u32 = 1000;
+pub(super) const WEIGHT: u32 = 1000;
 /// Nodes of one service: the ring has a hundred entries for each.
 const NODES: usize = Balance::RING as usize / 100;
 
@@ -94,43 +103,6 @@ impl Method {
 }
 named!(Method);
 
-/// What a node is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CheckKind {
-    /// To accept a connection.
-    Tcp,
-    /// To answer a request with 2xx or 3xx.
-    Http,
-    /// To answer a QUIC packet of an unknown version with the versions that it has.
-    Quic,
-}
-
-impl CheckKind {
-    const NAMES: [(&'static str, Self); 3] = [("tcp", Self::Tcp), ("http", Self::Http), ("quic", Self::Quic)];
-}
-named!(CheckKind);
-
-/// `[service.check]`
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
-    /// What is asked.
-    pub kind: CheckKind,
-    /// At which port of the node; the service's if absent.
-    pub port: Option<u16>,
-    /// The target of an HTTP request.
-    pub path: String,
-    /// Its host; the node's address if absent.
-    pub host: Option<String>,
-    /// Time between two questions.
-    pub interval: Duration,
-    /// Time for an answer.
-    pub timeout: Duration,
-    /// Good answers in a row that bring a node back.
-    pub rise: u32,
-    /// Failures in a row that take it down.
-    pub fall: u32,
-}
-
 /// `[[service.node]]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
@@ -163,8 +135,10 @@ pub struct Service {
     pub scheduler: Scheduler,
     /// Time without a packet after which a flow is over.
     pub idle: Duration,
-    /// Rotation codepoints of the QUIC connection IDs that nodes issue.
-    pub quic_configs: Vec<u8>,
+    /// Time in which a node that comes or returns is given its weight; 0 at once.
+    pub slow_start: Duration,
+    /// How the QUIC connection IDs that nodes issue are read, by rotation codepoint.
+    pub quic: Vec<QuicConfig>,
     /// How nodes are asked whether they serve.
     pub check: Option<Check>,
     /// At least one.
@@ -241,23 +215,13 @@ struct RawService {
     #[serde(default)]
     scheduler: Scheduler,
     idle: Option<Spanned<Span>>,
+    slow_start: Option<Span>,
     quic_configs: Option<Spanned<Vec<u8>>>,
+    #[serde(default)]
+    quic_lb: Vec<RawQuic>,
     check: Option<RawCheck>,
     #[serde(default)]
     node: Vec<RawNode>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawCheck {
-    kind: CheckKind,
-    port: Option<u16>,
-    path: Option<Spanned<String>>,
-    host: Option<Spanned<String>>,
-    interval: Option<Spanned<Span>>,
-    timeout: Option<Spanned<Span>>,
-    rise: Option<u32>,
-    fall: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -384,6 +348,9 @@ fn service(source: &SourceFile, raw: RawService) -> Result<Service, ConfigError>
         }
         route => route.map_or_else(Route::default, Spanned::into_inner),
     };
+    if let Some(table) = raw.quic_lb.first().filter(|_| route != Route::QuicLb) {
+        return Err(source.at(table.span(), "set route = \"quic-lb\" for that"));
+    }
     let second = Duration::from_secs(1);
     let idle = match raw.idle {
         Some(idle) if idle.get_ref().0 < second => return Err(source.at(idle.span(), "must be 1s or more")),
@@ -392,24 +359,24 @@ fn service(source: &SourceFile, raw: RawService) -> Result<Service, ConfigError>
         None if raw.protocol == Protocol::Udp => 120 * second,
         None => 7440 * second,
     };
-    let quic_configs = match raw.quic_configs {
-        Some(configs) if configs.get_ref().iter().any(|config| *config >= Balance::QUIC_CONFIGS) => {
-            return Err(source.at(configs.span(), "codepoints are from 0 to 6"));
+    let name = match raw.name {
+        Some(name) if name.get_ref().len() > BalanceName::LONGEST => {
+            return Err(source.at(name.span(), format!("must have {} bytes at most", BalanceName::LONGEST)));
         }
-        Some(configs) => configs.into_inner(),
-        None => vec![0],
+        name => name.map_or_else(|| format!("{}/{}", listen[0], raw.protocol), Spanned::into_inner),
     };
-    let name = raw.name.map_or_else(|| format!("{}/{}", listen[0], raw.protocol), Spanned::into_inner);
     let nodes = nodes(source, &span, raw.node)?;
+    let server_id = nodes.first().map_or(0, |node| node.server_id.len());
     Ok(Service {
+        quic: quic::configs(source, raw.quic_configs, raw.quic_lb, server_id)?,
         name,
         protocol: raw.protocol,
         route,
         affinity: raw.affinity,
         scheduler: raw.scheduler,
         idle,
-        quic_configs,
-        check: raw.check.map(|check| self::check(source, check)).transpose()?,
+        slow_start: raw.slow_start.map_or(Duration::ZERO, |span| span.0),
+        check: raw.check.map(|check| check::check(source, check)).transpose()?,
         nodes,
         listen,
     })
@@ -462,35 +429,6 @@ fn nodes(
         nodes.push(Node { address, weight, method: raw.method, drain: raw.drain, server_id });
     }
     Ok(nodes)
-}
-
-fn check(source: &SourceFile, raw: RawCheck) -> Result<Check, ConfigError> {
-    let span = |value: Option<Spanned<Span>>, default: u64| match value {
-        Some(value) if value.get_ref().0 < Duration::from_millis(10) => {
-            Err(source.at(value.span(), "must be 10ms or more"))
-        }
-        value => Ok(value.map_or(Duration::from_secs(default), |value| value.into_inner().0)),
-    };
-    let plain = |value: &Spanned<String>| {
-        let fine = value.get_ref().bytes().all(|byte| byte.is_ascii_graphic());
-        if fine { Ok(()) } else { Err(source.at(value.span(), "must be printable ASCII without spaces")) }
-    };
-    for text in [&raw.path, &raw.host].into_iter().flatten() {
-        plain(text)?;
-    }
-    if let Some(path) = raw.path.as_ref().filter(|path| !path.get_ref().starts_with('/')) {
-        return Err(source.at(path.span(), "must begin with /"));
-    }
-    Ok(Check {
-        kind: raw.kind,
-        port: raw.port,
-        path: raw.path.map_or_else(|| "/".to_owned(), Spanned::into_inner),
-        host: raw.host.map(Spanned::into_inner),
-        interval: span(raw.interval, 2)?,
-        timeout: span(raw.timeout, 1)?,
-        rise: raw.rise.unwrap_or(2).max(1),
-        fall: raw.fall.unwrap_or(3).max(1),
-    })
 }
 
 fn hexadecimal(text: &str) -> Option<Vec<u8>> {

@@ -2,31 +2,33 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use expressway_netio::route::RouteError;
 use expressway_xbpf::{
-    AttachMode, Attachment, Balance, BalanceListener, BalanceMethod, BalanceNode, BalanceOptions,
-    BalanceProtocol, BalanceState, BalanceTraffic, Existing, Keep,
+    AttachMode, Attachment, Balance, BalanceListener, BalanceName, BalanceNode, BalanceOptions,
+    BalanceProtocol, BalanceState, Existing, Keep,
 };
 
 use crate::interfaces::{self, Interfaces, Manner, Program};
 
-use super::config::{Affinity, Config, Method, Node, Protocol, Route, Scheduler, Service};
+use super::config::{Affinity, Config, Protocol, Route, Scheduler, Service, WEIGHT};
 use super::health::{Checker, Target};
-use super::maglev::{self, Share};
 use super::slots::{Slot, Slots};
-use super::status::{NodeStatus, ServiceStatus, Status};
 use super::ways::Ways;
+
+mod ids;
+mod member;
+mod report;
+
+use member::{Active, Member, absent};
 
 /// How often flows are counted for `least-connections`: a look at each entry of the table.
 const COUNT: Duration = Duration::from_secs(2);
 /// How often interfaces are looked after.
 const UPKEEP: Duration = Duration::from_secs(1);
-/// What one flow adds to the load of a node with weight 1.
-const STEP: u32 = 1000;
 
 /// Why a balancer cannot do what it should.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +54,9 @@ pub enum Error {
     /// What only a start reads.
     #[error("`{0}` has changed: restart for that")]
     Restart(&'static str),
+    /// What an order asks is out of range.
+    #[error("weight {0}: must be {most} or less", most = WEIGHT)]
+    Weight(u32),
     /// What an order names is not there.
     #[error("no node {node} in service `{service}`")]
     NoNode {
@@ -60,36 +65,6 @@ pub enum Error {
         /// As the order names it.
         node: IpAddr,
     },
-}
-
-/// A node with its number.
-#[derive(Clone)]
-struct Member {
-    node: Node,
-    slot: Slot,
-    /// By an order; until the next one, or until the node leaves the file.
-    drained: bool,
-    /// What the slot had counted when the node got it.
-    before: BalanceTraffic,
-    /// As last written.
-    written: Option<BalanceNode>,
-    /// The program has added to its load since, or may have.
-    stale: bool,
-    flows: u32,
-    ring: u32,
-}
-
-/// A service with its number.
-#[derive(Clone)]
-struct Active {
-    service: Service,
-    slot: Slot,
-    before: BalanceTraffic,
-    members: Vec<Member>,
-    /// What the ring was made of: weights by slot.
-    ring: Vec<(u32, u32)>,
-    /// Made at all; an empty ring is one.
-    has_ring: bool,
 }
 
 /// A running balancer. Dropping it takes the program off its interfaces.
@@ -115,8 +90,10 @@ impl Balancer {
     /// See [`Error`].
     pub fn start(config: Config, existing: Existing) -> Result<Self, Error> {
         let options = BalanceOptions { flows: config.flows, probation: config.probation, seed: config.seed };
+        let keep = if config.pin { Keep::Pinned } else { Keep::Process };
+        let (program, names) = Balance::load_kept(&options, keep)?;
         let mut balancer = Self {
-            program: Balance::load(&options)?,
+            program,
             ways: Ways::start()?,
             checker: Checker::start().map_err(Error::Checks)?,
             config: config.clone(),
@@ -128,8 +105,24 @@ impl Balancer {
             counted: None,
             kept: Instant::now(),
         };
+        for name in names {
+            balancer.restore(name);
+        }
         balancer.apply(config)?;
+        balancer.program.adopt(keep);
         Ok(balancer)
+    }
+
+    /// Has a service or node the number that flows of an earlier process have for it.
+    fn restore(&mut self, name: BalanceName) {
+        let slot = Slot { number: name.number, generation: name.generation };
+        let held = match name.node {
+            Some(node) => self.node_slots.restore((name.service.clone(), node), slot),
+            None => self.service_slots.restore(name.service.clone(), slot),
+        };
+        if !held {
+            tracing::warn!(?name, "two numbers for one thing: its flows begin anew");
+        }
     }
 
     /// Makes a configuration that of the program, while packets flow. Flows stay with nodes that stay.
@@ -153,34 +146,40 @@ impl Balancer {
         }
         self.config = config;
         self.check();
+        for name in self.active.iter().flat_map(Active::names) {
+            self.program.remember(&name)?;
+        }
         self.refresh(true)?;
         // Before rings go: what is listened at may have been another service's.
         self.listen()?;
         // Rings without the nodes that are gone come before the slots of these are given away.
-        let (services, nodes) = self.release();
-        for slot in services {
-            forget_service(&self.program, slot.number)?;
-        }
-        for slot in nodes {
-            self.program.set_node(slot.number, &absent(slot))?;
+        for name in self.release() {
+            let slot = Slot { number: name.number, generation: name.generation };
+            match name.node {
+                Some(_) => self.program.set_node(slot.number, &absent(slot))?,
+                None => ids::forget(&self.program, slot.number)?,
+            }
+            self.program.forget(&name)?;
         }
         self.attach()
     }
 
     /// Frees the numbers of services and nodes that are no longer there, and tells which.
-    fn release(&mut self) -> (Vec<Slot>, Vec<Slot>) {
-        let name = |active: &Active| active.service.name.clone();
-        let services: HashSet<String> = self.active.iter().map(name).collect();
-        let of = |active: &Active| {
-            active.members.iter().map(|member| (name(active), member.node.address)).collect()
+    fn release(&mut self) -> Vec<BalanceName> {
+        let there: HashSet<(String, Option<IpAddr>)> =
+            self.active.iter().flat_map(Active::names).map(|name| (name.service, name.node)).collect();
+        let gone = |service: String, node, slot: Slot| BalanceName {
+            service,
+            node,
+            number: slot.number,
+            generation: slot.generation,
         };
-        let nodes: HashSet<(String, IpAddr)> = self.active.iter().flat_map::<Vec<_>, _>(of).collect();
-        let services = self.service_slots.release(|key| services.contains(key));
-        let nodes = self.node_slots.release(|key| nodes.contains(key));
-        (
-            services.into_iter().map(|(_, slot)| slot).collect(),
-            nodes.into_iter().map(|(_, slot)| slot).collect(),
-        )
+        let services = self.service_slots.release(|key| there.contains(&(key.clone(), None)));
+        let nodes =
+            self.node_slots.release(|(service, node)| there.contains(&(service.clone(), Some(*node))));
+        let services = services.into_iter().map(|(service, slot)| gone(service, None, slot));
+        let nodes = nodes.into_iter().map(|((service, node), slot)| gone(service, Some(node), slot));
+        services.chain(nodes).collect()
     }
 
     /// Does what time brings: health, neighbours, counts, interfaces. Call it several times a second.
@@ -208,17 +207,27 @@ impl Balancer {
     /// # Errors
     /// [`Error::NoNode`], or of the program.
     pub fn drain(&mut self, service: &str, node: IpAddr, drain: bool) -> Result<(), Error> {
-        let member = self
-            .active
-            .iter_mut()
-            .filter(|active| active.service.name == service)
-            .flat_map(|active| &mut active.members)
-            .find(|member| member.node.address == node);
-        let Some(member) = member else {
-            return Err(Error::NoNode { service: service.to_owned(), node });
-        };
-        member.drained = drain;
+        self.member(service, node)?.drained = drain;
         self.refresh(false)
+    }
+
+    /// Gives a node another weight, until the file is read again.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`], [`Error::Weight`], or of the program.
+    pub fn set_weight(&mut self, service: &str, node: IpAddr, weight: u32) -> Result<(), Error> {
+        if weight > WEIGHT {
+            return Err(Error::Weight(weight));
+        }
+        self.member(service, node)?.node.weight = weight;
+        self.refresh(false)
+    }
+
+    fn member(&mut self, service: &str, node: IpAddr) -> Result<&mut Member, Error> {
+        let mut services = self.active.iter_mut().filter(|active| active.service.name == service);
+        let members = services.next().into_iter().flat_map(|active| &mut active.members);
+        let no_node = || Error::NoNode { service: service.to_owned(), node };
+        members.into_iter().find(|member| member.node.address == node).ok_or_else(no_node)
     }
 
     /// The configuration in force.
@@ -247,48 +256,6 @@ impl Balancer {
         }
     }
 
-    /// Everything that can be told; counts the flows of each node.
-    ///
-    /// # Errors
-    /// Of the program.
-    pub fn status(&mut self) -> Result<Status, Error> {
-        self.count()?;
-        let interfaces = self.interfaces().into_iter().map(|(name, mode)| (name, mode.name())).collect();
-        let services =
-            self.active.iter().map(|active| self.service_status(active)).collect::<Result<_, _>>()?;
-        Ok(Status { interfaces, packets: self.program.counters()?, services })
-    }
-
-    fn service_status(&self, active: &Active) -> Result<ServiceStatus, Error> {
-        let nodes = active.members.iter().map(|member| {
-            let written = member.written.as_ref();
-            let link = written.and_then(|node| self.ways.snapshot().link(node.ifindex));
-            let state = match written.map(|node| node.state) {
-                Some(BalanceState::Up) => "up",
-                Some(BalanceState::Draining) => "draining",
-                _ => "down",
-            };
-            Ok(NodeStatus {
-                address: member.node.address,
-                state,
-                weight: member.node.weight,
-                method: member.node.method.to_string(),
-                ring: member.ring,
-                interface: link.map(|link| link.name.clone()),
-                problem: self.checker.health(member.slot.number).and_then(|health| health.problem),
-                flows: member.flows,
-                traffic: since(self.program.node_traffic(member.slot.number)?, member.before),
-            })
-        });
-        Ok(ServiceStatus {
-            name: active.service.name.clone(),
-            listen: active.service.listen.clone(),
-            protocol: active.service.protocol.to_string(),
-            traffic: since(self.program.service_traffic(active.slot.number)?, active.before),
-            nodes: nodes.collect::<Result<_, Error>>()?,
-        })
-    }
-
     /// Gives a service and its nodes their numbers; what is known of it stays.
     fn take(&mut self, service: &Service) -> Result<Active, Error> {
         let known = self.active.iter().find(|active| active.service.name == service.name).cloned();
@@ -304,16 +271,7 @@ impl Balancer {
             let known = old.iter().position(|member| member.slot == slot).map(|index| old.swap_remove(index));
             let member = match known {
                 Some(member) => Member { node: node.clone(), ..member },
-                None => Member {
-                    node: node.clone(),
-                    slot,
-                    drained: false,
-                    before: self.program.node_traffic(slot.number)?,
-                    written: None,
-                    stale: false,
-                    flows: 0,
-                    ring: 0,
-                },
+                None => Member::new(node.clone(), slot, self.program.node_traffic(slot.number)?),
             };
             members.push(member);
         }
@@ -351,28 +309,31 @@ impl Balancer {
 
     /// Writes nodes and rings that have changed. A ring comes between the nodes that it gains and those that it loses.
     fn refresh(&mut self, ids: bool) -> Result<(), Error> {
+        let now = Instant::now();
         for index in 0..self.active.len() {
             let nodes = self.nodes(index);
             let active = &mut self.active[index];
+            let slow_start = active.service.slow_start;
             let up = |node: &BalanceNode| node.state == BalanceState::Up;
             for (member, node) in active.members.iter_mut().zip(&nodes) {
+                let was_up = member.written.as_ref().is_some_and(up);
+                // At the start all nodes are new.
+                if up(node) && !was_up && !slow_start.is_zero() && self.interfaces.is_some() {
+                    member.since = Some(now);
+                }
                 if up(node) || member.written.is_none() {
-                    write(&self.program, member, node)?;
+                    member.write(&self.program, node)?;
                 }
             }
             let pairs = active.members.iter().zip(&nodes).filter(|(_, node)| up(node));
-            let ring: Vec<(u32, u32)> =
-                pairs.map(|(member, _)| (member.slot.number, member.node.weight)).collect();
-            if ring != active.ring || !active.has_ring {
-                set_ring(&self.program, active, &ring)?;
-                active.ring = ring;
-                active.has_ring = true;
-            }
+            let parts =
+                pairs.map(|(member, _)| (member.slot.number, member.share(slow_start, now))).collect();
+            active.set_ring(&self.program, parts)?;
             for (member, node) in active.members.iter_mut().zip(&nodes) {
-                write(&self.program, member, node)?;
+                member.write(&self.program, node)?;
             }
             if ids {
-                publish_ids(&self.program, &self.active[index])?;
+                ids::publish(&self.program, &self.active[index])?;
             }
         }
         Ok(())
@@ -380,60 +341,13 @@ impl Balancer {
 
     /// What the program should know of the nodes of a service.
     fn nodes(&mut self, index: usize) -> Vec<BalanceNode> {
-        let mut nodes = Vec::new();
-        for place in 0..self.active[index].members.len() {
-            let least = self.active[index].service.scheduler == Scheduler::LeastConnections;
-            let member = &self.active[index].members[place];
-            let (address, last) = (member.node.address, member.written);
-            let way = self.ways.to(address);
-            let member = &self.active[index].members[place];
+        let active = &self.active[index];
+        let wanted = |member: &Member| {
             let up = self.checker.health(member.slot.number).is_none_or(|health| health.up);
-            let state = match up {
-                false => BalanceState::Down,
-                true if member.drained || member.node.drain || member.node.weight == 0 => {
-                    BalanceState::Draining
-                }
-                true => BalanceState::Up,
-            };
-            let step = if least { STEP / member.node.weight.max(1) } else { 0 };
-            let mut node = BalanceNode {
-                generation: member.slot.generation,
-                method: match member.node.method {
-                    Method::L2 => BalanceMethod::L2,
-                    Method::Ipip => BalanceMethod::Ipip,
-                    Method::Gue => BalanceMethod::Gue,
-                },
-                state,
-                step: step.max(u32::from(least)),
-                load: member.flows.saturating_mul(step),
-                ..absent(member.slot)
-            };
-            node.address = address;
-            // What is resolved no longer is used as long as there is nothing else.
-            match (way, last) {
-                (Some(way), _) => {
-                    node.source = way.source;
-                    node.ifindex = way.ifindex;
-                    node.destination_mac = way.destination_mac;
-                    node.source_mac = way.source_mac;
-                    node.mtu = way.mtu;
-                }
-                (None, Some(last)) if last.address == address => {
-                    let load = node.load;
-                    node = BalanceNode {
-                        generation: node.generation,
-                        method: node.method,
-                        state,
-                        step: node.step,
-                        load,
-                        ..last
-                    };
-                }
-                _ => {}
-            }
-            nodes.push(node);
-        }
-        nodes
+            let way = self.ways.to(member.node.address);
+            member.wanted(active.service.scheduler, up, way)
+        };
+        active.members.iter().map(wanted).collect()
     }
 
     fn stop_listening(&mut self, config: &Config) -> Result<(), Error> {
@@ -525,89 +439,6 @@ impl Program for Balance {
     }
 }
 
-/// What a free slot says.
-fn absent(slot: Slot) -> BalanceNode {
-    BalanceNode {
-        address: Ipv4Addr::UNSPECIFIED.into(),
-        source: Ipv4Addr::UNSPECIFIED.into(),
-        ifindex: 0,
-        destination_mac: [0; 6],
-        source_mac: [0; 6],
-        generation: slot.generation,
-        mtu: 1500,
-        load: 0,
-        step: 0,
-        method: BalanceMethod::L2,
-        state: BalanceState::Absent,
-    }
-}
-
-fn write(program: &Balance, member: &mut Member, node: &BalanceNode) -> Result<(), Error> {
-    if member.written.as_ref() == Some(node) && !member.stale {
-        return Ok(());
-    }
-    program.set_node(member.slot.number, node)?;
-    member.written = Some(*node);
-    member.stale = false;
-    Ok(())
-}
-
-/// Leaves nothing of a service in the program but its counters.
-fn forget_service(program: &Balance, service: u32) -> Result<(), Error> {
-    program.set_ring(service, &[])?;
-    for config in 0..Balance::QUIC_CONFIGS {
-        program.set_quic(service, config, None)?;
-    }
-    for (config, id) in program.server_ids(service)? {
-        program.remove_server_id(service, config, &id)?;
-    }
-    Ok(())
-}
-
-fn set_ring(program: &Balance, active: &mut Active, weights: &[(u32, u32)]) -> Result<(), Error> {
-    let names: Vec<String> = active.members.iter().map(|member| member.node.address.to_string()).collect();
-    let weight = |member: &Member| {
-        weights.iter().find(|(slot, _)| *slot == member.slot.number).map_or(0, |(_, weight)| *weight)
-    };
-    let shares: Vec<Share<'_>> = names
-        .iter()
-        .zip(&active.members)
-        .map(|(name, member)| Share { name, weight: weight(member) })
-        .collect();
-    let ring = maglev::ring(&shares, Balance::RING as usize);
-    for (index, member) in (0u32..).zip(&mut active.members) {
-        member.ring = ring.iter().filter(|entry| **entry == index).count() as u32;
-    }
-    let slots: Vec<u32> = ring.iter().map(|index| active.members[*index as usize].slot.number).collect();
-    Ok(program.set_ring(active.slot.number, &slots)?)
-}
-
-/// Writes the server IDs of a service.
-fn publish_ids(program: &Balance, active: &Active) -> Result<(), Error> {
-    let service = active.slot.number;
-    let by_id = active.service.route == Route::QuicLb;
-    let wanted = |config: u8| by_id && active.service.quic_configs.contains(&config);
-    let mut ids = HashMap::new();
-    for config in (0..Balance::QUIC_CONFIGS).filter(|config| wanted(*config)) {
-        for member in &active.members {
-            ids.insert((config, member.node.server_id.clone()), member.slot.number);
-        }
-    }
-    for (config, id) in program.server_ids(service)? {
-        if !ids.contains_key(&(config, id.clone())) {
-            program.remove_server_id(service, config, &id)?;
-        }
-    }
-    for ((config, id), slot) in ids {
-        program.set_server_id(service, config, &id, slot)?;
-    }
-    let length = active.members.first().map(|member| member.node.server_id.len() as u8);
-    for config in 0..Balance::QUIC_CONFIGS {
-        program.set_quic(service, config, length.filter(|_| wanted(config)))?;
-    }
-    Ok(())
-}
-
 fn of(protocol: Protocol) -> BalanceProtocol {
     match protocol {
         Protocol::Tcp => BalanceProtocol::Tcp,
@@ -617,15 +448,4 @@ fn of(protocol: Protocol) -> BalanceProtocol {
 
 fn listeners<'a>(services: impl Iterator<Item = &'a Service>) -> HashSet<(SocketAddr, Protocol)> {
     services.flat_map(|service| service.listen.iter().map(|address| (*address, service.protocol))).collect()
-}
-
-fn since(now: BalanceTraffic, before: BalanceTraffic) -> BalanceTraffic {
-    BalanceTraffic {
-        packets: now.packets.saturating_sub(before.packets),
-        bytes: now.bytes.saturating_sub(before.bytes),
-        flows: now.flows.saturating_sub(before.flows),
-        established: now.established.saturating_sub(before.established),
-        by_id: now.by_id.saturating_sub(before.by_id),
-        dropped: now.dropped.saturating_sub(before.dropped),
-    }
 }

@@ -1,26 +1,33 @@
 //! Asks nodes whether they serve: one task for each, on a thread of its own.
 //!
 //! A check proves that a service answers at the node's own address, from the balancer; it does not go the way of clients.
-//! `tcp` is a connection that is accepted, `http` an answer of 2xx or 3xx, and `quic` a Version Negotiation packet: a
-//! server has to send one for a version that it does not know (RFC 9000, section 6.1), so no handshake and no certificate
-//! is needed. Until the first answers a node is taken for good.
+//! `tcp` is a connection that is accepted, `http` a response, and `quic` a Version Negotiation packet: a server has to
+//! send one for a version that it does not know (RFC 9000, section 6.1), so no handshake is needed. `quic-handshake` is
+//! one, and `http3` a request behind it. Until the first answers a node is taken for good.
+//!
+//! Questions of all nodes come at times that chance spreads, and no more than 64 are under way. One that waits for
+//! its turn has not begun: its time runs from then.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpStream, UdpSocket};
-use tokio::sync::oneshot;
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::config::{Check, CheckKind};
 
-/// A version that no server has: of the form that is reserved to provoke negotiation (RFC 9000, section 15).
-const UNKNOWN_VERSION: [u8; 4] = [0x1a, 0x2a, 0x3a, 0x4a];
+mod answer;
+mod http;
+mod quic;
+
+/// Questions under way: they share a thread, and a handshake takes a millisecond of it.
+const AT_ONCE: usize = 64;
 
 /// What is asked of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +83,7 @@ type Known = Arc<Mutex<HashMap<u32, Health>>>;
 pub struct Checker {
     runtime: tokio::runtime::Handle,
     tasks: HashMap<u32, (Target, u32, JoinHandle<()>)>,
+    turns: Arc<Semaphore>,
     known: Known,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -94,7 +102,15 @@ impl Checker {
             let _ = runtime.block_on(stopped);
         })?;
         let known = Known::default();
-        Ok(Self { runtime: handle, tasks: HashMap::new(), known, stop: Some(stop), thread: Some(thread) })
+        let turns = Arc::new(Semaphore::new(AT_ONCE));
+        Ok(Self {
+            runtime: handle,
+            tasks: HashMap::new(),
+            turns,
+            known,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
     }
 
     /// Asks these from now on, by slot and its generation, and no others. What stays is not asked anew.
@@ -113,11 +129,12 @@ impl Checker {
             stays
         });
         for (slot, (target, generation)) in targets {
-            let (known_by_task, asked) = (self.known.clone(), target.clone());
+            let asker =
+                Asker { slot, target: target.clone(), known: self.known.clone(), turns: self.turns.clone() };
             known.entry(slot).or_default();
-            self.tasks.entry(slot).or_insert_with(|| {
-                (target, generation, self.runtime.spawn(ask_for_ever(slot, asked, known_by_task)))
-            });
+            self.tasks
+                .entry(slot)
+                .or_insert_with(|| (target, generation, self.runtime.spawn(asker.ask_for_ever())));
         }
     }
 
@@ -136,83 +153,68 @@ impl Drop for Checker {
     }
 }
 
-async fn ask_for_ever(slot: u32, target: Target, known: Known) {
-    loop {
-        let next = Instant::now() + target.check.interval;
-        let answer = match timeout(target.check.timeout, ask(&target)).await {
-            Ok(answer) => answer.map_err(|error| error.to_string()),
-            Err(_) => Err("no answer in time".to_owned()),
-        };
-        if let Some(health) = known.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&slot)
-            && health.learn(answer, &target.check)
-        {
+/// Who asks a node.
+struct Asker {
+    slot: u32,
+    target: Target,
+    known: Known,
+    turns: Arc<Semaphore>,
+}
+
+impl Asker {
+    async fn ask_for_ever(self) {
+        let interval = self.target.check.interval;
+        // Nodes that come together are not asked together.
+        sleep(part(interval, random(), 0..=50)).await;
+        loop {
+            let next = Instant::now() + part(interval, random(), 90..=110);
+            let Ok(turn) = self.turns.acquire().await else { return };
+            let answer = answer(&self.target).await;
+            drop(turn);
+            self.learn(answer);
+            sleep_until(next).await;
+        }
+    }
+
+    fn learn(&self, answer: Result<(), String>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(health) = known.get_mut(&self.slot) else { return };
+        if health.learn(answer, &self.target.check) {
             match &health.problem {
-                Some(problem) => tracing::warn!(node = %target.address, problem, "node is down"),
-                None => tracing::info!(node = %target.address, "node is up"),
+                Some(problem) => tracing::warn!(node = %self.target.address, problem, "node is down"),
+                None => tracing::info!(node = %self.target.address, "node is up"),
             }
         }
-        sleep_until(next).await;
+    }
+}
+
+/// As many hundredths of a time as chance says.
+fn part(time: Duration, chance: u64, hundredths: std::ops::RangeInclusive<u32>) -> Duration {
+    let width = u64::from(hundredths.end() - hundredths.start()) * 1000;
+    let thousandths = hundredths.start() * 1000 + (chance % (width + 1)) as u32;
+    time / 100_000 * thousandths
+}
+
+/// Asks once.
+async fn answer(target: &Target) -> Result<(), String> {
+    match timeout(target.check.timeout, ask(target)).await {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_) => Err("no answer in time".to_owned()),
     }
 }
 
 async fn ask(target: &Target) -> io::Result<()> {
     match target.check.kind {
         CheckKind::Tcp => TcpStream::connect(target.address).await.map(drop),
-        CheckKind::Http => ask_http(target).await,
-        CheckKind::Quic => ask_quic(target.address).await,
+        CheckKind::Http => http::ask(target).await,
+        CheckKind::Quic => quic::negotiate(target.address).await,
+        CheckKind::QuicHandshake | CheckKind::Http3 => quic::connect(target).await,
     }
 }
 
-async fn ask_http(target: &Target) -> io::Result<()> {
-    let mut stream = TcpStream::connect(target.address).await?;
-    let host = target.check.host.clone().unwrap_or_else(|| target.address.to_string());
-    let request = format!(
-        "GET {} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: expressway\r\nConnection: close\r\n\r\n",
-        target.check.path
-    );
-    stream.write_all(request.as_bytes()).await?;
-    // "HTTP/1.1 200"
-    let mut start = [0; 12];
-    stream.read_exact(&mut start).await?;
-    match &start {
-        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', _, b' ', b'2' | b'3', _, _] => Ok(()),
-        other => Err(io::Error::other(format!("answered {}", String::from_utf8_lossy(other).escape_debug()))),
-    }
-}
-
-async fn ask_quic(address: SocketAddr) -> io::Result<()> {
-    let any: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
-    let socket = UdpSocket::bind((any, 0)).await?;
-    socket.connect(address).await?;
-    let ids = std::process::id().to_be_bytes();
-    // A server need not answer less (RFC 9000, section 14.1).
-    let mut packet = vec![0; 1200];
-    packet[0] = 0xc0;
-    packet[1..5].copy_from_slice(&UNKNOWN_VERSION);
-    packet[5] = 8;
-    packet[6..10].copy_from_slice(&ids);
-    packet[14] = 8;
-    packet[15..19].copy_from_slice(&ids);
-    let mut answer = [0; 256];
-    // One may be lost; the caller's timeout ends it.
-    loop {
-        socket.send(&packet).await?;
-        if let Ok(length) = timeout(Duration::from_millis(300), socket.recv(&mut answer)).await {
-            if is_negotiation(&answer[..length?], &packet) {
-                return Ok(());
-            }
-            return Err(io::Error::other("answered something else than Version Negotiation"));
-        }
-    }
-}
-
-/// Whether `answer` is a Version Negotiation packet to `packet`: version 0, and its connection IDs the other way round.
-fn is_negotiation(answer: &[u8], packet: &[u8]) -> bool {
-    answer.len() >= 27
-        && answer[0] & 0x80 != 0
-        && answer[1..5] == [0; 4]
-        && answer[5..14] == packet[14..23]
-        && answer[14..23] == packet[5..14]
+/// A number that nobody foresees; no secret depends on it.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 #[cfg(test)]
@@ -221,12 +223,15 @@ mod tests {
 
     use super::*;
 
-    fn check(kind: CheckKind) -> Check {
+    pub(super) fn check(kind: CheckKind) -> Check {
         Check {
             kind,
             port: None,
             path: "/healthz".to_owned(),
             host: None,
+            alpn: vec!["h3".to_owned()],
+            status: Vec::new(),
+            body: String::new(),
             interval: Duration::from_millis(10),
             timeout: Duration::from_secs(5),
             rise: 2,
@@ -251,30 +256,42 @@ mod tests {
         assert_eq!((health.asked, health.failed), (10, 6));
     }
 
-    fn asked(target: Target) -> Result<(), String> {
+    pub(super) fn asked(target: Target) -> Result<(), String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async { ask(&target).await.map_err(|error| error.to_string()) })
+        runtime.block_on(answer(&target))
+    }
+
+    #[test]
+    fn chance_spreads_questions_within_bounds() {
+        let second = Duration::from_secs(1);
+        let parts: Vec<Duration> =
+            [0, 10_000, 20_000, 20_001].map(|chance| part(second, chance, 90..=110)).into();
+        assert_eq!(parts, [900, 1000, 1100, 900].map(Duration::from_millis));
+        assert_eq!(part(second, 7, 0..=0), Duration::ZERO);
     }
 
     /// A server that says `answer` to the first request.
-    fn http(answer: &'static str) -> Result<(), String> {
+    fn http(check: Check, answer: &'static str) -> Result<(), String> {
         use std::io::{Read, Write};
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
+        let version = if check.body.is_empty() { "1.1" } else { "1.0" };
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut request = [0; 1024];
             let length = stream.read(&mut request).unwrap();
-            assert!(request[..length].starts_with(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:"));
+            let start = format!("GET /healthz HTTP/{version}\r\nHost: 127.0.0.1:");
+            assert!(request[..length].starts_with(start.as_bytes()));
             stream.write_all(answer.as_bytes()).unwrap();
         });
-        let result = asked(Target { address, check: check(CheckKind::Http) });
+        let result = asked(Target { address, check });
         server.join().unwrap();
         result
     }
 
     #[test]
     fn http_answers_are_judged_by_their_status() {
+        let http = |answer| http(check(CheckKind::Http), answer);
         assert_eq!(http("HTTP/1.1 204 No Content\r\n\r\n"), Ok(()));
         assert_eq!(http("HTTP/1.0 301 Moved\r\n\r\n"), Ok(()));
         assert!(http("HTTP/1.1 503 Service Unavailable\r\n\r\n").unwrap_err().contains("503"));
@@ -283,24 +300,17 @@ mod tests {
     }
 
     #[test]
-    fn quic_servers_negotiate_versions() {
-        let server = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let address = server.local_addr().unwrap();
-        let thread = std::thread::spawn(move || {
-            for good in [true, false] {
-                let mut packet = [0; 2048];
-                let (length, from) = server.recv_from(&mut packet).unwrap();
-                assert_eq!(length, 1200);
-                let mut answer = vec![0x80, 0, 0, 0, u8::from(!good)];
-                answer.extend(&packet[14..23]);
-                answer.extend(&packet[5..14]);
-                answer.extend([0, 0, 0, 1]);
-                server.send_to(&answer, from).unwrap();
-            }
-        });
-        let target = Target { address, check: check(CheckKind::Quic) };
-        assert_eq!(asked(target.clone()), Ok(()));
-        assert!(asked(target).is_err());
-        thread.join().unwrap();
+    fn http_answers_are_judged_by_their_body() {
+        let expecting = || Check { body: "ready".to_owned(), ..check(CheckKind::Http) };
+        assert_eq!(http(expecting(), "HTTP/1.0 200 OK\r\nX: y\r\n\r\nready, go"), Ok(()));
+        for (answer, problem) in [
+            ("HTTP/1.0 200 OK\r\n\r\nstarting", "begins `start`"),
+            ("HTTP/1.0 200 OK\r\n\r\nread", "begins `read`"),
+            ("HTTP/1.0 200 OK\r\nX: y", "without an end"),
+            ("HTTP/1.0 500 No\r\n\r\nready", "status 500"),
+        ] {
+            let error = http(expecting(), answer).unwrap_err();
+            assert!(error.contains(problem), "{error}");
+        }
     }
 }

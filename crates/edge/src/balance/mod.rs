@@ -23,9 +23,11 @@
 //!
 //! # QUIC
 //!
-//! With `route = "quic-lb"` the node is read from the connection ID (draft-ietf-quic-load-balancers, IDs in clear), so a
-//! client whose address changes lands where its connection is. The server ID is that of the file, or the last four bytes
-//! of the node's address. IDs that no node has, or none issued, go by flow.
+//! With `route = "quic-lb"` the node is read from the connection ID (draft-ietf-quic-load-balancers, in clear or
+//! encrypted), so a client whose address changes lands where its connection is. The server ID is that of the file, or the
+//! last four bytes of the node's address. IDs that no node has, or none issued, go by flow. Each rotation codepoint has its
+//! configuration, so keys are changed while connections go on: the next one is made known here first, then the nodes
+//! issue by it, and the old one leaves with its connections.
 
 mod config;
 mod control;
@@ -35,6 +37,8 @@ pub mod slots;
 mod status;
 mod ways;
 
-pub use config::{Affinity, Check, CheckKind, Config, Method, Node, Protocol, Route, Scheduler, Service};
+pub use config::{
+    Affinity, Check, CheckKind, Config, Method, Node, Protocol, QuicConfig, Route, Scheduler, Service,
+};
 pub use control::{Balancer, Error};
 pub use status::{NodeStatus, ServiceStatus, Status};

@@ -27,6 +27,17 @@ impl<K: Clone + Eq + Hash> Slots<K> {
         Self { held: HashMap::new(), free: (0..limit).collect(), generation: 0 }
     }
 
+    /// Has `key` hold what it held in an earlier process, before anything else is held. False if that is no number here, or
+    /// held already.
+    pub fn restore(&mut self, key: K, slot: Slot) -> bool {
+        if self.held.contains_key(&key) || !self.free.remove(&slot.number) {
+            return false;
+        }
+        self.generation = self.generation.max(slot.generation);
+        self.held.insert(key, slot);
+        true
+    }
+
     /// The number of `key`, a free one if it has none; `None` if there is none.
     pub fn hold(&mut self, key: &K) -> Option<Slot> {
         if let Some(slot) = self.held.get(key) {
@@ -67,5 +78,17 @@ mod tests {
         assert_eq!(c.number, a.number);
         assert_ne!(c.generation, a.generation);
         assert_eq!(slots.hold(&"b"), Some(b));
+    }
+
+    #[test]
+    fn what_was_held_before_is_held_again() {
+        let mut slots = Slots::new(3);
+        let before = Slot { number: 1, generation: 40 };
+        assert!(slots.restore("a", before));
+        assert!(!slots.restore("a", Slot { number: 2, generation: 41 }), "it has one");
+        assert!(!slots.restore("b", Slot { number: 1, generation: 41 }), "another's");
+        assert!(!slots.restore("b", Slot { number: 3, generation: 41 }), "no such number");
+        assert_eq!(slots.hold(&"a"), Some(before));
+        assert_eq!(slots.hold(&"b"), Some(Slot { number: 0, generation: 41 }));
     }
 }

@@ -24,6 +24,8 @@ pub struct NodeStatus {
     pub interface: Option<String>,
     /// Why the last check failed.
     pub problem: Option<String>,
+    /// Checks made, and how many failed; absent without checks.
+    pub checks: Option<(u64, u64)>,
     /// Established flows that are not idle.
     pub flows: u32,
     /// What it was sent.
@@ -40,6 +42,8 @@ pub struct ServiceStatus {
     pub listen: Vec<SocketAddr>,
     /// Its protocol.
     pub protocol: String,
+    /// Established flows of all its nodes.
+    pub flows: u32,
     /// What it was sent.
     #[serde(flatten, serialize_with = "traffic")]
     pub traffic: BalanceTraffic,
@@ -60,13 +64,19 @@ pub struct Status {
 }
 
 fn traffic<S: serde::Serializer>(traffic: &BalanceTraffic, serializer: S) -> Result<S::Ok, S::Error> {
+    let reasons = BalanceTraffic::DROPS.into_iter().zip(traffic.dropped);
+    let reasons: Map<String, Value> =
+        reasons.map(|(reason, packets)| (reason.name().to_owned(), json!(packets))).collect();
     json!({
         "packets": traffic.packets,
         "bytes": traffic.bytes,
         "flows_begun": traffic.flows,
         "flows_established": traffic.established,
+        "flows_moved": { "node_down": traffic.moved_down, "node_gone": traffic.moved_gone },
         "packets_by_id": traffic.by_id,
-        "dropped": traffic.dropped,
+        "dropped": traffic.lost(),
+        "answered_too_big": traffic.answered,
+        "dropped_by_reason": reasons,
     })
     .serialize(serializer)
 }

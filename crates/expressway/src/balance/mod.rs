@@ -109,6 +109,15 @@ struct Order {
     drain: bool,
 }
 
+/// `POST /weight`
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Weight {
+    service: String,
+    node: IpAddr,
+    weight: u32,
+}
+
 fn yes() -> bool {
     true
 }
@@ -132,6 +141,15 @@ impl State for Balance {
             self.lock().drain(&order.service, order.node, order.drain).map_err(|error| error.to_string())?;
             let state = if order.drain { "draining" } else { "in service" };
             Ok(format!(r#"{{"node":"{}","state":"{state}"}}"#, order.node))
+        };
+        Some(serde_json::from_slice(order).map_err(|error| error.to_string()).and_then(obey))
+    }
+
+    fn weight(&self, order: &[u8]) -> Option<Result<String, String>> {
+        let obey = |order: Weight| {
+            let done = self.lock().set_weight(&order.service, order.node, order.weight);
+            done.map_err(|error| error.to_string())?;
+            Ok(format!(r#"{{"node":"{}","weight":{}}}"#, order.node, order.weight))
         };
         Some(serde_json::from_slice(order).map_err(|error| error.to_string()).and_then(obey))
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use expressway_edge::balance::{Balancer, Status};
+use expressway_edge::balance::{Balancer, ServiceStatus, Status};
 use expressway_gateway::metrics::Sample;
 use expressway_xbpf::BalanceTraffic;
 use serde_json::{Value, json};
@@ -57,10 +57,22 @@ pub(super) fn print(as_json: bool, status: &Status) -> Result<(), Failure> {
 }
 
 fn traffic(traffic: &BalanceTraffic) -> String {
-    format!(
+    let mut out = format!(
         "{} packets, {} bytes, {} flows begun, {} dropped",
-        traffic.packets, traffic.bytes, traffic.flows, traffic.dropped
-    )
+        traffic.packets,
+        traffic.bytes,
+        traffic.flows,
+        traffic.lost()
+    );
+    for (number, what) in [
+        (traffic.moved_down, "moved from a node that is down"),
+        (traffic.moved_gone, "moved from one that is gone"),
+    ] {
+        if number > 0 {
+            let _ = write!(out, ", {number} {what}");
+        }
+    }
+    out
 }
 
 /// For `/metrics`.
@@ -82,9 +94,27 @@ pub(super) fn samples(status: &Status, out: &mut Vec<Sample>) {
                 ("balance_node_packets", "Packets sent to a node.", node.traffic.packets),
                 ("balance_node_bytes", "Bytes of IP packets sent to a node.", node.traffic.bytes),
                 ("balance_node_flows", "Flows that began at a node.", node.traffic.flows),
-                ("balance_node_dropped", "Packets for a node that were dropped.", node.traffic.dropped),
+                ("balance_node_dropped", "Packets for a node that were dropped.", node.traffic.lost()),
+                (
+                    "balance_node_flows_established",
+                    "Flows that became established at a node.",
+                    node.traffic.established,
+                ),
+                (
+                    "balance_node_packets_by_id",
+                    "Packets that a QUIC connection ID led to a node.",
+                    node.traffic.by_id,
+                ),
             ];
             out.extend(counters.map(|(name, help, value)| label(Sample::counter(name, help, value))));
+            for (reason, value) in
+                [("node_down", node.traffic.moved_down), ("node_gone", node.traffic.moved_gone)]
+            {
+                let help = "Established flows that came to a node from another, by what that one was.";
+                out.push(
+                    label(Sample::counter("balance_node_flows_moved", help, value)).label("reason", reason),
+                );
+            }
             let gauges = [
                 ("balance_node_flows_active", "Established flows of a node that are not idle.", node.flows),
                 ("balance_node_up", "1 while a node gets new flows.", (node.state == "up").into()),
@@ -92,13 +122,26 @@ pub(super) fn samples(status: &Status, out: &mut Vec<Sample>) {
             ];
             out.extend(gauges.map(|(name, help, value)| label(Sample::gauge(name, help, value.into()))));
         }
+        service_samples(service, out);
+    }
+}
+
+fn service_samples(service: &ServiceStatus, out: &mut Vec<Sample>) {
+    let label = |sample: Sample| sample.label("service", service.name.clone());
+    let traffic = &service.traffic;
+    let counters = [
+        ("balance_service_packets", "Packets of a service that were sent to nodes.", traffic.packets),
+        ("balance_service_bytes", "Bytes of IP packets that were sent to a service's nodes.", traffic.bytes),
+        ("balance_service_flows", "Flows of a service that began.", traffic.flows),
+        ("balance_service_dropped", "Packets of a service that were dropped.", traffic.lost()),
+    ];
+    out.extend(counters.map(|(name, help, value)| label(Sample::counter(name, help, value))));
+    let help = "Established flows of a service that are not idle.";
+    out.push(label(Sample::gauge("balance_service_flows_active", help, service.flows.into())));
+    for (reason, packets) in BalanceTraffic::DROPS.into_iter().zip(traffic.dropped) {
+        let help = "Packets of a service that were dropped, by reason.";
         out.push(
-            Sample::counter(
-                "balance_service_dropped",
-                "Packets of a service that were dropped.",
-                service.traffic.dropped,
-            )
-            .label("service", service.name.clone()),
+            label(Sample::counter("balance_service_drops", help, packets)).label("reason", reason.name()),
         );
     }
 }

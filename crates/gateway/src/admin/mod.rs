@@ -131,6 +131,11 @@ pub trait State: Send + Sync + 'static {
         None
     }
 
+    /// Gives a node another weight, as `order`, a JSON document, says, for `POST /weight`; as [`State::purge`].
+    fn weight(&self, _order: &[u8]) -> Option<Result<String, String>> {
+        None
+    }
+
     /// Services with their nodes and statistics, as a JSON document, for `/services`; `None` where there is no such page.
     fn services(&self) -> Option<String> {
         None
@@ -276,6 +281,7 @@ impl Desk {
             (&Method::POST, "/learn") => self.ordered(request, |state, order| state.learn(order)).await,
             (&Method::POST, "/refresh") => self.ordered(request, |state, order| state.refresh(order)).await,
             (&Method::POST, "/drain") => self.ordered(request, |state, order| state.drain(order)).await,
+            (&Method::POST, "/weight") => self.ordered(request, |state, order| state.weight(order)).await,
             (&Method::POST, "/trace") => match self.trace(request).await {
                 Ok(feed) => return feed.into_response(),
                 Err(page) => page,
@@ -388,7 +394,7 @@ fn answer(request: &Request<Incoming>, registry: &Registry, state: &dyn State) -
             StatusCode::OK,
             "text/plain",
             "/metrics\n/healthz\n/config\n/io\n/subscribers\n/services\n/rooms\n/bans\nPOST /purge\nPOST /drain\nPOST /trace\n\
-             POST /ban\nPOST /unban\nPOST /attack\nPOST /learn\nPOST /refresh\n",
+             POST /ban\nPOST /unban\nPOST /attack\nPOST /learn\nPOST /refresh\nPOST /weight\n",
         ),
         _ => document(None),
     }

@@ -21,7 +21,7 @@ fn the_smallest_file_is_enough() {
     let service = &config.services[0];
     assert_eq!(service.name, "192.0.2.10:443/udp");
     assert_eq!(service.nodes[0].server_id, [192, 0, 2, 21]);
-    assert_eq!((service.route, service.quic_configs.as_slice()), (Route::QuicLb, &[0][..]));
+    assert_eq!((service.route, service.quic.len(), service.quic[0].config), (Route::QuicLb, 1, 0));
     assert_eq!(service.idle, Duration::from_secs(120));
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -13,16 +13,31 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
 use crate::attachment::{self, AttachMode, Attachment, Existing, Keep};
-use crate::balance_counters::BalanceCounts;
 use crate::error::{CAPABILITIES, Error};
 use crate::redirect::{forward_libbpf_messages, is_privileged};
 use crate::role::Role;
 use crate::skeleton::balance::BalanceSkelBuilder;
 use crate::skeleton::balance::types::{
-    balance_flag, balance_flow, balance_flow_key, balance_limit, balance_listener, balance_method,
-    balance_node, balance_quic, balance_server_id, balance_service, balance_state, balance_traffic,
+    balance_flow, balance_flow_key, balance_limit, balance_newcomer, balance_server_id, rodata,
 };
 use crate::{dispatcher, sys};
+
+mod counters;
+mod listener;
+mod node;
+mod quic;
+mod tables;
+mod traffic;
+
+pub use counters::{BalanceCounter, BalanceCounts};
+pub use listener::{BalanceListener, BalanceProtocol};
+pub use node::{BalanceMethod, BalanceNode, BalanceState};
+pub use quic::BalanceQuic;
+pub use tables::BalanceName;
+pub use traffic::BalanceTraffic;
+
+use listener::listener_key;
+use tables::{Pins, Search};
 
 /// What is fixed when the program is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,166 +57,10 @@ impl Default for BalanceOptions {
     }
 }
 
-/// The protocol of a service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum BalanceProtocol {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-}
-
-/// Where a service is reached, and how its flows are routed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BalanceListener {
-    /// Number of the service, below [`Balance::SERVICES`].
-    pub service: u32,
-    /// Route by QUIC-LB connection ID where it can be read.
-    pub quic_lb: bool,
-    /// All flows of a source address go to one node.
-    pub affinity: bool,
-    /// Of two candidates, a new flow goes to the one with the fewer flows for its weight.
-    pub least_connections: bool,
-    /// Time without a packet after which a flow is over, in whole seconds.
-    pub idle: Duration,
-}
-
-/// Whether a node gets flows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BalanceState {
-    /// New and old ones.
-    Up,
-    /// Those that it has.
-    Draining,
-    /// None.
-    Down,
-    /// None: the slot is free.
-    Absent,
-}
-
-/// How packets are brought to a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BalanceMethod {
-    /// In a frame to the node's MAC address.
-    L2,
-    /// IP in IP.
-    Ipip,
-    /// Generic UDP encapsulation, variant 1.
-    Gue,
-}
-
-/// A node of one service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BalanceNode {
-    /// Outer destination in a tunnel.
-    pub address: IpAddr,
-    /// Outer source, of the same family.
-    pub source: IpAddr,
-    /// Index of the interface that leads there; 0 while it, or the MAC address, is not known.
-    pub ifindex: u32,
-    /// Of the next hop.
-    pub destination_mac: [u8; 6],
-    /// Of the interface.
-    pub source_mac: [u8; 6],
-    /// Another one than the slot's last node had.
-    pub generation: u32,
-    /// Of the way there, in bytes of IP packet.
-    pub mtu: u32,
-    /// Flows for its weight, in units of `step`.
-    pub load: u32,
-    /// What one flow adds to `load`.
-    pub step: u32,
-    /// See [`BalanceMethod`].
-    pub method: BalanceMethod,
-    /// See [`BalanceState`].
-    pub state: BalanceState,
-}
-
-const NODE_BYTES: usize = 68;
 const _: () = {
-    assert!(size_of::<balance_node>() == NODE_BYTES);
-    assert!(std::mem::offset_of!(balance_node, destination_mac) == 52);
-    assert!(std::mem::offset_of!(balance_node, state) == 66);
-    assert!(size_of::<balance_listener>() == 20 && size_of::<balance_service>() == 12);
     assert!(size_of::<balance_flow_key>() == 20 && size_of::<balance_flow>() == 16);
-    assert!(size_of::<balance_server_id>() == 20 && size_of::<balance_quic>() == 4);
-    assert!(size_of::<balance_traffic>() == 6 * size_of::<u64>());
+    assert!(size_of::<balance_newcomer>() == 20 && size_of::<balance_server_id>() == 20);
 };
-
-/// An address as the shared header has it.
-fn words(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    }
-}
-
-fn family(address: IpAddr) -> u8 {
-    if address.is_ipv4() { 4 } else { 6 }
-}
-
-impl BalanceNode {
-    fn bytes(&self) -> [u8; NODE_BYTES] {
-        let method = match self.method {
-            BalanceMethod::L2 => balance_method::BALANCE_L2,
-            BalanceMethod::Ipip => balance_method::BALANCE_IPIP,
-            BalanceMethod::Gue => balance_method::BALANCE_GUE,
-        };
-        let state = match self.state {
-            BalanceState::Up => balance_state::BALANCE_UP,
-            BalanceState::Draining => balance_state::BALANCE_DRAINING,
-            BalanceState::Down => balance_state::BALANCE_DOWN,
-            BalanceState::Absent => balance_state::BALANCE_ABSENT,
-        };
-        let mut bytes = [0; NODE_BYTES];
-        bytes[..16].copy_from_slice(&words(self.address));
-        bytes[16..32].copy_from_slice(&words(self.source));
-        let numbers = [self.ifindex, self.generation, self.mtu, self.load, self.step];
-        for (place, number) in bytes[32..52].chunks_exact_mut(4).zip(numbers) {
-            place.copy_from_slice(&number.to_ne_bytes());
-        }
-        bytes[MACS..MACS + 6].copy_from_slice(&self.destination_mac);
-        bytes[MACS + 6..MACS + 12].copy_from_slice(&self.source_mac);
-        bytes[MACS + 12..MACS + 15].copy_from_slice(&[family(self.address), method.0 as u8, state.0 as u8]);
-        bytes
-    }
-}
-
-const MACS: usize = std::mem::offset_of!(balance_node, destination_mac);
-
-/// What a service or a node was sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BalanceTraffic {
-    /// Packets.
-    pub packets: u64,
-    /// Bytes of IP packets, before encapsulation.
-    pub bytes: u64,
-    /// Flows that began.
-    pub flows: u64,
-    /// Flows that were seen to be established.
-    pub established: u64,
-    /// Packets routed by a QUIC connection ID.
-    pub by_id: u64,
-    /// Packets dropped.
-    pub dropped: u64,
-}
-
-impl BalanceTraffic {
-    fn from_cpus(cpus: &[Vec<u8>]) -> Option<Self> {
-        let mut sum = [0u64; 6];
-        for cpu in cpus {
-            let (values, rest) = cpu.as_chunks::<8>();
-            if values.len() != sum.len() || !rest.is_empty() {
-                return None;
-            }
-            for (total, value) in sum.iter_mut().zip(values) {
-                *total += u64::from_ne_bytes(*value);
-            }
-        }
-        let [packets, bytes, flows, established, by_id, dropped] = sum;
-        Some(Self { packets, bytes, flows, established, by_id, dropped })
-    }
-}
 
 /// What a test run came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -232,10 +91,10 @@ pub struct Balance {
     stats: MapHandle,
     service_stats: MapHandle,
     node_stats: MapHandle,
+    /// Of tables that outlive the process.
+    pins: Option<Pins>,
 }
 
-/// The longest time that `balance_service.idle` can say: two clocks' difference is signed there.
-const IDLE: u32 = i32::MAX as u32;
 /// Flows read in one system call.
 const FLOW_BATCH: u32 = 4096;
 
@@ -259,18 +118,69 @@ impl Balance {
     /// [`Error::NotPermitted`] without CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON; [`Error::Load`] if the kernel is older
     /// than 5.18.
     pub fn load(options: &BalanceOptions) -> Result<Self, Error> {
+        Self::load_over(options, Search::none()).map(|(balance, _)| balance)
+    }
+
+    /// As [`Balance::load`], with the flow tables that a killed process of this network namespace left pinned, if they are of
+    /// the same layout and sizes. Returns the names that it left with them: flows hold numbers, which have to be the same
+    /// nodes' as before. With [`Keep::Pinned`] the tables of this process outlive it if it is killed. Until
+    /// [`Balance::adopt`] those that were left stay for another start.
+    ///
+    /// # Errors
+    /// Those of [`Balance::load`]; [`Error::PinTables`].
+    pub fn load_kept(options: &BalanceOptions, keep: Keep) -> Result<(Self, Vec<BalanceName>), Error> {
+        let (mut balance, search) = Self::load_over(options, Search::new(options, keep)?)?;
+        let tables = [balance.flows.as_fd(), balance.probation.as_fd(), balance.fragments.as_fd()];
+        let (pins, names) = search.finish(keep, tables)?;
+        balance.pins = pins;
+        Ok((balance, names))
+    }
+
+    /// Takes tables that a killed process left for this process's own: call it once the program is in the place of that
+    /// one's. `keep` is that of [`Balance::load_kept`].
+    pub fn adopt(&mut self, keep: Keep) {
+        if let Some(pins) = &mut self.pins {
+            pins.adopt();
+        }
+        if keep == Keep::Process {
+            self.pins = None;
+        }
+    }
+
+    /// Notes beside tables that outlive the process whose a number is. Nothing where they do not.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn remember(&self, name: &BalanceName) -> Result<(), Error> {
+        self.pins.as_ref().map_or(Ok(()), |pins| pins.remember(name))
+    }
+
+    /// Notes that it is nobody's.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn forget(&self, name: &BalanceName) -> Result<(), Error> {
+        self.pins.as_ref().map_or(Ok(()), |pins| pins.forget(name))
+    }
+
+    fn load_over(options: &BalanceOptions, search: Search) -> Result<(Self, Search), Error> {
         forward_libbpf_messages();
         let mut storage = MaybeUninit::uninit();
         let mut open = BalanceSkelBuilder::default().open(&mut storage).map_err(load_error)?;
         open.maps.flows_map.set_max_entries(options.flows).map_err(load_error)?;
         open.maps.probation_map.set_max_entries(options.probation).map_err(load_error)?;
+        if let Some(left) = &search.left {
+            open.maps.flows_map.reuse_fd(left.flows.as_fd()).map_err(load_error)?;
+            open.maps.probation_map.reuse_fd(left.probation.as_fd()).map_err(load_error)?;
+            open.maps.fragments_map.reuse_fd(left.fragments.as_fd()).map_err(load_error)?;
+        }
         if let Some(knobs) = open.maps.rodata_data.as_deref_mut() {
-            knobs.hash_seed = options.seed;
+            set_knobs(knobs, options.seed);
         }
         let loaded = open.load().map_err(load_error)?;
         let program = loaded.progs.expressway_lb.as_fd().try_clone_to_owned();
         let maps = &loaded.maps;
-        Ok(Self {
+        let balance = Self {
             program: program.map_err(|source| Error::Descriptor { source })?,
             seed: options.seed,
             listeners: MapHandle::try_from(&maps.listeners_map).map_err(load_error)?,
@@ -284,7 +194,9 @@ impl Balance {
             stats: MapHandle::try_from(&maps.stats_map).map_err(load_error)?,
             service_stats: MapHandle::try_from(&maps.service_stats_map).map_err(load_error)?,
             node_stats: MapHandle::try_from(&maps.node_stats_map).map_err(load_error)?,
-        })
+            pins: None,
+        };
+        Ok((balance, search))
     }
 
     /// Attaches the program to the interface `ifindex` by a link; as [`crate::Redirect::attach`]. One that a killed process
@@ -339,7 +251,7 @@ impl Balance {
             map.reuse_fd(ours.as_fd()).map_err(load)?;
         }
         if let Some(knobs) = maps.rodata_data.as_deref_mut() {
-            knobs.hash_seed = self.seed;
+            set_knobs(knobs, self.seed);
         }
         dispatcher::make_extension(&mut open.progs.expressway_lb, dispatcher, function).map_err(load)?;
         let loaded = open.load().map_err(load)?;
@@ -362,14 +274,8 @@ impl Balance {
         protocol: BalanceProtocol,
         listener: &BalanceListener,
     ) -> Result<(), Error> {
-        let flag = |set: bool, flag: balance_flag| if set { flag.0 } else { 0 };
-        let flags = flag(listener.quic_lb, balance_flag::BALANCE_QUIC_LB)
-            | flag(listener.affinity, balance_flag::BALANCE_AFFINITY)
-            | flag(listener.least_connections, balance_flag::BALANCE_LEAST);
-        let idle = u32::try_from(listener.idle.as_secs()).unwrap_or(u32::MAX).min(IDLE);
-        let value = [listener.service, flags, idle].map(u32::to_ne_bytes).concat();
         self.listeners
-            .update(&listener_key(address, protocol), &value, MapFlags::ANY)
+            .update(&listener_key(address, protocol), &listener.bytes(), MapFlags::ANY)
             .map_err(fault("listeners_map"))
     }
 
@@ -414,15 +320,20 @@ impl Balance {
         self.rings.update(&service.to_ne_bytes(), &descriptor, MapFlags::ANY).map_err(fault(MAP))
     }
 
-    /// Says how the connection IDs of a service with the rotation codepoint `config` are read: the length of their
-    /// server ID, or `None` if they are not routable.
+    /// Says how the connection IDs of a service with the rotation codepoint `config`, below [`Balance::QUIC_CONFIGS`], are
+    /// read; `None` if they are not routable.
     ///
     /// # Errors
     /// [`Error::Map`].
-    pub fn set_quic(&self, service: u32, config: u8, server_id_length: Option<u8>) -> Result<(), Error> {
+    pub fn set_quic(&self, service: u32, config: u8, quic: Option<&BalanceQuic>) -> Result<(), Error> {
+        const MAP: &str = "quic_map";
         let index = service * balance_limit::BALANCE_QUIC_CONFIGS.0 + u32::from(config);
-        let value = [u8::from(server_id_length.is_some()), server_id_length.unwrap_or(0), 0, 0];
-        self.quic.update(&index.to_ne_bytes(), &value, MapFlags::ANY).map_err(fault("quic_map"))
+        match quic {
+            Some(quic) => {
+                self.quic.update(&index.to_ne_bytes(), &quic.bytes(), MapFlags::ANY).map_err(fault(MAP))
+            }
+            None => absent_is_fine(self.quic.delete(&index.to_ne_bytes()), MAP),
+        }
     }
 
     /// Sends connection IDs with this server ID to the node in `slot`.
@@ -543,6 +454,12 @@ impl Balance {
     }
 }
 
+/// Fills in what the program has as constants.
+fn set_knobs(knobs: &mut rodata, seed: u64) {
+    knobs.hash_seed = seed;
+    (knobs.aes_columns, knobs.aes_bytes) = quic::tables();
+}
+
 fn load_error(source: libbpf_rs::Error) -> Error {
     match source.kind() {
         libbpf_rs::ErrorKind::PermissionDenied if !is_privileged() => {
@@ -573,18 +490,6 @@ fn per_cpu<T>(
 ) -> Result<T, Error> {
     let cpus = map.lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY).map_err(fault(name))?;
     cpus.as_deref().and_then(sum).ok_or(Error::Layout { map: name })
-}
-
-fn listener_key(address: SocketAddr, protocol: BalanceProtocol) -> [u8; 20] {
-    let mut key = [0; 20];
-    key[..16].copy_from_slice(&words(address.ip()));
-    key[16..18].copy_from_slice(&address.port().to_be_bytes());
-    key[18] = family(address.ip());
-    key[19] = match protocol {
-        BalanceProtocol::Tcp => libc::IPPROTO_TCP as u8,
-        BalanceProtocol::Udp => libc::IPPROTO_UDP as u8,
-    };
-    key
 }
 
 fn server_id_key(service: u32, config: u8, id: &[u8]) -> [u8; 20] {
