@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from harness import clients
 from harness.namespace import run_inside
-from harness.paths import BINARY, LIMIT
+from harness.paths import BINARY, HOST, LIMIT, PORT
 from harness.server import ADMIN, Server, address
 
 PATHS = ["/clip.mp4", "/small.txt"]
@@ -179,6 +179,42 @@ def test_each_hop_of_a_request_is_seen(
     asked = {event["name"] for event in events if event["ph"] == "b" and event["name"].startswith("GET ")}
     assert {name.rsplit("/", 1)[1] for name in asked} == {"clip.mp4", "small.txt"}
     assert {event["name"] for event in events if event["ph"] == "X"} == {"datagram", "burst", "flush"}
+
+
+def curl(server: Server, certificates: Path, version: str, paths: list[str]) -> None:
+    """Fetches files over TCP on one connection."""
+    host = server.lab.server["ipv4"]
+    words = ["curl", "-sS", f"--http{version}", "--cacert", certificates / "ca.pem", "--max-time", LIMIT]
+    words += ["--connect-to", f"{HOST}:{PORT}:{host}:{PORT}"]
+    for path in paths:
+        words += ["-o", "/dev/null", f"https://{HOST}:{PORT}{path}"]
+    server.lab.run("client", *map(str, words))
+
+
+@pytest.mark.parametrize("version", ["1.1", "2"])
+def test_each_hop_of_a_request_over_tcp_is_seen(
+    make_lab, make_server, certificates: Path, files: Path, tmp_path: Path, version: str
+) -> None:
+    lab = make_lab()
+    server = make_server(lab, mode="udp", root=files)
+    server.wait_tcp([address(lab.server["ipv4"])])
+    chrome = tmp_path / "trace.json"
+    trace = start(server, "--json", "--seconds", "4", "--request", "/clip", "--chrome", chrome)
+    ask_until_over(trace, lambda: curl(server, certificates, version, [*PATHS, "/missing"]))
+    document = finish(trace)
+    assert document["ended"] and document["lost"] == 0 and document["left_out"] == 0, document
+    assert document["requests"] >= 3 and document["failed"] <= 1, document
+    assert set(steps(document)) == {"decrypt", "turn", "dispatch", "answer", "build", "flush", "body"}, document
+    slowest = document["slowest"]
+    assert slowest["request"] == f"GET https://{HOST}:{PORT}/clip.mp4", slowest
+    assert slowest["client"].rsplit(":", 1)[0] == lab.client["ipv4"] and slowest["connection"] == f"HTTP/{version[0]}"
+    assert (slowest["status"], slowest["source"], slowest["bytes"], slowest["complete"]) == (200, "here", 300_000, True)
+    assert (slowest["in"], slowest["out"]) == ("TCP", "TCP")
+    times = [hop["time"] for hop in slowest["hops"]]
+    assert times == sorted(times) and slowest["duration"] == times[-1] - times[0]
+    events = check_chrome(chrome)
+    asked = {event["name"] for event in events if event["ph"] == "b" and event["name"].startswith("GET ")}
+    assert {name.rsplit("/", 1)[1] for name in asked} == {"clip.mp4", "small.txt", "missing"}
 
 
 def test_a_filter_sees_only_its_client_and_a_sample_only_some_requests(

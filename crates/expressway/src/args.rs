@@ -92,8 +92,9 @@ pub(crate) enum Command {
     Top(Box<Top>),
     /// Follow requests through a running gateway, hop by hop: how long each step takes
     ///
-    /// Of HTTP/3 requests to `expressway serve`: datagram taken from its queue or socket, decrypted, request head complete,
-    /// handler, response head, first packets built, given to the kernel, completed, acknowledged. Shows a histogram of each
+    /// Of requests to `expressway serve` over HTTP/3: datagram taken from its queue or socket, decrypted, request head complete,
+    /// handler, response head, first packets built, given to the kernel, completed, acknowledged; over TCP what there is of that,
+    /// up to the kernel. Shows a histogram of each
     /// step and the slowest request as a time line; on a terminal the table is shown while it grows. SIGINT ends the trace
     /// with what there is.
     ///

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use expressway_netio::trace::Hop;
 use expressway_web::{BodyError, Exchange, Protocol};
 use http_body::{Body, Frame, SizeHint};
 
@@ -67,7 +68,9 @@ impl ResponseBody {
     ) -> Self {
         let chunk = if transaction.head.protocol == Protocol::H2 { FRAME } else { CHUNK };
         let is_over = length == Some(0);
-        transaction.is_complete = is_over;
+        if is_over {
+            transaction.complete();
+        }
         Self { exchange, alarm, transaction, length, chunk, starves: false, is_over, under_way: Arc::new(()) }
     }
 
@@ -107,6 +110,9 @@ impl ResponseBody {
     fn pass_on(&mut self, octets: Bytes) -> Option<Frame<Bytes>> {
         let watch = Arc::clone(&self.transaction.watch);
         watch.moved(self.transaction.id, false);
+        if self.transaction.sent == 0 {
+            self.transaction.trace(Hop::Body { stream: self.transaction.id });
+        }
         self.transaction.sent += octets.len() as u64;
         if self.length.is_some_and(|length| length <= self.transaction.sent)
             || self.length.is_none() && self.exchange.remaining() == Some(0)
@@ -119,7 +125,7 @@ impl ResponseBody {
 
     fn finish(&mut self) {
         self.is_over = true;
-        self.transaction.is_complete = true;
+        self.transaction.complete();
     }
 
     fn fail(&mut self, error: BodyError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {

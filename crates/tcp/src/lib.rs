@@ -29,6 +29,7 @@ mod accept;
 mod alarm;
 mod body;
 mod connection;
+mod follow;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod listener;

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
+use expressway_netio::trace::Tracer;
 use expressway_web::memory::Memory;
 use tokio::sync::watch;
 
@@ -26,7 +27,7 @@ pub struct Server {
 
 impl Server {
     /// Starts so many workers on `listeners`, which have been bound for as many. What their connections hold counts in
-    /// `memory`.
+    /// `memory`. `tracer` gives each worker, by its number, what it tells of its requests by.
     ///
     /// # Errors
     /// When a thread cannot be started.
@@ -35,6 +36,7 @@ impl Server {
         listeners: Vec<Listener>,
         setup: Arc<Setup>,
         memory: &Arc<Memory>,
+        tracer: impl Fn(usize) -> Tracer,
     ) -> io::Result<Self> {
         let (drain, drained) = watch::channel(None);
         let setup = Arc::new(ArcSwap::new(setup));
@@ -55,6 +57,7 @@ impl Server {
                 stats,
                 ledger,
                 addresses: Arc::clone(&addresses),
+                tracer: tracer(number),
             });
             let sockets = listeners
                 .iter_mut()

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Poll, ready};
 
+use expressway_netio::trace::Hop;
 use expressway_web::{Exchange, Handler, PipeWriter, RequestBody, ResponseHead, Scheme};
 use http::header::ALT_SVC;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
@@ -118,9 +119,16 @@ async fn answer(
             }
         }
     };
+    if refusal.is_none() {
+        transaction.trace(Hop::Started { stream: id });
+    }
     exchange.charge_to(&watch.account);
     let head = head_of(&mut exchange, &alarm, awaited, (&watch, id)).await;
     transaction.status = head.status.as_u16();
+    if transaction.is_traced {
+        let (follow, about) = watch.follow();
+        follow.answered(about, (id, transaction.status), &exchange);
+    }
     watch.moved(id, false);
     let length = if head.is_bodyless() { Some(0) } else { exchange.remaining().or(head.body_length) };
     let response = response(head, service.alt_svc.as_ref(), service.scheme);

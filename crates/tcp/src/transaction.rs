@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use expressway_netio::trace::Hop;
 use expressway_web::access_log::Record;
 use expressway_web::memory::Charge;
 use expressway_web::{RequestHead, Upstream};
@@ -33,6 +34,8 @@ pub(crate) struct Transaction {
     pub(crate) status: u16,
     pub(crate) sent: u64,
     pub(crate) is_complete: bool,
+    /// Somebody traces it.
+    pub(crate) is_traced: bool,
     /// What a cache did.
     pub(crate) cache: &'static str,
     /// The server that answered, if it was another one.
@@ -53,6 +56,8 @@ impl Transaction {
     ) -> Box<Self> {
         let charge = watch.account.charge_request(REQUEST + head.footprint());
         watch.worker.stats.count_request(head.protocol);
+        let (follow, about) = watch.follow();
+        let is_traced = follow.request(about, id, &head);
         Box::new(Self {
             watch,
             id,
@@ -61,6 +66,7 @@ impl Transaction {
             status: 0,
             sent: 0,
             is_complete: false,
+            is_traced,
             cache: "",
             upstream: None,
             tls,
@@ -69,10 +75,29 @@ impl Transaction {
             _charge: charge,
         })
     }
+
+    /// All of the response was handed over.
+    pub(crate) fn complete(&mut self) {
+        self.is_complete = true;
+        self.trace(Hop::Written { stream: self.id, bytes: self.sent, complete: true });
+    }
+
+    /// Tells whoever traces it how far it has come.
+    pub(crate) fn trace(&self, hop: Hop) {
+        if self.is_traced {
+            let (follow, about) = self.watch.follow();
+            follow.hop(about, hop);
+        }
+    }
 }
 
 impl Drop for Transaction {
     fn drop(&mut self) {
+        let (stream, bytes) = (self.id, self.sent);
+        self.trace(match self.is_complete {
+            true => Hop::Ended { stream },
+            false => Hop::Written { stream, bytes, complete: false },
+        });
         self.watch.worker.stats.count_response(self.is_complete);
         if let Some(log) = &self.setup.access_log {
             let header = |name: HeaderName| {

@@ -11,6 +11,7 @@ use expressway_web::memory::Account;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use crate::follow::{About, Follow};
 use crate::places::Place;
 use crate::setup::Limits;
 use crate::stats::{Refusal, add, sub};
@@ -107,7 +108,15 @@ pub(crate) struct Watch {
     pub(crate) limits: Limits,
     pub(crate) is_h2: bool,
     place: Place,
+    follow: Follow,
     state: Mutex<State>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let (follow, about) = self.follow();
+        follow.close(about);
+    }
 }
 
 impl Watch {
@@ -142,7 +151,13 @@ impl Watch {
         let account = Account::new(&worker.ledger, limits.send_window, limits.connection_memory);
         account.follow();
         let worker = Arc::clone(worker);
-        Arc::new(Self { worker, account, remote, limits, is_h2, place, state: Mutex::new(state) })
+        let follow = Follow::default();
+        Arc::new(Self { worker, account, remote, limits, is_h2, place, follow, state: Mutex::new(state) })
+    }
+
+    /// What it tells whoever traces.
+    pub(crate) fn follow(&self) -> (&Follow, About<'_>) {
+        (&self.follow, About { tracer: &self.worker.tracer, remote: self.remote, is_h2: self.is_h2 })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

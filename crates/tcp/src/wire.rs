@@ -203,9 +203,21 @@ impl Wire {
         Poll::Ready(())
     }
 
-    fn note(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    /// The time, if somebody traces; else 0.
+    fn began(&self) -> u64 {
+        let (_, about) = self.watch.follow();
+        if about.tracer.is_on() { about.tracer.now() } else { 0 }
+    }
+
+    fn note(&self, began: u64, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match &written {
-            Poll::Ready(Ok(octets)) => self.watch.sent(Some(*octets)),
+            Poll::Ready(Ok(octets)) => {
+                self.watch.sent(Some(*octets));
+                if began != 0 && *octets > 0 {
+                    let (follow, about) = self.watch.follow();
+                    follow.written(about, began);
+                }
+            }
             Poll::Ready(Err(_)) => {}
             Poll::Pending => self.watch.sent(None),
         }
@@ -219,13 +231,17 @@ impl AsyncRead for Wire {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
+        let (before, began) = (buffer.filled().len(), self.began());
         let read = match &mut self.transport {
             Transport::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
             Transport::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
         };
         ready!(read)?;
         let octets = buffer.filled().len() - before;
+        if began != 0 && octets > 0 {
+            let (follow, about) = self.watch.follow();
+            follow.read(about, began);
+        }
         if octets > 0 && !self.watch.received(octets) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
@@ -239,11 +255,12 @@ impl AsyncWrite for Wire {
         context: &mut Context<'_>,
         octets: &[u8],
     ) -> Poll<io::Result<usize>> {
+        let began = self.began();
         let written = match &mut self.transport {
             Transport::Plain(stream) => Pin::new(stream).poll_write(context, octets),
             Transport::Tls(stream) => Pin::new(stream).poll_write(context, octets),
         };
-        self.note(written)
+        self.note(began, written)
     }
 
     /// With TLS, a record is made of what is there. Large pieces are encrypted from where they are, and what stands before them,
@@ -253,6 +270,7 @@ impl AsyncWrite for Wire {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        let began = self.began();
         let written = match &mut self.transport {
             Transport::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
             Transport::Tls(stream) => {
@@ -274,7 +292,7 @@ impl AsyncWrite for Wire {
                 }
             }
         };
-        self.note(written)
+        self.note(began, written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use expressway_netio::trace::Tracer;
 use expressway_web::memory::Ledger;
 use tokio::sync::watch::Receiver;
 use tokio::task::JoinSet;
@@ -27,6 +28,7 @@ pub(crate) struct Shared {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) places: Arc<Places>,
     pub(crate) addresses: Arc<Addresses>,
+    pub(crate) tracer: Tracer,
 }
 
 /// Serves until `drain` says by when to end, and everything has ended or that time has come.

@@ -159,7 +159,9 @@ impl Server {
         let shared =
             Shared::with_memory(&setup, workers, files.memory().clone()).map_err(Failure::run_time)?;
         let path = Arc::new(Mutex::new(path));
-        let tracers = Tracers::new(workers);
+        // Workers of TCP are behind those of packets.
+        let tcp_workers = if listeners.is_empty() { 0 } else { tcp::workers(&config, workers) };
+        let tracers = Tracers::new(workers + tcp_workers);
         let status = Arc::new(Status {
             state: Mutex::new(Ok(())),
             configuration: Mutex::new(config.text().to_owned()),
@@ -214,9 +216,10 @@ impl Server {
         }
         let addresses: Vec<String> =
             listeners.iter().map(|listener| listener.address().to_string()).collect();
-        let tcp_workers = tcp::workers(&server.config, workers);
         if !listeners.is_empty() {
-            let tcp = expressway_tcp::Server::start(tcp_workers, listeners, tcp_setup, server.files.memory())
+            let tracer = |number| tracers.tracer(workers + number);
+            let memory = server.files.memory();
+            let tcp = expressway_tcp::Server::start(tcp_workers, listeners, tcp_setup, memory, tracer)
                 .map_err(|error| Failure::run_time(format!("TCP workers: {error}")))?;
             metrics::register_tcp(&registry, tcp.stats());
             server.tcp = Some(tcp);

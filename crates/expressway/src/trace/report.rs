@@ -20,6 +20,9 @@ pub(super) fn lines(model: &Model, under_way: usize, is_over: bool) -> Vec<Strin
     if model.left_out > 0 {
         lines.push(format!("{} connections, requests and bursts left out: too many", model.left_out));
     }
+    if model.uncompleted > 0 {
+        lines.push(format!("{} bursts whose completion was never told", model.uncompleted));
+    }
     for (title, rows) in [("request", model.steps()), ("packets", model.packets())] {
         if !rows.is_empty() {
             lines.push(String::new());
@@ -92,6 +95,7 @@ pub(super) fn document(model: &Model, unfinished: usize) -> Value {
         "events": model.events,
         "lost": model.lost,
         "left_out": model.left_out,
+        "uncompleted": model.uncompleted,
         "request_steps": model.steps(),
         "packet_steps": model.packets(),
         "slowest": model.slowest().map(request),

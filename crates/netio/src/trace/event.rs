@@ -1,5 +1,6 @@
 //! What is recorded: an event for each hop.
 
+use std::fmt::Write;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
@@ -20,8 +21,29 @@ pub enum Way {
     Kernel,
     /// Another worker, which had received it.
     Worker,
+    /// A TCP connection.
+    Tcp,
     /// The simulated network.
     Simulated,
+}
+
+/// A request's text as a trace has it, and as the access log does: `"`, `\\`, controls and everything beyond ASCII as `\\xXX`,
+/// because a client may send anything, and an operator's terminal shows it. No longer than [`MAX_REQUEST`].
+pub fn escaped(text: &str) -> Box<str> {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        let before = out.len();
+        match byte {
+            // Writing into a string does not fail.
+            b'"' | b'\\' | ..0x20 | 0x7f.. => _ = write!(out, "\\x{byte:02X}"),
+            _ => out.push(byte.into()),
+        }
+        if out.len() > MAX_REQUEST {
+            out.truncate(before);
+            break;
+        }
+    }
+    out.into()
 }
 
 /// One hop, at a time.
@@ -102,6 +124,16 @@ pub enum Hop {
     },
     /// The client has acknowledged all of the stream, its end included.
     Acknowledged {
+        /// Its stream.
+        stream: u64,
+    },
+    /// TCP: the first octets of the connection since heads of responses were ready were encrypted and given to the kernel.
+    Sent {
+        /// When that began.
+        began: u64,
+    },
+    /// TCP: all of a response has been taken from it. When the client has it is not known.
+    Ended {
         /// Its stream.
         stream: u64,
     },

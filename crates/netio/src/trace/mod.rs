@@ -25,7 +25,7 @@ use std::time::Instant;
 use arc_swap::ArcSwapOption;
 
 pub use clock::Clock;
-pub use event::{Arrival, Event, Hop, ID, MAX_REQUEST, Way};
+pub use event::{Arrival, Event, Hop, ID, MAX_REQUEST, Way, escaped};
 use recording::Track;
 pub use recording::{Batch, Filter, Options, Recording, StartError, Tracers};
 

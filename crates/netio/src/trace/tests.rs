@@ -134,3 +134,12 @@ fn events_pass_through_json() {
         assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), event, "{text}");
     }
 }
+
+#[test]
+fn a_request_is_printable_and_cut_between_characters() {
+    assert_eq!(&*escaped("GET https://a/b?c=%20~"), "GET https://a/b?c=%20~");
+    assert_eq!(&*escaped("\x1b]0;x\x07\n\"\\\u{9b}\x7f"), r"\x1B]0;x\x07\x0A\x22\x5C\xC2\x9B\x7F");
+    let long = format!("{}\x1b{}", "a".repeat(MAX_REQUEST - 3), "b".repeat(10));
+    assert_eq!(&*escaped(&long), "a".repeat(MAX_REQUEST - 3));
+    assert_eq!(escaped(&"a".repeat(MAX_REQUEST + 1)).len(), MAX_REQUEST);
+}

@@ -117,6 +117,9 @@ impl<W: Write> Chrome<W> {
             Hop::Flushed { mark, began } => {
                 self.slice(worker, "flush", (*began, time), json!({"mark": mark}))
             }
+            Hop::Sent { began } => {
+                self.slice(worker, "send", (*began, time), json!({"connection": connection}))
+            }
             Hop::Completed { mark } => self.write(&json!({
                 "ph": "i", "s": "t", "cat": "packet", "name": "completed", "pid": WORKERS, "tid": worker,
                 "ts": microseconds(time), "args": {"mark": mark},

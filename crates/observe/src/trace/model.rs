@@ -12,6 +12,13 @@ use super::steps::{PACKET_STEPS, Row, STEPS, Steps};
 /// Connections, requests under way and bursts that are remembered; what is beyond is counted and left out.
 const REMEMBERED: usize = 1 << 16;
 
+/// A burst that has not completed for so long has, and the event is lost: sockets that complete nothing are replaced sooner. In
+/// nanoseconds.
+const COMPLETED: u64 = 10_000_000_000;
+
+/// Responses of a connection that wait for their first packet; of more, the first packets are not known.
+const UNBUILT: usize = 1 << 10;
+
 /// A connection's number and a stream.
 type Key = (u64, u64);
 
@@ -21,8 +28,9 @@ pub struct Model {
     places: HashMap<(usize, u16), String>,
     connections: HashMap<u64, Connection>,
     open: BTreeMap<Key, Request>,
-    /// Bursts that are not known to be completed, by worker and mark.
-    bursts: HashMap<(usize, u64), Burst>,
+    /// Bursts that are not known to be completed, by worker and mark, and with that by age; and how many there are.
+    bursts: HashMap<usize, BTreeMap<u64, Burst>>,
+    burst_count: usize,
     /// First bursts of requests that are not flushed, by worker.
     unflushed: HashMap<usize, Vec<(u64, Key)>>,
     steps: Steps<{ STEPS.len() }>,
@@ -41,6 +49,8 @@ pub struct Model {
     pub lost: u64,
     /// Connections, requests and bursts left out because there were too many.
     pub left_out: u64,
+    /// Bursts that were never told to be completed.
+    pub uncompleted: u64,
     /// When the trace began, and the last time known, in nanoseconds of CLOCK_MONOTONIC.
     pub began: u64,
     /// See `began`.
@@ -140,8 +150,9 @@ impl Model {
                 if let Some(request) = self.open.get_mut(&(connection, stream)) {
                     (request.status, request.source) = (status, source);
                     request.set(Stamp::Answered, time);
-                    if let Some(connection) = self.connections.get_mut(&connection) {
-                        connection.unbuilt.push(stream);
+                    let known = self.connections.get_mut(&connection);
+                    if let Some(known) = known.filter(|known| known.unbuilt.len() < UNBUILT) {
+                        known.unbuilt.push(stream);
                     }
                 }
             }
@@ -158,6 +169,8 @@ impl Model {
                 self.stamp((connection, stream), Stamp::Acknowledged, time);
                 return self.finish((connection, stream));
             }
+            Hop::Sent { began } => self.send(worker, connection, (began, time)),
+            Hop::Ended { stream } => return self.finish((connection, stream)),
             Hop::Burst { mark, began, way, .. } => {
                 self.packets.add(2, began, time);
                 self.build(worker, connection, (mark, time), way);
@@ -204,11 +217,30 @@ impl Model {
             first_of.push((number, stream));
         }
         if matches!(way, Way::Xsk(_)) {
-            if self.bursts.len() < REMEMBERED {
-                self.bursts.insert((worker, mark), Burst { built: time, first_of });
+            let bursts = self.bursts.entry(worker).or_default();
+            while let Some(oldest) = bursts.first_entry().filter(|one| one.get().built + COMPLETED < time) {
+                oldest.remove();
+                self.burst_count -= 1;
+                self.uncompleted += 1;
+            }
+            if self.burst_count < REMEMBERED {
+                let before = bursts.insert(mark, Burst { built: time, first_of });
+                self.burst_count += usize::from(before.is_none());
             } else {
                 self.left_out += 1;
             }
+        }
+    }
+
+    /// TCP: octets were written, the first for responses that have begun.
+    fn send(&mut self, worker: usize, number: u64, (began, time): (u64, u64)) {
+        let unbuilt = self.connections.get_mut(&number).map(|known| std::mem::take(&mut known.unbuilt));
+        let way_out = self.way(worker, Way::Tcp);
+        for stream in unbuilt.unwrap_or_default() {
+            let Some(request) = self.open.get_mut(&(number, stream)) else { continue };
+            request.set(Stamp::Built, began);
+            request.set(Stamp::Flushed, time);
+            request.way_out.clone_from(&way_out);
         }
     }
 
@@ -222,7 +254,10 @@ impl Model {
     }
 
     fn complete(&mut self, worker: usize, mark: u64, time: u64) {
-        let Some(burst) = self.bursts.remove(&(worker, mark)) else { return };
+        let Some(burst) = self.bursts.get_mut(&worker).and_then(|bursts| bursts.remove(&mark)) else {
+            return;
+        };
+        self.burst_count -= 1;
         self.packets.add(4, burst.built, time);
         for key in burst.first_of {
             self.stamp(key, Stamp::Completed, time);
@@ -269,6 +304,7 @@ impl Model {
             }
             Way::Kernel => "kernel socket".to_owned(),
             Way::Worker => "another worker".to_owned(),
+            Way::Tcp => "TCP".to_owned(),
             Way::Simulated => "simulated".to_owned(),
         }
     }

@@ -97,7 +97,7 @@ fn socket(event: &Event) -> Option<u16> {
     };
     way.and_then(|way| match way {
         Way::Xsk(index) => Some(index),
-        Way::Kernel | Way::Worker | Way::Simulated => None,
+        Way::Kernel | Way::Worker | Way::Tcp | Way::Simulated => None,
     })
 }
 

@@ -272,6 +272,26 @@ fn chrome(lines: Vec<Line>) -> String {
 }
 
 #[test]
+fn bursts_whose_completion_is_lost_are_forgotten() {
+    let mut model = Model::default();
+    let burst = |mark: u64, time: u64| {
+        event(time, 7, Hop::Burst { mark, began: time, way: Way::Xsk(0), packets: 1, bytes: 1 })
+    };
+    let second = 1_000_000_000;
+    for mark in 0..200_000 {
+        model.take(burst(mark, mark * second));
+        assert!(model.bursts[&0].len() <= 12 && model.burst_count == model.bursts[&0].len());
+    }
+    assert_eq!((model.left_out, model.uncompleted), (0, 200_000 - model.burst_count as u64));
+    // Those that complete meanwhile are measured.
+    model.take(event(199_999 * second + 5, 7, Hop::Completed { mark: 199_999 }));
+    assert_eq!(
+        model.packets().last().map(|row| (row.step, row.count, row.max)),
+        Some(("burst complete", 1, 5))
+    );
+}
+
+#[test]
 fn perfetto_gets_slices_of_workers_and_spans_of_requests() {
     let mut lines = vec![place(), connection(7)];
     lines.extend(request(7, 4, 1000));

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use boring::ssl::{SslConnector, SslMethod, SslStream, SslVerifyMode};
 use bytes::Bytes;
+use expressway_netio::trace::Tracer;
 use expressway_tcp::{Address, Limits, Listen, Listener, Redirect, Role, Server, Setup};
 use expressway_tls::{Identity, Tls};
 use expressway_web::memory::Memory;
@@ -78,7 +79,9 @@ impl Build {
             })
             .collect();
         let addresses: Vec<_> = listeners.iter().map(|listener| listener.local_address().unwrap()).collect();
-        let server = Server::start(self.workers, listeners, setup("one", self.limits), &memory).unwrap();
+        let server =
+            Server::start(self.workers, listeners, setup("one", self.limits), &memory, |_| Tracer::default())
+                .unwrap();
         World { server, memory, tls: addresses[0], plain: addresses[1], redirect: addresses[2] }
     }
 }

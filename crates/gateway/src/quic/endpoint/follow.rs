@@ -3,10 +3,8 @@
 //! A connection takes up a recording with its next datagram or turn, and is looked at anew when the client's address changes.
 //! Where only some requests are followed, packets are told while one of these is under way.
 
-use std::fmt::Write;
-
 use expressway_netio::Datagram;
-use expressway_netio::trace::{Arrival, Hop, MAX_REQUEST, OpenBurst, Tracer, Way};
+use expressway_netio::trace::{Arrival, Hop, OpenBurst, Tracer, Way, escaped};
 
 use super::Endpoint;
 use super::link::Link;
@@ -217,41 +215,8 @@ fn record_taken(tracer: &Tracer, connection: u64, arrival: Arrival, bytes: usize
     tracer.record_at(taken, connection, Hop::Taken { way, remote, bytes, arrived });
 }
 
-/// As the access log has it, `"`, `\`, controls and everything beyond ASCII as `\xXX`: a client may send anything, and an operator's
-/// terminal shows it. No longer than [`MAX_REQUEST`].
-fn escaped(text: &str) -> Box<str> {
-    let mut out = String::new();
-    for byte in text.bytes() {
-        let before = out.len();
-        match byte {
-            // Writing into a string does not fail.
-            b'"' | b'\\' | ..0x20 | 0x7f.. => _ = write!(out, "\\x{byte:02X}"),
-            _ => out.push(byte.into()),
-        }
-        if out.len() > MAX_REQUEST {
-            out.truncate(before);
-            break;
-        }
-    }
-    out.into()
-}
-
 /// Bytes from hexadecimal.
 fn bytes(text: &str) -> Vec<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
     text.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{MAX_REQUEST, escaped};
-
-    #[test]
-    fn a_request_is_printable_and_cut_between_characters() {
-        assert_eq!(&*escaped("GET https://a/b?c=%20~"), "GET https://a/b?c=%20~");
-        assert_eq!(&*escaped("\x1b]0;x\x07\n\"\\\u{9b}\x7f"), r"\x1B]0;x\x07\x0A\x22\x5C\xC2\x9B\x7F");
-        let long = format!("{}\x1b{}", "a".repeat(MAX_REQUEST - 3), "b".repeat(10));
-        assert_eq!(&*escaped(&long), "a".repeat(MAX_REQUEST - 3));
-        assert_eq!(escaped(&"a".repeat(MAX_REQUEST + 1)).len(), MAX_REQUEST);
-    }
 }
