@@ -1,19 +1,27 @@
 //! Whose socket it is: from the inode that the kernel's hooks give to the process that has it open.
 //!
 //! The inode comes with each record, so that no list of AF_XDP sockets (sock_diag, a module that many kernels lack) has to
-//! be asked, and sockets of every family are known alike.
+//! be asked, and sockets of every family are known alike. Only sockets that were asked for are remembered. /proc is looked
+//! through in parts, so that a host with very many descriptors holds up nobody.
 
-use std::collections::HashMap;
-use std::fs;
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, ReadDir};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Sockets remembered; all are forgotten when there are more.
 const SOCKETS: usize = 65_536;
 
-/// Between two looks at /proc.
+/// Sockets that are looked for at once; others wait.
+const WANTED: usize = 4096;
+
+/// Descriptors that one part looks at: some 20 ms.
+const PART: usize = 16_384;
+
+/// Between two looks through /proc.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A look at /proc may take one part in this of the time.
+/// Looking may take one part in this of the time.
 const SHARE: u32 = 20;
 
 /// A process.
@@ -26,56 +34,113 @@ pub(super) struct Owner {
 }
 
 /// Which process has which socket.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Sockets {
+    proc: PathBuf,
+    part: usize,
     owners: HashMap<u64, Owner>,
+    wanted: HashSet<u64>,
+    scan: Option<Scan>,
     /// When /proc may be looked at again.
     next: Option<Instant>,
 }
 
+/// A look through /proc that is under way.
+#[derive(Debug)]
+struct Scan {
+    /// Those that are still to be looked at.
+    processes: Vec<u32>,
+    /// The one that is looked at, and what is left of its descriptors.
+    current: Option<(u32, ReadDir)>,
+}
+
+impl Default for Sockets {
+    fn default() -> Self {
+        Self {
+            proc: PathBuf::from("/proc"),
+            part: PART,
+            owners: HashMap::new(),
+            wanted: HashSet::new(),
+            scan: None,
+            next: None,
+        }
+    }
+}
+
 impl Sockets {
-    /// The process that has the socket with this inode open: the first, if there are several. Looks it up in /proc, at most
-    /// once a second; a process that has ended since remains known.
+    /// The process that has the socket with this inode open: any, if there are several. Looks it up in /proc, at most once a
+    /// second; a process that has ended since remains known.
     pub(super) fn owner(&mut self, inode: u64) -> Option<&Owner> {
         if inode == 0 {
             return None;
         }
         if !self.owners.contains_key(&inode) {
             let now = Instant::now();
+            if self.wanted.len() < WANTED {
+                self.wanted.insert(inode);
+            }
             if self.next.is_some_and(|next| now < next) {
                 return None;
             }
-            self.look();
-            let took = now.elapsed();
-            self.next = Some(Instant::now() + PAUSE.max(took * SHARE));
+            let is_through = self.look();
+            let after = now.elapsed() * SHARE;
+            self.next = Some(Instant::now() + if is_through { after.max(PAUSE) } else { after });
         }
         self.owners.get(&inode)
     }
 
-    /// Reads the descriptors of every process. What goes away while it is read is left out.
-    fn look(&mut self) {
-        if self.owners.len() >= SOCKETS {
+    /// Reads descriptors of processes, and goes on where it ended last. True at the end. What goes away while it is read is
+    /// left out.
+    fn look(&mut self) -> bool {
+        if self.owners.len() + self.wanted.len() > SOCKETS {
             self.owners.clear();
         }
-        let Ok(processes) = fs::read_dir("/proc") else { return };
-        for process in processes.flatten() {
-            let name = process.file_name();
-            let Some(id) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-            let Ok(descriptors) = fs::read_dir(process.path().join("fd")) else { continue };
-            let mut owner = None;
-            for descriptor in descriptors.flatten() {
-                let Ok(link) = fs::read_link(descriptor.path()) else { continue };
-                let Some(inode) = link.to_str().and_then(inode_of) else { continue };
-                if self.owners.len() >= SOCKETS {
-                    return;
+        let mut scan =
+            self.scan.take().unwrap_or_else(|| Scan { processes: self.processes(), current: None });
+        let mut left = self.part;
+        while !self.wanted.is_empty() {
+            let Some((id, descriptors)) = &mut scan.current else {
+                let Some(id) = scan.processes.pop() else { break };
+                let folder = self.proc.join(id.to_string()).join("fd");
+                scan.current = fs::read_dir(folder).ok().map(|descriptors| (id, descriptors));
+                continue;
+            };
+            if left == 0 {
+                self.scan = Some(scan);
+                return false;
+            }
+            left -= 1;
+            let id = *id;
+            match descriptors.next() {
+                None => scan.current = None,
+                Some(Err(_)) => {}
+                Some(Ok(descriptor)) => {
+                    let inode = fs::read_link(descriptor.path()).ok();
+                    let inode = inode.and_then(|link| link.to_str().and_then(inode_of));
+                    if let Some(inode) = inode.filter(|inode| self.wanted.remove(inode)) {
+                        let owner = self.process(id);
+                        self.owners.insert(inode, owner);
+                    }
                 }
-                let owner = owner.get_or_insert_with(|| {
-                    let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-                    Owner { id, name: name.trim_end().to_owned() }
-                });
-                self.owners.entry(inode).or_insert_with(|| owner.clone());
             }
         }
+        // Who is not found is looked for when asked for once more.
+        self.wanted.clear();
+        true
+    }
+
+    /// All of them, the newest last.
+    fn processes(&self) -> Vec<u32> {
+        let entries = fs::read_dir(&self.proc).into_iter().flatten().flatten();
+        let mut processes: Vec<u32> =
+            entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+        processes.sort_unstable();
+        processes
+    }
+
+    fn process(&self, id: u32) -> Owner {
+        let name = fs::read_to_string(self.proc.join(id.to_string()).join("comm")).unwrap_or_default();
+        Owner { id, name: name.trim_end().to_owned() }
     }
 }
 
@@ -88,6 +153,7 @@ fn inode_of(link: &str) -> Option<u64> {
 mod tests {
     use std::net::UdpSocket;
     use std::os::fd::AsRawFd;
+    use std::os::unix::fs::symlink;
 
     use super::*;
 
@@ -96,10 +162,48 @@ mod tests {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let link = fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap();
         let inode = inode_of(link.to_str().unwrap()).unwrap();
-        let mut sockets = Sockets::default();
+        let mut sockets = Sockets { part: usize::MAX, ..Sockets::default() };
         assert_eq!(sockets.owner(inode).unwrap().id, std::process::id());
         assert_eq!(sockets.owner(0), None);
         assert_eq!(sockets.owner(u64::MAX), None);
+    }
+
+    #[test]
+    fn many_descriptors_are_looked_at_in_parts_and_only_what_is_wanted_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        for process in 1..=3u64 {
+            let descriptors = folder.path().join(process.to_string()).join("fd");
+            fs::create_dir_all(&descriptors).unwrap();
+            fs::write(folder.path().join(process.to_string()).join("comm"), format!("name{process}\n"))
+                .unwrap();
+            for number in 0..100 {
+                symlink(
+                    format!("socket:[{}]", process * 1000 + number),
+                    descriptors.join(number.to_string()),
+                )
+                .unwrap();
+            }
+        }
+        let mut sockets = Sockets { proc: folder.path().to_owned(), part: 64, ..Sockets::default() };
+        // In the oldest process, so that it comes last.
+        let mut parts = 0;
+        let owner = loop {
+            parts += 1;
+            sockets.next = None;
+            if let Some(owner) = sockets.owner(1042) {
+                break owner.clone();
+            }
+        };
+        assert_eq!(owner, Owner { id: 1, name: "name1".to_owned() });
+        assert!((4..=5).contains(&parts), "{parts}");
+        assert_eq!(sockets.owners.len(), 1);
+        // One that nobody has is looked for to the end, and then no more until it is asked for.
+        sockets.next = None;
+        sockets.owner(5);
+        while sockets.scan.is_some() {
+            assert!(!sockets.look() || sockets.scan.is_none());
+        }
+        assert!(sockets.wanted.is_empty() && sockets.owner(5).is_none());
     }
 
     #[test]
