@@ -3,9 +3,11 @@
  * Counts what passes an interface by flow, AF_XDP included. Each packet is counted once in its direction:
  *
  *   in    where the interface's XDP program returns, whoever wrote it, with what becomes of the packet; without a
- *         program, or with one that cannot be traced, where the stack receives
+ *         program, or with one that is not traced, where it is redirected and where the stack receives
  *   out   where the stack hands it to the driver; where an AF_XDP socket in copy mode does (`__dev_direct_xmit`); where
  *         the driver takes it from one in zero-copy mode; where an XDP program sends it back or forwards it here
+ *
+ * Those of a VLAN or a bond are counted on the devices below, where XDP has them.
  *
  * Packets that the stack splits or merges count as those on the wire. What the stack drops, by reason, is on top: those
  * packets were received or sent. The programs only read.
@@ -32,9 +34,14 @@
 #include "flows_shared.h"
 #include "kernel.h"
 
-/* Set before load: the interface, by its index in a network namespace; whether its frames have Ethernet headers. */
+/* Set before load: the interface, by its index in a network namespace, and the devices that its packets pass: itself or others. */
 const volatile __u32 ifindex = 0;
 const volatile __u32 netns = 0;
+const volatile __u32 devices[FLOWS_DEVICES] = {};
+/* VLAN tags that they have there, outermost first: ethertype in the upper half, VLAN in the lower; 0: none. */
+const volatile __u32 vlan_outer = 0;
+const volatile __u32 vlan_inner = 0;
+/* Whether frames have Ethernet headers. */
 const volatile bool ethernet = true;
 /* The length of connection IDs in short headers of QUIC; 0: those are not looked at. */
 const volatile __u32 short_cid = 0;
@@ -46,10 +53,12 @@ const volatile __u32 traced_program = 0;
 /* XDP_PKT_CONTD of linux/if_xdp.h: the packet goes on in the next descriptor. */
 #define CONTINUED 1
 #define VLAN_TAG 4
+#define VLAN_ID 0xfff
 
+/* By device. */
 struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, FLOWS_DEVICES);
 	__type(key, __u32);
 	__type(value, struct flow_follow);
 } follow_map SEC(".maps");
@@ -78,18 +87,64 @@ static __always_inline struct pending *pending(void)
 	return bpf_map_lookup_elem(&pending_map, &zero);
 }
 
+static __always_inline bool is_device(__u32 index)
+{
+	int i;
+
+#pragma unroll
+	for (i = 0; i < FLOWS_DEVICES; i++) {
+		if (devices[i] && devices[i] == index)
+			return true;
+	}
+	return false;
+}
+
 static __always_inline bool is_ours(const struct net_device *device)
 {
-	return device->ifindex == (int)ifindex && device->nd_net.net->ns.inum == netns;
+	return is_device(device->ifindex) && device->nd_net.net->ns.inum == netns;
+}
+
+/* Whether a packet of a device is the interface's. */
+static __always_inline bool belongs(const struct flow_packet *packet)
+{
+	return !vlan_outer || (packet->tags[0] == vlan_outer && (!vlan_inner || packet->tags[1] == vlan_inner));
 }
 
 /* The program whose packets are counted where it returns. */
-static __always_inline __u32 followed(void)
+static __always_inline struct flow_follow *followed(const struct net_device *device)
 {
-	__u32 zero = 0;
-	struct flow_follow *follow = bpf_map_lookup_elem(&follow_map, &zero);
+	__u32 index = device->ifindex;
 
-	return follow ? follow->program : 0;
+	return bpf_map_lookup_elem(&follow_map, &index);
+}
+
+static __always_inline bool is_traced(const struct net_device *device)
+{
+	struct flow_follow *follow = followed(device);
+
+	return follow && follow->program == traced_program;
+}
+
+/* Whether the packets that a device receives are counted where its program returns. */
+static __always_inline bool is_followed(const struct net_device *device)
+{
+	struct flow_follow *follow = followed(device);
+	__u32 program, mode;
+
+	if (!follow || !follow->program)
+		return false;
+	if (follow->above)
+		return true;
+	program = follow->program;
+#pragma unroll
+	for (mode = 0; mode < XDP_MODES; mode++) {
+		const struct bpf_xdp_link *link = device->xdp_state[mode].link;
+		const struct bpf_prog *found = link ? link->link.prog : device->xdp_state[mode].prog;
+
+		if (found && found->aux->id == program)
+			return true;
+	}
+	return false;
 }
 
 /* Where a field of the kernel's points to, as a number: the verifier lets nobody calculate with such pointers. */
@@ -104,13 +159,21 @@ static __always_inline void take_frame(struct flow_packet *packet, struct xdp_bu
 	take_packet(packet, (void *)data, ADDRESS(xdp, data_end) - data, ethernet, short_cid);
 }
 
+static __always_inline void take_received(struct pending *mine, struct xdp_buff *xdp)
+{
+	mine->head = 0;
+	__builtin_memset(&mine->packet, 0, sizeof(mine->packet));
+	mine->packet.key.direction = FLOW_IN;
+	take_frame(&mine->packet, xdp);
+	mine->length = belongs(&mine->packet) ? bpf_xdp_get_buff_len((void *)xdp) : 0;
+}
+
 SEC("?fentry/xdp")
 int BPF_PROG(flows_enter, struct xdp_buff *xdp)
 {
 	struct pending *mine;
-	__u32 length;
 
-	if (!is_ours(xdp->rxq->dev) || followed() != traced_program)
+	if (!is_ours(xdp->rxq->dev) || !is_traced(xdp->rxq->dev))
 		return 0;
 	mine = pending();
 	if (!mine)
@@ -120,12 +183,7 @@ int BPF_PROG(flows_enter, struct xdp_buff *xdp)
 		mine->redirects = 0;
 		count_packet(&mine->packet, FLOW_XDP, 1, mine->length);
 	}
-	mine->head = 0;
-	length = bpf_xdp_get_buff_len((void *)xdp);
-	__builtin_memset(&mine->packet, 0, sizeof(mine->packet));
-	mine->packet.key.direction = FLOW_IN;
-	mine->length = length;
-	take_frame(&mine->packet, xdp);
+	take_received(mine, xdp);
 	return 0;
 }
 
@@ -136,7 +194,7 @@ int BPF_PROG(flows_leave, struct xdp_buff *xdp, int verdict)
 	struct pending *mine;
 	__u32 path;
 
-	if (!is_ours(xdp->rxq->dev) || followed() != traced_program)
+	if (!is_ours(xdp->rxq->dev) || !is_traced(xdp->rxq->dev))
 		return 0;
 	mine = pending();
 	if (!mine || !mine->length)
@@ -154,7 +212,8 @@ int BPF_PROG(flows_leave, struct xdp_buff *xdp, int verdict)
 		path = FLOW_XDP;
 		back.key.direction = FLOW_OUT;
 		take_frame(&back, xdp);
-		count_packet(&back, FLOW_XDP, 1, bpf_xdp_get_buff_len((void *)xdp));
+		if (belongs(&back))
+			count_packet(&back, FLOW_XDP, 1, bpf_xdp_get_buff_len((void *)xdp));
 		break;
 	default:
 		path = FLOW_DROPPED;
@@ -163,6 +222,30 @@ int BPF_PROG(flows_leave, struct xdp_buff *xdp, int verdict)
 	count_packet(&mine->packet, path, 1, mine->length);
 	mine->length = 0;
 	return 0;
+}
+
+/* A packet is redirected whose program is not traced. */
+static __always_inline int take_redirected(const struct net_device *device, struct xdp_buff *xdp)
+{
+	struct pending *mine = pending();
+
+	if (!mine || mine->redirects || !is_ours(device) || is_followed(device))
+		return 0;
+	take_received(mine, xdp);
+	mine->redirects = mine->length != 0;
+	return 0;
+}
+
+SEC("?fentry/xdp_do_redirect")
+int BPF_PROG(flows_redirecting, struct net_device *device, struct xdp_buff *xdp)
+{
+	return take_redirected(device, xdp);
+}
+
+SEC("?fentry/xdp_do_generic_redirect")
+int BPF_PROG(flows_redirecting_generic, struct net_device *device, struct sk_buff *skb, struct xdp_buff *xdp)
+{
+	return take_redirected(device, xdp);
 }
 
 static __always_inline int end_redirect(const struct net_device *device, int error, __u32 map_type)
@@ -227,7 +310,7 @@ static __always_inline void count_descriptor(struct xsk_buff_pool *pool, const v
 	if (bpf_probe_read_kernel(&frame, sizeof(frame), descriptor))
 		return;
 	if (mine->continued) {
-		/* Its octets belong to a flow that is not known here any more. */
+		/* Its octets belong to a flow that is not known here any more, and on a VLAN maybe to another interface. */
 		struct flow_totals *all = totals();
 
 		if (all)
@@ -237,7 +320,8 @@ static __always_inline void count_descriptor(struct xsk_buff_pool *pool, const v
 		if (BPF_CORE_READ(pool, unaligned))
 			address = (address & ((1ULL << UNALIGNED_SHIFT) - 1)) + (address >> UNALIGNED_SHIFT);
 		take_packet(&packet, (void *)(ADDRESS(pool, addrs) + address), frame.length, ethernet, short_cid);
-		count_packet(&packet, FLOW_AF_XDP, 1, frame.length);
+		if (belongs(&packet))
+			count_packet(&packet, FLOW_AF_XDP, 1, frame.length);
 	}
 	mine->continued = frame.options & CONTINUED;
 }
@@ -321,8 +405,11 @@ static __always_inline void take_buffer(struct buffer *to, const struct sk_buff 
 		to->segments = segments;
 		to->bytes += (segments - 1) * headers;
 	}
-	if (bpf_core_field_exists(skb->vlan_all) && skb->vlan_all)
+	if (skb->vlan_proto) {
 		to->bytes += to->segments * VLAN_TAG;
+		to->packet.tags[1] = to->packet.tags[0];
+		to->packet.tags[0] = (__u32)bpf_ntohs(skb->vlan_proto) << 16 | (skb->vlan_tci & VLAN_ID);
+	}
 }
 
 SEC("?tp_btf/netif_receive_skb")
@@ -330,25 +417,17 @@ int BPF_PROG(flows_receive, struct sk_buff *skb)
 {
 	struct buffer buffer = { .packet.key.direction = FLOW_IN };
 	const struct net_device *device = skb->dev;
-	__u32 program = followed(), before, mode;
+	__u32 before;
 	__u64 data;
 
-	if (!is_ours(device))
+	if (!is_ours(device) || is_followed(device))
 		return 0;
-	/* Counted where the program returned. */
-#pragma unroll
-	for (mode = 0; program && mode < XDP_MODES; mode++) {
-		const struct bpf_xdp_link *link = device->xdp_state[mode].link;
-		const struct bpf_prog *found = link ? link->link.prog : device->xdp_state[mode].prog;
-
-		if (found && found->aux->id == program)
-			return 0;
-	}
 	/* The stack begins at the network header. */
 	data = ADDRESS(skb, data);
 	before = ethernet && skb->mac_header != NO_HEADER ? data - ADDRESS(skb, head) - skb->mac_header : 0;
 	take_buffer(&buffer, skb, data - before, skb->len + before, skb->len - skb->data_len + before);
-	count_packet(&buffer.packet, FLOW_KERNEL, buffer.segments, buffer.bytes);
+	if (belongs(&buffer.packet))
+		count_packet(&buffer.packet, FLOW_KERNEL, buffer.segments, buffer.bytes);
 	return 0;
 }
 
@@ -358,7 +437,8 @@ static __always_inline void count_leaving(const struct sk_buff *skb, __u32 path,
 	struct buffer buffer = { .packet.key.direction = FLOW_OUT };
 
 	take_buffer(&buffer, skb, ADDRESS(skb, data), skb->len, skb->len - skb->data_len);
-	count_packet(&buffer.packet, path, sign * (__s64)buffer.segments, sign * (__s64)buffer.bytes);
+	if (belongs(&buffer.packet))
+		count_packet(&buffer.packet, path, sign * (__s64)buffer.segments, sign * (__s64)buffer.bytes);
 }
 
 SEC("?tp_btf/net_dev_start_xmit")
@@ -408,13 +488,19 @@ static __always_inline int freed(struct sk_buff *skb, __u32 reason, struct sock 
 	__u64 data, header;
 	__u32 before;
 	bool received = skb->skb_iif != 0;
+	bool on_top, below;
 
 	if (!is_drop(reason))
 		return 0;
 	/* A datagram that waits for a socket has something else where the device was. */
-	if (!is_ours(device) &&
-	    !(received && skb->skb_iif == (int)ifindex && socket &&
-	      socket->__sk_common.skc_net.net->ns.inum == netns))
+	if (received && socket && socket->__sk_common.skc_net.net->ns.inum == netns) {
+		on_top = skb->skb_iif == (int)ifindex;
+		below = is_device(skb->skb_iif);
+	} else {
+		on_top = device->ifindex == (int)ifindex && device->nd_net.net->ns.inum == netns;
+		below = is_ours(device);
+	}
+	if (!on_top && !below)
 		return 0;
 	/* Counted with its verdict; the driver or generic XDP now frees it. */
 	if (mine && mine->head && mine->head == ADDRESS(skb, head)) {
@@ -426,6 +512,9 @@ static __always_inline int freed(struct sk_buff *skb, __u32 reason, struct sock 
 	header = ADDRESS(skb, head) + (ethernet && skb->mac_header != NO_HEADER ? skb->mac_header : skb->network_header);
 	before = header < data ? data - header : 0;
 	take_buffer(&buffer, skb, header, skb->len + before, skb->len - skb->data_len + before);
+	/* The interface itself has no tags any more. */
+	if (!on_top && !belongs(&buffer.packet))
+		return 0;
 	mark_dropped(&buffer.packet, buffer.segments);
 	count_drop(DROP_KERNEL, reason, buffer.segments, buffer.bytes);
 	return 0;

@@ -19,6 +19,11 @@ enum capture_limit {
 	CAPTURE_MAX = 0xfc00,
 	/* Interfaces at once. */
 	CAPTURE_TARGETS = 64,
+	/* Devices that their packets pass, and VLANs on them. */
+	CAPTURE_DEVICES = 256,
+	CAPTURE_VLANS = 1024,
+	/* XDP programs that are followed at once. */
+	CAPTURE_PROGRAMS = 256,
 	/* Instructions that the place of the filter has room for. */
 	CAPTURE_FILTER_ROOM = 8192,
 };
@@ -48,6 +53,15 @@ enum capture_flag {
 	CAPTURE_DROPPED = 4,
 };
 
+enum capture_target_flag {
+	/* There are VLANs of it in vlans_map. */
+	CAPTURE_TAGGED = 1,
+	/* Its packets are captured below; here only what the kernel drops. */
+	CAPTURE_DROPS_ONLY = 2,
+	/* An XDP program of the bond above, which `xdp_state` does not name, is captured at. */
+	CAPTURE_XDP_ABOVE = 4,
+};
+
 struct capture_record {
 	__u64 time;    /* monotonic, nanoseconds */
 	__u64 id;      /* of the packet: unique while the capture runs */
@@ -62,14 +76,36 @@ struct capture_record {
 	__u8 flags;    /* enum capture_flag */
 	__u8 prefix;   /* octets that lie between this record and the payload */
 	__u8 skip;     /* octets of the payload that the prefix stands for */
-	__u32 reserved;
+	__u8 strip;    /* octets of VLAN tags, behind the addresses, that are no part of the packet as shown */
+	__u8 reserved[3];
 	char comm[16]; /* of `pid` */
 };
 
-/* Value of targets_map; the key is an interface's index. */
+/* Value of targets_map, by a device's index, and of vlans_map. */
 struct capture_target {
-	__u32 slot; /* index in counts_map */
-	__u32 xdp;  /* received packets are captured at the XDP program */
+	__u32 shown; /* the interface that packets are shown as; 0: only those of VLANs are */
+	__u32 slot;  /* index in counts_map */
+	__u32 flags; /* enum capture_target_flag */
+};
+
+/* Key of vlans_map. Tags are outermost first: their ethertype in the upper half, the VLAN's number in the lower; 0: none. */
+struct capture_vlan {
+	__u32 ifindex; /* of the device that the tagged frames pass */
+	__u32 tags[2];
+};
+
+enum capture_change_kind {
+	/* `program` has been loaded, and is on no interface yet. */
+	CAPTURE_LOADED = 1,
+	/* `program`, or none (0), has been put on some interface in the place of another, or is tried out. */
+	CAPTURE_PLACED = 2,
+};
+
+/* What has become of an XDP program; an element of changes_map. */
+struct capture_change {
+	__u64 time; /* monotonic, nanoseconds */
+	__u32 program;
+	__u32 kind; /* enum capture_change_kind */
 };
 
 /* Per CPU, by slot. */

@@ -41,10 +41,36 @@ typedef struct {
 	struct net *net;
 } possible_net_t;
 
+struct bpf_prog_aux {
+	__u32 id;
+};
+
+struct bpf_prog {
+	enum bpf_prog_type type;
+	struct bpf_prog_aux *aux;
+};
+
+struct bpf_link {
+	struct bpf_prog *prog;
+};
+
+struct bpf_xdp_link {
+	struct bpf_link link;
+};
+
+struct bpf_xdp_entity {
+	struct bpf_prog *prog;
+	struct bpf_xdp_link *link;
+};
+
+/* enum bpf_xdp_mode */
+#define XDP_MODES 3
+
 struct net_device {
 	int ifindex;
 	unsigned short type;
 	possible_net_t nd_net;
+	struct bpf_xdp_entity xdp_state[XDP_MODES];
 };
 
 struct xdp_rxq_info {
@@ -137,6 +163,7 @@ struct task_struct {
 enum hook {
 	HOOK_XDP,
 	HOOK_XDP_EXIT,
+	HOOK_REDIRECTING,
 	HOOK_REDIRECT,
 	HOOK_DIRECT,
 	HOOK_DIRECT_EXIT,
@@ -157,13 +184,24 @@ struct scratch {
 	__u64 packets; /* of this hook on this CPU, for identifiers */
 };
 
-/* The packet that an XDP program was given last on this CPU, or that __dev_direct_xmit was. */
+/*
+ * The packet that an XDP program was given last on this CPU, until it is known what becomes of it; or that
+ * __dev_direct_xmit was.
+ */
 struct current {
 	__u64 packet; /* address of its xdp_buff or sk_buff */
 	__u64 head;   /* where its buffer begins, if the XDP program dropped it */
 	__u64 id;
-	__u32 ifindex;
+	__u32 ifindex; /* of the device */
 	__u32 matched;
+	__u32 shown; /* as in its target, */
+	__u32 slot;  /* likewise */
+};
+
+/* Where the buffers begin of packets that were captured at an XDP program and passed on, until the stack receives them. */
+#define PASSED 512
+struct passed {
+	__u64 heads[PASSED];
 };
 
 /* Zero-copy transmission: a record with a piece behind it, and where a packet of several descriptors is. */
@@ -176,6 +214,7 @@ struct pieces {
 	__u64 packets;
 	__u64 pool;    /* whose packet goes on in the next descriptor; 0: none does */
 	__u32 matched;
+	__u32 slot;    /* of its interface */
 	__u32 left;    /* octets that are still to be captured of it */
 	__u64 peeked;  /* descriptors that xsk_tx_peek_desc gave */
 	__u64 before;  /* as many of them before the batch */
@@ -189,10 +228,32 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, CAPTURE_TARGETS);
+	__uint(max_entries, CAPTURE_DEVICES);
 	__type(key, __u32);
 	__type(value, struct capture_target);
 } targets_map SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, CAPTURE_VLANS);
+	__type(key, struct capture_vlan);
+	__type(value, struct capture_target);
+} vlans_map SEC(".maps");
+
+/* XDP programs that are captured at, by id: from when on the stack need not be asked for what they pass. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, CAPTURE_PROGRAMS);
+	__type(key, __u32);
+	__type(value, __u64);
+} traced_map SEC(".maps");
+
+/* Tells whoever waits that there are other XDP programs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	/* A multiple of any page's size. */
+	__uint(max_entries, 65536);
+} changes_map SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -220,6 +281,13 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
+	__type(value, struct passed);
+} passed_map SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
 	__type(value, struct pieces);
 } pieces_map SEC(".maps");
 
@@ -241,8 +309,12 @@ const struct capture_types {
 	enum capture_limit limit;
 	enum capture_kind kind;
 	enum capture_flag flag;
+	enum capture_target_flag target_flag;
 	struct capture_record record;
 	struct capture_target target;
+	struct capture_vlan vlan;
+	enum capture_change_kind change_kind;
+	struct capture_change change;
 	struct capture_counts counts;
 } capture_types = {};
 
@@ -278,13 +350,72 @@ static __always_inline struct capture_counts *counts_of(__u32 slot)
 	return bpf_map_lookup_elem(&counts_map, &slot);
 }
 
-/* The target that an interface is, if it is one. */
-static __always_inline struct capture_target *target_of(const struct net_device *dev, __u32 *ifindex)
+/* The target that a device is, if it is one, to look at its packets or only at those that the kernel drops. */
+static __always_inline struct capture_target *drops_of(const struct net_device *dev, __u32 *ifindex)
 {
 	*ifindex = dev->ifindex;
 	if (dev->nd_net.net->net_cookie != netns)
 		return NULL;
 	return bpf_map_lookup_elem(&targets_map, ifindex);
+}
+
+/* The target that a device is, if its packets are to be looked at. */
+static __always_inline struct capture_target *target_of(const struct net_device *dev, __u32 *ifindex)
+{
+	struct capture_target *target = drops_of(dev, ifindex);
+
+	return target && !(target->flags & CAPTURE_DROPS_ONLY) ? target : NULL;
+}
+
+/* VLAN tags. */
+
+#define ADDRESSES 12
+#define VLAN_TAG 4
+/* A packet's octets behind its addresses: up to two tags. Shorter packets have none. */
+#define TAGS (2 * VLAN_TAG)
+/* What a number of their octets may be. */
+#define TAGS_MASK 12
+#define ETH_P_8021Q 0x8100
+#define ETH_P_8021AD 0x88a8
+
+static __always_inline __u32 tag_of(const __be16 *octets)
+{
+	__u32 type = bpf_ntohs(octets[0]);
+
+	if (type != ETH_P_8021Q && type != ETH_P_8021AD)
+		return 0;
+	/* Without priority (IEEE 802.1Q, 9.6). */
+	return type << 16 | (bpf_ntohs(octets[1]) & 0xfff);
+}
+
+/*
+ * Which target a packet belongs to whose TAGS octets behind the addresses are these: a VLAN of the device, or the device.
+ * `strip` becomes the octets of the tags that are no part of the packet as its interface has it.
+ */
+static __always_inline struct capture_target *vlan_of(struct capture_target *target, __u32 ifindex,
+						      const __be16 *octets, __u32 *strip)
+{
+	struct capture_vlan key = { .ifindex = ifindex };
+	struct capture_target *vlan;
+
+	key.tags[0] = tag_of(octets);
+	if (key.tags[0]) {
+		key.tags[1] = tag_of(octets + 2);
+		if (key.tags[1]) {
+			vlan = bpf_map_lookup_elem(&vlans_map, &key);
+			if (vlan) {
+				*strip = 2 * VLAN_TAG;
+				return vlan;
+			}
+			key.tags[1] = 0;
+		}
+		vlan = bpf_map_lookup_elem(&vlans_map, &key);
+		if (vlan) {
+			*strip = VLAN_TAG;
+			return vlan;
+		}
+	}
+	return target->shown ? target : NULL;
 }
 
 static __always_inline __u64 identifier(enum hook hook, __u64 packet)

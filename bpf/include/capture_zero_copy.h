@@ -32,7 +32,6 @@ struct batch {
 	__u64 descriptors;
 	__u64 inode;
 	__u32 ifindex;
-	__u32 slot;
 	__u32 queue;
 	bool unaligned;
 	/* The descriptor that is looked at, and how much of it was sent. */
@@ -46,14 +45,15 @@ struct batch {
 /* Sends a piece of the descriptor's octets; the last has none but the rest of the length. 1: there is no other. */
 static long send_piece(__u32 turn, struct batch *batch)
 {
-	struct capture_counts *counts = counts_of(batch->slot);
 	__u32 piece = batch->length - batch->at;
 	struct capture_record *record;
+	struct capture_counts *counts;
 	struct pieces *pieces;
 	__u32 zero = 0;
 
 	pieces = bpf_map_lookup_elem(&pieces_map, &zero);
-	if (!pieces || !counts)
+	counts = pieces ? counts_of(pieces->slot) : NULL;
+	if (!counts)
 		return 1;
 	record = &pieces->record;
 	if (piece > pieces->left)
@@ -84,8 +84,23 @@ static long send_piece(__u32 turn, struct batch *batch)
 	return batch->at >= batch->length;
 }
 
-/* What the filter says of a packet that begins, and maybe ends, in this descriptor. */
-static __always_inline int judge_descriptor(struct pieces *pieces, const struct batch *batch)
+/* The target of the packet that begins in this descriptor. */
+static __always_inline struct capture_target *target_of_descriptor(const struct batch *batch, __u32 *strip)
+{
+	__u32 ifindex = batch->ifindex;
+	struct capture_target *target = bpf_map_lookup_elem(&targets_map, &ifindex);
+	__be16 octets[TAGS / sizeof(__be16)] = {};
+
+	*strip = 0;
+	if (!target || !(target->flags & CAPTURE_TAGGED))
+		return target;
+	if (batch->length >= ADDRESSES + TAGS)
+		bpf_probe_read_kernel(octets, sizeof(octets), (void *)(batch->address + ADDRESSES));
+	return vlan_of(target, ifindex, octets, strip);
+}
+
+/* What the filter says of a packet that begins, and maybe ends, in this descriptor, without its `strip` octets of tags. */
+static __always_inline int judge_descriptor(struct pieces *pieces, const struct batch *batch, __u32 strip)
 {
 	__u32 held = batch->length;
 
@@ -94,6 +109,20 @@ static __always_inline int judge_descriptor(struct pieces *pieces, const struct 
 	/* The length of a packet of several descriptors is known only at its end. */
 	if (batch->more)
 		return FILTER_UNDECIDED;
+	if (strip) {
+		/* As long as a packet with tags is. */
+		held -= ADDRESSES + strip;
+		if (held > needed)
+			held = needed;
+		asm volatile("" : "+r"(held));
+		if (held > CAPTURE_HEAD - ADDRESSES)
+			held = CAPTURE_HEAD - ADDRESSES;
+		bpf_probe_read_kernel(&pieces->head, ADDRESSES, (void *)batch->address);
+		if (bpf_probe_read_kernel(pieces->head.octets + ADDRESSES, held,
+					  (void *)(batch->address + ADDRESSES + strip)))
+			return FILTER_UNDECIDED;
+		return capture_filter(&pieces->head, held + ADDRESSES, batch->length - strip);
+	}
 	if (held > needed)
 		held = needed;
 	asm volatile("" : "+r"(held));
@@ -107,13 +136,14 @@ static __always_inline int judge_descriptor(struct pieces *pieces, const struct 
 /* One descriptor. 1: something is missing. */
 static __always_inline int take(struct batch *batch, const struct descriptor *descriptor)
 {
-	struct capture_counts *counts = counts_of(batch->slot);
+	struct capture_target *target;
+	struct capture_counts *counts;
 	struct pieces *pieces;
-	__u32 zero = 0;
+	__u32 zero = 0, strip;
 	int judgement;
 
 	pieces = bpf_map_lookup_elem(&pieces_map, &zero);
-	if (!pieces || !counts)
+	if (!pieces)
 		return 1;
 	batch->address = descriptor->addr;
 	if (batch->unaligned)
@@ -126,19 +156,25 @@ static __always_inline int take(struct batch *batch, const struct descriptor *de
 	batch->first = pieces->pool != batch->pool;
 	pieces->pool = batch->more ? batch->pool : 0;
 	if (batch->first) {
-		__sync_fetch_and_add(&counts->seen, 1);
 		pieces->matched = 0;
-		judgement = judge_descriptor(pieces, batch);
+		target = target_of_descriptor(batch, &strip);
+		counts = target ? counts_of(target->slot) : NULL;
+		if (!counts)
+			return 0;
+		__sync_fetch_and_add(&counts->seen, 1);
+		judgement = judge_descriptor(pieces, batch, strip);
 		if (judgement == FILTER_NO)
 			return 0;
 		__sync_fetch_and_add(&counts->matched, 1);
 		pieces->matched = 1;
-		pieces->left = judgement == FILTER_UNDECIDED ? CAPTURE_MAX : snaplen;
+		pieces->slot = target->slot;
+		pieces->left = judgement == FILTER_UNDECIDED ? CAPTURE_MAX : snaplen + strip;
 		pieces->record.flags = judgement == FILTER_UNDECIDED ? CAPTURE_UNDECIDED : 0;
 		pieces->record.time = bpf_ktime_get_ns();
 		pieces->record.id = identifier(HOOKS, ++pieces->packets);
 		pieces->record.inode = batch->inode;
-		pieces->record.ifindex = batch->ifindex;
+		pieces->record.ifindex = target->shown;
+		pieces->record.strip = strip;
 		pieces->record.queue = batch->queue;
 		pieces->record.kind = CAPTURE_XSK_ZERO_COPY;
 	}
@@ -156,7 +192,6 @@ static __always_inline bool pool_of(struct batch *batch, struct xsk_buff_pool *p
 	target = target_of(pool->netdev, &batch->ifindex);
 	if (!target)
 		return false;
-	batch->slot = target->slot;
 	batch->pool = (__u64)pool;
 	batch->addrs = (__u64)pool->addrs;
 	batch->descriptors = (__u64)pool->tx_descs;

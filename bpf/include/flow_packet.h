@@ -33,6 +33,7 @@
 struct flow_packet {
 	struct flow_key key;
 	__u32 headers; /* octets up to the transport's payload; 0: not known */
+	__u32 tags[VLAN_TAGS]; /* of VLANs, outermost first: ethertype in the upper half, VLAN in the lower */
 	__u8 cid[FLOWS_CID];
 	__u8 cid_length;
 	__u8 quic;
@@ -185,6 +186,7 @@ static __noinline int take_packet(struct flow_packet *packet, const void *data, 
 				break;
 			if (!take(&from, at, tag, sizeof(tag)))
 				break;
+			packet->tags[i] = (__u32)bpf_ntohs(header.h_proto) << 16 | (bpf_ntohs(tag[0]) & 0xfff);
 			header.h_proto = tag[1];
 			at += sizeof(tag);
 		}

@@ -7,6 +7,8 @@
 
 /* Flows of a set, among which one has to give way to a new one. */
 #define FLOWS_WAYS 8
+/* Devices that the packets of an interface may pass: the members of a bond. */
+#define FLOWS_DEVICES 16
 /* Octets of a QUIC connection ID (RFC 9000, section 17.2). */
 #define FLOWS_CID 20
 
@@ -85,10 +87,10 @@ struct drop_counts {
 	__u64 bytes;
 };
 
-/* The one value of follow_map, set by user space. */
+/* A value of follow_map, set by user space. */
 struct flow_follow {
 	__u32 program; /* the XDP program whose packets are counted when it returns; 0: none */
-	__u32 padding;
+	__u32 above;   /* it is that of the bond above, which the device does not name */
 };
 
 #endif

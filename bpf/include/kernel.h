@@ -73,7 +73,8 @@ struct sk_buff {
 	unsigned int len;
 	unsigned int data_len;
 	int skb_iif;
-	__u32 vlan_all;
+	__be16 vlan_proto;
+	__u16 vlan_tci;
 	__u16 network_header;
 	__u16 mac_header;
 	unsigned int end;

@@ -1,38 +1,15 @@
 """A service on a bond: AF_XDP receives on the members, the kernel sends."""
 
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from harness import clients, kernel, links
+from harness import clients, links
 from harness.lab import Lab
 from harness.paths import CLIP
 from harness.server import address
+from harness.stacked import bonded
 from harness.transfer import transfer
 
-
-@pytest.fixture
-def bonded(make_lab: Callable[..., Lab]) -> Lab:
-    """A lab with two links, bonded at both ends; `server0` and `client0` are the members in use."""
-    lab = make_lab()
-    links.ip(lab, "server", f"link add server1 type veth peer name client1 netns {lab.client_namespace}")
-    for role, addresses in (("server", lab.server), ("client", lab.client)):
-        try:
-            links.ip(lab, role, "link add bond0 type bond mode active-backup miimon 100")
-        except AssertionError as error:
-            if "Unknown device type" not in str(error):
-                raise
-            kernel.lacks("this kernel has no bonding (CONFIG_BONDING)")
-        for number in (0, 1):
-            lab.run(role, "ethtool", "-K", f"{role}{number}", "gro", "on")
-            links.ip(lab, role, f"addr flush dev {role}{number}")
-            links.ip(lab, role, f"link set {role}{number} down")
-            links.ip(lab, role, f"link set {role}{number} master bond0")
-            links.ip(lab, role, f"link set {role}{number} up")
-        links.ip(lab, role, f"link set bond0 type bond primary {role}0")
-        links.ip(lab, role, "link set bond0 up")
-        links.ip(lab, role, f"addr add {addresses['ipv4']}/24 dev bond0")
-    return lab
+__all__ = ["bonded"]
 
 
 def test_members_receive_and_the_other_takes_over(bonded: Lab, make_server, certificates: Path) -> None:

@@ -2,56 +2,17 @@
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import clients, kernel, links
-from harness.lab import Lab, Unsupported
+from harness import clients
+from harness.lab import Lab
 from harness.paths import CLIENTS, CLIP, LIMIT
 from harness.server import address
+from harness.stacked import OnVlan, on_vlan
 
-
-class OnVlan:
-    """A lab whose two ends have addresses on a VLAN interface, of one tag or of two."""
-
-    def __init__(self, lab: Lab, tags: list[int]) -> None:
-        self.lab = lab
-        self.name = ".".join(map(str, ["0", *tags]))
-        self.hosts = [lab.server["vlan_ipv4"], lab.server["vlan_ipv6"]]
-
-    def bytes(self, role: str, way: str) -> int:
-        """What the VLAN interface of `role` sent ("tx") or received ("rx"), as its kernel counts."""
-        (link,) = json.loads(links.ip(self.lab, role, f"-s -j link show {role}{self.name}"))
-        return link["stats64"][way]["bytes"]
-
-
-@pytest.fixture
-def on_vlan(make_lab: Callable[..., Lab], request: pytest.FixtureRequest) -> OnVlan:
-    """One, with the tags that the test names, outermost first; `stripped`: devices put them in and take them out."""
-    tags, stripped = request.param
-    (*service, customer) = tags
-    try:
-        lab = make_lab(vlan=customer)
-    except Unsupported as error:
-        kernel.lacks(str(error))
-    # In the frame, where XDP sees them, is how the lab has 802.1Q.
-    for role in ("server", "client") if stripped else ():
-        lab.run(role, "ethtool", "-K", f"{role}0", "rxvlan", "on", "txvlan", "on")
-    # Two tags: the addresses move to the same VLAN inside a service provider's (IEEE 802.1ad).
-    for outer in service:
-        for role, addresses in (("server", lab.server), ("client", lab.client)):
-            device = f"{role}0.{outer}"
-            lab.run(role, "ethtool", "-K", f"{role}0", "rx-vlan-stag-hw-parse", "off", "tx-vlan-stag-hw-insert", "off")
-            links.ip(lab, role, f"link del {role}0.{customer}")
-            # A device takes frames of its MTU with one tag.
-            links.ip(lab, role, f"link add link {role}0 name {device} mtu 1496 type vlan protocol 802.1ad id {outer}")
-            links.ip(lab, role, f"link add link {device} name {device}.{customer} type vlan id {customer}")
-            links.ip(lab, role, f"link set {device} up")
-            links.ip(lab, role, f"link set {device}.{customer} up")
-            links.ip(lab, role, f"addr add {addresses['vlan_ipv4']}/24 dev {device}.{customer}")
-            links.ip(lab, role, f"addr add {addresses['vlan_ipv6']}/64 dev {device}.{customer} nodad")
-    return OnVlan(lab, tags)
+__all__ = ["on_vlan"]
 
 
 @pytest.mark.parametrize("mode", ["udp", "copy", "hybrid", "generic"])

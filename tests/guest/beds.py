@@ -81,11 +81,13 @@ BEDS = {
     "beside": Bed(
         about="what a distribution's kernel has: XDP dispatchers beside libxdp's own tool, bonds, VLANs, captures",
         flavour="cloud-amd64",
-        modules=["veth", "bonding", "8021q"],
+        modules=["veth", "bonding", "8021q", "af_packet"],
         devices=[],
         tests=[
             "pytest /expressway/tests/e2e/test_beside.py /expressway/tests/e2e/test_bond.py",
             "pytest /expressway/tests/e2e/test_vlan.py -k vlan_interface",
+            "pytest /expressway/tests/e2e/test_dump_beside_tcpdump.py",
+            "pytest /expressway/tests/e2e/test_dump_swaps.py -k receivers",
             *(f"/expressway/bin/{name} --test-threads=1" for name in ("kernel", "xdp")),
             "pytest /expressway/tests/e2e/test_top_flows.py -k 'gateways_connections or live_frames'",
         ],

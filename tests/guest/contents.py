@@ -44,6 +44,7 @@ def end_to_end(made: Image) -> None:
     made.tree(PEERS / "clip", f"{INSIDE}/target/peers/clip")
     made.copy(PEERS / "no_ping.o", f"{INSIDE}/target/peers/no_ping.o")
     tool(made, "xdp-loader", "xdp-tools")
+    tool(made, "tcpdump", "tcpdump")
     made.tree(LIBRARIES / "bpf")
 
 

@@ -1,6 +1,7 @@
 //! What passes an interface, AF_XDP included: who sends and receives, and what becomes of it; and what a process does with it.
 
 mod capture;
+mod devices;
 pub mod drops;
 pub mod file;
 mod filter;

@@ -195,6 +195,14 @@ impl Baseline {
         })
     }
 
+    /// Puts the program in the place of one that is attached, with no packet between the two.
+    ///
+    /// # Errors
+    /// [`Error::Attach`]; then nothing has changed.
+    pub fn replace(&self, attachment: &Attachment) -> Result<(), Error> {
+        attachment.replace(self.program.as_fd()).map(drop)
+    }
+
     /// Attaches the program to the interface `ifindex`; as [`crate::Redirect::attach`].
     ///
     /// # Errors

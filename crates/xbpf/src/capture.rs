@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use libbpf_rs::btf::types::Func;
 use libbpf_rs::btf::{Btf, BtfType, TypeId};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, ProgramMut};
 
 use crate::attachment;
 use crate::capture_record;
@@ -19,7 +19,7 @@ use crate::error::{CAPABILITIES, Error};
 use crate::redirect::{forward_libbpf_messages, is_privileged};
 use crate::rings::PerfRings;
 use crate::skeleton::CAPTURE_OBJECT;
-use crate::skeleton::capture_types::{capture_counts, capture_limit, capture_target, rodata};
+use crate::skeleton::capture_types::{capture_counts, capture_limit, rodata};
 use crate::sys;
 
 /// An eBPF instruction that goes on with the next: what the place of the filter is filled with.
@@ -64,10 +64,14 @@ pub enum CaptureHook {
     XskRedirect,
     /// The same in generic mode.
     XskRedirectGeneric,
-    /// Any redirect, native.
+    /// Any redirect, native: what programs redirect that are not captured at, and what fails.
     Redirect,
     /// The same in generic mode.
     RedirectGeneric,
+    /// An XDP program is put on an interface.
+    Placed,
+    /// An XDP program is loaded.
+    Loaded,
     /// Transmission by AF_XDP in copy mode, and by packet sockets that bypass the queueing discipline.
     Direct,
     /// Transmission by AF_XDP in zero-copy mode.
@@ -89,6 +93,8 @@ impl CaptureHook {
             Self::XskRedirectGeneric => "fexit of xsk_generic_rcv",
             Self::Redirect => "fexit of xdp_do_redirect",
             Self::RedirectGeneric => "fexit of xdp_do_generic_redirect",
+            Self::Placed => "fentry of bpf_prog_change_xdp",
+            Self::Loaded => "fentry of perf_event_bpf_event",
             Self::Direct => "fentry of __dev_direct_xmit",
             Self::ZeroCopy => "fexit of xsk_tx_peek_desc",
             Self::Receive => "tracepoint netif_receive_skb",
@@ -102,8 +108,10 @@ impl CaptureHook {
         match self {
             Self::XskRedirect => &[&["capture_xsk_native"]],
             Self::XskRedirectGeneric => &[&["capture_xsk_generic"]],
-            Self::Redirect => &[&["capture_redirect_native"]],
-            Self::RedirectGeneric => &[&["capture_redirect_generic"]],
+            Self::Redirect => &[&["capture_redirecting_native", "capture_redirect_native"]],
+            Self::RedirectGeneric => &[&["capture_redirecting_generic", "capture_redirect_generic"]],
+            Self::Placed => &[&["capture_placed"]],
+            Self::Loaded => &[&["capture_loaded"]],
             Self::Direct => &[&["capture_direct", "capture_direct_exit"]],
             Self::ZeroCopy => &[&["capture_peek", "capture_batch_entry", "capture_batch"]],
             Self::Receive => &[&["capture_receive"]],
@@ -186,11 +194,10 @@ impl fmt::Debug for CapturePrograms {
 }
 
 const EVENTS: &str = "events_map";
-const TARGETS: &str = "targets_map";
 const COUNTS: &str = "counts_map";
 
 impl CapturePrograms {
-    /// The most interfaces.
+    /// The most interfaces that are shown.
     pub const TARGETS: usize = capture_limit::CAPTURE_TARGETS.0 as usize;
     /// The most octets of a packet.
     pub const SNAPLEN: u32 = capture_limit::CAPTURE_MAX.0;
@@ -304,33 +311,17 @@ impl CapturePrograms {
             Some(function.name()?.to_string_lossy().into_owned())
         });
         let name = name.ok_or_else(without)?;
-        let mut wanted = Vec::new();
+        let mut wanted = vec!["capture_exit"];
         if self.settings.at_entry {
             wanted.push("capture_entry");
-        }
-        if self.settings.at_exit || self.settings.verdicts {
-            wanted.push("capture_exit");
         }
         let object = self.object(&wanted, Some((&fd, &name))).and_then(OpenObject::load).map_err(failed)?;
         link(&object).map_err(failed)
     }
 
-    fn map(&self, name: &'static str) -> Result<&MapHandle, Error> {
+    pub(crate) fn map(&self, name: &'static str) -> Result<&MapHandle, Error> {
         let found = self.maps.iter().find(|(known, _)| known == name);
         found.map(|(_, map)| map).ok_or(Error::Layout { map: name })
-    }
-
-    /// Has packets of the interface captured, and counted in `slot`. `xdp` says that those received are seen at its XDP
-    /// program, so that the kernel's path does not show them once more.
-    ///
-    /// # Errors
-    /// [`Error::Map`].
-    pub fn set_target(&self, ifindex: u32, slot: u32, xdp: bool) -> Result<(), Error> {
-        let mut value = [0; size_of::<capture_target>()];
-        value[offset_of!(capture_target, slot)..][..4].copy_from_slice(&slot.to_ne_bytes());
-        value[offset_of!(capture_target, xdp)..][..4].copy_from_slice(&u32::from(xdp).to_ne_bytes());
-        let result = self.map(TARGETS)?.update(&ifindex.to_ne_bytes(), &value, MapFlags::ANY);
-        result.map_err(|source| Error::Map { map: TARGETS, source })
     }
 
     /// What was counted in `slot`, over all CPUs.
@@ -392,9 +383,14 @@ impl FilterTrial {
 
 fn link(object: &Object) -> Result<CaptureLink, libbpf_rs::Error> {
     let mut made = CaptureLink { _links: Vec::new(), programs: Vec::new() };
-    for program in object.progs_mut().filter(|program| program.autoload()) {
-        made.programs.push(program.as_fd().try_clone_to_owned()?);
-        made._links.push(program.attach()?);
+    // Exits before entries: what enters is seen to leave.
+    let is_entry = |name: &std::ffi::OsStr| name == "capture_entry";
+    for entries in [false, true] {
+        let wanted = |program: &ProgramMut<'_>| program.autoload() && is_entry(program.name()) == entries;
+        for program in object.progs_mut().filter(wanted) {
+            made.programs.push(program.as_fd().try_clone_to_owned()?);
+            made._links.push(program.attach()?);
+        }
     }
     Ok(made)
 }

@@ -70,6 +70,8 @@ pub struct CaptureRecord<'a> {
     pub prefix: &'a [u8],
     /// Octets of `payload` that `prefix` stands for.
     pub skip: usize,
+    /// Octets of VLAN tags behind the addresses that are no part of the packet as its interface has it.
+    pub strip: usize,
     /// The packet's octets.
     pub payload: &'a [u8],
     /// `prefix` and `payload` as they lie behind each other.
@@ -127,6 +129,7 @@ impl<'a> CaptureRecord<'a> {
             comm: comm.split(|octet| *octet == 0).next().unwrap_or(&[]),
             prefix,
             skip: usize::from(octet(offset_of!(capture_record, skip))?),
+            strip: usize::from(octet(offset_of!(capture_record, strip))?),
             payload,
             whole,
         })

@@ -5,6 +5,7 @@
 
 mod entry;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::mem::MaybeUninit;
@@ -27,10 +28,14 @@ const SETS: u32 = 16_384;
 const SETS_OF_CPU: u32 = 64;
 
 /// What is fixed when the programs are loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowOptions {
     /// The interface's index.
     pub interface: u32,
+    /// The devices that its packets pass, at most [`FlowPrograms::DEVICES`]: itself, or those below a VLAN or bond.
+    pub devices: Vec<u32>,
+    /// The VLAN tags that they have there, outermost first: ethertype and VLAN; zeros where there is none.
+    pub tags: [(u16, u16); 2],
     /// The inode of the network namespace that it is in.
     pub netns: u32,
     /// Its frames have Ethernet headers; otherwise they begin with IP.
@@ -46,6 +51,8 @@ enum Group {
     Kernel { tells_socket: bool },
     /// How redirects by XDP programs end.
     Redirects,
+    /// What programs redirect that are not traced.
+    Untraced,
     /// AF_XDP in copy mode.
     Copy,
     /// AF_XDP in zero-copy mode.
@@ -59,6 +66,7 @@ impl Group {
         match self {
             Self::Kernel { .. } => "the kernel's packets",
             Self::Redirects => "redirects",
+            Self::Untraced => "redirects by XDP programs that cannot be traced",
             Self::Copy => "packets sent by AF_XDP in copy mode",
             Self::ZeroCopy => "packets sent by AF_XDP in zero-copy mode",
             Self::Xdp => "the XDP program",
@@ -78,6 +86,10 @@ impl Group {
                 programs.flows_redirect.set_autoload(true);
                 programs.flows_redirect_error.set_autoload(true);
                 programs.flows_forward.set_autoload(true);
+            }
+            Self::Untraced => {
+                programs.flows_redirecting.set_autoload(true);
+                programs.flows_redirecting_generic.set_autoload(true);
             }
             Self::Copy => {
                 programs.flows_direct.set_autoload(true);
@@ -118,8 +130,10 @@ pub struct FlowPrograms {
     load: Load,
     maps: Maps,
     links: Vec<Link>,
-    /// The XDP program that is followed, and what hangs on it.
-    followed: Option<(u32, Vec<Link>)>,
+    /// XDP programs that are followed, by id, and what hangs on them.
+    followed: HashMap<u32, Vec<Link>>,
+    /// The program of each device whose program is followed.
+    on: HashMap<u32, u32>,
     notes: Vec<String>,
 }
 
@@ -153,12 +167,15 @@ impl FlowPrograms {
             Err(_) => load.group(Group::Kernel { tells_socket: false }, None, None, &mut links)?,
         };
         let mut notes = Vec::new();
-        for group in [Group::Redirects, Group::Copy, Group::ZeroCopy] {
-            if let Err(error) = load.group(group, Some(&maps), None, &mut links) {
-                notes.push(format!("not counted: {}: {error}", group.what()));
+        for group in [Group::Redirects, Group::Untraced, Group::Copy, Group::ZeroCopy] {
+            match load.group(group, Some(&maps), None, &mut links) {
+                Ok(_) => {}
+                // Those that can be traced are counted all the same, and others are told by themselves.
+                Err(error) if matches!(group, Group::Untraced) => tracing::debug!(%error, "not attached"),
+                Err(error) => notes.push(format!("not counted: {}: {error}", group.what())),
             }
         }
-        Ok(Self { load, maps, links, followed: None, notes })
+        Ok(Self { load, maps, links, followed: HashMap::new(), on: HashMap::new(), notes })
     }
 
     /// What is not counted, and why.
@@ -171,32 +188,46 @@ impl FlowPrograms {
         self.links.len()
     }
 
-    /// The XDP program whose packets are counted where it returns.
-    pub fn followed(&self) -> Option<u32> {
-        self.followed.as_ref().map(|(id, _)| *id)
+    /// The most devices of an interface.
+    pub const DEVICES: usize = 16;
+
+    /// Whether the packets of this program are counted where it returns.
+    pub fn follows(&self, program: u32) -> bool {
+        self.followed.contains_key(&program)
     }
 
-    /// Counts the packets of this program where it returns, and no longer those of another one; with `None`, what the
-    /// stack receives.
+    /// Counts what a device receives where this program returns, and no longer where another one does; with `None`, where it
+    /// is redirected and where the stack receives it. `above`: it is the program of the bond above.
     ///
     /// # Errors
-    /// [`Error::Observe`]: it cannot be traced; what the stack receives is counted.
-    pub fn follow(&mut self, target: Option<&XdpTarget>) -> Result<(), Error> {
-        if self.followed() == target.map(|target| target.id) {
+    /// [`Error::Observe`]: it cannot be traced; it is as with `None`.
+    pub fn follow(&mut self, device: u32, above: bool, target: Option<&XdpTarget>) -> Result<(), Error> {
+        let id = target.map(|target| target.id);
+        if self.on.get(&device).copied() == id {
             return Ok(());
         }
-        let mut links = Vec::new();
         let attached = match target {
-            Some(target) => self.load.group(Group::Xdp, Some(&self.maps), Some(target), &mut links).map(drop),
-            None => Ok(()),
+            Some(target) if !self.follows(target.id) => {
+                let mut links = Vec::new();
+                let made = self.load.group(Group::Xdp, Some(&self.maps), Some(target), &mut links).map(drop);
+                if made.is_ok() {
+                    self.followed.insert(target.id, links);
+                }
+                made
+            }
+            _ => Ok(()),
         };
-        let id = target.filter(|_| attached.is_ok()).map(|target| target.id);
-        let value = [id.unwrap_or(0), 0].map(u32::to_ne_bytes);
+        let id = id.filter(|_| attached.is_ok());
+        let value = [id.unwrap_or(0), u32::from(above)].map(u32::to_ne_bytes);
         self.maps
             .follow
-            .update(&0u32.to_ne_bytes(), value.as_flattened(), MapFlags::ANY)
+            .update(&device.to_ne_bytes(), value.as_flattened(), MapFlags::ANY)
             .map_err(|source| Error::Map { map: "follow_map", source })?;
-        self.followed = id.map(|id| (id, links));
+        match id {
+            Some(id) => self.on.insert(device, id),
+            None => self.on.remove(&device),
+        };
+        self.followed.retain(|id, _| self.on.values().any(|on| on == id));
         attached
     }
 
@@ -275,6 +306,11 @@ impl Load {
         group.select(&mut open.progs);
         if let Some(knobs) = open.maps.rodata_data.as_deref_mut() {
             knobs.ifindex = self.options.interface;
+            for (place, device) in knobs.devices.iter_mut().zip(&self.options.devices) {
+                *place = *device;
+            }
+            let tag = |(kind, vlan): (u16, u16)| u32::from(kind) << 16 | u32::from(vlan);
+            (knobs.vlan_outer, knobs.vlan_inner) = (tag(self.options.tags[0]), tag(self.options.tags[1]));
             knobs.netns = self.options.netns;
             knobs.ethernet = self.options.ethernet;
             knobs.short_cid = self.options.short_cid;
@@ -310,6 +346,7 @@ impl Load {
             Group::Redirects => {
                 vec![&programs.flows_redirect, &programs.flows_redirect_error, &programs.flows_forward]
             }
+            Group::Untraced => vec![&programs.flows_redirecting, &programs.flows_redirecting_generic],
             Group::Copy => vec![&programs.flows_direct, &programs.flows_directed],
             Group::ZeroCopy => {
                 vec![&programs.flows_batch_begin, &programs.flows_peek, &programs.flows_batch]

@@ -87,7 +87,9 @@ mod balance_counters;
 mod baseline;
 mod bpffs;
 mod capture;
+mod capture_changes;
 mod capture_record;
+mod capture_targets;
 mod counters;
 mod dispatcher;
 mod error;
@@ -121,7 +123,9 @@ pub use capture::{
     CaptureCounts, CaptureFilter, CaptureHook, CaptureLink, CapturePrograms, CaptureSettings, FilterTrial,
     XdpProgram, xdp_program,
 };
+pub use capture_changes::{ProgramChange, ProgramChanges};
 pub use capture_record::{CaptureKind, CaptureRecord};
+pub use capture_targets::{CaptureTarget, CaptureVlan};
 pub use counters::{Counter, Counters, Verdict};
 pub use error::{Error, ForeignProgram, Holder, Interface};
 pub use fanout::{FanoutCounts, FanoutEvent, FanoutOptions, FanoutPrograms, FanoutRecord, Turn};

@@ -13,6 +13,7 @@ use std::time::Duration;
 use libbpf_rs::libbpf_sys as ffi;
 use rustix::event::{Timespec, epoll};
 
+use crate::capture_changes::ProgramChanges;
 use crate::error::Error;
 
 /// Offsets of `data_head` and `data_tail` in `struct perf_event_mmap_page` (include/uapi/linux/perf_event.h).
@@ -117,18 +118,33 @@ impl PerfRings {
         self.rings.len()
     }
 
-    /// Waits until one is a quarter full, or for `timeout`.
-    ///
-    /// # Errors
-    /// The kernel's, other than a signal.
-    pub fn wait(&self, timeout: Duration) -> io::Result<()> {
+    /// The descriptor that is waited on.
+    fn epoll(&self) -> io::Result<BorrowedFd<'_>> {
         // SAFETY: `buffer` lives until it is freed by `drop`.
         let fd = unsafe { ffi::perf_buffer__epoll_fd(self.buffer.as_ptr()) };
         if fd < 0 {
             return Err(io::Error::from_raw_os_error(-fd));
         }
         // SAFETY: libbpf keeps the descriptor open as long as the buffer.
-        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+
+    /// Has [`PerfRings::wait`] return when there are changes, too.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn wake_by(&self, changes: &ProgramChanges) -> io::Result<()> {
+        // SAFETY: libbpf keeps the descriptor open as long as `changes`, which outlives the call.
+        let fd = unsafe { BorrowedFd::borrow_raw(changes.descriptor()) };
+        Ok(epoll::add(self.epoll()?, fd, epoll::EventData::new_u64(u64::MAX), epoll::EventFlags::IN)?)
+    }
+
+    /// Waits until one is a quarter full, or for `timeout`.
+    ///
+    /// # Errors
+    /// The kernel's, other than a signal.
+    pub fn wait(&self, timeout: Duration) -> io::Result<()> {
+        let fd = self.epoll()?;
         let timeout =
             Timespec::try_from(timeout).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         let mut events =

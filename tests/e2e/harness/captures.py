@@ -3,10 +3,11 @@
 import re
 import struct
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from .daemon import Daemon
+from .daemon import Daemon, finish_all
 from .lab import Lab
 from .paths import BINARY, LIMIT
 
@@ -88,6 +89,10 @@ class Dump(Daemon):
             self.process = subprocess.Popen(command, stdout=output, stderr=log, text=True)
         self.wait_log("listening on ")
 
+    def is_refused(self) -> bool:
+        """Whether the kernel takes no programs at entry and exit of others, so that what AF_XDP takes is not seen."""
+        return "a security policy of this kernel refuses such programs" in self.log()
+
     def lines(self) -> list[str]:
         """What it has printed."""
         return self.output.read_text().splitlines()
@@ -104,3 +109,16 @@ class Dump(Daemon):
         captured, lost = self.counts()
         assert lost == 0, self.log()
         return captured
+
+
+@contextmanager
+def dumps(folder: Path) -> Iterator[Callable[..., Dump]]:
+    """Starts captures; at the end each has to be alive, unless the test has ended it, and to stop cleanly."""
+    running: list[Dump] = []
+
+    def start(lab: Lab, role: str, *words: str | Path) -> Dump:
+        running.append(Dump(lab, folder / f"dump-{len(running)}", role, *words))
+        return running[-1]
+
+    yield start
+    finish_all(running)

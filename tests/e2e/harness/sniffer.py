@@ -36,6 +36,24 @@ def address_of(packed: bytes) -> str:
     return str(ipaddress.ip_address(packed))
 
 
+def datagram(time_: float, frame: bytes) -> Datagram:
+    """The UDP datagram of an Ethernet frame without VLAN tags, IP options and extension headers."""
+    if frame[12:14] == b"\x08\x00":
+        ttl, source, to, udp = frame[22], frame[26:30], frame[30:34], frame[34:]
+    else:
+        assert frame[12:14] == b"\x86\xdd", frame
+        ttl, source, to, udp = frame[21], frame[22:38], frame[38:54], frame[54:]
+    ports = struct.unpack_from("!HHH", udp)
+    return Datagram(
+        time=time_,
+        source=(address_of(source), ports[0]),
+        destination=(address_of(to), ports[1]),
+        ttl=ttl,
+        to_mac=frame[:6].hex(":"),
+        payload=udp[8 : ports[2]],
+    )
+
+
 def datagrams(file: Path) -> list[Datagram]:
     """The UDP datagrams of a pcap file that tcpdump wrote (microseconds, Ethernet)."""
     data = file.read_bytes()
@@ -44,24 +62,8 @@ def datagrams(file: Path) -> list[Datagram]:
     while offset < len(data):
         seconds, micro, length, whole = struct.unpack_from("<IIII", data, offset)
         assert length == whole, "captured whole"
-        frame = data[offset + 16 : offset + 16 + length]
+        found.append(datagram(seconds + micro / 1e6, data[offset + 16 : offset + 16 + length]))
         offset += 16 + length
-        if frame[12:14] == b"\x08\x00":
-            ttl, source, to, udp = frame[22], frame[26:30], frame[30:34], frame[34:]
-        else:
-            assert frame[12:14] == b"\x86\xdd", frame
-            ttl, source, to, udp = frame[21], frame[22:38], frame[38:54], frame[54:]
-        ports = struct.unpack_from("!HHH", udp)
-        found.append(
-            Datagram(
-                time=seconds + micro / 1e6,
-                source=(address_of(source), ports[0]),
-                destination=(address_of(to), ports[1]),
-                ttl=ttl,
-                to_mac=frame[:6].hex(":"),
-                payload=udp[8 : ports[2]],
-            )
-        )
     return found
 
 
@@ -89,6 +91,19 @@ class Sniffer:
             if "listening on" in line:
                 self._listening.set()
         self._listening.set()
+
+    def end(self) -> list[Datagram]:
+        """Ends it once nothing comes any more, and gives what it saw. It has lost nothing."""
+        # What is on its way to it is in its ring.
+        size = -1
+        while (now := self.file.stat().st_size) != size:
+            size = now
+            time.sleep(0.5)
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.wait(LIMIT) == 0, self.said
+        self._reader.join(LIMIT)
+        assert "\n0 packets dropped by kernel" in self.said, self.said
+        return datagrams(self.file)
 
     def stop(self, expected: int) -> list[Datagram]:
         """Waits until it has seen as many, ends it and gives what it saw. Every checksum has to be right."""

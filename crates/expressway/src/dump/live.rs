@@ -160,12 +160,12 @@ impl Live<'_> {
         let each_turn = self.job.at_once || self.job.write.is_none() || self.arguments.text.print;
         while !signals.stop.load(Ordering::Relaxed) && self.end.is_none() && !self.has_enough() {
             self.poll()?;
+            self.tell_notes();
             let now = Instant::now();
             if upkeep <= now {
                 upkeep = now + UPKEEP;
                 self.read_losses();
                 self.look_for_interfaces()?;
-                self.tell_notes();
                 self.tick();
             } else if each_turn || self.job.secrets.is_some() {
                 self.tick();
@@ -251,9 +251,13 @@ impl Live<'_> {
 
     fn tell_notes(&mut self) {
         let notes = self.capture.notes();
-        if !self.job.silent {
-            for note in notes.get(self.noted..).unwrap_or_default() {
+        for note in notes.get(self.noted..).unwrap_or_default() {
+            if !self.job.silent {
                 eprintln!("expressway: {note}");
+            }
+            let about = self.tapped.iter().find(|tapped| Some(tapped.interface.index) == note.interface);
+            if let Some(tapped) = about.filter(|_| note.gap) {
+                self.output.note(tapped.id, &note.text);
             }
         }
         self.noted = notes.len();
@@ -269,12 +273,14 @@ impl Live<'_> {
                 (seen + one.seen, matched + one.matched, lost + one.lost)
             });
         let captured = self.output.taken();
-        let missed = match self.capture.missed() {
+        let some = |count: u64, what: &str| match count {
             0 => String::new(),
-            missed => format!(", {missed} missed by the hooks"),
+            count => format!(", {count} {what}"),
         };
+        let missed = some(self.capture.missed(), "missed by the hooks");
+        let gaps = some(self.capture.gaps(), "gaps while XDP programs came");
         eprintln!(
-            "{captured} packets captured, {lost} lost{missed}; {seen} seen, {matched} of them by the filter"
+            "{captured} packets captured, {lost} lost{missed}{gaps}; {seen} seen, {matched} of them by the filter"
         );
     }
 

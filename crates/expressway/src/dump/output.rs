@@ -122,6 +122,13 @@ impl Output {
         }
     }
 
+    /// Has files say what happened to an interface's packets, at the next of them.
+    pub(super) fn note(&mut self, id: u32, text: &str) {
+        if let Some(file) = &mut self.file {
+            file.note(id, text);
+        }
+    }
+
     /// Takes a packet of an interface, which has that number in files.
     pub(super) fn packet(
         &mut self,

@@ -27,6 +27,7 @@ pub use neighbour::Neighbour;
 pub use netlink::{NetlinkSource, NetlinkUse, OwnNamespace};
 pub use resolve::{Path, Resolution, Resolver};
 pub use snapshot::{InterfaceAddress, Snapshot};
+pub use tracker::links;
 
 /// Why the mirror could not be made.
 #[derive(Debug, thiserror::Error)]

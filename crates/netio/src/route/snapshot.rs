@@ -47,6 +47,12 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// One with interfaces and nothing else.
+    pub fn of_links(mut links: Vec<Link>) -> Self {
+        links.sort_by_key(|link| link.index);
+        Self { links: Arc::new(links), ..Self::default() }
+    }
+
     /// Grows with every change.
     pub fn generation(&self) -> u64 {
         self.generation

@@ -18,9 +18,10 @@ use netlink_packet_route::route::RouteMessage;
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
+use super::RouteError;
 use super::link::Link;
 use super::neighbour::{self, Neighbour, NeighbourKey};
-use super::netlink::{Collector, EventSocket, Heard, NetlinkSource, RequestSocket, kind};
+use super::netlink::{Collector, EventSocket, Heard, NetlinkSource, OwnNamespace, RequestSocket, kind};
 use super::snapshot::{InterfaceAddress, Rules, Snapshot};
 use super::table::Tables;
 
@@ -126,13 +127,7 @@ impl Tracker {
     pub(super) fn refresh(&mut self) -> io::Result<bool> {
         let (mut next, mut dirty) = (self.current.clone(), self.dirty);
         if dirty.links {
-            let mut links = Collected::new(|message| match message {
-                RouteNetlinkMessage::NewLink(message) => Link::decode(message),
-                _ => None,
-            });
-            self.requests.dump(&RouteNetlinkMessage::GetLink(LinkMessage::default()), &mut links)?;
-            links.items.sort_by_key(|link| link.index);
-            next.links = Arc::new(links.items);
+            next.links = Arc::new(read_links(&mut self.requests)?);
             dirty.links = false;
         }
         if dirty.addresses {
@@ -217,6 +212,26 @@ impl Tracker {
         }
         Ok(Rules { v4_custom: custom[0], v6_custom: custom[1] })
     }
+}
+
+/// The interfaces alone, read once: a snapshot of the calling thread's network namespace without anything else.
+///
+/// # Errors
+/// [`RouteError`] when rtnetlink cannot be read.
+pub fn links() -> Result<Snapshot, RouteError> {
+    let links = RequestSocket::open(&OwnNamespace).and_then(|mut requests| read_links(&mut requests));
+    let links = links.map_err(|source| RouteError { what: "read the interfaces", source })?;
+    Ok(Snapshot::of_links(links))
+}
+
+fn read_links(requests: &mut RequestSocket) -> io::Result<Vec<Link>> {
+    let mut links = Collected::new(|message| match message {
+        RouteNetlinkMessage::NewLink(message) => Link::decode(message),
+        _ => None,
+    });
+    requests.dump(&RouteNetlinkMessage::GetLink(LinkMessage::default()), &mut links)?;
+    links.items.sort_by_key(|link| link.index);
+    Ok(links.items)
 }
 
 /// Notes what a notification of this type makes out of date.
@@ -342,7 +357,7 @@ mod udp_netns;
 #[cfg(test)]
 mod tests {
     use super::udp_netns::{Namespace, is_privileged, sh};
-    use crate::route::{NetlinkUse, OwnNamespace};
+    use crate::route::NetlinkUse;
     use std::os::fd::OwnedFd;
 
     use super::*;

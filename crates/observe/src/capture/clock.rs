@@ -8,6 +8,16 @@ const TRIES: usize = 4;
 /// Nanoseconds that may pass while both clocks are read: more is an interruption, by which times would jump.
 const GOOD: i64 = 5_000;
 
+/// The monotonic clock now, in nanoseconds.
+pub(super) fn monotonic() -> u64 {
+    nanoseconds(ClockId::Monotonic).cast_unsigned()
+}
+
+fn nanoseconds(clock: ClockId) -> i64 {
+    let time = clock_gettime(clock);
+    time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec)
+}
+
 /// The clocks' relation, read again and again: the time of day may be set or slewed.
 #[derive(Debug, Default)]
 pub struct Clock {
@@ -25,10 +35,6 @@ struct Reading {
 
 impl Reading {
     fn now() -> Self {
-        let nanoseconds = |clock| {
-            let time = clock_gettime(clock);
-            time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec)
-        };
         Self {
             before: nanoseconds(ClockId::Monotonic),
             epoch: nanoseconds(ClockId::Realtime),

@@ -33,6 +33,8 @@ pub struct Note {
     pub interface: Option<u32>,
     /// What is not captured, and why.
     pub text: String,
+    /// It is about packets that may have passed in a certain moment: files say it where that is.
+    pub gap: bool,
 }
 
 impl fmt::Display for Note {

@@ -28,7 +28,7 @@ use merge::{Merge, Outcome};
 use owners::Sockets;
 use programs::Attached;
 
-/// Between two looks for XDP programs.
+/// Between two looks for XDP programs, of which the kernel tells besides where it can.
 const FOLLOW: Duration = Duration::from_millis(100);
 
 /// The longest wait for a buffer to fill: so long do packets stay there that are few.
@@ -40,6 +40,9 @@ const HOLD: u64 = 2_000_000;
 
 /// What `__dev_direct_xmit` returns for a packet that will be sent once more (`NETDEV_TX_BUSY`).
 const BUSY: i32 = 0x10;
+
+/// Octets of the addresses of Ethernet, behind which VLAN tags are.
+const ADDRESSES: usize = 12;
 
 /// What became of an interface's packets since the capture was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,6 +106,10 @@ impl Capture {
         // Before anything is attached, so that nothing comes that has no room.
         let rings = programs.rings(buffer)?;
         let attached = Attached::open(&programs, &interfaces, points)?;
+        if let Some(changes) = attached.changes() {
+            let failed = |source| CaptureError::Io { action: "waiting for XDP programs", source };
+            rings.wake_by(changes).map_err(failed)?;
+        }
         if !attached.is_of_use(points) {
             let reasons: Vec<&str> = attached.notes().iter().map(|note| note.text.as_str()).collect();
             return Err(CaptureError::Nothing(reasons.join("; ")));
@@ -136,10 +143,7 @@ impl Capture {
         let deadline = Instant::now() + timeout;
         loop {
             let now = Instant::now();
-            if self.reader.points.xdp != XdpPoints::None && self.next_look.is_none_or(|next| now >= next) {
-                self.attached.follow(&self.programs);
-                self.next_look = Some(Instant::now() + FOLLOW);
-            }
+            self.look(now);
             let wait = deadline.saturating_duration_since(now).min(WAIT);
             self.rings
                 .wait(wait)
@@ -148,6 +152,15 @@ impl Capture {
             if self.deliver(until, each) > 0 || Instant::now() >= deadline {
                 return Ok(());
             }
+        }
+    }
+
+    /// Follows XDP programs that come and go, and the devices of interfaces.
+    fn look(&mut self, now: Instant) {
+        let is_told = self.attached.hear(&self.programs);
+        if is_told || self.next_look.is_none_or(|next| now >= next) {
+            self.attached.follow(&self.programs, false);
+            self.next_look = Some(Instant::now() + FOLLOW);
         }
     }
 
@@ -186,6 +199,12 @@ impl Capture {
         self.attached.misses()
     }
 
+    /// How often something may not have been seen because an XDP program had just come: each time is a [`Note`].
+    #[must_use]
+    pub fn gaps(&self) -> u64 {
+        self.attached.gaps()
+    }
+
     /// What could not be attached and why, at the start and since; at most some hundred.
     #[must_use]
     pub fn notes(&self) -> &[Note] {
@@ -218,19 +237,24 @@ impl Reader {
         if is_again || outcome.incomplete {
             return;
         }
-        let whole = if record.more {
+        let length = record.length.saturating_sub(record.strip as u32);
+        let whole = if record.more && record.strip == 0 {
             pieces
-        } else if record.skip > 0 {
+        } else if record.skip > 0 || record.strip > 0 {
             self.room.clear();
-            self.room.extend_from_slice(record.prefix);
-            self.room.extend_from_slice(record.payload.get(record.skip..).unwrap_or(&[]));
+            if record.more {
+                self.room.extend_from_slice(pieces);
+            } else {
+                self.room.extend_from_slice(record.prefix);
+                self.room.extend_from_slice(record.payload.get(record.skip..).unwrap_or(&[]));
+            }
+            let tags = self.room.len().min(ADDRESSES)..self.room.len().min(ADDRESSES + record.strip);
+            self.room.drain(tags);
             &self.room
         } else {
             record.whole
         };
-        if record.undecided
-            && self.filter.as_ref().is_some_and(|filter| !filter.matches(whole, record.length))
-        {
+        if record.undecided && self.filter.as_ref().is_some_and(|filter| !filter.matches(whole, length)) {
             *self.refused.entry(record.ifindex).or_default() += 1;
             return;
         }
@@ -268,7 +292,7 @@ impl Reader {
             verdict,
             drop,
             process,
-            length: record.length,
+            length,
             data: whole.get(..self.snaplen).unwrap_or(whole),
         });
     }

@@ -146,9 +146,19 @@ pub(super) fn interface(out: &mut Vec<u8>, interface: &Interface) {
     block.end();
 }
 
-/// An enhanced packet block. `dropped`: packets of the interface that were lost since the one before.
-/// `directed`: which way it went is known.
-pub(super) fn packet(out: &mut Vec<u8>, id: u32, packet: &Packet<'_>, directed: bool, dropped: u64) {
+/// What is said of a packet besides.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct About<'a> {
+    /// Which way it went is known.
+    pub(super) directed: bool,
+    /// Packets of the interface that were lost since the one before.
+    pub(super) dropped: u64,
+    /// What happened since the one before.
+    pub(super) notes: &'a [String],
+}
+
+/// An enhanced packet block.
+pub(super) fn packet(out: &mut Vec<u8>, id: u32, packet: &Packet<'_>, about: &About<'_>) {
     let mut block = Block::begin(out, PACKET);
     block.u32(id);
     block.u32((packet.time >> 32) as u32);
@@ -160,11 +170,11 @@ pub(super) fn packet(out: &mut Vec<u8>, id: u32, packet: &Packet<'_>, directed: 
         Direction::In => 1,
         Direction::Out => 2,
     };
-    if directed {
+    if about.directed {
         block.option(packet_option::FLAGS, &flags.to_le_bytes());
     }
-    if dropped > 0 {
-        block.option(packet_option::DROP_COUNT, &dropped.to_le_bytes());
+    if about.dropped > 0 {
+        block.option(packet_option::DROP_COUNT, &about.dropped.to_le_bytes());
     }
     if let Some(id) = packet.id {
         block.option(packet_option::PACKET_ID, &id.to_le_bytes());
@@ -179,12 +189,22 @@ pub(super) fn packet(out: &mut Vec<u8>, id: u32, packet: &Packet<'_>, directed: 
     }
     let comment = comment(packet);
     block.text(COMMENT, &comment);
+    for note in about.notes {
+        block.text(COMMENT, note);
+    }
     block.end();
 }
 
-/// Interface statistics (section 4.6), from the first of `times` to the second.
-pub(super) fn statistics(out: &mut Vec<u8>, id: u32, times: (u64, u64), counts: &Statistics, delivered: u64) {
-    let (started, now) = times;
+/// Interface statistics (section 4.6), from the first of `times` to the second: what was counted, and how many packets of
+/// it the files have; and what happened since the last of them.
+pub(super) fn statistics(
+    out: &mut Vec<u8>,
+    id: u32,
+    times: (u64, u64),
+    counted: (&Statistics, u64),
+    notes: &[String],
+) {
+    let ((started, now), (counts, delivered)) = (times, counted);
     let mut block = Block::begin(out, STATISTICS);
     block.u32(id);
     block.u32((now >> 32) as u32);
@@ -196,6 +216,9 @@ pub(super) fn statistics(out: &mut Vec<u8>, id: u32, times: (u64, u64), counts: 
         if let Some(count) = count {
             block.option(code, &count.to_le_bytes());
         }
+    }
+    for note in notes {
+        block.text(COMMENT, note);
     }
     block.end();
 }
@@ -358,7 +381,7 @@ mod tests {
         let mut out = Vec::new();
         let mut given = sample(Point::XdpEntry, b"abcde");
         given.verdict = Some(Verdict::Redirect { error: None });
-        packet(&mut out, 1, &given, true, 7);
+        packet(&mut out, 1, &given, &About { directed: true, dropped: 7, notes: &[] });
         let expected: &[&[u8]] = &[
             &[6, 0, 0, 0, 88, 0, 0, 0, 1, 0, 0, 0],
             &[4, 3, 2, 1, 8, 7, 6, 5],
@@ -407,9 +430,9 @@ mod tests {
         let mut out = Vec::new();
         section(&mut out, "", "", "");
         let first = out.len();
-        packet(&mut out, 0, &sample(Point::KernelReceive, b"abc"), true, 0);
+        packet(&mut out, 0, &sample(Point::KernelReceive, b"abc"), &About::default());
         let second = out.len();
-        packet(&mut out, 0, &sample(Point::KernelReceive, b"abc"), true, 0);
+        packet(&mut out, 0, &sample(Point::KernelReceive, b"abc"), &About::default());
         for length in 0..=out.len() {
             let wanted = match length {
                 _ if length < first => (0, 0),

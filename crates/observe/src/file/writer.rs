@@ -23,6 +23,9 @@ const HELD: usize = 32 << 20;
 /// Octets of secrets that a new file begins with: those of handshakes that are under way. The newest.
 const KEPT_SECRETS: usize = 1 << 20;
 
+/// Notes that wait for a packet of their interface; beyond, they are left out.
+const NOTES: usize = 64;
+
 /// What a writer is told.
 #[derive(Debug)]
 pub struct WriterOptions {
@@ -62,6 +65,8 @@ struct Described {
     interface: Interface,
     statistics: Statistics,
     delivered: u64,
+    /// What its next packet says besides, or the file's end.
+    notes: Vec<String>,
 }
 
 /// Blocks that wait for secrets.
@@ -152,7 +157,8 @@ impl Writer {
             if !self.broken {
                 block::interface(&mut self.buffer, &interface);
             }
-            self.interfaces.push(Described { interface, statistics: Statistics::default(), delivered: 0 });
+            let statistics = Statistics::default();
+            self.interfaces.push(Described { interface, statistics, delivered: 0, notes: Vec::new() });
             self.interfaces.len() - 1
         }) as u32
     }
@@ -161,6 +167,15 @@ impl Writer {
     pub fn statistics(&mut self, id: u32, statistics: Statistics) {
         if let Some(described) = self.interfaces.get_mut(id as usize) {
             described.statistics = statistics;
+        }
+    }
+
+    /// Has the next packet of an interface say something of what was before it, in a comment.
+    pub fn note(&mut self, id: u32, text: &str) {
+        if let Some(described) = self.interfaces.get_mut(id as usize)
+            && described.notes.len() < NOTES
+        {
+            described.notes.push(text.to_owned());
         }
     }
 
@@ -187,11 +202,14 @@ impl Writer {
         directed: bool,
         dropped: u64,
     ) -> Result<Ended, FileError> {
+        let mut notes = Vec::new();
         if let Some(described) = self.interfaces.get_mut(id as usize) {
             described.delivered += 1;
+            notes = std::mem::take(&mut described.notes);
         }
+        let about = block::About { directed, dropped, notes: &notes };
         if self.secrets.is_some() {
-            self.hold(id, packet, directed, dropped);
+            self.hold(id, packet, &about);
             return if self.held_bytes > HELD { self.release(Instant::now(), HELD) } else { Ok(Ended::No) };
         }
         if self.is_full() && self.next_file(false)? == Ended::LastFile {
@@ -200,7 +218,7 @@ impl Writer {
         if self.broken {
             self.begin_section();
         }
-        block::packet(&mut self.buffer, id, packet, directed, dropped);
+        block::packet(&mut self.buffer, id, packet, &about);
         self.buffered_packets += 1;
         self.write_when(BUFFER)?;
         Ok(Ended::No)
@@ -245,7 +263,7 @@ impl Writer {
         self.end_file()
     }
 
-    fn hold(&mut self, id: u32, packet: &Packet<'_>, directed: bool, dropped: u64) {
+    fn hold(&mut self, id: u32, packet: &Packet<'_>, about: &block::About<'_>) {
         /// How much time the packets of one buffer span.
         const SPAN: Duration = Duration::from_millis(20);
         let now = Instant::now();
@@ -254,7 +272,7 @@ impl Writer {
         }
         if let Some(held) = self.held.back_mut() {
             let before = held.blocks.len();
-            block::packet(&mut held.blocks, id, packet, directed, dropped);
+            block::packet(&mut held.blocks, id, packet, about);
             self.held_bytes += held.blocks.len() - before;
         }
     }
@@ -336,9 +354,10 @@ impl Writer {
             return Ok(());
         }
         let times = (self.started, now());
-        for (id, described) in self.interfaces.iter().enumerate() {
-            let (counts, delivered) = (&described.statistics, described.delivered);
-            block::statistics(&mut self.buffer, id as u32, times, counts, delivered);
+        for (id, described) in self.interfaces.iter_mut().enumerate() {
+            let notes = std::mem::take(&mut described.notes);
+            let counted = (&described.statistics, described.delivered);
+            block::statistics(&mut self.buffer, id as u32, times, counted, &notes);
         }
         self.write_when(0)
     }

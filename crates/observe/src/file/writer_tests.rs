@@ -268,3 +268,29 @@ fn what_follows_an_error_is_a_section_of_its_own() {
     writer.finish().unwrap();
     assert_eq!(come(&reader), [5, 5]);
 }
+
+#[test]
+fn what_happened_is_said_by_the_next_packet_of_its_interface_or_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notes");
+    let mut writer = writer(&path, Rotation::default(), None);
+    let ids = ["one", "two"].map(|name| writer.interface(Interface::named(name, 96)));
+    writer.packet(ids[0], &packet(1, b"first"), 0).unwrap();
+    writer.note(ids[0], "gap: one");
+    writer.note(ids[1], "gap: two");
+    for time in 2..4 {
+        writer.packet(ids[0], &packet(time, b"later"), 0).unwrap();
+    }
+    writer.finish().unwrap();
+    // A note is no part of the packet.
+    assert_eq!(read(&path).len(), 3);
+    let bytes = std::fs::read(&path).unwrap();
+    let (mut rest, mut said) = (&bytes[..], Vec::new());
+    while !rest.is_empty() {
+        let length = u32::from_le_bytes(rest[4..8].try_into().unwrap()) as usize;
+        let text = String::from_utf8_lossy(&rest[..length]);
+        said.push((u32::from_le_bytes(rest[..4].try_into().unwrap()), text.matches("gap: ").count()));
+        rest = &rest[length..];
+    }
+    assert_eq!(said[3..], [(6, 0), (6, 1), (6, 0), (5, 0), (5, 1)]);
+}

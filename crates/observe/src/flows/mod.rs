@@ -7,6 +7,7 @@
 mod connections;
 mod conversation;
 mod cpus;
+mod devices;
 mod file;
 mod model;
 mod reader;

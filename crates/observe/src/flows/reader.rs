@@ -6,14 +6,15 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use expressway_xbpf::{
-    DropCounts, DropKind, Error, FlowCounts, FlowEntry, FlowOptions, FlowPrograms, XdpTarget, drop_reasons,
+    DropCounts, DropKind, Error, FlowCounts, FlowEntry, FlowOptions, FlowPrograms, drop_reasons,
 };
 
 use super::conversation::Conversation;
 use super::cpus::Cpus;
-use super::sample::{Drop, Flow, Paths, Program, Sample, Totals};
+use super::devices::Devices;
+use super::sample::{Drop, Flow, Paths, Sample, Totals};
 use crate::Verdict;
-use crate::drops::DropReason;
+use crate::drops::{DropReason, Layer};
 use crate::sockets::{Socket, Sockets};
 
 /// Why an interface cannot be observed.
@@ -31,6 +32,9 @@ pub enum FlowsError {
         /// Why not.
         source: std::io::Error,
     },
+    /// The interfaces cannot be listed.
+    #[error("rtnetlink: reading the interfaces: {0}")]
+    Devices(std::io::Error),
     /// Loading, attaching or reading failed.
     #[error(transparent)]
     Programs(#[from] Error),
@@ -57,14 +61,13 @@ struct Seen {
 pub struct Flows {
     options: Options,
     index: u32,
+    devices: Devices,
     programs: FlowPrograms,
     sockets: Sockets,
     cpus: Cpus,
     reasons: BTreeMap<u32, String>,
     /// By place.
     seen: HashMap<u32, Seen>,
-    /// The program that cannot be traced, and why, so that this is found out once.
-    untraced: Option<(u32, String)>,
     read: Instant,
 }
 
@@ -86,8 +89,11 @@ impl Flows {
         let netns = std::fs::metadata(path)
             .map_err(|source| FlowsError::Read { path: path.to_owned(), source })?
             .ino();
+        let devices = Devices::of(index).map_err(|error| FlowsError::Devices(error.source))?;
         let programs = FlowPrograms::load(FlowOptions {
             interface: index,
+            devices: devices.below().to_vec(),
+            tags: devices.tags(),
             netns: u32::try_from(netns).unwrap_or(0),
             // ARPHRD_ETHER and ARPHRD_LOOPBACK of linux/if_arp.h.
             ethernet: matches!(kind, 1 | 772),
@@ -96,15 +102,15 @@ impl Flows {
         let mut flows = Self {
             options,
             index,
+            devices,
             programs,
             sockets: Sockets::open(),
             cpus: Cpus::default(),
             reasons: drop_reasons(),
             seen: HashMap::new(),
-            untraced: None,
             read: Instant::now(),
         };
-        flows.follow();
+        flows.devices.follow(&mut flows.programs, true);
         flows.cpus.read();
         Ok(flows)
     }
@@ -113,6 +119,18 @@ impl Flows {
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
+    }
+
+    /// Follows the interface's program if another one has come: to be called between readings too, for until then only what
+    /// a program redirects and passes is counted.
+    pub fn look(&mut self) {
+        self.devices.follow(&mut self.programs, false);
+    }
+
+    /// Whether its packets pass other devices by now, which only another [`Flows::open`] counts on.
+    #[must_use]
+    pub fn is_outdated(&self) -> bool {
+        self.devices.have_changed()
     }
 
     /// Follows the interface's program if another one has come, and reads everything. Linear in the size of the kernel's
@@ -126,9 +144,9 @@ impl Flows {
         let totals = self.programs.totals()?;
         let sockets = self.sockets.list().unwrap_or_default();
         let mut drops = self.drops()?;
-        drops.extend(socket_drops(&sockets, self.index));
+        drops.extend(socket_drops(&sockets, self.devices.below()));
         let present = index(&self.options.interface).is_ok_and(|index| index == self.index);
-        let program = self.follow();
+        let program = self.devices.follow(&mut self.programs, false);
         let now = Instant::now();
         let elapsed = now.duration_since(self.read);
         self.read = now;
@@ -155,44 +173,11 @@ impl Flows {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = self.programs.notes().to_vec();
-        notes.extend(self.untraced.iter().map(|(_, note)| note.clone()));
+        notes.extend(self.devices.notes());
         if !self.sockets.has_levels() {
             notes.push("not known: how full the rings of AF_XDP sockets are".to_owned());
         }
         notes
-    }
-
-    /// Attaches to the program on the interface.
-    fn follow(&mut self) -> Option<Program> {
-        let target = match XdpTarget::of(self.index) {
-            Ok(target) => target,
-            Err(error) => {
-                let id = match error {
-                    Error::NoTypes { id, .. } => id,
-                    _ => 0,
-                };
-                self.untraced = Some((id, format!("not counted: {error}")));
-                let _ = self.programs.follow(None);
-                return None;
-            }
-        };
-        let known = |untraced: &Option<(u32, String)>| {
-            let id = target.as_ref().map_or(0, |target| target.id);
-            untraced.as_ref().is_some_and(|(untraced, _)| *untraced == id && id != 0)
-        };
-        if !known(&self.untraced) {
-            self.untraced = None;
-            if let Err(error) = self.programs.follow(target.as_ref()) {
-                let id = target.as_ref().map_or(0, |target| target.id);
-                self.untraced = Some((id, format!("not counted: what the XDP program takes: {error}")));
-            }
-        }
-        target.map(|target| Program {
-            id: target.id,
-            mode: target.mode.name().to_owned(),
-            traced: self.programs.followed() == Some(target.id),
-            name: target.function,
-        })
     }
 
     /// What each conversation had since the reading before.
@@ -277,20 +262,23 @@ fn add(flows: &mut HashMap<Conversation, Flow>, entry: &FlowEntry, counts: &Flow
     }
 }
 
-/// What the interface's sockets lost, by XDP_STATISTICS.
-fn socket_drops(sockets: &[Socket], interface: u32) -> Vec<Drop> {
+/// What the sockets of the interface's devices lost, by XDP_STATISTICS.
+fn socket_drops(sockets: &[Socket], devices: &[u32]) -> Vec<Drop> {
     let mut drops = Vec::new();
-    for socket in sockets.iter().filter(|socket| socket.own_namespace && socket.interface == Some(interface))
-    {
+    let is_on = |socket: &&Socket| {
+        socket.own_namespace && socket.interface.is_some_and(|interface| devices.contains(&interface))
+    };
+    for socket in sockets.iter().filter(is_on) {
         let statistics = &socket.statistics;
         for (what, packets) in [
-            ("rx ring full", statistics.rx_ring_full),
-            ("rx dropped", statistics.rx_dropped),
-            ("fill descriptors invalid", statistics.rx_invalid_descriptors),
-            ("tx descriptors invalid", statistics.tx_invalid_descriptors),
+            ("rx-full", statistics.rx_ring_full),
+            ("no-frame", statistics.rx_dropped),
+            ("rx-descriptor", statistics.rx_invalid_descriptors),
+            ("tx-descriptor", statistics.tx_invalid_descriptors),
         ] {
             if packets > 0 {
-                let reason = format!("{what}, queue {}", socket.queue);
+                let reason = DropReason::find(Layer::Ring, what).expect("it is in the list");
+                let reason = format!("{}, queue {}", reason.name, socket.queue);
                 drops.push(Drop { by: "xsk".to_owned(), reason, packets, bytes: 0 });
             }
         }

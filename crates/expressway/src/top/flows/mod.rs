@@ -31,6 +31,8 @@ use state::{Action, Pane, State};
 const KEYS: Duration = Duration::from_millis(50);
 /// How long to wait for another key before what the last one did is drawn. With none at all crossterm looks for no key.
 const NEXT_KEY: Duration = Duration::from_millis(1);
+/// How often an XDP program is looked for.
+const LOOK: Duration = Duration::from_millis(100);
 /// What is printed where there is no terminal is as wide.
 const COLUMNS: u16 = 160;
 
@@ -83,9 +85,7 @@ impl Watch<'_> {
     fn print(&mut self, signals: &Receiver<i32>) -> Result<ExitCode, Failure> {
         loop {
             // A recording waits for nobody.
-            if !self.source.is_recording()
-                && signals.recv_timeout(self.arguments.interval.0) != Err(RecvTimeoutError::Timeout)
-            {
+            if !self.source.is_recording() && self.wait(signals) {
                 return Ok(ExitCode::SUCCESS);
             }
             let more = self.step()?;
@@ -101,6 +101,21 @@ impl Watch<'_> {
             if last {
                 return Ok(ExitCode::SUCCESS);
             }
+        }
+    }
+
+    /// Waits for an interval, and looks for XDP programs meanwhile; true if it is to end.
+    fn wait(&mut self, signals: &Receiver<i32>) -> bool {
+        let until = Instant::now() + self.arguments.interval.0;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if signals.recv_timeout(left.min(LOOK)) != Err(RecvTimeoutError::Timeout) {
+                return true;
+            }
+            if left <= LOOK {
+                return false;
+            }
+            self.source.look();
         }
     }
 
@@ -166,6 +181,7 @@ impl Watch<'_> {
                 terminal.draw(|frame| draw::draw(frame, model, state)).map_err(failed)?;
                 changed = false;
             }
+            self.source.look();
             let wait = if ended { KEYS } else { next.saturating_duration_since(Instant::now()).min(KEYS) };
             while event::poll(if changed { NEXT_KEY } else { wait }).map_err(failed)? {
                 changed = true;

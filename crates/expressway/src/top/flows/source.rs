@@ -54,6 +54,15 @@ impl Source {
         }
     }
 
+    /// Follows an interface's XDP program: to be called between samples.
+    pub(super) fn look(&mut self) {
+        if let Self::Interface(interface) = self
+            && let Some(flows) = &mut interface.flows
+        {
+            flows.look();
+        }
+    }
+
     /// The next sample; `None` at the end of a recording.
     pub(super) fn next(&mut self) -> Result<Option<Sample>, Failure> {
         match self {
@@ -82,7 +91,7 @@ impl Interface {
         let Some(flows) = &mut self.flows else { return Ok(self.last.clone()) };
         let mut sample = flows.read().map_err(Failure::run_time)?;
         add(&mut sample.totals, &self.before);
-        if !sample.present {
+        if !sample.present || flows.is_outdated() {
             self.flows = None;
             self.before = sample.totals;
         }
