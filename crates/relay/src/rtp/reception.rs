@@ -105,7 +105,7 @@ impl Reception {
         let of = expected.saturating_sub(self.prior.0);
         let lost = of.saturating_sub(self.received.saturating_sub(self.prior.1));
         self.prior = (expected, self.received);
-        let fraction = if of == 0 { 0 } else { (lost * 256 / of).min(255) as u8 };
+        let fraction = (lost * 256).checked_div(of).unwrap_or(0).min(255) as u8;
         Loss {
             fraction,
             cumulative: self.lost().min(0x7f_ffff) as u32,
