@@ -13,7 +13,8 @@ use expressway_settings::SourceFile;
 use crate::cost::{Account, Bound};
 
 /// What a room does with what comes, repairs and reports that it sends included. A datagram costs its headers too.
-const ROOM: Bound = Bound { steps: (900, 60_000), allocations: (2, 400), bytes: (220, 40_000), peak: (120, 40_000) };
+const ROOM: Bound =
+    Bound { steps: (900, 60_000), allocations: (2, 400), bytes: (220, 40_000), peak: (120, 40_000) };
 
 /// Bytes of IPv4 and UDP headers: nothing smaller arrives.
 const HEADERS: usize = 28;
