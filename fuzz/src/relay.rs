@@ -14,7 +14,7 @@ use crate::cost::{Account, Bound};
 
 /// What a room does with what comes, repairs and reports that it sends included. A datagram costs its headers too.
 const ROOM: Bound =
-    Bound { steps: (900, 60_000), allocations: (2, 400), bytes: (220, 40_000), peak: (120, 40_000) };
+    Bound { steps: (300, 20_000), allocations: (1, 100), bytes: (120, 25_000), peak: (100, 20_000) };
 
 /// Bytes of IPv4 and UDP headers: nothing smaller arrives.
 const HEADERS: usize = 28;
