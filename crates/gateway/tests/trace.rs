@@ -47,6 +47,8 @@ fn name(hop: &Hop) -> &'static str {
         Hop::Body { .. } => "body",
         Hop::Written { .. } => "written",
         Hop::Acknowledged { .. } => "acknowledged",
+        Hop::Sent { .. } => "sent",
+        Hop::Ended { .. } => "ended",
         Hop::Closed => "closed",
         Hop::Burst { .. } => "burst",
         Hop::Flushed { .. } => "flushed",

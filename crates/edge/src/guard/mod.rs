@@ -53,7 +53,7 @@ pub use filter::{Error, Filter};
 pub use learn::{Attack, Learn, Unsaved};
 pub use lists::{
     Connector, Kind as ListKind, Lists, Place as ListPlace, Settings as ListSettings, Source as ListSource,
-    Url,
+    Taken as ListTaken, Url,
 };
 pub use payload::Pattern;
 pub use quic::{Retry, UnknownIds};

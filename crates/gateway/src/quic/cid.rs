@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn with_a_key_only_its_owners_read_the_server() {
         let key = [0xaa; 16];
-        let mut issuer = CidIssuer::new(3, [7; 32]);
+        let mut issuer = CidIssuer::new(3, CheckKeys::new(&[7; 16], None));
         let mut balancer = Encryption::new(&key).unwrap();
         for server_id in [&[9][..], &[0xc4, 0x60, 0x5e], &[192, 0, 2, 21]] {
             let routable = Routable::new(2, server_id, Some(key)).unwrap();

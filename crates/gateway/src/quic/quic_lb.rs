@@ -39,7 +39,7 @@ impl Encryption {
 
     /// Changes one half by the other: the right one in odd passes.
     fn pass(&mut self, halves: &mut Halves, pass: u8) -> Result<(), ErrorStack> {
-        let is_left = pass % 2 == 0;
+        let is_left = pass.is_multiple_of(2);
         let (from, to) = if is_left { (1, 0) } else { (0, 1) };
         let mut input = [0; BLOCK];
         input[..HALF].copy_from_slice(&halves.bytes[from]);

@@ -73,6 +73,12 @@ struct Burst {
 }
 
 impl Model {
+    /// Bursts of worker 0 that are not known to be completed, and those of all.
+    #[cfg(test)]
+    pub(super) fn bursts(&self) -> (usize, usize) {
+        (self.bursts.get(&0).map_or(0, BTreeMap::len), self.burst_count)
+    }
+
     /// Of the requests only those whose text contains `wanted` count for [`Model::slowest`].
     pub fn with_wanted(wanted: Option<String>) -> Self {
         Self { wanted, ..Self::default() }

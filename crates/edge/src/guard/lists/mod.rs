@@ -134,6 +134,9 @@ struct Thread {
     handle: Option<JoinHandle<()>>,
 }
 
+/// The entries of a list as they are now.
+pub type Taken = (Kind, Place, Arc<Vec<GuardPrefix>>);
+
 impl Lists {
     /// Gives the configuration what is known of its URLs, from memory or else from disk, and joins its lists.
     ///
@@ -197,7 +200,7 @@ impl Lists {
     }
 
     /// What has changed since it was last asked; `None` if nothing has.
-    pub fn take(&self) -> Option<Vec<(Kind, Place, Arc<Vec<GuardPrefix>>)>> {
+    pub fn take(&self) -> Option<Vec<Taken>> {
         let mut known = self.shared.lock();
         let fresh = known.iter_mut().filter_map(|((kind, place), one)| {
             std::mem::take(&mut one.fresh).then(|| (*kind, place.clone(), one.entries.clone()))
