@@ -7,7 +7,7 @@ use expressway_dataplane::IoMode;
 
 /// Relays live media over UDP: RTP of one publisher, or datagrams such as MPEG-TS, to many receivers and multicast groups.
 ///
-/// Each [[room]] of the file has an address to publish to and its receivers. The relay reports to the publisher, asks it for lost
+/// Each `[[room]]` of the file has an address to publish to and its receivers. The relay reports to the publisher, asks it for lost
 /// packets, answers receivers' requests for packets from a bounded history, and collapses their requests for key frames.
 ///
 /// Prints `ready room=NAME rtp_in=ADDR io=MODE receivers=N` for each room once it relays. SIGHUP reads the file again: receivers change
