@@ -583,7 +583,7 @@ def test_metrics_and_health(make_network, make_forward) -> None:
 
     def ask(path: str) -> str:
         with run_inside(network.router, lambda: socket.create_connection(("127.0.0.1", port), timeout=LIMIT)) as connection:
-            connection.sendall(f"GET {path} HTTP/1.0\r\nHost: x\r\n\r\n".encode())
+            connection.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
             return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
 
     page = ask("/metrics")

@@ -107,7 +107,7 @@ def check_chrome(file: Path) -> list[dict[str, Any]]:
 def feed(server: Server, order: dict[str, Any]) -> Iterator[socket.socket]:
     """A trace as the admin listener tells it, unread."""
     body = json.dumps(order)
-    head = f"POST /trace HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+    head = f"POST /trace HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
 
     def connect() -> socket.socket:
         connection = socket.socket()

@@ -190,14 +190,14 @@ fn an_address_has_no_more_subscribers_than_it_may() {
 #[test]
 fn a_deadline_is_of_the_whole_handshake_whatever_comes_meanwhile() {
     let mut bed = Bed::new(|limits| {
-        (limits.handshake, limits.request) = (Duration::from_millis(300), 64 << 10);
+        (limits.handshake, limits.request) = (Duration::from_millis(300), 1 << 20);
     });
     let mut slow = bed.connect(1, 1);
     let mut request = b"GET / HTTP/1.1\r\nCookie: ".iter().chain(std::iter::repeat(&b'a'));
     slow.set_nodelay(true).unwrap();
     bed.turn_until("the deadline has passed", |bed| {
         let _ = slow.write_all(&[*request.next().unwrap()]);
-        // At most as many bytes as turns: far from the longest request.
+        // At most as many bytes as turns, each of which takes some microseconds: far from the longest request.
         bed.count("refused_handshake_timeout") == 1
     });
     assert_eq!(bed.count("refused_size"), 0);
