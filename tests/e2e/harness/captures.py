@@ -99,7 +99,7 @@ class Dump(Daemon):
 
     def counts(self) -> tuple[int, int]:
         """Packets captured and lost, as it says in the end."""
-        found = re.search(r"^(\d+) packets captured, (\d+) lost;", self.log(), re.MULTILINE)
+        found = re.search(r"^(\d+) packets captured, (\d+) lost(?:, gaps while XDP programs came: \d+)?;", self.log(), re.MULTILINE)
         assert found, self.log()
         return int(found[1]), int(found[2])
 

@@ -46,7 +46,7 @@ def test_what_a_socket_sends_is_shown_as_it_arrives(lab, make_dump, tmp_path: Pa
         shortened = [data for data, text in written(short) if "xsk" in text and data[12:14] == b"\x08\x00"]
         assert shortened == [frame[:60] for frame in frames]
         assert other.end() == 0
-        seen = other.log().split(" lost; ")[1].split(" seen")[0]
+        seen = other.log().rsplit("; ", 1)[1].split(" seen")[0]
         assert int(seen) >= COUNT, other.log()
 
 

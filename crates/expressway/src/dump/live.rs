@@ -278,7 +278,10 @@ impl Live<'_> {
             count => format!(", {count} {what}"),
         };
         let missed = some(self.capture.missed(), "missed by the hooks");
-        let gaps = some(self.capture.gaps(), "gaps while XDP programs came");
+        let gaps = match self.capture.gaps() {
+            0 => String::new(),
+            count => format!(", gaps while XDP programs came: {count}"),
+        };
         eprintln!(
             "{captured} packets captured, {lost} lost{missed}{gaps}; {seen} seen, {matched} of them by the filter"
         );
