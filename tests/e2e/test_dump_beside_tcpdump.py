@@ -125,9 +125,8 @@ def test_of_a_vlan(on_vlan: OnVlan, make_server, make_dump, certificates: Path, 
         assert not [row for row in rows(counted) if (row["remote"] or {}).get("ip") == lab.client["ipv4"]]
     assert beside.flows == by_flow(datagrams(beside.there.file)), "without tags, as the other end's VLAN has them"
     assert beside.captured == len(beside.seen) > CLIP.stat().st_size // 1500
-    if mode == "udp":
-        assert beside.flows == by_flow(datagrams(beside.here.file))
-    else:
+    # On the VLAN itself tcpdump has what is sent before it is segmented, so only the other end's is compared.
+    if mode == "copy":
         assert most_by_xsk(beside.comments(host), server.process.pid)
         assert any("pid" in comment for comment in beside.comments(on_vlan.lab.client["vlan_ipv4"]))
 
