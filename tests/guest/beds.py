@@ -87,7 +87,6 @@ BEDS = {
             "pytest /expressway/tests/e2e/test_beside.py /expressway/tests/e2e/test_bond.py",
             "pytest /expressway/tests/e2e/test_vlan.py -k vlan_interface",
             "pytest /expressway/tests/e2e/test_dump_beside_tcpdump.py",
-            "pytest /expressway/tests/e2e/test_dump_swaps.py -k receivers",
             *(f"/expressway/bin/{name} --test-threads=1" for name in ("kernel", "xdp")),
             "pytest /expressway/tests/e2e/test_top_flows.py -k 'gateways_connections or live_frames'",
         ],
