@@ -1,10 +1,10 @@
 //! Keys in files of their own, which nobody but their owner may read.
 
 use std::fmt;
-use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+use crate::secret;
 
 /// More than a key takes, with white space around it.
 const MOST: u64 = 256;
@@ -26,13 +26,7 @@ impl Key {
     /// With the file, if it cannot be read, is no plain file, others than its owner have rights to it, or it holds no key.
     pub fn read(file: &Path) -> Result<Self, String> {
         let wrong = |problem: String| format!("{}: {problem}", file.display());
-        // Before it is opened: opening a pipe would wait.
-        let found = std::fs::metadata(file).map_err(|error| wrong(error.to_string()))?;
-        if !found.is_file() {
-            return Err(wrong("not a plain file".to_owned()));
-        }
-        let opened = File::open(file).map_err(|error| wrong(error.to_string()))?;
-        let mode = opened.metadata().map_err(|error| wrong(error.to_string()))?.mode();
+        let (opened, mode) = secret::open(file).map_err(|error| wrong(error.to_string()))?;
         if mode & 0o077 != 0 {
             let problem =
                 format!("others than its owner have rights to it (mode {:03o}): chmod 600 it", mode & 0o777);

@@ -1,9 +1,9 @@
 //! Files with secret keys that several programs share.
 
-use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+
+use crate::secret;
 
 /// Bytes of a key.
 pub const KEY_LENGTH: usize = 32;
@@ -21,13 +21,12 @@ const LARGEST: u64 = 4096;
 /// What is wrong, and what to do, without the file's name.
 pub fn read_keys(path: &Path) -> Result<Vec<[u8; KEY_LENGTH]>, String> {
     let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
-    let mut file = File::open(path).map_err(unreadable)?;
-    let mode = file.metadata().map_err(unreadable)?.permissions().mode();
+    let (file, mode) = secret::open(path).map_err(unreadable)?;
     if mode & 0o007 != 0 {
         return Err("is for everybody: chmod o= it".to_owned());
     }
     let mut text = String::new();
-    file.by_ref().take(LARGEST).read_to_string(&mut text).map_err(unreadable)?;
+    file.take(LARGEST).read_to_string(&mut text).map_err(unreadable)?;
     parse(&text)
 }
 
@@ -62,6 +61,8 @@ fn key(line: &str) -> Option<[u8; KEY_LENGTH]> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -93,5 +94,6 @@ mod tests {
         assert_eq!(with(0o640), Ok(vec![[10; 32]]));
         std::fs::remove_file(&path).unwrap();
         assert!(read_keys(&path).unwrap_err().contains("cannot be read"));
+        assert!(read_keys(Path::new("/dev/null")).unwrap_err().contains("not a plain file"));
     }
 }

@@ -7,6 +7,7 @@ mod error;
 mod key;
 mod keys;
 mod named;
+mod secret;
 mod value;
 
 pub use error::{ConfigError, SourceFile};
