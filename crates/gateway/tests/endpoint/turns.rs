@@ -98,6 +98,13 @@ fn slices_that_end_anywhere_lose_nothing_on_a_bad_link() {
 }
 
 #[test]
+fn an_end_that_is_sent_alone_and_lost_is_sent_again() {
+    let link = Link { delay: Duration::from_millis(2), loss: 0.2, ..Link::default() };
+    let mut world = Build { link, ..Build::default() }.world();
+    fetch(&mut world, Options::default(), &[("/late/100", 100); 60]);
+}
+
+#[test]
 fn datagrams_of_other_workers_come_in_slices_too() {
     let build = Build { link: Link::default(), workers: 2, slice: Pieces(2), ..Build::default() };
     let mut world = build.world();

@@ -23,7 +23,8 @@ pub fn pattern_bytes(offset: u64, length: usize) -> Bytes {
 }
 
 /// Answers `/bytes/N` with N bytes of the pattern; `/unsized/N` the same without saying how many;
-/// `/slow/N` the same in chunks that another thread wakes for; `/fail/N` with N bytes and then an error, of
+/// `/slow/N` the same in chunks that another thread wakes for; `/late/N` so and without saying how many, so that the end comes
+/// alone; `/fail/N` with N bytes and then an error, of
 /// 2 N announced; all of them with urgency U if `/uU` follows; `/name` with its own name; `/echo` with the request's body and trailers; `/hold/NAME` never, and keeps
 /// the request's body for [`held`].
 pub struct PatternHandler {
@@ -78,6 +79,7 @@ impl Handler for PatternHandler {
             "bytes" => {}
             "unsized" => source.announced = None,
             "slow" => source.slow = Some(wake),
+            "late" => (source.slow, source.announced) = (Some(wake), None),
             "fail" => {
                 source.fails = true;
                 source.announced = Some(length * 2);
@@ -170,9 +172,6 @@ impl ResponseSource for PatternSource {
     }
 
     fn poll_body(&mut self, max: usize) -> Poll<Option<Result<Bytes, BodyError>>> {
-        if self.offset == self.end {
-            return Poll::Ready(self.fails.then_some(Err(BodyError::Changed)));
-        }
         if let Some(wake) = &self.slow {
             self.ready = !self.ready;
             if !self.ready {
@@ -183,6 +182,9 @@ impl ResponseSource for PatternSource {
                 });
                 return Poll::Pending;
             }
+        }
+        if self.offset == self.end {
+            return Poll::Ready(self.fails.then_some(Err(BodyError::Changed)));
         }
         let length = (self.end - self.offset).min(max as u64);
         let chunk = pattern_bytes(self.offset, length as usize);
