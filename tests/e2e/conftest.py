@@ -9,6 +9,7 @@ import pytest
 from harness import foreign
 from harness.agent import Agent, agents
 from harness.balance import Balancer, Network
+from harness.browser import Browser
 from harness.daemon import finish_all
 from harness.fanout import FEED_PORT, TCP_PORT, Fanout, fanouts
 from harness.guard import Guard
@@ -210,3 +211,19 @@ def bpffs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("LIBXDP_BPFFS", str(folder))
     yield folder
     run(["umount", folder])
+
+
+@pytest.fixture
+def open_browser(tmp_path: Path, certificates: Path) -> Iterator[Callable[[Lab], Browser]]:
+    """Opens browsers that end with the test."""
+    browsers: list[Browser] = []
+
+    def open_one(lab: Lab, force_quic: bool = True) -> Browser:
+        folder = tmp_path / f"browser-{len(browsers)}"
+        folder.mkdir()
+        browsers.append(Browser(lab, folder, lab.server["ipv4"], certificates, force_quic=force_quic))
+        return browsers[-1]
+
+    yield open_one
+    for browser in browsers:
+        browser.close()

@@ -3,7 +3,6 @@ HTTP/3."""
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +12,6 @@ from harness.browser import Browser
 from harness.firefox import Firefox
 from harness.lab import Lab
 from harness.paths import CLIP, HOST, LONG_CLIP, PEERS, PORT, run
-
-
-@pytest.fixture
-def open_browser(tmp_path: Path, certificates: Path) -> Iterator[Callable[[Lab], Browser]]:
-    """Opens browsers that end with the test."""
-    browsers: list[Browser] = []
-
-    def open_one(lab: Lab, force_quic: bool = True) -> Browser:
-        folder = tmp_path / f"browser-{len(browsers)}"
-        folder.mkdir()
-        browsers.append(Browser(lab, folder, lab.server["ipv4"], certificates, force_quic=force_quic))
-        return browsers[-1]
-
-    yield open_one
-    for browser in browsers:
-        browser.close()
 
 
 def plays_from(browser: Browser, second: float) -> None:

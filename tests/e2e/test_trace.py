@@ -5,13 +5,14 @@ import os
 import signal
 import socket
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import clients
+from harness import clients, perfetto
 from harness.namespace import run_inside
 from harness.paths import BINARY, HOST, LIMIT, PORT
 from harness.server import ADMIN, Server, address
@@ -215,6 +216,28 @@ def test_each_hop_of_a_request_over_tcp_is_seen(
     events = check_chrome(chrome)
     asked = {event["name"] for event in events if event["ph"] == "b" and event["name"].startswith("GET ")}
     assert {name.rsplit("/", 1)[1] for name in asked} == {"clip.mp4", "small.txt", "missing"}
+
+
+def test_perfetto_reads_the_file(
+    make_lab, make_server, certificates: Path, files: Path, tmp_path: Path, open_browser
+) -> None:
+    lab = make_lab()
+    server = make_server(lab, mode="copy", root=files)
+    connect = address(lab.server["ipv4"])
+    chrome = tmp_path / "trace.json"
+    trace = start(server, "--json", "--seconds", "3", "--chrome", chrome)
+    ask_until_over(trace, lambda: clients.fetch(lab, "quicgo", connect, certificates, PATHS))
+    finish(trace)
+    events = check_chrome(chrome)
+    browser = open_browser(lab)
+    with perfetto.served(browser):
+        page = perfetto.Perfetto(browser, chrome)
+        assert page.errors() == []
+        found = Counter(dict(page.query("SELECT name, COUNT(*) FROM slice GROUP BY name")))
+        assert found == Counter(event["name"] for event in events if event["ph"] in ("X", "b", "i"))
+        slices = page.query("SELECT ts, dur FROM slice JOIN thread_track ON track_id = thread_track.id WHERE dur > 0")
+        assert sorted(slices) == sorted([round(event["ts"] * 1000), round(event["dur"] * 1000)] for event in events
+                                        if event["ph"] == "X" and event["dur"] > 0)
 
 
 def test_a_filter_sees_only_its_client_and_a_sample_only_some_requests(

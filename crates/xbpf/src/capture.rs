@@ -205,19 +205,19 @@ impl CapturePrograms {
     /// Makes the maps. Nothing is attached yet. Packets are those of the calling thread's network namespace.
     ///
     /// # Errors
-    /// [`Error::NotPermitted`], [`Error::Capture`], [`Error::FilterLength`], [`Error::Descriptor`].
+    /// [`Error::NotPermitted`], [`Error::Capture`], [`Error::FilterLength`], [`Error::Observe`].
     pub fn open(settings: CaptureSettings) -> Result<Self, Error> {
         forward_libbpf_messages();
         if !is_privileged() {
             return Err(Error::NotPermitted { action: "capturing".to_owned(), needed: CAPABILITIES });
         }
         let image = image(settings.filter.as_ref())?;
-        let place = |source| Error::Descriptor { source };
+        let place = |what: &str, source: io::Error| Error::Observe { what: what.to_owned(), source: source.into() };
         let mut programs = Self {
             image,
             settings,
-            netns: sys::network_namespace().map_err(place)?,
-            pid_namespace: pid_namespace().map_err(place)?,
+            netns: sys::network_namespace().map_err(|source| place("SO_NETNS_COOKIE", source))?,
+            pid_namespace: pid_namespace().map_err(|source| place("PID namespace", source))?,
             maps: Vec::new(),
         };
         let failed = |source| Error::Capture { hook: "maps", source };

@@ -29,7 +29,7 @@ class Browser:
     """One page. Commands and events are JSON documents that end with a zero byte, on descriptors 3 and 4."""
 
     def __init__(self, lab: Lab, folder: Path, server: str, certificates: Path, force_quic: bool = True) -> None:
-        self._lab = lab
+        self.lab = lab
         self._profile = folder / "profile"
         to_browser, self._write = os.pipe()
         self._read, from_browser = os.pipe()
@@ -138,7 +138,7 @@ class Browser:
             assert select.select([process], [], [], max(deadline - time.monotonic(), 0))[0], "a process of Chromium stays"
             os.close(process)
         # A crash handler that was about to start named no profile yet.
-        while left := [*self._processes().values(), *(one for one in self._lab.processes() if one.startswith("chrom"))]:
+        while left := [*self._processes().values(), *(one for one in self.lab.processes() if one.startswith("chrom"))]:
             assert time.monotonic() < deadline, f"Chromium has ended, these have not: {left}"
             time.sleep(0.02)
 
