@@ -55,13 +55,13 @@ impl fmt::Display for Layer {
     }
 }
 
-/// A counter on a metrics page: its name, without the prefix and `_total`, and the label that picks it among others.
+/// A counter on a metrics page: its name, without the prefix and `_total`, and the labels that pick it among others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
     /// `dropped_checksum`.
     pub name: &'static str,
-    /// `("reason", "flood")`.
-    pub label: Option<(&'static str, &'static str)>,
+    /// `[("reason", "flood")]`.
+    pub labels: &'static [(&'static str, &'static str)],
 }
 
 /// A reason for a drop.
@@ -78,19 +78,18 @@ pub struct DropReason {
 }
 
 macro_rules! reasons {
-    ($($layer:ident { $($name:literal $(= $counter:literal $([$key:literal $value:literal])?)?: $help:literal;)+ })+) => {
+    ($($layer:ident { $($name:literal $(= $counter:literal $([$key:literal $value:literal])*)?: $help:literal;)+ })+) => {
         /// Every reason, from the device upwards.
         pub const REASONS: &[DropReason] = &[$($(DropReason {
             layer: Layer::$layer,
             name: $name,
             help: $help,
-            counter: reasons!(@counter $($counter $([$key $value])?)?),
+            counter: reasons!(@counter $($counter $([$key $value])*)?),
         },)+)+];
     };
     (@counter) => { None };
-    (@counter $counter:literal) => { Some(Counter { name: $counter, label: None }) };
-    (@counter $counter:literal [$key:literal $value:literal]) => {
-        Some(Counter { name: $counter, label: Some(($key, $value)) })
+    (@counter $counter:literal $([$key:literal $value:literal])*) => {
+        Some(Counter { name: $counter, labels: &[$(($key, $value)),*] })
     };
 }
 
@@ -104,6 +103,22 @@ reasons! {
         "udp-header" = "xdp_packets" ["reason" "udp_header"]: "Ours, but packet or frame ends inside the UDP header.";
         "ip-length" = "xdp_packets" ["reason" "ip_length"]: "Ours, but the frame ends before the length that the IP header gives.";
         "udp-length" = "xdp_packets" ["reason" "udp_length"]: "Ours, but the UDP length is below 8 or beyond the IP payload.";
+        "blocked" = "guard_packets" ["verdict" "drop"] ["reason" "blocked"]: "The source is on a `guard`'s block list.";
+        "banned" = "guard_packets" ["verdict" "drop"] ["reason" "banned"]: "The source is banned by a `guard` for now.";
+        "malformed" = "guard_packets" ["verdict" "drop"] ["reason" "malformed"]: "Headers that contradict themselves, each other or the frame's length.";
+        "tcp-flags" = "guard_packets" ["verdict" "drop"] ["reason" "tcp_flags"]: "TCP flags that exclude each other, or none.";
+        "address" = "guard_packets" ["verdict" "drop"] ["reason" "address"]: "A source that is multicast, loopback, IPv4-mapped or the destination itself.";
+        "fragment" = "guard_packets" ["verdict" "drop"] ["reason" "fragment"]: "A fragment.";
+        "quic-initial" = "guard_packets" ["verdict" "drop"] ["reason" "quic_initial"]: "A QUIC Initial in a datagram of less than 1200 bytes, or less than any QUIC packet.";
+        "quic-version" = "guard_packets" ["verdict" "drop"] ["reason" "quic_version"]: "A QUIC version or connection ID that no client sends.";
+        "quic-connection" = "guard_packets" ["verdict" "drop"] ["reason" "quic_connection"]: "A QUIC packet with a connection ID that no server issued.";
+        "quic-token" = "guard_packets" ["verdict" "drop"] ["reason" "quic_token"]: "A QUIC Initial with a token that is not valid, or no longer.";
+        "quic-challenge" = "guard_packets" ["verdict" "drop"] ["reason" "quic_challenge"]: "A QUIC Initial without a token that could not be answered by Retry.";
+        "syn" = "guard_packets" ["verdict" "drop"] ["reason" "syn"]: "A TCP SYN whose answer could not be written.";
+        "tcp-ack" = "guard_packets" ["verdict" "drop"] ["reason" "tcp_ack"]: "TCP of no connection and without a SYN cookie, beyond what the stack may refuse.";
+        "rule" = "guard_packets" ["verdict" "drop"] ["reason" "rule"]: "A rule of a `guard` drops it.";
+        "limit" = "guard_packets" ["verdict" "drop"] ["reason" "limit"]: "Over the limit of a rule.";
+        "default" = "guard_packets" ["verdict" "drop"] ["reason" "default"]: "No rule of a `guard` matches.";
         "blackhole" = "forward_packets" ["reason" "blackhole"]: "The route of a packet to forward is a blackhole.";
         "rewrite" = "forward_packets" ["reason" "rewrite"]: "A packet to forward could not be rewritten.";
         "no-node" = "balance_packets" ["reason" "no_node"]: "For a service none of whose nodes is up.";
@@ -228,7 +243,7 @@ impl DropReason {
                 let is_labelled = |(key, value): (&str, &str)| {
                     labels.iter().any(|(name, given)| *name == key && given == value)
                 };
-                counter.name == name && counter.label.is_none_or(is_labelled)
+                counter.name == name && counter.labels.iter().copied().all(is_labelled)
             })
         })
     }
@@ -287,6 +302,12 @@ mod tests {
         assert_eq!(DropReason::of_sample("dropped_checksum", &flood).unwrap().name, "checksum");
         let passed = [("verdict", "pass".to_owned()), ("reason", "other_pair".to_owned())];
         assert_eq!(DropReason::of_sample("xdp_packets", &passed), None);
+        let judged = |verdict: &str| [("verdict", verdict.to_owned()), ("reason", "fragment".to_owned())];
+        assert_eq!(
+            DropReason::of_sample("guard_packets", &judged("drop")).unwrap().to_string(),
+            "xdp/fragment"
+        );
+        assert_eq!(DropReason::of_sample("guard_packets", &judged("pass")), None);
     }
 
     #[test]

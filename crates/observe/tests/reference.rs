@@ -10,9 +10,10 @@ fn the_reference_has_every_reason() {
         String::from("| `layer` | `reason` | what was dropped | also counted by |\n|---|---|---|---|\n");
     for reason in REASONS {
         let counter = reason.counter.map_or_else(String::new, |counter| {
-            let label =
-                counter.label.map_or_else(String::new, |(key, value)| format!("{{{key}=\"{value}\"}}"));
-            format!("`{}_total{label}`", counter.name)
+            let labels: Vec<_> =
+                counter.labels.iter().map(|(key, value)| format!("{key}=\"{value}\"")).collect();
+            let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+            format!("`{}_total{labels}`", counter.name)
         });
         writeln!(table, "| {} | {} | {} | {counter} |", reason.layer, reason.name, reason.help).unwrap();
     }

@@ -212,7 +212,8 @@ impl CapturePrograms {
             return Err(Error::NotPermitted { action: "capturing".to_owned(), needed: CAPABILITIES });
         }
         let image = image(settings.filter.as_ref())?;
-        let place = |what: &str, source: io::Error| Error::Observe { what: what.to_owned(), source: source.into() };
+        let place =
+            |what: &str, source: io::Error| Error::Observe { what: what.to_owned(), source: source.into() };
         let mut programs = Self {
             image,
             settings,

@@ -11,6 +11,8 @@ use Severity::{Note, Ok, Warn};
 
 /// What the XDP program needs (BPF_LINK_CREATE of multi-buffer programs).
 const OLDEST: (u32, u32) = (5, 18);
+/// What workers need (epoll_pwait2).
+const WORKERS: (u32, u32) = (5, 11);
 /// AF_XDP packets of several frames.
 const MULTI_BUFFER: (u32, u32) = (6, 6);
 /// The largest MTU whose packets fit one frame of 2048 bytes, with two VLAN tags (`XskConfig`).
@@ -75,6 +77,12 @@ pub(super) fn host(facts: &HostFacts) -> Vec<Finding> {
 fn kernel(facts: &HostFacts) -> Finding {
     let release = &facts.release;
     match facts.version {
+        version if version < WORKERS => Finding::new(
+            "kernel",
+            Warn,
+            format!("Linux {release}: workers need 5.11 or newer (epoll_pwait2), AF_XDP 5.18"),
+        )
+        .command("install Linux 5.18 or newer"),
         version if version < OLDEST => Finding::new(
             "kernel",
             Warn,

@@ -79,7 +79,11 @@ fn the_host_is_examined() {
         host(&facts)
     };
     let found = with(|facts| facts.version = (5, 10));
-    assert!(one(&found, "kernel", Warn).1.contains("5.18"));
+    let (text, command) = one(&found, "kernel", Warn);
+    assert!(text.contains("5.11") && command.contains("5.18"));
+    let found = with(|facts| facts.version = (5, 15));
+    let (text, command) = one(&found, "kernel", Warn);
+    assert!(text.contains("mode udp works") && command.contains("5.18"));
     let found = with(|facts| facts.version = (6, 1));
     assert!(one(&found, "kernel", Note).0.contains("before 6.6"));
     let found = with(|facts| facts.missing = vec!["CAP_BPF", "CAP_NET_RAW"]);
