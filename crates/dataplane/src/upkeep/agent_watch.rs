@@ -47,14 +47,22 @@ impl AgentWatch {
         }
     }
 
-    /// That nobody listens is known already. A rejection is logged once.
+    /// That nobody listens is known already. Anything else is logged once.
     fn say(&mut self, error: &AgentError) {
-        if matches!(error, AgentError::Connect { .. }) {
-            return tracing::debug!(%error, "agent not reachable yet");
-        }
+        use std::io::ErrorKind::{ConnectionRefused, NotFound};
+        let is_refused = match error {
+            AgentError::Connect { source, .. } if matches!(source.kind(), ConnectionRefused | NotFound) => {
+                return tracing::debug!(%error, "agent not reachable yet");
+            }
+            AgentError::Connect { .. } => false,
+            _ => true,
+        };
         let text = error.to_string();
         if self.problem.as_ref() != Some(&text) {
-            tracing::warn!("agent reconnected but rejected us: {text}");
+            match is_refused {
+                true => tracing::warn!("agent reconnected but rejected us: {text}"),
+                false => tracing::warn!("agent not reachable yet: {text}"),
+            }
             self.problem = Some(text);
         }
     }
