@@ -5,6 +5,8 @@
 #   make test     everything that CI runs; SECTIONS="fmt e2e" runs some of it (scripts/test --list)
 #   make test-drivers   AF_XDP on more emulated NICs: igb with RSS, virtio-net with several queues
 #   make test-kernels   every BPF program on Debian's kernels from 5.10 on, and XDP programs in a dispatcher; writes docs/kernels.md
+#   make package  target/package: expressway_VERSION_ARCH.deb with its symbols apart, and the root of a container image
+#   make test-packages  builds them, checks them with their linters, installs, upgrades and purges them
 #   make test-hostile   hostile clients beside a well-behaved one, whose p99 may at most double
 #   make bench    the short version of the benchmark suite; SCENARIOS="..." (run in full) and BENCH_FLAGS="..." are passed on
 
@@ -19,12 +21,17 @@ SCENARIOS ?=
 BUILD_FLAGS ?=
 BENCH_FLAGS ?=
 
-.PHONY: build demo test test-drivers test-kernels test-hostile bench audit fmt lint doc patched setup clean
+.PHONY: build package demo test test-packages test-drivers test-kernels test-hostile bench audit fmt lint doc patched setup clean
 
 build: setup
 	cargo build --release --locked -p expressway $(BUILD_FLAGS)
 	objcopy --only-keep-debug $(BINARY) $(BINARY).debug
 	objcopy --strip-debug --add-gnu-debuglink=$(BINARY).debug $(BINARY)
+
+package: build
+	scripts/setup packages
+	scripts/package deb
+	scripts/package image
 
 demo: build
 	scripts/setup demo
@@ -34,6 +41,10 @@ demo: build
 test:
 	scripts/setup build test
 	scripts/test $(SECTIONS)
+
+test-packages:
+	scripts/setup build
+	scripts/test build packages
 
 test-drivers:
 	scripts/setup build test

@@ -30,6 +30,7 @@ E2E = {
     "feed/src/receive": ["recv"],
     "feed": ["recv", "gen", "fanout"],
     "gateway": ["fetch", "faults", "hostile*", "operation"],
+    "gateway/src/admin": ["admin_access", "admin_hostile", "dashboard", "operation"],
     "h3": ["fetch", "hostile_codes"],
     "lab": ["fetch"],
     "load": ["bench*"],
@@ -40,6 +41,7 @@ E2E = {
     "sequence": ["sequence", "recv"],
     "tcp": ["tcp", "hostile"],
     "settings": ["operation"],
+    "settings/src/admin": ["admin_access", "operation"],
     "tls": ["tls", "acme", "fanout_protocols"],
     "web": ["sites", "fetch", "records"],
     "wire": ["fetch", "vlan", "gen"],
@@ -83,6 +85,8 @@ def plan(paths: Iterable[str]) -> list[str]:
         parts = Path(path).parts
         if path.startswith(("scripts/", "tests/scripts/")):
             sections.add("scripts")
+        if path.startswith(("packaging/", "tests/packages/", "scripts/package")):
+            sections.add("packages")
         if path.startswith("crates/") or path in ("Cargo.toml", "Cargo.lock"):
             sections |= {"fmt", "clippy", "scripts"}
             libraries = True
@@ -109,7 +113,7 @@ def plan(paths: Iterable[str]) -> list[str]:
             e2e |= {"fetch", "recv", "fanout", "agent"}
         if path.startswith("tests/guest/"):
             sections.add("guest")
-    order = ["fmt", "audit", "scripts", "clippy", "fuzz", "guest"]
+    order = ["fmt", "audit", "scripts", "clippy", "fuzz", "guest", "packages"]
     commands = [name for name in order if name in sections]
     if libraries or tests:
         named = [f"--test {name}" for name in sorted(tests) if exists(name)]

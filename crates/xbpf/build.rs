@@ -47,7 +47,9 @@ fn main() {
 fn build() -> Result<(), String> {
     let manifest = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
     let out = PathBuf::from(variable("OUT_DIR")?);
-    let source = manifest.join("../../bpf");
+    // In the repository a link, whose target's changes count; in a published crate the folder itself.
+    let source = manifest.join("bpf");
+    let source = source.canonicalize().map_err(|error| format!("{}: {error}", source.display()))?;
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
 
     println!("cargo::rerun-if-changed={}", source.display());

@@ -1,9 +1,13 @@
 //! A client of the admin listener: one request a connection, over HTTP/1.1.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use expressway_settings::admin::{Address, Token, read_tokens};
+
+use crate::args::AdminPeer;
 use crate::fail::Failure;
 
 /// How long connecting, and asking with the whole answer, may take.
@@ -22,12 +26,19 @@ pub(crate) enum Answer {
 
 /// An admin listener.
 pub(crate) struct Admin {
-    address: SocketAddr,
+    address: Address,
+    token: Option<Token>,
 }
 
 impl Admin {
-    pub(crate) fn new(address: SocketAddr) -> Self {
-        Self { address }
+    /// The one that the command line names; reads the token.
+    pub(crate) fn of(peer: &AdminPeer) -> Result<Self, Failure> {
+        let token = peer.token_file.as_ref().map(|file| {
+            let tokens = read_tokens(file);
+            tokens.map_err(|problem| Failure::usage(format!("--token-file {} {problem}", file.display())))
+        });
+        let token = token.transpose()?.and_then(|tokens| tokens.into_iter().next());
+        Ok(Self { address: peer.admin.clone(), token })
     }
 
     /// An error that names the listener.
@@ -45,6 +56,7 @@ impl Admin {
         match answer.split_once("\r\n\r\n") {
             Some((head, body)) if head.starts_with("HTTP/1.1 200 ") => Ok(Answer::Page(body.to_owned())),
             Some((head, _)) if head.starts_with("HTTP/1.1 404 ") => Ok(Answer::Absent),
+            Some((head, _)) if head.starts_with("HTTP/1.1 401 ") => Err(self.unauthorized()),
             _ => Err(self.failure(&format!("unexpected answer to {path}: not an admin listener"))),
         }
     }
@@ -65,6 +77,7 @@ impl Admin {
                 let problem = lines.rest().map_err(failed)?;
                 Err(self.failure(problem.trim()))
             }
+            Some("401") => Err(self.unauthorized()),
             Some("404" | "405") => Err(self.failure(&format!(
                 "has no {path}: the process does not offer it, or is of an older version"
             ))),
@@ -73,26 +86,98 @@ impl Admin {
     }
 
     fn post(&self, path: &str, order: &str) -> io::Result<Lines> {
-        let mut stream = TcpStream::connect_timeout(&self.address, TIMEOUT)?;
-        let (address, length) = (self.address, order.len());
-        stream.set_write_timeout(Some(TIMEOUT))?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
+        let mut stream = self.connect()?;
+        let length = order.len();
+        stream.set_read_timeout(TIMEOUT)?;
         // One write: formatting onto the socket would send each piece by itself.
         let request = format!(
-            "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\n\
-             content-length: {length}\r\n\r\n{order}"
+            "POST {path} HTTP/1.1\r\n{}content-type: application/json\r\n\
+             content-length: {length}\r\n\r\n{order}",
+            self.fields()
         );
         stream.write_all(request.as_bytes())?;
         Ok(Lines::new(stream))
     }
 
     fn ask(&self, path: &str) -> io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&self.address, TIMEOUT)?;
-        let address = self.address;
-        stream.set_write_timeout(Some(TIMEOUT))?;
-        let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+        let mut stream = self.connect()?;
+        let request = format!("GET {path} HTTP/1.1\r\n{}\r\n", self.fields());
         stream.write_all(request.as_bytes())?;
         read_to_end(stream, Instant::now() + TIMEOUT)
+    }
+
+    fn connect(&self) -> io::Result<Stream> {
+        Ok(match &self.address {
+            Address::Tcp(address) => {
+                let stream = TcpStream::connect_timeout(address, TIMEOUT)?;
+                stream.set_write_timeout(Some(TIMEOUT))?;
+                Stream::Tcp(stream)
+            }
+            // Where nobody accepts it waits, as nothing else of a unix socket does.
+            Address::Unix(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_write_timeout(Some(TIMEOUT))?;
+                Stream::Unix(stream)
+            }
+        })
+    }
+
+    /// Header fields of every request.
+    fn fields(&self) -> String {
+        let host = match &self.address {
+            Address::Tcp(address) => address.to_string(),
+            Address::Unix(_) => "localhost".to_owned(),
+        };
+        let token = self.token.as_ref().map(|token| format!("authorization: Bearer {}\r\n", token.as_str()));
+        format!("host: {host}\r\nconnection: close\r\n{}", token.unwrap_or_default())
+    }
+
+    /// What 401 means.
+    fn unauthorized(&self) -> Failure {
+        self.failure(match &self.token {
+            Some(_) => "does not know the token: give --token-file the one of its [admin] token_file",
+            None => "takes a token: give --token-file, with a token of its [admin] token_file",
+        })
+    }
+}
+
+/// A connection.
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.set_read_timeout(Some(timeout)),
+            Self::Unix(stream) => stream.set_read_timeout(Some(timeout)),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(into),
+            Self::Unix(stream) => stream.read(into),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            Self::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.flush(),
+            Self::Unix(stream) => stream.flush(),
+        }
     }
 }
 
@@ -104,7 +189,7 @@ const READ: usize = 1 << 16;
 
 /// An answer that comes line by line, in chunks (RFC 9112, section 7.1).
 pub(crate) struct Lines {
-    stream: TcpStream,
+    stream: Stream,
     /// As it came, from `decoded` on not decoded.
     raw: Vec<u8>,
     decoded: usize,
@@ -129,14 +214,14 @@ pub(crate) enum Part {
 }
 
 impl Lines {
-    fn new(stream: TcpStream) -> Self {
+    fn new(stream: Stream) -> Self {
         let (raw, text) = (Vec::new(), Vec::new());
         Self { stream, raw, decoded: 0, text, told: 0, left: 0, has_ended: false, is_chunked: false }
     }
 
     /// How long one waits for a line.
     pub(crate) fn set_patience(&self, patience: Duration) -> io::Result<()> {
-        self.stream.set_read_timeout(Some(patience))
+        self.stream.set_read_timeout(patience)
     }
 
     /// The next line.
@@ -246,14 +331,14 @@ fn text(bytes: Vec<u8>) -> io::Result<String> {
 }
 
 /// All that comes, which has to be text and to end by the deadline.
-fn read_to_end(mut stream: TcpStream, deadline: Instant) -> io::Result<String> {
+fn read_to_end(mut stream: Stream, deadline: Instant) -> io::Result<String> {
     let (mut answer, mut chunk) = (Vec::new(), vec![0; 1 << 16]);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "timed out reading the answer"));
         }
-        stream.set_read_timeout(Some(left))?;
+        stream.set_read_timeout(left)?;
         match stream.read(&mut chunk)? {
             0 => break,
             length => answer.extend_from_slice(&chunk[..length]),
@@ -274,7 +359,8 @@ mod tests {
     /// An admin listener that answers an order with these octets, piece by piece.
     fn answering(pieces: &'static [&'static str]) -> (Admin, std::thread::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let admin = Admin::new(listener.local_addr().unwrap());
+        let address = Address::Tcp(listener.local_addr().unwrap());
+        let admin = Admin { address, token: None };
         let thread = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             // All of it: closing a socket with unread data resets the connection, and the answer may be lost with it.
@@ -333,6 +419,7 @@ mod tests {
     fn refusals_say_what_is_wrong() {
         for (answer, says) in [
             ("HTTP/1.1 409 Conflict\r\ncontent-length: 5\r\n\r\nbusy\n", "busy"),
+            ("HTTP/1.1 401 Unauthorized\r\n\r\n", "--token-file"),
             ("HTTP/1.1 404 Not Found\r\n\r\n", "older version"),
             ("HTTP/1.1 405 Method Not Allowed\r\n\r\n", "older version"),
             ("SSH-2.0-OpenSSH\r\n\r\n", "not an admin listener"),
@@ -355,7 +442,7 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
-        let given_up = read_to_end(stream, Instant::now() + Duration::from_millis(100));
+        let given_up = read_to_end(Stream::Tcp(stream), Instant::now() + Duration::from_millis(100));
         assert!(given_up.is_err(), "{given_up:?}");
         drips.join().unwrap();
     }

@@ -1,13 +1,15 @@
 //! The command line. What is described here is also the man page's text.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap_complete::{Shell, generate_to};
 use expressway_dataplane::IoMode;
 
 use crate::fail::Failure;
 
+mod admin;
 mod balance;
 mod bench;
 mod drop;
@@ -22,6 +24,7 @@ mod relay;
 mod top;
 mod trace;
 
+pub(crate) use admin::{AdminListener, AdminPeer};
 pub(crate) use balance::Balance;
 pub(crate) use bench::{Bench, BenchCalculate, BenchCommand, BenchEnd, BenchReport};
 pub(crate) use drop::Drop;
@@ -121,7 +124,10 @@ pub(crate) enum Command {
     Bench(Box<Bench>),
     /// Write the manual pages
     #[command(hide = true)]
-    Man(Man),
+    Man(OutputFolder),
+    /// Write the completions of bash, zsh and fish
+    #[command(hide = true)]
+    Completions(OutputFolder),
 }
 
 /// Serves until SIGTERM or SIGINT, which let open connections finish for up to `[server] drain`.
@@ -223,21 +229,39 @@ pub(crate) struct Doctor {
     pub(crate) json: bool,
 }
 
-/// Where to write the manual pages.
+/// Where to write what comes of the command line's description.
 #[derive(Args)]
-pub(crate) struct Man {
+pub(crate) struct OutputFolder {
     /// Output directory; created if missing
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
 }
 
 /// Writes one page per command, from the same source as `--help`.
-pub(crate) fn man(arguments: &Man) -> Result<std::process::ExitCode, Failure> {
-    let out = &arguments.out;
-    std::fs::create_dir_all(out).map_err(|error| Failure::run_time(format!("{}: {error}", out.display())))?;
-    clap_mangen::generate_to(Arguments::command(), out)
-        .map_err(|error| Failure::run_time(format!("{}: {error}", out.display())))?;
-    Ok(std::process::ExitCode::SUCCESS)
+pub(crate) fn man(arguments: &OutputFolder) -> Result<std::process::ExitCode, Failure> {
+    arguments.write(|out| clap_mangen::generate_to(Arguments::command(), out))
+}
+
+/// Writes `expressway.bash`, `_expressway` (zsh) and `expressway.fish`.
+pub(crate) fn completions(arguments: &OutputFolder) -> Result<std::process::ExitCode, Failure> {
+    arguments.write(|out| {
+        let mut command = Arguments::command();
+        [Shell::Bash, Shell::Zsh, Shell::Fish]
+            .iter()
+            .try_for_each(|shell| generate_to(*shell, &mut command, "expressway", out).map(drop))
+    })
+}
+
+impl OutputFolder {
+    fn write(
+        &self,
+        write: impl FnOnce(&Path) -> std::io::Result<()>,
+    ) -> Result<std::process::ExitCode, Failure> {
+        let failed = |error| Failure::run_time(format!("{}: {error}", self.out.display()));
+        std::fs::create_dir_all(&self.out).map_err(failed)?;
+        write(&self.out).map_err(failed)?;
+        Ok(std::process::ExitCode::SUCCESS)
+    }
 }
 
 #[cfg(test)]

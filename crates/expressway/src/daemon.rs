@@ -1,13 +1,13 @@
 //! What `guard`, `forward`, `balance` and `relay` share: each runs until a signal says stop, reads its configuration again on SIGHUP,
-//! prints statistics on SIGUSR1, and has an admin listener.
+//! prints statistics on SIGUSR1, and has an admin listener. `serve` and `fanout` have that listener from here, too.
 
-use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use expressway_gateway::admin::{Admin, Limits, State};
+use expressway_gateway::admin::{Admin, Listener, StartError, State};
 use expressway_gateway::metrics::{Registry, Sample};
+use expressway_settings::admin::Section;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use crate::fail::Failure;
@@ -48,11 +48,16 @@ pub(crate) fn signals() -> Result<Receiver<i32>, Failure> {
 }
 
 /// Serves signals until one says stop or the daemon has ended, and does the upkeep between them.
-pub(crate) fn watch<T: Daemon>(daemon: &T, signals: &Receiver<i32>) {
+pub(crate) fn watch<T: Daemon>(daemon: &T, admin: Option<&Admin>, signals: &Receiver<i32>) {
     let mut next = Instant::now() + T::UPKEEP;
     loop {
         match signals.recv_timeout(next.saturating_duration_since(Instant::now())) {
-            Ok(SIGHUP) => daemon.reload(),
+            Ok(SIGHUP) => {
+                daemon.reload();
+                if let Some(admin) = admin {
+                    admin.reload();
+                }
+            }
             Ok(SIGUSR1) => {
                 // Perhaps nobody reads any more; the program is needed still.
                 if let Err(error) = daemon.print() {
@@ -71,23 +76,55 @@ pub(crate) fn watch<T: Daemon>(daemon: &T, signals: &Receiver<i32>) {
     }
 }
 
-/// The admin listener at `address`, if there is to be one. `register` adds what its metrics page shows besides.
+/// What asks for an admin listener and for its tokens, as errors name it.
+pub(crate) type Keys = (&'static str, &'static str);
+
+/// A configuration file.
+pub(crate) const OF_FILE: Keys = ("[admin] listen", "[admin] token_file");
+
+/// The admin listener that `section` asks for, if there is to be one. `register` adds what its metrics page shows besides.
 ///
 /// # Errors
-/// The address cannot be bound.
+/// The address cannot be bound, or the tokens cannot be read.
 pub(crate) fn admin<T: Daemon>(
-    address: Option<SocketAddr>,
+    section: Option<&Section>,
     daemon: &Arc<T>,
     register: impl FnOnce(&Registry),
 ) -> Result<Option<Admin>, Failure> {
-    let Some(address) = address else { return Ok(None) };
+    let Some((section, listener)) = section.zip(listener(section, OF_FILE)?) else { return Ok(None) };
     let registry = Registry::with_summary(crate::metrics::drops);
     register(&registry);
     let source = Arc::clone(daemon);
     registry.register(move |out: &mut Vec<Sample>| source.samples(out));
-    Admin::start(address, Limits::default(), registry, Arc::clone(daemon) as Arc<dyn State>)
-        .map(Some)
-        .map_err(|error| Failure::run_time(format!("admin.listen {address}: {error}")))
+    serve(listener, section, registry, Arc::clone(daemon) as Arc<dyn State>, OF_FILE).map(Some)
+}
+
+/// The socket of an admin listener, for who gives up the privilege to bind it.
+///
+/// # Errors
+/// The address cannot be bound.
+pub(crate) fn listener(section: Option<&Section>, keys: Keys) -> Result<Option<Listener>, Failure> {
+    let listener = section.map(Listener::bind).transpose();
+    listener.map_err(|error| Failure::run_time(format!("{} {error}", keys.0)))
+}
+
+/// Serves at that socket.
+///
+/// # Errors
+/// The tokens cannot be read.
+pub(crate) fn serve(
+    listener: Listener,
+    section: &Section,
+    registry: Registry,
+    state: Arc<dyn State>,
+    keys: Keys,
+) -> Result<Admin, Failure> {
+    Admin::start(listener, section, registry, state).map_err(|error| {
+        Failure::run_time(match error {
+            StartError::Tokens(problem) => format!("{} {problem}", keys.1),
+            StartError::Thread(error) => format!("the admin listener's thread: {error}"),
+        })
+    })
 }
 
 /// Locks what the admin listener's threads share. A thread that panicked leaves nothing half done that matters here.

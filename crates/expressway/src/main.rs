@@ -80,6 +80,7 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Man(arguments) => args::man(&arguments),
+        Command::Completions(arguments) => args::completions(&arguments),
     };
     match result {
         Ok(code) => code,

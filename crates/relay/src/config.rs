@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use expressway_dataplane::IoSection;
-use expressway_settings::{ConfigError, SourceFile, Span};
+use expressway_settings::{ConfigError, SourceFile, Span, admin};
 use ipnet::IpNet;
 
 mod file;
@@ -25,7 +25,7 @@ pub struct Config {
     /// TTL or hop limit of what is sent, also to multicast groups; `None`: the system's, and 1 for groups.
     pub ttl: Option<u8>,
     /// Where metrics and status are served.
-    pub admin: Option<SocketAddr>,
+    pub admin: Option<admin::Section>,
     /// The rooms.
     pub rooms: Vec<Room>,
     /// The file's text.

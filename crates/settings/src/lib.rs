@@ -1,8 +1,9 @@
 //! What commands are set up by: strict TOML whose errors name file, line and key, and suggest the nearest known key; sizes
-//! and spans of time with units; files with keys. It knows no key of any file.
+//! and spans of time with units; files with keys. Of keys of files it knows only those of `[admin]`, which all commands have alike.
 
 #![forbid(unsafe_code)]
 
+pub mod admin;
 mod error;
 mod key;
 mod keys;

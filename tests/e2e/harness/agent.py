@@ -40,8 +40,10 @@ def status(pid: int) -> dict[str, str]:
 class Agent(Daemon):
     """A running agent. Rules are the TOML of `[[allow]]` tables."""
 
-    def __init__(self, lab: Lab, folder: Path, *rules: str, limits: str = "") -> None:
-        self.lab = lab
+    def __init__(
+        self, lab: Lab, folder: Path, *rules: str, limits: str = "", prefix: tuple[str, ...] = ()
+    ) -> None:
+        self.lab, self.prefix = lab, prefix
         folder.mkdir(exist_ok=True)
         self.socket = folder / "agent.sock"
         self.config = folder / "agent.toml"
@@ -53,7 +55,7 @@ class Agent(Daemon):
     def start(self) -> None:
         """Starts it, or another one in its place."""
         self.over = False
-        command = self.lab.inside("server", BINARY, "agent", "--config", self.config)
+        command = self.lab.inside("server", *self.prefix, BINARY, "agent", "--config", self.config)
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout
@@ -74,8 +76,8 @@ def agents(folder: Path) -> Iterator[Callable[..., Agent]]:
     """Starts agents, with folders of their own; at the end each has to be well, and to end well."""
     running: list[Agent] = []
 
-    def start(lab: Lab, *rules: str, limits: str = "") -> Agent:
-        running.append(Agent(lab, folder / f"agent-{len(running)}", *rules, limits=limits))
+    def start(lab: Lab, *rules: str, limits: str = "", prefix: tuple[str, ...] = ()) -> Agent:
+        running.append(Agent(lab, folder / f"agent-{len(running)}", *rules, limits=limits, prefix=prefix))
         return running[-1]
 
     try:

@@ -21,14 +21,14 @@ ADMIN = ("127.0.0.1", 9190)
 class Guard(Daemon):
     """A running `expressway guard`."""
 
-    def __init__(self, lab: Lab, folder: Path, text: str) -> None:
+    def __init__(self, lab: Lab, folder: Path, text: str, prefix: tuple[str, ...] = ()) -> None:
         self.lab = lab
         folder.mkdir(exist_ok=True)
         self.file, self.log_file = folder / "guard.toml", folder / "guard.log"
         self.file.write_text(text)
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                lab.inside("server", BINARY, "guard", "--config", self.file),
+                lab.inside("server", *prefix, BINARY, "guard", "--config", self.file),
                 stdout=subprocess.PIPE, stderr=log, text=True,
             )
         assert self.process.stdout

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use expressway_settings::{ConfigError, SourceFile, Span, named};
+use expressway_settings::{ConfigError, SourceFile, Span, admin, named};
 use expressway_xbpf::{Balance, BalanceName};
 use serde::Deserialize;
 use toml::Spanned;
@@ -163,7 +163,7 @@ pub struct Config {
     /// Mixed into the hash of flows.
     pub seed: u64,
     /// The admin listener.
-    pub admin: Option<SocketAddr>,
+    pub admin: Option<admin::Section>,
     /// At least one.
     pub services: Vec<Service>,
     /// The file's text, for `/config`.
@@ -185,15 +185,9 @@ struct Raw {
     probation: Option<Spanned<u32>>,
     #[serde(default)]
     seed: u64,
-    admin: Option<RawAdmin>,
+    admin: Option<admin::Section>,
     #[serde(default)]
     service: Vec<RawService>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawAdmin {
-    listen: SocketAddr,
 }
 
 #[derive(Deserialize)]
@@ -273,7 +267,7 @@ impl Config {
             flows: entries(raw.flows, 1 << 20)?,
             probation: entries(raw.probation, 1 << 16)?,
             seed: raw.seed,
-            admin: raw.admin.map(|admin| admin.listen),
+            admin: source.admin(raw.admin)?,
             services: services(&source, raw.service)?,
             text: source.text.clone(),
         };

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use expressway_settings::{ConfigError, SourceFile};
+use expressway_settings::{ConfigError, SourceFile, admin};
 use expressway_xbpf::forward::{FEEDS, PORTS, RECEIVERS};
 use serde::Deserialize;
 use toml::Spanned;
@@ -30,7 +30,7 @@ pub struct Config {
     /// Feeds.
     pub replicate: Vec<Replicate>,
     /// Where metrics and statistics are served.
-    pub admin: Option<SocketAddr>,
+    pub admin: Option<admin::Section>,
     /// The file's text.
     pub text: String,
 }
@@ -69,14 +69,7 @@ struct Document {
     pin: Option<Spanned<bool>>,
     #[serde(default)]
     replicate: Vec<ReplicateTable>,
-    #[serde(default)]
-    admin: AdminTable,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AdminTable {
-    listen: Option<SocketAddr>,
+    admin: Option<admin::Section>,
 }
 
 #[derive(Deserialize)]
@@ -144,7 +137,7 @@ impl Config {
                 source.at(pin.span(), "excludes `chain`: a dispatcher's programs end with their process")
             );
         }
-        let (mode, chain, admin) = (document.mode, document.chain, document.admin.listen);
+        let (mode, chain, admin) = (document.mode, document.chain, source.admin(document.admin)?);
         Ok(Self { interfaces, mode, chain, pin, replicate, admin, text: source.text.clone() })
     }
 }

@@ -1,9 +1,8 @@
 //! The filter's file.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use expressway_settings::{ConfigError, SourceFile, named};
+use expressway_settings::{ConfigError, SourceFile, admin, named};
 use expressway_xbpf::{Existing, GuardOptions, GuardPayloadSets, GuardPrefix, GuardSet, Keep};
 use serde::Deserialize;
 use toml::Spanned;
@@ -33,13 +32,6 @@ impl Fragments {
 }
 
 named!(Fragments);
-
-/// `[admin]`
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Admin {
-    listen: SocketAddr,
-}
 
 fn yes() -> bool {
     true
@@ -99,7 +91,7 @@ struct File {
     rule: Vec<Spanned<Rule>>,
     capture: Option<capture::Section>,
     learn: Option<learn::Section>,
-    admin: Option<Admin>,
+    admin: Option<admin::Section>,
 }
 
 /// The filter's file, with its lists, ready to be loaded.
@@ -126,7 +118,7 @@ pub struct Config {
     /// How sources are learned that are preferred in an attack.
     pub learn: Option<Learn>,
     /// Where statistics are served.
-    pub admin: Option<SocketAddr>,
+    pub admin: Option<admin::Section>,
 }
 
 impl Config {
@@ -198,7 +190,7 @@ impl Config {
             rules: rules.into_iter().map(|(rule, _)| rule.name).collect(),
             capture,
             learn,
-            admin: file.admin.map(|admin| admin.listen),
+            admin: source.admin(file.admin)?,
             text: source.text,
         };
         config.join().map_err(|problem| SourceFile::whole(path, problem))?;

@@ -9,6 +9,8 @@ use expressway_dataplane::IoMode;
 use expressway_feed::fanout::{Cidr, Framing, SlowClient, StartPolicy};
 use expressway_settings::{Size, Span};
 
+use super::AdminListener;
+
 /// Forwards datagrams sent to a UDP address or multicast group to every subscriber, until SIGTERM or SIGINT. Subscribers
 /// may connect at any time. A slow one never delays the others and never receives a partial datagram as if it were whole.
 /// Prints `ready udp=ADDR PROTOCOL=ADDR mode=MODE io=IO threads=N` for each address once it is serving. SIGUSR1
@@ -124,9 +126,8 @@ pub(crate) struct Fanout {
     /// Sending threads; the first also receives
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) threads: usize,
-    /// Address of /metrics, /subscribers and /healthz
-    #[arg(long, value_name = "ADDR")]
-    pub(crate) admin: Option<SocketAddr>,
+    #[command(flatten)]
+    pub(crate) admin: AdminListener,
     /// Print ready lines and statistics as JSON, one document per line; statistics also on exit
     #[arg(long)]
     pub(crate) json: bool,

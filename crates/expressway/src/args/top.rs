@@ -1,10 +1,11 @@
 //! The command line of `expressway top`.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use expressway_settings::{Size, Span};
+
+use super::AdminPeer;
 
 /// With -i: who talks over an interface, AF_XDP included, by flow, host, port and QUIC connection, with rates over 2, 10
 /// and 40 seconds, drops by reason, the rings of all AF_XDP sockets, and the CPUs. Needs root. Press h for the keys.
@@ -19,9 +20,8 @@ pub(crate) struct Top {
     /// Interface to watch
     #[arg(short, long, value_name = "IFACE")]
     pub(crate) interface: Option<String>,
-    /// Admin listen address of the process
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9180")]
-    pub(crate) admin: SocketAddr,
+    #[command(flatten)]
+    pub(crate) peer: AdminPeer,
     /// Time between samples; without -i, over which rates are computed
     #[arg(long, value_name = "DURATION", default_value = "1s")]
     pub(crate) interval: Span,

@@ -1,17 +1,17 @@
 //! The command line of `expressway trace`.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
 use expressway_observe::trace::MAX_SECONDS;
 
+use super::AdminPeer;
+
 /// See [`super::Command::Trace`].
 #[derive(Args)]
 pub(crate) struct Trace {
-    /// Admin listen address of the process
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9180")]
-    pub(crate) admin: SocketAddr,
+    #[command(flatten)]
+    pub(crate) peer: AdminPeer,
     /// Only this client: an address, or address and port
     #[arg(long, value_name = "ADDR[:PORT]")]
     pub(crate) client: Option<String>,

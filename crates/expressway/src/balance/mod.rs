@@ -26,12 +26,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let signals = daemon::signals()?;
     let existing = if arguments.replace { Existing::Replace } else { Existing::Refuse };
-    let listen = config.admin;
+    let section = config.admin.clone();
     let balancer = Mutex::new(Balancer::start(config, existing).map_err(Failure::run_time)?);
     let balance = Arc::new(Balance { balancer, problem: Mutex::default(), arguments: arguments.clone() });
-    let _admin = daemon::admin(listen, &balance, |_| ())?;
+    let admin = daemon::admin(section.as_ref(), &balance, |_| ())?;
     report::ready(arguments.json, &balance.lock())?;
-    daemon::watch(&*balance, &signals);
+    daemon::watch(&*balance, admin.as_ref(), &signals);
     balance.print()?;
     Ok(ExitCode::SUCCESS)
 }

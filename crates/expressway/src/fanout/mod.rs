@@ -4,7 +4,7 @@ mod mode;
 mod options;
 mod report;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,13 +12,15 @@ use std::time::{Duration, Instant};
 
 use expressway_dataplane::{Config, DataPath, IoConfig, IoMode, Provider, Purpose, WorkerIo};
 use expressway_feed::fanout::{Fanout, FanoutError, KernelFeed, Membership, Options, Statistics};
-use expressway_gateway::admin::{Admin, Limits, State};
+use expressway_gateway::admin::{Admin, State};
 use expressway_gateway::metrics::Registry;
 use expressway_netio::udp::{UdpConfig, UdpIo};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use expressway_settings::admin::Section;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use self::mode::Mode;
-use crate::args::Fanout as Arguments;
+use crate::args::{self, Fanout as Arguments};
+use crate::daemon;
 use crate::fail::Failure;
 use crate::metrics;
 use crate::signals;
@@ -60,7 +62,11 @@ impl State for Status {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (options, membership) = options::of(arguments)?;
     crate::limits::raise_file_limit();
-    let signals = signals::receiver(&[SIGTERM, SIGINT, SIGUSR1])?;
+    let section = arguments.admin.section()?;
+    let mut asked = vec![SIGTERM, SIGINT, SIGUSR1];
+    // Without tokens there is nothing to be read again, and the signal ends the process as it ends others.
+    asked.extend(arguments.admin.token_file.is_some().then_some(SIGHUP));
+    let signals = signals::receiver(&asked)?;
     let threads = options.threads;
     let (mode, path, fanout) = start(arguments, options, membership)?;
     let source = fanout.statistics_source();
@@ -69,10 +75,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         command: command_line(),
         statistics: Box::new(move || source().0),
     });
-    let _admin = arguments.admin.map(|address| admin(address, &fanout, &path, status.clone())).transpose()?;
+    let admin = section.map(|section| admin(&section, &fanout, &path, status.clone())).transpose()?;
     let io = path.as_ref().map_or_else(|| "udp".to_owned(), |path| lock(path).mode().to_string());
     report::ready(arguments.json, arguments.udp, mode, &io, &fanout, threads)?;
-    let result = watch(arguments, &fanout, path.as_deref(), &signals);
+    let result = watch(arguments, &fanout, (path.as_deref(), admin.as_ref()), &signals);
     *status.state.lock().unwrap_or_else(PoisonError::into_inner) = Err("stopping".into());
     let statistics = fanout.stop().map_err(Failure::run_time)?;
     if arguments.json {
@@ -134,7 +140,7 @@ fn lock(path: &Mutex<DataPath>) -> MutexGuard<'_, DataPath> {
 fn watch(
     arguments: &Arguments,
     fanout: &Fanout,
-    path: Option<&Mutex<DataPath>>,
+    (path, admin): (Option<&Mutex<DataPath>>, Option<&Admin>),
     signals: &Receiver<i32>,
 ) -> Result<(), Failure> {
     let mut maintained = Instant::now();
@@ -146,6 +152,11 @@ fn watch(
             maintained = Instant::now();
         }
         match signals.recv_timeout(WATCH) {
+            Ok(SIGHUP) => {
+                if let Some(admin) = admin {
+                    admin.reload();
+                }
+            }
             Ok(SIGUSR1) => report::print(arguments.json, &fanout.statistics())?,
             Ok(_) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
             // Its error comes out of `stop`.
@@ -168,11 +179,13 @@ fn udp(arguments: &Arguments) -> UdpConfig {
 }
 
 fn admin(
-    address: SocketAddr,
+    section: &Section,
     fanout: &Fanout,
     path: &Option<SharedPath>,
     status: Arc<Status>,
 ) -> Result<Admin, Failure> {
+    let keys = args::AdminListener::KEYS;
+    let listener = daemon::listener(Some(section), keys)?.expect("a section has a listener");
     let registry = Registry::with_summary(crate::metrics::drops);
     let source = fanout.statistics_source();
     let path = path.clone();
@@ -183,8 +196,7 @@ fn admin(
             metrics::data_path(path, out);
         }
     });
-    Admin::start(address, Limits::default(), registry, status)
-        .map_err(|error| Failure::run_time(format!("--admin {address}: {error}")))
+    daemon::serve(listener, section, registry, status, keys)
 }
 
 fn command_line() -> String {

@@ -24,12 +24,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let signals = daemon::signals()?;
     let existing = if arguments.replace { Existing::Replace } else { Existing::Refuse };
-    let listen = config.admin;
+    let section = config.admin.clone();
     let router = Mutex::new(Router::start(config, existing).map_err(Failure::run_time)?);
     let forward = Arc::new(Forward { router, arguments: arguments.clone() });
-    let admin = daemon::admin(listen, &forward, |_| ())?;
+    let admin = daemon::admin(section.as_ref(), &forward, |_| ())?;
     report::ready(arguments.json, &lock(&forward.router))?;
-    daemon::watch(&*forward, &signals);
+    daemon::watch(&*forward, admin.as_ref(), &signals);
     drop(admin);
     let statistics = lock(&forward.router).statistics().map_err(Failure::run_time);
     // What is attached is taken off before anybody waits for output to be read.

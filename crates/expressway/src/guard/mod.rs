@@ -28,7 +28,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let signals = daemon::signals()?;
-    let (address, settings) = (config.admin, config.capture.clone());
+    let (section, settings) = (config.admin.clone(), config.capture.clone());
     let mut lists = Lists::default();
     lists.fill(&mut config).map_err(Failure::usage)?;
     let filter = Filter::start(config).map_err(Failure::run_time)?;
@@ -41,11 +41,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         arguments: arguments.clone(),
     });
     guard.capture(settings.as_ref())?;
-    let _admin = daemon::admin(address, &guard, |_| ())?;
+    let admin = daemon::admin(section.as_ref(), &guard, |_| ())?;
     if !arguments.json {
         crate::print(&report::ready(lock(&guard.filter).interfaces()))?;
     }
-    daemon::watch(&*guard, &signals);
+    daemon::watch(&*guard, admin.as_ref(), &signals);
     guard.save(true);
     // At the end lines would only be in the way of what the shell prints next.
     if arguments.json {

@@ -44,14 +44,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         workers: Mutex::new(workers),
         status,
     });
-    let listen = lock(&relay.config).admin;
-    let admin = daemon::admin(listen, &relay, |registry| {
+    let section = lock(&relay.config).admin.clone();
+    let admin = daemon::admin(section.as_ref(), &relay, |registry| {
         for (worker, cell) in cells.into_iter().enumerate() {
             metrics::register_worker(registry, worker, cell);
         }
     })?;
     report::ready(arguments.json, &lock(&relay.config), &lock(&relay.path))?;
-    daemon::watch(&*relay, &signals);
+    daemon::watch(&*relay, admin.as_ref(), &signals);
     drop(admin);
     let result = lock(&relay.workers).stop();
     lock(&relay.path).finish();
@@ -144,7 +144,7 @@ impl Daemon for Relay {
 
 /// What of a configuration cannot change while it runs.
 fn needs_restart(old: &Config, new: &Config) -> Option<String> {
-    if (old.workers, old.ttl, old.admin) != (new.workers, new.ttl, new.admin) || old.io != new.io {
+    if (old.workers, old.ttl, &old.admin) != (new.workers, new.ttl, &new.admin) || old.io != new.io {
         return Some("`workers`, `ttl`, [io] or [admin]".into());
     }
     if old.rooms.len() != new.rooms.len() {

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use expressway_settings::admin::Address;
 use landlock::{
     ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, path_beneath_rules,
 };
@@ -164,7 +165,7 @@ const OLD_CALLS: &[libc::c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_CALLS: &[libc::c_long] = &[];
 
-/// For files that are replaced while the server runs: those of ACME.
+/// For files that are replaced or removed while the server runs: those of ACME, the admin listener's socket.
 #[cfg(target_arch = "x86_64")]
 const REPLACING_CALLS: &[libc::c_long] =
     &[libc::SYS_rename, libc::SYS_renameat, libc::SYS_renameat2, libc::SYS_unlink, libc::SYS_unlinkat];
@@ -265,6 +266,14 @@ fn origins(config: &Config) -> Vec<PathBuf> {
     read
 }
 
+/// The path of the admin listener's socket, if it is a unix socket.
+fn admin_socket(config: &Config) -> Option<&Path> {
+    match config.admin.as_ref()?.listen.get_ref() {
+        Address::Unix(path) => Some(path),
+        Address::Tcp(_) => None,
+    }
+}
+
 fn landlock(config: &Config) -> Result<bool, Failure> {
     let failed = |error: &dyn fmt::Display| Failure::run_time(format!("[server] landlock: {error}"));
     let mut read = vec![folder(config.file())];
@@ -274,6 +283,8 @@ fn landlock(config: &Config) -> Result<bool, Failure> {
     read.extend(config.sites.iter().filter_map(|site| site.root.as_ref()).map(|root| root.get_ref().clone()));
     read.extend(config.sites.iter().flat_map(|site| site.token_keys()).map(|keys| folder(keys.get_ref())));
     read.extend(config.server.guard_keys.iter().map(|keys| folder(keys.get_ref())));
+    let tokens = config.admin.iter().filter_map(|admin| admin.token_file.as_ref());
+    read.extend(tokens.map(|tokens| folder(tokens.get_ref())));
     read.extend(origins(config));
     if config.io.device_plugin.is_some() {
         // NUMA node and cores of the NIC, which are looked up by this process.
@@ -314,6 +325,10 @@ fn landlock(config: &Config) -> Result<bool, Failure> {
                 | AccessFs::Truncate;
             rules.add_rules(path_beneath_rules(config.cache.disk.iter().map(|disk| disk.get_ref()), replace))
         })
+        .and_then(|rules| {
+            // Its name goes with it.
+            rules.add_rules(path_beneath_rules(admin_socket(config).map(folder), AccessFs::RemoveFile))
+        })
         .and_then(|rules| rules.restrict_self())
         .map_err(|error| failed(&error))?;
     if status.ruleset == RulesetStatus::NotEnforced {
@@ -335,7 +350,7 @@ fn filter(otherwise: SeccompAction, config: &Config) -> Result<bool, Failure> {
         // Sockets go into the plugin's map by this process.
         calls.insert(libc::SYS_bpf, Vec::new());
     }
-    if config.acme.is_some() {
+    if config.acme.is_some() || admin_socket(config).is_some() {
         calls.extend(REPLACING_CALLS.iter().map(|call| (*call, Vec::new())));
     }
     let architecture = std::env::consts::ARCH.try_into().map_err(|error| failed(&error))?;

@@ -29,12 +29,13 @@ use std::process::ExitCode;
 use expressway_dataplane::Provider;
 
 use crate::args::Serve;
+use crate::daemon;
 use crate::fail::Failure;
 use crate::limits::{self, raise_file_limit};
 use config::{Config, Workers};
 use logs::Logs;
 use privilege::Identity;
-use server::Server;
+use server::{Server, Sockets};
 use tls::Fixed;
 
 /// Serves until told to stop.
@@ -44,6 +45,8 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
     raise_file_limit();
     // Ports below 1024 take a privilege.
     let listeners = if arguments.check { Vec::new() } else { tcp::bind(&config, tcp_workers(&config))? };
+    let admin =
+        if arguments.check { None } else { daemon::listener(config.admin.as_ref(), daemon::OF_FILE)? };
     let mut agent = None;
     if let Some(identity) = identity {
         let has_another = config.io.agent.is_some() || config.io.device_plugin.is_some();
@@ -98,7 +101,7 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
         (provider, confinement),
         workers,
         (files, origins, cache, logs),
-        (fixed, setup, listeners),
+        (fixed, setup, Sockets { tcp: listeners, admin }),
     )?
     .run()
 }

@@ -10,7 +10,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use expressway_acme::Acme;
 use expressway_cache::{Cache, Purge, SiteOptions};
 use expressway_dataplane::{DataPath, Provider, WorkerIo};
-use expressway_gateway::admin::{Admin, Feed, Refusal, State};
+use expressway_gateway::admin::{self, Admin, Feed, Refusal, State};
 use expressway_gateway::metrics::Registry;
 use expressway_gateway::quic::{Endpoint, Message, Setup, Shared};
 use expressway_netio::trace::Tracers;
@@ -31,6 +31,7 @@ use super::tls::{self, Fixed, Upkeep};
 use super::{load, metrics, setup, tcp, trace};
 use crate::args::Serve;
 use crate::cores;
+use crate::daemon;
 use crate::fail::Failure;
 
 /// Messages that may wait for a worker: datagrams of other queues and wake-ups.
@@ -136,7 +137,13 @@ pub(crate) struct Server {
     /// While stopping: workers that have not ended by then never will, as on an interface that takes no
     /// packets.
     give_up: Instant,
-    _admin: Option<Admin>,
+    admin: Option<Admin>,
+}
+
+/// What was bound while the process was still privileged.
+pub(crate) struct Sockets {
+    pub(crate) tcp: Vec<Listener>,
+    pub(crate) admin: Option<admin::Listener>,
 }
 
 impl Server {
@@ -147,7 +154,7 @@ impl Server {
         (provider, confinement): (Provider, Option<Confinement>),
         workers: usize,
         (files, origins, cache, logs): (Arc<FileStore>, Arc<Origins>, Option<Cache>, Logs),
-        (fixed, mut parts, listeners): (Fixed, Reloadable, Vec<Listener>),
+        (fixed, mut parts, sockets): (Fixed, Reloadable, Sockets),
     ) -> Result<Self, Failure> {
         let (sender, events) = channel();
         follow_signals(sender.clone())?;
@@ -160,6 +167,7 @@ impl Server {
             Shared::with_memory(&setup, workers, files.memory().clone()).map_err(Failure::run_time)?;
         let path = Arc::new(Mutex::new(path));
         // Workers of TCP are behind those of packets.
+        let Sockets { tcp: listeners, admin } = sockets;
         let tcp_workers = if listeners.is_empty() { 0 } else { tcp::workers(&config, workers) };
         let tracers = Tracers::new(workers + tcp_workers);
         let status = Arc::new(Status {
@@ -202,7 +210,7 @@ impl Server {
             alive: 0,
             failure: None,
             give_up: Instant::now(),
-            _admin: None,
+            admin: None,
             config,
         };
         for ((index, io), inbox) in ios.into_iter().enumerate().zip(inboxes) {
@@ -224,12 +232,9 @@ impl Server {
             metrics::register_tcp(&registry, tcp.stats());
             server.tcp = Some(tcp);
         }
-        if let Some(admin) = &server.config.admin {
-            let address = *admin.listen.get_ref();
+        if let (Some(section), Some(listener)) = (&server.config.admin, admin) {
             let status = server.status.clone();
-            let admin = Admin::start(address, admin.limits(), registry, status)
-                .map_err(|error| Failure::run_time(format!("[admin] listen {address}: {error}")))?;
-            server._admin = Some(admin);
+            server.admin = Some(daemon::serve(listener, section, registry, status, daemon::OF_FILE)?);
         }
         let modes = server.lock_path().modes();
         let lines: String = modes
@@ -309,9 +314,9 @@ impl Server {
             let _ = thread.join();
         }
         self.lock_path().finish();
-        let Self { logs, failure, shared, setup, log, _admin, .. } = self;
+        let Self { logs, failure, shared, setup, log, admin, .. } = self;
         // The last who have a log, now that the workers have gone; the admin listener's metrics are others.
-        drop((shared, setup, log.swap(None), _admin));
+        drop((shared, setup, log.swap(None), admin));
         logs.finish();
         match failure {
             Some(failure) => Err(failure),
@@ -380,6 +385,9 @@ impl Server {
 
     /// Reads the configuration again. Anything wrong leaves everything as it was.
     fn reload(&mut self) {
+        if let Some(admin) = &self.admin {
+            admin.reload();
+        }
         match self.try_reload() {
             Ok(()) => tracing::info!("reload: done"),
             Err(failure) => tracing::error!("reload failed, keeping the old configuration: {failure}"),

@@ -1,8 +1,8 @@
 //! A balancer: services and their nodes, as its metrics page tells.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
+use expressway_settings::admin::Address;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -55,7 +55,7 @@ impl Balance {
     }
 
     /// For people: a service after another, the busiest node of each first.
-    pub(super) fn lines(&self, admin: SocketAddr) -> Vec<String> {
+    pub(super) fn lines(&self, admin: &Address) -> Vec<String> {
         let mut services: BTreeMap<&str, Vec<&Node>> = BTreeMap::new();
         for node in &self.nodes {
             services.entry(&node.service).or_default().push(node);
@@ -130,7 +130,7 @@ mod tests {
         let mut view = counters::View::of(&page(1)).unwrap();
         view.apply(&page(3), Duration::from_secs(2)).unwrap();
         let balance = Balance::of(&view).unwrap();
-        let lines = balance.lines("127.0.0.1:9180".parse().unwrap());
+        let lines = balance.lines(&"127.0.0.1:9180".parse().unwrap());
         assert_eq!(lines[0], "balance 127.0.0.1:9180  services 1  nodes 3, 2 up");
         assert_eq!(lines[2], "video  510 packets/s, 4.08M bit/s  flows 510");
         let nodes: Vec<&str> =

@@ -1,9 +1,9 @@
 //! The counters and gauges of a metrics page (Prometheus text format 0.0.4): what moves, and how fast.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use expressway_settings::admin::Address;
 use serde_json::{Value, json};
 
 use super::short;
@@ -141,7 +141,7 @@ impl View {
     }
 
     /// For programs: every series.
-    pub(super) fn document(&self, admin: SocketAddr) -> Value {
+    pub(super) fn document(&self, admin: &Address) -> Value {
         let series: Vec<Value> = self
             .now
             .iter()
@@ -163,7 +163,7 @@ mod tests {
         assert!(lines[0].ends_with("4 series, 1 changing"), "{}", lines[0]);
         assert_eq!(lines[3].split_whitespace().collect::<Vec<_>>(), ["25", "10", "a_total{x=\"1", "2\"}"]);
         assert!(lines[4].ends_with("  c") && lines.len() == 5, "{lines:?}");
-        let document = view.document("127.0.0.1:9180".parse().unwrap());
+        let document = view.document(&"127.0.0.1:9180".parse().unwrap());
         assert_eq!(document["series"][1], json!({"series": "b_total", "value": 7.0, "per_second": 0.0}));
         assert_eq!(document["series"][2]["per_second"], Value::Null);
     }

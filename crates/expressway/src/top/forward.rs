@@ -1,8 +1,8 @@
 //! A router: what came by each interface and what became of it, and the receivers of feeds, as its metrics page tells.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
+use expressway_settings::admin::Address;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -85,7 +85,7 @@ impl Forward {
     }
 
     /// For people: interfaces, then receivers.
-    pub(super) fn lines(&self, admin: SocketAddr) -> Vec<String> {
+    pub(super) fn lines(&self, admin: &Address) -> Vec<String> {
         let sum = |verdict: &str| -> f64 {
             self.interfaces.iter().filter_map(|one| one.packets_per_second.get(verdict)).sum()
         };
@@ -178,7 +178,7 @@ mod tests {
         let mut view = counters::View::of(&page(1)).unwrap();
         view.apply(&page(3), Duration::from_secs(2)).unwrap();
         let forward = Forward::of(&view).unwrap();
-        let lines = forward.lines("127.0.0.1:9180".parse().unwrap());
+        let lines = forward.lines(&"127.0.0.1:9180".parse().unwrap());
         assert_eq!(lines[0], "forward 127.0.0.1:9180  drop 7/s  forward 100/s  pass 8/s");
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(words(&lines[3]), ["eth0", "7", "100", "0", "8000", "no_route"]);

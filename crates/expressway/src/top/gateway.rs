@@ -2,8 +2,8 @@
 //! tells.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
+use expressway_settings::admin::Address;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -224,7 +224,7 @@ impl Gateway {
     }
 
     /// For people: the whole, the paths, the workers.
-    pub(super) fn lines(&self, view: &counters::View, admin: SocketAddr) -> Vec<String> {
+    pub(super) fn lines(&self, view: &counters::View, admin: &Address) -> Vec<String> {
         let sum = self.sum(view);
         let mut lines = vec![format!(
             "serve {admin}  version {}  connections {} ({} in handshake)  handshakes {}/s",
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(second.dropped_per_second, 4.0, "of every reason");
         assert_eq!((second.turns_per_second, second.long_turns_per_second), (80.0, 5.0));
         assert_eq!(second.longest_turn_seconds, 0.0015);
-        let lines = gateway.lines(&view, "127.0.0.1:9180".parse().unwrap());
+        let lines = gateway.lines(&view, &"127.0.0.1:9180".parse().unwrap());
         assert_eq!(
             lines[..6],
             [

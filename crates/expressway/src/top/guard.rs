@@ -2,8 +2,8 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
+use expressway_settings::admin::Address;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -157,7 +157,7 @@ impl Guard {
     }
 
     /// For people: the whole, reasons, lists, rules.
-    pub(super) fn lines(&self, admin: SocketAddr) -> Vec<String> {
+    pub(super) fn lines(&self, admin: &Address) -> Vec<String> {
         let ((packets, bits), (dropped, dropped_bits)) = (self.rates(false), self.rates(true));
         let state = match (self.dry_run, self.attack) {
             (true, _) => "  DRY RUN: nothing is dropped",
@@ -344,7 +344,7 @@ mod tests {
         let mut view = counters::View::of(&page(1)).unwrap();
         view.apply(&page(3), Duration::from_secs(2)).unwrap();
         let guard = Guard::of(&view).unwrap();
-        let lines = guard.lines("127.0.0.1:9190".parse().unwrap());
+        let lines = guard.lines(&"127.0.0.1:9190".parse().unwrap());
         assert_eq!(
             lines[..3],
             [

@@ -14,8 +14,8 @@ mod subscribers;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use expressway_settings::admin::Address;
 use serde_json::Value;
-
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::admin::{Admin, Answer};
@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.interface.is_some() || arguments.flows.replay.is_some() {
         return flows::run(arguments);
     }
-    let admin = Admin::new(arguments.admin);
+    let admin = Admin::of(&arguments.peer)?;
     let signals = signals::receiver(&[SIGINT, SIGTERM])?;
     // The first sample says what there is; rates take a second one.
     let mut view = first(&admin)?;
@@ -54,8 +54,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             return Ok(ExitCode::SUCCESS);
         }
         match view.update(&admin) {
-            Ok(()) if arguments.json => crate::print(&format!("{}\n", view.document(arguments.admin)))?,
-            Ok(()) => screen.show(&view.lines(arguments.admin))?,
+            Ok(()) if arguments.json => crate::print(&format!("{}\n", view.document(&arguments.peer.admin)))?,
+            Ok(()) => screen.show(&view.lines(&arguments.peer.admin))?,
             // It may come back; who asked for one sample has none.
             Err(failure) if live => screen.show(&[failure.to_string()])?,
             Err(failure) => return Err(failure),
@@ -93,7 +93,7 @@ impl View {
         updated.map_err(|problem| admin.failure(&problem))
     }
 
-    fn lines(&self, address: std::net::SocketAddr) -> Vec<String> {
+    fn lines(&self, address: &Address) -> Vec<String> {
         match self {
             Self::Subscribers(view) => view.lines(address),
             Self::Counters(view) => view.lines(match pane(view, address) {
@@ -103,7 +103,7 @@ impl View {
         }
     }
 
-    fn document(&self, address: std::net::SocketAddr) -> Value {
+    fn document(&self, address: &Address) -> Value {
         match self {
             Self::Subscribers(view) => view.document(address),
             Self::Counters(view) => {
@@ -126,7 +126,7 @@ impl View {
 }
 
 /// What is known of a process by what it is, for people.
-fn pane(view: &counters::View, address: std::net::SocketAddr) -> Option<Vec<String>> {
+fn pane(view: &counters::View, address: &Address) -> Option<Vec<String>> {
     let gateway = || Gateway::of(view).map(|gateway| gateway.lines(view, address));
     let guard = || Guard::of(view).map(|guard| guard.lines(address));
     let balance = || Balance::of(view).map(|balance| balance.lines(address));

@@ -1,9 +1,9 @@
 //! The subscribers of a fan-out, as its page `/subscribers` has them.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use expressway_settings::admin::Address;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -108,7 +108,7 @@ impl View {
     }
 
     /// For people: those furthest behind first.
-    pub(super) fn lines(&self, admin: SocketAddr) -> Vec<String> {
+    pub(super) fn lines(&self, admin: &Address) -> Vec<String> {
         let Statistics { uptime_seconds, mode, disconnects, subscribers, .. } = &self.now;
         let gone: Vec<String> = disconnects
             .iter()
@@ -171,7 +171,7 @@ impl View {
     }
 
     /// For programs.
-    pub(super) fn document(&self, admin: SocketAddr) -> Value {
+    pub(super) fn document(&self, admin: &Address) -> Value {
         let subscribers: Vec<Value> = self.now.subscribers.iter().map(|one| self.subscriber(one)).collect();
         json!({
             "admin": admin,
@@ -231,12 +231,12 @@ mod tests {
             read(&page(300, &[(1, 5000, 0), (2, 1000, 4096), (3, 200, 0)])).unwrap(),
             Duration::from_secs(2),
         );
-        let lines = view.lines("127.0.0.1:9180".parse().unwrap());
+        let lines = view.lines(&"127.0.0.1:9180".parse().unwrap());
         assert!(lines[0].contains("subscribers 3  feed 100/s"), "{}", lines[0]);
         assert!(lines[1].contains("gaps 7") && lines[1].ends_with("gone: reset 2"), "{}", lines[1]);
         let ids: Vec<&str> = lines[4..].iter().map(|line| line.split_whitespace().next().unwrap()).collect();
         assert_eq!(ids, ["2", "1", "3"]);
-        let document = view.document("127.0.0.1:9180".parse().unwrap());
+        let document = view.document(&"127.0.0.1:9180".parse().unwrap());
         assert_eq!(document["subscribers"][0]["bytes_per_second"], 2000.0);
         assert_eq!(document["subscribers"][2]["datagrams_per_second"], 1.0);
     }

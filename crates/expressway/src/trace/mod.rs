@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     order.options().map_err(|problem| Failure::usage(format!("--{problem}")))?;
     let order = serde_json::to_string(&order).map_err(Failure::run_time)?;
     let signals = signals::receiver(&[SIGINT, SIGTERM])?;
-    let admin = Admin::new(arguments.admin);
+    let admin = Admin::of(&arguments.peer)?;
     let lines = admin.order("/trace", &order)?;
     // Nothing is left behind of a trace that was refused.
     let mut output = arguments.chrome.as_deref().map(Output::create).transpose()?;

@@ -8,8 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Response, header};
 use http_body_util::Either;
-use hyper::body::{Body, Frame};
+use hyper::body::Frame;
 use tokio::time::Sleep;
+
+use super::desk::Body;
 
 /// How often a feed that had nothing is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -44,7 +46,7 @@ impl Feeding {
     }
 
     /// The answer, line by line in JSON.
-    pub(super) fn into_response(self) -> Response<super::Body> {
+    pub(super) fn into_response(self) -> Response<Body> {
         let mut response = Response::new(Either::Right(self));
         let value = header::HeaderValue::from_static;
         response.headers_mut().insert(header::CONTENT_TYPE, value("application/x-ndjson"));
@@ -53,7 +55,7 @@ impl Feeding {
     }
 }
 
-impl Body for Feeding {
+impl hyper::body::Body for Feeding {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -22,6 +22,8 @@ struct Shared {
     displaced: AtomicU64,
     timeouts: AtomicU64,
     refused_pages: AtomicU64,
+    unauthorized: AtomicU64,
+    misdirected: AtomicU64,
 }
 
 #[derive(Default)]
@@ -49,6 +51,8 @@ impl Slots {
             displaced: zero(),
             timeouts: zero(),
             refused_pages: zero(),
+            unauthorized: zero(),
+            misdirected: zero(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -77,6 +81,16 @@ impl Slots {
         self.shared.refused_pages.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A request had no token, or a wrong one.
+    pub(super) fn count_unauthorized(&self) {
+        self.shared.unauthorized.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request was addressed to another name.
+    pub(super) fn count_misdirected(&self) {
+        self.shared.misdirected.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// What was counted.
     pub(super) fn samples(&self, out: &mut Vec<Sample>) {
         let shared = &self.shared;
@@ -103,6 +117,16 @@ impl Slots {
                 "admin_refused_pages",
                 "Requests that the admin listener refused because clients had not read earlier responses.",
                 &shared.refused_pages,
+            ),
+            (
+                "admin_unauthorized",
+                "Requests that the admin listener refused for want of a token.",
+                &shared.unauthorized,
+            ),
+            (
+                "admin_misdirected",
+                "Requests that the admin listener refused because they were addressed to another name.",
+                &shared.misdirected,
             ),
         ] {
             out.push(Sample::counter(name, help, load(counter)));

@@ -1,9 +1,13 @@
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::desk::MAX_ORDER;
 use super::*;
+use crate::metrics;
 
 /// Reached only by what hangs.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -68,6 +72,23 @@ impl Drop for Endless {
     }
 }
 
+/// A listener on a port of this machine.
+fn local() -> Section {
+    Section::at("127.0.0.1:0".parse().unwrap())
+}
+
+fn start(section: &Section, registry: Registry, state: Arc<Fixed>) -> Admin {
+    Admin::start(Listener::bind(section).unwrap(), section, registry, state).unwrap()
+}
+
+/// Where a listener of [`local`] is.
+fn address(admin: &Admin) -> SocketAddr {
+    match admin.address() {
+        Address::Tcp(address) => *address,
+        Address::Unix(path) => panic!("{}", path.display()),
+    }
+}
+
 fn ask(address: SocketAddr, head: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream
@@ -82,10 +103,9 @@ fn ask(address: SocketAddr, head: &str) -> String {
 #[test]
 fn other_names_get_metrics_and_health_and_nothing_else() {
     let state = Arc::new(Fixed(AtomicBool::new(true)));
-    let admin =
-        Admin::start("127.0.0.1:0".parse().unwrap(), Limits::default(), Registry::default(), state).unwrap();
+    let admin = start(&local(), Registry::default(), state);
     let named = |head: &str, more: &str| {
-        let mut stream = TcpStream::connect(admin.address()).unwrap();
+        let mut stream = TcpStream::connect(address(&admin)).unwrap();
         let head =
             format!("{head} HTTP/1.1\r\nhost: rebound.example:9180\r\nconnection: close\r\n{more}\r\n");
         stream.write_all(head.as_bytes()).unwrap();
@@ -111,9 +131,8 @@ fn pages_answer_and_health_follows_the_state() {
     let registry = Registry::default();
     registry.register(|out: &mut Vec<metrics::Sample>| out.push(metrics::Sample::counter("x", "X.", 1)));
     let state = Arc::new(Fixed(AtomicBool::new(true)));
-    let admin =
-        Admin::start("127.0.0.1:0".parse().unwrap(), Limits::default(), registry, state.clone()).unwrap();
-    let address = admin.address();
+    let admin = start(&local(), registry, state.clone());
+    let address = address(&admin);
     let metrics = ask(address, "GET /metrics");
     assert!(metrics.contains("expressway_x_total 1"), "{metrics}");
     assert!(metrics.contains("expressway_admin_accepted_total 1"), "{metrics}");
@@ -182,7 +201,7 @@ fn a_feed_comes_piece_by_piece_and_refusals_are_told() {
     assert!(refused.starts_with("HTTP/1.1 400") && refused.ends_with("what?\n"), "{refused}");
     // What a page of another origin may send without asking.
     assert!(answer("text/plain", "{}").starts_with("HTTP/1.1 415"));
-    assert!(ask(admin.address(), "GET /trace").starts_with("HTTP/1.1 404"));
+    assert!(ask(address(&admin), "GET /trace").starts_with("HTTP/1.1 404"));
 }
 
 #[test]
@@ -206,11 +225,11 @@ fn listener(change: impl FnOnce(&mut Limits)) -> Admin {
     let mut limits = Limits::default();
     change(&mut limits);
     let state = Arc::new(Fixed(AtomicBool::new(true)));
-    Admin::start("127.0.0.1:0".parse().unwrap(), limits, Registry::default(), state).unwrap()
+    start(&local().with_limits(limits), Registry::default(), state)
 }
 
 fn connect(admin: &Admin) -> TcpStream {
-    let stream = TcpStream::connect(admin.address()).unwrap();
+    let stream = TcpStream::connect(address(admin)).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     stream.set_nodelay(true).unwrap();
     stream
@@ -250,7 +269,7 @@ fn read_to_end(stream: &mut impl Read) -> usize {
 }
 
 fn count(admin: &Admin, metric: &str) -> u64 {
-    let page = ask(admin.address(), "GET /metrics");
+    let page = ask(address(admin), "GET /metrics");
     let line = page.lines().find_map(|line| line.strip_prefix(&format!("expressway_{metric} ")));
     line.unwrap_or_else(|| panic!("no {metric}: {page}")).parse().unwrap()
 }
@@ -293,7 +312,7 @@ fn a_head_of_too_many_bytes_or_lines_is_refused() {
         assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
         assert_eq!(read_to_end(&mut stream), 0);
     }
-    assert!(ask(admin.address(), &format!("GET /?{}", "a".repeat(8000))).starts_with("HTTP/1.1 200"));
+    assert!(ask(address(&admin), &format!("GET /?{}", "a".repeat(8000))).starts_with("HTTP/1.1 200"));
 }
 
 #[test]
@@ -319,15 +338,15 @@ fn pages_that_nobody_takes_take_a_bounded_memory() {
     let mut greedy = connect(&admin);
     greedy.write_all(b"GET /subscribers HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
     assert!(read_head(&mut greedy).starts_with("HTTP/1.1 200"));
-    let refused = ask(admin.address(), "GET /subscribers");
+    let refused = ask(address(&admin), "GET /subscribers");
     assert!(refused.starts_with("HTTP/1.1 503 "), "{} bytes", refused.len());
     // What is small is there all the same.
     assert_eq!(count(&admin, "admin_refused_pages_total"), 1);
     assert_eq!(read_to_end(&mut greedy), LONG);
-    assert!(ask(admin.address(), "GET /subscribers").starts_with("HTTP/1.1 200 "));
+    assert!(ask(address(&admin), "GET /subscribers").starts_with("HTTP/1.1 200 "));
     // A page of more than there may be of all is let through alone.
     let admin = listener(|limits| limits.pages = 1 << 20);
-    assert!(ask(admin.address(), "GET /subscribers").starts_with("HTTP/1.1 200 "));
+    assert!(ask(address(&admin), "GET /subscribers").starts_with("HTTP/1.1 200 "));
 }
 
 #[test]
@@ -345,7 +364,7 @@ fn those_who_only_sit_there_keep_nobody_out() {
         assert!(read_head(stream).starts_with("HTTP/1.1 200"));
     }
     let silent: Vec<TcpStream> = (0..200).map(|_| connect(&admin)).collect();
-    assert!(ask(admin.address(), "GET /healthz").starts_with("HTTP/1.1 200"));
+    assert!(ask(address(&admin), "GET /healthz").starts_with("HTTP/1.1 200"));
     assert!(count(&admin, "admin_connections") <= 3);
     drop(silent);
     wait_for(&admin, "admin_connections", 1);
@@ -370,7 +389,7 @@ fn bodies_are_not_read() {
 fn the_thread_stands_back_for_workers() {
     let own = i64::from(rustix::process::getpriority_process(None).unwrap());
     let admin = listener(|_| {});
-    assert!(ask(admin.address(), "GET /healthz").starts_with("HTTP/1.1 200"));
+    assert!(ask(address(&admin), "GET /healthz").starts_with("HTTP/1.1 200"));
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
     let nices: Vec<i64> = tasks
         // The kernel keeps 15 letters.
@@ -385,4 +404,71 @@ fn the_thread_stands_back_for_workers() {
         !nices.is_empty() && nices.iter().all(|nice| *nice == (own + i64::from(NICE)).min(19)),
         "{nices:?}"
     );
+}
+
+/// What a listener at a unix socket answers.
+fn ask_unix(path: &std::path::Path, head: &str) -> String {
+    let mut stream = UnixStream::connect(path).unwrap();
+    stream.write_all(format!("{head}connection: close\r\n\r\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn a_unix_socket_answers_by_any_name_and_goes_with_the_listener() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("admin.sock");
+    let section = Section::at(Address::Unix(path.clone()));
+    let admin = start(&section, Registry::default(), Arc::new(Fixed(AtomicBool::new(true))));
+    let page = ask_unix(&path, "GET /config HTTP/1.1\r\nhost: anything.example\r\n");
+    assert!(page.starts_with("HTTP/1.1 200") && page.ends_with("[server]\n"), "{page}");
+    drop(admin);
+    assert!(!path.exists());
+}
+
+#[test]
+fn with_tokens_pages_and_orders_take_one() {
+    const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tokens");
+    std::fs::write(&file, TOKEN).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let path = folder.path().join("admin.sock");
+    let mut section = Section::at(Address::Unix(path.clone()));
+    section.token_file = Some(toml::Spanned::new(0..0, file.clone()));
+    let admin = start(&section, Registry::default(), Arc::new(Fixed(AtomicBool::new(true))));
+    let asked =
+        |line: &str, fields: &str| ask_unix(&path, &format!("{line} HTTP/1.1\r\nhost: a\r\n{fields}"));
+    let with = |token: &str| format!("authorization: Bearer {token}\r\n");
+    let order = "content-type: application/json\r\ncontent-length: 0\r\n";
+    for line in
+        ["GET /metrics", "GET /config", "GET /", "GET /nothing", "POST /trace", "POST /purge", "DELETE /x"]
+    {
+        let refused = asked(line, order);
+        assert!(refused.starts_with("HTTP/1.1 401 "), "{line}: {refused}");
+        assert!(refused.contains("www-authenticate: Bearer realm=\"expressway\"\r\n"), "{refused}");
+        let wrong = asked(line, &with("0123456789abcdef0123456789abcdee"));
+        assert!(wrong.starts_with("HTTP/1.1 401 ") && wrong.contains("error=\"invalid_token\""), "{wrong}");
+    }
+    // An order that is refused is read, so that its client, which sends it after the head, is told why.
+    let mut stream = UnixStream::connect(&path).unwrap();
+    let head = "POST /ban HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 2\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    stream.write_all(b"{}").unwrap();
+    let mut refused = String::new();
+    stream.read_to_string(&mut refused).unwrap();
+    assert!(refused.starts_with("HTTP/1.1 401 "), "{refused}");
+    // Nothing of the process, and what is open.
+    assert!(asked("GET /dashboard", "").starts_with("HTTP/1.1 200 "));
+    assert!(asked("GET /healthz", "").starts_with("HTTP/1.1 200 "));
+    let page = asked("GET /metrics", &with(TOKEN));
+    assert!(page.contains("\nexpressway_admin_unauthorized_total 15\n"), "{page}");
+    // Read again when one says so.
+    std::fs::write(&file, "another-token-of-somebody").unwrap();
+    assert!(asked("GET /config", &with(TOKEN)).starts_with("HTTP/1.1 200 "));
+    admin.reload();
+    assert!(asked("GET /config", &with(TOKEN)).starts_with("HTTP/1.1 401 "));
+    assert!(asked("GET /config", &with("another-token-of-somebody")).starts_with("HTTP/1.1 200 "));
 }

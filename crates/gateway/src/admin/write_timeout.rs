@@ -7,12 +7,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::Sleep;
+
+use super::listener::Stream;
 
 /// The connection.
 pub(super) struct WriteTimeout {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     limit: Duration,
     /// Runs from the first write that found no room until everything is written: reading a byte now and then
     /// gains nothing.
@@ -21,7 +22,7 @@ pub(super) struct WriteTimeout {
 
 impl WriteTimeout {
     /// Wraps a stream with that timeout.
-    pub(super) fn new(stream: TcpStream, limit: Duration) -> Self {
+    pub(super) fn new(stream: Box<dyn Stream>, limit: Duration) -> Self {
         Self { stream, limit, waiting: None }
     }
 

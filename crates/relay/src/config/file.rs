@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use expressway_dataplane::IoSection;
-use expressway_settings::{ConfigError, SourceFile, Span, named};
+use expressway_settings::{ConfigError, SourceFile, Span, admin, named};
 use ipnet::IpNet;
 use serde::Deserialize;
 use toml::Spanned;
@@ -35,16 +35,9 @@ struct File {
     #[serde(default)]
     io: IoSection,
     ttl: Option<Spanned<u8>>,
-    #[serde(default)]
-    admin: Admin,
+    admin: Option<admin::Section>,
     #[serde(default)]
     room: Vec<Spanned<RoomTable>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Admin {
-    listen: Option<SocketAddr>,
 }
 
 #[derive(Deserialize)]
@@ -126,7 +119,7 @@ pub(super) fn parse(source: &SourceFile) -> Result<Config, ConfigError> {
         workers: *file.workers.get_ref(),
         io: file.io,
         ttl: file.ttl.map(Spanned::into_inner),
-        admin: file.admin.listen,
+        admin: source.admin(file.admin)?,
         rooms,
         text: source.text.clone(),
     })

@@ -28,9 +28,9 @@ use expressway_dataplane::IoSection;
 use expressway_gateway::quic::FilterKey;
 use expressway_gateway::quic::cid::Routable;
 use expressway_origin::OriginOptions;
-use expressway_settings::{ConfigError, SourceFile};
+use expressway_settings::{ConfigError, SourceFile, admin};
 pub(crate) use origin::{Control, Named, Origin};
-pub(crate) use sections::{Admin, Files, Log, Quic, Server};
+pub(crate) use sections::{Files, Log, Quic, Server};
 pub(crate) use site::{Problem, Site};
 pub(crate) use tcp::{Action, Http, Tcp};
 pub(crate) use tls::{Certificate, Tls};
@@ -78,7 +78,7 @@ pub(crate) struct Config {
     #[serde(rename = "site")]
     pub(crate) sites: Vec<Site>,
     /// `[admin]`, absent when there is no admin listener.
-    pub(crate) admin: Option<Admin>,
+    pub(crate) admin: Option<admin::Section>,
     #[serde(skip)]
     source: SourceFile,
 }
@@ -112,7 +112,7 @@ struct Raw {
     origin: Vec<Spanned<Origin>>,
     #[serde(default)]
     site: Vec<Site>,
-    admin: Option<Admin>,
+    admin: Option<admin::Section>,
 }
 
 /// A name in lower case without port, or `*.` in front of one.
@@ -179,6 +179,9 @@ impl Config {
             && !disk.get_ref().is_dir()
         {
             return Err(self.at(disk.span(), format!("{} is not a directory", disk.get_ref().display())));
+        }
+        if let Some(admin) = &self.admin {
+            self.source.check_tokens(admin)?;
         }
         self.filter_keys()?;
         self.routable().map_err(|(span, problem)| self.at(span, problem))?;
@@ -336,32 +339,15 @@ impl Config {
                 "give 1200 to 16383: QUIC needs datagrams of 1200 bytes at least (RFC 9000, section 14)",
             ));
         }
-        self.check_admin()?;
+        if let Some(admin) = &self.admin {
+            admin.check().map_err(|(span, problem)| self.at(span, problem))?;
+        }
         self.tcp.check().map_err(|(span, problem)| self.at(span, problem))?;
         for http in &self.http {
             http.check().map_err(|(span, problem)| self.at(span, problem))?;
         }
         self.cache.check().map_err(|(span, problem)| self.at(span, problem))?;
         self.io.check().map_err(|(span, problem)| self.at(span, problem))?;
-        Ok(())
-    }
-
-    fn check_admin(&self) -> Result<(), ConfigError> {
-        let Some(admin) = &self.admin else { return Ok(()) };
-        for (span, value, low, high) in [
-            (admin.max_connections.span(), u64::from(*admin.max_connections.get_ref()), 1, 10_000),
-            (admin.max_header.span(), admin.max_header.get_ref().0, 8 << 10, 1 << 20),
-            (admin.max_pages.span(), admin.max_pages.get_ref().0, 1 << 20, 1 << 32),
-        ] {
-            if !(low..=high).contains(&value) {
-                return Err(self.at(span, format!("{value} is not between {low} and {high}")));
-            }
-        }
-        for limit in [&admin.header_timeout, &admin.write_timeout] {
-            if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&limit.get_ref().0) {
-                return Err(self.at(limit.span(), "give a time between \"100ms\" and \"1h\""));
-            }
-        }
         Ok(())
     }
 
@@ -487,6 +473,7 @@ impl Config {
         self.origins.iter_mut().for_each(|origin| origin.get_mut().resolve_paths(base));
         self.io.resolve_paths(base);
         self.http.iter_mut().for_each(|http| http.resolve_path(base));
+        self.admin.iter_mut().for_each(|admin| admin.resolve_paths(base));
         for path in [&mut self.tls.keylog, &mut self.log.access].into_iter().flatten() {
             if path.as_os_str() != "-" {
                 *path = base.join(&*path);

@@ -7,7 +7,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use expressway_gateway::admin;
 use expressway_gateway::quic::cid::Routable;
 use expressway_settings::{Key, Size, Span};
 
@@ -188,62 +187,6 @@ pub(crate) struct Log {
     pub(crate) format: LogFormat,
     /// What players say of themselves (CMCD), in JSON.
     pub(crate) cmcd: bool,
-}
-
-/// `[admin]`: metrics and health over HTTP/1.1.
-#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Admin {
-    /// TCP address; keep it off public interfaces.
-    pub(crate) listen: Spanned<SocketAddr>,
-    /// Connections at once. Who comes then has the place of the one that has asked nothing for longest.
-    #[serde(default = "Admin::max_connections")]
-    pub(crate) max_connections: Spanned<u32>,
-    /// How long a request's head may take to come, whole, and how long a connection may be idle.
-    #[serde(default = "Admin::header_timeout")]
-    pub(crate) header_timeout: Spanned<Span>,
-    /// How long a client may take to take a response, whole.
-    #[serde(default = "Admin::write_timeout")]
-    pub(crate) write_timeout: Spanned<Span>,
-    /// Bytes of a request's head.
-    #[serde(default = "Admin::max_header")]
-    pub(crate) max_header: Spanned<Size>,
-    /// Bytes of pages that clients were answered with and have not taken.
-    #[serde(default = "Admin::max_pages")]
-    pub(crate) max_pages: Spanned<Size>,
-}
-
-impl Admin {
-    /// What clients may take.
-    pub(crate) fn limits(&self) -> admin::Limits {
-        admin::Limits {
-            connections: *self.max_connections.get_ref() as usize,
-            header_timeout: self.header_timeout.get_ref().0,
-            write_timeout: self.write_timeout.get_ref().0,
-            header: self.max_header.get_ref().0 as usize,
-            pages: self.max_pages.get_ref().0 as usize,
-        }
-    }
-
-    fn max_connections() -> Spanned<u32> {
-        Spanned::new(0..0, admin::Limits::default().connections as u32)
-    }
-
-    fn header_timeout() -> Spanned<Span> {
-        Spanned::new(0..0, Span(admin::Limits::default().header_timeout))
-    }
-
-    fn write_timeout() -> Spanned<Span> {
-        Spanned::new(0..0, Span(admin::Limits::default().write_timeout))
-    }
-
-    fn max_header() -> Spanned<Size> {
-        Spanned::new(0..0, Size(admin::Limits::default().header as u64))
-    }
-
-    fn max_pages() -> Spanned<Size> {
-        Spanned::new(0..0, Size(admin::Limits::default().pages as u64))
-    }
 }
 
 pub(super) fn yes() -> bool {

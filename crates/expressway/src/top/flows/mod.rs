@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use crossterm::event::{self, Event, KeyEventKind};
 use expressway_observe::flows::{Model, Recorder};
+use expressway_settings::admin::Address;
 use ratatui::{Terminal, backend::TestBackend};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -157,7 +158,7 @@ impl Watch<'_> {
         signals: &Receiver<i32>,
     ) -> Result<ExitCode, Failure> {
         let failed = |error: std::io::Error| Failure::run_time(format!("terminal: {error}"));
-        let admin = Admin::new(self.arguments.admin);
+        let admin = Admin::of(&self.arguments.peer)?;
         let mut next = Instant::now();
         let (mut ended, mut changed) = (false, true);
         loop {
@@ -171,7 +172,7 @@ impl Watch<'_> {
                     self.state.say("end of the recording");
                 }
                 if self.state.pane == Pane::Process && !self.state.paused {
-                    self.state.process = process(&admin, self.arguments.admin);
+                    self.state.process = process(&admin, &self.arguments.peer.admin);
                 }
                 next = Instant::now() + self.source.pause(self.arguments.interval.0);
                 changed |= !self.state.paused;
@@ -200,7 +201,7 @@ impl Watch<'_> {
 }
 
 /// The lines of the process at the admin listener.
-fn process(admin: &Admin, address: std::net::SocketAddr) -> Vec<String> {
+fn process(admin: &Admin, address: &Address) -> Vec<String> {
     match super::first(admin) {
         Ok(view) => view.lines(address),
         Err(failure) => vec![failure.to_string()],
