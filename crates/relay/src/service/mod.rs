@@ -173,7 +173,12 @@ impl Relay {
             owned.seats.look(&owned.room);
             sessions.request_keyframes((&mut owned.room, &mut owned.seats), context.timers, context.now);
         }
-        let deadline = owned.room.deadline(context.now);
+        let mut deadline = owned.room.deadline(context.now);
+        if deadline.is_some_and(|at| at <= context.now) {
+            // A silent publisher is none any more, before its timer says so: sending does not change that.
+            owned.room.handle_timeout(context.now);
+            deadline = owned.room.deadline(context.now);
+        }
         if deadline != owned.deadline {
             owned.deadline = deadline;
             match deadline {
