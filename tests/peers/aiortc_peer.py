@@ -102,6 +102,15 @@ async def show(track, most: int) -> None:
             tell(event="picture", number=number_of(frame))
 
 
+def hear(channel) -> None:
+    """Tells the messages of a channel."""
+
+    @channel.on("message")
+    def came(message) -> None:
+        text = message if isinstance(message, str) else message.hex()
+        tell(event="message", label=channel.label, text=text, binary=not isinstance(message, str))
+
+
 async def commands():
     """The lines of standard input."""
     reader = asyncio.StreamReader()
@@ -135,6 +144,11 @@ async def main() -> None:
         if track.kind == "video":
             tasks.append(asyncio.ensure_future(show(track, 1 << 20)))
 
+    @connection.on("datachannel")
+    def offered(channel) -> None:
+        tell(event="given", label=channel.label, ordered=channel.ordered, retransmits=channel.maxRetransmits)
+        hear(channel)
+
     if given.role == "publish":
         transceiver = connection.addTransceiver(Numbers(given.rate), direction="sendonly")
     else:
@@ -150,10 +164,7 @@ async def main() -> None:
         def opened() -> None:
             tell(event="open", label=channel.label)
 
-        @channel.on("message")
-        def came(message) -> None:
-            text = message if isinstance(message, str) else message.hex()
-            tell(event="message", label=channel.label, text=text, binary=not isinstance(message, str))
+        hear(channel)
 
     await connection.setLocalDescription(await connection.createOffer())
     offer = connection.localDescription.sdp

@@ -22,12 +22,16 @@ struct Open {
     label: Arc<str>,
     id: ChannelId,
     is_reliable: bool,
+    /// It was given to the session, which had none of that label.
+    is_ours: bool,
 }
 
 /// The data channels of a session.
 #[derive(Debug, Default)]
 pub(super) struct Channels {
     open: Vec<Open>,
+    /// Those that were given and have yet to open.
+    ours: Vec<ChannelId>,
     /// Channels of the room that it was given, by number.
     given: usize,
     /// The next message for it.
@@ -52,20 +56,32 @@ impl Channels {
         self.is_blocked
     }
 
-    /// A channel is open. `board` is that of a session that is heard: others get the channel too.
+    /// A channel is open. `board` is that of a session that is heard: others get the channel too. Where both sides have opened one of that
+    /// label, the session's own is taken.
     pub(super) fn opened(
         &mut self,
-        id: ChannelId,
-        label: &str,
+        rtc: &mut Rtc,
+        (id, label): (ChannelId, &str),
         config: Option<ChannelConfig>,
         board: Option<&mut Board>,
     ) -> Alive {
         if label.len() > LONGEST_LABEL || self.open.len() >= 2 * CHANNELS {
             return Err(Ended::Failed);
         }
+        let is_ours = self.ours.contains(&id);
+        self.ours.retain(|one| *one != id);
+        if let Some(before) = self.open.iter().position(|one| *one.label == *label) {
+            if is_ours {
+                rtc.direct_api().close_data_channel(id);
+                return Ok(());
+            }
+            let before = self.open.swap_remove(before);
+            if before.is_ours {
+                rtc.direct_api().close_data_channel(before.id);
+            }
+        }
         let is_reliable = config.as_ref().is_none_or(|config| config.reliability == Reliability::Reliable);
-        self.open.retain(|one| *one.label != *label);
-        self.open.push(Open { label: label.into(), id, is_reliable });
+        self.open.push(Open { label: label.into(), id, is_reliable, is_ours });
         let config = config.unwrap_or(ChannelConfig { label: label.into(), ..Default::default() });
         let is_given = board.is_none_or(|board| board.open(&config));
         if is_given { Ok(()) } else { Err(Ended::Failed) }
@@ -100,7 +116,7 @@ impl Channels {
         for channel in board.channels().iter().skip(self.given) {
             // Whoever opened it has it.
             if !self.open.iter().any(|one| *one.label == channel.label) {
-                rtc.direct_api().create_data_channel(channel.clone());
+                self.ours.push(rtc.direct_api().create_data_channel(channel.clone()));
                 is_something = true;
             }
         }

@@ -252,7 +252,7 @@ impl Session {
                 let Some(channels) = &mut self.channels else { return Ok(()) };
                 let config = self.rtc.channel(id).and_then(|channel| channel.config().cloned());
                 let is_heard = is_heard(self.role, hall.room.config().data);
-                channels.opened(id, &label, config, is_heard.then_some(&mut *hall.board))
+                channels.opened(&mut self.rtc, (id, &label), config, is_heard.then_some(&mut *hall.board))
             }
             Event::ChannelClose(id) => {
                 if let Some(channels) = &mut self.channels {
