@@ -372,8 +372,10 @@ def test_messages_go_to_all_others_in_the_room(make_lab, make_relay, make_peer, 
         speaker.say(f"send {text}")
         for peer in others:
             assert peer.message() == {"event": "message", "label": "chat", "text": text, "binary": False}
+        assert other.message()["text"] == text
+    relay.wait_metric("relay_webrtc_messages_sent_total", 9)
     metrics = relay.metrics()
-    assert (metrics.sum("relay_webrtc_messages_total"), metrics.sum("relay_webrtc_messages_sent_total")) == (3, 6)
+    assert (metrics.sum("relay_webrtc_messages_total"), metrics.sum("relay_webrtc_messages_sent_total")) == (3, 9)
 
 
 def test_https_has_its_certificate(make_lab, make_relay, certificates: Path) -> None:
