@@ -2,7 +2,7 @@
 """WebRTC by aiortc: publishes by WHIP, or plays by WHEP, numbered pictures and data, and tells line by line what happens.
 
 Each picture carries its number as 16 fields, black or white, that survive any codec. Lines on standard output are JSON; commands on
-standard input are lines too: `send TEXT` (on the data channel), `drop` (nothing is answered any more), `end` (DELETE and goodbye).
+standard input are lines too: `send TEXT` (on the data channel), `end` (DELETE and goodbye).
 """
 
 import argparse
@@ -179,9 +179,6 @@ async def main() -> None:
         word, _, rest = line.partition(" ")
         if word == "send":
             channel.send(rest)
-        elif word == "drop":
-            # As a machine that lost its power: nothing is said any more, not even goodbye.
-            return
         elif word == "end":
             status, _, _ = await asyncio.to_thread(ask, "DELETE", place, given.token)
             tell(event="deleted", status=status)

@@ -178,6 +178,15 @@ pub struct ReceiverStatus {
     pub gauges: Arc<Published<ReceiverGauges>>,
 }
 
+/// What a room shows of its WebRTC sessions.
+#[derive(Clone, Debug, Default)]
+pub struct WebRtcStatus {
+    /// Counters.
+    pub counters: Arc<Published<WebRtcCounters>>,
+    /// What they are like.
+    pub gauges: Arc<Published<WebRtcGauges>>,
+}
+
 /// What a room shows.
 #[derive(Clone, Debug)]
 pub struct RoomStatus {
@@ -187,8 +196,8 @@ pub struct RoomStatus {
     pub counters: Arc<Published<RoomCounters>>,
     /// What it is like.
     pub gauges: Arc<Published<RoomGauges>>,
-    /// Counters of WebRTC sessions; `None` where there are none.
-    pub webrtc: Option<(Arc<Published<WebRtcCounters>>, Arc<Published<WebRtcGauges>>)>,
+    /// Its WebRTC sessions; `None` where there are none.
+    pub webrtc: Option<WebRtcStatus>,
     /// Its receivers.
     pub receivers: Vec<ReceiverStatus>,
 }

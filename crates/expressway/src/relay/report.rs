@@ -48,10 +48,10 @@ pub(super) fn document(rooms: &[RoomStatus]) -> Value {
             "name": room.name,
             "counters": counters_document(room.counters.load().fields()),
             "now": counters_document(room.gauges.load().fields()),
-            "webrtc": room.webrtc.as_ref().map(|(counters, now)| {
+            "webrtc": room.webrtc.as_ref().map(|webrtc| {
                 json!({
-                    "counters": counters_document(counters.load().fields()),
-                    "now": counters_document(now.load().fields()),
+                    "counters": counters_document(webrtc.counters.load().fields()),
+                    "now": counters_document(webrtc.gauges.load().fields()),
                 })
             }),
             "receivers": room.receivers.iter().map(receiver).collect::<Vec<_>>(),
@@ -79,8 +79,8 @@ pub(super) fn print(as_json: bool, rooms: &[RoomStatus]) -> Result<(), Failure> 
         {
             let _ = writeln!(out, "  {} {}", field.name, field.value);
         }
-        if let Some((counters, now)) = &room.webrtc {
-            let (counters, now) = (counters.load(), now.load());
+        if let Some(webrtc) = &room.webrtc {
+            let (counters, now) = (webrtc.counters.load(), webrtc.gauges.load());
             let _ = writeln!(
                 out,
                 "  WebRTC: {} publish, {} play; {} sessions connected, {} packets, {} skipped",
@@ -115,12 +115,12 @@ pub(super) fn samples(rooms: &[RoomStatus], refused: &[u64], out: &mut Vec<Sampl
         out.extend(room.gauges.load().fields().map(|field| {
             Sample::gauge(format!("relay_{}", field.name), field.help, field.value).label("room", &room.name)
         }));
-        if let Some((counters, gauges)) = &room.webrtc {
-            out.extend(counters.load().fields().map(|field| {
+        if let Some(webrtc) = &room.webrtc {
+            out.extend(webrtc.counters.load().fields().map(|field| {
                 Sample::counter(format!("relay_webrtc_{}", field.name), field.help, field.value)
                     .label("room", &room.name)
             }));
-            out.extend(gauges.load().fields().map(|field| {
+            out.extend(webrtc.gauges.load().fields().map(|field| {
                 Sample::gauge(format!("relay_webrtc_now_{}", field.name), field.help, field.value)
                     .label("room", &room.name)
             }));

@@ -314,9 +314,9 @@ impl Service for Relay {
             }
             owned.status.counters.store(&owned.room.counters);
             owned.status.gauges.store(&owned.room.gauges(self.now));
-            if let Some((counters, gauges)) = &owned.status.webrtc {
-                counters.store(&owned.seats.counters);
-                gauges.store(&owned.seats.gauges());
+            if let Some(webrtc) = &owned.status.webrtc {
+                webrtc.counters.store(&owned.seats.counters);
+                webrtc.gauges.store(&owned.seats.gauges());
             }
             for (receiver, status) in owned.room.receivers().iter().zip(&owned.status.receivers) {
                 status.counters.store(&receiver.counters);

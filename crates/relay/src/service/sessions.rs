@@ -30,7 +30,7 @@ impl Relay {
             Route::Worker(worker) => {
                 let handover = Box::new(Handover { payload: datagram.to_vec(), remote, local });
                 let peer = context.peers.get(worker);
-                if !peer.is_some_and(|peer| peer.try_send(Message::Datagram(handover)).is_ok()) {
+                if peer.is_none_or(|peer| peer.try_send(Message::Datagram(handover)).is_err()) {
                     sessions.counters.dropped_handover += 1;
                 }
             }

@@ -298,12 +298,12 @@ fn busy() -> Refusal {
 struct Refusal {
     status: StatusCode,
     text: String,
-    headers: HeaderMap,
+    headers: Box<HeaderMap>,
 }
 
 impl Refusal {
     fn new(status: StatusCode, text: impl Into<String>) -> Self {
-        Self { status, text: text.into() + "\n", headers: headers() }
+        Self { status, text: text.into() + "\n", headers: Box::new(headers()) }
     }
 
     fn with(mut self, name: HeaderName, value: &'static str) -> Self {
@@ -313,12 +313,12 @@ impl Refusal {
 
     fn exchange(mut self, method: &Method) -> Exchange {
         self.headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        Exchange::fixed(method, self.status, self.headers, Bytes::from(self.text))
+        Exchange::fixed(method, self.status, *self.headers, Bytes::from(self.text))
     }
 
     fn head(mut self) -> (ResponseHead, Bytes) {
         self.headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        head(self.status, self.headers, Bytes::from(self.text))
+        head(self.status, *self.headers, Bytes::from(self.text))
     }
 }
 

@@ -152,7 +152,7 @@ impl Bed {
     fn counters(&mut self, room: usize) -> WebRtcCounters {
         self.workers.iter_mut().for_each(|worker| worker.service_mut().publish());
         let status = self.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        status[room].webrtc.as_ref().unwrap().0.load()
+        status[room].webrtc.as_ref().unwrap().counters.load()
     }
 
     fn demux(&mut self, worker: usize) -> DemuxCounters {

@@ -133,7 +133,7 @@ fn provider() -> CryptoProvider {
 }
 
 fn failed(what: CryptoOperation) -> impl Fn(ErrorStack) -> CryptoError {
-    move |_| CryptoError::OperationFailed(what.clone())
+    move |_| CryptoError::OperationFailed(what)
 }
 
 #[derive(Debug)]
