@@ -226,7 +226,7 @@ reasons! {
         "receiver-too-long" = "relay_receiver_dropped_too_long": "A packet longer than what goes to a receiver in one datagram.";
         "repair-refused" = "relay_receiver_repairs_refused": "A request for packets beyond what may be sent again.";
         "session-unknown" = "relay_demux_dropped_fragment": "A request of ICE for a WebRTC session that is not there.";
-        "session-stranger" = "relay_demux_dropped_stranger": "DTLS or RTP from an address that no session was heard from.";
+        "session-stranger" = "relay_demux_dropped_stranger": "DTLS or RTP from an address that no session was heard from, or a request from the address of another.";
         "session-protocol" = "relay_demux_dropped_unknown": "A datagram for sessions that is no protocol of WebRTC.";
         "session-handover" = "relay_demux_dropped_handover": "A datagram for a session of another worker, which was behind.";
         "session-malformed" = "relay_webrtc_dropped_malformed": "A datagram for a session that cannot be read.";

@@ -148,7 +148,7 @@ counters! {
     pub struct DemuxCounters {
         /// Requests of ICE for a session that is not there.
         pub dropped_fragment: u64,
-        /// DTLS and RTP from addresses that no session was heard from.
+        /// DTLS and RTP from addresses that no session was heard from, and requests from the address of another.
         pub dropped_stranger: u64,
         /// Datagrams that are no protocol of WebRTC.
         pub dropped_unknown: u64,

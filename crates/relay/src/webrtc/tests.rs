@@ -445,6 +445,22 @@ fn datagrams_beyond_what_may_wait_for_a_session_are_dropped() {
 }
 
 #[test]
+fn a_session_cannot_take_the_address_of_another() {
+    let (mut bed, mut publisher, mut player) = connected("", [None, None]);
+    while player.out.iter().all(|datagram| datagram[0] != 0) {
+        bed.now += Duration::from_millis(100);
+        player.turn(bed.now);
+    }
+    // A request with the player's password, in the name of the publisher.
+    let request = player.out.iter().find(|datagram| datagram[0] == 0).unwrap().clone();
+    bed.workers[0].io_mut().arriving.push((request, publisher.address, media()));
+    bed.workers[0].turn(bed.now).unwrap();
+    assert_eq!(bed.demux(0).dropped_stranger, 1);
+    publish(&mut bed, &mut publisher, &mut player, 1..10);
+    assert_eq!(player.packets.len(), 9);
+}
+
+#[test]
 fn what_cannot_be_read_is_counted() {
     let (mut bed, mut publisher, mut player) = connected("", [None, None]);
     bed.workers[0].io_mut().arriving.push((vec![0x80], player.address, media()));

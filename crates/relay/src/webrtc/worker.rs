@@ -178,6 +178,8 @@ impl Sessions {
     /// Another worker's session was heard from there, or is no more.
     pub(crate) fn handle_address(&mut self, worker: usize, address: Address) {
         match address {
+            // See `is_anothers`.
+            Address::Learned(remote) if matches!(self.demux.place(remote), Some(Place::Session(_))) => {}
             Address::Learned(remote) if self.demux.len().1 < self.most => {
                 self.demux.learn(remote, Place::Worker(worker));
             }
@@ -248,6 +250,10 @@ impl Sessions {
         timers: &mut TimerWheel,
         now: Instant,
     ) {
+        if self.is_anothers(index, remote) {
+            self.counters.dropped_stranger += 1;
+            return;
+        }
         let Some(session) = self.slab.get_mut(index) else { return };
         let Some(announced) = self.announced.get(&local) else { return };
         let heard = session.handle_datagram(datagram, (remote, *announced), &mut seats.hall(room), now);
@@ -267,6 +273,15 @@ impl Sessions {
             false => alive,
         };
         self.after(index, alive, (room, seats), timers);
+    }
+
+    /// Whether an address is that of another session that is there. Who has a session could else take the datagrams of others, by requests
+    /// in their name: nothing shows that a peer has the address that its requests come from.
+    fn is_anothers(&self, index: usize, remote: SocketAddr) -> bool {
+        match self.demux.place(remote) {
+            Some(Place::Session(other)) => other != index && self.slab.contains(other),
+            Some(Place::Worker(_)) | None => false,
+        }
     }
 
     /// A session's timer is due.
