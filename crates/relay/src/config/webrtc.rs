@@ -167,3 +167,58 @@ impl WebRtcTable {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use expressway_settings::SourceFile;
+
+    use super::*;
+    use crate::config::{Codec, Config};
+
+    fn parsed(webrtc: &str, room: &str) -> Result<Config, String> {
+        let text = format!("{webrtc}\n[[room]]\nname = \"a\"\n{room}\n");
+        let source = SourceFile { file: "relay.toml".into(), text };
+        Config::parse(&source).map_err(|error| error.to_string())
+    }
+
+    const SMALL: &str = "[webrtc]\nlisten = [\"192.0.2.1:3478\"]\nhttp = \"192.0.2.1:80\"";
+
+    #[test]
+    fn a_room_may_be_of_sessions_alone() {
+        let config = parsed(SMALL, "whip = true\nwhep = true").unwrap();
+        let (webrtc, room) = (config.webrtc.as_ref().unwrap(), &config.rooms[0]);
+        assert_eq!((webrtc.sessions, webrtc.handshake_timeout), (1024, Duration::from_secs(10)));
+        assert_eq!(webrtc.announce, webrtc.listen);
+        assert_eq!((room.input, room.from, room.data), (None, None, Data::Off));
+        assert_eq!((room.codecs[96], room.codecs[111]), (Some(Codec::Vp8), Some(Codec::Opus)));
+        assert_eq!((room.clocks[111], room.clocks[96]), (48_000, 90_000));
+        assert_eq!(config.listen(), webrtc.listen);
+    }
+
+    #[test]
+    fn what_cannot_be_is_told() {
+        let more = |line: &str| format!("{SMALL}\n{line}");
+        for (webrtc, room, words) in [
+            ("", "whip = true", "there is no [webrtc]"),
+            (SMALL, "whep = true", "nobody can publish"),
+            (SMALL, "whip = true\npayload = \"any\"", "`payload = \"rtp\"`"),
+            (SMALL, "whip = true\nrtp_out = [\"192.0.2.9:5004\"]", "set `from`"),
+            (SMALL, "rtp_in = \"192.0.2.1:3478\"", "is used by `[webrtc]`"),
+            (SMALL, "whip = true\nplayers = 0", "1 to 4096"),
+            (SMALL, "whip = true\ncodecs = { 96 = \"vp8\", 97 = \"vp8\" }", "one payload type"),
+            (SMALL, "whip = true\ncodecs = { 200 = \"vp8\" }", "0 to 127"),
+            (SMALL, "whip = true\ndata = \"some\"", "publisher"),
+            (&SMALL.replace("192.0.2.1:3478", "0.0.0.0:3478"), "whip = true", "an address of this host"),
+            (&SMALL.replace("\"192.0.2.1:3478\"", ""), "whip = true", "1 to 8 addresses"),
+            (&more("announce = []"), "whip = true", "one for each"),
+            (&more("announce = [\"[2001:db8::1]:1\"]"), "whip = true", "another family"),
+            (&more("certificate = \"a.pem\""), "whip = true", "go together"),
+            (&more("token_keys = \"/there/is/none\""), "whip = true", "/there/is/none"),
+            (&more("sessions = 0"), "whip = true", "1 to 65536"),
+            (&more("handshake_timeout = \"1ms\""), "whip = true", "100ms"),
+        ] {
+            let error = parsed(webrtc, room).unwrap_err();
+            assert!(error.contains(words) && error.contains("relay.toml"), "{webrtc}\n{room}: {error}");
+        }
+    }
+}
