@@ -90,19 +90,18 @@ fn room() -> RoomConfig {
 }
 
 /// What finding the session of a datagram costs: nothing is kept of it.
-pub const DEMUX: Bound = Bound { steps: (8, 2000), allocations: (0, 4), bytes: (1, 256), peak: (1, 256) };
+pub const DEMUX: Bound = Bound { steps: (8, 800), allocations: (0, 4), bytes: (1, 256), peak: (1, 256) };
 
 /// What an offer costs until it is answered or refused, the session that comes of it included.
 const OFFER: Bound = Bound {
-    steps: (20_000, 4_000_000),
-    allocations: (20, 20_000),
-    bytes: (2000, 4_000_000),
-    peak: (500, 1_000_000),
+    steps: (4000, 2_500_000),
+    allocations: (20, 15_000),
+    bytes: (4000, 2_500_000),
+    peak: (400, 400_000),
 };
 
 /// A datagram of anybody for the address of all sessions.
 pub fn demux(data: &[u8]) {
-    // A key of its own, made before anything is measured, would be the same for all inputs: this one is.
     if let Seeming::Request(fragment) = seeming(data) {
         assert!(
             data.windows(fragment.len().max(1)).any(|part| part == fragment.as_bytes())
