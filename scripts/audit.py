@@ -41,8 +41,11 @@ LICENCE_EXCEPTIONS: dict[str, tuple[str, str]] = {}
 # Crate: why more than one version of it is linked.
 DUPLICATES: dict[str, str] = {
     "base64": "0.22 by instant-acme, 0.23 by pem (rcgen)",
-    "getrandom": "0.2 by ring, 0.4 by rand and tempfile",
+    "getrandom": "0.2 by ring, 0.3 by rand 0.9 (dimpl, sctp-proto), 0.4 by rand and tempfile",
     "itertools": "0.13 by bindgen in build scripts only, 0.14 by ratatui",
+    "nom": "7 by pcap-parser, 8 by dimpl",
+    "rand": "0.9 by dimpl and sctp-proto, 0.10 by proptest in tests",
+    "rand_core": "the same",
     "shlex": "build scripts only: 1 by bindgen, 2 by cc",
     "signal-hook": "0.3 by crossterm, 0.4 by the binary",
     "thiserror": "1 by filedescriptor (crossterm), 2 by the others",

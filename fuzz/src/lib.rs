@@ -88,4 +88,6 @@ pub const TARGETS: &[Target] = &[
     Target::parts("fanout_websocket", fanout::websocket),
     Target::parts("quic_endpoint", quic::endpoint),
     Target::parts("relay_room", relay::room_of_rtp),
+    Target::whole("relay_demux", relay::demux, relay::DEMUX),
+    Target::parts("relay_offer", relay::offer),
 ];

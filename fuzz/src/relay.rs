@@ -1,4 +1,4 @@
-//! Target of `expressway-relay`: what publishers, receivers and strangers send to a room of RTP.
+//! Targets of `expressway-relay`: what publishers, receivers and strangers send to a room of RTP, and to WebRTC sessions.
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -8,6 +8,8 @@ use expressway_netio::slice::{Slice, SliceLimit};
 use expressway_netio::{Datagram, Flow, IoError, IoStats, PacketIo, io::Sent};
 use expressway_relay::config::{Config, Room as RoomConfig};
 use expressway_relay::rtp::{Progress, Room};
+use expressway_relay::webrtc::answer::{Identity, Role, answer};
+use expressway_relay::webrtc::demux::{Fragments, Seeming, seeming};
 use expressway_settings::SourceFile;
 
 use crate::cost::{Account, Bound};
@@ -85,6 +87,49 @@ fn room() -> RoomConfig {
     );
     let source = SourceFile { file: "room.toml".into(), text };
     Config::parse(&source).expect("a room").rooms.remove(0)
+}
+
+/// What finding the session of a datagram costs: nothing is kept of it.
+pub const DEMUX: Bound = Bound { steps: (8, 800), allocations: (0, 4), bytes: (1, 256), peak: (1, 256) };
+
+/// What an offer costs until it is answered or refused, the session that comes of it included.
+const OFFER: Bound = Bound {
+    steps: (4000, 2_500_000),
+    allocations: (20, 15_000),
+    bytes: (4000, 2_500_000),
+    peak: (400, 400_000),
+};
+
+/// A datagram of anybody for the address of all sessions.
+pub fn demux(data: &[u8]) {
+    if let Seeming::Request(fragment) = seeming(data) {
+        assert!(
+            data.windows(fragment.len().max(1)).any(|part| part == fragment.as_bytes())
+                || fragment.is_empty()
+        );
+        let fragments = FRAGMENTS.get_or_init(Fragments::default);
+        assert_eq!(fragments.worker(fragment), None, "nobody can make one up");
+    }
+}
+
+static FRAGMENTS: std::sync::OnceLock<Fragments> = std::sync::OnceLock::new();
+static IDENTITY: std::sync::OnceLock<Identity> = std::sync::OnceLock::new();
+
+/// A byte that says whether to publish, and an offer.
+pub fn offer(data: &[u8]) {
+    let Some((kind, offer)) = data.split_first() else { return };
+    let Ok(offer) = std::str::from_utf8(offer) else { return };
+    let role = if kind & 1 == 0 { Role::Publish } else { Role::Play };
+    let identity = IDENTITY.get_or_init(|| Identity::new().expect("a certificate"));
+    let source = SourceFile {
+        file: "room.toml".into(),
+        text: "[webrtc]\nlisten = [\"192.0.2.1:1\"]\nhttp = \"192.0.2.1:1\"\n[[room]]\nname = \"a\"\nwhip = true\nwhep = true\ndata = \"all\"\n".into(),
+    };
+    let room = Config::parse(&source).expect("a room").rooms.remove(0);
+    let announce = ["192.0.2.1:3478".parse().expect("an address")];
+    let mut account = Account::default();
+    account.run(offer.len(), || drop(answer(identity, offer, (role, 0), &room, &announce)));
+    account.settle(&OFFER);
 }
 
 /// Steps of a byte that says who sends and how long it takes, one for the length, and what is sent.

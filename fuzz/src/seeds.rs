@@ -53,6 +53,8 @@ pub fn of(target: &str) -> Vec<Seed> {
         "fanout_websocket" => named(&fanout::frames()),
         "quic_endpoint" => named(&quic::scripts()),
         "relay_room" => named(&relay::rooms()),
+        "relay_demux" => named(&relay::datagrams()),
+        "relay_offer" => named(&relay::offers()),
         _ => Vec::new(),
     }
 }

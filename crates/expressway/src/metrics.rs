@@ -139,3 +139,24 @@ pub(crate) fn register_worker(registry: &Registry, worker: usize, cell: Arc<Stat
         );
     });
 }
+
+/// Registers what the workers of TCP count.
+pub(crate) fn register_tcp(registry: &Registry, workers: Vec<Arc<expressway_tcp::Stats>>) {
+    registry.register(move |out: &mut Vec<Sample>| {
+        for (worker, stats) in workers.iter().enumerate() {
+            out.extend(stats.fields().into_iter().map(|metric| tcp(&metric, worker)));
+        }
+    });
+}
+
+fn tcp(metric: &expressway_tcp::Metric, worker: usize) -> Sample {
+    let sample = match metric.kind {
+        expressway_web::metrics::Kind::Counter => Sample::counter(metric.name, metric.help, metric.value),
+        expressway_web::metrics::Kind::Gauge => Sample::gauge(metric.name, metric.help, metric.value),
+    };
+    let sample = sample.label("worker", worker.to_string());
+    match metric.label {
+        Some((name, value)) => sample.label(name, value),
+        None => sample,
+    }
+}

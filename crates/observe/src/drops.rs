@@ -225,6 +225,19 @@ reasons! {
         "receiver-skipped" = "relay_receiver_skipped": "A packet that a receiver was too far behind for.";
         "receiver-too-long" = "relay_receiver_dropped_too_long": "A packet longer than what goes to a receiver in one datagram.";
         "repair-refused" = "relay_receiver_repairs_refused": "A request for packets beyond what may be sent again.";
+        "session-unknown" = "relay_demux_dropped_fragment": "A request of ICE for a WebRTC session that is not there.";
+        "session-stranger" = "relay_demux_dropped_stranger": "DTLS or RTP from an address that no session was heard from, or a request from the address of another.";
+        "session-protocol" = "relay_demux_dropped_unknown": "A datagram for sessions that is no protocol of WebRTC.";
+        "session-handover" = "relay_demux_dropped_handover": "A datagram for a session of another worker, which was behind.";
+        "session-malformed" = "relay_webrtc_dropped_malformed": "A datagram for a session that cannot be read.";
+        "session-password" = "relay_webrtc_dropped_password": "A request of ICE without the session's password.";
+        "session-codec" = "relay_webrtc_dropped_codec": "A packet of a codec that was not agreed on with a session.";
+        "session-waiting" = "relay_webrtc_dropped_waiting": "A datagram for a session for which too many waited.";
+        "session-too-long" = "relay_webrtc_dropped_too_long": "A datagram longer than what goes to a session at once.";
+        "session-skipped" = "relay_webrtc_skipped": "A packet that a session was too far behind for.";
+        "message" = "relay_webrtc_dropped_message": "A message of a session that is not heard, without a channel, or too long.";
+        "message-slow" = "relay_webrtc_dropped_slow_message": "A message on an unreliable channel whose receiver had no room.";
+        "message-skipped" = "relay_webrtc_skipped_messages": "A message that a session was too far behind for.";
     }
 }
 

@@ -8,7 +8,12 @@ use expressway_dataplane::IoSection;
 use expressway_settings::{ConfigError, SourceFile, Span, admin};
 use ipnet::IpNet;
 
+mod codec;
 mod file;
+mod webrtc;
+
+pub use codec::{Codec, Kind};
+pub use webrtc::{Data, SlowData, WebRtc};
 
 /// Rooms of a relay at most.
 pub const ROOMS: usize = 1024;
@@ -26,6 +31,8 @@ pub struct Config {
     pub ttl: Option<u8>,
     /// Where metrics and status are served.
     pub admin: Option<admin::Section>,
+    /// How browsers and their like publish and play; `None`: they do not.
+    pub webrtc: Option<WebRtc>,
     /// The rooms.
     pub rooms: Vec<Room>,
     /// The file's text.
@@ -70,10 +77,10 @@ impl Rtcp {
 pub struct Room {
     /// Its name.
     pub name: String,
-    /// Where the publisher sends to: an address of this host, or a group.
-    pub input: SocketAddr,
-    /// What receivers see as their sender, and where their reports come to: an address of this host.
-    pub from: SocketAddr,
+    /// Where a publisher sends RTP to: an address of this host, or a group. `None`: none does.
+    pub input: Option<SocketAddr>,
+    /// What receivers of RTP see as their sender, and where their reports come to: an address of this host. `None`: there are none.
+    pub from: Option<SocketAddr>,
     /// The interface that a group comes in on; `None`: that of the route to it.
     pub interface: Option<String>,
     /// Sources of a group (source-specific multicast); empty: all.
@@ -94,6 +101,18 @@ pub struct Room {
     pub publisher_timeout: Duration,
     /// Clocks by payload type, in Hz.
     pub clocks: Box<[u32; 128]>,
+    /// Codecs by payload type, for WebRTC.
+    pub codecs: Box<[Option<Codec>; 128]>,
+    /// Whether a WebRTC session may publish.
+    pub whip: bool,
+    /// Whether WebRTC sessions may receive.
+    pub whep: bool,
+    /// WebRTC sessions that may receive at once.
+    pub players: usize,
+    /// Who is heard on data channels.
+    pub data: Data,
+    /// What becomes of those that are slow.
+    pub slow_data: SlowData,
     /// Who receives.
     pub outputs: Vec<Output>,
 }
@@ -127,11 +146,13 @@ impl Output {
 impl Room {
     /// The addresses of this host, and groups, that a room's packets come to, each once.
     pub fn listen(&self) -> Vec<SocketAddr> {
-        let mut all = vec![self.input, self.from];
+        let mut all: Vec<_> = [self.input, self.from].into_iter().flatten().collect();
         if self.payload == Payload::Rtp {
-            all.extend(self.rtcp.address(self.input));
+            all.extend(self.input.and_then(|input| self.rtcp.address(input)));
             // Receivers may differ from the publisher in where RTCP goes.
-            all.extend(self.outputs.iter().filter_map(|output| output.rtcp.address(self.from)));
+            if let Some(from) = self.from {
+                all.extend(self.outputs.iter().filter_map(|output| output.rtcp.address(from)));
+            }
         }
         all.sort_unstable();
         all.dedup();
@@ -166,6 +187,7 @@ impl Config {
     /// All addresses to receive on.
     pub fn listen(&self) -> Vec<SocketAddr> {
         let mut all: Vec<SocketAddr> = self.rooms.iter().flat_map(Room::listen).collect();
+        all.extend(self.webrtc.iter().flat_map(|webrtc| webrtc.listen.iter().copied()));
         all.sort_unstable();
         all.dedup();
         all

@@ -13,6 +13,7 @@
 //! * [`config`]: rooms, who publishes into them, who receives.
 //! * [`rtp`]: a room without I/O: what it keeps of a publisher, what each receiver still needs.
 //! * [`service`]: rooms on a worker of `netio`.
+//! * [`webrtc`]: sessions that publish into rooms and receive from them.
 //! * [`status`]: what is counted and shown.
 //!
 //! It decodes no media. Joining multicast groups is left to who has the sockets.
@@ -23,6 +24,7 @@ pub mod config;
 pub mod rtp;
 pub mod service;
 pub mod status;
+pub mod webrtc;
 
 pub use config::Config;
 pub use service::Relay;

@@ -91,6 +91,82 @@ counters! {
     }
 }
 
+counters! {
+    /// Counters of a room's WebRTC sessions.
+    pub struct WebRtcCounters {
+        /// Sessions that were agreed on to publish.
+        pub publishers: u64,
+        /// Sessions that were agreed on to receive.
+        pub players: u64,
+        /// Sessions whose ICE and DTLS succeeded.
+        pub connected: u64,
+        /// RTP packets given to sessions that receive.
+        pub packets: u64,
+        /// Datagrams sent to sessions: media, repairs, reports, handshakes.
+        pub datagrams: u64,
+        /// Their bytes.
+        pub bytes: u64,
+        /// Packets that a session was not sent: it was behind by more than the history has.
+        pub skipped: u64,
+        /// Datagrams for a session that are none of its protocols.
+        pub dropped_malformed: u64,
+        /// Requests of ICE for a session without its password.
+        pub dropped_password: u64,
+        /// Packets of a codec that was not agreed on with the session they came from or were for.
+        pub dropped_codec: u64,
+        /// Datagrams that found no room while too many waited for a session.
+        pub dropped_waiting: u64,
+        /// Datagrams longer than what goes to a session at once.
+        pub dropped_too_long: u64,
+        /// Messages of data channels that were kept for others.
+        pub messages: u64,
+        /// Messages sent to sessions.
+        pub messages_sent: u64,
+        /// Messages of sessions that are not heard, without a channel, or too long.
+        pub dropped_message: u64,
+        /// Messages on unreliable channels for sessions that had no room for them.
+        pub dropped_slow_message: u64,
+        /// Messages that a session was not sent: it was behind by more than is kept.
+        pub skipped_messages: u64,
+        /// Reliable channels closed for that.
+        pub closed_channels: u64,
+        /// Sessions whose ICE and DTLS took too long.
+        pub ended_handshake: u64,
+        /// Sessions that were not heard from for long.
+        pub ended_lost: u64,
+        /// Sessions that broke a protocol.
+        pub ended_failed: u64,
+        /// Sessions whose place another publisher took.
+        pub ended_replaced: u64,
+        /// Sessions that said goodbye, or were told to go.
+        pub ended_left: u64,
+    }
+}
+
+counters! {
+    /// What comes to a worker for WebRTC sessions and is for none.
+    pub struct DemuxCounters {
+        /// Requests of ICE for a session that is not there.
+        pub dropped_fragment: u64,
+        /// DTLS and RTP from addresses that no session was heard from, and requests from the address of another.
+        pub dropped_stranger: u64,
+        /// Datagrams that are no protocol of WebRTC.
+        pub dropped_unknown: u64,
+        /// Datagrams for a session of another worker that had no room for them.
+        pub dropped_handover: u64,
+    }
+}
+
+counters! {
+    /// What a room's WebRTC sessions are like now.
+    pub struct WebRtcGauges {
+        /// 1 while a session is there to publish.
+        pub publishers: u64,
+        /// Sessions that receive.
+        pub players: u64,
+    }
+}
+
 /// What a room shows of a receiver.
 #[derive(Clone, Debug)]
 pub struct ReceiverStatus {
@@ -102,6 +178,15 @@ pub struct ReceiverStatus {
     pub gauges: Arc<Published<ReceiverGauges>>,
 }
 
+/// What a room shows of its WebRTC sessions.
+#[derive(Clone, Debug, Default)]
+pub struct WebRtcStatus {
+    /// Counters.
+    pub counters: Arc<Published<WebRtcCounters>>,
+    /// What they are like.
+    pub gauges: Arc<Published<WebRtcGauges>>,
+}
+
 /// What a room shows.
 #[derive(Clone, Debug)]
 pub struct RoomStatus {
@@ -111,6 +196,8 @@ pub struct RoomStatus {
     pub counters: Arc<Published<RoomCounters>>,
     /// What it is like.
     pub gauges: Arc<Published<RoomGauges>>,
+    /// Its WebRTC sessions; `None` where there are none.
+    pub webrtc: Option<WebRtcStatus>,
     /// Its receivers.
     pub receivers: Vec<ReceiverStatus>,
 }

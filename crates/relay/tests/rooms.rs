@@ -111,7 +111,7 @@ fn rtp(sequence: u16, length: usize) -> Vec<u8> {
 }
 
 fn publish(room: &mut Room, numbers: std::ops::Range<u16>, now: Instant) {
-    let input = room.config().input;
+    let input = room.config().input.unwrap();
     numbers.for_each(|number| room.handle_datagram(&rtp(number, 100), publisher(), input, now));
 }
 

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use boring::ssl::SslContext;
+use boring::error::ErrorStack;
+use boring::ssl::{SslContext, SslMethod};
 use expressway_web::Handler;
 use expressway_web::access_log::AccessLog;
 
@@ -19,6 +20,17 @@ pub struct Setup {
     pub tls: SslContext,
     /// What strangers may take.
     pub limits: Limits,
+}
+
+impl Setup {
+    /// For listeners without TLS alone: the context has no certificate.
+    ///
+    /// # Errors
+    /// Of BoringSSL, which lacks memory.
+    pub fn plain(handler: Arc<dyn Handler>, limits: Limits) -> Result<Self, ErrorStack> {
+        let tls = SslContext::builder(SslMethod::tls())?.build();
+        Ok(Self { handler, access_log: None, tls, limits })
+    }
 }
 
 impl fmt::Debug for Setup {

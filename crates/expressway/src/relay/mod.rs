@@ -1,6 +1,7 @@
 //! `expressway relay`: live media from publishers to receivers, until a signal.
 
 mod groups;
+mod http;
 mod report;
 mod workers;
 
@@ -13,6 +14,7 @@ use expressway_gateway::admin::State;
 use expressway_gateway::metrics::Sample;
 use expressway_netio::udp::{SendOptions, UdpConfig};
 use expressway_netio::xsk::interface_index;
+use expressway_relay::webrtc::answer::Identity;
 use expressway_relay::{Config, service};
 
 use crate::args::Relay as Arguments;
@@ -20,6 +22,7 @@ use crate::daemon::{self, Daemon, lock};
 use crate::fail::Failure;
 use crate::metrics;
 use groups::Groups;
+use http::Http;
 use workers::Workers;
 
 /// Relays until told to stop.
@@ -34,20 +37,28 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (path, ios) = DataPath::open(data_path(&config)?, provider, config.workers)?;
     let groups = Groups::join(&config, &ios)?;
     let status = service::status(&config);
-    let workers = Workers::start(&config, ios, &status)?;
+    let listeners = http::bind(&config)?;
+    let identity = Arc::new(Identity::new().map_err(Failure::run_time)?);
+    let workers = Workers::start(&config, ios, &status, &identity)?;
     let cells = workers.cells();
+    let http = Http::start(&config, listeners, identity, workers.mailboxes())?;
+    let http_stats = http.as_ref().map(Http::stats);
     let relay = Arc::new(Relay {
         arguments: arguments.clone(),
         config: Mutex::new(config),
         path: Mutex::new(path),
         groups: Mutex::new(groups),
         workers: Mutex::new(workers),
+        http,
         status,
     });
     let section = lock(&relay.config).admin.clone();
     let admin = daemon::admin(section.as_ref(), &relay, |registry| {
         for (worker, cell) in cells.into_iter().enumerate() {
             metrics::register_worker(registry, worker, cell);
+        }
+        if let Some(stats) = http_stats {
+            metrics::register_tcp(registry, stats);
         }
     })?;
     report::ready(arguments.json, &lock(&relay.config), &lock(&relay.path))?;
@@ -92,6 +103,8 @@ struct Relay {
     path: Mutex<DataPath>,
     groups: Mutex<Groups>,
     workers: Mutex<Workers>,
+    /// WHIP and WHEP, where there is WebRTC.
+    http: Option<Http>,
     status: service::Status,
 }
 
@@ -117,7 +130,15 @@ impl Daemon for Relay {
         };
         let mut config = lock(&self.config);
         if let Some(what) = needs_restart(&config, &new) {
-            tracing::error!("not reloaded: {what} needs a restart; `rtp_out` and [[room.out]] can change");
+            tracing::error!(
+                "not reloaded: {what} needs a restart; `rtp_out`, [[room.out]], and the keys of [webrtc] can change"
+            );
+            return;
+        }
+        if let Some(http) = &self.http
+            && let Err(error) = http.reload(&new, lock(&self.workers).mailboxes())
+        {
+            tracing::error!("not reloaded: {error}");
             return;
         }
         match lock(&self.workers).set_outputs(&config, &new) {
@@ -136,8 +157,14 @@ impl Daemon for Relay {
     }
 
     fn samples(&self, out: &mut Vec<Sample>) {
-        let refused = lock(&self.workers).refused();
+        let (refused, demux) = {
+            let workers = lock(&self.workers);
+            (workers.refused(), workers.demux())
+        };
         report::samples(&lock(&self.status), &refused, out);
+        if let Some(http) = &self.http {
+            report::sessions(&demux, http.counters(), http.sessions(), out);
+        }
         metrics::data_path(&self.path, out);
     }
 }
@@ -146,6 +173,14 @@ impl Daemon for Relay {
 fn needs_restart(old: &Config, new: &Config) -> Option<String> {
     if (old.workers, old.ttl, &old.admin) != (new.workers, new.ttl, &new.admin) || old.io != new.io {
         return Some("`workers`, `ttl`, [io] or [admin]".into());
+    }
+    let is_same = match (&old.webrtc, &new.webrtc) {
+        (Some(old), Some(new)) => old.same_but_keys(new),
+        (None, None) => true,
+        _ => false,
+    };
+    if !is_same {
+        return Some("[webrtc]".into());
     }
     if old.rooms.len() != new.rooms.len() {
         return Some("another number of rooms".into());

@@ -5,7 +5,8 @@ use std::fmt::Write;
 use expressway_dataplane::DataPath;
 use expressway_gateway::metrics::Sample;
 use expressway_relay::Config;
-use expressway_relay::status::RoomStatus;
+use expressway_relay::status::{DemuxCounters, RoomStatus};
+use expressway_relay::webrtc::http::HttpCounters;
 use serde_json::{Value, json};
 
 use crate::fail::Failure;
@@ -16,12 +17,15 @@ pub(super) fn ready(as_json: bool, config: &Config, path: &DataPath) -> Result<(
     let modes = path.modes();
     let mut lines = String::new();
     for room in &config.rooms {
-        let mode = modes.iter().find(|(address, _)| *address == room.input);
+        let sessions = config.webrtc.as_ref().and_then(|webrtc| webrtc.listen.first());
+        let address = room.input.as_ref().or(sessions);
+        let mode = modes.iter().find(|(listen, _)| Some(listen) == address);
         let mode = mode.map_or_else(|| "udp".to_owned(), |(_, mode)| mode.to_string());
-        let (name, input, receivers) = (&room.name, room.input, room.outputs.len());
+        let (name, receivers) = (&room.name, room.outputs.len());
+        let input = room.input.map_or_else(|| "-".to_owned(), |input| input.to_string());
         lines += &match as_json {
             true => {
-                let ready = json!({ "room": name, "rtp_in": input, "io": mode, "receivers": receivers });
+                let ready = json!({ "room": name, "rtp_in": room.input, "io": mode, "receivers": receivers });
                 format!("{}\n", json!({ "ready": ready }))
             }
             false => format!("ready room={name} rtp_in={input} io={mode} receivers={receivers}\n"),
@@ -44,6 +48,12 @@ pub(super) fn document(rooms: &[RoomStatus]) -> Value {
             "name": room.name,
             "counters": counters_document(room.counters.load().fields()),
             "now": counters_document(room.gauges.load().fields()),
+            "webrtc": room.webrtc.as_ref().map(|webrtc| {
+                json!({
+                    "counters": counters_document(webrtc.counters.load().fields()),
+                    "now": counters_document(webrtc.gauges.load().fields()),
+                })
+            }),
             "receivers": room.receivers.iter().map(receiver).collect::<Vec<_>>(),
         })
     };
@@ -68,6 +78,14 @@ pub(super) fn print(as_json: bool, rooms: &[RoomStatus]) -> Result<(), Failure> 
             counters.fields().iter().filter(|field| field.name.starts_with("dropped") && field.value > 0)
         {
             let _ = writeln!(out, "  {} {}", field.name, field.value);
+        }
+        if let Some(webrtc) = &room.webrtc {
+            let (counters, now) = (webrtc.counters.load(), webrtc.gauges.load());
+            let _ = writeln!(
+                out,
+                "  WebRTC: {} publish, {} play; {} sessions connected, {} packets, {} skipped",
+                now.publishers, now.players, counters.connected, counters.packets, counters.skipped
+            );
         }
         for receiver in &room.receivers {
             let (counters, now) = (receiver.counters.load(), receiver.gauges.load());
@@ -97,6 +115,16 @@ pub(super) fn samples(rooms: &[RoomStatus], refused: &[u64], out: &mut Vec<Sampl
         out.extend(room.gauges.load().fields().map(|field| {
             Sample::gauge(format!("relay_{}", field.name), field.help, field.value).label("room", &room.name)
         }));
+        if let Some(webrtc) = &room.webrtc {
+            out.extend(webrtc.counters.load().fields().map(|field| {
+                Sample::counter(format!("relay_webrtc_{}", field.name), field.help, field.value)
+                    .label("room", &room.name)
+            }));
+            out.extend(webrtc.gauges.load().fields().map(|field| {
+                Sample::gauge(format!("relay_webrtc_now_{}", field.name), field.help, field.value)
+                    .label("room", &room.name)
+            }));
+        }
         for receiver in &room.receivers {
             let labelled = |sample: Sample| {
                 sample.label("room", &room.name).label("receiver", receiver.address.to_string())
@@ -108,5 +136,19 @@ pub(super) fn samples(rooms: &[RoomStatus], refused: &[u64], out: &mut Vec<Sampl
                 labelled(Sample::gauge(format!("relay_receiver_{}", field.name), field.help, field.value))
             }));
         }
+    }
+}
+
+/// The metrics of WebRTC that belong to no room.
+pub(super) fn sessions(demux: &[DemuxCounters], http: &HttpCounters, there: usize, out: &mut Vec<Sample>) {
+    for (worker, counters) in demux.iter().enumerate() {
+        out.extend(counters.fields().map(|field| {
+            Sample::counter(format!("relay_demux_{}", field.name), field.help, field.value)
+                .label("worker", worker.to_string())
+        }));
+    }
+    out.push(Sample::gauge("relay_sessions", "WebRTC sessions that are there.", there as u64));
+    for (name, help, value) in http.fields() {
+        out.push(Sample::counter(format!("relay_http_{name}"), help, value));
     }
 }

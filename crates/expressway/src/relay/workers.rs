@@ -10,7 +10,8 @@ use expressway_netio::worker::WorkerOptions;
 use expressway_netio::{IoError, Mailbox, PacketIo, Worker, mailbox};
 use expressway_relay::Config;
 use expressway_relay::service::{self, MESSAGES, Message, Relay, Status};
-use expressway_relay::status::RoomCounters;
+use expressway_relay::status::{DemuxCounters, RoomCounters};
+use expressway_relay::webrtc::answer::Identity;
 
 use crate::fail::Failure;
 
@@ -24,19 +25,33 @@ pub(super) struct Workers {
     cells: Vec<Arc<StatsCell>>,
     /// By worker and room.
     refused: Vec<Vec<Arc<Published<RoomCounters>>>>,
+    /// By worker, where there is WebRTC.
+    demux: Vec<Arc<Published<DemuxCounters>>>,
 }
 
 impl Workers {
-    /// Starts a worker for each backend.
-    pub(super) fn start(config: &Config, ios: Vec<WorkerIo>, status: &Status) -> Result<Self, Failure> {
+    /// Starts a worker for each backend. WebRTC sessions are all `identity`.
+    pub(super) fn start(
+        config: &Config,
+        ios: Vec<WorkerIo>,
+        status: &Status,
+        identity: &Arc<Identity>,
+    ) -> Result<Self, Failure> {
         let ends = ios.iter().map(|_| mailbox(MESSAGES)).collect::<Result<Vec<_>, _>>();
         let ends = ends.map_err(|error| Failure::run_time(format!("mailbox: {error}")))?;
         let (mailboxes, inboxes): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
         let mailboxes: Arc<[_]> = mailboxes.into();
-        let mut all = Self { threads: Vec::new(), mailboxes, cells: Vec::new(), refused: Vec::new() };
+        let mut all = Self {
+            threads: Vec::new(),
+            mailboxes,
+            cells: Vec::new(),
+            refused: Vec::new(),
+            demux: Vec::new(),
+        };
         let (now, count) = (Instant::now(), ios.len());
         for (index, (io, inbox)) in ios.into_iter().zip(inboxes).enumerate() {
-            let relay = Relay::new(config, index, count, Arc::clone(status), now);
+            let mut relay = Relay::new(config, index, count, Arc::clone(status), now);
+            all.demux.extend(relay.set_sessions(config, Arc::clone(identity)));
             all.refused.push(relay.refused());
             let options = WorkerOptions {
                 index,
@@ -64,6 +79,16 @@ impl Workers {
     /// Counters of each worker and its packet I/O.
     pub(super) fn cells(&self) -> Vec<Arc<StatsCell>> {
         self.cells.clone()
+    }
+
+    /// Where each worker is sent messages.
+    pub(super) fn mailboxes(&self) -> Arc<[Mailbox<Message>]> {
+        Arc::clone(&self.mailboxes)
+    }
+
+    /// What came to workers for WebRTC sessions and was for none.
+    pub(super) fn demux(&self) -> Vec<DemuxCounters> {
+        self.demux.iter().map(|published| published.load()).collect()
     }
 
     /// Whether a worker has ended by itself.

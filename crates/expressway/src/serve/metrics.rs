@@ -136,27 +136,6 @@ pub(crate) fn register_tls(registry: &Registry, tls: Arc<ArcSwap<Tls>>) {
     });
 }
 
-/// Registers what the workers of TCP count.
-pub(crate) fn register_tcp(registry: &Registry, workers: Vec<Arc<expressway_tcp::Stats>>) {
-    registry.register(move |out: &mut Vec<Sample>| {
-        for (worker, stats) in workers.iter().enumerate() {
-            out.extend(stats.fields().into_iter().map(|metric| tcp(&metric, worker)));
-        }
-    });
-}
-
-fn tcp(metric: &expressway_tcp::Metric, worker: usize) -> Sample {
-    let sample = match metric.kind {
-        web::Kind::Counter => Sample::counter(metric.name, metric.help, metric.value),
-        web::Kind::Gauge => Sample::gauge(metric.name, metric.help, metric.value),
-    };
-    let sample = sample.label("worker", worker.to_string());
-    match metric.label {
-        Some((name, value)) => sample.label(name, value),
-        None => sample,
-    }
-}
-
 fn quic(field: &stats::Field, value: u64, worker: usize) -> Sample {
     let sample = match field.kind {
         stats::Kind::Counter => Sample::counter(field.name, field.help, value),

@@ -229,7 +229,7 @@ impl Server {
             let memory = server.files.memory();
             let tcp = expressway_tcp::Server::start(tcp_workers, listeners, tcp_setup, memory, tracer)
                 .map_err(|error| Failure::run_time(format!("TCP workers: {error}")))?;
-            metrics::register_tcp(&registry, tcp.stats());
+            crate::metrics::register_tcp(&registry, tcp.stats());
             server.tcp = Some(tcp);
         }
         if let (Some(section), Some(listener)) = (&server.config.admin, admin) {

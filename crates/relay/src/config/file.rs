@@ -10,7 +10,8 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Config, Output, Payload, RECEIVERS, ROOMS, Room, Rtcp};
+use super::webrtc::WebRtcTable;
+use super::{Codec, Config, Data, Output, Payload, RECEIVERS, ROOMS, Room, Rtcp, SlowData};
 
 impl Payload {
     const NAMES: [(&'static str, Self); 2] = [("rtp", Self::Rtp), ("any", Self::Any)];
@@ -36,6 +37,7 @@ struct File {
     io: IoSection,
     ttl: Option<Spanned<u8>>,
     admin: Option<admin::Section>,
+    webrtc: Option<WebRtcTable>,
     #[serde(default)]
     room: Vec<Spanned<RoomTable>>,
 }
@@ -44,7 +46,7 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct RoomTable {
     name: Spanned<String>,
-    rtp_in: Spanned<SocketAddr>,
+    rtp_in: Option<Spanned<SocketAddr>>,
     from: Option<Spanned<SocketAddr>>,
     interface: Option<Spanned<String>>,
     #[serde(default)]
@@ -65,6 +67,14 @@ struct RoomTable {
     publisher_timeout: Span,
     #[serde(default)]
     clock_rates: BTreeMap<String, u32>,
+    codecs: Option<BTreeMap<String, Codec>>,
+    whip: Option<Spanned<bool>>,
+    whep: Option<Spanned<bool>>,
+    players: Option<Spanned<usize>>,
+    #[serde(default)]
+    data: Data,
+    #[serde(default)]
+    slow_data: SlowData,
     #[serde(default)]
     rtp_out: Vec<Spanned<SocketAddr>>,
     #[serde(default)]
@@ -93,13 +103,14 @@ fn longest() -> Spanned<u16> {
 }
 
 /// What is wrong, and at which bytes of the file.
-type Problem = (std::ops::Range<usize>, String);
+pub(super) type Problem = (std::ops::Range<usize>, String);
 
 pub(super) fn parse(source: &SourceFile) -> Result<Config, ConfigError> {
     let mut file: File = source.parse()?;
     let at = |(span, problem): Problem| source.at(span, problem);
     file.io.check().map_err(at)?;
-    file.io.resolve_paths(source.file.parent().unwrap_or(Path::new(".")));
+    let folder = source.file.parent().unwrap_or(Path::new("."));
+    file.io.resolve_paths(folder);
     if !(1..=WORKERS).contains(file.workers.get_ref()) {
         return Err(at((file.workers.span(), format!("1 to {WORKERS} workers"))));
     }
@@ -114,12 +125,20 @@ pub(super) fn parse(source: &SourceFile) -> Result<Config, ConfigError> {
     }
     let rooms =
         file.room.iter().map(|table| room(table.get_ref()).map_err(at)).collect::<Result<Vec<_>, _>>()?;
-    apart(&file.room, &rooms).map_err(at)?;
+    let webrtc = file.webrtc.map(|table| table.check(folder)).transpose().map_err(at)?;
+    for (table, room) in file.room.iter().zip(&rooms).filter(|_| webrtc.is_none()) {
+        let wanted = table.get_ref().whip.as_ref().filter(|_| room.whip);
+        if let Some(wanted) = wanted.or(table.get_ref().whep.as_ref().filter(|_| room.whep)) {
+            return Err(at((wanted.span(), "there is no [webrtc]: say there where sessions come to".into())));
+        }
+    }
+    apart(&file.room, &rooms, webrtc.as_ref().map_or(&[], |webrtc| &webrtc.listen)).map_err(at)?;
     Ok(Config {
         workers: *file.workers.get_ref(),
         io: file.io,
         ttl: file.ttl.map(Spanned::into_inner),
         admin: source.admin(file.admin)?,
+        webrtc,
         rooms,
         text: source.text.clone(),
     })
@@ -130,22 +149,37 @@ fn room(table: &RoomTable) -> Result<Room, Problem> {
     if name.is_empty() || name.len() > 64 || name.chars().any(char::is_control) {
         return Err((table.name.span(), "1 to 64 characters, none of them a control character".into()));
     }
-    let input = host(&table.rtp_in, true)?;
-    let from = match &table.from {
-        Some(from) => host(from, false)?,
-        None if input.ip().is_multicast() => {
+    let is_set = |flag: &Option<Spanned<bool>>| flag.as_ref().is_some_and(|flag| *flag.get_ref());
+    let (whip, whep) = (is_set(&table.whip), is_set(&table.whep));
+    let input = table.rtp_in.as_ref().map(|input| host(input, true)).transpose()?;
+    if input.is_none() && !whip {
+        return Err((table.name.span(), "nobody can publish: set `rtp_in`, `whip` or both".into()));
+    }
+    if (whip || whep) && table.payload == Payload::Any {
+        return Err((table.name.span(), "`whip` and `whep` need `payload = \"rtp\"`".into()));
+    }
+    let is_group = input.is_some_and(|input| input.ip().is_multicast());
+    let from = match (&table.from, &table.rtp_in) {
+        (Some(from), _) => Some(host(from, false)?),
+        (None, Some(input)) if is_group => {
             let problem = "a group cannot send: set `from` to the address that receivers are to see";
-            return Err((table.rtp_in.span(), problem.into()));
+            return Err((input.span(), problem.into()));
         }
-        None => input,
+        _ => input,
     };
     for (span, is_set) in [
         (table.interface.as_ref().map(Spanned::span), table.interface.is_some()),
         (table.sources.first().map(Spanned::span), !table.sources.is_empty()),
     ] {
-        if let Some(span) = span.filter(|_| is_set && !input.ip().is_multicast()) {
+        if let Some(span) = span.filter(|_| is_set && !is_group) {
             return Err((span, "`rtp_in` is no multicast group".into()));
         }
+    }
+    let players = table.players.as_ref().map_or(RECEIVERS, |players| *players.get_ref());
+    if let Some(span) =
+        table.players.as_ref().map(Spanned::span).filter(|_| !(1..=RECEIVERS).contains(&players))
+    {
+        return Err((span, format!("1 to {RECEIVERS} players")));
     }
     let history = *table.history.get_ref();
     if !(16..=16_384).contains(&history) || !history.is_power_of_two() {
@@ -168,7 +202,13 @@ fn room(table: &RoomTable) -> Result<Room, Problem> {
         longest: *table.max_packet.get_ref(),
         keyframe_interval: table.keyframe_interval.0,
         publisher_timeout: table.publisher_timeout.0,
-        clocks: clocks(table)?,
+        codecs: codecs(table, whip || whep)?,
+        clocks: clocks(table, whip || whep)?,
+        whip,
+        whep,
+        players,
+        data: table.data,
+        slow_data: table.slow_data,
         outputs,
     })
 }
@@ -188,7 +228,7 @@ fn host(address: &Spanned<SocketAddr>, group: bool) -> Result<SocketAddr, Proble
     Err((address.span(), problem.into()))
 }
 
-fn outputs(table: &RoomTable, from: SocketAddr) -> Result<Vec<Output>, Problem> {
+fn outputs(table: &RoomTable, from: Option<SocketAddr>) -> Result<Vec<Output>, Problem> {
     let plain = table.rtp_out.iter().map(|address| {
         let output =
             Output { address: *address.get_ref(), rtcp: table.rtcp, ssrc: None, payload_types: Vec::new() };
@@ -204,6 +244,10 @@ fn outputs(table: &RoomTable, from: SocketAddr) -> Result<Vec<Output>, Problem> 
     for output in plain.chain(changed) {
         let (address, mut output): (&Spanned<SocketAddr>, Output) = output?;
         host(address, true)?;
+        let Some(from) = from else {
+            let problem = "set `from` to the address that receivers are to see, or `rtp_in`";
+            return Err((address.span(), problem.into()));
+        };
         if output.address.is_ipv4() != from.is_ipv4() {
             return Err((
                 address.span(),
@@ -239,8 +283,33 @@ fn payload_types(table: &Spanned<BTreeMap<String, u8>>) -> Result<Vec<(u8, u8)>,
     table.get_ref().iter().map(pair).collect()
 }
 
-/// Of static payload types as RFC 3551, section 6, of others 90 kHz, as video has.
-fn clocks(table: &RoomTable) -> Result<Box<[u32; 128]>, Problem> {
+/// What is in `codecs`, or else the usual ones; none of a room without WebRTC.
+fn codecs(table: &RoomTable, is_webrtc: bool) -> Result<Box<[Option<Codec>; 128]>, Problem> {
+    let mut codecs = Box::new([None; 128]);
+    let Some(named) = &table.codecs else {
+        let usual = Codec::DEFAULTS.iter().filter(|_| is_webrtc);
+        usual.for_each(|(payload_type, codec)| codecs[*payload_type] = Some(*codec));
+        return Ok(codecs);
+    };
+    let mut seen = Vec::new();
+    for (payload_type, codec) in named {
+        let Some(payload_type) = payload_type.parse::<usize>().ok().filter(|number| *number < 128) else {
+            return Err((
+                table.name.span(),
+                "`codecs` are of payload types 0 to 127: { 96 = \"h264\" }".into(),
+            ));
+        };
+        if seen.contains(codec) {
+            return Err((table.name.span(), "`codecs`: each codec has one payload type".into()));
+        }
+        seen.push(*codec);
+        codecs[payload_type] = Some(*codec);
+    }
+    Ok(codecs)
+}
+
+/// Of static payload types as RFC 3551, section 6, of codecs their own, of others 90 kHz, as video has.
+fn clocks(table: &RoomTable, is_webrtc: bool) -> Result<Box<[u32; 128]>, Problem> {
     let mut clocks = Box::new([90_000; 128]);
     for (types, clock) in [
         (&[0, 3, 4, 5, 7, 8, 9, 12, 13, 15, 18][..], 8000),
@@ -250,6 +319,9 @@ fn clocks(table: &RoomTable) -> Result<Box<[u32; 128]>, Problem> {
         (&[17][..], 22_050),
     ] {
         types.iter().for_each(|payload_type: &usize| clocks[*payload_type] = clock);
+    }
+    for (payload_type, codec) in codecs(table, is_webrtc)?.iter().enumerate() {
+        clocks[payload_type] = codec.map_or(clocks[payload_type], Codec::clock);
     }
     for (payload_type, clock) in &table.clock_rates {
         let payload_type = payload_type.parse::<usize>().ok().filter(|number| *number < 128);
@@ -263,8 +335,9 @@ fn clocks(table: &RoomTable) -> Result<Box<[u32; 128]>, Problem> {
 }
 
 /// No two rooms have a name or an address in common, and none receives what another sends.
-fn apart(tables: &[Spanned<RoomTable>], rooms: &[Room]) -> Result<(), Problem> {
-    let (mut names, mut addresses) = (HashMap::new(), HashMap::new());
+fn apart(tables: &[Spanned<RoomTable>], rooms: &[Room], sessions: &[SocketAddr]) -> Result<(), Problem> {
+    let mut names = HashMap::new();
+    let mut addresses: HashMap<_, _> = sessions.iter().map(|address| (*address, "[webrtc]")).collect();
     for (table, room) in tables.iter().zip(rooms) {
         let table = table.get_ref();
         if names.insert(room.name.as_str(), ()).is_some() {
@@ -272,15 +345,16 @@ fn apart(tables: &[Spanned<RoomTable>], rooms: &[Room]) -> Result<(), Problem> {
         }
         for address in room.listen() {
             if let Some(other) = addresses.insert(address, room.name.as_str()) {
-                return Err((table.rtp_in.span(), format!("{address} is used by room `{other}`")));
+                let span =
+                    table.rtp_in.as_ref().or(table.from.as_ref()).map_or(table.name.span(), Spanned::span);
+                return Err((span, format!("{address} is used by `{other}`")));
             }
         }
     }
     for (table, room) in tables.iter().zip(rooms) {
         for output in &room.outputs {
             if let Some(other) = addresses.get(&output.address) {
-                let problem =
-                    format!("room `{other}` receives on {}: that may go in a circle", output.address);
+                let problem = format!("`{other}` receives on {}: that may go in a circle", output.address);
                 return Err((table.get_ref().name.span(), problem));
             }
         }
@@ -305,6 +379,7 @@ mod tests {
         let room = &config.rooms[0];
         assert_eq!((room.history, room.longest, room.rtcp), (1024, 1500, Rtcp::NextPort));
         assert_eq!(room.from, room.input);
+        assert!(room.codecs.iter().all(Option::is_none) && !room.whip && !room.whep);
         assert_eq!(room.listen(), ["192.0.2.1:5004".parse().unwrap(), "192.0.2.1:5005".parse().unwrap()]);
         assert_eq!((room.clocks[0], room.clocks[14], room.clocks[96]), (8000, 90_000, 90_000));
         assert!(!room.outputs[0].is_rewritten());
@@ -372,7 +447,7 @@ mod tests {
         let twice = format!("{SMALL}{}", SMALL.replace("5004", "6004"));
         assert!(parsed(&twice).unwrap_err().to_string().contains("another room"));
         let same = format!("{SMALL}{}", SMALL.replace("studio", "other"));
-        assert!(parsed(&same).unwrap_err().to_string().contains("is used by room"));
+        assert!(parsed(&same).unwrap_err().to_string().contains("is used by `studio`"));
         let circle = format!(
             "{SMALL}{}",
             SMALL

@@ -8,7 +8,7 @@
 //! * [`stream`]: an SSRC of the publisher, with its [`reception`] and what is [`missing`] of it.
 //! * [`receiver`]: where each receiver is in the history.
 //! * [`reports`]: RTCP that is sent; [`keyframe`]: requests that are collapsed.
-//! * [`room`]: all of it.
+//! * [`room`]: all of it; [`sessions`]: what it is to WebRTC sessions.
 
 pub mod header;
 pub mod history;
@@ -18,6 +18,7 @@ pub mod receiver;
 pub mod reception;
 pub mod reports;
 pub mod room;
+pub mod sessions;
 pub mod stream;
 
 pub use room::{Progress, Room};

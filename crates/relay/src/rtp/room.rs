@@ -40,9 +40,18 @@ pub enum Progress {
     Blocked,
 }
 
+/// Who publishes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// Whoever sends RTP from there.
+    Address(SocketAddr),
+    /// A WebRTC session.
+    Session(u64),
+}
+
 #[derive(Clone, Copy, Debug)]
-struct Publisher {
-    rtp: SocketAddr,
+pub(super) struct Publisher {
+    pub(super) source: Source,
     /// Where its RTCP comes from, once some came.
     rtcp: Option<SocketAddr>,
     last: Instant,
@@ -51,14 +60,14 @@ struct Publisher {
 /// A room.
 #[derive(Debug)]
 pub struct Room {
-    config: config::Room,
+    pub(super) config: config::Room,
     /// When times begin.
-    epoch: Instant,
+    pub(super) epoch: Instant,
     reporter: Reporter,
-    publisher: Option<Publisher>,
-    streams: Vec<Stream>,
-    keyframes: [KeyframeRequests; STREAMS],
-    history: History,
+    pub(super) publisher: Option<Publisher>,
+    pub(super) streams: Vec<Stream>,
+    pub(super) keyframes: [KeyframeRequests; STREAMS],
+    pub(super) history: History,
     receivers: Vec<Receiver>,
     /// Receivers by where their RTCP comes from.
     by_rtcp: HashMap<SocketAddr, usize>,
@@ -67,6 +76,10 @@ pub struct Room {
     /// Receivers in a row that had everything since there was something new.
     idle: usize,
     next_report: Instant,
+    /// A wall clock of the publisher, as an NTP timestamp, and when that was.
+    pub(super) wall_clock: Option<(u64, Instant)>,
+    /// A packet of a session while it is written.
+    pub(super) scratch: Vec<u8>,
     /// The state of a generator of chance.
     random: u64,
     /// What is counted.
@@ -92,6 +105,8 @@ impl Room {
             turn: 0,
             idle: 0,
             next_report: now,
+            wall_clock: None,
+            scratch: Vec::new(),
             random,
             counters: RoomCounters::default(),
             config,
@@ -140,18 +155,18 @@ impl Room {
         if is_rtcp(datagram) {
             return self.handle_rtcp(datagram, remote, now);
         }
-        match Header::parse(datagram).filter(|_| local == self.config.input) {
+        match Header::parse(datagram).filter(|_| Some(local) == self.config.input) {
             Some(header) => self.handle_rtp(header, datagram, remote, now),
             None => self.counters.dropped_malformed += 1,
         }
     }
 
     fn handle_any(&mut self, datagram: &[u8], remote: SocketAddr, local: SocketAddr, now: Instant) {
-        if datagram.is_empty() || local != self.config.input {
+        if datagram.is_empty() || Some(local) != self.config.input {
             self.counters.dropped_malformed += 1;
         } else if datagram.len() > self.history.longest() {
             self.counters.dropped_too_long += 1;
-        } else if self.publishes(remote, |_| false, now) {
+        } else if self.publishes(Source::Address(remote), None, now) {
             self.history.push(datagram, Note::default());
             self.kept(datagram);
         }
@@ -163,10 +178,10 @@ impl Room {
         self.counters.bytes += datagram.len() as u64;
     }
 
-    /// Whether `remote` is the publisher, or becomes it. `is_same` says whether it seems to be the publisher of before, with another port.
-    fn publishes(&mut self, remote: SocketAddr, is_same: impl Fn(&[Stream]) -> bool, now: Instant) -> bool {
+    /// Whether `source` is the publisher, or becomes it. A publisher of before with another port is known by its SSRC.
+    pub(super) fn publishes(&mut self, source: Source, ssrc: Option<u32>, now: Instant) -> bool {
         match &mut self.publisher {
-            Some(publisher) if publisher.rtp == remote => {
+            Some(publisher) if publisher.source == source => {
                 publisher.last = now;
                 return true;
             }
@@ -174,8 +189,11 @@ impl Room {
                 if now.saturating_duration_since(publisher.last) < self.config.publisher_timeout =>
             {
                 // A NAT that forgot it.
-                if publisher.rtp.ip() == remote.ip() && is_same(&self.streams) {
-                    *publisher = Publisher { rtp: remote, rtcp: None, last: now };
+                if let (Source::Address(before), Source::Address(remote)) = (publisher.source, source)
+                    && before.ip() == remote.ip()
+                    && self.streams.iter().any(|stream| Some(stream.ssrc) == ssrc)
+                {
+                    *publisher = Publisher { source, rtcp: None, last: now };
                     return true;
                 }
                 self.counters.dropped_second_publisher += 1;
@@ -183,11 +201,15 @@ impl Room {
             }
             _ => {}
         }
-        if !self.config.allow.is_empty() && !self.config.allow.iter().any(|net| net.contains(&remote.ip())) {
+        if let Source::Address(remote) = source
+            && !self.config.allow.is_empty()
+            && !self.config.allow.iter().any(|net| net.contains(&remote.ip()))
+        {
             self.counters.dropped_not_allowed += 1;
             return false;
         }
-        self.publisher = Some(Publisher { rtp: remote, rtcp: None, last: now });
+        self.publisher = Some(Publisher { source, rtcp: None, last: now });
+        self.wall_clock = None;
         self.counters.publishers += 1;
         true
     }
@@ -197,16 +219,20 @@ impl Room {
             self.counters.dropped_too_long += 1;
             return;
         }
-        if !self.publishes(remote, |streams| streams.iter().any(|stream| stream.ssrc == header.ssrc), now) {
+        if !self.publishes(Source::Address(remote), Some(header.ssrc), now) {
             return;
         }
+        self.keep(header, datagram, now);
+    }
+
+    pub(super) fn keep(&mut self, header: Header, packet: &[u8], now: Instant) {
         let Some(number) = self.stream(header, now) else {
             self.counters.dropped_ssrc += 1;
             return;
         };
         let times = (self.epoch, now);
-        match self.streams[number].keep((header, datagram), number as u8, &mut self.history, times) {
-            Ok(_) => self.kept(datagram),
+        match self.streams[number].keep((header, packet), number as u8, &mut self.history, times) {
+            Ok(_) => self.kept(packet),
             Err(_) => self.counters.dropped_duplicate += 1,
         }
     }
@@ -242,7 +268,7 @@ impl Room {
     fn handle_rtcp(&mut self, datagram: &[u8], remote: SocketAddr, now: Instant) {
         let receiver = self.by_rtcp.get(&remote).copied();
         let from_publisher =
-            receiver.is_none() && self.publisher.is_some_and(|publisher| publisher.rtp.ip() == remote.ip());
+            receiver.is_none() && self.publisher_address().is_some_and(|address| address.ip() == remote.ip());
         if receiver.is_none() && !from_publisher {
             self.counters.dropped_rtcp_stranger += 1;
             return;
@@ -275,16 +301,16 @@ impl Room {
                 let Some(stream) = self.streams.iter_mut().find(|stream| stream.ssrc == sender.ssrc()) else {
                     return;
                 };
-                let number = stream.report.map_or(0, |report| report.number).wrapping_add(1).max(1);
                 self.idle = 0;
-                stream.report = Some(SenderReport {
+                stream.note_report(SenderReport {
                     ntp: sender.ntp_timestamp(),
                     rtp: sender.rtp_timestamp(),
                     packets: sender.packet_count(),
                     octets: sender.octet_count(),
                     at: now,
-                    number,
+                    number: 0,
                 });
+                self.wall_clock.get_or_insert((sender.ntp_timestamp(), now));
                 if let Some(publisher) = &mut self.publisher {
                     publisher.rtcp = Some(remote);
                 }
@@ -404,13 +430,17 @@ impl Room {
 
     /// When [`Self::handle_timeout`] is due: the publisher falls silent, or is to hear something though nothing comes.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
-        let silent = self.publisher?.last + self.config.publisher_timeout;
+        let publisher = self.publisher?;
+        let silent = publisher.last + self.config.publisher_timeout;
+        let keyframes =
+            self.keyframes.iter().filter_map(|one| one.deadline(self.config.keyframe_interval, now));
+        if let Source::Session(_) = publisher.source {
+            return keyframes.chain([silent]).min();
+        }
         if self.publisher_rtcp().is_none() {
             return Some(silent);
         }
         let missing = self.streams.iter().filter_map(|stream| stream.missing.deadline());
-        let keyframes =
-            self.keyframes.iter().filter_map(|one| one.deadline(self.config.keyframe_interval, now));
         missing.chain(keyframes).chain([self.next_report, silent]).min()
     }
 
@@ -426,13 +456,20 @@ impl Room {
         self.idle < self.receivers.len()
     }
 
+    fn publisher_address(&self) -> Option<SocketAddr> {
+        match self.publisher?.source {
+            Source::Address(address) => Some(address),
+            Source::Session(_) => None,
+        }
+    }
+
     fn publisher_rtcp(&self) -> Option<(SocketAddr, SocketAddr)> {
-        let publisher = self.publisher?;
-        let own = SocketAddr::new(self.config.from.ip(), self.config.rtcp.address(self.config.input)?.port());
+        let (publisher, address) = (self.publisher?, self.publisher_address()?);
+        let (input, from) = (self.config.input?, self.config.from?);
+        let own = SocketAddr::new(from.ip(), self.config.rtcp.address(input)?.port());
         // A group's members are told by all of what one received.
-        let group =
-            self.config.input.ip().is_multicast().then(|| self.config.rtcp.address(self.config.input));
-        let to = group.flatten().or(publisher.rtcp).or_else(|| self.config.rtcp.address(publisher.rtp))?;
+        let group = input.ip().is_multicast().then(|| self.config.rtcp.address(input));
+        let to = group.flatten().or(publisher.rtcp).or_else(|| self.config.rtcp.address(address))?;
         Some((own, to))
     }
 
@@ -466,10 +503,10 @@ impl Room {
     fn transmit_to(&mut self, number: usize, io: &mut dyn PacketIo) -> Result<Progress, IoError> {
         self.transmit_reports(number, io)?;
         let (receiver, history) = (&mut self.receivers[number], &self.history);
-        if !receiver.is_behind(history) {
+        let Some(from) = self.config.from.filter(|_| receiver.is_behind(history)) else {
             return Ok(Progress::Done);
-        }
-        let flow = Flow::new(self.config.from, receiver.output.address);
+        };
+        let flow = Flow::new(from, receiver.output.address);
         let segment = receiver.longest(history, BURST);
         if segment == 0 {
             return Ok(Progress::Done);
@@ -497,7 +534,8 @@ impl Room {
     fn transmit_reports(&mut self, number: usize, io: &mut dyn PacketIo) -> Result<(), IoError> {
         let receiver = &mut self.receivers[number];
         let Some(to) = receiver.rtcp() else { return Ok(()) };
-        let Some(own) = receiver.output.rtcp.address(self.config.from) else { return Ok(()) };
+        let own = self.config.from.and_then(|from| receiver.output.rtcp.address(from));
+        let Some(own) = own else { return Ok(()) };
         for (index, stream) in self.streams.iter().enumerate() {
             let Some(report) = stream.report.filter(|report| report.number != receiver.reported[index])
             else {

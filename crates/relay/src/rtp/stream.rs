@@ -120,6 +120,22 @@ impl Stream {
         Ok(position)
     }
 
+    /// The publisher has said this of the stream. It is numbered here.
+    pub fn note_report(&mut self, report: SenderReport) {
+        let number = self.report.map_or(0, |report| report.number).wrapping_add(1).max(1);
+        self.report = Some(SenderReport { number, ..report });
+    }
+
+    /// It is over: from now on another SSRC may go on with it, as after a silence of `timeout`.
+    pub fn end(&mut self, timeout: Duration, epoch: Instant) {
+        self.last = self.last.checked_sub(timeout).unwrap_or(epoch).min(self.last);
+    }
+
+    /// Its clock, in Hz.
+    pub fn clock(&self) -> u32 {
+        self.clock
+    }
+
     /// Where the packet of that number is, if it is still kept.
     pub fn find(&self, sequence: u16, history: &History) -> Option<Position> {
         let position = self.positions[self.slot(sequence)].checked_sub(1)?;

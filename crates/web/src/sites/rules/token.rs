@@ -160,6 +160,12 @@ impl TokenRule {
         self.check(token, path, remote, now).map(|_| Admitted { cookie: None, query: None })
     }
 
+    /// Whether a token that came by itself, as a bearer token (RFC 6750) does, is good for `path` now.
+    pub fn permits(&self, token: &str, path: &str, remote: IpAddr) -> bool {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(u64::MAX, |since| since.as_secs());
+        self.check(token, path.as_bytes(), remote, now).is_some()
+    }
+
     /// When a token ends that is good for `path` now, in seconds since 1970.
     fn check(&self, token: &str, path: &[u8], remote: IpAddr, now: u64) -> Option<u64> {
         if token.len() > MAX_TOKEN {
@@ -279,6 +285,8 @@ mod tests {
         assert!(admit(LISTED, "/b/12.m3u8", here).is_none() && admit(LISTED, "/a/x", "192.0.2.2").is_none());
         assert!(admit(PAST, "/a", here).is_none());
         assert!(admit(&ACL.replace('/', "%2F"), "/vod/7/a", here).is_some(), "percent-encoded");
+        let permits = |path| rule(&[KEY]).permits(ACL, path, here.parse().unwrap());
+        assert!(permits("/vod/7/a") && !permits("/vod/8/a"), "without a request around it");
     }
 
     #[test]

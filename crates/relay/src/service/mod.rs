@@ -13,7 +13,14 @@ use expressway_netio::{Context, Datagram, IoError, PacketIo, Service, Transmit};
 
 use crate::config::{Config, Output};
 use crate::rtp::{Progress, Room};
-use crate::status::{ReceiverStatus, RoomCounters, RoomStatus};
+use crate::status::{DemuxCounters, ReceiverStatus, RoomCounters, RoomStatus};
+use crate::webrtc::answer::Identity;
+use crate::webrtc::desk::Join;
+use crate::webrtc::{Seats, Sessions};
+
+mod sessions;
+
+pub use sessions::News;
 
 /// Messages that may wait for a worker.
 pub const MESSAGES: usize = 4096;
@@ -24,8 +31,14 @@ pub type Status = Arc<Mutex<Vec<RoomStatus>>>;
 /// From another thread.
 #[derive(Debug)]
 pub enum Message {
-    /// A datagram for a room of this worker.
+    /// A datagram for a room or a session of this worker.
     Datagram(Box<Handover>),
+    /// A WebRTC session for a room of this worker.
+    Join(Box<Join>),
+    /// The session of that number leaves that room of this worker.
+    Leave(usize, u64),
+    /// Another worker's session was heard from an address, or is no more.
+    News(News),
     /// A room sends to these receivers from now on.
     Outputs(usize, Vec<Output>),
     /// End after this turn.
@@ -35,7 +48,6 @@ pub enum Message {
 /// A datagram that came to another worker.
 #[derive(Debug)]
 pub struct Handover {
-    room: usize,
     payload: Vec<u8>,
     remote: SocketAddr,
     local: SocketAddr,
@@ -52,6 +64,7 @@ pub fn status(config: &Config) -> Status {
         name: room.name.clone(),
         counters: Arc::default(),
         gauges: Arc::default(),
+        webrtc: (room.whip || room.whep).then(Default::default),
         receivers: room.outputs.iter().map(of_output).collect(),
     };
     Arc::new(Mutex::new(config.rooms.iter().map(room).collect()))
@@ -64,6 +77,7 @@ fn of_output(output: &Output) -> ReceiverStatus {
 /// A room of this worker.
 struct Owned {
     room: Room,
+    seats: Seats,
     /// It waits for its turn to send.
     is_ready: bool,
     /// Something has happened since it was last published.
@@ -73,12 +87,23 @@ struct Owned {
     status: RoomStatus,
 }
 
+/// What an address of this host is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Local {
+    /// A room, by index.
+    Room(usize),
+    /// All WebRTC sessions.
+    Sessions,
+}
+
 /// The rooms of a worker.
 pub struct Relay {
     worker: usize,
     /// By index in the configuration; `None`: another worker's.
     rooms: Vec<Option<Owned>>,
-    by_local: HashMap<SocketAddr, usize>,
+    by_local: HashMap<SocketAddr, Local>,
+    /// `None`: there is no WebRTC.
+    sessions: Option<Sessions>,
     /// Rooms that have something to send, each once.
     ready: VecDeque<usize>,
     /// What other workers had no room for, by room.
@@ -96,27 +121,42 @@ impl Relay {
         let own = |(index, room): (usize, &crate::config::Room)| {
             (owner(index, workers) == worker).then(|| Owned {
                 room: Room::new(room.clone(), now),
+                seats: Seats::default(),
                 is_ready: false,
                 is_changed: true,
                 deadline: None,
                 status: all[index].clone(),
             })
         };
-        let by_local = config
-            .rooms
-            .iter()
-            .enumerate()
-            .flat_map(|(index, room)| room.listen().into_iter().map(move |address| (address, index)));
+        let by_local = config.rooms.iter().enumerate().flat_map(|(index, room)| {
+            room.listen().into_iter().map(move |address| (address, Local::Room(index)))
+        });
+        let sessions = config.webrtc.iter().flat_map(|webrtc| &webrtc.listen);
+        let by_local = by_local.chain(sessions.map(|address| (*address, Local::Sessions)));
         Self {
             worker,
             rooms: config.rooms.iter().enumerate().map(own).collect(),
             by_local: by_local.collect(),
+            sessions: None,
             ready: VecDeque::new(),
             refused: config.rooms.iter().map(|_| Default::default()).collect(),
             status,
             now,
             stopped: false,
         }
+    }
+
+    /// Has WebRTC sessions, which are all `identity`. Gives what is counted of datagrams for none of them.
+    pub fn set_sessions(
+        &mut self,
+        config: &Config,
+        identity: Arc<Identity>,
+    ) -> Option<Arc<Published<DemuxCounters>>> {
+        let webrtc = config.webrtc.as_ref()?;
+        let sessions = Sessions::new(webrtc, identity, self.worker, config.rooms.len());
+        let published = Arc::clone(&sessions.published);
+        self.sessions = Some(sessions);
+        Some(published)
     }
 
     /// What this worker could not hand over, by room.
@@ -129,7 +169,16 @@ impl Relay {
         self.now = context.now;
         let Some(owned) = &mut self.rooms[index] else { return };
         owned.is_changed = true;
-        let deadline = owned.room.deadline(context.now);
+        if let Some(sessions) = &mut self.sessions {
+            owned.seats.look(&owned.room);
+            sessions.request_keyframes((&mut owned.room, &mut owned.seats), context.timers, context.now);
+        }
+        let mut deadline = owned.room.deadline(context.now);
+        if deadline.is_some_and(|at| at <= context.now) {
+            // A silent publisher is none any more, before its timer says so: sending does not change that.
+            owned.room.handle_timeout(context.now);
+            deadline = owned.room.deadline(context.now);
+        }
         if deadline != owned.deadline {
             owned.deadline = deadline;
             match deadline {
@@ -138,9 +187,38 @@ impl Relay {
             }
         }
         let is_due = deadline.is_some_and(|at| at <= context.now);
-        if (is_due || owned.room.has_news()) && !owned.is_ready {
+        if (is_due || owned.room.has_news() || owned.seats.has_news()) && !owned.is_ready {
             owned.is_ready = true;
             self.ready.push_back(index);
+        }
+    }
+}
+
+impl Relay {
+    /// What has come from `remote` to `local` goes to its room or session. What another worker has handed over goes no further.
+    fn dispatch(
+        &mut self,
+        context: &mut Context<'_, Message>,
+        datagram: &[u8],
+        (remote, local): (SocketAddr, SocketAddr),
+        is_handed_over: bool,
+    ) {
+        // Only these addresses are listened on.
+        let index = match self.by_local.get(&local) {
+            Some(Local::Room(index)) => *index,
+            Some(Local::Sessions) => {
+                return self.dispatch_session(context, datagram, (remote, local), is_handed_over);
+            }
+            None => return,
+        };
+        if let Some(owned) = &mut self.rooms[index] {
+            owned.room.handle_datagram(datagram, remote, local, context.now);
+            return self.happened(index, context);
+        }
+        let handover = Box::new(Handover { payload: datagram.to_vec(), remote, local });
+        let owner = &context.peers[owner(index, context.peers.len())];
+        if is_handed_over || owner.try_send(Message::Datagram(handover)).is_err() {
+            self.refused[index].0.dropped_handover += 1;
         }
     }
 }
@@ -149,29 +227,19 @@ impl Service for Relay {
     type Message = Message;
 
     fn handle_datagram(&mut self, context: &mut Context<'_, Message>, datagram: Datagram<'_>) {
-        // Only addresses of rooms are listened on.
-        let Some(&index) = self.by_local.get(&datagram.local) else { return };
         let Datagram { payload, remote, local, .. } = datagram;
-        if let Some(owned) = &mut self.rooms[index] {
-            owned.room.handle_datagram(payload, remote, local, context.now);
-            return self.happened(index, context);
-        }
-        let handover = Box::new(Handover { room: index, payload: payload.to_vec(), remote, local });
-        let owner = &context.peers[owner(index, context.peers.len())];
-        if owner.try_send(Message::Datagram(handover)).is_err() {
-            self.refused[index].0.dropped_handover += 1;
-        }
+        self.dispatch(context, payload, (remote, local), false);
     }
 
     fn handle_message(&mut self, context: &mut Context<'_, Message>, message: Message) {
         match message {
             Message::Datagram(handover) => {
-                let Handover { room, payload, remote, local } = *handover;
-                if let Some(owned) = &mut self.rooms[room] {
-                    owned.room.handle_datagram(&payload, remote, local, context.now);
-                    self.happened(room, context);
-                }
+                let Handover { payload, remote, local } = *handover;
+                self.dispatch(context, &payload, (remote, local), true);
             }
+            Message::Join(join) => self.join(context, *join),
+            Message::Leave(room, number) => self.leave(context, room, number),
+            Message::News(news) => self.hear(news),
             Message::Outputs(room, outputs) => {
                 let Some(owned) = &mut self.rooms[room] else { return };
                 let before = std::mem::take(&mut owned.status.receivers);
@@ -192,7 +260,8 @@ impl Service for Relay {
     }
 
     fn handle_timer(&mut self, context: &mut Context<'_, Message>, token: usize) {
-        if let Some(owned) = &mut self.rooms[token] {
+        let Some(owned) = self.rooms.get_mut(token) else { return self.session_timeout(context, token) };
+        if let Some(owned) = owned {
             owned.deadline = None;
             owned.room.handle_timeout(context.now);
             self.happened(token, context);
@@ -204,12 +273,22 @@ impl Service for Relay {
         context: &mut Context<'_, Message>,
         io: &mut dyn PacketIo,
     ) -> Result<Transmit, IoError> {
+        // They are as many as what came in, which has its own slice.
+        match self.transmit_sessions(context, io)? {
+            Transmit::Done => {}
+            other => return Ok(other),
+        }
         while let Some(&index) = self.ready.front() {
             let Some(owned) = &mut self.rooms[index] else {
                 self.ready.pop_front();
                 continue;
             };
-            match owned.room.transmit(io, context.slice, context.now)? {
+            let progress = match owned.room.transmit(io, context.slice, context.now)? {
+                Progress::Done => self.play(context, io, index)?,
+                other => other,
+            };
+            let Some(owned) = &mut self.rooms[index] else { continue };
+            match progress {
                 Progress::Blocked => return Ok(Transmit::Blocked),
                 Progress::More => {
                     self.ready.rotate_left(1);
@@ -235,6 +314,10 @@ impl Service for Relay {
             }
             owned.status.counters.store(&owned.room.counters);
             owned.status.gauges.store(&owned.room.gauges(self.now));
+            if let Some(webrtc) = &owned.status.webrtc {
+                webrtc.counters.store(&owned.seats.counters);
+                webrtc.gauges.store(&owned.seats.gauges());
+            }
             for (receiver, status) in owned.room.receivers().iter().zip(&owned.status.receivers) {
                 status.counters.store(&receiver.counters);
                 status.gauges.store(&receiver.gauges());
@@ -242,6 +325,9 @@ impl Service for Relay {
         }
         for (counters, published) in &self.refused {
             published.store(counters);
+        }
+        if let Some(sessions) = &self.sessions {
+            sessions.published.store(&sessions.counters);
         }
     }
 

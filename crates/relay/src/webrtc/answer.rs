@@ -1,0 +1,198 @@
+//! From an offer to a session and its answer (RFC 8829, section 5.3), on the thread that took the offer.
+
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use str0m::change::SdpOffer;
+use str0m::config::DtlsCert;
+use str0m::crypto::CryptoProvider;
+use str0m::media::{MediaKind, Mid};
+use str0m::{Candidate, IceCreds, Rtc};
+
+use super::codec;
+use super::crypto::{certificate, provider, random};
+use super::demux::Fragments;
+use super::outlet::Outlet;
+use crate::config::{Codec, Data, Kind, Room};
+
+/// Octets of an offer at most. Those of browsers with simulcast and all their codecs have about 10,000.
+pub const LONGEST: usize = 64 << 10;
+/// Lines of an offer at most.
+const LINES: usize = 2000;
+/// Media sections of an offer at most: sound, pictures, and data.
+const SECTIONS: usize = 3;
+/// Packets of pictures that are kept to be sent again, and of sound.
+const REPAIRS: (usize, usize) = (512, 64);
+
+/// What a session is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It publishes (WHIP, RFC 9725).
+    Publish,
+    /// It receives (WHEP).
+    Play,
+}
+
+/// What all sessions have in common.
+#[derive(Debug)]
+pub struct Identity {
+    certificate: DtlsCert,
+    provider: Arc<CryptoProvider>,
+    pub(crate) fragments: Fragments,
+}
+
+impl Identity {
+    /// With a new certificate.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn new() -> Result<Self, String> {
+        let certificate = certificate().map_err(|error| format!("WebRTC certificate: {error}"))?;
+        Ok(Self { certificate, provider: provider(), fragments: Fragments::default() })
+    }
+}
+
+/// A session that is agreed on.
+#[derive(Debug)]
+pub struct Agreed {
+    pub(super) rtc: Box<Rtc>,
+    pub(super) fragment: String,
+    /// Of a publisher: payload types as it calls them, and the room does.
+    pub(super) types: Vec<(u8, u8)>,
+    /// Of a receiver.
+    pub(super) outlets: Vec<Outlet>,
+    /// Whether there may be data channels.
+    pub(super) has_data: bool,
+    /// The answer.
+    pub sdp: String,
+}
+
+/// Answers an offer to publish into a room or to receive from it, by a session of that worker.
+///
+/// # Errors
+/// In a few words, for whoever sent the offer.
+pub fn answer(
+    identity: &Identity,
+    offer: &str,
+    (role, worker): (Role, usize),
+    room: &Room,
+    announce: &[SocketAddr],
+) -> Result<Agreed, String> {
+    if offer.len() > LONGEST || offer.lines().count() > LINES {
+        return Err("the offer is too long".into());
+    }
+    let sections = offer.lines().filter(|line| line.starts_with("m=")).count();
+    if !(1..=SECTIONS).contains(&sections) {
+        return Err(format!(
+            "the offer has {sections} media sections: one of sound, one of pictures at most"
+        ));
+    }
+    // str0m means to return errors for whatever a peer says; if it does not, this offer alone is to fail.
+    let agreed = catch_unwind(AssertUnwindSafe(|| agree(identity, offer, (role, worker), room, announce)));
+    agreed.unwrap_or_else(|_| {
+        tracing::error!(room = room.name, "an offer made the parser of SDP panic; it was refused");
+        Err("the offer cannot be read".into())
+    })
+}
+
+fn agree(
+    identity: &Identity,
+    offer: &str,
+    (role, worker): (Role, usize),
+    room: &Room,
+    announce: &[SocketAddr],
+) -> Result<Agreed, String> {
+    let offer = SdpOffer::from_sdp_string(&plain(offer, role))
+        .map_err(|error| format!("the offer is no SDP: {error}"))?;
+    let fragment = identity.fragments.issue(worker);
+    let pass: String = random::<16>().iter().map(|octet| format!("{octet:02x}")).collect();
+    let mut config = Rtc::builder()
+        .set_crypto_provider(Arc::clone(&identity.provider))
+        .set_dtls_cert(identity.certificate.clone())
+        .set_local_ice_credentials(IceCreds { ufrag: fragment.clone(), pass })
+        .set_ice_lite(true)
+        .set_rtp_mode(true)
+        .set_stats_interval(None)
+        .set_send_buffer_video(REPAIRS.0)
+        .set_send_buffer_audio(REPAIRS.1)
+        .clear_codecs();
+    for codec in room.codecs.iter().flatten() {
+        config = match codec {
+            Codec::Opus => config.enable_opus(true, false),
+            Codec::Pcmu => config.enable_pcmu(true, false),
+            Codec::Pcma => config.enable_pcma(true, false),
+            Codec::Vp8 => config.enable_vp8(true),
+            Codec::Vp9 => config.enable_vp9(true),
+            Codec::H264 => config.enable_h264(true),
+            Codec::Av1 => config.enable_av1(true),
+        };
+    }
+    let mut rtc = config.build(Instant::now());
+    for address in announce {
+        let candidate = Candidate::host(*address, "udp").map_err(|error| error.to_string())?;
+        rtc.add_local_candidate(candidate);
+    }
+    let sdp = rtc.sdp_api().accept_offer(offer).map_err(|error| format!("the offer is refused: {error}"))?;
+    let sdp = sdp.to_sdp_string();
+    let mids = sdp.lines().filter_map(|line| line.trim_end().strip_prefix("a=mid:")).map(Mid::from);
+    let (mut types, mut outlets) = (Vec::new(), Vec::new());
+    for mid in mids.collect::<Vec<_>>() {
+        let Some(media) = rtc.media(mid) else { continue };
+        let pairs: Vec<_> = media
+            .remote_pts()
+            .iter()
+            .filter_map(|pt| {
+                let params = rtc.codec_config().params().iter().find(|params| params.pt() == *pt)?;
+                Some((codec::payload_type(&room.codecs, codec::ours(params.spec().codec)?)?, *pt))
+            })
+            .collect();
+        let is_wanted = match role {
+            Role::Publish => media.direction().is_receiving(),
+            Role::Play => media.direction().is_sending(),
+        };
+        if !is_wanted || pairs.is_empty() {
+            continue;
+        }
+        let kind = if media.kind() == MediaKind::Audio { Kind::Audio } else { Kind::Video };
+        match role {
+            Role::Publish => types.extend(pairs.iter().map(|(room, pt)| (**pt, *room))),
+            Role::Play => {
+                let Some(stream) = rtc.direct_api().stream_tx_by_mid(mid, None).map(|stream| stream.ssrc())
+                else {
+                    continue;
+                };
+                outlets.push(Outlet::new(kind, mid, stream, pairs));
+            }
+        }
+    }
+    let has_data =
+        sdp.lines().any(|line| line.starts_with("m=application") && !line.starts_with("m=application 0"));
+    let has_something = has_data && room.data != Data::Off;
+    if types.is_empty() && outlets.is_empty() && !has_something {
+        return Err(match role {
+            Role::Publish => {
+                "nothing that this room takes is offered: sendonly, and one of its codecs".into()
+            }
+            Role::Play => "nothing that this room has is asked for: recvonly, and one of its codecs".into(),
+        });
+    }
+    Ok(Agreed { rtc: Box::new(rtc), fragment, types, outlets, has_data, sdp })
+}
+
+/// The offer with media that would go both ways going one, as the answer has to say (RFC 9725, section 4.2), and without simulcast, of
+/// which there is one layer then (RFC 8853, section 5.3.2).
+fn plain(offer: &str, role: Role) -> String {
+    let way = match role {
+        Role::Publish => "a=sendonly",
+        Role::Play => "a=recvonly",
+    };
+    let mut out = String::with_capacity(offer.len() + 2 * LINES);
+    let is_kept = |line: &&str| !line.starts_with("a=simulcast:") && !line.starts_with("a=rid:");
+    for line in offer.lines().filter(is_kept) {
+        out.push_str(if line == "a=sendrecv" { way } else { line });
+        out.push_str("\r\n");
+    }
+    out
+}

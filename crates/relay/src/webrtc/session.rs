@@ -1,0 +1,459 @@
+//! A session: one peer that publishes into a room or receives from it.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use expressway_netio::{Flow, IoError, PacketIo};
+use str0m::media::KeyframeRequestKind;
+use str0m::net::{Protocol, Receive, Transmit};
+use str0m::rtp::{RtpPacket, Ssrc};
+use str0m::{Event, IceConnectionState, Input, Output, Rtc, RtcError};
+
+use super::answer::{Agreed, Role};
+use super::board::Board;
+use super::channels::Channels;
+use super::demux::ADDRESSES;
+use super::desk::Ticket;
+use super::outlet::{Outlet, Written};
+use super::payloads::Payloads;
+use crate::config::Data;
+use crate::rtp::header::Header;
+use crate::rtp::history::Position;
+use crate::rtp::stream::SenderReport;
+use crate::rtp::{Progress, Room};
+use crate::status::WebRtcCounters;
+
+/// Packets that a session is given before another one's turn: a GSO message has at most 64.
+const BURST: usize = 64;
+/// Datagrams that may wait to be sent to a session. Repairs, reports and handshakes that find no room are lost, as on the way.
+const WAITING: usize = 512;
+/// Looks at the clock of a session in one go: some of what it does is due at once.
+const TIMEOUTS: usize = 4;
+/// How soon to look again at a session whose clock asks for a look at once, again and again.
+const SOON: Duration = Duration::from_millis(1);
+/// Seconds from the epoch of NTP to that of Unix (RFC 5905, section 6).
+const NTP_EPOCH: u64 = 2_208_988_800;
+
+/// Why a session is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// Its peer, or whoever has its URL, said so.
+    Left,
+    /// Nothing came of ICE and DTLS in time.
+    Handshake,
+    /// Nothing was heard from its peer for long.
+    Lost,
+    /// What it sent was against its protocols.
+    Failed,
+    /// Another publishes in its place.
+    Replaced,
+}
+
+/// What a session has to do with besides itself: its room, and what is shared there.
+pub(super) struct Hall<'a> {
+    pub(super) room: &'a mut Room,
+    pub(super) board: &'a mut Board,
+    pub(super) counters: &'a mut WebRtcCounters,
+}
+
+/// Whether a session goes on.
+pub(super) type Alive = Result<(), Ended>;
+
+/// A session.
+pub(super) struct Session {
+    /// It is the only one of that number in this process.
+    pub(super) number: u64,
+    pub(super) role: Role,
+    /// By index.
+    pub(super) room: usize,
+    pub(super) fragment: String,
+    /// Gives back its place among the sessions when it is dropped.
+    _ticket: Ticket,
+    rtc: Box<Rtc>,
+    /// Addresses that it was heard from, the latest last.
+    pub(super) addresses: Vec<SocketAddr>,
+    /// When ICE and DTLS have to be done.
+    give_up: Option<Instant>,
+    /// When its clock is to be looked at.
+    timeout: Instant,
+    /// As of a publisher: its payload types, and the room's.
+    types: Vec<(u8, u8)>,
+    outlets: Vec<Outlet>,
+    /// The next packet of the room for it.
+    cursor: Position,
+    waiting: VecDeque<Transmit>,
+    /// Its data channels; `None`: it has none.
+    pub(super) channels: Option<Channels>,
+    /// It waits for its turn to send.
+    pub(super) is_ready: bool,
+}
+
+impl Session {
+    pub(super) fn new(
+        agreed: Agreed,
+        (number, role, room): (u64, Role, usize),
+        ticket: Ticket,
+        give_up: Instant,
+        now: Instant,
+    ) -> Self {
+        Self {
+            number,
+            role,
+            room,
+            fragment: agreed.fragment,
+            _ticket: ticket,
+            rtc: agreed.rtc,
+            addresses: Vec::new(),
+            give_up: Some(give_up),
+            timeout: now,
+            types: agreed.types,
+            outlets: agreed.outlets,
+            cursor: 0,
+            waiting: VecDeque::new(),
+            channels: agreed.has_data.then(Channels::default),
+            is_ready: false,
+        }
+    }
+
+    /// Whether ICE and DTLS are done.
+    pub(super) fn is_connected(&self) -> bool {
+        self.give_up.is_none()
+    }
+
+    /// When [`Self::handle_timeout`] is due.
+    pub(super) fn deadline(&self) -> Instant {
+        self.give_up.map_or(self.timeout, |give_up| give_up.min(self.timeout))
+    }
+
+    /// A datagram for it has come. Says whether it was heard from a new address, which has then shown its password.
+    pub(super) fn handle_datagram(
+        &mut self,
+        datagram: &[u8],
+        (remote, announced): (SocketAddr, SocketAddr),
+        hall: &mut Hall<'_>,
+        now: Instant,
+    ) -> Result<Option<SocketAddr>, Ended> {
+        let Ok(received) = Receive::new(Protocol::Udp, remote, announced, datagram) else {
+            hall.counters.dropped_malformed += 1;
+            return Ok(None);
+        };
+        let input = Input::Receive(now, received);
+        let is_known = self.addresses.contains(&remote);
+        if !is_known && !self.rtc.accepts(&input) {
+            hall.counters.dropped_password += 1;
+            return Ok(None);
+        }
+        self.input(input)?;
+        self.advance(hall, now)?;
+        if is_known {
+            return Ok(None);
+        }
+        self.addresses.push(remote);
+        Ok(Some(remote))
+    }
+
+    /// An address to forget, where there are too many.
+    pub(super) fn oldest_address(&mut self) -> Option<SocketAddr> {
+        (self.addresses.len() > ADDRESSES).then(|| self.addresses.remove(0))
+    }
+
+    /// Its clock is to be looked at.
+    pub(super) fn handle_timeout(&mut self, hall: &mut Hall<'_>, now: Instant) -> Alive {
+        if self.give_up.is_some_and(|give_up| give_up <= now) {
+            return Err(Ended::Handshake);
+        }
+        if self.timeout <= now {
+            self.input(Input::Timeout(now))?;
+        }
+        self.advance(hall, now)
+    }
+
+    /// The publisher is to send a key frame of that stream.
+    pub(super) fn request_keyframe(&mut self, ssrc: u32, hall: &mut Hall<'_>, now: Instant) -> Alive {
+        if let Some(stream) = self.rtc.direct_api().stream_rx(&Ssrc::from(ssrc)) {
+            stream.request_keyframe(KeyframeRequestKind::Pli);
+        }
+        self.input(Input::Timeout(now))?;
+        self.advance(hall, now)
+    }
+
+    /// Says goodbye; what is to be sent for that waits.
+    pub(super) fn close(&mut self) {
+        if guarded(|| self.rtc.close()).is_ok() {
+            for _ in 0..WAITING {
+                match guarded(|| self.rtc.poll_output()) {
+                    Ok(Output::Transmit(transmit)) => self.waiting.push_back(transmit),
+                    Ok(Output::Event(_)) => {}
+                    Ok(Output::Timeout(_)) | Err(_) => break,
+                }
+            }
+        }
+    }
+
+    fn input(&mut self, input: Input<'_>) -> Alive {
+        guarded(|| self.rtc.handle_input(input)).map_err(|()| Ended::Failed)
+    }
+
+    /// Takes out what it has to say, until it waits for time or datagrams.
+    fn advance(&mut self, hall: &mut Hall<'_>, now: Instant) -> Alive {
+        for _ in 0..TIMEOUTS {
+            loop {
+                match guarded(|| self.rtc.poll_output()).map_err(|()| Ended::Failed)? {
+                    Output::Timeout(at) => {
+                        self.timeout = at;
+                        break;
+                    }
+                    Output::Transmit(_) if self.waiting.len() >= WAITING => {
+                        hall.counters.dropped_waiting += 1
+                    }
+                    Output::Transmit(transmit) => self.waiting.push_back(transmit),
+                    Output::Event(event) => self.handle_event(event, hall, now)?,
+                }
+            }
+            if self.timeout > now {
+                return Ok(());
+            }
+            self.input(Input::Timeout(now))?;
+        }
+        self.timeout = now + SOON;
+        Ok(())
+    }
+
+    fn handle_event(&mut self, event: Event, hall: &mut Hall<'_>, now: Instant) -> Alive {
+        match event {
+            Event::Connected => {
+                self.give_up = None;
+                if let Some(channels) = &mut self.channels {
+                    channels.begin(hall.board);
+                }
+                // What came before is old by now.
+                self.cursor = hall.room.history().head();
+                hall.counters.connected += 1;
+                Ok(())
+            }
+            Event::RtpPacket(packet) => {
+                self.publish(&packet, hall, now);
+                Ok(())
+            }
+            Event::KeyframeRequest(request) => {
+                let outlet = self.outlets.iter().find(|outlet| outlet.mid == request.mid);
+                if let Some(source) = outlet.and_then(|outlet| outlet.source) {
+                    hall.room.want_session_keyframe(source);
+                }
+                Ok(())
+            }
+            Event::IceConnectionStateChange(IceConnectionState::Disconnected) if self.is_connected() => {
+                Err(Ended::Lost)
+            }
+            Event::Closed => Err(Ended::Left),
+            Event::ChannelOpen(id, label) => {
+                let Some(channels) = &mut self.channels else { return Ok(()) };
+                let config = self.rtc.channel(id).and_then(|channel| channel.config().cloned());
+                let is_heard = is_heard(self.role, hall.room.config().data);
+                channels.opened(&mut self.rtc, (id, &label), config, is_heard.then_some(&mut *hall.board))
+            }
+            Event::ChannelClose(id) => {
+                if let Some(channels) = &mut self.channels {
+                    channels.closed(id);
+                }
+                Ok(())
+            }
+            Event::ChannelData(data) => {
+                let Some(channels) = &self.channels else { return Ok(()) };
+                match channels.message(self.number, data) {
+                    Some(message) if is_heard(self.role, hall.room.config().data) => {
+                        hall.counters.messages += 1;
+                        hall.board.push(message);
+                    }
+                    _ => hall.counters.dropped_message += 1,
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn publish(&mut self, packet: &RtpPacket, hall: &mut Hall<'_>, now: Instant) {
+        let header = &packet.header;
+        let theirs = *header.payload_type;
+        let Some((_, payload_type)) = self.types.iter().find(|(own, _)| *own == theirs) else {
+            hall.counters.dropped_codec += 1;
+            return;
+        };
+        // Padding that probes for bandwidth.
+        if packet.payload.is_empty() {
+            return;
+        }
+        let (ssrc, timestamp) = (*header.ssrc, header.timestamp);
+        let rewritten =
+            Header { payload_type: *payload_type, sequence: header.sequence_number, timestamp, ssrc };
+        hall.room.handle_session(self.number, (rewritten, header.marker), &packet.payload, now);
+        if let Some(info) = packet.last_sender_info.filter(|info| info.ssrc == header.ssrc) {
+            let report = SenderReport {
+                ntp: ntp(info.ntp_time),
+                rtp: info.rtp_time.numer() as u32,
+                packets: info.sender_packet_count,
+                octets: info.sender_octet_count,
+                at: now,
+                number: 0,
+            };
+            hall.room.handle_session_report(self.number, ssrc, report);
+        }
+    }
+
+    /// Whether something waits to be sent to it.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Gives it the next packets and messages of the room, and sends what there is. [`Progress::Done`]: it has everything that it
+    /// takes.
+    pub(super) fn play(
+        &mut self,
+        io: &mut dyn PacketIo,
+        (hall, payloads): (&mut Hall<'_>, &mut Payloads),
+        flow: impl Fn(&Transmit) -> Flow,
+        now: Instant,
+    ) -> Result<(Progress, Alive), IoError> {
+        if !self.send(io, &flow, hall.counters)? {
+            return Ok((Progress::Blocked, Ok(())));
+        }
+        if !self.is_connected() {
+            return Ok((Progress::Done, Ok(())));
+        }
+        let mut alive = Ok(());
+        if self.write_packets(hall, payloads, now) {
+            alive = self.input(Input::Timeout(now)).and_then(|()| self.advance(hall, now));
+        }
+        if let Err(why) = alive.and_then(|()| self.write_messages(hall, now)) {
+            return Ok((Progress::Done, Err(why)));
+        }
+        let has_more = self.cursor < hall.room.history().head()
+            || self.channels.as_ref().is_some_and(|channels| channels.has_more(hall.board));
+        Ok(match (self.send(io, &flow, hall.counters)?, has_more) {
+            (false, _) => (Progress::Blocked, Ok(())),
+            (true, true) => (Progress::More, Ok(())),
+            (true, false) => (Progress::Done, Ok(())),
+        })
+    }
+
+    /// Writes the next packets of media. Whether there were some.
+    fn write_packets(&mut self, hall: &mut Hall<'_>, payloads: &mut Payloads, now: Instant) -> bool {
+        let Hall { room, counters, .. } = hall;
+        if self.outlets.is_empty() {
+            self.cursor = room.history().head();
+            return false;
+        }
+        if self.cursor < room.history().tail() {
+            counters.skipped += room.history().tail() - self.cursor;
+            self.cursor = room.history().tail();
+            for source in self.outlets.iter().filter_map(|outlet| outlet.source) {
+                room.want_session_keyframe(source);
+            }
+        }
+        let mut written = 0;
+        while written < BURST && self.cursor < room.history().head() {
+            let position = self.cursor;
+            self.cursor += 1;
+            for outlet in &mut self.outlets {
+                match outlet.write(&mut self.rtc, (room, payloads), position, now) {
+                    Written::No => continue,
+                    Written::Codec => counters.dropped_codec += 1,
+                    Written::Yes => written += 1,
+                    Written::First => {
+                        written += 1;
+                        if let Some(source) = outlet.source {
+                            room.want_session_keyframe(source);
+                        }
+                    }
+                }
+                break;
+            }
+        }
+        counters.packets += written as u64;
+        written > 0
+    }
+
+    /// Writes the next messages of data channels, as far as there is room for them.
+    pub(super) fn write_messages(&mut self, hall: &mut Hall<'_>, now: Instant) -> Alive {
+        let Some(channels) = self.channels.as_mut().filter(|_| self.give_up.is_none()) else { return Ok(()) };
+        let slow = hall.room.config().slow_data;
+        let wrote =
+            guarded(|| Ok(channels.write(&mut self.rtc, (self.number, slow), hall.board, hall.counters)));
+        if wrote.map_err(|()| Ended::Failed)? {
+            self.input(Input::Timeout(now))?;
+            self.advance(hall, now)?;
+        }
+        Ok(())
+    }
+
+    /// Sends what waits, in bursts to one address. False: there was no room for all.
+    pub(super) fn send(
+        &mut self,
+        io: &mut dyn PacketIo,
+        flow: &impl Fn(&Transmit) -> Flow,
+        counters: &mut WebRtcCounters,
+    ) -> Result<bool, IoError> {
+        while let Some(first) = self.waiting.front() {
+            let (to, longest_ever) = (flow(first), io.max_payload(&flow(first)));
+            if first.contents.len() > longest_ever {
+                counters.dropped_too_long += 1;
+                self.waiting.pop_front();
+                continue;
+            }
+            let same = |one: &&Transmit| {
+                one.destination == first.destination
+                    && one.source == first.source
+                    && one.contents.len() <= longest_ever
+            };
+            let burst = self.waiting.iter().take(BURST).take_while(same);
+            let (count, longest) =
+                burst.fold((0, 0), |(count, longest), one| (count + 1, one.contents.len().max(longest)));
+            let (mut left, waiting) = (count, &mut self.waiting);
+            let sent = io.transmit(&to, longest, &mut |slot| {
+                let Some(next) = waiting.front().filter(|_| left > 0) else { return 0 };
+                let length = next.contents.len();
+                slot[..length].copy_from_slice(&next.contents);
+                waiting.pop_front();
+                left -= 1;
+                length
+            })?;
+            counters.datagrams += sent.packets as u64;
+            counters.bytes += sent.bytes as u64;
+            if sent.blocked {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Whether others hear what a session of that role says.
+fn is_heard(role: Role, data: Data) -> bool {
+    match data {
+        Data::Off => false,
+        Data::Publisher => role == Role::Publish,
+        Data::All => true,
+    }
+}
+
+/// What str0m makes of input. It means to return errors for whatever a peer sends; if it does not, the peer's session alone is to
+/// end.
+fn guarded<T>(act: impl FnOnce() -> Result<T, RtcError>) -> Result<T, ()> {
+    match catch_unwind(AssertUnwindSafe(act)) {
+        Ok(result) => result.map_err(|error| tracing::debug!(%error, "a WebRTC session failed")),
+        Err(_) => {
+            tracing::error!("a WebRTC session panicked, and was ended");
+            Err(())
+        }
+    }
+}
+
+/// A wall clock as an NTP timestamp.
+fn ntp(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let fraction = (u64::from(since.subsec_nanos()) << 32) / 1_000_000_000;
+    ((since.as_secs() + NTP_EPOCH) << 32) | fraction
+}
