@@ -234,6 +234,7 @@ def test_key_frames_are_asked_for_once_however_many_ask(make_lab, make_relay) ->
     relay.wait_metric("relay_keyframes_wanted_total", 20)
     body = publisher.report(206, 1)
     assert struct.unpack("!I", body[4:8])[0] == 0x1000
+    relay.wait_metric("relay_keyframes_asked_total", 1)
     assert relay.metrics().sum("relay_keyframes_asked_total") == 1
 
 
