@@ -260,6 +260,7 @@ def test_clients_at_once_are_bounded_and_an_interface_has_one(
         server = make_server(
             lab,
             ready=False,
+            admin=9181,
             certificates=readable,
             prefix=UNPRIVILEGED,
             listen=[address(lab.server["ipv4"], 5555)],
