@@ -11,15 +11,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
 from .lab import Lab
 from .paths import HOST, LIMIT, PORT
 
 
 def public_key_hash(certificate: Path) -> str:
     """The hash by which Chromium knows a key: SHA-256 of its SubjectPublicKeyInfo, in base64."""
+    # Guests, which have no browser, lack the package.
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
     leaf = x509.load_pem_x509_certificates(certificate.read_bytes())[0]
     info = leaf.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return base64.b64encode(hashlib.sha256(info).digest()).decode()

@@ -9,7 +9,7 @@ use crate::error::Error;
 
 impl Guard {
     /// Bans a source for so many nanoseconds from now on: an IPv4 address, or the /64 of an IPv6 address. It applies if
-    /// [`GuardOptions::applies_bans`].
+    /// [`GuardOptions::applies_bans`](super::GuardOptions::applies_bans).
     ///
     /// # Errors
     /// [`Error::Map`]: there is no room.
