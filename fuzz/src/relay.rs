@@ -8,7 +8,7 @@ use expressway_netio::slice::{Slice, SliceLimit};
 use expressway_netio::{Datagram, Flow, IoError, IoStats, PacketIo, io::Sent};
 use expressway_relay::config::{Config, Room as RoomConfig};
 use expressway_relay::rtp::{Progress, Room};
-use expressway_relay::webrtc::answer::{Identity, Role, answer};
+use expressway_relay::webrtc::answer::{Identity, Role, Wanted, answer};
 use expressway_relay::webrtc::demux::{Fragments, Seeming, seeming};
 use expressway_settings::SourceFile;
 
@@ -128,7 +128,8 @@ pub fn offer(data: &[u8]) {
     let room = Config::parse(&source).expect("a room").rooms.remove(0);
     let announce = ["192.0.2.1:3478".parse().expect("an address")];
     let mut account = Account::default();
-    account.run(offer.len(), || drop(answer(identity, offer, (role, 0), &room, &announce)));
+    let wanted = Wanted { role, worker: 0, room: &room, announce: &announce };
+    account.run(offer.len(), || drop(answer(identity, offer, wanted)));
     account.settle(&OFFER);
 }
 

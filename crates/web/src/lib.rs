@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access_log;
+mod bearer;
 pub mod blocks;
 mod coding;
 mod compress;
@@ -25,6 +26,7 @@ mod date;
 mod exchange;
 pub mod files;
 mod handler;
+pub mod hex;
 mod log_limit;
 mod media_type;
 pub mod memory;
@@ -42,6 +44,7 @@ mod target;
 mod timer;
 mod wake;
 
+pub use bearer::bearer;
 pub use compress::{CompressOptions, MAX_TYPES};
 pub use date::date_header;
 pub use exchange::{Exchange, ResponseSource};

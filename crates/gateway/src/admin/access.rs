@@ -10,7 +10,8 @@ use std::sync::{PoisonError, RwLock};
 use boring::memcmp;
 use boring::sha::sha256;
 use expressway_settings::admin::{Address, Open, Section, Token, read_tokens};
-use http::{Request, header};
+use expressway_web::bearer;
+use http::Request;
 
 use super::host::Names;
 
@@ -100,7 +101,7 @@ impl Access {
         if self.open.iter().any(|open| open.to_string() == path) {
             return Verdict::Granted;
         }
-        match bearer(request) {
+        match bearer(request.headers()) {
             Some(token) if tokens.know(token) => Verdict::Granted,
             Some(_) => Verdict::WrongToken,
             None => Verdict::NoToken,
@@ -108,17 +109,11 @@ impl Access {
     }
 }
 
-/// The token that a request has, if it has one of the one scheme (RFC 9110, section 11.4).
-fn bearer<B>(request: &Request<B>) -> Option<&[u8]> {
-    let mut fields = request.headers().get_all(header::AUTHORIZATION).iter();
-    let (field, None) = (fields.next()?.as_bytes(), fields.next()) else { return None };
-    let (scheme, rest) = field.split_at_checked(b"bearer ".len())?;
-    scheme.eq_ignore_ascii_case(b"bearer ").then(|| rest.trim_ascii())
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+
+    use http::header;
 
     use super::*;
 

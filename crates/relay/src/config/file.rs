@@ -189,6 +189,7 @@ fn room(table: &RoomTable) -> Result<Room, Problem> {
         return Err((table.max_packet.span(), "64 to 9000 bytes".into()));
     }
     let outputs = outputs(table, from)?;
+    let codecs = codecs(table, whip || whep)?;
     Ok(Room {
         name: name.clone(),
         input,
@@ -202,8 +203,8 @@ fn room(table: &RoomTable) -> Result<Room, Problem> {
         longest: *table.max_packet.get_ref(),
         keyframe_interval: table.keyframe_interval.0,
         publisher_timeout: table.publisher_timeout.0,
-        codecs: codecs(table, whip || whep)?,
-        clocks: clocks(table, whip || whep)?,
+        clocks: clocks(table, &codecs)?,
+        codecs,
         whip,
         whep,
         players,
@@ -309,7 +310,7 @@ fn codecs(table: &RoomTable, is_webrtc: bool) -> Result<Box<[Option<Codec>; 128]
 }
 
 /// Of static payload types as RFC 3551, section 6, of codecs their own, of others 90 kHz, as video has.
-fn clocks(table: &RoomTable, is_webrtc: bool) -> Result<Box<[u32; 128]>, Problem> {
+fn clocks(table: &RoomTable, codecs: &[Option<Codec>; 128]) -> Result<Box<[u32; 128]>, Problem> {
     let mut clocks = Box::new([90_000; 128]);
     for (types, clock) in [
         (&[0, 3, 4, 5, 7, 8, 9, 12, 13, 15, 18][..], 8000),
@@ -320,7 +321,7 @@ fn clocks(table: &RoomTable, is_webrtc: bool) -> Result<Box<[u32; 128]>, Problem
     ] {
         types.iter().for_each(|payload_type: &usize| clocks[*payload_type] = clock);
     }
-    for (payload_type, codec) in codecs(table, is_webrtc)?.iter().enumerate() {
+    for (payload_type, codec) in codecs.iter().enumerate() {
         clocks[payload_type] = codec.map_or(clocks[payload_type], Codec::clock);
     }
     for (payload_type, clock) in &table.clock_rates {

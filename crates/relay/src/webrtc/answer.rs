@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
+use expressway_web::hex;
 use str0m::change::SdpOffer;
 use str0m::config::DtlsCert;
 use str0m::crypto::CryptoProvider;
@@ -69,17 +70,24 @@ pub struct Agreed {
     pub sdp: String,
 }
 
-/// Answers an offer to publish into a room or to receive from it, by a session of that worker.
+/// What an offer is answered for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// To publish or to receive.
+    pub role: Role,
+    /// The worker that the session will be on.
+    pub worker: usize,
+    /// The room.
+    pub room: &'a Room,
+    /// Addresses that the peer is told.
+    pub announce: &'a [SocketAddr],
+}
+
+/// Answers an offer with a session.
 ///
 /// # Errors
 /// In a few words, for whoever sent the offer.
-pub fn answer(
-    identity: &Identity,
-    offer: &str,
-    (role, worker): (Role, usize),
-    room: &Room,
-    announce: &[SocketAddr],
-) -> Result<Agreed, String> {
+pub fn answer(identity: &Identity, offer: &str, wanted: Wanted<'_>) -> Result<Agreed, String> {
     if offer.len() > LONGEST || offer.lines().count() > LINES {
         return Err("the offer is too long".into());
     }
@@ -90,24 +98,19 @@ pub fn answer(
         ));
     }
     // str0m means to return errors for whatever a peer says; if it does not, this offer alone is to fail.
-    let agreed = catch_unwind(AssertUnwindSafe(|| agree(identity, offer, (role, worker), room, announce)));
+    let agreed = catch_unwind(AssertUnwindSafe(|| agree(identity, offer, wanted)));
     agreed.unwrap_or_else(|_| {
-        tracing::error!(room = room.name, "an offer made the parser of SDP panic; it was refused");
+        tracing::error!(room = wanted.room.name, "an offer made the parser of SDP panic; it was refused");
         Err("the offer cannot be read".into())
     })
 }
 
-fn agree(
-    identity: &Identity,
-    offer: &str,
-    (role, worker): (Role, usize),
-    room: &Room,
-    announce: &[SocketAddr],
-) -> Result<Agreed, String> {
+fn agree(identity: &Identity, offer: &str, wanted: Wanted<'_>) -> Result<Agreed, String> {
+    let Wanted { role, worker, room, announce } = wanted;
     let offer = SdpOffer::from_sdp_string(&plain(offer, role))
         .map_err(|error| format!("the offer is no SDP: {error}"))?;
     let fragment = identity.fragments.issue(worker);
-    let pass: String = random::<16>().iter().map(|octet| format!("{octet:02x}")).collect();
+    let pass = hex::encode(&random::<16>());
     let mut config = Rtc::builder()
         .set_crypto_provider(Arc::clone(&identity.provider))
         .set_dtls_cert(identity.certificate.clone())

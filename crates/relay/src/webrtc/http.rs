@@ -19,14 +19,12 @@ use expressway_netio::Mailbox;
 use expressway_netio::mailbox::Rejected;
 use expressway_web::{
     BodyError, Exchange, Handler, RequestBody, RequestHead, ResponseHead, ResponseSource, TokenKey,
-    TokenRule, Wake, date_header,
+    TokenRule, Wake, bearer, date_header, hex,
 };
-use http::header::{
-    ALLOW, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderName, LOCATION, WWW_AUTHENTICATE,
-};
+use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderName, LOCATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
-use super::answer::{self, Identity, Role};
+use super::answer::{self, Identity, Role, Wanted};
 use super::desk::{Desk, Hearing, Join, Name, Refused, Reply};
 use crate::config::{Config, Room};
 use crate::service::{Message, owner};
@@ -79,10 +77,16 @@ impl HttpCounters {
 /// What requests are answered by.
 #[derive(Debug)]
 pub struct Whip {
-    rooms: Vec<Room>,
     by_name: HashMap<String, usize>,
-    announce: Vec<std::net::SocketAddr>,
     token: Option<TokenRule>,
+    shared: Arc<Shared>,
+}
+
+/// What offers need until they are answered.
+#[derive(Debug)]
+struct Shared {
+    rooms: Vec<Room>,
+    announce: Vec<std::net::SocketAddr>,
     identity: Arc<Identity>,
     desk: Arc<Desk>,
     workers: Arc<[Mailbox<Message>]>,
@@ -101,15 +105,11 @@ impl Whip {
         let webrtc = config.webrtc.as_ref()?;
         let by_name = config.rooms.iter().enumerate().map(|(index, room)| (room.name.clone(), index));
         let keys: Vec<TokenKey> = webrtc.keys.clone();
+        let (rooms, announce) = (config.rooms.clone(), webrtc.announce.clone());
         Some(Self {
             by_name: by_name.collect(),
-            rooms: config.rooms.clone(),
-            announce: webrtc.announce.clone(),
             token: (!keys.is_empty()).then(|| TokenRule { name: "token".into(), keys, set_cookie: false }),
-            identity,
-            desk,
-            workers,
-            counters,
+            shared: Arc::new(Shared { rooms, announce, identity, desk, workers, counters }),
         })
     }
 
@@ -120,19 +120,15 @@ impl Whip {
     /// Whether the request has a token that is good for its room.
     fn is_authorized(&self, request: &RequestHead, target: &Target<'_>) -> bool {
         let Some(rule) = &self.token else { return true };
-        let value = request.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let token = value.and_then(|value| {
-            let (scheme, token) = value.split_once(' ')?;
-            scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
-        });
         let path = format!("/{}/{}", target.word(), target.room);
+        let token = bearer(&request.headers).and_then(|token| std::str::from_utf8(token).ok());
         token.is_some_and(|token| rule.permits(token, &path, request.remote.ip()))
     }
 
     fn refuse(&self, request: &RequestHead, refusal: Refusal) -> Exchange {
         let counter = match refusal.status {
-            StatusCode::UNAUTHORIZED => &self.counters.refused_token,
-            _ => &self.counters.refused_request,
+            StatusCode::UNAUTHORIZED => &self.shared.counters.refused_token,
+            _ => &self.shared.counters.refused_request,
         };
         Self::count(counter);
         refusal.exchange(&request.method)
@@ -140,7 +136,7 @@ impl Whip {
 
     fn find(&self, target: &Target<'_>) -> Option<usize> {
         let index = *self.by_name.get(&*target.room)?;
-        let room = &self.rooms[index];
+        let room = &self.shared.rooms[index];
         let is_there = match target.role {
             Role::Publish => room.whip,
             Role::Play => room.whep,
@@ -167,12 +163,7 @@ impl Whip {
             room,
             role: target.role,
             base: format!("{}/", request.target.split('?').next().unwrap_or_default().trim_end_matches('/')),
-            config: self.rooms[room].clone(),
-            announce: self.announce.clone(),
-            identity: Arc::clone(&self.identity),
-            desk: Arc::clone(&self.desk),
-            workers: Arc::clone(&self.workers),
-            counters: Arc::clone(&self.counters),
+            shared: Arc::clone(&self.shared),
             waker: wake.waker(),
             wake,
             state: State::Reading(body, Vec::new()),
@@ -181,13 +172,14 @@ impl Whip {
     }
 
     fn delete(&self, request: &RequestHead, target: &Target<'_>, name: Name) -> Exchange {
-        let entry = self.desk.find(&name).filter(|entry| {
+        let Shared { desk, workers, .. } = &*self.shared;
+        let entry = desk.find(&name).filter(|entry| {
             entry.role == target.role && self.by_name.get(&*target.room) == Some(&entry.room)
         });
         let Some(entry) = entry else {
             return self.refuse(request, Refusal::new(StatusCode::NOT_FOUND, "there is no such session"));
         };
-        let worker = &self.workers[owner(entry.room, self.workers.len())];
+        let worker = &workers[owner(entry.room, workers.len())];
         if worker.try_send(Message::Leave(entry.room, entry.number)).is_err() {
             return self.refuse(request, busy());
         }
@@ -244,7 +236,7 @@ impl<'a> Target<'a> {
         };
         let room = percent_encoding::percent_decode_str(parts.next()?).decode_utf8().ok()?;
         let name = match parts.next() {
-            Some(text) => Some(hex(text)?),
+            Some(text) => Some(hex::decode(text.as_bytes())?.try_into().ok()?),
             None => None,
         };
         (parts.next().is_none() && !room.is_empty()).then_some(Self { role, room, name })
@@ -256,17 +248,6 @@ impl<'a> Target<'a> {
             Role::Play => "whep",
         }
     }
-}
-
-fn hex(text: &str) -> Option<Name> {
-    let mut name = Name::default();
-    if text.len() != 2 * name.len() || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (octet, digits) in name.iter_mut().zip(text.as_bytes().chunks(2)) {
-        *octet = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
-    }
-    Some(name)
 }
 
 /// Fields of all answers: pages of any origin may publish and play, with a token where one is needed (Fetch, section 3.3).
@@ -334,12 +315,7 @@ struct Offering {
     role: Role,
     /// What the session's name follows in its URL.
     base: String,
-    config: Room,
-    announce: Vec<std::net::SocketAddr>,
-    identity: Arc<Identity>,
-    desk: Arc<Desk>,
-    workers: Arc<[Mailbox<Message>]>,
-    counters: Arc<HttpCounters>,
+    shared: Arc<Shared>,
     waker: Waker,
     wake: Wake,
     state: State,
@@ -389,24 +365,25 @@ impl Offering {
 
     /// Agrees on a session, and asks the room's worker to have it.
     fn ask(&self, offer: &str) -> Result<State, Refusal> {
-        let worker = owner(self.room, self.workers.len());
-        let role = (self.role, worker);
-        let agreed = answer::answer(&self.identity, offer, role, &self.config, &self.announce)
+        let Shared { rooms, announce, identity, desk, workers, .. } = &*self.shared;
+        let worker = owner(self.room, workers.len());
+        let wanted = Wanted { role: self.role, worker, room: &rooms[self.room], announce };
+        let agreed = answer::answer(identity, offer, wanted)
             .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error))?;
         let full = || Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "there are as many sessions as may be");
-        let ticket = self.desk.admit(self.room, self.role).ok_or_else(full)?;
-        let name: String = ticket.name.iter().map(|octet| format!("{octet:02x}")).collect();
+        let ticket = desk.admit(self.room, self.role).ok_or_else(full)?;
+        let name = hex::encode(&ticket.name);
         let sdp = agreed.sdp.clone();
         let (reply, hearing) = Reply::new(self.wake.clone());
         let join = Join { room: self.room, role: self.role, agreed, ticket, reply };
-        match self.workers[worker].try_send(Message::Join(Box::new(join))) {
+        match workers[worker].try_send(Message::Join(Box::new(join))) {
             Ok(()) => Ok(State::Asking(hearing, sdp, format!("{}{name}", self.base))),
             Err(Rejected::Full(_) | Rejected::Closed(_)) => Err(busy()),
         }
     }
 
     fn refused(&mut self, refusal: Refusal) -> ResponseHead {
-        let counters = &self.counters;
+        let counters = &self.shared.counters;
         Whip::count(match refusal.status {
             StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE => &counters.refused_offer,
             StatusCode::CONFLICT => &counters.refused_conflict,
@@ -432,7 +409,7 @@ impl Offering {
                 let Ok(location) = HeaderValue::try_from(location) else {
                     return self.refused(Refusal::new(StatusCode::BAD_REQUEST, "the URL cannot be repeated"));
                 };
-                Whip::count(&self.counters.answered);
+                Whip::count(&self.shared.counters.answered);
                 let mut headers = headers();
                 headers.insert(LOCATION, location);
                 headers.insert(CONTENT_TYPE, HeaderValue::from_static(SDP));

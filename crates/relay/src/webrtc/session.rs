@@ -25,7 +25,7 @@ use crate::rtp::stream::SenderReport;
 use crate::rtp::{Progress, Room};
 use crate::status::WebRtcCounters;
 
-/// Packets that a session is given before another one's turn: a GSO message has at most 64.
+/// Packets of the room that a session is shown before another one's turn: a GSO message has at most 64.
 const BURST: usize = 64;
 /// Datagrams that may wait to be sent to a session. Repairs, reports and handshakes that find no room are lost, as on the way.
 const WAITING: usize = 512;
@@ -354,9 +354,9 @@ impl Session {
             }
         }
         let mut written = 0;
-        while written < BURST && self.cursor < room.history().head() {
-            let position = self.cursor;
-            self.cursor += 1;
+        let first = self.cursor;
+        self.cursor = room.history().head().min(first + BURST as Position);
+        for position in first..self.cursor {
             for outlet in &mut self.outlets {
                 match outlet.write(&mut self.rtc, (room, payloads), position, now) {
                     Written::No => continue,

@@ -20,7 +20,7 @@ use str0m::net::{Protocol, Receive};
 use str0m::rtp::RtpWrite;
 use str0m::{Candidate, Event, Input, Output, Rtc};
 
-use super::answer::{Agreed, Identity, Role, answer};
+use super::answer::{Agreed, Identity, Role, Wanted, answer};
 use super::crypto::{certificate, provider};
 use super::desk::{Desk, Hearing, Join, Refused, Reply};
 use crate::config::Config;
@@ -164,7 +164,8 @@ impl Bed {
     fn join(&mut self, room: usize, role: Role, peer: &mut Peer) -> Result<(), Refused> {
         let (offer, pending) = peer.offer.take().unwrap();
         let config = &self.config.rooms[room];
-        let agreed: Agreed = answer(&self.identity, &offer, (role, room), config, &[media()]).unwrap();
+        let wanted = Wanted { role, worker: room, room: config, announce: &[media()] };
+        let agreed: Agreed = answer(&self.identity, &offer, wanted).unwrap();
         let sdp = SdpAnswer::from_sdp_string(&agreed.sdp).unwrap();
         peer.rtc.sdp_api().accept_answer(pending, sdp).unwrap();
         let ticket = self.desk.admit(room, role).unwrap();

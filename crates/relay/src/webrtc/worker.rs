@@ -151,25 +151,20 @@ impl Sessions {
 
     /// Where a datagram goes. What another worker has handed over goes no further.
     pub(crate) fn route(&mut self, datagram: &[u8], remote: SocketAddr, is_handed_over: bool) -> Route {
-        let place = match seeming(datagram) {
-            Seeming::Unknown => {
-                self.counters.dropped_unknown += 1;
-                return Route::Dropped;
+        let (place, dropped) = match seeming(datagram) {
+            Seeming::Unknown => (None, &mut self.counters.dropped_unknown),
+            Seeming::Request(fragment) => {
+                let session = self.demux.session(fragment).map(Place::Session);
+                let place = session.or_else(|| self.identity.fragments.worker(fragment).map(Place::Worker));
+                (place, &mut self.counters.dropped_fragment)
             }
-            Seeming::Request(fragment) => match self.demux.session(fragment) {
-                Some(session) => Some(Place::Session(session)),
-                None => self.identity.fragments.worker(fragment).map(Place::Worker),
-            },
-            Seeming::Media => self.demux.place(remote),
+            Seeming::Media => (self.demux.place(remote), &mut self.counters.dropped_stranger),
         };
         match place {
             Some(Place::Session(session)) => Route::Session(session),
             Some(Place::Worker(worker)) if worker != self.worker && !is_handed_over => Route::Worker(worker),
             _ => {
-                match seeming(datagram) {
-                    Seeming::Media => self.counters.dropped_stranger += 1,
-                    _ => self.counters.dropped_fragment += 1,
-                }
+                *dropped += 1;
                 Route::Dropped
             }
         }
@@ -396,6 +391,9 @@ impl Sessions {
                 return Ok(Progress::Blocked);
             }
             farewells.pop_front();
+            if slice.spend() && !farewells.is_empty() {
+                return Ok(Progress::More);
+            }
         }
         Ok(Progress::Done)
     }

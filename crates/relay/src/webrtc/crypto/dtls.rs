@@ -9,7 +9,6 @@ use boring::derive::Deriver;
 use boring::ec::{EcGroup, EcKey, EcPoint, PointConversionForm};
 use boring::error::ErrorStack;
 use boring::hash::MessageDigest;
-use boring::hmac::Hmac;
 use boring::nid::Nid;
 use boring::pkey::{PKey, Private};
 use boring::sha::{Sha256, Sha384};
@@ -27,8 +26,7 @@ use str0m::config::{DtlsCert, DtlsVersion};
 use str0m::crypto::CryptoError as Failure;
 use str0m::crypto::dtls::{DtlsImplError, DtlsInstance, DtlsOutput, DtlsProvider, ProtocolVersion};
 
-/// Octets of an authentication tag of GCM.
-const TAG: usize = 16;
+use super::TAG;
 
 #[derive(Debug)]
 pub(super) struct Dtls;
@@ -115,9 +113,8 @@ impl DtlsInstance for Handshake {
 
 /// P-256 and both lengths of AES-GCM, which all of WebRTC speaks (RFC 8827, section 6.5).
 fn provider() -> CryptoProvider {
-    static SUITES: [&dyn SupportedDtls12CipherSuite; 2] = [&Aes128, &Aes256];
-    // Not offered: dimpl wants one to be there.
-    static SUITES_13: [&dyn SupportedDtls13CipherSuite; 1] = [&Aes128];
+    static SUITES: [&dyn SupportedDtls12CipherSuite; 2] = [&AES_128, &AES_256];
+    static SUITES_13: [&dyn SupportedDtls13CipherSuite; 1] = [&Unoffered];
     static GROUPS: [&dyn SupportedKxGroup; 2] =
         [&Group(NamedGroup::Secp256r1), &Group(NamedGroup::Secp384r1)];
     CryptoProvider {
@@ -200,12 +197,7 @@ impl HmacProvider for Boring {
         out: &mut [u8],
     ) -> Result<usize, CryptoError> {
         let digest = digest(hash).ok_or(CryptoError::UnsupportedHmacHash(hash))?;
-        let hmac = || -> Result<Vec<u8>, ErrorStack> {
-            let mut hmac = Hmac::init(key, &digest)?;
-            hmac.update(data)?;
-            hmac.finalize()
-        };
-        let hmac = hmac().map_err(failed(CryptoOperation::ComputeHmac))?;
+        let hmac = super::hmac(digest, key, &[data]).map_err(failed(CryptoOperation::ComputeHmac))?;
         out[..hmac.len()].copy_from_slice(&hmac);
         Ok(hmac.len())
     }
@@ -246,23 +238,40 @@ impl Cipher for Gcm {
     }
 }
 
+/// ECDHE with ECDSA and AES-GCM (RFC 5289), by what its two key lengths differ in.
 #[derive(Debug)]
-struct Aes128;
+struct Suite {
+    name: Dtls12CipherSuite,
+    hash: HashAlgorithm,
+    key: usize,
+    algorithm: fn() -> Algorithm,
+}
 
-#[derive(Debug)]
-struct Aes256;
+static AES_128: Suite = Suite {
+    name: Dtls12CipherSuite::ECDHE_ECDSA_AES128_GCM_SHA256,
+    hash: HashAlgorithm::SHA256,
+    key: 16,
+    algorithm: Algorithm::aes_128_gcm,
+};
 
-impl SupportedDtls12CipherSuite for Aes128 {
+static AES_256: Suite = Suite {
+    name: Dtls12CipherSuite::ECDHE_ECDSA_AES256_GCM_SHA384,
+    hash: HashAlgorithm::SHA384,
+    key: 32,
+    algorithm: Algorithm::aes_256_gcm,
+};
+
+impl SupportedDtls12CipherSuite for Suite {
     fn suite(&self) -> Dtls12CipherSuite {
-        Dtls12CipherSuite::ECDHE_ECDSA_AES128_GCM_SHA256
+        self.name
     }
 
     fn hash_algorithm(&self) -> HashAlgorithm {
-        HashAlgorithm::SHA256
+        self.hash
     }
 
     fn key_lengths(&self) -> (usize, usize, usize) {
-        (0, 16, 4)
+        (0, self.key, 4)
     }
 
     fn explicit_nonce_len(&self) -> usize {
@@ -274,37 +283,15 @@ impl SupportedDtls12CipherSuite for Aes128 {
     }
 
     fn create_cipher(&self, key: &[u8]) -> Result<Box<dyn Cipher>, CryptoError> {
-        Gcm::create(&Algorithm::aes_128_gcm(), key)
+        Gcm::create(&(self.algorithm)(), key)
     }
 }
 
-impl SupportedDtls12CipherSuite for Aes256 {
-    fn suite(&self) -> Dtls12CipherSuite {
-        Dtls12CipherSuite::ECDHE_ECDSA_AES256_GCM_SHA384
-    }
+/// DTLS 1.3 is not offered: dimpl wants a suite of it to be there.
+#[derive(Debug)]
+struct Unoffered;
 
-    fn hash_algorithm(&self) -> HashAlgorithm {
-        HashAlgorithm::SHA384
-    }
-
-    fn key_lengths(&self) -> (usize, usize, usize) {
-        (0, 32, 4)
-    }
-
-    fn explicit_nonce_len(&self) -> usize {
-        8
-    }
-
-    fn tag_len(&self) -> usize {
-        TAG
-    }
-
-    fn create_cipher(&self, key: &[u8]) -> Result<Box<dyn Cipher>, CryptoError> {
-        Gcm::create(&Algorithm::aes_256_gcm(), key)
-    }
-}
-
-impl SupportedDtls13CipherSuite for Aes128 {
+impl SupportedDtls13CipherSuite for Unoffered {
     fn suite(&self) -> Dtls13CipherSuite {
         Dtls13CipherSuite::AES_128_GCM_SHA256
     }

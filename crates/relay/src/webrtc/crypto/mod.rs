@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use boring::error::ErrorStack;
 use boring::hash::MessageDigest;
 use boring::hmac::Hmac;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
@@ -13,6 +14,9 @@ use str0m::crypto::{CryptoProvider, Sha1HmacProvider, Sha256Provider};
 
 mod dtls;
 mod srtp;
+
+/// Octets of an authentication tag of GCM.
+const TAG: usize = 16;
 
 /// What sessions are given.
 pub(super) fn provider() -> Arc<CryptoProvider> {
@@ -46,18 +50,22 @@ pub(super) fn certificate() -> Result<DtlsCert, rcgen::Error> {
     Ok(DtlsCert { certificate: certificate.der().to_vec(), private_key: key.serialize_der() })
 }
 
+/// The HMAC of these parts, one after the other.
+fn hmac(digest: MessageDigest, key: &[u8], parts: &[&[u8]]) -> Result<Vec<u8>, ErrorStack> {
+    let mut hmac = Hmac::init(key, &digest)?;
+    parts.iter().try_for_each(|part| hmac.update(part))?;
+    hmac.finalize()
+}
+
 #[derive(Debug)]
 struct Digests;
 
 impl Sha1HmacProvider for Digests {
     fn sha1_hmac(&self, key: &[u8], payloads: &[&[u8]]) -> [u8; 20] {
         let mut out = [0; 20];
-        let hmac = || -> Result<Vec<u8>, boring::error::ErrorStack> {
-            let mut hmac = Hmac::init(key, &MessageDigest::sha1())?;
-            payloads.iter().try_for_each(|part| hmac.update(part))?;
-            hmac.finalize()
-        };
-        out.copy_from_slice(&hmac().expect("memory is all that it takes"));
+        out.copy_from_slice(
+            &hmac(MessageDigest::sha1(), key, payloads).expect("memory is all that it takes"),
+        );
         out
     }
 }

@@ -8,8 +8,7 @@ use str0m::crypto::{
     SupportedAeadAes128Gcm, SupportedAeadAes256Gcm, SupportedAes128CmSha1_80,
 };
 
-/// Octets of an authentication tag of GCM.
-const TAG: usize = 16;
+use super::TAG;
 
 #[derive(Debug)]
 pub(super) struct Srtp;
@@ -136,49 +135,34 @@ impl Gcm {
     }
 }
 
-impl AeadAes128GcmCipher for Gcm {
-    fn encrypt(
-        &mut self,
-        iv: &[u8; 12],
-        aad: &[u8],
-        input: &[u8],
-        output: &mut [u8],
-    ) -> Result<(), CryptoError> {
-        self.seal(iv, aad, input, output)
-    }
+// The same of both key lengths.
+macro_rules! gcm {
+    ($($cipher:ident)+) => {$(
+        impl $cipher for Gcm {
+            fn encrypt(
+                &mut self,
+                iv: &[u8; 12],
+                aad: &[u8],
+                input: &[u8],
+                output: &mut [u8],
+            ) -> Result<(), CryptoError> {
+                self.seal(iv, aad, input, output)
+            }
 
-    fn decrypt(
-        &mut self,
-        iv: &[u8; 12],
-        aads: &[&[u8]],
-        input: &[u8],
-        output: &mut [u8],
-    ) -> Result<usize, CryptoError> {
-        self.open(iv, aads, input, output)
-    }
+            fn decrypt(
+                &mut self,
+                iv: &[u8; 12],
+                aads: &[&[u8]],
+                input: &[u8],
+                output: &mut [u8],
+            ) -> Result<usize, CryptoError> {
+                self.open(iv, aads, input, output)
+            }
+        }
+    )+};
 }
 
-impl AeadAes256GcmCipher for Gcm {
-    fn encrypt(
-        &mut self,
-        iv: &[u8; 12],
-        aad: &[u8],
-        input: &[u8],
-        output: &mut [u8],
-    ) -> Result<(), CryptoError> {
-        self.seal(iv, aad, input, output)
-    }
-
-    fn decrypt(
-        &mut self,
-        iv: &[u8; 12],
-        aads: &[&[u8]],
-        input: &[u8],
-        output: &mut [u8],
-    ) -> Result<usize, CryptoError> {
-        self.open(iv, aads, input, output)
-    }
-}
+gcm! { AeadAes128GcmCipher AeadAes256GcmCipher }
 
 #[cfg(test)]
 mod tests {

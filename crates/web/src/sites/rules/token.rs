@@ -16,6 +16,7 @@ use http::{HeaderMap, HeaderValue};
 use percent_encoding::percent_decode_str;
 use sha2::Sha256;
 
+use crate::hex;
 use crate::scan::looked_at;
 
 /// Octets of a token; longer ones are invalid.
@@ -75,7 +76,7 @@ impl TokenKey {
         if !(32..=128).contains(&digits.len()) || !digits.len().is_multiple_of(2) {
             return None;
         }
-        hex(digits).map(Self)
+        hex::decode(digits).map(Self)
     }
 
     /// The keys in a file, one a line; empty lines and those that begin with `#` are skipped.
@@ -173,7 +174,7 @@ impl TokenRule {
         }
         looked_at(token.len());
         let (signed, signature) = token.rsplit_once("~hmac=")?;
-        let signature = (signature.len() == 64).then(|| hex(signature.as_bytes())).flatten()?;
+        let signature = (signature.len() == 64).then(|| hex::decode(signature.as_bytes())).flatten()?;
         let field = |name: &str| {
             signed
                 .split('~')
@@ -208,11 +209,6 @@ fn cookies(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
         looked_at(line.len());
         line.split(';').filter_map(|pair| pair.trim_ascii().split_once('='))
     })
-}
-
-fn hex(digits: &[u8]) -> Option<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    digits.chunks(2).map(|pair| Some((digit(pair[0])? << 4 | digit(*pair.get(1)?)?) as u8)).collect()
 }
 
 /// Whether `pattern`, in which `*` stands for any octets and `?` for one, is like `text`. Signed by us, so that its cost is
