@@ -15,6 +15,7 @@ from harness.fanout import FEED_PORT, TCP_PORT, Fanout, fanouts
 from harness.guard import Guard
 from harness.lab import Lab
 from harness.paths import BINARY, CLIP, HOST, LONG_CLIP, PEERS, open_to_all, run
+from harness.rtp import MediaRelay
 from harness.server import Server, Settings, address
 
 PAGE = """<!doctype html>
@@ -227,3 +228,16 @@ def open_browser(tmp_path: Path, certificates: Path) -> Iterator[Callable[[Lab],
     yield open_one
     for browser in browsers:
         browser.close()
+
+
+@pytest.fixture
+def make_relay(tmp_path: Path) -> Iterator[Callable[..., MediaRelay]]:
+    """Starts relays; at the end each has to be alive, unless the test has ended it, and to stop cleanly."""
+    running: list[MediaRelay] = []
+
+    def make(lab: Lab, rooms: str, *flags: str, count: int = 1, **options) -> MediaRelay:
+        running.append(MediaRelay(lab, tmp_path / f"relay-{len(running)}", rooms, *flags, **options))
+        return running[-1].wait_ready(count)
+
+    yield make
+    finish_all(running)

@@ -10,7 +10,6 @@ import pytest
 from harness import origins
 from harness.browser import Browser
 from harness.firefox import Firefox
-from harness.lab import Lab
 from harness.paths import CLIP, HOST, LONG_CLIP, PEERS, PORT, run
 
 

@@ -7,33 +7,18 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from harness.agent import NOBODY, UNPRIVILEGED
-from harness.daemon import finish_all
 from harness.lab import Lab
 from harness.namespace import run_inside
 from harness.paths import BINARY, CLIP, LIMIT, open_to_all, run
-from harness.rtp import MediaRelay, Packet, Socket, nack, packets, pli, rtcp, sender_report
+from harness.rtp import Packet, Socket, nack, packets, pli, rtcp, sender_report
 from harness.server import address
 
 IN, OUT = 5004, 6004
 GROUP, GROUP_OUT = "239.9.9.9", "239.9.9.10"
-
-
-@pytest.fixture
-def make_relay(tmp_path: Path) -> Iterator[Callable[..., MediaRelay]]:
-    """Starts relays; at the end each has to be alive, unless the test has ended it, and to stop cleanly."""
-    running: list[MediaRelay] = []
-
-    def make(lab: Lab, rooms: str, *flags: str, count: int = 1, **options) -> MediaRelay:
-        running.append(MediaRelay(lab, tmp_path / f"relay-{len(running)}", rooms, *flags, **options))
-        return running[-1].wait_ready(count)
-
-    yield make
-    finish_all(running)
 
 
 def room(lab: Lab, *more: str, name: str = "studio", rtp_in: str = "", out: tuple[str, ...] = (), head: str = "") -> str:

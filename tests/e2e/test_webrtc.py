@@ -12,26 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness.daemon import finish_all
 from harness.lab import Lab
 from harness.paths import CLIP, HOST, LIMIT
 from harness.rtp import MediaRelay, Packet, Socket
 from harness.webrtc import HTTP, MEDIA, Peer, ask
 
 KEY = "00112233445566778899aabbccddeeff"
-
-
-@pytest.fixture
-def make_relay(tmp_path: Path) -> Iterator[Callable[..., MediaRelay]]:
-    """Starts relays; at the end each has to be alive, unless the test has ended it, and to stop cleanly."""
-    running: list[MediaRelay] = []
-
-    def make(lab: Lab, rooms: str, *flags: str, count: int = 1, **options) -> MediaRelay:
-        running.append(MediaRelay(lab, tmp_path / f"relay-{len(running)}", rooms, *flags, **options))
-        return running[-1].wait_ready(count)
-
-    yield make
-    finish_all(running)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,10 +14,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use expressway_netio::route::{RouteError, RouteMirror};
+use expressway_netio::unix::{self, Occupied};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
-    sockopt,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with, sockopt,
 };
 
 use crate::account::Account;
@@ -224,7 +224,7 @@ impl Server {
         };
         let address = SocketAddrUnix::new(path.as_path())
             .map_err(failed("; the path is too long for a unix socket"))?;
-        clear(&path, &address)?;
+        clear(&path)?;
         let listener = seqpacket().map_err(failed(""))?;
         bind(&listener, &address).map_err(failed("; check that its directory exists and is writable"))?;
         let mode = std::fs::Permissions::from_mode(policy.socket_mode);
@@ -380,32 +380,15 @@ fn seqpacket() -> Result<OwnedFd, Errno> {
 }
 
 /// Makes room for the socket: a stale one is removed, anything else is left alone.
-fn clear(path: &Path, address: &SocketAddrUnix) -> Result<(), ServerError> {
-    let in_the_way = |advice| ServerError::Socket {
-        path: path.to_owned(),
-        source: io::Error::from(io::ErrorKind::AddrInUse),
-        advice,
+fn clear(path: &Path) -> Result<(), ServerError> {
+    let in_use = || io::Error::from(io::ErrorKind::AddrInUse);
+    let (source, advice) = match unix::remove_stale(path, SocketType::SEQPACKET) {
+        Ok(()) => return Ok(()),
+        Err(Occupied::NotASocket) => {
+            (in_use(), "; it exists and is not a socket: remove it or choose another path")
+        }
+        Err(Occupied::InUse) => (in_use(), "; another agent is listening there"),
+        Err(Occupied::Stale(error) | Occupied::Unknown(error)) => (error, ""),
     };
-    match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(source) => Err(ServerError::Socket { path: path.to_owned(), source, advice: "" }),
-        Ok(found) if !found.file_type().is_socket() => {
-            Err(in_the_way("; it exists and is not a socket: remove it or choose another path"))
-        }
-        Ok(_) => {
-            let probe = seqpacket().map_err(|errno| ServerError::Socket {
-                path: path.to_owned(),
-                source: errno.into(),
-                advice: "",
-            })?;
-            match connect(&probe, address) {
-                Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(|source| ServerError::Socket {
-                    path: path.to_owned(),
-                    source,
-                    advice: "",
-                }),
-                _ => Err(in_the_way("; another agent is listening there")),
-            }
-        }
-    }
+    Err(ServerError::Socket { path: path.to_owned(), source, advice })
 }

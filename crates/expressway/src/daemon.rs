@@ -91,7 +91,8 @@ pub(crate) fn admin<T: Daemon>(
     daemon: &Arc<T>,
     register: impl FnOnce(&Registry),
 ) -> Result<Option<Admin>, Failure> {
-    let Some((section, listener)) = section.zip(listener(section, OF_FILE)?) else { return Ok(None) };
+    let Some(section) = section else { return Ok(None) };
+    let listener = listener(section, OF_FILE)?;
     let registry = Registry::with_summary(crate::metrics::drops);
     register(&registry);
     let source = Arc::clone(daemon);
@@ -103,9 +104,8 @@ pub(crate) fn admin<T: Daemon>(
 ///
 /// # Errors
 /// The address cannot be bound.
-pub(crate) fn listener(section: Option<&Section>, keys: Keys) -> Result<Option<Listener>, Failure> {
-    let listener = section.map(Listener::bind).transpose();
-    listener.map_err(|error| Failure::run_time(format!("{} {error}", keys.0)))
+pub(crate) fn listener(section: &Section, keys: Keys) -> Result<Listener, Failure> {
+    Listener::bind(section).map_err(|error| Failure::run_time(format!("{} {error}", keys.0)))
 }
 
 /// Serves at that socket.

@@ -22,7 +22,7 @@
 //!   3  netdev, packet, readers, route, service    packets for other processes; what the kernel tells; what a worker drives
 //!   2  io                                            the trait and what crosses it
 //!   1  ring, umem, wait                              rings and frames shared with others; how a worker waits
-//!   0  mailbox, priority, slice, stats, sys, timer, trace   system calls and memory; time; counters; messages; hops
+//!   0  mailbox, priority, slice, stats, sys, timer, trace, unix   system calls and memory; time; counters; messages; hops; socket names
 //! ```
 //!
 //! This crate never sees libbpf: BPF maps come in as [`std::os::fd::BorrowedFd`].
@@ -46,6 +46,7 @@ pub mod timer;
 pub mod trace;
 pub mod udp;
 mod umem;
+pub mod unix;
 pub mod wait;
 pub mod worker;
 pub mod xsk;

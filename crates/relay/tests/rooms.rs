@@ -1,86 +1,22 @@
 //! Rooms over the simulated network, and over packet I/O that refuses.
 
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use expressway_netio::slice::{Slice, SliceLimit};
 use expressway_netio::worker::WorkerOptions;
-use expressway_netio::{Datagram, Flow, IoError, IoStats, PacketIo, Worker, io::Sent, mailbox};
+use expressway_netio::{Worker, mailbox};
 use expressway_relay::rtp::header::Header;
 use expressway_relay::rtp::{Progress, Room};
 use expressway_relay::service::{Relay, status};
 use expressway_relay::{Config, config};
 use expressway_settings::SourceFile;
 
-/// Packet I/O whose datagrams are a list, and that has room for so many.
-struct Listed {
-    room: usize,
-    longest: usize,
-    arriving: Vec<(Vec<u8>, SocketAddr, SocketAddr)>,
-    sent: Vec<(Flow, Vec<u8>)>,
-}
+#[path = "support/listed.rs"]
+mod listed;
 
-impl Listed {
-    fn new(room: usize) -> Self {
-        Self { room, longest: 1472, arriving: Vec::new(), sent: Vec::new() }
-    }
-}
-
-impl PacketIo for Listed {
-    fn receive(&mut self, _: Instant, sink: &mut dyn FnMut(Datagram<'_>)) -> Result<usize, IoError> {
-        let arriving = std::mem::take(&mut self.arriving);
-        let count = arriving.len();
-        for (mut payload, remote, local) in arriving {
-            let (ecn, via, hints) =
-                (Default::default(), expressway_netio::io::Via::Simulated, Default::default());
-            sink(Datagram { payload: &mut payload, remote, local, ecn, via, hints });
-        }
-        Ok(count)
-    }
-
-    fn transmit(
-        &mut self,
-        flow: &Flow,
-        segment: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> usize,
-    ) -> Result<Sent, IoError> {
-        let mut sent = Sent::default();
-        loop {
-            if self.room == 0 {
-                return Ok(Sent { blocked: true, ..sent });
-            }
-            let mut slot = vec![0; segment];
-            let length = fill(&mut slot);
-            if length == 0 {
-                return Ok(sent);
-            }
-            slot.truncate(length);
-            sent.packets += 1;
-            self.room -= 1;
-            self.sent.push((*flow, slot));
-        }
-    }
-
-    fn flush(&mut self, _: Instant) -> Result<(), IoError> {
-        Ok(())
-    }
-
-    fn max_payload(&mut self, _: &Flow) -> usize {
-        self.longest
-    }
-
-    fn descriptors(&self, _: &mut dyn FnMut(BorrowedFd<'_>)) {}
-
-    fn batch(&self) -> usize {
-        64
-    }
-
-    fn stats(&self) -> IoStats {
-        IoStats::default()
-    }
-}
+use listed::Listed;
 
 fn config(text: &str) -> Config {
     Config::parse(&SourceFile { file: "relay.toml".into(), text: text.into() }).unwrap()

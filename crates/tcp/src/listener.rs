@@ -9,6 +9,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use expressway_netio::unix::{self, Occupied};
 use expressway_web::Handler;
 use http::HeaderValue;
 use ipnet::IpNet;
@@ -96,14 +97,10 @@ impl Listener {
                 bound?
             }
             Address::Unix(path) => {
-                match std::os::unix::net::UnixStream::connect(path) {
-                    Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
-                    // Left behind by a process that is gone.
-                    Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                        std::fs::remove_file(path)?;
-                    }
-                    Err(_) => {}
-                }
+                unix::remove_stale(path, SocketType::STREAM).map_err(|occupied| match occupied {
+                    Occupied::NotASocket | Occupied::InUse => io::ErrorKind::AddrInUse.into(),
+                    Occupied::Stale(error) | Occupied::Unknown(error) => error,
+                })?;
                 let socket = UnixListener::bind(path)?;
                 // Who may connect is said by the folder that it lies in.
                 std::fs::set_permissions(path, Permissions::from_mode(0o666))?;

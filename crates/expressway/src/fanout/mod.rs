@@ -185,7 +185,7 @@ fn admin(
     status: Arc<Status>,
 ) -> Result<Admin, Failure> {
     let keys = args::AdminListener::KEYS;
-    let listener = daemon::listener(Some(section), keys)?.expect("a section has a listener");
+    let listener = daemon::listener(section, keys)?;
     let registry = Registry::with_summary(crate::metrics::drops);
     let source = fanout.statistics_source();
     let path = path.clone();

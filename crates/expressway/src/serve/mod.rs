@@ -45,8 +45,8 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
     raise_file_limit();
     // Ports below 1024 take a privilege.
     let listeners = if arguments.check { Vec::new() } else { tcp::bind(&config, tcp_workers(&config))? };
-    let admin =
-        if arguments.check { None } else { daemon::listener(config.admin.as_ref(), daemon::OF_FILE)? };
+    let admin = config.admin.as_ref().filter(|_| !arguments.check);
+    let admin = admin.map(|section| daemon::listener(section, daemon::OF_FILE)).transpose()?;
     let mut agent = None;
     if let Some(identity) = identity {
         let has_another = config.io.agent.is_some() || config.io.device_plugin.is_some();

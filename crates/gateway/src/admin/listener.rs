@@ -2,10 +2,11 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, lchown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use expressway_netio::unix::{self, Occupied};
 use expressway_settings::admin::{Address, Section};
 use nix::unistd::Group;
 use rustix::io::Errno;
@@ -128,7 +129,7 @@ fn inode(path: &Path) -> io::Result<(u64, u64)> {
 fn bind_unix(path: &Path, mode: u32, group: Option<&str>) -> Result<(UnixListener, Name), String> {
     let group = group.map(group_id).transpose()?;
     let address = SocketAddrUnix::new(path).map_err(|errno| errno.to_string())?;
-    clear(path, &address)?;
+    clear(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
         .map_err(|errno| errno.to_string())?;
@@ -165,29 +166,15 @@ fn group_id(group: &str) -> Result<u32, String> {
 }
 
 /// Removes what a dead process left at `path`.
-fn clear(path: &Path, address: &SocketAddrUnix) -> Result<(), String> {
-    match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error.to_string()),
-        Ok(found) if !found.file_type().is_socket() => {
-            return Err("is there and not a socket: choose another path, or remove it".into());
+fn clear(path: &Path) -> Result<(), String> {
+    unix::remove_stale(path, SocketType::STREAM).map_err(|occupied| match occupied {
+        Occupied::NotASocket => "is there and not a socket: choose another path, or remove it".into(),
+        Occupied::InUse => "another process is listening there: stop it, or choose another path".into(),
+        Occupied::Stale(error) => {
+            format!("a dead process left this socket, and it cannot be removed: {error}")
         }
-        Ok(_) => {}
-    }
-    // A full backlog must not make it wait.
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let probe = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
-        .map_err(|errno| errno.to_string())?;
-    match net::connect(&probe, address) {
-        Err(Errno::CONNREFUSED) => std::fs::remove_file(path)
-            .map_err(|error| format!("a dead process left this socket, and it cannot be removed: {error}")),
-        Err(Errno::NOENT) => Ok(()),
-        // Those of other kinds of sockets are EPROTOTYPE.
-        Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => {
-            Err("another process is listening there: stop it, or choose another path".into())
-        }
-        Err(errno) => Err(format!("whether another process is listening there: {errno}")),
-    }
+        Occupied::Unknown(error) => error.to_string(),
+    })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::net::{
@@ -15,6 +15,7 @@ use rustix::net::{
 };
 
 use super::ReaderAccessError;
+use crate::unix;
 
 /// Connections that wait to be accepted; more are refused by the kernel.
 const BACKLOG: i32 = 32;
@@ -63,7 +64,8 @@ impl Listener {
             }
         };
         let (listener, address) = seqpacket(path, SocketFlags::NONBLOCK).map_err(failed("socket"))?;
-        remove_dead(path);
+        // What is not removed makes bind fail, which says so.
+        let _ = unix::remove_stale(path, SocketType::SEQPACKET);
         net::bind(&listener, &address).map_err(|errno| failed("bind")(errno.into()))?;
         // Nobody can connect before `listen`.
         let mode = std::fs::Permissions::from_mode(mode);
@@ -170,18 +172,5 @@ pub(crate) fn liveness(connection: &OwnedFd) -> Liveness {
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Liveness::Alive,
         Ok((0, _)) | Err(_) => Liveness::Gone,
         Ok(_) => Liveness::Breach,
-    }
-}
-
-/// Removes the socket of a process that is gone: nobody listens there.
-fn remove_dead(path: &Path) {
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|one| one.file_type().is_socket());
-    let refused = || {
-        let (socket, address) = seqpacket(path, SocketFlags::NONBLOCK).ok()?;
-        Some(net::connect(&socket, &address) == Err(rustix::io::Errno::CONNREFUSED))
-    };
-    if is_socket && refused() == Some(true) {
-        // Failing, it makes bind fail, which says so.
-        let _ = std::fs::remove_file(path);
     }
 }

@@ -1,16 +1,12 @@
 //! Sessions of str0m with workers of ours, in one thread and by a clock of the test: what no peer does by itself.
 
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use expressway_netio::io::{Sent, Via};
 use expressway_netio::slice::SliceLimit;
 use expressway_netio::worker::WorkerOptions;
-use expressway_netio::{
-    Datagram, Flow, Inbox, IoError, IoStats, Mailbox, PacketIo, Service, Worker, mailbox,
-};
+use expressway_netio::{Inbox, Mailbox, Service, Worker, mailbox};
 use expressway_settings::SourceFile;
 use expressway_web::{Notify, Wake};
 use str0m::change::{SdpAnswer, SdpPendingOffer};
@@ -27,71 +23,12 @@ use crate::config::Config;
 use crate::rtp::header::{Header, packet};
 use crate::service::{Message, Relay, status};
 use crate::status::{DemuxCounters, WebRtcCounters};
+use listed::Listed;
+
+#[path = "../../tests/support/listed.rs"]
+mod listed;
 
 const MEDIA: &str = "192.0.2.1:3478";
-
-/// Packet I/O whose datagrams are a list, and that has room for so many.
-#[derive(Debug)]
-struct Listed {
-    room: usize,
-    longest: usize,
-    arriving: Vec<(Vec<u8>, SocketAddr, SocketAddr)>,
-    sent: Vec<(SocketAddr, Vec<u8>)>,
-}
-
-impl PacketIo for Listed {
-    fn receive(&mut self, _: Instant, sink: &mut dyn FnMut(Datagram<'_>)) -> Result<usize, IoError> {
-        let arriving = std::mem::take(&mut self.arriving);
-        let count = arriving.len();
-        for (mut payload, remote, local) in arriving {
-            let (ecn, via, hints) = (Default::default(), Via::Simulated, Default::default());
-            sink(Datagram { payload: &mut payload, remote, local, ecn, via, hints });
-        }
-        Ok(count)
-    }
-
-    fn transmit(
-        &mut self,
-        flow: &Flow,
-        segment: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> usize,
-    ) -> Result<Sent, IoError> {
-        let mut sent = Sent::default();
-        loop {
-            if self.room == 0 {
-                return Ok(Sent { blocked: true, ..sent });
-            }
-            let mut slot = vec![0; segment];
-            let length = fill(&mut slot);
-            if length == 0 {
-                return Ok(sent);
-            }
-            slot.truncate(length);
-            sent.packets += 1;
-            sent.bytes += length;
-            self.room -= 1;
-            self.sent.push((flow.remote, slot));
-        }
-    }
-
-    fn flush(&mut self, _: Instant) -> Result<(), IoError> {
-        Ok(())
-    }
-
-    fn max_payload(&mut self, _: &Flow) -> usize {
-        self.longest
-    }
-
-    fn descriptors(&self, _: &mut dyn FnMut(BorrowedFd<'_>)) {}
-
-    fn batch(&self) -> usize {
-        usize::MAX
-    }
-
-    fn stats(&self) -> IoStats {
-        IoStats::default()
-    }
-}
 
 fn media() -> SocketAddr {
     MEDIA.parse().unwrap()
@@ -141,7 +78,7 @@ impl Bed {
             let mut relay = Relay::new(&config, index, rooms, Arc::clone(&status), now);
             demux.extend(relay.set_sessions(&config, Arc::clone(&identity)));
             let options = WorkerOptions { index, slice: SliceLimit::Pieces(100), ..WorkerOptions::default() };
-            let io = Listed { room: usize::MAX, longest: 1472, arriving: Vec::new(), sent: Vec::new() };
+            let io = Listed::new(usize::MAX);
             Worker::new(options, now, relay, io, inbox, Arc::clone(&mailboxes))
         };
         let workers = inboxes.into_iter().enumerate().map(&mut make).collect();
@@ -193,7 +130,8 @@ impl Bed {
                 }
             }
             for worker in &mut self.workers {
-                for (to, datagram) in std::mem::take(&mut worker.io_mut().sent) {
+                for (flow, datagram) in std::mem::take(&mut worker.io_mut().sent) {
+                    let to = flow.remote;
                     if let Some(peer) = peers.iter_mut().find(|peer| peer.address == to) {
                         peer.receive(&datagram, self.now);
                     }
