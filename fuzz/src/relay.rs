@@ -9,7 +9,7 @@ use expressway_netio::{Datagram, Flow, IoError, IoStats, PacketIo, io::Sent};
 use expressway_relay::config::{Config, Room as RoomConfig};
 use expressway_relay::rtp::{Progress, Room};
 use expressway_relay::webrtc::answer::{Identity, Role, Wanted, answer};
-use expressway_relay::webrtc::demux::{Fragments, Seeming, seeming};
+use expressway_relay::webrtc::demux::{PacketKind, Ufrags, classify};
 use expressway_settings::SourceFile;
 
 use crate::cost::{Account, Bound};
@@ -102,17 +102,14 @@ const OFFER: Bound = Bound {
 
 /// A datagram of anybody for the address of all sessions.
 pub fn demux(data: &[u8]) {
-    if let Seeming::Request(fragment) = seeming(data) {
-        assert!(
-            data.windows(fragment.len().max(1)).any(|part| part == fragment.as_bytes())
-                || fragment.is_empty()
-        );
-        let fragments = FRAGMENTS.get_or_init(Fragments::default);
-        assert_eq!(fragments.worker(fragment), None, "nobody can make one up");
+    if let PacketKind::Request(ufrag) = classify(data) {
+        assert!(data.windows(ufrag.len().max(1)).any(|part| part == ufrag.as_bytes()) || ufrag.is_empty());
+        let ufrags = UFRAGS.get_or_init(Ufrags::default);
+        assert_eq!(ufrags.worker(ufrag), None, "nobody can make one up");
     }
 }
 
-static FRAGMENTS: std::sync::OnceLock<Fragments> = std::sync::OnceLock::new();
+static UFRAGS: std::sync::OnceLock<Ufrags> = std::sync::OnceLock::new();
 static IDENTITY: std::sync::OnceLock<Identity> = std::sync::OnceLock::new();
 
 /// A byte that says whether to publish, and an offer.

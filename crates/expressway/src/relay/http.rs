@@ -8,8 +8,8 @@ use expressway_netio::trace::Tracer;
 use expressway_relay::Config;
 use expressway_relay::service::Message;
 use expressway_relay::webrtc::answer::Identity;
-use expressway_relay::webrtc::desk::Desk;
 use expressway_relay::webrtc::http::{HttpCounters, Whip};
+use expressway_relay::webrtc::table::SessionTable;
 use expressway_tcp::{Address, Limits, Listen, Listener, Role, Server, Setup, Stats};
 use expressway_tls::Tls;
 use expressway_web::memory::Memory;
@@ -34,7 +34,7 @@ pub(super) fn bind(config: &Config) -> Result<Option<Listener>, Failure> {
 pub(super) struct Http {
     server: Server,
     identity: Arc<Identity>,
-    desk: Arc<Desk>,
+    table: Arc<SessionTable>,
     counters: Arc<HttpCounters>,
 }
 
@@ -47,17 +47,17 @@ impl Http {
         workers: Arc<[Mailbox<Message>]>,
     ) -> Result<Option<Self>, Failure> {
         let (Some(webrtc), Some(listener)) = (&config.webrtc, listener) else { return Ok(None) };
-        let (desk, counters) = (Desk::new(webrtc.sessions), Arc::default());
-        let Some(setup) = setup(config, &identity, &desk, workers, &counters)? else { return Ok(None) };
+        let (table, counters) = (SessionTable::new(webrtc.sessions), Arc::default());
+        let Some(setup) = setup(config, &identity, &table, workers, &counters)? else { return Ok(None) };
         let memory = Memory::new(MEMORY);
         let server = Server::start(WORKERS, vec![listener], setup, &memory, |_| Tracer::default())
             .map_err(|error| Failure::run_time(format!("[webrtc] http: {error}")))?;
-        Ok(Some(Self { server, identity, desk, counters }))
+        Ok(Some(Self { server, identity, table, counters }))
     }
 
     /// Takes the certificate and the keys of tokens from now on.
     pub(super) fn reload(&self, config: &Config, workers: Arc<[Mailbox<Message>]>) -> Result<(), Failure> {
-        if let Some(setup) = setup(config, &self.identity, &self.desk, workers, &self.counters)? {
+        if let Some(setup) = setup(config, &self.identity, &self.table, workers, &self.counters)? {
             self.server.reload(setup);
         }
         Ok(())
@@ -75,19 +75,19 @@ impl Http {
 
     /// Sessions that are there.
     pub(super) fn sessions(&self) -> usize {
-        self.desk.len()
+        self.table.len()
     }
 }
 
 fn setup(
     config: &Config,
     identity: &Arc<Identity>,
-    desk: &Arc<Desk>,
+    table: &Arc<SessionTable>,
     workers: Arc<[Mailbox<Message>]>,
     counters: &Arc<HttpCounters>,
 ) -> Result<Option<Arc<Setup>>, Failure> {
-    let (identity, desk, counters) = (Arc::clone(identity), Arc::clone(desk), Arc::clone(counters));
-    let Some(handler) = Whip::new(config, identity, desk, workers, counters) else { return Ok(None) };
+    let (identity, table, counters) = (Arc::clone(identity), Arc::clone(table), Arc::clone(counters));
+    let Some(handler) = Whip::new(config, identity, table, workers, counters) else { return Ok(None) };
     let limits = Limits {
         max_connections: 4096,
         max_requests: 8,

@@ -11,7 +11,7 @@ use http_body_util::Either;
 use hyper::body::Frame;
 use tokio::time::Sleep;
 
-use super::desk::Body;
+use super::service::Body;
 
 /// How often a feed that had nothing is asked again.
 const PAUSE: Duration = Duration::from_millis(20);

@@ -28,7 +28,7 @@ pub struct ListenError {
 #[derive(Debug)]
 pub struct Listener {
     address: Address,
-    name: Option<Name>,
+    name: Option<SocketFile>,
     socket: Socket,
 }
 
@@ -68,7 +68,7 @@ impl Listener {
     }
 
     /// What accepts connections, and the socket's name, for as long as it is to have it.
-    pub(super) fn into_parts(self) -> io::Result<(Acceptor, Option<Name>)> {
+    pub(super) fn into_parts(self) -> io::Result<(Acceptor, Option<SocketFile>)> {
         let acceptor = match self.socket {
             Socket::Tcp(socket) => Acceptor::Tcp(tokio::net::TcpListener::from_std(socket)?),
             Socket::Unix(socket) => Acceptor::Unix(tokio::net::UnixListener::from_std(socket)?),
@@ -100,18 +100,18 @@ impl Acceptor {
 /// A socket's name in the file system. Dropped, it is removed, unless it is another's by then. It goes before the socket, which keeps
 /// its inode from being another's.
 #[derive(Debug)]
-pub(super) struct Name {
+pub(super) struct SocketFile {
     path: PathBuf,
     inode: (u64, u64),
 }
 
-impl Name {
+impl SocketFile {
     fn of(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), inode: inode(path)? })
     }
 }
 
-impl Drop for Name {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         let is_ours = inode(&self.path).is_ok_and(|found| found == self.inode);
         // Who has given up the right to remove it leaves it to the next start.
@@ -126,7 +126,7 @@ fn inode(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
-fn bind_unix(path: &Path, mode: u32, group: Option<&str>) -> Result<(UnixListener, Name), String> {
+fn bind_unix(path: &Path, mode: u32, group: Option<&str>) -> Result<(UnixListener, SocketFile), String> {
     let group = group.map(group_id).transpose()?;
     let address = SocketAddrUnix::new(path).map_err(|errno| errno.to_string())?;
     clear(path)?;
@@ -142,7 +142,7 @@ fn bind_unix(path: &Path, mode: u32, group: Option<&str>) -> Result<(UnixListene
         format!("{errno}{advice}")
     })?;
     // From here on what fails takes the name with it. Nobody can connect before `listen`.
-    let name = Name::of(path).map_err(|error| error.to_string())?;
+    let name = SocketFile::of(path).map_err(|error| error.to_string())?;
     if let Some(group) = group {
         lchown(path, None, Some(group)).map_err(|error| {
             format!("giving it to group {group}: {error}; start as root, or as a member of that group")

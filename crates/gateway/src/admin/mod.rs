@@ -3,7 +3,7 @@
 //! It runs on its own thread, never on a worker, with a lower priority than theirs, and answers from shared
 //! counters only. A client can cost it what [`Limits`] allow and no more; it takes nothing from workers.
 //!
-//! [`Listener`] is the socket, `access` says who may ask, `desk` answers, `page` is an answer.
+//! [`Listener`] is the socket, `access` says who may ask, `service` answers, `page` is an answer.
 
 use std::io;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use tokio::sync::oneshot;
 
 use crate::metrics::Registry;
 use access::Access;
-use desk::Desk;
-use listener::Name;
+use listener::SocketFile;
+use service::AdminService;
 
 mod access;
 mod dashboard;
-mod desk;
 mod feed;
 mod host;
 mod listener;
 mod page;
+mod service;
 mod slots;
 mod write_timeout;
 
@@ -128,7 +128,7 @@ pub enum Refusal {
 pub struct Admin {
     address: Address,
     /// Of a unix socket.
-    name: Option<Name>,
+    name: Option<SocketFile>,
     access: Arc<Access>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -170,14 +170,14 @@ impl Admin {
             listener.into_parts()?
         };
         let (stop, stopped) = oneshot::channel();
-        let desk = Arc::new(Desk::new(section.limits(), access.clone(), registry, state));
+        let service = Arc::new(AdminService::new(section.limits(), access.clone(), registry, state));
         let thread = std::thread::Builder::new().name("expressway-admin".into()).spawn(move || {
             if let Err(error) = priority::stand_back(NICE) {
                 tracing::debug!(%error, "setpriority failed: the admin listener runs at the workers' priority");
             }
             runtime.block_on(async {
                 tokio::select! {
-                    () = desk::serve(&acceptor, desk) => {}
+                    () = service::serve(&acceptor, service) => {}
                     _ = stopped => {}
                 }
             });
@@ -210,7 +210,7 @@ fn is_of_this_machine(address: &Address) -> bool {
 
 impl Drop for Admin {
     fn drop(&mut self) {
-        // Before its socket: see [`Name`].
+        // Before its socket: see [`SocketFile`].
         drop(self.name.take());
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());

@@ -8,7 +8,7 @@ use http::{Response, StatusCode};
 use http_body_util::{Either, Full};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::desk::Body;
+use super::service::Body;
 
 /// An answer.
 pub(super) struct Page {

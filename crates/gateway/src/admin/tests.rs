@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::desk::MAX_ORDER;
+use super::service::MAX_ORDER;
 use super::*;
 use crate::metrics;
 

@@ -15,8 +15,8 @@ use crate::config::{Config, Output};
 use crate::rtp::{Progress, Room};
 use crate::status::{DemuxCounters, ReceiverStatus, RoomCounters, RoomStatus};
 use crate::webrtc::answer::Identity;
-use crate::webrtc::desk::Join;
-use crate::webrtc::{Seats, Sessions};
+use crate::webrtc::table::Join;
+use crate::webrtc::{RoomMembers, Sessions};
 
 mod sessions;
 
@@ -77,7 +77,7 @@ fn of_output(output: &Output) -> ReceiverStatus {
 /// A room of this worker.
 struct Owned {
     room: Room,
-    seats: Seats,
+    members: RoomMembers,
     /// It waits for its turn to send.
     is_ready: bool,
     /// Something has happened since it was last published.
@@ -121,7 +121,7 @@ impl Relay {
         let own = |(index, room): (usize, &crate::config::Room)| {
             (owner(index, workers) == worker).then(|| Owned {
                 room: Room::new(room.clone(), now),
-                seats: Seats::default(),
+                members: RoomMembers::default(),
                 is_ready: false,
                 is_changed: true,
                 deadline: None,
@@ -170,8 +170,8 @@ impl Relay {
         let Some(owned) = &mut self.rooms[index] else { return };
         owned.is_changed = true;
         if let Some(sessions) = &mut self.sessions {
-            owned.seats.look(&owned.room);
-            sessions.request_keyframes((&mut owned.room, &mut owned.seats), context.timers, context.now);
+            owned.members.look(&owned.room);
+            sessions.request_keyframes((&mut owned.room, &mut owned.members), context.timers, context.now);
         }
         let mut deadline = owned.room.deadline(context.now);
         if deadline.is_some_and(|at| at <= context.now) {
@@ -187,7 +187,7 @@ impl Relay {
             }
         }
         let is_due = deadline.is_some_and(|at| at <= context.now);
-        if (is_due || owned.room.has_news() || owned.seats.has_news()) && !owned.is_ready {
+        if (is_due || owned.room.has_news() || owned.members.has_news()) && !owned.is_ready {
             owned.is_ready = true;
             self.ready.push_back(index);
         }
@@ -315,8 +315,8 @@ impl Service for Relay {
             owned.status.counters.store(&owned.room.counters);
             owned.status.gauges.store(&owned.room.gauges(self.now));
             if let Some(webrtc) = &owned.status.webrtc {
-                webrtc.counters.store(&owned.seats.counters);
-                webrtc.gauges.store(&owned.seats.gauges());
+                webrtc.counters.store(&owned.members.counters);
+                webrtc.gauges.store(&owned.members.gauges());
             }
             for (receiver, status) in owned.room.receivers().iter().zip(&owned.status.receivers) {
                 status.counters.store(&receiver.counters);

@@ -6,7 +6,7 @@ use expressway_netio::{Context, IoError, PacketIo, Transmit};
 
 use super::{Handover, Message, Relay};
 use crate::rtp::Progress;
-use crate::webrtc::desk::Join;
+use crate::webrtc::table::Join;
 use crate::webrtc::{Address, Route};
 
 /// Where a session of another worker can be reached, so that its datagrams find it.
@@ -37,9 +37,9 @@ impl Relay {
             Route::Session(session) => {
                 let Some(index) = sessions.room(session) else { return };
                 let Some(owned) = &mut self.rooms[index] else { return };
-                let seated = (&mut owned.room, &mut owned.seats);
+                let room_and_members = (&mut owned.room, &mut owned.members);
                 let (timers, now) = (&mut *context.timers, context.now);
-                sessions.handle_datagram(session, datagram, (remote, local), seated, timers, now);
+                sessions.handle_datagram(session, datagram, (remote, local), room_and_members, timers, now);
                 self.tell(context);
                 self.happened(index, context);
             }
@@ -51,7 +51,7 @@ impl Relay {
         // Dropped, the reply says that the session has no place.
         let Some(sessions) = &mut self.sessions else { return };
         let Some(owned) = self.rooms.get_mut(index).and_then(Option::as_mut) else { return };
-        sessions.join(join, (&mut owned.room, &mut owned.seats), context.timers, context.now);
+        sessions.join(join, (&mut owned.room, &mut owned.members), context.timers, context.now);
         self.tell(context);
         self.happened(index, context);
     }
@@ -59,7 +59,7 @@ impl Relay {
     pub(super) fn leave(&mut self, context: &mut Context<'_, Message>, index: usize, number: u64) {
         let Some(sessions) = &mut self.sessions else { return };
         let Some(owned) = self.rooms.get_mut(index).and_then(Option::as_mut) else { return };
-        sessions.leave(number, (&mut owned.room, &mut owned.seats), context.timers);
+        sessions.leave(number, (&mut owned.room, &mut owned.members), context.timers);
         self.tell(context);
         self.happened(index, context);
     }
@@ -75,8 +75,8 @@ impl Relay {
         let Some(session) = sessions.of_timer(token) else { return };
         let Some(index) = sessions.room(session) else { return };
         let Some(owned) = &mut self.rooms[index] else { return };
-        let seated = (&mut owned.room, &mut owned.seats);
-        sessions.handle_timeout(session, seated, context.timers, context.now);
+        let room_and_members = (&mut owned.room, &mut owned.members);
+        sessions.handle_timeout(session, room_and_members, context.timers, context.now);
         self.tell(context);
         self.happened(index, context);
     }
@@ -104,11 +104,11 @@ impl Relay {
         let (Some(sessions), Some(owned)) = (&mut self.sessions, &mut self.rooms[index]) else {
             return Ok(Progress::Done);
         };
-        if !owned.seats.has_news() {
+        if !owned.members.has_news() {
             return Ok(Progress::Done);
         }
-        let seated = (&mut owned.room, &mut owned.seats);
-        let progress = sessions.play(io, seated, (context.slice, context.timers), context.now);
+        let room_and_members = (&mut owned.room, &mut owned.members);
+        let progress = sessions.play(io, room_and_members, (context.slice, context.timers), context.now);
         self.tell(context);
         progress
     }
@@ -124,7 +124,7 @@ impl Relay {
         };
         let rooms = &mut self.rooms;
         let progress = sessions.transmit(io, context.slice, |room, send| {
-            rooms.get_mut(room).and_then(Option::as_mut).map(|owned| send(&mut owned.seats.counters))
+            rooms.get_mut(room).and_then(Option::as_mut).map(|owned| send(&mut owned.members.counters))
         })?;
         Ok(match progress {
             Progress::Blocked => Transmit::Blocked,

@@ -14,8 +14,8 @@ use str0m::{Candidate, IceCreds, Rtc};
 
 use super::codec;
 use super::crypto::{certificate, provider, random};
-use super::demux::Fragments;
-use super::outlet::Outlet;
+use super::demux::Ufrags;
+use super::send_track::SendTrack;
 use crate::config::{Codec, Data, Kind, Room};
 
 /// Octets of an offer at most. Those of browsers with simulcast and all their codecs have about 10,000.
@@ -41,7 +41,7 @@ pub enum Role {
 pub struct Identity {
     certificate: DtlsCert,
     provider: Arc<CryptoProvider>,
-    pub(crate) fragments: Fragments,
+    pub(crate) ufrags: Ufrags,
 }
 
 impl Identity {
@@ -51,7 +51,7 @@ impl Identity {
     /// In words.
     pub fn new() -> Result<Self, String> {
         let certificate = certificate().map_err(|error| format!("WebRTC certificate: {error}"))?;
-        Ok(Self { certificate, provider: provider(), fragments: Fragments::default() })
+        Ok(Self { certificate, provider: provider(), ufrags: Ufrags::default() })
     }
 }
 
@@ -59,11 +59,11 @@ impl Identity {
 #[derive(Debug)]
 pub struct Agreed {
     pub(super) rtc: Box<Rtc>,
-    pub(super) fragment: String,
+    pub(super) ufrag: String,
     /// Of a publisher: payload types as it calls them, and the room does.
     pub(super) types: Vec<(u8, u8)>,
     /// Of a receiver.
-    pub(super) outlets: Vec<Outlet>,
+    pub(super) tracks: Vec<SendTrack>,
     /// Whether there may be data channels.
     pub(super) has_data: bool,
     /// The answer.
@@ -100,7 +100,7 @@ pub fn answer(identity: &Identity, offer: &str, wanted: Wanted<'_>) -> Result<Ag
     // str0m means to return errors for whatever a peer says; if it does not, this offer alone is to fail.
     let agreed = catch_unwind(AssertUnwindSafe(|| agree(identity, offer, wanted)));
     agreed.unwrap_or_else(|_| {
-        tracing::error!(room = wanted.room.name, "an offer made the parser of SDP panic; it was refused");
+        tracing::error!(room = wanted.room.name, "the SDP parser panicked on an offer, which was rejected");
         Err("the offer cannot be read".into())
     })
 }
@@ -108,13 +108,13 @@ pub fn answer(identity: &Identity, offer: &str, wanted: Wanted<'_>) -> Result<Ag
 fn agree(identity: &Identity, offer: &str, wanted: Wanted<'_>) -> Result<Agreed, String> {
     let Wanted { role, worker, room, announce } = wanted;
     let offer = SdpOffer::from_sdp_string(&plain(offer, role))
-        .map_err(|error| format!("the offer is no SDP: {error}"))?;
-    let fragment = identity.fragments.issue(worker);
+        .map_err(|error| format!("the offer is not valid SDP: {error}"))?;
+    let ufrag = identity.ufrags.issue(worker);
     let pass = hex::encode(&random::<16>());
     let mut config = Rtc::builder()
         .set_crypto_provider(Arc::clone(&identity.provider))
         .set_dtls_cert(identity.certificate.clone())
-        .set_local_ice_credentials(IceCreds { ufrag: fragment.clone(), pass })
+        .set_local_ice_credentials(IceCreds { ufrag: ufrag.clone(), pass })
         .set_ice_lite(true)
         .set_rtp_mode(true)
         .set_stats_interval(None)
@@ -137,10 +137,11 @@ fn agree(identity: &Identity, offer: &str, wanted: Wanted<'_>) -> Result<Agreed,
         let candidate = Candidate::host(*address, "udp").map_err(|error| error.to_string())?;
         rtc.add_local_candidate(candidate);
     }
-    let sdp = rtc.sdp_api().accept_offer(offer).map_err(|error| format!("the offer is refused: {error}"))?;
+    let sdp =
+        rtc.sdp_api().accept_offer(offer).map_err(|error| format!("the offer was rejected: {error}"))?;
     let sdp = sdp.to_sdp_string();
     let mids = sdp.lines().filter_map(|line| line.trim_end().strip_prefix("a=mid:")).map(Mid::from);
-    let (mut types, mut outlets) = (Vec::new(), Vec::new());
+    let (mut types, mut tracks) = (Vec::new(), Vec::new());
     for mid in mids.collect::<Vec<_>>() {
         let Some(media) = rtc.media(mid) else { continue };
         let pairs: Vec<_> = media
@@ -166,22 +167,20 @@ fn agree(identity: &Identity, offer: &str, wanted: Wanted<'_>) -> Result<Agreed,
                 else {
                     continue;
                 };
-                outlets.push(Outlet::new(kind, mid, stream, pairs));
+                tracks.push(SendTrack::new(kind, mid, stream, pairs));
             }
         }
     }
     let has_data =
         sdp.lines().any(|line| line.starts_with("m=application") && !line.starts_with("m=application 0"));
     let has_something = has_data && room.data != Data::Off;
-    if types.is_empty() && outlets.is_empty() && !has_something {
+    if types.is_empty() && tracks.is_empty() && !has_something {
         return Err(match role {
-            Role::Publish => {
-                "nothing that this room takes is offered: sendonly, and one of its codecs".into()
-            }
-            Role::Play => "nothing that this room has is asked for: recvonly, and one of its codecs".into(),
+            Role::Publish => "the offer has no sendonly media in a codec of this room".into(),
+            Role::Play => "the offer has no recvonly media in a codec of this room".into(),
         });
     }
-    Ok(Agreed { rtc: Box::new(rtc), fragment, types, outlets, has_data, sdp })
+    Ok(Agreed { rtc: Box::new(rtc), ufrag, types, tracks, has_data, sdp })
 }
 
 /// The offer with media that would go both ways going one, as the answer has to say (RFC 9725, section 4.2), and without simulcast, of

@@ -1,7 +1,7 @@
 //! The data channels of a session.
 //!
-//! What a session does not take in time is its own loss: messages wait on the room's board, and it is behind alone. On an unreliable
-//! channel a message that finds no room is dropped; on a reliable one it waits until the board has no place for it any more, and then the
+//! What a session does not take in time is its own loss: messages wait in the room's log, and it is behind alone. On an unreliable
+//! channel a message that finds no room is dropped; on a reliable one it waits until the log has no place for it any more, and then the
 //! channel is closed, or goes on with a hole, as the room says.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use str0m::Rtc;
 use str0m::channel::{ChannelConfig, ChannelData, ChannelId, Reliability};
 
-use super::board::{Board, CHANNELS, LONGEST, LONGEST_LABEL, Message};
+use super::message_log::{CHANNELS, LONGEST, LONGEST_LABEL, Message, MessageLog};
 use super::session::{Alive, Ended};
 use crate::config::SlowData;
 use crate::status::WebRtcCounters;
@@ -42,13 +42,13 @@ pub(super) struct Channels {
 
 impl Channels {
     /// Hears what is said from now on.
-    pub(super) fn begin(&mut self, board: &Board) {
-        self.cursor = board.head();
+    pub(super) fn begin(&mut self, log: &MessageLog) {
+        self.cursor = log.head();
     }
 
     /// Whether there is more to write at once.
-    pub(super) fn has_more(&self, board: &Board) -> bool {
-        !self.is_blocked && self.cursor < board.head()
+    pub(super) fn has_more(&self, log: &MessageLog) -> bool {
+        !self.is_blocked && self.cursor < log.head()
     }
 
     /// Whether the next message waits for room.
@@ -56,14 +56,14 @@ impl Channels {
         self.is_blocked
     }
 
-    /// A channel is open. `board` is that of a session that is heard: others get the channel too. Where both sides have opened one of that
+    /// A channel is open. `log` is that of a session that is heard: others get the channel too. Where both sides have opened one of that
     /// label, the session's own is taken.
     pub(super) fn opened(
         &mut self,
         rtc: &mut Rtc,
         (id, label): (ChannelId, &str),
         config: Option<ChannelConfig>,
-        board: Option<&mut Board>,
+        log: Option<&mut MessageLog>,
     ) -> Alive {
         if label.len() > LONGEST_LABEL || self.open.len() >= 2 * CHANNELS {
             return Err(Ended::Failed);
@@ -83,7 +83,7 @@ impl Channels {
         let is_reliable = config.as_ref().is_none_or(|config| config.reliability == Reliability::Reliable);
         self.open.push(Open { label: label.into(), id, is_reliable, is_ours });
         let config = config.unwrap_or(ChannelConfig { label: label.into(), ..Default::default() });
-        let is_given = board.is_none_or(|board| board.open(&config));
+        let is_given = log.is_none_or(|log| log.open(&config));
         if is_given { Ok(()) } else { Err(Ended::Failed) }
     }
 
@@ -109,21 +109,21 @@ impl Channels {
         &mut self,
         rtc: &mut Rtc,
         (number, slow): (u64, SlowData),
-        board: &Board,
+        log: &MessageLog,
         counters: &mut WebRtcCounters,
     ) -> bool {
-        let mut is_something = self.catch_up(rtc, slow, board, counters);
-        for channel in board.channels().iter().skip(self.given) {
+        let mut is_something = self.catch_up(rtc, slow, log, counters);
+        for channel in log.channels().iter().skip(self.given) {
             // Whoever opened it has it.
             if !self.open.iter().any(|one| *one.label == channel.label) {
                 self.ours.push(rtc.direct_api().create_data_channel(channel.clone()));
                 is_something = true;
             }
         }
-        self.given = board.channels().len();
+        self.given = log.channels().len();
         self.is_blocked = false;
         for _ in 0..BURST {
-            let Some(message) = board.at(self.cursor) else { break };
+            let Some(message) = log.at(self.cursor) else { break };
             let channel = self.open.iter().find(|one| one.label == message.label && message.from != number);
             if let Some(open) = channel
                 && let Some(mut channel) = rtc.channel(open.id)
@@ -151,15 +151,15 @@ impl Channels {
         &mut self,
         rtc: &mut Rtc,
         slow: SlowData,
-        board: &Board,
+        log: &MessageLog,
         counters: &mut WebRtcCounters,
     ) -> bool {
-        let missed = board.tail().saturating_sub(self.cursor);
+        let missed = log.tail().saturating_sub(self.cursor);
         if missed == 0 {
             return false;
         }
         counters.skipped_messages += missed;
-        self.cursor = board.tail();
+        self.cursor = log.tail();
         if slow == SlowData::Skip {
             return false;
         }

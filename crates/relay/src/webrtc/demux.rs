@@ -24,27 +24,27 @@ const USERNAME: u16 = 6;
 /// Octets of a username at most (RFC 8489, section 14.3).
 const LONGEST_USERNAME: usize = 509;
 
-/// What a datagram seems to be by its first octet (RFC 7983, section 7).
+/// A datagram's kind by its first octet (RFC 7983, section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seeming<'a> {
-    /// A request of ICE, for the session of that username fragment.
+pub enum PacketKind<'a> {
+    /// A binding request, for the session with that ufrag (RFC 8445, section 5.3).
     Request(&'a str),
     /// DTLS, RTP or RTCP.
     Media,
-    /// Anything else: other STUN messages too, since nobody is asked anything here.
+    /// Anything else, and other STUN messages: none is a response, since we send no requests.
     Unknown,
 }
 
-/// What a datagram seems to be.
-pub fn seeming(datagram: &[u8]) -> Seeming<'_> {
+/// Classifies a datagram.
+pub fn classify(datagram: &[u8]) -> PacketKind<'_> {
     match datagram {
-        [20..=63 | 128..=191, ..] => Seeming::Media,
-        [0..=3, ..] => requested(datagram).map_or(Seeming::Unknown, Seeming::Request),
-        _ => Seeming::Unknown,
+        [20..=63 | 128..=191, ..] => PacketKind::Media,
+        [0..=3, ..] => requested(datagram).map_or(PacketKind::Unknown, PacketKind::Request),
+        _ => PacketKind::Unknown,
     }
 }
 
-/// The fragment before the colon of a binding request's username.
+/// The ufrag before the colon of a binding request's username.
 fn requested(datagram: &[u8]) -> Option<&str> {
     let (header, mut rest) = datagram.split_at_checked(HEADER)?;
     let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
@@ -64,19 +64,19 @@ fn requested(datagram: &[u8]) -> Option<&str> {
     None
 }
 
-/// What makes username fragments, and knows them again. They carry a check by a key of this process, so that those that strangers make up
+/// Issues ufrags, and recognises its own. They carry a check by a key of this process, so that those that strangers make up
 /// cost the worker that they come to a hash, and no other worker anything.
 #[derive(Clone, Debug)]
-pub struct Fragments(SipKey);
+pub struct Ufrags(SipKey);
 
-impl Default for Fragments {
+impl Default for Ufrags {
     fn default() -> Self {
         Self(SipKey::new(&random()))
     }
 }
 
-impl Fragments {
-    /// One for a session of that worker.
+impl Ufrags {
+    /// A new one, for a session of that worker.
     pub fn issue(&self, worker: usize) -> String {
         let chance = u32::from_be_bytes(random());
         let begin = format!("{:02x}{chance:08x}", worker as u8);
@@ -84,9 +84,9 @@ impl Fragments {
         format!("{begin}{check:08x}")
     }
 
-    /// The worker that a fragment was made for.
-    pub fn worker(&self, fragment: &str) -> Option<usize> {
-        let (begin, check) = fragment.split_at_checked(10).filter(|_| fragment.len() == 18)?;
+    /// The worker that a ufrag was issued for; `None` of any other.
+    pub fn worker(&self, ufrag: &str) -> Option<usize> {
+        let (begin, check) = ufrag.split_at_checked(10).filter(|_| ufrag.len() == 18)?;
         if u32::from_str_radix(check, 16).ok()? != self.check(begin) {
             return None;
         }
@@ -98,9 +98,9 @@ impl Fragments {
     }
 }
 
-/// Whose an address is.
+/// Who a remote address belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Owner {
     /// A session of this worker.
     Session(usize),
     /// Some session of that worker.
@@ -111,46 +111,46 @@ pub enum Place {
 /// many addresses: what strangers send adds none.
 #[derive(Debug, Default)]
 pub struct Demux {
-    by_fragment: HashMap<String, usize>,
-    by_address: HashMap<SocketAddr, Place>,
+    by_ufrag: HashMap<String, usize>,
+    by_address: HashMap<SocketAddr, Owner>,
 }
 
 impl Demux {
-    /// A session of this worker has that fragment.
-    pub fn add(&mut self, fragment: String, session: usize) {
-        self.by_fragment.insert(fragment, session);
+    /// A session of this worker has this ufrag.
+    pub fn add(&mut self, ufrag: String, session: usize) {
+        self.by_ufrag.insert(ufrag, session);
     }
 
-    /// The session of a fragment.
-    pub fn session(&self, fragment: &str) -> Option<usize> {
-        self.by_fragment.get(fragment).copied()
+    /// The session of a ufrag.
+    pub fn session(&self, ufrag: &str) -> Option<usize> {
+        self.by_ufrag.get(ufrag).copied()
     }
 
-    /// Whose an address is.
-    pub fn place(&self, remote: SocketAddr) -> Option<Place> {
+    /// The owner of a remote address.
+    pub fn owner(&self, remote: SocketAddr) -> Option<Owner> {
         self.by_address.get(&remote).copied()
     }
 
-    /// A session may be reached there.
-    pub fn learn(&mut self, remote: SocketAddr, place: Place) {
-        self.by_address.insert(remote, place);
+    /// Records the owner of a remote address.
+    pub fn learn(&mut self, remote: SocketAddr, owner: Owner) {
+        self.by_address.insert(remote, owner);
     }
 
-    /// It is not any more, unless another has the address by now.
-    pub fn forget(&mut self, remote: SocketAddr, place: Place) {
-        if self.place(remote) == Some(place) {
+    /// Removes a remote address, unless it has another owner by now.
+    pub fn forget(&mut self, remote: SocketAddr, owner: Owner) {
+        if self.owner(remote) == Some(owner) {
             self.by_address.remove(&remote);
         }
     }
 
-    /// A session is over.
-    pub fn remove(&mut self, fragment: &str) {
-        self.by_fragment.remove(fragment);
+    /// Removes a session.
+    pub fn remove(&mut self, ufrag: &str) {
+        self.by_ufrag.remove(ufrag);
     }
 
-    /// Sessions and addresses.
+    /// Numbers of sessions and of addresses.
     pub fn len(&self) -> (usize, usize) {
-        (self.by_fragment.len(), self.by_address.len())
+        (self.by_ufrag.len(), self.by_address.len())
     }
 }
 
@@ -177,44 +177,44 @@ mod tests {
     fn a_request_names_its_session() {
         let priority = (0x24, &[0, 0, 0, 1][..]);
         let message = request(&[priority, (USERNAME, b"abcde:them"), (0x8022, b"x")]);
-        assert_eq!(seeming(&message), Seeming::Request("abcde"));
+        assert_eq!(classify(&message), PacketKind::Request("abcde"));
         for length in 0..message.len() {
-            assert!(!matches!(seeming(&message[..length]), Seeming::Request(_)), "cut to {length}");
+            assert!(!matches!(classify(&message[..length]), PacketKind::Request(_)), "cut to {length}");
         }
-        assert_eq!(seeming(&request(&[(USERNAME, b"no colon")])), Seeming::Unknown);
-        assert_eq!(seeming(&request(&[(USERNAME, b"\xff:x")])), Seeming::Unknown);
-        assert_eq!(seeming(&request(&[priority])), Seeming::Unknown);
+        assert_eq!(classify(&request(&[(USERNAME, b"no colon")])), PacketKind::Unknown);
+        assert_eq!(classify(&request(&[(USERNAME, b"\xff:x")])), PacketKind::Unknown);
+        assert_eq!(classify(&request(&[priority])), PacketKind::Unknown);
         let many = vec![priority; ATTRIBUTES];
         let late = [&many[..], &[(USERNAME, &b"abcde:them"[..])]].concat();
-        assert_eq!(seeming(&request(&late)), Seeming::Unknown, "behind too many others");
+        assert_eq!(classify(&request(&late)), PacketKind::Unknown, "behind too many others");
         let mut answer = message.clone();
         answer[0] = 1;
-        assert_eq!(seeming(&answer), Seeming::Unknown);
+        assert_eq!(classify(&answer), PacketKind::Unknown);
         let mut other = message;
         other[4] ^= 1;
-        assert_eq!(seeming(&other), Seeming::Unknown, "another cookie");
+        assert_eq!(classify(&other), PacketKind::Unknown, "another cookie");
     }
 
     #[test]
     fn other_kinds_are_told_by_their_first_octet() {
         for first in 0..=255u8 {
             let is_media = matches!(first, 20..=63 | 128..=191);
-            assert_eq!(seeming(&[first; 40]) == Seeming::Media, is_media, "{first}");
+            assert_eq!(classify(&[first; 40]) == PacketKind::Media, is_media, "{first}");
         }
-        assert_eq!(seeming(&[]), Seeming::Unknown);
+        assert_eq!(classify(&[]), PacketKind::Unknown);
     }
 
     #[test]
     fn fragments_say_their_worker_and_cannot_be_made_up() {
-        let fragments = Fragments::default();
-        let (one, other) = (fragments.issue(63), fragments.issue(63));
+        let ufrags = Ufrags::default();
+        let (one, other) = (ufrags.issue(63), ufrags.issue(63));
         assert_ne!(one, other);
-        assert_eq!((fragments.worker(&one), one.len()), (Some(63), 18));
-        assert_eq!(Fragments::default().worker(&one), None, "of another process");
+        assert_eq!((ufrags.worker(&one), one.len()), (Some(63), 18));
+        assert_eq!(Ufrags::default().worker(&one), None, "of another process");
         for wrong in
             ["", "0", "3f0123456789abcdef", "zz0123456789abcdef", "é00000000000000000", "000000000é0000000"]
         {
-            assert_eq!(fragments.worker(wrong), None, "{wrong}");
+            assert_eq!(ufrags.worker(wrong), None, "{wrong}");
         }
     }
 
@@ -222,10 +222,10 @@ mod tests {
     fn an_address_that_another_has_by_now_is_not_forgotten() {
         let (mut demux, remote) = (Demux::default(), "192.0.2.9:5000".parse().unwrap());
         demux.add("one".into(), 0);
-        demux.learn(remote, Place::Session(0));
-        demux.learn(remote, Place::Session(1));
-        demux.forget(remote, Place::Session(0));
-        assert_eq!(demux.place(remote), Some(Place::Session(1)));
+        demux.learn(remote, Owner::Session(0));
+        demux.learn(remote, Owner::Session(1));
+        demux.forget(remote, Owner::Session(0));
+        assert_eq!(demux.owner(remote), Some(Owner::Session(1)));
         demux.remove("one");
         assert_eq!((demux.session("one"), demux.len()), (None, (0, 1)));
     }

@@ -25,7 +25,7 @@ use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderName, LOCATI
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
 use super::answer::{self, Identity, Role, Wanted};
-use super::desk::{Desk, Hearing, Join, Name, Refused, Reply};
+use super::table::{Join, Name, Refused, ReplyReceiver, ReplySender, SessionTable};
 use crate::config::{Config, Room};
 use crate::service::{Message, owner};
 
@@ -88,17 +88,17 @@ struct Shared {
     rooms: Vec<Room>,
     announce: Vec<std::net::SocketAddr>,
     identity: Arc<Identity>,
-    desk: Arc<Desk>,
+    table: Arc<SessionTable>,
     workers: Arc<[Mailbox<Message>]>,
     counters: Arc<HttpCounters>,
 }
 
 impl Whip {
-    /// For the rooms of a configuration that has WebRTC, whose sessions are `identity` too, and at `desk`.
+    /// For the rooms of a configuration that has WebRTC, whose sessions are `identity` too, and at `table`.
     pub fn new(
         config: &Config,
         identity: Arc<Identity>,
-        desk: Arc<Desk>,
+        table: Arc<SessionTable>,
         workers: Arc<[Mailbox<Message>]>,
         counters: Arc<HttpCounters>,
     ) -> Option<Self> {
@@ -109,7 +109,7 @@ impl Whip {
         Some(Self {
             by_name: by_name.collect(),
             token: (!keys.is_empty()).then(|| TokenRule { name: "token".into(), keys, set_cookie: false }),
-            shared: Arc::new(Shared { rooms, announce, identity, desk, workers, counters }),
+            shared: Arc::new(Shared { rooms, announce, identity, table, workers, counters }),
         })
     }
 
@@ -146,7 +146,7 @@ impl Whip {
 
     fn post(&self, request: &RequestHead, body: RequestBody, target: &Target<'_>, wake: Wake) -> Exchange {
         let Some(room) = self.find(target) else {
-            return self.refuse(request, Refusal::new(StatusCode::NOT_FOUND, "there is no such room"));
+            return self.refuse(request, Refusal::new(StatusCode::NOT_FOUND, "no such room"));
         };
         let content_type = request.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let content_type = content_type.and_then(|value| value.split(';').next());
@@ -172,12 +172,12 @@ impl Whip {
     }
 
     fn delete(&self, request: &RequestHead, target: &Target<'_>, name: Name) -> Exchange {
-        let Shared { desk, workers, .. } = &*self.shared;
-        let entry = desk.find(&name).filter(|entry| {
+        let Shared { table, workers, .. } = &*self.shared;
+        let entry = table.find(&name).filter(|entry| {
             entry.role == target.role && self.by_name.get(&*target.room) == Some(&entry.room)
         });
         let Some(entry) = entry else {
-            return self.refuse(request, Refusal::new(StatusCode::NOT_FOUND, "there is no such session"));
+            return self.refuse(request, Refusal::new(StatusCode::NOT_FOUND, "no such session"));
         };
         let worker = &workers[owner(entry.room, workers.len())];
         if worker.try_send(Message::Leave(entry.room, entry.number)).is_err() {
@@ -190,7 +190,10 @@ impl Whip {
 impl Handler for Whip {
     fn start(&self, request: &RequestHead, body: RequestBody, wake: Wake) -> Exchange {
         let Some(target) = Target::parse(&request.target) else {
-            return self.refuse(request, Refusal::new(StatusCode::NOT_FOUND, "there is nothing here"));
+            return self.refuse(
+                request,
+                Refusal::new(StatusCode::NOT_FOUND, "not found: WHIP is at /whip/ROOM, WHEP at /whep/ROOM"),
+            );
         };
         let allowed = if target.name.is_some() { "DELETE, OPTIONS" } else { "POST, OPTIONS" };
         if request.method == Method::OPTIONS {
@@ -202,11 +205,11 @@ impl Handler for Whip {
             None => request.method == Method::POST,
         };
         if !is_method {
-            let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "the method is not supported here");
+            let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed");
             return self.refuse(request, refusal.with(ALLOW, allowed));
         }
         if !self.is_authorized(request, &target) {
-            let refusal = Refusal::new(StatusCode::UNAUTHORIZED, "send a token that is good for this room");
+            let refusal = Refusal::new(StatusCode::UNAUTHORIZED, "a valid token for this room is required");
             return self.refuse(request, refusal.with(WWW_AUTHENTICATE, "Bearer"));
         }
         match target.name {
@@ -271,7 +274,7 @@ fn preflight(allowed: &'static str) -> Exchange {
 }
 
 fn busy() -> Refusal {
-    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the room is busy: try again")
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the room is overloaded: try again")
         .with(HeaderName::from_static("retry-after"), "1")
 }
 
@@ -325,8 +328,8 @@ struct Offering {
 enum State {
     /// The offer comes.
     Reading(RequestBody, Vec<u8>),
-    /// The room's worker has yet to say whether it has a place.
-    Asking(Hearing, String, String),
+    /// The room's worker has yet to answer.
+    Asking(ReplyReceiver, String, String),
     /// The answer goes.
     Answered,
 }
@@ -356,7 +359,7 @@ impl Offering {
                 Poll::Ready(None) => {
                     let offer = String::from_utf8(std::mem::take(offer));
                     return Poll::Ready(
-                        offer.map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the offer is no SDP")),
+                        offer.map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the offer is not SDP")),
                     );
                 }
             }
@@ -365,19 +368,19 @@ impl Offering {
 
     /// Agrees on a session, and asks the room's worker to have it.
     fn ask(&self, offer: &str) -> Result<State, Refusal> {
-        let Shared { rooms, announce, identity, desk, workers, .. } = &*self.shared;
+        let Shared { rooms, announce, identity, table, workers, .. } = &*self.shared;
         let worker = owner(self.room, workers.len());
         let wanted = Wanted { role: self.role, worker, room: &rooms[self.room], announce };
         let agreed = answer::answer(identity, offer, wanted)
             .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error))?;
-        let full = || Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "there are as many sessions as may be");
-        let ticket = desk.admit(self.room, self.role).ok_or_else(full)?;
-        let name = hex::encode(&ticket.name);
+        let full = || Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the session limit has been reached");
+        let registration = table.admit(self.room, self.role).ok_or_else(full)?;
+        let name = hex::encode(&registration.name);
         let sdp = agreed.sdp.clone();
-        let (reply, hearing) = Reply::new(self.wake.clone());
-        let join = Join { room: self.room, role: self.role, agreed, ticket, reply };
+        let (reply, receiver) = ReplySender::new(self.wake.clone());
+        let join = Join { room: self.room, role: self.role, agreed, registration, reply };
         match workers[worker].try_send(Message::Join(Box::new(join))) {
-            Ok(()) => Ok(State::Asking(hearing, sdp, format!("{}{name}", self.base))),
+            Ok(()) => Ok(State::Asking(receiver, sdp, format!("{}{name}", self.base))),
             Err(Rejected::Full(_) | Rejected::Closed(_)) => Err(busy()),
         }
     }
@@ -398,16 +401,19 @@ impl Offering {
     fn answered(&mut self, heard: Result<(), Refused>, sdp: String, location: &str) -> ResponseHead {
         match heard {
             Err(Refused::Conflict) => {
-                self.refused(Refusal::new(StatusCode::CONFLICT, "somebody publishes in this room"))
+                self.refused(Refusal::new(StatusCode::CONFLICT, "the room already has a publisher"))
             }
             Err(Refused::Full) => {
-                let text = "there are as many sessions in this room as may be";
+                let text = "the room's player limit has been reached";
                 self.refused(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text))
             }
             Err(Refused::Busy) => self.refused(busy()),
             Ok(()) => {
                 let Ok(location) = HeaderValue::try_from(location) else {
-                    return self.refused(Refusal::new(StatusCode::BAD_REQUEST, "the URL cannot be repeated"));
+                    return self.refused(Refusal::new(
+                        StatusCode::BAD_REQUEST,
+                        "the URL contains characters that cannot be sent in Location",
+                    ));
                 };
                 Whip::count(&self.shared.counters.answered);
                 let mut headers = headers();
@@ -433,8 +439,8 @@ impl ResponseSource for Offering {
                 Err(refusal) => return Poll::Ready(self.refused(refusal)),
             }
         }
-        let State::Asking(hearing, ..) = &self.state else { return Poll::Pending };
-        let Some(heard) = hearing.heard() else { return Poll::Pending };
+        let State::Asking(receiver, ..) = &self.state else { return Poll::Pending };
+        let Some(heard) = receiver.try_recv() else { return Poll::Pending };
         let State::Asking(_, sdp, location) = std::mem::replace(&mut self.state, State::Answered) else {
             return Poll::Pending;
         };

@@ -3,34 +3,34 @@
 //! ```text
 //!  HTTP worker                                    worker of the room
 //!  POST ─▶ http ─▶ answer: offer ─▶ Rtc ── Join ──▶ Relay: Session ◀─▶ demux ◀─ datagrams of one UDP address
-//!            ▲        desk: a place, a URL             │    ▲
-//!            └────────── Reply ────────────────────────┘    └─ the room: packets in, its history out
+//!            ▲        table: a slot, a URL              │    ▲
+//!            └────────── ReplySender ──────────────────┘    └─ the room: packets in, its history out
 //! ```
 //!
 //! str0m keeps the protocols of a session (ICE-lite, DTLS, SRTP, RTCP with NACK and TWCC) and has neither sockets, clock nor threads. The
 //! room stays what it is: a session that publishes puts packets into its history like any publisher of RTP, and one that receives is a cursor
 //! in it like any receiver, so that RTP comes out as WebRTC and WebRTC as RTP.
 //!
-//! * [`http`]: requests of WHIP and WHEP; [`answer`]: from an offer to a session; [`desk`]: places and URLs.
+//! * [`http`]: requests of WHIP and WHEP; [`answer`]: from an offer to a session; [`table`]: all sessions, by URL.
 //! * [`demux`]: which session a datagram is for.
-//! * `worker`: the sessions of a worker; `session`, `outlet`, `payloads`: a peer, what it sees of a room, the octets that peers share.
-//! * `board`, `channels`: what is said on data channels, and who hears it.
+//! * `worker`: the sessions of a worker; `session`, `send_track`, `payloads`: a peer, a stream that it is sent, the octets that peers share.
+//! * `message_log`, `channels`: what is sent on data channels, and who receives it.
 //! * `crypto`: what takes keys, by BoringSSL.
 
 pub mod answer;
-mod board;
 mod channels;
 mod codec;
 mod crypto;
 pub mod demux;
-pub mod desk;
 pub mod http;
-mod outlet;
+mod message_log;
 mod payloads;
+mod send_track;
 mod session;
+pub mod table;
 mod worker;
 
-pub(crate) use worker::{Address, Route, Seats, Sessions};
+pub(crate) use worker::{Address, RoomMembers, Route, Sessions};
 
 #[cfg(test)]
 mod tests;

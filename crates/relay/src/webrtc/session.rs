@@ -12,12 +12,12 @@ use str0m::rtp::{RtpPacket, Ssrc};
 use str0m::{Event, IceConnectionState, Input, Output, Rtc, RtcError};
 
 use super::answer::{Agreed, Role};
-use super::board::Board;
 use super::channels::Channels;
 use super::demux::ADDRESSES;
-use super::desk::Ticket;
-use super::outlet::{Outlet, Written};
+use super::message_log::MessageLog;
 use super::payloads::Payloads;
+use super::send_track::{SendTrack, Written};
+use super::table::Registration;
 use crate::config::Data;
 use crate::rtp::header::Header;
 use crate::rtp::history::Position;
@@ -47,18 +47,18 @@ pub(super) enum Ended {
     Lost,
     /// What it sent was against its protocols.
     Failed,
-    /// Another publishes in its place.
+    /// Another session publishes now.
     Replaced,
 }
 
-/// What a session has to do with besides itself: its room, and what is shared there.
-pub(super) struct Hall<'a> {
+/// A session's room, and what its sessions share.
+pub(super) struct RoomContext<'a> {
     pub(super) room: &'a mut Room,
-    pub(super) board: &'a mut Board,
+    pub(super) log: &'a mut MessageLog,
     pub(super) counters: &'a mut WebRtcCounters,
 }
 
-/// Whether a session goes on.
+/// `Err`: the session ends, and why.
 pub(super) type Alive = Result<(), Ended>;
 
 /// A session.
@@ -68,9 +68,9 @@ pub(super) struct Session {
     pub(super) role: Role,
     /// By index.
     pub(super) room: usize,
-    pub(super) fragment: String,
-    /// Gives back its place among the sessions when it is dropped.
-    _ticket: Ticket,
+    pub(super) ufrag: String,
+    /// Keeps it in the table of sessions.
+    _registration: Registration,
     rtc: Box<Rtc>,
     /// Addresses that it was heard from, the latest last.
     pub(super) addresses: Vec<SocketAddr>,
@@ -80,7 +80,7 @@ pub(super) struct Session {
     timeout: Instant,
     /// As of a publisher: its payload types, and the room's.
     types: Vec<(u8, u8)>,
-    outlets: Vec<Outlet>,
+    tracks: Vec<SendTrack>,
     /// The next packet of the room for it.
     cursor: Position,
     waiting: VecDeque<Transmit>,
@@ -94,7 +94,7 @@ impl Session {
     pub(super) fn new(
         agreed: Agreed,
         (number, role, room): (u64, Role, usize),
-        ticket: Ticket,
+        registration: Registration,
         give_up: Instant,
         now: Instant,
     ) -> Self {
@@ -102,14 +102,14 @@ impl Session {
             number,
             role,
             room,
-            fragment: agreed.fragment,
-            _ticket: ticket,
+            ufrag: agreed.ufrag,
+            _registration: registration,
             rtc: agreed.rtc,
             addresses: Vec::new(),
             give_up: Some(give_up),
             timeout: now,
             types: agreed.types,
-            outlets: agreed.outlets,
+            tracks: agreed.tracks,
             cursor: 0,
             waiting: VecDeque::new(),
             channels: agreed.has_data.then(Channels::default),
@@ -132,21 +132,21 @@ impl Session {
         &mut self,
         datagram: &[u8],
         (remote, announced): (SocketAddr, SocketAddr),
-        hall: &mut Hall<'_>,
+        context: &mut RoomContext<'_>,
         now: Instant,
     ) -> Result<Option<SocketAddr>, Ended> {
         let Ok(received) = Receive::new(Protocol::Udp, remote, announced, datagram) else {
-            hall.counters.dropped_malformed += 1;
+            context.counters.dropped_malformed += 1;
             return Ok(None);
         };
         let input = Input::Receive(now, received);
         let is_known = self.addresses.contains(&remote);
         if !is_known && !self.rtc.accepts(&input) {
-            hall.counters.dropped_password += 1;
+            context.counters.dropped_password += 1;
             return Ok(None);
         }
         self.input(input)?;
-        self.advance(hall, now)?;
+        self.advance(context, now)?;
         if is_known {
             return Ok(None);
         }
@@ -160,23 +160,28 @@ impl Session {
     }
 
     /// Its clock is to be looked at.
-    pub(super) fn handle_timeout(&mut self, hall: &mut Hall<'_>, now: Instant) -> Alive {
+    pub(super) fn handle_timeout(&mut self, context: &mut RoomContext<'_>, now: Instant) -> Alive {
         if self.give_up.is_some_and(|give_up| give_up <= now) {
             return Err(Ended::Handshake);
         }
         if self.timeout <= now {
             self.input(Input::Timeout(now))?;
         }
-        self.advance(hall, now)
+        self.advance(context, now)
     }
 
     /// The publisher is to send a key frame of that stream.
-    pub(super) fn request_keyframe(&mut self, ssrc: u32, hall: &mut Hall<'_>, now: Instant) -> Alive {
+    pub(super) fn request_keyframe(
+        &mut self,
+        ssrc: u32,
+        context: &mut RoomContext<'_>,
+        now: Instant,
+    ) -> Alive {
         if let Some(stream) = self.rtc.direct_api().stream_rx(&Ssrc::from(ssrc)) {
             stream.request_keyframe(KeyframeRequestKind::Pli);
         }
         self.input(Input::Timeout(now))?;
-        self.advance(hall, now)
+        self.advance(context, now)
     }
 
     /// Says goodbye; what is to be sent for that waits.
@@ -197,7 +202,7 @@ impl Session {
     }
 
     /// Takes out what it has to say, until it waits for time or datagrams.
-    fn advance(&mut self, hall: &mut Hall<'_>, now: Instant) -> Alive {
+    fn advance(&mut self, context: &mut RoomContext<'_>, now: Instant) -> Alive {
         for _ in 0..TIMEOUTS {
             loop {
                 match guarded(|| self.rtc.poll_output()).map_err(|()| Ended::Failed)? {
@@ -206,10 +211,10 @@ impl Session {
                         break;
                     }
                     Output::Transmit(_) if self.waiting.len() >= WAITING => {
-                        hall.counters.dropped_waiting += 1
+                        context.counters.dropped_waiting += 1
                     }
                     Output::Transmit(transmit) => self.waiting.push_back(transmit),
-                    Output::Event(event) => self.handle_event(event, hall, now)?,
+                    Output::Event(event) => self.handle_event(event, context, now)?,
                 }
             }
             if self.timeout > now {
@@ -221,26 +226,26 @@ impl Session {
         Ok(())
     }
 
-    fn handle_event(&mut self, event: Event, hall: &mut Hall<'_>, now: Instant) -> Alive {
+    fn handle_event(&mut self, event: Event, context: &mut RoomContext<'_>, now: Instant) -> Alive {
         match event {
             Event::Connected => {
                 self.give_up = None;
                 if let Some(channels) = &mut self.channels {
-                    channels.begin(hall.board);
+                    channels.begin(context.log);
                 }
                 // What came before is old by now.
-                self.cursor = hall.room.history().head();
-                hall.counters.connected += 1;
+                self.cursor = context.room.history().head();
+                context.counters.connected += 1;
                 Ok(())
             }
             Event::RtpPacket(packet) => {
-                self.publish(&packet, hall, now);
+                self.publish(&packet, context, now);
                 Ok(())
             }
             Event::KeyframeRequest(request) => {
-                let outlet = self.outlets.iter().find(|outlet| outlet.mid == request.mid);
-                if let Some(source) = outlet.and_then(|outlet| outlet.source) {
-                    hall.room.want_session_keyframe(source);
+                let track = self.tracks.iter().find(|track| track.mid == request.mid);
+                if let Some(source) = track.and_then(|track| track.source) {
+                    context.room.want_session_keyframe(source);
                 }
                 Ok(())
             }
@@ -251,8 +256,8 @@ impl Session {
             Event::ChannelOpen(id, label) => {
                 let Some(channels) = &mut self.channels else { return Ok(()) };
                 let config = self.rtc.channel(id).and_then(|channel| channel.config().cloned());
-                let is_heard = is_heard(self.role, hall.room.config().data);
-                channels.opened(&mut self.rtc, (id, &label), config, is_heard.then_some(&mut *hall.board))
+                let is_heard = is_heard(self.role, context.room.config().data);
+                channels.opened(&mut self.rtc, (id, &label), config, is_heard.then_some(&mut *context.log))
             }
             Event::ChannelClose(id) => {
                 if let Some(channels) = &mut self.channels {
@@ -263,11 +268,11 @@ impl Session {
             Event::ChannelData(data) => {
                 let Some(channels) = &self.channels else { return Ok(()) };
                 match channels.message(self.number, data) {
-                    Some(message) if is_heard(self.role, hall.room.config().data) => {
-                        hall.counters.messages += 1;
-                        hall.board.push(message);
+                    Some(message) if is_heard(self.role, context.room.config().data) => {
+                        context.counters.messages += 1;
+                        context.log.push(message);
                     }
-                    _ => hall.counters.dropped_message += 1,
+                    _ => context.counters.dropped_message += 1,
                 }
                 Ok(())
             }
@@ -275,11 +280,11 @@ impl Session {
         }
     }
 
-    fn publish(&mut self, packet: &RtpPacket, hall: &mut Hall<'_>, now: Instant) {
+    fn publish(&mut self, packet: &RtpPacket, context: &mut RoomContext<'_>, now: Instant) {
         let header = &packet.header;
         let theirs = *header.payload_type;
         let Some((_, payload_type)) = self.types.iter().find(|(own, _)| *own == theirs) else {
-            hall.counters.dropped_codec += 1;
+            context.counters.dropped_codec += 1;
             return;
         };
         // Padding that probes for bandwidth.
@@ -289,7 +294,7 @@ impl Session {
         let (ssrc, timestamp) = (*header.ssrc, header.timestamp);
         let rewritten =
             Header { payload_type: *payload_type, sequence: header.sequence_number, timestamp, ssrc };
-        hall.room.handle_session(self.number, (rewritten, header.marker), &packet.payload, now);
+        context.room.handle_session(self.number, (rewritten, header.marker), &packet.payload, now);
         if let Some(info) = packet.last_sender_info.filter(|info| info.ssrc == header.ssrc) {
             let report = SenderReport {
                 ntp: ntp(info.ntp_time),
@@ -299,7 +304,7 @@ impl Session {
                 at: now,
                 number: 0,
             };
-            hall.room.handle_session_report(self.number, ssrc, report);
+            context.room.handle_session_report(self.number, ssrc, report);
         }
     }
 
@@ -313,26 +318,26 @@ impl Session {
     pub(super) fn play(
         &mut self,
         io: &mut dyn PacketIo,
-        (hall, payloads): (&mut Hall<'_>, &mut Payloads),
+        (context, payloads): (&mut RoomContext<'_>, &mut Payloads),
         flow: impl Fn(&Transmit) -> Flow,
         now: Instant,
     ) -> Result<(Progress, Alive), IoError> {
-        if !self.send(io, &flow, hall.counters)? {
+        if !self.send(io, &flow, context.counters)? {
             return Ok((Progress::Blocked, Ok(())));
         }
         if !self.is_connected() {
             return Ok((Progress::Done, Ok(())));
         }
         let mut alive = Ok(());
-        if self.write_packets(hall, payloads, now) {
-            alive = self.input(Input::Timeout(now)).and_then(|()| self.advance(hall, now));
+        if self.write_packets(context, payloads, now) {
+            alive = self.input(Input::Timeout(now)).and_then(|()| self.advance(context, now));
         }
-        if let Err(why) = alive.and_then(|()| self.write_messages(hall, now)) {
+        if let Err(why) = alive.and_then(|()| self.write_messages(context, now)) {
             return Ok((Progress::Done, Err(why)));
         }
-        let has_more = self.cursor < hall.room.history().head()
-            || self.channels.as_ref().is_some_and(|channels| channels.has_more(hall.board));
-        Ok(match (self.send(io, &flow, hall.counters)?, has_more) {
+        let has_more = self.cursor < context.room.history().head()
+            || self.channels.as_ref().is_some_and(|channels| channels.has_more(context.log));
+        Ok(match (self.send(io, &flow, context.counters)?, has_more) {
             (false, _) => (Progress::Blocked, Ok(())),
             (true, true) => (Progress::More, Ok(())),
             (true, false) => (Progress::Done, Ok(())),
@@ -340,16 +345,21 @@ impl Session {
     }
 
     /// Writes the next packets of media. Whether there were some.
-    fn write_packets(&mut self, hall: &mut Hall<'_>, payloads: &mut Payloads, now: Instant) -> bool {
-        let Hall { room, counters, .. } = hall;
-        if self.outlets.is_empty() {
+    fn write_packets(
+        &mut self,
+        context: &mut RoomContext<'_>,
+        payloads: &mut Payloads,
+        now: Instant,
+    ) -> bool {
+        let RoomContext { room, counters, .. } = context;
+        if self.tracks.is_empty() {
             self.cursor = room.history().head();
             return false;
         }
         if self.cursor < room.history().tail() {
             counters.skipped += room.history().tail() - self.cursor;
             self.cursor = room.history().tail();
-            for source in self.outlets.iter().filter_map(|outlet| outlet.source) {
+            for source in self.tracks.iter().filter_map(|track| track.source) {
                 room.want_session_keyframe(source);
             }
         }
@@ -357,14 +367,14 @@ impl Session {
         let first = self.cursor;
         self.cursor = room.history().head().min(first + BURST as Position);
         for position in first..self.cursor {
-            for outlet in &mut self.outlets {
-                match outlet.write(&mut self.rtc, (room, payloads), position, now) {
+            for track in &mut self.tracks {
+                match track.write(&mut self.rtc, (room, payloads), position, now) {
                     Written::No => continue,
                     Written::Codec => counters.dropped_codec += 1,
                     Written::Yes => written += 1,
                     Written::First => {
                         written += 1;
-                        if let Some(source) = outlet.source {
+                        if let Some(source) = track.source {
                             room.want_session_keyframe(source);
                         }
                     }
@@ -377,14 +387,14 @@ impl Session {
     }
 
     /// Writes the next messages of data channels, as far as there is room for them.
-    pub(super) fn write_messages(&mut self, hall: &mut Hall<'_>, now: Instant) -> Alive {
+    pub(super) fn write_messages(&mut self, context: &mut RoomContext<'_>, now: Instant) -> Alive {
         let Some(channels) = self.channels.as_mut().filter(|_| self.give_up.is_none()) else { return Ok(()) };
-        let slow = hall.room.config().slow_data;
+        let slow = context.room.config().slow_data;
         let wrote =
-            guarded(|| Ok(channels.write(&mut self.rtc, (self.number, slow), hall.board, hall.counters)));
+            guarded(|| Ok(channels.write(&mut self.rtc, (self.number, slow), context.log, context.counters)));
         if wrote.map_err(|()| Ended::Failed)? {
             self.input(Input::Timeout(now))?;
-            self.advance(hall, now)?;
+            self.advance(context, now)?;
         }
         Ok(())
     }

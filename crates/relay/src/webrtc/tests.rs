@@ -18,7 +18,7 @@ use str0m::{Candidate, Event, Input, Output, Rtc};
 
 use super::answer::{Agreed, Identity, Role, Wanted, answer};
 use super::crypto::{certificate, provider};
-use super::desk::{Desk, Hearing, Join, Refused, Reply};
+use super::table::{Join, Refused, ReplyReceiver, ReplySender, SessionTable};
 use crate::config::Config;
 use crate::rtp::header::{Header, packet};
 use crate::service::{Message, Relay, status};
@@ -45,7 +45,7 @@ struct Bed {
     now: Instant,
     config: Config,
     identity: Arc<Identity>,
-    desk: Arc<Desk>,
+    table: Arc<SessionTable>,
     workers: Vec<Worker<Relay, Listed>>,
     mailboxes: Arc<[Mailbox<Message>]>,
     status: crate::service::Status,
@@ -82,7 +82,7 @@ impl Bed {
             Worker::new(options, now, relay, io, inbox, Arc::clone(&mailboxes))
         };
         let workers = inboxes.into_iter().enumerate().map(&mut make).collect();
-        Self { now, identity, desk: Desk::new(100), workers, mailboxes, status, demux, config }
+        Self { now, identity, table: SessionTable::new(100), workers, mailboxes, status, demux, config }
     }
 
     /// The counters of a room.
@@ -105,12 +105,13 @@ impl Bed {
         let agreed: Agreed = answer(&self.identity, &offer, wanted).unwrap();
         let sdp = SdpAnswer::from_sdp_string(&agreed.sdp).unwrap();
         peer.rtc.sdp_api().accept_answer(pending, sdp).unwrap();
-        let ticket = self.desk.admit(room, role).unwrap();
-        let (reply, hearing): (Reply, Hearing) = Reply::new(Wake::new(Arc::new(Silent), 0));
-        let join = Join { room, role, agreed, ticket, reply };
+        let registration = self.table.admit(room, role).unwrap();
+        let (reply, receiver): (ReplySender, ReplyReceiver) =
+            ReplySender::new(Wake::new(Arc::new(Silent), 0));
+        let join = Join { room, role, agreed, registration, reply };
         self.mailboxes[room].try_send(Message::Join(Box::new(join))).unwrap();
         self.workers[room].turn(self.now).unwrap();
-        hearing.heard().expect("it was heard at once")
+        receiver.try_recv().expect("it was heard at once")
     }
 
     /// Time goes on, in small steps, with peers whose datagrams come to that worker.
@@ -327,9 +328,9 @@ fn a_session_that_never_comes_expires() {
     let mut bed = Bed::new(1, "");
     let mut player = Peer::player(5000, bed.now);
     bed.join(0, Role::Play, &mut player).unwrap();
-    assert_eq!(bed.desk.len(), 1);
+    assert_eq!(bed.table.len(), 1);
     bed.run(&mut [], 0, Duration::from_secs(11));
-    assert_eq!((bed.desk.len(), bed.counters(0).ended_handshake), (0, 1));
+    assert_eq!((bed.table.len(), bed.counters(0).ended_handshake), (0, 1));
     assert_eq!(bed.workers[0].next_deadline(), None, "no timer is left");
 }
 
@@ -338,7 +339,7 @@ fn who_is_not_heard_from_is_gone() {
     let (mut bed, mut publisher, mut player) = connected("", [None, None]);
     bed.run(&mut [&mut publisher], 0, Duration::from_secs(40));
     assert_eq!(bed.counters(0).ended_lost, 1);
-    assert_eq!(bed.desk.len(), 1);
+    assert_eq!(bed.table.len(), 1);
     // It comes back with datagrams of a session that is no more.
     bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_secs(3));
     assert!(

@@ -13,56 +13,56 @@ use slab::Slab;
 use str0m::net::Transmit;
 
 use super::answer::{Identity, Role};
-use super::board::Board;
 use super::channels::Channels;
-use super::demux::{ADDRESSES, Demux, Place, Seeming, seeming};
-use super::desk::{Join, Refused};
+use super::demux::{ADDRESSES, Demux, Owner, PacketKind, classify};
+use super::message_log::MessageLog;
 use super::payloads::Payloads;
-use super::session::{Alive, Ended, Hall, Session};
+use super::session::{Alive, Ended, RoomContext, Session};
+use super::table::{Join, Refused};
 use crate::config::WebRtc;
 use crate::rtp::history::Position;
 use crate::rtp::{Progress, Room};
 use crate::status::{DemuxCounters, WebRtcCounters, WebRtcGauges};
 
-/// Sessions that are over and have yet to say goodbye.
-const FAREWELLS: usize = 64;
+/// Sessions that have ended and have a DTLS alert to send.
+const CLOSING: usize = 64;
 
-/// What a room has for sessions.
+/// A room's sessions, and what they share.
 #[derive(Debug, Default)]
-pub(crate) struct Seats {
+pub(crate) struct RoomMembers {
     publisher: Option<usize>,
     /// All sessions in the room.
-    members: Vec<usize>,
-    /// How many of them receive.
+    sessions: Vec<usize>,
+    /// How many of them are players.
     players: usize,
-    /// The member whose turn is next.
+    /// Index in `sessions` of the one served next.
     turn: usize,
-    /// Members in a row that had everything since there was something new.
+    /// How many in a row have been sent everything.
     idle: usize,
-    /// Where history and board were at then.
+    /// The ends of history and log when `idle` was last reset.
     seen: (Position, u64),
     payloads: Payloads,
-    board: Board,
+    log: MessageLog,
     /// What is counted.
     pub(crate) counters: WebRtcCounters,
 }
 
-impl Seats {
-    /// Looks whether there is something new for members.
+impl RoomMembers {
+    /// Resets `idle` if there are new packets or messages.
     pub(crate) fn look(&mut self, room: &Room) {
-        let now = (room.history().head(), self.board.head() + self.board.channels().len() as u64);
+        let now = (room.history().head(), self.log.head() + self.log.channels().len() as u64);
         if std::mem::replace(&mut self.seen, now) != now {
             self.idle = 0;
         }
     }
 
-    /// Whether there may be something for a member.
+    /// Whether a session may have something left to be sent.
     pub(crate) fn has_news(&self) -> bool {
-        self.idle < self.members.len()
+        self.idle < self.sessions.len()
     }
 
-    fn hall<'a>(&'a mut self, room: &'a mut Room) -> Hall<'a> {
-        Hall { room, board: &mut self.board, counters: &mut self.counters }
+    fn context<'a>(&'a mut self, room: &'a mut Room) -> RoomContext<'a> {
+        RoomContext { room, log: &mut self.log, counters: &mut self.counters }
     }
 
     /// What it is like now.
@@ -71,24 +71,24 @@ impl Seats {
     }
 }
 
-/// A room as its sessions see it.
-pub(crate) type Seated<'a> = (&'a mut Room, &'a mut Seats);
+/// A room and its sessions.
+pub(crate) type RoomAndMembers<'a> = (&'a mut Room, &'a mut RoomMembers);
 
 /// Sends, and counts it there. False: there was no room for all.
 pub(crate) type Sending<'a> = dyn FnMut(&mut WebRtcCounters) -> Result<bool, IoError> + 'a;
 
-/// What is to become of a datagram.
+/// Where a datagram goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// It is for a session of this worker.
+    /// To a session of this worker.
     Session(usize),
-    /// It is for one of that worker.
+    /// To another worker.
     Worker(usize),
-    /// It was dropped.
+    /// Nowhere: it was dropped and counted.
     Dropped,
 }
 
-/// An address that a session was heard from, which other workers are to know or to forget.
+/// A change of a session's remote addresses, for other workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
     Learned(SocketAddr),
@@ -99,20 +99,20 @@ pub(crate) enum Address {
 pub(crate) struct Sessions {
     worker: usize,
     identity: Arc<Identity>,
-    /// What peers were told, by what is listened on, and the other way round.
+    /// Announced addresses by listen address, and the reverse.
     announced: HashMap<SocketAddr, SocketAddr>,
     own: HashMap<SocketAddr, SocketAddr>,
     handshake_timeout: Duration,
-    /// Addresses that are known at most.
+    /// Limit of remote addresses.
     most: usize,
-    /// Timers of sessions have their index and this much.
+    /// A session's timer is its index plus this.
     first_timer: usize,
     slab: Slab<Session>,
     demux: Demux,
     /// Sessions that have something to send, each once.
     ready: VecDeque<usize>,
-    farewells: VecDeque<(Session, usize)>,
-    /// What other workers are to hear.
+    closing: VecDeque<(Session, usize)>,
+    /// For other workers.
     pub(crate) news: VecDeque<Address>,
     pub(crate) counters: DemuxCounters,
     pub(crate) published: Arc<Published<DemuxCounters>>,
@@ -132,7 +132,7 @@ impl Sessions {
             slab: Slab::new(),
             demux: Demux::default(),
             ready: VecDeque::new(),
-            farewells: VecDeque::new(),
+            closing: VecDeque::new(),
             news: VecDeque::new(),
             counters: DemuxCounters::default(),
             published: Arc::default(),
@@ -151,18 +151,18 @@ impl Sessions {
 
     /// Where a datagram goes. What another worker has handed over goes no further.
     pub(crate) fn route(&mut self, datagram: &[u8], remote: SocketAddr, is_handed_over: bool) -> Route {
-        let (place, dropped) = match seeming(datagram) {
-            Seeming::Unknown => (None, &mut self.counters.dropped_unknown),
-            Seeming::Request(fragment) => {
-                let session = self.demux.session(fragment).map(Place::Session);
-                let place = session.or_else(|| self.identity.fragments.worker(fragment).map(Place::Worker));
-                (place, &mut self.counters.dropped_fragment)
+        let (owner, dropped) = match classify(datagram) {
+            PacketKind::Unknown => (None, &mut self.counters.dropped_unknown),
+            PacketKind::Request(ufrag) => {
+                let session = self.demux.session(ufrag).map(Owner::Session);
+                let owner = session.or_else(|| self.identity.ufrags.worker(ufrag).map(Owner::Worker));
+                (owner, &mut self.counters.dropped_fragment)
             }
-            Seeming::Media => (self.demux.place(remote), &mut self.counters.dropped_stranger),
+            PacketKind::Media => (self.demux.owner(remote), &mut self.counters.dropped_stranger),
         };
-        match place {
-            Some(Place::Session(session)) => Route::Session(session),
-            Some(Place::Worker(worker)) if worker != self.worker && !is_handed_over => Route::Worker(worker),
+        match owner {
+            Some(Owner::Session(session)) => Route::Session(session),
+            Some(Owner::Worker(worker)) if worker != self.worker && !is_handed_over => Route::Worker(worker),
             _ => {
                 *dropped += 1;
                 Route::Dropped
@@ -170,78 +170,84 @@ impl Sessions {
         }
     }
 
-    /// Another worker's session was heard from there, or is no more.
+    /// Applies another worker's address change.
     pub(crate) fn handle_address(&mut self, worker: usize, address: Address) {
         match address {
             // See `is_anothers`.
-            Address::Learned(remote) if matches!(self.demux.place(remote), Some(Place::Session(_))) => {}
+            Address::Learned(remote) if matches!(self.demux.owner(remote), Some(Owner::Session(_))) => {}
             Address::Learned(remote) if self.demux.len().1 < self.most => {
-                self.demux.learn(remote, Place::Worker(worker));
+                self.demux.learn(remote, Owner::Worker(worker));
             }
             // Its datagrams are dropped and counted where they come to.
             Address::Learned(_) => {}
-            Address::Forgotten(remote) => self.demux.forget(remote, Place::Worker(worker)),
+            Address::Forgotten(remote) => self.demux.forget(remote, Owner::Worker(worker)),
         }
     }
 
-    /// A session wants to be in a room.
+    /// Adds a session to a room.
     pub(crate) fn join(
         &mut self,
         join: Join,
-        (room, seats): Seated<'_>,
+        (room, members): RoomAndMembers<'_>,
         timers: &mut TimerWheel,
         now: Instant,
     ) {
-        let Join { room: index, role, agreed, ticket, reply } = join;
-        let number = ticket.number;
+        let Join { room: index, role, agreed, registration, reply } = join;
+        let number = registration.number;
         match role {
-            Role::Publish if !room.offer_session(number, now) => return reply.say(Err(Refused::Conflict)),
-            Role::Play if seats.players >= room.config().players => {
-                return reply.say(Err(Refused::Full));
+            Role::Publish if !room.offer_session(number, now) => return reply.send(Err(Refused::Conflict)),
+            Role::Play if members.players >= room.config().players => {
+                return reply.send(Err(Refused::Full));
             }
             Role::Publish => {
-                if let Some(before) = seats.publisher.take() {
-                    self.end(before, Ended::Replaced, (room, seats), timers);
+                if let Some(before) = members.publisher.take() {
+                    self.end(before, Ended::Replaced, (room, members), timers);
                 }
             }
             Role::Play => {}
         }
-        let session = Session::new(agreed, (number, role, index), ticket, now + self.handshake_timeout, now);
-        let fragment = session.fragment.clone();
+        let session =
+            Session::new(agreed, (number, role, index), registration, now + self.handshake_timeout, now);
+        let ufrag = session.ufrag.clone();
         let session = self.slab.insert(session);
-        self.demux.add(fragment, session);
-        seats.members.push(session);
+        self.demux.add(ufrag, session);
+        members.sessions.push(session);
         match role {
             Role::Publish => {
-                seats.publisher = Some(session);
-                seats.counters.publishers += 1;
+                members.publisher = Some(session);
+                members.counters.publishers += 1;
             }
             Role::Play => {
-                seats.players += 1;
-                seats.counters.players += 1;
+                members.players += 1;
+                members.counters.players += 1;
             }
         }
         // Whoever asked hears before the first datagram of the peer can come.
-        reply.say(Ok(()));
-        self.handle_timeout(session, (room, seats), timers, now);
+        reply.send(Ok(()));
+        self.handle_timeout(session, (room, members), timers, now);
     }
 
-    /// Whoever has its URL ends a session.
-    pub(crate) fn leave(&mut self, number: u64, (room, seats): Seated<'_>, timers: &mut TimerWheel) {
-        let mut all = seats.members.iter();
+    /// Ends a session by request (DELETE of its URL).
+    pub(crate) fn leave(
+        &mut self,
+        number: u64,
+        (room, members): RoomAndMembers<'_>,
+        timers: &mut TimerWheel,
+    ) {
+        let mut all = members.sessions.iter();
         let found = all.find(|session| self.slab.get(**session).is_some_and(|one| one.number == number));
         if let Some(session) = found.copied() {
-            self.end(session, Ended::Left, (room, seats), timers);
+            self.end(session, Ended::Left, (room, members), timers);
         }
     }
 
-    /// A datagram for a session has come, from `remote` to `local`.
+    /// Handles a datagram for a session, from `remote` to `local`.
     pub(crate) fn handle_datagram(
         &mut self,
         index: usize,
         datagram: &[u8],
         (remote, local): (SocketAddr, SocketAddr),
-        (room, seats): Seated<'_>,
+        (room, members): RoomAndMembers<'_>,
         timers: &mut TimerWheel,
         now: Instant,
     ) {
@@ -251,31 +257,31 @@ impl Sessions {
         }
         let Some(session) = self.slab.get_mut(index) else { return };
         let Some(announced) = self.announced.get(&local) else { return };
-        let heard = session.handle_datagram(datagram, (remote, *announced), &mut seats.hall(room), now);
+        let heard = session.handle_datagram(datagram, (remote, *announced), &mut members.context(room), now);
         let alive = heard.map(|new| {
             if let Some(new) = new {
                 self.news.push_back(Address::Learned(new));
-                self.demux.learn(new, Place::Session(index));
+                self.demux.learn(new, Owner::Session(index));
             }
             if let Some(oldest) = session.oldest_address() {
                 self.news.push_back(Address::Forgotten(oldest));
-                self.demux.forget(oldest, Place::Session(index));
+                self.demux.forget(oldest, Owner::Session(index));
             }
         });
         // What it has taken makes room.
         let alive = match session.channels.as_ref().is_some_and(Channels::is_blocked) {
-            true => alive.and_then(|()| session.write_messages(&mut seats.hall(room), now)),
+            true => alive.and_then(|()| session.write_messages(&mut members.context(room), now)),
             false => alive,
         };
-        self.after(index, alive, (room, seats), timers);
+        self.after(index, alive, (room, members), timers);
     }
 
     /// Whether an address is that of another session that is there. Who has a session could else take the datagrams of others, by requests
     /// in their name: nothing shows that a peer has the address that its requests come from.
     fn is_anothers(&self, index: usize, remote: SocketAddr) -> bool {
-        match self.demux.place(remote) {
-            Some(Place::Session(other)) => other != index && self.slab.contains(other),
-            Some(Place::Worker(_)) | None => false,
+        match self.demux.owner(remote) {
+            Some(Owner::Session(other)) => other != index && self.slab.contains(other),
+            Some(Owner::Worker(_)) | None => false,
         }
     }
 
@@ -283,34 +289,40 @@ impl Sessions {
     pub(crate) fn handle_timeout(
         &mut self,
         index: usize,
-        (room, seats): Seated<'_>,
+        (room, members): RoomAndMembers<'_>,
         timers: &mut TimerWheel,
         now: Instant,
     ) {
         let Some(session) = self.slab.get_mut(index) else { return };
-        let alive = session.handle_timeout(&mut seats.hall(room), now);
-        self.after(index, alive, (room, seats), timers);
+        let alive = session.handle_timeout(&mut members.context(room), now);
+        self.after(index, alive, (room, members), timers);
     }
 
     /// Passes on what players asked of the publisher.
     pub(crate) fn request_keyframes(
         &mut self,
-        (room, seats): Seated<'_>,
+        (room, members): RoomAndMembers<'_>,
         timers: &mut TimerWheel,
         now: Instant,
     ) {
         while let Some(ssrc) = room.poll_session_keyframe(now) {
-            let Some(index) = seats.publisher else { continue };
+            let Some(index) = members.publisher else { continue };
             let Some(session) = self.slab.get_mut(index) else { continue };
-            let alive = session.request_keyframe(ssrc, &mut seats.hall(room), now);
-            self.after(index, alive, (room, seats), timers);
+            let alive = session.request_keyframe(ssrc, &mut members.context(room), now);
+            self.after(index, alive, (room, members), timers);
         }
     }
 
     /// After something has happened in a session.
-    fn after(&mut self, index: usize, alive: Alive, seated: Seated<'_>, timers: &mut TimerWheel) {
+    fn after(
+        &mut self,
+        index: usize,
+        alive: Alive,
+        room_and_members: RoomAndMembers<'_>,
+        timers: &mut TimerWheel,
+    ) {
         if let Err(why) = alive {
-            return self.end(index, why, seated, timers);
+            return self.end(index, why, room_and_members, timers);
         }
         let Some(session) = self.slab.get_mut(index) else { return };
         timers.arm(self.first_timer + index, session.deadline());
@@ -319,28 +331,34 @@ impl Sessions {
         }
     }
 
-    fn end(&mut self, index: usize, why: Ended, (room, seats): Seated<'_>, timers: &mut TimerWheel) {
+    fn end(
+        &mut self,
+        index: usize,
+        why: Ended,
+        (room, members): RoomAndMembers<'_>,
+        timers: &mut TimerWheel,
+    ) {
         let Some(mut session) = self.slab.try_remove(index) else { return };
         timers.cancel(self.first_timer + index);
-        self.demux.remove(&session.fragment);
+        self.demux.remove(&session.ufrag);
         for remote in &session.addresses {
-            self.demux.forget(*remote, Place::Session(index));
+            self.demux.forget(*remote, Owner::Session(index));
             self.news.push_back(Address::Forgotten(*remote));
         }
-        if seats.publisher == Some(index) {
-            seats.publisher = None;
+        if members.publisher == Some(index) {
+            members.publisher = None;
         }
-        seats.members.retain(|member| *member != index);
-        seats.players -= usize::from(session.role == Role::Play);
-        (seats.turn, seats.idle) = (0, 0);
-        if seats.members.is_empty() {
-            seats.payloads.clear();
-            seats.board.clear();
+        members.sessions.retain(|member| *member != index);
+        members.players -= usize::from(session.role == Role::Play);
+        (members.turn, members.idle) = (0, 0);
+        if members.sessions.is_empty() {
+            members.payloads.clear();
+            members.log.clear();
         }
         if session.role == Role::Publish {
             room.end_session(session.number);
         }
-        let counters = &mut seats.counters;
+        let counters = &mut members.counters;
         let counter = match why {
             Ended::Left => &mut counters.ended_left,
             Ended::Handshake => &mut counters.ended_handshake,
@@ -350,16 +368,16 @@ impl Sessions {
         };
         *counter += 1;
         tracing::debug!(room = room.config().name, role = ?session.role, ?why, "a WebRTC session ended");
-        if session.is_connected() && self.farewells.len() < FAREWELLS {
+        if session.is_connected() && self.closing.len() < CLOSING {
             session.close();
             let room = session.room;
-            self.farewells.push_back((session, room));
+            self.closing.push_back((session, room));
         }
     }
 
     /// Whether a session that needs no room has something to send.
     pub(crate) fn has_waiting(&self) -> bool {
-        !self.ready.is_empty() || !self.farewells.is_empty()
+        !self.ready.is_empty() || !self.closing.is_empty()
     }
 
     /// Sends what sessions have to say by themselves. `in_room` calls back with the counters of a room.
@@ -369,7 +387,7 @@ impl Sessions {
         slice: &mut Slice,
         mut in_room: impl FnMut(usize, &mut Sending<'_>) -> Option<Result<bool, IoError>>,
     ) -> Result<Progress, IoError> {
-        let Self { own, slab, ready, farewells, .. } = self;
+        let Self { own, slab, ready, closing, .. } = self;
         let flow = |transmit: &Transmit| flow(own, transmit);
         while let Some(index) = ready.front().copied() {
             if let Some(session) = slab.get_mut(index) {
@@ -385,13 +403,13 @@ impl Sessions {
                 return Ok(Progress::More);
             }
         }
-        while let Some((session, room)) = farewells.front_mut() {
+        while let Some((session, room)) = closing.front_mut() {
             let sent = in_room(*room, &mut |counters| session.send(io, &flow, counters));
             if !sent.transpose()?.unwrap_or(true) {
                 return Ok(Progress::Blocked);
             }
-            farewells.pop_front();
-            if slice.spend() && !farewells.is_empty() {
+            closing.pop_front();
+            if slice.spend() && !closing.is_empty() {
                 return Ok(Progress::More);
             }
         }
@@ -402,29 +420,29 @@ impl Sessions {
     pub(crate) fn play(
         &mut self,
         io: &mut dyn PacketIo,
-        (room, seats): Seated<'_>,
+        (room, members): RoomAndMembers<'_>,
         (slice, timers): (&mut Slice, &mut TimerWheel),
         now: Instant,
     ) -> Result<Progress, IoError> {
-        while seats.has_news() {
-            let index = seats.members[seats.turn];
+        while members.has_news() {
+            let index = members.sessions[members.turn];
             let Some(session) = self.slab.get_mut(index) else { return Ok(Progress::Done) };
             let own = &self.own;
             let flow = |transmit: &Transmit| flow(own, transmit);
-            let Seats { payloads, board, counters, .. } = seats;
-            let mut hall = Hall { room: &mut *room, board, counters };
-            let (progress, alive) = session.play(io, (&mut hall, payloads), flow, now)?;
+            let RoomMembers { payloads, log, counters, .. } = members;
+            let mut context = RoomContext { room: &mut *room, log, counters };
+            let (progress, alive) = session.play(io, (&mut context, payloads), flow, now)?;
             let is_alive = alive.is_ok();
-            self.after(index, alive, (room, seats), timers);
+            self.after(index, alive, (room, members), timers);
             match progress {
                 Progress::Blocked => return Ok(Progress::Blocked),
-                Progress::Done => seats.idle += 1,
-                Progress::More => seats.idle = 0,
+                Progress::Done => members.idle += 1,
+                Progress::More => members.idle = 0,
             }
             if is_alive {
-                seats.turn = (seats.turn + 1) % seats.members.len().max(1);
+                members.turn = (members.turn + 1) % members.sessions.len().max(1);
             }
-            if slice.spend() && seats.has_news() {
+            if slice.spend() && members.has_news() {
                 return Ok(Progress::More);
             }
         }

@@ -18,7 +18,7 @@ const SILENT: Duration = Duration::from_secs(1);
 
 /// A stream that a session receives.
 #[derive(Debug)]
-pub(super) struct Outlet {
+pub(super) struct SendTrack {
     kind: Kind,
     pub(super) mid: Mid,
     ssrc: Ssrc,
@@ -45,7 +45,7 @@ pub(super) enum Written {
     Codec,
 }
 
-impl Outlet {
+impl SendTrack {
     pub(super) fn new(kind: Kind, mid: Mid, ssrc: Ssrc, types: Vec<(u8, Pt)>) -> Self {
         Self { kind, mid, ssrc, types, source: None, sequence_offset: 0, timestamp_offset: 0, sent: None }
     }

@@ -1,4 +1,4 @@
-//! What is said on the data channels of a room: messages in order of arrival, of which each session has its own next one, as of media.
+//! The messages of a room's data channels, in order of arrival. Each session reads them at its own position, as it does media.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,26 +18,26 @@ pub(super) const LONGEST_LABEL: usize = 128;
 /// A message.
 #[derive(Debug)]
 pub(super) struct Message {
-    /// The session that it is of, by number.
+    /// The number of the session that sent it.
     pub(super) from: u64,
     /// The label of its channel.
     pub(super) label: Arc<str>,
-    /// Whether it is octets, or else text.
+    /// Binary, or else text.
     pub(super) is_binary: bool,
     pub(super) data: Vec<u8>,
 }
 
 /// The messages and channels of a room.
 #[derive(Debug, Default)]
-pub(super) struct Board {
+pub(super) struct MessageLog {
     messages: VecDeque<Arc<Message>>,
-    /// The place of the oldest message, counted from the first ever.
+    /// The position of the oldest message.
     tail: u64,
     octets: usize,
     channels: Vec<ChannelConfig>,
 }
 
-impl Board {
+impl MessageLog {
     /// Where the next message will be.
     pub(super) fn head(&self) -> u64 {
         self.tail + self.messages.len() as u64
@@ -100,27 +100,27 @@ mod tests {
 
     #[test]
     fn old_messages_give_way_by_number_and_by_octets() {
-        let mut board = Board::default();
-        (0..MESSAGES + 5).for_each(|_| board.push(message(1)));
-        assert_eq!((board.tail(), board.head()), (5, 5 + MESSAGES as u64));
-        assert!(board.at(4).is_none() && board.at(5).is_some() && board.at(board.head()).is_none());
-        (0..OCTETS / LONGEST + 1).for_each(|_| board.push(message(LONGEST)));
-        assert_eq!(board.head() - board.tail(), (OCTETS / LONGEST) as u64);
-        let head = board.head();
-        board.clear();
-        assert_eq!((board.tail(), board.head()), (head, head));
-        assert!(board.at(head).is_none());
+        let mut log = MessageLog::default();
+        (0..MESSAGES + 5).for_each(|_| log.push(message(1)));
+        assert_eq!((log.tail(), log.head()), (5, 5 + MESSAGES as u64));
+        assert!(log.at(4).is_none() && log.at(5).is_some() && log.at(log.head()).is_none());
+        (0..OCTETS / LONGEST + 1).for_each(|_| log.push(message(LONGEST)));
+        assert_eq!(log.head() - log.tail(), (OCTETS / LONGEST) as u64);
+        let head = log.head();
+        log.clear();
+        assert_eq!((log.tail(), log.head()), (head, head));
+        assert!(log.at(head).is_none());
     }
 
     #[test]
     fn channels_are_bounded_and_known_by_label() {
-        let mut board = Board::default();
+        let mut log = MessageLog::default();
         let channel = |label: String| ChannelConfig { label, ..Default::default() };
         for number in 0..CHANNELS {
-            assert!(board.open(&channel(number.to_string())));
+            assert!(log.open(&channel(number.to_string())));
         }
-        assert!(board.open(&channel("3".into())), "it is there");
-        assert!(!board.open(&channel("one more".into())));
-        assert_eq!(board.channels().len(), CHANNELS);
+        assert!(log.open(&channel("3".into())), "it is there");
+        assert!(!log.open(&channel("one more".into())));
+        assert_eq!(log.channels().len(), CHANNELS);
     }
 }

@@ -1,4 +1,4 @@
-//! What the HTTP side knows of sessions: how many there are, and which worker has them.
+//! All WebRTC sessions of the process, for the HTTP workers: their number is limited, and each has an unguessable URL.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,30 +9,30 @@ use expressway_web::Wake;
 use super::answer::{Agreed, Role};
 use super::crypto::random;
 
-/// The name of a session in its URL, which nobody can guess.
+/// The unguessable part of a session's URL.
 pub type Name = [u8; 16];
 
 /// Where a session is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// It is the only one of that number in this process.
+    /// Unique in this process.
     pub number: u64,
     /// Its room, by index.
     pub room: usize,
-    /// What it is for.
+    /// Whether it publishes or receives.
     pub role: Role,
 }
 
-/// All sessions of a process.
+/// The sessions of a process.
 #[derive(Debug)]
-pub struct Desk {
+pub struct SessionTable {
     most: usize,
     numbers: AtomicU64,
     sessions: Mutex<HashMap<Name, Entry>>,
 }
 
-impl Desk {
-    /// One that admits so many at once.
+impl SessionTable {
+    /// A table of at most `most` sessions at a time.
     pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most, numbers: AtomicU64::new(0), sessions: Mutex::default() })
     }
@@ -41,15 +41,15 @@ impl Desk {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a session; `None`: there are too many.
-    pub fn admit(self: &Arc<Self>, room: usize, role: Role) -> Option<Ticket> {
+    /// Adds a session; `None` if the table is full.
+    pub fn admit(self: &Arc<Self>, room: usize, role: Role) -> Option<Registration> {
         let mut sessions = self.lock();
         if sessions.len() >= self.most {
             return None;
         }
         let (name, number) = (random(), self.numbers.fetch_add(1, Ordering::Relaxed));
         sessions.insert(name, Entry { number, room, role });
-        Some(Ticket { desk: Arc::clone(self), name, number })
+        Some(Registration { table: Arc::clone(self), name, number })
     }
 
     /// The session of that name.
@@ -57,41 +57,41 @@ impl Desk {
         self.lock().get(name).copied()
     }
 
-    /// Sessions that are there.
+    /// Number of sessions.
     pub fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Nobody is there.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// A session's place, which it gives back when this is dropped.
+/// Keeps a session in the table until it is dropped.
 #[derive(Debug)]
-pub struct Ticket {
-    desk: Arc<Desk>,
+pub struct Registration {
+    table: Arc<SessionTable>,
     /// Of its URL.
     pub name: Name,
     /// See [`Entry::number`].
     pub number: u64,
 }
 
-impl Drop for Ticket {
+impl Drop for Registration {
     fn drop(&mut self) {
-        self.desk.lock().remove(&self.name);
+        self.table.lock().remove(&self.name);
     }
 }
 
-/// Why a room has no place for a session.
+/// Why a room rejects a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Somebody publishes.
+    /// It has a publisher.
     Conflict,
-    /// As many receive as may.
+    /// It has as many players as it may.
     Full,
-    /// The room's worker is behind, or has ended.
+    /// Its worker is overloaded, or has ended.
     Busy,
 }
 
@@ -104,46 +104,46 @@ pub struct Join {
     pub role: Role,
     /// What was agreed on.
     pub agreed: Agreed,
-    /// Its place.
-    pub ticket: Ticket,
-    /// Who waits to hear.
-    pub reply: Reply,
+    /// Its entry in the table.
+    pub registration: Registration,
+    /// Where the result goes.
+    pub reply: ReplySender,
 }
 
-/// Where the worker says whether it has the session. Dropped unsaid, it says that it has not.
+/// Sends the worker's result once. Dropped without, it sends [`Refused::Busy`].
 #[derive(Debug)]
-pub struct Reply {
+pub struct ReplySender {
     said: Arc<Mutex<Option<Result<(), Refused>>>>,
     wake: Wake,
 }
 
-/// Who hears what is said there.
+/// Receives it.
 #[derive(Debug)]
-pub struct Hearing(Arc<Mutex<Option<Result<(), Refused>>>>);
+pub struct ReplyReceiver(Arc<Mutex<Option<Result<(), Refused>>>>);
 
-impl Reply {
-    /// With its other end. `wake` is called when something was said.
-    pub fn new(wake: Wake) -> (Self, Hearing) {
+impl ReplySender {
+    /// Both ends. `wake` is called when there is a result.
+    pub fn new(wake: Wake) -> (Self, ReplyReceiver) {
         let said = Arc::default();
-        (Self { said: Arc::clone(&said), wake }, Hearing(said))
+        (Self { said: Arc::clone(&said), wake }, ReplyReceiver(said))
     }
 
-    /// Says it.
-    pub fn say(&self, what: Result<(), Refused>) {
+    /// Sends the result.
+    pub fn send(&self, what: Result<(), Refused>) {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(what);
         self.wake.wake();
     }
 }
 
-impl Drop for Reply {
+impl Drop for ReplySender {
     fn drop(&mut self) {
-        self.say(Err(Refused::Busy));
+        self.send(Err(Refused::Busy));
     }
 }
 
-impl Hearing {
-    /// What was said, once something was.
-    pub fn heard(&self) -> Option<Result<(), Refused>> {
+impl ReplyReceiver {
+    /// The result, once there is one.
+    pub fn try_recv(&self) -> Option<Result<(), Refused>> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -154,15 +154,15 @@ mod tests {
 
     #[test]
     fn places_are_bounded_and_given_back() {
-        let desk = Desk::new(2);
-        let one = desk.admit(0, Role::Publish).unwrap();
-        let other = desk.admit(1, Role::Play).unwrap();
-        assert!(desk.admit(1, Role::Play).is_none());
-        assert_eq!(desk.find(&other.name), Some(Entry { number: 1, room: 1, role: Role::Play }));
+        let table = SessionTable::new(2);
+        let one = table.admit(0, Role::Publish).unwrap();
+        let other = table.admit(1, Role::Play).unwrap();
+        assert!(table.admit(1, Role::Play).is_none());
+        assert_eq!(table.find(&other.name), Some(Entry { number: 1, room: 1, role: Role::Play }));
         let name = one.name;
         drop(one);
-        assert_eq!((desk.find(&name), desk.len()), (None, 1));
-        assert!(desk.admit(1, Role::Play).is_some());
+        assert_eq!((table.find(&name), table.len()), (None, 1));
+        assert!(table.admit(1, Role::Play).is_some());
     }
 
     #[test]
@@ -174,13 +174,13 @@ mod tests {
             }
         }
         let count = Arc::new(Count(AtomicU64::new(0)));
-        let (reply, hearing) = Reply::new(Wake::new(Arc::clone(&count) as Arc<_>, 0));
-        assert_eq!(hearing.heard(), None);
+        let (reply, receiver) = ReplySender::new(Wake::new(Arc::clone(&count) as Arc<_>, 0));
+        assert_eq!(receiver.try_recv(), None);
         drop(reply);
-        assert_eq!((hearing.heard(), count.0.load(Ordering::Relaxed)), (Some(Err(Refused::Busy)), 1));
-        let (reply, hearing) = Reply::new(Wake::new(count, 0));
-        reply.say(Ok(()));
+        assert_eq!((receiver.try_recv(), count.0.load(Ordering::Relaxed)), (Some(Err(Refused::Busy)), 1));
+        let (reply, receiver) = ReplySender::new(Wake::new(count, 0));
+        reply.send(Ok(()));
         drop(reply);
-        assert_eq!(hearing.heard(), Some(Ok(())));
+        assert_eq!(receiver.try_recv(), Some(Ok(())));
     }
 }

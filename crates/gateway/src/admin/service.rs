@@ -47,7 +47,7 @@ const ASK_ANOTHER: &[(&str, &str)] =
 pub(super) type Body = Either<Full<Bytes>, Feeding>;
 
 /// What all connections have in common.
-pub(super) struct Desk {
+pub(super) struct AdminService {
     limits: Limits,
     access: Arc<Access>,
     registry: Registry,
@@ -57,7 +57,7 @@ pub(super) struct Desk {
     room: Arc<Semaphore>,
 }
 
-impl Desk {
+impl AdminService {
     /// Registers what it counts, too.
     pub(super) fn new(
         limits: Limits,
@@ -72,11 +72,11 @@ impl Desk {
         Self { limits, access, registry, state, slots, room }
     }
 
-    async fn converse(self: Arc<Self>, stream: Box<dyn Stream>, slot: Slot) {
+    async fn serve_connection(self: Arc<Self>, stream: Box<dyn Stream>, slot: Slot) {
         let service = service_fn(|request| {
             slot.touch();
-            let desk = self.clone();
-            async move { Ok::<_, Infallible>(desk.answer(request).await) }
+            let service = self.clone();
+            async move { Ok::<_, Infallible>(service.answer(request).await) }
         });
         let result = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
@@ -94,16 +94,16 @@ impl Desk {
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
-        let page = match self.reception(&request) {
+        let page = match self.precheck(&request) {
             Some(page) => {
-                self.swallow(request).await;
+                self.drain_body(request).await;
                 page
             }
-            None if *request.method() == Method::POST => match self.take(request).await {
+            None if *request.method() == Method::POST => match self.post(request).await {
                 Ok(feed) => return feed.into_response(),
                 Err(page) => page,
             },
-            None => self.show(&request),
+            None => self.get(&request),
         };
         // A page of more than there may be of all is let through alone.
         let size = page.len().div_ceil(KIB).min(self.limits.pages / KIB);
@@ -120,7 +120,7 @@ impl Desk {
     }
 
     /// What is answered whoever asks: files that hold nothing of the process, and refusals.
-    fn reception(&self, request: &Request<Incoming>) -> Option<Page> {
+    fn precheck(&self, request: &Request<Incoming>) -> Option<Page> {
         if matches!(*request.method(), Method::GET | Method::HEAD)
             && let Some(page) = dashboard::file(request.uri().path())
         {
@@ -147,7 +147,7 @@ impl Desk {
     }
 
     /// What is asked for by GET.
-    fn show(&self, request: &Request<Incoming>) -> Page {
+    fn get(&self, request: &Request<Incoming>) -> Page {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return Page::say(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are supported\n")
                 .with(READ_ONLY);
@@ -176,7 +176,7 @@ impl Desk {
     }
 
     /// What is ordered by POST: an answer that comes piece by piece, or a page.
-    async fn take(&self, request: Request<Incoming>) -> Result<Feeding, Page> {
+    async fn post(&self, request: Request<Incoming>) -> Result<Feeding, Page> {
         Err(match request.uri().path() {
             "/purge" => self.ordered(request, |state, order| state.purge(order)).await,
             "/ban" => self.ordered(request, |state, order| state.ban(order)).await,
@@ -187,7 +187,7 @@ impl Desk {
             "/drain" => self.ordered(request, |state, order| state.drain(order)).await,
             "/weight" => self.ordered(request, |state, order| state.weight(order)).await,
             "/trace" => return self.trace(request).await,
-            _ => self.show(&request),
+            _ => self.get(&request),
         })
     }
 
@@ -195,7 +195,7 @@ impl Desk {
     async fn order(&self, request: Request<Incoming>) -> Result<Bytes, Page> {
         let content_type = request.headers().get(header::CONTENT_TYPE).map(|value| value.as_bytes());
         if !content_type.is_some_and(|value| value.starts_with(b"application/json")) {
-            self.swallow(request).await;
+            self.drain_body(request).await;
             return Err(Page::say(StatusCode::UNSUPPORTED_MEDIA_TYPE, "send application/json\n"));
         }
         let body = Limited::new(request.into_body(), MAX_ORDER).collect();
@@ -207,7 +207,7 @@ impl Desk {
 
     /// Takes an order that is refused, as far as it may be long: closing before it has come would reset the connection, and its client
     /// might never see why.
-    async fn swallow(&self, request: Request<Incoming>) {
+    async fn drain_body(&self, request: Request<Incoming>) {
         let body = Limited::new(request.into_body(), MAX_ORDER).collect();
         let _ = tokio::time::timeout(self.limits.header_timeout, body).await;
     }
@@ -226,13 +226,13 @@ impl Desk {
     async fn ordered(
         &self,
         request: Request<Incoming>,
-        obey: impl Fn(&dyn State, &[u8]) -> Option<Result<String, String>>,
+        act: impl Fn(&dyn State, &[u8]) -> Option<Result<String, String>>,
     ) -> Page {
         let order = match self.order(request).await {
             Ok(order) => order,
             Err(page) => return page,
         };
-        match obey(self.state.as_ref(), &order) {
+        match act(self.state.as_ref(), &order) {
             Some(Ok(done)) => Page::new(StatusCode::OK, "application/json", done + "\n"),
             Some(Err(problem)) => Page::say(StatusCode::BAD_REQUEST, problem + "\n"),
             None => document(None),
@@ -241,11 +241,11 @@ impl Desk {
 }
 
 /// Accepts connections, for ever.
-pub(super) async fn serve(acceptor: &Acceptor, desk: Arc<Desk>) {
+pub(super) async fn serve(acceptor: &Acceptor, service: Arc<AdminService>) {
     loop {
         match acceptor.accept().await {
             Ok(stream) => {
-                desk.slots.seat(|slot| tokio::spawn(desk.clone().converse(stream, slot)));
+                service.slots.seat(|slot| tokio::spawn(service.clone().serve_connection(stream, slot)));
                 // Let it be heard before others come and take its place.
                 tokio::task::yield_now().await;
             }
