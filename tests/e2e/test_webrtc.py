@@ -240,19 +240,19 @@ def test_what_is_no_whip_is_refused_in_words(make_lab, make_relay) -> None:
     lines = "v=0\r\no=- 1 1 IN IP4 0.0.0.0\r\ns=-\r\nt=0 0\r\n"
     audio = "m=audio 9 UDP/TLS/RTP/SAVPF 111\r\nc=IN IP4 0.0.0.0\r\na=mid:0\r\na=sendonly\r\na=rtpmap:111 opus/48000/2\r\n"
     for method, path, body, headers, status, words in [
-        ("GET", "/", None, {}, 404, "nothing here"),
+        ("GET", "/", None, {}, 404, "not found"),
         ("POST", "/whip/other", b"", sdp, 404, "no such room"),
         ("POST", "/whep/studio", b"", sdp, 404, "no such room"),
-        ("GET", "/whip/studio", None, {}, 405, "not supported"),
-        ("PATCH", "/whip/studio/" + "0" * 32, b"", {}, 405, "not supported"),
+        ("GET", "/whip/studio", None, {}, 405, "not allowed"),
+        ("PATCH", "/whip/studio/" + "0" * 32, b"", {}, 405, "not allowed"),
         ("DELETE", "/whip/studio/" + "0" * 32, None, {}, 404, "no such session"),
         ("POST", "/whip/studio", b"{}", {"Content-Type": "application/json"}, 415, "application/sdp"),
         ("POST", "/whip/studio", b"x" * 70000, sdp, 413, "too long"),
         ("POST", "/whip/studio", b"", sdp, 400, "media sections"),
-        ("POST", "/whip/studio", b"\xff\xfe", sdp, 400, "no SDP"),
-        ("POST", "/whip/studio", b"hello\r\nm=\r\n", sdp, 400, "no SDP"),
+        ("POST", "/whip/studio", b"\xff\xfe", sdp, 400, "not valid SDP\n"),
+        ("POST", "/whip/studio", b"hello\r\nm=\r\n", sdp, 400, "not valid SDP\n"),
         ("POST", "/whip/studio", (lines + audio * 4).encode(), sdp, 400, "media sections"),
-        ("POST", "/whip/studio", (lines + audio).encode(), sdp, 400, "refused"),
+        ("POST", "/whip/studio", (lines + audio).encode(), sdp, 400, "rejected"),
     ]:
         found, fields, text = ask(lab, method, url(lab, path), body, headers)
         assert found == status and words in text, (method, path, found, text)

@@ -359,7 +359,8 @@ impl Offering {
                 Poll::Ready(None) => {
                     let offer = String::from_utf8(std::mem::take(offer));
                     return Poll::Ready(
-                        offer.map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the offer is not SDP")),
+                        offer
+                            .map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the offer is not valid SDP")),
                     );
                 }
             }
