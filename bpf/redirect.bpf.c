@@ -263,11 +263,29 @@ static __always_inline enum redirect_counter classify(struct xdp_md *ctx)
 	return is_vlan(ethertype) ? REDIRECT_PASS_VLAN_DEPTH : REDIRECT_PASS_NOT_IP;
 }
 
+/* Puts what is known of the packet in front of it. Without room there, the packet goes undescribed. */
+static __always_inline void put(struct xdp_md *ctx, struct redirect_metadata *found)
+{
+	struct redirect_metadata *metadata;
+
+	found->version = REDIRECT_METADATA_VERSION;
+	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*metadata)))
+		return;
+	metadata = (void *)(long)ctx->data_meta;
+	if ((void *)(metadata + 1) > (void *)(long)ctx->data)
+		return;
+	*metadata = *found;
+}
+
 #if defined(REDIRECT_HINTS) || defined(REDIRECT_STAMPS)
 /* Drawn by user space at load; says that metadata is this program's and not what lay there before. */
 const volatile __u32 metadata_cookie = 0;
+#else
+/* The one of the map .bss. */
+volatile struct redirect_switch redirect_switch = {};
+#endif
 
-#ifdef REDIRECT_HINTS
+#if defined(REDIRECT_HINTS)
 /* `enum xdp_rss_hash_type` of include/net/xdp.h, as far as its size matters. */
 enum xdp_rss_hash_type { XDP_RSS_TYPE_UNKNOWN = 0, XDP_RSS_TYPE_WIDEST = 0x7fffffff };
 
@@ -297,37 +315,41 @@ static __always_inline void ask_device(struct xdp_md *ctx, struct redirect_metad
 	    bpf_xdp_metadata_rx_vlan_tag(ctx, &found->vlan_protocol, &found->vlan_tag) == 0)
 		found->valid |= REDIRECT_VLAN;
 }
-#else
-static __always_inline void ask_device(struct xdp_md *ctx __attribute__((unused)),
-				       struct redirect_metadata *found __attribute__((unused)))
-{
-}
-#endif
 
-/* Puts what is known of the packet in front of it. Without room there, the packet goes undescribed. */
 static __always_inline void describe(struct xdp_md *ctx)
 {
-	struct redirect_metadata found = {};
-	struct redirect_metadata *metadata;
+	struct redirect_metadata found = { .cookie = metadata_cookie };
 
-	found.version = REDIRECT_METADATA_VERSION;
-	found.cookie = metadata_cookie;
 	ask_device(ctx, &found);
 	if (!(found.valid & REDIRECT_DEVICE_TIME)) {
 		found.timestamp = bpf_ktime_get_tai_ns();
 		found.valid |= REDIRECT_PROGRAM_TIME;
 	}
+	put(ctx, &found);
+}
+#elif defined(REDIRECT_STAMPS)
+static __always_inline void describe(struct xdp_md *ctx)
+{
+	struct redirect_metadata found = { .valid = REDIRECT_PROGRAM_TIME, .cookie = metadata_cookie };
 
-	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*metadata)))
-		return;
-	metadata = (void *)(long)ctx->data_meta;
-	if ((void *)(metadata + 1) > (void *)(long)ctx->data)
-		return;
-	*metadata = found;
+	found.timestamp = bpf_ktime_get_tai_ns();
+	put(ctx, &found);
 }
 #else
-static __always_inline void describe(struct xdp_md *ctx __attribute__((unused)))
+static __always_inline void describe(struct xdp_md *ctx)
 {
+	__u64 ahead = redirect_switch.tai_ahead;
+
+	if (ahead) {
+		struct redirect_metadata found = {
+			/* bpf_ktime_get_tai_ns is of Linux 6.1, and this program loads on older ones. */
+			.timestamp = bpf_ktime_get_ns() + ahead,
+			.valid = REDIRECT_PROGRAM_TIME,
+			.cookie = redirect_switch.cookie,
+		};
+
+		put(ctx, &found);
+	}
 }
 #endif
 

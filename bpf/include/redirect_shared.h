@@ -71,6 +71,20 @@ struct redirect_metadata {
 };
 
 /*
+ * Of the program that describes packets on demand, alone in its map, which user space writes by a mapping: at any time, each
+ * field as a whole.
+ */
+struct redirect_switch {
+	/*
+	 * What CLOCK_TAI is ahead of CLOCK_MONOTONIC, in nanoseconds, while somebody wants to know when packets arrive;
+	 * else 0, and packets are not described.
+	 */
+	__u64 tai_ahead;
+	__u32 cookie; /* as redirect_metadata.cookie */
+	__u32 reserved;
+};
+
+/*
  * One counter a packet: what became of it and why. The prefix is the verdict: PASS gives the packet to
  * the kernel's stack, DROP ends it. Values are the index into redirect_stats.packets.
  */

@@ -194,7 +194,8 @@ pub enum Reply {
     },
     /// Done; what was requested comes with the message.
     Done,
-    /// The program is attached; its bpf_link comes with the message.
+    /// The program is attached; its bpf_link comes with the message, behind the map by which it stamps packets on demand, if
+    /// it does.
     Program {
         /// The cookie by which the client recognises descriptions in front of packets, if the program writes
         /// them.

@@ -295,8 +295,10 @@ impl<'a> Session<'a> {
         match attached {
             Ok((program, link)) => {
                 let cookie = program.redirect.cookie();
+                let switch = program.redirect.switch().map(|switch| switch.try_clone_to_owned());
+                let switch = switch.transpose().map_err(kernel)?;
                 self.interfaces.insert(interface, program);
-                Ok((Reply::Program { cookie }, vec![link]))
+                Ok((Reply::Program { cookie }, switch.into_iter().chain([link]).collect()))
             }
             Err(refusal) => {
                 self.shared.release(&interface, self.id);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use common::netns::{NEAR, NEAR_DEVICE, Pair, is_privileged};
 use expressway_netio::io::TimeSource;
 use expressway_netio::route::RouteMirror;
+use expressway_netio::trace::{self, StampSwitch, Tracers};
 use expressway_netio::udp::{UdpConfig, UdpIo};
 use expressway_netio::xsk::{BindMode, XskBinding, XskConfig, XskIo, XskIoConfig};
 use expressway_netio::{Hints, PacketIo, Via};
@@ -47,6 +48,7 @@ impl Bed {
             let config = XskConfig {
                 mode: BindMode::Copy,
                 description: redirect.cookie(),
+                switch: redirect.switch().map(|map| StampSwitch::map(map).unwrap()),
                 ..XskConfig::new(NEAR_DEVICE, 0)
             };
             let port = XskBinding::open(config, redirect.xsk_map()).unwrap();
@@ -144,4 +146,34 @@ fn a_bound_program_is_for_its_device_alone() {
         let error = Redirect::load(&Options { hints: Some(1), ..Options::default() }).err();
         assert!(error.is_some(), "loopback has no native XDP to bind to");
     });
+}
+
+#[test]
+fn the_plain_program_stamps_while_somebody_traces() {
+    if !is_privileged() {
+        return;
+    }
+    for mode in [AttachMode::Native, AttachMode::Generic] {
+        let mut bed = Bed::with(1500, mode, Options::default);
+        assert_eq!(bed.exchange(NEAR[0], b"unasked"), Hints::default());
+        let tracers = Tracers::new(1);
+        bed.io.set_tracer(tracers.tracer(0));
+        for round in 0..2 {
+            let begin = tai();
+            let options = trace::Options { filter: trace::Filter::default(), sample: 1 };
+            let recording = tracers.start(&options).unwrap();
+            let hints = bed.exchange(NEAR[0], b"asked");
+            let stamp = hints.timestamp.expect("somebody asks");
+            assert_eq!((stamp.source, hints.hash), (TimeSource::Program, None), "{round}");
+            assert!((begin..=tai()).contains(&stamp.nanoseconds), "{begin} {stamp:?}");
+            drop(recording);
+            assert_eq!(bed.exchange(NEAR[0], b"no more"), Hints::default(), "{round}");
+        }
+        // A socket that is added while somebody traces.
+        let _recording =
+            tracers.start(&trace::Options { filter: trace::Filter::default(), sample: 1 }).unwrap();
+        bed.io.set_tracer(trace::Tracer::default());
+        bed.io.set_tracer(tracers.tracer(0));
+        assert!(bed.exchange(NEAR[0], b"still asked").timestamp.is_some());
+    }
 }

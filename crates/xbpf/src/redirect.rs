@@ -1,6 +1,7 @@
 //! The redirect program: loaded, given its pairs and sockets, attached, read.
 
 use std::hash::{BuildHasher, Hasher};
+use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,9 +16,9 @@ use crate::attachment::{self, AttachMode, Attachment, Existing};
 use crate::counters::{Counters, Verdict};
 use crate::error::{CAPABILITIES, Error};
 use crate::role::Role;
-use crate::skeleton::RedirectSkelBuilder;
 use crate::skeleton::redirect_hints::RedirectHintsSkelBuilder;
 use crate::skeleton::redirect_stamps::RedirectStampsSkelBuilder;
+use crate::skeleton::{RedirectSkel, RedirectSkelBuilder};
 use crate::{dispatcher, pair, sys};
 
 /// What is fixed when the program is loaded.
@@ -58,6 +59,8 @@ pub struct Redirect {
     sockets: MapHandle,
     stats: MapHandle,
     cookie: Option<u32>,
+    /// The map with `struct redirect_switch`, of a program that describes packets on demand.
+    switch: Option<OwnedFd>,
 }
 
 /// `BPF_F_XDP_HAS_FRAGS` and `BPF_F_XDP_DEV_BOUND_ONLY` (`include/uapi/linux/bpf.h`).
@@ -78,8 +81,12 @@ macro_rules! size {
 
 /// Takes the descriptors out of a loaded skeleton.
 macro_rules! taken {
-    ($loaded:expr, $cookie:expr, $load:ident) => {{
+    ($loaded:expr, $cookie:expr, $load:ident) => {
+        taken!($loaded, $cookie, |_| None, $load)
+    };
+    ($loaded:expr, $cookie:expr, $switch:expr, $load:ident) => {{
         let loaded = $loaded;
+        let switch: Option<io::Result<OwnedFd>> = $switch(&loaded);
         let program = loaded.progs.expressway_udp.as_fd().try_clone_to_owned();
         Ok(Self {
             program: program.map_err(|source| Error::Descriptor { source })?,
@@ -87,6 +94,7 @@ macro_rules! taken {
             sockets: MapHandle::try_from(&loaded.maps.xsks_map).map_err($load)?,
             stats: MapHandle::try_from(&loaded.maps.stats_map).map_err($load)?,
             cookie: $cookie,
+            switch: switch.transpose().map_err(|source| Error::Descriptor { source })?,
         })
     }};
 }
@@ -222,13 +230,21 @@ impl Redirect {
             open.maps.xsks_map.set_map_ifindex(index);
             open.maps.stats_map.set_map_ifindex(index);
         }
-        taken!(open.load().map_err(load)?, None, load)
+        let switch =
+            |loaded: &RedirectSkel<'_>| describes.then(|| loaded.maps.bss.as_fd().try_clone_to_owned());
+        taken!(open.load().map_err(load)?, None, switch, load)
     }
 
     /// By which user space knows that what lies in front of a packet is this program's description of it
     /// (`struct redirect_metadata` in `bpf/include/redirect_shared.h`). `None` for the plain program.
     pub fn cookie(&self) -> Option<u32> {
         self.cookie
+    }
+
+    /// The map by which packets are stamped on demand, to be mapped into memory: `struct redirect_switch` in
+    /// `bpf/include/redirect_shared.h`. Only the plain program has it, and not in a dispatcher or a device.
+    pub fn switch(&self) -> Option<BorrowedFd<'_>> {
+        self.switch.as_ref().map(AsFd::as_fd)
     }
 
     /// Attaches the program to the interface `ifindex` of the caller's network namespace by a bpf_link.

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use expressway_netio::route::NetlinkSource;
+use expressway_netio::trace::StampSwitch;
 use expressway_netio::xsk::{
     BindMode, BoundXsk, ObtainedMode, OpenError, RemoteBinder, XskBinding, XskConfig,
 };
@@ -20,6 +21,7 @@ pub struct Program {
     lease: Lease,
     interface: String,
     cookie: Option<u32>,
+    switch: Option<StampSwitch>,
     _link: OwnedFd,
 }
 
@@ -55,7 +57,10 @@ impl Program {
         let lease = Lease { client: client.clone(), connection: client.connection() };
         let (reply, mut fds) = lease.call(&request, &[], SETUP_PATIENCE)?;
         match (reply, fds.pop()) {
-            (Reply::Program { cookie }, Some(link)) => Ok(Self { lease, interface, cookie, _link: link }),
+            (Reply::Program { cookie }, Some(link)) => {
+                let switch = fds.pop().and_then(|map| StampSwitch::map_or_warn(map.as_fd()));
+                Ok(Self { lease, interface, cookie, switch, _link: link })
+            }
             (reply, _) => Err(client.unexpected(&reply)),
         }
     }
@@ -65,7 +70,7 @@ impl Program {
     /// # Errors
     /// [`OpenError::Refused`] with the agent's words.
     pub fn port(&self, config: XskConfig) -> Result<XskBinding, OpenError> {
-        let config = XskConfig { description: self.cookie, ..config };
+        let config = XskConfig { description: self.cookie, switch: self.switch.clone(), ..config };
         XskBinding::open_from(config, Box::new(self.lease.clone()))
     }
 

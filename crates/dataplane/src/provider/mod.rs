@@ -17,6 +17,7 @@ use expressway_agent::device_plugin::{DevicePlugin, PluginError};
 use expressway_agent::message::Device;
 use expressway_netio::device::{Channels, DeviceFacts, channels};
 use expressway_netio::route::{Link, RouteMirror};
+use expressway_netio::trace::StampSwitch;
 use expressway_netio::udp::{UdpConfig, UdpGroup, UdpSockets};
 use expressway_netio::wait::Wait;
 use expressway_netio::xsk::{OpenError, XskBinding, XskConfig};
@@ -39,7 +40,7 @@ pub enum Provider {
 
 /// An XDP program on an interface; dropped, it is off.
 pub(crate) enum Program {
-    Own { redirect: Box<Redirect>, attachment: Box<Attachment> },
+    Own { redirect: Box<Redirect>, attachment: Box<Attachment>, switch: Option<StampSwitch> },
     Agent(AgentProgram),
     Plugin { plugin: Arc<DevicePlugin>, sockets: OwnedFd },
 }
@@ -211,7 +212,8 @@ fn attach(link: &Link, options: &Options, wanted: Attach) -> Result<Program, Rea
         let attachment = redirect.attach(link.index, mode, existing).map_err(reason)?;
         (redirect, attachment)
     };
-    Ok(Program::Own { redirect: Box::new(redirect), attachment: Box::new(attachment) })
+    let switch = redirect.switch().and_then(StampSwitch::map_or_warn);
+    Ok(Program::Own { redirect: Box::new(redirect), attachment: Box::new(attachment), switch })
 }
 
 /// Has the plugin prepare a socket for busy polling, which takes more privilege than a pod has.
@@ -225,8 +227,9 @@ impl Program {
     /// An AF_XDP socket on a queue.
     pub(crate) fn bind(&self, config: XskConfig) -> Result<XskBinding, OpenError> {
         match self {
-            Self::Own { redirect, .. } => {
-                XskBinding::open(XskConfig { description: redirect.cookie(), ..config }, redirect.xsk_map())
+            Self::Own { redirect, switch, .. } => {
+                let config = XskConfig { description: redirect.cookie(), switch: switch.clone(), ..config };
+                XskBinding::open(config, redirect.xsk_map())
             }
             Self::Agent(program) => program.port(config),
             Self::Plugin { plugin, sockets } => {

@@ -34,15 +34,25 @@ impl Clock {
         }
     }
 
-    /// A time of CLOCK_REALTIME that was no later than `taken`, in nanoseconds of CLOCK_MONOTONIC. `None`: the clock was set
-    /// meanwhile.
+    /// A time of CLOCK_REALTIME between this clock's beginning and `taken`, in nanoseconds of CLOCK_MONOTONIC. `None`: it was not,
+    /// or the clock was set meanwhile.
     pub fn of_realtime(&self, time: u64, taken: u64) -> Option<u64> {
-        earlier(time.wrapping_sub(self.realtime), taken)
+        self.earlier(time.wrapping_sub(self.realtime), taken)
     }
 
     /// The same of CLOCK_TAI.
     pub fn of_tai(&self, time: u64, taken: u64) -> Option<u64> {
-        earlier(time.wrapping_sub(self.tai), taken)
+        self.earlier(time.wrapping_sub(self.tai), taken)
+    }
+
+    fn earlier(&self, time: u64, taken: u64) -> Option<u64> {
+        let is_plausible = time <= taken + APART && time + APART >= self.monotonic;
+        is_plausible.then_some(time.min(taken))
+    }
+
+    /// What CLOCK_TAI is ahead of CLOCK_MONOTONIC, in nanoseconds.
+    pub(super) fn tai_ahead(&self) -> u64 {
+        self.tai
     }
 
     /// What CLOCK_REALTIME is ahead of CLOCK_MONOTONIC, in nanoseconds.
@@ -51,13 +61,5 @@ impl Clock {
     }
 }
 
-/// A stamp that is older than any packet waits, or later than it was read, is no stamp.
-const OLDEST: u64 = 60_000_000_000;
-
 /// What two readings of two clocks may be apart.
 const APART: u64 = 20_000;
-
-fn earlier(time: u64, taken: u64) -> Option<u64> {
-    let is_plausible = time <= taken + APART && taken.saturating_sub(time) < OLDEST;
-    is_plausible.then_some(time.min(taken))
-}

@@ -16,6 +16,7 @@
 mod clock;
 mod event;
 mod recording;
+mod switch;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -28,6 +29,7 @@ pub use clock::Clock;
 pub use event::{Arrival, Event, Hop, ID, MAX_REQUEST, Way, escaped};
 use recording::Track;
 pub use recording::{Batch, Filter, Options, Recording, StartError, Tracers};
+pub use switch::StampSwitch;
 
 /// Where an AF_XDP socket is: the name of its interface, and the queue.
 pub type Place = (String, u32);
@@ -54,6 +56,20 @@ struct Lane {
     connections: AtomicU64,
     /// Where the backend's AF_XDP sockets are, by index.
     places: Mutex<Vec<Place>>,
+    /// The programs that give those their packets.
+    switches: Mutex<Vec<StampSwitch>>,
+}
+
+impl Lane {
+    /// Has the programs stamp packets from now on, or no more.
+    fn switch(&self, clock: Option<&Clock>) {
+        for switch in self.switches.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            match clock {
+                Some(clock) => switch.on(clock),
+                None => switch.off(),
+            }
+        }
+    }
 }
 
 /// A burst that is being built.
@@ -171,6 +187,19 @@ impl Tracer {
     /// The last mark that was issued.
     pub fn last_mark(&self) -> u64 {
         self.lane.marks.load(Ordering::Relaxed)
+    }
+
+    /// For backends: the programs that stamp packets for them on demand. Those that it had before stamp no more.
+    pub fn set_switches(&self, switches: Vec<StampSwitch>) {
+        let mut held = self.lane.switches.lock().unwrap_or_else(PoisonError::into_inner);
+        for gone in held.iter().filter(|switch| !switches.contains(switch)) {
+            gone.off();
+        }
+        *held = switches;
+        // Under the lock, so that a recording that begins or ends meanwhile has the last word.
+        if let Some(clock) = self.clock() {
+            held.iter().for_each(|switch| switch.on(&clock));
+        }
     }
 
     /// For backends: where their AF_XDP sockets are, by index.

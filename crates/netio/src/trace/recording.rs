@@ -80,6 +80,7 @@ impl Shared {
         for lane in &self.lanes {
             lane.epoch.store(0, Ordering::Release);
             lane.track.store(None);
+            lane.switch(None);
         }
     }
 }
@@ -138,6 +139,7 @@ impl Tracers {
         let epoch = shared.epochs.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
         for (lane, track) in shared.lanes.iter().zip(&tracks) {
             lane.track.store(Some(Arc::clone(track)));
+            lane.switch(Some(&clock));
             lane.epoch.store(epoch, Ordering::Release);
         }
         Ok(Recording { shared, tracks, clock, next: 0 })

@@ -106,8 +106,8 @@ fn a_burst_has_its_mark_and_its_way() {
 #[test]
 fn stamps_of_other_clocks_are_related_or_refused() {
     let clock = Clock::new();
-    let taken = clock.nanoseconds(Instant::now());
-    let ahead = clock.realtime_ahead();
+    let begin = clock.nanoseconds(Instant::now());
+    let (taken, ahead) = (begin + 1_000_000, clock.realtime_ahead());
     assert_eq!(clock.of_realtime(taken - 5000 + ahead, taken), Some(taken - 5000));
     assert_eq!(
         clock.of_realtime(taken + 1000 + ahead, taken),
@@ -115,6 +115,7 @@ fn stamps_of_other_clocks_are_related_or_refused() {
         "clocks are read one after the other"
     );
     assert_eq!(clock.of_realtime(taken + 1_000_000_000 + ahead, taken), None, "the clock was set");
+    assert_eq!(clock.of_realtime(begin - 1_000_000 + ahead, taken), None, "left from before");
     assert_eq!(clock.of_realtime(7, taken), None);
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::abi::{TX_BATCH_SIZE, XDP_PACKET_HEADROOM};
 use super::error::OpenError;
 use crate::readers::{ReaderAccess, ReaderAccessError};
+use crate::trace::StampSwitch;
 use crate::wait::Wait;
 
 /// Bytes in front of a payload that is built in a frame. The longest headers take 70 (Ethernet with two VLAN
@@ -83,6 +84,8 @@ pub struct XskConfig {
     /// The cookie of a redirect program that describes packets (time stamp, hash, VLAN tag), which then come as
     /// [`crate::Hints`] of datagrams. `None`: nothing lies in front of packets.
     pub description: Option<u32>,
+    /// Has a program that does not describe packets stamp them while somebody traces. Unused beside `description`.
+    pub switch: Option<StampSwitch>,
     /// Packets that one system call may send in copy mode, 32 to `tx_ring` (`XDP_MAX_TX_SKB_BUDGET`, Linux 6.17);
     /// `None` is `tx_ring`. Fewer calls a burst, each longer. Older kernels send 32.
     pub tx_budget: Option<u32>,
@@ -121,6 +124,7 @@ impl XskConfig {
             rx_ring: 2048,
             tx_ring: 2048,
             description: None,
+            switch: None,
             tx_budget: None,
             sends: true,
             huge_pages: true,

@@ -138,6 +138,7 @@ impl SharedUmem {
             frame_size: self.engine.umem.frame_size(),
             sends: true,
             description: None,
+            switch: None,
             ..config.clone()
         };
         config.validate()?;

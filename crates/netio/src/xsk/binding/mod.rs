@@ -36,6 +36,7 @@ use super::remote::RemoteBinder;
 use super::xskmap;
 use crate::io::{IoError, IoStats};
 use crate::route::OwnNamespace;
+use crate::trace::StampSwitch;
 use crate::wait::{self, Wait};
 
 use active::{Active, XSK};
@@ -246,6 +247,11 @@ impl XskBinding {
     /// The cookie of what lies in front of received packets, where anything does.
     pub(super) fn description(&self) -> Option<u32> {
         self.config.description
+    }
+
+    /// Of a program that describes packets only while somebody traces.
+    pub(super) fn switch(&self) -> Option<&StampSwitch> {
+        self.config.switch.as_ref().filter(|_| self.config.description.is_none())
     }
 
     /// The largest UDP payload that a frame carries.

@@ -128,7 +128,8 @@ fn assembly_size(multi_buffer: bool) -> usize {
 
 /// Has packets handed over with what the XDP program writes in front of them, where it does.
 fn describe(xsk: &mut Xsk<Mapped>, config: &XskConfig) {
-    xsk.prefix = if config.description.is_some() { METADATA_LEN } else { 0 };
+    let is_described = config.description.is_some() || config.switch.is_some();
+    xsk.prefix = if is_described { METADATA_LEN } else { 0 };
 }
 
 /// Frames that one sent packet may take. What the kernel does not tell of a device is 1.

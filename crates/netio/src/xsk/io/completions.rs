@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use super::XskIo;
 use crate::io::PacketIo;
-use crate::trace::{Hop, Tracer};
+use crate::trace::{Hop, StampSwitch, Tracer};
 use crate::xsk::binding::XskBinding;
 use crate::xsk::path_cache::Routes;
 
@@ -52,6 +52,13 @@ impl<K: PacketIo, R: Routes> XskIo<K, R> {
     pub(super) fn tell_places(&mut self) {
         let places = self.bindings.iter().map(|binding| (binding.interface().to_owned(), binding.queue()));
         self.completions.tracer.set_places(places.collect());
+        let mut switches: Vec<StampSwitch> = Vec::new();
+        for switch in self.bindings.iter().filter_map(XskBinding::switch) {
+            if !switches.contains(switch) {
+                switches.push(switch.clone());
+            }
+        }
+        self.completions.tracer.set_switches(switches);
         self.completions.waiting.clear();
     }
 }

@@ -33,7 +33,7 @@ use crate::wait::Wait;
 
 use completions::Completions;
 use plan::is_link_local;
-use receive::{Origin, deliver};
+use receive::{Origin, Prefix, deliver};
 
 /// Turns with packets from AF_XDP after which the kernel sockets are asked though the turns go on: a
 /// datagram there waits for 8 batches at most, and their system call is shared by as many.
@@ -176,12 +176,18 @@ impl<K: PacketIo, R: Routes> PacketIo for XskIo<K, R> {
         self.watch(now);
         let mut received = 0;
         self.full = false;
+        let is_traced = self.completions.tracer.is_on();
         for (index, binding) in self.bindings.iter_mut().enumerate() {
             let origin = Origin {
                 via: Via::Xsk(index as u16),
                 ifindex: binding.ifindex(),
                 verify: self.config.verify_checksum,
-                description: binding.description(),
+                prefix: match (binding.description(), binding.switch()) {
+                    (Some(cookie), _) => Prefix::Description(cookie),
+                    (None, Some(switch)) if is_traced => Prefix::Description(switch.cookie()),
+                    (None, Some(_)) => Prefix::Unread,
+                    (None, None) => Prefix::None,
+                },
             };
             let Some((mut batch, readers)) = binding.receive(self.config.batch) else { continue };
             while let Some(mut packet) = batch.next() {

@@ -22,7 +22,18 @@ pub(super) struct Origin {
     pub(super) via: Via,
     pub(super) ifindex: u32,
     pub(super) verify: bool,
-    pub(super) description: Option<u32>,
+    /// What lies in front of packets of the frames that are handed over.
+    pub(super) prefix: Prefix,
+}
+
+/// What lies in front of a packet.
+#[derive(Clone, Copy)]
+pub(super) enum Prefix {
+    None,
+    /// Room for a description, which nobody wants.
+    Unread,
+    /// A description, if it has this cookie.
+    Description(u32),
 }
 
 /// Finds the datagram in a received frame and hands it over where it lies. `None` if it is dropped; else what readers may
@@ -34,11 +45,12 @@ pub(super) fn deliver(
     stats: &mut IoStats,
     sink: &mut dyn FnMut(Datagram<'_>),
 ) -> Option<Lendable> {
-    let start = if origin.description.is_some() { METADATA_LEN } else { 0 };
-    let (hints, frame) = match (origin.description, frame.split_first_chunk_mut()) {
-        (Some(cookie), Some((area, frame))) => (metadata::take(area, cookie), frame),
-        (Some(_), None) => (Hints::default(), &mut [][..]),
-        (None, _) => (Hints::default(), frame),
+    let start = if matches!(origin.prefix, Prefix::None) { 0 } else { METADATA_LEN };
+    let (hints, frame) = match (origin.prefix, frame.split_first_chunk_mut()) {
+        (Prefix::None, _) => (Hints::default(), frame),
+        (Prefix::Unread, Some((_, frame))) => (Hints::default(), frame),
+        (Prefix::Description(cookie), Some((area, frame))) => (metadata::take(area, cookie), frame),
+        (_, None) => (Hints::default(), &mut [][..]),
     };
     let Ok(layout) = parse_udp(frame) else {
         stats.dropped_malformed += 1;

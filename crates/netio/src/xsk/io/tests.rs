@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use expressway_wire::{ChecksumMode, MacAddr, UdpHeaders, VlanTags};
 use proptest::prelude::*;
 
-use super::receive::{Origin, deliver, info, is_martian};
+use super::receive::{Origin, Prefix, deliver, info, is_martian};
 use super::*;
 use crate::io::{Ecn, TimeSource, Timestamp, Via};
 use crate::readers::PacketInfo;
@@ -21,7 +21,7 @@ type Seen = (Vec<u8>, SocketAddr, SocketAddr, Ecn);
 /// Hands a frame over; what the sink saw, and the counters.
 fn delivered(frame: &mut [u8], verify: bool) -> (Option<Seen>, IoStats) {
     let (mut stats, mut seen) = (IoStats::default(), None);
-    let origin = Origin { via: VIA, ifindex: 7, verify, description: None };
+    let origin = Origin { via: VIA, ifindex: 7, verify, prefix: Prefix::None };
     let length = frame.len();
     let handed = deliver(frame, origin, &mut stats, &mut |datagram| {
         assert_eq!(datagram.via, VIA);
