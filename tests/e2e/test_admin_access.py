@@ -130,10 +130,10 @@ def test_a_token_is_asked_for_and_is_read_again(make_lab, make_server, tmp_path:
     server.signal(signal.SIGHUP)
     until("the new one counts", lambda: ask(path, "/config", "a-new-token-for-everybody")[0] == 200)
     assert ask(path, "/config", FIRST)[0] == 401
-    server.expect("admin tokens not read again", "reload failed, keeping the old configuration")
+    server.expect("admin tokens not reloaded", "reload failed, keeping the old configuration")
     tokens(tmp_path, "short")
     server.signal(signal.SIGHUP)
-    server.wait_log("admin tokens not read again, the earlier ones stay")
+    server.wait_log("admin tokens not reloaded; keeping the earlier ones")
     assert ask(path, "/config", "a-new-token-for-everybody")[0] == 200
     tokens(tmp_path, FIRST)
     wrong = top(*admin, "--token-file", tokens(tmp_path, SECOND))
@@ -180,7 +180,7 @@ def test_a_confined_server_removes_its_socket_where_it_may(make_lab, make_server
         server = make_server(make_lab(), mode="udp", certificates=readable, root=root, more=more)
         assert ask(path, "/config", FIRST)[0] == 200
         server.signal(signal.SIGHUP)
-        server.wait_log("admin tokens read again")
+        server.wait_log("admin tokens reloaded")
         server.stop()
         assert path.exists() == stays
 

@@ -90,7 +90,7 @@ def test_established_flows_outlive_the_process_where_asked_for(bpffs: Path, netw
     go_on(talks)
     balancer.kill()
     balancer = make_balancer(head + "flows = 2048\n" + services(["n1", "n2"]))
-    assert "not taken over, flows begin anew: flows: 1048576 entries of 20+16 bytes, not 2048 entries" in balancer.log()
+    assert "not taken over, so flows start over: flows: 1048576 entries of 20+16 bytes, not 2048 entries" in balancer.log()
     for talk in talks:
         talk.over.set()
     balancer.stop()

@@ -83,7 +83,7 @@ def test_a_list_is_fetched_kept_and_had_without_its_server(make_lab, make_guard,
     assert answers(lab)
     assert list_status(guard)["entries"] == 0
     source.write(f"# attackers\n{lab.client['ipv4']} # one\n203.0.113.0/24\n")
-    guard.wait_log("lists renewed")
+    guard.wait_log("lists reloaded")
     assert not answers(lab)
     # A wrong line is named, and the whole list refused.
     source.write(f"198.51.100.0/24\n{lab.client['ipv6']}\nhere\n")
@@ -147,7 +147,7 @@ def test_a_file_is_read_when_it_changes(make_lab, make_guard, tmp_path: Path) ->
     new = tmp_path / "new"
     new.write_text(f"{lab.client['ipv4']}\n")
     os.replace(new, listed)
-    guard.wait_log("lists renewed")
+    guard.wait_log("lists reloaded")
     assert not answers(lab)
     # What is being written is not taken, nor what is gone.
     listed.write_text("203.0.113.0/24\n198.51.10")

@@ -62,7 +62,7 @@ pub enum DevelopmentError {
     #[error("certificate: {0}")]
     Make(#[from] rcgen::Error),
     /// Neither XDG_STATE_HOME nor HOME says where it is to be kept.
-    #[error("HOME is not set: a development certificate has no place to be kept in")]
+    #[error("HOME is not set, so there is nowhere to keep a development certificate")]
     NoHome,
 }
 

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::answers::Tokens;
 use crate::client::Client;
-use crate::order::{Challenge, Desk, obtain};
+use crate::order::{Challenge, Responder, obtain};
 use crate::schedule::{pause, renewal};
 use crate::store::Store;
 
@@ -139,7 +139,7 @@ impl Manager {
             if known.identity.is_none() {
                 match self.store.identity(name) {
                     Ok(identity) => known.identity = identity.map(Arc::new),
-                    Err(error) => tracing::warn!("{error}; a new certificate will take its place"),
+                    Err(error) => tracing::warn!("{error}; it will be replaced"),
                 }
             }
             match &known.identity {
@@ -194,9 +194,9 @@ impl Manager {
 
     async fn attempt(&mut self, plan: &Plan, name: &str) -> Result<Arc<Identity>, String> {
         let account = self.account(plan).await?;
-        let desk =
-            Desk { challenge: plan.challenge, issued: self.issued.clone(), tokens: self.tokens.clone() };
-        let (key, chain) = obtain(&account, &desk, name).await.map_err(|error| error.to_string())?;
+        let responder =
+            Responder { challenge: plan.challenge, issued: self.issued.clone(), tokens: self.tokens.clone() };
+        let (key, chain) = obtain(&account, &responder, name).await.map_err(|error| error.to_string())?;
         let identity = self.store.keep(name, &key, &chain).map_err(|error| error.to_string())?;
         if !identity.names().iter().any(|has| has == name) {
             return Err(format!("the authority sent a certificate for {:?}", identity.names()));

@@ -44,7 +44,7 @@ pub(crate) enum OrderError {
 
 /// Where challenges are answered.
 #[derive(Clone, Debug)]
-pub(crate) struct Desk {
+pub(crate) struct Responder {
     pub(crate) challenge: Challenge,
     pub(crate) issued: Arc<Issued>,
     pub(crate) tokens: Arc<Tokens>,
@@ -52,23 +52,23 @@ pub(crate) struct Desk {
 
 /// An answer that is there; taken back when dropped.
 enum Answer<'a> {
-    Tls(&'a Desk, String),
-    Http(&'a Desk, String),
+    Tls(&'a Responder, String),
+    Http(&'a Responder, String),
 }
 
 impl Drop for Answer<'_> {
     fn drop(&mut self) {
         match self {
-            Self::Tls(desk, name) => {
+            Self::Tls(responder, name) => {
                 // Taking away does not fail.
-                let _ = desk.issued.set_challenge(name, None);
+                let _ = responder.issued.set_challenge(name, None);
             }
-            Self::Http(desk, token) => desk.tokens.set(token, None),
+            Self::Http(responder, token) => responder.tokens.set(token, None),
         }
     }
 }
 
-impl Desk {
+impl Responder {
     fn answer(
         &self,
         name: &str,
@@ -102,7 +102,7 @@ fn proof(name: &str, digest: &[u8]) -> Result<Identity, OrderError> {
 /// Key and chain for a name, in PEM.
 pub(crate) async fn obtain(
     account: &Account,
-    desk: &Desk,
+    responder: &Responder,
     name: &str,
 ) -> Result<(String, String), OrderError> {
     let identifiers = [Identifier::Dns(name.to_owned())];
@@ -114,14 +114,14 @@ pub(crate) async fn obtain(
         if authorization.status == AuthorizationStatus::Valid {
             continue;
         }
-        let kind = match desk.challenge {
+        let kind = match responder.challenge {
             Challenge::TlsAlpn01 => ChallengeType::TlsAlpn01,
             Challenge::Http01 => ChallengeType::Http01,
         };
         let Some(mut challenge) = authorization.challenge(kind) else {
             return Err(OrderError::Check("the authority does not offer this challenge".into()));
         };
-        answers.push(desk.answer(name, &challenge.token.clone(), &challenge.key_authorization())?);
+        answers.push(responder.answer(name, &challenge.token.clone(), &challenge.key_authorization())?);
         challenge.set_ready().await?;
     }
     if order.poll_ready(&PATIENCE).await? != OrderStatus::Ready {

@@ -24,7 +24,7 @@ use crate::site::SiteShared;
 
 /// What a body is read with.
 #[derive(Clone, Copy)]
-pub(crate) struct Around<'a> {
+pub(crate) struct ReadContext<'a> {
     pub(crate) site: &'a Arc<SiteShared>,
     pub(crate) key: &'a Key,
     /// To fetch what is missing with; without it what is missing is lost.
@@ -83,7 +83,11 @@ impl ObjectBody {
         self.current = Some(Current { index, block, hold: None });
     }
 
-    pub(crate) fn poll(&mut self, max: usize, around: Around<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+    pub(crate) fn poll(
+        &mut self,
+        max: usize,
+        context: ReadContext<'_>,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
         if let Some(error) = &self.failed {
             return Poll::Ready(Some(Err(error.clone())));
         }
@@ -93,11 +97,11 @@ impl ObjectBody {
         let chunk = match &self.part {
             Part::Octets(octets) => {
                 let octets = octets.slice(..octets.len().min(max));
-                around.account.map_or_else(|| octets.clone(), |account| account.own(octets.clone()))
+                context.account.map_or_else(|| octets.clone(), |account| account.own(octets.clone()))
             }
             Part::Span(span) => {
                 let span = span.clone();
-                match ready!(self.poll_span(span, max, around)) {
+                match ready!(self.poll_span(span, max, context)) {
                     Ok(Some(chunk)) => chunk,
                     Ok(None) => {
                         self.part = Part::Octets(Bytes::new());
@@ -105,7 +109,7 @@ impl ObjectBody {
                         return Poll::Ready(None);
                     }
                     Err(error) => {
-                        count(&around.site.cache.counters.cache_body_lost);
+                        count(&context.site.cache.counters.cache_body_lost);
                         self.release();
                         self.failed = Some(error.clone());
                         return Poll::Ready(Some(Err(error)));
@@ -113,7 +117,7 @@ impl ObjectBody {
                 }
             }
         };
-        self.advance(chunk.len(), around);
+        self.advance(chunk.len(), context);
         Poll::Ready(Some(Ok(chunk)))
     }
 
@@ -122,9 +126,9 @@ impl ObjectBody {
         &mut self,
         max: usize,
         out: &mut Vec<u8>,
-        around: Around<'_>,
+        context: ReadContext<'_>,
     ) -> Poll<Option<Result<(), BodyError>>> {
-        let block_bytes = around.site.cache.block_bytes as u64;
+        let block_bytes = context.site.cache.block_bytes as u64;
         if self.has_part()
             && let Part::Span(span) = &self.part
             && let Some(current) = &self.current
@@ -135,11 +139,11 @@ impl ObjectBody {
             if let Some(octets) = current.block.get(within..within.saturating_add(octets)) {
                 out.extend_from_slice(octets);
                 let octets = octets.len();
-                self.advance(octets, around);
+                self.advance(octets, context);
                 return Poll::Ready(Some(Ok(())));
             }
         }
-        self.poll(max, around).map_ok(|chunk| out.extend_from_slice(&chunk))
+        self.poll(max, context).map_ok(|chunk| out.extend_from_slice(&chunk))
     }
 
     /// Makes sure that something is left of the current part; false at the end of the body.
@@ -152,13 +156,13 @@ impl ObjectBody {
     }
 
     /// Takes note that so many octets were handed out.
-    fn advance(&mut self, octets: usize, around: Around<'_>) {
+    fn advance(&mut self, octets: usize, context: ReadContext<'_>) {
         self.remaining = self.remaining.map(|remaining| remaining - octets as u64);
         match &mut self.part {
             Part::Octets(rest) => rest.advance(octets),
             Part::Span(span) => span.start += octets as u64,
         }
-        let served = &around.site.cache.counters.cache_served_bytes;
+        let served = &context.site.cache.counters.cache_served_bytes;
         served.fetch_add(octets as u64, std::sync::atomic::Ordering::Relaxed);
     }
 
@@ -167,13 +171,13 @@ impl ObjectBody {
         &mut self,
         span: std::ops::Range<u64>,
         max: usize,
-        around: Around<'_>,
+        context: ReadContext<'_>,
     ) -> Poll<Result<Option<Bytes>, BodyError>> {
-        let block_bytes = around.site.cache.block_bytes as u64;
+        let block_bytes = context.site.cache.block_bytes as u64;
         let index = span.start / block_bytes;
         let (block, hold) = match self.current.take() {
             Some(current) if current.index == index => (current.block, current.hold),
-            _ => match ready!(self.poll_block(index, &span, around)) {
+            _ => match ready!(self.poll_block(index, &span, context)) {
                 Ok(Some(block)) => (block, None),
                 Ok(None) => return Poll::Ready(Ok(None)),
                 Err(error) => return Poll::Ready(Err(error)),
@@ -191,7 +195,7 @@ impl ObjectBody {
             });
         }
         let is_used_up = end == block.len() || index * block_bytes + end as u64 == span.end;
-        let (chunk, hold) = lend(&block, hold, within..end, is_used_up, around.account);
+        let (chunk, hold) = lend(&block, hold, within..end, is_used_up, context.account);
         self.current = hold.map(|hold| Current { index, block, hold: Some(hold) });
         Poll::Ready(Ok(Some(chunk)))
     }
@@ -201,9 +205,9 @@ impl ObjectBody {
         &mut self,
         index: u64,
         span: &std::ops::Range<u64>,
-        around: Around<'_>,
+        context: ReadContext<'_>,
     ) -> Poll<Result<Option<Block>, BodyError>> {
-        let cache = &around.site.cache;
+        let cache = &context.site.cache;
         let number = u32::try_from(index).unwrap_or(u32::MAX);
         let key = BlockKey { source: Source::object(self.object.version), index };
         let extent = cache.extent(&self.object, index);
@@ -214,7 +218,7 @@ impl ObjectBody {
                 match ready!(ticket.poll_block(
                     number,
                     cache.block_bytes as u64,
-                    around.waker.get_or_init(|| around.wake.waker())
+                    context.waker.get_or_init(|| context.wake.waker())
                 )) {
                     Progress::Block(block) => return Poll::Ready(Ok(Some(block))),
                     Progress::End if self.object.length == UNKNOWN => return Poll::Ready(Ok(None)),
@@ -227,8 +231,8 @@ impl ObjectBody {
             if let Some((of, mut reading)) = self.reading.take()
                 && of == index
             {
-                let work = || disk_read(around, Id::Block(self.object.version, number));
-                match reading.poll(&cache.store, key, around.account, around.wake, work) {
+                let work = || disk_read(context, Id::Block(self.object.version, number));
+                match reading.poll(&cache.store, key, context.account, context.wake, work) {
                     Poll::Pending => {
                         self.reading = Some((of, reading));
                         return Poll::Pending;
@@ -265,32 +269,32 @@ impl ObjectBody {
             }
             if !self.object.is_sliced || self.tried == Some(index) {
                 if !self.object.is_sliced {
-                    cache.heads.remove_version(around.key, self.object.version);
+                    cache.heads.remove_version(context.key, self.object.version);
                 }
                 return Poll::Ready(Err(BodyError::Changed));
             }
             self.tried = Some(index);
-            if !self.fetch(slice, span, around) {
+            if !self.fetch(slice, span, context) {
                 return Poll::Ready(Err(BodyError::Stopped));
             }
         }
     }
 
     /// Fetches a slice, and the next one ahead if it is needed as well.
-    fn fetch(&mut self, slice: u64, span: &std::ops::Range<u64>, around: Around<'_>) -> bool {
-        let cache = &around.site.cache;
-        let Some(request) = around.request else { return false };
+    fn fetch(&mut self, slice: u64, span: &std::ops::Range<u64>, context: ReadContext<'_>) -> bool {
+        let cache = &context.site.cache;
+        let Some(request) = context.request else { return false };
         for slice in [slice, slice + 1] {
             let is_ahead = self.ticket.is_some();
             if is_ahead && (slice * cache.slice >= span.end || cache.has_slice(&self.object, slice)) {
                 break;
             }
-            let ticket = match cache.table.join_slice(around.key, self.object.version, slice) {
+            let ticket = match cache.table.join_slice(context.key, self.object.version, slice) {
                 Joined::First(fill, ticket) => {
                     let (ticket, background) =
                         if is_ahead { (None, Some(ticket)) } else { (Some(ticket), None) };
                     Plan {
-                        site: Arc::clone(around.site),
+                        site: Arc::clone(context.site),
                         fill,
                         request: Arc::clone(request),
                         kind: Kind::Slice { object: Arc::clone(&self.object), slice },
@@ -328,9 +332,9 @@ impl ObjectBody {
     }
 }
 
-fn disk_read(around: Around<'_>, id: Id) -> Box<dyn FnOnce() -> Result<Block, BodyError> + Send> {
-    match &around.site.cache.disk {
-        Some(disk) => Box::new(disk.read(id, around.site.cache.store.blocks())),
+fn disk_read(context: ReadContext<'_>, id: Id) -> Box<dyn FnOnce() -> Result<Block, BodyError> + Send> {
+    match &context.site.cache.disk {
+        Some(disk) => Box::new(disk.read(id, context.site.cache.store.blocks())),
         None => Box::new(|| Err(BodyError::Changed)),
     }
 }

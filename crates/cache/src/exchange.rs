@@ -17,7 +17,6 @@ use http::{HeaderMap, Method, StatusCode};
 use crate::body::ObjectBody;
 use crate::directives::Directives;
 use crate::fill::{Answer, Handover, Joined, Kind, Plan, Ticket, authorized};
-use crate::gate::Place;
 use crate::heads::Found;
 use crate::key::Key;
 use crate::object::{Entry, Object};
@@ -25,6 +24,7 @@ use crate::policy::{self, Use};
 use crate::respond::{Content, respond};
 use crate::site::SiteShared;
 use crate::status::{Forward, Status};
+use crate::throttle::Permit;
 
 mod source;
 
@@ -63,7 +63,7 @@ enum State {
     /// Waits for a fetch; this is what there is if that fails.
     Wait(Ticket, Option<Arc<Object>>),
     /// Waits for its turn at the origin.
-    Line(Place),
+    Line(Permit),
     /// The origin answers.
     Pass(Box<Pass>),
     Fixed(Bytes),
@@ -75,7 +75,7 @@ struct Pass {
     exchange: Exchange,
     status: Status,
     /// Held to the end.
-    _place: Option<Place>,
+    _permit: Option<Permit>,
     /// The URL whose objects the answer may make invalid.
     invalidates: Option<Key>,
     /// The head, if it has come already.
@@ -126,7 +126,7 @@ pub(crate) fn start(
         exchange.state = State::Pass(Box::new(Pass {
             exchange: site.upstream.start(request, body, exchange.wake.clone()),
             status: Status::forward(Some(forward)),
-            _place: None,
+            _permit: None,
             invalidates: (!is_safe).then(|| exchange.key.clone()),
             head: None,
         }));
@@ -294,7 +294,7 @@ impl CachedExchange {
             let exchange = Exchange::error(&request.method, StatusCode::GATEWAY_TIMEOUT, HeaderMap::new());
             return self.pass_on(exchange, Status::forward(Some(self.forward)), None, None);
         }
-        if old.is_none() && cache.table.gate(self.lane, now).is_some() {
+        if old.is_none() && cache.table.throttle(self.lane, now).is_some() {
             return self.pass(request, None);
         }
         match cache.table.join_head(
@@ -362,19 +362,19 @@ impl CachedExchange {
     }
 
     /// Asks the origin for this request alone.
-    fn pass(&mut self, request: &Arc<RequestHead>, place: Option<Place>) {
+    fn pass(&mut self, request: &Arc<RequestHead>, permit: Option<Permit>) {
         let cache = &self.site.cache;
-        count(if place.is_some() { &cache.counters.cache_released } else { &cache.counters.cache_bypass });
-        let forward = if place.is_some() { self.forward } else { Forward::Bypass };
+        count(if permit.is_some() { &cache.counters.cache_released } else { &cache.counters.cache_bypass });
+        let forward = if permit.is_some() { self.forward } else { Forward::Bypass };
         let exchange = self.site.upstream.start(request, RequestBody::empty(), self.wake.clone());
-        self.pass_on(exchange, Status::forward(Some(forward)), place, None);
+        self.pass_on(exchange, Status::forward(Some(forward)), permit, None);
     }
 
     fn pass_on(
         &mut self,
         mut exchange: Exchange,
         status: Status,
-        place: Option<Place>,
+        permit: Option<Permit>,
         head: Option<ResponseHead>,
     ) {
         if let Some(account) = &self.account {
@@ -382,7 +382,8 @@ impl CachedExchange {
         }
         self.request = None;
         self.charge = None;
-        self.state = State::Pass(Box::new(Pass { exchange, status, _place: place, invalidates: None, head }));
+        self.state =
+            State::Pass(Box::new(Pass { exchange, status, _permit: permit, invalidates: None, head }));
     }
 
     /// What a fetch came to.
@@ -400,7 +401,7 @@ impl CachedExchange {
                 status.forward_status = Some(StatusCode::NOT_MODIFIED);
                 (object, None)
             }
-            Answer::Failed(gate) => {
+            Answer::Failed(throttle) => {
                 let now = policy::now();
                 if let Some(old) = &old
                     && old.freshness.judge(&self.asked, now) == Use::IfError
@@ -420,17 +421,17 @@ impl CachedExchange {
                             Exchange::error(&request.method, StatusCode::GATEWAY_TIMEOUT, HeaderMap::new());
                         self.pass_on(exchange, status, None, None);
                     }
-                    None => self.state = State::Line(gate.enter()),
+                    None => self.state = State::Line(throttle.enter()),
                 }
                 return;
             }
-            Answer::Alone(gate) => {
+            Answer::Alone(throttle) => {
                 // It is for the one whose request it answers, and for nobody else.
                 let handover = if self.is_first { ticket.take_handover() } else { None };
                 match handover {
                     Some(handover) => self.hand_over(&request, handover, status),
                     None if self.is_first => self.pass(&request, None),
-                    None => self.state = State::Line(gate.enter()),
+                    None => self.state = State::Line(throttle.enter()),
                 }
                 return;
             }

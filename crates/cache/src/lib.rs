@@ -33,7 +33,6 @@ mod exchange;
 mod fill;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod gate;
 mod heads;
 mod key;
 mod metrics;
@@ -45,6 +44,7 @@ mod relay;
 mod respond;
 mod site;
 mod status;
+mod throttle;
 
 pub use metrics::CacheCounters;
 pub use options::{CacheOptions, Query, SiteOptions};

@@ -59,7 +59,7 @@ named!(Mode);
 
 /// How a program is put on interfaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Manner {
+pub struct AttachOptions {
     /// Where it runs.
     pub mode: Mode,
     /// What is done about another program.
@@ -87,7 +87,7 @@ pub enum Error {
 }
 
 #[derive(Debug)]
-struct Place {
+struct Attached {
     index: u32,
     /// `None` once somebody took the program off.
     attachment: Option<Attachment>,
@@ -96,9 +96,9 @@ struct Place {
 /// The interfaces that a program is on. Dropping this takes it off all of them.
 #[derive(Debug)]
 pub struct Interfaces {
-    manner: Manner,
+    attach: AttachOptions,
     /// By name; `None` while there is no such interface, or it does not take the program.
-    places: BTreeMap<String, Option<Place>>,
+    attached: BTreeMap<String, Option<Attached>>,
 }
 
 impl Interfaces {
@@ -106,8 +106,8 @@ impl Interfaces {
     ///
     /// # Errors
     /// [`Error`] of the first that does not take it.
-    pub fn open(names: &[String], manner: Manner, program: &dyn Program) -> Result<Self, Error> {
-        let mut interfaces = Self { manner, places: BTreeMap::new() };
+    pub fn open(names: &[String], attach: AttachOptions, program: &dyn Program) -> Result<Self, Error> {
+        let mut interfaces = Self { attach, attached: BTreeMap::new() };
         interfaces.change(names, program)?;
         interfaces.release();
         Ok(interfaces)
@@ -119,17 +119,17 @@ impl Interfaces {
     /// [`Error`] of the first that does not take it; then nothing has changed.
     pub fn change(&mut self, names: &[String], program: &dyn Program) -> Result<(), Error> {
         let mut added = Vec::new();
-        for name in names.iter().filter(|name| !self.places.contains_key(*name)) {
+        for name in names.iter().filter(|name| !self.attached.contains_key(*name)) {
             added.push((name.clone(), Some(self.put(name, program)?)));
         }
-        self.places.retain(|name, _| names.contains(name));
-        self.places.extend(added);
+        self.attached.retain(|name, _| names.contains(name));
+        self.attached.extend(added);
         Ok(())
     }
 
     /// Takes the program off interfaces that it was pinned on by processes that have ended.
     pub fn release(&self) {
-        let attachments = self.places.values().flatten().filter_map(|place| place.attachment.as_ref());
+        let attachments = self.attached.values().flatten().filter_map(|place| place.attachment.as_ref());
         if let Some(role) = attachments.filter_map(Attachment::role).next() {
             release_orphans(role);
         }
@@ -140,7 +140,7 @@ impl Interfaces {
     /// # Errors
     /// [`Error`] of the first that does not take it; those before it have it.
     pub fn replace(&mut self, program: &dyn Program) -> Result<(), Error> {
-        for place in self.places.values_mut().flatten() {
+        for place in self.attached.values_mut().flatten() {
             let Some(attachment) = &place.attachment else { continue };
             if !attachment.replace(program.program())? {
                 place.attachment = Some(program.join(place.index, attachment.mode())?);
@@ -151,10 +151,10 @@ impl Interfaces {
 
     /// Follows interfaces that went and came. To be called about once a second.
     pub fn upkeep(&mut self, program: &dyn Program) {
-        let names: Vec<String> = self.places.keys().cloned().collect();
+        let names: Vec<String> = self.attached.keys().cloned().collect();
         for name in names {
             let index = interface_index(&name).ok();
-            let Some(slot) = self.places.get_mut(&name) else { continue };
+            let Some(slot) = self.attached.get_mut(&name) else { continue };
             if let Some(place) = slot {
                 if index == Some(place.index) {
                     if place.attachment.as_ref().is_some_and(|one| matches!(one.is_attached(), Ok(false))) {
@@ -175,7 +175,7 @@ impl Interfaces {
             match self.put(&name, program) {
                 Ok(place) => {
                     tracing::info!(interface = name, "interface is back; XDP program attached");
-                    self.places.insert(name, Some(place));
+                    self.attached.insert(name, Some(place));
                 }
                 Err(error) => tracing::debug!(interface = name, %error, "not attached yet"),
             }
@@ -184,32 +184,32 @@ impl Interfaces {
 
     /// Those that have the program, with where it runs.
     pub fn attached(&self) -> impl Iterator<Item = (&str, AttachMode)> {
-        self.places
+        self.attached
             .iter()
             .filter_map(|(name, place)| Some((name.as_str(), place.as_ref()?.attachment.as_ref()?.mode())))
     }
 
     /// All of them, with where the program runs; `None` where it does not.
     pub fn all(&self) -> impl Iterator<Item = (&str, Option<AttachMode>)> {
-        self.places.iter().map(|(name, place)| {
+        self.attached.iter().map(|(name, place)| {
             (name.as_str(), place.as_ref().and_then(|place| Some(place.attachment.as_ref()?.mode())))
         })
     }
 
-    fn put(&self, name: &str, program: &dyn Program) -> Result<Place, Error> {
+    fn put(&self, name: &str, program: &dyn Program) -> Result<Attached, Error> {
         let index = interface_index(name).map_err(|_| Error::Missing(name.to_owned()))?;
-        let manner = self.manner;
+        let attach = self.attach;
         // What killed processes of ours left there is no reason to join.
         Redirect::recover(index)?;
-        let chain = manner.chain || Redirect::is_dispatched(index)?;
-        if chain && manner.keep == Keep::Pinned {
+        let chain = attach.chain || Redirect::is_dispatched(index)?;
+        if chain && attach.keep == Keep::Pinned {
             return Err(Error::PinnedChain(name.to_owned()));
         }
         let put = |mode| match chain {
             true => program.join(index, mode),
-            false => program.attach(index, mode, manner.existing, manner.keep),
+            false => program.attach(index, mode, attach.existing, attach.keep),
         };
-        let attachment = match manner.mode {
+        let attachment = match attach.mode {
             Mode::Native => put(AttachMode::Native)?,
             Mode::Generic => put(AttachMode::Generic)?,
             Mode::Auto => match put(AttachMode::Native) {
@@ -217,6 +217,6 @@ impl Interfaces {
                 result => result?,
             },
         };
-        Ok(Place { index, attachment: Some(attachment) })
+        Ok(Attached { index, attachment: Some(attachment) })
     }
 }

@@ -28,7 +28,7 @@ pub(crate) use admin::{AdminListener, AdminPeer};
 pub(crate) use balance::Balance;
 pub(crate) use bench::{Bench, BenchCalculate, BenchCommand, BenchEnd, BenchReport};
 pub(crate) use drop::Drop;
-pub(crate) use dump::{Dump, Extcap, PayloadType, Text, Way, XdpPoint};
+pub(crate) use dump::{Directions, Dump, Extcap, PayloadType, Text, XdpPoint};
 pub(crate) use fanout::{Fanout, FanoutMode};
 pub(crate) use forward::Forward;
 pub(crate) use guard::Guard;
@@ -95,11 +95,10 @@ pub(crate) enum Command {
     Top(Box<Top>),
     /// Follow requests through a running gateway, hop by hop: how long each step takes
     ///
-    /// Of requests to `expressway serve` over HTTP/3: datagram taken from its queue or socket, decrypted, request head complete,
-    /// handler, response head, first packets built, given to the kernel, completed, acknowledged; over TCP what there is of that,
-    /// up to the kernel. Shows a histogram of each
-    /// step and the slowest request as a time line; on a terminal the table is shown while it grows. SIGINT ends the trace
-    /// with what there is.
+    /// The steps of a request over HTTP/3: datagram received, taken by the worker, decrypted, request head complete, handler,
+    /// response head, first packets built, given to the kernel, completed, acknowledged. Over TCP they end with the kernel. Shows
+    /// how long each step took and the slowest request as a time line, on a terminal while the trace runs. SIGINT ends it and
+    /// shows the result so far.
     ///
     /// Needs the process's admin listener (`listen` of `[admin]`). Client addresses and URLs are shown, bodies and other header
     /// fields are not.
@@ -185,7 +184,8 @@ pub(crate) struct Cert {
     /// Host name or address for the certificate; may be repeated
     #[arg(long = "host", value_name = "NAME", required_unless_present = "ech")]
     pub(crate) hosts: Vec<String>,
-    /// Write a key for Encrypted Client Hello instead, and print `ech=` for the HTTPS record; clients seem to ask for NAME
+    /// Write a key for Encrypted Client Hello instead, and print `ech=` for the HTTPS record; observers see NAME in place of
+    /// the host
     #[arg(long, value_name = "NAME", conflicts_with = "hosts")]
     pub(crate) ech: Option<String>,
     /// Output directory; created if missing

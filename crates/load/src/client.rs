@@ -40,7 +40,7 @@ pub(crate) enum LoadError {
     Socket(#[from] std::io::Error),
     #[error("connect to {0}: {1}")]
     Connect(SocketAddr, String),
-    #[error("the certificate was the same for {0} s")]
+    #[error("the certificate did not change within {0} s")]
     SameCertificate(u64),
     #[error("report: {0}")]
     Report(#[from] serde_json::Error),

@@ -78,7 +78,7 @@ impl Addresses {
             return;
         }
         if let Err(error) = self.look_up().await {
-            tracing::warn!(host = self.host, %error, "cannot look up an origin's name: its last addresses stay");
+            tracing::warn!(host = self.host, %error, "cannot look up an origin's name: keeping its last addresses");
         }
     }
 

@@ -177,11 +177,7 @@ impl Inner {
         if failed.reason.is_servers()
             && let Some(time) = server.health.fail(Instant::now(), &self.options.ejection)
         {
-            tracing::warn!(
-                origin,
-                server = server.name,
-                "failed again and again: out of service for {time:?}"
-            );
+            tracing::warn!(origin, server = server.name, "failed repeatedly: out of service for {time:?}");
         }
     }
 

@@ -117,7 +117,7 @@ pub enum Error {
         source: libbpf_rs::Error,
     },
     /// The object of the capture programs has no room for a filter where it should.
-    #[error("filter: {length} instructions, {room} have room")]
+    #[error("filter: {length} instructions; at most {room} fit")]
     FilterLength {
         /// Instructions.
         length: usize,

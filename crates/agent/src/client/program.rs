@@ -69,7 +69,7 @@ impl Program {
     ///
     /// # Errors
     /// [`OpenError::Refused`] with the agent's words.
-    pub fn port(&self, config: XskConfig) -> Result<XskBinding, OpenError> {
+    pub fn bind(&self, config: XskConfig) -> Result<XskBinding, OpenError> {
         let config = XskConfig { description: self.cookie, switch: self.switch.clone(), ..config };
         XskBinding::open_from(config, Box::new(self.lease.clone()))
     }

@@ -31,12 +31,12 @@ pub(crate) fn scan_file(file: File) -> usize {
     let shared = Shared::new(file, LAYOUT, 0);
     for region in 0..LAYOUT.regions {
         let Some((_epoch, entries)) = scan::read_region(&shared, region) else { continue };
-        for (id, place) in entries {
-            let end = u64::from(place.unit) * ENTRY as u64 + entry_bytes(u64::from(place.length));
-            assert!(end <= LAYOUT.region, "{place:?}");
-            shared.index.insert(id, place);
+        for (id, extent) in entries {
+            let end = u64::from(extent.unit) * ENTRY as u64 + entry_bytes(u64::from(extent.length));
+            assert!(end <= LAYOUT.region, "{extent:?}");
+            shared.index.insert(id, extent);
             // Whatever the sums of its octets are.
-            let _is_its_own = shared.read_at(id, place, &mut vec![0; place.length as usize]);
+            let _is_its_own = shared.read_at(id, extent, &mut vec![0; extent.length as usize]);
         }
     }
     shared.index.len()

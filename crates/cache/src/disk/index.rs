@@ -34,7 +34,7 @@ impl Id {
 
 /// The octets of an entry, 12 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Extent {
     pub(super) region: u32,
     /// Of 64 octets, from the region's start.
     pub(super) unit: u32,
@@ -42,7 +42,7 @@ pub(crate) struct Place {
     pub(super) length: u32,
 }
 
-impl Place {
+impl Extent {
     pub(super) fn at(&self) -> (u32, u32) {
         (self.region, self.unit)
     }
@@ -91,7 +91,7 @@ impl std::hash::Hash for Packed {
     }
 }
 
-type Shard = HashMap<Packed, Place, BuildHasherDefault<Folded>>;
+type Shard = HashMap<Packed, Extent, BuildHasherDefault<Folded>>;
 
 /// All entries.
 #[derive(Debug)]
@@ -119,37 +119,37 @@ impl Index {
     }
 
     /// Where an entry is. `uses` counts as a use of it.
-    pub(super) fn find(&self, id: Id, uses: bool) -> Option<Place> {
+    pub(super) fn find(&self, id: Id, uses: bool) -> Option<Extent> {
         let mut shard = self.lock(id);
-        let place = shard.get_mut(&Packed::new(id.number()))?;
+        let extent = shard.get_mut(&Packed::new(id.number()))?;
         if uses {
-            place.length |= HOT;
+            extent.length |= HOT;
         }
-        Some(Place { length: place.length & !HOT, ..*place })
+        Some(Extent { length: extent.length & !HOT, ..*extent })
     }
 
-    pub(super) fn insert(&self, id: Id, place: Place) {
-        if self.lock(id).insert(Packed::new(id.number()), place).is_none() {
+    pub(super) fn insert(&self, id: Id, extent: Extent) {
+        if self.lock(id).insert(Packed::new(id.number()), extent).is_none() {
             self.length.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    pub(super) fn remove(&self, id: Id) -> Option<Place> {
+    pub(super) fn remove(&self, id: Id) -> Option<Extent> {
         let removed = self.lock(id).remove(&Packed::new(id.number()))?;
         self.length.fetch_sub(1, Ordering::Relaxed);
         Some(removed)
     }
 
-    /// Removes an entry if it is at `place`. True if it was.
-    pub(super) fn remove_at(&self, id: Id, place: Place) -> bool {
-        self.take_at(id, place).is_some()
+    /// Removes an entry if it is at `extent`. True if it was.
+    pub(super) fn remove_at(&self, id: Id, extent: Extent) -> bool {
+        self.take_at(id, extent).is_some()
     }
 
     /// The same; whether it was read.
-    pub(super) fn take_at(&self, id: Id, place: Place) -> Option<bool> {
+    pub(super) fn take_at(&self, id: Id, extent: Extent) -> Option<bool> {
         let mut shard = self.lock(id);
         let key = Packed::new(id.number());
-        let found = shard.get(&key).filter(|found| found.at() == place.at())?;
+        let found = shard.get(&key).filter(|found| found.at() == extent.at())?;
         let was_read = found.length & HOT != 0;
         shard.remove(&key);
         drop(shard);

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::index::{Id, Place};
+use super::index::{Extent, Id};
 
 /// Octets of the superblock.
 const SUPERBLOCK: u64 = 4096;
@@ -70,8 +70,8 @@ impl Layout {
         SUPERBLOCK + u64::from(region) * self.region
     }
 
-    pub(super) fn offset(&self, place: Place) -> u64 {
-        self.start(place.region) + u64::from(place.unit) * ENTRY as u64
+    pub(super) fn offset(&self, extent: Extent) -> u64 {
+        self.start(extent.region) + u64::from(extent.unit) * ENTRY as u64
     }
 
     /// Entries that the index may hold.
@@ -145,16 +145,16 @@ pub(super) struct Header {
     pub(super) id: Id,
     pub(super) epoch: u64,
     /// Region and unit within it.
-    pub(super) place: (u32, u32),
+    pub(super) extent: (u32, u32),
     pub(super) length: u32,
     /// Of the content.
     pub(super) sum: u64,
 }
 
 impl Header {
-    pub(super) fn new(id: Id, epoch: u64, place: (u32, u32), content: &[u8]) -> Self {
+    pub(super) fn new(id: Id, epoch: u64, extent: (u32, u32), content: &[u8]) -> Self {
         let length = u32::try_from(content.len()).unwrap_or(u32::MAX);
-        Self { id, epoch, place, length, sum: xxh3_64(content) }
+        Self { id, epoch, extent, length, sum: xxh3_64(content) }
     }
 
     pub(super) fn encode(&self) -> [u8; ENTRY] {
@@ -167,8 +167,8 @@ impl Header {
         octets[4] = kind;
         octets[8..16].copy_from_slice(&self.epoch.to_le_bytes());
         octets[16..32].copy_from_slice(&key.to_le_bytes());
-        octets[32..36].copy_from_slice(&self.place.0.to_le_bytes());
-        octets[36..40].copy_from_slice(&self.place.1.to_le_bytes());
+        octets[32..36].copy_from_slice(&self.extent.0.to_le_bytes());
+        octets[36..40].copy_from_slice(&self.extent.1.to_le_bytes());
         octets[40..44].copy_from_slice(&self.length.to_le_bytes());
         octets[48..56].copy_from_slice(&self.sum.to_le_bytes());
         let sum = xxh3_64(&octets[..56]);
@@ -190,7 +190,7 @@ impl Header {
         Some(Self {
             id,
             epoch: number(octets, 8),
-            place: (small(32), small(36)),
+            extent: (small(32), small(36)),
             length: small(40),
             sum: number(octets, 48),
         })

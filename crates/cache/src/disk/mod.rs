@@ -45,7 +45,7 @@ use rustix::io::{Errno, preadv};
 #[cfg(feature = "fuzzing")]
 pub(crate) use fuzzing::{FIRST, scan_file, seal};
 pub(crate) use index::Id;
-use index::{Index, Place};
+use index::{Extent, Index};
 use layout::{ENTRY, Layout, Superblock};
 use writer::{Queue, Write, Writer};
 
@@ -141,7 +141,7 @@ impl Disk {
         self.put(Write::Block(Id::Block(version, index), block.clone()))
     }
 
-    /// Has a record written in the place of the one of the same number, which counts as gone from now on.
+    /// Has a record written in place of the one of the same number, which counts as gone from now on.
     pub(crate) fn write_record(&self, number: u128, octets: Vec<u8>) -> bool {
         let id = Id::Record(number);
         let is_queued = self.shared.queue.replace(Write::Record(id, octets), || {
@@ -222,16 +222,16 @@ impl Shared {
     }
 
     fn read(&self, id: Id, blocks: &Blocks) -> Result<Block, BodyError> {
-        let place = self.index.find(id, true).ok_or(BodyError::Changed)?;
-        let mut buffer = blocks.buffer(place.length as usize);
-        match self.read_at(id, place, buffer.octets()) {
+        let extent = self.index.find(id, true).ok_or(BodyError::Changed)?;
+        let mut buffer = blocks.buffer(extent.length as usize);
+        match self.read_at(id, extent, buffer.octets()) {
             Ok(true) => {
                 count(&self.counters.cache_disk_reads);
-                self.counters.cache_disk_read_bytes.fetch_add(u64::from(place.length), Ordering::Relaxed);
+                self.counters.cache_disk_read_bytes.fetch_add(u64::from(extent.length), Ordering::Relaxed);
                 return Ok(buffer.freeze());
             }
             // Where the region was given to others meanwhile, other entries are no surprise.
-            Ok(false) if self.index.remove_at(id, place) => {
+            Ok(false) if self.index.remove_at(id, extent) => {
                 count(&self.counters.cache_disk_corrupt);
                 tracing::warn!(?id, "cache: an entry on disk is corrupt; it is dropped");
             }
@@ -239,15 +239,15 @@ impl Shared {
             Err(error) => {
                 count(&self.counters.cache_disk_errors);
                 tracing::warn!(%error, "cache: reading the disk failed");
-                self.index.remove_at(id, place);
+                self.index.remove_at(id, extent);
             }
         }
         Err(BodyError::Changed)
     }
 
     /// Reads the octets of an entry. False: they are not its own.
-    fn read_at(&self, id: Id, place: Place, octets: &mut [u8]) -> Result<bool, Errno> {
-        let offset = self.layout.offset(place);
+    fn read_at(&self, id: Id, extent: Extent, octets: &mut [u8]) -> Result<bool, Errno> {
+        let offset = self.layout.offset(extent);
         let mut header = [0; ENTRY];
         let mut done = 0;
         while done < ENTRY + octets.len() {
@@ -264,9 +264,9 @@ impl Shared {
                 Ok(more) => done += more,
             }
         }
-        let epoch = self.epochs[place.region as usize].load(Ordering::Acquire);
+        let epoch = self.epochs[extent.region as usize].load(Ordering::Acquire);
         Ok(layout::Header::decode(&header).is_some_and(|header| {
-            header.id == id && header.epoch == epoch && header.place == place.at() && header.is_of(octets)
+            header.id == id && header.epoch == epoch && header.extent == extent.at() && header.is_of(octets)
         }))
     }
 }

@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Shared;
-use super::index::{Id, Place};
+use super::index::{Extent, Id};
 use super::layout::{ENTRY, Header, entry_bytes, region_epoch};
 
 /// Threads that read headers: a disk answers several at once.
@@ -24,7 +24,7 @@ pub(super) struct Last {
 }
 
 /// A region's epoch and number, and its entries.
-type Found = (u64, u32, Vec<(Id, Place)>);
+type Found = (u64, u32, Vec<(Id, Extent)>);
 
 /// Fills the index. Where an entry is there more than once, the last one counts.
 pub(super) fn scan(shared: &Shared) -> Last {
@@ -49,11 +49,11 @@ pub(super) fn scan(shared: &Shared) -> Last {
     all.sort_unstable_by_key(|(epoch, ..)| *epoch);
     for (epoch, region, entries) in &all {
         shared.epochs[*region as usize].store(*epoch, Ordering::Release);
-        for (id, place) in entries {
-            if matches!(id, Id::Record(_)) && place.length == 0 {
+        for (id, extent) in entries {
+            if matches!(id, Id::Record(_)) && extent.length == 0 {
                 shared.index.remove(*id);
             } else {
-                shared.index.insert(*id, *place);
+                shared.index.insert(*id, *extent);
             }
         }
     }
@@ -61,7 +61,7 @@ pub(super) fn scan(shared: &Shared) -> Last {
 }
 
 /// The epoch and the entries of a region, up to the first header that is none of this epoch.
-pub(super) fn read_region(shared: &Shared, region: u32) -> Option<(u64, Vec<(Id, Place)>)> {
+pub(super) fn read_region(shared: &Shared, region: u32) -> Option<(u64, Vec<(Id, Extent)>)> {
     let mut window = Window { shared, start: shared.layout.start(region), buffer: Vec::new(), from: 0 };
     let epoch = region_epoch(window.octets(0, FAR)?)?;
     let mut entries = Vec::new();
@@ -71,10 +71,10 @@ pub(super) fn read_region(shared: &Shared, region: u32) -> Option<(u64, Vec<(Id,
         let Some(header) = header else { break };
         let unit = u32::try_from(at / ENTRY as u64).unwrap_or(u32::MAX);
         let size = entry_bytes(u64::from(header.length));
-        if header.epoch != epoch || header.place != (region, unit) || at + size > shared.layout.region {
+        if header.epoch != epoch || header.extent != (region, unit) || at + size > shared.layout.region {
             break;
         }
-        entries.push((header.id, Place { region, unit, length: header.length }));
+        entries.push((header.id, Extent { region, unit, length: header.length }));
         at += size;
         ahead = if size as usize > NEAR / 8 { FAR } else { NEAR };
     }

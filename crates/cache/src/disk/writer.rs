@@ -12,7 +12,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, pwritev};
 
 use super::Shared;
-use super::index::{Id, Place};
+use super::index::{Extent, Id};
 use super::layout::{ENTRY, Header, REGION, entry_bytes, region_header};
 use super::scan::{Last, read_region};
 
@@ -223,15 +223,15 @@ impl Writer {
         let region = self.last.region;
         let unit = u32::try_from(used / ENTRY as u64).unwrap_or(u32::MAX);
         let header = Header::new(id, self.last.epoch, (region, unit), content);
-        let place = Place { region, unit, length: header.length };
-        self.write_all(&header.encode(), content, self.shared.layout.offset(place))?;
+        let extent = Extent { region, unit, length: header.length };
+        self.write_all(&header.encode(), content, self.shared.layout.offset(extent))?;
         self.used = Some(used + entry_bytes(content.len() as u64));
         let is_gone = content.is_empty() && matches!(id, Id::Record(_));
         self.shared.queue.settle(id, || {
             if is_gone {
                 self.shared.index.remove(id);
             } else {
-                self.shared.index.insert(id, place);
+                self.shared.index.insert(id, extent);
             }
         });
         count(&self.shared.counters.cache_disk_writes);
@@ -296,13 +296,13 @@ impl Writer {
         let Some((_, entries)) = read_region(shared, region) else { return Vec::new() };
         let mut room = shared.layout.region / REINSERTED;
         let mut kept = Vec::new();
-        for (id, place) in entries {
-            let size = entry_bytes(u64::from(place.length));
-            if shared.index.take_at(id, place) != Some(true) || size > room {
+        for (id, extent) in entries {
+            let size = entry_bytes(u64::from(extent.length));
+            if shared.index.take_at(id, extent) != Some(true) || size > room {
                 continue;
             }
-            let mut content = vec![0; place.length as usize];
-            if shared.read_at(id, place, &mut content) == Ok(true) {
+            let mut content = vec![0; extent.length as usize];
+            if shared.read_at(id, extent, &mut content) == Ok(true) {
                 room -= size;
                 kept.push((id, content));
             }

@@ -8,15 +8,15 @@ use expressway_web::{BodyError, ResponseHead, ResponseSource, Upstream};
 use http::HeaderMap;
 
 use super::{CachedExchange, State};
-use crate::body::Around;
+use crate::body::ReadContext;
 use crate::disk::Id;
 use crate::heads::Heads;
 use crate::purge;
 
 /// What a body is read with, beside the state that has it.
-macro_rules! around {
+macro_rules! context {
     ($exchange:ident) => {
-        Around {
+        ReadContext {
             site: &$exchange.site,
             key: &$exchange.key,
             request: $exchange.request.as_ref(),
@@ -108,7 +108,7 @@ impl ResponseSource for CachedExchange {
                     .as_ref()
                     .map_or_else(|| octets.clone(), |account| account.own(octets.clone())))))
             }
-            State::Body(body) => body.poll(max, around!(self)),
+            State::Body(body) => body.poll(max, context!(self)),
             State::Pass(pass) => pass.exchange.poll_body(max),
             State::Decide | State::Look(_) | State::Wait(..) | State::Line(_) => Poll::Pending,
         }
@@ -116,7 +116,7 @@ impl ResponseSource for CachedExchange {
 
     fn poll_copy(&mut self, max: usize, out: &mut Vec<u8>) -> Poll<Option<Result<(), BodyError>>> {
         match &mut self.state {
-            State::Body(body) => body.poll_copy(max, out, around!(self)),
+            State::Body(body) => body.poll_copy(max, out, context!(self)),
             State::Pass(pass) => pass.exchange.poll_copy(max, out),
             _ => self.poll_body(max).map_ok(|chunk| out.extend_from_slice(&chunk)),
         }

@@ -22,10 +22,10 @@ use expressway_web::blocks::Block;
 use expressway_web::{Exchange, ResponseHead};
 use http::StatusCode;
 
-use crate::gate::Gate;
 use crate::key::Key;
 use crate::object::Object;
 use crate::relay::Relay;
+use crate::throttle::Throttle;
 pub(crate) use table::{Joined, Table, authorized};
 pub(crate) use task::{Kind, Plan};
 
@@ -36,10 +36,10 @@ pub(crate) enum Answer {
     Object(Arc<Object>, StatusCode),
     /// The object that was to be revalidated is good.
     Confirmed(Arc<Object>),
-    /// It cannot be shared: everybody asks for themselves, through this gate.
-    Alone(Arc<Gate>),
+    /// It cannot be shared: everybody asks for themselves, through this throttle.
+    Alone(Arc<Throttle>),
     /// The origin failed or cannot be reached.
-    Failed(Arc<Gate>),
+    Failed(Arc<Throttle>),
     /// Of a slice: its version is to be had no more.
     Gone,
 }

@@ -8,13 +8,13 @@ use http::HeaderMap;
 use quick_cache::sync::Cache;
 
 use super::{Answer, Fill, Ticket};
-use crate::gate::Gate;
 use crate::key::Key;
 use crate::object::Object;
 use crate::policy;
+use crate::throttle::Throttle;
 
 /// URLs that are known not to share answers; more push out others, which are then found out again.
-const GATES: usize = 1 << 14;
+const THROTTLES: usize = 1 << 14;
 
 /// Fetches, by what they are found by.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ impl Running {
 #[derive(Debug)]
 pub(crate) struct Table {
     running: Mutex<Running>,
-    gates: Cache<u128, Arc<Gate>>,
+    throttles: Cache<u128, Arc<Throttle>>,
     held: Arc<AtomicUsize>,
     most_fills: usize,
     most_waiters: usize,
@@ -62,7 +62,7 @@ impl Table {
     pub(crate) fn new(most_fills: usize, most_waiters: usize) -> Self {
         Self {
             running: Mutex::default(),
-            gates: Cache::new(GATES),
+            throttles: Cache::new(THROTTLES),
             held: Arc::default(),
             most_fills,
             most_waiters,
@@ -162,13 +162,13 @@ impl Table {
         }
     }
 
-    /// The gate of a lane whose answers cannot be shared now.
-    pub(crate) fn gate(&self, lane: u128, now: u64) -> Option<Arc<Gate>> {
-        self.gates.get(&lane).filter(|gate| gate.is_open(now))
+    /// The throttle of a lane whose answers cannot be shared now.
+    pub(crate) fn throttle(&self, lane: u128, now: u64) -> Option<Arc<Throttle>> {
+        self.throttles.get(&lane).filter(|throttle| throttle.is_open(now))
     }
 
-    pub(crate) fn set_gate(&self, lane: u128, gate: &Arc<Gate>) {
-        self.gates.insert(lane, Arc::clone(gate));
+    pub(crate) fn set_throttle(&self, lane: u128, throttle: &Arc<Throttle>) {
+        self.throttles.insert(lane, Arc::clone(throttle));
     }
 
     /// Octets of blocks that fetches hold.

@@ -17,11 +17,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use body::Body;
 
 use super::{Answer, Fill, Handover, Ticket};
-use crate::gate::Gate;
 use crate::object::{Entry, Object};
 use crate::policy::{self, freshness, held_freshness, strong_validator};
 use crate::relay::Relay;
 use crate::site::SiteShared;
+use crate::throttle::Throttle;
 
 /// What is fetched.
 pub(crate) enum Kind {
@@ -301,17 +301,17 @@ impl Plan {
         count(&cache.counters.cache_fill_failed);
         // No later request may wait for what has failed.
         cache.table.forget_head(&self.fill);
-        self.fill.settle(Answer::Failed(Gate::new(cache.options.release, 0)), handover);
+        self.fill.settle(Answer::Failed(Throttle::new(cache.options.release, 0)), handover);
     }
 
     fn leave_alone(&self, handover: Option<Handover>) {
         let cache = &self.site.cache;
         count(&cache.counters.cache_uncacheable);
         let until = policy::now() + u64::try_from(cache.options.pass_for.as_millis()).unwrap_or(0);
-        let gate = Gate::new(cache.options.release, until);
-        cache.table.set_gate(self.fill.lane, &gate);
+        let throttle = Throttle::new(cache.options.release, until);
+        cache.table.set_throttle(self.fill.lane, &throttle);
         cache.table.forget_head(&self.fill);
-        self.fill.settle(Answer::Alone(gate), handover);
+        self.fill.settle(Answer::Alone(throttle), handover);
     }
 
     /// A version is to be had no more.

@@ -231,7 +231,7 @@ impl Program {
                 let config = XskConfig { description: redirect.cookie(), switch: switch.clone(), ..config };
                 XskBinding::open(config, redirect.xsk_map())
             }
-            Self::Agent(program) => program.port(config),
+            Self::Agent(program) => program.bind(config),
             Self::Plugin { plugin, sockets } => {
                 let wait = config.wait;
                 let binding = XskBinding::open(config, sockets.as_fd())?;

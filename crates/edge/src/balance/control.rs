@@ -12,12 +12,12 @@ use expressway_xbpf::{
     BalanceProtocol, BalanceState, Existing, Keep,
 };
 
-use crate::interfaces::{self, Interfaces, Manner, Program};
+use crate::interfaces::{self, AttachOptions, Interfaces, Program};
 
 use super::config::{Affinity, Config, Protocol, Route, Scheduler, Service, WEIGHT};
 use super::health::{Checker, Target};
+use super::paths::NodePaths;
 use super::slots::{Slot, Slots};
-use super::ways::Ways;
 
 mod ids;
 mod member;
@@ -70,7 +70,7 @@ pub enum Error {
 /// A running balancer. Dropping it takes the program off its interfaces.
 pub struct Balancer {
     program: Balance,
-    ways: Ways,
+    paths: NodePaths,
     checker: Checker,
     config: Config,
     active: Vec<Active>,
@@ -94,7 +94,7 @@ impl Balancer {
         let (program, names) = Balance::load_kept(&options, keep)?;
         let mut balancer = Self {
             program,
-            ways: Ways::start()?,
+            paths: NodePaths::start()?,
             checker: Checker::start().map_err(Error::Checks)?,
             config: config.clone(),
             active: Vec::new(),
@@ -121,7 +121,7 @@ impl Balancer {
             None => self.service_slots.restore(name.service.clone(), slot),
         };
         if !held {
-            tracing::warn!(?name, "two numbers for one thing: its flows begin anew");
+            tracing::warn!(?name, "numbered twice: its flows start over");
         }
     }
 
@@ -344,8 +344,8 @@ impl Balancer {
         let active = &self.active[index];
         let wanted = |member: &Member| {
             let up = self.checker.health(member.slot.number).is_none_or(|health| health.up);
-            let way = self.ways.to(member.node.address);
-            member.wanted(active.service.scheduler, up, way)
+            let path = self.paths.to(member.node.address);
+            member.wanted(active.service.scheduler, up, path)
         };
         active.members.iter().map(wanted).collect()
     }
@@ -382,7 +382,7 @@ impl Balancer {
         if !self.config.interfaces.is_empty() {
             return self.config.interfaces.iter().cloned().collect();
         }
-        let snapshot = self.ways.snapshot();
+        let snapshot = self.paths.snapshot();
         let listen = self.config.services.iter().flat_map(|service| &service.listen);
         let own: BTreeSet<String> = listen
             .filter_map(|address| snapshot.interface_of(address.ip()))
@@ -406,13 +406,13 @@ impl Balancer {
         match &mut self.interfaces {
             Some(interfaces) => interfaces.change(&wanted, &self.program)?,
             None => {
-                let manner = Manner {
+                let attach = AttachOptions {
                     mode: self.config.mode,
                     existing: self.existing,
                     keep: if self.config.pin { Keep::Pinned } else { Keep::Process },
                     chain: self.config.chain,
                 };
-                self.interfaces = Some(Interfaces::open(&wanted, manner, &self.program)?);
+                self.interfaces = Some(Interfaces::open(&wanted, attach, &self.program)?);
             }
         }
         Ok(())

@@ -33,9 +33,9 @@ mod config;
 mod control;
 pub mod health;
 pub mod maglev;
+mod paths;
 pub mod slots;
 mod status;
-mod ways;
 
 pub use config::{
     Affinity, Check, CheckKind, Config, Method, Node, Protocol, QuicConfig, Route, Scheduler, Service,

@@ -11,7 +11,7 @@ use expressway_xbpf::forward::{
 };
 use expressway_xbpf::{AttachMode, Attachment, Existing, Keep, Role, release_orphans};
 
-use crate::interfaces::{self, Interfaces, Manner, Program};
+use crate::interfaces::{self, AttachOptions, Interfaces, Program};
 
 use super::config::{Config, Replicate, To};
 use super::port::{self, Senders, Unfit};
@@ -96,9 +96,9 @@ impl Router {
         let resolver = mirror.resolver()?;
         let forward = Forward::load()?;
         let keep = if config.pin { Keep::Pinned } else { Keep::Process };
-        let manner = Manner { mode: config.mode, existing, keep, chain: config.chain };
+        let attach = AttachOptions { mode: config.mode, existing, keep, chain: config.chain };
         let mut router = Self {
-            devices: Interfaces::open(&[], manner, &forward)?,
+            devices: Interfaces::open(&[], attach, &forward)?,
             config,
             forward,
             mirror,

@@ -15,7 +15,7 @@ use super::rule::{Action, Range, Rule};
 use super::sources::{self, Urls};
 use super::tcp::TcpSection;
 use super::{classifier, list};
-use crate::interfaces::{Manner, Mode};
+use crate::interfaces::{AttachOptions, Mode};
 
 /// What is done about fragments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,7 +102,7 @@ pub struct Config {
     /// Interfaces that the program is on.
     pub interfaces: Vec<String>,
     /// How it is there.
-    pub manner: Manner,
+    pub attach: AttachOptions,
     /// What it decides by. The lists are those of [`Config::join`].
     pub options: GuardOptions,
     /// Lists in files and with servers.
@@ -177,7 +177,7 @@ impl Config {
         };
         let mut config = Self {
             interfaces: interfaces.clone(),
-            manner: Manner {
+            attach: AttachOptions {
                 mode: file.mode,
                 existing: if file.replace { Existing::Replace } else { Existing::Refuse },
                 keep: if file.pin { Keep::Pinned } else { Keep::Process },

@@ -80,7 +80,7 @@ impl Filter {
         tcp::check(&mut config.options.syn).map_or(Ok(()), |wrong| Err(Error::Kernel(wrong)))?;
         let guard = Guard::load(config.options.clone(), None)?;
         let learner = learner(&guard, &config, None)?;
-        let interfaces = Interfaces::open(&config.interfaces, config.manner, &guard)?;
+        let interfaces = Interfaces::open(&config.interfaces, config.attach, &guard)?;
         let names = RuleNames::default();
         names.insert(guard.generation(), &config.rules);
         Ok(Self { interfaces, guard, config, names, learner, before: HashMap::new(), held: (0, 0) })
@@ -92,7 +92,7 @@ impl Filter {
     /// [`Error`]; then the earlier one stays, or is put back. [`Error::Partly`] if not even that.
     pub fn change(&mut self, mut config: Config) -> Result<(), Error> {
         tcp::check(&mut config.options.syn).map_or(Ok(()), |wrong| Err(Error::Kernel(wrong)))?;
-        if config.manner != self.config.manner {
+        if config.attach != self.config.attach {
             return Err(Error::Restart("mode`, `replace`, `pin` or `chain"));
         }
         if config.admin != self.config.admin {

@@ -202,7 +202,7 @@ impl Learner {
                 let beyond = beyond.map(|(_, count)| count.packets).sum();
                 self.look(beyond, now);
             }
-            Err(error) => tracing::warn!(%error, "whether there is an attack cannot be told"),
+            Err(error) => tracing::warn!(%error, "cannot tell whether there is an attack"),
         }
         self.set(guard);
         let pause = if self.settings.learning.entries > SMALL { WALK } else { Duration::ZERO };

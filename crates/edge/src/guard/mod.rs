@@ -15,7 +15,7 @@
 //! 3. Packets that cannot be are dropped: headers that contradict themselves, TCP flags that exclude each other, sources
 //!    that nobody has. Then fragments, if they are unwelcome, and what no QUIC client sends to a QUIC port, such as connection
 //!    IDs that no server issued.
-//! 4. QUIC clients that have no token yet, and SYNs of TCP, may be answered in the place of the server, so that what goes on
+//! 4. QUIC clients that have no token yet, and SYNs of TCP, may be answered in the server's place, so that what goes on
 //!    has a source that is known. Nothing is remembered of them.
 //! 5. The first rule that matches decides: pass, drop, or a limit.
 //! 6. Else the default.
@@ -29,7 +29,7 @@
 //!
 //! # Changes
 //!
-//! A reload reads everything anew, loads another program with its tables, and puts it in the place of the first, so each
+//! A reload reads everything anew, loads another program with its tables, and puts it in place of the first, so each
 //! packet is judged by the one or the other whole. Anything wrong, in the file, a list or the kernel, leaves all as it
 //! was. Bans go on, and buckets if the rules are the same.
 
@@ -52,8 +52,8 @@ pub use config::{Config, Fragments};
 pub use filter::{Error, Filter};
 pub use learn::{Attack, Learn, Unsaved};
 pub use lists::{
-    Connector, Kind as ListKind, Lists, Place as ListPlace, Settings as ListSettings, Source as ListSource,
-    Taken as ListTaken, Url,
+    Connector, Kind as ListKind, Lists, Location as ListLocation, Settings as ListSettings,
+    Source as ListSource, Taken as ListTaken, Url,
 };
 pub use payload::Pattern;
 pub use quic::{Retry, UnknownIds};

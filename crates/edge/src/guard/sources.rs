@@ -9,7 +9,7 @@ use expressway_xbpf::GuardPrefix;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::lists::{Connector, Kind, Place, Settings, Source, Url};
+use super::lists::{Connector, Kind, Location, Settings, Source, Url};
 use super::{Config, list};
 
 /// URLs of a list at most: each is a connection now and then.
@@ -40,11 +40,11 @@ pub(super) fn urls(
     }
     let mut found: Vec<Source> = Vec::new();
     for text in urls {
-        let place = Place::Url(text.parse::<Url>().map_err(at)?);
-        if found.iter().any(|one| one.place == place) {
-            return Err(at(format!("names {place} twice")));
+        let location = Location::Url(text.parse::<Url>().map_err(at)?);
+        if found.iter().any(|one| one.location == location) {
+            return Err(at(format!("names {location} twice")));
         }
-        found.push(Source { kind, place, entries: Arc::default(), stamp: None });
+        found.push(Source { kind, location, entries: Arc::default(), stamp: None });
     }
     Ok(found)
 }
@@ -55,7 +55,7 @@ pub(super) fn files(kind: Kind, folder: &Path, name: Option<&Path>) -> Result<Ve
     let (mut entries, stamp) = list::read(&path)?;
     entries.sort_unstable();
     entries.dedup();
-    Ok(vec![Source { kind, place: Place::File(path), entries: Arc::new(entries), stamp: Some(stamp) }])
+    Ok(vec![Source { kind, location: Location::File(path), entries: Arc::new(entries), stamp: Some(stamp) }])
 }
 
 /// `[lists]`, as it is written.
@@ -87,7 +87,7 @@ impl Section {
         };
         let ca = self.ca.as_ref().map(|ca| (folder.join(ca.get_ref()), ca.span()));
         let connector = Connector::new(ca.as_ref().map(|(path, _)| path.as_path()));
-        let place = ca.map_or(0..0, |(_, span)| span);
+        let location = ca.map_or(0..0, |(_, span)| span);
         Ok(Settings {
             interval: span(
                 &self.interval,
@@ -98,15 +98,17 @@ impl Section {
             size,
             files: self.files.map_or(Duration::from_secs(2), |files| files.0),
             folder: folder.join(self.folder.as_deref().unwrap_or(Path::new("/var/lib/expressway/guard"))),
-            connector: connector.map_err(|problem| source.at(place, problem))?,
+            connector: connector.map_err(|problem| source.at(location, problem))?,
         })
     }
 }
 
 impl Config {
     /// Puts other entries into a list that it names.
-    pub fn set(&mut self, kind: Kind, place: &Place, entries: &Arc<Vec<GuardPrefix>>) {
-        if let Some(source) = self.sources.iter_mut().find(|one| one.kind == kind && one.place == *place) {
+    pub fn set(&mut self, kind: Kind, location: &Location, entries: &Arc<Vec<GuardPrefix>>) {
+        if let Some(source) =
+            self.sources.iter_mut().find(|one| one.kind == kind && one.location == *location)
+        {
             source.entries = entries.clone();
         }
     }

@@ -35,7 +35,7 @@ pub(crate) struct Dump {
     pub(crate) point: XdpPoint,
     /// Only packets that come in, or go out
     #[arg(short = 'Q', long, value_enum, value_name = "WAY", default_value = "inout")]
-    pub(crate) direction: Way,
+    pub(crate) direction: Directions,
     /// Also show each packet that the kernel drops once more, with the reason
     #[arg(long)]
     pub(crate) drops: bool,
@@ -159,7 +159,7 @@ pub(crate) enum XdpPoint {
 
 /// Which way packets go.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Way {
+pub(crate) enum Directions {
     In,
     Out,
     Inout,

@@ -60,11 +60,11 @@ impl Daemon for Balance {
         let mut problem = lock(&self.problem);
         match result {
             Err(error) if problem.as_ref() != Some(&error) => {
-                tracing::warn!(%error, "services are not looked after: trying again");
+                tracing::warn!(%error, "maintenance of services failed: retrying");
                 *problem = Some(error);
             }
             Err(_) => {}
-            Ok(()) if problem.take().is_some() => tracing::info!("services are looked after again"),
+            Ok(()) if problem.take().is_some() => tracing::info!("maintenance of services resumed"),
             Ok(()) => {}
         }
     }

@@ -12,7 +12,7 @@ use super::is_standard;
 use super::live::Job;
 use super::output::{End, Output};
 use super::privilege;
-use crate::args::{Dump as Arguments, Way};
+use crate::args::{Directions, Dump as Arguments};
 use crate::fail::Failure;
 
 /// Interfaces of one file.
@@ -41,8 +41,8 @@ pub(super) fn run(arguments: &Arguments, path: &Path, filter: Option<String>) ->
     while copy.end.is_none() && arguments.count.is_none_or(|count| copy.output.handed() < count) {
         let more = reader.next(&mut |seen| {
             let wanted = match arguments.direction {
-                Way::Inout => true,
-                way => seen.directed && is_wanted(way, seen.packet.point.direction()),
+                Directions::Inout => true,
+                wanted => seen.directed && is_wanted(wanted, seen.packet.point.direction()),
             };
             let matches = |filter: &Filter| filter.matches(seen.packet.data, seen.packet.length);
             if wanted && compiled.as_ref().is_none_or(matches) {
@@ -104,10 +104,10 @@ impl Copy {
 }
 
 /// Whether packets of a direction are asked for.
-pub(super) fn is_wanted(way: Way, direction: Direction) -> bool {
-    match way {
-        Way::Inout => true,
-        Way::In => direction == Direction::In,
-        Way::Out => direction == Direction::Out,
+pub(super) fn is_wanted(wanted: Directions, direction: Direction) -> bool {
+    match wanted {
+        Directions::Inout => true,
+        Directions::In => direction == Direction::In,
+        Directions::Out => direction == Direction::Out,
     }
 }

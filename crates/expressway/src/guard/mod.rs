@@ -58,7 +58,7 @@ fn load(arguments: &Arguments) -> Result<Config, Failure> {
     let mut config = Config::load(&arguments.config).map_err(Failure::usage)?;
     config.options.dry_run |= arguments.dry_run;
     if arguments.replace {
-        config.manner.existing = Existing::Replace;
+        config.attach.existing = Existing::Replace;
     }
     Ok(config)
 }
@@ -136,9 +136,9 @@ impl Guard {
             Ok(()) => {
                 let options = &filter.config().options;
                 let (allowed, blocked) = (options.allow.len(), options.block.len());
-                tracing::info!(allowed, blocked, "lists renewed");
+                tracing::info!(allowed, blocked, "lists reloaded");
             }
-            Err(error) => tracing::error!("lists not renewed, the earlier ones stay: {error}"),
+            Err(error) => tracing::error!("lists not reloaded; keeping the earlier ones: {error}"),
         }
     }
 
@@ -186,7 +186,7 @@ impl Daemon for Guard {
             }
             Err(Refused::Partly(error)) => tracing::error!("{error}"),
             Err(Refused::Stays(error)) => {
-                tracing::error!("configuration not reloaded, the earlier one stays: {error}");
+                tracing::error!("configuration not reloaded; keeping the earlier one: {error}");
             }
         }
     }

@@ -183,7 +183,7 @@ fn warn_of_expiry(tls: &Tls) {
         match identity.not_after().duration_since(now) {
             Ok(left) if left < SOON => {
                 let days = left.as_secs() / 86_400;
-                tracing::warn!(certificate = identity.label(), days, "the certificate ends soon");
+                tracing::warn!(certificate = identity.label(), days, "the certificate expires soon");
             }
             Ok(_) => {}
             Err(_) => {

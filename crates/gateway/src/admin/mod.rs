@@ -161,7 +161,7 @@ impl Admin {
         if access.is_for_everybody() && !is_of_this_machine(&address) {
             tracing::warn!(
                 %address,
-                "whoever reaches the admin listener may ask and order: give it a token_file, or a unix socket"
+                "anyone who reaches the admin listener can query and control this process: set token_file, or listen on a unix socket"
             );
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
@@ -193,9 +193,9 @@ impl Admin {
     /// Reads the tokens again. What is wrong with their file is logged, and the earlier ones stay.
     pub fn reload(&self) {
         match self.access.reload() {
-            Ok(true) => tracing::info!("admin tokens read again"),
+            Ok(true) => tracing::info!("admin tokens reloaded"),
             Ok(false) => {}
-            Err(problem) => tracing::error!("admin tokens not read again, the earlier ones stay: {problem}"),
+            Err(problem) => tracing::error!("admin tokens not reloaded; keeping the earlier ones: {problem}"),
         }
     }
 }

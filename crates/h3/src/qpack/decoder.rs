@@ -16,7 +16,7 @@ pub enum DecodeError {
     #[error("a field section is cut short")]
     Length,
     /// Not a Huffman code.
-    #[error("a string is no valid Huffman code")]
+    #[error("a string is not valid Huffman code")]
     Huffman,
 }
 

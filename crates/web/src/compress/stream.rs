@@ -10,7 +10,7 @@ use http::HeaderMap;
 use super::Workshop;
 use super::encoder::Encoder;
 use crate::files::{Encoding, Task};
-use crate::memory::{Charge, Place};
+use crate::memory::{Charge, Reservation};
 use crate::metrics::count;
 use crate::{BodyError, Exchange, Upstream};
 
@@ -33,7 +33,7 @@ pub(crate) struct Stream {
     /// Nothing is held back while the source waits. A file waits for the disk only.
     flushes: bool,
     end: Option<Result<(), BodyError>>,
-    place: Option<Place>,
+    reservation: Option<Reservation>,
     /// What is ready at the end, as long as it waits.
     rest_charge: Option<Charge>,
 }
@@ -81,7 +81,7 @@ impl Bench {
 }
 
 impl Stream {
-    /// Compresses what `source` gives, whose head was taken. The source comes back if there is no place for a compressor.
+    /// Compresses what `source` gives, whose head was taken. The source comes back if there is no room for a compressor.
     pub(crate) fn new(
         source: Box<Exchange>,
         coding: (Encoding, u8),
@@ -89,7 +89,9 @@ impl Stream {
     ) -> Result<Self, Box<Exchange>> {
         let counters = &workshop.store.compress_counters;
         let footprint = Encoder::footprint(coding.0, coding.1) + SLICE;
-        let Some(place) = Place::take(workshop.store.memory(), workshop.account.as_ref(), footprint) else {
+        let Some(reservation) =
+            Reservation::take(workshop.store.memory(), workshop.account.as_ref(), footprint)
+        else {
             count(&counters.compressions_refused);
             return Err(source);
         };
@@ -105,7 +107,7 @@ impl Stream {
             ready: Bytes::new(),
             is_held_back: false,
             end: None,
-            place: Some(place),
+            reservation: Some(reservation),
             rest_charge: None,
         })
     }
@@ -199,8 +201,8 @@ impl Stream {
                 self.is_held_back = then == Then::Nothing;
                 if then == Then::Finish {
                     self.end = Some(Ok(()));
-                    self.place = None;
-                    // The compressor's place no longer stands for it.
+                    self.reservation = None;
+                    // The compressor's reservation no longer stands for it.
                     let account = self.workshop.account.as_ref();
                     self.rest_charge = account.map(|account| account.charge_request(self.ready.len()));
                 }
@@ -218,7 +220,7 @@ impl Stream {
         bench.input.clear();
         bench.encoder = None;
         drop(bench);
-        self.place = None;
+        self.reservation = None;
     }
 
     /// Octets still to come: known at the end only.

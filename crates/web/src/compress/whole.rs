@@ -11,7 +11,7 @@ use super::decision::recode;
 use super::encoder::Encoder;
 use crate::blocks::{Block, BlockKey, Hold, hold_block, lend};
 use crate::files::{Encoding, FileStore, OpenFile, Reading};
-use crate::memory::{Account, Place};
+use crate::memory::{Account, Reservation};
 use crate::metrics::count;
 use crate::{BodyError, Exchange, ResponseHead};
 
@@ -150,7 +150,7 @@ fn job(
             return Ok(block);
         }
         let size = file.identity.size;
-        let _place = Place::for_a_job(&memory, Encoder::footprint(encoding, level) + size as usize);
+        let _place = Reservation::for_a_job(&memory, Encoder::footprint(encoding, level) + size as usize);
         let failed = |error: std::io::Error| {
             tracing::warn!(%error, "compressing a file failed");
             BodyError::Stopped

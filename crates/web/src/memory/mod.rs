@@ -23,14 +23,14 @@
 //! has no room wait unread in QUIC, bounded by flow control.
 
 mod account;
-mod place;
+mod reservation;
 
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use account::{Account, Charge};
 pub(crate) use account::{Pin, Sliced};
-pub(crate) use place::Place;
+pub(crate) use reservation::Reservation;
 
 use crate::metrics::{Kind, Metric};
 

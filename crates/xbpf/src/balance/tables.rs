@@ -253,7 +253,7 @@ impl Search {
             Ok(left) => Some(left),
             Err(why) if place.path("flows").exists() => {
                 tracing::warn!(
-                    "flow tables of an earlier process are not taken over, flows begin anew: {why}"
+                    "flow tables of an earlier process not taken over, so flows start over: {why}"
                 );
                 None
             }

@@ -8,8 +8,8 @@ use expressway_xbpf::{Balance, BalanceMethod, BalanceName, BalanceNode, BalanceS
 use super::Error;
 use crate::balance::config::{Method, Node, Scheduler, Service};
 use crate::balance::maglev::{self, Share};
+use crate::balance::paths::NodePath;
 use crate::balance::slots::Slot;
-use crate::balance::ways::Way;
 
 /// What one flow adds to the load of a node with weight 1.
 const STEP: u32 = 1000;
@@ -51,8 +51,8 @@ impl Member {
         }
     }
 
-    /// What the program should know of it. A way that is not known any longer is used as long as there is no other.
-    pub(super) fn wanted(&self, scheduler: Scheduler, up: bool, way: Option<Way>) -> BalanceNode {
+    /// What the program should know of it. A path that is not known any longer is used as long as there is no other.
+    pub(super) fn wanted(&self, scheduler: Scheduler, up: bool, path: Option<NodePath>) -> BalanceNode {
         let step = match scheduler {
             Scheduler::Maglev => 0,
             Scheduler::LeastConnections => (STEP / self.node.weight.max(1)).max(1),
@@ -76,12 +76,12 @@ impl Member {
             load: u64::from(self.flows) * u64::from(step),
             ..last.unwrap_or_else(|| absent(self.slot))
         };
-        if let Some(way) = way {
-            node.source = way.source;
-            node.ifindex = way.ifindex;
-            node.destination_mac = way.destination_mac;
-            node.source_mac = way.source_mac;
-            node.mtu = way.mtu;
+        if let Some(path) = path {
+            node.source = path.source;
+            node.ifindex = path.ifindex;
+            node.destination_mac = path.destination_mac;
+            node.source_mac = path.source_mac;
+            node.mtu = path.mtu;
         }
         node
     }
@@ -214,8 +214,8 @@ mod tests {
         member.written = Some(BalanceNode { ifindex: 3, ..node });
         member.drained = true;
         let kept = member.wanted(Scheduler::Maglev, true, None);
-        assert_eq!((kept.state, kept.ifindex), (BalanceState::Draining, 3), "the last way that was known");
+        assert_eq!((kept.state, kept.ifindex), (BalanceState::Draining, 3), "the last path that was known");
         member.node.address = [192, 0, 2, 2].into();
-        assert_eq!(member.wanted(Scheduler::Maglev, true, None).ifindex, 0, "another node's way is not its");
+        assert_eq!(member.wanted(Scheduler::Maglev, true, None).ifindex, 0, "another node's path is not its");
     }
 }

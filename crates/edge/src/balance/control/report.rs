@@ -35,7 +35,7 @@ impl Balancer {
 
     fn node_status(&self, member: &Member) -> Result<NodeStatus, Error> {
         let written = member.written.as_ref();
-        let link = written.and_then(|node| self.ways.snapshot().link(node.ifindex));
+        let link = written.and_then(|node| self.paths.snapshot().link(node.ifindex));
         let state = match written.map(|node| node.state) {
             Some(BalanceState::Up) => "up",
             Some(BalanceState::Draining) => "draining",

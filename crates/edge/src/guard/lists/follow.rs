@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::fetch::{Fetched, Url};
-use super::{Key, Place, Settings, Shared, store};
+use super::{Key, Location, Settings, Shared, store};
 use crate::guard::Config;
 use crate::guard::list::{self, Stamp};
 
@@ -26,7 +26,7 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn of(config: &Config) -> Self {
-        let source = |one: &super::Source| ((one.kind, one.place.clone()), one.stamp);
+        let source = |one: &super::Source| ((one.kind, one.location.clone()), one.stamp);
         Self { settings: config.lists.clone(), sources: config.sources.iter().map(source).collect() }
     }
 }
@@ -47,8 +47,8 @@ pub(super) async fn run(
                 let (stamp, hurried) = (*stamp, hurried.clone());
                 tokio::spawn(async move {
                     match &watcher.key.1 {
-                        Place::File(path) => watcher.file(path, stamp).await,
-                        Place::Url(url) => watcher.url(url, hurried).await,
+                        Location::File(path) => watcher.file(path, stamp).await,
+                        Location::Url(url) => watcher.url(url, hurried).await,
                     }
                 })
             })
@@ -189,7 +189,7 @@ impl Watcher {
         let Some(one) = known.get_mut(&self.key) else { return };
         one.failures += 1;
         if one.error.as_deref() != Some(error) {
-            tracing::warn!("list not read, the earlier one stays: {error}");
+            tracing::warn!("list not read; keeping the earlier one: {error}");
         }
         one.error = Some(error.to_owned());
     }

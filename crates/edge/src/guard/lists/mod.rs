@@ -46,14 +46,14 @@ impl Kind {
 
 /// Where a list is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum Location {
     /// In a file.
     File(PathBuf),
     /// With a server.
     Url(Url),
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for Location {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::File(path) => path.display().fmt(f),
@@ -68,7 +68,7 @@ pub struct Source {
     /// What for.
     pub kind: Kind,
     /// Where.
-    pub place: Place,
+    pub location: Location,
     /// Empty while nothing is known of a URL.
     pub entries: Arc<Vec<GuardPrefix>>,
     /// Of the file, when it was read.
@@ -92,7 +92,7 @@ pub struct Settings {
     pub connector: Connector,
 }
 
-type Key = (Kind, Place);
+type Key = (Kind, Location);
 
 /// What is known of a list.
 #[derive(Clone, Debug, Default)]
@@ -135,7 +135,7 @@ struct Thread {
 }
 
 /// The entries of a list as they are now.
-pub type Taken = (Kind, Place, Arc<Vec<GuardPrefix>>);
+pub type Taken = (Kind, Location, Arc<Vec<GuardPrefix>>);
 
 impl Lists {
     /// Gives the configuration what is known of its URLs, from memory or else from disk, and joins its lists.
@@ -145,8 +145,8 @@ impl Lists {
     pub fn fill(&self, config: &mut Config) -> Result<(), String> {
         let mut known = self.shared.lock();
         for source in &mut config.sources {
-            let key = (source.kind, source.place.clone());
-            let Place::Url(url) = &source.place else { continue };
+            let key = (source.kind, source.location.clone());
+            let Location::Url(url) = &source.location else { continue };
             let one = known.entry(key).or_insert_with(|| match store::load(&config.lists.folder, url) {
                 Some(stored) => Known {
                     entries: Arc::new(stored.entries),
@@ -166,12 +166,12 @@ impl Lists {
     /// # Errors
     /// The thread cannot be started.
     pub fn follow(&mut self, config: &Config) -> std::io::Result<()> {
-        let keys: Vec<Key> = config.sources.iter().map(|one| (one.kind, one.place.clone())).collect();
+        let keys: Vec<Key> = config.sources.iter().map(|one| (one.kind, one.location.clone())).collect();
         let mut known = self.shared.lock();
         known.retain(|key, _| keys.contains(key));
         for (key, source) in keys.iter().zip(&config.sources) {
             let one = known.entry(key.clone()).or_default();
-            if matches!(source.place, Place::File(_)) {
+            if matches!(source.location, Location::File(_)) {
                 (one.entries, one.checked, one.error) =
                     (source.entries.clone(), Some(SystemTime::now()), None);
             }
@@ -202,8 +202,8 @@ impl Lists {
     /// What has changed since it was last asked; `None` if nothing has.
     pub fn take(&self) -> Option<Vec<Taken>> {
         let mut known = self.shared.lock();
-        let fresh = known.iter_mut().filter_map(|((kind, place), one)| {
-            std::mem::take(&mut one.fresh).then(|| (*kind, place.clone(), one.entries.clone()))
+        let fresh = known.iter_mut().filter_map(|((kind, location), one)| {
+            std::mem::take(&mut one.fresh).then(|| (*kind, location.clone(), one.entries.clone()))
         });
         Some(fresh.collect()).filter(|fresh: &Vec<_>| !fresh.is_empty())
     }
@@ -213,15 +213,15 @@ impl Lists {
         if let Some(thread) = &self.thread {
             thread.hurry.send_modify(|times| *times += 1);
         }
-        self.shared.lock().keys().filter(|(_, place)| matches!(place, Place::Url(_))).count()
+        self.shared.lock().keys().filter(|(_, location)| matches!(location, Location::Url(_))).count()
     }
 
     /// What is known of each.
     pub fn status(&self) -> Vec<ListStatus> {
         let known = self.shared.lock();
-        let of = |((kind, place), one): (&Key, &Known)| ListStatus {
+        let of = |((kind, location), one): (&Key, &Known)| ListStatus {
             list: kind.name(),
-            source: place.to_string(),
+            source: location.to_string(),
             entries: one.entries.len(),
             age_seconds: one
                 .checked

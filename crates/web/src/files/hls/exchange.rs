@@ -5,7 +5,7 @@ use std::task::{Poll, ready};
 use bytes::Bytes;
 use http::HeaderMap;
 
-use super::watch::{Place, Verdict};
+use super::watch::{Registration, Verdict};
 use crate::files::site::Files;
 use crate::memory::{Account, Charge};
 use crate::{BodyError, Exchange, RequestHead, ResponseHead, ResponseSource, Wake};
@@ -25,7 +25,7 @@ enum State {
 }
 
 struct Held {
-    place: Place,
+    registration: Registration,
     files: Files,
     request: RequestHead,
     wake: Wake,
@@ -33,8 +33,13 @@ struct Held {
 }
 
 impl HeldExchange {
-    pub(crate) fn start(place: Place, files: &Files, request: &RequestHead, wake: Wake) -> Exchange {
-        let held = Held { place, files: files.clone(), request: request.clone(), wake, charge: None };
+    pub(crate) fn start(
+        registration: Registration,
+        files: &Files,
+        request: &RequestHead,
+        wake: Wake,
+    ) -> Exchange {
+        let held = Held { registration, files: files.clone(), request: request.clone(), wake, charge: None };
         Exchange::new(Box::new(Self { account: None, state: State::Held(Box::new(held)) }))
     }
 }
@@ -42,7 +47,7 @@ impl HeldExchange {
 impl ResponseSource for HeldExchange {
     fn poll_head(&mut self) -> Poll<ResponseHead> {
         if let State::Held(held) = &mut self.state {
-            let Some(verdict) = held.place.poll() else { return Poll::Pending };
+            let Some(verdict) = held.registration.poll() else { return Poll::Pending };
             let mut exchange = match verdict {
                 Verdict::Answer => held.files.start(&held.request, held.wake.clone()),
                 Verdict::Refuse(status) => Exchange::error(&held.request.method, status, HeaderMap::new()),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::watch::{Place, Watch};
+use super::watch::{Registration, Watch};
 use super::{HlsOptions, Wanted};
 use crate::Wake;
 use crate::files::FileStore;
@@ -68,7 +68,7 @@ impl Holds {
         path: &[u8],
         wanted: Wanted,
         wake: &Wake,
-    ) -> Option<Place> {
+    ) -> Option<Registration> {
         let key: Key = (tree.root.id, path.into());
         let mut watches = self.lock();
         let watch =
@@ -77,7 +77,7 @@ impl Holds {
     }
 
     /// Waits for a file if a playlist hints at it.
-    pub(in crate::files) fn wait_hinted(&self, root: u64, path: &[u8], wake: &Wake) -> Option<Place> {
+    pub(in crate::files) fn wait_hinted(&self, root: u64, path: &[u8], wake: &Wake) -> Option<Registration> {
         let watches = self.lock();
         if watches.by_hint.is_empty() {
             return None;

@@ -81,8 +81,8 @@ pub(super) struct Watch {
     state: Mutex<State>,
 }
 
-/// A request's place among those who wait. Dropping it gives the place up.
-pub(crate) struct Place {
+/// A request that waits. Dropping it ends that.
+pub(crate) struct Registration {
     store: Weak<FileStore>,
     watch: Arc<Watch>,
     id: u64,
@@ -118,8 +118,8 @@ impl Watch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place, with the list of watches locked. `None`: there is nothing to wait for.
-    pub(super) fn enter(self: Arc<Self>, holds: &Holds, wanted: Wanted, wake: &Wake) -> Option<Place> {
+    /// Registers a request, with the list of watches locked. `None`: there is nothing to wait for.
+    pub(super) fn enter(self: Arc<Self>, holds: &Holds, wanted: Wanted, wake: &Wake) -> Option<Registration> {
         let mut state = self.lock();
         // What was seen is there, however long ago; what was not may be by now.
         let judged = state.judge(&wanted);
@@ -145,7 +145,7 @@ impl Watch {
             self.look(&mut state, holds);
         }
         drop(state);
-        Some(Place { store: self.store.clone(), watch: self, id, verdict })
+        Some(Registration { store: self.store.clone(), watch: self, id, verdict })
     }
 
     /// Asks a reader thread to look, now or, if there are too many jobs, later.
@@ -367,14 +367,14 @@ impl State {
     }
 }
 
-impl Place {
+impl Registration {
     /// How the wait ends, once it does.
     pub(super) fn poll(&self) -> Option<Verdict> {
         self.verdict.get().copied()
     }
 }
 
-impl Drop for Place {
+impl Drop for Registration {
     fn drop(&mut self) {
         let Some(store) = self.store.upgrade() else { return };
         let holds = &store.holds;

@@ -1,4 +1,4 @@
-//! Places for compressors, of which each takes megabytes.
+//! Memory reserved for compressors, of which each takes megabytes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,37 +13,37 @@ const OF_ONE: usize = 4;
 
 /// A compressor's memory, counted until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Reservation {
     memory: Arc<Memory>,
     account: Option<Account>,
     octets: usize,
 }
 
-impl Place {
-    /// A place for `octets`, for as long as a response takes. `None`: all are taken, or the connection has its share.
+impl Reservation {
+    /// Reserves `octets`, for as long as a response takes. `None`: all are taken, or the connection has its share.
     pub(crate) fn take(memory: &Arc<Memory>, account: Option<&Account>, octets: usize) -> Option<Self> {
         let limit = memory.budget() / COMPRESSORS;
         let left = memory.budget().saturating_sub(memory.used());
         let more = |taken: usize| taken.checked_add(octets).filter(|taken| *taken <= limit && octets <= left);
         memory.compressors.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         // From here on it is given back.
-        let mut place = Self { memory: Arc::clone(memory), account: None, octets };
+        let mut reservation = Self { memory: Arc::clone(memory), account: None, octets };
         if let Some(account) = account {
             let another = |count: usize| (count < OF_ONE).then_some(count + 1);
             account.compressors().fetch_update(Ordering::Relaxed, Ordering::Relaxed, another).ok()?;
-            place.account = Some(account.clone());
+            reservation.account = Some(account.clone());
         }
-        Some(place)
+        Some(reservation)
     }
 
-    /// A place for `octets` for as long as one job of a reader thread takes; the threads are its bound.
+    /// Reserves `octets` for as long as one job of a reader thread takes; the threads are its bound.
     pub(crate) fn for_a_job(memory: &Arc<Memory>, octets: usize) -> Self {
         memory.compressors.fetch_add(octets, Ordering::Relaxed);
         Self { memory: Arc::clone(memory), account: None, octets }
     }
 }
 
-impl Drop for Place {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.memory.compressors.fetch_sub(self.octets, Ordering::Relaxed);
         if let Some(account) = &self.account {
@@ -61,7 +61,7 @@ mod tests {
         let memory = Memory::new(64 << 20);
         let ledger = memory.ledger();
         let account = || Account::new(&ledger, usize::MAX, usize::MAX);
-        let take = |account: &Account| Place::take(&memory, Some(account), 1 << 20);
+        let take = |account: &Account| Reservation::take(&memory, Some(account), 1 << 20);
         let first = account();
         let mut held: Vec<_> = std::iter::from_fn(|| take(&first)).collect();
         assert_eq!((held.len(), memory.used(), memory.total()), (OF_ONE, OF_ONE << 20, OF_ONE << 20));
@@ -69,8 +69,8 @@ mod tests {
         held.extend(take(&first));
         held.extend((0..20).filter_map(|_| take(&account())));
         assert_eq!(held.len(), 8, "an eighth of the budget");
-        assert!(Place::take(&memory, None, 1).is_none());
-        let job = Place::for_a_job(&memory, 1 << 20);
+        assert!(Reservation::take(&memory, None, 1).is_none());
+        let job = Reservation::for_a_job(&memory, 1 << 20);
         assert_eq!(memory.used(), 9 << 20);
         drop((held, job));
         assert_eq!((memory.used(), memory.total()), (0, 0));
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn there_is_no_place_where_nothing_is_left() {
         let memory = Memory::new(64 << 20);
-        let _job = Place::for_a_job(&memory, 64 << 20);
-        assert!(Place::take(&memory, None, 1).is_none());
+        let _job = Reservation::for_a_job(&memory, 64 << 20);
+        assert!(Reservation::take(&memory, None, 1).is_none());
     }
 }

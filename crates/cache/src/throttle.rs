@@ -8,7 +8,7 @@ use std::task::{Poll, Waker};
 
 /// Permits of one URL.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct Throttle {
     /// Until when requests pass without waiting, in milliseconds since the epoch.
     until: AtomicU64,
     most: usize,
@@ -22,7 +22,7 @@ struct Inner {
     waiting: VecDeque<(u64, Waker)>,
 }
 
-impl Gate {
+impl Throttle {
     pub(crate) fn new(most: usize, until: u64) -> Arc<Self> {
         Arc::new(Self { until: AtomicU64::new(until), most: most.max(1), inner: Mutex::default() })
     }
@@ -31,11 +31,11 @@ impl Gate {
         now < self.until.load(Ordering::Relaxed)
     }
 
-    /// A place in the line.
-    pub(crate) fn enter(self: &Arc<Self>) -> Place {
+    /// Queues for a permit.
+    pub(crate) fn enter(self: &Arc<Self>) -> Permit {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.next += 1;
-        Place { gate: Arc::clone(self), id: inner.next, is_active: false }
+        Permit { throttle: Arc::clone(self), id: inner.next, is_active: false }
     }
 
     fn next(inner: &mut Inner) -> Option<Waker> {
@@ -43,22 +43,22 @@ impl Gate {
     }
 }
 
-/// A place in a gate's line, and then a permit. Dropping it lets the next one in.
+/// A permit, or a place in the queue for one. Dropping it lets the next one in.
 #[derive(Debug)]
-pub(crate) struct Place {
-    gate: Arc<Gate>,
+pub(crate) struct Permit {
+    throttle: Arc<Throttle>,
     id: u64,
     is_active: bool,
 }
 
-impl Place {
+impl Permit {
     /// Ready when it is a permit.
     pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<()> {
         if self.is_active {
             return Poll::Ready(());
         }
-        let mut inner = self.gate.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if inner.active < self.gate.most {
+        let mut inner = self.throttle.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if inner.active < self.throttle.most {
             inner.active += 1;
             inner.waiting.retain(|(id, _)| *id != self.id);
             self.is_active = true;
@@ -72,16 +72,16 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
-        let mut inner = self.gate.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.throttle.inner.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_active {
             inner.active -= 1;
         } else {
             inner.waiting.retain(|(id, _)| *id != self.id);
         }
         // Also if it was only woken: the one behind it takes its turn.
-        let next = if inner.active < self.gate.most { Gate::next(&mut inner) } else { None };
+        let next = if inner.active < self.throttle.most { Throttle::next(&mut inner) } else { None };
         drop(inner);
         if let Some(waker) = next {
             waker.wake();

@@ -13,8 +13,8 @@ const POKE: Duration = Duration::from_secs(1);
 /// The discard port: what is sent there makes the kernel resolve a neighbour, and nothing else.
 const DISCARD: u16 = 9;
 
-/// The way to a node.
-pub(super) struct Way {
+/// The path to a node.
+pub(super) struct NodePath {
     pub(super) source: IpAddr,
     pub(super) ifindex: u32,
     pub(super) destination_mac: [u8; 6],
@@ -22,8 +22,8 @@ pub(super) struct Way {
     pub(super) mtu: u32,
 }
 
-/// Finds ways.
-pub(super) struct Ways {
+/// Finds paths.
+pub(super) struct NodePaths {
     /// Keeps the resolver's answers true.
     _mirror: RouteMirror,
     resolver: Resolver,
@@ -32,7 +32,7 @@ pub(super) struct Ways {
     ipv6: Option<UdpSocket>,
 }
 
-impl Ways {
+impl NodePaths {
     /// Of the calling thread's network namespace.
     pub(super) fn start() -> Result<Self, RouteError> {
         let mirror = RouteMirror::start()?;
@@ -50,8 +50,8 @@ impl Ways {
         self.resolver.snapshot()
     }
 
-    /// The way to a node, if frames can take it and its first hop is known. If not, the kernel is asked for that.
-    pub(super) fn to(&mut self, address: IpAddr) -> Option<Way> {
+    /// The path to a node, if frames can take it and its first hop is known. If not, the kernel is asked for that.
+    pub(super) fn to(&mut self, address: IpAddr) -> Option<NodePath> {
         let any: IpAddr = match address {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -61,7 +61,7 @@ impl Ways {
                 if path.stale {
                     self.poke(address);
                 }
-                Some(Way {
+                Some(NodePath {
                     source: path.source,
                     ifindex: path.ifindex,
                     destination_mac: path.destination_mac.0,
