@@ -33,12 +33,18 @@ def go_attacks() -> set[str]:
 
 
 def literals(file: Path) -> set[str]:
-    """The strings of a test file that stand in calls of `Case` or in parameters of its tests."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Call) and (ast.unparse(node.func) == "Case" or ast.unparse(node.func).endswith(".parametrize")):
-            found |= {one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
-    return found
+    """The strings of a test file that stand in calls of `Case`, or in parameters of its tests and the tables that these name."""
+    module = ast.parse(file.read_text())
+    tables = {ast.unparse(node.targets[0]): node.value for node in module.body if isinstance(node, ast.Assign)}
+    parts: list[ast.AST] = []
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Case":
+            parts.append(node)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".parametrize"):
+            names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+            parts += [node, *(tables[name] for name in names & tables.keys())]
+    strings = (one.value for part in parts for one in ast.walk(part) if isinstance(one, ast.Constant))
+    return {value for value in strings if isinstance(value, str)}
 
 
 class Attacks(unittest.TestCase):
