@@ -1,4 +1,4 @@
-"""An agent that goes away at any moment: after each message of a start, of the four commands that may have one, and between
+"""An agent that goes away at any moment: after each message of a start, of the commands that may have one, and between
 those of upkeep. Either they could not start and say so, or they go on."""
 
 import json
@@ -22,12 +22,16 @@ from harness.paths import BINARY, LIMIT, PORT, open_to_all
 from harness.recv import PORT as RECV_PORT
 from harness.recv import Peer, Recv
 from harness.relay import Relay
+from harness.rtp import MediaRelay, Socket, packets
 from harness.server import Server, Settings, address
 
-# The relay is root.
+# Of the room of `relay`, with RTCP on the next.
+RTP_PORT = 5004
+
+# The relay of messages is root.
 RULE = f"""name = "all"
 users = [0, {NOBODY}]
-listen = ["0.0.0.0:{PORT}", "0.0.0.0:{RECV_PORT}", "0.0.0.0:50000"]
+listen = ["0.0.0.0:{PORT}", "0.0.0.0:{RECV_PORT}", "0.0.0.0:50000", "0.0.0.0:{RTP_PORT}", "0.0.0.0:{RTP_PORT + 1}"]
 interfaces = ["server0"]
 """
 
@@ -160,12 +164,50 @@ class FanOut:
         fanout.stop()
 
 
+class RelayMedia:
+    """`relay`, with a room that a publisher sends to and a receiver hears."""
+
+    obtained = "copy"
+
+    def start(self, lab: Lab, agent: Path, folder: Path) -> Daemon:
+        """Starts it."""
+        room = f"""[[room]]
+name = "studio"
+rtp_in = "{address(lab.server["ipv4"], RTP_PORT)}"
+rtp_out = ["{address(lab.client["ipv4"], 6004)}"]
+"""
+        return MediaRelay(lab, folder / "relay", room, "--io", "copy", "--agent", str(agent), prefix=UNPRIVILEGED)
+
+    def await_ready(self, relay: MediaRelay) -> str:
+        """Waits until it is ready; the mode."""
+        return relay.wait_ready().lines()[0]["ready"]["io"]
+
+    def use(self, relay: MediaRelay) -> int:
+        """What is published comes to the receiver; the number of packets that came by AF_XDP."""
+        client = relay.lab.client["ipv4"]
+        receiver, publisher = Socket(relay.lab, client, 6004), Socket(relay.lab, client, 0)
+        try:
+            sent = packets(20)
+            publisher.send(sent, (relay.lab.server["ipv4"], RTP_PORT))
+            assert receiver.take(20) == sent
+        finally:
+            receiver.socket.close()
+            publisher.socket.close()
+        relay.wait_metric("rx_xsk_packets_total", 1)
+        return relay.metrics().sum("rx_xsk_packets_total")
+
+    def stop(self, relay: MediaRelay) -> None:
+        """Ends it."""
+        relay.stop()
+
+
 COMMANDS = {
     "serve": lambda: Serve("copy", "copy"),
     "serve-auto": lambda: Serve("auto", "hybrid"),
     "recv": Receive,
     "gen": Generate,
     "fanout": FanOut,
+    "relay": RelayMedia,
 }
 
 
@@ -176,7 +218,7 @@ class Bench:
         self,
         make_lab: Callable[..., Lab],
         folder: Path,
-        command: Serve | Receive | Generate | FanOut,
+        command: Serve | Receive | Generate | FanOut | RelayMedia,
         at_once: int,
     ) -> None:
         self.command, self.folder, self.at_once = command, folder, at_once

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from harness.hostile import SERVER_PREFIX, beside_gateway, go_first
+from harness import clients
+from harness.hostile import SERVER_PREFIX, Attack, beside_gateway, go_first
 from harness.lab import Lab
-from harness.server import Server
+from harness.server import Server, address
 
 
 MIB = 1 << 20
@@ -49,6 +50,8 @@ STREAMS = [
     Case("no_request", {"refused_rapid_reset_total": 1, "refused_malformed_total": 500}, {EXCESSIVE_LOAD: 1, "reset 0x10d": 100}),
     Case("half_requests", seen={"bytes": 20}),
     Case("priorities", {"requests_total": 64}, {"updates": 1000}),
+    Case("reserved_streams", {"datagrams_received_total": 100}, {"streams": 1000, "max_streams_uni": 5}),
+    Case("costly_requests", {"requests_total": 22}, {"answered": 33}),
     Case("empty_frames", {"requests_total": 2}, {"frames": 10_000}),
     Case("quicgo half-windows", {"requests_total": 100}, {"requests": 100}),
     Case("quicgo cancelled", {"refused_rapid_reset_total": 1}, {EXCESSIVE_LOAD: 1, "streams": 500}),
@@ -67,6 +70,7 @@ TRANSPORT = [
     Case("empty_packets", {"datagrams_received_total": 100}, {"hits": 2}),
     Case("crypto_gaps", {"datagrams_received_total": 20}, {"hits": 10}),
     Case("wandering", {"paths_new_total": 50}, {"ports": 50}),
+    Case("challenged_elsewhere", {"paths_new_total": 20}, {"ports": 40, "answers": 20}),
     Case("hung_up", {"responses_cancelled_total": 50}, {"hits": 5}),
     Case("vanished", {"requests_total": 100}, {"hits": 5}),
     Case("quicgo new-networks", {"paths_new_total": 5}, {"probed": 5}),
@@ -137,4 +141,27 @@ def test_a_good_client_beside(lab: Lab, make_server, certificates: Path, case: C
     assert outcome.grown <= case.grown, outcome
     assert outcome.long_turns() <= 0.02, outcome
     assert not outcome.harms(), outcome
+    survived(server)
+
+
+# Each takes something several times within `response_timeout`, and less than `response_rate` in all.
+SLOW = {
+    "byte_a_second": ("quic", '"240B"', "responses_timed_out_total", {}),
+    "tcp_sips": ("tcp", '"1MiB"', "tcp_refused_total", {"reason": "response-timeout"}),
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_who_takes_a_little_now_and_then_holds_no_response(lab: Lab, make_server, certificates: Path, name: str) -> None:
+    section, rate, metric, labels = SLOW[name]
+    server = make_server(lab, more={section: {"response_timeout": '"3s"', "response_rate": rate}})
+    attack = Attack(lab, address(lab.server["ipv4"]), name, certificates)
+    server.wait_for("ends of responses", lambda m: m.sum(metric, **labels) >= 20)
+    report = attack.stop()
+    print(report)
+    assert report["requests"] >= 20 and report.get("windows", 0) + report.get("sips", 0) >= 5, report
+    if section == "quic":
+        assert report["reset 0x10c"] > 0, report
+    (answer,) = clients.fetch(lab, "quicgo", address(lab.server["ipv4"]), certificates, ["/small.txt"])
+    assert answer.status == 200
     survived(server)

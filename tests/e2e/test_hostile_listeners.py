@@ -39,7 +39,7 @@ def holds(server: Server, outcome: Outcome, before: int) -> None:
         assert word not in server.log(), server.log()
 
 
-@pytest.mark.parametrize("name", ["silent_connections", "slow_http", "unread_pages", "long_heads", "hasty_connections"])
+@pytest.mark.parametrize("name", ["silent_connections", "slow_http", "slow_lines", "unread_pages", "long_heads", "hasty_connections"])
 def test_the_door_of_the_operator(lab: Lab, make_server, certificates: Path, name: str) -> None:
     server = make_server(lab, prefix=SERVER_PREFIX, more={"admin": {"listen": f'"0.0.0.0:{ADMIN[1]}"'}})
     go_first(server.process.pid)
@@ -57,8 +57,8 @@ def test_the_door_of_the_operator(lab: Lab, make_server, certificates: Path, nam
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        ("ws", "silent_connections"), ("ws", "slow_http"), ("ws", "long_heads"),
-        ("tls", "silent_connections"), ("tls", "slow_tls"),
+        ("ws", "silent_connections"), ("ws", "slow_http"), ("ws", "slow_lines"), ("ws", "long_heads"),
+        ("tls", "silent_connections"), ("tls", "slow_lines"), ("tls", "slow_tls"), ("tcp", "slow_lines"),
         ("tcp", "hasty_connections"), ("ws", "hasty_connections"), ("tls", "hasty_connections"),
     ],
 )

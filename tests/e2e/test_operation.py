@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -173,8 +174,11 @@ def test_top_shows_paths_workers_and_counters(make_lab, make_server, certificate
     server = make_server(lab, mode="copy", workers=2)
     top = ("server", BINARY, "top", "--once", "--interval", "300ms")
     with transfer(server, certificates):
+        longest = "worker_turn_longest_seconds"
+        before = server.wait_for("turns", lambda m: all(m.value(longest, worker=str(one)) > 0 for one in (0, 1)))
         shown = json.loads(lab.run(*top, "--json"))
         lines = lab.run(*top).splitlines()
+        after = server.metrics()
     assert any(one["per_second"] == 0 for one in shown["series"]), "no counter"
     gateway = shown["gateway"]
     assert gateway["listen"] == [{"address": server.ready[0].listen, "io": "copy"}]
@@ -186,6 +190,19 @@ def test_top_shows_paths_workers_and_counters(make_lab, make_server, certificate
     assert sum(one["connections"] for one in gateway["workers"]) == 1
     for rate in ("received_bits_per_second", "sent_bits_per_second", "sent_express_per_second"):
         assert sum(one[rate] for one in gateway["workers"]) > 0, rate
+    # The longest turn since the start, and turns with and without those over 1 ms, as the page had them around that.
+    busy = max(gateway["workers"], key=lambda one: one["sent_bits_per_second"])
+    label = {"worker": str(busy["worker"])}
+    least, most = (metrics.value(longest, **label) for metrics in (before, after))
+    assert least <= busy["longest_turn_seconds"] <= most, (least, most, busy)
+    assert after.sum("worker_turn_seconds_count", **label) > before.sum("worker_turn_seconds_count", **label) > 0
+    assert 0 <= busy["long_turns_per_second"] <= busy["turns_per_second"] and busy["turns_per_second"] > 0, busy
+    (head,) = (number for number, line in enumerate(lines) if "MAX TURN" in line)
+    row = lines[head + 1 + busy["worker"]].split()
+    assert row[0] == label["worker"], lines
+    told = re.fullmatch(r"([0-9.]+)ms", row[-2])
+    assert told and least - 1e-6 <= float(told[1]) / 1e3 <= most + 1e-6, (row, least, most)
+    assert re.fullmatch(r"[0-9.]+%", row[-1]), row
     assert lines[0].startswith("serve 127.0.0.1:9180") and "connections 1" in lines[0]
     assert lines[1] == f"listen {server.ready[0].listen}  io copy"
     assert any(line.split()[:1] == ["WORKER"] for line in lines)

@@ -84,7 +84,7 @@ impl ResponseBody {
         let room = self.room();
         if room == 0 {
             self.exchange.rest();
-            self.transaction.watch.moved(self.transaction.id, false);
+            self.transaction.watch.turns(self.transaction.id, false);
             self.starves = true;
             self.transaction.watch.starve(context.waker());
             return Poll::Pending;
@@ -92,7 +92,7 @@ impl ResponseBody {
         self.alarm.set(context.waker());
         match self.exchange.poll_body(room) {
             Poll::Pending => {
-                self.transaction.watch.moved(self.transaction.id, true);
+                self.transaction.watch.turns(self.transaction.id, true);
                 Poll::Pending
             }
             Poll::Ready(Some(Ok(octets))) => Poll::Ready(self.pass_on(octets).map(Ok)),
@@ -109,7 +109,7 @@ impl ResponseBody {
 
     fn pass_on(&mut self, octets: Bytes) -> Option<Frame<Bytes>> {
         let watch = Arc::clone(&self.transaction.watch);
-        watch.moved(self.transaction.id, false);
+        watch.gave(self.transaction.id, octets.len());
         if self.transaction.sent == 0 {
             self.transaction.trace(Hop::Body { stream: self.transaction.id });
         }

@@ -46,6 +46,7 @@ mod upload;
 mod watch;
 mod wire;
 mod worker;
+mod writes;
 
 pub use listener::{Address, Listen, Listener, Role};
 pub use redirect::Redirect;

@@ -129,7 +129,7 @@ async fn answer(
         let (follow, about) = watch.follow();
         follow.answered(about, (id, transaction.status), &exchange);
     }
-    watch.moved(id, false);
+    watch.turns(id, false);
     let length = if head.is_bodyless() { Some(0) } else { exchange.remaining().or(head.body_length) };
     let response = response(head, service.alt_svc.as_ref(), service.scheme);
     Ok(response.map(|()| ResponseBody::new(exchange, alarm, transaction, length)))

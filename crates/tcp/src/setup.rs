@@ -8,6 +8,7 @@ use boring::error::ErrorStack;
 use boring::ssl::{SslContext, SslMethod};
 use expressway_web::Handler;
 use expressway_web::access_log::AccessLog;
+use expressway_web::patience::RESPONSE_RATE;
 
 /// What connections are served by. A reload replaces it whole: requests that come then have the new handler and log,
 /// and connections the new context and limits.
@@ -67,6 +68,8 @@ pub struct Limits {
     pub request_timeout: Duration,
     /// A response of which the client takes nothing for this long is ended; less when memory is scarce.
     pub response_timeout: Duration,
+    /// Octets a second that count as taking a response; who takes less takes nothing. 0: any octet counts.
+    pub response_rate: u64,
 }
 
 impl Default for Limits {
@@ -84,6 +87,7 @@ impl Default for Limits {
             idle_timeout: Duration::from_secs(60),
             request_timeout: Duration::from_secs(30),
             response_timeout: Duration::from_secs(60),
+            response_rate: RESPONSE_RATE,
         }
     }
 }

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use expressway_web::memory::Account;
+use expressway_web::patience::{Pace, patience};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -16,6 +17,7 @@ use crate::places::Place;
 use crate::setup::Limits;
 use crate::stats::{Refusal, add, sub};
 use crate::worker::Shared;
+use crate::writes::Writes;
 
 /// How long a connection may take to close that has nothing to do.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -25,12 +27,6 @@ const LOOKS: u32 = 8;
 
 /// The longest time between two looks.
 const LONGEST: Duration = Duration::from_secs(2);
-
-/// When memory is scarce, a response may stand still for less, but this long.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// The part of the budget that must be left for timeouts to be as configured.
-const PLENTY: f64 = 0.25;
 
 /// Part of what a connection may hold that its requests may take, as over QUIC.
 const REQUESTS: usize = 4;
@@ -66,8 +62,9 @@ struct Request {
     is_begun: bool,
     /// It waits for its exchange, and not for the client.
     waits: bool,
-    /// When the transport last took something of it.
-    moved: Instant,
+    /// Octets that the transport has taken of it, and how fast.
+    taken: u64,
+    pace: Pace,
     /// Of its task (HTTP/2).
     task: Option<AbortHandle>,
 }
@@ -87,9 +84,9 @@ struct State {
     idle_since: Instant,
     /// When something came while there was no request.
     head_since: Option<Instant>,
-    write_blocked: Option<Instant>,
-    /// What the client had taken, and when that changed last.
-    taken: Option<(u64, Instant)>,
+    writes: Writes,
+    /// Of what the client takes of all responses.
+    pace: Pace,
     look: Instant,
     closing: Option<Instant>,
     abandoned: u32,
@@ -138,8 +135,8 @@ impl Watch {
             starved: VecDeque::new(),
             idle_since: now,
             head_since: None,
-            write_blocked: None,
-            taken: None,
+            writes: Writes::default(),
+            pace: Pace::default(),
             look: now,
             closing: None,
             abandoned: 0,
@@ -177,7 +174,7 @@ impl Watch {
         state.head_since = None;
         // Much of a body that is not wanted may be on its way before the client knows.
         state.credit(PER_REQUEST + if has_body { i64::from(crate::connection::STREAM_WINDOW) } else { 0 });
-        let request = Request { is_begun: false, waits: true, moved: Instant::now(), task: None };
+        let request = Request { is_begun: false, waits: true, taken: 0, pace: Pace::default(), task: None };
         let was_idle = state.is_idle();
         state.requests.insert(id, request);
         drop(state);
@@ -268,12 +265,23 @@ impl Watch {
         self.is_h2 || self.lock().lingers
     }
 
-    /// The transport took something of a response, or is waited for (`waits` is false); or the exchange is.
-    pub(crate) fn moved(&self, id: u64, waits: bool) {
-        let mut state = self.lock();
-        if let Some(request) = state.requests.get_mut(&id) {
+    /// From now on the exchange of a response is waited for (`waits`), or its client.
+    pub(crate) fn turns(&self, id: u64, waits: bool) {
+        if let Some(request) = self.lock().requests.get_mut(&id) {
             request.waits = waits;
-            request.moved = Instant::now();
+            request.pace.forget();
+            if !waits {
+                let now = Instant::now().into_std();
+                request.pace.slow_since(now, request.taken, u64::MAX, self.limits.response_rate);
+            }
+        }
+    }
+
+    /// The transport took so many octets of a response.
+    pub(crate) fn gave(&self, id: u64, octets: usize) {
+        if let Some(request) = self.lock().requests.get_mut(&id) {
+            request.waits = false;
+            request.taken += octets as u64;
         }
     }
 
@@ -337,15 +345,13 @@ impl Watch {
         let mut state = self.lock();
         match octets {
             Some(octets) => {
-                state.write_blocked = None;
+                state.writes.took(octets);
                 // Acknowledgements and updates of windows belong to them.
                 state.credit(octets as i64 / 4);
                 drop(state);
                 add(&self.worker.stats.sent[usize::from(self.is_h2)], octets as u64);
             }
-            None => {
-                state.write_blocked.get_or_insert_with(Instant::now);
-            }
+            None => state.writes.refused(Instant::now().into_std(), self.limits.response_rate),
         }
     }
 
@@ -366,18 +372,17 @@ impl Watch {
             next = next.min(since + limit);
             now >= since + limit
         };
-        if state.write_blocked.is_some_and(|since| late(since, patience)) {
+        let (std, rate) = (now.into_std(), self.limits.response_rate);
+        if state.writes.blocked_since(std, rate).is_some_and(|since| late(since.into(), patience)) {
             return Verdict::End(Some(Refusal::ResponseTimeout));
         }
-        if self.account.in_flight() == 0 {
-            state.taken = None;
+        let owed = self.account.in_flight() as u64;
+        if owed == 0 {
+            state.pace.forget();
         } else {
-            let arrived = self.account.arrived();
-            let (taken, since) = *state.taken.get_or_insert((arrived, now));
-            if taken != arrived {
-                state.taken = Some((arrived, now));
+            let since = state.pace.slow_since(std, self.account.arrived(), owed, rate).unwrap_or(std);
             // Its responses are ended first.
-            } else if late(since, patience + patience / 4) {
+            if late(since.into(), patience + patience / 4) {
                 return Verdict::End(Some(Refusal::ResponseTimeout));
             }
         }
@@ -395,12 +400,13 @@ impl Watch {
             }
         } else if now >= state.look {
             state.look = now + (patience / LOOKS).min(LONGEST);
-            let overdue: Vec<u64> = state
-                .requests
-                .iter()
-                .filter(|(_, request)| !request.waits && now.duration_since(request.moved) >= patience)
-                .map(|(id, _)| *id)
-                .collect();
+            let is_late = |request: &mut Request| {
+                let since = request.pace.slow_since(std, request.taken, u64::MAX, rate);
+                since.is_some_and(|since| std.duration_since(since) >= patience)
+            };
+            let waiting = state.requests.iter_mut().filter(|(_, request)| !request.waits);
+            let overdue: Vec<u64> =
+                waiting.filter_map(|(id, request)| is_late(request).then_some(*id)).collect();
             next = next.min(state.look);
             drop(state);
             for id in overdue {
@@ -438,9 +444,4 @@ impl State {
     fn credit(&mut self, octets: i64) {
         self.left = (self.left + octets).min(WASTE);
     }
-}
-
-/// How long a response may stand still where `left` of the memory's budget is left.
-fn patience(configured: Duration, left: f64) -> Duration {
-    configured.mul_f64((left / PLENTY).clamp(0.0, 1.0)).max(PATIENCE.min(configured))
 }

@@ -13,6 +13,7 @@
 //! * [`blocks`] caches octets of files and of cached objects in one budget.
 //! * [`CompressOptions`] say what is compressed on its way out.
 //! * [`access_log`] writes one line a request from a thread of its own.
+//! * [`patience`] says which clients are too slow.
 //! * [`metrics`] is how caches, pool and log expose their counters.
 #![forbid(unsafe_code)]
 
@@ -33,6 +34,7 @@ pub mod memory;
 pub mod metrics;
 mod pace;
 pub mod parts;
+pub mod patience;
 mod pipe;
 pub mod range;
 mod request;

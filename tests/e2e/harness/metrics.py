@@ -36,6 +36,11 @@ class Metrics:
         matching = [s.value for s in family if labels.items() <= s.labels.items()]
         return int(sum(matching))
 
+    def value(self, name: str, **labels: str) -> float:
+        """The value of the one sample that has `labels`."""
+        (found,) = (s.value for s in self.samples if s.name == f"expressway_{name}" and labels.items() <= s.labels.items())
+        return found
+
     def drops(self) -> dict[str, int]:
         """What was dropped or refused anywhere, by metric and labels; only what is not zero."""
         found: dict[str, int] = {}

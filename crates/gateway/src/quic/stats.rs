@@ -155,9 +155,9 @@ counters! {
     Counter responses_cancelled,
     /// Responses that this side reset because their body failed.
     Counter responses_failed,
-    /// Responses that this side reset because the client took nothing of them for `response_timeout`.
+    /// Responses that this side reset because the client took too little of them for `response_timeout`.
     Counter responses_timed_out,
-    /// Connections closed because the client acknowledged nothing of what was sent for `response_timeout`.
+    /// Connections closed because the client acknowledged too little of what was sent for `response_timeout`.
     Counter connections_stalled,
     /// Requests that had to wait unread for a while.
     Counter requests_deferred,

@@ -45,6 +45,52 @@ fn a_response_that_its_client_does_not_take_is_cancelled_and_others_go_on() {
     assert_eq!((stats.connections, stats.responses_cancelled, stats.connections_stalled), (1, 0, 0));
 }
 
+/// A client opens the window of its response by some octets several times a second. One that takes more is served on.
+#[test]
+fn an_octet_now_and_then_holds_no_response() {
+    let mut world = Build { tune: impatient, ..Build::default() }.world();
+    let window = |octets| Options { reads: false, max_stream_data: octets, ..Options::default() };
+    let (sips, reads) = (client(&mut world, 5000, window(40)), client(&mut world, 5001, window(4000)));
+    for id in [sips, reads] {
+        world.clients[id].get("/bytes/10000000");
+    }
+    let (mut last, mut sipped) = (Instant::now(), 0);
+    world.until("the end of patience", |world| {
+        if last.elapsed() > Duration::from_millis(50) {
+            last = Instant::now();
+            sipped += world.clients[sips].sip(4);
+            world.clients[reads].sip(4000);
+        }
+        world.stats(0).responses_timed_out > 0
+    });
+    assert!(sipped > 8, "it took something all the while");
+    world.until("word of it", |world| world.clients[sips].response(0).reset == Some(0x10c));
+    assert_eq!(world.clients[reads].response(0).reset, None);
+    let stats = world.stats(0);
+    assert_eq!((stats.responses_timed_out, stats.connections_stalled, stats.connections), (1, 0, 2));
+}
+
+#[test]
+fn any_octet_will_do_where_no_rate_is_asked_for() {
+    let tune = |settings: &mut Settings| {
+        impatient(settings);
+        settings.response_rate = 0;
+    };
+    let mut world = Build { tune, ..Build::default() }.world();
+    let options = Options { reads: false, max_stream_data: 40, ..Options::default() };
+    let id = client(&mut world, 5000, options);
+    world.clients[id].get("/bytes/10000000");
+    let (start, mut last) = (Instant::now(), Instant::now());
+    world.until("three times the patience", |world| {
+        if last.elapsed() > Duration::from_millis(50) {
+            last = Instant::now();
+            world.clients[id].sip(4);
+        }
+        start.elapsed() > Duration::from_secs(3)
+    });
+    assert_eq!(world.stats(0).responses_timed_out, 0);
+}
+
 #[test]
 fn a_response_that_stands_back_behind_urgent_ones_is_not_held_to_it() {
     let tune = |settings: &mut Settings| {

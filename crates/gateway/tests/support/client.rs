@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use expressway_netio::sim::{Network, Node, SimIo};
@@ -63,6 +64,8 @@ pub struct Options {
     pub version: u32,
     /// Packets that it sends before it hears of any.
     pub initial_window: usize,
+    /// Files with its certificate chain and key, if it shows one.
+    pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
 impl Default for Options {
@@ -80,6 +83,7 @@ impl Default for Options {
             active_ids: 4,
             version: quiche::PROTOCOL_VERSION,
             initial_window: 10,
+            certificate: None,
         }
     }
 }
@@ -126,6 +130,10 @@ pub fn config(options: &Options) -> quiche::Config {
     config.set_initial_max_streams_uni(100);
     config.set_active_connection_id_limit(options.active_ids);
     config.set_initial_congestion_window_packets(options.initial_window);
+    if let Some((chain, key)) = &options.certificate {
+        config.load_cert_chain_from_pem_file(chain.to_str().unwrap()).unwrap();
+        config.load_priv_key_from_pem_file(key.to_str().unwrap()).unwrap();
+    }
     if options.early_data {
         config.enable_early_data();
     }
@@ -286,6 +294,18 @@ impl Client {
                 response.take_in(&self.scratch[..length]);
             }
         }
+    }
+
+    /// Reads so many octets of each response at most; how many there were.
+    pub fn sip(&mut self, most: usize) -> usize {
+        let (Some(http), mut all) = (&mut self.http, 0) else { return 0 };
+        for (stream, response) in &mut self.responses {
+            if let Ok(length) = http.recv_body(&mut self.quic, *stream, &mut self.scratch[..most]) {
+                response.take_in(&self.scratch[..length]);
+                all += length;
+            }
+        }
+        all
     }
 
     fn receive(&mut self, now: Instant) -> Result<usize, IoError> {

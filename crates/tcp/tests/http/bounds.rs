@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -125,6 +125,52 @@ fn a_stream_that_is_not_taken_is_ended_and_the_connection_goes_on() {
                 Ok(None) => panic!("it ended well"),
                 Ok(Some(Ok(_))) | Err(_) => {}
             }
+        };
+        assert!(error.is_reset(), "{error}");
+        assert_eq!(ask(&mut send, request("GET", "/bytes/5")).await.unwrap().1, octets(5));
+    });
+    world.wait_for("tcp_refused", "response-timeout", 1);
+}
+
+/// What takes something within every moment that a response may stand still, and too little in all.
+const FAST: u64 = 64 << 20;
+
+#[test]
+fn a_response_of_which_little_is_taken_now_and_then_is_ended() {
+    let world = Build::limited(|limits| {
+        limits.response_timeout = Duration::from_secs(2);
+        limits.response_rate = FAST;
+    });
+    let mut wire = world.connect();
+    wire.send("GET /stream/10000000000 HTTP/1.1\r\nhost: a\r\n\r\n");
+    let (mut scratch, mut all, start) = (vec![0; 256 << 10], 0, Instant::now());
+    while let Ok(read @ 1..) = TcpStream::read(&mut wire.0, &mut scratch) {
+        all += read as u64;
+        assert!(start.elapsed() < crate::world::LIMIT, "{all} octets, and no end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    world.wait_for("tcp_refused", "response-timeout", 1);
+    world.until("it is gone", || world.memory.total() == 0);
+    world.serves();
+}
+
+#[test]
+fn a_stream_of_which_little_is_taken_now_and_then_is_ended_and_others_go_on() {
+    let world = Build::limited(|limits| {
+        limits.response_timeout = Duration::from_secs(2);
+        limits.response_rate = FAST;
+    });
+    speak(&world, |mut send| async move {
+        let (response, _) = send.send_request(request("GET", "/stream/10000000000"), true).unwrap();
+        let mut slow = response.await.unwrap().into_body();
+        let error = loop {
+            match slow.data().await {
+                Some(Ok(octets)) => slow.flow_control().release_capacity(octets.len()).unwrap(),
+                Some(Err(error)) => break error,
+                None => panic!("it ended well"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert_eq!(ask(&mut send, request("GET", "/bytes/5")).await.unwrap().1, octets(5));
         };
         assert!(error.is_reset(), "{error}");
         assert_eq!(ask(&mut send, request("GET", "/bytes/5")).await.unwrap().1, octets(5));

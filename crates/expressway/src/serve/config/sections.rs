@@ -9,6 +9,7 @@ use toml::Spanned;
 
 use expressway_gateway::quic::cid::Routable;
 use expressway_settings::{Key, Size, Span};
+use expressway_web::patience::RESPONSE_RATE;
 
 use super::site::Problem;
 use super::value::{Congestion, LogFormat, Retry, Seccomp, Workers};
@@ -80,6 +81,8 @@ pub(crate) struct Quic {
     pub(crate) max_open_files: Spanned<u32>,
     /// A response of which the client takes nothing for this long is reset.
     pub(crate) response_timeout: Spanned<Span>,
+    /// Bytes a second that count as taking it; 0: any byte.
+    pub(crate) response_rate: Spanned<Size>,
     /// A request whose header section does not come whole within this time is rejected.
     pub(crate) request_timeout: Spanned<Span>,
     /// Congestion control.
@@ -141,6 +144,7 @@ impl Default for Quic {
             connection_memory: None,
             max_open_files: Spanned::new(0..0, 128),
             response_timeout: Spanned::new(0..0, Span(Duration::from_secs(60))),
+            response_rate: Spanned::new(0..0, Size(RESPONSE_RATE)),
             request_timeout: Spanned::new(0..0, Span(Duration::from_secs(30))),
             congestion: Congestion::default(),
             pacing: true,

@@ -40,6 +40,8 @@ pub(crate) struct Tcp {
     pub(crate) request_timeout: Spanned<Span>,
     /// A response of which the client takes nothing for this long is ended.
     pub(crate) response_timeout: Spanned<Span>,
+    /// Bytes a second that count as taking it; 0: any byte.
+    pub(crate) response_rate: Spanned<Size>,
     /// Those who say in a PROXY header whom they speak for, and have to.
     pub(crate) proxy_protocol: Option<Spanned<Trusted>>,
 }
@@ -60,6 +62,7 @@ impl Default for Tcp {
             idle_timeout: span(limits.idle_timeout),
             request_timeout: span(limits.request_timeout),
             response_timeout: span(limits.response_timeout),
+            response_rate: Spanned::new(0..0, Size(limits.response_rate)),
             proxy_protocol: None,
         }
     }
@@ -82,6 +85,7 @@ impl Tcp {
             idle_timeout: self.idle_timeout.get_ref().0,
             request_timeout: self.request_timeout.get_ref().0,
             response_timeout: self.response_timeout.get_ref().0,
+            response_rate: self.response_rate.get_ref().0,
             ..defaults
         }
     }
@@ -103,6 +107,7 @@ impl Tcp {
             (self.max_requests.span(), u64::from(*self.max_requests.get_ref()), 1, 10_000),
             (self.max_header.span(), self.max_header.get_ref().0, 4 << 10, 1 << 20),
             (self.send_window.span(), self.send_window.get_ref().0, 64 << 10, 1 << 30),
+            (self.response_rate.span(), self.response_rate.get_ref().0, 0, 1 << 30),
         ] {
             if !(low..=high).contains(&value) {
                 return Err((span, format!("{value} is not between {low} and {high}")));

@@ -1,9 +1,12 @@
 //! Timeouts for clients that do not read, or do not complete what they began.
 //!
-//! A connection with something in flight is swept periodically; these timeouts cost nothing in between. A
-//! response whose client read nothing between two sweeps releases the block that it reads from.
+//! A connection with something in flight is swept periodically; these timeouts cost nothing in between. Who reads
+//! more slowly than `response_rate` does not read, so that an octet now and then holds no response; a response whose
+//! client has been too slow between two sweeps releases the block that it reads from.
 
 use std::time::{Duration, Instant};
+
+use expressway_web::patience::{Pace, patience};
 
 use super::Session;
 use crate::h3::code;
@@ -16,22 +19,15 @@ const SWEEPS: u32 = 8;
 /// The longest time between sweeps.
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// When memory is scarce, response timeouts shrink with what is left, but not below this.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// The part of the budget that must be left for timeouts to be as configured.
-const PLENTY: f64 = 0.25;
-
 /// The last sweep and the next.
 #[derive(Default)]
 pub(super) struct Sweep {
     next: Option<Instant>,
-    /// What had arrived by the last one.
-    arrived: u64,
-    /// What the streams had given to QUIC by then.
-    taken: u64,
-    /// The sweep since which the client has acknowledged nothing.
-    stalled: Option<Instant>,
+    /// Of what the client acknowledges.
+    acknowledged: Pace,
+    /// Octets that QUIC has taken of responses, and their pace.
+    pub(super) taken: u64,
+    moves: Pace,
 }
 
 impl Session {
@@ -109,47 +105,30 @@ impl Session {
         self.incoming.older_than(start).filter(is_late).collect()
     }
 
-    /// The client has acknowledged nothing of what QUIC holds for too long.
+    /// The client has acknowledged too little of what QUIC holds for too long.
     fn acknowledges_nothing(&mut self, turn: &Turn<'_>, patience: Duration) -> bool {
-        let arrived = self.account.arrived();
-        let has_moved = std::mem::replace(&mut self.sweep.arrived, arrived) != arrived;
         let fetched: usize = self.streams.values().map(|request| request.fetched()).sum();
         let reads = self.streams.values().any(|request| request.waits_for_exchange());
-        if has_moved || reads || self.account.in_flight() <= fetched {
-            self.sweep.stalled = None;
+        let owed = self.account.in_flight().saturating_sub(fetched) as u64;
+        if reads || owed == 0 {
+            self.sweep.acknowledged.forget();
             return false;
         }
-        turn.now.duration_since(*self.sweep.stalled.get_or_insert(turn.now)) >= patience
+        let rate = turn.link.settings().response_rate;
+        let since = self.sweep.acknowledged.slow_since(turn.now, self.account.arrived(), owed, rate);
+        since.is_some_and(|since| turn.now.duration_since(since) >= patience)
     }
 
-    /// Responses of which the client has taken nothing for too long.
+    /// Responses of which the client has taken too little for too long.
     fn late_responses(&mut self, turn: &mut Turn<'_>, patience: Duration) -> Vec<u64> {
-        let taken: u64 = self.streams.values().map(|request| request.taken()).sum();
-        let moves = std::mem::replace(&mut self.sweep.taken, taken) != taken;
+        let (now, rate) = (turn.now, turn.link.settings().response_rate);
+        let moves = self.sweep.moves.slow_since(now, self.sweep.taken, u64::MAX, rate).is_none();
         // If others make progress and the connection has no room for more, the room is theirs.
         let excused = moves && !self.peer.takes(&mut turn.link.transport);
-        let now = turn.now;
         let late = self.streams.values_mut().filter_map(|request| {
-            let since = request.stalled_since(now, excused)?;
+            let since = request.stalled_since(now, excused, rate)?;
             (now.duration_since(since) >= patience).then_some(request.id)
         });
         late.collect()
-    }
-}
-
-/// How long a response may stand still where `left` of the memory's budget is left.
-fn patience(configured: Duration, left: f64) -> Duration {
-    configured.mul_f64((left / PLENTY).clamp(0.0, 1.0)).max(PATIENCE.min(configured))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patience_wears_thin_with_memory_and_not_out() {
-        let seconds = |configured, left| patience(Duration::from_secs(configured), left).as_secs();
-        assert_eq!([1.0, 0.25, 0.125, 0.01, 0.0].map(|left| seconds(60, left)), [60, 60, 30, 5, 5]);
-        assert_eq!(seconds(2, 0.0), 2, "as configured if that is shorter");
     }
 }
