@@ -89,6 +89,7 @@ BEDS = {
             "pytest /expressway/tests/e2e/test_dump_beside_tcpdump.py",
             *(f"/expressway/bin/{name} --test-threads=1" for name in ("kernel", "xdp")),
             "pytest /expressway/tests/e2e/test_top_flows.py -k 'gateways_connections or live_frames'",
+            "pytest /expressway/tests/e2e/test_xdp_reasons.py /expressway/tests/e2e/test_dump_sender.py",
         ],
         end_to_end=True,
         # Those of captures: build machines may refuse the programs that they attach.
