@@ -50,6 +50,15 @@ BEDS = {
         tests=[f"{GATEWAY} -k 'not queues'", AGENT, RECV, GEN, DUMP, f"{CONFORMANCE} device_"],
         testpmd=True,
     ),
+    "screens": Bed(
+        about="virtio-net in zero-copy mode, for pictures of `top`: scripts/screens.py",
+        flavour="cloud-amd64",
+        modules=VIRTIO_MODULES,
+        devices=on_hub(f"virtio-net-pci,{ZERO_COPY}", "virtio-net-pci,disable-legacy=on,romfile="),
+        tests=["python /expressway/tests/guest/inside/screens.py"],
+        programs=[],
+        tools={"tmux": "tmux"},
+    ),
     "igb": Bed(
         about="igb, whose link bounces when XDP comes, with RSS over two queues",
         flavour="amd64",
