@@ -520,6 +520,32 @@ static __always_inline void output_skb(const struct sk_buff *skb, struct scratch
 		__sync_fetch_and_add(&counts->lost, 1);
 }
 
+/*
+ * What the descriptor's TX metadata asked for, as the packet has it (net/xdp/xsk.c, xsk_build_skb): the checksum's place, even if
+ * XDP_UMEM_TX_SW_CSUM had the kernel compute it, the launch time, and where the time of sending is to be written.
+ */
+static __always_inline void note_asked(struct capture_record *record, struct sk_buff *skb)
+{
+	__u16 start = BPF_CORE_READ(skb, csum_start);
+	unsigned char *head = BPF_CORE_READ(skb, head);
+	struct skb_shared_info *shared;
+
+	/* From the head on; there is room for the device's header before it. */
+	if (start) {
+		record->asked |= CAPTURE_TX_CHECKSUM;
+		start -= BPF_CORE_READ(skb, data) - head;
+		record->result = (__u32)start << 16 | BPF_CORE_READ(skb, csum_offset);
+	}
+	record->launch = BPF_CORE_READ(skb, skb_mstamp_ns);
+	if (record->launch)
+		record->asked |= CAPTURE_TX_LAUNCH;
+	if (bpf_core_field_exists(struct skb_shared_info, xsk_meta)) {
+		shared = (void *)(head + BPF_CORE_READ(skb, end));
+		if (BPF_CORE_READ(shared, xsk_meta.tx_timestamp))
+			record->asked |= CAPTURE_TX_TIMESTAMP;
+	}
+}
+
 SEC("fentry/__dev_direct_xmit")
 int BPF_PROG(capture_direct, struct sk_buff *skb, __u16 queue)
 {
@@ -544,6 +570,8 @@ int BPF_PROG(capture_direct, struct sk_buff *skb, __u16 queue)
 	if (!counts)
 		return 0;
 	scratch->record.queue = queue;
+	if (kind == CAPTURE_XSK_COPY)
+		note_asked(&scratch->record, skb);
 	scratch->record.pid = process();
 	bpf_get_current_comm(scratch->record.comm, sizeof(scratch->record.comm));
 	current->packet = (__u64)skb;

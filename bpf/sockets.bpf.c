@@ -198,7 +198,11 @@ int list_sockets(struct bpf_iter__task_file *ctx)
 	read_ring(&record.completion, completion);
 	record.rx_dropped = BPF_CORE_READ(xs, rx_dropped);
 	record.rx_ring_full = BPF_CORE_READ(xs, rx_queue_full);
-	record.rx_invalid_descriptors = rx ? BPF_CORE_READ(rx, invalid_descs) : 0;
+	/*
+	 * Wrong addresses in the fill ring are counted there (xp_alloc in net/xdp/xsk_buff_pool.c). XDP_STATISTICS and sock_diag tell
+	 * the RX ring's number, where the kernel is the one that writes: always 0 (xsk_getsockopt in net/xdp/xsk.c, Linux 6.18).
+	 */
+	record.rx_invalid_descriptors = fill ? BPF_CORE_READ(fill, invalid_descs) : 0;
 	record.fill_ring_empty = fill ? BPF_CORE_READ(fill, queue_empty_descs) : 0;
 	record.tx_invalid_descriptors = tx ? BPF_CORE_READ(tx, invalid_descs) : 0;
 	record.tx_ring_empty = tx ? BPF_CORE_READ(tx, queue_empty_descs) : 0;

@@ -3,17 +3,15 @@
 
     scripts/screens.py [BINARY]
 
-Runs it under tmux in a lab with traffic of its own, and draws what the terminal shows. Needs root and tmux (`scripts/setup test`).
+The emulated guest (tests/guest, bed `screens`) runs it under tmux, on devices in zero-copy mode with traffic of its own, where everything can
+be traced; here is drawn what its terminal shows. Needs tmux (`scripts/setup test`).
 """
 
 import html
 import json
-import os
 import re
 import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,15 +19,10 @@ IMAGES = ROOT / "docs" / "images"
 COLUMNS, ROWS = 132, 28
 # Pixels of a character cell.
 WIDTH, HEIGHT = 8.4, 18
-LAB = f"screens-{os.getpid()}"
 PALETTE = ["#1e1e1e", "#e06c75", "#7fbf6a", "#e5c07b", "#61afef", "#c678dd", "#56b6c2", "#d4d4d4",
            "#7f848e", "#ff7b86", "#98e07f", "#ffd68a", "#7fc4ff", "#e0a3ff", "#7fe0ec", "#ffffff"]
 FOREGROUND, BACKGROUND = PALETTE[7], PALETTE[0]
 SGR = re.compile(r"\x1b\[([0-9;]*)m")
-
-# File, and the keys before its picture.
-PICTURES = [("flows", ""), ("lines", "t"), ("hosts", "tv"), ("sockets", "vvv\t"), ("drops", "\t"), ("cpus", "\t"),
-            ("keys", "\t\th")]
 
 
 class Style:
@@ -99,38 +92,20 @@ def main() -> int:
     """Makes them all."""
     binary = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "target/release/expressway").resolve()
     IMAGES.mkdir(exist_ok=True)
-    up = subprocess.run([binary, "lab", "up", LAB, "--json"], check=True, capture_output=True)
-    (status,) = json.loads(up.stdout)
-    host = next(one for one in status["namespaces"] if one["role"] == "server")["addresses"]["ipv4"]
-    inside = lambda role: [str(binary), "lab", "exec", f"{LAB}/{role}", "--", str(binary)]
-    running: list[subprocess.Popen[bytes]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        tmux = ["tmux", "-S", f"{folder}/tmux"]
-        try:
-            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            running.append(subprocess.Popen([*inside("server"), "recv", "--listen", f"{host}:7000", "--io", "copy"], **quiet))
-            time.sleep(2)
-            for port, rate, size, flows in ((7000, "4k", "1200", "12"), (7000, "500", "200", "3"), (9, "50", "64", "2")):
-                words = ["--to", f"{host}:{port}", "--rate", rate, "--size", size, "--flows", flows, "--seconds", "120",
-                         "--source-port", str(50_000 + int(size))]
-                running.append(subprocess.Popen([*inside("client"), "gen", "udp", *words], **quiet))
-            command = " ".join([*inside("server"), "top", "-i", "server0"])
-            subprocess.run([*tmux, "new-session", "-d", "-x", str(COLUMNS), "-y", str(ROWS), command], check=True)
-            time.sleep(12)
-            for name, keys in PICTURES:
-                for key in keys:
-                    subprocess.run([*tmux, "send-keys", "Tab" if key == "\t" else key], check=True)
-                time.sleep(1.5)
-                shown = subprocess.run([*tmux, "capture-pane", "-e", "-p"], check=True, capture_output=True, text=True)
-                (IMAGES / f"top-{name}.svg").write_text(svg(shown.stdout))
-                print(f"docs/images/top-{name}.svg")
-        finally:
-            subprocess.run([*tmux, "kill-server"], check=False, stderr=subprocess.DEVNULL)
-            for process in running:
-                process.terminate()
-                process.wait()
-            subprocess.run([binary, "lab", "down", LAB], check=True)
-    return 0
+    made = 0
+    command = [sys.executable, ROOT / "tests/guest", "--binary", binary, "screens"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as guest:
+        assert guest.stdout
+        for line in guest.stdout:
+            if not line.startswith("screen "):
+                print(line, end="", flush=True)
+                continue
+            picture = json.loads(line.removeprefix("screen "))
+            name = IMAGES / f"top-{picture['name']}.svg"
+            name.write_text(svg(picture["screen"]))
+            made += 1
+            print(name.relative_to(ROOT), flush=True)
+    return guest.returncode or int(not made)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ enum capture_kind {
 	/* A packet, with its octets. */
 	CAPTURE_XDP_ENTRY = 1,
 	CAPTURE_XDP_EXIT = 2, /* `result` is the verdict */
+	/* With CAPTURE_TX_CHECKSUM `result` is csum_start in the upper half and csum_offset in the lower. */
 	CAPTURE_XSK_COPY = 3,
 	CAPTURE_XSK_ZERO_COPY = 4,
 	CAPTURE_KERNEL_RECEIVE = 5,
@@ -53,6 +54,13 @@ enum capture_flag {
 	CAPTURE_DROPPED = 4,
 };
 
+/* What TX metadata asks the device for: XDP_TXMD_FLAGS_* of include/uapi/linux/if_xdp.h (Linux 6.15). */
+enum capture_asked {
+	CAPTURE_TX_TIMESTAMP = 1,
+	CAPTURE_TX_CHECKSUM = 2,
+	CAPTURE_TX_LAUNCH = 4,
+};
+
 enum capture_target_flag {
 	/* There are VLANs of it in vlans_map. */
 	CAPTURE_TAGGED = 1,
@@ -66,6 +74,7 @@ struct capture_record {
 	__u64 time;    /* monotonic, nanoseconds */
 	__u64 id;      /* of the packet: unique while the capture runs */
 	__u64 inode;   /* of the socket; 0: unknown */
+	__u64 launch;  /* with CAPTURE_TX_LAUNCH: when the device is to send it, by its own clock */
 	__u32 ifindex;
 	__u32 queue;   /* ~0: none */
 	__u32 length;  /* of the packet, or of this piece of it, in octets */
@@ -77,7 +86,8 @@ struct capture_record {
 	__u8 prefix;   /* octets that lie between this record and the payload */
 	__u8 skip;     /* octets of the payload that the prefix stands for */
 	__u8 strip;    /* octets of VLAN tags, behind the addresses, that are no part of the packet as shown */
-	__u8 reserved[3];
+	__u8 asked;    /* of what AF_XDP sends: enum capture_asked */
+	__u8 reserved[2];
 	char comm[16]; /* of `pid` */
 };
 

@@ -118,6 +118,7 @@ struct xsk_buff_pool {
 	struct list_head xsk_tx_list;
 	__u16 queue_id;
 	struct xdp_desc *tx_descs;
+	__u8 tx_metadata_len;
 	bool unaligned;
 	void *addrs;
 };
@@ -132,7 +133,18 @@ struct sk_buff {
 	__be16 protocol;
 	__be16 vlan_proto;
 	__u16 vlan_tci;
+	__u16 csum_start, csum_offset;
+	__u64 skb_mstamp_ns;
+	unsigned int end;
 	unsigned char *head, *data;
+};
+
+struct xsk_tx_metadata_compl {
+	__u64 *tx_timestamp;
+};
+
+struct skb_shared_info {
+	struct xsk_tx_metadata_compl xsk_meta;
 };
 
 struct pid_namespace {
@@ -310,6 +322,7 @@ const struct capture_types {
 	enum capture_kind kind;
 	enum capture_flag flag;
 	enum capture_target_flag target_flag;
+	enum capture_asked asked;
 	struct capture_record record;
 	struct capture_target target;
 	struct capture_vlan vlan;

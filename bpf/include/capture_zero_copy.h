@@ -18,6 +18,17 @@ struct descriptor {
 };
 
 #define XDP_PKT_CONTD 1
+#define XDP_TX_METADATA 2
+
+/* The same header's struct xsk_tx_metadata, which lies in front of the packet; the launch time came with Linux 6.15. */
+struct tx_metadata {
+	__u64 flags;
+	__u16 csum_start;
+	__u16 csum_offset;
+	__u64 launch_time;
+};
+
+#define XDP_TXMD_FLAGS_VALID (CAPTURE_TX_TIMESTAMP | CAPTURE_TX_CHECKSUM | CAPTURE_TX_LAUNCH)
 #define XSK_UNALIGNED_BUF_OFFSET_SHIFT 48
 #define XSK_UNALIGNED_BUF_ADDR_MASK ((1ULL << XSK_UNALIGNED_BUF_OFFSET_SHIFT) - 1)
 
@@ -34,6 +45,8 @@ struct batch {
 	__u32 ifindex;
 	__u32 queue;
 	bool unaligned;
+	/* Octets of TX metadata in front of each packet. */
+	__u32 metadata;
 	/* The descriptor that is looked at, and how much of it was sent. */
 	bool more;
 	bool first;
@@ -133,6 +146,27 @@ static __always_inline int judge_descriptor(struct pieces *pieces, const struct 
 	return capture_filter(&pieces->head, held, batch->length);
 }
 
+/*
+ * What the TX metadata of the packet that begins in this descriptor asks for. With flags that it does not know the kernel asks the device for
+ * nothing (xsk_buff_valid_tx_metadata in include/net/xdp_sock_drv.h).
+ */
+static __always_inline void note_metadata(const struct batch *batch, struct capture_record *record)
+{
+	struct tx_metadata metadata = {};
+	__u32 length = batch->metadata;
+
+	/* A shorter one has no launch time. */
+	if (length > sizeof(metadata))
+		length = sizeof(metadata);
+	if (!length || bpf_probe_read_kernel(&metadata, length, (void *)(batch->address - batch->metadata)))
+		return;
+	if (metadata.flags & ~(__u64)XDP_TXMD_FLAGS_VALID)
+		return;
+	record->asked = metadata.flags;
+	record->result = (__u32)metadata.csum_start << 16 | metadata.csum_offset;
+	record->launch = metadata.launch_time;
+}
+
 /* One descriptor. 1: something is missing. */
 static __always_inline int take(struct batch *batch, const struct descriptor *descriptor)
 {
@@ -177,6 +211,11 @@ static __always_inline int take(struct batch *batch, const struct descriptor *de
 		pieces->record.strip = strip;
 		pieces->record.queue = batch->queue;
 		pieces->record.kind = CAPTURE_XSK_ZERO_COPY;
+		pieces->record.asked = 0;
+		pieces->record.result = 0;
+		pieces->record.launch = 0;
+		if (descriptor->options & XDP_TX_METADATA)
+			note_metadata(batch, &pieces->record);
 	}
 	if (pieces->matched)
 		bpf_loop(CAPTURE_MAX / CAPTURE_PIECE + 2, send_piece, batch, 0);
@@ -197,6 +236,10 @@ static __always_inline bool pool_of(struct batch *batch, struct xsk_buff_pool *p
 	batch->descriptors = (__u64)pool->tx_descs;
 	batch->queue = pool->queue_id;
 	batch->unaligned = pool->unaligned;
+	/* Since Linux 6.8. */
+	batch->metadata = 0;
+	if (bpf_core_field_exists(pool->tx_metadata_len))
+		batch->metadata = BPF_CORE_READ(pool, tx_metadata_len);
 	/* Of several sockets that share it, the first: which one a descriptor is from cannot be told here. */
 	xs = (void *)pool->xsk_tx_list.next - bpf_core_field_offset(struct xdp_sock, tx_list);
 	batch->inode = 0;

@@ -153,6 +153,12 @@ def test_files_of_others_are_written_over_and_those_with_secrets_closed_to_them(
     )
     assert captures.count(written) == 5
     assert written.stat().st_mode & 0o777 == 0o600
+    # Nor are they given to the user that it becomes.
+    for source in (["-r", capture], ["-i", "lo"]):
+        result = dump(*source, "-w", tmp_path / "theirs", "--secrets", tmp_path / "keys", "-Z", "nobody")
+        assert result.returncode == 2
+        assert result.stderr.decode() == "expressway: --secrets: the secrets would be nobody's to read; leave out -Z\n"
+        assert not (tmp_path / "theirs").exists()
 
 
 def test_wireshark_is_told_of_interfaces(tmp_path: Path) -> None:

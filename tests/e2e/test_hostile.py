@@ -93,7 +93,7 @@ FIRST_PACKETS = [
     Case("replayed_retries", {"refused_invalid_token_total": 50, "retries_validated_total": 20}, {"from elsewhere": 20}, {"retry": '"always"'}),
     Case("foreign_tokens", {"connections_accepted_total": 50}, {"initials": 100}),
     Case("other_versions", {"version_negotiations_sent_total": 100}, {"datagrams": 100}),
-    Case("garbage", {"dropped_malformed_total": 10, "dropped_small_initial_total": 10, "dropped_short_cid_total": 10, "dropped_bad_initial_total": 10}, {"datagrams": 100}),
+    Case("garbage", {"dropped_bad_header_total": 10, "dropped_small_initial_total": 10, "dropped_short_cid_total": 10, "dropped_bad_initial_total": 10}, {"datagrams": 100}),
     Case("reversed_hello", {"connections_established_total": 5}, {"handshakes": 5}),
     Case("gapped_hello", {"connections_accepted_total": 5}, {"hits": 5}),
     Case("endless_hello", {"connections_protocol_error_total": 5}, {VIOLATION: 5}),

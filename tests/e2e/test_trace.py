@@ -62,7 +62,7 @@ def refused(server: Server, *words: str) -> tuple[int, str]:
     return ended.returncode, ended.stderr
 
 
-def steps(document: dict[str, Any], kind: str = "request_steps") -> dict[str, dict[str, int]]:
+def steps(document: dict[str, Any], kind: str = "request_steps") -> dict[str, dict[str, Any]]:
     """Rows of the table by the names of their steps."""
     return {row["step"]: row for row in document[kind]}
 
@@ -176,6 +176,12 @@ def test_each_hop_of_a_request_is_seen(
     # A datagram may come by the kernel in any mode: the first ones do.
     assert slowest["in"] == "kernel socket" or mode == "copy" and " queue " in slowest["in"], slowest
     assert slowest["out"] == "kernel socket" or mode == "copy" and " queue " in slowest["out"], slowest
+    # Whoever stamped it is told by the way that it came.
+    (by,) = [hop["by"] for hop in slowest["hops"] if hop["hop"] == "arrived"]
+    assert by == ("kernel" if slowest["in"] == "kernel socket" else "xdp"), slowest
+    for row in document["request_steps"] + document["packet_steps"]:
+        assert sum(bucket["count"] for bucket in row["buckets"]) == row["count"], row
+        assert row["buckets"][-1]["le"] >= row["max"] and row["buckets"][0]["count"] > 0, row
 
     events = check_chrome(chrome)
     asked = {event["name"] for event in events if event["ph"] == "b" and event["name"].startswith("GET ")}

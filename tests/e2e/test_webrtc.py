@@ -311,6 +311,7 @@ def test_sessions_that_never_come_expire_and_are_bounded(make_lab, make_relay, m
     body = sdp_offer()
     statuses = [ask(lab, "POST", url(lab, "/whep/studio"), body, offer)[0] for _ in range(3)]
     assert statuses[0] in (201, 503) and statuses[-1] == 503, statuses
+    relay.wait_metric("relay_http_refused_full_total", statuses.count(503))
     relay.wait_metric("relay_webrtc_ended_handshake_total", 2)
     gauge(relay, "relay_sessions", 0)
     assert ask(lab, "POST", url(lab, "/whep/studio"), body, offer)[0] == 201

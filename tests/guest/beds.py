@@ -50,6 +50,15 @@ BEDS = {
         tests=[f"{GATEWAY} -k 'not queues'", AGENT, RECV, GEN, DUMP, f"{CONFORMANCE} device_"],
         testpmd=True,
     ),
+    "screens": Bed(
+        about="virtio-net in zero-copy mode, for pictures of `top`: scripts/screens.py",
+        flavour="cloud-amd64",
+        modules=VIRTIO_MODULES,
+        devices=on_hub(f"virtio-net-pci,{ZERO_COPY}", "virtio-net-pci,disable-legacy=on,romfile="),
+        tests=["python /expressway/tests/guest/inside/screens.py"],
+        programs=[],
+        tools={"tmux": "tmux"},
+    ),
     "igb": Bed(
         about="igb, whose link bounces when XDP comes, with RSS over two queues",
         flavour="amd64",
@@ -89,6 +98,7 @@ BEDS = {
             "pytest /expressway/tests/e2e/test_dump_beside_tcpdump.py",
             *(f"/expressway/bin/{name} --test-threads=1" for name in ("kernel", "xdp")),
             "pytest /expressway/tests/e2e/test_top_flows.py -k 'gateways_connections or live_frames'",
+            "pytest /expressway/tests/e2e/test_xdp_reasons.py /expressway/tests/e2e/test_dump_sender.py",
         ],
         end_to_end=True,
         # Those of captures: build machines may refuse the programs that they attach.

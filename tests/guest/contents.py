@@ -93,6 +93,6 @@ def image(bed: Bed, root: Path, kernel: Kernel, binary: Path, archive: Path) -> 
     # Each runs, whatever became of those before; one that fails makes the whole fail.
     steps = [line for test in bed.tests for line in (f"echo {shlex.quote(f'=== {test}')}", f"{test} || failed=1")]
     pytest = f"{python} -m pytest -p no:cacheprovider --color=no -ra -v --durations=5"
-    functions = [f'pytest() {{ {pytest} "$@"; }}', f'conformance() {{ {INSIDE}/bin/conformance "$@"; }}']
+    functions = [f'python() {{ {python} "$@"; }}', f'pytest() {{ {pytest} "$@"; }}', f'conformance() {{ {INSIDE}/bin/conformance "$@"; }}']
     script(made, environment, [*functions, "failed=0", *steps, "(exit $failed)"])
     made.pack(archive)

@@ -22,6 +22,8 @@ pub enum Layer {
     Tcp,
     /// Requests and responses, over any transport.
     Http,
+    /// The receiver of feeds, and those that it hands packets on to.
+    Recv,
     /// The fan-out's feed and subscribers.
     Fanout,
     /// The relay's publishers and receivers.
@@ -30,8 +32,17 @@ pub enum Layer {
 
 impl Layer {
     /// All, from the device upwards.
-    pub const ALL: [Self; 8] =
-        [Self::Xdp, Self::Ring, Self::Udp, Self::Quic, Self::Tcp, Self::Http, Self::Fanout, Self::Relay];
+    pub const ALL: [Self; 9] = [
+        Self::Xdp,
+        Self::Ring,
+        Self::Udp,
+        Self::Quic,
+        Self::Tcp,
+        Self::Http,
+        Self::Recv,
+        Self::Fanout,
+        Self::Relay,
+    ];
 
     /// Its name as a label.
     #[must_use]
@@ -43,6 +54,7 @@ impl Layer {
             Self::Quic => "quic",
             Self::Tcp => "tcp",
             Self::Http => "http",
+            Self::Recv => "recv",
             Self::Fanout => "fanout",
             Self::Relay => "relay",
         }
@@ -132,6 +144,7 @@ reasons! {
         "no-frame" = "xdp_rx_dropped": "No frame was free in the fill ring, or the packet did not fit into one.";
         "rx-descriptor" = "xdp_rx_invalid_descs": "The process put a wrong address into the fill ring.";
         "tx-descriptor" = "xdp_tx_invalid_descs": "The process put a wrong descriptor into the transmit ring.";
+        "tx-refused": "The device did not take what an AF_XDP socket sent in copy mode: it is down, or its queue was full.";
         "kernel-descriptor" = "dropped_bad_descriptor": "The kernel returned a descriptor outside of the UMEM, or of a frame that was not its own.";
     }
     Udp {
@@ -143,6 +156,7 @@ reasons! {
         "no-buffer" = "dropped_no_buffer": "No buffer for sending came free.";
     }
     Quic {
+        "bad-header" = "dropped_bad_header": "A datagram with no valid QUIC header.";
         "bad-initial" = "dropped_bad_initial": "A first packet that is not authentic.";
         "small-initial" = "dropped_small_initial": "An Initial in a datagram of less than 1200 bytes.";
         "short-cid" = "dropped_short_cid": "An Initial whose connection ID has less than 8 bytes.";
@@ -184,8 +198,18 @@ reasons! {
         "response-timeout-tcp" = "tcp_refused" ["reason" "response-timeout"]: "The same over TCP.";
         "response-failed" = "responses_failed": "A response whose body failed.";
         "origin-busy" = "origin_refused": "More requests to an origin than configured (503).";
+        "hls-segment" = "hls_refused": "A request for a video segment too far in the future (400).";
+        "admin-pages" = "admin_refused_pages": "A request to the admin listener whose clients had not read earlier responses (503).";
         "log-queue-full" = "access_log_dropped": "A line of the access log that found its queue full.";
         "log-failed" = "access_log_failed": "A line of the access log that could not be written.";
+    }
+    Recv {
+        "source": "A datagram from a source that is not wanted.";
+        "surplus": "A datagram that came together with the last one wanted, behind it.";
+        "echo": "A datagram that could not be sent back: empty, too long, or no room.";
+        "line": "A datagram to an address that is no line of the sequenced feed.";
+        "reader-quota": "A packet for a reader that held its whole quota.";
+        "record": "A datagram that is longer than the longest record.";
     }
     Fanout {
         "source" = "fanout_dropped_source": "A datagram from a source that is not allowed.";
@@ -235,6 +259,12 @@ reasons! {
         "session-waiting" = "relay_webrtc_dropped_waiting": "A datagram for a session for which too many waited.";
         "session-too-long" = "relay_webrtc_dropped_too_long": "A datagram longer than what goes to a session at once.";
         "session-skipped" = "relay_webrtc_skipped": "A packet that a session was too far behind for.";
+        "session-token" = "relay_http_refused_token": "A request without a token that is good for what it asks (401).";
+        "session-offer" = "relay_http_refused_offer": "An offer that cannot be read, or has nothing for its room.";
+        "session-conflict" = "relay_http_refused_conflict": "An offer to publish where somebody does (409).";
+        "session-limit" = "relay_http_refused_full": "An offer beyond the number of sessions (503).";
+        "session-busy" = "relay_http_refused_busy": "An offer for a worker that is behind (503).";
+        "session-request" = "relay_http_refused_request": "A request that is none of WHIP and WHEP.";
         "message" = "relay_webrtc_dropped_message": "A message of a session that is not heard, without a channel, or too long.";
         "message-slow" = "relay_webrtc_dropped_slow_message": "A message on an unreliable channel whose receiver had no room.";
         "message-skipped" = "relay_webrtc_skipped_messages": "A message that a session was too far behind for.";

@@ -13,4 +13,4 @@ pub mod trace;
 
 pub use capture::{Capture, CaptureError, CaptureOptions, Clock, Losses, Note, Points, XdpPoints};
 pub use filter::{Filter, FilterError};
-pub use packet::{Direction, Packet, Point, Process, Verdict};
+pub use packet::{Direction, Packet, Point, Process, TxMetadata, Verdict};

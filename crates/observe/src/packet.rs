@@ -1,5 +1,8 @@
 //! A packet as one of the hooks saw it.
 
+use std::fmt;
+use std::str::FromStr;
+
 /// A captured packet. Its octets are borrowed from the buffer that it came in.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
@@ -15,6 +18,8 @@ pub struct Packet<'a> {
     pub id: Option<u64>,
     /// What the XDP program decided; `None` before its decision, and where there is none.
     pub verdict: Option<Verdict>,
+    /// What the descriptor of an AF_XDP socket asked the device for.
+    pub metadata: Option<TxMetadata>,
     /// Why it was dropped, in the kernel's words, such as `no_socket`.
     pub drop: Option<&'a str>,
     /// Whose socket it went through.
@@ -81,6 +86,48 @@ pub enum Verdict {
     },
     /// A value that the kernel does not know; it drops such packets.
     Unknown(u32),
+}
+
+/// What TX metadata asks of a device (Documentation/networking/xsk-tx-metadata.rst in Linux).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TxMetadata {
+    /// A checksum: where what it covers begins (`csum_start`), and how far behind that it is put (`csum_offset`).
+    pub checksum: Option<(u16, u16)>,
+    /// The time of sending.
+    pub timestamp: bool,
+    /// To be sent at that time of the device's clock, in nanoseconds.
+    pub launch_time: Option<u64>,
+}
+
+impl fmt::Display for TxMetadata {
+    /// `checksum=34+6 timestamp launch=1700000000`.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut words = Vec::new();
+        words.extend(self.checksum.map(|(start, offset)| format!("checksum={start}+{offset}")));
+        words.extend(self.timestamp.then(|| "timestamp".to_owned()));
+        words.extend(self.launch_time.map(|time| format!("launch={time}")));
+        out.write_str(&words.join(" "))
+    }
+}
+
+impl FromStr for TxMetadata {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut found = Self::default();
+        for word in text.split(' ') {
+            match word.split_once('=') {
+                None if word == "timestamp" => found.timestamp = true,
+                Some(("checksum", place)) => {
+                    let (start, offset) = place.split_once('+').ok_or(())?;
+                    found.checksum = Some((start.parse().map_err(drop)?, offset.parse().map_err(drop)?));
+                }
+                Some(("launch", time)) => found.launch_time = Some(time.parse().map_err(drop)?),
+                _ => return Err(()),
+            }
+        }
+        Ok(found)
+    }
 }
 
 /// A process that owns a socket.

@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use crate::skeleton::capture_types::{capture_flag, capture_kind, capture_record};
+use crate::skeleton::capture_types::{capture_asked, capture_flag, capture_kind, capture_record};
 
 /// What a record is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,6 +64,12 @@ pub struct CaptureRecord<'a> {
     pub more: bool,
     /// It is dropped.
     pub dropped: bool,
+    /// What TX metadata asks for: a checksum from one octet on, to be put so many behind it.
+    pub checksum: Option<(u16, u16)>,
+    /// Likewise: the time of sending.
+    pub timestamp: bool,
+    /// Likewise: when to send it, by the device's clock.
+    pub launch_time: Option<u64>,
     /// The sender's name, up to the first zero.
     pub comm: &'a [u8],
     /// What comes before `payload`.
@@ -87,6 +93,46 @@ fn u32_at(data: &[u8], at: usize) -> Option<u32> {
 }
 
 impl<'a> CaptureRecord<'a> {
+    /// A record without prefix as the programs write it, for tests of what reads them.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn written(
+        kind: CaptureKind,
+        (time, id): (u64, u64),
+        more: bool,
+        result: i32,
+        payload: &[u8],
+    ) -> Vec<u8> {
+        let kind = match kind {
+            CaptureKind::XdpEntry => capture_kind::CAPTURE_XDP_ENTRY,
+            CaptureKind::XdpExit => capture_kind::CAPTURE_XDP_EXIT,
+            CaptureKind::XskCopy => capture_kind::CAPTURE_XSK_COPY,
+            CaptureKind::XskZeroCopy => capture_kind::CAPTURE_XSK_ZERO_COPY,
+            CaptureKind::KernelReceive => capture_kind::CAPTURE_KERNEL_RECEIVE,
+            CaptureKind::KernelTransmit => capture_kind::CAPTURE_KERNEL_TRANSMIT,
+            CaptureKind::Verdict => capture_kind::CAPTURE_VERDICT,
+            CaptureKind::Redirect => capture_kind::CAPTURE_REDIRECT,
+            CaptureKind::Sent => capture_kind::CAPTURE_SENT,
+            CaptureKind::Piece => capture_kind::CAPTURE_PIECE_MORE,
+        };
+        let flags = if more { capture_flag::CAPTURE_MORE.0 } else { 0 };
+        let length = (payload.len() as u32).to_ne_bytes();
+        let mut record = vec![0; size_of::<capture_record>()];
+        for (at, value) in [
+            (offset_of!(capture_record, time), &time.to_ne_bytes()[..]),
+            (offset_of!(capture_record, id), &id.to_ne_bytes()),
+            (offset_of!(capture_record, length), &length),
+            (offset_of!(capture_record, payload), &length),
+            (offset_of!(capture_record, result), &result.to_ne_bytes()),
+            (offset_of!(capture_record, kind), &[kind.0 as u8]),
+            (offset_of!(capture_record, flags), &[flags as u8]),
+        ] {
+            record[at..at + value.len()].copy_from_slice(value);
+        }
+        record.extend_from_slice(payload);
+        record
+    }
+
     /// Reads a record; `None` if it is none.
     #[must_use]
     pub fn read(data: &'a [u8]) -> Option<Self> {
@@ -107,6 +153,15 @@ impl<'a> CaptureRecord<'a> {
         };
         let flags = u32::from(octet(offset_of!(capture_record, flags))?);
         let has = |flag: capture_flag| flags & flag.0 != 0;
+        let asked = match kind {
+            CaptureKind::XskCopy | CaptureKind::XskZeroCopy => {
+                u32::from(octet(offset_of!(capture_record, asked))?)
+            }
+            _ => 0,
+        };
+        let asks = |what: capture_asked| asked & what.0 != 0;
+        let result = word(offset_of!(capture_record, result))?;
+        let launch = u64_at(data, offset_of!(capture_record, launch))?;
         let comm = data.get(offset_of!(capture_record, comm)..)?.get(..16)?;
         let body = data.get(size_of::<capture_record>()..)?;
         let prefix = usize::from(octet(offset_of!(capture_record, prefix))?);
@@ -121,11 +176,15 @@ impl<'a> CaptureRecord<'a> {
             queue: word(offset_of!(capture_record, queue)).filter(|queue| *queue != u32::MAX),
             length: word(offset_of!(capture_record, length))?,
             pid: word(offset_of!(capture_record, pid))?,
-            result: word(offset_of!(capture_record, result))?.cast_signed(),
+            result: result.cast_signed(),
             kind,
             undecided: has(capture_flag::CAPTURE_UNDECIDED),
             more: has(capture_flag::CAPTURE_MORE),
             dropped: has(capture_flag::CAPTURE_DROPPED),
+            checksum: asks(capture_asked::CAPTURE_TX_CHECKSUM)
+                .then_some(((result >> 16) as u16, result as u16)),
+            timestamp: asks(capture_asked::CAPTURE_TX_TIMESTAMP),
+            launch_time: asks(capture_asked::CAPTURE_TX_LAUNCH).then_some(launch),
             comm: comm.split(|octet| *octet == 0).next().unwrap_or(&[]),
             prefix,
             skip: usize::from(octet(offset_of!(capture_record, skip))?),

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from harness import captures, xsk
 from harness.captures import written
+from harness.namespace import run_inside
 from harness.paths import LIMIT
 from harness.top import rows, tops
 from taker import Taker, connected, generate
@@ -49,6 +51,32 @@ def test_what_a_socket_sends_is_shown_as_it_arrives(lab, make_dump, tmp_path: Pa
         assert other.end() == 0
         seen = other.log().rsplit("; ", 1)[1].split(" seen")[0]
         assert int(seen) >= COUNT, other.log()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_descriptors_ask_the_device_for_is_told(lab, make_dump, tmp_path: Path, mode: str) -> None:
+    connected(lab, WARM_UP)
+    flags = xsk.XDP_ZEROCOPY if mode == "zerocopy" else xsk.XDP_COPY
+    sender = run_inside(lab.server_namespace, lambda: xsk.Xsk("server0", flags=flags, metadata=xsk.METADATA.size))
+    try:
+        assert lab.zero_copy_sockets() == [mode == "zerocopy"]
+        file = tmp_path / "a.pcapng"
+        dump = make_dump("-w", file, "udp port 50000")
+        asked = {
+            None: "",
+            (0, 0, 0, 0): "",
+            (xsk.CHECKSUM, 34, 6, 0): ", tx metadata checksum=34+6",
+            (xsk.TIMESTAMP, 0, 0, 0): ", tx metadata timestamp",
+            (xsk.CHECKSUM | xsk.TIMESTAMP | xsk.LAUNCH_TIME, 34, 6, 7): ", tx metadata checksum=34+6 timestamp launch=7",
+        }
+        for number, metadata in enumerate(asked):
+            sender.send(captures.frame(number), metadata)
+        assert dump.end() == len(asked)
+        packets = written(file)
+        assert [comment.split(", pid")[0] for _, comment in packets] == [MODES[mode] + text for text in asked.values()]
+        assert [data for data, _ in packets] == [captures.frame(number) for number in range(len(asked))]
+    finally:
+        sender.close()
 
 
 def test_top_counts_what_a_socket_sends_with_no_copy(lab, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 use expressway_observe::file::Seen;
 use expressway_observe::text::{Printer, verdict_name};
-use expressway_observe::{Direction, Point, Verdict};
+use expressway_observe::{Direction, Point, TxMetadata, Verdict};
 use serde_json::{Value, json};
 
 /// The document of a packet, on one line.
@@ -38,6 +38,7 @@ pub(super) fn line(printer: &mut Printer, seen: &Seen<'_>) -> String {
     if let Some(Verdict::Redirect { error }) = packet.verdict {
         add("redirect_error", error.map(Value::from));
     }
+    add("tx_metadata", packet.metadata.map(metadata));
     add("dropped", packet.drop.map(Value::from));
     add("process", packet.process.map(|process| json!({ "pid": process.id, "name": process.name })));
     if let Some(addresses) = addresses {
@@ -48,6 +49,17 @@ pub(super) fn line(printer: &mut Printer, seen: &Seen<'_>) -> String {
         add("destination_port", addresses.ports.map(|(_, destination)| destination.into()));
     }
     format!("{document}\n")
+}
+
+/// As `struct xsk_tx_metadata` names it, where it was asked for.
+fn metadata(metadata: TxMetadata) -> Value {
+    let TxMetadata { checksum, timestamp, launch_time } = metadata;
+    json!({
+        "checksum": checksum.map(|(start, offset)| json!({ "csum_start": start, "csum_offset": offset })),
+        "timestamp": timestamp,
+        // A number would lose the nanoseconds in most readers.
+        "launch_time": launch_time.map(|time| time.to_string()),
+    })
 }
 
 fn point_name(point: Point) -> &'static str {

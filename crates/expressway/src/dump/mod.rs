@@ -28,6 +28,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.list_interfaces {
         return interfaces::print();
     }
+    if let (Some(_), Some(user)) = (&arguments.secrets, &arguments.relinquish_privileges) {
+        return Err(Failure::usage(format!(
+            "--secrets: the secrets would be {user}'s to read; leave out -Z"
+        )));
+    }
     let filter = filter(arguments)?;
     match &arguments.read {
         Some(file) => read::run(arguments, file, filter),

@@ -173,6 +173,7 @@ impl Task {
                 point: Point::XdpEntry,
                 id: None,
                 verdict: Some(verdict),
+                metadata: None,
                 drop: Some(&reason),
                 process: None,
                 length: sample.length,

@@ -27,7 +27,7 @@ pub(super) fn lines(model: &Model, under_way: usize, is_over: bool) -> Vec<Strin
         if !rows.is_empty() {
             lines.push(String::new());
             lines.push(format!(
-                "{title:<18}{:>9}{:>11}{:>11}{:>11}{:>11}",
+                "{title:<18}{:>9}{:>11}{:>11}{:>11}{:>11}  {SCALE}",
                 "count", "p50", "p90", "p99", "max"
             ));
             lines.extend(rows.iter().map(row));
@@ -41,9 +41,23 @@ pub(super) fn lines(model: &Model, under_way: usize, is_over: bool) -> Vec<Strin
 }
 
 fn row(row: &Row) -> String {
-    let Row { step, count, p50, p90, p99, max } = row;
+    let Row { step, count, p50, p90, p99, max, .. } = row;
     let [p50, p90, p99, max] = [p50, p90, p99, max].map(|time| short(*time));
-    format!("{step:<18}{count:>9}{p50:>11}{p90:>11}{p99:>11}{max:>11}")
+    let line = format!("{step:<18}{count:>9}{p50:>11}{p90:>11}{p99:>11}{max:>11}  {}", bar(&row.counts()));
+    line.trim_end().to_owned()
+}
+
+/// Columns of a bar: up to 1 µs, 2 µs and so on, the last for 4 s and more; and where 1 µs, 1 ms and 1 s are.
+const COLUMNS: usize = 24;
+const SCALE: &str = "1µs       1ms       1s";
+
+/// How many took how long: the highest column is the most.
+fn bar(counts: &[u64; COLUMNS]) -> String {
+    const LEVELS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let most = counts.iter().copied().max().unwrap_or(0).max(1);
+    // What there is shows.
+    let level = |count: &u64| LEVELS[(u128::from(*count) * 8).div_ceil(u128::from(most)) as usize];
+    counts.iter().map(level).collect()
 }
 
 /// A request, hop by hop.
@@ -61,12 +75,7 @@ fn time_line(request: &Request) -> Vec<String> {
     let mut before = began;
     for (time, stamp) in request.line() {
         let (at, took) = (short(time - began), short(time - before));
-        let way = match stamp {
-            Stamp::Taken => format!(": {}", request.way_in),
-            Stamp::Built => format!(": {}", request.way_out),
-            _ => String::new(),
-        };
-        lines.push(format!("{at:>11} {:>11}  {}{way}", format!("+{took}"), stamp.text()));
+        lines.push(format!("{at:>11} {:>11}  {}", format!("+{took}"), request.hop(stamp)));
         before = time;
     }
     // Text of another process, and by it of strangers.
@@ -104,7 +113,14 @@ pub(super) fn document(model: &Model, unfinished: usize) -> Value {
 
 fn request(request: &Request) -> Value {
     let line = request.line();
-    let hops: Vec<_> = line.iter().map(|(time, stamp)| json!({"hop": stamp.name(), "time": time})).collect();
+    let hop = |(time, stamp): &(u64, Stamp)| {
+        let mut hop = json!({"hop": stamp.name(), "time": time});
+        if let (Stamp::Arrived, Some(receiver)) = (stamp, request.receiver) {
+            hop["by"] = receiver.name().into();
+        }
+        hop
+    };
+    let hops: Vec<_> = line.iter().map(hop).collect();
     json!({
         "request": request.text,
         "client": request.client.as_ref().map(|(remote, _)| remote),
@@ -127,7 +143,7 @@ mod tests {
     use expressway_netio::trace::{Arrival, Event, Hop, Way};
     use expressway_observe::trace::{Control, Line, Model, Recorded};
 
-    use super::{lines, short};
+    use super::{COLUMNS, SCALE, bar, lines, short};
 
     #[test]
     fn nothing_that_a_process_tells_controls_the_terminal() {
@@ -153,6 +169,20 @@ mod tests {
             5,
             "{shown:?}"
         );
+    }
+
+    #[test]
+    fn bars_stand_below_their_scale() {
+        let mut counts = [0; COLUMNS];
+        (counts[0], counts[10], counts[20], counts[23]) = (1, 80, 40, u64::MAX / 2);
+        let drawn: Vec<char> = bar(&counts).chars().collect();
+        assert_eq!((drawn[0], drawn[10], drawn[20], drawn[23]), ('▁', '▁', '▁', '█'));
+        counts[23] = 0;
+        let drawn: Vec<char> = bar(&counts).chars().collect();
+        assert_eq!((drawn[0], drawn[1], drawn[10], drawn[20]), ('▁', ' ', '█', '▄'));
+        let at = |text| SCALE.chars().collect::<String>().find(text).map(|at| SCALE[..at].chars().count());
+        assert_eq!((at("1µs"), at("1ms"), at("1s")), (Some(0), Some(10), Some(20)));
+        assert_eq!(bar(&[0; COLUMNS]).trim(), "");
     }
 
     #[test]

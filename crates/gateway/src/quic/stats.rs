@@ -114,7 +114,7 @@ counters! {
     /// Datagrams handed over by other workers.
     Counter taken_over,
     /// Datagrams with no valid QUIC header.
-    Counter dropped_malformed,
+    Counter dropped_bad_header,
     /// Datagrams that only servers send.
     Counter dropped_server_only,
     /// Initial packets in datagrams of less than 1200 bytes (RFC 9000, section 14.1).

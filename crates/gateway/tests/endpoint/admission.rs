@@ -229,7 +229,7 @@ fn junk_leaves_no_state_and_hurts_nobody() {
     });
     world.for_a_while(Duration::from_millis(50));
     let stats = world.stats(0);
-    assert!(stats.dropped_malformed > 20 && stats.dropped_bad_initial > 20, "{stats:?}");
+    assert!(stats.dropped_bad_header > 20 && stats.dropped_bad_initial > 20, "{stats:?}");
     // A flight that was altered only where it does not matter opens a connection, and all its like go there.
     assert!(stats.connections_accepted <= 4, "{stats:?}");
     world.clients[id].get("/bytes/100000");

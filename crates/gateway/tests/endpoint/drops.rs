@@ -55,7 +55,7 @@ fn what_opens_no_connection_is_counted_by_its_reason() {
     assert_eq!(stats.dropped_no_connection, 2);
     assert_eq!(stats.dropped_small_initial, 1);
     assert_eq!(stats.dropped_short_cid, 1);
-    assert_eq!(stats.dropped_malformed, 1);
+    assert_eq!(stats.dropped_bad_header, 1);
     assert_eq!((stats.version_negotiations_sent, stats.connections_accepted), (0, 0));
 }
 

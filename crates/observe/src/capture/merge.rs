@@ -12,6 +12,54 @@ const PIECES: usize = 64;
 /// Octets read of a buffer before the kernel gets them back.
 const RELEASE: u64 = 32 * 1024;
 
+/// Buffers of records, one a CPU; as [`PerfRings`] has them.
+pub(super) trait Rings {
+    fn count(&self) -> usize;
+    fn size(&self) -> usize;
+    fn head(&self, ring: usize) -> u64;
+    fn tail(&self, ring: usize) -> u64;
+    fn record<'a>(
+        &'a self,
+        ring: usize,
+        position: u64,
+        head: u64,
+        room: &'a mut Vec<u8>,
+    ) -> Option<(&'a [u8], u64)>;
+    fn release(&mut self, ring: usize, position: u64);
+}
+
+impl Rings for PerfRings {
+    fn count(&self) -> usize {
+        self.count()
+    }
+
+    fn size(&self) -> usize {
+        self.size()
+    }
+
+    fn head(&self, ring: usize) -> u64 {
+        self.head(ring)
+    }
+
+    fn tail(&self, ring: usize) -> u64 {
+        self.tail(ring)
+    }
+
+    fn record<'a>(
+        &'a self,
+        ring: usize,
+        position: u64,
+        head: u64,
+        room: &'a mut Vec<u8>,
+    ) -> Option<(&'a [u8], u64)> {
+        self.record(ring, position, head, room)
+    }
+
+    fn release(&mut self, ring: usize, position: u64) {
+        self.release(ring, position);
+    }
+}
+
 /// What later records say about a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
@@ -46,7 +94,7 @@ struct Cursor {
 }
 
 impl Merge {
-    pub(super) fn new(rings: &PerfRings) -> Self {
+    pub(super) fn new(rings: &impl Rings) -> Self {
         let cursor = |ring| {
             let at = rings.tail(ring);
             Cursor { at, head: at, released: at, next: None }
@@ -58,7 +106,7 @@ impl Merge {
     /// buffer fills up. Returns how many packets it was.
     pub(super) fn deliver(
         &mut self,
-        rings: &mut PerfRings,
+        rings: &mut impl Rings,
         until: u64,
         each: &mut dyn FnMut(&CaptureRecord<'_>, &Outcome, &[u8]),
     ) -> usize {
@@ -99,7 +147,7 @@ impl Merge {
 
     fn one(
         &mut self,
-        rings: &PerfRings,
+        rings: &impl Rings,
         ring: usize,
         after: u64,
         each: &mut dyn FnMut(&CaptureRecord<'_>, &Outcome, &[u8]),
@@ -146,7 +194,7 @@ impl Merge {
 
 impl Cursor {
     /// Goes to the next record that begins a packet.
-    fn find(&mut self, rings: &PerfRings, ring: usize, room: &mut Vec<u8>) {
+    fn find(&mut self, rings: &impl Rings, ring: usize, room: &mut Vec<u8>) {
         while self.next.is_none() && self.at < self.head {
             let Some((data, after)) = rings.record(ring, self.at, self.head, room) else {
                 // What is there is no record, which the kernel never writes: all that is known is where the next begins.
@@ -165,3 +213,7 @@ impl Cursor {
         after < self.head && self.head - self.released > size as u64 / 4
     }
 }
+
+#[cfg(test)]
+#[path = "merge_tests.rs"]
+mod tests;

@@ -21,9 +21,9 @@ pub use clock::Clock;
 pub use error::{CaptureError, Note};
 pub use options::{CaptureOptions, Points, XdpPoints};
 
-use crate::drops::DropReason;
+use crate::drops::{DropReason, Layer};
 use crate::filter::Filter;
-use crate::packet::{Packet, Point, Process, Verdict};
+use crate::packet::{Packet, Point, Process, TxMetadata, Verdict};
 use merge::{Merge, Outcome};
 use owners::Sockets;
 use programs::Attached;
@@ -280,7 +280,13 @@ impl Reader {
             // That a program dropped it is the verdict.
             let failed = verdict.filter(|verdict| matches!(verdict, Verdict::Redirect { .. }));
             let redirect = failed.and_then(DropReason::of_verdict).map(|reason| reason.name);
-            outcome.sent.map(|_| "tx_dropped").or(redirect)
+            let sent = outcome.sent.and_then(|_| DropReason::find(Layer::Ring, "tx-refused"));
+            sent.map(|reason| reason.name).or(redirect)
+        };
+        let metadata = TxMetadata {
+            checksum: record.checksum,
+            timestamp: record.timestamp,
+            launch_time: record.launch_time,
         };
         let is_pair = self.points.xdp == XdpPoints::Both && matches!(point, Point::XdpEntry | Point::XdpExit);
         each(&Packet {
@@ -290,6 +296,7 @@ impl Reader {
             point,
             id: is_pair.then_some(record.id),
             verdict,
+            metadata: Some(metadata).filter(|metadata| *metadata != TxMetadata::default()),
             drop,
             process,
             length,

@@ -1,6 +1,6 @@
 //! Blocks of a pcapng file (draft-ietf-opsawg-pcapng), little endian. Each is appended whole.
 
-use crate::{Direction, Packet, Point, Verdict};
+use crate::{Direction, Packet, Point, TxMetadata, Verdict};
 
 use super::{Interface, Statistics};
 
@@ -274,6 +274,7 @@ const EXIT: &str = "xdp exit";
 const ZERO_COPY: &str = "xsk zero-copy";
 const COPY: &str = "xsk copy";
 const ERROR: &str = "redirect error ";
+const METADATA: &str = "tx metadata ";
 const DROPPED: &str = "dropped: ";
 const PROCESS: &str = "pid ";
 
@@ -290,6 +291,9 @@ fn comment(packet: &Packet<'_>) -> String {
     if let Some(Verdict::Redirect { error: Some(error) }) = packet.verdict {
         parts.push(format!("{ERROR}{error}"));
     }
+    if let Some(metadata) = packet.metadata {
+        parts.push(format!("{METADATA}{metadata}"));
+    }
     if let Some(reason) = packet.drop {
         parts.push(format!("{DROPPED}{reason}"));
     }
@@ -304,6 +308,7 @@ fn comment(packet: &Packet<'_>) -> String {
 pub(super) struct Comment<'a> {
     pub(super) point: Option<Point>,
     pub(super) error: Option<i32>,
+    pub(super) metadata: Option<TxMetadata>,
     pub(super) drop: Option<&'a str>,
     pub(super) process: Option<(u32, &'a str)>,
 }
@@ -324,6 +329,8 @@ impl<'a> Comment<'a> {
             rest = behind;
             if let Some(error) = part.strip_prefix(ERROR) {
                 found.error = Some(error.parse().ok()?);
+            } else if let Some(metadata) = part.strip_prefix(METADATA) {
+                found.metadata = Some(metadata.parse().ok()?);
             } else if let Some(reason) = part.strip_prefix(DROPPED) {
                 found.drop = Some(reason);
             } else {
@@ -368,6 +375,7 @@ mod tests {
             point,
             id: None,
             verdict: None,
+            metadata: None,
             drop: None,
             process: None,
             length: 100,
@@ -404,14 +412,17 @@ mod tests {
             Point::XskTransmit { zero_copy: true },
             Point::XskTransmit { zero_copy: false },
         ];
+        let asked = TxMetadata { checksum: Some((34, 6)), timestamp: true, launch_time: Some(u64::MAX) };
         for point in points {
             let mut packet = sample(point, b"");
+            packet.metadata = Some(asked);
             packet.drop = Some("ring full");
             packet.process = Some(Process { id: 12, name: "a, dropped: b" });
             let text = comment(&packet);
             let wanted = Comment {
                 point: Some(point),
                 error: None,
+                metadata: Some(asked),
                 drop: Some("ring full"),
                 process: Some((12, "a, dropped: b")),
             };
@@ -422,6 +433,11 @@ mod tests {
         assert_eq!(comment(&failed), "redirect error 28");
         assert_eq!(Comment::parse("redirect error 28").unwrap().error, Some(28));
         assert_eq!(Comment::parse("somebody's remark"), None);
+        for wrong in
+            ["checksum=34", "checksum=34+70000", "launch=-1", "timestamp=1", "", "launch=1  timestamp"]
+        {
+            assert_eq!(Comment::parse(&format!("tx metadata {wrong}")), None, "{wrong}");
+        }
         assert_eq!(comment(&sample(Point::KernelTransmit, b"")), "");
     }
 

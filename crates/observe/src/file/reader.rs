@@ -169,6 +169,7 @@ fn plain(time: u64, interface: u32, length: u32, data: &[u8]) -> Packet<'_> {
         point: Point::KernelReceive,
         id: None,
         verdict: None,
+        metadata: None,
         drop: None,
         process: None,
         length,
@@ -258,6 +259,7 @@ fn enhanced(
     }
     packet.verdict = verdict.map(|number| verdict_of(number, comment.error));
     packet.point = comment.point.unwrap_or(packet.point);
+    packet.metadata = comment.metadata;
     packet.drop = comment.drop;
     packet.process = comment.process.map(|(id, name)| Process { id, name });
     directed |= verdict.is_some() || comment.point.is_some();

@@ -14,6 +14,7 @@ fn packet(time: u64, data: &[u8]) -> Packet<'_> {
         point: Point::KernelReceive,
         id: None,
         verdict: None,
+        metadata: None,
         drop: None,
         process: None,
         length: data.len() as u32 + 10,

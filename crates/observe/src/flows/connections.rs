@@ -12,7 +12,7 @@ use super::conversation::Conversation;
 const LIMIT: usize = 65_536;
 
 /// What belongs to which connection.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Connections {
     by_cid: HashMap<String, u64>,
     by_conversation: HashMap<Conversation, u64>,

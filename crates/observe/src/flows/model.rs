@@ -163,7 +163,7 @@ impl Row {
 }
 
 /// A conversation's own.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Entry {
     history: History,
     total: Traffic,
@@ -175,7 +175,7 @@ struct Entry {
 }
 
 /// The tables.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Model {
     clock: Clock,
     entries: HashMap<Conversation, Entry>,

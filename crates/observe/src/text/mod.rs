@@ -181,8 +181,11 @@ fn errno(error: i32) -> String {
     name.to_owned()
 }
 
-/// Whose it is, and why it went no further.
+/// What its descriptor asked for, whose it is, and why it went no further.
 fn remarks(packet: &Packet<'_>, out: &mut String) {
+    if let Some(metadata) = packet.metadata {
+        let _ = write!(out, " [tx metadata {metadata}]");
+    }
     if let Some(reason) = packet.drop {
         let _ = write!(out, " [dropped: {}]", Escaped(reason));
     }

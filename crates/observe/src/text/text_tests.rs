@@ -2,7 +2,7 @@ use expressway_wire::{ChecksumMode, MAX_HEADER_LEN, MacAddr, UdpHeaders, VlanTag
 use proptest::prelude::*;
 
 use super::*;
-use crate::Process;
+use crate::{Process, TxMetadata};
 
 fn options() -> TextOptions {
     TextOptions { time: TimeFormat::None, ..TextOptions::default() }
@@ -16,6 +16,7 @@ fn packet(data: &[u8]) -> Packet<'_> {
         point: Point::KernelReceive,
         id: None,
         verdict: None,
+        metadata: None,
         drop: None,
         process: None,
         length: data.len() as u32,
@@ -80,8 +81,10 @@ fn a_line_says_when_where_what_became_of_it_and_whose_it_is() {
     packet.process = None;
     assert_eq!(said(&packet), format!("{start} In  q3 redirect failed ENOSPC {what} [dropped: ring full]\n"));
     packet.point = Point::XskTransmit { zero_copy: true };
+    packet.metadata = Some(TxMetadata { checksum: Some((34, 6)), timestamp: true, launch_time: Some(7) });
     (packet.verdict, packet.drop) = (None, None);
-    assert_eq!(said(&packet), format!("{start} Out q3 xsk zero-copy {what}\n"));
+    let asked = "[tx metadata checksum=34+6 timestamp launch=7]";
+    assert_eq!(said(&packet), format!("{start} Out q3 xsk zero-copy {what} {asked}\n"));
 }
 
 #[test]

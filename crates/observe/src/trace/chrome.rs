@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::line::{Line, Recorded};
 use super::model::Model;
-use super::request::Request;
+use super::request::{Receiver, Request};
 
 const WORKERS: u32 = 1;
 const REQUESTS: u32 = 2;
@@ -153,7 +153,7 @@ impl<W: Write> Chrome<W> {
         let arguments = json!({
             "worker": request.worker, "stream": request.stream, "status": request.status,
             "source": request.source, "bytes": request.bytes, "complete": request.complete,
-            "in": request.way_in, "out": request.way_out,
+            "received_by": request.receiver.map(Receiver::name), "in": request.way_in, "out": request.way_out,
         });
         self.write(&event("b", &request.text, began, arguments))?;
         for pair in request.line().windows(2) {

@@ -18,8 +18,8 @@ pub use chrome::Chrome;
 pub use line::{Control, Line, Recorded};
 pub use model::Model;
 pub use order::{MAX_SECONDS, Order};
-pub use request::{Request, Stamp};
-pub use steps::{PACKET_STEPS, Row, STEPS, Step, Steps};
+pub use request::{Receiver, Request, Stamp};
+pub use steps::{Bucket, PACKET_STEPS, Row, STEPS, Step, Steps};
 pub use stream::{Next, Stream};
 
 #[cfg(test)]

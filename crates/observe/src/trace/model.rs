@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use expressway_netio::trace::{Event, Hop, Way};
 
 use super::line::{Control, Line, Recorded};
-use super::request::{Request, Stamp};
+use super::request::{Receiver, Request, Stamp};
 use super::steps::{PACKET_STEPS, Row, STEPS, Steps};
 
 /// Connections, requests under way and bursts that are remembered; what is beyond is counted and left out.
@@ -138,7 +138,10 @@ impl Model {
                 let mut new = Request::new(worker, (connection, stream), request);
                 new.client = self.connections.get(&connection).map(|known| known.client.clone());
                 new.way_in = datagram.way.map_or_else(String::new, |way| self.way(worker, way));
-                datagram.arrived.into_iter().for_each(|arrived| new.set(Stamp::Arrived, arrived));
+                if let Some(arrived) = datagram.arrived {
+                    new.set(Stamp::Arrived, arrived);
+                    new.receiver = datagram.way.and_then(Receiver::of);
+                }
                 // A connection that is followed since has had no datagram.
                 if datagram.taken != 0 {
                     new.set(Stamp::Taken, datagram.taken);

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use expressway_netio::trace::Way;
+
 /// Where a request came by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stamp {
@@ -31,6 +33,36 @@ pub enum Stamp {
     Acknowledged,
 }
 
+/// Who stamped a datagram when it arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receiver {
+    /// The XDP program, which redirected it to an AF_XDP socket.
+    Xdp,
+    /// The kernel's stack.
+    Kernel,
+}
+
+impl Receiver {
+    /// Who it was, by the way that the datagram came.
+    pub(super) const fn of(way: Way) -> Option<Self> {
+        match way {
+            Way::Xsk(_) => Some(Self::Xdp),
+            Way::Kernel | Way::Tcp => Some(Self::Kernel),
+            // Known to whoever took it first, and to nobody.
+            Way::Worker | Way::Simulated => None,
+        }
+    }
+
+    /// Its name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Xdp => "xdp",
+            Self::Kernel => "kernel",
+        }
+    }
+}
+
 /// As many as there are.
 pub(super) const STAMPS: usize = 12;
 
@@ -52,9 +84,9 @@ impl Stamp {
     ];
 
     /// What it says of a request in a time line.
-    pub fn text(self) -> &'static str {
+    fn text(self) -> &'static str {
         match self {
-            Self::Arrived => "datagram received by the XDP program or the kernel",
+            Self::Arrived => "datagram received",
             Self::Taken => "datagram taken by the worker",
             Self::Opened => "datagram decrypted by the connection",
             Self::Request => "request head complete",
@@ -101,6 +133,8 @@ pub struct Request {
     pub client: Option<(SocketAddr, Box<str>)>,
     /// Method and target.
     pub text: Box<str>,
+    /// Who stamped the datagram when it arrived.
+    pub receiver: Option<Receiver>,
     /// How the datagram came: `eth0 queue 1`, `kernel socket`.
     pub way_in: String,
     /// How the first packets left, likewise.
@@ -126,6 +160,7 @@ impl Request {
             stream,
             client: None,
             text,
+            receiver: None,
             way_in: String::new(),
             way_out: String::new(),
             status: 0,
@@ -144,6 +179,18 @@ impl Request {
 
     pub(super) fn set(&mut self, stamp: Stamp, time: u64) {
         self.times[stamp as usize].get_or_insert(time);
+    }
+
+    /// A hop in words.
+    pub fn hop(&self, stamp: Stamp) -> String {
+        let text = stamp.text();
+        match (stamp, self.receiver) {
+            (Stamp::Arrived, Some(Receiver::Xdp)) => format!("{text} by the XDP program, verdict redirect"),
+            (Stamp::Arrived, Some(Receiver::Kernel)) => format!("{text} by the kernel"),
+            (Stamp::Taken, _) => format!("{text}: {}", self.way_in),
+            (Stamp::Built, _) => format!("{text}: {}", self.way_out),
+            _ => text.to_owned(),
+        }
     }
 
     /// When it began.

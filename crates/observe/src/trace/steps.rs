@@ -42,6 +42,23 @@ pub const STEPS: [Step; 11] = [
 pub const PACKET_STEPS: [&str; 5] =
     ["datagram receive", "datagram decrypt", "burst build", "flush", "burst complete"];
 
+/// Measurements of at most so long, and of more than the bucket before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Bucket {
+    /// Nanoseconds, included.
+    pub le: u64,
+    /// How many.
+    pub count: u64,
+}
+
+/// The first bucket holds what took less than so many bits of nanoseconds say: 1.024 µs. Each further one goes to twice as much.
+const FIRST: u32 = 10;
+
+/// In which bucket a time is.
+const fn bucket(nanoseconds: u64) -> usize {
+    (u64::BITS - (nanoseconds >> FIRST).leading_zeros()) as usize
+}
+
 /// How long some steps took.
 #[derive(Clone, Debug)]
 pub struct Steps<const N: usize> {
@@ -63,6 +80,33 @@ pub struct Row {
     pub p99: u64,
     /// The longest.
     pub max: u64,
+    /// How many took how long: from the first bucket that has any to the last, without gaps. The first of all ends at 1023 ns, each
+    /// further one at twice as much.
+    pub buckets: Vec<Bucket>,
+}
+
+impl Row {
+    /// The same from the first of all buckets on, the last of which holds what is beyond.
+    pub fn counts<const N: usize>(&self) -> [u64; N] {
+        let mut counts = [0; N];
+        for Bucket { le, count } in &self.buckets {
+            counts[bucket(*le).min(N - 1)] += count;
+        }
+        counts
+    }
+}
+
+fn buckets(times: &Histogram<u64>) -> Vec<Bucket> {
+    let mut counts: Vec<u64> = Vec::new();
+    // No longer than a word has bits. Values that the histogram takes for the same are in one bucket: both divide at powers of two.
+    for value in times.iter_recorded() {
+        let at = bucket(value.value_iterated_to());
+        counts.resize(counts.len().max(at + 1), 0);
+        counts[at] += value.count_at_value();
+    }
+    let buckets = counts.into_iter().zip(0..);
+    let all = buckets.map(|(count, at)| Bucket { le: (1 << (FIRST + at)) - 1, count });
+    all.skip_while(|bucket| bucket.count == 0).collect()
 }
 
 impl<const N: usize> Default for Steps<N> {
@@ -81,7 +125,7 @@ impl<const N: usize> Steps<N> {
         let row = |(step, times): (&'static str, &Histogram<u64>)| {
             let at = |quantile| times.value_at_quantile(quantile).min(times.max());
             let (count, max) = (times.len(), times.max());
-            Row { step, count, p50: at(0.5), p90: at(0.9), p99: at(0.99), max }
+            Row { step, count, p50: at(0.5), p90: at(0.9), p99: at(0.99), max, buckets: buckets(times) }
         };
         names.into_iter().zip(&self.times).map(row).filter(|row| row.count > 0).collect()
     }

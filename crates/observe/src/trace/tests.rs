@@ -47,6 +47,8 @@ fn a_request_has_all_its_hops_and_their_times() {
     let times: Vec<_> = Stamp::ALL.map(|stamp| request.time(stamp).unwrap() - 1000).into();
     assert_eq!(times, [0, 10, 30, 60, 100, 150, 151, 210, 300, 280, 160, 900]);
     assert_eq!((&*request.way_in, &*request.way_out), ("eth0 queue 3", "eth0 queue 3"));
+    assert_eq!(request.hop(Stamp::Arrived), "datagram received by the XDP program, verdict redirect");
+    assert_eq!(request.hop(Stamp::Taken), "datagram taken by the worker: eth0 queue 3");
     assert_eq!((request.status, request.bytes, request.complete, request.duration()), (200, 5, true, 900));
     assert_eq!(&*request.client.as_ref().unwrap().1, "00aa");
     let p50: Vec<_> = model.steps().iter().map(|row| (row.step, row.p50)).collect();
@@ -335,5 +337,50 @@ proptest! {
         let unfinished = model.end().len() as u64;
         prop_assert!(model.finished + unfinished <= requests);
         check_chrome(&chrome(lines));
+    }
+}
+
+#[test]
+fn who_stamped_a_datagram_is_told_by_the_way_it_came() {
+    for (way, arrived, by) in [
+        (Way::Xsk(0), Some(5), Some(Receiver::Xdp)),
+        (Way::Kernel, Some(5), Some(Receiver::Kernel)),
+        (Way::Worker, None, None),
+        (Way::Xsk(0), None, None),
+    ] {
+        let mut model = Model::default();
+        let datagram = Arrival { arrived, taken: 6, opened: 7, way: Some(way) };
+        model.take(connection(1));
+        model.take(event(8, 1, Hop::Request { stream: 0, request: "GET https://a/b".into(), datagram }));
+        let [request] = &model.end()[..] else { panic!("one") };
+        assert_eq!((request.receiver, request.time(Stamp::Arrived)), (by, arrived), "{way:?}");
+    }
+}
+
+#[test]
+fn buckets_double_and_hold_every_measurement() {
+    let mut steps = Steps::<1>::default();
+    for (time, count) in [(0, 1), (1023, 2), (1024, 4), (2047, 8), (2048, 16), (20_000, 32), (u64::MAX, 64)] {
+        (0..count).for_each(|_| steps.add(0, 0, time));
+    }
+    let [row] = &steps.rows(["one"])[..] else { panic!("one") };
+    let ends: Vec<_> = row.buckets.iter().map(|bucket| (bucket.le, bucket.count)).collect();
+    assert_eq!(ends[..6], [(1023, 3), (2047, 12), (4095, 16), (8191, 0), (16_383, 0), (32_767, 32)]);
+    assert_eq!(row.buckets.iter().map(|bucket| bucket.count).sum::<u64>(), row.count);
+    // The longest that is told apart, and no further.
+    assert_eq!(ends.last(), Some(&((1 << 42) - 1, 64)));
+    assert!(ends.windows(2).all(|pair| pair[1].0 == 2 * pair[0].0 + 1), "{ends:?}");
+    let counts = row.counts::<8>();
+    assert_eq!(counts, [3, 12, 16, 0, 0, 32, 0, 64]);
+}
+
+proptest! {
+    #[test]
+    fn each_time_is_in_the_bucket_that_ends_behind_it(time in 0u64..3_600_000_000_000) {
+        let mut steps = Steps::<1>::default();
+        steps.add(0, 0, time);
+        let rows = steps.rows(["one"]);
+        let [bucket] = &rows[0].buckets[..] else { panic!("{rows:?}") };
+        prop_assert!(time <= bucket.le && (bucket.le == 1023 || time > bucket.le / 2), "{bucket:?}");
     }
 }

@@ -26,7 +26,7 @@ use crate::fail::Failure;
 use crate::signals;
 use filter::Filter;
 use source::Source;
-use state::{Action, Pane, State};
+use state::{Action, Frozen, Pane, State};
 
 /// How long a key may wait for its effect.
 const KEYS: Duration = Duration::from_millis(50);
@@ -34,6 +34,8 @@ const KEYS: Duration = Duration::from_millis(50);
 const NEXT_KEY: Duration = Duration::from_millis(1);
 /// How often an XDP program is looked for.
 const LOOK: Duration = Duration::from_millis(100);
+/// Of `--record-size`.
+const FULL: &str = "the recording is full";
 /// What is printed where there is no terminal is as wide.
 const COLUMNS: u16 = 160;
 
@@ -44,6 +46,8 @@ struct Watch<'a> {
     model: Model,
     recorder: Option<Recorder>,
     state: State,
+    /// It has a terminal's screen.
+    live: bool,
 }
 
 /// Shows until told to stop.
@@ -63,9 +67,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         model: Model::new(&arguments.flows.quic_port),
         recorder,
         state: State::new(arguments.flows.by, filter),
+        live: !arguments.once && !arguments.json && stdout().is_terminal() && stdin().is_terminal(),
     };
-    let live = !arguments.once && !arguments.json && stdout().is_terminal() && stdin().is_terminal();
-    if live { watch.screen(&signals) } else { watch.print(&signals) }
+    if watch.live { watch.screen(&signals) } else { watch.print(&signals) }
 }
 
 impl Watch<'_> {
@@ -76,7 +80,10 @@ impl Watch<'_> {
             && !recorder.add(&sample).map_err(Failure::run_time)?
         {
             self.recorder = None;
-            self.state.say("the recording is full");
+            self.state.say(FULL);
+            if !self.live {
+                eprintln!("expressway: {FULL}");
+            }
         }
         self.model.add(sample);
         Ok(true)
@@ -158,9 +165,10 @@ impl Watch<'_> {
         signals: &Receiver<i32>,
     ) -> Result<ExitCode, Failure> {
         let failed = |error: std::io::Error| Failure::run_time(format!("terminal: {error}"));
-        let admin = Admin::of(&self.arguments.peer)?;
+        let mut process = Process::new(Admin::of(&self.arguments.peer)?, &self.arguments.peer.admin);
         let mut next = Instant::now();
         let (mut ended, mut changed) = (false, true);
+        let mut frozen = Frozen::default();
         loop {
             if signals.try_recv().is_ok() {
                 return Ok(ExitCode::SUCCESS);
@@ -172,13 +180,14 @@ impl Watch<'_> {
                     self.state.say("end of the recording");
                 }
                 if self.state.pane == Pane::Process && !self.state.paused {
-                    self.state.process = process(&admin, &self.arguments.peer.admin);
+                    self.state.process = process.lines();
                 }
                 next = Instant::now() + self.source.pause(self.arguments.interval.0);
                 changed |= !self.state.paused;
             }
             if changed {
-                let (model, state) = (&self.model, &mut self.state);
+                let model = frozen.shown(&self.model, self.state.paused);
+                let state = &mut self.state;
                 terminal.draw(|frame| draw::draw(frame, model, state)).map_err(failed)?;
                 changed = false;
             }
@@ -200,10 +209,28 @@ impl Watch<'_> {
     }
 }
 
-/// The lines of the process at the admin listener.
-fn process(admin: &Admin, address: &Address) -> Vec<String> {
-    match super::first(admin) {
-        Ok(view) => view.lines(address),
-        Err(failure) => vec![failure.to_string()],
+/// The process at the admin listener, which may come and go.
+struct Process<'a> {
+    admin: Admin,
+    address: &'a Address,
+    /// Its sample before: rates take two.
+    view: Option<super::View>,
+}
+
+impl<'a> Process<'a> {
+    fn new(admin: Admin, address: &'a Address) -> Self {
+        Self { admin, address, view: None }
+    }
+
+    /// What its own screen would show now.
+    fn lines(&mut self) -> Vec<String> {
+        let view = match self.view.take() {
+            Some(mut view) => view.update(&self.admin).map(|()| view),
+            None => super::first(&self.admin),
+        };
+        match view {
+            Ok(view) => self.view.insert(view).lines(self.address),
+            Err(failure) => vec![failure.to_string()],
+        }
     }
 }

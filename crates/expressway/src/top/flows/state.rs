@@ -90,8 +90,23 @@ pub(super) struct State {
     pub(super) message: Option<String>,
     pub(super) process: Vec<String>,
     pub(super) names: Names,
-    /// The rows in the order they had when it was frozen, or all of them when the picture was.
+    /// The rows in the order they had last, which `frozen` keeps.
     pub(super) rows: Vec<Row>,
+}
+
+/// What a frozen screen shows, whatever comes meanwhile: all panes, however they are grouped, sorted and filtered.
+#[derive(Debug, Default)]
+pub(super) struct Frozen(Option<Box<Model>>);
+
+impl Frozen {
+    /// What is to be shown: `live`, or as it was when the screen was frozen.
+    pub(super) fn shown<'a>(&'a mut self, live: &'a Model, paused: bool) -> &'a Model {
+        if !paused {
+            self.0 = None;
+            return live;
+        }
+        self.0.get_or_insert_with(|| Box::new(live.clone()))
+    }
 }
 
 impl State {
@@ -235,9 +250,6 @@ impl State {
 
     /// The rows to show, in their order.
     pub(super) fn sorted(&mut self, model: &Model) -> Vec<Row> {
-        if self.paused && !self.rows.is_empty() {
-            return self.rows.iter().filter(|row| self.filter.takes(row)).cloned().collect();
-        }
         let mut rows = model.rows(self.group, self.show);
         rows.retain(|row| self.filter.takes(row));
         if self.frozen {
@@ -275,6 +287,8 @@ pub(super) fn sort(rows: &mut [Row], by: Sort) {
 
 #[cfg(test)]
 mod tests {
+    use expressway_observe::flows::{Address, Conversation, Counts, Flow, Paths, Sample};
+
     use super::*;
 
     fn press(state: &mut State, keys: &str) {
@@ -313,5 +327,105 @@ mod tests {
         assert!(!state.help);
         assert_eq!(state.press(KeyEvent::from(KeyCode::Char('q'))), Action::Quit);
         assert_eq!(state.press(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)), Action::Quit);
+    }
+
+    /// A sample of a second: flows from the hosts 192.0.2.`host`, each with packets and octets.
+    fn sample(flows: &[(u8, u64, u64)]) -> Sample {
+        let address = |last| Address::Ip([192, 0, 2, last].into());
+        let flow = |(host, packets, bytes): &(u8, u64, u64)| Flow {
+            conversation: Conversation {
+                ethertype: 0x0800,
+                protocol: 17,
+                local: address(100 - host),
+                local_port: 443,
+                remote: address(*host),
+                remote_port: 5000,
+            },
+            received: Paths { kernel: Counts { packets: *packets, bytes: *bytes }, ..Paths::default() },
+            sent: Paths::default(),
+            dropped: 0,
+            cid: String::new(),
+            quic: false,
+        };
+        let flows = flows.iter().map(flow).collect();
+        Sample { elapsed: 1_000_000_000, present: true, flows, ..Sample::default() }
+    }
+
+    fn model(samples: &[&[(u8, u64, u64)]]) -> Model {
+        let mut model = Model::new(&[]);
+        samples.iter().for_each(|flows| model.add(sample(flows)));
+        model
+    }
+
+    /// The last number of each row's remote address.
+    fn hosts(state: &mut State, model: &Model) -> Vec<u8> {
+        let last = |row: Row| match row.remote {
+            Some(Address::Ip(std::net::IpAddr::V4(address))) => address.octets()[3],
+            other => panic!("{other:?}"),
+        };
+        state.sorted(model).into_iter().map(last).collect()
+    }
+
+    #[test]
+    fn each_key_sorts_by_what_it_names() {
+        // A heavy one of some seconds ago, many small packets, and one that has just begun; two alike.
+        let model = model(&[
+            &[(1, 10, 90_000)],
+            &[(1, 1, 100)],
+            &[(1, 1, 100)],
+            &[(2, 500, 30_000), (4, 1, 200), (5, 1, 200)],
+            &[(3, 1, 40_000), (4, 1, 200), (5, 1, 200)],
+        ]);
+        let mut state = State::new(TopBy::Flow, Filter::default());
+        for (key, order) in [
+            ("1", [3, 2, 4, 5, 1]),
+            ("2", [1, 3, 2, 4, 5]),
+            ("3", [1, 3, 2, 4, 5]),
+            ("4", [2, 1, 4, 5, 3]),
+            ("5", [1, 3, 2, 4, 5]),
+            ("<", [5, 4, 3, 2, 1]),
+            (">", [1, 2, 3, 4, 5]),
+        ] {
+            press(&mut state, key);
+            assert_eq!(hosts(&mut state, &model), order, "{key}");
+        }
+    }
+
+    #[test]
+    fn a_frozen_order_has_new_rows_behind_it() {
+        let mut model = model(&[&[(1, 1, 900), (2, 1, 500), (3, 1, 100)]]);
+        let mut state = State::new(TopBy::Flow, Filter::default());
+        assert_eq!(hosts(&mut state, &model), [1, 2, 3]);
+        press(&mut state, "o");
+        model.add(sample(&[(3, 1, 9000), (5, 1, 70_000), (4, 1, 80_000)]));
+        // By name: those of 5 go to a lower local address.
+        assert_eq!(hosts(&mut state, &model), [1, 2, 3, 5, 4]);
+        // What changes the figures leaves it, what changes the rows does not.
+        press(&mut state, "T");
+        assert_eq!(hosts(&mut state, &model), [1, 2, 3, 5, 4]);
+        press(&mut state, "2");
+        assert_eq!(hosts(&mut state, &model), [4, 5, 3, 1, 2]);
+    }
+
+    #[test]
+    fn a_frozen_screen_shows_what_there_was_however_it_is_looked_at() {
+        let mut live = model(&[&[(1, 1, 900), (2, 1, 500)]]);
+        let mut state = State::new(TopBy::Flow, Filter::default());
+        let mut frozen = Frozen::default();
+        assert_eq!(hosts(&mut state, frozen.shown(&live, state.paused)), [1, 2]);
+        press(&mut state, "P");
+        frozen.shown(&live, state.paused);
+        live.add(sample(&[(2, 1, 9000), (3, 1, 9000)]));
+        for (keys, order) in
+            [("4", vec![1, 2]), (">", vec![1, 2]), ("v", vec![1, 2]), ("/192.0.2.2\n", vec![2])]
+        {
+            press(&mut state, keys);
+            let shown = frozen.shown(&live, state.paused);
+            assert_eq!(shown.rows(state.group, state.show).len(), 2);
+            assert_eq!(hosts(&mut state, shown), order, "{keys}");
+        }
+        state.press(KeyEvent::from(KeyCode::Esc));
+        press(&mut state, "P2");
+        assert_eq!(hosts(&mut state, frozen.shown(&live, state.paused)), [2, 3, 1]);
     }
 }

@@ -77,7 +77,7 @@ impl Endpoint {
                 }
             }
             Err(HeaderError::ServerOnly) => self.worker.stats.dropped_server_only += 1,
-            Err(HeaderError::Truncated | HeaderError::Invalid) => self.worker.stats.dropped_malformed += 1,
+            Err(HeaderError::Truncated | HeaderError::Invalid) => self.worker.stats.dropped_bad_header += 1,
         }
     }
 

@@ -48,7 +48,7 @@ impl AddAssign for Traffic {
 }
 
 /// How long each slot lasted.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Clock {
     /// The last one is the current slot.
     lengths: VecDeque<u64>,
@@ -93,7 +93,7 @@ impl Clock {
 }
 
 /// Counts by slot; slots without any are left out.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct History {
     slots: VecDeque<(u64, Traffic)>,
 }
