@@ -102,6 +102,8 @@ counters! {
         pub connected: u64,
         /// RTP packets given to sessions that receive.
         pub packets: u64,
+        /// Changes of the layer that a session sees.
+        pub layer_changes: u64,
         /// Datagrams sent to sessions: media, repairs, reports, handshakes.
         pub datagrams: u64,
         /// Their bytes.
@@ -164,6 +166,14 @@ counters! {
         pub publishers: u64,
         /// Sessions that receive.
         pub players: u64,
+        /// Sessions that receive whose path's bandwidth is estimated.
+        pub estimated: u64,
+        /// The lowest of the estimates, in bits per second.
+        pub estimate_lowest: u64,
+        /// Their mean.
+        pub estimate_mean: u64,
+        /// The highest of them.
+        pub estimate_highest: u64,
     }
 }
 
