@@ -219,6 +219,8 @@ reasons! {
         "too-long" = "relay_dropped_too_long": "A packet longer than `max_packet`.";
         "ssrc" = "relay_dropped_ssrc": "A packet of one SSRC too many.";
         "duplicate" = "relay_dropped_duplicate": "A packet that came twice.";
+        "srtp" = "relay_dropped_srtp": "A packet that was not sealed with the key that it should be.";
+        "replay" = "relay_dropped_replay": "A sealed packet that came before, or too late to tell.";
         "rtcp-malformed" = "relay_dropped_rtcp_malformed": "RTCP that is none.";
         "rtcp-stranger" = "relay_dropped_rtcp_stranger": "RTCP from an address that neither publishes nor receives.";
         "handover" = "relay_dropped_handover": "A packet for a room of another worker, which was behind.";

@@ -24,6 +24,10 @@ counters! {
         pub dropped_ssrc: u64,
         /// Packets that came twice.
         pub dropped_duplicate: u64,
+        /// Packets that were not sealed with the key that they should be.
+        pub dropped_srtp: u64,
+        /// Sealed packets that came before, or too late to tell.
+        pub dropped_replay: u64,
         /// RTCP packets that are none.
         pub dropped_rtcp_malformed: u64,
         /// RTCP packets from an address that neither publishes nor receives.

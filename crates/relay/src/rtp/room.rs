@@ -12,6 +12,7 @@ use super::receiver::Receiver;
 use super::reports::Reporter;
 use super::stream::Stream;
 use crate::config::{self, Output, Payload};
+use crate::srtp::{Inbound, Outbound, Rejected, pair};
 use crate::status::{ReceiverGauges, RoomCounters, RoomGauges};
 
 /// Streams (SSRCs) of a publisher: sound and pictures in a few layers, and what repairs them.
@@ -57,6 +58,8 @@ pub struct Room {
     pub(super) keyframes: [KeyframeRequests; STREAMS],
     pub(super) history: History,
     pub(super) receivers: Vec<Receiver>,
+    /// What the publisher's packets are opened with, and what is for it sealed.
+    pub(super) srtp: Option<(Inbound, Outbound)>,
     /// Receivers by where their RTCP comes from.
     pub(super) by_rtcp: HashMap<SocketAddr, usize>,
     /// The receiver whose turn is next.
@@ -83,6 +86,7 @@ impl Room {
             config.outputs.iter().map(|output| Receiver::new(output.clone(), &history)).collect();
         Self {
             by_rtcp: by_rtcp(&receivers),
+            srtp: config.srtp.as_ref().map(pair),
             epoch: now,
             reporter: Reporter { ssrc: random as u32, cname: format!("{random:016x}") },
             publisher: None,
@@ -140,6 +144,27 @@ impl Room {
         if self.config.payload == Payload::Any {
             return self.handle_any(datagram, remote, local, now);
         }
+        let receiver = is_rtcp(datagram).then(|| self.by_rtcp.get(&remote).copied()).flatten();
+        let mut opened = std::mem::take(&mut self.scratch);
+        let srtp = match receiver {
+            Some(receiver) => &mut self.receivers[receiver].srtp,
+            None => &mut self.srtp,
+        };
+        let result = srtp.as_mut().map(|(inbound, _)| {
+            opened.clear();
+            opened.extend_from_slice(datagram);
+            inbound.open(&mut opened)
+        });
+        match result {
+            None => self.handle_opened(datagram, remote, local, now),
+            Some(Ok(length)) => self.handle_opened(&opened[..length], remote, local, now),
+            Some(Err(Rejected::Forged)) => self.counters.dropped_srtp += 1,
+            Some(Err(Rejected::Replayed)) => self.counters.dropped_replay += 1,
+        }
+        self.scratch = opened;
+    }
+
+    fn handle_opened(&mut self, datagram: &[u8], remote: SocketAddr, local: SocketAddr, now: Instant) {
         if is_rtcp(datagram) {
             return self.handle_rtcp(datagram, remote, now);
         }

@@ -7,6 +7,7 @@ use expressway_netio::{Flow, IoError, PacketIo};
 
 use super::reports::Block;
 use super::room::{Progress, Room};
+use crate::srtp::rtcp;
 
 /// Packets that go to a receiver before another one's turn: a GSO message has at most 64.
 const BURST: usize = 64;
@@ -54,6 +55,7 @@ impl Room {
         if segment == 0 {
             return Ok(Progress::Done);
         }
+        let segment = segment + receiver.overhead();
         if segment > io.max_payload(&flow) {
             receiver.counters.dropped_too_long += receiver.skip(history);
             return Ok(Progress::Done);
@@ -90,7 +92,8 @@ impl Room {
                 Some(_) => stream.rewrite_timestamp(report.rtp),
                 None => report.rtp,
             };
-            io.send(&Flow::new(own, to), &self.reporter.sender_report(ssrc, timestamp, &report))?;
+            let report = self.reporter.sender_report(ssrc, timestamp, &report);
+            io.send(&Flow::new(own, to), &rtcp(&mut receiver.srtp, report))?;
         }
         Ok(())
     }
@@ -103,11 +106,13 @@ impl Room {
             let sequences = stream.missing.poll(now);
             if !sequences.is_empty() {
                 self.counters.nacked += sequences.len() as u64;
-                io.send(&flow, &self.reporter.nack(stream.ssrc, &sequences))?;
+                let nack = self.reporter.nack(stream.ssrc, &sequences);
+                io.send(&flow, &rtcp(&mut self.srtp, nack))?;
             }
             if self.keyframes[number].poll(self.config.keyframe_interval, now) {
                 self.counters.keyframes_asked += 1;
-                io.send(&flow, &self.reporter.keyframe_request(stream.ssrc))?;
+                let request = self.reporter.keyframe_request(stream.ssrc);
+                io.send(&flow, &rtcp(&mut self.srtp, request))?;
             }
         }
         if self.next_report <= now {
@@ -127,7 +132,8 @@ impl Room {
                 .collect();
             if !blocks.is_empty() {
                 self.counters.reports += 1;
-                io.send(&flow, &self.reporter.receiver_report(&blocks))?;
+                let report = self.reporter.receiver_report(&blocks);
+                io.send(&flow, &rtcp(&mut self.srtp, report))?;
             }
         }
         Ok(())

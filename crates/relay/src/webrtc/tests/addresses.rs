@@ -1,7 +1,10 @@
 //! Which session a datagram is for, and whose an address is.
 
 use super::*;
+use str0m::IceCreds;
+
 use crate::webrtc::addresses::SILENT;
+use crate::webrtc::table::Restart;
 
 #[test]
 fn datagrams_find_their_session_from_any_worker() {
@@ -105,12 +108,44 @@ fn an_address_that_a_session_has_left_may_be_anothers() {
     let left = player.address;
     // A NAT gives the player another port.
     player.address.set_port(6001);
-    bed.run(&mut [&mut publisher, &mut player], 0, SILENT + Duration::from_secs(5));
+    bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_secs(9));
     publish(&mut bed, &mut publisher, &mut player, 1..10);
-    assert_eq!(player.packets.len(), 9);
+    assert_eq!(player.packets.len(), 9, "they go where it is");
+    bed.run(&mut [&mut publisher, &mut player], 0, SILENT - Duration::from_secs(8));
     let mut next = Peer::player(left.port(), bed.now);
     bed.join(0, Role::Play, &mut next).unwrap();
     bed.run(&mut [&mut publisher, &mut player, &mut next], 0, Duration::from_secs(2));
     assert!(next.is_connected);
     assert_eq!(bed.counters(0).ended_lost, 0);
+}
+
+/// What a worker says to another ICE session of the second session in its room.
+fn restart(bed: &mut Bed, session: u64, credentials: (IceCreds, IceCreds)) -> Option<Result<(), Refused>> {
+    let (reply, receiver) = ReplySender::new(Wake::new(Arc::new(Silent), 0));
+    let restart = Restart { room: 0, session, credentials, reply };
+    bed.mailboxes[0].try_send(Message::Restart(Box::new(restart))).unwrap();
+    bed.workers[0].turn(bed.now).unwrap();
+    receiver.try_recv()
+}
+
+#[test]
+fn ice_begins_anew_from_another_network() {
+    let (mut bed, mut publisher, mut player) = connected("", [None, None]);
+    publish(&mut bed, &mut publisher, &mut player, 1..5);
+    let own = IceCreds { ufrag: bed.identity.ufrags.issue(0), pass: "0".repeat(32) };
+    let theirs = IceCreds { ufrag: "theirs".into(), pass: "1".repeat(32) };
+    assert_eq!(restart(&mut bed, 7, (own.clone(), theirs.clone())), Some(Err(Refused::Gone)));
+    assert_eq!(restart(&mut bed, 1, (own.clone(), theirs.clone())), Some(Ok(())));
+    // It has not heard of that yet, and media goes on.
+    publish(&mut bed, &mut publisher, &mut player, 5..10);
+    assert_eq!(player.packets.len(), 9);
+    player.address.set_port(6001);
+    let mut api = player.rtc.direct_api();
+    api.set_local_ice_credentials(theirs);
+    api.set_remote_ice_credentials(own);
+    bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_secs(9));
+    publish(&mut bed, &mut publisher, &mut player, 10..20);
+    assert_eq!(player.packets.len(), 19);
+    bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_secs(40));
+    assert_eq!(bed.counters(0).ended_lost, 0, "it is the same session");
 }
