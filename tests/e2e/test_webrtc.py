@@ -244,7 +244,9 @@ def test_what_is_no_whip_is_refused_in_words(make_lab, make_relay) -> None:
         ("POST", "/whip/other", b"", sdp, 404, "no such room"),
         ("POST", "/whep/studio", b"", sdp, 404, "no such room"),
         ("GET", "/whip/studio", None, {}, 405, "not allowed"),
-        ("PATCH", "/whip/studio/" + "0" * 32, b"", {}, 405, "not allowed"),
+        ("PATCH", "/whip/studio", b"", {}, 405, "not allowed"),
+        ("PATCH", "/whip/studio/" + "0" * 32, b"", {}, 404, "no such session"),
+        ("POST", "/whep/studio/" + "0" * 32 + "/layer", b"{}", {}, 404, "no such session"),
         ("DELETE", "/whip/studio/" + "0" * 32, None, {}, 404, "no such session"),
         ("POST", "/whip/studio", b"{}", {"Content-Type": "application/json"}, 415, "application/sdp"),
         ("POST", "/whip/studio", b"x" * 70000, sdp, 413, "too long"),
@@ -315,6 +317,32 @@ def test_sessions_that_never_come_expire_and_are_bounded(make_lab, make_relay, m
     relay.wait_metric("relay_webrtc_ended_handshake_total", 2)
     gauge(relay, "relay_sessions", 0)
     assert ask(lab, "POST", url(lab, "/whep/studio"), body, offer)[0] == 201
+
+
+def test_sessions_of_an_address_and_of_a_room_have_limits(make_lab, make_relay) -> None:
+    lab = make_lab()
+    limits = ("sessions = 6", "publishers = 1", "sessions_per_address = 4", "publishers_per_address = 1")
+    more = '\n[[room]]\nname = "other"\nwhip = true\nwhep = true\n'
+    room = ("whip = true", "whep = true", "players = 1")
+    relay = make_relay(lab, sessions(lab, *limits, room=room) + more, "--io", "udp", count=2)
+    sdp = {"Content-Type": "application/sdp"}
+
+    def offer(path: str, body: bytes) -> tuple[int, bool]:
+        status, headers, _ = ask(lab, "POST", url(lab, path), body, sdp)
+        return status, "retry-after" in headers
+
+    publisher = sdp_offer().replace(b"recvonly", b"sendonly")
+    assert offer("/whip/studio", publisher) == (201, False)
+    assert offer("/whip/other", publisher) == (429, True)
+    assert offer("/whep/studio", sdp_offer()) == (201, False)
+    assert offer("/whep/studio", sdp_offer()) == (503, True)
+    assert [offer("/whep/other", sdp_offer()) for _ in range(3)] == [(201, False), (201, False), (429, True)]
+    # An offer that is refused leaves nothing behind.
+    assert ask(lab, "POST", url(lab, "/whep/other"), b"v=0\r\n", sdp)[0] == 429
+    metrics = relay.metrics()
+    assert metrics.sum("relay_http_refused_address_total") == 3
+    assert metrics.sum("relay_http_refused_room_total") == 1
+    assert metrics.sum("relay_sessions") == 4
 
 
 def sdp_offer() -> bytes:

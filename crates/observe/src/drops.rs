@@ -243,6 +243,8 @@ reasons! {
         "too-long" = "relay_dropped_too_long": "A packet longer than `max_packet`.";
         "ssrc" = "relay_dropped_ssrc": "A packet of one SSRC too many.";
         "duplicate" = "relay_dropped_duplicate": "A packet that came twice.";
+        "srtp" = "relay_dropped_srtp": "A packet that was not sealed with the key that it should be.";
+        "replay" = "relay_dropped_replay": "A sealed packet that came before, or too late to tell.";
         "rtcp-malformed" = "relay_dropped_rtcp_malformed": "RTCP that is none.";
         "rtcp-stranger" = "relay_dropped_rtcp_stranger": "RTCP from an address that neither publishes nor receives.";
         "handover" = "relay_dropped_handover": "A packet for a room of another worker, which was behind.";
@@ -262,7 +264,9 @@ reasons! {
         "session-token" = "relay_http_refused_token": "A request without a token that is good for what it asks (401).";
         "session-offer" = "relay_http_refused_offer": "An offer that cannot be read, or has nothing for its room.";
         "session-conflict" = "relay_http_refused_conflict": "An offer to publish where somebody does (409).";
-        "session-limit" = "relay_http_refused_full": "An offer beyond the number of sessions (503).";
+        "session-limit" = "relay_http_refused_full": "An offer beyond the number of sessions or publishers (503).";
+        "session-room" = "relay_http_refused_room": "An offer beyond the number of players of its room (503).";
+        "session-address" = "relay_http_refused_address": "An offer beyond the number of sessions or publishers of its address (429).";
         "session-busy" = "relay_http_refused_busy": "An offer for a worker that is behind (503).";
         "session-request" = "relay_http_refused_request": "A request that is none of WHIP and WHEP.";
         "message" = "relay_webrtc_dropped_message": "A message of a session that is not heard, without a channel, or too long.";

@@ -10,7 +10,10 @@ use ipnet::IpNet;
 
 mod codec;
 mod file;
+mod srtp;
 mod webrtc;
+
+use crate::srtp::Keys;
 
 pub use codec::{Codec, Kind};
 pub use webrtc::{Data, SlowData, WebRtc};
@@ -113,6 +116,8 @@ pub struct Room {
     pub data: Data,
     /// What becomes of those that are slow.
     pub slow_data: SlowData,
+    /// What the publisher's RTP and RTCP are protected with; `None`: nothing.
+    pub srtp: Option<Keys>,
     /// Who receives.
     pub outputs: Vec<Output>,
 }
@@ -128,6 +133,8 @@ pub struct Output {
     pub ssrc: Option<u32>,
     /// Payload types that change: of the publisher, to the receiver.
     pub payload_types: Vec<(u8, u8)>,
+    /// What its RTP and RTCP are protected with; `None`: nothing.
+    pub srtp: Option<Keys>,
 }
 
 impl Output {

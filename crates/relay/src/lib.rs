@@ -12,6 +12,7 @@
 //!
 //! * [`config`]: rooms, who publishes into them, who receives.
 //! * [`rtp`]: a room without I/O: what it keeps of a publisher, what each receiver still needs.
+//! * [`srtp`]: what RTP is sealed and opened with.
 //! * [`service`]: rooms on a worker of `netio`.
 //! * [`webrtc`]: sessions that publish into rooms and receive from them.
 //! * [`status`]: what is counted and shown.
@@ -23,6 +24,7 @@
 pub mod config;
 pub mod rtp;
 pub mod service;
+pub mod srtp;
 pub mod status;
 pub mod webrtc;
 

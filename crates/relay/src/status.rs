@@ -24,6 +24,10 @@ counters! {
         pub dropped_ssrc: u64,
         /// Packets that came twice.
         pub dropped_duplicate: u64,
+        /// Packets that were not sealed with the key that they should be.
+        pub dropped_srtp: u64,
+        /// Sealed packets that came before, or too late to tell.
+        pub dropped_replay: u64,
         /// RTCP packets that are none.
         pub dropped_rtcp_malformed: u64,
         /// RTCP packets from an address that neither publishes nor receives.
@@ -102,6 +106,8 @@ counters! {
         pub connected: u64,
         /// RTP packets given to sessions that receive.
         pub packets: u64,
+        /// Changes of the layer that a session sees.
+        pub layer_changes: u64,
         /// Datagrams sent to sessions: media, repairs, reports, handshakes.
         pub datagrams: u64,
         /// Their bytes.
@@ -164,6 +170,14 @@ counters! {
         pub publishers: u64,
         /// Sessions that receive.
         pub players: u64,
+        /// Sessions that receive whose path's bandwidth is estimated.
+        pub estimated: u64,
+        /// The lowest of the estimates, in bits per second.
+        pub estimate_lowest: u64,
+        /// Their mean.
+        pub estimate_mean: u64,
+        /// The highest of them.
+        pub estimate_highest: u64,
     }
 }
 

@@ -134,6 +134,7 @@ fn receivers_that_stay_go_on_where_they_were() {
         rtcp: config::Rtcp::NextPort,
         ssrc: None,
         payload_types: Vec::new(),
+        srtp: None,
     });
     assert_eq!(room.set_outputs(outputs.into()), [None, Some(1)]);
     publish(&mut room, 4..6, now);

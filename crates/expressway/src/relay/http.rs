@@ -47,7 +47,7 @@ impl Http {
         workers: Arc<[Mailbox<Message>]>,
     ) -> Result<Option<Self>, Failure> {
         let (Some(webrtc), Some(listener)) = (&config.webrtc, listener) else { return Ok(None) };
-        let (table, counters) = (SessionTable::new(webrtc.sessions), Arc::default());
+        let (table, counters) = (SessionTable::new(webrtc.limits), Arc::default());
         let Some(setup) = setup(config, &identity, &table, workers, &counters)? else { return Ok(None) };
         let memory = Memory::new(MEMORY);
         let server = Server::start(WORKERS, vec![listener], setup, &memory, |_| Tracer::default())

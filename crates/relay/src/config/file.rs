@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::srtp::SrtpTable;
 use super::webrtc::WebRtcTable;
 use super::{Codec, Config, Data, Output, Payload, RECEIVERS, ROOMS, Room, Rtcp, SlowData};
 
@@ -75,6 +76,7 @@ struct RoomTable {
     data: Data,
     #[serde(default)]
     slow_data: SlowData,
+    srtp: Option<Spanned<SrtpTable>>,
     #[serde(default)]
     rtp_out: Vec<Spanned<SocketAddr>>,
     #[serde(default)]
@@ -88,6 +90,7 @@ struct OutTable {
     rtcp: Option<Rtcp>,
     ssrc: Option<u32>,
     payload_types: Option<Spanned<BTreeMap<String, u8>>>,
+    srtp: Option<Spanned<SrtpTable>>,
 }
 
 fn one() -> Spanned<usize> {
@@ -123,8 +126,11 @@ pub(super) fn parse(source: &SourceFile) -> Result<Config, ConfigError> {
     if file.room.len() > ROOMS {
         return Err(SourceFile::whole(&source.file, format!("more than {ROOMS} rooms")));
     }
-    let rooms =
-        file.room.iter().map(|table| room(table.get_ref()).map_err(at)).collect::<Result<Vec<_>, _>>()?;
+    let rooms = file
+        .room
+        .iter()
+        .map(|table| room(table.get_ref(), folder).map_err(at))
+        .collect::<Result<Vec<_>, _>>()?;
     let webrtc = file.webrtc.map(|table| table.check(folder)).transpose().map_err(at)?;
     for (table, room) in file.room.iter().zip(&rooms).filter(|_| webrtc.is_none()) {
         let wanted = table.get_ref().whip.as_ref().filter(|_| room.whip);
@@ -140,11 +146,20 @@ pub(super) fn parse(source: &SourceFile) -> Result<Config, ConfigError> {
         admin: source.admin(file.admin)?,
         webrtc,
         rooms,
-        text: source.text.clone(),
+        text: shown(&source.text, &file.room),
     })
 }
 
-fn room(table: &RoomTable) -> Result<Room, Problem> {
+/// The file's text without its keys: the admin listener shows it.
+fn shown(text: &str, rooms: &[Spanned<RoomTable>]) -> String {
+    let tables = rooms.iter().map(Spanned::get_ref);
+    let tables =
+        tables.flat_map(|room| room.srtp.iter().chain(room.out.iter().filter_map(|out| out.srtp.as_ref())));
+    let keys = tables.filter_map(|table| table.get_ref().inline());
+    keys.fold(text.to_owned(), |text, key| text.replace(key, "***"))
+}
+
+fn room(table: &RoomTable, folder: &Path) -> Result<Room, Problem> {
     let name = table.name.get_ref();
     if name.is_empty() || name.len() > 64 || name.chars().any(char::is_control) {
         return Err((table.name.span(), "1 to 64 characters, none of them a control character".into()));
@@ -188,7 +203,11 @@ fn room(table: &RoomTable) -> Result<Room, Problem> {
     if !(64..=9000).contains(table.max_packet.get_ref()) {
         return Err((table.max_packet.span(), "64 to 9000 bytes".into()));
     }
-    let outputs = outputs(table, from)?;
+    let outputs = outputs(table, from, folder)?;
+    let srtp = table.srtp.as_ref().map(|table| SrtpTable::check(table, folder)).transpose()?;
+    if let Some(table) = table.srtp.as_ref().filter(|_| table.payload == Payload::Any || input.is_none()) {
+        return Err((table.span(), "`srtp` needs `rtp_in`, and `payload = \"rtp\"`".into()));
+    }
     let codecs = codecs(table, whip || whep)?;
     Ok(Room {
         name: name.clone(),
@@ -210,6 +229,7 @@ fn room(table: &RoomTable) -> Result<Room, Problem> {
         players,
         data: table.data,
         slow_data: table.slow_data,
+        srtp,
         outputs,
     })
 }
@@ -229,16 +249,23 @@ fn host(address: &Spanned<SocketAddr>, group: bool) -> Result<SocketAddr, Proble
     Err((address.span(), problem.into()))
 }
 
-fn outputs(table: &RoomTable, from: Option<SocketAddr>) -> Result<Vec<Output>, Problem> {
+fn outputs(table: &RoomTable, from: Option<SocketAddr>, folder: &Path) -> Result<Vec<Output>, Problem> {
     let plain = table.rtp_out.iter().map(|address| {
-        let output =
-            Output { address: *address.get_ref(), rtcp: table.rtcp, ssrc: None, payload_types: Vec::new() };
+        let output = Output {
+            address: *address.get_ref(),
+            rtcp: table.rtcp,
+            ssrc: None,
+            payload_types: Vec::new(),
+            srtp: None,
+        };
         Ok((address, output))
     });
     let changed = table.out.iter().map(|out| {
         let payload_types = out.payload_types.as_ref().map_or_else(|| Ok(Vec::new()), payload_types)?;
         let rtcp = out.rtcp.unwrap_or(table.rtcp);
-        Ok((&out.address, Output { address: *out.address.get_ref(), rtcp, ssrc: out.ssrc, payload_types }))
+        let srtp = out.srtp.as_ref().map(|table| SrtpTable::check(table, folder)).transpose()?;
+        let address = *out.address.get_ref();
+        Ok((&out.address, Output { address, rtcp, ssrc: out.ssrc, payload_types, srtp }))
     });
     let mut seen = HashMap::new();
     let mut outputs = Vec::new();
@@ -259,8 +286,11 @@ fn outputs(table: &RoomTable, from: Option<SocketAddr>) -> Result<Vec<Output>, P
             return Err((address.span(), "is this room's own address: a loop".into()));
         }
         if table.payload == Payload::Any {
-            if output.is_rewritten() {
-                return Err((address.span(), "`ssrc` and `payload_types` need `payload = \"rtp\"`".into()));
+            if output.is_rewritten() || output.srtp.is_some() {
+                return Err((
+                    address.span(),
+                    "`ssrc`, `payload_types` and `srtp` need `payload = \"rtp\"`".into(),
+                ));
             }
             output.rtcp = Rtcp::None;
         }

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::file::Problem;
+use crate::webrtc::table::Limits;
 
 /// Addresses that sessions come to at most.
 const ADDRESSES: usize = 8;
@@ -64,8 +65,8 @@ pub struct WebRtc {
     pub tls: Option<(PathBuf, PathBuf)>,
     /// Keys whose tokens are good; empty: nobody needs a token.
     pub keys: Vec<TokenKey>,
-    /// Sessions at once.
-    pub sessions: usize,
+    /// How many sessions there may be at once.
+    pub limits: Limits,
     /// How long ICE and DTLS may take together.
     pub handshake_timeout: Duration,
 }
@@ -73,13 +74,13 @@ pub struct WebRtc {
 impl WebRtc {
     /// Whether nothing differs but the certificate and the keys of tokens.
     pub fn same_but_keys(&self, other: &Self) -> bool {
-        (&self.listen, &self.announce, self.http, self.tls.is_some(), self.sessions, self.handshake_timeout)
+        (&self.listen, &self.announce, self.http, self.tls.is_some(), self.limits, self.handshake_timeout)
             == (
                 &other.listen,
                 &other.announce,
                 other.http,
                 other.tls.is_some(),
-                other.sessions,
+                other.limits,
                 other.handshake_timeout,
             )
     }
@@ -96,6 +97,9 @@ pub(super) struct WebRtcTable {
     token_keys: Option<Spanned<PathBuf>>,
     #[serde(default = "sessions")]
     sessions: Spanned<usize>,
+    publishers: Option<Spanned<usize>>,
+    sessions_per_address: Option<Spanned<usize>>,
+    publishers_per_address: Option<Spanned<usize>>,
     #[serde(default = "handshake_timeout")]
     handshake_timeout: Spanned<Span>,
 }
@@ -149,22 +153,24 @@ impl WebRtcTable {
             Some(file) => TokenKey::load(&folder.join(file.get_ref()))
                 .map_err(|error| (file.span(), error.to_string()))?,
         };
-        if !(1..=SESSIONS).contains(self.sessions.get_ref()) {
-            return Err((self.sessions.span(), format!("1 to {SESSIONS} sessions")));
-        }
+        let limit = |value: Option<Spanned<usize>>, most: usize, what: &str| match value {
+            None => Ok(most),
+            Some(value) if (1..=most).contains(value.get_ref()) => Ok(value.into_inner()),
+            Some(value) => Err((value.span(), format!("1 to {most} {what}"))),
+        };
+        let sessions = limit(Some(self.sessions), SESSIONS, "sessions")?;
+        let of_address = limit(self.sessions_per_address, sessions, "sessions")?;
+        let limits = Limits {
+            sessions,
+            publishers: limit(self.publishers, sessions, "publishers")?,
+            of_address,
+            publishers_of_address: limit(self.publishers_per_address, of_address, "publishers")?,
+        };
         let timeout = self.handshake_timeout.get_ref().0;
         if !(Duration::from_millis(100)..=Duration::from_secs(300)).contains(&timeout) {
             return Err((self.handshake_timeout.span(), "give a time from \"100ms\" to \"5m\"".into()));
         }
-        Ok(WebRtc {
-            listen,
-            announce,
-            http: self.http,
-            tls,
-            keys,
-            sessions: self.sessions.into_inner(),
-            handshake_timeout: timeout,
-        })
+        Ok(WebRtc { listen, announce, http: self.http, tls, keys, limits, handshake_timeout: timeout })
     }
 }
 
@@ -187,7 +193,9 @@ mod tests {
     fn a_room_may_be_of_sessions_alone() {
         let config = parsed(SMALL, "whip = true\nwhep = true").unwrap();
         let (webrtc, room) = (config.webrtc.as_ref().unwrap(), &config.rooms[0]);
-        assert_eq!((webrtc.sessions, webrtc.handshake_timeout), (1024, Duration::from_secs(10)));
+        assert_eq!((webrtc.limits.sessions, webrtc.handshake_timeout), (1024, Duration::from_secs(10)));
+        let limits = webrtc.limits;
+        assert_eq!((limits.publishers, limits.of_address, limits.publishers_of_address), (1024, 1024, 1024));
         assert_eq!(webrtc.announce, webrtc.listen);
         assert_eq!((room.input, room.from, room.data), (None, None, Data::Off));
         assert_eq!((room.codecs[96], room.codecs[111]), (Some(Codec::Vp8), Some(Codec::Opus)));
@@ -215,6 +223,13 @@ mod tests {
             (&more("certificate = \"a.pem\""), "whip = true", "go together"),
             (&more("token_keys = \"/there/is/none\""), "whip = true", "/there/is/none"),
             (&more("sessions = 0"), "whip = true", "1 to 65536"),
+            (&more("publishers = 1025"), "whip = true", "1 to 1024 publishers"),
+            (&more("sessions_per_address = 0"), "whip = true", "1 to 1024 sessions"),
+            (
+                &more("sessions_per_address = 4\npublishers_per_address = 5"),
+                "whip = true",
+                "1 to 4 publishers",
+            ),
             (&more("handshake_timeout = \"1ms\""), "whip = true", "100ms"),
         ] {
             let error = parsed(webrtc, room).unwrap_err();

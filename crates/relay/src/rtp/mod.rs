@@ -6,19 +6,23 @@
 //!
 //! * [`header`]: packets as bytes; [`history`]: those that are kept.
 //! * [`stream`]: an SSRC of the publisher, with its [`reception`] and what is [`missing`] of it.
+//! * [`rate`]: how much a stream carries.
 //! * [`receiver`]: where each receiver is in the history.
 //! * [`reports`]: RTCP that is sent; [`keyframe`]: requests that are collapsed.
-//! * [`room`]: all of it; [`sessions`]: what it is to WebRTC sessions.
+//! * [`room`]: all of it; `feedback`, `transmit`: its RTCP, what it sends; [`sessions`]: what it is to WebRTC sessions.
 
+mod feedback;
 pub mod header;
 pub mod history;
 pub mod keyframe;
 pub mod missing;
+pub mod rate;
 pub mod receiver;
 pub mod reception;
 pub mod reports;
 pub mod room;
 pub mod sessions;
 pub mod stream;
+mod transmit;
 
 pub use room::{Progress, Room};

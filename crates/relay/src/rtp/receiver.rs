@@ -8,6 +8,7 @@ use super::header::Header;
 use super::history::{History, Kept, Position};
 use super::room::STREAMS;
 use crate::config::Output;
+use crate::srtp::{Inbound, Outbound, pair};
 use crate::status::ReceiverCounters;
 
 /// Packets that are to be sent again to a receiver at a time.
@@ -37,6 +38,8 @@ pub struct Receiver {
     pub counters: ReceiverCounters,
     /// What it last said of its worst stream.
     pub quality: Quality,
+    /// What its packets are opened with, and what is for it sealed.
+    pub(super) srtp: Option<(Inbound, Outbound)>,
     /// The next packet for it.
     cursor: Position,
     repairs: VecDeque<Position>,
@@ -50,6 +53,7 @@ impl Receiver {
     /// One that gets what comes from now on.
     pub fn new(output: Output, history: &History) -> Self {
         Self {
+            srtp: output.srtp.as_ref().map(pair),
             output,
             counters: ReceiverCounters::default(),
             quality: Quality::default(),
@@ -87,7 +91,12 @@ impl Receiver {
         self.cursor < history.head() || !self.repairs.is_empty()
     }
 
-    /// The longest of the next packets for it, up to so many, in bytes; 0: none.
+    /// Bytes that its packets are longer by than they are kept.
+    pub fn overhead(&self) -> usize {
+        self.srtp.as_ref().map_or(0, |(_, outbound)| outbound.overhead())
+    }
+
+    /// The longest of the next packets for it, up to so many, in bytes as they are kept; 0: none.
     pub fn longest(&mut self, history: &History, most: usize) -> usize {
         if self.cursor < history.tail() {
             self.counters.skipped += history.tail() - self.cursor;
@@ -132,9 +141,13 @@ impl Receiver {
         {
             self.rewrite(header, kept, packet);
         }
+        let length = match &mut self.srtp {
+            Some((_, outbound)) => outbound.seal(slot, kept.bytes.len()),
+            None => kept.bytes.len(),
+        };
         self.counters.packets += 1;
-        self.counters.bytes += kept.bytes.len() as u64;
-        kept.bytes.len()
+        self.counters.bytes += length as u64;
+        length
     }
 
     fn rewrite(&self, mut header: Header, kept: Kept<'_>, packet: &mut [u8]) {

@@ -21,12 +21,13 @@ impl Room {
         self.publisher.is_some_and(|publisher| publisher.source == Source::Session(session))
     }
 
-    /// A packet of a session that publishes, with the payload type that its codec has in this room. Extensions and CSRCs are left behind:
+    /// A packet of a session that publishes, with the payload type that its codec has in this room, of a layer if it has some. Extensions and CSRCs are left behind:
     /// what they mean was agreed with that session alone.
     pub fn handle_session(
         &mut self,
         session: u64,
         (header, marker): (Header, bool),
+        layer: Option<&str>,
         payload: &[u8],
         now: Instant,
     ) {
@@ -42,7 +43,7 @@ impl Room {
         packet.extend_from_slice(&[0x80, u8::from(marker) << 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         header.write(&mut packet);
         packet.extend_from_slice(payload);
-        self.keep(header, &packet, now);
+        self.keep(header, layer, &packet, now);
         self.scratch = packet;
     }
 
@@ -77,6 +78,19 @@ impl Room {
     /// The last packets.
     pub fn history(&self) -> &History {
         &self.history
+    }
+
+    /// A session that saw, or waited for, some streams now sees others.
+    pub fn watch(&mut self, before: impl Iterator<Item = u8>, now: impl Iterator<Item = u8>) {
+        now.for_each(|stream| self.streams[usize::from(stream)].watchers += 1);
+        before.for_each(|stream| self.streams[usize::from(stream)].watchers -= 1);
+    }
+
+    /// Whether somebody receives a stream of the publisher, so that what is lost of it is worth asking for.
+    pub fn is_watched(&self, ssrc: u32) -> bool {
+        let stream = self.streams.iter().find(|stream| stream.ssrc == ssrc);
+        stream.is_none_or(|stream| stream.layer.is_none() || stream.watchers > 0)
+            || !self.receivers.is_empty()
     }
 
     /// A session that receives needs a key frame of a stream.

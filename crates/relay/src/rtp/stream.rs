@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::header::Header;
 use super::history::{History, Note, Position};
 use super::missing::Missing;
+use super::rate::Rate;
 use super::reception::{Order, Reception};
 
 /// What a sender report says of a stream (RFC 3550, section 6.4.1).
@@ -39,6 +40,12 @@ pub struct Stream {
     pub report: Option<SenderReport>,
     /// When the last packet came.
     pub last: Instant,
+    /// The layer of its publisher's simulcast, by RID (RFC 8852); `None`: it is no such layer.
+    pub layer: Option<Box<str>>,
+    /// What it carries.
+    pub rate: Rate,
+    /// Sessions that see it, or wait for a key frame of it.
+    pub watchers: u32,
     clock: u32,
     /// Where the packet of each number is kept, and one more; indexed by the number's low bits.
     positions: Box<[Position]>,
@@ -63,6 +70,9 @@ impl Stream {
             missing: Missing::default(),
             report: None,
             last: now,
+            layer: None,
+            rate: Rate::new(now),
+            watchers: 0,
             clock,
             positions: vec![0; history.capacity()].into(),
             sequence_offset: 0,
@@ -82,6 +92,7 @@ impl Stream {
         self.missing.clear();
         self.report = None;
         self.last = now;
+        self.rate = Rate::new(now);
         self.clock = clock;
         self.positions.fill(0);
         self.sequence_offset = sequence.wrapping_add(1).wrapping_sub(header.sequence);
@@ -114,6 +125,7 @@ impl Stream {
         self.reception.count(header.sequence, transit(header.timestamp, self.clock, epoch, now));
         self.payload_type = header.payload_type;
         self.last = now;
+        self.rate.count(bytes.len(), now);
         let position = history.push(bytes, Note { stream: number, sequence, timestamp });
         let slot = self.slot(header.sequence);
         self.positions[slot] = position + 1;

@@ -15,7 +15,7 @@ use crate::config::{Config, Output};
 use crate::rtp::{Progress, Room};
 use crate::status::{DemuxCounters, ReceiverStatus, RoomCounters, RoomStatus};
 use crate::webrtc::answer::Identity;
-use crate::webrtc::table::Join;
+use crate::webrtc::table::{Join, Restart};
 use crate::webrtc::{RoomMembers, Sessions};
 
 mod sessions;
@@ -37,6 +37,10 @@ pub enum Message {
     Join(Box<Join>),
     /// The session of that number leaves that room of this worker.
     Leave(usize, u64),
+    /// ICE of a session of this worker begins anew.
+    Restart(Box<Restart>),
+    /// The session of that number in that room is to see no layer above the one of this RID, if any.
+    Layer(usize, u64, Option<Box<str>>),
     /// Another worker's session was heard from an address, or is no more.
     News(News),
     /// A room sends to these receivers from now on.
@@ -239,6 +243,8 @@ impl Service for Relay {
             }
             Message::Join(join) => self.join(context, *join),
             Message::Leave(room, number) => self.leave(context, room, number),
+            Message::Restart(restart) => self.restart(context, *restart),
+            Message::Layer(room, number, rid) => self.set_layer(context, room, number, rid),
             Message::News(news) => self.hear(news),
             Message::Outputs(room, outputs) => {
                 let Some(owned) = &mut self.rooms[room] else { return };
@@ -316,7 +322,9 @@ impl Service for Relay {
             owned.status.gauges.store(&owned.room.gauges(self.now));
             if let Some(webrtc) = &owned.status.webrtc {
                 webrtc.counters.store(&owned.members.counters);
-                webrtc.gauges.store(&owned.members.gauges());
+                if let Some(sessions) = &self.sessions {
+                    webrtc.gauges.store(&sessions.gauges(&owned.members));
+                }
             }
             for (receiver, status) in owned.room.receivers().iter().zip(&owned.status.receivers) {
                 status.counters.store(&receiver.counters);

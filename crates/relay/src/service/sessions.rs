@@ -6,7 +6,7 @@ use expressway_netio::{Context, IoError, PacketIo, Transmit};
 
 use super::{Handover, Message, Relay};
 use crate::rtp::Progress;
-use crate::webrtc::table::Join;
+use crate::webrtc::table::{Join, Restart};
 use crate::webrtc::{Address, Route};
 
 /// Where a session of another worker can be reached, so that its datagrams find it.
@@ -62,6 +62,25 @@ impl Relay {
         sessions.leave(number, (&mut owned.room, &mut owned.members), context.timers);
         self.tell(context);
         self.happened(index, context);
+    }
+
+    pub(super) fn restart(&mut self, context: &Context<'_, Message>, restart: Restart) {
+        // Dropped, the reply says that the session stays as it is.
+        let Some(sessions) = &mut self.sessions else { return };
+        let Some(owned) = self.rooms.get(restart.room).and_then(Option::as_ref) else { return };
+        sessions.restart(restart, &owned.members, context.now);
+    }
+
+    pub(super) fn set_layer(
+        &mut self,
+        context: &Context<'_, Message>,
+        index: usize,
+        number: u64,
+        rid: Option<Box<str>>,
+    ) {
+        let Some(sessions) = &mut self.sessions else { return };
+        let Some(owned) = self.rooms.get(index).and_then(Option::as_ref) else { return };
+        sessions.set_layer(number, rid, &owned.members, context.now);
     }
 
     pub(super) fn hear(&mut self, news: News) {

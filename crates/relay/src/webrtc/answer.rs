@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use expressway_web::hex;
+use str0m::bwe::Bitrate;
 use str0m::change::SdpOffer;
 use str0m::config::DtlsCert;
 use str0m::crypto::CryptoProvider;
@@ -26,6 +27,11 @@ const LINES: usize = 2000;
 const SECTIONS: usize = 3;
 /// Packets of pictures that are kept to be sent again, and of sound.
 const REPAIRS: (usize, usize) = (512, 64);
+
+/// What a path is taken to carry before anything is known of it, in bits per second: less than most do, and enough for pictures.
+const INITIAL: u64 = 1_000_000;
+/// Layers of a simulcast at most. Browsers send up to three.
+const LAYERS: usize = 4;
 
 /// What a session is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +72,10 @@ pub struct Agreed {
     pub(super) tracks: Vec<SendTrack>,
     /// Whether there may be data channels.
     pub(super) has_data: bool,
+    /// Whether the peer reports on every packet that it receives.
+    pub(super) has_feedback: bool,
+    /// Of a receiver: the highest layer that it asks for, by RID.
+    pub(super) highest: Option<Box<str>>,
     /// The answer.
     pub sdp: String,
 }
@@ -81,6 +91,8 @@ pub struct Wanted<'a> {
     pub room: &'a Room,
     /// Addresses that the peer is told.
     pub announce: &'a [SocketAddr],
+    /// The highest layer that it asks for, by RID.
+    pub highest: Option<&'a str>,
 }
 
 /// Answers an offer with a session.
@@ -106,7 +118,8 @@ pub fn answer(identity: &Identity, offer: &str, wanted: Wanted<'_>) -> Result<Ag
 }
 
 fn agree(identity: &Identity, offer: &str, wanted: Wanted<'_>) -> Result<Agreed, String> {
-    let Wanted { role, worker, room, announce } = wanted;
+    let Wanted { role, worker, room, announce, highest } = wanted;
+    let has_feedback = role == Role::Play && offers_feedback(offer);
     // The parser's own words contain an address of this process's memory.
     let offer = SdpOffer::from_sdp_string(&plain(offer, role)).map_err(|_| "the offer is not valid SDP")?;
     let ufrag = identity.ufrags.issue(worker);
@@ -120,6 +133,7 @@ fn agree(identity: &Identity, offer: &str, wanted: Wanted<'_>) -> Result<Agreed,
         .set_stats_interval(None)
         .set_send_buffer_video(REPAIRS.0)
         .set_send_buffer_audio(REPAIRS.1)
+        .enable_bwe(has_feedback.then_some(Bitrate::from(INITIAL)))
         .clear_codecs();
     for codec in room.codecs.iter().flatten() {
         config = match codec {
@@ -180,18 +194,30 @@ fn agree(identity: &Identity, offer: &str, wanted: Wanted<'_>) -> Result<Agreed,
             Role::Play => "the offer has no recvonly media in a codec of this room".into(),
         });
     }
-    Ok(Agreed { rtc: Box::new(rtc), ufrag, types, tracks, has_data, sdp })
+    let highest = highest.map(Into::into);
+    Ok(Agreed { rtc: Box::new(rtc), ufrag, types, tracks, has_data, has_feedback, highest, sdp })
 }
 
-/// The offer with media that would go both ways going one, as the answer has to say (RFC 9725, section 4.2), and without simulcast, of
-/// which there is one layer then (RFC 8853, section 5.3.2).
+/// Whether who offers that would report on every packet: it says so of a payload type, and knows the extension that numbers them.
+fn offers_feedback(offer: &str) -> bool {
+    let says = |line: &str| line.starts_with("a=rtcp-fb:") && line.ends_with(" transport-cc");
+    let knows =
+        |line: &str| line.starts_with("a=extmap:") && line.contains("transport-wide-cc-extensions-01");
+    offer.lines().map(str::trim_end).any(says) && offer.lines().any(knows)
+}
+
+/// The offer with media that would go both ways going one, as the answer has to say (RFC 9725, section 4.2). Who plays has no layers to
+/// send, and who has too many sends one (RFC 8853, section 5.3.2).
 fn plain(offer: &str, role: Role) -> String {
     let way = match role {
         Role::Publish => "a=sendonly",
         Role::Play => "a=recvonly",
     };
     let mut out = String::with_capacity(offer.len() + 2 * LINES);
-    let is_kept = |line: &&str| !line.starts_with("a=simulcast:") && !line.starts_with("a=rid:");
+    let layers = offer.lines().filter(|line| line.starts_with("a=rid:")).count();
+    let has_layers = role == Role::Publish && layers <= LAYERS;
+    let is_kept =
+        |line: &&str| has_layers || !line.starts_with("a=simulcast:") && !line.starts_with("a=rid:");
     for line in offer.lines().filter(is_kept) {
         out.push_str(if line == "a=sendrecv" { way } else { line });
         out.push_str("\r\n");

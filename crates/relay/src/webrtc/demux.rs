@@ -11,9 +11,6 @@ use expressway_wire::siphash::SipKey;
 
 use super::crypto::random;
 
-/// Addresses that one session may send from at a time: a few networks, and NATs that move.
-pub const ADDRESSES: usize = 4;
-
 /// Octets of the header of a STUN message, and its cookie (RFC 8489, section 5).
 const HEADER: usize = 20;
 const COOKIE: [u8; 4] = [0x21, 0x12, 0xa4, 0x42];
@@ -107,7 +104,7 @@ pub enum Owner {
     Worker(usize),
 }
 
-/// The sessions that a worker knows, by username and by address. It has as many entries as there are sessions, and [`ADDRESSES`] times as
+/// The sessions that a worker knows, by username and by address. It has as many entries as there are sessions, and a few times as
 /// many addresses: what strangers send adds none.
 #[derive(Debug, Default)]
 pub struct Demux {

@@ -12,19 +12,26 @@
 //! in it like any receiver, so that RTP comes out as WebRTC and WebRTC as RTP.
 //!
 //! * [`http`]: requests of WHIP and WHEP; [`answer`]: from an offer to a session; [`table`]: all sessions, by URL.
-//! * [`demux`]: which session a datagram is for.
-//! * `worker`: the sessions of a worker; `session`, `send_track`, `payloads`: a peer, a stream that it is sent, the octets that peers share.
+//! * [`demux`]: which session a datagram is for; `addresses`: whose an address is.
+//! * `worker`: the sessions of a worker; `session`, `publish`, `play`: a peer, and what is from and for it;
+//!   `send_track`, `payloads`: a stream that it is sent, the octets that peers share.
+//! * `layers`: which of a publisher's simulcast a session sees; `pictures`: key frames, and numbers of pictures.
 //! * `message_log`, `channels`: what is sent on data channels, and who receives it.
 //! * `crypto`: what takes keys, by BoringSSL.
 
+mod addresses;
 pub mod answer;
 mod channels;
 mod codec;
 mod crypto;
 pub mod demux;
 pub mod http;
+mod layers;
 mod message_log;
 mod payloads;
+mod pictures;
+mod play;
+mod publish;
 mod send_track;
 mod session;
 pub mod table;

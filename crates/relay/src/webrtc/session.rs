@@ -3,38 +3,37 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use expressway_netio::{Flow, IoError, PacketIo};
 use str0m::media::KeyframeRequestKind;
 use str0m::net::{Protocol, Receive, Transmit};
-use str0m::rtp::{RtpPacket, Ssrc};
-use str0m::{Event, IceConnectionState, Input, Output, Rtc, RtcError};
+use str0m::rtp::Ssrc;
+use str0m::{Event, IceConnectionState, IceCreds, Input, Output, Rtc, RtcError};
 
+use super::addresses::Addresses;
 use super::answer::{Agreed, Role};
 use super::channels::Channels;
-use super::demux::ADDRESSES;
 use super::message_log::MessageLog;
-use super::payloads::Payloads;
-use super::send_track::{SendTrack, Written};
+use super::play::Path;
+use super::publish::Incoming;
+use super::send_track::SendTrack;
 use super::table::Registration;
 use crate::config::Data;
-use crate::rtp::header::Header;
+use crate::rtp::Room;
 use crate::rtp::history::Position;
-use crate::rtp::stream::SenderReport;
-use crate::rtp::{Progress, Room};
 use crate::status::WebRtcCounters;
 
 /// Packets of the room that a session is shown before another one's turn: a GSO message has at most 64.
-const BURST: usize = 64;
+pub(super) const BURST: usize = 64;
 /// Datagrams that may wait to be sent to a session. Repairs, reports and handshakes that find no room are lost, as on the way.
 const WAITING: usize = 512;
-/// Looks at the clock of a session in one go: some of what it does is due at once.
-const TIMEOUTS: usize = 4;
+/// Looks at the clock of a session in one go: some of what it does is due at once, and each packet that is spread a moment later.
+const TIMEOUTS: usize = 2 * BURST;
+/// How far a session's clock may be ahead for that.
+const AHEAD: Duration = Duration::from_micros(200);
 /// How soon to look again at a session whose clock asks for a look at once, again and again.
 const SOON: Duration = Duration::from_millis(1);
-/// Seconds from the epoch of NTP to that of Unix (RFC 5905, section 6).
-const NTP_EPOCH: u64 = 2_208_988_800;
 
 /// Why a session is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +57,19 @@ pub(super) struct RoomContext<'a> {
     pub(super) counters: &'a mut WebRtcCounters,
 }
 
+/// Where a datagram of a session came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// From an address that it has.
+    Known,
+    /// From another one, that it has from now on: its password was shown from there.
+    New,
+    /// From the address of another session.
+    Stranger,
+    /// It was dropped and counted.
+    Dropped,
+}
+
 /// `Err`: the session ends, and why.
 pub(super) type Alive = Result<(), Ended>;
 
@@ -71,18 +83,20 @@ pub(super) struct Session {
     pub(super) ufrag: String,
     /// Keeps it in the table of sessions.
     _registration: Registration,
-    rtc: Box<Rtc>,
-    /// Addresses that it was heard from, the latest last.
-    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) rtc: Box<Rtc>,
+    /// Addresses that it was heard from.
+    pub(super) addresses: Addresses,
     /// When ICE and DTLS have to be done.
     give_up: Option<Instant>,
     /// When its clock is to be looked at.
     timeout: Instant,
     /// As of a publisher: its payload types, and the room's.
-    types: Vec<(u8, u8)>,
-    tracks: Vec<SendTrack>,
+    pub(super) types: Vec<(u8, u8)>,
+    pub(super) incoming: Vec<Incoming>,
+    pub(super) tracks: Vec<SendTrack>,
+    pub(super) path: Path,
     /// The next packet of the room for it.
-    cursor: Position,
+    pub(super) cursor: Position,
     waiting: VecDeque<Transmit>,
     /// Its data channels; `None`: it has none.
     pub(super) channels: Option<Channels>,
@@ -103,13 +117,15 @@ impl Session {
             role,
             room,
             ufrag: agreed.ufrag,
+            addresses: registration.addresses(),
             _registration: registration,
             rtc: agreed.rtc,
-            addresses: Vec::new(),
             give_up: Some(give_up),
             timeout: now,
             types: agreed.types,
+            incoming: Vec::new(),
             tracks: agreed.tracks,
+            path: Path::new(agreed.has_feedback, agreed.highest, now),
             cursor: 0,
             waiting: VecDeque::new(),
             channels: agreed.has_data.then(Channels::default),
@@ -127,36 +143,33 @@ impl Session {
         self.give_up.map_or(self.timeout, |give_up| give_up.min(self.timeout))
     }
 
-    /// A datagram for it has come. Says whether it was heard from a new address, which has then shown its password.
+    /// A datagram for it has come.
     pub(super) fn handle_datagram(
         &mut self,
         datagram: &[u8],
         (remote, announced): (SocketAddr, SocketAddr),
         context: &mut RoomContext<'_>,
         now: Instant,
-    ) -> Result<Option<SocketAddr>, Ended> {
+    ) -> Result<Heard, Ended> {
         let Ok(received) = Receive::new(Protocol::Udp, remote, announced, datagram) else {
             context.counters.dropped_malformed += 1;
-            return Ok(None);
+            return Ok(Heard::Dropped);
         };
         let input = Input::Receive(now, received);
-        let is_known = self.addresses.contains(&remote);
-        if !is_known && !self.rtc.accepts(&input) {
-            context.counters.dropped_password += 1;
-            return Ok(None);
+        let mut heard = Heard::Known;
+        if !self.addresses.hear(remote, now) {
+            if !self.rtc.accepts(&input) {
+                context.counters.dropped_password += 1;
+                return Ok(Heard::Dropped);
+            }
+            if !self.addresses.claim(remote, now) {
+                return Ok(Heard::Stranger);
+            }
+            heard = Heard::New;
         }
         self.input(input)?;
         self.advance(context, now)?;
-        if is_known {
-            return Ok(None);
-        }
-        self.addresses.push(remote);
-        Ok(Some(remote))
-    }
-
-    /// An address to forget, where there are too many.
-    pub(super) fn oldest_address(&mut self) -> Option<SocketAddr> {
-        (self.addresses.len() > ADDRESSES).then(|| self.addresses.remove(0))
+        Ok(heard)
     }
 
     /// Its clock is to be looked at.
@@ -184,6 +197,15 @@ impl Session {
         self.advance(context, now)
     }
 
+    /// ICE begins anew, with these credentials of both sides: its peer has another network, or will have. What goes on goes on.
+    pub(super) fn restart(&mut self, (own, theirs): (IceCreds, IceCreds), now: Instant) {
+        self.ufrag.clone_from(&own.ufrag);
+        self.addresses.restart(now);
+        let mut api = self.rtc.direct_api();
+        api.set_local_ice_credentials(own);
+        api.set_remote_ice_credentials(theirs);
+    }
+
     /// Says goodbye; what is to be sent for that waits.
     pub(super) fn close(&mut self) {
         if guarded(|| self.rtc.close()).is_ok() {
@@ -197,12 +219,13 @@ impl Session {
         }
     }
 
-    fn input(&mut self, input: Input<'_>) -> Alive {
+    pub(super) fn input(&mut self, input: Input<'_>) -> Alive {
         guarded(|| self.rtc.handle_input(input)).map_err(|()| Ended::Failed)
     }
 
     /// Takes out what it has to say, until it waits for time or datagrams.
-    fn advance(&mut self, context: &mut RoomContext<'_>, now: Instant) -> Alive {
+    pub(super) fn advance(&mut self, context: &mut RoomContext<'_>, now: Instant) -> Alive {
+        let mut clock = now;
         for _ in 0..TIMEOUTS {
             loop {
                 match guarded(|| self.rtc.poll_output()).map_err(|()| Ended::Failed)? {
@@ -213,14 +236,18 @@ impl Session {
                     Output::Transmit(_) if self.waiting.len() >= WAITING => {
                         context.counters.dropped_waiting += 1
                     }
-                    Output::Transmit(transmit) => self.waiting.push_back(transmit),
+                    Output::Transmit(mut transmit) => {
+                        transmit.destination = self.addresses.current(transmit.destination);
+                        self.waiting.push_back(transmit);
+                    }
                     Output::Event(event) => self.handle_event(event, context, now)?,
                 }
             }
-            if self.timeout > now {
+            if self.timeout > now + AHEAD {
                 return Ok(());
             }
-            self.input(Input::Timeout(now))?;
+            clock = clock.max(self.timeout);
+            self.input(Input::Timeout(clock))?;
         }
         self.timeout = now + SOON;
         Ok(())
@@ -240,6 +267,10 @@ impl Session {
             }
             Event::RtpPacket(packet) => {
                 self.publish(&packet, context, now);
+                Ok(())
+            }
+            Event::EgressBitrateEstimate(estimate) => {
+                self.handle_estimate(estimate);
                 Ok(())
             }
             Event::KeyframeRequest(request) => {
@@ -280,110 +311,9 @@ impl Session {
         }
     }
 
-    fn publish(&mut self, packet: &RtpPacket, context: &mut RoomContext<'_>, now: Instant) {
-        let header = &packet.header;
-        let theirs = *header.payload_type;
-        let Some((_, payload_type)) = self.types.iter().find(|(own, _)| *own == theirs) else {
-            context.counters.dropped_codec += 1;
-            return;
-        };
-        // Padding that probes for bandwidth.
-        if packet.payload.is_empty() {
-            return;
-        }
-        let (ssrc, timestamp) = (*header.ssrc, header.timestamp);
-        let rewritten =
-            Header { payload_type: *payload_type, sequence: header.sequence_number, timestamp, ssrc };
-        context.room.handle_session(self.number, (rewritten, header.marker), &packet.payload, now);
-        if let Some(info) = packet.last_sender_info.filter(|info| info.ssrc == header.ssrc) {
-            let report = SenderReport {
-                ntp: ntp(info.ntp_time),
-                rtp: info.rtp_time.numer() as u32,
-                packets: info.sender_packet_count,
-                octets: info.sender_octet_count,
-                at: now,
-                number: 0,
-            };
-            context.room.handle_session_report(self.number, ssrc, report);
-        }
-    }
-
     /// Whether something waits to be sent to it.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
-    }
-
-    /// Gives it the next packets and messages of the room, and sends what there is. [`Progress::Done`]: it has everything that it
-    /// takes.
-    pub(super) fn play(
-        &mut self,
-        io: &mut dyn PacketIo,
-        (context, payloads): (&mut RoomContext<'_>, &mut Payloads),
-        flow: impl Fn(&Transmit) -> Flow,
-        now: Instant,
-    ) -> Result<(Progress, Alive), IoError> {
-        if !self.send(io, &flow, context.counters)? {
-            return Ok((Progress::Blocked, Ok(())));
-        }
-        if !self.is_connected() {
-            return Ok((Progress::Done, Ok(())));
-        }
-        let mut alive = Ok(());
-        if self.write_packets(context, payloads, now) {
-            alive = self.input(Input::Timeout(now)).and_then(|()| self.advance(context, now));
-        }
-        if let Err(why) = alive.and_then(|()| self.write_messages(context, now)) {
-            return Ok((Progress::Done, Err(why)));
-        }
-        let has_more = self.cursor < context.room.history().head()
-            || self.channels.as_ref().is_some_and(|channels| channels.has_more(context.log));
-        Ok(match (self.send(io, &flow, context.counters)?, has_more) {
-            (false, _) => (Progress::Blocked, Ok(())),
-            (true, true) => (Progress::More, Ok(())),
-            (true, false) => (Progress::Done, Ok(())),
-        })
-    }
-
-    /// Writes the next packets of media. Whether there were some.
-    fn write_packets(
-        &mut self,
-        context: &mut RoomContext<'_>,
-        payloads: &mut Payloads,
-        now: Instant,
-    ) -> bool {
-        let RoomContext { room, counters, .. } = context;
-        if self.tracks.is_empty() {
-            self.cursor = room.history().head();
-            return false;
-        }
-        if self.cursor < room.history().tail() {
-            counters.skipped += room.history().tail() - self.cursor;
-            self.cursor = room.history().tail();
-            for source in self.tracks.iter().filter_map(|track| track.source) {
-                room.want_session_keyframe(source);
-            }
-        }
-        let mut written = 0;
-        let first = self.cursor;
-        self.cursor = room.history().head().min(first + BURST as Position);
-        for position in first..self.cursor {
-            for track in &mut self.tracks {
-                match track.write(&mut self.rtc, (room, payloads), position, now) {
-                    Written::No => continue,
-                    Written::Codec => counters.dropped_codec += 1,
-                    Written::Yes => written += 1,
-                    Written::First => {
-                        written += 1;
-                        if let Some(source) = track.source {
-                            room.want_session_keyframe(source);
-                        }
-                    }
-                }
-                break;
-            }
-        }
-        counters.packets += written as u64;
-        written > 0
     }
 
     /// Writes the next messages of data channels, as far as there is room for them.
@@ -459,11 +389,4 @@ fn guarded<T>(act: impl FnOnce() -> Result<T, RtcError>) -> Result<T, ()> {
             Err(())
         }
     }
-}
-
-/// A wall clock as an NTP timestamp.
-fn ntp(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let fraction = (u64::from(since.subsec_nanos()) << 32) / 1_000_000_000;
-    ((since.as_secs() + NTP_EPOCH) << 32) | fraction
 }

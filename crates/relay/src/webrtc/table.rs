@@ -1,11 +1,14 @@
 //! All WebRTC sessions of the process, for the HTTP workers: their number is limited, and each has an unguessable URL.
 
 use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use expressway_web::Wake;
+use str0m::IceCreds;
 
+use super::addresses::{Addresses, Claims};
 use super::answer::{Agreed, Role};
 use super::crypto::random;
 
@@ -13,7 +16,7 @@ use super::crypto::random;
 pub type Name = [u8; 16];
 
 /// Where a session is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Unique in this process.
     pub number: u64,
@@ -21,45 +24,117 @@ pub struct Entry {
     pub room: usize,
     /// Whether it publishes or receives.
     pub role: Role,
+    /// Names its ICE session (RFC 9725, section 4.3).
+    pub tag: Arc<str>,
+}
+
+/// How many sessions there may be at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// In all.
+    pub sessions: usize,
+    /// That publish.
+    pub publishers: usize,
+    /// Of one address.
+    pub of_address: usize,
+    /// Of one address, that publish.
+    pub publishers_of_address: usize,
+}
+
+/// Which of them is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// See [`Limits::sessions`].
+    Sessions,
+    /// See [`Limits::publishers`].
+    Publishers,
+    /// See [`Limits::of_address`].
+    Address,
+    /// See [`Limits::publishers_of_address`].
+    AddressPublishers,
 }
 
 /// The sessions of a process.
 #[derive(Debug)]
 pub struct SessionTable {
-    most: usize,
+    limits: Limits,
     numbers: AtomicU64,
-    sessions: Mutex<HashMap<Name, Entry>>,
+    sessions: Mutex<Sessions>,
+    claims: Arc<Claims>,
+}
+
+#[derive(Debug, Default)]
+struct Sessions {
+    by_name: HashMap<Name, Entry>,
+    publishers: usize,
+    /// Sessions, and among them publishers, of each address that has some.
+    of_address: HashMap<IpAddr, (usize, usize)>,
+}
+
+/// Who counts as one: an IPv4 address, or an IPv6 network of 64 bits, in which a host has as many addresses as it likes.
+fn network(source: IpAddr) -> IpAddr {
+    match source.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+        address => address,
+    }
 }
 
 impl SessionTable {
-    /// A table of at most `most` sessions at a time.
-    pub fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most, numbers: AtomicU64::new(0), sessions: Mutex::default() })
+    /// A table of so many sessions at a time.
+    pub fn new(limits: Limits) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            numbers: AtomicU64::new(0),
+            sessions: Mutex::default(),
+            claims: Arc::default(),
+        })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Name, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, Sessions> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a session; `None` if the table is full.
-    pub fn admit(self: &Arc<Self>, room: usize, role: Role) -> Option<Registration> {
+    /// Adds a session of whoever is at `source`.
+    ///
+    /// # Errors
+    /// A limit is reached.
+    pub fn admit(self: &Arc<Self>, room: usize, role: Role, source: IpAddr) -> Result<Registration, Limit> {
         let mut sessions = self.lock();
-        if sessions.len() >= self.most {
-            return None;
+        let (source, publishes) = (network(source), usize::from(role == Role::Publish));
+        let (all, publishers) = sessions.of_address.get(&source).copied().unwrap_or_default();
+        let limits = &self.limits;
+        // An address that has too many is told so, whoever else there is.
+        let reached = [
+            (all >= limits.of_address, Limit::Address),
+            (publishers + publishes > limits.publishers_of_address, Limit::AddressPublishers),
+            (sessions.by_name.len() >= limits.sessions, Limit::Sessions),
+            (sessions.publishers + publishes > limits.publishers, Limit::Publishers),
+        ];
+        if let Some((_, limit)) = reached.into_iter().find(|(is_reached, _)| *is_reached) {
+            return Err(limit);
         }
+        sessions.of_address.insert(source, (all + 1, publishers + publishes));
+        sessions.publishers += publishes;
         let (name, number) = (random(), self.numbers.fetch_add(1, Ordering::Relaxed));
-        sessions.insert(name, Entry { number, room, role });
-        Some(Registration { table: Arc::clone(self), name, number })
+        sessions.by_name.insert(name, Entry { number, room, role, tag: Arc::default() });
+        Ok(Registration { table: Arc::clone(self), name, number, source })
     }
 
     /// The session of that name.
     pub fn find(&self, name: &Name) -> Option<Entry> {
-        self.lock().get(name).copied()
+        self.lock().by_name.get(name).cloned()
+    }
+
+    /// The ICE session of the session of that name is this one now.
+    pub(super) fn set_tag(&self, name: &Name, tag: &str) {
+        if let Some(entry) = self.lock().by_name.get_mut(name) {
+            entry.tag = tag.into();
+        }
     }
 
     /// Number of sessions.
     pub fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().by_name.len()
     }
 
     /// Whether there are none.
@@ -76,11 +151,28 @@ pub struct Registration {
     pub name: Name,
     /// See [`Entry::number`].
     pub number: u64,
+    source: IpAddr,
+}
+
+impl Registration {
+    /// The addresses of the session, of which it has none yet.
+    pub(super) fn addresses(&self) -> Addresses {
+        Addresses::new(Arc::clone(&self.table.claims), self.number)
+    }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.table.lock().remove(&self.name);
+        let mut sessions = self.table.lock();
+        let Some(entry) = sessions.by_name.remove(&self.name) else { return };
+        let publishes = usize::from(entry.role == Role::Publish);
+        sessions.publishers -= publishes;
+        if let Some((all, publishers)) = sessions.of_address.get_mut(&self.source) {
+            (*all, *publishers) = (*all - 1, *publishers - publishes);
+            if *all == 0 {
+                sessions.of_address.remove(&self.source);
+            }
+        }
     }
 }
 
@@ -93,6 +185,8 @@ pub enum Refused {
     Full,
     /// Its worker is overloaded, or has ended.
     Busy,
+    /// There is no such session any more.
+    Gone,
 }
 
 /// A session for a room's worker.
@@ -106,6 +200,19 @@ pub struct Join {
     pub agreed: Agreed,
     /// Its entry in the table.
     pub registration: Registration,
+    /// Where the result goes.
+    pub reply: ReplySender,
+}
+
+/// ICE of a session begins anew.
+#[derive(Debug)]
+pub struct Restart {
+    /// Its room, by index.
+    pub room: usize,
+    /// See [`Entry::number`].
+    pub session: u64,
+    /// Credentials of the session, and of its peer.
+    pub(super) credentials: (IceCreds, IceCreds),
     /// Where the result goes.
     pub reply: ReplySender,
 }
@@ -152,17 +259,49 @@ impl ReplyReceiver {
 mod tests {
     use super::*;
 
+    const LIMITS: Limits = Limits { sessions: 3, publishers: 1, of_address: 2, publishers_of_address: 1 };
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
     #[test]
     fn places_are_bounded_and_given_back() {
-        let table = SessionTable::new(2);
-        let one = table.admit(0, Role::Publish).unwrap();
-        let other = table.admit(1, Role::Play).unwrap();
-        assert!(table.admit(1, Role::Play).is_none());
-        assert_eq!(table.find(&other.name), Some(Entry { number: 1, room: 1, role: Role::Play }));
-        let name = one.name;
-        drop(one);
-        assert_eq!((table.find(&name), table.len()), (None, 1));
-        assert!(table.admit(1, Role::Play).is_some());
+        let table = SessionTable::new(LIMITS);
+        let (one, other) = (address("192.0.2.1"), address("192.0.2.2"));
+        let first = table.admit(0, Role::Publish, one).unwrap();
+        let second = table.admit(1, Role::Play, one).unwrap();
+        assert_eq!(table.admit(1, Role::Play, one).unwrap_err(), Limit::Address);
+        assert_eq!(table.admit(1, Role::Publish, other).unwrap_err(), Limit::Publishers);
+        let third = table.admit(1, Role::Play, other).unwrap();
+        assert_eq!(table.admit(1, Role::Play, other).unwrap_err(), Limit::Sessions);
+        table.set_tag(&third.name, "tag");
+        let entry = Entry { number: 2, room: 1, role: Role::Play, tag: "tag".into() };
+        assert_eq!((table.find(&third.name), table.len()), (Some(entry), 3));
+        let name = first.name;
+        drop(first);
+        assert_eq!((table.find(&name), table.len()), (None, 2));
+        let fourth = table.admit(1, Role::Publish, other).unwrap();
+        drop((second, third, fourth));
+        let sessions = table.lock();
+        assert!(sessions.by_name.is_empty() && sessions.of_address.is_empty() && sessions.publishers == 0);
+    }
+
+    #[test]
+    fn an_address_is_a_network_of_64_bits() {
+        let table = SessionTable::new(Limits { sessions: 100, publishers: 100, ..LIMITS });
+        let admit = |text: &str, role| table.admit(0, role, address(text));
+        let _kept = [
+            admit("2001:db8::1", Role::Publish).unwrap(),
+            admit("2001:db8:0:1::1", Role::Publish).unwrap(),
+            admit("::ffff:192.0.2.1", Role::Play).unwrap(),
+            admit("::ffff:192.0.2.2", Role::Play).unwrap(),
+            admit("192.0.2.1", Role::Play).unwrap(),
+        ];
+        assert_eq!(admit("2001:db8::2", Role::Publish).unwrap_err(), Limit::AddressPublishers);
+        let _other = admit("2001:db8::2", Role::Play).unwrap();
+        assert_eq!(admit("2001:db8::ffff:0:0:3", Role::Play).unwrap_err(), Limit::Address);
+        assert_eq!(admit("192.0.2.1", Role::Play).unwrap_err(), Limit::Address);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Sessions of str0m with workers of ours, in one thread and by a clock of the test: what no peer does by itself.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use expressway_settings::SourceFile;
 use expressway_web::{Notify, Wake};
 use str0m::change::{SdpAnswer, SdpPendingOffer};
 use str0m::channel::{ChannelConfig, ChannelId, Reliability};
-use str0m::media::{Direction, MediaKind, Mid};
+use str0m::media::{Direction, MediaKind, Mid, Rid, Simulcast, SimulcastLayer};
 use str0m::net::{Protocol, Receive};
 use str0m::rtp::RtpWrite;
 use str0m::{Candidate, Event, Input, Output, Rtc};
@@ -20,13 +21,16 @@ use super::answer::{Agreed, Identity, Role, Wanted, answer};
 use super::crypto::{certificate, provider};
 use super::table::{Join, Refused, ReplyReceiver, ReplySender, SessionTable};
 use crate::config::Config;
-use crate::rtp::header::{Header, packet};
 use crate::service::{Message, Relay, status};
-use crate::status::{DemuxCounters, WebRtcCounters};
+use crate::status::{DemuxCounters, RoomCounters, WebRtcCounters, WebRtcGauges};
 use listed::Listed;
 
+mod addresses;
+mod channels;
+mod layers;
 #[path = "../../tests/support/listed.rs"]
 mod listed;
+mod packets;
 
 const MEDIA: &str = "192.0.2.1:3478";
 
@@ -43,6 +47,8 @@ impl Notify for Silent {
 /// Workers with one room each, and what they count.
 struct Bed {
     now: Instant,
+    /// How time goes on.
+    step: Duration,
     config: Config,
     identity: Arc<Identity>,
     table: Arc<SessionTable>,
@@ -69,6 +75,7 @@ impl Bed {
         );
         let config = Config::parse(&SourceFile { file: "relay.toml".into(), text }).unwrap();
         let now = Instant::now();
+        let limits = config.webrtc.as_ref().unwrap().limits;
         let identity = Arc::new(Identity::new().unwrap());
         let (mailboxes, inboxes): (Vec<_>, Vec<Inbox<Message>>) =
             (0..rooms).map(|_| mailbox(size).unwrap()).unzip();
@@ -82,7 +89,18 @@ impl Bed {
             Worker::new(options, now, relay, io, inbox, Arc::clone(&mailboxes))
         };
         let workers = inboxes.into_iter().enumerate().map(&mut make).collect();
-        Self { now, identity, table: SessionTable::new(100), workers, mailboxes, status, demux, config }
+        let step = Duration::from_millis(5);
+        Self {
+            now,
+            step,
+            identity,
+            table: SessionTable::new(limits),
+            workers,
+            mailboxes,
+            status,
+            demux,
+            config,
+        }
     }
 
     /// The counters of a room.
@@ -90,6 +108,17 @@ impl Bed {
         self.workers.iter_mut().for_each(|worker| worker.service_mut().publish());
         let status = self.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         status[room].webrtc.as_ref().unwrap().counters.load()
+    }
+
+    fn room_counters(&mut self, room: usize) -> RoomCounters {
+        self.counters(room);
+        self.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner)[room].counters.load()
+    }
+
+    fn gauges(&mut self, room: usize) -> WebRtcGauges {
+        self.counters(room);
+        let status = self.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        status[room].webrtc.as_ref().unwrap().gauges.load()
     }
 
     fn demux(&mut self, worker: usize) -> DemuxCounters {
@@ -101,11 +130,11 @@ impl Bed {
     fn join(&mut self, room: usize, role: Role, peer: &mut Peer) -> Result<(), Refused> {
         let (offer, pending) = peer.offer.take().unwrap();
         let config = &self.config.rooms[room];
-        let wanted = Wanted { role, worker: room, room: config, announce: &[media()] };
+        let wanted = Wanted { role, worker: room, room: config, announce: &[media()], highest: None };
         let agreed: Agreed = answer(&self.identity, &offer, wanted).unwrap();
         let sdp = SdpAnswer::from_sdp_string(&agreed.sdp).unwrap();
         peer.rtc.sdp_api().accept_answer(pending, sdp).unwrap();
-        let registration = self.table.admit(room, role).unwrap();
+        let registration = self.table.admit(room, role, peer.address.ip()).unwrap();
         let (reply, receiver): (ReplySender, ReplyReceiver) =
             ReplySender::new(Wake::new(Arc::new(Silent), 0));
         let join = Join { room, role, agreed, registration, reply };
@@ -118,8 +147,9 @@ impl Bed {
     fn run(&mut self, peers: &mut [&mut Peer], worker: usize, time: Duration) {
         let end = self.now + time;
         while self.now < end {
-            self.now += Duration::from_millis(5);
+            self.now += self.step;
             for peer in peers.iter_mut() {
+                peer.deliver(self.now);
                 peer.turn(self.now);
                 let (from, out) = (peer.address, std::mem::take(&mut peer.out));
                 let arriving = &mut self.workers[worker].io_mut().arriving;
@@ -134,7 +164,7 @@ impl Bed {
                 for (flow, datagram) in std::mem::take(&mut worker.io_mut().sent) {
                     let to = flow.remote;
                     if let Some(peer) = peers.iter_mut().find(|peer| peer.address == to) {
-                        peer.receive(&datagram, self.now);
+                        peer.arrive(datagram, self.now);
                     }
                 }
             }
@@ -152,7 +182,15 @@ struct Peer {
     packets: Vec<(u64, u8)>,
     open: Vec<(ChannelId, String, Option<ChannelConfig>)>,
     messages: Vec<Vec<u8>>,
+    /// What came: numbers, timestamps and payloads.
+    received: Vec<(u64, u32, Vec<u8>)>,
     keyframes: usize,
+    /// Layers that a key frame was asked of.
+    asked: Vec<String>,
+    /// Bits per second that come to it, of which 100 ms may wait; `None`: all.
+    bottleneck: Option<u32>,
+    /// What is on its way to it, and when it comes.
+    coming: VecDeque<(Instant, Vec<u8>)>,
     out: Vec<Vec<u8>>,
     /// It hears nothing.
     is_deaf: bool,
@@ -160,6 +198,25 @@ struct Peer {
 
 impl Peer {
     fn new(port: u16, direction: Direction, channel: Option<ChannelConfig>, now: Instant) -> Self {
+        Self::with_layers(port, direction, channel, &[], now)
+    }
+
+    fn layered(port: u16, rids: &[&str], now: Instant) -> Self {
+        Self::with_layers(port, Direction::SendOnly, None, rids, now)
+    }
+
+    fn with_layers(
+        port: u16,
+        direction: Direction,
+        channel: Option<ChannelConfig>,
+        rids: &[&str],
+        now: Instant,
+    ) -> Self {
+        let simulcast = (!rids.is_empty()).then(|| {
+            let mut simulcast = Simulcast::new();
+            rids.iter().for_each(|rid| simulcast.add_send_layer(SimulcastLayer::new(rid)));
+            simulcast
+        });
         let address = SocketAddr::new("192.0.2.9".parse().unwrap(), port);
         let mut rtc = Rtc::builder()
             .set_crypto_provider(provider())
@@ -170,7 +227,7 @@ impl Peer {
             .build(now);
         rtc.add_local_candidate(Candidate::host(address, "udp").unwrap());
         let mut change = rtc.sdp_api();
-        let mid = change.add_media(MediaKind::Video, direction, None, None, None);
+        let mid = change.add_media(MediaKind::Video, direction, None, None, simulcast);
         if let Some(channel) = channel {
             change.add_channel_with_config(channel);
         }
@@ -184,7 +241,11 @@ impl Peer {
             packets: Vec::new(),
             open: Vec::new(),
             messages: Vec::new(),
+            received: Vec::new(),
             keyframes: 0,
+            asked: Vec::new(),
+            bottleneck: None,
+            coming: VecDeque::new(),
             out: Vec::new(),
             is_deaf: false,
         }
@@ -206,8 +267,16 @@ impl Peer {
                 Output::Transmit(transmit) => self.out.push(transmit.contents.to_vec()),
                 Output::Event(event) => match event {
                     Event::Connected => self.is_connected = true,
-                    Event::RtpPacket(packet) => self.packets.push((*packet.seq_no, packet.payload[0])),
-                    Event::KeyframeRequest(_) => self.keyframes += 1,
+                    // Padding that probes its path has no payload.
+                    Event::RtpPacket(packet) if !packet.payload.is_empty() => {
+                        self.packets.push((*packet.seq_no, packet.payload[0]));
+                        let payload = packet.payload.to_vec();
+                        self.received.push((*packet.seq_no, packet.header.timestamp, payload));
+                    }
+                    Event::KeyframeRequest(request) => {
+                        self.keyframes += 1;
+                        self.asked.extend(request.rid.map(|rid| rid.to_string()));
+                    }
                     Event::ChannelOpen(id, label) => {
                         let config = self.rtc.channel(id).and_then(|channel| channel.config().cloned());
                         self.open.push((id, label, config));
@@ -218,6 +287,44 @@ impl Peer {
                 },
             }
         }
+    }
+
+    /// A datagram is on its way to it.
+    fn arrive(&mut self, datagram: Vec<u8>, now: Instant) {
+        let Some(rate) = self.bottleneck else { return self.receive(&datagram, now) };
+        let free = self.coming.back().map_or(now, |(at, _)| (*at).max(now));
+        if free.saturating_duration_since(now) <= Duration::from_millis(100) {
+            let takes = Duration::from_secs_f64(datagram.len() as f64 * 8.0 / f64::from(rate));
+            self.coming.push_back((free + takes, datagram));
+        }
+    }
+
+    /// What was on its way has come.
+    fn deliver(&mut self, now: Instant) {
+        while self.coming.front().is_some_and(|(at, _)| *at <= now || self.bottleneck.is_none()) {
+            let (_, datagram) = self.coming.pop_front().unwrap();
+            self.receive(&datagram, now);
+        }
+    }
+
+    fn ssrc(&mut self, rid: &str) -> u32 {
+        let mut api = self.rtc.direct_api();
+        *api.stream_tx_by_mid(self.mid, Some(Rid::from(rid))).unwrap().ssrc()
+    }
+
+    fn send_layer(
+        &mut self,
+        rid: &str,
+        (sequence, timestamp): (u64, u32),
+        payload: Vec<u8>,
+        marker: bool,
+        now: Instant,
+    ) {
+        let pt = self.rtc.media(self.mid).unwrap().remote_pts()[0];
+        let mut api = self.rtc.direct_api();
+        let stream = api.stream_tx_by_mid(self.mid, Some(Rid::from(rid))).unwrap();
+        let packet = RtpWrite::new(pt, sequence.into(), timestamp, now, payload);
+        stream.write_rtp(packet.nackable(true).marker(marker));
     }
 
     fn receive(&mut self, datagram: &[u8], now: Instant) {
@@ -260,257 +367,4 @@ fn publish(bed: &mut Bed, publisher: &mut Peer, player: &mut Peer, numbers: std:
         bed.run(&mut [publisher, player], 0, Duration::from_millis(5));
     }
     bed.run(&mut [publisher, player], 0, Duration::from_millis(200));
-}
-
-#[test]
-fn packets_go_through_and_a_key_frame_is_asked_for() {
-    let (mut bed, mut publisher, mut player) = connected("", [None, None]);
-    publish(&mut bed, &mut publisher, &mut player, 65_530..65_560);
-    let payloads: Vec<u8> = player.packets.iter().map(|(_, payload)| *payload).collect();
-    assert_eq!(payloads, (65_530..65_560).map(|number: u64| number as u8).collect::<Vec<_>>());
-    assert!(player.packets.windows(2).all(|pair| pair[0].0 + 1 == pair[1].0), "{:?}", player.packets);
-    assert_eq!(publisher.keyframes, 1);
-    assert_eq!(bed.counters(0).packets, 30);
-}
-
-#[test]
-fn another_publisher_goes_on_where_the_first_was() {
-    let (mut bed, mut first, mut player) = connected("", [None, None]);
-    publish(&mut bed, &mut first, &mut player, 100..110);
-    let mut second = Peer::publisher(5002, bed.now);
-    assert_eq!(bed.join(0, Role::Publish, &mut second), Err(Refused::Conflict));
-    bed.run(&mut [&mut player], 0, Duration::from_secs(6));
-    let mut second = Peer::publisher(5003, bed.now);
-    bed.join(0, Role::Publish, &mut second).unwrap();
-    bed.run(&mut [&mut second, &mut player], 0, Duration::from_secs(1));
-    publish(&mut bed, &mut second, &mut player, 7000..7010);
-    assert_eq!(player.packets.len(), 20);
-    assert!(player.packets.windows(2).all(|pair| pair[0].0 + 1 == pair[1].0), "{:?}", player.packets);
-    assert_eq!(bed.counters(0).ended_replaced, 1);
-}
-
-#[test]
-fn datagrams_find_their_session_from_any_worker() {
-    let mut bed = Bed::new(2, "");
-    let (mut publisher, mut player) = (Peer::publisher(5000, bed.now), Peer::player(5001, bed.now));
-    bed.join(0, Role::Publish, &mut publisher).unwrap();
-    bed.join(0, Role::Play, &mut player).unwrap();
-    // All of it comes to the second worker, which has no session.
-    bed.run(&mut [&mut publisher, &mut player], 1, Duration::from_secs(2));
-    assert!(publisher.is_connected && player.is_connected);
-    for number in 1..10 {
-        publisher.send(number, bed.now);
-        bed.run(&mut [&mut publisher, &mut player], 1, Duration::from_millis(5));
-    }
-    assert_eq!(player.packets.len(), 9);
-    let counters = bed.demux(1);
-    assert_eq!((counters.dropped_fragment, counters.dropped_handover), (0, 0));
-}
-
-#[test]
-fn what_another_worker_has_no_room_for_is_counted() {
-    let mut bed = Bed::with_mailboxes(2, "", 1);
-    let mut player = Peer::player(5000, bed.now);
-    bed.join(0, Role::Play, &mut player).unwrap();
-    player.turn(bed.now);
-    let request = std::mem::take(&mut player.out);
-    assert!(!request.is_empty());
-    for _ in 0..3 {
-        let datagrams = request.iter().map(|datagram| (datagram.clone(), player.address, media()));
-        bed.workers[1].io_mut().arriving.extend(datagrams);
-    }
-    bed.workers[1].turn(bed.now).unwrap();
-    assert_eq!(bed.demux(1).dropped_handover as usize, 3 * request.len() - 1, "there is room for one");
-}
-
-#[test]
-fn a_session_that_never_comes_expires() {
-    let mut bed = Bed::new(1, "");
-    let mut player = Peer::player(5000, bed.now);
-    bed.join(0, Role::Play, &mut player).unwrap();
-    assert_eq!(bed.table.len(), 1);
-    bed.run(&mut [], 0, Duration::from_secs(11));
-    assert_eq!((bed.table.len(), bed.counters(0).ended_handshake), (0, 1));
-    assert_eq!(bed.workers[0].next_deadline(), None, "no timer is left");
-}
-
-#[test]
-fn who_is_not_heard_from_is_gone() {
-    let (mut bed, mut publisher, mut player) = connected("", [None, None]);
-    bed.run(&mut [&mut publisher], 0, Duration::from_secs(40));
-    assert_eq!(bed.counters(0).ended_lost, 1);
-    assert_eq!(bed.table.len(), 1);
-    // It comes back with datagrams of a session that is no more.
-    bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_secs(3));
-    assert!(
-        bed.demux(0).dropped_fragment > 0 && bed.demux(0).dropped_stranger == 0
-            || bed.demux(0).dropped_fragment > 0
-    );
-}
-
-#[test]
-fn what_finds_no_room_is_skipped_or_dropped_and_counted() {
-    let (mut bed, mut publisher, mut player) = connected("", [None, None]);
-    publish(&mut bed, &mut publisher, &mut player, 1..5);
-    bed.workers[0].io_mut().room = 0;
-    publish(&mut bed, &mut publisher, &mut player, 5..205);
-    bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_secs(9));
-    bed.workers[0].io_mut().room = usize::MAX;
-    publish(&mut bed, &mut publisher, &mut player, 205..210);
-    let counters = bed.counters(0);
-    assert!(counters.skipped > 0, "{counters:?}");
-    let last = player.packets.last().unwrap().1;
-    assert_eq!(last, 209, "it goes on with what is new");
-    bed.workers[0].io_mut().longest = 60;
-    publish(&mut bed, &mut publisher, &mut player, 210..212);
-    assert!(bed.counters(0).dropped_too_long >= 2);
-}
-
-#[test]
-fn datagrams_beyond_what_may_wait_for_a_session_are_dropped() {
-    let (mut bed, _, mut player) = connected("", [None, None]);
-    // Its next request of ICE, again and again, each of which is answered.
-    while player.out.iter().all(|datagram| datagram[0] != 0) {
-        bed.now += Duration::from_millis(100);
-        player.turn(bed.now);
-    }
-    let request = player.out.iter().find(|datagram| datagram[0] == 0).unwrap().clone();
-    bed.workers[0].io_mut().room = 0;
-    bed.workers[0].io_mut().arriving = vec![(request, player.address, media()); 600];
-    for _ in 0..20 {
-        bed.workers[0].turn(bed.now).unwrap();
-    }
-    let waiting = bed.counters(0).dropped_waiting;
-    assert!((88..=100).contains(&waiting), "{waiting}: 512 of 600 may wait");
-}
-
-#[test]
-fn a_session_cannot_take_the_address_of_another() {
-    let (mut bed, mut publisher, mut player) = connected("", [None, None]);
-    while player.out.iter().all(|datagram| datagram[0] != 0) {
-        bed.now += Duration::from_millis(100);
-        player.turn(bed.now);
-    }
-    // A request with the player's password, in the name of the publisher.
-    let request = player.out.iter().find(|datagram| datagram[0] == 0).unwrap().clone();
-    bed.workers[0].io_mut().arriving.push((request, publisher.address, media()));
-    bed.workers[0].turn(bed.now).unwrap();
-    assert_eq!(bed.demux(0).dropped_stranger, 1);
-    publish(&mut bed, &mut publisher, &mut player, 1..10);
-    assert_eq!(player.packets.len(), 9);
-}
-
-#[test]
-fn what_cannot_be_read_is_counted() {
-    let (mut bed, mut publisher, mut player) = connected("", [None, None]);
-    bed.workers[0].io_mut().arriving.push((vec![0x80], player.address, media()));
-    bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_millis(5));
-    assert_eq!(bed.counters(0).dropped_malformed, 1);
-}
-
-#[test]
-fn what_a_session_cannot_play_is_counted() {
-    let mut bed = Bed::new(1, "rtp_in = \"192.0.2.1:5004\"");
-    let mut player = Peer::player(5001, bed.now);
-    bed.join(0, Role::Play, &mut player).unwrap();
-    bed.run(&mut [&mut player], 0, Duration::from_secs(2));
-    // RTP of two codecs, of which it plays the first.
-    for (number, kind) in [(1, 96), (1, 97), (2, 96)] {
-        let header = Header { payload_type: kind, sequence: number, timestamp: 0, ssrc: kind.into() };
-        let (from, to) = ("192.0.2.8:5000".parse().unwrap(), "192.0.2.1:5004".parse().unwrap());
-        bed.workers[0].io_mut().arriving.push((packet(header, b"x"), from, to));
-    }
-    bed.run(&mut [&mut player], 0, Duration::from_millis(100));
-    assert_eq!(player.packets.iter().map(|(_, payload)| *payload).collect::<Vec<_>>(), b"xx");
-    assert_eq!(bed.counters(0).dropped_codec, 1);
-}
-
-fn channel(label: &str, is_ordered: bool, reliability: Reliability) -> ChannelConfig {
-    ChannelConfig { label: label.into(), ordered: is_ordered, reliability, ..Default::default() }
-}
-
-fn say(peer: &mut Peer, label: &str, text: &[u8]) -> bool {
-    let id = peer.open.iter().find(|(_, open, _)| open == label).unwrap().0;
-    peer.rtc.channel(id).unwrap().write(true, text).unwrap()
-}
-
-#[test]
-fn messages_go_to_all_others_on_channels_like_the_first() {
-    let lively = channel("lively", false, Reliability::MaxRetransmits { retransmits: 0 });
-    // The player has data, and no channel of that label.
-    let other = channel("other", true, Reliability::Reliable);
-    let (mut bed, mut publisher, mut player) =
-        connected("data = \"publisher\"", [Some(lively.clone()), Some(other)]);
-    bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_secs(1));
-    let given = player.open.iter().find(|(_, label, _)| label == "lively").expect("it was given the channel");
-    let config = given.2.as_ref().unwrap();
-    assert_eq!((config.ordered, config.reliability), (lively.ordered, lively.reliability));
-    assert!(say(&mut publisher, "lively", b"one"));
-    bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_millis(100));
-    assert_eq!(player.messages, [b"one".to_vec()]);
-    // A player is not heard.
-    assert!(say(&mut player, "lively", b"two"));
-    bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_millis(100));
-    assert!(publisher.messages.is_empty());
-    let counters = bed.counters(0);
-    assert_eq!((counters.messages, counters.messages_sent, counters.dropped_message), (1, 1, 1));
-}
-
-#[test]
-fn everybody_is_heard_where_the_room_says_so() {
-    let chat = channel("chat", true, Reliability::Reliable);
-    let (mut bed, mut publisher, mut player) = connected("data = \"all\"", [Some(chat.clone()), Some(chat)]);
-    bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_secs(1));
-    assert!(say(&mut player, "chat", b"hello"));
-    bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_millis(100));
-    assert!(say(&mut publisher, "chat", b"you"));
-    bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_millis(100));
-    assert_eq!((publisher.messages, player.messages), (vec![b"hello".to_vec()], vec![b"you".to_vec()]));
-}
-
-/// Says 600 messages of 4,000 octets on a channel while the player hears nothing; then it hears again.
-fn overrun(slow: &str, reliability: Reliability) -> (Bed, Peer, Peer) {
-    let all = channel("all", true, reliability);
-    let more = format!("data = \"publisher\"\nslow_data = \"{slow}\"");
-    let (mut bed, mut publisher, mut player) = connected(&more, [Some(all.clone()), Some(all)]);
-    bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_secs(1));
-    player.is_deaf = true;
-    for number in 0..600u16 {
-        let text = number.to_be_bytes().repeat(2000);
-        while !say(&mut publisher, "all", &text) {
-            bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_millis(20));
-        }
-        bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_millis(5));
-    }
-    player.is_deaf = false;
-    bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_secs(10));
-    (bed, publisher, player)
-}
-
-#[test]
-fn a_reliable_channel_that_is_too_slow_is_closed() {
-    let (mut bed, _, player) = overrun("close", Reliability::Reliable);
-    let counters = bed.counters(0);
-    assert!(counters.skipped_messages > 0 && counters.closed_channels == 1, "{counters:?}");
-    let numbers: Vec<u16> =
-        player.messages.iter().map(|text| u16::from_be_bytes([text[0], text[1]])).collect();
-    assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "without a hole to its end: {numbers:?}");
-    assert!(!player.open.iter().any(|(_, label, _)| label == "all"));
-}
-
-#[test]
-fn a_reliable_channel_may_skip_instead() {
-    let (mut bed, _, player) = overrun("skip", Reliability::Reliable);
-    let counters = bed.counters(0);
-    assert!(counters.skipped_messages > 0 && counters.closed_channels == 0, "{counters:?}");
-    let last = player.messages.last().unwrap();
-    assert_eq!(u16::from_be_bytes([last[0], last[1]]), 599, "what is kept has come");
-}
-
-#[test]
-fn an_unreliable_channel_drops_what_finds_no_room() {
-    let (mut bed, _, player) = overrun("close", Reliability::MaxRetransmits { retransmits: 0 });
-    let counters = bed.counters(0);
-    assert!(counters.dropped_slow_message > 0 && counters.closed_channels == 0, "{counters:?}");
-    assert!(player.open.iter().any(|(_, label, _)| label == "all"));
 }

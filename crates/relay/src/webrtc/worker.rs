@@ -12,13 +12,14 @@ use expressway_netio::{Flow, IoError, PacketIo};
 use slab::Slab;
 use str0m::net::Transmit;
 
+use super::addresses::ADDRESSES;
 use super::answer::{Identity, Role};
 use super::channels::Channels;
-use super::demux::{ADDRESSES, Demux, Owner, PacketKind, classify};
+use super::demux::{Demux, Owner, PacketKind, classify};
 use super::message_log::MessageLog;
 use super::payloads::Payloads;
-use super::session::{Alive, Ended, RoomContext, Session};
-use super::table::{Join, Refused};
+use super::session::{Alive, Ended, Heard, RoomContext, Session};
+use super::table::{Join, Refused, Restart};
 use crate::config::WebRtc;
 use crate::rtp::history::Position;
 use crate::rtp::{Progress, Room};
@@ -63,11 +64,6 @@ impl RoomMembers {
 
     fn context<'a>(&'a mut self, room: &'a mut Room) -> RoomContext<'a> {
         RoomContext { room, log: &mut self.log, counters: &mut self.counters }
-    }
-
-    /// What it is like now.
-    pub(crate) fn gauges(&self) -> WebRtcGauges {
-        WebRtcGauges { publishers: self.publisher.is_some().into(), players: self.players as u64 }
     }
 }
 
@@ -127,7 +123,7 @@ impl Sessions {
             announced: pairs().collect(),
             own: pairs().map(|(own, announced)| (announced, own)).collect(),
             handshake_timeout: config.handshake_timeout,
-            most: config.sessions * ADDRESSES,
+            most: config.limits.sessions * ADDRESSES,
             first_timer,
             slab: Slab::new(),
             demux: Demux::default(),
@@ -136,6 +132,21 @@ impl Sessions {
             news: VecDeque::new(),
             counters: DemuxCounters::default(),
             published: Arc::default(),
+        }
+    }
+
+    /// What the sessions of a room are like now.
+    pub(crate) fn gauges(&self, members: &RoomMembers) -> WebRtcGauges {
+        let sessions = members.sessions.iter().filter_map(|session| self.slab.get(*session));
+        let estimates: Vec<u64> = sessions.filter_map(|session| session.path.estimate).collect();
+        let count = estimates.len() as u64;
+        WebRtcGauges {
+            publishers: members.publisher.is_some().into(),
+            players: members.players as u64,
+            estimated: count,
+            estimate_lowest: estimates.iter().min().copied().unwrap_or(0),
+            estimate_mean: estimates.iter().sum::<u64>().checked_div(count).unwrap_or(0),
+            estimate_highest: estimates.iter().max().copied().unwrap_or(0),
         }
     }
 
@@ -173,7 +184,7 @@ impl Sessions {
     /// Applies another worker's address change.
     pub(crate) fn handle_address(&mut self, worker: usize, address: Address) {
         match address {
-            // See `is_anothers`.
+            // It was this session's later.
             Address::Learned(remote) if matches!(self.demux.owner(remote), Some(Owner::Session(_))) => {}
             Address::Learned(remote) if self.demux.len().1 < self.most => {
                 self.demux.learn(remote, Owner::Worker(worker));
@@ -234,10 +245,39 @@ impl Sessions {
         (room, members): RoomAndMembers<'_>,
         timers: &mut TimerWheel,
     ) {
-        let mut all = members.sessions.iter();
-        let found = all.find(|session| self.slab.get(**session).is_some_and(|one| one.number == number));
-        if let Some(session) = found.copied() {
+        if let Some(session) = self.find(number, members) {
             self.end(session, Ended::Left, (room, members), timers);
+        }
+    }
+
+    /// The session of that number among those of a room.
+    fn find(&self, number: u64, members: &RoomMembers) -> Option<usize> {
+        let mut all = members.sessions.iter().copied();
+        all.find(|session| self.slab.get(*session).is_some_and(|one| one.number == number))
+    }
+
+    /// ICE of a session begins anew (PATCH of its URL).
+    pub(crate) fn restart(&mut self, restart: Restart, members: &RoomMembers, now: Instant) {
+        let found = self.find(restart.session, members);
+        let Some((index, session)) = found.and_then(|index| Some((index, self.slab.get_mut(index)?))) else {
+            return restart.reply.send(Err(Refused::Gone));
+        };
+        self.demux.remove(&session.ufrag);
+        session.restart(restart.credentials, now);
+        self.demux.add(session.ufrag.clone(), index);
+        restart.reply.send(Ok(()));
+    }
+
+    /// A session asks for no layer higher than that.
+    pub(crate) fn set_layer(
+        &mut self,
+        number: u64,
+        rid: Option<Box<str>>,
+        members: &RoomMembers,
+        now: Instant,
+    ) {
+        if let Some(session) = self.find(number, members).and_then(|index| self.slab.get_mut(index)) {
+            session.set_highest(rid, now);
         }
     }
 
@@ -251,24 +291,20 @@ impl Sessions {
         timers: &mut TimerWheel,
         now: Instant,
     ) {
-        if self.is_anothers(index, remote) {
-            self.counters.dropped_stranger += 1;
-            return;
-        }
         let Some(session) = self.slab.get_mut(index) else { return };
         let Some(announced) = self.announced.get(&local) else { return };
         let heard = session.handle_datagram(datagram, (remote, *announced), &mut members.context(room), now);
-        let alive = heard.map(|new| {
-            if let Some(new) = new {
-                self.news.push_back(Address::Learned(new));
-                self.demux.learn(new, Owner::Session(index));
+        let alive = heard.map(|heard| match heard {
+            Heard::New => {
+                self.news.push_back(Address::Learned(remote));
+                self.demux.learn(remote, Owner::Session(index));
             }
-            if let Some(oldest) = session.oldest_address() {
-                self.news.push_back(Address::Forgotten(oldest));
-                self.demux.forget(oldest, Owner::Session(index));
-            }
+            Heard::Stranger => self.counters.dropped_stranger += 1,
+            Heard::Known | Heard::Dropped => {}
         });
+        self.forget_address(index, now);
         // What it has taken makes room.
+        let Some(session) = self.slab.get_mut(index) else { return };
         let alive = match session.channels.as_ref().is_some_and(Channels::is_blocked) {
             true => alive.and_then(|()| session.write_messages(&mut members.context(room), now)),
             false => alive,
@@ -276,13 +312,13 @@ impl Sessions {
         self.after(index, alive, (room, members), timers);
     }
 
-    /// Whether an address is that of another session that is there. Who has a session could else take the datagrams of others, by requests
-    /// in their name: nothing shows that a peer has the address that its requests come from.
-    fn is_anothers(&self, index: usize, remote: SocketAddr) -> bool {
-        match self.demux.owner(remote) {
-            Some(Owner::Session(other)) => other != index && self.slab.contains(other),
-            Some(Owner::Worker(_)) | None => false,
-        }
+    /// An address that a session has left is free for others.
+    fn forget_address(&mut self, index: usize, now: Instant) {
+        let Some(remote) = self.slab.get_mut(index).and_then(|session| session.addresses.give_up(now)) else {
+            return;
+        };
+        self.news.push_back(Address::Forgotten(remote));
+        self.demux.forget(remote, Owner::Session(index));
     }
 
     /// A session's timer is due.
@@ -295,6 +331,7 @@ impl Sessions {
     ) {
         let Some(session) = self.slab.get_mut(index) else { return };
         let alive = session.handle_timeout(&mut members.context(room), now);
+        self.forget_address(index, now);
         self.after(index, alive, (room, members), timers);
     }
 
@@ -341,9 +378,9 @@ impl Sessions {
         let Some(mut session) = self.slab.try_remove(index) else { return };
         timers.cancel(self.first_timer + index);
         self.demux.remove(&session.ufrag);
-        for remote in &session.addresses {
-            self.demux.forget(*remote, Owner::Session(index));
-            self.news.push_back(Address::Forgotten(*remote));
+        for remote in session.addresses.clear() {
+            self.demux.forget(remote, Owner::Session(index));
+            self.news.push_back(Address::Forgotten(remote));
         }
         if members.publisher == Some(index) {
             members.publisher = None;
@@ -355,6 +392,7 @@ impl Sessions {
             members.payloads.clear();
             members.log.clear();
         }
+        session.unwatch(&mut members.context(room));
         if session.role == Role::Publish {
             room.end_session(session.number);
         }

@@ -1,8 +1,11 @@
 //! Ciphers of SRTP.
 
+use aes::Aes128;
 use boring::aead::{AeadCtx, Algorithm};
 use boring::error::ErrorStack;
-use boring::symm::{self, Cipher, Crypter, Mode};
+use boring::symm::{self, Cipher};
+use ctr::cipher::{InnerIvInit, KeyInit, StreamCipher, StreamCipherCoreWrapper};
+use ctr::{CtrCore, flavors::Ctr32BE};
 use str0m::crypto::{
     AeadAes128GcmCipher, AeadAes256GcmCipher, Aes128CmSha1_80Cipher, CryptoError, SrtpProvider,
     SupportedAeadAes128Gcm, SupportedAeadAes256Gcm, SupportedAes128CmSha1_80,
@@ -43,7 +46,7 @@ fn ecb(cipher: Cipher, key: &[u8], input: &[u8], output: &mut [u8]) {
 
 impl SupportedAes128CmSha1_80 for Srtp {
     fn create_cipher(&self, key: [u8; 16], _encrypt: bool) -> Box<dyn Aes128CmSha1_80Cipher> {
-        Box::new(CounterMode(key))
+        Box::new(CounterMode::new(key))
     }
 }
 
@@ -63,8 +66,17 @@ fn failed(error: ErrorStack) -> CryptoError {
     CryptoError::Other(error.to_string())
 }
 
-/// AES in counter mode (RFC 3711, section 4.1.1).
-struct CounterMode([u8; 16]);
+/// AES in counter mode (RFC 3711, section 4.1.1), with the round keys of a session's direction.
+///
+/// BoringSSL has no safe call that gives a context of counter mode another IV. One for each packet costs more than the packet: its
+/// memory, and all round keys.
+struct CounterMode(Aes128);
+
+impl CounterMode {
+    fn new(key: [u8; 16]) -> Self {
+        Self(Aes128::new(&key.into()))
+    }
+}
 
 impl std::fmt::Debug for CounterMode {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -74,9 +86,14 @@ impl std::fmt::Debug for CounterMode {
 
 impl Aes128CmSha1_80Cipher for CounterMode {
     fn encrypt(&mut self, iv: &[u8; 16], input: &[u8], output: &mut [u8]) -> Result<(), CryptoError> {
-        let mut cipher =
-            Crypter::new(Cipher::aes_128_ctr(), Mode::Encrypt, &self.0, Some(iv)).map_err(failed)?;
-        cipher.update(input, output).map(drop).map_err(failed)
+        let Some(output) = output.get_mut(..input.len()) else {
+            return Err(CryptoError::Other("no room for the packet".into()));
+        };
+        output.copy_from_slice(input);
+        // A packet has fewer blocks than the 2^16 that the IV leaves to their number.
+        let mut stream =
+            StreamCipherCoreWrapper::from_core(CtrCore::<_, Ctr32BE>::inner_iv_init(&self.0, iv.into()));
+        stream.try_apply_keystream(output).map_err(|error| CryptoError::Other(error.to_string()))
     }
 
     fn decrypt(&mut self, iv: &[u8; 16], input: &[u8], output: &mut [u8]) -> Result<(), CryptoError> {
@@ -178,8 +195,15 @@ mod tests {
         let expected =
             [0xe0, 0x3e, 0xad, 0x09, 0x35, 0xc9, 0x5e, 0x80, 0xe1, 0x66, 0xb1, 0x6d, 0xd9, 0x2b, 0x4e, 0xb4];
         let mut out = [0; 16];
-        CounterMode(key).encrypt(&iv, &[0; 16], &mut out).unwrap();
+        let mut cipher = CounterMode::new(key);
+        cipher.encrypt(&iv, &[0; 16], &mut out).unwrap();
         assert_eq!(out, expected);
+        // Any other packet, and the first again: nothing of one is left to the next.
+        cipher.encrypt(&[1; 16], &[0; 16], &mut out).unwrap();
+        assert_ne!(out, expected);
+        cipher.decrypt(&iv, &expected, &mut out).unwrap();
+        assert_eq!(out, [0; 16]);
+        assert!(cipher.encrypt(&iv, &[0; 17], &mut out).is_err(), "no room");
     }
 
     #[test]

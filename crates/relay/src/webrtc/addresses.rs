@@ -1,0 +1,180 @@
+//! The addresses that sessions are heard from. An address is one session's at a time, whichever worker that is on.
+//!
+//! Nothing shows that a peer has the address that its requests come from: who has a session could else take the datagrams of others, by
+//! requests in their name. So an address is claimed for the process, and is nobody else's until its session ends or has moved.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Addresses that one session may send from at a time: a few networks, and NATs that move.
+pub(super) const ADDRESSES: usize = 4;
+/// Silence after which an address that is not the latest is given up: what consent lasts (RFC 7675, section 5.1), for which a peer
+/// sends requests every few seconds.
+pub(super) const SILENT: Duration = Duration::from_secs(30);
+
+/// How long the address that a peer chose is silent, while another is not, until what is for it goes to the other: a NAT has given the
+/// peer another port, which is no better candidate than the one before, so that ICE stays with that until it fails. Peers send requests
+/// every 2.5 seconds.
+const LEFT: Duration = Duration::from_secs(4);
+
+/// The addresses of all sessions, by their numbers. It is asked when a peer comes from a new address and has shown its password: what
+/// strangers send takes no lock.
+#[derive(Debug, Default)]
+pub(super) struct Claims(Mutex<HashMap<SocketAddr, u64>>);
+
+impl Claims {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SocketAddr, u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of addresses.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.lock().len()
+    }
+}
+
+/// The addresses of a session, the latest last. Dropped, they are free.
+#[derive(Debug)]
+pub(super) struct Addresses {
+    claims: Arc<Claims>,
+    session: u64,
+    /// Each with when it was last heard from.
+    heard: Vec<(SocketAddr, Instant)>,
+}
+
+impl Addresses {
+    /// None, of the session of that number.
+    pub(super) fn new(claims: Arc<Claims>, session: u64) -> Self {
+        Self { claims, session, heard: Vec::new() }
+    }
+
+    /// Whether it is heard from an address that it has.
+    pub(super) fn hear(&mut self, remote: SocketAddr, now: Instant) -> bool {
+        let known = self.heard.iter_mut().find(|(address, _)| *address == remote);
+        known.map(|(_, at)| *at = now).is_some()
+    }
+
+    /// Claims an address that the session does not have. False: it is another session's.
+    pub(super) fn claim(&mut self, remote: SocketAddr, now: Instant) -> bool {
+        match self.claims.lock().entry(remote) {
+            Entry::Occupied(_) => return false,
+            Entry::Vacant(free) => free.insert(self.session),
+        };
+        self.heard.push((remote, now));
+        true
+    }
+
+    /// Where to send what is for an address that the peer chose: there, unless the peer has left it for another.
+    pub(super) fn current(&self, chosen: SocketAddr) -> SocketAddr {
+        let Some((latest, at)) = self.heard.iter().copied().max_by_key(|(_, at)| *at) else { return chosen };
+        let heard = self.heard.iter().find(|(address, _)| *address == chosen);
+        let is_left = heard.is_none_or(|(_, heard)| at.saturating_duration_since(*heard) >= LEFT);
+        if is_left { latest } else { chosen }
+    }
+
+    /// The peer chooses anew: what it is heard from next is where it is.
+    pub(super) fn restart(&mut self, now: Instant) {
+        for (_, at) in &mut self.heard {
+            *at = (*at).min(now.checked_sub(LEFT).unwrap_or(*at));
+        }
+    }
+
+    /// Gives up an address that is one too many, or silent while another is not.
+    pub(super) fn give_up(&mut self, now: Instant) -> Option<SocketAddr> {
+        let (oldest, (remote, at)) = self.heard.iter().copied().enumerate().min_by_key(|(_, (_, at))| *at)?;
+        let latest = self.heard.iter().map(|(_, at)| *at).max()?;
+        let has_moved = at < latest && now.saturating_duration_since(at) >= SILENT;
+        if self.heard.len() <= ADDRESSES && !has_moved {
+            return None;
+        }
+        self.heard.remove(oldest);
+        self.claims.lock().remove(&remote);
+        Some(remote)
+    }
+
+    /// Gives up all.
+    pub(super) fn clear(&mut self) -> Vec<SocketAddr> {
+        let mut claims = self.claims.lock();
+        self.heard
+            .drain(..)
+            .map(|(remote, _)| {
+                claims.remove(&remote);
+                remote
+            })
+            .collect()
+    }
+}
+
+impl Drop for Addresses {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(port: u16) -> SocketAddr {
+        SocketAddr::new("192.0.2.9".parse().unwrap(), port)
+    }
+
+    #[test]
+    fn an_address_is_one_sessions_until_that_is_gone() {
+        let (claims, now) = (Arc::new(Claims::default()), Instant::now());
+        let mut one = Addresses::new(Arc::clone(&claims), 1);
+        let mut other = Addresses::new(Arc::clone(&claims), 2);
+        assert!(one.claim(address(1), now) && !other.claim(address(1), now));
+        assert!(one.hear(address(1), now) && !other.hear(address(1), now));
+        assert!(other.claim(address(2), now));
+        drop(one);
+        assert!(other.claim(address(1), now));
+        assert_eq!(other.clear(), [address(2), address(1)]);
+        assert_eq!(claims.len(), 0);
+    }
+
+    #[test]
+    fn an_address_that_its_session_has_left_is_free() {
+        let (claims, start) = (Arc::new(Claims::default()), Instant::now());
+        let mut one = Addresses::new(Arc::clone(&claims), 1);
+        assert!(one.claim(address(1), start));
+        let later = start + SILENT;
+        assert_eq!(one.give_up(later), None, "it is the only one");
+        assert!(one.claim(address(2), start + Duration::from_secs(1)));
+        assert_eq!(one.give_up(later - Duration::from_secs(1)), None);
+        assert_eq!(one.give_up(later), Some(address(1)));
+        assert!(Addresses::new(claims, 2).claim(address(1), later));
+    }
+
+    #[test]
+    fn what_is_for_an_address_that_was_left_goes_to_the_next() {
+        let (claims, start) = (Arc::new(Claims::default()), Instant::now());
+        let mut one = Addresses::new(claims, 1);
+        assert_eq!(one.current(address(1)), address(1), "none is known");
+        assert!(one.claim(address(1), start) && one.claim(address(2), start + Duration::from_secs(3)));
+        assert_eq!(one.current(address(1)), address(1), "both are there");
+        assert!(one.hear(address(2), start + LEFT));
+        assert_eq!(one.current(address(1)), address(2));
+        assert!(one.hear(address(1), start + LEFT));
+        assert_eq!(one.current(address(1)), address(1), "it is back");
+        one.restart(start + LEFT);
+        assert!(one.hear(address(2), start + LEFT));
+        assert_eq!(one.current(address(1)), address(2), "at once, as it chose anew");
+    }
+
+    #[test]
+    fn a_session_has_a_few() {
+        let (claims, start) = (Arc::new(Claims::default()), Instant::now());
+        let mut one = Addresses::new(Arc::clone(&claims), 1);
+        for port in 1..=ADDRESSES as u16 + 1 {
+            assert!(one.claim(address(port), start + Duration::from_millis(port.into())));
+        }
+        assert!(one.hear(address(1), start + Duration::from_secs(1)));
+        assert_eq!(one.give_up(start), Some(address(2)), "the one that was silent for longest");
+        assert_eq!((one.give_up(start), claims.len()), (None, ADDRESSES));
+    }
+}
