@@ -47,6 +47,16 @@ pub trait State: Send + Sync + 'static {
         None
     }
 
+    /// Puts another process in this one's place, for `POST /upgrade`, and tells how far that has come; as [`State::trace`].
+    fn upgrade(&self, _order: &[u8]) -> Option<Result<Box<dyn Feed>, Refusal>> {
+        None
+    }
+
+    /// This process among those that follow each other, as a JSON document, for `/generations`; `None` where there is no such page.
+    fn generations(&self) -> Option<String> {
+        None
+    }
+
     /// Purges what `order`, a JSON document, names, for `POST /purge`: a JSON document of what that did, or why it is refused;
     /// `None` where there is nothing to purge. Called on the listener's thread.
     fn purge(&self, _order: &[u8]) -> Option<Result<String, String>> {
@@ -130,6 +140,7 @@ pub struct Admin {
     /// Of a unix socket.
     name: Option<SocketFile>,
     access: Arc<Access>,
+    retire: Option<oneshot::Sender<()>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -170,24 +181,46 @@ impl Admin {
             listener.into_parts()?
         };
         let (stop, stopped) = oneshot::channel();
+        let (retire, retired) = oneshot::channel();
         let service = Arc::new(AdminService::new(section.limits(), access.clone(), registry, state));
         let thread = std::thread::Builder::new().name("expressway-admin".into()).spawn(move || {
             if let Err(error) = priority::stand_back(NICE) {
                 tracing::debug!(%error, "setpriority failed: the admin listener runs at the workers' priority");
             }
             runtime.block_on(async {
+                let accepting = async move {
+                    tokio::select! {
+                        () = service::serve(&acceptor, service) => {}
+                        // Told or dropped; those who are connected are still answered.
+                        _ = retired => {}
+                    }
+                    drop(acceptor);
+                    std::future::pending::<()>().await;
+                };
                 tokio::select! {
-                    () = service::serve(&acceptor, service) => {}
+                    () = accepting => {}
                     _ = stopped => {}
                 }
             });
         })?;
-        Ok(Self { address, name, access, stop: Some(stop), thread: Some(thread) })
+        let (retire, stop) = (Some(retire), Some(stop));
+        Ok(Self { address, name, access, retire, stop, thread: Some(thread) })
     }
 
     /// Where it listens.
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Accepts nobody any more, because another process does on the same socket, whose name is that one's from now on. Who is
+    /// connected is answered until this is dropped.
+    pub fn retire(&mut self) {
+        if let Some(name) = self.name.take() {
+            name.leave();
+        }
+        if let Some(retire) = self.retire.take() {
+            let _ = retire.send(());
+        }
     }
 
     /// Reads the tokens again. What is wrong with their file is logged, and the earlier ones stay.
