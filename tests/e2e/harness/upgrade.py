@@ -66,18 +66,17 @@ class Succession:
         return code
 
     def finish(self) -> None:
-        """Ends all processes, the newest first; each has to end well."""
-        for pid in reversed(self.pids[1:]):
+        """Ends all processes, the newest last; each has to end well."""
+        if len(self.pids) == 1:
+            return
+        if not self.server.over:
+            with contextlib.suppress(ProcessLookupError):
+                self.server.process.send_signal(signal.SIGTERM)
+            assert self.first_ends() == 0, self.server.log()
+        for pid in self.pids[1:]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
             wait_until_gone(pid)
-        if not self.server.over:
-            if self.server.process.poll() is None and len(self.pids) == 1:
-                self.server.stop()
-            else:
-                with contextlib.suppress(ProcessLookupError):
-                    self.server.process.send_signal(signal.SIGTERM)
-                assert self.first_ends() == 0, self.server.log()
         assert not self.server.lab.programs("server"), "an XDP program was left"
 
 

@@ -155,7 +155,7 @@ pub(crate) struct Server {
     alive: usize,
     failure: Option<Failure>,
     /// It ends because another process has taken over.
-    is_retiring: bool,
+    pub(super) is_retiring: bool,
     /// While stopping: workers that have not ended by then never will, as on an interface that takes no
     /// packets.
     give_up: Instant,

@@ -72,6 +72,11 @@ impl AdminService {
         Self { limits, access, registry, state, slots, room }
     }
 
+    /// Where its connections are.
+    pub(super) fn slots(&self) -> Slots {
+        self.slots.clone()
+    }
+
     async fn serve_connection(self: Arc<Self>, stream: Box<dyn Stream>, slot: Slot) {
         let service = service_fn(|request| {
             slot.touch();

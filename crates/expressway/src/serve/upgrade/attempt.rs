@@ -178,7 +178,6 @@ impl Server {
         };
         match begun {
             Ok(mut attempt) => {
-                tracing::info!(generation = attempt.generation, "upgrade: the next process is being started");
                 if let Some(report) = &report {
                     report.step("started");
                 }
@@ -304,8 +303,10 @@ impl Server {
         if step != attempt.expected {
             return self.fail_upgrade(format!("the next process said {step:?} out of turn"));
         }
+        let name = step.name();
+        tracing::info!("upgrade: the next process is {name}");
         if let Some(report) = &attempt.report {
-            report.step(&format!("{step:?}").to_lowercase());
+            report.step(name);
         }
         let made_way = match step {
             Step::Prepared => {
@@ -352,7 +353,10 @@ impl Server {
             return;
         };
         match told {
-            Told::Started { pid, .. } => attempt.pid = Some(pid),
+            Told::Started { pid, .. } => {
+                tracing::info!(pid, "upgrade: the next process runs");
+                attempt.pid = Some(pid);
+            }
             Told::Refused { problem, .. } => {
                 attempt.ended = Some("not started".into());
                 self.fail_upgrade(problem);
@@ -457,7 +461,6 @@ impl Server {
             ?limit,
             "upgrade: the next process serves; finishing open connections"
         );
-        notify::say(&format!("MAINPID={pid}\nREADY=1"));
         self.succession.successor = Some(pid);
         *self.status.state.lock().unwrap_or_else(PoisonError::into_inner) =
             Err(format!("process {pid} has taken over"));
@@ -467,6 +470,7 @@ impl Server {
         if let Some(admin) = &mut self.admin {
             admin.retire();
         }
+        notify::say(&format!("MAINPID={pid}\nREADY=1"));
         if let Some(report) = &attempt.report {
             report.done(attempt.generation, pid);
         }
@@ -482,11 +486,14 @@ impl Server {
             return;
         }
         let Some(pid) = self.succession.successor.take() else { return };
-        tracing::error!(
-            "process {pid}, which had taken over, has ended: finishing open connections without it"
-        );
         self.lock_path().set_receiving(true);
         self.wake();
-        self.fail(&format!("process {pid}, which had taken over, has ended"));
+        if !self.is_retiring {
+            // All of them were told to stop.
+            return;
+        }
+        let problem = format!("process {pid}, which had taken over, has ended");
+        tracing::error!("{problem}: finishing open connections without it");
+        self.fail(&problem);
     }
 }

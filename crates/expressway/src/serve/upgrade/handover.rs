@@ -109,6 +109,19 @@ pub(crate) enum Step {
     Failed(String),
 }
 
+impl Step {
+    /// For people.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Prepared => "prepared",
+            Self::Built => "built",
+            Self::Opened => "opened",
+            Self::Ready => "ready",
+            Self::Failed(_) => "failing",
+        }
+    }
+}
+
 impl Handover {
     pub(crate) fn new(generation: u64, listen: Vec<SocketAddr>, workers: usize) -> Self {
         Self {
