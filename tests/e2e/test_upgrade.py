@@ -292,8 +292,8 @@ def test_old_connections_end_at_the_limit(make_lab, make_server, certificates: P
     server = make_server(make_lab(), mode="udp", more={"server": {"upgrade_drain": '"2s"'}})
     with (
         succession(server) as processes,
-        download(server, certificates, "3", path="/long.mp4", rate=100_000) as by_udp,
-        download(server, certificates, "1.1", path="/long.mp4", rate=100_000) as by_tcp,
+        download(server, certificates, "3", path="/long.mp4", rate=2_000_000) as by_udp,
+        download(server, certificates, "1.1", path="/long.mp4", rate=2_000_000) as by_tcp,
     ):
         processes.upgrade()
         assert processes.first_ends() == 0, server.log()
@@ -362,12 +362,14 @@ def test_a_user_without_privilege_is_succeeded(make_lab, make_server, readable: 
 
 def test_both_processes_are_clients_of_the_agent(make_lab, make_server, start_agent, readable: Path) -> None:
     lab = make_lab()
-    agent = start_agent(lab, f'name = "edge"\nusers = [{NOBODY}]\nlisten = ["{address(lab.server["ipv4"])}"]\ninterfaces = ["server0"]')
+    agent = start_agent(lab, f'name = "edge"\nusers = [{NOBODY}]\nlisten = ["{address(lab.server["ipv4"])}"]\ninterfaces = ["server0"]\nclients = 2')
     more = PATIENT | {"io": {"agent": f'"{agent.socket}"'}}
     server = make_server(lab, mode="copy", certificates=readable, prefix=UNPRIVILEGED, more=more)
     with succession(server) as processes, download(server, readable, "3", path="/long.mp4") as under_way:
-        processes.upgrade()
-        fetch(server, readable)
+        # An older process is no client any more.
+        for _ in range(2):
+            processes.upgrade()
+            fetch(server, readable)
         server.wait_for("packets by AF_XDP", lambda m: m.sum("rx_xsk_packets_total") > 0)
         under_way.finish(LONG_CLIP)
         assert processes.first_ends() == 0, server.log()

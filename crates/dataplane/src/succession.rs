@@ -14,6 +14,7 @@ use expressway_netio::udp::{Gate, UdpSockets};
 use crate::data_path::DataPath;
 use crate::error::Error;
 use crate::open::napi;
+use crate::provider::Provider;
 use crate::upkeep::Cause;
 
 /// What packets on their way through a program that was taken off have, to be in the rings and taken from there: more than a turn of a
@@ -109,8 +110,9 @@ impl DataPath {
         self.handed_on.gates.iter().all(Gate::is_shut)
     }
 
-    /// Closes what was kept for the next process: it has it.
+    /// Closes what was kept for the next process, which has it, and takes leave of an agent: what is left to do takes none.
     pub fn hand_on(&mut self) {
         self.handed_on.sockets.clear();
+        self.provider = Provider::Own;
     }
 }

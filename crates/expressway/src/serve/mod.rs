@@ -7,7 +7,7 @@
 //! * [`events`] is what the main thread waits for.
 //! * [`local`] is the configuration for a directory that is served without one.
 //! * [`logs`] opens access logs, and knows those that have not ended.
-//! * [`server`] is the running whole: workers, reload, drain.
+//! * [`server`] is the running whole: workers, reload, drain; [`status`] what its admin listener shows.
 //! * [`tls`] reads certificates and keeps ticket keys.
 //! * [`upgrade`] puts another process in this one's place, [`notify`] tells the service manager.
 //! * [`metrics`] shows every layer's counters.
@@ -22,6 +22,7 @@ mod notify;
 mod privilege;
 mod server;
 mod setup;
+mod status;
 mod tcp;
 mod tls;
 mod trace;

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use expressway_acme::Acme;
-use expressway_cache::{Cache, Purge, SiteOptions};
+use expressway_cache::Cache;
 use expressway_dataplane::{DataPath, Provider, WorkerIo};
-use expressway_gateway::admin::{self, Admin, Feed, Refusal, State};
+use expressway_gateway::admin::{self, Admin};
 use expressway_gateway::metrics::Registry;
 use expressway_gateway::quic::{Endpoint, Message, Setup, Shared};
 use expressway_netio::trace::Tracers;
@@ -28,14 +28,14 @@ use super::confine::Confinement;
 use super::events::{Event, follow_signals};
 use super::logs::{Logs, Previous};
 use super::setup::Reloadable;
+use super::status::Status;
 use super::tls::{self, Fixed, Upkeep};
 use super::upgrade::attempt::Succession;
 use super::upgrade::generation::Generation;
 use super::upgrade::handover::Step;
 use super::upgrade::inheritance::Inheritance;
 use super::upgrade::launcher::Launcher;
-use super::upgrade::{self, Report};
-use super::{load, metrics, notify, setup, tcp, trace};
+use super::{load, metrics, notify, setup, tcp, upgrade};
 use crate::args::Serve;
 use crate::cores;
 use crate::daemon;
@@ -52,81 +52,6 @@ const ENDING: Duration = Duration::from_millis(50);
 
 /// What workers have beyond the drain deadline to send their last packets.
 const DRAIN_GRACE: Duration = Duration::from_secs(3);
-
-/// What `/healthz`, `/config` and `/io` show.
-pub(crate) struct Status {
-    pub(super) state: Mutex<Result<(), String>>,
-    configuration: Mutex<String>,
-    path: Arc<Mutex<DataPath>>,
-    cache: Option<Cache>,
-    tracers: Tracers,
-    /// Hosts of sites, and how their responses are kept.
-    kept: Mutex<Vec<(Vec<String>, Option<SiteOptions>)>>,
-    generation: Generation,
-    events: Sender<Event>,
-}
-
-impl Status {
-    /// How responses of a host are kept: an exact name counts before the longest wildcard, and that before the first site.
-    fn kept(&self, authority: &str) -> SiteOptions {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host).to_ascii_lowercase();
-        let length = |pattern: &String| match pattern.strip_prefix("*.") {
-            Some(below)
-                if host.strip_suffix(below).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.')) =>
-            {
-                Some(below.len())
-            }
-            None if *pattern == host => Some(usize::MAX),
-            _ => None,
-        };
-        let matching = kept
-            .iter()
-            .filter_map(|(hosts, options)| Some((hosts.iter().filter_map(length).max()?, options)));
-        let best = matching.max_by_key(|(length, _)| *length).map(|(_, options)| options);
-        best.or(kept.first().map(|(_, options)| options)).cloned().flatten().unwrap_or_default()
-    }
-}
-
-impl State for Status {
-    fn purge(&self, order: &[u8]) -> Option<Result<String, String>> {
-        let cache = self.cache.as_ref()?;
-        let purge = || {
-            let order: Purge = serde_json::from_slice(order).map_err(|error| error.to_string())?;
-            let purged =
-                cache.purge(&order, |authority| self.kept(authority)).map_err(|error| error.to_string())?;
-            serde_json::to_string(&purged).map_err(|error| error.to_string())
-        };
-        Some(purge())
-    }
-
-    fn trace(&self, order: &[u8]) -> Option<Result<Box<dyn Feed>, Refusal>> {
-        Some(trace::start(&self.tracers, order))
-    }
-
-    fn upgrade(&self, _order: &[u8]) -> Option<Result<Box<dyn Feed>, Refusal>> {
-        let (report, feed) = Report::new();
-        let asked = self.events.send(Event::Upgrade(Some(report)));
-        Some(asked.map(|()| feed).map_err(|_| Refusal::Busy("the process is stopping".into())))
-    }
-
-    fn generations(&self) -> Option<String> {
-        Some(format!("{:#}\n", self.generation.document()))
-    }
-
-    fn health(&self) -> Result<(), String> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn configuration(&self) -> String {
-        self.configuration.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn io(&self) -> Option<String> {
-        let path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(format!("{:#}\n", expressway_dataplane::report::io(&path)))
-    }
-}
 
 /// All of a running server.
 pub(crate) struct Server {
