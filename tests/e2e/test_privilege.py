@@ -17,9 +17,10 @@ USER = {"server": {"user": '"nobody"'}}
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started and that still run."""
+    """The processes that a process has started and that still run, without the launcher of its successor."""
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(child) for child in text.split() if status(int(child))["State"][0] != "Z"]
+    running = [int(child) for child in text.split() if status(int(child))["State"][0] != "Z"]
+    return [child for child in running if "launch" not in Path(f"/proc/{child}/cmdline").read_text().split("\0")]
 
 
 def fetch(server: Server, certificates: Path, path: str = "/clip.mp4") -> clients.Answer:

@@ -61,6 +61,22 @@ pub(crate) struct SiteShared {
 pub struct CachedSite(Arc<SiteShared>);
 
 impl Cache {
+    /// Leaves the disk store to a process that succeeds this one: from now on it is only read.
+    ///
+    /// # Errors
+    /// The lock cannot be given up.
+    pub fn let_go(&self) -> io::Result<()> {
+        self.shared.disk.as_ref().map_or(Ok(()), |disk| disk.let_go())
+    }
+
+    /// Takes the disk store back from a process that did not succeed this one after all.
+    ///
+    /// # Errors
+    /// It has the store still; nothing is written then.
+    pub fn take_back(&self) -> io::Result<()> {
+        self.shared.disk.as_ref().map_or(Ok(()), |disk| disk.take_back())
+    }
+
     /// Opens it: blocks and reader threads are those of `store`, fetches run on `runtime`. Fails if the disk store cannot
     /// be opened.
     pub fn open(options: CacheOptions, store: &Arc<FileStore>, runtime: Handle) -> io::Result<Self> {

@@ -13,7 +13,7 @@ use std::time::Instant;
 use expressway_netio::device::Locality;
 use expressway_netio::netdev::NapiGuard;
 use expressway_netio::route::{Resolver, RouteMirror, Snapshot};
-use expressway_netio::udp::UdpIo;
+use expressway_netio::udp::{UdpGroup, UdpIo};
 use expressway_netio::xsk::{Backing, BindingSender, XskBinding, XskIo, XskIoConfig};
 use expressway_netio::{IoError, PacketIo, Service, Worker, WorkerOptions, mailbox};
 use expressway_xbpf::{AttachMode, Counters};
@@ -24,6 +24,7 @@ use crate::error::Error;
 use crate::negotiate::{Obtained, StepDown};
 use crate::open::{self, InterfaceMode, Opened, QueueMode, napi};
 use crate::provider::{Program, Provider};
+use crate::succession::{HandedOn, Succession};
 use crate::upkeep::Upkeep;
 
 /// A worker's packet I/O.
@@ -72,7 +73,9 @@ pub struct DataPath {
     pub(crate) senders: Vec<BindingSender>,
     pub(crate) upkeep: Upkeep,
     /// Puts the interfaces' NAPI settings back.
-    _napi: Option<NapiGuard>,
+    pub(crate) napi: Option<NapiGuard>,
+    /// For another process; see [`crate::Succession`].
+    pub(crate) handed_on: HandedOn,
     left: Left,
 }
 
@@ -120,10 +123,23 @@ impl DataPath {
     /// # Errors
     /// An address cannot be bound; the mode is not `auto` and an interface does not have it; the agent is gone.
     pub fn open(config: Config, provider: Provider, workers: usize) -> Result<(Self, Vec<WorkerIo>), Error> {
+        Self::open_in_succession(config, provider, workers, &Succession::default())
+    }
+
+    /// The same with the kernel sockets of the process that this one succeeds, and so that another can succeed this one.
+    ///
+    /// # Errors
+    /// As [`DataPath::open`]; the sockets are not those that the configuration asks for.
+    pub fn open_in_succession(
+        config: Config,
+        provider: Provider,
+        workers: usize,
+        succession: &Succession,
+    ) -> Result<(Self, Vec<WorkerIo>), Error> {
         let mut tries = 0;
         provider.persist(|| {
             tries += 1;
-            Self::open_all(&config, &provider, workers, tries > 1)
+            Self::open_all(&config, &provider, (workers, succession), tries > 1)
         })
     }
 
@@ -131,11 +147,19 @@ impl DataPath {
     fn open_all(
         config: &Config,
         provider: &Provider,
-        workers: usize,
+        (workers, succession): (usize, &Succession),
         again: bool,
     ) -> Result<(Self, Vec<WorkerIo>), Error> {
         let listen = config.udp.listen.clone();
-        let kernel = provider.kernel_sockets(&config.udp, workers)?.into_workers();
+        let kernel = match succession.inherited(workers)? {
+            Some(sockets) => UdpGroup::adopt(&config.udp, sockets)?,
+            None => provider.kernel_sockets(&config.udp, workers)?,
+        };
+        let kernel = kernel.into_workers();
+        let mut handed_on = HandedOn::default();
+        if succession.hands_on {
+            handed_on.keep(&kernel)?;
+        }
         let mirror = provider.mirror()?;
         let snapshot = mirror.snapshot();
         let mut bindings: Vec<Vec<XskBinding>> = (0..workers).map(|_| Vec::new()).collect();
@@ -157,6 +181,7 @@ impl DataPath {
         let (mut ios, mut senders) = (Vec::new(), Vec::new());
         for (sockets, bindings) in kernel.into_iter().zip(bindings) {
             let mut kernel = UdpIo::new(&config.udp, sockets)?;
+            handed_on.gates.push(kernel.gate());
             kernel.set_resolver(mirror.resolver()?);
             kernel.set_sending(&config.sending)?;
             let wait = config.io.wait;
@@ -179,7 +204,8 @@ impl DataPath {
         }
         let napi = napi::defer(&config.io, &interfaces)?;
         let mut path = Self {
-            _napi: napi,
+            napi,
+            handed_on,
             config: config.clone(),
             provider: provider.clone(),
             listen,
@@ -258,6 +284,7 @@ impl DataPath {
     /// agent's work.
     pub fn finish(&mut self) {
         self.interfaces.clear();
+        self.handed_on = HandedOn::default();
         self.provider = Provider::Own;
     }
 

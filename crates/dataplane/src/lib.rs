@@ -31,6 +31,7 @@ pub mod negotiate;
 mod open;
 pub mod provider;
 pub mod report;
+mod succession;
 mod upkeep;
 
 pub use config::{Config, IoConfig, IoMode, IoSection, Purpose, UdpSend, WaitStrategy};
@@ -39,4 +40,5 @@ pub use devices::Reason;
 pub use error::Error;
 pub use open::{QueueMode, Tried, try_mode};
 pub use provider::Provider;
+pub use succession::Succession;
 pub use upkeep::{Cause, Maintainer};

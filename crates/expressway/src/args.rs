@@ -1,5 +1,6 @@
 //! The command line. What is described here is also the man page's text.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -77,6 +78,8 @@ pub(crate) enum LogFormat {
 pub(crate) enum Command {
     /// Serve HTTP/3, HTTP/2 and HTTP/1.1 from files, a cache and origins, over AF_XDP or kernel sockets
     Serve(Serve),
+    /// Replace a running `serve` by the binary on disk, without losing a connection
+    Upgrade(Upgrade),
     /// Prepare interfaces and sockets for unprivileged processes, according to a policy
     Agent(Agent),
     /// Create a development CA and a leaf certificate signed by it
@@ -121,6 +124,9 @@ pub(crate) enum Command {
     Lab(LabArguments),
     /// Measure gateways side by side on this machine
     Bench(Box<Bench>),
+    /// Start the next process of a server
+    #[command(hide = true)]
+    Launch(Launch),
     /// Write the manual pages
     #[command(hide = true)]
     Man(OutputFolder),
@@ -155,6 +161,28 @@ pub(crate) struct Serve {
     /// Socket of an `expressway agent` that does the privileged set-up, overrides `[io] agent`
     #[arg(long, value_name = "PATH")]
     pub(crate) agent: Option<PathBuf>,
+    /// Take over from the process at the other end of standard input
+    #[arg(long, hide = true, conflicts_with = "check")]
+    pub(crate) take_over: bool,
+}
+
+/// Asks a running `expressway serve` to start the binary on disk with the same arguments, which takes over its sockets and all new
+/// connections; the running process finishes those that it has, for up to `[server] upgrade_drain`. Prints
+/// `generation=N pid=PID` when the new process serves. If it does not (wrong configuration, not ready within
+/// `[server] upgrade_timeout`), the running process goes on, the reason is the error, and the exit code is 1. SIGUSR2 does the same and logs
+/// what comes of it.
+#[derive(Args)]
+pub(crate) struct Upgrade {
+    #[command(flatten)]
+    pub(crate) peer: AdminPeer,
+}
+
+/// Starts the next process for a server that may not.
+#[derive(Args)]
+pub(crate) struct Launch {
+    /// The server's command line
+    #[arg(last = true, required = true)]
+    pub(crate) words: Vec<OsString>,
 }
 
 /// Runs privileged, in the network namespace of the interfaces it manages: attaches XDP programs, binds

@@ -28,6 +28,7 @@ mod serve;
 mod signals;
 mod top;
 mod trace;
+mod upgrade;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -56,13 +57,18 @@ fn main() -> ExitCode {
     };
     // A report is to be read, not what led to it; a screen is not to be written across; and what a stranger does wrong over
     // HTTP/2 is counted, not logged.
-    let quiet = matches!(arguments.command, Command::Doctor(_) | Command::Top(_) | Command::Trace(_));
+    let quiet = matches!(
+        arguments.command,
+        Command::Doctor(_) | Command::Top(_) | Command::Trace(_) | Command::Upgrade(_)
+    );
     let level = if quiet { "error" } else { "info,h2=error" };
     if let Err(failure) = logging::start(&arguments.logging, level) {
         return failure.report();
     }
     let result = match arguments.command {
         Command::Serve(arguments) => serve::run(arguments),
+        Command::Upgrade(arguments) => upgrade::run(&arguments),
+        Command::Launch(arguments) => serve::launch(&arguments),
         Command::Agent(arguments) => agent::run(arguments),
         Command::Fanout(arguments) => fanout::run(&arguments),
         Command::Forward(arguments) => forward::run(&arguments),

@@ -351,3 +351,46 @@ fn a_wrong_configuration_is_refused_by_name() {
     }
     assert!(good.validate(0).is_err() && good.validate(257).is_err() && good.validate(256).is_ok());
 }
+
+/// As two processes have them, of which one makes way for the other.
+#[test]
+fn sockets_that_two_have_are_received_by_the_one_whose_gate_is_open() {
+    if !is_privileged() {
+        return;
+    }
+    let (near, far) = Namespace::pair();
+    let config = UdpConfig::new(vec![address("10.9.0.1:4433")]);
+    let made = near.run(|| UdpGroup::bind(&config, 1).unwrap()).into_workers().remove(0);
+    let shared = UdpGroup::adopt(&config, vec![made.duplicate().unwrap()]).unwrap();
+    let mut first = UdpIo::new(&config, made).unwrap();
+    let mut second = UdpIo::new(&config, shared.into_workers().remove(0)).unwrap();
+    let mut sender = open(&far, &UdpConfig::new(vec![address("10.9.0.2:5000")]));
+    let flow = Flow::new(address("10.9.0.2:5000"), address("10.9.0.1:4433"));
+    let watched = |io: &UdpIo| {
+        let mut count = 0;
+        io.descriptors(&mut |_| count += 1);
+        count
+    };
+    let (gate, before, generation) = (first.gate(), watched(&first), first.descriptors_generation());
+    gate.shut();
+    assert!(!gate.is_shut(), "the worker has not seen it");
+    first.flush(Instant::now()).unwrap();
+    assert!(gate.is_shut());
+    assert_eq!(watched(&first), before - 1, "it would wake the worker for ever");
+    assert_ne!(first.descriptors_generation(), generation);
+    send(&mut sender, &flow, 1200, &[100, 200]);
+    let kept = receive(&mut second, 2);
+    assert_eq!(kept[0].payload, payload(0, 100));
+    send(&mut sender, &flow, 1200, &[300]);
+    for _ in 0..50 {
+        assert_eq!(first.receive(Instant::now(), &mut |_| ()).unwrap(), 0);
+    }
+    // It sends as ever, and receives again.
+    let back = Flow::new(address("10.9.0.1:4433"), address("10.9.0.2:5000"));
+    send(&mut first, &back, 1200, &[50]);
+    assert_eq!(receive(&mut sender, 1)[0].remote, address("10.9.0.1:4433"));
+    gate.open();
+    first.flush(Instant::now()).unwrap();
+    assert!(!gate.is_shut());
+    assert_eq!(receive(&mut first, 1)[0].payload, payload(0, 300));
+}

@@ -167,6 +167,7 @@ reasons! {
         "connection-limit" = "dropped_connection_limit": "More connections than configured.";
         "handshake-queue-full" = "dropped_handshake_queue_full": "More handshakes than may wait.";
         "handover-full" = "dropped_handover_full": "The mailbox of the worker that the datagram is for was full.";
+        "older-full" = "dropped_older_full": "The older process that has the connection, after an upgrade, was behind.";
         "handover-buffer" = "dropped_handover_buffer": "No buffer was free to hand the datagram to its worker.";
         "reply-queue" = "dropped_reply_queue": "More Retry, Version Negotiation and reset packets than may wait.";
         "local-error" = "dropped_local_error": "A connection could not be set up by a fault of this host.";

@@ -70,7 +70,7 @@ pub(crate) async fn run(
     let ear = Arc::clone(&place.ear);
     let told = poll_fn(|context| {
         ear.alarm().set(context.waker());
-        if ear.told() == Told::Nothing { Poll::Pending } else { Poll::Ready(()) }
+        if ear.told() < Told::Finish { Poll::Pending } else { Poll::Ready(()) }
     });
     let opening = timeout_at(
         Instant::now() + limits.handshake_timeout,
@@ -225,7 +225,9 @@ where
     poll_fn(|context| {
         watch.place().ear.alarm().set(context.waker());
         let told = watch.place().ear.told();
-        if told != Told::Nothing && !is_finishing {
+        // Over HTTP/1.1 the next response says it: a client whose idle connection is closed may be asking at the moment.
+        let least = if watch.is_h2 { Told::Retire } else { Told::Finish };
+        if told >= least && !is_finishing {
             is_finishing = true;
             watch.close();
             finish(connection.as_mut());

@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs::Permissions;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -111,6 +112,40 @@ impl Listener {
             }
         };
         Ok(Self { listen, sockets })
+    }
+
+    /// Takes the sockets of a listener of another process, from [`Listener::duplicate`]; what it is for may have changed.
+    ///
+    /// # Errors
+    /// There are not as many as workers, or they are no listening sockets of that kind.
+    pub fn adopt(listen: Listen, workers: usize, sockets: Vec<OwnedFd>) -> io::Result<Self> {
+        if sockets.len() != workers {
+            let problem = format!("{} sockets for {workers} workers", sockets.len());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+        }
+        let adopt = |socket: OwnedFd| {
+            if !sockopt::socket_acceptconn(&socket)? {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a listening socket"));
+            }
+            Ok(match listen.address {
+                Address::Tcp(_) => Socket::Tcp(socket.into()),
+                Address::Unix(_) => Socket::Unix(socket.into()),
+            })
+        };
+        let sockets = sockets.into_iter().map(adopt).collect::<io::Result<_>>()?;
+        Ok(Self { listen, sockets })
+    }
+
+    /// Its sockets once more, for another process.
+    ///
+    /// # Errors
+    /// The process has no file descriptor left.
+    pub fn duplicate(&self) -> io::Result<Vec<OwnedFd>> {
+        let again = |socket: &Socket| match socket {
+            Socket::Tcp(socket) => socket.as_fd().try_clone_to_owned(),
+            Socket::Unix(socket) => socket.as_fd().try_clone_to_owned(),
+        };
+        self.sockets.iter().map(again).collect()
     }
 
     /// Where it is.

@@ -9,10 +9,12 @@ use crate::alarm::Alarm;
 use crate::stats::{Refusal, Stats, add, sub};
 
 /// What a connection is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Told {
     /// Nothing.
     Nothing,
+    /// To have its client open another connection, to the process that succeeds this one, for what comes next.
+    Retire,
     /// To take no more requests and end.
     Finish,
     /// To end, for another.
@@ -36,7 +38,8 @@ impl Ear {
     pub(crate) fn told(&self) -> Told {
         match self.told.load(Ordering::Relaxed) {
             0 => Told::Nothing,
-            1 => Told::Finish,
+            1 => Told::Retire,
+            2 => Told::Finish,
             _ => Told::Leave,
         }
     }
@@ -120,10 +123,19 @@ impl Places {
 
     /// Has all finish; nobody enters any more.
     pub(crate) fn close(&self) {
+        self.end(Told::Finish);
+    }
+
+    /// Has all go elsewhere, in their time; nobody enters any more.
+    pub(crate) fn retire(&self) {
+        self.end(Told::Retire);
+    }
+
+    fn end(&self, how: Told) {
         let mut state = self.lock();
         state.is_closed = true;
         for connection in state.connections.values() {
-            connection.ear.tell(Told::Finish);
+            connection.ear.tell(how);
         }
     }
 

@@ -16,12 +16,21 @@ use crate::setup::Setup;
 use crate::stats::Stats;
 use crate::worker::{self, Shared};
 
+/// How workers end, and by when. No more connections are accepted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Ending {
+    /// Another process accepts connections. Clients are told when they next ask.
+    Retire(Instant),
+    /// Connections end with their requests.
+    Finish(Instant),
+}
+
 /// Running workers. Dropped, they end at once and with them their connections.
 #[derive(Debug)]
 pub struct Server {
     setup: Arc<ArcSwap<Setup>>,
     stats: Vec<Arc<Stats>>,
-    drain: watch::Sender<Option<Instant>>,
+    drain: watch::Sender<Option<Ending>>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
@@ -85,7 +94,14 @@ impl Server {
 
     /// Accepts no more connections, has those that are there finish their requests, and ends them at `deadline`.
     pub fn drain(&self, deadline: Instant) {
-        self.drain.send_replace(Some(deadline));
+        self.drain.send_replace(Some(Ending::Finish(deadline)));
+    }
+
+    /// Accepts no more connections, because another process does, on the same sockets. Those that are there, also those that are
+    /// shaking hands, have their requests answered until their clients go there: with GOAWAY over HTTP/2, with the next response over
+    /// HTTP/1.1. At `deadline` they end.
+    pub fn retire(&self, deadline: Instant) {
+        self.drain.send_replace(Some(Ending::Retire(deadline)));
     }
 
     /// All workers have ended; or, unless they were told to, one has, which then failed.

@@ -8,13 +8,14 @@ use std::task::{Poll, ready};
 
 use expressway_netio::trace::Hop;
 use expressway_web::{Exchange, Handler, PipeWriter, RequestBody, ResponseHead, Scheme};
-use http::header::ALT_SVC;
+use http::header::{ALT_SVC, CONNECTION};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
 use hyper::body::Incoming;
 
 use crate::alarm::Alarm;
 use crate::body::ResponseBody;
+use crate::places::Told;
 use crate::request::{self, Reading};
 use crate::stats::{Refusal, add, sub};
 use crate::transaction::{Tls, Transaction};
@@ -131,7 +132,10 @@ async fn answer(
     }
     watch.turns(id, false);
     let length = if head.is_bodyless() { Some(0) } else { exchange.remaining().or(head.body_length) };
-    let response = response(head, service.alt_svc.as_ref(), service.scheme);
+    let mut response = response(head, service.alt_svc.as_ref(), service.scheme);
+    if !watch.is_h2 && watch.place().ear.told() == Told::Retire {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     Ok(response.map(|()| ResponseBody::new(exchange, alarm, transaction, length)))
 }
 

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use crate::accept::{self, Door};
 use crate::listener::{Listen, Socket};
 use crate::places::{Addresses, Places};
+use crate::server::Ending;
 use crate::setup::Setup;
 use crate::stats::Stats;
 
@@ -35,7 +36,7 @@ pub(crate) struct Shared {
 pub(crate) fn run(
     shared: Arc<Shared>,
     sockets: Vec<(Arc<Listen>, Socket)>,
-    mut drain: Receiver<Option<Instant>>,
+    mut drain: Receiver<Option<Ending>>,
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     runtime.block_on(async {
@@ -44,16 +45,28 @@ pub(crate) fn run(
             let door = Door::open(socket)?;
             doors.spawn(accept::run(Arc::clone(&shared), door, listen));
         }
-        // Gone with the server, it is to end at once.
-        let deadline = match drain.wait_for(Option::is_some).await {
-            Ok(deadline) => *deadline,
-            Err(_) => None,
-        };
+        let _ = drain.wait_for(Option::is_some).await;
         doors.shutdown().await;
-        shared.places.close();
-        while !shared.places.is_empty() && deadline.is_some_and(|deadline| Instant::now() < deadline) {
-            tokio::time::sleep(LOOK).await;
+        loop {
+            let ending = *drain.borrow_and_update();
+            let deadline = match ending {
+                Some(Ending::Retire(deadline)) => {
+                    shared.places.retire();
+                    deadline
+                }
+                Some(Ending::Finish(deadline)) => {
+                    shared.places.close();
+                    deadline
+                }
+                // Gone with the server, it is to end at once.
+                None => return Ok(()),
+            };
+            while !drain.has_changed().unwrap_or(false) {
+                if shared.places.is_empty() || Instant::now() >= deadline {
+                    return Ok(());
+                }
+                tokio::time::sleep(LOOK).await;
+            }
         }
-        Ok(())
     })
 }

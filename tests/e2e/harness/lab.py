@@ -64,7 +64,10 @@ class Lab:
     def finish(self) -> None:
         """At the end of its test: nothing runs in it any more, and it goes without a trace."""
         try:
-            outlived = self.processes()
+            # Agents and launchers end when they see the end of who started them.
+            deadline = time.monotonic() + GRACE
+            while (outlived := self.processes()) and time.monotonic() < deadline:
+                time.sleep(0.02)
         finally:
             self.down()
         names = (self.server_namespace, self.client_namespace)

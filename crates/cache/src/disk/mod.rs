@@ -172,6 +172,21 @@ impl Disk {
         is_queued
     }
 
+    /// Leaves the store to another process: writes what is queued, and nothing more. What is there is still read, and believed as far as its
+    /// sums are right.
+    pub(crate) fn let_go(&self) -> io::Result<()> {
+        self.shared.queue.pause(true);
+        self.flush();
+        Ok(flock(&self.shared.file, FlockOperation::Unlock)?)
+    }
+
+    /// Writes again, if no other process has the store.
+    pub(crate) fn take_back(&self) -> io::Result<()> {
+        flock(&self.shared.file, FlockOperation::NonBlockingLockExclusive)?;
+        self.shared.queue.pause(false);
+        Ok(())
+    }
+
     /// Waits until everything that was queued before is written or given up.
     pub(crate) fn flush(&self) {
         self.shared.queue.wait_until_empty();

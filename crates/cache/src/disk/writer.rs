@@ -67,6 +67,8 @@ struct Waiting {
     held: usize,
     is_busy: bool,
     is_closed: bool,
+    /// Nothing is taken until further notice.
+    is_paused: bool,
 }
 
 /// Writes that wait, bounded by octets.
@@ -90,7 +92,7 @@ impl Queue {
     pub(super) fn put(&self, write: Write) -> bool {
         let mut waiting = self.lock();
         let beyond = if matches!(write, Write::Record(..)) { RECORDS } else { 0 };
-        if waiting.held + write.cost() > self.limit + beyond || waiting.is_closed {
+        if waiting.held + write.cost() > self.limit + beyond || waiting.is_closed || waiting.is_paused {
             return false;
         }
         waiting.held += write.cost();
@@ -152,6 +154,11 @@ impl Queue {
 
     pub(super) fn held(&self) -> usize {
         self.lock().held
+    }
+
+    /// Takes no more writes, or takes them again.
+    pub(super) fn pause(&self, is_paused: bool) {
+        self.lock().is_paused = is_paused;
     }
 
     pub(super) fn close(&self) {

@@ -59,10 +59,12 @@ pub enum Cause {
     Appeared,
     /// The agent that had opened it went, and one that knows nothing of it came.
     Agent,
+    /// It was given up for a process that was to succeed this one, and did not.
+    Succession,
 }
 
 impl Cause {
-    const ALL: [Self; 4] = [Self::Removed, Self::Channels, Self::Appeared, Self::Agent];
+    const ALL: [Self; 5] = [Self::Removed, Self::Channels, Self::Appeared, Self::Agent, Self::Succession];
 }
 
 impl fmt::Display for Cause {
@@ -72,6 +74,7 @@ impl fmt::Display for Cause {
             Self::Channels => "channels",
             Self::Appeared => "appeared",
             Self::Agent => "agent",
+            Self::Succession => "succession",
         })
     }
 }
@@ -130,7 +133,7 @@ impl Upkeep {
     }
 
     /// What was tried in vain while the agent was away is tried now.
-    fn retry_all(&mut self, now: Instant) {
+    pub(crate) fn retry_all(&mut self, now: Instant) {
         for waiting in self.waiting.values_mut().filter(|waiting| waiting.retry.is_some()) {
             waiting.retry = Some(Backoff::new(now, LONGEST));
         }
@@ -173,6 +176,9 @@ impl DataPath {
 
     /// Looks after what changes outside: interfaces, their channels, addresses, programs taken off.
     pub fn maintain(&mut self) {
+        if self.handed_on.is_down {
+            return;
+        }
         let snapshot = self.mirror.snapshot();
         let now = Instant::now();
         self.follow_agent(now);
@@ -257,6 +263,11 @@ impl DataPath {
     /// Takes program and sockets off an interface; the workers close theirs at their next turn.
     fn close(&mut self, index: u32, cause: Cause, now: Instant) {
         self.take_back(index);
+        self.close_program(index, cause, now);
+    }
+
+    /// Takes the program off an interface, whose sockets stay with the workers.
+    pub(crate) fn close_program(&mut self, index: u32, cause: Cause, now: Instant) {
         for closed in self.interfaces.extract_if(.., |interface| interface.index == index) {
             self.upkeep.lose(&closed.name, cause, now);
         }
@@ -317,7 +328,7 @@ mod tests {
         assert!(upkeep.is_due("eth9", 8, start + Backoff::FIRST));
         assert_eq!(upkeep.succeed("eth9"), Cause::Removed);
         let counts = upkeep.reopened(["eth8"].into_iter());
-        assert_eq!(counts.len(), 8, "each cause of both, 0 included: {counts:?}");
+        assert_eq!(counts.len(), 10, "each cause of both, 0 included: {counts:?}");
         assert!(counts.contains(&("eth9".into(), Cause::Removed, 1)), "{counts:?}");
     }
 
@@ -341,7 +352,7 @@ mod tests {
         assert!(!upkeep.is_due("eth9", 7, start));
         upkeep.retry_all(start);
         assert!(upkeep.is_due("eth9", 7, start));
-        assert_eq!(upkeep.reopened(std::iter::empty()).len(), 4, "counted while it waits");
+        assert_eq!(upkeep.reopened(std::iter::empty()).len(), 5, "counted while it waits");
         assert_eq!(upkeep.succeed("eth9"), Cause::Removed, "the cause stays");
     }
 }

@@ -7,8 +7,9 @@
 //! * [`events`] is what the main thread waits for.
 //! * [`local`] is the configuration for a directory that is served without one.
 //! * [`logs`] opens access logs, and knows those that have not ended.
-//! * [`server`] is the running whole: workers, reload, drain.
+//! * [`server`] is the running whole: workers, reload, drain; [`status`] what its admin listener shows.
 //! * [`tls`] reads certificates and keeps ticket keys.
+//! * [`upgrade`] puts another process in this one's place, [`notify`] tells the service manager.
 //! * [`metrics`] shows every layer's counters.
 
 mod config;
@@ -17,16 +18,21 @@ mod events;
 mod local;
 mod logs;
 mod metrics;
+mod notify;
 mod privilege;
 mod server;
 mod setup;
+mod status;
 mod tcp;
 mod tls;
 mod trace;
+mod upgrade;
 
 use std::process::ExitCode;
 
 use expressway_dataplane::Provider;
+use expressway_gateway::admin::Listener;
+use expressway_settings::admin::Section;
 
 use crate::args::Serve;
 use crate::daemon;
@@ -37,16 +43,42 @@ use logs::Logs;
 use privilege::Identity;
 use server::{Server, Sockets};
 use tls::Fixed;
+use upgrade::handover::Step;
+use upgrade::inheritance::Inheritance;
+use upgrade::launcher::Launcher;
+
+pub(crate) use upgrade::launcher::run as launch;
 
 /// Serves until told to stop.
 pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
+    let inheritance = if arguments.take_over { Inheritance::receive()? } else { Inheritance::none() };
+    let teller = inheritance.teller();
+    match start(arguments, inheritance) {
+        Ok(Some(server)) => {
+            drop(teller);
+            server.run()
+        }
+        Ok(None) => Ok(ExitCode::SUCCESS),
+        Err(failure) => {
+            teller.failed(&failure);
+            Err(failure)
+        }
+    }
+}
+
+/// A server that is ready, unless the configuration was only to be checked.
+fn start(arguments: Serve, inheritance: Inheritance) -> Result<Option<Server>, Failure> {
     let mut config = load(&arguments)?;
     let identity = Identity::of(&config)?;
     raise_file_limit();
     // Ports below 1024 take a privilege.
-    let listeners = if arguments.check { Vec::new() } else { tcp::bind(&config, tcp_workers(&config))? };
+    let udp = inheritance.udp(&config.listen(), workers(&config))?;
+    let listeners =
+        if arguments.check { Vec::new() } else { tcp::bind(&config, tcp_workers(&config), &inheritance)? };
     let admin = config.admin.as_ref().filter(|_| !arguments.check);
-    let admin = admin.map(|section| daemon::listener(section, daemon::OF_FILE)).transpose()?;
+    let admin = admin.map(|section| admin_listener(section, &inheritance)).transpose()?;
+    let is_confined = identity.is_some() || config.io.agent.is_some() || config.io.device_plugin.is_some();
+    let launcher = (is_confined && !arguments.check).then(Launcher::start).transpose()?;
     let mut agent = None;
     if let Some(identity) = identity {
         let has_another = config.io.agent.is_some() || config.io.device_plugin.is_some();
@@ -68,7 +100,7 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
     let workers = workers(&config);
     let fixed = Fixed::new(&config, arguments.check)?;
     let instance = match provider {
-        Some(_) => setup::instance(&config, &fixed)?,
+        Some(_) => setup::instance(&config, &fixed, inheritance.place())?,
         None => Default::default(),
     };
     let filter_keys = config.filter_keys().map_err(Failure::usage)?;
@@ -76,6 +108,7 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
         Some(Provider::Agent(_) | Provider::Plugin(_)) => Some(confine::confine(&config)?),
         Some(Provider::Own) | None => None,
     };
+    inheritance.step(Step::Prepared)?;
     let files = setup::file_store(&config, workers, memory)?;
     let mut logs = Logs::default();
     let origins = setup::origins(&config)?;
@@ -90,7 +123,7 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
     let Some(provider) = provider else {
         let effective = config.effective().map_err(Failure::run_time)?;
         crate::print(&format!("# {}: ok; with defaults:\n\n{effective}", config.file().display()))?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(None);
     };
     if let Some(directory) = &arguments.directory {
         local::say(directory, &config);
@@ -101,9 +134,19 @@ pub(crate) fn run(arguments: Serve) -> Result<ExitCode, Failure> {
         (provider, confinement),
         workers,
         (files, origins, cache, logs),
-        (fixed, setup, Sockets { tcp: listeners, admin }),
-    )?
-    .run()
+        (fixed, setup, Sockets { tcp: listeners, admin, udp, launcher }),
+        inheritance,
+    )
+    .map(Some)
+}
+
+/// That of the process before, or a new one.
+fn admin_listener(section: &Section, inheritance: &Inheritance) -> Result<Listener, Failure> {
+    match inheritance.admin(&section.listen.get_ref().to_string()) {
+        Some(socket) => Listener::adopt(section, socket)
+            .map_err(|error| Failure::run_time(format!("{} {error}", daemon::OF_FILE.0))),
+        None => daemon::listener(section, daemon::OF_FILE),
+    }
 }
 
 /// Workers that handle packets.

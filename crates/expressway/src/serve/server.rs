@@ -1,5 +1,6 @@
 //! The running server: workers on their cores, reload, drain, and the end.
 
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use expressway_acme::Acme;
-use expressway_cache::{Cache, Purge, SiteOptions};
+use expressway_cache::Cache;
 use expressway_dataplane::{DataPath, Provider, WorkerIo};
-use expressway_gateway::admin::{self, Admin, Feed, Refusal, State};
+use expressway_gateway::admin::{self, Admin};
 use expressway_gateway::metrics::Registry;
 use expressway_gateway::quic::{Endpoint, Message, Setup, Shared};
 use expressway_netio::trace::Tracers;
@@ -27,8 +28,14 @@ use super::confine::Confinement;
 use super::events::{Event, follow_signals};
 use super::logs::{Logs, Previous};
 use super::setup::Reloadable;
+use super::status::Status;
 use super::tls::{self, Fixed, Upkeep};
-use super::{load, metrics, setup, tcp, trace};
+use super::upgrade::attempt::Succession;
+use super::upgrade::generation::Generation;
+use super::upgrade::handover::Step;
+use super::upgrade::inheritance::Inheritance;
+use super::upgrade::launcher::Launcher;
+use super::{load, metrics, notify, setup, tcp, upgrade};
 use crate::args::Serve;
 use crate::cores;
 use crate::daemon;
@@ -46,104 +53,46 @@ const ENDING: Duration = Duration::from_millis(50);
 /// What workers have beyond the drain deadline to send their last packets.
 const DRAIN_GRACE: Duration = Duration::from_secs(3);
 
-/// What `/healthz`, `/config` and `/io` show.
-pub(crate) struct Status {
-    state: Mutex<Result<(), String>>,
-    configuration: Mutex<String>,
-    path: Arc<Mutex<DataPath>>,
-    cache: Option<Cache>,
-    tracers: Tracers,
-    /// Hosts of sites, and how their responses are kept.
-    kept: Mutex<Vec<(Vec<String>, Option<SiteOptions>)>>,
-}
-
-impl Status {
-    /// How responses of a host are kept: an exact name counts before the longest wildcard, and that before the first site.
-    fn kept(&self, authority: &str) -> SiteOptions {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host).to_ascii_lowercase();
-        let length = |pattern: &String| match pattern.strip_prefix("*.") {
-            Some(below)
-                if host.strip_suffix(below).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.')) =>
-            {
-                Some(below.len())
-            }
-            None if *pattern == host => Some(usize::MAX),
-            _ => None,
-        };
-        let matching = kept
-            .iter()
-            .filter_map(|(hosts, options)| Some((hosts.iter().filter_map(length).max()?, options)));
-        let best = matching.max_by_key(|(length, _)| *length).map(|(_, options)| options);
-        best.or(kept.first().map(|(_, options)| options)).cloned().flatten().unwrap_or_default()
-    }
-}
-
-impl State for Status {
-    fn purge(&self, order: &[u8]) -> Option<Result<String, String>> {
-        let cache = self.cache.as_ref()?;
-        let purge = || {
-            let order: Purge = serde_json::from_slice(order).map_err(|error| error.to_string())?;
-            let purged =
-                cache.purge(&order, |authority| self.kept(authority)).map_err(|error| error.to_string())?;
-            serde_json::to_string(&purged).map_err(|error| error.to_string())
-        };
-        Some(purge())
-    }
-
-    fn trace(&self, order: &[u8]) -> Option<Result<Box<dyn Feed>, Refusal>> {
-        Some(trace::start(&self.tracers, order))
-    }
-
-    fn health(&self) -> Result<(), String> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn configuration(&self) -> String {
-        self.configuration.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn io(&self) -> Option<String> {
-        let path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(format!("{:#}\n", expressway_dataplane::report::io(&path)))
-    }
-}
-
 /// All of a running server.
 pub(crate) struct Server {
     arguments: Serve,
-    config: Config,
+    pub(super) config: Config,
     files: Arc<FileStore>,
     origins: Arc<Origins>,
-    cache: Option<Cache>,
-    shared: Arc<Shared>,
-    setup: Arc<Setup>,
-    mailboxes: Arc<[Mailbox<Message>]>,
+    pub(super) cache: Option<Cache>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) setup: Arc<Setup>,
+    pub(super) mailboxes: Arc<[Mailbox<Message>]>,
     path: Arc<Mutex<DataPath>>,
-    status: Arc<Status>,
+    pub(super) status: Arc<Status>,
+    pub(super) succession: Succession,
     /// The access log in use, for the metrics page.
     log: Arc<ArcSwapOption<AccessLog>>,
     /// The TLS in use.
     tls: Arc<ArcSwap<Tls>>,
     upkeep: Upkeep,
     fixed: Fixed,
-    acme: Option<Acme>,
+    pub(super) acme: Option<Acme>,
     logs: Logs,
     tcp: Option<expressway_tcp::Server>,
     events: Receiver<Event>,
     threads: Vec<JoinHandle<()>>,
     alive: usize,
     failure: Option<Failure>,
+    /// It ends because another process has taken over.
+    pub(super) is_retiring: bool,
     /// While stopping: workers that have not ended by then never will, as on an interface that takes no
     /// packets.
     give_up: Instant,
-    admin: Option<Admin>,
+    pub(super) admin: Option<Admin>,
 }
 
-/// What was bound while the process was still privileged.
+/// What was bound, or taken from the process before, while the process was still privileged.
 pub(crate) struct Sockets {
     pub(crate) tcp: Vec<Listener>,
     pub(crate) admin: Option<admin::Listener>,
+    pub(crate) udp: Option<Vec<Vec<OwnedFd>>>,
+    pub(crate) launcher: Option<Launcher>,
 }
 
 impl Server {
@@ -155,19 +104,27 @@ impl Server {
         workers: usize,
         (files, origins, cache, logs): (Arc<FileStore>, Arc<Origins>, Option<Cache>, Logs),
         (fixed, mut parts, sockets): (Fixed, Reloadable, Sockets),
+        mut inheritance: Inheritance,
     ) -> Result<Self, Failure> {
         let (sender, events) = channel();
         follow_signals(sender.clone())?;
-        let (path, ios) = DataPath::open(setup::data_path(&config), provider, workers)?;
+        let Sockets { tcp: listeners, admin, udp, launcher } = sockets;
+        inheritance.step(Step::Built)?;
+        let sockets = expressway_dataplane::Succession { sockets: udp, hands_on: true };
+        let (path, ios) =
+            DataPath::open_in_succession(setup::data_path(&config), provider, workers, &sockets)?;
+        drop(sockets);
+        let elders = inheritance.elders()?;
+        let generations = upgrade::inheritance::generations(inheritance.generation, &elders)?;
+        let mut succession = Succession::new(inheritance.generation, elders, launcher, sender.clone());
         let cores = cores::cores(path.localities());
         let tcp_setup = Arc::clone(&parts.tcp);
         origins.adopt(std::mem::take(&mut parts.origins));
         let setup = Arc::new(assemble(parts, &path.mode().to_string()));
-        let shared =
-            Shared::with_memory(&setup, workers, files.memory().clone()).map_err(Failure::run_time)?;
+        let shared = Shared::of_generation(&setup, workers, files.memory().clone(), generations)
+            .map_err(Failure::run_time)?;
         let path = Arc::new(Mutex::new(path));
         // Workers of TCP are behind those of packets.
-        let Sockets { tcp: listeners, admin } = sockets;
         let tcp_workers = if listeners.is_empty() { 0 } else { tcp::workers(&config, workers) };
         let tracers = Tracers::new(workers + tcp_workers);
         let status = Arc::new(Status {
@@ -177,6 +134,8 @@ impl Server {
             cache: cache.clone(),
             tracers: tracers.clone(),
             kept: Mutex::new(setup::kept(&config)),
+            generation: Generation::new(&succession),
+            events: sender.clone(),
         });
         let registry = Registry::with_summary(crate::metrics::drops);
         let log = Arc::new(ArcSwapOption::new(setup.access_log.clone()));
@@ -185,8 +144,11 @@ impl Server {
         metrics::register_tls(&registry, tls.clone());
         metrics::register_origins(&registry, &origins);
         metrics::register_cache(&registry, cache.as_ref());
+        status.generation.register(&registry);
         metrics::register_confinement(&registry, confinement.unwrap_or_default());
         let (mailboxes, inboxes) = mailboxes(workers)?;
+        succession.keep(&listeners, admin.as_ref())?;
+        inheritance.step(Step::Opened)?;
         let acme = fixed.start_acme(&config, &tls.load())?;
         let mut server = Self {
             arguments,
@@ -198,6 +160,7 @@ impl Server {
             mailboxes,
             path,
             status,
+            succession,
             log,
             tls,
             upkeep: Upkeep::new(),
@@ -209,6 +172,7 @@ impl Server {
             threads: Vec::new(),
             alive: 0,
             failure: None,
+            is_retiring: false,
             give_up: Instant::now(),
             admin: None,
             config,
@@ -243,6 +207,11 @@ impl Server {
             .chain(addresses.iter().map(|address| format!("ready tcp={address} workers={tcp_workers}\n")))
             .collect();
         crate::print(&lines)?;
+        match inheritance.is_first() {
+            true => notify::say("READY=1"),
+            // The process before says it, which the manager knows.
+            false => inheritance.ready(),
+        }
         Ok(server)
     }
 
@@ -289,9 +258,10 @@ impl Server {
                     self.alive
                 )));
             }
-            let pause = if stopping { ENDING } else { MAINTENANCE };
+            let pause = if stopping || self.succession.is_busy() { ENDING } else { MAINTENANCE };
             match self.events.recv_timeout(pause) {
                 Err(RecvTimeoutError::Timeout) => {
+                    self.settle_upgrade();
                     self.follow_tcp(&mut stopping);
                     self.lock_path().maintain();
                     self.shared.collect();
@@ -300,11 +270,18 @@ impl Server {
                 Err(RecvTimeoutError::Disconnected) => break,
                 Ok(Event::Reload) if stopping => tracing::warn!("reload: ignored while stopping"),
                 Ok(Event::Reload) => self.reload(),
+                Ok(Event::Upgrade(report)) => self.upgrade(report, stopping),
+                Ok(Event::Next { attempt, step }) => self.follow_next(attempt, step, &mut stopping),
+                Ok(Event::Launcher(told)) => self.follow_launcher(told),
+                Ok(Event::Orphaned { attempt }) => self.follow_orphaned(attempt),
+                Ok(Event::Stop) if self.is_retiring => self.drain("stopping"),
                 Ok(Event::Stop) if stopping => {
                     return Err(Failure::run_time("stopped by a second signal; connections were closed"));
                 }
                 Ok(Event::Stop) => {
                     stopping = true;
+                    notify::say("STOPPING=1");
+                    self.fail_upgrade("the process is stopping".into());
                     self.drain("stopping");
                 }
                 Ok(Event::WorkerEnded { worker, result }) => self.worker_ended(worker, result, &mut stopping),
@@ -366,8 +343,34 @@ impl Server {
         }
     }
 
+    /// Has the workers finish what is open, at their clients' leisure: another process has what is new.
+    pub(super) fn retire_until(&mut self, deadline: Instant) {
+        self.is_retiring = true;
+        self.give_up = deadline + DRAIN_GRACE;
+        if let Some(tcp) = &self.tcp {
+            tcp.retire(deadline);
+        }
+        self.tell(deadline, || Message::Retire { deadline });
+    }
+
+    /// Ends in order because of this, and fails.
+    pub(super) fn fail(&mut self, problem: &str) {
+        self.failure.get_or_insert_with(|| Failure::run_time(problem));
+        self.drain(problem);
+    }
+
+    fn tell(&self, until: Instant, message: impl Fn() -> Message) {
+        for mailbox in self.mailboxes.iter() {
+            // A full mailbox empties within a turn of its worker.
+            if mailbox.send_until(message(), until).is_err() {
+                tracing::debug!("a worker has already exited");
+            }
+        }
+    }
+
     /// Tells the workers to finish what is open.
     fn drain(&mut self, why: &str) {
+        self.is_retiring = false;
         tracing::info!(limit = ?self.config.server.drain.0, "{why}: draining open connections");
         *self.status.state.lock().unwrap_or_else(PoisonError::into_inner) = Err(why.to_owned());
         let deadline = Instant::now() + self.config.server.drain.0;
@@ -375,12 +378,7 @@ impl Server {
         if let Some(tcp) = &self.tcp {
             tcp.drain(deadline);
         }
-        for mailbox in self.mailboxes.iter() {
-            // A full mailbox empties within a turn of its worker.
-            if mailbox.send_until(Message::Drain { deadline }, deadline).is_err() {
-                tracing::debug!("a worker has already exited");
-            }
-        }
+        self.tell(deadline, || Message::Drain { deadline });
     }
 
     /// Reads the configuration again. Anything wrong leaves everything as it was.
@@ -442,7 +440,7 @@ impl Server {
         Ok(())
     }
 
-    fn lock_path(&self) -> std::sync::MutexGuard<'_, DataPath> {
+    pub(super) fn lock_path(&self) -> std::sync::MutexGuard<'_, DataPath> {
         self.path.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,6 @@
 //! From a configuration to what QUIC and request handling are given.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -113,10 +114,11 @@ pub(crate) fn cache(
     is_wanted.then(open).transpose()
 }
 
-/// What tells this process from others that serve with the same key. It holds its place, so there is one a process.
-pub(crate) fn instance(config: &Config, fixed: &Fixed) -> Result<Instance, Failure> {
+/// What tells this process from others that serve with the same key. It holds its place, so there is one a process, that of the process
+/// `before` if that was the same server.
+pub(crate) fn instance(config: &Config, fixed: &Fixed, before: Option<OwnedFd>) -> Result<Instance, Failure> {
     let node = config.server.node.as_ref().map(|node| node.get_ref().as_str());
-    Instance::of(&*fixed.identity(config)?, node, &config.listen()).map_err(Failure::run_time)
+    Instance::after(before, &*fixed.identity(config)?, node, &config.listen()).map_err(Failure::run_time)
 }
 
 /// Opens everything that a configuration names. `previous` lends its access log if that stays the same.

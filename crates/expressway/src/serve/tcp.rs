@@ -13,6 +13,7 @@ use expressway_web::access_log::AccessLog;
 use http::{HeaderValue, StatusCode};
 
 use super::config::{Action, Config, Workers};
+use super::upgrade::inheritance::Inheritance;
 use crate::fail::Failure;
 
 /// How many workers serve TCP, where so many handle packets.
@@ -25,11 +26,20 @@ pub(crate) fn workers(config: &Config, packet_workers: usize) -> usize {
 
 /// Binds all listeners, while the process may still bind to ports below 1024. Where nobody asked for TCP, an address
 /// that cannot be bound is left to UDP alone.
-pub(crate) fn bind(config: &Config, workers: usize) -> Result<Vec<Listener>, Failure> {
+/// What the process before had is taken from there.
+pub(crate) fn bind(
+    config: &Config,
+    workers: usize,
+    inheritance: &Inheritance,
+) -> Result<Vec<Listener>, Failure> {
+    let listener = |listen: Listen| match inheritance.tcp(&listen.address.to_string()) {
+        Some(sockets) => Listener::adopt(listen, workers, sockets),
+        None => Listener::bind(listen, workers, false),
+    };
     let mut listeners = Vec::new();
     for listen in https(config) {
         let address = listen.address.to_string();
-        match Listener::bind(listen, workers, false) {
+        match listener(listen) {
             Ok(listener) => listeners.push(listener),
             Err(error) if config.server.tcp.is_none() => {
                 tracing::warn!(
@@ -41,7 +51,7 @@ pub(crate) fn bind(config: &Config, workers: usize) -> Result<Vec<Listener>, Fai
     }
     for listen in http(config) {
         let address = listen.address.to_string();
-        let listener = Listener::bind(listen, workers, false)
+        let listener = listener(listen)
             .map_err(|error| Failure::run_time(format!("[[http]] listen {address}: {error}")))?;
         listeners.push(listener);
     }

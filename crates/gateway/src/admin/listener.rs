@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -62,6 +63,48 @@ impl Listener {
         }
     }
 
+    /// Takes the socket of another process, from [`Listener::duplicate`], if it is what `section` asks for: its rights and group are
+    /// those that it got when it was bound.
+    ///
+    /// # Errors
+    /// It is no socket that listens, or is gone from its name.
+    pub fn adopt(section: &Section, socket: OwnedFd) -> Result<Self, ListenError> {
+        let address = section.listen.get_ref().clone();
+        let failed = |problem: String| ListenError { address: address.clone(), problem };
+        if !net::sockopt::socket_acceptconn(&socket).map_err(|errno| failed(errno.to_string()))? {
+            return Err(failed("the socket of the process before does not listen".into()));
+        }
+        match &address {
+            Address::Tcp(_) => {
+                let socket = TcpListener::from(socket);
+                let bound = socket.local_addr().map_err(|error| failed(error.to_string()))?;
+                Ok(Self { address: Address::Tcp(bound), socket: Socket::Tcp(socket), name: None })
+            }
+            Address::Unix(path) => {
+                let name = SocketFile::of(path).map_err(|error| failed(error.to_string()))?;
+                Ok(Self { address, socket: Socket::Unix(socket.into()), name: Some(name) })
+            }
+        }
+    }
+
+    /// The socket once more, for another process.
+    ///
+    /// # Errors
+    /// The process has no file descriptor left.
+    pub fn duplicate(&self) -> io::Result<OwnedFd> {
+        match &self.socket {
+            Socket::Tcp(socket) => socket.as_fd().try_clone_to_owned(),
+            Socket::Unix(socket) => socket.as_fd().try_clone_to_owned(),
+        }
+    }
+
+    /// Gives up the socket's name without removing it: another process has it.
+    pub fn leave_name(&mut self) {
+        if let Some(name) = self.name.take() {
+            name.leave();
+        }
+    }
+
     /// Where it is; of port 0, which port that is.
     pub fn address(&self) -> &Address {
         &self.address
@@ -108,6 +151,12 @@ pub(super) struct SocketFile {
 impl SocketFile {
     fn of(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), inode: inode(path)? })
+    }
+
+    /// Forgets the name, which stays.
+    pub(super) fn leave(mut self) {
+        // No file has it.
+        self.inode = (0, 0);
     }
 }
 

@@ -7,6 +7,8 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
 use expressway_netio::priority;
 use expressway_settings::admin::{Address, Section};
@@ -16,6 +18,7 @@ use crate::metrics::Registry;
 use access::Access;
 use listener::SocketFile;
 use service::AdminService;
+use slots::Slots;
 
 mod access;
 mod dashboard;
@@ -34,6 +37,10 @@ pub use listener::{ListenError, Listener};
 /// What the thread is set back by: on a core that is short, workers have nine parts in ten.
 const NICE: i32 = 10;
 
+/// How long whoever is connected to a listener that has retired may take to read its answer, and how often that is looked at.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(5);
+
 /// What the admin pages show.
 pub trait State: Send + Sync + 'static {
     /// `Ok` while the process serves; else why it does not, for `/healthz`.
@@ -44,6 +51,16 @@ pub trait State: Send + Sync + 'static {
 
     /// How packets move, as a JSON document, for `/io`; `None` where there is no such page.
     fn io(&self) -> Option<String> {
+        None
+    }
+
+    /// Puts another process in this one's place, for `POST /upgrade`, and tells how far that has come; as [`State::trace`].
+    fn upgrade(&self, _order: &[u8]) -> Option<Result<Box<dyn Feed>, Refusal>> {
+        None
+    }
+
+    /// This process among those that follow each other, as a JSON document, for `/generations`; `None` where there is no such page.
+    fn generations(&self) -> Option<String> {
         None
     }
 
@@ -130,6 +147,9 @@ pub struct Admin {
     /// Of a unix socket.
     name: Option<SocketFile>,
     access: Arc<Access>,
+    /// For who is answered still.
+    slots: Slots,
+    retire: Option<oneshot::Sender<SyncSender<()>>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -170,24 +190,54 @@ impl Admin {
             listener.into_parts()?
         };
         let (stop, stopped) = oneshot::channel();
+        let (retire, retired) = oneshot::channel::<SyncSender<()>>();
         let service = Arc::new(AdminService::new(section.limits(), access.clone(), registry, state));
+        let slots = service.slots();
         let thread = std::thread::Builder::new().name("expressway-admin".into()).spawn(move || {
             if let Err(error) = priority::stand_back(NICE) {
                 tracing::debug!(%error, "setpriority failed: the admin listener runs at the workers' priority");
             }
             runtime.block_on(async {
+                let accepting = async move {
+                    let retired = tokio::select! {
+                        () = service::serve(&acceptor, service) => return,
+                        told = retired => told,
+                    };
+                    drop(acceptor);
+                    if let Ok(done) = retired {
+                        let _ = done.send(());
+                    }
+                    // Those who are connected are still answered.
+                    std::future::pending::<()>().await;
+                };
                 tokio::select! {
-                    () = service::serve(&acceptor, service) => {}
+                    () = accepting => {}
                     _ = stopped => {}
                 }
             });
         })?;
-        Ok(Self { address, name, access, stop: Some(stop), thread: Some(thread) })
+        let (retire, stop) = (Some(retire), Some(stop));
+        Ok(Self { address, name, access, slots, retire, stop, thread: Some(thread) })
     }
 
     /// Where it listens.
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Accepts nobody any more, because another process does on the same socket, whose name is that one's from now on. Who is
+    /// connected is answered until this is dropped, and for a moment more.
+    pub fn retire(&mut self) {
+        if let Some(name) = self.name.take() {
+            name.leave();
+        }
+        let (done, is_done) = sync_channel(1);
+        if let Some(retire) = self.retire.take()
+            && retire.send(done).is_ok()
+        {
+            // The thread only ever answers from memory.
+            let _ = is_done.recv_timeout(LAST_WORDS);
+        }
     }
 
     /// Reads the tokens again. What is wrong with their file is logged, and the earlier ones stay.
@@ -212,6 +262,12 @@ impl Drop for Admin {
     fn drop(&mut self) {
         // Before its socket: see [`SocketFile`].
         drop(self.name.take());
+        if self.retire.is_none() {
+            let until = Instant::now() + LAST_WORDS;
+            while self.slots.taken() > 0 && Instant::now() < until {
+                std::thread::sleep(LOOK);
+            }
+        }
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 
 use super::access::{Access, Verdict};
 use super::dashboard;
-use super::feed::Feeding;
+use super::feed::{Feed, Feeding};
 use super::listener::{Acceptor, Stream};
 use super::page::Page;
 use super::slots::{Slot, Slots};
@@ -70,6 +70,11 @@ impl AdminService {
         registry.register(move |out: &mut Vec<metrics::Sample>| counted.samples(out));
         let room = Arc::new(Semaphore::new(limits.pages / KIB));
         Self { limits, access, registry, state, slots, room }
+    }
+
+    /// Where its connections are.
+    pub(super) fn slots(&self) -> Slots {
+        self.slots.clone()
     }
 
     async fn serve_connection(self: Arc<Self>, stream: Box<dyn Stream>, slot: Slot) {
@@ -161,14 +166,15 @@ impl AdminService {
             },
             "/config" => Page::new(StatusCode::OK, "text/plain; charset=utf-8", state.configuration()),
             "/io" => document(state.io()),
+            "/generations" => document(state.generations()),
             "/subscribers" => document(state.subscribers()),
             "/services" => document(state.services()),
             "/rooms" => document(state.rooms()),
             "/bans" => document(state.bans()),
             "/" => Page::say(
                 StatusCode::OK,
-                "/dashboard\n/metrics\n/healthz\n/config\n/io\n/subscribers\n/services\n/rooms\n/bans\nPOST /purge\n\
-                 POST /drain\nPOST /weight\nPOST /trace\n\
+                "/dashboard\n/metrics\n/healthz\n/config\n/io\n/generations\n/subscribers\n/services\n/rooms\n/bans\nPOST /purge\n\
+                 POST /drain\nPOST /weight\nPOST /trace\nPOST /upgrade\n\
                  POST /ban\nPOST /unban\nPOST /attack\nPOST /learn\nPOST /refresh\n",
             ),
             _ => document(None),
@@ -186,7 +192,8 @@ impl AdminService {
             "/refresh" => self.ordered(request, |state, order| state.refresh(order)).await,
             "/drain" => self.ordered(request, |state, order| state.drain(order)).await,
             "/weight" => self.ordered(request, |state, order| state.weight(order)).await,
-            "/trace" => return self.trace(request).await,
+            "/trace" => return self.feed(request, |state, order| state.trace(order)).await,
+            "/upgrade" => return self.feed(request, |state, order| state.upgrade(order)).await,
             _ => self.get(&request),
         })
     }
@@ -212,9 +219,14 @@ impl AdminService {
         let _ = tokio::time::timeout(self.limits.header_timeout, body).await;
     }
 
-    async fn trace(&self, request: Request<Incoming>) -> Result<Feeding, Page> {
+    /// What is told piece by piece of an order.
+    async fn feed(
+        &self,
+        request: Request<Incoming>,
+        act: impl Fn(&dyn State, &[u8]) -> Option<Result<Box<dyn Feed>, Refusal>>,
+    ) -> Result<Feeding, Page> {
         let order = self.order(request).await?;
-        match self.state.trace(&order) {
+        match act(self.state.as_ref(), &order) {
             Some(Ok(feed)) => Ok(Feeding::new(feed)),
             Some(Err(Refusal::Invalid(problem))) => Err(Page::say(StatusCode::BAD_REQUEST, problem + "\n")),
             Some(Err(Refusal::Busy(problem))) => Err(Page::say(StatusCode::CONFLICT, problem + "\n")),

@@ -76,6 +76,11 @@ impl Slots {
         shared.seats().taken.insert(key, task.abort_handle());
     }
 
+    /// Connections there are.
+    pub(super) fn taken(&self) -> usize {
+        self.shared.seats().taken.len()
+    }
+
     /// A page was refused.
     pub(super) fn count_refused_page(&self) {
         self.shared.refused_pages.fetch_add(1, Ordering::Relaxed);

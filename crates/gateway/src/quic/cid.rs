@@ -18,8 +18,9 @@
 //! client chose for its first Initial, so that only the former is handed over to the worker it names; and
 //! from one of another server with the same certificate, which is not answered by a stateless reset.
 //!
-//! The first byte is as draft-ietf-quic-load-balancers, section 3, has it: three bits of configuration, five random
-//! ones. With [`Routable`] the server ID follows, and a balancer finds the server whatever address the client has. The
+//! The first byte is as draft-ietf-quic-load-balancers, section 3, has it: three bits of configuration, and five that to others
+//! are random. They are the number of the process among those that follow each other without losing a connection (its
+//! generation), combined with bits that only the key of the check gives, so that nobody else sees which connections are of one process. With [`Routable`] the server ID follows, and a balancer finds the server whatever address the client has. The
 //! random bytes up to the worker number are the nonce of the draft, at least 8; with a key, server ID and nonce are
 //! encrypted together in the draft's four passes, and what lies behind them is "for the server's own use" (section 5.4).
 //! Without, the bits say that the ID is not routable, so that a balancer does not take random bytes for a server's. IDs of
@@ -38,6 +39,9 @@ pub const CID_LENGTH: usize = 16;
 
 /// Where the worker's number stands.
 pub const WORKER_OFFSET: usize = 13;
+
+/// Generations that IDs tell apart: what five bits hold.
+pub const GENERATIONS: u8 = 32;
 
 /// The longest server ID that leaves 8 random bytes.
 pub const MAX_SERVER_ID: usize = 4;
@@ -122,22 +126,44 @@ impl Deref for ClientCid {
 }
 
 /// Keys of the check: IDs are issued with the first, and those of either are ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CheckKeys {
     current: SipKey,
     former: Option<SipKey>,
+    bytes: ([u8; 16], Option<[u8; 16]>),
+}
+
+/// The keys are not printed.
+impl fmt::Debug for CheckKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CheckKeys(..)")
+    }
 }
 
 impl CheckKeys {
     /// Keys of 16 bytes each; `former` is for IDs issued before `current` replaced it.
     pub fn new(current: &[u8; 16], former: Option<&[u8; 16]>) -> Self {
-        Self { current: SipKey::new(current), former: former.map(SipKey::new) }
+        let bytes = (*current, former.copied());
+        Self { current: SipKey::new(current), former: former.map(SipKey::new), bytes }
+    }
+
+    /// What they were made of, the one in use first: for the process that succeeds this one.
+    pub fn bytes(&self) -> ([u8; 16], Option<[u8; 16]>) {
+        self.bytes
+    }
+
+    /// The generation that issued `cid`, if who has these keys did (or a guess hit one of 65,536).
+    pub fn generation(&self, cid: &Cid) -> Option<u8> {
+        let is_of = |key: &SipKey| check(*key, &cid.0) == cid.0[14..];
+        let key = Some(self.current).filter(is_of).or_else(|| self.former.filter(is_of))?;
+        Some((cid.0[0] ^ mask(key, &cid.0)) % GENERATIONS)
     }
 }
 
 /// Creates connection IDs for one worker and recognises those of all workers.
 pub struct CidIssuer {
     worker: u8,
+    generation: u8,
     keys: CheckKeys,
     routable: Option<Routable>,
     /// With the key of `routable`, from the first ID on.
@@ -148,9 +174,33 @@ pub struct CidIssuer {
 }
 
 impl CidIssuer {
-    /// An issuer for `worker` with keys that are the same on all workers.
+    /// An issuer for `worker` with keys that are the same on all workers, of generation 0.
     pub fn new(worker: u8, keys: CheckKeys) -> Self {
-        Self { worker, keys, routable: None, encryption: None, pool: [0; 13 * 32], used: 13 * 32 }
+        Self {
+            worker,
+            generation: 0,
+            keys,
+            routable: None,
+            encryption: None,
+            pool: [0; 13 * 32],
+            used: 13 * 32,
+        }
+    }
+
+    /// Makes IDs of that generation, modulo [`GENERATIONS`].
+    #[must_use]
+    pub fn of_generation(self, generation: u8) -> Self {
+        Self { generation: generation % GENERATIONS, ..self }
+    }
+
+    /// The keys of the check.
+    pub fn keys(&self) -> &CheckKeys {
+        &self.keys
+    }
+
+    /// The generation of its IDs.
+    pub fn generation(&self) -> u8 {
+        self.generation
     }
 
     /// Makes IDs that load balancers can route, or not, from the next one on.
@@ -183,8 +233,8 @@ impl CidIssuer {
             }
             None => UNROUTABLE,
         };
-        cid[0] = config << 5 | cid[0] & 0x1f;
         cid[WORKER_OFFSET] = self.worker;
+        cid[0] = config << 5 | mask(self.keys.current, &cid) ^ self.generation;
         let check = check(self.keys.current, &cid);
         cid[14..].copy_from_slice(&check);
         Ok(Cid(cid))
@@ -192,9 +242,13 @@ impl CidIssuer {
 
     /// True if a worker that shares the key issued `cid` (or a guess hit one of 65,536).
     pub fn is_ours(&self, cid: &Cid) -> bool {
-        let is_of = |key| check(key, &cid.0) == cid.0[14..];
-        is_of(self.keys.current) || self.keys.former.is_some_and(is_of)
+        self.keys.generation(cid).is_some()
     }
+}
+
+/// The five bits that hide the generation from who has not the key.
+fn mask(key: SipKey, cid: &[u8; CID_LENGTH]) -> u8 {
+    (key.hash(&cid[1..14]) % u64::from(GENERATIONS)) as u8
 }
 
 fn check(key: SipKey, cid: &[u8; CID_LENGTH]) -> [u8; 2] {
@@ -310,6 +364,24 @@ mod tests {
         let new: Vec<Cid> = (0..3).map(|_| issuer.issue().unwrap()).collect();
         let of_old = CidIssuer::new(0, CheckKeys::new(&[7; 16], None));
         assert!(new.iter().any(|cid| !of_old.is_ours(cid)), "issued with the key in use");
+    }
+
+    #[test]
+    fn an_id_tells_its_generation_to_who_has_the_key_and_to_nobody_else() {
+        let (key, stranger) = (CheckKeys::new(&[7; 16], None), CheckKeys::new(&[8; 16], None));
+        for generation in [0, 1, 31] {
+            let mut issuer = CidIssuer::new(3, key).of_generation(generation);
+            let ids: Vec<Cid> = (0..200).map(|_| issuer.issue().unwrap()).collect();
+            assert!(ids.iter().all(|cid| key.generation(cid) == Some(generation)));
+            let bits: std::collections::HashSet<u8> = ids.iter().map(|cid| cid.0[0] & 0x1f).collect();
+            assert!(bits.len() > 20, "the same bits for all of a generation: {bits:?}");
+            assert!(ids.iter().filter(|cid| stranger.generation(cid).is_some()).count() < 4);
+        }
+        let former = CidIssuer::new(0, key).of_generation(5).issue().unwrap();
+        assert_eq!(CheckKeys::new(&[8; 16], Some(&[7; 16])).generation(&former), Some(5));
+        assert_eq!(CidIssuer::new(0, key).of_generation(33).generation(), 1);
+        let ((current, before), text) = (key.bytes(), format!("{key:?}"));
+        assert_eq!((CheckKeys::new(&current, before.as_ref()), text.as_str()), (key, "CheckKeys(..)"));
     }
 
     /// `bpf/include/guard_quic.h` computes the same.

@@ -20,6 +20,7 @@
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
 use std::sync::Arc;
@@ -44,6 +45,18 @@ impl Instance {
     /// The server with `identity`'s key and the name `node`, or listening on `listen`. Created once, at
     /// start, before the process loses access to /proc.
     pub fn of(identity: &Identity, node: Option<&str>, listen: &[SocketAddr]) -> Result<Self, ErrorStack> {
+        Self::after(None, identity, node, listen)
+    }
+
+    /// The same server as the process that had `place`, from its [`Instance::place`], if it is the same one by key, name and addresses: so
+    /// clients of that process get resets that they believe when it is gone.
+    pub fn after(
+        place: Option<OwnedFd>,
+        identity: &Identity,
+        node: Option<&str>,
+        listen: &[SocketAddr],
+    ) -> Result<Self, ErrorStack> {
+        let mut before = place.map(UnixDatagram::from);
         let about = match node {
             Some(node) => [b"node ", node.as_bytes()].concat(),
             None => match host(listen) {
@@ -58,8 +71,11 @@ impl Instance {
         Root::of(identity)?.expand(b"instance place", &about, &mut name)?;
         let name = u128::from_be_bytes(name);
         for place in 0..PLACES {
-            let Ok(held) = take(&format!("expressway/{name:032x}/{place}")) else { continue };
-            if place > 0 {
+            let name = format!("expressway/{name:032x}/{place}");
+            let is_before = before.as_ref().is_some_and(|before| has_name(before, &name));
+            let held = if is_before { before.take() } else { take(&name).ok() };
+            let Some(held) = held else { continue };
+            if place > 0 && !is_before {
                 tracing::info!(
                     place,
                     "another process on this host uses this private key and these addresses"
@@ -71,6 +87,14 @@ impl Instance {
             "too many processes with this private key and these addresses: no stateless resets to clients after a restart"
         );
         Ok(Self::default())
+    }
+
+    /// The socket that holds its place, for the process that succeeds this one.
+    ///
+    /// # Errors
+    /// The process has no file descriptor left.
+    pub fn place(&self) -> io::Result<Option<OwnedFd>> {
+        self._place.as_ref().map(|place| place.as_fd().try_clone_to_owned()).transpose()
     }
 
     /// Additional input for deriving secrets.
@@ -96,6 +120,11 @@ fn host(listen: &[SocketAddr]) -> io::Result<Vec<u8>> {
         about.extend_from_slice(address.as_bytes());
     }
     Ok(about)
+}
+
+/// Whether the socket has that abstract name.
+fn has_name(socket: &UnixDatagram, name: &str) -> bool {
+    socket.local_addr().is_ok_and(|address| address.as_abstract_name() == Some(name.as_bytes()))
 }
 
 /// Takes an abstract name of this network namespace, which nobody else has then.
@@ -131,6 +160,29 @@ mod tests {
         assert_eq!(again.id().unwrap(), id, "the order of addresses does not matter");
         // Places are those of a key.
         assert_eq!(Instance::of(&other, None, &addresses).unwrap().id().unwrap(), id);
+    }
+
+    #[test]
+    fn who_comes_after_is_the_same_server_while_both_run() {
+        let key = identity("one.example");
+        let first = Instance::of(&key, Some("edge-1"), &[]).unwrap();
+        let place = || first.place().unwrap();
+        let second = Instance::after(place(), &key, Some("edge-1"), &[]).unwrap();
+        assert_eq!(second.id(), first.id());
+        assert_ne!(Instance::of(&key, Some("edge-1"), &[]).unwrap().id(), first.id(), "a stranger beside");
+        let renamed = Instance::after(place(), &key, Some("edge-2"), &[]).unwrap();
+        assert_ne!(renamed.id(), first.id());
+        assert!(
+            renamed.place().unwrap().is_some_and(|place| !has_name(&place.into(), "")),
+            "a place of its own"
+        );
+        let id = first.id().unwrap().to_vec();
+        drop(first);
+        assert_ne!(
+            Instance::of(&key, Some("edge-1"), &[]).unwrap().id().unwrap(),
+            id,
+            "the second holds the place"
+        );
     }
 
     #[test]

@@ -20,6 +20,11 @@ pub enum Message {
         /// When open connections are closed.
         deadline: Instant,
     },
+    /// Another process has new connections now: tell clients to go there, serve those that stay until the deadline, then end.
+    Retire {
+        /// When open connections are closed.
+        deadline: Instant,
+    },
 }
 
 impl std::fmt::Debug for Message {
@@ -28,6 +33,7 @@ impl std::fmt::Debug for Message {
             Self::Datagram(_) => "Datagram",
             Self::Wake => "Wake",
             Self::Drain { .. } => "Drain",
+            Self::Retire { .. } => "Retire",
         })
     }
 }

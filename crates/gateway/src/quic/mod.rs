@@ -5,6 +5,8 @@
 //! * [`Settings`] and [`Setup`] configure it; [`Message`] changes it later.
 //! * [`cid`], [`token`], [`reset`] and [`header`] are the stateless parts of RFC 9000 that a server handles
 //!   before an engine knows the connection.
+//! * [`Generations`] are the processes that follow each other without losing a connection: datagrams of an older one's
+//!   connections are forwarded to it.
 //! * `engine` is the QUIC implementation behind an interface of our own.
 //!
 //! There is no I/O, no thread and no clock here; what an [`Instance`] consists of is read once, at start.
@@ -26,6 +28,7 @@ pub mod filter_token;
 pub mod header;
 mod instance;
 mod message;
+mod older;
 mod quic_lb;
 pub mod reset;
 mod settings;
@@ -37,10 +40,11 @@ mod tls;
 pub mod token;
 
 pub(crate) use endpoint::Turn;
-pub use endpoint::{Endpoint, Setup, Shared};
+pub use endpoint::{Endpoint, Setup, Shared, TakenOver};
 pub use engine::EngineError;
 pub use instance::Instance;
 pub use message::{ForeignDatagram, Message};
+pub use older::{Forward, Forwarded, Generations, Older};
 pub use settings::{
     CongestionControl, JUMBO_UDP_PAYLOAD, MAX_UDP_PAYLOAD, MIN_UDP_PAYLOAD, RetryPolicy, Settings,
     SettingsError,

@@ -111,6 +111,8 @@ counters! {
     Counter resets_sent,
     /// Datagrams handed over to the worker that their connection ID names.
     Counter handed_over,
+    /// Datagrams of connections of older processes, forwarded to these.
+    Counter forwarded_older,
     /// Datagrams handed over by other workers.
     Counter taken_over,
     /// Datagrams with no valid QUIC header.
@@ -133,6 +135,8 @@ counters! {
     Counter dropped_bad_initial,
     /// Datagrams for another worker whose mailbox was full.
     Counter dropped_handover_full,
+    /// Datagrams for an older process that was behind.
+    Counter dropped_older_full,
     /// Datagrams for another worker when no hand-over buffer was free, or larger than one.
     Counter dropped_handover_buffer,
     /// First packets of new connections beyond what may wait for their handshakes.

@@ -6,6 +6,7 @@ mod support;
 mod admission;
 mod drops;
 mod exchange;
+mod generations;
 mod handshakes;
 mod lifetime;
 mod names;

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use expressway_gateway::quic::{Endpoint, Identity, Instance, Message, Settings, Setup, Shared, Stats, Tls};
+use expressway_gateway::quic::{
+    Endpoint, Generations, Identity, Instance, Message, Settings, Setup, Shared, Stats, Tls,
+};
 use expressway_netio::sim::{Clock, Link, Network, Node, run_until};
 use expressway_netio::trace::Tracers;
 use expressway_netio::{IoError, Mailbox, PacketIo, SliceLimit, Worker, WorkerOptions, mailbox};
@@ -145,6 +147,8 @@ pub struct World {
     memory: Option<Arc<Memory>>,
     /// Of the workers that run.
     pub tracers: Tracers,
+    /// What the workers that are started next are among.
+    pub generations: Generations,
 }
 
 pub struct Build {
@@ -205,6 +209,7 @@ impl Build {
             instance,
             memory,
             tracers: Tracers::new(0),
+            generations: Generations::default(),
         };
         world.start_with(&setup, self.workers, (self.room, BATCH), self.slice);
         world
@@ -232,7 +237,8 @@ impl World {
         self.servers.clear();
         serves(true);
         let memory = self.memory.clone().unwrap_or_else(|| Memory::new(256 << 20));
-        self.shared = Shared::with_memory(setup, workers, memory).unwrap();
+        let generations = std::mem::take(&mut self.generations);
+        self.shared = Shared::of_generation(setup, workers, memory, generations).unwrap();
         serves(false);
         let (senders, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(256).unwrap()).unzip();
         self.peers = Arc::from(senders);

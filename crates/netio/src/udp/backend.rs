@@ -10,6 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::config::{MAX_PAYLOAD, SendMode, SendOptions, UdpConfig};
 use super::control::Received;
 use super::errors::{Verdict, blames_gso, judge};
+use super::gate::Gate;
 use super::path_mtu::PathMtus;
 use super::socket::{UdpGroup, UdpSocket, UdpSockets};
 use super::sys::{self, ReceiveBatch, SendBatch};
@@ -87,6 +88,11 @@ pub struct UdpIo {
     tracer: Tracer,
     /// In the last receive a socket gave all that it was asked for.
     full: bool,
+    gate: Gate,
+    /// Nothing is received: the gate is shut.
+    is_shut: bool,
+    /// Of the descriptors that are watched.
+    generation: u64,
     now: Instant,
     stats: IoStats,
 }
@@ -132,6 +138,9 @@ impl UdpIo {
             configured_timestamps: config.timestamps,
             tracer: Tracer::default(),
             full: false,
+            gate: Gate::default(),
+            is_shut: false,
+            generation: 0,
             now: Instant::now(),
             stats: IoStats::default(),
             sockets,
@@ -145,6 +154,22 @@ impl UdpIo {
     pub fn bind(config: &UdpConfig) -> Result<Self, IoError> {
         let mut workers = UdpGroup::bind(config, 1)?.into_workers();
         Self::new(config, workers.remove(0))
+    }
+
+    /// What has the sockets stop receiving.
+    pub fn gate(&self) -> Gate {
+        self.gate.clone()
+    }
+
+    /// Takes up what was asked of the gate. Sockets that are not read are not watched: with what waits there they would wake the
+    /// worker for ever.
+    fn follow_gate(&mut self) {
+        let is_to_be_shut = self.gate.is_to_be_shut();
+        if is_to_be_shut != self.is_shut {
+            self.is_shut = is_to_be_shut;
+            self.generation += 1;
+            self.gate.confirm(is_to_be_shut);
+        }
     }
 
     /// Lets [`PacketIo::max_payload`] ask the routes for the MTU of the first hop.
@@ -434,6 +459,9 @@ impl PacketIo for UdpIo {
         self.now = now;
         self.full = false;
         self.path_mtus.expire(now);
+        if self.is_shut {
+            return Ok(0);
+        }
         let is_traced = self.tracer.is_on();
         if self.timestamps != (self.configured_timestamps || is_traced) {
             self.follow_tracer(is_traced);
@@ -488,6 +516,7 @@ impl PacketIo for UdpIo {
 
     fn flush(&mut self, now: Instant) -> Result<(), IoError> {
         self.now = now;
+        self.follow_gate();
         if self.outbox.is_empty() {
             return Ok(());
         }
@@ -512,8 +541,14 @@ impl PacketIo for UdpIo {
     }
 
     fn descriptors(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
-        self.sockets.iter().for_each(|socket| visit(socket.fd()));
+        if !self.is_shut {
+            self.sockets.iter().for_each(|socket| visit(socket.fd()));
+        }
         visit(self.writable.as_fd());
+    }
+
+    fn descriptors_generation(&self) -> u64 {
+        self.generation
     }
 
     fn kernel_socket(&self, address: IpAddr) -> Option<BorrowedFd<'_>> {

@@ -20,6 +20,7 @@ mod backend;
 mod config;
 mod control;
 mod errors;
+mod gate;
 pub mod group;
 mod path_mtu;
 mod socket;
@@ -29,4 +30,5 @@ mod window;
 
 pub use backend::UdpIo;
 pub use config::{MAX_PAYLOAD, SendMode, SendOptions, Steering, UdpConfig};
+pub use gate::Gate;
 pub use socket::{UdpGroup, UdpSockets};

@@ -93,6 +93,14 @@ impl UdpSockets {
         self.sockets.into_iter().map(|socket| socket.fd).collect()
     }
 
+    /// The same sockets once more, for who passes them to another process.
+    ///
+    /// # Errors
+    /// The process has no file descriptor left.
+    pub fn duplicate(&self) -> io::Result<Vec<OwnedFd>> {
+        self.sockets.iter().map(|socket| socket.fd.try_clone()).collect()
+    }
+
     /// The index of the worker that they belong to.
     pub fn worker(&self) -> usize {
         self.worker

@@ -45,6 +45,12 @@ pub(crate) struct Server {
     /// How long open connections may finish after SIGTERM.
     #[serde(default = "ten_seconds")]
     pub(crate) drain: Span,
+    /// How long connections may stay with this process after another has succeeded it.
+    #[serde(default = "one_hour")]
+    pub(crate) upgrade_drain: Span,
+    /// How long a process that is to succeed this one may take to be ready.
+    #[serde(default = "half_a_minute")]
+    pub(crate) upgrade_timeout: Span,
     /// User to become once started as root.
     #[serde(default)]
     pub(crate) user: Option<Spanned<String>>,
@@ -199,6 +205,14 @@ pub(super) fn yes() -> bool {
 
 fn one_day() -> Span {
     Span(Duration::from_secs(86_400))
+}
+
+fn one_hour() -> Span {
+    Span(Duration::from_secs(3600))
+}
+
+fn half_a_minute() -> Span {
+    Span(Duration::from_secs(30))
 }
 
 fn ten_seconds() -> Span {

@@ -187,6 +187,13 @@ impl Session {
         }
     }
 
+    /// Tells the client to open no more requests, and serves those that it opens until it has heard: the first of two GOAWAY frames
+    /// (RFC 9114, section 5.2).
+    pub(crate) fn give_notice(&mut self, turn: &mut Turn<'_>) {
+        self.peer.goaway(LAST_STREAM);
+        self.flush(turn);
+    }
+
     /// Gives back room that is not needed for what there is.
     pub(crate) fn shrink_to_fit(&mut self) {
         self.incoming.shrink_to_fit();
@@ -218,6 +225,9 @@ impl Session {
         false
     }
 }
+
+/// The greatest ID of a stream that a client opens for a request.
+const LAST_STREAM: u64 = (1 << 62) - 4;
 
 /// The largest encoded header section that is read, in bytes; what decodes to more than the limit in force is
 /// answered 431.

@@ -31,7 +31,7 @@ impl Endpoint {
         }
         let verdict = self.tokens.verify(token, path.1, dcid, SystemTime::now());
         let purpose = match verdict {
-            _ if self.worker.drain.is_some() => return self.refuse(dcid, scid, path, Refusal::Draining),
+            _ if self.worker.refuses_new() => return self.refuse(dcid, scid, path, Refusal::Draining),
             Verdict::Valid(original) => {
                 self.worker.stats.retries_validated += 1;
                 Purpose::Serve { original: Some(original.into()) }
@@ -90,7 +90,7 @@ impl Endpoint {
                 self.worker.stats.dropped_no_connection += 1;
                 return;
             }
-            Purpose::Serve { .. } if self.worker.drain.is_some() => {
+            Purpose::Serve { .. } if self.worker.refuses_new() => {
                 if let Ok(Header::Long { dcid, scid, .. }) = header::parse(&payload) {
                     self.refuse(dcid, scid, path, Refusal::Draining);
                 }

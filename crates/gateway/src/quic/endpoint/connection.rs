@@ -12,6 +12,10 @@ use crate::quic::table::Ids;
 /// their way.
 const LINGER: Duration = Duration::from_millis(200);
 
+/// How long clients may open requests after the first GOAWAY of a process that another has succeeded (RFC 9114, section 5.2: at least
+/// the round trip that the GOAWAY takes to be seen).
+const NOTICE: Duration = Duration::from_secs(1);
+
 /// How long a connection has nothing to do before it gives back the room that it does not need: longer than a client takes to
 /// ask again while a page loads.
 const IDLE: Duration = Duration::from_secs(1);
@@ -41,12 +45,31 @@ pub(super) struct Http {
     pub(super) drained: bool,
     /// After GOAWAY: closed then, if it still has nothing to do.
     linger: Option<Instant>,
+    notice: Notice,
     is_cut: bool,
+}
+
+/// How far a client has been told that the process retires.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Notice {
+    /// It has not.
+    None,
+    /// That it is to open no more requests; those that it opens until then are served.
+    Given(Instant),
+    /// That time is over.
+    Over,
 }
 
 impl Connection {
     pub(super) fn new(link: Link) -> Self {
-        let http = Http { session: None, fresh: true, drained: true, linger: None, is_cut: false };
+        let http = Http {
+            session: None,
+            fresh: true,
+            drained: true,
+            linger: None,
+            notice: Notice::None,
+            is_cut: false,
+        };
         Self { link, http, armed: None, release: None, queued: false, has_grown: true, shrinks: None }
     }
 
@@ -88,7 +111,14 @@ impl Connection {
         let probe = self.link.probe.as_ref().and_then(|probe| probe.deadline());
         let session = self.http.session.as_ref().and_then(|session| session.deadline());
         let timeout = self.link.transport.timeout();
-        [timeout, self.release, self.http.linger, self.shrinks, probe, session].into_iter().flatten().min()
+        let notice = match self.http.notice {
+            Notice::Given(until) => Some(until),
+            Notice::None | Notice::Over => None,
+        };
+        [timeout, self.release, self.http.linger, notice, self.shrinks, probe, session]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Its last turn ended before all was done that could be.
@@ -178,6 +208,10 @@ impl Http {
             turn.link.transport.close(code::NO_ERROR, "");
             return;
         }
+        if turn.worker.retiring && !self.has_had_notice(turn) {
+            self.linger = None;
+            return;
+        }
         if let Some(session) = &mut self.session {
             session.goaway(turn);
         }
@@ -194,5 +228,19 @@ impl Http {
             }
             Some(_) => {}
         }
+    }
+
+    /// Gives notice to a client that can be told; true once it has had its time. A handshake goes on.
+    fn has_had_notice(&mut self, turn: &mut Turn<'_>) -> bool {
+        let Some(session) = &mut self.session else { return false };
+        match self.notice {
+            Notice::None if turn.link.established => {
+                session.give_notice(turn);
+                self.notice = Notice::Given(turn.now + NOTICE);
+            }
+            Notice::Given(until) if until <= turn.now => self.notice = Notice::Over,
+            Notice::None | Notice::Given(_) | Notice::Over => {}
+        }
+        self.notice == Notice::Over
     }
 }

@@ -15,11 +15,21 @@ use crate::quic::table::Key;
 const SWEPT: usize = 256;
 
 impl Endpoint {
-    /// Makes every connection send GOAWAY in its turn. New ones are refused from now on.
-    pub(super) fn begin_drain(&mut self, context: &mut Context<'_, Message>, deadline: Instant) {
-        if self.worker.drain.is_some_and(|earlier| earlier <= deadline) {
+    /// Makes every connection send GOAWAY in its turn. New ones are refused from now on, unless the process `retires`: then those that
+    /// still come are of clients that began with it, and they have time to see the GOAWAY.
+    pub(super) fn begin_drain(
+        &mut self,
+        context: &mut Context<'_, Message>,
+        deadline: Instant,
+        retires: bool,
+    ) {
+        let is_sooner = self.worker.drain.is_none_or(|earlier| deadline < earlier);
+        let hurries = self.worker.retiring && !retires;
+        if !is_sooner && !hurries {
             return;
         }
+        self.worker.retiring = retires;
+        let deadline = self.worker.drain.map_or(deadline, |earlier| earlier.min(deadline));
         self.worker.drain = Some(deadline);
         context.timers.arm(DRAIN_TIMER, deadline);
         self.sweep = Some(0);

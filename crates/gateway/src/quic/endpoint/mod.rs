@@ -34,6 +34,7 @@ mod transmit;
 mod turn;
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -44,10 +45,13 @@ use expressway_web::access_log::AccessLog;
 use expressway_web::memory::Memory;
 use expressway_web::{Handler, Notify};
 
-use super::cid::CidIssuer;
+use super::cid::Cid;
+use super::cid::{CheckKeys, CidIssuer};
 use super::engine::{Engine, EngineError};
+use super::header::{self, Header};
 use super::instance::Instance;
-use super::message::{BufferPool, Message, WakeList};
+use super::message::{BufferPool, ForeignDatagram, Message, WakeList};
+use super::older::Generations;
 use super::reset::Resets;
 use super::settings::Settings;
 use super::stats::{Published, Stats};
@@ -88,6 +92,7 @@ pub struct Shared {
     secrets: Secrets,
     /// Of which the secrets are; whoever looks like it meanwhile is another.
     _instance: Instance,
+    generations: Generations,
     memory: Arc<Memory>,
     pool: BufferPool,
     published: Box<[Published]>,
@@ -99,6 +104,17 @@ pub struct Shared {
     /// Former setups, which connections may still have: a setup has files, and a log with a thread, which no worker is to
     /// be the last to have.
     retired: Mutex<Vec<Arc<Setup>>>,
+}
+
+/// What became of a datagram that a newer process forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakenOver {
+    /// Its worker has it.
+    Given,
+    /// Its worker is behind, or no buffer was free.
+    Full,
+    /// No worker of this process has the number in its connection ID.
+    Nobodys,
 }
 
 /// A setup with the engine made for it.
@@ -120,8 +136,19 @@ impl Shared {
         workers: usize,
         memory: Arc<Memory>,
     ) -> Result<Arc<Self>, EngineError> {
+        Self::of_generation(setup, workers, memory, Generations::default())
+    }
+
+    /// The same, of a process that came after others.
+    pub fn of_generation(
+        setup: &Arc<Setup>,
+        workers: usize,
+        memory: Arc<Memory>,
+        generations: Generations,
+    ) -> Result<Arc<Self>, EngineError> {
         let settings = &setup.settings;
         Ok(Arc::new(Self {
+            generations,
             secrets: Secrets::derive(settings.tls.identity(), &settings.instance)?
                 .with_filter_keys(&settings.filter_keys),
             _instance: settings.instance.clone(),
@@ -133,6 +160,32 @@ impl Shared {
             next: (0..workers.clamp(1, 256)).map(|_| Mutex::default()).collect(),
             retired: Mutex::default(),
         }))
+    }
+
+    /// The keys of this process's connection IDs, for the one that succeeds it.
+    pub fn check_keys(&self) -> CheckKeys {
+        self.secrets.cid
+    }
+
+    /// Gives a datagram that came from `remote` to `local`, and that a newer process forwarded, to the worker among `workers` that
+    /// it is for.
+    pub fn take_over(
+        &self,
+        workers: &[Mailbox<Message>],
+        (local, remote): (SocketAddr, SocketAddr),
+        payload: &[u8],
+    ) -> TakenOver {
+        let cid = match header::parse(payload) {
+            Ok(Header::Short { dcid }) => Some(dcid),
+            Ok(Header::Long { dcid, .. }) => Cid::from_slice(dcid),
+            _ => None,
+        };
+        let Some(worker) = cid.and_then(|cid| workers.get(cid.worker())) else { return TakenOver::Nobodys };
+        let Some(buffer) = self.pool.take(payload) else { return TakenOver::Full };
+        match worker.try_send(Message::Datagram(ForeignDatagram { buffer, remote, local })) {
+            Ok(()) => TakenOver::Given,
+            Err(_) => TakenOver::Full,
+        }
     }
 
     fn tokens(&self, settings: &Settings) -> RetryTokens {
@@ -219,7 +272,7 @@ impl Endpoint {
         let setup = Arc::clone(&shared.lock_setup());
         let settings = &setup.settings;
         let wakes = WakeList::new(mailbox);
-        let mut cids = CidIssuer::new(number, shared.secrets.cid);
+        let mut cids = CidIssuer::new(number, shared.secrets.cid).of_generation(shared.generations.own);
         cids.set_routable(settings.routable);
         Ok(Self {
             worker: Worker {
@@ -231,6 +284,7 @@ impl Endpoint {
                 resets: Resets::new(shared.secrets.reset, settings.resets_per_second),
                 strings: Vec::new(),
                 drain: None,
+                retiring: false,
                 expired: false,
                 tracer: Tracer::default(),
             },
@@ -326,7 +380,8 @@ impl Service for Endpoint {
             }
             // The list of wake-ups and the setup are looked at in every turn.
             Message::Wake => {}
-            Message::Drain { deadline } => self.begin_drain(context, deadline),
+            Message::Drain { deadline } => self.begin_drain(context, deadline, false),
+            Message::Retire { deadline } => self.begin_drain(context, deadline, true),
         }
     }
 
@@ -364,6 +419,8 @@ impl Service for Endpoint {
 
     fn is_finished(&self) -> bool {
         let is_idle = || self.ready.is_empty() && self.sweep.is_none();
-        self.worker.drain.is_some() && (self.table.len() == 0 || self.worker.expired && is_idle())
+        // Those that wait for their handshakes came before the process that has new connections now.
+        let is_empty = self.table.len() == 0 && (self.handshakes.is_empty() || !self.worker.retiring);
+        self.worker.drain.is_some() && (is_empty || self.worker.expired && is_idle())
     }
 }

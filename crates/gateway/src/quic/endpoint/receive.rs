@@ -11,8 +11,17 @@ use crate::quic::cid::Cid;
 use crate::quic::engine::OpenError;
 use crate::quic::header::{self, Header, HeaderError, LongType};
 use crate::quic::message::{ForeignDatagram, Message};
+use crate::quic::older::Forwarded;
 use crate::quic::settings::MIN_UDP_PAYLOAD;
 use crate::quic::table::Key;
+
+/// Who has a connection that this worker has not.
+enum Owner<'a> {
+    /// Another worker of this process.
+    Worker(&'a Mailbox<Message>),
+    /// An older process.
+    Older,
+}
 
 /// A datagram's two addresses, ours first.
 pub(super) type Path = (SocketAddr, SocketAddr);
@@ -33,18 +42,22 @@ impl Endpoint {
         match header::parse(payload) {
             Ok(Header::Short { dcid }) => match self.table.ids.by_cid(&dcid) {
                 Some(key) => self.open(now, key, payload, Some(dcid), path),
-                None => match self.foreign_owner(&dcid, peers) {
-                    Some(owner) => self.hand_over(owner, payload, path),
-                    None => self.reset_unknown(now, &dcid, length, path),
+                None => match self.owner(&dcid, peers) {
+                    Some(Owner::Worker(owner)) => self.hand_over(owner, payload, path),
+                    Some(Owner::Older) if self.forward(&dcid, payload, path) => {}
+                    _ => self.reset_unknown(now, &dcid, length, path),
                 },
             },
             Ok(Header::Long { kind, dcid, scid, token }) => {
                 let known = self.by_long(dcid);
                 if known.is_none()
                     && let Some(cid) = Cid::from_slice(dcid)
-                    && let Some(owner) = self.foreign_owner(&cid, peers)
                 {
-                    return self.hand_over(owner, payload, path);
+                    match self.owner(&cid, peers) {
+                        Some(Owner::Worker(owner)) => return self.hand_over(owner, payload, path),
+                        Some(Owner::Older) if self.forward(&cid, payload, path) => return,
+                        _ => {}
+                    }
                 }
                 let is_initial = kind == LongType::Initial;
                 let follows = (is_initial || kind == LongType::ZeroRtt) && self.handshakes.has(dcid);
@@ -81,12 +94,33 @@ impl Endpoint {
         }
     }
 
-    /// The other worker that an unknown ID names, if this server issued it. None also when there are fewer workers than
-    /// before a restart, so that nobody has the connection; a client's own first ID looks like ours one time in 65,536.
-    fn foreign_owner<'a>(&self, dcid: &Cid, peers: &'a [Mailbox<Message>]) -> Option<&'a Mailbox<Message>> {
-        let is_foreign =
-            |_: &&_| dcid.worker() != usize::from(self.worker.number) && self.worker.cids.is_ours(dcid);
-        peers.get(dcid.worker()).filter(is_foreign)
+    /// Who else has the connection of an unknown ID, if this server issued it: the other worker that it names, or an older
+    /// process. None also when there are fewer workers than before a restart, so that nobody has the connection; a client's own
+    /// first ID looks like ours one time in 65,536. What was handed over or forwarded comes with no peers, and goes no further.
+    fn owner<'a>(&self, dcid: &Cid, peers: &'a [Mailbox<Message>]) -> Option<Owner<'a>> {
+        if peers.is_empty() {
+            return None;
+        }
+        let keys = self.worker.cids.keys();
+        let seen = keys.generation(dcid);
+        let generations = &self.shared.generations;
+        if generations.is_own(seen) {
+            let owner = peers.get(dcid.worker())?;
+            return (dcid.worker() != usize::from(self.worker.number)).then_some(Owner::Worker(owner));
+        }
+        generations.issuer(dcid, keys, seen).map(|_| Owner::Older)
+    }
+
+    /// Gives the datagram to the older process that issued its ID. False if that has ended.
+    fn forward(&mut self, dcid: &Cid, payload: &[u8], (local, remote): Path) -> bool {
+        let keys = self.worker.cids.keys();
+        let issuer = self.shared.generations.issuer(dcid, keys, keys.generation(dcid));
+        match issuer.map(|older| older.forward.forward(local, remote, payload)) {
+            Some(Forwarded::Sent) => self.worker.stats.forwarded_older += 1,
+            Some(Forwarded::Full) => self.worker.stats.dropped_older_full += 1,
+            Some(Forwarded::Gone) | None => return false,
+        }
+        true
     }
 
     /// Gives the datagram to another worker.

@@ -29,9 +29,18 @@ pub(crate) struct Worker {
     pub(crate) strings: Vec<u8>,
     /// When open connections are closed, while the endpoint drains.
     pub(super) drain: Option<Instant>,
+    /// It drains because another process has new connections: clients are to have time to go there.
+    pub(super) retiring: bool,
     /// The drain is over.
     pub(super) expired: bool,
     pub(crate) tracer: Tracer,
+}
+
+impl Worker {
+    /// New connections are refused.
+    pub(super) fn refuses_new(&self) -> bool {
+        self.drain.is_some() && (!self.retiring || self.expired)
+    }
 }
 
 /// A connection's turn, handed down from the endpoint to the requests.

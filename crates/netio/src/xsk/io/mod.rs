@@ -294,6 +294,11 @@ impl<K: PacketIo, R: Routes> PacketIo for XskIo<K, R> {
         self.kernel.descriptors(visit);
     }
 
+    /// Bindings come and go within `events`.
+    fn descriptors_generation(&self) -> u64 {
+        self.kernel.descriptors_generation()
+    }
+
     fn kernel_socket(&self, address: IpAddr) -> Option<BorrowedFd<'_>> {
         self.kernel.kernel_socket(address)
     }
