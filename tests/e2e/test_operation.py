@@ -188,7 +188,7 @@ def test_top_shows_paths_workers_and_counters(make_lab, make_server, certificate
     }
     assert [one["worker"] for one in gateway["workers"]] == [0, 1]
     assert sum(one["connections"] for one in gateway["workers"]) == 1
-    for rate in ("received_bits_per_second", "sent_bits_per_second", "sent_express_per_second"):
+    for rate in ("received_bits_per_second", "sent_bits_per_second", "sent_xsk_per_second"):
         assert sum(one[rate] for one in gateway["workers"]) > 0, rate
     # The longest turn since the start, and turns with and without those over 1 ms, as the page had them around that.
     busy = max(gateway["workers"], key=lambda one: one["sent_bits_per_second"])

@@ -59,7 +59,7 @@ pub(crate) enum Task {
         /// Duration, seconds.
         seconds: f64,
         /// Whether by AF_XDP.
-        express: bool,
+        xsk: bool,
     },
 }
 
@@ -138,7 +138,7 @@ impl Task {
             Self::Generate { sender, .. } | Self::Send { sender, .. } => {
                 matches!(sender, Sender::Copy | Sender::Live)
             }
-            Self::Sink { express, .. } => *express,
+            Self::Sink { xsk, .. } => *xsk,
         }
     }
 
@@ -188,10 +188,10 @@ impl Task {
                     format!("send --listen {listen} {way} --seconds {seconds} --to {to} --size {size}");
                 (tools.io.clone(), words(&arguments))
             }
-            Self::Sink { port, seconds, express } => {
+            Self::Sink { port, seconds, xsk } => {
                 let listen = SocketAddrV4::new(site.address, *port);
                 let mut arguments = words(&format!("sink --listen {listen} --seconds {seconds}"));
-                if *express {
+                if *xsk {
                     arguments.extend(["--interface".to_owned(), site.interface.to_owned()]);
                 }
                 (tools.io.clone(), arguments)
@@ -263,15 +263,15 @@ pub(crate) mod tests {
         assert_eq!(straight([2, 0, 0, 0, 0, 1], Sender::Live), Ok(()));
         assert!(straight([0xff; 6], Sender::Live).is_err() && straight([2; 6], Sender::Gso).is_err());
         assert!(generate(0, 24).check().is_err() && generate(1, 1 << 20).check().is_err());
-        assert!(Task::Sink { port: 1, seconds: -1.0, express: false }.check().is_err());
+        assert!(Task::Sink { port: 1, seconds: -1.0, xsk: false }.check().is_err());
     }
 
     #[test]
     fn only_the_fixed_set_is_accepted() {
         for text in [
             r#"{"shell": {"command": "id"}}"#,
-            r#"{"sink": {"port": 1, "seconds": 1.0, "express": false, "program": "/bin/sh"}}"#,
-            r#"{"sink": {"port": "1; id", "seconds": 1.0, "express": false}}"#,
+            r#"{"sink": {"port": 1, "seconds": 1.0, "xsk": false, "program": "/bin/sh"}}"#,
+            r#"{"sink": {"port": "1; id", "seconds": 1.0, "xsk": false}}"#,
             r#"{"send": {"to": "192.0.2.1:1", "size": 1, "seconds": 1.0, "sender": "--interface"}}"#,
         ] {
             assert!(serde_json::from_str::<Task>(text).is_err(), "{text}");

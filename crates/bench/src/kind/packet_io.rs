@@ -62,9 +62,9 @@ struct Moved {
     seconds: f64,
     cpu_ns: u64,
     received: u64,
-    received_express: u64,
+    received_xsk: u64,
     sent: u64,
-    sent_express: u64,
+    sent_xsk: u64,
     /// The AF_XDP socket's mode by XDP_OPTIONS, `copy` or `zero-copy`; `None` without a socket.
     #[serde(default)]
     obtained: Option<String>,
@@ -139,7 +139,7 @@ fn transmit(run: &Run<'_>) -> Result<Outcome, BenchError> {
     } else {
         // A sink takes them off the wire; otherwise an ICMP error would answer every datagram.
         let seconds = run.effort.seconds + LONGER;
-        let mut sink = far_end(run, &Task::Sink { port: PORT, seconds, express: run.nics.is_none() })?;
+        let mut sink = far_end(run, &Task::Sink { port: PORT, seconds, xsk: run.nics.is_none() })?;
         sink.expect("ready")?;
         Some(sink)
     };
@@ -157,7 +157,7 @@ fn transmit(run: &Run<'_>) -> Result<Outcome, BenchError> {
     let mut spent = account(run, &sender, &threads)?.since(before);
     // With no other sender, ksoftirqd only sends what was left in this sender's full queue.
     spent.napi_ns += if bed.counts_instructions() { spent.ksoftirqd_ns } else { 0 };
-    finish(run, recording, &moved, (moved.sent, moved.sent_express), spent)
+    finish(run, recording, &moved, (moved.sent, moved.sent_xsk), spent)
 }
 
 fn receive(run: &Run<'_>) -> Result<Outcome, BenchError> {
@@ -177,7 +177,7 @@ fn receive(run: &Run<'_>) -> Result<Outcome, BenchError> {
     sender.expect("ready")?;
     let moved: Moved = sink.report()?;
     let spent = account(run, &sink, &threads)?.since(before);
-    finish(run, recording, &moved, (moved.received, moved.received_express), spent)
+    finish(run, recording, &moved, (moved.received, moved.received_xsk), spent)
 }
 
 /// Live frames at a rate that the receiver can take, so that lost packets do not count towards the cost of received ones.
@@ -196,7 +196,7 @@ fn receive_at_rate(run: &Run<'_>) -> Result<Outcome, BenchError> {
     let moved: Moved = sink.report()?;
     let spent = account(run, &sink, &threads)?.since(before);
     let moved = Moved { seconds: sent["seconds"].as_f64().unwrap_or(seconds), ..moved };
-    let packets = (moved.received, moved.received_express);
+    let packets = (moved.received, moved.received_xsk);
     let mut outcome = finish(run, recording, &moved, packets, spent)?;
     let all = handed(&sent);
     let lost = 100.0 * (all - moved.received as f64).max(0.0) / all.max(1.0);
@@ -317,9 +317,9 @@ mod tests {
             seconds: 2.0,
             cpu_ns: 900,
             received: 10,
-            received_express: 5,
+            received_xsk: 5,
             sent: 0,
-            sent_express: 0,
+            sent_xsk: 0,
             obtained: Some("copy".into()),
         }
     }

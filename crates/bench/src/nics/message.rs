@@ -11,7 +11,7 @@ use crate::task::Task;
 use super::nic::Nic;
 
 /// Raised with every change of what follows the hellos.
-pub(super) const PROTOCOL: u32 = 2;
+pub(super) const PROTOCOL: u32 = 3;
 
 /// The first message of the near end.
 #[derive(Debug, Serialize, Deserialize)]

@@ -397,11 +397,11 @@ mod tests {
             let nics = near(end);
             let refused = |task: &Task| nics.start(task, None).err().unwrap().to_string();
             assert!(refused(&load()).contains("192.0.2.1 is not in the network of lo"));
-            let sink = Task::Sink { port: 4433, seconds: 1.0, express: true };
+            let sink = Task::Sink { port: 4433, seconds: 1.0, xsk: true };
             assert!(refused(&sink).contains("start it with --xdp"));
-            let long = Task::Sink { port: 4433, seconds: 1e9, express: false };
+            let long = Task::Sink { port: 4433, seconds: 1e9, xsk: false };
             assert!(refused(&long).contains("at most 3600"));
-            let io = Task::Sink { port: 4433, seconds: 1.0, express: false };
+            let io = Task::Sink { port: 4433, seconds: 1.0, xsk: false };
             assert!(refused(&io).contains("expressway-io: missing at the far end"));
             assert_eq!(nics.start(&task(), None).unwrap().line().unwrap(), None);
         });

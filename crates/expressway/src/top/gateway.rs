@@ -107,9 +107,9 @@ struct Worker {
     received_bits_per_second: f64,
     sent_bits_per_second: f64,
     /// Datagrams received by AF_XDP, and so on.
-    received_express_per_second: f64,
+    received_xsk_per_second: f64,
     received_kernel_per_second: f64,
-    sent_express_per_second: f64,
+    sent_xsk_per_second: f64,
     sent_kernel_per_second: f64,
     dropped_per_second: f64,
     turns_per_second: f64,
@@ -133,9 +133,9 @@ impl Worker {
             "requests_total" => self.requests_per_second += rate,
             "bytes_received_total" => self.received_bits_per_second += rate * BITS,
             "bytes_sent_total" => self.sent_bits_per_second += rate * BITS,
-            "rx_xsk_packets_total" => self.received_express_per_second += rate,
+            "rx_xsk_packets_total" => self.received_xsk_per_second += rate,
             "rx_kernel_packets_total" => self.received_kernel_per_second += rate,
-            "tx_xsk_packets_total" => self.sent_express_per_second += rate,
+            "tx_xsk_packets_total" => self.sent_xsk_per_second += rate,
             "tx_kernel_packets_total" => self.sent_kernel_per_second += rate,
             "worker_turn_seconds_count" => {
                 self.turns_per_second += rate;
@@ -159,8 +159,8 @@ impl Worker {
             short(self.requests_per_second),
             short(self.received_bits_per_second),
             short(self.sent_bits_per_second),
-            short(self.received_express_per_second),
-            short(self.sent_express_per_second),
+            short(self.received_xsk_per_second),
+            short(self.sent_xsk_per_second),
             short(self.received_kernel_per_second),
             short(self.sent_kernel_per_second),
             short(self.dropped_per_second),
@@ -318,7 +318,7 @@ mod tests {
         let second = gateway.workers[1];
         assert_eq!((second.worker, second.connections, second.handshakes_per_second), (1, 11.0, 6.0));
         assert_eq!((second.requests_per_second, second.sent_bits_per_second), (40.0, 2_000_000.0));
-        assert_eq!((second.received_express_per_second, second.sent_kernel_per_second), (10.0, 14.0));
+        assert_eq!((second.received_xsk_per_second, second.sent_kernel_per_second), (10.0, 14.0));
         assert_eq!(second.dropped_per_second, 4.0, "of every reason");
         assert_eq!((second.turns_per_second, second.long_turns_per_second), (80.0, 5.0));
         assert_eq!(second.longest_turn_seconds, 0.0015);

@@ -68,9 +68,9 @@ fn drive<S: Service<Message = ()>, P: PacketIo>(
         "seconds": seconds,
         "cpu_ns": cpu,
         "received": stats.rx_xsk_packets + stats.rx_kernel_packets,
-        "received_express": stats.rx_xsk_packets,
+        "received_xsk": stats.rx_xsk_packets,
         "sent": stats.tx_xsk_packets + stats.tx_kernel_packets,
-        "sent_express": stats.tx_xsk_packets,
+        "sent_xsk": stats.tx_xsk_packets,
     });
     Ok(report(worker.service(), moved))
 }

@@ -111,14 +111,14 @@ impl Rate {
     fn of(traffic: &Traffic, seconds: f64) -> Self {
         let (received, sent) = (traffic.received.all(), traffic.sent.all());
         let all = (received.bytes + sent.bytes) as f64;
-        let express = (traffic.received.af_xdp.bytes + traffic.sent.af_xdp.bytes) as f64;
+        let by_xdp = (traffic.received.af_xdp.bytes + traffic.sent.af_xdp.bytes) as f64;
         let a_second = |count: u64| count as f64 / seconds;
         Self {
             received: a_second(received.bytes) * 8.0,
             sent: a_second(sent.bytes) * 8.0,
             received_packets: a_second(received.packets),
             sent_packets: a_second(sent.packets),
-            af_xdp: if all > 0.0 { express / all } else { 0.0 },
+            af_xdp: if all > 0.0 { by_xdp / all } else { 0.0 },
             dropped: a_second(
                 traffic.dropped + traffic.received.dropped.packets + traffic.sent.dropped.packets,
             ),
