@@ -25,8 +25,10 @@ TRAFFIC = [(PORT, 400, 1200, 12), (PORT, 60, 200, 3), (UNUSED, 20, 64, 2)]
 
 def tmux(*words: str) -> str:
     """A command of tmux."""
-    environment = {**os.environ, "LC_ALL": "C.UTF-8", "TERM": "xterm"}
-    return subprocess.run([*TMUX, *words], check=True, capture_output=True, text=True, env=environment).stdout
+    environment = {**os.environ, "LC_ALL": "C.UTF-8", "TERM": "xterm", "SHELL": "/busybox/sh"}
+    result = subprocess.run([*TMUX, *words], capture_output=True, text=True, env=environment, check=False)
+    assert result.returncode == 0, f"tmux {words}: {result.stderr}"
+    return result.stdout
 
 
 def shown(text: str) -> str:
@@ -60,8 +62,9 @@ def main() -> int:
             words = ["--to", f"{host}:{port}", "--rate", str(rate), "--size", str(size), "--flows", str(flows)]
             command = lab.inside("client", BINARY, "gen", "udp", *words, "--source-port", str(50_000 + size), "--seconds", "3000")
             running.append(subprocess.Popen(command, **quiet))
-        top = " ".join(lab.inside("server", BINARY, "top", "-i", "server0"))
-        tmux("new-session", "-d", "-x", str(COLUMNS), "-y", str(ROWS), top)
+        # Words by themselves, so that no shell is needed.
+        top = lab.inside("server", BINARY, "top", "-i", "server0")
+        tmux("new-session", "-d", "-x", str(COLUMNS), "-y", str(ROWS), *top)
         shown("server0")
         time.sleep(SETTLED)
         for name, keys in PICTURES:
