@@ -97,10 +97,12 @@ def main() -> int:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as guest:
         assert guest.stdout
         for line in guest.stdout:
-            if not line.startswith("screen "):
-                print(line, end="", flush=True)
+            # The firmware's last word may stand before it.
+            said, is_picture, document = line.partition('screen {"name": ')
+            if not is_picture:
+                print(said, end="", flush=True)
                 continue
-            picture = json.loads(line.removeprefix("screen "))
+            picture = json.loads('{"name": ' + document)
             name = IMAGES / f"top-{picture['name']}.svg"
             name.write_text(svg(picture["screen"]))
             made += 1

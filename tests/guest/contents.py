@@ -71,6 +71,10 @@ def image(bed: Bed, root: Path, kernel: Kernel, binary: Path, archive: Path) -> 
         made.program(program, f"{INSIDE}/bin/{name}")
     for name, package in bed.tools.items():
         tool(made, name, package)
+    if "tmux" in bed.tools:
+        # It wants a locale with UTF-8 and to know of terminals.
+        made.tree(Path("/usr/lib/locale/C.utf8"))
+        made.tree(Path("/lib/terminfo"))
     if bed.testpmd:
         testpmd(made)
     # Filters load it by name.

@@ -412,7 +412,7 @@ mod tests {
         let mut live = model(&[&[(1, 1, 900), (2, 1, 500)]]);
         let mut state = State::new(TopBy::Flow, Filter::default());
         let mut frozen = Frozen::default();
-        assert_eq!(hosts(&mut state, frozen.shown(&live, state.paused)), [1, 2]);
+        assert_eq!(hosts(&mut state, frozen.shown(&live, false)), [1, 2]);
         press(&mut state, "P");
         frozen.shown(&live, state.paused);
         live.add(sample(&[(2, 1, 9000), (3, 1, 9000)]));
@@ -426,6 +426,7 @@ mod tests {
         }
         state.press(KeyEvent::from(KeyCode::Esc));
         press(&mut state, "P2");
-        assert_eq!(hosts(&mut state, frozen.shown(&live, state.paused)), [2, 3, 1]);
+        let shown = frozen.shown(&live, state.paused);
+        assert_eq!(hosts(&mut state, shown), [2, 3, 1]);
     }
 }
