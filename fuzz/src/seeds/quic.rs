@@ -37,6 +37,41 @@ const GET: &[u8] = b"\xd1\xd7\xc1\x50\x0cedge.example";
 /// The same of the path `/wait`, which is never answered.
 const WAIT: &[u8] = b"\xd1\xd7\x51\x05/wait\x50\x0cedge.example";
 
+/// An integer with a prefix of so many bits, behind the upper bits `first` (RFC 9204, section 4.1.1).
+fn integer(mut value: usize, bits: u8, first: u8, out: &mut Vec<u8>) {
+    let most = (1_usize << bits) - 1;
+    if value < most {
+        return out.push(first | value as u8);
+    }
+    out.push(first | most as u8);
+    value -= most;
+    while value >= 0x80 {
+        out.push(value as u8 & 0x7f | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// The value of a field line, without Huffman coding.
+fn value_of(value: &str, line: &mut Vec<u8>) {
+    integer(value.len(), 7, 0, line);
+    line.extend_from_slice(value.as_bytes());
+}
+
+/// A field line of that path.
+fn path(path: &str) -> Vec<u8> {
+    let mut line = vec![0x51];
+    value_of(path, &mut line);
+    line
+}
+
+/// Field lines of a GET of the path in `line`, of that authority.
+fn named(line: &[u8], authority: &str) -> Vec<u8> {
+    let mut lines = [b"\xd1\xd7", line, b"\x50"].concat();
+    value_of(authority, &mut lines);
+    lines
+}
+
 pub(super) fn scripts() -> Vec<(&'static str, Vec<u8>)> {
     let one = |what: u8, doublings: u8, argument: u8, payload: &[u8]| {
         script(0, &[step(what, doublings, argument, payload), step(TURN, 1, 0, b"")])
@@ -47,6 +82,17 @@ pub(super) fn scripts() -> Vec<(&'static str, Vec<u8>)> {
     let get = |rest: &[u8]| [GET, rest].concat();
     let literal =
         |name: &[u8], value: &[u8]| [&[0x20 | name.len() as u8], name, &[value.len() as u8], value].concat();
+    let field = |name: &str, value: &str| {
+        let mut line = Vec::new();
+        integer(name.len(), 3, 0x20, &mut line);
+        line.extend_from_slice(name.as_bytes());
+        value_of(value, &mut line);
+        line
+    };
+    // What costs most in a field, as long as a header section may be.
+    let long = |name: &str, member: &str, times: usize| {
+        one(REQUEST, 0, 0, &get(&field(name, &member.repeat(times))))
+    };
     let crumbs = literal(b"cookie", b"").repeat(100);
     let priorities = |id: u8| [b"\x80\x0f\x07\x00\x05".as_slice(), &[id], b"u=1i"].concat();
     vec![
@@ -61,6 +107,16 @@ pub(super) fn scripts() -> Vec<(&'static str, Vec<u8>)> {
         ("static-fields-only", one(REQUEST, 0, 0, &[0xfa].repeat(600))),
         ("empty-fields", one(REQUEST, 0, 0, &get(&literal(b"x", b"").repeat(120)))),
         ("cookies", one(REQUEST, 0, 0, &get(&crumbs))),
+        ("if-none-match-15000", long("if-none-match", "a,", 15_000)),
+        ("if-match-10000", long("if-match", "\"\",", 10_000)),
+        ("ranges-7500", long("range", "0-0,", 7500)),
+        ("cookies-10000", long("cookie", "a=b", 10_000)),
+        ("priorities-7000", long("priority", "u=1,", 7000)),
+        ("host-labels-15000", one(REQUEST, 0, 0, &named(b"\xc1", &"a.".repeat(15_000)))),
+        (
+            "dots-10000",
+            one(REQUEST, 0, 0, &named(&path(&format!("/{}", "../".repeat(10_000))), "edge.example")),
+        ),
         ("cookies-long", one(REQUEST, 0, 0, &get(&literal(b"cookie", &[b'c'; 100]).repeat(10)))),
         (
             "huffman",

@@ -61,6 +61,18 @@ pub(super) fn requests() -> Vec<(&'static str, Vec<u8>)> {
         ("host-address", host("[2001:db8::1]:443")),
         ("host-brackets", host(&list("[", "0:", 60))),
         ("host-dots", host(&list("edge", "..", 60))),
+        // As long as a header section may be, and beyond the bounds of lists and names.
+        ("if-none-match-15000", ask("/a.js", &list("if-none-match: ", "a,", 15_000))),
+        ("if-none-match-weak-10000", ask("/a.js", &list("if-none-match: ", "W/,", 10_000))),
+        ("if-none-match-quoted-7500", ask("/a.js", &list("if-none-match: ", "\"a\",", 7500))),
+        ("if-match-10000", ask("/a.js", &list("if-match: ", "\"\",", 10_000))),
+        ("ranges-10000", ask("/media.mp4", &list("range: bytes=", "5-,", 10_000))),
+        ("encodings-7500", ask("/a.js", &list("accept-encoding: ", "br,", 7500))),
+        ("host-labels-15000", host(&list("", "a.", 15_000))),
+        ("host-labels-wild-15000", host(&(list("", "b.", 15_000) + "b.a.test"))),
+        ("dots-10000", ask(&list("/", "../", 10_000), "")),
+        ("folders-15000", ask(&list("/", "a/", 15_000), "")),
+        ("escapes-3000", ask(&list("/", "%2e%2e%2f", 3000), "")),
     ]
 }
 

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use expressway_netio::{Flow, PacketIo};
 
-use crate::bed::{BLOCK, BLOCKS, BOUND, client, clients, longest, world};
+use crate::bed::{BLOCK, BLOCKS, BOUND, beside, clients, longest, world};
 use crate::support::client::{Client, Options};
 use crate::support::world::World;
 
 /// Asserts the bound for what `attack` does in a world with `count` clients.
 #[track_caller]
 fn holds(what: &str, count: u16, options: fn() -> Options, attack: impl Fn(&mut World, &[usize])) {
+    let _beside = beside();
     let longest = longest(|| {
         let mut world = world(|settings| settings.send_window = 4 << 20);
         let ids = clients(&mut world, count, options);
@@ -92,22 +93,8 @@ fn authorities_of_fifteen_thousand_labels() {
 }
 
 #[test]
-fn handshakes_by_the_hundred() {
-    let longest = longest(|| {
-        let mut world = world(|_| {});
-        for port in 0..100 {
-            let id = client(&mut world, 7000 + port, Options::default());
-            world.clients[id].send_first_flight();
-        }
-        world.until("handshakes", |world| world.stats(0).connections_established == 100);
-        world.most(0).time
-    });
-    println!("100 handshakes: {longest:?}");
-    assert!(longest <= BOUND, "{longest:?}");
-}
-
-#[test]
 fn retries_and_version_negotiation_by_the_thousand() {
+    let _beside = beside();
     let longest = longest(|| {
         let mut world = world(|settings| settings.retry = expressway_gateway::quic::RetryPolicy::Always);
         let one = |version| Options { version, ..Options::default() };

@@ -1,12 +1,16 @@
-//! Random requests, well formed and with extreme fields, many at once and in odd orders: no turn is long.
+//! Random requests, well formed and with extreme fields, many at once and in odd orders: no turn is long, and no more memory
+//! is held than is counted, nor more than the configuration says.
 
 use std::time::{Duration, Instant};
 
+use expressway_web::SiteConfig;
+use expressway_web::memory::Memory;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
-use crate::bed::{BLOCK, BLOCKS, BOUND, clients, longest, world};
+use crate::bed::{BLOCK, BLOCKS, BOUND, TRIES, alone, dressed, world_of};
 use crate::support::client::{Client, Options};
+use crate::tagged_allocator;
 
 /// Octets of header fields that a request may have, less what it has besides.
 const ROOM: usize = 31_000;
@@ -49,7 +53,7 @@ fn filled(unit: &str, share: f64) -> String {
 
 fn path() -> impl Strategy<Value = String> {
     prop_oneof![
-        4 => prop::sample::select(vec!["/small", "/page.js", "/a/b/c/", "/a/b/c", "/large", "/missing", "/"])
+        4 => prop::sample::select(vec!["/small", "/page.js", "/a/b/c/", "/a/b/c", "/large", "/missing", "/", "/text.txt", "/again/text.txt"])
             .prop_map(str::to_owned),
         2 => (prop::sample::select(vec!["a/", "../", "./", "/", "%2e%2e/", "a/../", "%41/", "a%2fb/", "\\/"]), 0.0..1.0)
             .prop_map(|(unit, share)| format!("/{}small", unit.repeat((ROOM as f64 * share) as usize / unit.len()))),
@@ -163,11 +167,74 @@ fn manner() -> impl Strategy<Value = Manner> {
     ]
 }
 
-/// Lets the clients ask it all at once; the longest turn.
-fn run(asked: &[Vec<Ask>], manner: Manner) -> Duration {
-    let mut world = world(|settings| settings.max_connections = 100);
-    let ids = clients(&mut world, 0, Options::default);
-    assert!(ids.is_empty());
+/// Memory outside the block cache: a few connections can use it up.
+const BUDGET: usize = 8 << 20;
+
+/// Beside what is counted, octets of a connection: its state and QUIC's records of its packets, and what it leaves of both
+/// until it is idle.
+const CONNECTION: usize = 128 << 10;
+
+/// The same of a worker, whose buffers grow with use, and of the file store, whose readers each fill a block that nobody has
+/// yet.
+const WORKER: usize = 2 << 20;
+
+/// The most that was seen while clients asked.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    turn: Duration,
+    /// Octets that were allocated and not counted, beyond what is allowed for.
+    hidden: usize,
+    /// Octets in use beyond what the configuration says.
+    beyond: usize,
+}
+
+impl Cost {
+    fn is_fine(&self) -> bool {
+        self.turn <= BOUND && self.hidden == 0 && self.beyond == 0
+    }
+
+    /// The better of each: what is so each time is not the machine's doing.
+    fn least(self, other: Self) -> Self {
+        Self {
+            turn: self.turn.min(other.turn),
+            hidden: self.hidden.min(other.hidden),
+            beyond: self.beyond.min(other.beyond),
+        }
+    }
+}
+
+/// Compares what is allocated with what is counted.
+struct Scale<'a> {
+    memory: &'a Memory,
+    allocated: isize,
+    counted: usize,
+    connections: usize,
+}
+
+impl Scale<'_> {
+    /// Octets counted since.
+    fn grown(&self) -> usize {
+        self.memory.total().saturating_sub(self.counted)
+    }
+
+    /// Octets allocated since, and not counted.
+    fn uncounted(&self) -> isize {
+        tagged_allocator::bytes() - self.allocated - self.grown() as isize
+    }
+
+    /// What is too much now: allocated and not counted, and in use.
+    fn weigh(&self) -> (usize, usize) {
+        let allowed = self.grown() / 5 + self.connections * CONNECTION + WORKER;
+        // As the reference says, a connection may have 16 KiB until nothing is left.
+        let most = BUDGET + self.connections * (16 << 10);
+        let uncounted = usize::try_from(self.uncounted()).unwrap_or(0);
+        (uncounted.saturating_sub(allowed), self.memory.used().saturating_sub(most))
+    }
+}
+
+/// Lets the clients ask it all at once; what that costs.
+fn run(asked: &[Vec<Ask>], manner: Manner, dress: fn(&mut SiteConfig)) -> Cost {
+    let (mut world, memory) = world_of(|settings| settings.max_connections = 100, BUDGET, dress, None);
     let port = |number: usize| 5000 + number as u16;
     for number in 0..asked.len() {
         let Manner { stream_window, window } = manner;
@@ -175,6 +242,12 @@ fn run(asked: &[Vec<Ask>], manner: Manner) -> Duration {
         crate::bed::client(&mut world, port(number), options);
     }
     world.until("connections", |world| world.clients.iter().all(|client| client.http.is_some()));
+    let scale = Scale {
+        memory: &memory,
+        allocated: tagged_allocator::bytes(),
+        counted: memory.total(),
+        connections: asked.len(),
+    };
     for (number, asked) in asked.iter().enumerate() {
         for ask in asked {
             let mut fields = vec![
@@ -189,8 +262,12 @@ fn run(asked: &[Vec<Ask>], manner: Manner) -> Duration {
     }
     // A large file need not arrive whole.
     let end = Instant::now() + Duration::from_millis(300);
-    let mut stopped = false;
+    let mut most = 0;
+    let (mut stopped, mut cost) = (false, Cost { turn: Duration::ZERO, hidden: 0, beyond: 0 });
     world.until("some of it", |world| {
+        let (hidden, beyond) = scale.weigh();
+        most = most.max(scale.uncounted());
+        (cost.hidden, cost.beyond) = (cost.hidden.max(hidden), cost.beyond.max(beyond));
         if !stopped && world.clients.iter().all(|client| !client.streams.is_empty()) {
             stopped = true;
             for (client, asked) in world.clients.iter_mut().zip(asked) {
@@ -201,7 +278,24 @@ fn run(asked: &[Vec<Ask>], manner: Manner) -> Duration {
         }
         Instant::now() > end || world.clients.iter().all(Client::is_done)
     });
-    world.most(0).time
+    let cost = Cost { turn: world.most(0).time, ..cost };
+    if std::env::var_os("TURNS").is_some() {
+        println!("{cost:?}, {most} bytes allocated and not counted", most = most.max(0));
+    }
+    cost
+}
+
+/// The least that it costs in some tries.
+fn costs(asked: &[Vec<Ask>], manner: Manner, dress: fn(&mut SiteConfig)) -> Cost {
+    let _alone = alone();
+    let mut least = run(asked, manner, dress);
+    for _ in 1..TRIES {
+        if least.is_fine() {
+            break;
+        }
+        least = least.least(run(asked, manner, dress));
+    }
+    least
 }
 
 proptest! {
@@ -211,8 +305,30 @@ proptest! {
     fn no_turn_is_long_whatever_is_asked(
         asked in prop::collection::vec(prop::collection::vec(ask(), 1..24), 1..5),
         manner in manner(),
+        rules in any::<bool>(),
     ) {
-        let longest = longest(|| run(&asked, manner));
-        prop_assert!(longest <= BOUND, "the longest turn took {:?}", longest);
+        let cost = costs(&asked, manner, if rules { dressed } else { |_| {} });
+        prop_assert!(cost.is_fine(), "a turn may take {:?}: {:?}", BOUND, cost);
     }
+}
+
+#[test]
+fn memory_that_is_not_counted_is_seen() {
+    let _alone = alone();
+    let (world, memory) = world_of(|_| {}, BUDGET, |_| {}, None);
+    let scale = Scale {
+        memory: &memory,
+        allocated: tagged_allocator::bytes(),
+        counted: memory.total(),
+        connections: 1,
+    };
+    assert_eq!(scale.weigh(), (0, 0));
+    tagged_allocator::serves(true);
+    let hidden = std::hint::black_box(vec![7_u8; WORKER + 2 * CONNECTION]);
+    tagged_allocator::serves(false);
+    let (seen, _) = scale.weigh();
+    assert!(seen > 0 && seen <= 2 * CONNECTION, "{seen} octets");
+    drop(hidden);
+    assert_eq!(scale.weigh(), (0, 0));
+    drop(world);
 }
