@@ -191,7 +191,6 @@ impl Channel {
 
 impl Channel {
     /// Shuts the connection down for the other side too, even if others hold descriptors of it.
-    #[cfg(feature = "server")]
     pub(crate) fn shut(&self) {
         // It may have ended already.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);

@@ -203,6 +203,14 @@ impl Client {
         !self.inner.gone.load(Ordering::Relaxed)
     }
 
+    /// Takes leave of the agent, for all clones: what it provided remains usable, and nothing new can be had.
+    pub fn leave(&self) {
+        let current = self.inner.lock();
+        // Before the end is seen, which is no loss.
+        self.inner.gone.store(true, Ordering::Relaxed);
+        current.connection.shut();
+    }
+
     /// Requests so far without an answer because the agent was gone or lost meanwhile.
     pub fn unanswered(&self) -> u64 {
         self.inner.unanswered.load(Ordering::Relaxed)

@@ -19,6 +19,11 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    /// Ends it, whoever has it still.
+    pub(crate) fn shut(&self) {
+        self.channel.shut();
+    }
+
     /// Connects to the agent at `path`. `patience` bounds how long its backlog may be full, and each send.
     pub(crate) fn dial(path: &Path, patience: Duration) -> io::Result<Self> {
         let address = SocketAddrUnix::new(path)?;

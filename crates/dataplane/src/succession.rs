@@ -113,6 +113,8 @@ impl DataPath {
     /// Closes what was kept for the next process, which has it, and takes leave of an agent: what is left to do takes none.
     pub fn hand_on(&mut self) {
         self.handed_on.sockets.clear();
-        self.provider = Provider::Own;
+        if let Provider::Agent(client) = &self.provider {
+            client.leave();
+        }
     }
 }

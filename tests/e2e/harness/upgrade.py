@@ -7,7 +7,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from .agent import status
 from .paths import BINARY, LIMIT
@@ -91,8 +90,3 @@ def succession(server: Server) -> Iterator[Succession]:
         for pid in made.pids[1:]:
             if runs(pid):
                 os.kill(pid, signal.SIGKILL)
-
-
-def log_of(folder: Path) -> str:
-    """What all of them said."""
-    return (folder / "expressway.log").read_text()

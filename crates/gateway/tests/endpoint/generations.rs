@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use expressway_gateway::quic::cid::{Cid, CidIssuer};
 use expressway_gateway::quic::{
-    Forward, Forwarded, Generations, Message, Older, Secrets, Settings, TakenOver,
+    Forward, Forwarded, Generations, Message, Older, RetryPolicy, Secrets, Settings, TakenOver,
 };
 use expressway_netio::SliceLimit::Pieces;
 
@@ -136,6 +136,20 @@ fn who_retires_gives_notice_answers_what_crosses_it_and_completes_handshakes() {
         assert!(world.clients[id].goaway.is_some_and(|goaway| goaway < EVERY_STREAM), "the second GOAWAY");
     }
     assert_eq!(world.stats(0).refused_draining, 0);
+    assert!(Instant::now() < deadline, "it did not wait for the deadline");
+}
+
+#[test]
+fn who_retires_without_connections_serves_a_client_that_it_has_sent_a_retry() {
+    let tune = |settings: &mut Settings| settings.retry = RetryPolicy::Always;
+    let mut world = Build { tune, ..Build::default() }.world();
+    let id = client(&mut world, 5000, Options::default());
+    world.until("a Retry", |world| world.stats(0).retries_sent == 1);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    assert!(world.peers[0].try_send(Message::Retire { deadline }).is_ok());
+    world.clients[id].get("/bytes/10");
+    world.until("a response", |world| world.clients[id].is_done());
+    world.until("the end", |world| world.is_finished());
     assert!(Instant::now() < deadline, "it did not wait for the deadline");
 }
 

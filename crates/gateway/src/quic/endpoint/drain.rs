@@ -1,6 +1,6 @@
 //! Ending: of one connection, and of the endpoint.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use expressway_netio::Context;
 
@@ -10,6 +10,10 @@ use super::{DRAIN_TIMER, Endpoint};
 use crate::h3::Session;
 use crate::quic::message::Message;
 use crate::quic::table::Key;
+
+/// How long an endpoint without connections stays when it retires: a client that it has sent a Retry comes back with an ID of its,
+/// a round trip later.
+const CROSSING: Duration = Duration::from_secs(2);
 
 /// Connections queued to hear of a drain between two looks at the slice.
 const SWEPT: usize = 256;
@@ -31,12 +35,25 @@ impl Endpoint {
         self.worker.retiring = retires;
         let deadline = self.worker.drain.map_or(deadline, |earlier| earlier.min(deadline));
         self.worker.drain = Some(deadline);
-        context.timers.arm(DRAIN_TIMER, deadline);
+        let first = if retires { deadline.min(context.now + CROSSING) } else { deadline };
+        self.worker.awaits_crossing = retires;
+        context.timers.arm(DRAIN_TIMER, first);
         self.sweep = Some(0);
     }
 
+    /// What was armed for the drain is due: who retires has waited for what was on its way, or it is over.
+    pub(super) fn follow_drain(&mut self, context: &mut Context<'_, Message>) {
+        match self.worker.drain {
+            Some(deadline) if context.now < deadline => {
+                self.worker.awaits_crossing = false;
+                context.timers.arm(DRAIN_TIMER, deadline);
+            }
+            _ => self.end_drain(),
+        }
+    }
+
     /// The drain deadline is reached: connections that are still open are closed in their turn.
-    pub(super) fn end_drain(&mut self) {
+    fn end_drain(&mut self) {
         self.worker.expired = true;
         self.sweep = Some(0);
     }

@@ -285,6 +285,7 @@ impl Endpoint {
                 strings: Vec::new(),
                 drain: None,
                 retiring: false,
+                awaits_crossing: false,
                 expired: false,
                 tracer: Tracer::default(),
             },
@@ -387,7 +388,7 @@ impl Service for Endpoint {
 
     fn handle_timer(&mut self, context: &mut Context<'_, Message>, token: usize) {
         if token == DRAIN_TIMER {
-            self.end_drain();
+            self.follow_drain(context);
             return;
         }
         let key = token - 1;
@@ -419,8 +420,9 @@ impl Service for Endpoint {
 
     fn is_finished(&self) -> bool {
         let is_idle = || self.ready.is_empty() && self.sweep.is_none();
-        // Those that wait for their handshakes came before the process that has new connections now.
-        let is_empty = self.table.len() == 0 && (self.handshakes.is_empty() || !self.worker.retiring);
+        // Those that wait for their handshakes came before the process that has new connections now, and so may others have.
+        let awaits = self.worker.retiring && (self.worker.awaits_crossing || !self.handshakes.is_empty());
+        let is_empty = self.table.len() == 0 && !awaits;
         self.worker.drain.is_some() && (is_empty || self.worker.expired && is_idle())
     }
 }

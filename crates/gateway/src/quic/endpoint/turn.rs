@@ -31,6 +31,8 @@ pub(crate) struct Worker {
     pub(super) drain: Option<Instant>,
     /// It drains because another process has new connections: clients are to have time to go there.
     pub(super) retiring: bool,
+    /// So that others may come, of clients that began with it.
+    pub(super) awaits_crossing: bool,
     /// The drain is over.
     pub(super) expired: bool,
     pub(crate) tracer: Tracer,
