@@ -103,6 +103,8 @@ BEDS = {
         end_to_end=True,
         # Those of captures: build machines may refuse the programs that they attach.
         programs=["kernel", "xdp"],
+        # Beside other work a test of captures takes most of a minute there.
+        deadline=2700,
         memory=3072,
     ),
     "edge": Bed(

@@ -52,7 +52,8 @@ pub(crate) struct Dump {
     #[arg(short = 'W', value_name = "COUNT", requires = "write", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) file_count: Option<u32>,
     /// Write the TLS secrets that a server appends to this file (SSLKEYLOGFILE; `[tls] keylog` of expressway) into the
-    /// capture, so that it can be decrypted by anyone who has it. Its files are readable for their owner only
+    /// capture, so that it can be decrypted by anyone who has it. Its files are readable for their owner only. Not
+    /// with -Z
     #[arg(long, value_name = "FILE", requires = "write")]
     pub(crate) secrets: Option<PathBuf>,
     /// Become this user after attaching: files are written with its rights
