@@ -125,7 +125,7 @@ pub fn offer(data: &[u8]) {
     let room = Config::parse(&source).expect("a room").rooms.remove(0);
     let announce = ["192.0.2.1:3478".parse().expect("an address")];
     let mut account = Account::default();
-    let wanted = Wanted { role, worker: 0, room: &room, announce: &announce };
+    let wanted = Wanted { role, worker: 0, room: &room, announce: &announce, highest: None };
     account.run(offer.len(), || drop(answer(identity, offer, wanted)));
     account.settle(&OFFER);
 }

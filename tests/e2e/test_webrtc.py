@@ -321,7 +321,7 @@ def test_sessions_that_never_come_expire_and_are_bounded(make_lab, make_relay, m
 
 def test_sessions_of_an_address_and_of_a_room_have_limits(make_lab, make_relay) -> None:
     lab = make_lab()
-    limits = ("sessions = 6", "publishers = 1", "sessions_per_address = 4", "publishers_per_address = 1")
+    limits = ("sessions = 6", "publishers = 2", "sessions_per_address = 4", "publishers_per_address = 1")
     more = '\n[[room]]\nname = "other"\nwhip = true\nwhep = true\n'
     room = ("whip = true", "whep = true", "players = 1")
     relay = make_relay(lab, sessions(lab, *limits, room=room) + more, "--io", "udp", count=2)

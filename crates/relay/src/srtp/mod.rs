@@ -2,8 +2,8 @@
 //! anything of them is believed, and what goes to a receiver is sealed in the frame that it leaves in.
 //!
 //! * [`keys`]: a master key, its profile, and what is derived from it.
-//! * [`cipher`]: one packet, by BoringSSL and the cipher that WebRTC sessions have too.
-//! * [`window`]: indices of packets: what a sequence number means, and whether it came before.
+//! * `cipher`: one packet, by BoringSSL and the cipher that WebRTC sessions have too.
+//! * `window`: indices of packets: what a sequence number means, and whether it came before.
 //! * [`session`]: all that is sent, and all that comes, under a master key.
 //!
 //! There is no exchange of keys, no rekeying and no MKI: whoever sets up both sides gives them the key.

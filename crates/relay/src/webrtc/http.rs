@@ -10,8 +10,8 @@
 //!
 //! Offers are read and answered on the HTTP workers; a room's worker gets sessions that are agreed on.
 //!
-//! * [`target`]: what a request is about; [`refusal`], [`counters`]: what it is refused for.
-//! * [`call`]: a request whose body is read; [`offer`], [`restart`] with [`fragment`], [`layer`]: the kinds of them.
+//! * `target`: what a request is about; `refusal`, `counters`: what it is refused for.
+//! * `call`: a request whose body is read; `offer`, `restart` with `fragment`, `layer`: the kinds of them.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -102,6 +102,8 @@ pub(super) struct Session {
     pub(super) channels: Option<Channels>,
     /// It waits for its turn to send.
     pub(super) is_ready: bool,
+    /// It is connected since just now: what the room has for it waits, though there is nothing new in the room.
+    pub(super) is_new: bool,
 }
 
 impl Session {
@@ -130,6 +132,7 @@ impl Session {
             waiting: VecDeque::new(),
             channels: agreed.has_data.then(Channels::default),
             is_ready: false,
+            is_new: false,
         }
     }
 
@@ -256,7 +259,7 @@ impl Session {
     fn handle_event(&mut self, event: Event, context: &mut RoomContext<'_>, now: Instant) -> Alive {
         match event {
             Event::Connected => {
-                self.give_up = None;
+                (self.give_up, self.is_new) = (None, true);
                 if let Some(channels) = &mut self.channels {
                     channels.begin(context.log);
                 }

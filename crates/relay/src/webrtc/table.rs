@@ -103,12 +103,11 @@ impl SessionTable {
         let (source, publishes) = (network(source), usize::from(role == Role::Publish));
         let (all, publishers) = sessions.of_address.get(&source).copied().unwrap_or_default();
         let limits = &self.limits;
-        // An address that has too many is told so, whoever else there is.
         let reached = [
-            (all >= limits.of_address, Limit::Address),
-            (publishers + publishes > limits.publishers_of_address, Limit::AddressPublishers),
             (sessions.by_name.len() >= limits.sessions, Limit::Sessions),
             (sessions.publishers + publishes > limits.publishers, Limit::Publishers),
+            (all >= limits.of_address, Limit::Address),
+            (publishers + publishes > limits.publishers_of_address, Limit::AddressPublishers),
         ];
         if let Some((_, limit)) = reached.into_iter().find(|(is_reached, _)| *is_reached) {
             return Err(limit);

@@ -355,13 +355,16 @@ impl Sessions {
         &mut self,
         index: usize,
         alive: Alive,
-        room_and_members: RoomAndMembers<'_>,
+        (room, members): RoomAndMembers<'_>,
         timers: &mut TimerWheel,
     ) {
         if let Err(why) = alive {
-            return self.end(index, why, room_and_members, timers);
+            return self.end(index, why, (room, members), timers);
         }
         let Some(session) = self.slab.get_mut(index) else { return };
+        if std::mem::take(&mut session.is_new) {
+            members.idle = 0;
+        }
         timers.arm(self.first_timer + index, session.deadline());
         if session.has_waiting() && !std::mem::replace(&mut session.is_ready, true) {
             self.ready.push_back(index);

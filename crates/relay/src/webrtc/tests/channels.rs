@@ -34,6 +34,23 @@ fn messages_go_to_all_others_on_channels_like_the_first() {
 }
 
 #[test]
+fn a_player_that_connects_later_is_given_the_channels_before_anything_is_said() {
+    let mut bed = Bed::new(1, "data = \"publisher\"");
+    let lively = channel("lively", false, Reliability::MaxRetransmits { retransmits: 0 });
+    let mut publisher = Peer::new(5000, Direction::SendOnly, Some(lively), bed.now);
+    bed.join(0, Role::Publish, &mut publisher).unwrap();
+    bed.run(&mut [&mut publisher], 0, Duration::from_secs(2));
+    let other = channel("other", true, Reliability::Reliable);
+    let mut player = Peer::new(5001, Direction::RecvOnly, Some(other), bed.now);
+    bed.join(0, Role::Play, &mut player).unwrap();
+    bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_secs(2));
+    assert!(player.open.iter().any(|(_, label, _)| label == "lively"), "{:?}", player.open);
+    assert!(say(&mut publisher, "lively", b"first"));
+    bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_millis(100));
+    assert_eq!(player.messages, [b"first".to_vec()]);
+}
+
+#[test]
 fn everybody_is_heard_where_the_room_says_so() {
     let chat = channel("chat", true, Reliability::Reliable);
     let (mut bed, mut publisher, mut player) = connected("data = \"all\"", [Some(chat.clone()), Some(chat)]);
