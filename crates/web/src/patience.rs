@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn what_comes_in_gusts_counts_for_the_time_before() {
-        let gusts = sweep(240, u64::MAX, &[0, 0, 0, 720, 0, 0, 470, 250]);
+        let gusts = sweep(240, u64::MAX, &[0, 0, 0, 720, 0, 0, 470, 490]);
         assert_eq!(gusts, [None, Some(1), Some(2), None, Some(1), Some(2), Some(3), None]);
     }
 
