@@ -181,7 +181,7 @@ impl DataPath {
         let (mut ios, mut senders) = (Vec::new(), Vec::new());
         for (sockets, bindings) in kernel.into_iter().zip(bindings) {
             let mut kernel = UdpIo::new(&config.udp, sockets)?;
-            handed_on.gates.push(kernel.gate());
+            handed_on.pauses.push(kernel.pause());
             kernel.set_resolver(mirror.resolver()?);
             kernel.set_sending(&config.sending)?;
             let wait = config.io.wait;

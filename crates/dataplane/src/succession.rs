@@ -1,7 +1,7 @@
 //! One process after another on the same addresses, without a gap.
 //!
 //! The kernel sockets are the same in both: their descriptors are passed on, so what waits in them is not lost, and the order of a
-//! SO_REUSEPORT group stays as it was. One of the two receives: the older one's gates are shut before the newer one's workers start.
+//! SO_REUSEPORT group stays as it was. One of the two receives: the older one's pauses are shut before the newer one's workers start.
 //! The XDP programs and AF_XDP sockets are not shared: the older one gives them up before the newer one opens its own, and kernel sockets serve
 //! meanwhile, as they do whenever the express path is away. If nothing comes of it, the older one takes all of it up again.
 
@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use expressway_netio::IoError;
-use expressway_netio::udp::{Gate, UdpSockets};
+use expressway_netio::udp::{ReceivePause, UdpSockets};
 
 use crate::data_path::DataPath;
 use crate::error::Error;
@@ -53,7 +53,7 @@ fn duplicating(source: std::io::Error) -> IoError {
 pub(crate) struct HandedOn {
     sockets: Vec<Vec<OwnedFd>>,
     /// Of each worker's kernel sockets.
-    pub(crate) gates: Vec<Gate>,
+    pub(crate) pauses: Vec<ReceivePause>,
     /// Interfaces have been given up, and stay so.
     pub(crate) is_down: bool,
 }
@@ -101,13 +101,13 @@ impl DataPath {
 
     /// Has the kernel sockets receive nothing more, or receive again. Workers see it in their next turn.
     pub fn set_receiving(&self, receives: bool) {
-        let tell = if receives { Gate::open } else { Gate::shut };
-        self.handed_on.gates.iter().for_each(tell);
+        let tell = if receives { ReceivePause::resume } else { ReceivePause::pause };
+        self.handed_on.pauses.iter().for_each(tell);
     }
 
     /// No worker receives any more by kernel sockets.
-    pub fn is_shut(&self) -> bool {
-        self.handed_on.gates.iter().all(Gate::is_shut)
+    pub fn is_paused(&self) -> bool {
+        self.handed_on.pauses.iter().all(ReceivePause::is_paused)
     }
 
     /// Closes what was kept for the next process, which has it, and takes leave of an agent: what is left to do takes none.

@@ -371,11 +371,11 @@ fn sockets_that_two_have_are_received_by_the_one_whose_gate_is_open() {
         io.descriptors(&mut |_| count += 1);
         count
     };
-    let (gate, before, generation) = (first.gate(), watched(&first), first.descriptors_generation());
-    gate.shut();
-    assert!(!gate.is_shut(), "the worker has not seen it");
+    let (pause, before, generation) = (first.pause(), watched(&first), first.descriptors_generation());
+    pause.pause();
+    assert!(!pause.is_paused(), "the worker has not seen it");
     first.flush(Instant::now()).unwrap();
-    assert!(gate.is_shut());
+    assert!(pause.is_paused());
     assert_eq!(watched(&first), before - 1, "it would wake the worker for ever");
     assert_ne!(first.descriptors_generation(), generation);
     send(&mut sender, &flow, 1200, &[100, 200]);
@@ -389,8 +389,8 @@ fn sockets_that_two_have_are_received_by_the_one_whose_gate_is_open() {
     let back = Flow::new(address("10.9.0.1:4433"), address("10.9.0.2:5000"));
     send(&mut first, &back, 1200, &[50]);
     assert_eq!(receive(&mut sender, 1)[0].remote, address("10.9.0.1:4433"));
-    gate.open();
+    pause.resume();
     first.flush(Instant::now()).unwrap();
-    assert!(!gate.is_shut());
+    assert!(!pause.is_paused());
     assert_eq!(receive(&mut first, 1)[0].payload, payload(0, 300));
 }

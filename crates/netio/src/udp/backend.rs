@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::config::{MAX_PAYLOAD, SendMode, SendOptions, UdpConfig};
 use super::control::Received;
 use super::errors::{Verdict, blames_gso, judge};
-use super::gate::Gate;
+use super::pause::ReceivePause;
 use super::path_mtu::PathMtus;
 use super::socket::{UdpGroup, UdpSocket, UdpSockets};
 use super::sys::{self, ReceiveBatch, SendBatch};
@@ -88,9 +88,9 @@ pub struct UdpIo {
     tracer: Tracer,
     /// In the last receive a socket gave all that it was asked for.
     full: bool,
-    gate: Gate,
-    /// Nothing is received: the gate is shut.
-    is_shut: bool,
+    pause: ReceivePause,
+    /// Nothing is received: the pause is shut.
+    is_paused: bool,
     /// Of the descriptors that are watched.
     generation: u64,
     now: Instant,
@@ -138,8 +138,8 @@ impl UdpIo {
             configured_timestamps: config.timestamps,
             tracer: Tracer::default(),
             full: false,
-            gate: Gate::default(),
-            is_shut: false,
+            pause: ReceivePause::default(),
+            is_paused: false,
             generation: 0,
             now: Instant::now(),
             stats: IoStats::default(),
@@ -157,18 +157,18 @@ impl UdpIo {
     }
 
     /// What has the sockets stop receiving.
-    pub fn gate(&self) -> Gate {
-        self.gate.clone()
+    pub fn pause(&self) -> ReceivePause {
+        self.pause.clone()
     }
 
-    /// Takes up what was asked of the gate. Sockets that are not read are not watched: with what waits there they would wake the
+    /// Takes up what was asked of the pause. Sockets that are not read are not watched: with what waits there they would wake the
     /// worker for ever.
     fn follow_gate(&mut self) {
-        let is_to_be_shut = self.gate.is_to_be_shut();
-        if is_to_be_shut != self.is_shut {
-            self.is_shut = is_to_be_shut;
+        let is_asked = self.pause.is_asked();
+        if is_asked != self.is_paused {
+            self.is_paused = is_asked;
             self.generation += 1;
-            self.gate.confirm(is_to_be_shut);
+            self.pause.confirm(is_asked);
         }
     }
 
@@ -459,7 +459,7 @@ impl PacketIo for UdpIo {
         self.now = now;
         self.full = false;
         self.path_mtus.expire(now);
-        if self.is_shut {
+        if self.is_paused {
             return Ok(0);
         }
         let is_traced = self.tracer.is_on();
@@ -541,7 +541,7 @@ impl PacketIo for UdpIo {
     }
 
     fn descriptors(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
-        if !self.is_shut {
+        if !self.is_paused {
             self.sockets.iter().for_each(|socket| visit(socket.fd()));
         }
         visit(self.writable.as_fd());

@@ -20,7 +20,7 @@ mod backend;
 mod config;
 mod control;
 mod errors;
-mod gate;
+mod pause;
 pub mod group;
 mod path_mtu;
 mod socket;
@@ -30,5 +30,5 @@ mod window;
 
 pub use backend::UdpIo;
 pub use config::{MAX_PAYLOAD, SendMode, SendOptions, Steering, UdpConfig};
-pub use gate::Gate;
+pub use pause::ReceivePause;
 pub use socket::{UdpGroup, UdpSockets};
