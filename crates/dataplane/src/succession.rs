@@ -1,9 +1,9 @@
 //! One process after another on the same addresses, without a gap.
 //!
 //! The kernel sockets are the same in both: their descriptors are passed on, so what waits in them is not lost, and the order of a
-//! SO_REUSEPORT group stays as it was. One of the two receives: the older one's pauses are shut before the newer one's workers start.
+//! SO_REUSEPORT group stays as it was. One of the two receives: the older one is paused before the newer one's workers start.
 //! The XDP programs and AF_XDP sockets are not shared: the older one gives them up before the newer one opens its own, and kernel sockets serve
-//! meanwhile, as they do whenever the express path is away. If nothing comes of it, the older one takes all of it up again.
+//! meanwhile, as they do whenever AF_XDP is away. If nothing comes of it, the older one takes all of it up again.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -72,7 +72,7 @@ impl DataPath {
         self.handed_on.sockets.iter().map(|fds| fds.iter().map(AsFd::as_fd).collect()).collect()
     }
 
-    /// Gives up the express path, in favour of a process that wants it: programs first, and when the workers have taken from the rings
+    /// Gives up AF_XDP, in favour of a process that wants it: programs first, and when the workers have taken from the rings
     /// what had come, the sockets. Kernel sockets serve from then on.
     pub fn step_down(&mut self) {
         self.handed_on.is_down = true;
@@ -88,7 +88,7 @@ impl DataPath {
         indices.into_iter().for_each(|index| self.take_back(index));
     }
 
-    /// Takes the express path up again.
+    /// Takes AF_XDP up again.
     pub fn step_up(&mut self) {
         self.handed_on.is_down = false;
         self.upkeep.retry_all(Instant::now());

@@ -10,8 +10,8 @@ use rustix::time::{ClockId, clock_gettime};
 use super::config::{MAX_PAYLOAD, SendMode, SendOptions, UdpConfig};
 use super::control::Received;
 use super::errors::{Verdict, blames_gso, judge};
-use super::pause::ReceivePause;
 use super::path_mtu::PathMtus;
+use super::pause::ReceivePause;
 use super::socket::{UdpGroup, UdpSocket, UdpSockets};
 use super::sys::{self, ReceiveBatch, SendBatch};
 use super::transmit::Outbox;
@@ -89,7 +89,7 @@ pub struct UdpIo {
     /// In the last receive a socket gave all that it was asked for.
     full: bool,
     pause: ReceivePause,
-    /// Nothing is received: the pause is shut.
+    /// Nothing is received, as was asked.
     is_paused: bool,
     /// Of the descriptors that are watched.
     generation: u64,
@@ -161,7 +161,7 @@ impl UdpIo {
         self.pause.clone()
     }
 
-    /// Takes up what was asked of the pause. Sockets that are not read are not watched: with what waits there they would wake the
+    /// Does what was asked. Sockets that are not read are not watched: with what waits there they would wake the
     /// worker for ever.
     fn follow_gate(&mut self) {
         let is_asked = self.pause.is_asked();

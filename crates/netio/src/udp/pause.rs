@@ -1,7 +1,7 @@
 //! [`ReceivePause`]: has a worker's kernel sockets stop receiving, and begin again, from another thread. What they send does not change.
 //!
-//! Two processes may have the same sockets for a while, of which one receives. The worker looks at the pause once per turn, so
-//! whoever shuts it wakes the worker, and waits until it is.
+//! Two processes may have the same sockets for a while, of which one receives. The worker looks once per turn whether it is asked
+//! to, so whoever asks wakes the worker, and waits until it is paused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
