@@ -374,7 +374,7 @@ impl Server {
         self.lock_path().set_receiving(false);
         self.wake();
         let until = Instant::now() + SHUTTING;
-        while !self.lock_path().is_shut() {
+        while !self.lock_path().is_paused() {
             if Instant::now() > until {
                 return Err("a worker did not stop receiving in time".into());
             }
