@@ -57,6 +57,7 @@ pub fn text(data: &[u8]) {
             verdict: None,
             drop: None,
             process: None,
+            metadata: None,
             length: data.len() as u32,
             data,
         };
