@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from harness import clients
 from harness.agent import NOBODY, UNPRIVILEGED, status
-from harness.paths import BINARY, CLIENTS, HOST, LIMIT, LONG_CLIP, PEERS
+from harness.namespace import run_inside
+from harness.paths import BINARY, CLIENTS, HOST, LIMIT, LONG_CLIP, PEERS, PORT
 from harness.server import Server, address
 from harness.upgrade import Succession, runs, succession, wait_until_gone
 
@@ -210,6 +211,7 @@ def test_a_mistake_in_the_configuration_leaves_the_old_process_serving(
             (good.replace("root =", "rot ="), "rot"),
             (good.replace("workers = 1", "workers = 3"), "restart it instead"),
             (good.replace("cert.pem", "none.pem"), "none.pem"),
+            (good + "\n[tcp]\nworkers = 3\n", "TCP"),
             # A veth has none, which shows when the interfaces have been given up.
             (good.replace(f'mode = "{mode}"', 'mode = "zerocopy"'), "zerocopy"),
         ]:
@@ -222,6 +224,46 @@ def test_a_mistake_in_the_configuration_leaves_the_old_process_serving(
         processes.upgrade()
         fetch(server, certificates)
         under_way.finish(LONG_CLIP)
+
+
+def test_upgrades_that_fail_leave_the_admin_sockets_name(make_lab, make_server, certificates: Path, tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    server = make_server(make_lab(), mode="udp", more=PATIENT | {"admin": {"listen": f'"unix:{path}"'}})
+    server.expect("upgrade failed")
+    with succession(server, f"unix:{path}") as processes:
+        good = server.config.read_text()
+        server.config.write_text(good.replace("cert.pem", "none.pem"))
+        for _ in range(2):
+            result = processes.ask()
+            assert result.returncode == 1 and "none.pem" in result.stderr, result.stderr
+            assert path.is_socket()
+        server.config.write_text(good)
+        for _ in range(2):
+            processes.upgrade()
+            assert path.is_socket()
+        fetch(server, certificates)
+    assert not path.exists(), "it goes with the last"
+
+
+def test_a_server_that_stops_listens_no_more(make_lab, make_server, certificates: Path) -> None:
+    lab = make_lab()
+    server = make_server(lab, mode="udp", more=PATIENT)
+
+    def connect() -> None:
+        socket.create_connection((lab.server["ipv4"], PORT), timeout=LIMIT).close()
+
+    run_inside(lab.client_namespace, connect)
+    with download(server, certificates, "2", path="/long.mp4") as under_way:
+        server.signal(signal.SIGTERM)
+        server.wait_log("draining open connections")
+        deadline = time.monotonic() + LIMIT
+        with pytest.raises(ConnectionRefusedError):
+            while time.monotonic() < deadline:
+                run_inside(lab.client_namespace, connect)
+                time.sleep(0.05)
+        assert under_way.is_under_way() and server.process.poll() is None
+    assert server.process.wait(LIMIT) == 0, server.log()
+    server.over = True
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,9 @@ def wait_until_gone(pid: int) -> None:
 class Succession:
     """The processes of a server, by their IDs, the newest last."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, admin: str | None = None) -> None:
         self.server = server
+        self.admin = admin or f"{ADMIN[0]}:{server.admin_port}"
         self.pids = [server.process.pid]
 
     def upgrade(self) -> int:
@@ -48,7 +49,7 @@ class Succession:
 
     def ask(self) -> subprocess.CompletedProcess[str]:
         """The command, whatever comes of it."""
-        command = [BINARY, "upgrade", "--admin", f"{ADMIN[0]}:{self.server.admin_port}"]
+        command = [BINARY, "upgrade", "--admin", self.admin]
         line = self.server.lab.inside("server", *map(str, command))
         return subprocess.run(line, capture_output=True, text=True, timeout=2 * LIMIT, check=False)
 
@@ -80,9 +81,9 @@ class Succession:
 
 
 @contextlib.contextmanager
-def succession(server: Server) -> Iterator[Succession]:
+def succession(server: Server, admin: str | None = None) -> Iterator[Succession]:
     """Those of a server; none is left behind, whatever becomes of the test."""
-    made = Succession(server)
+    made = Succession(server, admin)
     try:
         yield made
         made.finish()

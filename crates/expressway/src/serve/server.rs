@@ -210,7 +210,12 @@ impl Server {
         match inheritance.is_first() {
             true => notify::say("READY=1"),
             // The process before says it, which the manager knows.
-            false => inheritance.ready(),
+            false => {
+                inheritance.ready();
+                if let Some(admin) = &mut server.admin {
+                    admin.take_name();
+                }
+            }
         }
         Ok(server)
     }
@@ -281,7 +286,6 @@ impl Server {
                 Ok(Event::Stop) => {
                     stopping = true;
                     notify::say("STOPPING=1");
-                    self.fail_upgrade("the process is stopping".into());
                     self.drain("stopping");
                 }
                 Ok(Event::WorkerEnded { worker, result }) => self.worker_ended(worker, result, &mut stopping),
@@ -371,6 +375,9 @@ impl Server {
     /// Tells the workers to finish what is open.
     fn drain(&mut self, why: &str) {
         self.is_retiring = false;
+        // Nobody comes after this process, and as long as it holds listeners the kernel accepts for them.
+        self.fail_upgrade(why.to_owned());
+        (self.succession.tcp, self.succession.admin) = (Vec::new(), None);
         tracing::info!(limit = ?self.config.server.drain.0, "{why}: draining open connections");
         *self.status.state.lock().unwrap_or_else(PoisonError::into_inner) = Err(why.to_owned());
         let deadline = Instant::now() + self.config.server.drain.0;

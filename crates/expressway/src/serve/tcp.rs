@@ -32,27 +32,28 @@ pub(crate) fn bind(
     workers: usize,
     inheritance: &Inheritance,
 ) -> Result<Vec<Listener>, Failure> {
+    // And whether what went wrong is with what the process before had, which leaves no choice: that one would leave it too.
     let listener = |listen: Listen| match inheritance.tcp(&listen.address.to_string()) {
-        Some(sockets) => Listener::adopt(listen, workers, sockets),
-        None => Listener::bind(listen, workers, false),
+        Some(sockets) => Listener::adopt(listen, workers, sockets).map_err(|error| (error, true)),
+        None => Listener::bind(listen, workers, false).map_err(|error| (error, false)),
     };
     let mut listeners = Vec::new();
     for listen in https(config) {
         let address = listen.address.to_string();
         match listener(listen) {
             Ok(listener) => listeners.push(listener),
-            Err(error) if config.server.tcp.is_none() => {
+            Err((error, false)) if config.server.tcp.is_none() => {
                 tracing::warn!(
                     "TCP {address}: {error}: HTTP/3 only on this address; set [server] tcp to make this an error or to turn TCP off"
                 );
             }
-            Err(error) => return Err(Failure::run_time(format!("TCP {address}: {error}"))),
+            Err((error, _)) => return Err(Failure::run_time(format!("TCP {address}: {error}"))),
         }
     }
     for listen in http(config) {
         let address = listen.address.to_string();
         let listener = listener(listen)
-            .map_err(|error| Failure::run_time(format!("[[http]] listen {address}: {error}")))?;
+            .map_err(|(error, _)| Failure::run_time(format!("[[http]] listen {address}: {error}")))?;
         listeners.push(listener);
     }
     Ok(listeners)

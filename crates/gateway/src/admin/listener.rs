@@ -64,10 +64,11 @@ impl Listener {
     }
 
     /// Takes the socket of another process, from [`Listener::duplicate`], if it is what `section` asks for: its rights and group are
-    /// those that it got when it was bound.
+    /// those that it got when it was bound. Its name stays that process's until [`super::Admin::take_name`], so that nothing is removed
+    /// if nothing comes of this one.
     ///
     /// # Errors
-    /// It is no socket that listens, or is gone from its name.
+    /// It is no socket that listens.
     pub fn adopt(section: &Section, socket: OwnedFd) -> Result<Self, ListenError> {
         let address = section.listen.get_ref().clone();
         let failed = |problem: String| ListenError { address: address.clone(), problem };
@@ -80,10 +81,7 @@ impl Listener {
                 let bound = socket.local_addr().map_err(|error| failed(error.to_string()))?;
                 Ok(Self { address: Address::Tcp(bound), socket: Socket::Tcp(socket), name: None })
             }
-            Address::Unix(path) => {
-                let name = SocketFile::of(path).map_err(|error| failed(error.to_string()))?;
-                Ok(Self { address, socket: Socket::Unix(socket.into()), name: Some(name) })
-            }
+            Address::Unix(_) => Ok(Self { address, socket: Socket::Unix(socket.into()), name: None }),
         }
     }
 
@@ -149,7 +147,7 @@ pub(super) struct SocketFile {
 }
 
 impl SocketFile {
-    fn of(path: &Path) -> io::Result<Self> {
+    pub(super) fn of(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), inode: inode(path)? })
     }
 

@@ -225,6 +225,15 @@ impl Admin {
         &self.address
     }
 
+    /// Takes over the name of an adopted socket, which goes with this process from now on. The one before has left it.
+    pub fn take_name(&mut self) {
+        if let (None, Address::Unix(path)) = (&self.name, &self.address) {
+            self.name = SocketFile::of(path)
+                .inspect_err(|error| tracing::warn!(path = %path.display(), %error, "the admin socket has lost its name"))
+                .ok();
+        }
+    }
+
     /// Accepts nobody any more, because another process does on the same socket, whose name is that one's from now on. Who is
     /// connected is answered until this is dropped, and for a moment more.
     pub fn retire(&mut self) {

@@ -270,13 +270,16 @@ impl Server {
 
     /// Gives the workers what the next process, or one after that, forwards.
     fn take_in(&self, attempt: u64, receiver: OwnedFd) -> Result<(), String> {
-        let (shared, mailboxes) = (Arc::clone(&self.shared), Arc::clone(&self.mailboxes));
+        // Whoever waits here for another process must not keep what ends with the workers, such as the access log.
+        let (shared, mailboxes) = (Arc::downgrade(&self.shared), Arc::clone(&self.mailboxes));
         let events = self.succession.events.clone();
         listen("upgrade-forward", move || {
             let (mut given, mut dropped) = (0_u64, 0_u64);
-            forward::receive(&receiver, |path, payload| match shared.take_over(&mailboxes, path, payload) {
-                expressway_gateway::quic::TakenOver::Given => given += 1,
-                _ => dropped += 1,
+            forward::receive(&receiver, |path, payload| {
+                match shared.upgrade().map(|shared| shared.take_over(&mailboxes, path, payload)) {
+                    Some(expressway_gateway::quic::TakenOver::Given) => given += 1,
+                    _ => dropped += 1,
+                }
             });
             tracing::debug!(given, dropped, "no process forwards datagrams any more");
             let _ = events.send(Event::Orphaned { attempt });
@@ -402,8 +405,6 @@ impl Server {
         {
             tracing::warn!("upgrade: the next process cannot be ended: {error}");
         }
-        self.lock_path().set_receiving(true);
-        self.wake();
         self.settle_upgrade();
     }
 
@@ -435,6 +436,9 @@ impl Server {
 
     fn take_back(&mut self, attempt: Attempt) {
         let problem = attempt.problem.unwrap_or_default();
+        // Not before the other is dead: it would take its share of what comes, and that with it.
+        self.lock_path().set_receiving(true);
+        self.wake();
         if attempt.is_down {
             self.lock_path().step_up();
         }

@@ -139,6 +139,10 @@ impl Handover {
 
     /// How many descriptors it comes with, if that is a number that may be.
     fn descriptors(&self) -> Option<usize> {
+        // Also where there is nothing to have workers for.
+        if self.workers.max(self.tcp_workers) > MOST_FDS {
+            return None;
+        }
         let udp = self.workers.checked_mul(self.listen.len())?;
         let tcp = self.tcp_workers.checked_mul(self.tcp.len())?;
         let single = usize::from(self.admin.is_some()) + usize::from(self.has_place) + self.older.len();
