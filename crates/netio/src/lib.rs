@@ -21,8 +21,8 @@
 //!   4  broadcast, device, udp, worker                records for other processes; kernel UDP; the loop of a core
 //!   3  netdev, packet, readers, route, service    packets for other processes; what the kernel tells; what a worker drives
 //!   2  io                                            the trait and what crosses it
-//!   1  ring, umem, wait                              rings and frames shared with others; how a worker waits
-//!   0  mailbox, priority, slice, stats, sys, timer, trace, unix   system calls and memory; time; counters; messages; hops; socket names
+//!   1  ring, trace, umem, wait                       rings and frames shared with others; hops; how a worker waits
+//!   0  mailbox, priority, slice, stats, sys, timer, unix   system calls and memory; time; counters; messages; socket names
 //! ```
 //!
 //! This crate never sees libbpf: BPF maps come in as [`std::os::fd::BorrowedFd`].

@@ -55,6 +55,41 @@ pub(super) fn long(kind: u8, dcid: &[u8], scid: &[u8], number: u32, frames: &[u8
     packet
 }
 
+/// A datagram of the server without the octets that pad it behind its last packet (RFC 9000, section 14.1). A real client takes
+/// them for a packet that it cannot decrypt; one without encryption would believe them.
+pub(super) fn unpadded(datagram: &mut [u8]) -> &mut [u8] {
+    let mut end = 0;
+    while let Some(length) = datagram.get(end..).and_then(long_length) {
+        end += length;
+    }
+    let is_padded = end > 0 && datagram.get(end..).is_some_and(|rest| rest.iter().all(|byte| *byte == 0));
+    if is_padded { &mut datagram[..end] } else { datagram }
+}
+
+/// The length of a long header packet that says its length (RFC 9000, section 17.2).
+fn long_length(packet: &[u8]) -> Option<usize> {
+    let first = *packet.first().filter(|first| **first & 0x80 != 0)?;
+    let mut at = 5;
+    for _ in 0..2 {
+        at += 1 + usize::from(*packet.get(at)?);
+    }
+    // An Initial has a token.
+    if first & 0x30 == 0 {
+        let (token, size) = read_varint(packet.get(at..)?)?;
+        at += size + usize::try_from(token).ok()?;
+    }
+    let (length, size) = read_varint(packet.get(at..)?)?;
+    usize::try_from(length).ok()?.checked_add(at + size)
+}
+
+/// A number and its size (RFC 9000, section 16).
+fn read_varint(octets: &[u8]) -> Option<(u64, usize)> {
+    let size = 1 << (octets.first()? >> 6);
+    let octets = octets.get(..size)?;
+    let value = octets.iter().fold(0, |value: u64, octet| value << 8 | u64::from(*octet));
+    Some((value & ((1 << (8 * size - 2)) - 1), size))
+}
+
 /// The number of a 1-RTT packet to a client whose IDs have `id_length` bytes.
 pub(super) fn number_of(datagram: &[u8], id_length: usize) -> Option<u64> {
     let first = *datagram.first().filter(|first| **first & 0x80 == 0)?;

@@ -107,10 +107,12 @@ impl<'a> Script<'a> {
             let sent = self.server.receive(flight);
             self.notice(&sent);
             for mut datagram in sent {
-                let _ = client.recv(&mut datagram, quiche::RecvInfo { from: LOCAL, to: self.address });
+                let datagram = packet::unpadded(&mut datagram);
+                let _ = client.recv(datagram, quiche::RecvInfo { from: LOCAL, to: self.address });
             }
         }
-        assert!(client.is_established(), "the handshake failed");
+        let error = client.local_error().or(client.peer_error());
+        assert!(client.is_established() && error.is_none(), "the handshake failed: {error:?}");
         self.dcid = client.destination_id().to_vec();
     }
 
