@@ -263,6 +263,7 @@ static __always_inline enum redirect_counter classify(struct xdp_md *ctx)
 	return is_vlan(ethertype) ? REDIRECT_PASS_VLAN_DEPTH : REDIRECT_PASS_NOT_IP;
 }
 
+#if defined(REDIRECT_HINTS) || defined(REDIRECT_STAMPS) || defined(REDIRECT_SWITCH)
 /* Puts what is known of the packet in front of it. Without room there, the packet goes undescribed. */
 static __always_inline void put(struct xdp_md *ctx, struct redirect_metadata *found)
 {
@@ -276,11 +277,12 @@ static __always_inline void put(struct xdp_md *ctx, struct redirect_metadata *fo
 		return;
 	*metadata = *found;
 }
+#endif
 
 #if defined(REDIRECT_HINTS) || defined(REDIRECT_STAMPS)
 /* Drawn by user space at load; says that metadata is this program's and not what lay there before. */
 const volatile __u32 metadata_cookie = 0;
-#else
+#elif defined(REDIRECT_SWITCH)
 /* The one of the map .bss. */
 volatile struct redirect_switch redirect_switch = {};
 #endif
@@ -335,7 +337,7 @@ static __always_inline void describe(struct xdp_md *ctx)
 	found.timestamp = bpf_ktime_get_tai_ns();
 	put(ctx, &found);
 }
-#else
+#elif defined(REDIRECT_SWITCH)
 static __always_inline void describe(struct xdp_md *ctx)
 {
 	__u64 ahead = redirect_switch.tai_ahead;
@@ -350,6 +352,10 @@ static __always_inline void describe(struct xdp_md *ctx)
 
 		put(ctx, &found);
 	}
+}
+#else
+static __always_inline void describe(struct xdp_md *ctx __attribute__((unused)))
+{
 }
 #endif
 

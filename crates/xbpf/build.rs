@@ -11,10 +11,11 @@ use libbpf_cargo::SkeletonBuilder;
 use libbpf_cargo::util::CargoWarningFormatter;
 
 /// The programs, as the stems of their files in `bpf/`.
-const PROGRAMS: [&str; 15] = [
+const PROGRAMS: [&str; 16] = [
     "redirect",
     "redirect_hints",
     "redirect_stamps",
+    "redirect_switch",
     "dispatcher",
     "dispatcher_v3",
     "live",

@@ -16,9 +16,10 @@ use crate::attachment::{self, AttachMode, Attachment, Existing};
 use crate::counters::{Counters, Verdict};
 use crate::error::{CAPABILITIES, Error};
 use crate::role::Role;
+use crate::skeleton::RedirectSkelBuilder;
 use crate::skeleton::redirect_hints::RedirectHintsSkelBuilder;
 use crate::skeleton::redirect_stamps::RedirectStampsSkelBuilder;
-use crate::skeleton::{RedirectSkel, RedirectSkelBuilder};
+use crate::skeleton::redirect_switch::{RedirectSwitchSkel, RedirectSwitchSkelBuilder};
 use crate::{dispatcher, pair, sys};
 
 /// What is fixed when the program is loaded.
@@ -219,6 +220,13 @@ impl Redirect {
             }
             return taken!(open.load().map_err(load)?, Some(cookie), load);
         }
+        if describes {
+            let mut storage = MaybeUninit::uninit();
+            let mut open = RedirectSwitchSkelBuilder::default().open(&mut storage).map_err(load)?;
+            size!(open, options, load);
+            let switch = |loaded: &RedirectSwitchSkel<'_>| Some(loaded.maps.bss.as_fd().try_clone_to_owned());
+            return taken!(open.load().map_err(load)?, None, switch, load);
+        }
         let mut open = RedirectSkelBuilder::default().open(&mut storage).map_err(load)?;
         size!(open, options, load);
         if let Some((dispatcher, function)) = target {
@@ -230,9 +238,7 @@ impl Redirect {
             open.maps.xsks_map.set_map_ifindex(index);
             open.maps.stats_map.set_map_ifindex(index);
         }
-        let switch =
-            |loaded: &RedirectSkel<'_>| describes.then(|| loaded.maps.bss.as_fd().try_clone_to_owned());
-        taken!(open.load().map_err(load)?, None, switch, load)
+        taken!(open.load().map_err(load)?, None, load)
     }
 
     /// By which user space knows that what lies in front of a packet is this program's description of it

@@ -72,6 +72,10 @@ mod generated {
         include!(concat!(env!("OUT_DIR"), "/redirect_hints.skel.rs"));
     }
 
+    pub(crate) mod redirect_switch {
+        include!(concat!(env!("OUT_DIR"), "/redirect_switch.skel.rs"));
+    }
+
     pub(crate) mod redirect_stamps {
         include!(concat!(env!("OUT_DIR"), "/redirect_stamps.skel.rs"));
     }
@@ -82,7 +86,7 @@ pub(crate) use generated::fanout::{FanoutSkelBuilder, types as fanout_types};
 pub(crate) use generated::redirect::*;
 pub(crate) use generated::{
     balance, baseline, dispatcher, dispatcher_v3, flows, forward, guard, guard_learn, live, redirect_hints,
-    redirect_stamps, sockets,
+    redirect_stamps, redirect_switch, sockets,
 };
 
 /// `bpf/capture.bpf.c`, compiled.
