@@ -102,9 +102,8 @@ impl Receiver {
             self.counters.skipped += history.tail() - self.cursor;
             self.cursor = history.tail();
         }
-        while self.repairs.front().is_some_and(|position| history.at(*position).is_none()) {
-            self.repairs.pop_front();
-        }
+        // Wherever they are: those behind take their turn, which has to be counted in.
+        self.repairs.retain(|position| history.at(*position).is_some());
         let new = self.cursor..history.head();
         let next = self.repairs.iter().copied().chain(new).take(most);
         next.filter_map(|position| history.at(position)).map(|kept| kept.bytes.len()).max().unwrap_or(0)
@@ -134,7 +133,7 @@ impl Receiver {
     }
 
     fn write(&mut self, kept: Kept<'_>, slot: &mut [u8]) -> usize {
-        let packet = &mut slot[..kept.bytes.len()];
+        let Some(packet) = slot.get_mut(..kept.bytes.len()) else { return 0 };
         packet.copy_from_slice(kept.bytes);
         if self.output.is_rewritten()
             && let Some(header) = Header::parse(kept.bytes)

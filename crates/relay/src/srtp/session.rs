@@ -1,5 +1,7 @@
 //! What is sent, and what comes, under a master key.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use super::cipher::{Cipher, Place};
 use super::keys::Keys;
 use super::window::Window;
@@ -136,6 +138,13 @@ pub struct Outbound {
     next: u32,
 }
 
+/// Where indices of RTCP begin: keys outlive processes, and no index may be used twice with one key (RFC 3711, section 9.1). So
+/// they go on from the clock, at four reports a second at most in the long run, and have room for as many again.
+fn first_rtcp_index() -> u32 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    ((now.as_millis() / 250) & 0x3fff_ffff) as u32
+}
+
 impl Outbound {
     /// Nothing was sent yet.
     pub fn new(keys: &Keys) -> Self {
@@ -144,7 +153,7 @@ impl Outbound {
             is_gcm: is_gcm(keys),
             rtp: (Cipher::rtp(keys), Windows::default()),
             rtcp: Cipher::rtcp(keys),
-            next: 0,
+            next: first_rtcp_index(),
         }
     }
 

@@ -41,6 +41,9 @@ pub(super) struct Path {
     probed: u64,
 }
 
+/// No path of a session carries more, in bits per second.
+const MOST_BITS: u64 = 100_000_000_000;
+
 impl Path {
     /// Nothing is known yet.
     pub(super) fn new(has_feedback: bool, highest: Option<Box<str>>, now: Instant) -> Self {
@@ -56,7 +59,8 @@ impl Session {
             BweKind::Remb { estimate, .. } if !self.path.has_feedback => estimate.as_u64(),
             _ => return,
         };
-        self.path.estimate = Some(bits);
+        // A peer may report anything (REMB goes beyond 2^80), and estimates are summed.
+        self.path.estimate = Some(bits.min(MOST_BITS));
     }
 
     /// The highest layer that the peer asks for; `None`: any.
