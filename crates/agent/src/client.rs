@@ -203,7 +203,7 @@ impl Client {
         !self.inner.gone.load(Ordering::Relaxed)
     }
 
-    /// Takes leave of the agent, for all clones: what it provided remains usable, and nothing new can be had.
+    /// Disconnects from the agent, for all clones: what it provided remains usable, and nothing new can be had.
     pub fn leave(&self) {
         let current = self.inner.lock();
         // Before the end is seen, which is no loss.

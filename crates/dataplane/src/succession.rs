@@ -110,7 +110,7 @@ impl DataPath {
         self.handed_on.pauses.iter().all(ReceivePause::is_paused)
     }
 
-    /// Closes what was kept for the next process, which has it, and takes leave of an agent: what is left to do takes none.
+    /// Closes what was kept for the next process, which has it, and disconnects from an agent: what is left to do needs none.
     pub fn hand_on(&mut self) {
         self.handed_on.sockets.clear();
         if let Provider::Agent(client) = &self.provider {

@@ -50,6 +50,13 @@ impl Pace {
         None
     }
 
+    /// Begins anew if it has been too slow for longer than `limit`: that says nothing of now.
+    pub fn forget_after(&mut self, now: Instant, limit: Duration) {
+        if self.mark.as_ref().is_some_and(|mark| now.saturating_duration_since(mark.since) > limit) {
+            self.forget();
+        }
+    }
+
     /// There is nothing to be taken, or it is not for the client to take it: its time begins anew.
     pub fn forget(&mut self) {
         self.mark = None;
@@ -95,6 +102,19 @@ mod tests {
     fn nobody_has_to_take_more_than_there_is() {
         assert_eq!(sweep(240, 20, &[0, 20, 20, 20]), [None; 4], "small responses, each taken whole");
         assert_eq!(sweep(240, 20, &[0, 19, 1]), [None, Some(1), None]);
+    }
+
+    #[test]
+    fn what_was_not_taken_in_an_idle_hour_is_not_owed() {
+        let (start, mut pace) = (Instant::now(), Pace::default());
+        let at = |second| start + Duration::from_secs(second);
+        let limit = Duration::from_secs(120);
+        assert_eq!(pace.slow_since(at(0), 0, u64::MAX, 240), None);
+        pace.forget_after(at(120), limit);
+        assert_eq!(pace.slow_since(at(120), 1, u64::MAX, 240), Some(at(0)), "a trickle is, up to the limit");
+        pace.forget_after(at(3600), limit);
+        assert_eq!(pace.slow_since(at(3600), 1, u64::MAX, 240), None);
+        assert_eq!(pace.slow_since(at(3602), 481, u64::MAX, 240), None, "what is taken since counts");
     }
 
     #[test]

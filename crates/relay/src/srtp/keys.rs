@@ -97,8 +97,8 @@ impl Keys {
     }
 }
 
-/// AES in counter mode (RFC 3711, section 4.1.1).
-pub(super) fn apply(key: &Aes128, iv: &[u8; 16], octets: &mut [u8]) {
+/// AES in counter mode (RFC 3711, section 4.1.1). A packet has fewer blocks than the 2^16 that the IV leaves to their number.
+pub(crate) fn apply(key: &Aes128, iv: &[u8; 16], octets: &mut [u8]) {
     let core = CtrCore::<_, Ctr32BE>::inner_iv_init(key, iv.into());
     StreamCipherCoreWrapper::from_core(core).apply_keystream(octets);
 }

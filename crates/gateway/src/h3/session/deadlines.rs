@@ -122,6 +122,8 @@ impl Session {
     /// Responses of which the client has taken too little for too long.
     fn late_responses(&mut self, turn: &mut Turn<'_>, patience: Duration) -> Vec<u64> {
         let (now, rate) = (turn.now, turn.link.settings().response_rate);
+        // Of a connection that was idle nothing was owed. Twice, so that each response that is judged by this ends before.
+        self.sweep.moves.forget_after(now, 2 * patience);
         let moves = self.sweep.moves.slow_since(now, self.sweep.taken, u64::MAX, rate).is_none();
         // If others make progress and the connection has no room for more, the room is theirs.
         let excused = moves && !self.peer.takes(&mut turn.link.transport);

@@ -4,14 +4,14 @@ use aes::Aes128;
 use boring::aead::{AeadCtx, Algorithm};
 use boring::error::ErrorStack;
 use boring::symm::{self, Cipher};
-use ctr::cipher::{InnerIvInit, KeyInit, StreamCipher, StreamCipherCoreWrapper};
-use ctr::{CtrCore, flavors::Ctr32BE};
+use ctr::cipher::KeyInit;
 use str0m::crypto::{
     AeadAes128GcmCipher, AeadAes256GcmCipher, Aes128CmSha1_80Cipher, CryptoError, SrtpProvider,
     SupportedAeadAes128Gcm, SupportedAeadAes256Gcm, SupportedAes128CmSha1_80,
 };
 
 use super::TAG;
+use crate::srtp::keys::apply;
 
 #[derive(Debug)]
 pub(super) struct Srtp;
@@ -90,10 +90,8 @@ impl Aes128CmSha1_80Cipher for CounterMode {
             return Err(CryptoError::Other("no room for the packet".into()));
         };
         output.copy_from_slice(input);
-        // A packet has fewer blocks than the 2^16 that the IV leaves to their number.
-        let mut stream =
-            StreamCipherCoreWrapper::from_core(CtrCore::<_, Ctr32BE>::inner_iv_init(&self.0, iv.into()));
-        stream.try_apply_keystream(output).map_err(|error| CryptoError::Other(error.to_string()))
+        apply(&self.0, iv, output);
+        Ok(())
     }
 
     fn decrypt(&mut self, iv: &[u8; 16], input: &[u8], output: &mut [u8]) -> Result<(), CryptoError> {
