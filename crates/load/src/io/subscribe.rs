@@ -45,7 +45,7 @@ struct Subscriber {
     /// The beginning of a datagram whose end has not come.
     part: Vec<u8>,
     next: Option<u64>,
-    /// Its stream is torn: nothing behind it can be told.
+    /// Part of a datagram was lost in its stream, at least once.
     torn: bool,
 }
 
@@ -160,20 +160,20 @@ fn take(
     seen: &mut Seen,
     latencies: &mut Histogram<u64>,
 ) {
-    if subscriber.torn {
-        return;
-    }
     subscriber.part.extend_from_slice(bytes);
     let part = std::mem::take(&mut subscriber.part);
-    let mut datagrams = part.chunks_exact(size);
-    for datagram in &mut datagrams {
-        let probe = Probe::parse(datagram);
-        let Some(probe) = probe.filter(|probe| subscriber.next.is_none_or(|next| probe.sequence >= next))
-        else {
-            subscriber.torn = true;
-            seen.torn += 1;
-            return;
+    let mut rest = &part[..];
+    while let Some((datagram, behind)) = rest.split_at_checked(size) {
+        let in_order = |probe: &Probe| subscriber.next.is_none_or(|next| probe.sequence >= next);
+        let Some(probe) = Probe::parse(datagram).filter(in_order) else {
+            if !subscriber.torn {
+                subscriber.torn = true;
+                seen.torn += 1;
+            }
+            rest = resume(rest);
+            continue;
         };
+        rest = behind;
         subscriber.next = Some(probe.sequence + 1);
         if window(probe.time) {
             let latency = stamp.saturating_sub(probe.time);
@@ -185,7 +185,13 @@ fn take(
             seen.numbers = Some((first.min(probe.sequence), last.max(probe.sequence)));
         }
     }
-    subscriber.part.extend_from_slice(datagrams.remainder());
+    subscriber.part.extend_from_slice(rest);
+}
+
+/// A torn stream from its next header on. Where there is none yet: its last bytes, which may be the first of one.
+fn resume(stream: &[u8]) -> &[u8] {
+    let header = stream.windows(Probe::LENGTH).skip(1).position(|bytes| Probe::parse(bytes).is_some());
+    &stream[header.map_or(stream.len() - (Probe::LENGTH - 1), |before| before + 1)..]
 }
 
 #[cfg(test)]
@@ -213,10 +219,15 @@ mod tests {
             take(&mut one, part, 10_000, 40, |time| time > 1000, &mut seen, &mut latencies);
         }
         assert_eq!((seen.delivered, seen.numbers, seen.sum_ns), (3, Some((1, 3)), 8000 + 7000 + 6000));
-        take(&mut one, &datagram(4, 5000)[..39], 10_000, 40, |_| true, &mut seen, &mut latencies);
-        for number in 5..7 {
-            take(&mut one, &datagram(number, 5000), 10_000, 40, |_| true, &mut seen, &mut latencies);
+        // A datagram without its last byte shifts all behind it, of which the first is lost.
+        for torn in [4, 8] {
+            let stream =
+                [&datagram(torn, 5000)[..39], &datagram(torn + 1, 5000), &datagram(torn + 2, 5000)].concat();
+            for part in stream.chunks(30) {
+                take(&mut one, part, 10_000, 40, |_| true, &mut seen, &mut latencies);
+            }
+            assert_eq!((one.torn, one.next, one.part.len()), (true, Some(torn + 3), 0));
         }
-        assert_eq!((seen.torn, one.torn), (1, true), "a datagram without its last byte shifts all behind it");
+        assert_eq!((seen.torn, seen.delivered, seen.numbers), (1, 3 + 2 * 2, Some((1, 10))));
     }
 }
