@@ -25,6 +25,7 @@ warmup = SECONDS
 [settings]
 pattern = "poisson"
 rate = 1000000
+generator = "sleep"
 [sweep]
 load = [0.2]
 subscribers = [2]
