@@ -79,9 +79,14 @@ impl Pool {
         self.shared.retain(|shared| shared.peer.is_none_or(&is_current));
     }
 
+    /// Lets go of HTTP/2 connections that take no further requests.
+    pub(crate) fn forget_closed(&mut self) {
+        self.shared.retain(|shared| !shared.sender.is_closed());
+    }
+
     /// A place on an HTTP/2 connection.
     pub(crate) fn stream(&mut self) -> Option<Stream> {
-        self.shared.retain(|shared| !shared.sender.is_closed());
+        self.forget_closed();
         let free = |shared: &&mut Shared| shared.streams.load(Ordering::Relaxed) < MAX_STREAMS;
         self.shared.iter_mut().find(free).map(Stream::of)
     }

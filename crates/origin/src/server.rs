@@ -1,6 +1,8 @@
 //! One server of an origin: its address, its connections, its health and its counters.
 
+use std::future::Future;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,6 +24,9 @@ use crate::{Endpoint, OriginOptions, Protocol, ServerOptions, Site};
 
 /// How long a connection may take to be ready again after the end of a response.
 const SETTLE: Duration = Duration::from_secs(1);
+
+/// How often a request that waits for its answer looks whether its connection is closed.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// A server.
 pub(crate) struct Server {
@@ -45,7 +50,8 @@ pub(crate) struct Server {
 
 /// A connection as long as a request has it.
 pub(crate) struct Lease {
-    link: Link,
+    /// `None` once the connection is closed for further requests.
+    link: Option<Link>,
     /// It had been used before.
     pub(crate) is_reused: bool,
     server: Arc<Server>,
@@ -99,7 +105,8 @@ impl Server {
         let Ok(Ok(slot)) = slot else {
             return Err(Failed::unsent(Reason::Busy, "as many requests under way as may be"));
         };
-        let lease = |link, is_reused| Lease { link, is_reused, server: Arc::clone(self), _slot: slot };
+        let lease =
+            |link, is_reused| Lease { link: Some(link), is_reused, server: Arc::clone(self), _slot: slot };
         if !fresh && let Some(link) = self.pooled(options) {
             return Ok(lease(link, true));
         }
@@ -181,14 +188,32 @@ impl Server {
 
 impl Lease {
     pub(crate) fn is_h2(&self) -> bool {
-        matches!(self.link, Link::H2(_))
+        matches!(self.link, Some(Link::H2(_)))
     }
 
-    /// Sends a request, and waits for the head of the response.
+    /// Sends a request, and waits for the head of the response. Once, on a connection that is not closed.
     pub(crate) async fn send(&mut self, request: Request<UploadBody>) -> Result<Response<Incoming>, Failed> {
-        let sent = match &mut self.link {
-            Link::Http1(link) => link.sender.try_send_request(request).await,
-            Link::H2(stream) => stream.sender.try_send_request(request).await,
+        let sent = match self.link.take() {
+            Some(Link::Http1(mut link)) => {
+                let answer = link.sender.try_send_request(request);
+                let (sent, link) = answered(answer, link, |link| link.sender.is_closed()).await;
+                self.link = link.map(Link::Http1);
+                sent
+            }
+            Some(Link::H2(mut stream)) => {
+                let answer = stream.sender.try_send_request(request);
+                let is_closed = |stream: &Stream| {
+                    let is_closed = stream.sender.is_closed();
+                    if is_closed {
+                        self.server.pool().forget_closed();
+                    }
+                    is_closed
+                };
+                let (sent, stream) = answered(answer, stream, is_closed).await;
+                self.link = stream.map(Link::H2);
+                sent
+            }
+            None => return Err(Failed::unsent(Reason::Closed, "the connection is closed")),
         };
         sent.map_err(|mut error| {
             let was_sent = error.take_message().is_none();
@@ -205,11 +230,60 @@ impl Lease {
 
     /// The response is over, and so is the request: the connection is for the next.
     pub(crate) async fn give_back(self, options: &OriginOptions) {
-        if let Link::Http1(mut link) = self.link
+        if let Some(Link::Http1(mut link)) = self.link
             && let Ok(Ok(())) = timeout(SETTLE, link.sender.ready()).await
             && self.server.leads_to(link.peer)
         {
             self.server.pool().put(link, options.limits.idle);
         }
+    }
+}
+
+/// The answer to a request, and what sent it unless its connection is closed by then.
+///
+/// hyper puts a request into a channel. If that happens at the moment at which the connection's task ends, neither that task
+/// nor the channel's drop sees it (tokio drains a channel up to what has been written), and it stays there, answered by
+/// nobody, until the last sender is dropped (<https://github.com/hyperium/hyper/issues/4122>). So the sender of a closed
+/// connection is dropped; hyper then says that the request was not sent, or still answers one that was.
+async fn answered<T, S>(
+    answer: impl Future<Output = T>,
+    sender: S,
+    is_closed: impl Fn(&S) -> bool,
+) -> (T, Option<S>) {
+    let mut answer = pin!(answer);
+    loop {
+        match timeout(LOOK, &mut answer).await {
+            Ok(answer) => return (answer, Some(sender)),
+            Err(_) if is_closed(&sender) => break,
+            Err(_) => {}
+        }
+    }
+    drop(sender);
+    (answer.await, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_that_its_closed_connection_forgot_is_answered_once_its_sender_is_dropped() {
+        // The queue answers when nobody can put anything into it any more.
+        let (sender, queue) = oneshot::channel::<()>();
+        let looks = AtomicUsize::new(0);
+        let is_closed = |_: &_| looks.fetch_add(1, Ordering::Relaxed) == 1;
+        let (answer, sender) = answered(queue, sender, is_closed).await;
+        assert!(answer.is_err() && sender.is_none());
+        assert_eq!(looks.into_inner(), 2, "it waits for as long as the connection is open");
+    }
+
+    #[tokio::test]
+    async fn what_is_answered_keeps_its_sender() {
+        let (answer, sender) = answered(async { 1 }, "sender", |_| true).await;
+        assert_eq!((answer, sender), (1, Some("sender")));
     }
 }
