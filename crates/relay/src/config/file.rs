@@ -138,6 +138,7 @@ pub(super) fn parse(source: &SourceFile) -> Result<Config, ConfigError> {
             return Err(at((wanted.span(), "there is no [webrtc]: say there where sessions come to".into())));
         }
     }
+    keys_differ(&file.room, &rooms).map_err(at)?;
     apart(&file.room, &rooms, webrtc.as_ref().map_or(&[], |webrtc| &webrtc.listen)).map_err(at)?;
     Ok(Config {
         workers: *file.workers.get_ref(),
@@ -155,8 +156,36 @@ fn shown(text: &str, rooms: &[Spanned<RoomTable>]) -> String {
     let tables = rooms.iter().map(Spanned::get_ref);
     let tables =
         tables.flat_map(|room| room.srtp.iter().chain(room.out.iter().filter_map(|out| out.srtp.as_ref())));
-    let keys = tables.filter_map(|table| table.get_ref().inline());
-    keys.fold(text.to_owned(), |text, key| text.replace(key, "***"))
+    let mut keys: Vec<_> = tables.filter_map(|table| table.get_ref().inline()).collect();
+    keys.sort_by_key(|key| key.start);
+    let (mut shown, mut from) = (String::with_capacity(text.len()), 0);
+    for key in keys {
+        shown.push_str(&text[from..key.start]);
+        shown.push_str("\"***\"");
+        from = key.end;
+    }
+    shown.push_str(&text[from..]);
+    shown
+}
+
+/// No master key occurs twice: with one key in two places the keystream of two packets may be the same (RFC 3711,
+/// section 9.1).
+fn keys_differ(tables: &[Spanned<RoomTable>], rooms: &[Room]) -> Result<(), Problem> {
+    let mut places = HashMap::new();
+    for (table, room) in tables.iter().zip(rooms) {
+        let table = table.get_ref();
+        let publisher = table.srtp.as_ref().zip(room.srtp.as_ref());
+        let named = table.out.iter().filter_map(|out| out.srtp.as_ref());
+        let outputs = named.zip(room.outputs.iter().filter_map(|output| output.srtp.as_ref()));
+        for (table, keys) in publisher.into_iter().chain(outputs) {
+            if let Some(other) = places.insert(keys.key(), room.name.as_str()) {
+                let problem =
+                    format!("SRTP keys are for one room or out each: this one is also used in `{other}`");
+                return Err((table.span(), problem));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn room(table: &RoomTable, folder: &Path) -> Result<Room, Problem> {

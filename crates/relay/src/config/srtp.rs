@@ -1,5 +1,6 @@
 //! `srtp`: what RTP is protected with, whose key is in the file or in one of its own.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use boring::base64;
@@ -14,7 +15,7 @@ use crate::srtp::{Keys, Profile};
 pub(super) struct SrtpTable {
     #[serde(default)]
     profile: Profile,
-    key: Option<String>,
+    key: Option<Spanned<String>>,
     key_file: Option<PathBuf>,
 }
 
@@ -24,7 +25,7 @@ impl SrtpTable {
         let wrong = |problem: String| (table.span(), problem);
         let Self { profile, key, key_file } = table.get_ref();
         let text = match (key, key_file) {
-            (Some(key), None) => key.clone(),
+            (Some(key), None) => key.get_ref().clone(),
             (None, Some(file)) => {
                 let path = folder.join(file);
                 std::fs::read_to_string(&path)
@@ -40,9 +41,9 @@ impl SrtpTable {
         })
     }
 
-    /// The key, if it is in the file itself.
-    pub(super) fn inline(&self) -> Option<&str> {
-        self.key.as_deref().filter(|key| !key.is_empty())
+    /// Where the key is, if it is in the file itself.
+    pub(super) fn inline(&self) -> Option<Range<usize>> {
+        self.key.as_ref().map(Spanned::span)
     }
 }
 
@@ -71,6 +72,56 @@ mod tests {
             config.text
         );
         assert!(!format!("{config:?}").contains(KEY));
+    }
+
+    #[test]
+    fn keys_are_not_shown_however_they_are_written() {
+        let (first, rest) = KEY.split_at(1);
+        let escaped = format!("\\u{:04x}{rest}", u32::from(first.as_bytes()[0]));
+        for srtp in
+            [format!("key = \"{escaped}\""), format!("key = \"\"\"{KEY}\"\"\""), format!("key = '{KEY}'")]
+        {
+            let config = parsed(&srtp).unwrap();
+            assert!(config.rooms[0].srtp.is_some());
+            assert!(config.text.contains("srtp = { key = \"***\" }\n[[room.out]]"), "{}", config.text);
+        }
+    }
+
+    #[test]
+    fn a_key_is_used_once() {
+        let room = |name: &str, port: u16, key: &str, out: &str| {
+            let out = format!("[[room.out]]\naddress = \"192.0.2.9:{port}\"\nsrtp = {{ {out} }}\n");
+            format!(
+                "[[room]]\nname = \"{name}\"\nrtp_in = \"192.0.2.1:{port}\"\nsrtp = {{ key = \"{key}\" }}\n{out}"
+            )
+        };
+        let material = |first: u8, length: usize| {
+            boring::base64::encode_block(&[&[first][..], &vec![9; length - 1]].concat())
+        };
+        let parse = |text: String| {
+            Config::parse(&SourceFile { file: "relay.toml".into(), text }).map_err(|error| error.to_string())
+        };
+        let key = |first, length| format!("key = \"{}\"", material(first, length));
+        let rooms =
+            room("a", 5004, &material(1, 30), &key(2, 30)) + &room("b", 6004, &material(3, 30), &key(4, 30));
+        assert!(parse(rooms).is_ok());
+        // The same key with another salt, for another profile, is still the same key.
+        let gcm = format!("profile = \"AEAD_AES_128_GCM\", {}", key(1, 28));
+        for (rooms, line) in [
+            (room("a", 5004, &material(1, 30), &key(1, 30)), 7),
+            (room("a", 5004, &material(1, 30), &gcm), 7),
+            (
+                room("a", 5004, &material(1, 30), &key(2, 30))
+                    + &room("b", 6004, &material(2, 30), &key(3, 30)),
+                11,
+            ),
+        ] {
+            let error = parse(rooms).unwrap_err();
+            assert!(
+                error.starts_with(&format!("relay.toml:{line}:")) && error.contains("SRTP keys are for one"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

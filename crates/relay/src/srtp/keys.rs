@@ -75,6 +75,11 @@ pub(super) enum Label {
 }
 
 impl Keys {
+    /// The master key.
+    pub(crate) const fn key(&self) -> &[u8; KEY] {
+        &self.key
+    }
+
     /// Of key and salt, one behind the other; `None`: not as many octets as the profile has.
     pub fn new(profile: Profile, material: &[u8]) -> Option<Self> {
         if material.len() != profile.material() {
