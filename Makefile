@@ -21,7 +21,7 @@ SCENARIOS ?=
 BUILD_FLAGS ?=
 BENCH_FLAGS ?=
 
-.PHONY: build package demo test test-packages test-drivers test-kernels test-hostile bench audit fmt lint doc patched setup clean
+.PHONY: build package demo test test-packages test-drivers test-kernels test-hostile soak bench audit fmt lint doc patched setup clean
 
 build: setup
 	cargo build --release --locked -p expressway $(BUILD_FLAGS)
@@ -57,6 +57,11 @@ test-kernels:
 test-hostile:
 	scripts/setup build test
 	scripts/test build hostile
+
+# Hours of everything at once: SOAK_MINUTES says how long.
+soak:
+	scripts/setup build test
+	scripts/test build soak
 
 bench: build
 	scripts/setup bench

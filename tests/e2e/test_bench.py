@@ -165,13 +165,14 @@ measures = "What a delivery costs."
 held_equal = ["everything"]
 beds = ["lab"]
 rounds = 1
-seconds = 3.0
+seconds = 0.5
 warmup = 0.5
 [settings]
 pattern = "even"
 deliveries = 8000
 rate = 2000
 subscribers = 4
+generator = "sleep"
 [[contestant]]
 name = "a loop"
 side = "peer"
@@ -184,21 +185,25 @@ forwarder = "user"
 
 
 # Long enough for samples of each call on a machine with other things to do.
-LONGER = SCENARIO.replace("seconds = 0.5", "seconds = 4.0")
 
 
-@pytest.mark.parametrize("scenario", [LONGER, FANOUT], ids=["gateway", "fan-out"])
+@pytest.mark.parametrize("scenario", [SCENARIO, FANOUT], ids=["gateway", "fan-out"])
 def test_a_profile_is_drawn_of_each_side(tmp_path: Path, scenario: str) -> None:
-    (tmp_path / "trial.toml").write_text(scenario)
-    bench(tmp_path / "trial.toml", "--profile", "--out", tmp_path / "out", "--peers", tmp_path / "no-peers")
-    folder = tmp_path / "out" / "profiles"
-    assert len(list(folder.glob("*.svg"))) == 2
-    for drawn in folder.glob("*.svg"):
+    # On a machine with other things to do a moment has few samples.
+    for seconds in (3, 15):
+        (tmp_path / "trial.toml").write_text(scenario.replace("seconds = 0.5", f"seconds = {seconds}"))
+        out = tmp_path / f"out-{seconds}"
+        bench(tmp_path / "trial.toml", "--profile", "--out", out, "--peers", tmp_path / "no-peers")
+        folder = out / "profiles"
+        assert len(list(folder.glob("*.svg"))) == 2 and not list(folder.glob("*.perf"))
+        folded = {drawn: drawn.with_suffix(".folded").read_text().splitlines() for drawn in folder.glob("*.svg")}
+        if all(any("sendto" in line or "sendm" in line for line in stacks) for stacks in folded.values()):
+            break
+    else:
+        pytest.fail(f"neither side was seen to send: {folded}")
+    for drawn, stacks in folded.items():
         assert drawn.read_text().startswith("<svg") and "</svg>" in drawn.read_text()
-        stacks = drawn.with_suffix(".folded").read_text().splitlines()
         assert sum(int(line.rsplit(" ", 1)[1]) for line in stacks) > 3
-        assert any("sendto" in line or "sendm" in line for line in stacks), "it sent"
-    assert not list(folder.glob("*.perf"))
 
 
 def test_cores_and_money(raw: Path) -> None:

@@ -17,73 +17,11 @@ from harness.agent import NOBODY, UNPRIVILEGED, status
 from harness.namespace import run_inside
 from harness.paths import BINARY, CLIENTS, HOST, LIMIT, LONG_CLIP, PEERS, PORT
 from harness.server import Server, address
+from harness.transfer import download, loop
 from harness.upgrade import Succession, runs, succession, wait_until_gone
-
-# Octets a second of the downloads that last: several times as long as an upgrade takes.
-RATE = 5_000_000
-
-PYTHON = PEERS / "venv/bin/python"
 
 # Old connections may take as long as they like, and what is told to end does so soon.
 PATIENT = {"server": {"upgrade_drain": '"10m"', "drain": '"60s"'}}
-
-
-class Download:
-    """One by curl, slow enough to outlive upgrades."""
-
-    def __init__(self, server: Server, certificates: Path, version: str, path: str = "/clip.mp4", rate: int = RATE) -> None:
-        lab = server.lab
-        words = [PYTHON, CLIENTS / "curl_slow.py", "-connect", address(lab.server["ipv4"]), "-name", HOST]
-        words += ["-ca", certificates / "ca.pem", "-path", path, "-version", version, "-rate", rate]
-        command = lab.inside("client", *map(str, words))
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert self.process.stdout
-        line = self.process.stdout.readline()
-        assert line == "under way\n", f"{line!r} {self.process.communicate()}\n{server.log()}"
-
-    def is_under_way(self) -> bool:
-        """It has neither ended nor failed."""
-        return self.process.poll() is None
-
-    def finish(self, wanted: Path) -> None:
-        """Every octet has come, and is right."""
-        out, err = self.process.communicate(timeout=LIMIT)
-        assert self.process.returncode == 0, err
-        got = json.loads(out)
-        assert (got["status"], got["bytes"]) == (200, wanted.stat().st_size), got
-        assert got["sha256"] == clients.sha256(wanted)
-
-
-@contextlib.contextmanager
-def download(server: Server, certificates: Path, version: str, **options) -> Iterator[Download]:
-    """A download that is over when the test is."""
-    made = Download(server, certificates, version, **options)
-    try:
-        yield made
-    finally:
-        made.process.kill()
-        made.process.wait()
-
-
-@contextlib.contextmanager
-def loop(server: Server, certificates: Path, path: str, wanted: Path) -> Iterator[subprocess.Popen[str]]:
-    """Connections one after another; none may fail."""
-    lab = server.lab
-    words = [PYTHON, CLIENTS / "curl_loop.py", "-connect", address(lab.server["ipv4"]), "-name", HOST]
-    words += ["-ca", certificates / "ca.pem", "-path", path, "-sha256", clients.sha256(wanted)]
-    process = subprocess.Popen(
-        lab.inside("client", *map(str, words)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        yield process
-        out, err = process.communicate("", timeout=2 * LIMIT)
-        assert process.returncode == 0, err
-        report = json.loads(out)
-        assert report["failures"] == [], f"{report}\n{server.log()}"
-        assert report["connections"] >= 3, report
-    finally:
-        process.kill()
-        process.wait()
 
 
 def fetch(server: Server, certificates: Path, name: str = "quicgo") -> None:

@@ -88,6 +88,8 @@ def succession(server: Server, admin: str | None = None) -> Iterator[Succession]
         yield made
         made.finish()
     finally:
+        # A test that failed meanwhile has its own fault, not that the first one has ended.
+        server.over |= len(made.pids) > 1 and server.process.poll() is not None
         for pid in made.pids[1:]:
             if runs(pid):
                 os.kill(pid, signal.SIGKILL)
