@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """One QUIC handshake by aioquic: which certificate came, and whether a session was resumed.
 
-Prints {"names": [...], "resumed": bool, "status": that of /nothing} or {"error": CODE}, where CODE is that of the server's CONNECTION_CLOSE.
+Prints {"names": [...], "resumed": bool, "status": that of the path} or {"error": CODE}, where CODE is that of the server's CONNECTION_CLOSE.
+With -early the request goes out with the first packets if the session allows it, and there is "early", whether the server took it as
+such; "cid" is a connection ID that the server issued.
 """
 
 import argparse
@@ -40,9 +42,9 @@ class Client(QuicConnectionProtocol):
             if isinstance(http_event, HeadersReceived) and not self.status.done():
                 self.status.set_result(int(dict(http_event.headers)[b":status"]))
 
-    async def ask(self, authority: str) -> int:
-        """The status of a request for what is not there."""
-        fields = {":method": "GET", ":scheme": "https", ":authority": authority, ":path": "/nothing"}
+    async def ask(self, authority: str, path: str) -> int:
+        """The status of a request."""
+        fields = {":method": "GET", ":scheme": "https", ":authority": authority, ":path": path}
         headers = [(name.encode(), value.encode()) for name, value in fields.items()]
         self.http.send_headers(self._quic.get_next_available_stream_id(), headers, end_stream=True)
         self.transmit()
@@ -78,7 +80,9 @@ async def main(arguments: argparse.Namespace) -> dict:
             configuration=configuration,
             create_protocol=protocol,
             session_ticket_handler=keep,
+            wait_connected=not arguments.early,
         ) as client:
+            asked = asyncio.ensure_future(client.ask(arguments.name, arguments.path)) if arguments.early else None
             # A server that refuses a client's certificate says so after the handshake is done for the client.
             done = asyncio.ensure_future(client.wait_closed())
             await asyncio.wait([done, ticket], return_when=asyncio.FIRST_COMPLETED)
@@ -87,12 +91,15 @@ async def main(arguments: argparse.Namespace) -> dict:
             if session:
                 session.write_bytes(pickle.dumps(ticket.result()))
             leaf = client._quic.tls._peer_certificate
-            status = await client.ask(arguments.name)
+            status = await (asked or client.ask(arguments.name, arguments.path))
             names: list[str] = []
             if leaf:
                 extension = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName)
                 names = extension.value.get_values_for_type(x509.DNSName)
-            return {"names": names, "resumed": client._quic.tls.session_resumed, "status": status}
+            found = {"names": names, "resumed": client._quic.tls.session_resumed, "status": status}
+            if arguments.early:
+                found |= {"early": client._quic.tls.early_data_accepted, "cid": client._quic._peer_cid.cid.hex()}
+            return found
     except ConnectionError:
         return {"error": made[-1].code}
 
@@ -103,5 +110,7 @@ if __name__ == "__main__":
     parser.add_argument("-name", required=True)
     parser.add_argument("-session", help="file that a session is resumed from, and kept in")
     parser.add_argument("-certificate")
+    parser.add_argument("-path", default="/nothing")
+    parser.add_argument("-early", action="store_true", help="ask at once, by 0-RTT if the session allows it")
     parser.add_argument("-key")
     print(json.dumps(asyncio.run(asyncio.wait_for(main(parser.parse_args()), LIMIT))))

@@ -19,6 +19,7 @@ mod fanout;
 mod forward;
 pub(crate) mod generate;
 mod guard;
+mod keys;
 mod lab;
 mod recv;
 mod relay;
@@ -33,6 +34,7 @@ pub(crate) use dump::{Directions, Dump, Extcap, PayloadType, Text, XdpPoint};
 pub(crate) use fanout::{Fanout, FanoutMode};
 pub(crate) use forward::Forward;
 pub(crate) use guard::Guard;
+pub(crate) use keys::{KeysArguments, KeysCommand, KeysNew, KeysRotate, KeysShow, KeysVerify};
 pub(crate) use lab::{LabArguments, LabCommand};
 pub(crate) use recv::{Recv, Sequence};
 pub(crate) use relay::Relay;
@@ -84,6 +86,8 @@ pub(crate) enum Command {
     Agent(Agent),
     /// Create a development CA and a leaf certificate signed by it
     Cert(Cert),
+    /// Make, rotate and check the keys that several servers share
+    Keys(KeysArguments),
     /// Receive UDP datagrams, count them and measure latency
     Recv(Box<Recv>),
     /// Send one UDP feed to many TCP, TLS and WebSocket subscribers

@@ -17,6 +17,7 @@ mod fanout;
 mod forward;
 mod generate;
 mod guard;
+mod keys;
 mod lab;
 mod limits;
 mod logging;
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
         Command::Guard(arguments) => guard::run(&arguments),
         Command::Dump(arguments) => dump::run(&arguments),
         Command::Cert(arguments) => cert::run(&arguments),
+        Command::Keys(arguments) => keys::run(&arguments.command),
         Command::Lab(arguments) => lab::run(arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),

@@ -5,6 +5,7 @@
 //! * [`privilege`] gives up what the server does not need, [`confine`] keeps it from more.
 //! * [`tcp`] is what is served over TCP.
 //! * [`events`] is what the main thread waits for.
+//! * [`keys`] follows the document of keys that several servers share.
 //! * [`local`] is the configuration for a directory that is served without one.
 //! * [`logs`] opens access logs, and knows those that have not ended.
 //! * [`server`] is the running whole: workers, reload, drain; [`status`] what its admin listener shows.
@@ -15,6 +16,7 @@
 mod config;
 mod confine;
 mod events;
+mod keys;
 mod local;
 mod logs;
 mod metrics;
@@ -117,7 +119,7 @@ fn start(arguments: Serve, inheritance: Inheritance) -> Result<Option<Server>, F
         None => None,
     };
     let mut setup = setup::build(&config, &fixed, &files, (&origins, cache.as_ref()), &mut logs, None)?;
-    tls::adopt(&config, &fixed.lasting)?;
+    tls::adopt(&config, &fixed)?;
     setup.settings.instance = instance;
     setup.settings.filter_keys = filter_keys;
     let Some(provider) = provider else {

@@ -26,6 +26,7 @@ use expressway_web::files::FileStore;
 use super::config::Config;
 use super::confine::Confinement;
 use super::events::{Event, follow_signals};
+use super::keys;
 use super::logs::{Logs, Previous};
 use super::setup::Reloadable;
 use super::status::Status;
@@ -142,6 +143,9 @@ impl Server {
         metrics::register(&registry, &shared, &files, &path, &log, workers);
         let tls = Arc::new(ArcSwap::new(setup.settings.tls.clone()));
         metrics::register_tls(&registry, tls.clone());
+        if let Some(keys) = &fixed.keys {
+            keys.register(&registry);
+        }
         metrics::register_origins(&registry, &origins);
         metrics::register_cache(&registry, cache.as_ref());
         status.generation.register(&registry);
@@ -271,6 +275,7 @@ impl Server {
                     self.lock_path().maintain();
                     self.shared.collect();
                     self.upkeep.turn(&self.config, &self.tls.load());
+                    self.follow_keys(false);
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Ok(Event::Reload) if stopping => tracing::warn!("reload: ignored while stopping"),
@@ -393,9 +398,31 @@ impl Server {
         if let Some(admin) = &self.admin {
             admin.reload();
         }
+        self.follow_keys(true);
         match self.try_reload() {
             Ok(()) => tracing::info!("reload: done"),
             Err(failure) => tracing::error!("reload failed, keeping the old configuration: {failure}"),
+        }
+    }
+
+    /// Takes another document of shared keys, if there is one: all of its keys at once. Sockets, connections and the rest of the
+    /// configuration stay as they are.
+    fn follow_keys(&self, is_asked: bool) {
+        let Some(document) = self.fixed.keys.as_ref().and_then(|keys| keys.follow(is_asked)) else { return };
+        keys::set_tickets(&document, &self.fixed.lasting.tickets);
+        match keys::retry(&document) {
+            Ok(keys) => self.shared.set_retry_keys(keys),
+            Err(failure) => tracing::error!("keeping the keys of Retry tokens: {failure}"),
+        }
+        if self.config.shares_routable() {
+            match self.config.routable(Some(&document)) {
+                Ok(routable) => self.shared.set_routable(routable),
+                Err((_, problem)) => tracing::error!("keeping the key of connection IDs: {problem}"),
+            }
+            for mailbox in self.mailboxes.iter() {
+                // A worker whose mailbox is full is awake.
+                let _ = mailbox.try_send(Message::Wake);
+            }
         }
     }
 
@@ -416,7 +443,7 @@ impl Server {
         self.shared.reload(setup.clone()).map_err(Failure::run_time)?;
         self.origins.adopt(origins);
         self.tls.store(setup.settings.tls.clone());
-        if let Err(failure) = tls::adopt(&config, &self.fixed.lasting) {
+        if let Err(failure) = tls::adopt(&config, &self.fixed) {
             tracing::warn!("reload: keeping the ticket keys: {failure}");
         }
         for mailbox in self.mailboxes.iter() {

@@ -17,6 +17,7 @@ use expressway_web::{Exchange, Handler, RequestBody, RequestHead, SiteConfig, Si
 use http::Method;
 
 use super::config::{self, Config, LEAST_BESIDE_CACHE};
+use super::keys;
 use super::logs::{Logs, Previous};
 use super::tcp;
 use super::tls::{self, Fixed};
@@ -132,12 +133,16 @@ pub(crate) fn build(
 ) -> Result<Reloadable, Failure> {
     let tls = Arc::new(tls::build(config, fixed)?);
     let wrong = |(span, problem)| Failure::usage(config.at(span, problem));
-    let settings =
-        Settings { routable: config.routable().map_err(wrong)?, ..settings(config, Arc::clone(&tls)) };
+    let shared = fixed.keys.as_ref().map(|keys| keys.document());
+    let settings = Settings {
+        routable: config.routable(shared.as_deref()).map_err(wrong)?,
+        retry_keys: shared.as_deref().map(keys::retry).transpose()?,
+        ..settings(config, Arc::clone(&tls))
+    };
     settings.check().map_err(|error| Failure::usage(format!("[quic]: {error}")))?;
     let origins = origins.build(config.origins().map_err(wrong)?).map_err(Failure::usage)?;
     let sites: Result<Vec<SiteConfig>, _> =
-        config.sites.iter().map(|one| site(one, &origins, cache)).collect();
+        config.sites.iter().map(|one| site(one, fixed, &origins, cache)).collect();
     let sites = sites.map_err(wrong)?;
     if previous.is_some() && cache.is_none() && config.sites.iter().any(|site| site.cache.is_some()) {
         tracing::warn!("reload: the first site with a cache; it is cached after a restart");
@@ -187,6 +192,7 @@ fn settings(config: &Config, tls: Arc<Tls>) -> Settings {
 
 fn site(
     site: &config::Site,
+    fixed: &Fixed,
     origins: &[Origin],
     cache: Option<&Cache>,
 ) -> Result<SiteConfig, config::Problem> {
@@ -207,7 +213,8 @@ fn site(
         },
         (None, None) => SiteContent::Nothing,
     };
-    let (rules, error_pages) = (site.rules()?, site.error_pages()?);
+    let (rules, error_pages) =
+        (site.rules(fixed.keys.as_ref().map(|keys| keys.tokens()))?, site.error_pages()?);
     let compress = site.compress_options()?;
     let media_urgency = site.video().urgency;
     Ok(SiteConfig {

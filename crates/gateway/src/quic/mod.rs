@@ -18,7 +18,8 @@
 //! packet is found without a table shared by workers. The secrets of IDs, resets and Retry are derived from
 //! the private key: after a crash and restart, clients of the old process get a stateless reset that they can
 //! verify. The secrets of IDs and resets are bound to one server as well ([`Instance`]). Retry tokens are
-//! accepted by every server with the key, because a client's second packet may reach another. A [`FilterKey`] replaces the
+//! accepted by every server with the key, because a client's second packet may reach another; with [`SharedRetryKeys`], by every
+//! server that has those. A [`FilterKey`] replaces the
 //! key of the check bytes by one that a filter in front of the server knows, and gives tokens a form that it makes and takes too.
 
 pub mod cid;
@@ -51,3 +52,4 @@ pub use settings::{
 };
 pub use stats::Stats;
 pub use tls::{FilterKey, Identity, Secrets, Tls, TlsError, Validity};
+pub use token::SharedRetryKeys;
