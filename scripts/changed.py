@@ -56,7 +56,6 @@ E2E = {
     "expressway/src/forward": ["forward"],
     "expressway/src/generate": ["gen"],
     "expressway/src/guard": ["guard*"],
-    "expressway/src/keys": ["keys"],
     "expressway/src/recv": ["recv", "sequence", "lend"],
     "expressway/src/relay": ["relay"],
     "expressway/src/serve": ["operation", "privilege", "limits", "workers", "tcp", "tls", "origin", "cache"],

@@ -314,7 +314,7 @@ def test_a_bad_document_is_refused_and_the_last_good_one_stays(make_lab, make_se
     assert status() == 200 and version(server) == wanted
 
 
-def test_a_server_without_privilege_follows_the_file_and_so_does_its_successor(make_lab, make_server, readable: Path, shared: Shared) -> None:
+def test_a_server_without_privilege_follows_the_file(make_lab, make_server, readable: Path, shared: Shared) -> None:
     lab = make_lab()
     os.chown(shared.file, 0, NOBODY)
     open_to_all(shared.folder)
@@ -322,6 +322,32 @@ def test_a_server_without_privilege_follows_the_file_and_so_does_its_successor(m
     wait_version(server, shared.rotate())
     found = shared.file.stat()
     assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (0, NOBODY, 0o640), "a rotation keeps owner and mode"
+    assert ask(lab, listen(lab))["status"] == 404
+
+
+def test_a_secret_of_kubernetes_is_followed(make_lab, make_server, readable: Path, shared: Shared, tmp_path: Path) -> None:
+    """As the kubelet writes it: files are links into a folder that is itself a link, which is replaced."""
+    lab = make_lab()
+    volume = tmp_path / "volume"
+    volume.mkdir()
+
+    def publish(name: str) -> None:
+        data = Path(shutil.copytree(shared.folder, volume / name, ignore=shutil.ignore_patterns("signer.pem")))
+        data.chmod(0o755)
+        os.chown(data / "shared.keys", 0, NOBODY)
+        (volume / "..new").symlink_to(name)
+        (volume / "..new").rename(volume / "..data")
+
+    publish("..1")
+    for name in ("shared.keys", "signer.pub"):
+        (volume / name).symlink_to(f"..data/{name}")
+    open_to_all(volume)
+    keys = {"file": f'"{volume}/shared.keys"', "signer": f'"{volume}/signer.pub"'}
+    server = make_server(lab, mode="udp", certificates=readable, more={"keys": keys, "server": {"user": '"nobody"'}})
+    for number in (2, 3):
+        new = shared.rotate()
+        publish(f"..{number}")
+        wait_version(server, new)
     assert ask(lab, listen(lab))["status"] == 404
 
 

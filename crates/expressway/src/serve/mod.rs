@@ -3,6 +3,7 @@
 //!
 //! * [`config`] is the configuration file; [`setup`] turns it into what QUIC and request handling are given.
 //! * [`privilege`] gives up what the server does not need, [`confine`] keeps it from more.
+//! * [`qlog`] records the events of a connection.
 //! * [`tcp`] is what is served over TCP.
 //! * [`events`] is what the main thread waits for.
 //! * [`keys`] follows the document of keys that several servers share.
@@ -22,6 +23,7 @@ mod logs;
 mod metrics;
 mod notify;
 mod privilege;
+mod qlog;
 mod server;
 mod setup;
 mod status;

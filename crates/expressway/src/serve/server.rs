@@ -13,6 +13,7 @@ use expressway_cache::Cache;
 use expressway_dataplane::{DataPath, Provider, WorkerIo};
 use expressway_gateway::admin::{self, Admin};
 use expressway_gateway::metrics::Registry;
+use expressway_gateway::otlp::Exporter;
 use expressway_gateway::quic::{Endpoint, Message, Setup, Shared};
 use expressway_netio::trace::Tracers;
 use expressway_netio::worker::{Worker, WorkerOptions};
@@ -86,6 +87,8 @@ pub(crate) struct Server {
     /// packets.
     give_up: Instant,
     pub(super) admin: Option<Admin>,
+    /// Pushes metrics, until another process has taken over.
+    exporter: Option<Exporter>,
 }
 
 /// What was bound, or taken from the process before, while the process was still privileged.
@@ -134,6 +137,7 @@ impl Server {
             path: path.clone(),
             cache: cache.clone(),
             tracers: tracers.clone(),
+            shared: shared.clone(),
             kept: Mutex::new(setup::kept(&config)),
             generation: Generation::new(&succession),
             events: sender.clone(),
@@ -179,6 +183,7 @@ impl Server {
             is_retiring: false,
             give_up: Instant::now(),
             admin: None,
+            exporter: None,
             config,
         };
         for ((index, io), inbox) in ios.into_iter().enumerate().zip(inboxes) {
@@ -199,6 +204,11 @@ impl Server {
                 .map_err(|error| Failure::run_time(format!("TCP workers: {error}")))?;
             crate::metrics::register_tcp(&registry, tcp.stats());
             server.tcp = Some(tcp);
+        }
+        if let Some(options) = setup::otlp(&server.config)? {
+            let exporter = Exporter::start(options, registry.clone());
+            let failed = |error| Failure::run_time(format!("[otlp]: {error}"));
+            server.exporter = Some(exporter.map_err(failed)?);
         }
         if let (Some(section), Some(listener)) = (&server.config.admin, admin) {
             let status = server.status.clone();
@@ -300,9 +310,9 @@ impl Server {
             let _ = thread.join();
         }
         self.lock_path().finish();
-        let Self { logs, failure, shared, setup, log, admin, .. } = self;
-        // The last who have a log, now that the workers have gone; the admin listener's metrics are others.
-        drop((shared, setup, log.swap(None), admin));
+        let Self { logs, failure, shared, setup, log, admin, exporter, status, .. } = self;
+        // The last who have a log, now that the workers have gone; the metrics of the admin listener and the exporter are others.
+        drop((shared, setup, log.swap(None), admin, exporter, status));
         logs.finish();
         match failure {
             Some(failure) => Err(failure),
@@ -355,6 +365,8 @@ impl Server {
     /// Has the workers finish what is open, at their clients' leisure: another process has what is new.
     pub(super) fn retire_until(&mut self, deadline: Instant) {
         self.is_retiring = true;
+        // The next process pushes under the same name.
+        drop(self.exporter.take());
         self.give_up = deadline + DRAIN_GRACE;
         if let Some(tcp) = &self.tcp {
             tcp.retire(deadline);

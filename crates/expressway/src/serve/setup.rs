@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use expressway_cache::{Cache, SiteOptions};
 use expressway_dataplane::Config as PathConfig;
+use expressway_gateway::otlp;
 use expressway_gateway::quic::cid::WORKER_OFFSET;
 use expressway_gateway::quic::{CongestionControl, Instance, RetryPolicy, Settings};
 use expressway_netio::udp::{Steering, UdpConfig};
@@ -113,6 +114,23 @@ pub(crate) fn cache(
             .map_err(|error| Failure::run_time(format!("[cache]: {error}")))
     };
     is_wanted.then(open).transpose()
+}
+
+/// How metrics are pushed, if they are.
+pub(crate) fn otlp(config: &Config) -> Result<Option<otlp::Options>, Failure> {
+    let Some(section) = &config.otlp else { return Ok(None) };
+    let (collector, path) =
+        section.target().map_err(|(span, problem)| Failure::usage(config.at(span, problem)))?;
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let node = config.server.node.as_ref().map_or(&host, |node| node.get_ref());
+    let resource = vec![
+        ("service.name", "expressway".to_owned()),
+        ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("service.instance.id", node.clone()),
+        ("host.name", host.clone()),
+    ];
+    let (interval, timeout) = (section.interval.get_ref().0, section.timeout.get_ref().0);
+    Ok(Some(otlp::Options { collector, path, interval, timeout, resource }))
 }
 
 /// What tells this process from others that serve with the same key. It holds its place, so there is one a process, that of the process

@@ -30,6 +30,7 @@ pub mod header;
 mod instance;
 mod message;
 mod older;
+mod qlog;
 mod quic_lb;
 pub mod reset;
 mod settings;
@@ -46,6 +47,7 @@ pub use engine::EngineError;
 pub use instance::Instance;
 pub use message::{ForeignDatagram, Message};
 pub use older::{Forward, Forwarded, Generations, Older};
+pub use qlog::{QlogError, QlogPhase, QlogReport, Recording};
 pub use settings::{
     CongestionControl, JUMBO_UDP_PAYLOAD, MAX_UDP_PAYLOAD, MIN_UDP_PAYLOAD, RetryPolicy, Settings,
     SettingsError,

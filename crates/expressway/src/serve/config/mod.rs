@@ -7,6 +7,7 @@ mod acme;
 mod cache;
 mod compress;
 mod origin;
+mod otlp;
 mod rule;
 mod sections;
 mod site;
@@ -31,6 +32,7 @@ use expressway_keys::Document;
 use expressway_origin::OriginOptions;
 use expressway_settings::{ConfigError, SourceFile, admin};
 pub(crate) use origin::{Control, Named, Origin};
+pub(crate) use otlp::Otlp;
 pub(crate) use sections::{Files, Keys, Log, Quic, Server};
 pub(crate) use site::{Problem, Site};
 pub(crate) use tcp::{Action, Http, Tcp};
@@ -84,6 +86,8 @@ pub(crate) struct Config {
     /// `[[site]]`, at least one; the first is the default.
     #[serde(rename = "site")]
     pub(crate) sites: Vec<Site>,
+    /// `[otlp]`, absent when nothing is pushed.
+    pub(crate) otlp: Option<Otlp>,
     /// `[admin]`, absent when there is no admin listener.
     pub(crate) admin: Option<admin::Section>,
     #[serde(skip)]
@@ -120,6 +124,7 @@ struct Raw {
     origin: Vec<Spanned<Origin>>,
     #[serde(default)]
     site: Vec<Site>,
+    otlp: Option<Otlp>,
     admin: Option<admin::Section>,
 }
 
@@ -156,6 +161,7 @@ impl Config {
             cache: raw.cache,
             origins: raw.origin,
             sites: raw.site,
+            otlp: raw.otlp,
             admin: raw.admin,
             source,
         };
@@ -307,6 +313,9 @@ impl Config {
         if self.cache != running.cache {
             sections.push("cache");
         }
+        if self.otlp != running.otlp {
+            sections.push("otlp");
+        }
         if self.admin != running.admin {
             sections.push("admin");
         }
@@ -389,6 +398,9 @@ impl Config {
         }
         if let Some(admin) = &self.admin {
             admin.check().map_err(|(span, problem)| self.at(span, problem))?;
+        }
+        if let Some(otlp) = &self.otlp {
+            otlp.check().map_err(|(span, problem)| self.at(span, problem))?;
         }
         self.tcp.check().map_err(|(span, problem)| self.at(span, problem))?;
         for http in &self.http {

@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use expressway_netio::mailbox::Mailbox;
-use expressway_netio::trace::{Arrival, Tracer};
+use expressway_netio::trace::{Arrival, Filter, Tracer};
 use expressway_netio::{Context, Datagram, IoError, PacketIo, Service, Transmit};
 use expressway_web::access_log::AccessLog;
 use expressway_web::memory::Memory;
@@ -52,6 +52,7 @@ use super::header::{self, Header};
 use super::instance::Instance;
 use super::message::{BufferPool, ForeignDatagram, Message, WakeList};
 use super::older::Generations;
+use super::qlog::{QlogError, Qlogs, Recording};
 use super::reset::Resets;
 use super::settings::Settings;
 use super::stats::{Published, Stats};
@@ -96,6 +97,8 @@ pub struct Shared {
     _instance: Instance,
     generations: Generations,
     memory: Arc<Memory>,
+    /// The one whose qlog somebody wants.
+    qlogs: Arc<Qlogs>,
     pool: BufferPool,
     published: Box<[Published]>,
     /// What IDs say to load balancers: as the setup has it, or as it was replaced since.
@@ -159,6 +162,7 @@ impl Shared {
             routable: Mutex::new(settings.routable),
             _instance: settings.instance.clone(),
             memory,
+            qlogs: Arc::default(),
             pool: BufferPool::new(HANDOVER_BUFFERS, settings.max_receive_payload()),
             published: (0..workers.clamp(1, 256)).map(|_| Published::default()).collect(),
             setup: Mutex::new(Arc::clone(setup)),
@@ -166,6 +170,20 @@ impl Shared {
             next: (0..workers.clamp(1, 256)).map(|_| Mutex::default()).collect(),
             retired: Mutex::default(),
         }))
+    }
+
+    /// Records the qlog of the first connection that `filter` selects and of which a datagram comes, `limit` bytes at most.
+    ///
+    /// # Errors
+    /// One is recorded already, or all are, or the build cannot.
+    pub fn record_qlog(&self, filter: Filter, limit: usize) -> Result<Recording, QlogError> {
+        if !cfg!(feature = "qlog") {
+            return Err(QlogError::Unsupported);
+        }
+        if self.lock_setup().settings.qlog.is_some() {
+            return Err(QlogError::All);
+        }
+        self.qlogs.start(filter, limit)
     }
 
     /// The keys of this process's connection IDs, for the one that succeeds it.
