@@ -56,11 +56,14 @@ def total(metric: dict[str, Any]) -> int:
     return sum(int(point["asInt"]) for point in metric["sum"]["dataPoints"])
 
 
-def test_a_collector_gets_what_the_metrics_page_shows(make_lab, make_server, certificates: Path, tmp_path: Path) -> None:
-    lab = make_lab()
+def test_a_collector_gets_what_the_metrics_page_shows(make_lab, make_server, readable: Path, tmp_path: Path) -> None:
+    """Of a server without privilege."""
+    lab, certificates = make_lab(), readable
     out = tmp_path / "pushed"
     with collector(lab, out) as endpoint:
-        server: Server = make_server(lab, mode="udp", more={**otlp(endpoint), "server": {"node": '"edge-7"'}})
+        server: Server = make_server(
+            lab, mode="udp", certificates=readable, more={**otlp(endpoint), "server": {"node": '"edge-7"', "user": '"nobody"'}}
+        )
         for _ in range(3):
             assert fetch(lab, "quicgo", address(lab.server["ipv4"]), certificates, ["/small.txt"])[0].status == 200
         found = wait(out, lambda metrics: total(metrics["expressway_requests"]) == 3)
