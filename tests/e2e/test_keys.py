@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import signal
+import socket
+import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from harness import clients
 from harness.lab import Lab
+from harness.namespace import run_inside
 from harness.paths import BINARY, CLIENTS, HOST, LIMIT, LONG_CLIP, PEERS, PORT, open_to_all, run
 from harness.server import Server, address
 
@@ -146,6 +149,42 @@ def test_a_session_of_one_server_resumes_at_another(make_lab, make_server, share
     # Without shared keys nothing of it works.
     three = make_server(labs[0], mode="udp", certificates=stranger, listen=[address(labs[0].server["ipv4"], PORT + 1)], admin=9181)
     assert not ask(labs[0], three.ready[0].listen, "-session", session)["resumed"]
+
+
+@pytest.mark.parametrize("protocol", ["TLSv1.2", "TLSv1.3"])
+def test_sessions_over_tcp_resume_at_another_server(make_lab, make_server, shared: Shared, stranger: Path, tmp_path: Path, protocol: str) -> None:
+    """By OpenSSL."""
+    lab = make_lab()
+    second = shared.copy(tmp_path / "second")
+    places = [(lab.server["ipv4"], PORT + number) for number in range(2)]
+    one = make_server(lab, mode="udp", more=shared.more(), listen=[address(*places[0])])
+    two = make_server(lab, mode="udp", more=second.more(), listen=[address(*places[1])], certificates=stranger, admin=9181)
+    for server, place in zip((one, two), places, strict=True):
+        server.wait_tcp([address(*place)])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.minimum_version = context.maximum_version = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}[protocol]
+    session: ssl.SSLSession | None = None
+
+    def reused(place: tuple[str, int]) -> bool:
+        nonlocal session
+        with context.wrap_socket(socket.create_connection(place, LIMIT), server_hostname=HOST, session=session) as connection:
+            connection.sendall(f"GET /small.txt HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n\r\n".encode())
+            answer = b""
+            while more := connection.recv(65536):
+                answer += more
+            assert answer.startswith(b"HTTP/1.1 200 ") and connection.version() == protocol
+            session = connection.session
+            return bool(connection.session_reused)
+
+    ask_of = lambda number: run_inside(lab.client_namespace, lambda: reused(places[number]))  # noqa: E731
+    assert [ask_of(0), ask_of(1), ask_of(0)] == [False, True, True]
+    wait_version(two, second.rotate())
+    assert [ask_of(1), ask_of(0)] == [True, True]
+    # TLS 1.2 goes on with a ticket whose key is not old yet: that of the first rotation.
+    second.rotate()
+    wait_version(two, second.rotate())
+    assert not ask_of(1)
 
 
 def test_a_retry_token_of_one_server_is_taken_by_another(make_lab, make_server, shared: Shared, stranger: Path, tmp_path: Path) -> None:
