@@ -32,6 +32,7 @@ E2E = {
     "gateway": ["fetch", "faults", "hostile*", "operation"],
     "gateway/src/admin": ["admin_access", "admin_hostile", "dashboard", "operation"],
     "h3": ["fetch", "hostile_codes"],
+    "keys": ["keys"],
     "lab": ["fetch"],
     "load": ["bench*"],
     "netio": ["modes", "fetch", "recv", "gen", "faults", "vlan"],

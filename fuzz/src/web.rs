@@ -10,7 +10,7 @@ use expressway_web::access_log::{AccessLog, AccessLogOptions, Format, Record, Ta
 use expressway_web::files::{Encoding, FileOptions, FileStore, FilesConfig};
 use expressway_web::{
     Cors, Exchange, Handler, Notify, PathPattern, PathRule, Protocol, RequestBody, RequestHead, Scheme,
-    SiteConfig, SiteContent, Sites, Template, TokenKey, TokenRule, Wake,
+    SiteConfig, SiteContent, Sites, Template, TokenKey, TokenKeys, TokenRule, Wake,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use tempfile::TempDir;
@@ -141,7 +141,7 @@ static RULED: LazyLock<Sites> = LazyLock::new(|| {
             ));
         }),
         rule("/signed/*", |rule| {
-            let keys = vec![TokenKey::from_hex(&"42".repeat(32)).expect("a key"); 8];
+            let keys = TokenKeys::new(vec![TokenKey::from_hex(&"42".repeat(32)).expect("a key"); 8]);
             rule.token = Some(TokenRule { name: "token".to_owned(), keys, set_cookie: true });
         }),
         rule("*.m3u8", |rule| rule.respond = Some(StatusCode::NO_CONTENT)),

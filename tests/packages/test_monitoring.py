@@ -90,7 +90,8 @@ def test_panels_have_places_of_their_own_and_a_source() -> None:
 RUNNING = {
     "serve": (
         '[server]\nlisten = ["127.0.0.1:4433"]\n[io]\nmode = "udp"\n[tls]\ncertificate = "cert.pem"\nprivate_key = "key.pem"\n'
-        '[[site]]\nhosts = ["localhost"]\norigin = "http://127.0.0.1:9"\ncache = true\n',
+        '[[site]]\nhosts = ["localhost"]\norigin = "http://127.0.0.1:9"\ncache = true\n'
+        '[keys]\nfile = "shared.keys"\nsigner = "signer.pub"\n',
         r"_(fanout|guard|balance|relay|forward|agent|io)_",
     ),
     "relay": (
@@ -116,6 +117,7 @@ def test_a_running_process_has_what_is_named(command: str, tmp_path: Path) -> No
     text, others = RUNNING[command]
     listen, config = f"unix:{tmp_path}/admin.sock", tmp_path / "a.toml"
     run([BINARY, "cert", "--host", "localhost", "--out", tmp_path])
+    run([BINARY, "keys", "new", "--out", tmp_path])
     config.write_text(f'{text}[admin]\nlisten = "{listen}"\n')
     words = [*text.split(), "--admin", listen] if command == "fanout" else ["--config", config]
     inside = ["unshare", "--net", "sh", "-c", 'ip link set lo up; ip link add a0 type veth peer b0; ip link set a0 up; ip link set b0 up; exec "$@"', "sh"]

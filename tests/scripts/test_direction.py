@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # A crate may use those on lines above its own.
 LAYERS = [
-    {"wire", "sequence", "h3", "settings", "lab", "web", "tls"},
+    {"wire", "sequence", "h3", "settings", "keys", "lab", "web", "tls"},
     {"xbpf", "netio", "bench", "acme", "origin", "cache"},
     {"agent", "edge", "gateway", "feed", "observe", "tcp"},
     {"dataplane"},

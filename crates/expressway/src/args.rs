@@ -19,7 +19,9 @@ mod fanout;
 mod forward;
 pub(crate) mod generate;
 mod guard;
+mod keys;
 mod lab;
+mod qlog;
 mod recv;
 mod relay;
 mod top;
@@ -33,7 +35,9 @@ pub(crate) use dump::{Directions, Dump, Extcap, PayloadType, Text, XdpPoint};
 pub(crate) use fanout::{Fanout, FanoutMode};
 pub(crate) use forward::Forward;
 pub(crate) use guard::Guard;
+pub(crate) use keys::{KeysArguments, KeysCommand, KeysNew, KeysRotate, KeysShow, KeysVerify};
 pub(crate) use lab::{LabArguments, LabCommand};
+pub(crate) use qlog::Qlog;
 pub(crate) use recv::{Recv, Sequence};
 pub(crate) use relay::Relay;
 pub(crate) use top::{Top, TopBy};
@@ -84,6 +88,8 @@ pub(crate) enum Command {
     Agent(Agent),
     /// Create a development CA and a leaf certificate signed by it
     Cert(Cert),
+    /// Make, rotate and check the keys that several servers share
+    Keys(KeysArguments),
     /// Receive UDP datagrams, count them and measure latency
     Recv(Box<Recv>),
     /// Send one UDP feed to many TCP, TLS and WebSocket subscribers
@@ -106,6 +112,13 @@ pub(crate) enum Command {
     /// Needs the process's admin listener (`listen` of `[admin]`). Client addresses and URLs are shown, bodies and other header
     /// fields are not.
     Trace(Trace),
+    /// Write the qlog of one connection of a running gateway
+    ///
+    /// Records the first connection that matches and of which a datagram comes, from that datagram on, until it closes or a limit is reached. The file
+    /// is for qvis and other readers of qlog; its last event says why the recording ended. SIGINT ends it and keeps what there is.
+    ///
+    /// Needs the process's admin listener (`listen` of `[admin]`).
+    Qlog(Qlog),
     /// Filter floods in XDP: allow and block lists, rules and rate limits that change while traffic flows
     Guard(Guard),
     /// Route between interfaces in XDP by the kernel's tables, and copy UDP feeds to receivers

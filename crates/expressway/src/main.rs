@@ -17,10 +17,12 @@ mod fanout;
 mod forward;
 mod generate;
 mod guard;
+mod keys;
 mod lab;
 mod limits;
 mod logging;
 mod metrics;
+mod qlog;
 mod recv;
 mod relay;
 mod screen;
@@ -59,7 +61,7 @@ fn main() -> ExitCode {
     // HTTP/2 is counted, not logged.
     let quiet = matches!(
         arguments.command,
-        Command::Doctor(_) | Command::Top(_) | Command::Trace(_) | Command::Upgrade(_)
+        Command::Doctor(_) | Command::Top(_) | Command::Trace(_) | Command::Qlog(_) | Command::Upgrade(_)
     );
     let level = if quiet { "error" } else { "info,h2=error" };
     if let Err(failure) = logging::start(&arguments.logging, level) {
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Command::Balance(arguments) => balance::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
+        Command::Qlog(arguments) => qlog::run(&arguments),
         Command::Recv(arguments) => recv::run(&arguments),
         Command::Relay(arguments) => relay::run(&arguments),
         Command::Gen(arguments) => generate::run(&arguments.kind),
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Command::Guard(arguments) => guard::run(&arguments),
         Command::Dump(arguments) => dump::run(&arguments),
         Command::Cert(arguments) => cert::run(&arguments),
+        Command::Keys(arguments) => keys::run(&arguments.command),
         Command::Lab(arguments) => lab::run(arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),

@@ -6,4 +6,5 @@
 pub mod admin;
 mod h3;
 pub mod metrics;
+pub mod otlp;
 pub mod quic;

@@ -127,6 +127,11 @@ impl Registry {
 
     /// The page, families in the order of their first sample.
     pub fn page(&self) -> String {
+        render(&self.samples())
+    }
+
+    /// What there is now.
+    pub fn samples(&self) -> Vec<Sample> {
         let mut samples = Vec::new();
         for source in self.collectors.read().unwrap_or_else(|poisoned| poisoned.into_inner()).iter() {
             source.samples(&mut samples);
@@ -134,7 +139,7 @@ impl Registry {
         if let Some(summary) = self.summary {
             summary(&mut samples);
         }
-        render(&samples)
+        samples
     }
 }
 

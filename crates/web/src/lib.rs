@@ -59,6 +59,6 @@ pub use request_body::RequestBody;
 pub use response::{BodyError, ResponseHead, Upstream};
 pub use sites::{
     Cors, LimitRate, MAX_AUTHORITY, PathPattern, PathRule, PatternError, RateLimit, SiteConfig, SiteContent,
-    SiteError, Sites, Template, TokenKey, TokenKeyError, TokenRule,
+    SiteError, Sites, Template, TokenKey, TokenKeyError, TokenKeys, TokenRule,
 };
 pub use wake::{Notify, Wake};

@@ -283,6 +283,8 @@ fn landlock(config: &Config) -> Result<bool, Failure> {
     read.extend(config.sites.iter().filter_map(|site| site.root.as_ref()).map(|root| root.get_ref().clone()));
     read.extend(config.sites.iter().flat_map(|site| site.token_keys()).map(|keys| folder(keys.get_ref())));
     read.extend(config.server.guard_keys.iter().map(|keys| folder(keys.get_ref())));
+    let shared = config.keys.iter().flat_map(|keys| [&keys.file, &keys.signer]);
+    read.extend(shared.map(|file| folder(file.get_ref())));
     let tokens = config.admin.iter().filter_map(|admin| admin.token_file.as_ref());
     read.extend(tokens.map(|tokens| folder(tokens.get_ref())));
     read.extend(origins(config));

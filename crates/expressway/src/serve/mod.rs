@@ -3,8 +3,10 @@
 //!
 //! * [`config`] is the configuration file; [`setup`] turns it into what QUIC and request handling are given.
 //! * [`privilege`] gives up what the server does not need, [`confine`] keeps it from more.
+//! * [`qlog`] records the events of a connection.
 //! * [`tcp`] is what is served over TCP.
 //! * [`events`] is what the main thread waits for.
+//! * [`keys`] follows the document of keys that several servers share.
 //! * [`local`] is the configuration for a directory that is served without one.
 //! * [`logs`] opens access logs, and knows those that have not ended.
 //! * [`server`] is the running whole: workers, reload, drain; [`status`] what its admin listener shows.
@@ -15,11 +17,13 @@
 mod config;
 mod confine;
 mod events;
+mod keys;
 mod local;
 mod logs;
 mod metrics;
 mod notify;
 mod privilege;
+mod qlog;
 mod server;
 mod setup;
 mod status;
@@ -117,7 +121,7 @@ fn start(arguments: Serve, inheritance: Inheritance) -> Result<Option<Server>, F
         None => None,
     };
     let mut setup = setup::build(&config, &fixed, &files, (&origins, cache.as_ref()), &mut logs, None)?;
-    tls::adopt(&config, &fixed.lasting)?;
+    tls::adopt(&config, &fixed)?;
     setup.settings.instance = instance;
     setup.settings.filter_keys = filter_keys;
     let Some(provider) = provider else {

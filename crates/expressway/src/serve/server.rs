@@ -13,6 +13,7 @@ use expressway_cache::Cache;
 use expressway_dataplane::{DataPath, Provider, WorkerIo};
 use expressway_gateway::admin::{self, Admin};
 use expressway_gateway::metrics::Registry;
+use expressway_gateway::otlp::Exporter;
 use expressway_gateway::quic::{Endpoint, Message, Setup, Shared};
 use expressway_netio::trace::Tracers;
 use expressway_netio::worker::{Worker, WorkerOptions};
@@ -26,6 +27,7 @@ use expressway_web::files::FileStore;
 use super::config::Config;
 use super::confine::Confinement;
 use super::events::{Event, follow_signals};
+use super::keys;
 use super::logs::{Logs, Previous};
 use super::setup::Reloadable;
 use super::status::Status;
@@ -85,6 +87,8 @@ pub(crate) struct Server {
     /// packets.
     give_up: Instant,
     pub(super) admin: Option<Admin>,
+    /// Pushes metrics, until another process has taken over.
+    exporter: Option<Exporter>,
 }
 
 /// What was bound, or taken from the process before, while the process was still privileged.
@@ -133,6 +137,7 @@ impl Server {
             path: path.clone(),
             cache: cache.clone(),
             tracers: tracers.clone(),
+            shared: shared.clone(),
             kept: Mutex::new(setup::kept(&config)),
             generation: Generation::new(&succession),
             events: sender.clone(),
@@ -142,6 +147,9 @@ impl Server {
         metrics::register(&registry, &shared, &files, &path, &log, workers);
         let tls = Arc::new(ArcSwap::new(setup.settings.tls.clone()));
         metrics::register_tls(&registry, tls.clone());
+        if let Some(keys) = &fixed.keys {
+            keys.register(&registry);
+        }
         metrics::register_origins(&registry, &origins);
         metrics::register_cache(&registry, cache.as_ref());
         status.generation.register(&registry);
@@ -175,6 +183,7 @@ impl Server {
             is_retiring: false,
             give_up: Instant::now(),
             admin: None,
+            exporter: None,
             config,
         };
         for ((index, io), inbox) in ios.into_iter().enumerate().zip(inboxes) {
@@ -195,6 +204,11 @@ impl Server {
                 .map_err(|error| Failure::run_time(format!("TCP workers: {error}")))?;
             crate::metrics::register_tcp(&registry, tcp.stats());
             server.tcp = Some(tcp);
+        }
+        if let Some(options) = setup::otlp(&server.config)? {
+            let exporter = Exporter::start(options, registry.clone());
+            let failed = |error| Failure::run_time(format!("[otlp]: {error}"));
+            server.exporter = Some(exporter.map_err(failed)?);
         }
         if let (Some(section), Some(listener)) = (&server.config.admin, admin) {
             let status = server.status.clone();
@@ -271,6 +285,7 @@ impl Server {
                     self.lock_path().maintain();
                     self.shared.collect();
                     self.upkeep.turn(&self.config, &self.tls.load());
+                    self.follow_keys(false);
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Ok(Event::Reload) if stopping => tracing::warn!("reload: ignored while stopping"),
@@ -295,9 +310,9 @@ impl Server {
             let _ = thread.join();
         }
         self.lock_path().finish();
-        let Self { logs, failure, shared, setup, log, admin, .. } = self;
-        // The last who have a log, now that the workers have gone; the admin listener's metrics are others.
-        drop((shared, setup, log.swap(None), admin));
+        let Self { logs, failure, shared, setup, log, admin, exporter, status, .. } = self;
+        // The last who have a log, now that the workers have gone; the metrics of the admin listener and the exporter are others.
+        drop((shared, setup, log.swap(None), admin, exporter, status));
         logs.finish();
         match failure {
             Some(failure) => Err(failure),
@@ -350,6 +365,8 @@ impl Server {
     /// Has the workers finish what is open, at their clients' leisure: another process has what is new.
     pub(super) fn retire_until(&mut self, deadline: Instant) {
         self.is_retiring = true;
+        // The next process pushes under the same name.
+        drop(self.exporter.take());
         self.give_up = deadline + DRAIN_GRACE;
         if let Some(tcp) = &self.tcp {
             tcp.retire(deadline);
@@ -393,9 +410,31 @@ impl Server {
         if let Some(admin) = &self.admin {
             admin.reload();
         }
+        self.follow_keys(true);
         match self.try_reload() {
             Ok(()) => tracing::info!("reload: done"),
             Err(failure) => tracing::error!("reload failed, keeping the old configuration: {failure}"),
+        }
+    }
+
+    /// Takes another document of shared keys, if there is one: all of its keys at once. Sockets, connections and the rest of the
+    /// configuration stay as they are.
+    fn follow_keys(&self, is_asked: bool) {
+        let Some(document) = self.fixed.keys.as_ref().and_then(|keys| keys.follow(is_asked)) else { return };
+        keys::set_tickets(&document, &self.fixed.lasting.tickets);
+        match keys::retry(&document) {
+            Ok(keys) => self.shared.set_retry_keys(keys),
+            Err(failure) => tracing::error!("keeping the keys of Retry tokens: {failure}"),
+        }
+        if self.config.shares_routable() {
+            match self.config.routable(Some(&document)) {
+                Ok(routable) => self.shared.set_routable(routable),
+                Err((_, problem)) => tracing::error!("keeping the key of connection IDs: {problem}"),
+            }
+            for mailbox in self.mailboxes.iter() {
+                // A worker whose mailbox is full is awake.
+                let _ = mailbox.try_send(Message::Wake);
+            }
         }
     }
 
@@ -416,7 +455,7 @@ impl Server {
         self.shared.reload(setup.clone()).map_err(Failure::run_time)?;
         self.origins.adopt(origins);
         self.tls.store(setup.settings.tls.clone());
-        if let Err(failure) = tls::adopt(&config, &self.fixed.lasting) {
+        if let Err(failure) = tls::adopt(&config, &self.fixed) {
             tracing::warn!("reload: keeping the ticket keys: {failure}");
         }
         for mailbox in self.mailboxes.iter() {

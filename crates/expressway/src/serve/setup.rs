@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use expressway_cache::{Cache, SiteOptions};
 use expressway_dataplane::Config as PathConfig;
+use expressway_gateway::otlp;
 use expressway_gateway::quic::cid::WORKER_OFFSET;
 use expressway_gateway::quic::{CongestionControl, Instance, RetryPolicy, Settings};
 use expressway_netio::udp::{Steering, UdpConfig};
@@ -17,6 +18,7 @@ use expressway_web::{Exchange, Handler, RequestBody, RequestHead, SiteConfig, Si
 use http::Method;
 
 use super::config::{self, Config, LEAST_BESIDE_CACHE};
+use super::keys;
 use super::logs::{Logs, Previous};
 use super::tcp;
 use super::tls::{self, Fixed};
@@ -114,6 +116,23 @@ pub(crate) fn cache(
     is_wanted.then(open).transpose()
 }
 
+/// How metrics are pushed, if they are.
+pub(crate) fn otlp(config: &Config) -> Result<Option<otlp::Options>, Failure> {
+    let Some(section) = &config.otlp else { return Ok(None) };
+    let (collector, path) =
+        section.target().map_err(|(span, problem)| Failure::usage(config.at(span, problem)))?;
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let node = config.server.node.as_ref().map_or(&host, |node| node.get_ref());
+    let resource = vec![
+        ("service.name", "expressway".to_owned()),
+        ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("service.instance.id", node.clone()),
+        ("host.name", host.clone()),
+    ];
+    let (interval, timeout) = (section.interval.get_ref().0, section.timeout.get_ref().0);
+    Ok(Some(otlp::Options { collector, path, interval, timeout, resource }))
+}
+
 /// What tells this process from others that serve with the same key. It holds its place, so there is one a process, that of the process
 /// `before` if that was the same server.
 pub(crate) fn instance(config: &Config, fixed: &Fixed, before: Option<OwnedFd>) -> Result<Instance, Failure> {
@@ -132,12 +151,16 @@ pub(crate) fn build(
 ) -> Result<Reloadable, Failure> {
     let tls = Arc::new(tls::build(config, fixed)?);
     let wrong = |(span, problem)| Failure::usage(config.at(span, problem));
-    let settings =
-        Settings { routable: config.routable().map_err(wrong)?, ..settings(config, Arc::clone(&tls)) };
+    let shared = fixed.keys.as_ref().map(|keys| keys.document());
+    let settings = Settings {
+        routable: config.routable(shared.as_deref()).map_err(wrong)?,
+        retry_keys: shared.as_deref().map(keys::retry).transpose()?,
+        ..settings(config, Arc::clone(&tls))
+    };
     settings.check().map_err(|error| Failure::usage(format!("[quic]: {error}")))?;
     let origins = origins.build(config.origins().map_err(wrong)?).map_err(Failure::usage)?;
     let sites: Result<Vec<SiteConfig>, _> =
-        config.sites.iter().map(|one| site(one, &origins, cache)).collect();
+        config.sites.iter().map(|one| site(one, fixed, &origins, cache)).collect();
     let sites = sites.map_err(wrong)?;
     if previous.is_some() && cache.is_none() && config.sites.iter().any(|site| site.cache.is_some()) {
         tracing::warn!("reload: the first site with a cache; it is cached after a restart");
@@ -187,6 +210,7 @@ fn settings(config: &Config, tls: Arc<Tls>) -> Settings {
 
 fn site(
     site: &config::Site,
+    fixed: &Fixed,
     origins: &[Origin],
     cache: Option<&Cache>,
 ) -> Result<SiteConfig, config::Problem> {
@@ -207,7 +231,8 @@ fn site(
         },
         (None, None) => SiteContent::Nothing,
     };
-    let (rules, error_pages) = (site.rules()?, site.error_pages()?);
+    let (rules, error_pages) =
+        (site.rules(fixed.keys.as_ref().map(|keys| keys.tokens()))?, site.error_pages()?);
     let compress = site.compress_options()?;
     let media_urgency = site.video().urgency;
     Ok(SiteConfig {

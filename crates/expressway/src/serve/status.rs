@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use expressway_cache::{Cache, Purge, SiteOptions};
 use expressway_dataplane::DataPath;
 use expressway_gateway::admin::{Feed, Refusal, State};
+use expressway_gateway::quic::Shared;
 use expressway_netio::trace::Tracers;
 
 use super::events::Event;
-use super::trace;
 use super::upgrade::Report;
 use super::upgrade::generation::Generation;
+use super::{qlog, trace};
 
 /// What `/healthz`, `/config` and `/io` show.
 pub(crate) struct Status {
@@ -20,6 +21,7 @@ pub(crate) struct Status {
     pub(super) path: Arc<Mutex<DataPath>>,
     pub(super) cache: Option<Cache>,
     pub(super) tracers: Tracers,
+    pub(super) shared: Arc<Shared>,
     /// Hosts of sites, and how their responses are kept.
     pub(super) kept: Mutex<Vec<(Vec<String>, Option<SiteOptions>)>>,
     pub(super) generation: Generation,
@@ -62,6 +64,10 @@ impl State for Status {
 
     fn trace(&self, order: &[u8]) -> Option<Result<Box<dyn Feed>, Refusal>> {
         Some(trace::start(&self.tracers, order))
+    }
+
+    fn qlog(&self, order: &[u8]) -> Option<Result<Box<dyn Feed>, Refusal>> {
+        Some(qlog::start(&self.shared, order))
     }
 
     fn upgrade(&self, _order: &[u8]) -> Option<Result<Box<dyn Feed>, Refusal>> {

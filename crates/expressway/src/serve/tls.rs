@@ -10,6 +10,7 @@ use expressway_web::Handler;
 use toml::Spanned;
 
 use super::config::{Certificate, Config};
+use super::keys::{self, SharedKeys};
 use crate::fail::Failure;
 
 /// How often a file of ticket keys is read again.
@@ -27,13 +28,16 @@ pub(crate) struct Fixed {
     stopgap: Option<Arc<Identity>>,
     store: Option<Store>,
     tokens: Arc<Tokens>,
+    /// Keys that other servers have too.
+    pub(crate) keys: Option<Arc<SharedKeys>>,
 }
 
 impl Fixed {
-    /// Opens the folder of ACME, which is made if it is not there, unless `check`: then nothing is written.
+    /// Reads the shared keys, and opens the folder of ACME, which is made if it is not there, unless `check`: then nothing is written.
     pub(crate) fn new(config: &Config, check: bool) -> Result<Self, Failure> {
         let lasting = Lasting::new().map_err(Failure::run_time)?;
-        let mut fixed = Self { lasting, stopgap: None, store: None, tokens: Arc::default() };
+        let keys = SharedKeys::open(config)?;
+        let mut fixed = Self { lasting, stopgap: None, store: None, tokens: Arc::default(), keys };
         let Some(acme) = &config.acme else { return Ok(fixed) };
         let failed = |error| Failure::run_time(format!("[acme] directory: {error}"));
         let stopgap = if check {
@@ -133,11 +137,16 @@ pub(crate) fn build(config: &Config, fixed: &Fixed) -> Result<Tls, Failure> {
 }
 
 /// Takes the ticket keys that the configuration says.
-pub(crate) fn adopt(config: &Config, lasting: &Lasting) -> Result<(), Failure> {
-    match &config.tls.ticket_keys {
-        Some(path) => lasting.tickets.load(path.get_ref()).map(|_| ()).map_err(at(config, path)),
-        None => lasting.tickets.leave_file().map_err(Failure::run_time),
+pub(crate) fn adopt(config: &Config, fixed: &Fixed) -> Result<(), Failure> {
+    let tickets = &fixed.lasting.tickets;
+    match (&config.tls.ticket_keys, &fixed.keys) {
+        (_, Some(shared)) => keys::set_tickets(&shared.document(), tickets),
+        (Some(path), None) => {
+            tickets.load(path.get_ref()).map_err(at(config, path))?;
+        }
+        (None, None) => tickets.leave_file().map_err(Failure::run_time)?,
     }
+    Ok(())
 }
 
 /// What has to be done from time to time.

@@ -19,6 +19,11 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Where the pieces of an answer come from. It is dropped when the client goes, or takes nothing for the time in
 /// [`Limits::write_timeout`](super::Limits::write_timeout). Nothing is asked for while the client does not read.
 pub trait Feed: Send + 'static {
+    /// What the pieces are together.
+    fn content_type(&self) -> &'static str {
+        "application/x-ndjson"
+    }
+
     /// The next piece. Must not block.
     fn poll(&mut self) -> Piece;
 }
@@ -45,11 +50,12 @@ impl Feeding {
         Self { feed, pause: None }
     }
 
-    /// The answer, line by line in JSON.
+    /// The answer.
     pub(super) fn into_response(self) -> Response<Body> {
+        let content_type = self.feed.content_type();
         let mut response = Response::new(Either::Right(self));
         let value = header::HeaderValue::from_static;
-        response.headers_mut().insert(header::CONTENT_TYPE, value("application/x-ndjson"));
+        response.headers_mut().insert(header::CONTENT_TYPE, value(content_type));
         response.headers_mut().insert(header::CACHE_CONTROL, value("no-store"));
         response
     }

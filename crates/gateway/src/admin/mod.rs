@@ -76,6 +76,11 @@ pub trait State: Send + Sync + 'static {
         None
     }
 
+    /// Records the qlog of a connection that `order`, a JSON document, names, for `POST /qlog`; as [`State::trace`].
+    fn qlog(&self, _order: &[u8]) -> Option<Result<Box<dyn Feed>, Refusal>> {
+        None
+    }
+
     /// Drains a node, or ends that, as `order`, a JSON document, says, for `POST /drain`; as [`State::purge`].
     fn drain(&self, _order: &[u8]) -> Option<Result<String, String>> {
         None

@@ -174,7 +174,7 @@ impl AdminService {
             "/" => Page::say(
                 StatusCode::OK,
                 "/dashboard\n/metrics\n/healthz\n/config\n/io\n/generations\n/subscribers\n/services\n/rooms\n/bans\nPOST /purge\n\
-                 POST /drain\nPOST /weight\nPOST /trace\nPOST /upgrade\n\
+                 POST /drain\nPOST /weight\nPOST /trace\nPOST /qlog\nPOST /upgrade\n\
                  POST /ban\nPOST /unban\nPOST /attack\nPOST /learn\nPOST /refresh\n",
             ),
             _ => document(None),
@@ -193,6 +193,7 @@ impl AdminService {
             "/drain" => self.ordered(request, |state, order| state.drain(order)).await,
             "/weight" => self.ordered(request, |state, order| state.weight(order)).await,
             "/trace" => return self.feed(request, |state, order| state.trace(order)).await,
+            "/qlog" => return self.feed(request, |state, order| state.qlog(order)).await,
             "/upgrade" => return self.feed(request, |state, order| state.upgrade(order)).await,
             _ => self.get(&request),
         })

@@ -18,7 +18,8 @@
 //! packet is found without a table shared by workers. The secrets of IDs, resets and Retry are derived from
 //! the private key: after a crash and restart, clients of the old process get a stateless reset that they can
 //! verify. The secrets of IDs and resets are bound to one server as well ([`Instance`]). Retry tokens are
-//! accepted by every server with the key, because a client's second packet may reach another. A [`FilterKey`] replaces the
+//! accepted by every server with the key, because a client's second packet may reach another; with [`SharedRetryKeys`], by every
+//! server that has those. A [`FilterKey`] replaces the
 //! key of the check bytes by one that a filter in front of the server knows, and gives tokens a form that it makes and takes too.
 
 pub mod cid;
@@ -29,6 +30,7 @@ pub mod header;
 mod instance;
 mod message;
 mod older;
+mod qlog;
 mod quic_lb;
 pub mod reset;
 mod settings;
@@ -45,9 +47,11 @@ pub use engine::EngineError;
 pub use instance::Instance;
 pub use message::{ForeignDatagram, Message};
 pub use older::{Forward, Forwarded, Generations, Older};
+pub use qlog::{QlogError, QlogPhase, QlogReport, Recording};
 pub use settings::{
     CongestionControl, JUMBO_UDP_PAYLOAD, MAX_UDP_PAYLOAD, MIN_UDP_PAYLOAD, RetryPolicy, Settings,
     SettingsError,
 };
 pub use stats::Stats;
 pub use tls::{FilterKey, Identity, Secrets, Tls, TlsError, Validity};
+pub use token::SharedRetryKeys;

@@ -12,6 +12,7 @@ use expressway_web::patience::RESPONSE_RATE;
 use super::cid::Routable;
 use super::instance::Instance;
 use super::tls::{FilterKey, Tls};
+use super::token::SharedRetryKeys;
 
 /// The smallest UDP payload that every QUIC path must carry, in bytes (RFC 9000, section 14).
 pub const MIN_UDP_PAYLOAD: usize = 1200;
@@ -57,6 +58,9 @@ pub struct Settings {
     /// Keys that filters in front of the server have too, two at most; IDs are issued with the first. Empty: the server
     /// has keys of its own. Only what the first settings of a server say counts.
     pub filter_keys: Vec<FilterKey>,
+    /// Keys of Retry tokens that other servers have too: those of the start. [`Shared::set_retry_keys`](super::Shared::set_retry_keys)
+    /// replaces them, a reload does not.
+    pub retry_keys: Option<SharedRetryKeys>,
     /// Closes a connection that was silent this long; at least 1 s (`max_idle_timeout`, RFC 9000,
     /// section 10.1).
     pub idle_timeout: Duration,
@@ -106,7 +110,7 @@ pub struct Settings {
     pub session_tickets: bool,
     /// Connection IDs offered to a client for migration, 2 to 8 (RFC 9000, section 5.1.1).
     pub connection_ids: u64,
-    /// Makes connection IDs that load balancers can route.
+    /// Makes connection IDs that load balancers can route; [`Shared::set_routable`](super::Shared::set_routable) replaces it.
     pub routable: Option<Routable>,
     /// Stateless resets that one worker sends in a second at most.
     pub resets_per_second: u32,
@@ -124,6 +128,7 @@ impl Settings {
             tls,
             instance: Instance::default(),
             filter_keys: Vec::new(),
+            retry_keys: None,
             idle_timeout: Duration::from_secs(30),
             max_connections: 100_000,
             max_requests: 128,

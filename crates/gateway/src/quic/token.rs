@@ -11,12 +11,26 @@
 //! packet as well, so a token is good for one address and one attempt until it expires. Its key changes
 //! every hour by derivation from a master that all workers share; the previous hour's key still verifies.
 //!
+//! With keys that other servers have too ([`SharedRetryKeys`]), tokens are of a second form, and any of these servers takes them: the
+//! server's own address is no part of a token.
+//!
+//! ```text
+//!  0        1                    9        10                  10+n     11+n        27+n
+//!  +--------+--------------------+--------+-------------------+--------+-----------+
+//!  | 0xE3   | expiry, Unix s     | n      | original DCID     | key    | MAC       |
+//!  +--------+--------------------+--------+-------------------+--------+-----------+
+//! ```
+//!
+//! The byte `key` is made from the master, so that a token is compared with the keys that it may be of, of several that are accepted.
+//!
 //! With keys that filters in front of the server have too, tokens are of [`FilterTokens`]' form, so that a filter takes those of
 //! a server and a server those of a filter.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use arc_swap::ArcSwapOption;
 use boring::error::ErrorStack;
 use boring::hash::hmac_sha256;
 
@@ -24,10 +38,11 @@ use super::cid::MAX_CID_LENGTH;
 use super::filter_token::FilterTokens;
 
 /// The longest token, in bytes.
-pub const MAX_TOKEN_LENGTH: usize = 10 + MAX_CID_LENGTH + MAC_LENGTH;
+pub const MAX_TOKEN_LENGTH: usize = 10 + MAX_CID_LENGTH + 1 + MAC_LENGTH;
 
 const MAC_LENGTH: usize = 16;
 const FORMAT: u8 = 0xe1;
+const SHARED_FORMAT: u8 = 0xe3;
 const KEY_PERIOD: u64 = 3600;
 
 /// What a token in an Initial packet says.
@@ -41,18 +56,57 @@ pub enum Verdict<'a> {
     Foreign,
 }
 
+/// Masters of Retry token keys that several servers have: the first makes tokens, those of all are taken.
+#[derive(Clone)]
+pub struct SharedRetryKeys(Vec<SharedMaster>);
+
+#[derive(Clone)]
+struct SharedMaster {
+    id: u8,
+    master: [u8; 32],
+}
+
+impl std::fmt::Debug for SharedRetryKeys {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("SharedRetryKeys(..)")
+    }
+}
+
+impl SharedRetryKeys {
+    /// Those masters, of which there should be few: each may have to be tried.
+    ///
+    /// # Errors
+    /// When the TLS library refuses.
+    pub fn new(masters: &[[u8; 32]]) -> Result<Self, ErrorStack> {
+        let of = |master: &[u8; 32]| {
+            Ok(SharedMaster { id: hmac_sha256(master, b"retry key id")?[0], master: *master })
+        };
+        masters.iter().map(of).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// Shared keys that all workers have, replaced as a whole.
+pub(crate) type SharedRetry = Arc<ArcSwapOption<SharedRetryKeys>>;
+
 /// Mints and verifies Retry tokens.
 #[derive(Clone)]
 pub struct RetryTokens {
     master: [u8; 32],
     lifetime: Duration,
     filter: FilterTokens,
+    shared: SharedRetry,
 }
 
 impl RetryTokens {
     /// Tokens under `master`, good for `lifetime`; those of `filter` too, and if it has keys, made in its form.
     pub fn new(master: [u8; 32], lifetime: Duration, filter: FilterTokens) -> Self {
-        Self { master, lifetime, filter }
+        Self { master, lifetime, filter, shared: SharedRetry::default() }
+    }
+
+    /// The same, made under keys that other servers have too, while there are some.
+    #[must_use]
+    pub(crate) fn with_shared(self, shared: SharedRetry) -> Self {
+        Self { shared, ..self }
     }
 
     /// Writes a token into `out` and returns its length.
@@ -70,12 +124,20 @@ impl RetryTokens {
             out[..token.len()].copy_from_slice(&token);
             return Ok(token.len());
         }
-        let end = 10 + original_dcid.len();
+        let mut end = 10 + original_dcid.len();
         out[0] = FORMAT;
         out[1..9].copy_from_slice(&(seconds + self.lifetime.as_secs()).to_be_bytes());
         out[9] = original_dcid.len() as u8;
         out[10..end].copy_from_slice(original_dcid);
-        let mac = self.mac(seconds / KEY_PERIOD, &out[..end], client, retry_scid)?;
+        let shared = self.shared.load();
+        let mut master = &self.master;
+        if let Some(current) = shared.as_ref().and_then(|keys| keys.0.first()) {
+            out[0] = SHARED_FORMAT;
+            out[end] = current.id;
+            end += 1;
+            master = &current.master;
+        }
+        let mac = mac(master, seconds / KEY_PERIOD, &out[..end], client, retry_scid)?;
         out[end..end + MAC_LENGTH].copy_from_slice(&mac);
         Ok(end + MAC_LENGTH)
     }
@@ -91,11 +153,18 @@ impl RetryTokens {
         if let Some(verdict) = self.filter.verify(token, client, dcid, unix(now)) {
             return verdict;
         }
-        if token.len() < 10 + MAC_LENGTH || token.len() > MAX_TOKEN_LENGTH || token[0] != FORMAT {
+        if token.len() < 10 + MAC_LENGTH || token.len() > MAX_TOKEN_LENGTH {
             return Verdict::Foreign;
         }
         let end = token.len() - MAC_LENGTH;
-        if usize::from(token[9]) != end - 10 {
+        let shared = self.shared.load();
+        // Behind the connection ID is the byte that names the key.
+        let (id_end, key) = match token[0] {
+            FORMAT => (end, None),
+            SHARED_FORMAT if shared.is_some() && end > 10 => (end - 1, Some(token[end - 1])),
+            _ => return Verdict::Foreign,
+        };
+        if usize::from(token[9]) != id_end - 10 || id_end - 10 > MAX_CID_LENGTH {
             return Verdict::Foreign;
         }
         let mut expiry = [0; 8];
@@ -105,42 +174,47 @@ impl RetryTokens {
             return Verdict::Invalid;
         }
         let period = seconds / KEY_PERIOD;
-        let matches = |period| {
-            self.mac(period, &token[..end], client, dcid)
-                .is_ok_and(|mac| boring::memcmp::eq(&mac, &token[end..]))
+        let is_under = |master: &[u8; 32]| {
+            let matches = |period| {
+                mac(master, period, &token[..end], client, dcid)
+                    .is_ok_and(|mac| boring::memcmp::eq(&mac, &token[end..]))
+            };
+            matches(period) || matches(period.wrapping_sub(1))
         };
-        if matches(period) || matches(period.wrapping_sub(1)) {
-            Verdict::Valid(&token[10..end])
-        } else {
-            Verdict::Invalid
-        }
+        let is_valid = match key {
+            None => is_under(&self.master),
+            Some(key) => shared
+                .as_ref()
+                .is_some_and(|keys| keys.0.iter().any(|one| one.id == key && is_under(&one.master))),
+        };
+        if is_valid { Verdict::Valid(&token[10..id_end]) } else { Verdict::Invalid }
     }
+}
 
-    fn mac(
-        &self,
-        period: u64,
-        body: &[u8],
-        client: SocketAddr,
-        retry_scid: &[u8],
-    ) -> Result<[u8; MAC_LENGTH], ErrorStack> {
-        let key = hmac_sha256(&self.master, &period.to_be_bytes())?;
-        let mut text = [0u8; MAX_TOKEN_LENGTH + 16 + 2 + 1 + MAX_CID_LENGTH];
-        let address = match client.ip() {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-            IpAddr::V6(v6) => v6,
-        };
-        let mut at = 0;
-        let port = client.port().to_be_bytes();
-        let length = [retry_scid.len() as u8];
-        for part in [body, &address.octets()[..], &port, &length, retry_scid] {
-            text[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        }
-        let mac = hmac_sha256(&key, &text[..at])?;
-        let mut short = [0; MAC_LENGTH];
-        short.copy_from_slice(&mac[..MAC_LENGTH]);
-        Ok(short)
+fn mac(
+    master: &[u8; 32],
+    period: u64,
+    body: &[u8],
+    client: SocketAddr,
+    retry_scid: &[u8],
+) -> Result<[u8; MAC_LENGTH], ErrorStack> {
+    let key = hmac_sha256(master, &period.to_be_bytes())?;
+    let mut text = [0u8; MAX_TOKEN_LENGTH + 16 + 2 + 1 + MAX_CID_LENGTH];
+    let address = match client.ip() {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    let mut at = 0;
+    let port = client.port().to_be_bytes();
+    let length = [retry_scid.len() as u8];
+    for part in [body, &address.octets()[..], &port, &length, retry_scid] {
+        text[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
     }
+    let mac = hmac_sha256(&key, &text[..at])?;
+    let mut short = [0; MAC_LENGTH];
+    short.copy_from_slice(&mac[..MAC_LENGTH]);
+    Ok(short)
 }
 
 fn unix(now: SystemTime) -> u64 {
@@ -216,14 +290,69 @@ mod tests {
         );
     }
 
+    /// A server whose own master is `own`, and that has these shared ones.
+    fn sharing(own: u8, masters: &[[u8; 32]]) -> RetryTokens {
+        let keys = SharedRetryKeys::new(masters).unwrap();
+        RetryTokens::new([own; 32], Duration::from_secs(15), FilterTokens::default())
+            .with_shared(Arc::new(ArcSwapOption::from_pointee(keys)))
+    }
+
+    fn mint_by(tokens: &RetryTokens, client: SocketAddr, id: &[u8]) -> Vec<u8> {
+        let mut out = [0; MAX_TOKEN_LENGTH];
+        let length = tokens.mint(&mut out, client, id, &[2; 16], at(NOW)).unwrap();
+        out[..length].to_vec()
+    }
+
+    #[test]
+    fn servers_take_each_others_tokens_a_rotation_apart_and_no_further() {
+        let client = "192.0.2.1:5000".parse().unwrap();
+        let [a, b, c, d] = [[1; 32], [2; 32], [3; 32], [4; 32]];
+        // Current, next, previous.
+        let (behind, ahead, far) =
+            (sharing(8, &[b, c, a]), sharing(9, &[c, d, b]), sharing(9, &[d, [5; 32], c]));
+        for id in [&[][..], &[1; 8], &[7; 20]] {
+            for (by, to) in [(&behind, &ahead), (&ahead, &behind), (&ahead, &ahead)] {
+                let token = mint_by(by, client, id);
+                assert_eq!(to.verify(&token, client, &[2; 16], at(NOW + 15)), Verdict::Valid(id));
+                assert_eq!(to.verify(&token, client, &[2; 16], at(NOW + 16)), Verdict::Invalid);
+                let mut bad = token.clone();
+                for bit in 0..token.len() * 8 {
+                    bad[bit / 8] ^= 1 << (bit % 8);
+                    assert!(
+                        !matches!(to.verify(&bad, client, &[2; 16], at(NOW)), Verdict::Valid(_)),
+                        "{bit}"
+                    );
+                    bad[bit / 8] ^= 1 << (bit % 8);
+                }
+            }
+            let token = mint_by(&behind, client, id);
+            assert_eq!(far.verify(&token, client, &[2; 16], at(NOW)), Verdict::Invalid);
+            assert_eq!(tokens().verify(&token, client, &[2; 16], at(NOW)), Verdict::Foreign);
+        }
+        // Those from before there were shared keys, of a server with the same private key.
+        let own = mint(client, NOW);
+        assert_eq!(ahead.verify(&own, client, &[2; 16], at(NOW)), Verdict::Valid(&[1; 8]));
+        assert_eq!(behind.verify(&own, client, &[2; 16], at(NOW)), Verdict::Invalid);
+    }
+
     #[test]
     fn a_strangers_token_is_foreign_and_never_panics() {
         let client = "192.0.2.1:5000".parse().unwrap();
         for length in 0..80 {
-            let (zeros, formats) = (vec![0; length], vec![FORMAT; length]);
-            assert_eq!(tokens().verify(&zeros, client, &[2; 16], at(NOW)), Verdict::Foreign);
-            let verdict = tokens().verify(&formats, client, &[2; 16], at(NOW));
-            assert!(!matches!(verdict, Verdict::Valid(_)));
+            for tokens in [tokens(), sharing(9, &[[1; 32]])] {
+                let zeros = vec![0; length];
+                assert_eq!(tokens.verify(&zeros, client, &[2; 16], at(NOW)), Verdict::Foreign);
+                for fill in [FORMAT, SHARED_FORMAT] {
+                    let mut token = vec![fill; length];
+                    for number in 0..=u8::MAX {
+                        if let Some(claimed) = token.get_mut(9) {
+                            *claimed = number;
+                        }
+                        let verdict = tokens.verify(&token, client, &[2; 16], at(NOW));
+                        assert!(!matches!(verdict, Verdict::Valid(_)));
+                    }
+                }
+            }
         }
     }
 }

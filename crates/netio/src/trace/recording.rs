@@ -25,13 +25,15 @@ pub struct Filter {
 }
 
 impl Filter {
-    pub(super) fn has_address(&self, remote: SocketAddr) -> bool {
+    /// Whether a client at that address is meant.
+    pub fn has_address(&self, remote: SocketAddr) -> bool {
         self.client.is_none_or(|(address, port)| {
             is_same(address, remote.ip()) && port.is_none_or(|port| port == remote.port())
         })
     }
 
-    pub(super) fn selects<'a>(&self, remote: SocketAddr, mut ids: impl Iterator<Item = &'a [u8]>) -> bool {
+    /// Whether a connection is meant whose client is there, and that these IDs lead to.
+    pub fn selects<'a>(&self, remote: SocketAddr, mut ids: impl Iterator<Item = &'a [u8]>) -> bool {
         self.has_address(remote)
             && (self.connection.is_empty() || ids.any(|id| id.starts_with(&self.connection)))
     }

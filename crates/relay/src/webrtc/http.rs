@@ -19,7 +19,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use expressway_netio::Mailbox;
-use expressway_web::{Exchange, Handler, RequestBody, RequestHead, TokenKey, TokenRule, Wake, bearer};
+use expressway_web::{
+    Exchange, Handler, RequestBody, RequestHead, TokenKey, TokenKeys, TokenRule, Wake, bearer,
+};
 use http::header::{ALLOW, CONTENT_TYPE, HeaderName, WWW_AUTHENTICATE};
 use http::{HeaderMap, Method, StatusCode};
 
@@ -81,7 +83,11 @@ impl Whip {
         let (rooms, announce) = (config.rooms.clone(), webrtc.announce.clone());
         Some(Self {
             by_name: by_name.collect(),
-            token: (!keys.is_empty()).then(|| TokenRule { name: "token".into(), keys, set_cookie: false }),
+            token: (!keys.is_empty()).then(|| TokenRule {
+                name: "token".into(),
+                keys: TokenKeys::new(keys),
+                set_cookie: false,
+            }),
             shared: Arc::new(Shared { rooms, announce, identity, table, workers, counters }),
         })
     }

@@ -128,14 +128,22 @@ impl TicketKeys {
     /// # Errors
     /// Names the file and what is wrong; the keys stay as they were.
     pub fn load(&self, path: &Path) -> Result<bool, TlsError> {
-        let ring = file::parse(path, &read(path, MAX_FILE)?)?;
+        Ok(self.take(file::parse(path, &read(path, MAX_FILE)?)?))
+    }
+
+    /// Takes keys that somebody else rotates, of different names; says whether they are others than before.
+    pub fn set(&self, current: TicketKey, next: Option<TicketKey>, previous: Option<TicketKey>) -> bool {
+        self.take(Ring { current, next, previous })
+    }
+
+    fn take(&self, ring: Ring) -> bool {
         let mut rotated = self.rotated.lock().unwrap_or_else(PoisonError::into_inner);
         *rotated = Rotated { at: Instant::now(), from_file: true };
         let changed = **self.ring.load() != ring;
         if changed {
             self.ring.store(Arc::new(ring));
         }
-        Ok(changed)
+        changed
     }
 
     /// Goes on without a file: with random keys, if they were a file's.

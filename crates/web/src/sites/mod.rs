@@ -22,7 +22,7 @@ pub use host::MAX_AUTHORITY;
 pub(crate) use policy::ResponsePolicy;
 pub use rules::{
     Cors, LimitRate, PathPattern, PathRule, PatternError, RateLimit, Template, TokenKey, TokenKeyError,
-    TokenRule,
+    TokenKeys, TokenRule,
 };
 use site::Site;
 

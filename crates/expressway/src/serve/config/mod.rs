@@ -7,6 +7,7 @@ mod acme;
 mod cache;
 mod compress;
 mod origin;
+mod otlp;
 mod rule;
 mod sections;
 mod site;
@@ -27,14 +28,20 @@ pub(crate) use cache::Cache;
 use expressway_dataplane::IoSection;
 use expressway_gateway::quic::FilterKey;
 use expressway_gateway::quic::cid::Routable;
+use expressway_keys::Document;
 use expressway_origin::OriginOptions;
 use expressway_settings::{ConfigError, SourceFile, admin};
 pub(crate) use origin::{Control, Named, Origin};
-pub(crate) use sections::{Files, Log, Quic, Server};
+pub(crate) use otlp::Otlp;
+pub(crate) use sections::{Files, Keys, Log, Quic, Server};
 pub(crate) use site::{Problem, Site};
 pub(crate) use tcp::{Action, Http, Tcp};
 pub(crate) use tls::{Certificate, Tls};
 pub(crate) use value::{Congestion, LogFormat, Retry, Seccomp, Workers};
+
+/// For `shared_keys` of other sections.
+const NO_KEYS: &str = "there is no [keys]: give its file and signer";
+const KEYS_AFTER_RESTART: &str = "[keys] takes effect after a restart";
 
 /// Memory required in addition to the block cache, in bytes: enough for a few hundred busy connections.
 pub(crate) const LEAST_BESIDE_CACHE: u64 = 64 << 20;
@@ -56,6 +63,8 @@ pub(crate) struct Config {
     pub(crate) certificates: Vec<Certificate>,
     /// `[acme]`, absent when there is none.
     pub(crate) acme: Option<Acme>,
+    /// `[keys]`, absent when the server shares none.
+    pub(crate) keys: Option<Keys>,
     /// `[quic]`
     pub(crate) quic: Quic,
     /// `[tcp]`
@@ -77,6 +86,8 @@ pub(crate) struct Config {
     /// `[[site]]`, at least one; the first is the default.
     #[serde(rename = "site")]
     pub(crate) sites: Vec<Site>,
+    /// `[otlp]`, absent when nothing is pushed.
+    pub(crate) otlp: Option<Otlp>,
     /// `[admin]`, absent when there is no admin listener.
     pub(crate) admin: Option<admin::Section>,
     #[serde(skip)]
@@ -94,6 +105,7 @@ struct Raw {
     #[serde(default)]
     certificate: Vec<Certificate>,
     acme: Option<Acme>,
+    keys: Option<Keys>,
     #[serde(default)]
     quic: Quic,
     #[serde(default)]
@@ -112,6 +124,7 @@ struct Raw {
     origin: Vec<Spanned<Origin>>,
     #[serde(default)]
     site: Vec<Site>,
+    otlp: Option<Otlp>,
     admin: Option<admin::Section>,
 }
 
@@ -138,6 +151,7 @@ impl Config {
             tls: raw.tls,
             certificates: raw.certificate,
             acme: raw.acme,
+            keys: raw.keys,
             quic: raw.quic,
             tcp: raw.tcp,
             http: raw.http,
@@ -147,6 +161,7 @@ impl Config {
             cache: raw.cache,
             origins: raw.origin,
             sites: raw.site,
+            otlp: raw.otlp,
             admin: raw.admin,
             source,
         };
@@ -184,7 +199,9 @@ impl Config {
             self.source.check_tokens(admin)?;
         }
         self.filter_keys()?;
-        self.routable().map_err(|(span, problem)| self.at(span, problem))?;
+        if !self.shares_routable() {
+            self.routable(None).map_err(|(span, problem)| self.at(span, problem))?;
+        }
         self.check_qlog(cfg!(feature = "qlog"))
     }
 
@@ -196,10 +213,42 @@ impl Config {
         Ok(keys.into_iter().map(FilterKey).collect())
     }
 
-    /// What connection IDs say to load balancers; reads the key.
-    pub(crate) fn routable(&self) -> Result<Option<Routable>, Problem> {
-        let Some(section) = self.quic.load_balancing.as_ref().map(Spanned::get_ref) else { return Ok(None) };
-        Ok(section.routable(section.key()?))
+    /// What connection IDs say to load balancers; reads the key, unless it is the one in `shared`.
+    pub(crate) fn routable(&self, shared: Option<&Document>) -> Result<Option<Routable>, Problem> {
+        let Some(spanned) = &self.quic.load_balancing else { return Ok(None) };
+        let section = spanned.get_ref();
+        match shared {
+            _ if !section.shared_keys => Ok(section.routable(section.key()?)),
+            Some(Document { current, .. }) => Ok(section.with(current.config, Some(current.connection_ids))),
+            None => Err((spanned.span(), KEYS_AFTER_RESTART.to_owned())),
+        }
+    }
+
+    /// Whether the key of connection IDs is one of `[keys]`.
+    pub(crate) fn shares_routable(&self) -> bool {
+        self.quic.load_balancing.as_ref().is_some_and(|section| section.get_ref().shared_keys)
+    }
+
+    /// Whether each kind of key comes from one place.
+    fn check_keys(&self) -> Result<(), ConfigError> {
+        let is_shared = self.keys.is_some();
+        if let (Some(tickets), true) = (&self.tls.ticket_keys, is_shared) {
+            return Err(self.at(tickets.span(), "give ticket_keys or [keys], not both"));
+        }
+        if let Some(section) = self.quic.load_balancing.as_ref().filter(|one| one.get_ref().shared_keys) {
+            let (span, section) = (section.span(), section.get_ref());
+            if !is_shared {
+                return Err(self.at(span, NO_KEYS));
+            }
+            if section.config != 0 || section.key_file.is_some() {
+                let problem = "with shared_keys leave out config and key_file: the document says both";
+                return Err(self.at(span, problem));
+            }
+        }
+        self.sites
+            .iter()
+            .try_for_each(|site| site.check_tokens(is_shared))
+            .map_err(|(span, problem)| self.at(span, problem))
     }
 
     /// Checks the folder of qlog files; `writes_qlog` says whether this build writes any.
@@ -255,11 +304,17 @@ impl Config {
         if self.http != running.http {
             sections.push("http");
         }
+        if self.keys != running.keys {
+            sections.push("keys");
+        }
         if self.control != running.control {
             sections.push("control");
         }
         if self.cache != running.cache {
             sections.push("cache");
+        }
+        if self.otlp != running.otlp {
+            sections.push("otlp");
         }
         if self.admin != running.admin {
             sections.push("admin");
@@ -296,6 +351,7 @@ impl Config {
         self.check_sites()?;
         self.check_tls()?;
         self.check_acme()?;
+        self.check_keys()?;
         let idle = self.quic.idle_timeout.get_ref().0;
         if !(Duration::from_secs(1)..=Duration::from_secs(86_400)).contains(&idle) {
             return Err(self.at(self.quic.idle_timeout.span(), "give a time between \"1s\" and \"24h\""));
@@ -342,6 +398,9 @@ impl Config {
         }
         if let Some(admin) = &self.admin {
             admin.check().map_err(|(span, problem)| self.at(span, problem))?;
+        }
+        if let Some(otlp) = &self.otlp {
+            otlp.check().map_err(|(span, problem)| self.at(span, problem))?;
         }
         self.tcp.check().map_err(|(span, problem)| self.at(span, problem))?;
         for http in &self.http {
@@ -465,6 +524,7 @@ impl Config {
         let join = |path: &mut Spanned<PathBuf>| *path.get_mut() = base.join(path.get_ref());
         self.quic.qlog.iter_mut().for_each(join);
         self.server.guard_keys.iter_mut().for_each(join);
+        self.keys.iter_mut().flat_map(|keys| [&mut keys.file, &mut keys.signer]).for_each(join);
         let balancing = self.quic.load_balancing.iter_mut();
         balancing.flat_map(|one| one.get_mut().key_file.iter_mut()).for_each(join);
         self.cache.disk.iter_mut().for_each(join);

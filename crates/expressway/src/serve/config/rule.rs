@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use expressway_settings::{Size, Span};
 use expressway_web::{
-    Cors as CorsRule, LimitRate, PathPattern, PathRule, RateLimit, Template, TokenKey, TokenRule,
+    Cors as CorsRule, LimitRate, PathPattern, PathRule, RateLimit, Template, TokenKey, TokenKeys, TokenRule,
 };
 use http::{HeaderName, HeaderValue, StatusCode};
 use ipnet::IpNet;
@@ -34,7 +34,7 @@ pub(crate) struct Rule {
     /// Requests a second of one client.
     rate: Option<Spanned<Rate>>,
     /// Only requests with a token that one of these keys signed.
-    pub(super) token: Option<Token>,
+    pub(super) token: Option<Spanned<Token>>,
     /// Answer with this status.
     pub(super) respond: Option<Spanned<u16>>,
     /// Redirect to this URL or path.
@@ -99,7 +99,10 @@ impl Rate {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Token {
     /// File with the keys, hexadecimal, one a line.
-    pub(super) keys: Spanned<PathBuf>,
+    pub(super) keys: Option<Spanned<PathBuf>>,
+    /// The keys are those of `[keys]`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    shared_keys: bool,
     /// Name of the query parameter and of the cookie.
     #[serde(default = "hdnts")]
     name: String,
@@ -146,10 +149,26 @@ pub(crate) struct Cors {
 }
 
 impl Token {
-    pub(super) fn rule(&self) -> Result<TokenRule, Problem> {
-        let keys =
-            TokenKey::load(self.keys.get_ref()).map_err(|error| (self.keys.span(), error.to_string()))?;
-        Ok(TokenRule { name: self.name.clone(), keys, set_cookie: self.cookie })
+    pub(super) fn rule(spanned: &Spanned<Self>, shared: Option<&TokenKeys>) -> Result<TokenRule, Problem> {
+        let token = spanned.get_ref();
+        let keys = match (&token.keys, shared) {
+            (Some(file), _) => TokenKeys::new(
+                TokenKey::load(file.get_ref()).map_err(|error| (file.span(), error.to_string()))?,
+            ),
+            (None, Some(shared)) => shared.clone(),
+            (None, None) => return Err((spanned.span(), super::KEYS_AFTER_RESTART.to_owned())),
+        };
+        Ok(TokenRule { name: token.name.clone(), keys, set_cookie: token.cookie })
+    }
+
+    /// Whether its keys come from one place; `has_section` says whether there is `[keys]`.
+    pub(super) fn check(&self, has_section: bool) -> Result<(), &'static str> {
+        match (&self.keys, self.shared_keys) {
+            (Some(_), true) => Err("give keys or shared_keys, not both"),
+            (None, false) => Err("give keys, or shared_keys = true"),
+            (None, true) if !has_section => Err(super::NO_KEYS),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -116,11 +116,29 @@ pub(crate) struct LoadBalancing {
     pub(crate) server_id: String,
     /// File with the key that encrypts server IDs; in clear without.
     pub(crate) key_file: Option<Spanned<PathBuf>>,
+    /// The key and its codepoint are those of `[keys]`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) shared_keys: bool,
+}
+
+/// `[keys]`: keys that several servers share.
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Keys {
+    /// File with the document of `expressway keys`.
+    pub(crate) file: Spanned<PathBuf>,
+    /// PEM file with the public keys of those who may sign it.
+    pub(crate) signer: Spanned<PathBuf>,
 }
 
 impl LoadBalancing {
     /// As the gateway takes it; `None` if it cannot.
     pub(crate) fn routable(&self, key: Option<Key>) -> Option<Routable> {
+        self.with(self.config, key.map(|key| key.0))
+    }
+
+    /// The same with the key of that codepoint.
+    pub(crate) fn with(&self, config: u8, key: Option<[u8; 16]>) -> Option<Routable> {
         let digits: Option<Vec<u32>> = self.server_id.chars().map(|digit| digit.to_digit(16)).collect();
         let digits = digits?;
         let pairs = digits.chunks_exact(2);
@@ -128,7 +146,7 @@ impl LoadBalancing {
             return None;
         }
         let bytes: Vec<u8> = pairs.map(|pair| (pair[0] * 16 + pair[1]) as u8).collect();
-        Routable::new(self.config, &bytes, key.map(|key| key.0))
+        Routable::new(config, &bytes, key)
     }
 
     /// Reads the key, if there is one.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use expressway_cache::SiteOptions;
-use expressway_web::{CompressOptions, PathRule};
+use expressway_web::{CompressOptions, PathRule, TokenKeys};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
@@ -85,10 +85,18 @@ impl Site {
         self.rule.iter().try_for_each(|rule| rule.rule().map(|_| ()))
     }
 
-    /// Its rules.
-    pub(crate) fn rules(&self) -> Result<Vec<PathRule>, Problem> {
+    /// Whether the keys of its tokens come from one place each; `shared` says whether there is `[keys]`.
+    pub(super) fn check_tokens(&self, shared: bool) -> Result<(), Problem> {
+        self.rule.iter().filter_map(|rule| rule.token.as_ref()).try_for_each(|token| {
+            token.get_ref().check(shared).map_err(|problem| (token.span(), problem.to_owned()))
+        })
+    }
+
+    /// Its rules; `shared` are the keys of `[keys]`.
+    pub(crate) fn rules(&self, shared: Option<&TokenKeys>) -> Result<Vec<PathRule>, Problem> {
         let rule = |rule: &Rule| {
-            Ok(PathRule { token: rule.token.as_ref().map(Token::rule).transpose()?, ..rule.rule()? })
+            let token = rule.token.as_ref().map(|token| Token::rule(token, shared)).transpose()?;
+            Ok(PathRule { token, ..rule.rule()? })
         };
         let video = self.video().rules().map_err(|error| (self.video.span(), error.to_string()))?;
         video.into_iter().map(Ok).chain(self.rule.iter().map(rule)).collect()
@@ -102,12 +110,12 @@ impl Site {
 
     /// Files with keys of tokens.
     pub(crate) fn token_keys(&self) -> impl Iterator<Item = &Spanned<PathBuf>> {
-        self.rule.iter().filter_map(|rule| Some(&rule.token.as_ref()?.keys))
+        self.rule.iter().filter_map(|rule| rule.token.as_ref()?.get_ref().keys.as_ref())
     }
 
     /// Makes relative paths relative to `base`.
     pub(crate) fn resolve_paths(&mut self, base: &Path) {
-        let keys = self.rule.iter_mut().filter_map(|rule| Some(&mut rule.token.as_mut()?.keys));
+        let keys = self.rule.iter_mut().filter_map(|rule| rule.token.as_mut()?.get_mut().keys.as_mut());
         for path in self.root.iter_mut().chain(keys) {
             *path.get_mut() = base.join(path.get_ref());
         }

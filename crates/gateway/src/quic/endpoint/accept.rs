@@ -171,6 +171,11 @@ impl Endpoint {
     }
 
     fn begin(&mut self, cid: Cid, mut transport: Transport, dcid: ClientCid, payload: &mut [u8], path: Path) {
+        if self.shared.qlogs.are_wanted()
+            && let Some(writer) = self.shared.qlogs.take(path.1, [&cid.0[..], &dcid].into_iter())
+        {
+            transport.set_qlog(writer, path);
+        }
         match transport.open(payload, path.0, path.1) {
             Ok(()) => {}
             Err(OpenError::NotAuthentic) => {

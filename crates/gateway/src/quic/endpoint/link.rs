@@ -13,6 +13,7 @@ use super::receive::Path;
 use super::turn::Worker;
 use crate::quic::cid::{Cid, ClientCid};
 use crate::quic::engine::{OpenError, PathChange, Transport};
+use crate::quic::qlog::Qlogs;
 use crate::quic::settings::{MIN_UDP_PAYLOAD, Settings};
 use crate::quic::stats::Stats;
 use crate::quic::table::{Ids, Key};
@@ -82,6 +83,15 @@ impl Link {
     /// Where the client is.
     pub(crate) fn remote(&self) -> SocketAddr {
         self.address.remote
+    }
+
+    /// Has its events recorded from now on, if it is the connection that somebody waits for.
+    #[cold]
+    pub(super) fn offer_qlog(&mut self, qlogs: &Qlogs) {
+        let ids = self.cids.iter().map(|cid| &cid.0[..]).chain(self.initial.as_deref());
+        if let Some(writer) = qlogs.take(self.address.remote, ids) {
+            self.transport.set_qlog(writer, (self.address.local, self.address.remote));
+        }
     }
 
     /// The TLS handshake has not begun.

@@ -39,25 +39,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use expressway_netio::mailbox::Mailbox;
-use expressway_netio::trace::{Arrival, Tracer};
+use expressway_netio::trace::{Arrival, Filter, Tracer};
 use expressway_netio::{Context, Datagram, IoError, PacketIo, Service, Transmit};
 use expressway_web::access_log::AccessLog;
 use expressway_web::memory::Memory;
 use expressway_web::{Handler, Notify};
 
 use super::cid::Cid;
-use super::cid::{CheckKeys, CidIssuer};
+use super::cid::{CheckKeys, CidIssuer, Routable};
 use super::engine::{Engine, EngineError};
 use super::header::{self, Header};
 use super::instance::Instance;
 use super::message::{BufferPool, ForeignDatagram, Message, WakeList};
 use super::older::Generations;
+use super::qlog::{QlogError, Qlogs, Recording};
 use super::reset::Resets;
 use super::settings::Settings;
 use super::stats::{Published, Stats};
 use super::table::{Key, Table};
 use super::tls::Secrets;
-use super::token::RetryTokens;
+use super::token::{RetryTokens, SharedRetry, SharedRetryKeys};
 use connection::Connection;
 use handshake_queue::HandshakeQueue;
 use replies::Replies;
@@ -90,13 +91,19 @@ const MEMORY: usize = 256 << 20;
 /// What the endpoints of a server have in common.
 pub struct Shared {
     secrets: Secrets,
+    /// Keys of Retry tokens that other servers have too.
+    retry: SharedRetry,
     /// Of which the secrets are; whoever looks like it meanwhile is another.
     _instance: Instance,
     generations: Generations,
     memory: Arc<Memory>,
+    /// The one whose qlog somebody wants.
+    qlogs: Arc<Qlogs>,
     pool: BufferPool,
     published: Box<[Published]>,
-    /// What new connections are to be made with, and how often it was replaced.
+    /// What IDs say to load balancers: as the setup has it, or as it was replaced since.
+    routable: Mutex<Option<Routable>>,
+    /// What new connections are to be made with, and how often this or `routable` was replaced.
     setup: Mutex<Arc<Setup>>,
     revision: AtomicU64,
     /// What each endpoint is to take up, made where nobody waits: reading a chain of certificates takes its time.
@@ -151,8 +158,11 @@ impl Shared {
             generations,
             secrets: Secrets::derive(settings.tls.identity(), &settings.instance)?
                 .with_filter_keys(&settings.filter_keys),
+            retry: Arc::new(settings.retry_keys.clone().map(Arc::new).into()),
+            routable: Mutex::new(settings.routable),
             _instance: settings.instance.clone(),
             memory,
+            qlogs: Arc::default(),
             pool: BufferPool::new(HANDOVER_BUFFERS, settings.max_receive_payload()),
             published: (0..workers.clamp(1, 256)).map(|_| Published::default()).collect(),
             setup: Mutex::new(Arc::clone(setup)),
@@ -160,6 +170,20 @@ impl Shared {
             next: (0..workers.clamp(1, 256)).map(|_| Mutex::default()).collect(),
             retired: Mutex::default(),
         }))
+    }
+
+    /// Records the qlog of the first connection that `filter` selects and of which a datagram comes, `limit` bytes at most.
+    ///
+    /// # Errors
+    /// One is recorded already, or all are, or the build cannot.
+    pub fn record_qlog(&self, filter: Filter, limit: usize) -> Result<Recording, QlogError> {
+        if !cfg!(feature = "qlog") {
+            return Err(QlogError::Unsupported);
+        }
+        if self.lock_setup().settings.qlog.is_some() {
+            return Err(QlogError::All);
+        }
+        self.qlogs.start(filter, limit)
     }
 
     /// The keys of this process's connection IDs, for the one that succeeds it.
@@ -190,6 +214,23 @@ impl Shared {
 
     fn tokens(&self, settings: &Settings) -> RetryTokens {
         RetryTokens::new(self.secrets.retry, settings.retry_lifetime, self.secrets.filter.clone())
+            .with_shared(Arc::clone(&self.retry))
+    }
+
+    /// Has all endpoints make and take Retry tokens with other shared keys, at once.
+    pub fn set_retry_keys(&self, keys: SharedRetryKeys) {
+        self.retry.store(Some(Arc::new(keys)));
+    }
+
+    /// Has all endpoints say something else to load balancers in new connection IDs, from their next turn on, until a reload says
+    /// otherwise. IDs that there are stay as they are.
+    pub fn set_routable(&self, routable: Option<Routable>) {
+        *self.routable.lock().unwrap_or_else(PoisonError::into_inner) = routable;
+        self.revision.fetch_add(1, Ordering::Release);
+    }
+
+    fn routable(&self) -> Option<Routable> {
+        *self.routable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The numbers of one worker, or of all.
@@ -216,6 +257,7 @@ impl Shared {
             // One that nobody has taken up is dropped here, and after the lock.
             let _unused = std::mem::replace(&mut *place.lock().unwrap_or_else(PoisonError::into_inner), next);
         }
+        *self.routable.lock().unwrap_or_else(PoisonError::into_inner) = setup.settings.routable;
         self.revision.fetch_add(1, Ordering::Release);
         self.collect();
         Ok(())
@@ -273,7 +315,7 @@ impl Endpoint {
         let settings = &setup.settings;
         let wakes = WakeList::new(mailbox);
         let mut cids = CidIssuer::new(number, shared.secrets.cid).of_generation(shared.generations.own);
-        cids.set_routable(settings.routable);
+        cids.set_routable(shared.routable());
         Ok(Self {
             worker: Worker {
                 number,
@@ -342,11 +384,11 @@ impl Endpoint {
             return;
         }
         self.revision = revision;
+        self.worker.cids.set_routable(self.shared.routable());
         let place = &self.shared.next[usize::from(self.worker.number)];
         let next = place.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Next { setup, engine }) = next {
             self.engine = engine;
-            self.worker.cids.set_routable(setup.settings.routable);
             self.worker.resets.set_rate(setup.settings.resets_per_second);
             self.tokens = self.shared.tokens(&setup.settings);
             self.setup = setup;

@@ -151,6 +151,9 @@ impl Endpoint {
         let Some(connection) = self.table.get_mut(key) else { return };
         connection.http.fresh = true;
         connection.has_grown = true;
+        if self.shared.qlogs.are_wanted() {
+            connection.link.offer_qlog(&self.shared.qlogs);
+        }
         if let Some(arrival) = self.arrival {
             connection.link.follow_tracer(&self.worker.tracer);
             connection.link.trace_taken(&self.worker.tracer, arrival, payload.len(), path);

@@ -188,21 +188,21 @@ impl Engine {
         if let Some(writer) = &self.keylog {
             connection.set_keylog(Box::new(writer.clone()));
         }
+        #[cfg_attr(not(feature = "qlog"), expect(unused_mut))]
+        let mut transport = Transport::new(connection);
         #[cfg(feature = "qlog")]
         if let Some(directory) = &self.qlog {
-            let path = directory.join(format!("{}.sqlog", connection.trace_id()));
+            let path = directory.join(format!("{}.sqlog", transport.first_id()));
             match File::create(&path) {
-                Ok(file) => connection.set_qlog(
-                    Box::new(std::io::BufWriter::new(file)),
-                    "expressway".to_owned(),
-                    format!("server {} client {}", accept.local, accept.remote),
-                ),
+                Ok(file) => {
+                    transport.set_qlog(std::io::BufWriter::new(file), (accept.local, accept.remote));
+                }
                 Err(error) => {
                     tracing::warn!(path = %path.display(), %error, "cannot write the qlog of this connection")
                 }
             }
         }
-        Ok(Transport::new(connection))
+        Ok(transport)
     }
 
     /// Writes a Retry packet (RFC 9000, section 17.2.5) that answers an Initial with `dcid` and `scid`, and

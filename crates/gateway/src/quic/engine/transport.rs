@@ -1,5 +1,6 @@
 //! One QUIC connection.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -192,6 +193,22 @@ impl Transport {
     /// Our first ID of the connection, in hexadecimal.
     pub(crate) fn first_id(&self) -> &str {
         self.quic.trace_id()
+    }
+
+    /// Has events written there from now on, in place of where they were. Nothing without the feature `qlog`.
+    pub(crate) fn set_qlog(
+        &mut self,
+        writer: impl Write + Send + Sync + 'static,
+        (local, remote): (SocketAddr, SocketAddr),
+    ) {
+        #[cfg(feature = "qlog")]
+        self.quic.set_qlog(
+            Box::new(writer),
+            "expressway".to_owned(),
+            format!("server {local} client {remote}"),
+        );
+        #[cfg(not(feature = "qlog"))]
+        let _ = (writer, local, remote);
     }
 
     /// The subject of the client's certificate, if it has shown one.

@@ -25,7 +25,7 @@ pub use self::cors::Cors;
 pub use self::limit::LimitRate;
 pub use self::pattern::{PathPattern, PatternError, Template};
 pub use self::rate::RateLimit;
-pub use self::token::{TokenKey, TokenKeyError, TokenRule};
+pub use self::token::{TokenKey, TokenKeyError, TokenKeys, TokenRule};
 use crate::target::{Target, encode_path};
 use crate::{Exchange, RequestHead};
 

@@ -8,8 +8,10 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use arc_swap::ArcSwap;
 use hmac::{Hmac, KeyInit, Mac};
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderValue};
@@ -31,7 +33,7 @@ pub struct TokenRule {
     /// Name of the query parameter, and of the cookie, that carries it.
     pub name: String,
     /// The keys that are accepted.
-    pub keys: Vec<TokenKey>,
+    pub keys: TokenKeys,
     /// Answers a token in a query with a cookie, so that the relative URLs of a playlist need none.
     pub set_cookie: bool,
 }
@@ -40,7 +42,7 @@ impl fmt::Debug for TokenRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TokenRule")
             .field("name", &self.name)
-            .field("keys", &self.keys.len())
+            .field("keys", &self.keys.0.load().len())
             .finish_non_exhaustive()
     }
 }
@@ -52,6 +54,24 @@ pub struct TokenKey(Vec<u8>);
 impl fmt::Debug for TokenKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("TokenKey(..)")
+    }
+}
+
+/// Keys that are accepted. Clones are the same: what replaces the keys of one replaces those of all.
+#[derive(Clone, Debug)]
+pub struct TokenKeys(Arc<ArcSwap<Vec<TokenKey>>>);
+
+impl TokenKeys {
+    /// Accepts those; a rule takes 1 to 8.
+    pub fn new(keys: Vec<TokenKey>) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(keys)))
+    }
+
+    /// Accepts others from the next request on; nothing changes if there are none, or more than 8.
+    pub fn replace(&self, keys: Vec<TokenKey>) {
+        if (1..=MAX_KEYS).contains(&keys.len()) {
+            self.0.store(Arc::new(keys));
+        }
     }
 }
 
@@ -70,6 +90,11 @@ pub enum TokenKeyError {
 }
 
 impl TokenKey {
+    /// A key of 32 octets.
+    pub fn from_bytes(key: &[u8; 32]) -> Self {
+        Self(key.to_vec())
+    }
+
     /// The key written as hexadecimal digits, 16 to 64 octets of it.
     pub fn from_hex(text: &str) -> Option<Self> {
         let digits = text.as_bytes();
@@ -120,7 +145,7 @@ impl TokenRule {
         if self.name.is_empty() || !self.name.bytes().all(is_name) {
             return Err("token: its name has letters, digits, - and _ only");
         }
-        match self.keys.len() {
+        match self.keys.0.load().len() {
             1..=MAX_KEYS => Ok(()),
             _ => Err("token: give 1 to 8 keys"),
         }
@@ -187,7 +212,7 @@ impl TokenRule {
             None => &[signed.as_bytes(), b"~url=", path],
         };
         // Nothing that it says is believed, or costs more than this, before it is known to be signed.
-        if !self.keys.iter().any(|key| key.verifies(parts, &signature)) {
+        if !self.keys.0.load().iter().any(|key| key.verifies(parts, &signature)) {
             return None;
         }
         let number = |name| field(name).map(|text| text.parse::<u64>());
@@ -255,7 +280,7 @@ mod tests {
 
     fn rule(keys: &[&str]) -> TokenRule {
         let keys = keys.iter().map(|key| TokenKey::from_hex(key).unwrap()).collect();
-        TokenRule { name: "hdnts".to_owned(), keys, set_cookie: true }
+        TokenRule { name: "hdnts".to_owned(), keys: TokenKeys::new(keys), set_cookie: true }
     }
 
     fn admit(token: &str, path: &str, remote: &str) -> Option<Admitted> {
@@ -309,6 +334,23 @@ mod tests {
             |keys: &[&str]| rule(keys).admit(b"/vod/7/a", Some("q"), &cookie, "::1".parse().unwrap());
         assert_eq!(admits(&[other, KEY]), Some(Admitted { cookie: None, query: None }));
         assert_eq!(admits(&[other]), None);
+    }
+
+    #[test]
+    fn keys_are_replaced_for_all_rules_that_have_them() {
+        let other = "ffeeddccbbaa99887766554433221100";
+        let of = |key: &str| TokenKey::from_hex(key).unwrap();
+        let rule = rule(&[other]);
+        let keys = rule.keys.clone();
+        let permits = || rule.permits(ACL, "/vod/7/a", "::1".parse().unwrap());
+        assert!(!permits());
+        keys.replace(vec![of(other), of(KEY)]);
+        assert!(permits());
+        keys.replace(Vec::new());
+        assert!(permits(), "no keys are no keys to take");
+        keys.replace(vec![of(other)]);
+        assert!(!permits());
+        assert_eq!(format!("{keys:?}"), "TokenKeys([TokenKey(..)])");
     }
 
     #[test]

@@ -1,0 +1,34 @@
+//! The command line of `expressway qlog`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use expressway_observe::trace::MAX_SECONDS;
+use expressway_settings::Size;
+
+use super::AdminPeer;
+
+/// See [`super::Command::Qlog`].
+#[derive(Args)]
+pub(crate) struct Qlog {
+    #[command(flatten)]
+    pub(crate) peer: AdminPeer,
+    /// The client: an address, or address and port
+    #[arg(long, value_name = "ADDR[:PORT]", required_unless_present = "connection")]
+    pub(crate) client: Option<String>,
+    /// A connection with a connection ID of the server's that begins with this, in hexadecimal
+    #[arg(long, value_name = "ID")]
+    pub(crate) connection: Option<String>,
+    /// How long to wait and to record
+    #[arg(
+        long, value_name = "S", default_value = "10",
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SECONDS))
+    )]
+    pub(crate) seconds: u32,
+    /// How much to record at most
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub(crate) size: Size,
+    /// File to write, which must not exist; readable by its owner alone
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) write: PathBuf,
+}

@@ -1,0 +1,301 @@
+//! The qlog (draft-ietf-quic-qlog-main-schema) of one connection of a running server, for whoever asks.
+//!
+//! A [`Recording`] waits for the first datagram of a connection that its filter selects, and takes that connection's events from
+//! then on, as the engine writes them: JSON text sequences (RFC 7464). They go through a bounded queue to whoever reads; nothing
+//! waits for the reader, and what finds no room is counted. Nothing is written to files here.
+//!
+//! While nobody asks, a datagram costs one look at a flag. The engine cannot be told to stop: a connection that was recorded
+//! goes on to make events until it closes, which are dropped.
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use expressway_netio::trace::Filter;
+
+/// Bytes that may wait for the reader.
+const QUEUE: usize = 4 << 20;
+
+/// The longest event that is told, in bytes: readers take lines of 64 KiB.
+const MAX_EVENT: usize = 60 << 10;
+
+/// Why a recording is not begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QlogError {
+    /// One at a time.
+    #[error("somebody else records a qlog; try again when that has ended")]
+    Busy,
+    /// All connections write one.
+    #[error("[quic] qlog writes the qlog of every connection already")]
+    All,
+    /// The build cannot.
+    #[error("this build does not support qlog; build with the feature `qlog`")]
+    Unsupported,
+}
+
+/// How far a recording has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QlogPhase {
+    /// No datagram of such a connection has come yet.
+    Waiting,
+    /// A connection is recorded.
+    Running,
+    /// The connection has closed.
+    Closed,
+    /// As many bytes as may be are recorded.
+    Full,
+}
+
+/// What is recorded, or nothing. All workers look here.
+#[derive(Default)]
+pub(crate) struct Qlogs {
+    /// A recording waits for its connection.
+    wanted: AtomicBool,
+    current: Mutex<Option<Arc<Inner>>>,
+}
+
+struct Inner {
+    filter: Filter,
+    limit: usize,
+    state: Mutex<State>,
+}
+
+struct State {
+    queue: VecDeque<Vec<u8>>,
+    queued: usize,
+    phase: QlogPhase,
+    began: Option<Instant>,
+    bytes: usize,
+    events: u64,
+    lost: u64,
+}
+
+/// A recording, which ends when this is dropped.
+pub struct Recording {
+    qlogs: Arc<Qlogs>,
+    inner: Arc<Inner>,
+}
+
+/// What a recording has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QlogReport {
+    /// How far it has come.
+    pub phase: QlogPhase,
+    /// When the connection was found.
+    pub began: Option<Instant>,
+    /// Events, the header included.
+    pub events: u64,
+    /// Events that found no room.
+    pub lost: u64,
+}
+
+impl Qlogs {
+    pub(crate) fn start(self: &Arc<Self>, filter: Filter, limit: usize) -> Result<Recording, QlogError> {
+        let mut current = lock(&self.current);
+        if current.is_some() {
+            return Err(QlogError::Busy);
+        }
+        let state = State {
+            queue: VecDeque::new(),
+            queued: 0,
+            phase: QlogPhase::Waiting,
+            began: None,
+            bytes: 0,
+            events: 0,
+            lost: 0,
+        };
+        let inner = Arc::new(Inner { filter, limit, state: Mutex::new(state) });
+        *current = Some(Arc::clone(&inner));
+        self.wanted.store(true, Ordering::Release);
+        Ok(Recording { qlogs: Arc::clone(self), inner })
+    }
+
+    /// Whether a recording waits for its connection.
+    #[inline]
+    pub(crate) fn are_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    /// Where the events of a connection go, if it is the one that somebody waits for: its client's address, and IDs that lead to it.
+    #[cold]
+    pub(crate) fn take<'a>(
+        &self,
+        remote: SocketAddr,
+        ids: impl Iterator<Item = &'a [u8]>,
+    ) -> Option<QlogWriter> {
+        let current = lock(&self.current);
+        let inner = current.as_ref().filter(|inner| inner.filter.selects(remote, ids))?;
+        let mut state = lock(&inner.state);
+        if state.phase != QlogPhase::Waiting {
+            return None;
+        }
+        self.wanted.store(false, Ordering::Relaxed);
+        (state.phase, state.began) = (QlogPhase::Running, Some(Instant::now()));
+        Some(QlogWriter { inner: Arc::clone(inner), event: Vec::new() })
+    }
+}
+
+impl Recording {
+    /// The events that have come since the last time, each ended by a line feed.
+    pub fn read(&self) -> Vec<u8> {
+        let mut state = lock(&self.inner.state);
+        state.queued = 0;
+        let queue = std::mem::take(&mut state.queue);
+        drop(state);
+        queue.into_iter().flatten().collect()
+    }
+
+    /// What it has taken so far.
+    pub fn report(&self) -> QlogReport {
+        let state = lock(&self.inner.state);
+        QlogReport { phase: state.phase, began: state.began, events: state.events, lost: state.lost }
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let mut current = lock(&self.qlogs.current);
+        *current = None;
+        self.qlogs.wanted.store(false, Ordering::Release);
+        let mut state = lock(&self.inner.state);
+        // Nothing is taken for it any more.
+        if matches!(state.phase, QlogPhase::Waiting | QlogPhase::Running) {
+            state.phase = QlogPhase::Closed;
+        }
+        state.queue = VecDeque::new();
+    }
+}
+
+/// Takes the events of a connection from the engine, piece by piece.
+pub(crate) struct QlogWriter {
+    inner: Arc<Inner>,
+    /// The event that is being written; longer ones than may be are not kept.
+    event: Vec<u8>,
+}
+
+impl QlogWriter {
+    fn end_event(&mut self) {
+        let event = std::mem::take(&mut self.event);
+        let mut state = lock(&self.inner.state);
+        if state.phase != QlogPhase::Running {
+            return;
+        }
+        if event.len() > MAX_EVENT || state.queued + event.len() > QUEUE {
+            state.lost += 1;
+            return;
+        }
+        if state.bytes + event.len() > self.inner.limit {
+            state.phase = QlogPhase::Full;
+            return;
+        }
+        state.queued += event.len();
+        state.bytes += event.len();
+        state.events += 1;
+        state.queue.push_back(event);
+    }
+}
+
+impl Write for QlogWriter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        // JSON has no line feed of its own: the engine ends each event with one.
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let room = (MAX_EVENT + 1).saturating_sub(self.event.len());
+            self.event.extend_from_slice(&part[..part.len().min(room)]);
+            if part.ends_with(b"\n") {
+                self.end_event();
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for QlogWriter {
+    fn drop(&mut self) {
+        let mut state = lock(&self.inner.state);
+        if state.phase == QlogPhase::Running {
+            state.phase = QlogPhase::Closed;
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remote(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    fn of_client(address: &str) -> Filter {
+        Filter { client: Some((address.parse().unwrap(), None)), connection: Vec::new() }
+    }
+
+    fn no_ids() -> impl Iterator<Item = &'static [u8]> {
+        std::iter::empty()
+    }
+
+    #[test]
+    fn the_first_connection_that_is_selected_is_recorded_and_no_other() {
+        let qlogs = Arc::new(Qlogs::default());
+        assert!(!qlogs.are_wanted() && qlogs.take(remote("192.0.2.1:1"), no_ids()).is_none());
+        let recording = qlogs.start(of_client("192.0.2.1"), 1000).unwrap();
+        assert_eq!(qlogs.start(Filter::default(), 1000).err(), Some(QlogError::Busy));
+        assert!(qlogs.are_wanted());
+        assert!(qlogs.take(remote("192.0.2.2:1"), no_ids()).is_none());
+        let mut writer = qlogs.take(remote("192.0.2.1:1"), no_ids()).unwrap();
+        assert!(!qlogs.are_wanted() && qlogs.take(remote("192.0.2.1:1"), no_ids()).is_none());
+        assert_eq!(recording.read(), b"");
+        writer.write_all(b"\x1e{\"a\"").unwrap();
+        assert_eq!(recording.read(), b"", "half an event is none");
+        writer.write_all(b":1}\n\x1e{}\n").unwrap();
+        assert_eq!(recording.read(), b"\x1e{\"a\":1}\n\x1e{}\n");
+        assert_eq!((recording.report().events, recording.report().phase), (2, QlogPhase::Running));
+        drop(writer);
+        assert_eq!(recording.report().phase, QlogPhase::Closed);
+        drop(recording);
+        let by_id = Filter { client: None, connection: vec![1, 2] };
+        let _recording = qlogs.start(by_id, 1000).unwrap();
+        assert!(qlogs.take(remote("192.0.2.1:1"), [&[1, 3][..]].into_iter()).is_none());
+        assert!(qlogs.take(remote("192.0.2.1:1"), [&[1, 3][..], &[1, 2, 3]].into_iter()).is_some());
+    }
+
+    #[test]
+    fn what_is_too_much_is_not_kept() {
+        let qlogs = Arc::new(Qlogs::default());
+        let recording = qlogs.start(Filter::default(), 3 * QUEUE).unwrap();
+        let mut writer = qlogs.take(remote("192.0.2.1:1"), no_ids()).unwrap();
+        let mut event = vec![b'x'; MAX_EVENT - 1];
+        event.push(b'\n');
+        writer.write_all(&[b'y'; 2 * MAX_EVENT]).unwrap();
+        writer.write_all(b"\n").unwrap();
+        assert_eq!((recording.report().events, recording.report().lost), (0, 1), "too long");
+        let fit = QUEUE / MAX_EVENT;
+        for _ in 0..fit + 5 {
+            writer.write_all(&event).unwrap();
+        }
+        assert_eq!((recording.report().events, recording.report().lost), (fit as u64, 6), "nobody reads");
+        while recording.report().phase == QlogPhase::Running {
+            recording.read();
+            writer.write_all(&event).unwrap();
+        }
+        assert_eq!(recording.report().phase, QlogPhase::Full);
+        assert!(recording.report().events as usize * MAX_EVENT <= 3 * QUEUE);
+        recording.read();
+        writer.write_all(&event).unwrap();
+        assert_eq!(recording.read(), b"");
+        drop(recording);
+        writer.write_all(&event).unwrap();
+        assert!(lock(&writer.inner.state).queue.is_empty(), "nothing is kept for nobody");
+    }
+}
