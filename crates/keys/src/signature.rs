@@ -7,8 +7,7 @@ use boring::error::ErrorStack;
 use boring::pkey::{Id, PKey, Private, Public};
 use boring::sign::{Signer as Signing, Verifier};
 
-use crate::Refusal;
-use crate::store::{LARGEST, open};
+use crate::store::open;
 
 /// Bytes of a signature (RFC 8032, section 5.1.6).
 pub(crate) const SIGNATURE_LENGTH: usize = 64;
@@ -137,15 +136,6 @@ impl Signers {
         })
     }
 }
-
-impl From<Refusal> for String {
-    fn from(refusal: Refusal) -> Self {
-        refusal.to_string()
-    }
-}
-
-// A file of MAX_SIGNERS keys has less than 500 bytes.
-const _: () = assert!(LARGEST >= 4096);
 
 #[cfg(test)]
 pub(crate) mod tests {

@@ -58,8 +58,15 @@ impl fmt::Debug for TokenKey {
 }
 
 /// Keys that are accepted. Clones are the same: what replaces the keys of one replaces those of all.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct TokenKeys(Arc<ArcSwap<Vec<TokenKey>>>);
+
+/// The keys are not printed.
+impl fmt::Debug for TokenKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TokenKeys({})", self.0.load().len())
+    }
+}
 
 impl TokenKeys {
     /// Accepts those; a rule takes 1 to 8.
@@ -350,7 +357,7 @@ mod tests {
         assert!(permits(), "no keys are no keys to take");
         keys.replace(vec![of(other)]);
         assert!(!permits());
-        assert_eq!(format!("{keys:?}"), "TokenKeys([TokenKey(..)])");
+        assert_eq!(format!("{keys:?}"), "TokenKeys(1)");
     }
 
     #[test]
