@@ -1,6 +1,6 @@
 """Which part may use which: crates by their manifests, the binary's commands by their `crate::` paths.
 
-The layers inside netio are held by crates/netio/tests/layers.rs.
+The layers inside netio are held by crates/netio/tests/it/layers.rs.
 """
 
 import re
