@@ -35,6 +35,7 @@ E2E = {
     "h3": ["fetch", "hostile_codes"],
     "lab": ["fetch"],
     "load": ["bench*"],
+    "metrics": ["operation", "dashboard"],
     "netio": ["modes", "fetch", "recv", "gen", "faults", "vlan"],
     "observe": ["dump"],
     "origin": ["origin", "cache"],

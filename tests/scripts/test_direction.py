@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # A crate may use those on lines above its own.
 LAYERS = [
-    {"wire", "sequence", "h3", "settings", "lab", "web", "tls"},
+    {"metrics", "wire", "sequence", "h3", "settings", "lab", "tls"},
+    {"web"},
     {"xbpf", "netio", "bench", "acme", "origin", "cache"},
     {"agent", "edge", "gateway", "feed", "observe", "tcp"},
     {"dataplane"},

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use expressway_web::blocks::{Block, BlockKey, Source};
 use expressway_web::files::Reading;
 use expressway_web::memory::{Account, Charge};
-use expressway_web::metrics::count;
+use expressway_metrics::count;
 use expressway_web::parts::BodyParts;
 use expressway_web::{Exchange, RequestBody, RequestHead, ResponseHead, Wake};
 use http::header::AUTHORIZATION;

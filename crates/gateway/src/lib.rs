@@ -5,5 +5,7 @@
 
 pub mod admin;
 mod h3;
-pub mod metrics;
 pub mod quic;
+
+/// What the admin listener's page is made of.
+pub use expressway_metrics as metrics;

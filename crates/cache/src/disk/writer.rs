@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use expressway_web::blocks::Block;
-use expressway_web::metrics::count;
+use expressway_metrics::count;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, pwritev};
 

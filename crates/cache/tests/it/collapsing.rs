@@ -23,7 +23,7 @@ fn a_thousand_requests_are_one_to_the_origin() {
     let answers = together(&bed, "/", 1000);
     assert!(answers.iter().all(|answer| answer.status == 200 && answer.body == content));
     assert_eq!(bed.origin.count(), 1);
-    assert_eq!(bed.metric("cache_collapsed_total"), 999);
+    assert_eq!(bed.metric("cache_collapsed"), 999);
     assert!(answers[999].cache().contains("collapsed"));
     assert!(!answers[0].cache().contains("collapsed"));
 }
@@ -63,7 +63,7 @@ fn what_cannot_be_shared_goes_to_its_own_client_and_to_the_others_a_few_at_a_tim
         let most = bed.origin.most_active.load(std::sync::atomic::Ordering::SeqCst);
         assert!(most <= 8, "{most} at once");
     }
-    assert_eq!(bed.metric("cache_released_total"), 198);
+    assert_eq!(bed.metric("cache_released"), 198);
     // For a while the URL is not waited for.
     let answers = together(&bed, "/", 20);
     assert!(answers.iter().all(|answer| answer.cache() == "fwd=bypass"));
@@ -96,7 +96,7 @@ fn a_fetch_that_nobody_waits_for_ends() {
     while bed.metric("cache_fills_active") > 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(bed.metric("cache_fill_abandoned_total"), 1);
+    assert_eq!(bed.metric("cache_fill_abandoned"), 1);
     assert_eq!(bed.metric("cache_fill_held_bytes"), 0);
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use expressway_edge::balance::{Balancer, Config, Error};
 use expressway_gateway::admin::State;
-use expressway_gateway::metrics::Sample;
+use expressway_metrics::Sample;
 use expressway_xbpf::Existing;
 use serde::Deserialize;
 

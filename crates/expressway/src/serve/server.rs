@@ -12,7 +12,7 @@ use expressway_acme::Acme;
 use expressway_cache::Cache;
 use expressway_dataplane::{DataPath, Provider, WorkerIo};
 use expressway_gateway::admin::{self, Admin};
-use expressway_gateway::metrics::Registry;
+use expressway_metrics::Registry;
 use expressway_gateway::quic::{Endpoint, Message, Setup, Shared};
 use expressway_netio::trace::Tracers;
 use expressway_netio::worker::{Worker, WorkerOptions};

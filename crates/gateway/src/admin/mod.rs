@@ -14,7 +14,7 @@ use expressway_netio::priority;
 use expressway_settings::admin::{Address, Section};
 use tokio::sync::oneshot;
 
-use crate::metrics::Registry;
+use expressway_metrics::Registry;
 use access::Access;
 use listener::SocketFile;
 use service::AdminService;

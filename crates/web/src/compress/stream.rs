@@ -11,7 +11,7 @@ use super::Workshop;
 use super::encoder::Encoder;
 use crate::files::{Encoding, Task};
 use crate::memory::{Charge, Reservation};
-use crate::metrics::count;
+use expressway_metrics::count;
 use crate::{BodyError, Exchange, Upstream};
 
 /// Octets that are compressed by one job: a millisecond or two of a reader thread.

@@ -16,7 +16,7 @@ use super::pool::Blocked;
 use super::store::{FileStore, Job, Outcome};
 use crate::blocks::{Block, BlockKey, Hold, hold_block, lend};
 use crate::memory::{Account, Charge};
-use crate::metrics::count;
+use expressway_metrics::count;
 use crate::parts::{BodyParts, Part};
 use crate::{BodyError, Wake};
 

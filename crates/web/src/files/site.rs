@@ -11,7 +11,7 @@ use super::lookup::{Found, LookupError, Tree};
 use super::respond::{Question, error, not_allowed, respond};
 use super::root::Root;
 use super::{FileStore, FilesConfig};
-use crate::metrics::count;
+use expressway_metrics::count;
 use crate::target::Target;
 use crate::{Exchange, RequestHead, Wake};
 

@@ -88,10 +88,10 @@ fn reopening_follows_a_rotation() {
     let (path, moved) = (directory.path().join("access.log"), directory.path().join("access.log.1"));
     let log = open(&path, 100);
     log.log(&record("/before"));
-    wait_for(&log, "access_log_lines_total", 1);
+    wait_for(&log, "access_log_lines", 1);
     std::fs::rename(&path, &moved).unwrap();
     log.reopen();
-    wait_for(&log, "access_log_reopened_total", 1);
+    wait_for(&log, "access_log_reopened", 1);
     log.log(&record("/after"));
     finish(log);
     assert_eq!(targets(&moved), ["/before"]);
@@ -107,7 +107,7 @@ fn a_failed_reopen_keeps_the_old_file() {
     let moved = directory.path().join("moved");
     std::fs::rename(&inner, &moved).unwrap();
     log.reopen();
-    wait_for(&log, "access_log_reopen_failed_total", 1);
+    wait_for(&log, "access_log_reopen_failed", 1);
     log.log(&record("/kept"));
     finish(log);
     assert_eq!(targets(&moved.join("access.log")), ["/kept"]);
@@ -119,8 +119,8 @@ fn a_full_disk_costs_lines_and_nothing_else() {
     for _ in 0..10 {
         log.log(&record("/lost"));
     }
-    wait_for(&log, "access_log_failed_total", 10);
-    assert_eq!(metric(&log, "access_log_lines_total"), 0);
+    wait_for(&log, "access_log_failed", 10);
+    assert_eq!(metric(&log, "access_log_lines"), 0);
     assert_eq!(metric(&log, "access_log_queued_bytes"), 0);
 }
 
@@ -138,7 +138,7 @@ fn a_full_queue_drops_and_counts() {
     for _ in 0..1000 {
         log.log(&record(&long));
     }
-    assert!(metric(&log, "access_log_dropped_total") > 0);
+    assert!(metric(&log, "access_log_dropped") > 0);
     let drain = std::thread::spawn(move || {
         let mut text = Vec::new();
         while let Err(error) = reader.read_to_end(&mut text) {
@@ -147,7 +147,7 @@ fn a_full_queue_drops_and_counts() {
         }
         text
     });
-    let dropped = metric(&log, "access_log_dropped_total") as usize;
+    let dropped = metric(&log, "access_log_dropped") as usize;
     finish(log);
     let text = drain.join().unwrap();
     assert_eq!(
@@ -205,9 +205,9 @@ fn the_queue_is_bounded_by_octets_too() {
     let options = AccessLogOptions { queue_bytes: 10, ..AccessLogOptions::new(target, Format::Json) };
     let log = AccessLog::open(options).unwrap();
     log.log(&record("/much-longer-than-ten-octets"));
-    assert_eq!(metric(&log, "access_log_dropped_total"), 1);
+    assert_eq!(metric(&log, "access_log_dropped"), 1);
     log.log(&record("/short"));
-    wait_for(&log, "access_log_lines_total", 1);
+    wait_for(&log, "access_log_lines", 1);
 }
 
 #[test]

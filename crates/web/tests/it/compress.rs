@@ -90,7 +90,7 @@ fn a_file_is_compressed_once_for_all() {
     let bed = Bed::new(FileOptions::default(), &[("a.html", plain.clone()), ("b.mp4", plain.clone())]);
     settle();
     for coding in ["zstd", "br", "gzip"] {
-        let before = metric(&bed.store, "files_compressed_total");
+        let before = metric(&bed.store, "files_compressed");
         for _ in 0..3 {
             let (head, body) = bed.fetch("/a.html", &[("accept-encoding", coding)]);
             assert_eq!((field(&head, "content-encoding"), field(&head, "vary")), (coding, "Accept-Encoding"));
@@ -98,7 +98,7 @@ fn a_file_is_compressed_once_for_all() {
             assert!(field(&head, "etag").starts_with("W/\"") && !head.headers.contains_key("accept-ranges"));
             assert!(body.len() < plain.len() / 2 && decode(coding, &body) == plain);
         }
-        assert_eq!(metric(&bed.store, "files_compressed_total"), before + 1, "{coding}");
+        assert_eq!(metric(&bed.store, "files_compressed"), before + 1, "{coding}");
     }
     let (head, body) = bed.fetch("/a.html", &[]);
     assert!(
@@ -193,7 +193,7 @@ fn clients_that_do_not_read_hold_little_and_others_get_what_there_is() {
     }
     let compressed = idle.iter().filter(|(_, is_compressed)| *is_compressed).count();
     assert!((1..20).contains(&compressed), "{compressed}");
-    assert!(metric(&bed.store, "compressions_refused_total") >= 130);
+    assert!(metric(&bed.store, "compressions_refused") >= 130);
     let (head, body) = bed.fetch("/a.txt", &[("accept-encoding", "br")]);
     assert!(!head.headers.contains_key(CONTENT_ENCODING) && body == plain);
     assert!(!field(&head, "etag").is_empty() && field(&head, "vary") == "Accept-Encoding");
@@ -223,7 +223,7 @@ fn what_was_let_go_of_goes_on_where_it_was() {
     assert_eq!(account.used(), 0, "the chunk is copied and gone, the block let go of");
     body.extend(client.body(5000).unwrap());
     assert!(decode("zstd", &body) == plain);
-    assert_eq!(metric(&bed.store, "files_compressed_total"), 2);
+    assert_eq!(metric(&bed.store, "files_compressed"), 2);
 }
 
 #[test]

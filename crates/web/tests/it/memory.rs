@@ -146,8 +146,8 @@ fn a_block_that_was_read_for_a_response_counts_before_it_is_taken() {
         }
     };
     asked(&mut clients);
-    let expected = metric(&store, "reader_jobs_total");
-    while metric(&store, "reader_queue_length") > 0 || metric(&store, "reader_jobs_total") < expected {
+    let expected = metric(&store, "reader_jobs");
+    while metric(&store, "reader_queue_length") > 0 || metric(&store, "reader_jobs") < expected {
         std::thread::yield_now();
     }
     let (used, blocks) = (account.used(), metric(&store, "file_block_bytes"));
@@ -173,8 +173,8 @@ fn ranges_of_an_octet_cost_reads_of_an_octet() {
         let range = format!("bytes={}", ranges.join(","));
         let (head, _) = fetch(&sites, &request("GET", "x", "/0", &[("range", &range)]));
         assert_eq!(head.status, 206);
-        assert_eq!(metric(&store, "block_read_bytes_total"), 200);
-        let pieces = metric(&store, "piece_reads_now_total") + metric(&store, "piece_reads_pooled_total");
+        assert_eq!(metric(&store, "block_read_bytes"), 200);
+        let pieces = metric(&store, "piece_reads_now") + metric(&store, "piece_reads_pooled");
         assert_eq!(pieces, 200);
     }
 }
@@ -193,7 +193,7 @@ fn what_is_read_stays_in_proportion_to_what_is_taken() {
             let max = if round % 1000 == 0 { BLOCK / 4 } else { 1 };
             taken += client.chunk(max).unwrap().unwrap().len();
             client.exchange.release();
-            let read = metric(&store, "block_read_bytes_total");
+            let read = metric(&store, "block_read_bytes");
             assert!(read <= 17 * taken, "{read} octets were read for {taken}");
         }
     }
@@ -219,7 +219,7 @@ fn who_takes_a_body_whole_has_its_blocks_read_once() {
             }
         }
         assert!(body == pattern(40 * BLOCK + 100));
-        let read = metric(&store, "block_read_bytes_total");
+        let read = metric(&store, "block_read_bytes");
         assert!(read <= body.len() + BLOCK, "{read} octets were read for {}", body.len());
     }
 }

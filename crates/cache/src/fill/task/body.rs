@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use expressway_web::Exchange;
 use expressway_web::blocks::{BlockKey, Buffer, Source};
-use expressway_web::metrics::count;
+use expressway_metrics::count;
 
 use super::{Plan, within};
 use crate::object::Object;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use expressway_gateway::metrics::{Registry, Sample};
+use expressway_metrics::{Registry, Sample};
 use serde_json::{Value, json};
 
 use super::attempt::Succession;

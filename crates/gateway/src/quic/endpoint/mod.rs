@@ -38,6 +38,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use expressway_metrics::Published;
 use expressway_netio::mailbox::Mailbox;
 use expressway_netio::trace::{Arrival, Tracer};
 use expressway_netio::{Context, Datagram, IoError, PacketIo, Service, Transmit};
@@ -54,7 +55,7 @@ use super::message::{BufferPool, ForeignDatagram, Message, WakeList};
 use super::older::Generations;
 use super::reset::Resets;
 use super::settings::Settings;
-use super::stats::{Published, Stats};
+use super::stats::Stats;
 use super::table::{Key, Table};
 use super::tls::Secrets;
 use super::token::RetryTokens;
@@ -95,7 +96,7 @@ pub struct Shared {
     generations: Generations,
     memory: Arc<Memory>,
     pool: BufferPool,
-    published: Box<[Published]>,
+    published: Box<[Published<Stats>]>,
     /// What new connections are to be made with, and how often it was replaced.
     setup: Mutex<Arc<Setup>>,
     revision: AtomicU64,
@@ -197,7 +198,7 @@ impl Shared {
         let mut sum = Stats::default();
         for (index, published) in self.published.iter().enumerate() {
             if worker.is_none_or(|worker| worker == index) {
-                sum.add(&published.read());
+                sum += published.load();
             }
         }
         sum
@@ -414,7 +415,7 @@ impl Service for Endpoint {
 
     fn publish(&mut self) {
         if let Some(published) = self.shared.published.get(usize::from(self.worker.number)) {
-            published.write(&self.worker.stats);
+            published.store(&self.worker.stats);
         }
     }
 

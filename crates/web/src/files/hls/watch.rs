@@ -18,7 +18,7 @@ use crate::files::FileStore;
 use crate::files::lookup::{Found, Tree};
 use crate::files::open::{Identity, OpenFile};
 use crate::files::store::{Job, Outcome};
-use crate::metrics::count;
+use expressway_metrics::count;
 use crate::target::{Target, encode_path};
 use crate::timer::Alarm;
 use crate::{Notify, Wake};

@@ -1,29 +1,17 @@
-//! The metrics page: samples from every layer, in the Prometheus text format (version 0.0.4).
-//!
-//! Layers keep their own counters and know nothing of this page. Whoever wires them registers a
-//! [`Collector`], which is asked at each scrape; nothing is counted here.
+//! The metrics page: samples from every layer, in the Prometheus text format (version 0.0.4). Nothing is counted here.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
+use crate::{Kind, Metric};
+
 /// Prefix of each metric's name.
 const PREFIX: &str = "expressway_";
 
 /// Content type of the page.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-
-/// What a sample's value means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Only grows; the page adds `_total` to its name.
-    Counter,
-    /// Goes up and down.
-    Gauge,
-    /// How often something took how long, by buckets.
-    Histogram,
-}
 
 /// A sample's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,9 +76,22 @@ impl Sample {
     }
 
     /// The same with one more label.
+    #[must_use]
     pub fn label(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.labels.push((name, value.into()));
         self
+    }
+}
+
+impl From<Metric> for Sample {
+    fn from(metric: Metric) -> Self {
+        Self {
+            name: metric.name.into(),
+            help: metric.help,
+            kind: metric.kind,
+            labels: metric.label.into_iter().map(|(name, value)| (name, value.to_owned())).collect(),
+            value: Value::Number(metric.value),
+        }
     }
 }
 
