@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use expressway_metrics::{Metric, Times};
 use expressway_web::blocks::{BlockKey, Source};
 use expressway_web::files::FileStore;
-use expressway_metrics::{Metric, Times};
 use expressway_web::{Exchange, Handler, RequestBody, RequestHead, Wake};
 use tokio::runtime::Handle;
 use xxhash_rust::xxh3::xxh3_64_with_seed;

@@ -29,11 +29,11 @@ mod accept;
 mod alarm;
 mod body;
 mod connection;
+mod connections;
 mod follow;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod listener;
-mod places;
 mod proxy;
 mod redirect;
 mod request;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use expressway_metrics::{Kind, Metric};
 use expressway_web::Protocol;
 use expressway_web::memory::Ledger;
-use expressway_metrics::{Kind, Metric};
 
 /// Why a connection or a request was ended or refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

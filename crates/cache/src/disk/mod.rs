@@ -36,9 +36,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use expressway_metrics::{Metric, count, counters};
 use expressway_web::BodyError;
 use expressway_web::blocks::{Block, Blocks};
-use expressway_metrics::{Metric, count, counters};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{Errno, preadv};
 

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use expressway_web::blocks::Block;
 use expressway_metrics::count;
+use expressway_web::blocks::Block;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, pwritev};
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use expressway_settings::{ConfigError, SourceFile, admin};
-use expressway_xbpf::forward::{FEEDS, PORTS, RECEIVERS};
+use expressway_xbpf::forward::{FEEDS, INTERFACES, RECEIVERS};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -157,8 +157,8 @@ fn interfaces(
     }
     match names.get_ref().len() {
         0 => Err(source.at(names.span(), "name at least one interface")),
-        length if length > PORTS as usize => {
-            Err(source.at(names.span(), format!("{length} interfaces; {PORTS} at most")))
+        length if length > INTERFACES as usize => {
+            Err(source.at(names.span(), format!("{length} interfaces; {INTERFACES} at most")))
         }
         _ => Ok(names.get_ref().iter().map(|name| name.get_ref().clone()).collect()),
     }

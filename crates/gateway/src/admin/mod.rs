@@ -14,8 +14,8 @@ use expressway_netio::priority;
 use expressway_settings::admin::{Address, Section};
 use tokio::sync::oneshot;
 
-use expressway_metrics::Registry;
 use access::Access;
+use expressway_metrics::Registry;
 use listener::SocketFile;
 use service::AdminService;
 use slots::Slots;

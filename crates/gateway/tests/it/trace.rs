@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use expressway_netio::sim::Link;
-use expressway_netio::trace::{Event, Filter, Hop, Options as Tracing, Recording, Way};
+use expressway_netio::trace::{Channel, Event, Filter, Hop, Options as Tracing, Recording};
 
 use crate::support::client::{Client, Options};
 use crate::support::world::{Build, World};
@@ -117,7 +117,7 @@ fn a_request_comes_by_every_hop_in_order_with_and_without_loss() {
                 Hop::Request { request, datagram, .. } => {
                     assert!(request.starts_with("GET https://") && request.contains("/bytes/"), "{request}");
                     assert!(datagram.taken <= datagram.opened && datagram.opened <= event.time);
-                    assert_eq!((datagram.way, datagram.arrived), (Some(Way::Simulated), None));
+                    assert_eq!((datagram.way, datagram.arrived), (Some(Channel::Simulated), None));
                 }
                 Hop::Burst { began, packets, bytes, .. } => {
                     assert!(*began <= event.time && *packets > 0 && bytes / packets <= 1500);

@@ -25,8 +25,8 @@ use http::HeaderMap;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use expressway_metrics::{Metric, count, counters};
 use entry::Entry;
+use expressway_metrics::{Metric, count, counters};
 pub use record::Record;
 use writer::Writer;
 

@@ -25,8 +25,8 @@ use http::HeaderValue;
 use crate::Wake;
 use crate::files::{Encoding, FileStore};
 use crate::memory::Account;
-use expressway_metrics::counters;
 pub(crate) use decision::{Compression, recode};
+use expressway_metrics::counters;
 pub(crate) use stream::Stream;
 pub(crate) use whole::{MAX_WHOLE, Whole};
 

@@ -19,8 +19,8 @@ use crate::BodyError;
 use crate::blocks::{Block, BlockKey, Blocks};
 use crate::compress::CompressCounters;
 use crate::memory::Memory;
-use expressway_metrics::{Metric, count, counters};
 use crate::timer::{Alarms, Timer};
+use expressway_metrics::{Metric, count, counters};
 
 counters! {
     /// What looking paths up did.
@@ -243,7 +243,8 @@ impl FileStore {
             gauge("reader_waiters", "Exchanges waiting for reader threads.", self.pool.waiters() as u64),
         ];
         let pool: &PoolCounters = self.pool.counters();
-        let counters = self.counters.fields().into_iter().chain(self.blocks.counters.fields()).chain(pool.fields());
+        let counters =
+            self.counters.fields().into_iter().chain(self.blocks.counters.fields()).chain(pool.fields());
         let counters = counters.chain(self.compress_counters.fields()).chain(levels);
         counters.chain(self.holds.metrics()).chain(self.memory.metrics()).collect()
     }

@@ -62,8 +62,7 @@ fn a_file_larger_than_the_cache_arrives_whole_by_either_way() {
             assert!(metric(&store, "block_cache_bytes") <= 4 * BLOCK as u64);
         }
         assert!(body == content);
-        let (now, pooled) =
-            (metric(&store, "block_reads_now"), metric(&store, "block_reads_pooled"));
+        let (now, pooled) = (metric(&store, "block_reads_now"), metric(&store, "block_reads_pooled"));
         if try_on_worker {
             assert!(now + pooled >= 101);
         } else {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use expressway_xbpf::forward::{Feed, Forward, ForwardCounter, Port, Receiver, SourceCheck};
+use expressway_xbpf::forward::{Feed, Forward, ForwardCounter, ForwardInterface, Receiver, SourceCheck};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -373,7 +373,7 @@ fn multi_buffer_frames_go_where_they_can_be_sent() {
     assert_eq!(run_split(&router, &large, Some(30)).0, PassTruncated, "headers in fragments");
     let mut ports = router.ports();
     ports.iter_mut().for_each(|port| port.sends_fragments = false);
-    router.set_ports(&ports);
+    router.set_interfaces(&ports);
     assert_eq!(run_split(&router, &large, Some(1000)).0, PassMultiBuffer);
 }
 
@@ -393,7 +393,7 @@ fn sources_are_checked_as_rp_filter_says() {
     {
         let mut ports = router.ports();
         ports.iter_mut().for_each(|port| port.source_check = source_check);
-        router.set_ports(&ports);
+        router.set_interfaces(&ports);
         for (name, source, verdicts) in &cases {
             assert_eq!(run(&router, &from(source)).0, verdicts[column], "{name}, {source_check:?}");
         }
@@ -406,18 +406,18 @@ fn changes_take_effect_with_the_next_packet() {
     let frame = v4("198.51.100.9");
     assert_eq!(run(&router, &frame).0, Forwarded);
     let ports = router.ports();
-    let without = |interface: u32| -> Vec<Port> {
+    let without = |interface: u32| -> Vec<ForwardInterface> {
         ports.iter().filter(|port| port.interface != interface).cloned().collect()
     };
-    router.set_ports(&without(router.b));
+    router.set_interfaces(&without(router.b));
     assert_eq!(run(&router, &frame).0, PassOtherEgress);
-    router.set_ports(&without(router.a));
+    router.set_interfaces(&without(router.a));
     assert_eq!(run(&router, &frame).0, PassOtherPort);
     let mut deaf = ports.clone();
     deaf.iter_mut().find(|port| port.interface == router.b).unwrap().sends = false;
-    router.set_ports(&deaf);
+    router.set_interfaces(&deaf);
     assert_eq!(run(&router, &frame).0, PassOtherEgress);
-    router.set_ports(&ports);
+    router.set_interfaces(&ports);
     assert_eq!(run(&router, &frame).0, Forwarded);
     router.forward.set_locals(&HashSet::from([Ipv4Addr::new(10, 1, 0, 2)])).unwrap();
     assert_eq!(run(&router, &frame).0, PassSource);
@@ -478,8 +478,9 @@ fn multipath(family: u8, number: u16) -> (Vec<u8>, IpAddr) {
 #[test]
 fn datagrams_of_feeds_are_stamped_for_their_receivers() {
     let Some(mut router) = Router::new() else { return };
-    let ports: Vec<Port> = router.ports().into_iter().map(|port| Port { replicates: true, ..port }).collect();
-    router.set_ports(&ports);
+    let ports: Vec<ForwardInterface> =
+        router.ports().into_iter().map(|port| ForwardInterface { replicates: true, ..port }).collect();
+    router.set_interfaces(&ports);
     let receiver = |device, slot| Receiver {
         destination: ([10, 2, 0, 2], 6000).into(),
         source: [10, 2, 0, 1].into(),
@@ -565,9 +566,12 @@ fn datagrams_of_feeds_are_stamped_for_their_receivers() {
 #[test]
 fn feeds_are_taken_from_their_interfaces_and_from_true_sources() {
     let Some(mut router) = Router::new() else { return };
-    let replicating = |source_check| move |port: Port| Port { replicates: true, source_check, ..port };
-    let ports: Vec<Port> = router.ports().into_iter().map(replicating(SourceCheck::Local)).collect();
-    router.set_ports(&ports);
+    let replicating = |source_check| {
+        move |port: ForwardInterface| ForwardInterface { replicates: true, source_check, ..port }
+    };
+    let ports: Vec<ForwardInterface> =
+        router.ports().into_iter().map(replicating(SourceCheck::Local)).collect();
+    router.set_interfaces(&ports);
     let device = router.b;
     let receiver = |mtu, slot| Receiver {
         destination: ([10, 2, 0, 2], 6000).into(),
@@ -628,8 +632,9 @@ fn feeds_are_taken_from_their_interfaces_and_from_true_sources() {
     for (source_check, elsewhere) in
         [(SourceCheck::Strict, PassReversePath), (SourceCheck::Loose, Replicated)]
     {
-        let ports: Vec<Port> = router.ports().into_iter().map(replicating(source_check)).collect();
-        router.set_ports(&ports);
+        let ports: Vec<ForwardInterface> =
+            router.ports().into_iter().map(replicating(source_check)).collect();
+        router.set_interfaces(&ports);
         check(
             &router,
             &[

@@ -10,7 +10,7 @@
 use std::fmt::Write;
 use std::process::Command;
 
-use expressway_xbpf::forward::{Port, SourceCheck};
+use expressway_xbpf::forward::{ForwardInterface, SourceCheck};
 
 use crate::support::frame::*;
 use crate::support::router::{MAC_A, Router};
@@ -50,11 +50,12 @@ fn print_nanoseconds_a_packet() {
         print(&router, "IPv4, a destination of the table a call", &many);
     }
     let ports = router.ports();
-    let strict = |port: &Port| Port { source_check: SourceCheck::Strict, ..port.clone() };
-    router.set_ports(&ports.iter().map(strict).collect::<Vec<_>>());
+    let strict =
+        |port: &ForwardInterface| ForwardInterface { source_check: SourceCheck::Strict, ..port.clone() };
+    router.set_interfaces(&ports.iter().map(strict).collect::<Vec<_>>());
     print(&router, "IPv4, rp_filter", &[v4([198, 51, 100, 9])]);
-    let replicating = |port: &Port| Port { replicates: true, ..port.clone() };
-    router.set_ports(&ports.iter().map(replicating).collect::<Vec<_>>());
+    let replicating = |port: &ForwardInterface| ForwardInterface { replicates: true, ..port.clone() };
+    router.set_interfaces(&ports.iter().map(replicating).collect::<Vec<_>>());
     print(&router, "IPv4 where feeds are configured", &[v4([198, 51, 100, 9])]);
 }
 

@@ -30,7 +30,7 @@ const SHUTTING: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a process has to do with those before and after it.
-pub(crate) struct Succession {
+pub(crate) struct UpgradeState {
     pub(crate) generation: u64,
     /// The processes before, some of which may have ended.
     pub(crate) elders: Arc<Vec<Living>>,
@@ -69,7 +69,7 @@ struct Attempt {
     until: Option<Instant>,
 }
 
-impl Succession {
+impl UpgradeState {
     pub(crate) fn new(
         generation: u64,
         elders: Vec<Living>,

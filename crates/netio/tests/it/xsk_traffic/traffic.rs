@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use expressway_netio::trace::{Filter, Hop, Options, Tracers, Way};
+use expressway_netio::trace::{Channel, Filter, Hop, Options, Tracers};
 use expressway_netio::xsk::{BindingReport, TransmitVia, XskIo, XskIoConfig};
 use expressway_netio::{Flow, IoStats, PacketIo};
 use expressway_xbpf::Counter;
@@ -319,7 +319,7 @@ fn a_traced_burst_says_its_socket_and_when_its_frames_came_back() {
     let peer = bed.peer(NEAR[0]);
     bed.warm_up(&peer);
     let mut recording = tracers.start(&Options { filter: Filter::default(), sample: 1 }).unwrap();
-    assert_eq!(recording.place(0, 0), Some((NEAR_DEVICE.to_owned(), 0)));
+    assert_eq!(recording.queue(0, 0), Some((NEAR_DEVICE.to_owned(), 0)));
     let flow = Flow::new(SocketAddr::new(NEAR[0], PORT), peer_address(NEAR[0], &peer));
     // What nobody follows is not told.
     send(&mut bed.io, &flow, &[vec![1; 100]]);
@@ -337,7 +337,7 @@ fn a_traced_burst_says_its_socket_and_when_its_frames_came_back() {
         events.extend(recording.take(10).into_iter().flat_map(|batch| batch.events));
     }
     let [built, completed] = &events[..] else { panic!("{events:?}") };
-    assert!(matches!(built.hop, Hop::Burst { mark: 1, way: Way::Xsk(0), packets: 3, bytes: 300, .. }));
+    assert!(matches!(built.hop, Hop::Burst { mark: 1, way: Channel::Xsk(0), packets: 3, bytes: 300, .. }));
     assert_eq!((completed.connection, &completed.hop), (0, &Hop::Completed { mark: 1 }));
     assert!(built.time <= completed.time);
 }

@@ -9,8 +9,8 @@ use super::{HlsOptions, Wanted};
 use crate::Wake;
 use crate::files::FileStore;
 use crate::files::lookup::Tree;
-use expressway_metrics::{Metric, counters};
 use crate::timer::Alarms;
+use expressway_metrics::{Metric, counters};
 
 /// Playlists that are remembered though nobody waits for them, for those who come back, and for their hints.
 const MAX_WATCHES: usize = 4096;

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use expressway_xbpf::Error;
-use expressway_xbpf::forward::{Feed, Forward, Port, SourceCheck, Tag};
+use expressway_xbpf::forward::{Feed, Forward, ForwardInterface, SourceCheck, Tag};
 
 use super::netns::{index_of, inside, ip};
 use super::privileges_required;
@@ -95,14 +95,14 @@ impl Router {
         let (forward, [a, b]) = inside(&namespace, || (Forward::load().unwrap(), ["a", "b"].map(index_of)));
         let mut router = Self { namespace, forward, a, b };
         let ports = router.ports();
-        router.set_ports(&ports);
+        router.set_interfaces(&ports);
         let locals = [1, 2, 3, 5, 6, 7].map(|net| [10, net, 0, 1].into());
         router.forward.set_locals(&HashSet::from(locals)).unwrap();
         Some(router)
     }
 
     /// The interfaces as they are configured.
-    pub(crate) fn ports(&self) -> Vec<Port> {
+    pub(crate) fn ports(&self) -> Vec<ForwardInterface> {
         let (c, s) = (Tag { protocol: 0x8100, vlan: 100 }, Tag { protocol: 0x88a8, vlan: 200 });
         let table = [
             ("a", "a", MAC_A, [None, None]),
@@ -111,7 +111,7 @@ impl Router {
             ("v", "a", MAC_V, [Some(c), None]),
             ("q", "a", MAC_Q, [Some(s), Some(c)]),
         ];
-        let port = |(slot, (interface, device, mac, tags)): (u32, (&str, &str, _, _))| Port {
+        let port = |(slot, (interface, device, mac, tags)): (u32, (&str, &str, _, _))| ForwardInterface {
             interface: self.inside(|| index_of(interface)),
             device: self.inside(|| index_of(device)),
             tags,
@@ -127,9 +127,9 @@ impl Router {
     }
 
     /// Changes the interfaces. Devices are those of the calling thread's namespace.
-    pub(crate) fn set_ports(&mut self, ports: &[Port]) {
+    pub(crate) fn set_interfaces(&mut self, ports: &[ForwardInterface]) {
         let Self { namespace, forward, .. } = self;
-        inside(namespace, || forward.set_ports(ports).unwrap());
+        inside(namespace, || forward.set_interfaces(ports).unwrap());
     }
 
     /// Changes the feeds.

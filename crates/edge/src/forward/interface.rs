@@ -5,7 +5,7 @@ use std::fs;
 use expressway_netio::device;
 use expressway_netio::netdev::Netdev;
 use expressway_netio::route::{Link, LinkKind, Snapshot};
-use expressway_xbpf::forward::{Port, SourceCheck, Tag};
+use expressway_xbpf::forward::{ForwardInterface, SourceCheck, Tag};
 
 /// What stands against forwarding by an interface: one line with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,7 +20,7 @@ pub struct Unfit {
 }
 
 /// Finds the interface `name` and what its frames look like. Its slot, and what depends on devices, are not filled in.
-pub(super) fn find(snapshot: &Snapshot, name: &str) -> Result<Port, Unfit> {
+pub(super) fn find(snapshot: &Snapshot, name: &str) -> Result<ForwardInterface, Unfit> {
     let unfit =
         |problem: &str| Unfit { interface: name.to_owned(), problem: problem.to_owned(), is_absent: false };
     let link = snapshot
@@ -47,7 +47,7 @@ pub(super) fn find(snapshot: &Snapshot, name: &str) -> Result<Port, Unfit> {
     if device.index != link.index || has_vlans(snapshot, device) {
         strips_tags(device).map_or(Ok(()), |problem| Err(unfit(&problem)))?;
     }
-    Ok(Port {
+    Ok(ForwardInterface {
         interface: link.index,
         device: device.index,
         tags,
@@ -141,7 +141,7 @@ impl Senders {
     }
 
     /// Fills in whether packets may leave by a port. In the stack every device sends.
-    pub(super) fn fill(&mut self, port: &mut Port, all_generic: bool) {
+    pub(super) fn fill(&mut self, port: &mut ForwardInterface, all_generic: bool) {
         let features = self.netdev.as_mut().and_then(|netdev| netdev.features(port.device).ok());
         (port.sends, port.sends_fragments) = match features {
             _ if all_generic => (true, false),

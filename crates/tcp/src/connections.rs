@@ -23,12 +23,12 @@ pub(crate) enum Told {
 
 /// How a connection is told something.
 #[derive(Debug, Default)]
-pub(crate) struct Ear {
+pub(crate) struct Signal {
     told: AtomicU8,
     alarm: Alarm,
 }
 
-impl Ear {
+impl Signal {
     fn tell(&self, what: Told) {
         self.told.fetch_max(what as u8, Ordering::Relaxed);
         self.alarm.ring();
@@ -52,7 +52,7 @@ impl Ear {
 
 #[derive(Debug)]
 struct Connection {
-    ear: Arc<Ear>,
+    signal: Arc<Signal>,
     /// Its number among the idle ones.
     idle: Option<u64>,
 }
@@ -68,12 +68,12 @@ struct State {
 
 /// The connections of a worker.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct Connections {
     state: Mutex<State>,
     stats: Arc<Stats>,
 }
 
-impl Places {
+impl Connections {
     pub(crate) fn new(stats: Arc<Stats>) -> Arc<Self> {
         Arc::new(Self { state: Mutex::default(), stats })
     }
@@ -82,9 +82,9 @@ impl Places {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a newcomer where `most` may be; if need be that of the one that has been idle longest. `None`:
+    /// A permit for a newcomer where `most` may be; if need be that of the one that has been idle longest. `None`:
     /// nobody is idle.
-    pub(crate) fn enter(self: &Arc<Self>, most: usize) -> Option<Place> {
+    pub(crate) fn enter(self: &Arc<Self>, most: usize) -> Option<ConnectionPermit> {
         let mut state = self.lock();
         if state.is_closed {
             return None;
@@ -96,13 +96,13 @@ impl Places {
         }
         let id = state.next;
         state.next += 1;
-        let ear = Arc::<Ear>::default();
-        state.connections.insert(id, Connection { ear: Arc::clone(&ear), idle: Some(id) });
+        let signal = Arc::<Signal>::default();
+        state.connections.insert(id, Connection { signal: Arc::clone(&signal), idle: Some(id) });
         state.idle.insert(id, id);
         drop(state);
         add(&self.stats.connections, 1);
         add(&self.stats.idle, 1);
-        Some(Place { places: Arc::clone(self), id, ear })
+        Some(ConnectionPermit { connections: Arc::clone(self), id, signal })
     }
 
     /// Has the one that has been idle longest leave.
@@ -114,7 +114,7 @@ impl Places {
         let Some((_, id)) = state.idle.pop_first() else { return false };
         if let Some(connection) = state.connections.get_mut(&id) {
             connection.idle = None;
-            connection.ear.tell(Told::Leave);
+            connection.signal.tell(Told::Leave);
         }
         sub(&self.stats.idle, 1);
         self.stats.refuse(Refusal::Shed);
@@ -135,7 +135,7 @@ impl Places {
         let mut state = self.lock();
         state.is_closed = true;
         for connection in state.connections.values() {
-            connection.ear.tell(how);
+            connection.signal.tell(how);
         }
     }
 
@@ -145,47 +145,47 @@ impl Places {
     }
 }
 
-/// A connection's place, until it is dropped.
+/// Counts as one of its worker's connections until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
-    places: Arc<Places>,
+pub(crate) struct ConnectionPermit {
+    connections: Arc<Connections>,
     id: u64,
-    pub(crate) ear: Arc<Ear>,
+    pub(crate) signal: Arc<Signal>,
 }
 
-impl Place {
+impl ConnectionPermit {
     /// It has no request any more.
     pub(crate) fn rest(&self) {
-        let mut state = self.places.lock();
+        let mut state = self.connections.lock();
         let number = state.next;
         state.next += 1;
         if let Some(connection) = state.connections.get_mut(&self.id)
             && connection.idle.is_none()
-            && connection.ear.told() != Told::Leave
+            && connection.signal.told() != Told::Leave
         {
             connection.idle = Some(number);
             state.idle.insert(number, self.id);
-            add(&self.places.stats.idle, 1);
+            add(&self.connections.stats.idle, 1);
         }
     }
 
     /// It has a request.
     pub(crate) fn work(&self) {
-        let mut state = self.places.lock();
+        let mut state = self.connections.lock();
         if let Some(number) =
             state.connections.get_mut(&self.id).and_then(|connection| connection.idle.take())
         {
             state.idle.remove(&number);
-            sub(&self.places.stats.idle, 1);
+            sub(&self.connections.stats.idle, 1);
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.work();
-        self.places.lock().connections.remove(&self.id);
-        sub(&self.places.stats.connections, 1);
+        self.connections.lock().connections.remove(&self.id);
+        sub(&self.connections.stats.connections, 1);
     }
 }
 
@@ -199,7 +199,7 @@ impl Addresses {
     }
 
     /// Counts a connection from `remote` until what is returned is dropped; `None` where `most` have come from there.
-    pub(crate) fn enter(self: &Arc<Self>, remote: SocketAddr, most: usize) -> Option<Guest> {
+    pub(crate) fn enter(self: &Arc<Self>, remote: SocketAddr, most: usize) -> Option<AddressPermit> {
         let network = match remote.ip().to_canonical() {
             IpAddr::V4(address) => u128::from(address.to_bits()),
             IpAddr::V6(address) => address.to_bits() & !u128::from(u64::MAX) | 1 << 63,
@@ -211,18 +211,18 @@ impl Addresses {
         }
         *count += 1;
         drop(all);
-        Some(Guest { addresses: Arc::clone(self), network })
+        Some(AddressPermit { addresses: Arc::clone(self), network })
     }
 }
 
 /// A connection that counts for its address until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Guest {
+pub(crate) struct AddressPermit {
     addresses: Arc<Addresses>,
     network: u128,
 }
 
-impl Drop for Guest {
+impl Drop for AddressPermit {
     fn drop(&mut self) {
         let mut all = self.addresses.lock();
         if let Some(count) = all.get_mut(&self.network) {
@@ -241,21 +241,21 @@ mod tests {
     #[test]
     fn the_one_that_has_been_idle_longest_leaves_for_a_newcomer() {
         let stats = Arc::<Stats>::default();
-        let places = Places::new(Arc::clone(&stats));
-        let all: Vec<_> = (0..3).map(|_| places.enter(3).unwrap()).collect();
+        let connections = Connections::new(Arc::clone(&stats));
+        let all: Vec<_> = (0..3).map(|_| connections.enter(3).unwrap()).collect();
         all[0].work();
         all[1].work();
         all[0].rest();
-        let _fourth = places.enter(3).unwrap();
-        let told = |place: &Place| place.ear.told();
+        let _fourth = connections.enter(3).unwrap();
+        let told = |permit: &ConnectionPermit| permit.signal.told();
         assert_eq!(all.iter().map(told).collect::<Vec<_>>(), [Told::Nothing, Told::Nothing, Told::Leave]);
-        let fifth = places.enter(3).unwrap();
+        let fifth = connections.enter(3).unwrap();
         assert_eq!(told(&all[0]), Told::Leave);
         fifth.work();
         _fourth.work();
-        assert!(places.enter(3).is_none(), "nobody is idle");
+        assert!(connections.enter(3).is_none(), "nobody is idle");
         drop(all);
-        assert!(places.enter(3).is_some());
+        assert!(connections.enter(3).is_some());
     }
 
     #[test]

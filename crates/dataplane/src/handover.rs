@@ -23,14 +23,14 @@ const AFTERMATH: Duration = Duration::from_millis(20);
 
 /// What a data path has to do with the processes before and after.
 #[derive(Debug, Default)]
-pub struct Succession {
+pub struct Handover {
     /// Kernel sockets of the process before: by worker, in the order of the listen addresses.
     pub sockets: Option<Vec<Vec<OwnedFd>>>,
     /// Another process may come after: the kernel sockets are kept for it.
     pub hands_on: bool,
 }
 
-impl Succession {
+impl Handover {
     /// The sockets for so many workers, once more.
     pub(crate) fn inherited(&self, workers: usize) -> Result<Option<Vec<Vec<OwnedFd>>>, Error> {
         let Some(sockets) = &self.sockets else { return Ok(None) };
@@ -82,7 +82,7 @@ impl DataPath {
             return;
         }
         for index in &indices {
-            self.close_program(*index, Cause::Succession, Instant::now());
+            self.close_program(*index, Cause::Upgrade, Instant::now());
         }
         std::thread::sleep(AFTERMATH);
         indices.into_iter().for_each(|index| self.take_back(index));

@@ -32,7 +32,7 @@ pub enum SourceCheck {
 
 /// An interface that packets are forwarded from and to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Port {
+pub struct ForwardInterface {
     /// Its index: what routes name.
     pub interface: u32,
     /// The device that receives and sends its frames: the interface itself, or what lies below a VLAN.
@@ -61,7 +61,7 @@ const _: () = {
     assert!(size_of::<forward_output>() == 12);
 };
 
-impl Port {
+impl ForwardInterface {
     /// A `struct forward_key`.
     pub(super) fn key(&self) -> [u8; 12] {
         let [outer, inner] = tag_words(self.tags);
