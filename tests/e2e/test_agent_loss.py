@@ -341,7 +341,7 @@ def test_upkeep_goes_on_whenever_the_agent_goes_and_comes_back(bench, name: str)
     def judge(process: Daemon, relay: Relay, _lab: Lab) -> None:
         assert command.await_ready(process) == command.obtained
         assert relay.has_cut.wait(LIMIT)
-        process.wait_log("AF_XDP path opened again")
+        process.wait_log("AF_XDP path reopened")
         assert GONE in process.log() and ANEW not in process.log()
         command.use(process)
         command.stop(process)

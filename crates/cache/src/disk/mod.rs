@@ -168,7 +168,7 @@ impl Disk {
         let was_there = self.has(Id::Record(number));
         if !self.write_record(number, Vec::new()) {
             tracing::warn!(
-                "cache: an object was purged, but that could not be noted on disk: it may be back after a restart"
+                "cache: an object was purged, but this could not be recorded on disk: it may reappear after a restart"
             );
         }
         was_there
@@ -258,12 +258,12 @@ impl Shared {
             // Where the region was given to others meanwhile, other entries are no surprise.
             Ok(false) if self.index.remove_at(id, extent) => {
                 count(&self.counters.cache_disk_corrupt);
-                tracing::warn!(?id, "cache: an entry on disk is corrupt; it is dropped");
+                tracing::warn!(?id, "cache: dropping a corrupt entry on disk");
             }
             Ok(false) => {}
             Err(error) => {
                 count(&self.counters.cache_disk_errors);
-                tracing::warn!(%error, "cache: reading the disk failed");
+                tracing::warn!(%error, "cache: reading from disk failed");
                 self.index.remove_at(id, extent);
             }
         }

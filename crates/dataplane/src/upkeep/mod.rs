@@ -288,7 +288,7 @@ impl DataPath {
             match self.open_interface(&device) {
                 Ok(mode) => {
                     let cause = self.upkeep.succeed(&name);
-                    tracing::info!(interface = name, %mode, %cause, "AF_XDP path opened again");
+                    tracing::info!(interface = name, %mode, %cause, "AF_XDP path reopened");
                     any = true;
                 }
                 Err(problem) => {

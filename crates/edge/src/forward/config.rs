@@ -190,7 +190,7 @@ fn feed(source: &SourceFile, table: &ReplicateTable, known: &[String]) -> Result
         // A unicast feed may come from another replicator: a loop has to end.
         Some(limit) if !multicast => {
             return Err(
-                source.at(limit.span(), "only of a multicast feed; others keep what is left of theirs")
+                source.at(limit.span(), "only for multicast feeds; unicast copies keep their remaining TTL")
             );
         }
         Some(limit) => *limit.get_ref(),

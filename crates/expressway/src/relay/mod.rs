@@ -147,7 +147,7 @@ impl Daemon for Relay {
                 tracing::info!(config = %self.arguments.config.display(), "reloaded");
             }
             Err(room) => {
-                tracing::error!("reloaded in part: the worker of room `{room}` is behind; reload again")
+                tracing::error!("partly reloaded: the worker of room `{room}` is behind; reload again")
             }
         }
     }

@@ -229,7 +229,7 @@ impl Admin {
     pub fn take_name(&mut self) {
         if let (None, Address::Unix(path)) = (&self.name, &self.address) {
             self.name = SocketFile::of(path)
-                .inspect_err(|error| tracing::warn!(path = %path.display(), %error, "the admin socket has lost its name"))
+                .inspect_err(|error| tracing::warn!(path = %path.display(), %error, "the admin socket's file was removed or replaced"))
                 .ok();
         }
     }

@@ -71,7 +71,7 @@ impl Track {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// One at a time.
-    #[error("another trace is running: wait for its end")]
+    #[error("another trace is running: wait until it ends")]
     Busy,
 }
 

@@ -43,7 +43,7 @@ impl Restarting {
             Matched::Current => false,
             Matched::Any => true,
             Matched::Other => {
-                let text = "the ICE session is another by now: see ETag";
+                let text = "the ICE session has been restarted since: see ETag";
                 return Err(Refusal::new(Reason::Stale, StatusCode::PRECONDITION_FAILED, text));
             }
             Matched::Missing => {
