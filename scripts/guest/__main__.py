@@ -31,8 +31,9 @@ FILES = "/expressway/files"
 
 def run(arguments: argparse.Namespace) -> int:
     """One guest from nothing to its exit code."""
-    packages = Packages(GUEST / "apt")
-    root, its_kernel = qemu(packages), kernel(packages, FLAVOUR)
+    with locked():
+        packages = Packages(GUEST / "apt")
+        root, its_kernel = qemu(packages), kernel(packages, FLAVOUR)
     if arguments.fetch:
         return 0
     made = system(root, its_kernel, VIRTIO_MODULES)
@@ -80,7 +81,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(143))
     try:
-        with locked():
+        with locked("bench.lock"):
             return run(arguments)
     except Failure as failure:
         say(str(failure))

@@ -1,4 +1,4 @@
-"""What guests are made of, in target/guest: QEMU and kernels, fetched once; one run at a time."""
+"""What guests are made of, in target/guest: QEMU and kernels, fetched once."""
 
 import fcntl
 import os
@@ -23,12 +23,12 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def locked() -> Iterator[None]:
-    """Alone on target/guest: two runs would fetch and pack into the same files."""
+def locked(what: str = "lock") -> Iterator[None]:
+    """Alone with target/guest/`what`: two runs would fetch, or pack the guest of a bed, into the same files."""
     if platform.machine() != "x86_64":
         raise Failure(f"the guest is x86-64, but programs of this machine are {platform.machine()}")
     GUEST.mkdir(parents=True, exist_ok=True)
-    with (GUEST / "lock").open("w") as lock:
+    with (GUEST / what).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

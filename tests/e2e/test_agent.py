@@ -166,7 +166,7 @@ def test_an_interface_that_is_made_again_while_the_agent_is_away(
         links.recreate(lab)
         under_way.await_more("packets by the kernel", "rx_kernel_packets_total", 100)
         agent.start()
-        server.wait_for("opened again", reattached("removed"))
+        server.wait_for("reopened", reattached("removed"))
         under_way.await_more("packets by AF_XDP", "rx_xsk_packets_total", 100)
 
 
@@ -312,7 +312,7 @@ def test_clients_that_stall_or_send_garbage_are_dropped_and_delay_nobody(
     early.send(message(HELLO))
     assert b"welcome" in early.recv(1 << 16)
     early.send(message(b'{"add_pair":{"interface":"server0","pair":"192.0.2.77:%d"}}' % PORT))
-    assert b"is no address of server0" in early.recv(1 << 16)
+    assert b"is not an address of server0" in early.recv(1 << 16)
     early.close()
     server = make_server(lab, mode="copy", certificates=readable, prefix=UNPRIVILEGED, more=io(agent))
     fetch(server, readable)

@@ -30,6 +30,7 @@ RTP_PORT = 5004
 
 # The relay of messages is root.
 RULE = f"""name = "all"
+clients = 4
 users = [0, {NOBODY}]
 listen = ["0.0.0.0:{PORT}", "0.0.0.0:{RECV_PORT}", "0.0.0.0:50000", "0.0.0.0:{RTP_PORT}", "0.0.0.0:{RTP_PORT + 1}"]
 interfaces = ["server0"]
@@ -341,7 +342,7 @@ def test_upkeep_goes_on_whenever_the_agent_goes_and_comes_back(bench, name: str)
     def judge(process: Daemon, relay: Relay, _lab: Lab) -> None:
         assert command.await_ready(process) == command.obtained
         assert relay.has_cut.wait(LIMIT)
-        process.wait_log("AF_XDP path opened again")
+        process.wait_log("AF_XDP path reopened")
         assert GONE in process.log() and ANEW not in process.log()
         command.use(process)
         command.stop(process)

@@ -81,7 +81,7 @@ def test_what_needs_a_restart_is_refused_and_all_services_may_be_renamed(network
         balancer.config.write_text(f"{line}\n{services(['n2'])}")
         balancer.signal(signal.SIGHUP)
         balancer.wait_log("not reloaded", number)
-        assert f"`{line.split()[0]}` has changed: restart for that" in balancer.log()
+        assert f"`{line.split()[0]}` has changed: restart to apply it" in balancer.log()
         assert Client(network).ask() == "n1"
     balancer.config.write_text(services(["n2"]).replace("9180", "9181"))
     balancer.signal(signal.SIGHUP)

@@ -119,7 +119,7 @@ def test_secrets_in_the_file_decrypt_it(make_lab, make_server, make_dump, certif
     plain, secret = tmp_path / "plain.pcapng", tmp_path / "secret.pcapng"
     without = make_dump(lab, "server", "-w", plain, UDP)
     dump = make_dump(lab, "server", "-w", secret, "--secrets", keys, UDP)
-    assert "will have TLS secrets" in dump.log()
+    assert "will contain TLS secrets" in dump.log()
     for name in ("aioquic", "quicgo"):
         clients.fetch(lab, name, address(lab.server["ipv4"]), certificates, ["/small.txt"])
     time.sleep(0.5)

@@ -190,4 +190,4 @@ def test_who_asks_for_a_vlan_of_another_namespace_is_told(make_lab, make_dump) -
         kernel.lacks("this kernel has no VLAN interfaces (CONFIG_VLAN_8021Q)")
     links.ip(lab, "client", "link set apart0 up")
     dump = make_dump(lab, "client", "-i", "apart0", "icmp")
-    assert "apart0: what it receives is not captured: the device below is in another network namespace" in dump.log()
+    assert "apart0: packets it receives are not captured: the device below is in another network namespace" in dump.log()

@@ -109,7 +109,7 @@ def test_a_full_disk_leaves_a_file_that_is_valid(capture: Path, tmp_path: Path) 
         result = dump("-r", capture, "-w", written)
         assert result.returncode == 1
         assert result.stderr.decode() == (
-            f"expressway: {written}: No space left on device (os error 28); what was written before is valid\n"
+            f"expressway: {written}: No space left on device (os error 28); everything written before is valid\n"
         )
         assert captures.count(written) == len(captures.tshark(written, "udp.payload")) > 500
     finally:
@@ -149,7 +149,7 @@ def test_files_of_others_are_written_over_and_those_with_secrets_closed_to_them(
     result = dump("-r", capture, "-w", written, "-c", "5", "--secrets", tmp_path / "keys")
     assert result.returncode == 0
     assert result.stderr.decode() == (
-        f"expressway: {written} will have TLS secrets: whoever reads it can decrypt its connections\n"
+        f"expressway: {written} will contain TLS secrets: anyone who reads it can decrypt the captured connections\n"
     )
     assert captures.count(written) == 5
     assert written.stat().st_mode & 0o777 == 0o600

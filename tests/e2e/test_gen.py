@@ -408,7 +408,7 @@ def test_an_agent_that_is_killed_and_comes_back(make_lab, start_agent, tmp_path:
         agent.kill()
         process.wait_log("agent connection lost")
         agent.start()
-        process.wait_log("AF_XDP path opened again")
+        process.wait_log("AF_XDP path reopened")
         # It goes on to send.
         with udp_socket(lab.client_namespace, socket.AF_INET) as receiver:
             receiver.settimeout(LIMIT)

@@ -115,7 +115,7 @@ def test_known_sources_pass_in_an_attack_and_others_do_not(make_lab, make_guard,
         return status["learn"]["attack"]
 
     guard.wait_status(is_attacked)
-    assert "attack: learned sources are preferred" in guard.log()
+    assert "attack: preferring learned sources" in guard.log()
     assert host.send(host.known, 50) == 50
     assert host.send(host.unknown, 50) <= 2
     assert guard.metrics().sum("guard_packets_total", verdict="pass", reason="learned") >= 48

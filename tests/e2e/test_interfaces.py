@@ -21,7 +21,7 @@ def test_an_interface_that_is_removed_and_made_again(make_lab, make_server, cert
             links.remove(lab)
             server.wait_for("kernel UDP", lambda m: m.sum("listen", io="udp") == 1)
             links.recreate(lab)
-            server.wait_for("opened again", reattached("removed", times))
+            server.wait_for("reopened", reattached("removed", times))
             under_way.await_more("packets by AF_XDP", "rx_xsk_packets_total", 100)
     assert server.metrics().sum("listen", io=mode) == 1
     assert "server0" in server.log() and "removed" in server.log()
@@ -33,7 +33,7 @@ def test_an_interface_that_is_made_again_before_anyone_looks(make_lab, make_serv
     with transfer(server, certificates) as under_way:
         links.remove(lab)
         links.recreate(lab)
-        server.wait_for("opened again", reattached("removed"))
+        server.wait_for("reopened", reattached("removed"))
         under_way.await_more("packets by AF_XDP", "rx_xsk_packets_total", 100)
 
 
@@ -45,7 +45,7 @@ def test_channels_that_become_more(make_lab, make_server, certificates: Path, mo
     with transfer(server, certificates) as under_way:
         for times, (before, count) in enumerate(((1, 2), (2, 4)), 1):
             links.set_channels(lab, count)
-            server.wait_for("opened again", reattached("channels", times))
+            server.wait_for("reopened", reattached("channels", times))
             under_way.await_more("packets by AF_XDP", "rx_xsk_packets_total", 100)
             assert f"channels changed from {before} to {count}" in server.log()
         # The kernel lets nobody take the queues of bound sockets away; the message is its own.

@@ -270,7 +270,7 @@ def test_certificates_of_origins_are_verified_and_http2_is_spoken(
     assert reply.status == 502
     reload(section + "verify = false\n", 4)
     (reply,) = ask(lab, certificates, [{"path": "/small.txt"}])
-    assert reply.status == 200 and "ANYBODY between here and this origin" in server.log()
+    assert reply.status == 200 and "ANYONE between here and this origin" in server.log()
 
     reload(origin(CADDY, more='protocol = "h2c"'), 5)
     got = ask(lab, certificates, [{"method": method, "path": "/", "body": "hello"} for method in ("POST", "PUT")])

@@ -249,7 +249,7 @@ def test_who_may_not_is_told_what_is_needed(make_lab) -> None:
         (["setpriv", "--reuid", "65534", "--clear-groups"], ["-i", links.SERVER], "run as root or with CAP_BPF"),
         ([], ["-i", "nothing0"], "no such interface"),
         ([], ["-i", "../etc"], "no such interface"),
-        ([], ["-i", links.SERVER, "--filter", "10.0.0.0/99"], "is no network"),
+        ([], ["-i", links.SERVER, "--filter", "10.0.0.0/99"], "is not a network"),
         ([], ["--replay", "/etc/passwd"], "not a recording"),
     ):
         command = lab.inside("server", *prefix, BINARY, "top", *words, "--once")

@@ -359,11 +359,16 @@ def test_a_reader_that_is_killed_ends_the_trace_and_others_wait_for_its_end(make
 
 
 def test_a_server_that_ends_is_told_and_what_was_seen_is_shown(make_lab, make_server, files: Path) -> None:
-    server = make_server(make_lab(), mode="udp", root=files)
-    trace = start(server, "--seconds", "3600", "--json")
-    server.kill()
-    out, err = trace.communicate(timeout=LIMIT)
-    assert trace.returncode == 1 and "the trace broke off" in err and err.count("\n") == 1, err
+    for _ in range(5):
+        server = make_server(make_lab(), mode="udp", root=files)
+        trace = start(server, "--seconds", "3600", "--json")
+        server.kill()
+        out, err = trace.communicate(timeout=LIMIT)
+        assert trace.returncode == 1 and err.count("\n") == 1, err
+        # On a busy machine it may end before it has answered: then there is no trace yet.
+        if "the process closed the connection" not in err:
+            break
+    assert "the trace broke off" in err, err
     assert json.loads(out)["ended"] is False
 
 

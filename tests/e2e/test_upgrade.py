@@ -242,12 +242,12 @@ def test_a_new_process_that_is_killed_before_it_is_ready(
     with succession(server) as processes, download(server, certificates, "3", path="/long.mp4") as under_way:
         server.config.write_text(held)
         server.signal(signal.SIGUSR2)
-        server.wait_log("the next process runs")
+        server.wait_log("the next process is running")
         if point == "keylog":
             server.wait_log("the next process is prepared")
-        new = int(server.log().rsplit("the next process runs pid=", 1)[1].split()[0])
+        new = int(server.log().rsplit("the next process is running pid=", 1)[1].split()[0])
         os.kill(new, signal.SIGKILL)
-        server.wait_log("upgrade failed, this process goes on: the next process ended (signal 9)")
+        server.wait_log("upgrade failed, this process keeps serving: the next process ended (signal 9)")
         still_serves(processes, certificates, mode)
         under_way.finish(LONG_CLIP)
 
@@ -367,7 +367,7 @@ def test_the_cache_on_disk_goes_along(make_lab, make_server, certificates: Path,
         server.config.write_text(good.replace('mode = "udp"', 'mode = "zerocopy"'))
         result = processes.ask()
         assert result.returncode == 1 and "zerocopy" in result.stderr, result.stderr
-        assert "nothing is written to the cache" not in server.log()
+        assert "disk store is no longer written" not in server.log()
         server.config.write_text(good)
         processes.upgrade()
         assert processes.first_ends() == 0, server.log()

@@ -11,9 +11,10 @@ client run. Zero-copy is believed only if XDP_OPTIONS reports it to us and `sock
 kernel new enough (6.18: older virtio_net has no zero-copy here) come from Debian packages that apt verifies and nobody
 installs, into target/guest, once; the guest's file system is an initramfs of this machine's programs at their own paths.
 
-virtio-net is a part of `make test`. igb, whose link bounces when a program is attached, and several queues need a larger
-download and are `make test-drivers`. A second guest has what a build machine's kernel may lack: XDP dispatchers, bonds,
-VLAN interfaces; a test that is skipped elsewhere for want of them fails there.
+The bed `virtio` is a part of `make test`. `make test-guest`, which CI runs too, has the rest of virtio-net and a guest with what
+a build machine's kernel may lack: XDP dispatchers, bonds, VLAN interfaces; a test that is skipped elsewhere for want of them
+fails there. igb, whose link bounces when a program is attached, and several queues need a larger download and are
+`make test-drivers`.
 """
 
 import argparse
@@ -38,16 +39,18 @@ from store import GUEST, ROOT, kernel, locked, qemu, say  # noqa: E402
 def run(name: str, binary: Path, fetch_only: bool, tests: list[str]) -> int:
     """One guest from nothing to its exit code. `tests` stand in for the bed's own."""
     bed = replace(BEDS[name], tests=tests) if tests else BEDS[name]
-    packages = Packages(GUEST / "apt")
-    root, its_kernel = qemu(packages), kernel(packages, bed.flavour)
+    with locked():
+        packages = Packages(GUEST / "apt")
+        root, its_kernel = qemu(packages), kernel(packages, bed.flavour)
     if fetch_only:
         return 0
     archive, verdict = GUEST / f"{name}.cpio", GUEST / f"{name}.verdict"
-    image(bed, root, its_kernel, binary, archive)
-    say(f"{name}: {bed.about}; Linux {its_kernel.release}")
-    started = time.monotonic()
-    with network(bed.taps) as prefix:
-        code = Machine(root, its_kernel, bed.devices, bed.memory).run(archive, verdict, bed.deadline, prefix)
+    with locked(f"{name}.lock"):
+        image(bed, root, its_kernel, binary, archive)
+        say(f"{name}: {bed.about}; Linux {its_kernel.release}")
+        started = time.monotonic()
+        with network(bed.taps) as prefix:
+            code = Machine(root, its_kernel, bed.devices, bed.memory).run(archive, verdict, bed.deadline, prefix)
     say(f"{name}: {'passed' if code == 0 else f'failed with exit code {code}'} in {time.monotonic() - started:.0f} s")
     return code
 
@@ -68,9 +71,8 @@ def main() -> int:
         for needed, how in ((arguments.binary, "make build"), (PEERS / "quicgo", "scripts/peers python quicgo")):
             if not arguments.fetch and not needed.exists():
                 raise Failure(f"{needed} is missing: {how}")
-        with locked():
-            # All of them, whatever became of the first.
-            codes = [run(name, arguments.binary, arguments.fetch, arguments.test) for name in arguments.bed]
+        # All of them, whatever became of the first.
+        codes = [run(name, arguments.binary, arguments.fetch, arguments.test) for name in arguments.bed]
     except Failure as failure:
         say(str(failure))
         return 2

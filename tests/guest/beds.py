@@ -43,7 +43,14 @@ class Bed:
 
 BEDS = {
     "virtio": Bed(
-        about="virtio-net in zero-copy and copy mode: conformance, the gateway, with agents too, receiver, generator, captures",
+        about="virtio-net in zero-copy mode: the gateway, receiver, generator, conformance",
+        flavour="cloud-amd64",
+        modules=VIRTIO_MODULES,
+        devices=on_hub(f"virtio-net-pci,{ZERO_COPY}", "virtio-net-pci,disable-legacy=on,romfile="),
+        tests=[f"{GATEWAY} -k 'not queues'", RECV, GEN, f"{CONFORMANCE} device_zero_copy"],
+    ),
+    "virtio-more": Bed(
+        about="virtio-net in zero-copy and copy mode: conformance in every mode, agents, captures",
         flavour="cloud-amd64",
         modules=VIRTIO_MODULES,
         devices=on_hub(f"virtio-net-pci,{ZERO_COPY}", "virtio-net-pci,disable-legacy=on,romfile="),
@@ -96,13 +103,13 @@ BEDS = {
             "pytest /expressway/tests/e2e/test_beside.py /expressway/tests/e2e/test_bond.py",
             "pytest /expressway/tests/e2e/test_vlan.py -k vlan_interface",
             "pytest /expressway/tests/e2e/test_dump_beside_tcpdump.py",
-            *(f"/expressway/bin/{name} --test-threads=1" for name in ("kernel", "xdp")),
+            "/expressway/bin/observe --test-threads=1",
             "pytest /expressway/tests/e2e/test_top_flows.py -k 'gateways_connections or live_frames'",
             "pytest /expressway/tests/e2e/test_xdp_reasons.py /expressway/tests/e2e/test_dump_sender.py",
         ],
         end_to_end=True,
         # Those of captures: build machines may refuse the programs that they attach.
-        programs=["kernel", "xdp"],
+        programs=["observe"],
         # Beside other work a test of captures takes most of a minute there.
         deadline=2700,
         memory=3072,

@@ -1,6 +1,6 @@
 """Which part may use which: crates by their manifests, the binary's commands by their `crate::` paths.
 
-The layers inside netio are held by crates/netio/tests/layers.rs.
+The layers inside netio are held by crates/netio/tests/it/layers.rs.
 """
 
 import re
@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # A crate may use those on lines above its own.
 LAYERS = [
-    {"wire", "sequence", "h3", "settings", "keys", "lab", "web", "tls"},
+    {"metrics", "wire", "sequence", "h3", "settings", "keys", "lab", "tls"},
+    {"web"},
     {"xbpf", "netio", "bench", "acme", "origin", "cache"},
     {"agent", "edge", "gateway", "feed", "observe", "tcp"},
     {"dataplane"},

@@ -7,11 +7,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LIST = ROOT / "tests/drops.txt"
 REASONS = ROOT / "crates/observe/src/drops.rs"
-# How a counter of what is dropped is declared: a field of a struct, an entry of `counters!`, a sample's name.
+# How a counter of what is dropped is declared: a field of a struct, by itself or with the prefix of its page; a sample's name.
 DECLARED = [
     re.compile(r"^ *pub(?:\(\w+\))? ((?:dropped|refused)_\w+): (?:u64|AtomicU64),$", re.MULTILINE),
-    re.compile(r"^ *Counter ((?:dropped|refused)_\w+),$", re.MULTILINE),
-    re.compile(r'^ *".*" (\w*(?:dropped|refused)\w*),$', re.MULTILINE),
+    re.compile(r"^ *pub(?:\(\w+\))? (\w+_(?:dropped|refused)\w*): AtomicU64,$", re.MULTILINE),
     re.compile(r'^ *(?:Sample::counter\(|\()?"(\w+_(?:dropped|refused)(?:_\w+)?)",', re.MULTILINE),
 ]
 STRUCT = re.compile(r"^ *pub(?:\(\w+\))? struct (\w+)", re.MULTILINE)
@@ -71,7 +70,7 @@ def declared() -> list[tuple[str, str, str]]:
         for number, pattern in enumerate(DECLARED):
             for match in pattern.finditer(text):
                 structs = [one[1] for one in STRUCT.finditer(text[: match.start()])]
-                owner = {0: structs[-1] if structs else "", 1: "Stats"}.get(number, "")
+                owner = structs[-1] if structs and number == 0 else ""
                 found.append((str(file.relative_to(ROOT)), owner, match[1]))
     return found
 

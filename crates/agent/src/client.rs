@@ -109,11 +109,11 @@ impl Inner {
             match self.path {
                 Some(_) => tracing::warn!(
                     agent,
-                    "agent connection lost: what it provided keeps working; retrying until it is back"
+                    "agent connection lost: everything it provided keeps working; reconnecting"
                 ),
                 None => tracing::error!(
                     agent,
-                    "agent connection lost: what it provided keeps working; nothing new can be obtained until a restart"
+                    "agent connection lost: everything it provided keeps working; nothing new can be obtained until a restart"
                 ),
             }
         }

@@ -190,7 +190,7 @@ impl Drop for DevicePlugin {
         if patience.is_ok()
             && let Err(error) = self.expect("/fin", None, "/fin_ack", "")
         {
-            tracing::debug!(%error, "the device plugin did not acknowledge the end of the connection");
+            tracing::debug!(%error, "the device plugin did not acknowledge the disconnect");
         }
     }
 }

@@ -187,7 +187,7 @@ impl<'a> Session<'a> {
                 self.rule.check_listen(pair)?;
                 // A group that the rule lists may be taken on any of the client's allowed interfaces.
                 if !pair.ip().is_multicast() && !self.shared.has_address(&interface, pair.ip()) {
-                    let what = format!("{} is no address of {interface}: its traffic is not ours", pair.ip());
+                    let what = format!("{} is not an address of {interface}", pair.ip());
                     return Err(Refusal::new(Code::Address, what));
                 }
                 self.program(&interface)?.redirect.add_pair(pair).map_err(kernel)?;

@@ -147,14 +147,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             values.insert(metric.name, metric.value);
         }
         for name in [
-            "cache_hits_total",
-            "cache_misses_total",
+            "cache_hits",
+            "cache_misses",
             "cache_heads",
             "cache_head_bytes",
             "block_cache_bytes",
             "cache_disk_entries",
-            "cache_disk_reads_total",
-            "cache_disk_queue_full_total",
+            "cache_disk_reads",
+            "cache_disk_queue_full",
         ] {
             if let Some(value) = values.get(name) {
                 println!("  {name} {value}");

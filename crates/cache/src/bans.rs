@@ -80,7 +80,7 @@ impl Bans {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Rules::default(),
             opened => opened.ok().and_then(read).unwrap_or_else(|| {
                 tracing::warn!(
-                    "cache: the list of purges cannot be read; everything stored before counts as purged"
+                    "cache: the list of purges cannot be read; treating everything stored before as purged"
                 );
                 Rules { bans: Vec::new(), floor: crate::policy::now() }
             }),
@@ -107,7 +107,7 @@ impl Bans {
         if let Some(file) = &self.file
             && let Err(error) = write(file, &rules)
         {
-            tracing::warn!(%error, "cache: a purge could not be noted on disk: its objects may be back after a restart");
+            tracing::warn!(%error, "cache: a purge could not be recorded on disk: its objects may reappear after a restart");
         }
         ban
     }

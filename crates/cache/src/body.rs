@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::task::{Poll, Waker, ready};
 
 use bytes::{Buf, Bytes};
+use expressway_metrics::count;
 use expressway_web::blocks::{Block, BlockKey, Hold, Source, lend};
 use expressway_web::files::Reading;
 use expressway_web::memory::Account;
-use expressway_web::metrics::count;
 use expressway_web::parts::{BodyParts, Part};
 use expressway_web::{BodyError, RequestHead, Wake};
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use bytes::Bytes;
+use expressway_metrics::count;
 use expressway_web::blocks::{Block, BlockKey, Source};
 use expressway_web::files::Reading;
 use expressway_web::memory::{Account, Charge};
-use expressway_web::metrics::count;
 use expressway_web::parts::BodyParts;
 use expressway_web::{Exchange, RequestBody, RequestHead, ResponseHead, Wake};
 use http::header::AUTHORIZATION;

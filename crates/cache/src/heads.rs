@@ -82,7 +82,7 @@ impl Heads {
     /// Takes in what was read of a key's record. Another one that was stored meanwhile counts more.
     pub(crate) fn take_in(&self, key: &Key, octets: &[u8]) {
         let Some(mut entry) = codec::decode(octets) else {
-            tracing::warn!("cache: a record on disk has another format; it is dropped");
+            tracing::warn!("cache: dropping a record on disk in an unknown format");
             self.remove(key.hash);
             return;
         };

@@ -1,25 +1,40 @@
 //! What the cache counts.
 
-use expressway_web::metrics::{Times, counters};
+use expressway_metrics::{Times, counters};
 
 counters! {
     /// What requests led to, and what was fetched.
     pub struct CacheCounters {
-        "Requests answered from the cache, stale ones included." cache_hits,
-        "Requests that the cache could not answer by itself." cache_misses,
-        "Requests answered with a stale response." cache_stale,
-        "Responses that the origin confirmed." cache_revalidated,
-        "Requests that waited for the fetch of another one." cache_collapsed,
-        "Requests passed to the origin uncached." cache_bypass,
-        "Responses that could not be stored." cache_uncacheable,
-        "Requests that waited for an answer that could not be shared, and went to the origin themselves." cache_released,
-        "Fetches started." cache_fills,
-        "Fetches that failed, or took too long." cache_fill_failed,
-        "Fetches given up because nobody waited any more." cache_fill_abandoned,
-        "Bytes fetched." cache_fill_bytes,
-        "Bytes of bodies handed out from the cache." cache_served_bytes,
-        "Bodies broken off because their version was no longer to be had." cache_body_lost,
-        "Objects made stale or gone by purges and by unsafe requests." cache_purged,
+        /// Requests answered from the cache, stale ones included.
+        pub cache_hits: AtomicU64,
+        /// Requests that the cache could not answer by itself.
+        pub cache_misses: AtomicU64,
+        /// Requests answered with a stale response.
+        pub cache_stale: AtomicU64,
+        /// Responses that the origin confirmed.
+        pub cache_revalidated: AtomicU64,
+        /// Requests that waited for the fetch of another one.
+        pub cache_collapsed: AtomicU64,
+        /// Requests passed to the origin uncached.
+        pub cache_bypass: AtomicU64,
+        /// Responses that could not be stored.
+        pub cache_uncacheable: AtomicU64,
+        /// Requests that waited for an answer that could not be shared, and went to the origin themselves.
+        pub cache_released: AtomicU64,
+        /// Fetches started.
+        pub cache_fills: AtomicU64,
+        /// Fetches that failed, or took too long.
+        pub cache_fill_failed: AtomicU64,
+        /// Fetches given up because nobody waited any more.
+        pub cache_fill_abandoned: AtomicU64,
+        /// Bytes fetched.
+        pub cache_fill_bytes: AtomicU64,
+        /// Bytes of bodies handed out from the cache.
+        pub cache_served_bytes: AtomicU64,
+        /// Bodies broken off because their version was no longer to be had.
+        pub cache_body_lost: AtomicU64,
+        /// Objects made stale or gone by purges and by unsafe requests.
+        pub cache_purged: AtomicU64,
     }
 }
 

@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use expressway_metrics::{Metric, Times};
 use expressway_web::blocks::{BlockKey, Source};
 use expressway_web::files::FileStore;
-use expressway_web::metrics::{Kind, Metric, Times};
 use expressway_web::{Exchange, Handler, RequestBody, RequestHead, Wake};
 use tokio::runtime::Handle;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -128,7 +128,7 @@ impl Cache {
     /// Every counter and gauge.
     pub fn metrics(&self) -> Vec<Metric> {
         let shared = &self.shared;
-        let gauge = |name, help, value| Metric { name, help, kind: Kind::Gauge, value };
+        let gauge = Metric::gauge;
         let ((octets, entries), (fills, waiting)) = (shared.heads.levels(), shared.table.levels());
         let levels = [
             gauge("cache_head_bytes", "Bytes held for what is known of cached objects.", octets),
@@ -142,7 +142,7 @@ impl Cache {
             ),
         ];
         let disk = shared.disk.iter().flat_map(|disk| disk.metrics());
-        shared.counters.fields().chain(levels).chain(disk).collect()
+        shared.counters.fields().into_iter().chain(levels).chain(disk).collect()
     }
 }
 

@@ -21,10 +21,10 @@ use expressway_xbpf::{AttachMode, Counters};
 use crate::config::{Config, IoMode};
 use crate::devices::{Device, Reason, devices, pairs};
 use crate::error::Error;
+use crate::handover::{HandedOn, Handover};
 use crate::negotiate::{Obtained, StepDown};
 use crate::open::{self, InterfaceMode, Opened, QueueMode, napi};
 use crate::provider::{Program, Provider};
-use crate::succession::{HandedOn, Succession};
 use crate::upkeep::Upkeep;
 
 /// A worker's packet I/O.
@@ -74,7 +74,7 @@ pub struct DataPath {
     pub(crate) upkeep: Upkeep,
     /// Puts the interfaces' NAPI settings back.
     pub(crate) napi: Option<NapiGuard>,
-    /// For another process; see [`crate::Succession`].
+    /// For another process; see [`crate::Handover`].
     pub(crate) handed_on: HandedOn,
     left: Left,
 }
@@ -123,23 +123,23 @@ impl DataPath {
     /// # Errors
     /// An address cannot be bound; the mode is not `auto` and an interface does not have it; the agent is gone.
     pub fn open(config: Config, provider: Provider, workers: usize) -> Result<(Self, Vec<WorkerIo>), Error> {
-        Self::open_in_succession(config, provider, workers, &Succession::default())
+        Self::open_with_handover(config, provider, workers, &Handover::default())
     }
 
     /// The same with the kernel sockets of the process that this one succeeds, and so that another can succeed this one.
     ///
     /// # Errors
     /// As [`DataPath::open`]; the sockets are not those that the configuration asks for.
-    pub fn open_in_succession(
+    pub fn open_with_handover(
         config: Config,
         provider: Provider,
         workers: usize,
-        succession: &Succession,
+        handover: &Handover,
     ) -> Result<(Self, Vec<WorkerIo>), Error> {
         let mut tries = 0;
         provider.persist(|| {
             tries += 1;
-            Self::open_all(&config, &provider, (workers, succession), tries > 1)
+            Self::open_all(&config, &provider, (workers, handover), tries > 1)
         })
     }
 
@@ -147,17 +147,17 @@ impl DataPath {
     fn open_all(
         config: &Config,
         provider: &Provider,
-        (workers, succession): (usize, &Succession),
+        (workers, handover): (usize, &Handover),
         again: bool,
     ) -> Result<(Self, Vec<WorkerIo>), Error> {
         let listen = config.udp.listen.clone();
-        let kernel = match succession.inherited(workers)? {
+        let kernel = match handover.inherited(workers)? {
             Some(sockets) => UdpGroup::adopt(&config.udp, sockets)?,
             None => provider.kernel_sockets(&config.udp, workers)?,
         };
         let kernel = kernel.into_workers();
         let mut handed_on = HandedOn::default();
-        if succession.hands_on {
+        if handover.hands_on {
             handed_on.keep(&kernel)?;
         }
         let mirror = provider.mirror()?;

@@ -160,7 +160,7 @@ impl Interfaces {
                     if place.attachment.as_ref().is_some_and(|one| matches!(one.is_attached(), Ok(false))) {
                         tracing::warn!(
                             interface = name,
-                            "XDP program detached by someone else: not put back"
+                            "XDP program detached by someone else: not reattaching it"
                         );
                         place.attachment = None;
                     }

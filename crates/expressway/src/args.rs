@@ -180,17 +180,16 @@ pub(crate) struct Serve {
 }
 
 /// Asks a running `expressway serve` to start the binary on disk with the same arguments, which takes over its sockets and all new
-/// connections; the running process finishes those that it has, for up to `[server] upgrade_drain`. Prints
-/// `generation=N pid=PID` when the new process serves. If it does not (wrong configuration, not ready within
-/// `[server] upgrade_timeout`), the running process goes on, the reason is the error, and the exit code is 1. SIGUSR2 does the same and logs
-/// what comes of it.
+/// connections; the running process finishes its own, for up to `[server] upgrade_drain`. Prints `generation=N pid=PID` once the
+/// new process is serving. If that fails (wrong configuration, not ready within `[server] upgrade_timeout`), the running process
+/// keeps serving, and the command prints the reason and exits with 1. SIGUSR2 does the same and logs the outcome.
 #[derive(Args)]
 pub(crate) struct Upgrade {
     #[command(flatten)]
     pub(crate) peer: AdminPeer,
 }
 
-/// Starts the next process for a server that may not.
+/// Starts the next process for a server that is not allowed to.
 #[derive(Args)]
 pub(crate) struct Launch {
     /// The server's command line

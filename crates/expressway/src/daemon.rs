@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use expressway_gateway::admin::{Admin, Listener, StartError, State};
-use expressway_gateway::metrics::{Registry, Sample};
+use expressway_metrics::{Registry, Sample};
 use expressway_settings::admin::Section;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 

@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use expressway_dataplane::DataPath;
-use expressway_gateway::metrics::{Histogram, Registry, Sample, Value};
-use expressway_netio::stats::{StatField, StatsCell};
+use expressway_metrics::{Histogram, Metric, Registry, Sample, Value};
+use expressway_netio::stats::StatsCell;
 use expressway_netio::worker::TURN_BOUNDS;
 use expressway_observe::drops::{DropReason, REASONS};
 
 /// Counters as a JSON object, in reports.
-pub(crate) fn counters_document(fields: impl IntoIterator<Item = StatField>) -> serde_json::Value {
+pub(crate) fn counters_document(fields: impl IntoIterator<Item = Metric>) -> serde_json::Value {
     fields.into_iter().map(|field| (field.name, field.value)).collect()
 }
 
@@ -114,9 +114,7 @@ pub(crate) fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {
 /// Registers what belongs to one worker.
 pub(crate) fn register_worker(registry: &Registry, worker: usize, cell: Arc<StatsCell>) {
     registry.register(move |out: &mut Vec<Sample>| {
-        let sample = |field: StatField| {
-            Sample::counter(field.name, field.help, field.value).label("worker", worker.to_string())
-        };
+        let sample = |metric: Metric| Sample::from(metric).label("worker", worker.to_string());
         out.extend(cell.io().fields().map(sample));
         out.extend(cell.worker().fields().map(sample));
         let turns = cell.turns();
@@ -144,19 +142,12 @@ pub(crate) fn register_worker(registry: &Registry, worker: usize, cell: Arc<Stat
 pub(crate) fn register_tcp(registry: &Registry, workers: Vec<Arc<expressway_tcp::Stats>>) {
     registry.register(move |out: &mut Vec<Sample>| {
         for (worker, stats) in workers.iter().enumerate() {
-            out.extend(stats.fields().into_iter().map(|metric| tcp(&metric, worker)));
+            let sample = |metric: Metric| {
+                let mut sample = Sample::from(metric);
+                sample.labels.insert(0, ("worker", worker.to_string()));
+                sample
+            };
+            out.extend(stats.fields().into_iter().map(sample));
         }
     });
-}
-
-fn tcp(metric: &expressway_tcp::Metric, worker: usize) -> Sample {
-    let sample = match metric.kind {
-        expressway_web::metrics::Kind::Counter => Sample::counter(metric.name, metric.help, metric.value),
-        expressway_web::metrics::Kind::Gauge => Sample::gauge(metric.name, metric.help, metric.value),
-    };
-    let sample = sample.label("worker", worker.to_string());
-    match metric.label {
-        Some((name, value)) => sample.label(name, value),
-        None => sample,
-    }
 }

@@ -5,6 +5,8 @@
 
 pub mod admin;
 mod h3;
-pub mod metrics;
 pub mod otlp;
 pub mod quic;
+
+/// What the admin listener's page is made of.
+pub use expressway_metrics as metrics;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 pub use crate::stats::IoStats;
 pub use crate::sys::IoError;
-use crate::trace::{Clock, Tracer, Way};
+use crate::trace::{Channel, Clock, Tracer};
 use crate::wait::Wait;
 
 /// The two ECN bits of the IP header (RFC 3168, section 5).
@@ -47,7 +47,7 @@ pub enum Via {
     Simulated,
 }
 
-impl From<Via> for Way {
+impl From<Via> for Channel {
     fn from(via: Via) -> Self {
         match via {
             Via::Xsk(index) => Self::Xsk(index),

@@ -60,7 +60,10 @@ impl Plan {
                 Stack::Beyond(why) => {
                     plan.plain(index, target);
                     let name = links.link(index).map_or("", |link| &link.name);
-                    plan.note(index, format!("interface {name}: what it receives is not captured: {why}"));
+                    plan.note(
+                        index,
+                        format!("interface {name}: packets it receives are not captured: {why}"),
+                    );
                 }
             }
         }
@@ -225,7 +228,7 @@ mod tests {
     fn what_cannot_be_found_below_is_captured_as_it_is_and_told() {
         let plan = plan(&[9]);
         assert_eq!((shown(&plan, 9), plan.targets[&9].drops_only), (Some(9), false));
-        assert!(plan.notes[0].text.contains("if9: what it receives is not captured"), "{:?}", plan.notes);
+        assert!(plan.notes[0].text.contains("if9: packets it receives are not captured"), "{:?}", plan.notes);
         let own = Plan::of(&[6], &links(), |index| index == 6);
         assert_eq!((own.targets[&6].drops_only, own.vlans.len()), (false, 0));
     }

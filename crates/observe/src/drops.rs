@@ -208,7 +208,7 @@ reasons! {
         "source": "A datagram from a source that is not wanted.";
         "surplus": "A datagram that came together with the last one wanted, behind it.";
         "echo": "A datagram that could not be sent back: empty, too long, or no room.";
-        "line": "A datagram to an address that is no line of the sequenced feed.";
+        "line": "A datagram to an address that is not a line of the sequenced feed.";
         "reader-quota": "A packet for a reader that held its whole quota.";
         "record": "A datagram that is longer than the longest record.";
     }
@@ -240,13 +240,13 @@ reasons! {
     Relay {
         "malformed" = "relay_dropped_malformed": "A packet for a room that is no RTP, or came to its RTCP port.";
         "not-allowed" = "relay_dropped_not_allowed": "A packet from an address that may not publish.";
-        "second-publisher" = "relay_dropped_second_publisher": "A packet from another address while a publisher is there.";
+        "second-publisher" = "relay_dropped_second_publisher": "A packet from another address while a publisher is active.";
         "too-long" = "relay_dropped_too_long": "A packet longer than `max_packet`.";
         "ssrc" = "relay_dropped_ssrc": "A packet of one SSRC too many.";
         "duplicate" = "relay_dropped_duplicate": "A packet that came twice.";
         "srtp" = "relay_dropped_srtp": "A packet that was not sealed with the key that it should be.";
         "replay" = "relay_dropped_replay": "A sealed packet that came before, or too late to tell.";
-        "rtcp-malformed" = "relay_dropped_rtcp_malformed": "RTCP that is none.";
+        "rtcp-malformed" = "relay_dropped_rtcp_malformed": "Malformed RTCP.";
         "rtcp-stranger" = "relay_dropped_rtcp_stranger": "RTCP from an address that neither publishes nor receives.";
         "handover" = "relay_dropped_handover": "A packet for a room of another worker, which was behind.";
         "receiver-skipped" = "relay_receiver_skipped": "A packet that a receiver was too far behind for.";
@@ -254,7 +254,7 @@ reasons! {
         "repair-refused" = "relay_receiver_repairs_refused": "A request for packets beyond what may be sent again.";
         "session-unknown" = "relay_demux_dropped_fragment": "A request of ICE for a WebRTC session that is not there.";
         "session-stranger" = "relay_demux_dropped_stranger": "DTLS or RTP from an address that no session was heard from, or a request from the address of another.";
-        "session-protocol" = "relay_demux_dropped_unknown": "A datagram for sessions that is no protocol of WebRTC.";
+        "session-protocol" = "relay_demux_dropped_unknown": "A datagram for sessions that is not a WebRTC protocol.";
         "session-handover" = "relay_demux_dropped_handover": "A datagram for a session of another worker, which was behind.";
         "session-malformed" = "relay_webrtc_dropped_malformed": "A datagram for a session that cannot be read.";
         "session-password" = "relay_webrtc_dropped_password": "A request of ICE without the session's password.";
@@ -262,14 +262,14 @@ reasons! {
         "session-waiting" = "relay_webrtc_dropped_waiting": "A datagram for a session for which too many waited.";
         "session-too-long" = "relay_webrtc_dropped_too_long": "A datagram longer than what goes to a session at once.";
         "session-skipped" = "relay_webrtc_skipped": "A packet that a session was too far behind for.";
-        "session-token" = "relay_http_refused_token": "A request without a token that is good for what it asks (401).";
+        "session-token" = "relay_http_refused_token": "A request without a token that allows it (401).";
         "session-offer" = "relay_http_refused_offer": "An offer that cannot be read, or has nothing for its room.";
-        "session-conflict" = "relay_http_refused_conflict": "An offer to publish where somebody does (409).";
+        "session-conflict" = "relay_http_refused_conflict": "An offer to publish into a room that has a publisher (409).";
         "session-limit" = "relay_http_refused_full": "An offer beyond the number of sessions or publishers (503).";
         "session-room" = "relay_http_refused_room": "An offer beyond the number of players of its room (503).";
         "session-address" = "relay_http_refused_address": "An offer beyond the number of sessions or publishers of its address (429).";
         "session-busy" = "relay_http_refused_busy": "An offer for a worker that is behind (503).";
-        "session-request" = "relay_http_refused_request": "A request that is none of WHIP and WHEP.";
+        "session-request" = "relay_http_refused_request": "A request that is neither WHIP nor WHEP.";
         "message" = "relay_webrtc_dropped_message": "A message of a session that is not heard, without a channel, or too long.";
         "message-slow" = "relay_webrtc_dropped_slow_message": "A message on an unreliable channel whose receiver had no room.";
         "message-skipped" = "relay_webrtc_skipped_messages": "A message that a session was too far behind for.";

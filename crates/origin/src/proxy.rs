@@ -257,7 +257,7 @@ impl Job {
             let frame = match frame {
                 Some(Ok(frame)) => frame,
                 Some(Err(_)) if self.upload.has_failed() => {
-                    return Err(Failed::sent(Reason::Client, "the client did not send all of its request"));
+                    return Err(Failed::sent(Reason::Client, "the client did not send its whole request"));
                 }
                 Some(Err(error)) => return Err(Failed::sent(Reason::Incomplete, chain(&error))),
                 None if length.is_some_and(|length| length != given) => {

@@ -15,7 +15,7 @@ pub(crate) fn head<B>(method: &Method, response: &Response<B>, limit: usize) -> 
     let invalid = |what: &str| Failed::sent(Reason::InvalidResponse, what);
     let status = response.status();
     if status.is_informational() {
-        return Err(invalid("an upgrade that nobody asked for"));
+        return Err(invalid("an upgrade that was not requested"));
     }
     let mut headers = response.headers().clone();
     let size: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum();
@@ -69,7 +69,10 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Failed> {
             let number =
                 std::str::from_utf8(digits).ok().filter(|_| is_number).and_then(|text| text.parse().ok());
             if number.is_none() || length.is_some_and(|length| Some(length) != number) {
-                return Err(Failed::sent(Reason::InvalidResponse, "content-length is no length, or several"));
+                return Err(Failed::sent(
+                    Reason::InvalidResponse,
+                    "content-length is invalid or contradictory",
+                ));
             }
             length = number;
         }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use expressway_web::metrics::Times;
+use expressway_metrics::Times;
 
 use crate::failure::Reason;
 
@@ -100,7 +100,7 @@ pub struct ServerReport {
     pub active: u64,
     /// It is in service.
     pub is_available: bool,
-    /// Times until the head of the response, by [`TIME_BOUNDS`](expressway_web::metrics::TIME_BOUNDS).
+    /// Times until the head of the response, by [`TIME_BOUNDS`](expressway_metrics::TIME_BOUNDS).
     pub latency: Vec<u64>,
     /// All of them together.
     pub latency_sum: Duration,

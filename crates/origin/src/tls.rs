@@ -43,7 +43,7 @@ pub(crate) fn connector(options: &OriginOptions) -> Result<Option<SslConnector>,
         builder.set_verify(SslVerifyMode::NONE);
         tracing::warn!(
             origin = options.name,
-            "verify = false: ANYBODY between here and this origin can read and change what it sends"
+            "verify = false: ANYONE between here and this origin can read and change its responses"
         );
     }
     let protocols = match options.protocol {

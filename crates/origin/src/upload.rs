@@ -21,13 +21,13 @@ const CHUNK: usize = 64 << 10;
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum UploadError {
     /// The client gave up, or was cut off.
-    #[error("the client did not send all of its request")]
+    #[error("the client did not send its whole request")]
     Client,
     /// The client sent more or less than it announced.
     #[error("the request's body is not as long as announced")]
     Length,
     /// It is not wanted any more, or belongs to another attempt now.
-    #[error("the request was given up")]
+    #[error("the request was abandoned")]
     Stopped,
 }
 

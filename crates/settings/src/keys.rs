@@ -47,7 +47,9 @@ fn parse(text: &str) -> Result<Vec<[u8; KEY_LENGTH]>, String> {
     match keys.len() {
         1..=KEYS => Ok(keys),
         0 => Err("has no key: `openssl rand -hex 32` makes one".to_owned()),
-        more => Err(format!("has {more} keys: the one in use first, then the one before it, and no more")),
+        more => {
+            Err(format!("has {more} keys; at most two are allowed: the current one, then the previous one"))
+        }
     }
 }
 

@@ -22,12 +22,12 @@ const REST: Duration = Duration::from_millis(50);
 static UNACCEPTED: LogLimit = LogLimit::new();
 
 /// A listening socket of a worker.
-pub(crate) enum Door {
+pub(crate) enum Acceptor {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
-impl Door {
+impl Acceptor {
     /// Watches a socket, in a runtime.
     pub(crate) fn open(socket: Socket) -> io::Result<Self> {
         Ok(match socket {
@@ -52,16 +52,16 @@ impl Door {
 }
 
 /// Accepts connections until the task is aborted.
-pub(crate) async fn run(worker: Arc<Shared>, door: Door, listen: Arc<Listen>) {
+pub(crate) async fn run(worker: Arc<Shared>, acceptor: Acceptor, listen: Arc<Listen>) {
     loop {
-        match door.accept().await {
+        match acceptor.accept().await {
             Ok((stream, remote)) => {
                 add(&worker.stats.accepted, 1);
                 let most = worker.setup.load().limits.max_connections;
-                if let Some(place) = worker.places.enter(most) {
+                if let Some(permit) = worker.connections.enter(most) {
                     tokio::spawn(connection::run(
                         Arc::clone(&worker),
-                        place,
+                        permit,
                         stream,
                         remote,
                         Arc::clone(&listen),
@@ -79,7 +79,7 @@ pub(crate) async fn run(worker: Arc<Shared>, door: Door, listen: Arc<Listen>) {
                         "accept failed; raise the open file limit (RLIMIT_NOFILE)"
                     );
                 }
-                worker.places.make_room();
+                worker.connections.make_room();
                 tokio::time::sleep(REST).await;
             }
         }

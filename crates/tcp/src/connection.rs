@@ -16,8 +16,8 @@ use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tokio_boring::SslStreamBuilder;
 
+use crate::connections::{ConnectionPermit, Told};
 use crate::listener::{Listen, Role};
-use crate::places::{Place, Told};
 use crate::proxy;
 use crate::request::MAX_FIELDS;
 use crate::service::Service;
@@ -60,17 +60,17 @@ struct Opened {
 /// Serves a connection until it is over.
 pub(crate) async fn run(
     worker: Arc<Shared>,
-    place: Place,
+    permit: ConnectionPermit,
     stream: Stream,
     remote: SocketAddr,
     listen: Arc<Listen>,
 ) {
     let setup = worker.setup.load_full();
     let limits = setup.limits;
-    let ear = Arc::clone(&place.ear);
+    let signal = Arc::clone(&permit.signal);
     let told = poll_fn(|context| {
-        ear.alarm().set(context.waker());
-        if ear.told() < Told::Finish { Poll::Pending } else { Poll::Ready(()) }
+        signal.alarm().set(context.waker());
+        if signal.told() < Told::Finish { Poll::Pending } else { Poll::Ready(()) }
     });
     let opening = timeout_at(
         Instant::now() + limits.handshake_timeout,
@@ -94,7 +94,7 @@ pub(crate) async fn run(
             None => return worker.stats.refuse(Refusal::Address),
         },
     };
-    let watch = Watch::new(&worker, remote, limits, is_h2, place);
+    let watch = Watch::new(&worker, remote, limits, is_h2, permit);
     let (handler, alt_svc, scheme) = match &listen.role {
         Role::Tls(alt_svc) => (None, alt_svc.clone(), Scheme::Https),
         Role::Plain => (None, None, Scheme::Http),
@@ -223,8 +223,8 @@ where
     let mut sleep = pin!(sleep_until(Instant::now()));
     let mut is_finishing = false;
     poll_fn(|context| {
-        watch.place().ear.alarm().set(context.waker());
-        let told = watch.place().ear.told();
+        watch.permit().signal.alarm().set(context.waker());
+        let told = watch.permit().signal.told();
         // Over HTTP/1.1 the next response says it: a client whose idle connection is closed may be asking at the moment.
         let least = if watch.is_h2 { Told::Retire } else { Told::Finish };
         if told >= least && !is_finishing {

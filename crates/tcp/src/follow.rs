@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 
-use expressway_netio::trace::{Arrival, Hop, Tracer, Way, escaped};
+use expressway_netio::trace::{Arrival, Channel, Hop, Tracer, escaped};
 use expressway_web::{Exchange, RequestHead, Scheme};
 
 /// What a recording knows of a connection.
@@ -56,7 +56,7 @@ impl Follow {
     /// Octets were read, from `began` until now.
     pub(crate) fn read(&self, about: About<'_>, began: u64) {
         self.with(about, |tracer, followed| {
-            let (opened, way) = (tracer.now(), Some(Way::Tcp));
+            let (opened, way) = (tracer.now(), Some(Channel::Tcp));
             followed.arrival = Arrival { arrived: None, taken: began, opened, way };
         });
     }

@@ -29,11 +29,11 @@ mod accept;
 mod alarm;
 mod body;
 mod connection;
+mod connections;
 mod follow;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod listener;
-mod places;
 mod proxy;
 mod redirect;
 mod request;
@@ -52,7 +52,7 @@ pub use listener::{Address, Listen, Listener, Role};
 pub use redirect::Redirect;
 pub use server::Server;
 pub use setup::{Limits, Setup};
-pub use stats::{Metric, Stats};
+pub use stats::Stats;
 
 /// What is offered in TLS (ALPN, RFC 7301), the preferred first.
 pub const PROTOCOLS: &[&[u8]] = &[b"h2", b"http/1.1"];

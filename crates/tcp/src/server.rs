@@ -10,8 +10,8 @@ use expressway_netio::trace::Tracer;
 use expressway_web::memory::Memory;
 use tokio::sync::watch;
 
+use crate::connections::{Addresses, Connections};
 use crate::listener::Listener;
-use crate::places::{Addresses, Places};
 use crate::setup::Setup;
 use crate::stats::Stats;
 use crate::worker::{self, Shared};
@@ -62,7 +62,7 @@ impl Server {
             let shared = Arc::new(Shared {
                 number: u16::try_from(number).unwrap_or(u16::MAX),
                 setup: Arc::clone(&server.setup),
-                places: Places::new(Arc::clone(&stats)),
+                connections: Connections::new(Arc::clone(&stats)),
                 stats,
                 ledger,
                 addresses: Arc::clone(&addresses),

@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 
 use crate::alarm::Alarm;
 use crate::body::ResponseBody;
-use crate::places::Told;
+use crate::connections::Told;
 use crate::request::{self, Reading};
 use crate::stats::{Refusal, add, sub};
 use crate::transaction::{Tls, Transaction};
@@ -43,19 +43,19 @@ impl hyper::service::Service<Request<Incoming>> for Service {
     fn call(&self, request: Request<Incoming>) -> Answer {
         // Now, so that its task can be told from others'.
         let id = self.watch.arrive(!request.body().is_end_stream());
-        let place = Place { watch: Arc::clone(&self.watch), id, is_taken: false };
-        Box::pin(answer(self.clone(), request, place))
+        let guard = RequestGuard { watch: Arc::clone(&self.watch), id, is_taken: false };
+        Box::pin(answer(self.clone(), request, guard))
     }
 }
 
 /// A request's number until its transaction has it.
-struct Place {
+struct RequestGuard {
     watch: Arc<Watch>,
     id: u64,
     is_taken: bool,
 }
 
-impl Drop for Place {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         if !self.is_taken {
             self.watch.leave(self.id, false);
@@ -75,15 +75,15 @@ impl Drop for Waiting<'_> {
 async fn answer(
     service: Service,
     request: Request<Incoming>,
-    mut place: Place,
+    mut guard: RequestGuard,
 ) -> Result<Response<ResponseBody>, Infallible> {
-    let (watch, id) = (Arc::clone(&service.watch), place.id);
+    let (watch, id) = (Arc::clone(&service.watch), guard.id);
     let (parts, body) = request.into_parts();
     let Reading { mut head, refusal, expects, content_length } =
         request::read(parts, watch.remote, service.scheme, watch.limits.max_header);
     head.client_subject.clone_from(&service.tls.subject);
     let setup = watch.worker.setup.load_full();
-    place.is_taken = true;
+    guard.is_taken = true;
     let mut transaction = Transaction::new(Arc::clone(&watch), id, head, Arc::clone(&setup), service.tls);
     {
         add(&watch.worker.stats.requests_waiting, 1);
@@ -133,7 +133,7 @@ async fn answer(
     watch.turns(id, false);
     let length = if head.is_bodyless() { Some(0) } else { exchange.remaining().or(head.body_length) };
     let mut response = response(head, service.alt_svc.as_ref(), service.scheme);
-    if !watch.is_h2 && watch.place().ear.told() == Told::Retire {
+    if !watch.is_h2 && watch.permit().signal.told() == Told::Retire {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(response.map(|()| ResponseBody::new(exchange, alarm, transaction, length)))

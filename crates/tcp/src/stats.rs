@@ -3,24 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use expressway_metrics::{Kind, Metric};
 use expressway_web::Protocol;
 use expressway_web::memory::Ledger;
-use expressway_web::metrics::Kind;
-
-/// One value, with its name (without prefix and `_total`), its meaning and a label.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Metric {
-    /// Name.
-    pub name: &'static str,
-    /// One line of help.
-    pub help: &'static str,
-    /// Counter or gauge.
-    pub kind: Kind,
-    /// What tells it from others of its name.
-    pub label: Option<(&'static str, &'static str)>,
-    /// The value at the time of reading.
-    pub value: u64,
-}
 
 /// Why a connection or a request was ended or refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

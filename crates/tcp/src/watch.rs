@@ -12,8 +12,8 @@ use expressway_web::patience::{Pace, patience};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use crate::connections::ConnectionPermit;
 use crate::follow::{About, Follow};
-use crate::places::Place;
 use crate::setup::Limits;
 use crate::stats::{Refusal, add, sub};
 use crate::worker::Shared;
@@ -104,7 +104,7 @@ pub(crate) struct Watch {
     pub(crate) remote: SocketAddr,
     pub(crate) limits: Limits,
     pub(crate) is_h2: bool,
-    place: Place,
+    permit: ConnectionPermit,
     follow: Follow,
     state: Mutex<State>,
 }
@@ -122,7 +122,7 @@ impl Watch {
         remote: SocketAddr,
         limits: Limits,
         is_h2: bool,
-        place: Place,
+        permit: ConnectionPermit,
     ) -> Arc<Self> {
         let now = Instant::now();
         let state = State {
@@ -149,7 +149,7 @@ impl Watch {
         account.follow();
         let worker = Arc::clone(worker);
         let follow = Follow::default();
-        Arc::new(Self { worker, account, remote, limits, is_h2, place, follow, state: Mutex::new(state) })
+        Arc::new(Self { worker, account, remote, limits, is_h2, permit, follow, state: Mutex::new(state) })
     }
 
     /// What it tells whoever traces.
@@ -161,8 +161,8 @@ impl Watch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn place(&self) -> &Place {
-        &self.place
+    pub(crate) fn permit(&self) -> &ConnectionPermit {
+        &self.permit
     }
 
     /// A request has come; the number by which it is known here.
@@ -179,7 +179,7 @@ impl Watch {
         state.requests.insert(id, request);
         drop(state);
         if was_idle {
-            self.place.work();
+            self.permit.work();
         }
         add(&self.worker.stats.requests_active, 1);
         id
@@ -229,7 +229,7 @@ impl Watch {
             next.wake();
         }
         if is_flood {
-            self.place.ear.alarm().ring();
+            self.permit.signal.alarm().ring();
         }
         // What it may hold of the window is for others.
         self.feed();
@@ -239,9 +239,9 @@ impl Watch {
         if state.is_idle() {
             state.idle_since = Instant::now();
             drop(state);
-            self.place.rest();
+            self.permit.rest();
             // Its deadline is another now.
-            self.place.ear.alarm().ring();
+            self.permit.signal.alarm().ring();
         }
     }
 
@@ -310,7 +310,7 @@ impl Watch {
         } else {
             state.doomed.get_or_insert(why);
             drop(state);
-            self.place.ear.alarm().ring();
+            self.permit.signal.alarm().ring();
         }
     }
 

@@ -10,9 +10,9 @@ use expressway_web::memory::Ledger;
 use tokio::sync::watch::Receiver;
 use tokio::task::JoinSet;
 
-use crate::accept::{self, Door};
+use crate::accept::{self, Acceptor};
+use crate::connections::{Addresses, Connections};
 use crate::listener::{Listen, Socket};
-use crate::places::{Addresses, Places};
 use crate::server::Ending;
 use crate::setup::Setup;
 use crate::stats::Stats;
@@ -27,7 +27,7 @@ pub(crate) struct Shared {
     pub(crate) setup: Arc<ArcSwap<Setup>>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) ledger: Arc<Ledger>,
-    pub(crate) places: Arc<Places>,
+    pub(crate) connections: Arc<Connections>,
     pub(crate) addresses: Arc<Addresses>,
     pub(crate) tracer: Tracer,
 }
@@ -40,29 +40,29 @@ pub(crate) fn run(
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     runtime.block_on(async {
-        let mut doors = JoinSet::new();
+        let mut acceptors = JoinSet::new();
         for (listen, socket) in sockets {
-            let door = Door::open(socket)?;
-            doors.spawn(accept::run(Arc::clone(&shared), door, listen));
+            let acceptor = Acceptor::open(socket)?;
+            acceptors.spawn(accept::run(Arc::clone(&shared), acceptor, listen));
         }
         let _ = drain.wait_for(Option::is_some).await;
-        doors.shutdown().await;
+        acceptors.shutdown().await;
         loop {
             let ending = *drain.borrow_and_update();
             let deadline = match ending {
                 Some(Ending::Retire(deadline)) => {
-                    shared.places.retire();
+                    shared.connections.retire();
                     deadline
                 }
                 Some(Ending::Finish(deadline)) => {
-                    shared.places.close();
+                    shared.connections.close();
                     deadline
                 }
                 // Gone with the server, it is to end at once.
                 None => return Ok(()),
             };
             while !drain.has_changed().unwrap_or(false) {
-                if shared.places.is_empty() || Instant::now() >= deadline {
+                if shared.connections.is_empty() || Instant::now() >= deadline {
                     return Ok(());
                 }
                 tokio::time::sleep(LOOK).await;

@@ -31,7 +31,6 @@ pub mod hex;
 mod log_limit;
 mod media_type;
 pub mod memory;
-pub mod metrics;
 mod pace;
 pub mod parts;
 pub mod patience;

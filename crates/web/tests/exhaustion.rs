@@ -40,7 +40,7 @@ fn the_open_file_cache_gives_way_and_then_503_answers() {
         head.status == 503
     });
     assert!(refused.is_some());
-    assert!(store.metrics().iter().any(|m| m.name == "lookups_exhausted_total" && m.value == 1));
+    assert!(store.metrics().iter().any(|m| m.name == "lookups_exhausted" && m.value == 1));
     drop(others);
     assert_eq!(fetch(&sites, &get("/0")).0.status, 200);
 }

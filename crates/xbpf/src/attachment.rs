@@ -5,7 +5,7 @@
 //! a dispatcher instead, which is pinned: see [`crate::dispatcher`].
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use libbpf_rs::libbpf_sys::{XDP_FLAGS_DRV_MODE, XDP_FLAGS_HW_MODE, XDP_FLAGS_SKB_MODE};
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
@@ -155,9 +155,17 @@ impl Attachment {
     }
 }
 
-/// The hold of a component of a dispatcher.
-pub(crate) fn of_membership(interface: Interface, mode: AttachMode, membership: Membership) -> Attachment {
-    Attachment { hold: Hold::Slot(membership), interface, mode, role: None }
+/// Puts a program of that role beside others on `ifindex`, as a component of a dispatcher. `load` makes it of the dispatcher and
+/// the name of the function to replace; see [`crate::Redirect::join`].
+pub(crate) fn join<T>(
+    role: Role,
+    ifindex: u32,
+    mode: AttachMode,
+    load: impl Fn(BorrowedFd<'_>, &str) -> Result<(OwnedFd, T), Error>,
+) -> Result<(T, Attachment), Error> {
+    let interface = interface(ifindex);
+    let (loaded, membership) = dispatcher::join(&interface, mode.flags(), role, load)?;
+    Ok((loaded, Attachment { hold: Hold::Slot(membership), interface, mode, role: None }))
 }
 
 /// Attaches `program` to `ifindex`; see [`crate::Redirect::attach`].

@@ -30,68 +30,78 @@ impl Verdict {
     }
 }
 
-macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $name:ident = $shared:ident, $verdict:ident, $label:literal;)+) => {
-        /// The reason for a packet's verdict. Each packet counts under exactly one.
+/// Declares the enum of what a program counts. Its numbers are those of the shared header, by BTF: it does not compile if they
+/// differ.
+macro_rules! reasons {
+    (
+        $(#[doc = $about:literal])+
+        $name:ident: $shared:ident::$all:ident, $verdict:ty;
+        $($(#[doc = $doc:literal])+ $reason:ident = $number:ident, $by:expr, $label:literal;)+
+    ) => {
+        $(#[doc = $about])+
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
-        pub enum Counter {
-            $($(#[doc = $doc])+ $name = redirect_counter::$shared.0,)+
+        pub enum $name {
+            $($(#[doc = $doc])+ $reason = $shared::$number.0,)+
         }
 
-        impl Counter {
-            /// All counters, in the order of the shared header.
-            pub const ALL: [Self; redirect_counter::REDIRECT_COUNTERS.0 as usize] = [$(Self::$name,)+];
+        impl $name {
+            /// All of them, in the order of the shared header.
+            pub const ALL: [Self; $shared::$all.0 as usize] = [$(Self::$reason,)+];
 
-            /// The verdict on the packets counted here.
-            pub fn verdict(self) -> Verdict {
-                match self { $(Self::$name => Verdict::$verdict,)+ }
+            /// What is done with the packets counted here.
+            pub fn verdict(self) -> $verdict {
+                match self { $(Self::$reason => $by,)+ }
             }
 
-            /// The reason in snake case, for metrics labels; unique and stable.
+            /// The reason in snake case, for metrics labels; unique with the verdict, and stable.
             pub fn name(self) -> &'static str {
-                match self { $(Self::$name => $label,)+ }
+                match self { $(Self::$reason => $label,)+ }
             }
 
             /// The reason in a sentence or two, for help texts.
             pub fn help(self) -> &'static str {
-                match self { $(Self::$name => concat!($($doc),+).trim_ascii_start(),)+ }
+                match self { $(Self::$reason => concat!($($doc),+).trim_ascii_start(),)+ }
             }
         }
     };
 }
+pub(crate) use reasons;
 
-counters! {
+reasons! {
+    /// The reason for a packet's verdict. Each packet counts under exactly one.
+    Counter: redirect_counter::REDIRECT_COUNTERS, Verdict;
+
     /// Given to the AF_XDP socket of the receive queue.
-    Taken = REDIRECT_TAKEN, Redirect, "taken";
+    Taken = REDIRECT_TAKEN, Verdict::Redirect, "taken";
     /// The destination MAC is not the interface's.
-    PassOtherMac = REDIRECT_PASS_OTHER_MAC, Pass, "other_mac";
+    PassOtherMac = REDIRECT_PASS_OTHER_MAC, Verdict::Pass, "other_mac";
     /// Neither IPv4 nor IPv6.
-    PassNotIp = REDIRECT_PASS_NOT_IP, Pass, "not_ip";
+    PassNotIp = REDIRECT_PASS_NOT_IP, Verdict::Pass, "not_ip";
     /// More than two VLAN tags.
-    PassVlanDepth = REDIRECT_PASS_VLAN_DEPTH, Pass, "vlan_depth";
+    PassVlanDepth = REDIRECT_PASS_VLAN_DEPTH, Verdict::Pass, "vlan_depth";
     /// Ends before the destination address and port, so its destination is unknown.
-    PassTruncated = REDIRECT_PASS_TRUNCATED, Pass, "truncated";
+    PassTruncated = REDIRECT_PASS_TRUNCATED, Verdict::Pass, "truncated";
     /// The IP header contradicts itself.
-    PassMalformed = REDIRECT_PASS_MALFORMED, Pass, "malformed";
+    PassMalformed = REDIRECT_PASS_MALFORMED, Verdict::Pass, "malformed";
     /// IP, but not UDP.
-    PassNotUdp = REDIRECT_PASS_NOT_UDP, Pass, "not_udp";
+    PassNotUdp = REDIRECT_PASS_NOT_UDP, Verdict::Pass, "not_udp";
     /// An IP fragment, which the kernel reassembles.
-    PassFragment = REDIRECT_PASS_FRAGMENT, Pass, "fragment";
+    PassFragment = REDIRECT_PASS_FRAGMENT, Verdict::Pass, "fragment";
     /// UDP behind IPv4 options.
-    PassIpv4Options = REDIRECT_PASS_IPV4_OPTIONS, Pass, "ipv4_options";
+    PassIpv4Options = REDIRECT_PASS_IPV4_OPTIONS, Verdict::Pass, "ipv4_options";
     /// IPv6 extension headers that only the kernel may or can process.
-    PassIpv6Extension = REDIRECT_PASS_IPV6_EXTENSION, Pass, "ipv6_extension";
+    PassIpv6Extension = REDIRECT_PASS_IPV6_EXTENSION, Verdict::Pass, "ipv6_extension";
     /// UDP for an address or port that is not configured.
-    PassOtherPair = REDIRECT_PASS_OTHER_PAIR, Pass, "other_pair";
+    PassOtherPair = REDIRECT_PASS_OTHER_PAIR, Verdict::Pass, "other_pair";
     /// Ours, but the receive queue has no AF_XDP socket.
-    PassNoSocket = REDIRECT_PASS_NO_SOCKET, Pass, "no_socket";
+    PassNoSocket = REDIRECT_PASS_NO_SOCKET, Verdict::Pass, "no_socket";
     /// Ours, but packet or frame ends inside the UDP header.
-    DropUdpHeader = REDIRECT_DROP_UDP_HEADER, Drop, "udp_header";
+    DropUdpHeader = REDIRECT_DROP_UDP_HEADER, Verdict::Drop, "udp_header";
     /// Ours, but the frame ends before the length that the IP header gives.
-    DropIpLength = REDIRECT_DROP_IP_LENGTH, Drop, "ip_length";
+    DropIpLength = REDIRECT_DROP_IP_LENGTH, Verdict::Drop, "ip_length";
     /// Ours, but the UDP length is below 8 or beyond the IP payload.
-    DropUdpLength = REDIRECT_DROP_UDP_LENGTH, Drop, "udp_length";
+    DropUdpLength = REDIRECT_DROP_UDP_LENGTH, Verdict::Drop, "udp_length";
 }
 
 const COUNTERS: usize = Counter::ALL.len();

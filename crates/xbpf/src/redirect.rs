@@ -168,17 +168,15 @@ impl Redirect {
     /// [`Error::Foreign`] names a program that is no dispatcher, [`Error::Dispatcher`] says what is wrong with
     /// one, [`Error::NoOffload`] that none is loaded into a device; further those of [`Redirect::load`] and [`Redirect::attach`].
     pub fn join(options: &Options, ifindex: u32, mode: AttachMode) -> Result<(Self, Attachment), Error> {
-        let interface = attachment::interface(ifindex);
         if options.offload.is_some() {
-            return Err(Error::NoOffload { interface });
+            return Err(Error::NoOffload { interface: attachment::interface(ifindex) });
         }
         let load = |dispatcher: BorrowedFd<'_>, function: &str| {
             let redirect = Self::load_for(options, Some((dispatcher, function)))?;
             let program = redirect.program.try_clone().map_err(|source| Error::Descriptor { source })?;
             Ok((program, redirect))
         };
-        let (redirect, membership) = dispatcher::join(&interface, mode.flags(), Role::REDIRECT, load)?;
-        Ok((redirect, attachment::of_membership(interface, mode, membership)))
+        attachment::join(Role::REDIRECT, ifindex, mode, load)
     }
 
     /// As an XDP program, or as the extension that replaces a function of a dispatcher.

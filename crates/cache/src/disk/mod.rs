@@ -36,9 +36,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use expressway_metrics::{Metric, count, counters};
 use expressway_web::BodyError;
 use expressway_web::blocks::{Block, Blocks};
-use expressway_web::metrics::{Kind, Metric, count, counters};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{Errno, preadv};
 
@@ -52,16 +52,26 @@ use writer::{Queue, Write, Writer};
 counters! {
     /// What the disk store did.
     pub(crate) struct DiskCounters {
-        "Entries written to the cache's disk store." cache_disk_writes,
-        "Bytes written to the cache's disk store." cache_disk_written_bytes,
-        "Entries not written to the disk store because its queue was full." cache_disk_queue_full,
-        "Entries not written because the disk store was off after an error." cache_disk_off,
-        "Reads from the cache's disk store." cache_disk_reads,
-        "Bytes read from the cache's disk store." cache_disk_read_bytes,
-        "Entries of the disk store that were found corrupt, and dropped." cache_disk_corrupt,
-        "Reads and writes of the disk store that failed." cache_disk_errors,
-        "Regions of the disk store that were given to new entries." cache_disk_regions_evicted,
-        "Entries that were written again because they had been read." cache_disk_reinserted,
+        /// Entries written to the cache's disk store.
+        pub(crate) cache_disk_writes: AtomicU64,
+        /// Bytes written to the cache's disk store.
+        pub(crate) cache_disk_written_bytes: AtomicU64,
+        /// Entries not written to the disk store because its queue was full.
+        pub(crate) cache_disk_queue_full: AtomicU64,
+        /// Entries not written because the disk store was off after an error.
+        pub(crate) cache_disk_off: AtomicU64,
+        /// Reads from the cache's disk store.
+        pub(crate) cache_disk_reads: AtomicU64,
+        /// Bytes read from the cache's disk store.
+        pub(crate) cache_disk_read_bytes: AtomicU64,
+        /// Entries of the disk store that were found corrupt, and dropped.
+        pub(crate) cache_disk_corrupt: AtomicU64,
+        /// Reads and writes of the disk store that failed.
+        pub(crate) cache_disk_errors: AtomicU64,
+        /// Regions of the disk store that were given to new entries.
+        pub(crate) cache_disk_regions_evicted: AtomicU64,
+        /// Entries that were written again because they had been read.
+        pub(crate) cache_disk_reinserted: AtomicU64,
     }
 }
 
@@ -158,7 +168,7 @@ impl Disk {
         let was_there = self.has(Id::Record(number));
         if !self.write_record(number, Vec::new()) {
             tracing::warn!(
-                "cache: an object was purged, but that could not be noted on disk: it may be back after a restart"
+                "cache: an object was purged, but this could not be recorded on disk: it may reappear after a restart"
             );
         }
         was_there
@@ -193,9 +203,9 @@ impl Disk {
     }
 
     pub(crate) fn metrics(&self) -> impl Iterator<Item = Metric> + use<> {
-        let gauge = |name, help, value| Metric { name, help, kind: Kind::Gauge, value };
+        let gauge = Metric::gauge;
         let shared = &self.shared;
-        shared.counters.fields().chain([
+        shared.counters.fields().into_iter().chain([
             gauge("cache_disk_entries", "Entries in the cache's disk store.", shared.index.len() as u64),
             gauge(
                 "cache_disk_queued_bytes",
@@ -248,12 +258,12 @@ impl Shared {
             // Where the region was given to others meanwhile, other entries are no surprise.
             Ok(false) if self.index.remove_at(id, extent) => {
                 count(&self.counters.cache_disk_corrupt);
-                tracing::warn!(?id, "cache: an entry on disk is corrupt; it is dropped");
+                tracing::warn!(?id, "cache: dropping a corrupt entry on disk");
             }
             Ok(false) => {}
             Err(error) => {
                 count(&self.counters.cache_disk_errors);
-                tracing::warn!(%error, "cache: reading the disk failed");
+                tracing::warn!(%error, "cache: reading from disk failed");
                 self.index.remove_at(id, extent);
             }
         }

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use expressway_metrics::count;
 use expressway_web::blocks::Block;
-use expressway_web::metrics::count;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, pwritev};
 
@@ -200,7 +200,7 @@ impl Writer {
             shared.is_off.store(0, Ordering::Relaxed);
             if let Err(error) = self.append(write.id(), write.octets()) {
                 count(&shared.counters.cache_disk_errors);
-                tracing::warn!(%error, seconds = OFF.as_secs(), "cache: writing the disk failed; nothing is written for a while");
+                tracing::warn!(%error, seconds = OFF.as_secs(), "cache: writing to disk failed; pausing writes for a while");
                 self.off_until = Some(Instant::now() + OFF);
                 shared.is_off.store(1, Ordering::Relaxed);
                 // What is in the region so far stays; a torn entry at its end must not be followed by others.

@@ -6,7 +6,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use expressway_web::metrics::count;
+use expressway_metrics::count;
 use expressway_web::{Exchange, RequestBody, RequestHead, ResponseHead};
 use http::header::{
     AGE, CONTENT_RANGE, ETAG, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE,

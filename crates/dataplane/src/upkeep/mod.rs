@@ -60,11 +60,11 @@ pub enum Cause {
     /// The agent that had opened it went, and one that knows nothing of it came.
     Agent,
     /// It was given up for a process that was to succeed this one, and did not.
-    Succession,
+    Upgrade,
 }
 
 impl Cause {
-    const ALL: [Self; 5] = [Self::Removed, Self::Channels, Self::Appeared, Self::Agent, Self::Succession];
+    const ALL: [Self; 5] = [Self::Removed, Self::Channels, Self::Appeared, Self::Agent, Self::Upgrade];
 }
 
 impl fmt::Display for Cause {
@@ -74,7 +74,7 @@ impl fmt::Display for Cause {
             Self::Channels => "channels",
             Self::Appeared => "appeared",
             Self::Agent => "agent",
-            Self::Succession => "succession",
+            Self::Upgrade => "succession",
         })
     }
 }
@@ -288,7 +288,7 @@ impl DataPath {
             match self.open_interface(&device) {
                 Ok(mode) => {
                     let cause = self.upkeep.succeed(&name);
-                    tracing::info!(interface = name, %mode, %cause, "AF_XDP path opened again");
+                    tracing::info!(interface = name, %mode, %cause, "AF_XDP path reopened");
                     any = true;
                 }
                 Err(problem) => {

@@ -305,7 +305,7 @@ fn services(source: &SourceFile, raw: Vec<RawService>) -> Result<Vec<Service>, C
         let service = service(source, raw)?;
         for address in &service.listen {
             if !reached.insert((*address, service.protocol)) {
-                return Err(source.at(span, format!("{address} is another service's")));
+                return Err(source.at(span, format!("{address} is already used by another service")));
             }
         }
         if !names.insert(service.name.clone()) {
@@ -343,7 +343,7 @@ fn service(source: &SourceFile, raw: RawService) -> Result<Service, ConfigError>
         route => route.map_or_else(Route::default, Spanned::into_inner),
     };
     if let Some(table) = raw.quic_lb.first().filter(|_| route != Route::QuicLb) {
-        return Err(source.at(table.span(), "set route = \"quic-lb\" for that"));
+        return Err(source.at(table.span(), "requires route = \"quic-lb\""));
     }
     let second = Duration::from_secs(1);
     let idle = match raw.idle {
@@ -418,7 +418,7 @@ fn nodes(
             return Err(source.at(id_span, problem));
         }
         if nodes.iter().any(|node| node.server_id == server_id) {
-            return Err(source.at(id_span, "the server ID is another node's: set server_id"));
+            return Err(source.at(id_span, "another node has the same server ID: set server_id"));
         }
         nodes.push(Node { address, weight, method: raw.method, drain: raw.drain, server_id });
     }

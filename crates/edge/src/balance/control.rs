@@ -52,7 +52,7 @@ pub enum Error {
     #[error("{0}: more nodes than there is room for; reload again once old ones are gone")]
     Full(String),
     /// What only a start reads.
-    #[error("`{0}` has changed: restart for that")]
+    #[error("`{0}` has changed: restart to apply it")]
     Restart(&'static str),
     /// What an order asks is out of range.
     #[error("weight {0}: must be {most} or less", most = WEIGHT)]
@@ -121,7 +121,7 @@ impl Balancer {
             None => self.service_slots.restore(name.service.clone(), slot),
         };
         if !held {
-            tracing::warn!(?name, "numbered twice: its flows start over");
+            tracing::warn!(?name, "sent two numberings: its flows start over");
         }
     }
 

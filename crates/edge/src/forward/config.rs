@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use expressway_settings::{ConfigError, SourceFile, admin};
-use expressway_xbpf::forward::{FEEDS, PORTS, RECEIVERS};
+use expressway_xbpf::forward::{FEEDS, INTERFACES, RECEIVERS};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -157,8 +157,8 @@ fn interfaces(
     }
     match names.get_ref().len() {
         0 => Err(source.at(names.span(), "name at least one interface")),
-        length if length > PORTS as usize => {
-            Err(source.at(names.span(), format!("{length} interfaces; {PORTS} at most")))
+        length if length > INTERFACES as usize => {
+            Err(source.at(names.span(), format!("{length} interfaces; {INTERFACES} at most")))
         }
         _ => Ok(names.get_ref().iter().map(|name| name.get_ref().clone()).collect()),
     }
@@ -190,7 +190,7 @@ fn feed(source: &SourceFile, table: &ReplicateTable, known: &[String]) -> Result
         // A unicast feed may come from another replicator: a loop has to end.
         Some(limit) if !multicast => {
             return Err(
-                source.at(limit.span(), "only of a multicast feed; others keep what is left of theirs")
+                source.at(limit.span(), "only for multicast feeds; unicast copies keep their remaining TTL")
             );
         }
         Some(limit) => *limit.get_ref(),

@@ -34,13 +34,13 @@
 //! bytes. One that is larger than the way to some receiver passes, as its device would leave it out. Fragments, and datagrams with IPv4 options or IPv6 extension headers, are not copied and pass.
 
 mod config;
-mod port;
+mod interface;
 mod receivers;
 mod router;
 mod slots;
 mod statistics;
 
 pub use config::{Config, MOST_RECEIVERS, Replicate, To};
-pub use port::Unfit;
+pub use interface::Unfit;
 pub use router::{Error, Router};
 pub use statistics::{FeedReport, InterfaceReport, ReceiverReport, Statistics};

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use expressway_netio::route::{Resolver, RouteMirror};
 use expressway_xbpf::forward::{
-    FEEDS, Feed, Forward, ForwardCounts, PORTS, Port, RECEIVERS, Receiver, TrafficCounts,
+    FEEDS, Feed, Forward, ForwardCounts, ForwardInterface, INTERFACES, RECEIVERS, Receiver, TrafficCounts,
 };
 use expressway_xbpf::{AttachMode, Attachment, Existing, Keep, Role, release_orphans};
 
 use crate::interfaces::{self, AttachOptions, Interfaces, Program};
 
 use super::config::{Config, Replicate, To};
-use super::port::{self, Senders, Unfit};
+use super::interface::{self, Senders, Unfit};
 use super::receivers::{self, Memberships, Probes, Unreached};
 use super::slots::Slots;
 use super::statistics::{FeedReport, InterfaceReport, ReceiverReport, Statistics};
@@ -72,7 +72,7 @@ pub struct Router {
     devices: Interfaces,
     /// The devices below the configured interfaces, those that are gone included.
     device_names: BTreeMap<String, String>,
-    ports: BTreeMap<String, Port>,
+    ports: BTreeMap<String, ForwardInterface>,
     unfit: HashMap<String, Unfit>,
     port_slots: Slots<String, ForwardCounts>,
     feed_slots: Slots<SocketAddr, TrafficCounts>,
@@ -107,7 +107,7 @@ impl Router {
             device_names: BTreeMap::new(),
             ports: BTreeMap::new(),
             unfit: HashMap::new(),
-            port_slots: Slots::new(1, PORTS + 1),
+            port_slots: Slots::new(1, INTERFACES + 1),
             feed_slots: Slots::new(0, FEEDS),
             receiver_slots: Slots::new(0, RECEIVERS),
             feeds: Vec::new(),
@@ -151,7 +151,7 @@ impl Router {
         let snapshot = self.mirror.snapshot();
         let mut devices = BTreeMap::new();
         for name in &config.interfaces {
-            let port = port::find(&snapshot, name)?;
+            let port = interface::find(&snapshot, name)?;
             let device = snapshot.link(port.device).map_or(name, |link| &link.name);
             devices.insert(name.clone(), device.clone());
         }
@@ -188,7 +188,7 @@ impl Router {
     fn update(&mut self, now: Instant) -> Result<(), Error> {
         self.probes.begin(now);
         let ports = self.find_ports()?;
-        self.set_ports(ports)?;
+        self.set_interfaces(ports)?;
         self.set_locals()?;
         self.set_feeds(now)?;
         self.confirm_neighbours(now);
@@ -196,7 +196,7 @@ impl Router {
         Ok(())
     }
 
-    fn find_ports(&mut self) -> Result<BTreeMap<String, Port>, Error> {
+    fn find_ports(&mut self) -> Result<BTreeMap<String, ForwardInterface>, Error> {
         let snapshot = self.mirror.snapshot();
         let wanted: HashSet<&String> = self.config.interfaces.iter().collect();
         self.port_slots.retain(|name| wanted.contains(name));
@@ -207,14 +207,14 @@ impl Router {
             let forward = &self.forward;
             // There are as many as a configuration may name.
             let slot = self.port_slots.hold(name, |slot| forward.counts(slot))?.unwrap_or(0);
-            match port::find(&snapshot, name) {
+            match interface::find(&snapshot, name) {
                 Ok(port) => {
                     self.unfit.remove(name);
                     let device = snapshot.link(port.device).map_or(name, |link| &link.name);
                     let replicates = !self.config.replicate.is_empty()
                         && self.mode(device, port.device) == Some(AttachMode::Native);
                     self.device_names.insert(name.clone(), device.clone());
-                    ports.insert(name.clone(), Port { slot, replicates, ..port });
+                    ports.insert(name.clone(), ForwardInterface { slot, replicates, ..port });
                 }
                 Err(unfit) => drop(self.unfit.insert(name.clone(), unfit)),
             }
@@ -239,12 +239,12 @@ impl Router {
         (is_generic && self.config.replicate.iter().any(is_expected)).then_some(GENERIC)
     }
 
-    fn set_ports(&mut self, mut ports: BTreeMap<String, Port>) -> Result<(), Error> {
+    fn set_interfaces(&mut self, mut ports: BTreeMap<String, ForwardInterface>) -> Result<(), Error> {
         let mut modes = self.devices.attached().map(|(_, mode)| mode).peekable();
         let all_generic = modes.peek().is_some() && modes.all(|mode| mode == AttachMode::Generic);
         ports.values_mut().for_each(|port| self.senders.fill(port, all_generic));
-        let list: Vec<Port> = ports.values().cloned().collect();
-        self.forward.set_ports(&list)?;
+        let list: Vec<ForwardInterface> = ports.values().cloned().collect();
+        self.forward.set_interfaces(&list)?;
         self.ports = ports;
         Ok(())
     }
@@ -280,7 +280,7 @@ impl Router {
         let mut groups = Vec::new();
         for feed in config {
             let chosen = |name: &String| feed.interfaces.is_empty() || feed.interfaces.contains(name);
-            let from: Vec<&Port> = self
+            let from: Vec<&ForwardInterface> = self
                 .ports
                 .iter()
                 .filter(|(name, port)| port.replicates && chosen(name))
@@ -348,13 +348,13 @@ impl Router {
                      `gro` on at its peer, before Linux 6.3 none is known to, elsewhere see the driver's documentation"
                 ));
             }
-            for family in port::forwarding_off(name) {
+            for family in interface::forwarding_off(name) {
                 let key =
                     if family == "IPv4" { "net.ipv4.ip_forward" } else { "net.ipv6.conf.all.forwarding" };
                 said.push(format!("{name}: the kernel does not forward {family}: `sysctl -w {key}=1`"));
             }
         }
-        if port::hash_is_beyond() {
+        if interface::hash_is_beyond() {
             said.push(
                 "net.ipv4 or net.ipv6.fib_multipath_hash_policy is 2 or 3: flows may take another of several next \
                  hops than the kernel would choose"

@@ -100,7 +100,7 @@ impl Section {
         if let Some((name, value)) = self.reasons.iter().find(|(name, _)| !known(name)) {
             let names = GuardReason::ALL.iter().filter(|one| one.drops()).map(|one| one.name());
             let names: Vec<&str> = names.collect();
-            let problem = format!("`{name}` is no reason of a drop; known: {}", names.join(", "));
+            let problem = format!("`{name}` is not a drop reason; known: {}", names.join(", "));
             return Err(source.at(value.span(), problem));
         }
         Ok(Capture {

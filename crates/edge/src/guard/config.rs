@@ -321,7 +321,7 @@ mod tests {
             ("patience", lists("timeout = \"1h\"\n"), 3, "1s to"),
             ("large", lists("size = \"1TiB\"\n"), 3, "unit"),
             ("larger", lists("size = \"100GiB\"\n"), 3, "at most"),
-            ("times", learn("after = \"2h\"\nexpiry = \"1h\"\n"), 5, "nobody is ever preferred"),
+            ("times", learn("after = \"2h\"\nexpiry = \"1h\"\n"), 5, "no source would ever be preferred"),
             ("bits", learn("prefix4 = 4\n"), 4, "8 to 32"),
             ("bytes", learn("limit = \"1MiB/s\"\n"), 4, "counts bytes"),
             ("none", learn("entries = 0\n"), 4, "1 to"),

@@ -54,7 +54,7 @@ pub enum Error {
     #[error("{0}")]
     Kernel(String),
     /// What only a start reads.
-    #[error("`{0}` has changed: restart for that")]
+    #[error("`{0}` has changed: restart to apply it")]
     Restart(&'static str),
 }
 

@@ -119,7 +119,9 @@ impl Section {
         let expiry = span(&self.expiry, 30 * 86_400, Span(Duration::from_secs(1)))?;
         if expiry <= after {
             let place = self.expiry.as_ref().or(self.after.as_ref()).map_or(0..0, Spanned::span);
-            return Err(source.at(place, "nobody is ever preferred: `expiry` has to be longer than `after`"));
+            return Err(
+                source.at(place, "no source would ever be preferred: `expiry` must be longer than `after`")
+            );
         }
         let nanoseconds = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX).min(1 << 62);
         let limit = rate(&self.limit, 10_000)?;
@@ -202,7 +204,7 @@ impl Learner {
                 let beyond = beyond.map(|(_, count)| count.packets).sum();
                 self.look(beyond, now);
             }
-            Err(error) => tracing::warn!(%error, "cannot tell whether there is an attack"),
+            Err(error) => tracing::warn!(%error, "cannot determine whether there is an attack"),
         }
         self.set(guard);
         let pause = if self.settings.learning.entries > SMALL { WALK } else { Duration::ZERO };
@@ -233,15 +235,15 @@ impl Learner {
             Attack::Off => false,
         };
         if let Err(error) = guard.set_attack(attack) {
-            tracing::error!(%error, "learned sources cannot be preferred");
+            tracing::error!(%error, "cannot give preference to learned sources");
             return;
         }
         if attack != self.attack {
             self.attack = attack;
             if attack {
-                tracing::warn!("attack: learned sources are preferred, and no new ones are learned");
+                tracing::warn!("attack: preferring learned sources; learning is paused");
             } else {
-                tracing::info!("attack is over: sources are learned again");
+                tracing::info!("attack is over: learning resumes");
             }
         }
     }

@@ -259,7 +259,7 @@ impl Rule {
     /// A key, and what is wrong with it.
     pub fn effect(&self) -> Result<GuardRule, (&'static str, String)> {
         let given = |key: &'static str, given: bool| {
-            if given { Err((key, "applies to a limit, and there is none".to_owned())) } else { Ok(()) }
+            if given { Err((key, "requires `limit`".to_owned())) } else { Ok(()) }
         };
         match (self.action, self.limit.is_empty()) {
             (None, true) => return Err(("name", "has neither `action` nor `limit`".into())),
@@ -294,7 +294,10 @@ impl Rule {
             return Err(("prefix4", "8 to 32 bits of IPv4, `prefix6` 16 to 128 of IPv6".into()));
         }
         if self.ban.is_some() && self.per != Per::Source {
-            return Err(("ban", "needs per = \"source\": else it hits whoever comes next".into()));
+            return Err((
+                "ban",
+                "requires per = \"source\": otherwise it would ban unrelated sources".into(),
+            ));
         }
         Ok(GuardRule::Limit(GuardLimit {
             packets: packets.map(|rate| GuardRate { rate, burst: self.burst.unwrap_or((rate / 10).max(1)) }),

@@ -58,7 +58,7 @@ pub(super) fn check(syn: &mut GuardSyn) -> Option<String> {
     match std::fs::read_to_string(Path::new(SYSCTL)).ok().and_then(|text| text.trim().parse::<u8>().ok()) {
         None => {
             tracing::warn!(
-                "[tcp] syn_cookies: this kernel makes none (CONFIG_SYN_COOKIES); SYNs go to the stack as ever"
+                "[tcp] syn_cookies: not supported by this kernel (CONFIG_SYN_COOKIES); SYNs go to the stack as usual"
             );
             syn.ports.clear();
             None

@@ -14,13 +14,13 @@ pub(crate) struct AdminListener {
     /// Address, or unix:PATH, of /dashboard, /metrics, /subscribers and /healthz
     #[arg(long, value_name = "ADDR")]
     pub(crate) admin: Option<Address>,
-    /// File of the tokens that its pages take, one a line; read again on SIGHUP
+    /// File with the tokens that its pages accept, one per line; reread on SIGHUP
     #[arg(long = "admin-token-file", value_name = "FILE", requires = "admin")]
     pub(crate) token_file: Option<PathBuf>,
-    /// Page that takes no token; may be repeated: /healthz or /metrics
+    /// Page that needs no token, /healthz or /metrics; may be repeated
     #[arg(long = "admin-open", value_name = "PAGE", default_value = "/healthz")]
     pub(crate) open: Vec<Open>,
-    /// Rights to its unix socket, in octal [default: 660]
+    /// Mode of its unix socket, in octal [default: 660]
     #[arg(long = "admin-socket-mode", value_name = "MODE", requires = "admin", value_parser = octal)]
     pub(crate) socket_mode: Option<u32>,
     /// Group of its unix socket, by name or number
@@ -55,7 +55,7 @@ pub(crate) struct AdminPeer {
     /// Admin listener of the process: an address, or unix:PATH
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9180")]
     pub(crate) admin: Address,
-    /// File of the listener's tokens, of which the first is sent
+    /// File with the listener's tokens; the first one is sent
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 /// Sends the packets of services to their nodes, which answer clients directly, until SIGTERM or SIGINT.
-/// SIGHUP reloads the file, and moves no established flow but from nodes that are gone; an invalid file changes nothing.
+/// SIGHUP reloads the file; established flows stay on their nodes unless those are gone. An invalid file changes nothing.
 /// SIGUSR1 prints statistics. Prints `ready interface=IFACE mode=MODE` for each interface once it balances.
 #[derive(Args, Clone)]
 pub(crate) struct Balance {
@@ -18,7 +18,7 @@ pub(crate) struct Balance {
     /// Detach a foreign XDP program from the interfaces first
     #[arg(long)]
     pub(crate) replace: bool,
-    /// Print JSON: a line when it balances, statistics on SIGUSR1 and at the end
+    /// Print JSON: a line once it is balancing, statistics on SIGUSR1 and on exit
     #[arg(long)]
     pub(crate) json: bool,
 }

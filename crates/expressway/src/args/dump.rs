@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use clap::{ArgAction, Args, ValueEnum};
 
-/// Captures what passes interfaces, AF_XDP included: what an XDP program redirects, drops or sends back, what any process
-/// sends through AF_XDP sockets, and what the kernel receives and sends. Packets are printed, or written as pcapng with
+/// Captures the packets of interfaces, AF_XDP included: those that an XDP program redirects, drops or sends back, those that
+/// any process sends through AF_XDP sockets, and those that the kernel receives and sends. Packets are printed, or written as pcapng with
 /// queue, verdict, drop reason and process. Ends on SIGINT, SIGTERM or -c, with counts on standard error. Options are
 /// those of tcpdump. Names are never resolved, and interfaces not put into promiscuous mode.
 #[derive(Args)]
@@ -21,7 +21,7 @@ pub(crate) struct Dump {
     /// Write packets to this file as pcapng instead of printing them; - for standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) write: Option<PathBuf>,
-    /// Take the packets of this file (pcapng or pcap) instead; - for standard input
+    /// Read packets from this file (pcapng or pcap) instead; - for standard input
     #[arg(short, long, value_name = "FILE", conflicts_with = "interfaces")]
     pub(crate) read: Option<PathBuf>,
     /// Exit after this many packets
@@ -30,33 +30,33 @@ pub(crate) struct Dump {
     /// Octets captured of each packet; 0 for all
     #[arg(short, long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub(crate) snapshot_length: u32,
-    /// Where to see the packets of an XDP program
+    /// Where to capture the packets that an XDP program handles
     #[arg(long, value_enum, value_name = "POINT", default_value = "once")]
     pub(crate) point: XdpPoint,
-    /// Only packets that come in, or go out
+    /// Only incoming or only outgoing packets
     #[arg(short = 'Q', long, value_enum, value_name = "WAY", default_value = "inout")]
     pub(crate) direction: Directions,
-    /// Also show each packet that the kernel drops once more, with the reason
+    /// Show packets that the kernel drops a second time, with the reason
     #[arg(long)]
     pub(crate) drops: bool,
     /// Buffer of each CPU in KiB
     #[arg(short = 'B', long, value_name = "KIB", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(64..=1_048_576))]
     pub(crate) buffer_size: u32,
-    /// Begin another file after as many millions of bytes (with k, m or g: KiB, MiB or GiB)
+    /// Start a new file after this many millions of bytes (with k, m or g: KiB, MiB or GiB)
     #[arg(short = 'C', value_name = "SIZE", requires = "write")]
     pub(crate) file_size: Option<FileSize>,
-    /// Begin another file after as many seconds; FILE may be a format of strftime(3)
+    /// Start a new file after this many seconds; FILE may be a strftime(3) format
     #[arg(short = 'G', value_name = "SECONDS", requires = "write", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rotate_seconds: Option<u32>,
-    /// With -C: keep as many files, writing over the oldest. With -G: exit after as many
+    /// With -C: keep this many files, overwriting the oldest. With -G: exit after this many
     #[arg(short = 'W', value_name = "COUNT", requires = "write", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) file_count: Option<u32>,
     /// Write the TLS secrets that a server appends to this file (SSLKEYLOGFILE; `[tls] keylog` of expressway) into the
-    /// capture, so that it can be decrypted by anyone who has it. Its files are readable for their owner only. Not
+    /// capture, so that anyone who has it can decrypt it. Its files are readable by their owner only. Not
     /// with -Z
     #[arg(long, value_name = "FILE", requires = "write")]
     pub(crate) secrets: Option<PathBuf>,
-    /// Become this user after attaching: files are written with its rights
+    /// Switch to this user after attaching; files are written as that user
     #[arg(short = 'Z', long, value_name = "USER")]
     pub(crate) relinquish_privileges: Option<String>,
     /// Read the filter from this file
@@ -66,7 +66,7 @@ pub(crate) struct Dump {
     pub(crate) text: Text,
     #[command(flatten)]
     pub(crate) extcap: Extcap,
-    /// Which packets [default: all]
+    /// Packets to capture [default: all]
     #[arg(value_name = "FILTER")]
     pub(crate) filter: Vec<String>,
 }
@@ -74,7 +74,7 @@ pub(crate) struct Dump {
 /// How packets are printed.
 #[derive(Args)]
 pub(crate) struct Text {
-    /// Print packets also when they are written to a file
+    /// Also print packets that are written to a file
     #[arg(long)]
     pub(crate) print: bool,
     /// Print each packet as one JSON document per line
@@ -105,19 +105,19 @@ pub(crate) struct Text {
     /// Number the packets
     #[arg(short = '#', long)]
     pub(crate) number: bool,
-    /// Take UDP datagrams for this, whatever they look like
+    /// Decode all UDP datagrams as this protocol
     #[arg(short = 'T', value_enum, value_name = "TYPE")]
     pub(crate) payload: Option<PayloadType>,
-    /// Accepted for tcpdump's users: names are never resolved
+    /// Accepted for compatibility with tcpdump: names are never resolved
     #[arg(short, action = ArgAction::Count, hide = true)]
     pub(crate) n: u8,
-    /// Likewise: lines are printed as soon as packets come
+    /// Likewise: lines are always printed as packets arrive
     #[arg(short, long, hide = true)]
     pub(crate) line_buffered: bool,
     /// Likewise: interfaces are never put into promiscuous mode
     #[arg(short = 'p', long, hide = true)]
     pub(crate) no_promiscuous_mode: bool,
-    /// Write packets to the file as soon as they come
+    /// Write each packet to the file as it arrives
     #[arg(short = 'U', long)]
     pub(crate) packet_buffered: bool,
 }

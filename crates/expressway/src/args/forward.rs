@@ -4,20 +4,20 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// Routes by the kernel's own tables, in XDP, and passes to the kernel what it cannot: packets to this host, without a
-/// route or a known neighbour, at their last hop, too large, with options. Copies UDP feeds to receivers.
+/// Routes packets in XDP by the kernel's own tables, and copies UDP feeds to receivers. Packets that it cannot forward go to
+/// the kernel: those for this host, without a route or a known neighbour, with an expired TTL, too large, or with IP options.
 ///
-/// What is forwarded passes netfilter, NAT, tc and IPsec by. The kernel must forward as well: `sysctl -w
+/// Forwarded packets bypass netfilter, NAT, tc and IPsec. The kernel must forward as well: `sysctl -w
 /// net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1`.
 ///
-/// Prints `ready interface=IFACE mode=MODE` for each device once it forwards. SIGHUP reads the file again; an error leaves
-/// everything as it was. SIGUSR1 prints statistics, as does the end. Needs root.
+/// Prints `ready interface=IFACE mode=MODE` for each device once it forwards. SIGHUP rereads the file; an error
+/// leaves everything as it was. Statistics are printed on SIGUSR1 and on exit. Needs root.
 #[derive(Args, Clone)]
 pub(crate) struct Forward {
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
-    /// Check the file, then exit
+    /// Check the configuration, then exit
     #[arg(long)]
     pub(crate) check: bool,
     /// Replace foreign XDP programs that were set through netlink

@@ -4,17 +4,16 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// Drops packets in XDP, before the stack and before AF_XDP, by the lists and rules of the file; what it does not drop
-/// passes unchanged. SIGHUP reads the file and its lists again and changes the filter at once; with anything wrong nothing
-/// changes. SIGUSR1 prints statistics. SIGTERM and SIGINT take the program off; with `pin = true` it stays and goes on
-/// filtering when the process is killed, until the next start takes over. Prints `ready interface=IFACE mode=MODE` for
-/// each interface once it is filtering.
+/// Drops packets in XDP, before the stack and before AF_XDP, by the lists and rules of the file; all others pass unchanged.
+/// SIGHUP rereads the file and its lists and changes the filter at once; if anything is wrong, nothing changes. SIGUSR1
+/// prints statistics. SIGTERM and SIGINT detach the program; with `pin = true` it keeps filtering if the process is killed,
+/// until the next start takes over. Prints `ready interface=IFACE mode=MODE` for each interface once it is filtering.
 #[derive(Args, Clone)]
 pub(crate) struct Guard {
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
-    /// Check the file and the lists that it names, then exit
+    /// Check the configuration and the lists that it names, then exit
     #[arg(long)]
     pub(crate) check: bool,
     /// Pass what would be dropped, and count it; overrides `dry_run`
@@ -23,7 +22,7 @@ pub(crate) struct Guard {
     /// Detach a foreign XDP program from the interfaces first
     #[arg(long)]
     pub(crate) replace: bool,
-    /// Print statistics as one JSON document, on SIGUSR1 and at the end
+    /// Print statistics as one JSON document, on SIGUSR1 and on exit
     #[arg(long)]
     pub(crate) json: bool,
 }

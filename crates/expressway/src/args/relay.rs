@@ -19,13 +19,13 @@ pub(crate) struct Relay {
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
-    /// Check the file, then exit
+    /// Check the configuration, then exit
     #[arg(long)]
     pub(crate) check: bool,
-    /// How packets move, in place of `[io] mode`
+    /// Packet I/O mode, overrides `[io] mode`
     #[arg(long, value_name = "MODE")]
     pub(crate) io: Option<IoMode>,
-    /// Socket of a privileged `expressway agent`, in place of `[io] agent`
+    /// Socket of an `expressway agent` that does the privileged set-up, overrides `[io] agent`
     #[arg(long, value_name = "PATH")]
     pub(crate) agent: Option<PathBuf>,
     /// Replace foreign XDP programs that were set through netlink

@@ -10,9 +10,9 @@ use super::AdminPeer;
 /// With -i: who talks over an interface, AF_XDP included, by flow, host, port and QUIC connection, with rates over 2, 10
 /// and 40 seconds, drops by reason, the rings of all AF_XDP sockets, and the CPUs. Needs root. Press h for the keys.
 ///
-/// Without: polls the admin listener of a running process. For a fan-out it shows the subscribers, those
-/// furthest behind first; for a gateway its packet paths and workers; for a filter reasons, lists and rules, for a balancer
-/// services and nodes, for a router interfaces; for all but fan-outs the counters that change.
+/// Without -i: polls the admin listener of a running process. For a fan-out it shows the subscribers, those
+/// furthest behind first; for a gateway its packet paths and workers; for a filter its reasons, lists and rules; for a
+/// balancer services and nodes; for a router interfaces; and for all but fan-outs the counters that change.
 ///
 /// On a terminal it takes the whole screen until q or SIGINT; otherwise it prints each sample.
 #[derive(Args)]
@@ -38,28 +38,28 @@ pub(crate) struct Top {
 /// Of interfaces.
 #[derive(Args)]
 pub(crate) struct TopFlows {
-    /// Keep the samples in FILE
+    /// Record samples to FILE
     #[arg(long, value_name = "FILE", requires = "interface")]
     pub(crate) record: Option<PathBuf>,
     /// Largest size of FILE
     #[arg(long, value_name = "SIZE", default_value = "1GiB", requires = "record")]
     pub(crate) record_size: Size,
-    /// Show the samples of FILE
+    /// Replay the samples recorded in FILE
     #[arg(long, value_name = "FILE", conflicts_with = "interface")]
     pub(crate) replay: Option<PathBuf>,
-    /// What a row is
+    /// What each row stands for
     #[arg(long, value_enum, default_value_t = TopBy::Flow)]
     pub(crate) by: TopBy,
-    /// Only rows with all of these words: udp, 443, 192.0.2.0/24, !tcp, part of a connection ID
+    /// Show only rows that match all of these words: udp, 443, 192.0.2.0/24, !tcp, part of a connection ID
     #[arg(long, value_name = "WORDS")]
     pub(crate) filter: Option<String>,
     /// Most rows to print
     #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=16_384))]
     pub(crate) rows: u32,
-    /// Octets of the connection IDs that QUIC servers here choose; 0: do not look at them
+    /// Length of the connection IDs that QUIC servers on this host choose, in octets; 0: ignore connection IDs
     #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u32).range(0..=20))]
     pub(crate) cid_length: u32,
-    /// UDP port of a QUIC server here; may be repeated. On others a connection is told by its handshake
+    /// UDP port of a QUIC server on this host; may be repeated. On other ports, connections are recognised by their handshake
     #[arg(long, value_name = "PORT", default_values_t = [443, 8443])]
     pub(crate) quic_port: Vec<u16>,
 }

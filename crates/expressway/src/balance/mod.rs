@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use expressway_edge::balance::{Balancer, Config, Error};
 use expressway_gateway::admin::State;
-use expressway_gateway::metrics::Sample;
+use expressway_metrics::Sample;
 use expressway_xbpf::Existing;
 use serde::Deserialize;
 
@@ -73,16 +73,16 @@ impl Daemon for Balance {
         let config = match Config::load(&self.arguments.config) {
             Ok(config) => config,
             Err(error) => {
-                tracing::warn!(%error, "not reloaded: the old configuration stays");
+                tracing::warn!(%error, "not reloaded: keeping the old configuration");
                 return;
             }
         };
         match self.lock().apply(config) {
             Ok(()) => tracing::info!("reloaded"),
             Err(error @ (Error::Restart(_) | Error::Full(_))) => {
-                tracing::warn!(%error, "not reloaded: the old configuration stays");
+                tracing::warn!(%error, "not reloaded: keeping the old configuration");
             }
-            Err(error) => tracing::warn!(%error, "reloaded in part: reload again"),
+            Err(error) => tracing::warn!(%error, "partly reloaded: reload again"),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use expressway_edge::balance::{Balancer, ServiceStatus, Status};
-use expressway_gateway::metrics::Sample;
+use expressway_metrics::Sample;
 use expressway_xbpf::BalanceTraffic;
 use serde_json::{Value, json};
 

@@ -102,7 +102,9 @@ impl Output {
         })?;
         if secrets.is_some() {
             let to = if to_output { "standard output".to_owned() } else { path.display().to_string() };
-            eprintln!("expressway: {to} will have TLS secrets: whoever reads it can decrypt its connections");
+            eprintln!(
+                "expressway: {to} will contain TLS secrets: anyone who reads it can decrypt the captured connections"
+            );
         }
         let target = if to_output { Target::Output } else { Target::File(path.clone()) };
         let section = section(concat!("expressway ", env!("CARGO_PKG_VERSION")));

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use expressway_dataplane::{Config, DataPath, IoConfig, IoMode, Provider, Purpose, WorkerIo};
 use expressway_feed::fanout::{Fanout, FanoutError, KernelFeed, Membership, Options, Statistics};
 use expressway_gateway::admin::{Admin, State};
-use expressway_gateway::metrics::Registry;
+use expressway_metrics::Registry;
 use expressway_netio::udp::{UdpConfig, UdpIo};
 use expressway_settings::admin::Section;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 
 use expressway_feed::fanout::{Fanout, Protocol, Statistics, SubscriberStatistics};
-use expressway_gateway::metrics::Sample;
+use expressway_metrics::Sample;
 use expressway_netio::IoStats;
 use serde_json::{Value, json};
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use expressway_edge::forward::{Config, Router};
 use expressway_gateway::admin::State;
-use expressway_gateway::metrics::Sample;
+use expressway_metrics::Sample;
 use expressway_xbpf::Existing;
 
 use crate::args::Forward as Arguments;

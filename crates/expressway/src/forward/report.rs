@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use expressway_edge::forward::{FeedReport, InterfaceReport, Router, Statistics};
-use expressway_gateway::metrics::Sample;
+use expressway_metrics::Sample;
 use expressway_xbpf::forward::ForwardCounts;
 use serde_json::json;
 

@@ -348,7 +348,7 @@ impl Output {
         self.until = Some(Instant::now() + PAUSE);
         if !counts.failing.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "capture not written: {error}; filtering goes on, and so does the capture once there is room"
+                "capture not written: {error}; filtering continues, and the capture resumes once there is room"
             );
         }
     }

@@ -12,7 +12,7 @@ use expressway_edge::guard::{
     Capture as CaptureSettings, CaptureStatus, Config, Error, Filter, Lists, Status,
 };
 use expressway_gateway::admin::State;
-use expressway_gateway::metrics::Sample;
+use expressway_metrics::Sample;
 use expressway_xbpf::Existing;
 
 use crate::args::Guard as Arguments;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use expressway_edge::guard::Status;
 use expressway_edge::interfaces::Interfaces;
-use expressway_gateway::metrics::Sample;
+use expressway_metrics::Sample;
 
 /// A line for each interface.
 pub(super) fn ready(interfaces: &Interfaces) -> String {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use expressway_dataplane::{DataPath, Provider};
 use expressway_gateway::admin::State;
-use expressway_gateway::metrics::Sample;
+use expressway_metrics::Sample;
 use expressway_netio::udp::{SendOptions, UdpConfig};
 use expressway_netio::xsk::interface_index;
 use expressway_relay::webrtc::answer::Identity;
@@ -147,7 +147,7 @@ impl Daemon for Relay {
                 tracing::info!(config = %self.arguments.config.display(), "reloaded");
             }
             Err(room) => {
-                tracing::error!("reloaded in part: the worker of room `{room}` is behind; reload again")
+                tracing::error!("partly reloaded: the worker of room `{room}` is behind; reload again")
             }
         }
     }

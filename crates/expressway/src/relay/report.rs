@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use expressway_dataplane::DataPath;
-use expressway_gateway::metrics::Sample;
+use expressway_metrics::Sample;
 use expressway_relay::Config;
 use expressway_relay::status::{DemuxCounters, RoomStatus};
 use expressway_relay::webrtc::http::HttpCounters;

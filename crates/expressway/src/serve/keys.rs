@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use expressway_gateway::metrics::{Registry, Sample};
+use expressway_metrics::{Registry, Sample};
 use expressway_gateway::quic::SharedRetryKeys;
 use expressway_keys::{Document, Keys, Refusal, Store};
 use expressway_tls::{TicketKey, TicketKeys};

@@ -7,13 +7,12 @@ use std::time::UNIX_EPOCH;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use expressway_cache::Cache;
 use expressway_dataplane::DataPath;
-use expressway_gateway::metrics::{Histogram, Registry, Sample};
-use expressway_gateway::quic::{Shared, stats};
+use expressway_gateway::quic::Shared;
+use expressway_metrics::{Histogram, Registry, Sample, TIME_BOUNDS};
 use expressway_origin::{Origins, ServerReport};
 use expressway_tls::Tls;
 use expressway_web::access_log::AccessLog;
 use expressway_web::files::FileStore;
-use expressway_web::metrics as web;
 
 use super::confine::Confinement;
 use crate::metrics::data_path;
@@ -36,11 +35,12 @@ pub(crate) fn register(
         );
         data_path(&path, out);
         for worker in 0..workers {
-            out.extend(shared.stats(Some(worker)).fields().map(|(field, value)| quic(field, value, worker)));
+            let sample = |metric| Sample::from(metric).label("worker", worker.to_string());
+            out.extend(shared.stats(Some(worker)).fields().map(sample));
         }
-        out.extend(files.metrics().into_iter().map(web_sample));
+        out.extend(files.metrics().into_iter().map(Sample::from));
         if let Some(log) = &*log.load() {
-            out.extend(log.metrics().into_iter().map(web_sample));
+            out.extend(log.metrics().into_iter().map(Sample::from));
         }
     });
 }
@@ -49,10 +49,10 @@ pub(crate) fn register(
 pub(crate) fn register_cache(registry: &Registry, cache: Option<&Cache>) {
     if let Some(cache) = cache.cloned() {
         registry.register(move |out: &mut Vec<Sample>| {
-            out.extend(cache.metrics().into_iter().map(web_sample));
+            out.extend(cache.metrics().into_iter().map(Sample::from));
             out.extend(cache.times().map(|(name, help, times)| {
                 let (buckets, sum) = (times.buckets(), times.sum());
-                Sample::histogram(name, help, Histogram { bounds: &web::TIME_BOUNDS, buckets, sum })
+                Sample::histogram(name, help, Histogram { bounds: &TIME_BOUNDS, buckets, sum })
             }));
         });
     }
@@ -103,7 +103,7 @@ fn server_samples(server: &ServerReport) -> Vec<Sample> {
     };
     out.extend(server.failures.iter().map(failure));
     let histogram =
-        Histogram { bounds: &web::TIME_BOUNDS, buckets: server.latency.clone(), sum: server.latency_sum };
+        Histogram { bounds: &TIME_BOUNDS, buckets: server.latency.clone(), sum: server.latency_sum };
     let help = "Time from a request to a server of an origin until the head of its response.";
     out.push(Sample::histogram("origin_response_seconds", help, histogram));
     out
@@ -134,21 +134,4 @@ pub(crate) fn register_tls(registry: &Registry, tls: Arc<ArcSwap<Tls>>) {
             Sample::gauge("certificate_expires_seconds", help, end).label("name", name).label("key", key)
         }));
     });
-}
-
-fn quic(field: &stats::Field, value: u64, worker: usize) -> Sample {
-    let sample = match field.kind {
-        stats::Kind::Counter => Sample::counter(field.name, field.help, value),
-        stats::Kind::Gauge => Sample::gauge(field.name, field.help, value),
-    };
-    sample.label("worker", worker.to_string())
-}
-
-fn web_sample(metric: web::Metric) -> Sample {
-    match metric.kind {
-        web::Kind::Counter => {
-            Sample::counter(metric.name.trim_end_matches("_total"), metric.help, metric.value)
-        }
-        web::Kind::Gauge => Sample::gauge(metric.name, metric.help, metric.value),
-    }
 }

@@ -12,9 +12,9 @@ use expressway_acme::Acme;
 use expressway_cache::Cache;
 use expressway_dataplane::{DataPath, Provider, WorkerIo};
 use expressway_gateway::admin::{self, Admin};
-use expressway_gateway::metrics::Registry;
 use expressway_gateway::otlp::Exporter;
 use expressway_gateway::quic::{Endpoint, Message, Setup, Shared};
+use expressway_metrics::Registry;
 use expressway_netio::trace::Tracers;
 use expressway_netio::worker::{Worker, WorkerOptions};
 use expressway_netio::{Inbox, Mailbox, PacketIo, mailbox};
@@ -32,7 +32,7 @@ use super::logs::{Logs, Previous};
 use super::setup::Reloadable;
 use super::status::Status;
 use super::tls::{self, Fixed, Upkeep};
-use super::upgrade::attempt::Succession;
+use super::upgrade::attempt::UpgradeState;
 use super::upgrade::generation::Generation;
 use super::upgrade::handover::Step;
 use super::upgrade::inheritance::Inheritance;
@@ -67,7 +67,7 @@ pub(crate) struct Server {
     pub(super) mailboxes: Arc<[Mailbox<Message>]>,
     path: Arc<Mutex<DataPath>>,
     pub(super) status: Arc<Status>,
-    pub(super) succession: Succession,
+    pub(super) succession: UpgradeState,
     /// The access log in use, for the metrics page.
     log: Arc<ArcSwapOption<AccessLog>>,
     /// The TLS in use.
@@ -114,13 +114,13 @@ impl Server {
         follow_signals(sender.clone())?;
         let Sockets { tcp: listeners, admin, udp, launcher } = sockets;
         inheritance.step(Step::Built)?;
-        let sockets = expressway_dataplane::Succession { sockets: udp, hands_on: true };
+        let sockets = expressway_dataplane::Handover { sockets: udp, hands_on: true };
         let (path, ios) =
-            DataPath::open_in_succession(setup::data_path(&config), provider, workers, &sockets)?;
+            DataPath::open_with_handover(setup::data_path(&config), provider, workers, &sockets)?;
         drop(sockets);
         let elders = inheritance.elders()?;
         let generations = upgrade::inheritance::generations(inheritance.generation, &elders)?;
-        let mut succession = Succession::new(inheritance.generation, elders, launcher, sender.clone());
+        let mut succession = UpgradeState::new(inheritance.generation, elders, launcher, sender.clone());
         let cores = cores::cores(path.localities());
         let tcp_setup = Arc::clone(&parts.tcp);
         origins.adopt(std::mem::take(&mut parts.origins));

@@ -163,7 +163,7 @@ pub(crate) fn build(
         config.sites.iter().map(|one| site(one, fixed, &origins, cache)).collect();
     let sites = sites.map_err(wrong)?;
     if previous.is_some() && cache.is_none() && config.sites.iter().any(|site| site.cache.is_some()) {
-        tracing::warn!("reload: the first site with a cache; it is cached after a restart");
+        tracing::warn!("reload: this is the first site with a cache; caching starts after a restart");
     }
     let sites = Sites::new(&sites, files).map_err(Failure::usage)?;
     let sites = Arc::new(sites);

@@ -244,7 +244,7 @@ impl Gateway {
         }));
         lines.push(self.memory.line());
         if self.agent_connected == Some(false) {
-            lines.push("agent  disconnected: what it provided keeps working".to_owned());
+            lines.push("agent  disconnected: everything it provided keeps working".to_owned());
         }
         lines.push(String::new());
         let (rx, tx) = ("RX/s", "TX/s");
@@ -332,7 +332,7 @@ mod tests {
                 "eth0  step down from zerocopy to copy: a \"no\"",
                 "memory 5.00M  cache 0  blocks beside it 0  responses 9000  requests 0  beside the cache at most 64.0M  \
                  open files 7",
-                "agent  disconnected: what it provided keeps working",
+                "agent  disconnected: everything it provided keeps working",
             ]
         );
         let all: Vec<&str> = lines.last().unwrap().split_whitespace().collect();

@@ -94,7 +94,7 @@ fn follow(
         match lines.poll().map_err(failed)? {
             Part::End => return Ok(()),
             Part::Nothing if now.duration_since(heard) > SILENCE => {
-                return Err(admin.failure("the process tells nothing any more"));
+                return Err(admin.failure("the process stopped sending events"));
             }
             Part::Nothing => {}
             Part::Line(line) => {

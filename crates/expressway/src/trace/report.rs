@@ -140,7 +140,7 @@ fn request(request: &Request) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use expressway_netio::trace::{Arrival, Event, Hop, Way};
+    use expressway_netio::trace::{Arrival, Channel, Event, Hop};
     use expressway_observe::trace::{Control, Line, Model, Recorded};
 
     use super::{COLUMNS, SCALE, bar, lines, short};
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn nothing_that_a_process_tells_controls_the_terminal() {
         let mut model = Model::default();
-        let way = Some(Way::Xsk(0));
+        let way = Some(Channel::Xsk(0));
         let evil = "\x1b]0;x\x07\r\n\u{9b}2J";
         model.take(Line::Control(Control::Place { worker: 0, xsk: 0, interface: evil.into(), queue: 0 }));
         let remote = "192.0.2.7:4433".parse().unwrap();
@@ -157,7 +157,7 @@ mod tests {
             Hop::Connection { remote, id: evil.into() },
             Hop::Request { stream: 0, request: evil.into(), datagram },
             Hop::Answered { stream: 0, status: 200, source: evil.into() },
-            Hop::Burst { mark: 1, began: 2, way: Way::Xsk(0), packets: 1, bytes: 1 },
+            Hop::Burst { mark: 1, began: 2, way: Channel::Xsk(0), packets: 1, bytes: 1 },
             Hop::Closed,
         ] {
             model.take(Line::Recorded(Recorded { worker: 0, event: Event { time: 2, connection: 1, hop } }));

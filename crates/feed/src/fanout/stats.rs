@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use expressway_netio::stats::{StatField, counters};
+use expressway_netio::stats::{Metric, counters};
 
 use super::options::{Limits, Protocol};
 use super::presence::{Host, Presence};
@@ -336,7 +336,7 @@ pub struct Statistics {
     /// Handshakes under way now.
     pub handshakes: usize,
     /// Counters of the whole.
-    pub counters: Vec<StatField>,
+    pub counters: Vec<Metric>,
     /// Subscribers disconnected, by reason.
     pub disconnects: Vec<(Reason, u64)>,
     /// The subscribers of now, by identifier.

@@ -163,7 +163,7 @@ impl Drop for SocketFile {
         let is_ours = inode(&self.path).is_ok_and(|found| found == self.inode);
         // Who has given up the right to remove it leaves it to the next start.
         if is_ours && let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::debug!(path = %self.path.display(), %error, "the admin socket's name stays");
+            tracing::debug!(path = %self.path.display(), %error, "cannot remove the admin socket's file");
         }
     }
 }
@@ -215,7 +215,7 @@ fn group_id(group: &str) -> Result<u32, String> {
 /// Removes what a dead process left at `path`.
 fn clear(path: &Path) -> Result<(), String> {
     unix::remove_stale(path, SocketType::STREAM).map_err(|occupied| match occupied {
-        Occupied::NotASocket => "is there and not a socket: choose another path, or remove it".into(),
+        Occupied::NotASocket => "exists and is not a socket: choose another path, or remove it".into(),
         Occupied::InUse => "another process is listening there: stop it, or choose another path".into(),
         Occupied::Stale(error) => {
             format!("a dead process left this socket, and it cannot be removed: {error}")

@@ -14,8 +14,8 @@ use expressway_netio::priority;
 use expressway_settings::admin::{Address, Section};
 use tokio::sync::oneshot;
 
-use crate::metrics::Registry;
 use access::Access;
+use expressway_metrics::Registry;
 use listener::SocketFile;
 use service::AdminService;
 use slots::Slots;
@@ -234,7 +234,7 @@ impl Admin {
     pub fn take_name(&mut self) {
         if let (None, Address::Unix(path)) = (&self.name, &self.address) {
             self.name = SocketFile::of(path)
-                .inspect_err(|error| tracing::warn!(path = %path.display(), %error, "the admin socket has lost its name"))
+                .inspect_err(|error| tracing::warn!(path = %path.display(), %error, "the admin socket's file was removed or replaced"))
                 .ok();
         }
     }

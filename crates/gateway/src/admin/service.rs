@@ -22,7 +22,7 @@ use super::page::Page;
 use super::slots::{Slot, Slots};
 use super::write_timeout::WriteTimeout;
 use super::{Limits, Refusal, State};
-use crate::metrics::{self, Registry};
+use expressway_metrics::{self as metrics, Registry};
 
 /// Header lines of a request at most.
 const MAX_HEADERS: usize = 64;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::{AbortHandle, JoinHandle};
 
-use crate::metrics::Sample;
+use expressway_metrics::Sample;
 
 /// All places.
 #[derive(Clone)]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::service::MAX_ORDER;
 use super::*;
-use crate::metrics;
+use expressway_metrics as metrics;
 
 /// Reached only by what hangs.
 const LIMIT: Duration = Duration::from_secs(60);

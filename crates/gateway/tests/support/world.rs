@@ -312,8 +312,8 @@ impl World {
     fn describe(&mut self) -> String {
         let mut text = String::new();
         for server in &self.servers {
-            for (field, value) in server.worker.service().stats().fields().filter(|(_, value)| *value != 0) {
-                text += &format!("  {} {value}\n", field.name);
+            for field in server.worker.service().stats().fields().iter().filter(|field| field.value != 0) {
+                text += &format!("  {} {}\n", field.name, field.value);
             }
         }
         text += &format!("  held {} of network {:?}\n", self.held_bytes(), self.network.stats());

@@ -11,10 +11,10 @@ pub const MAX_REQUEST: usize = 256;
 /// Bytes of a connection ID that are kept.
 pub const ID: usize = 20;
 
-/// The way of a datagram into the process, or out of it.
+/// What a datagram came into the process by, or left it by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Way {
+pub enum Channel {
     /// An AF_XDP socket, by its index within the worker's backend.
     Xsk(u16),
     /// The kernel's UDP socket.
@@ -72,7 +72,7 @@ pub enum Hop {
     /// A datagram was taken from an RX ring or a socket.
     Taken {
         /// Where from.
-        way: Way,
+        way: Channel,
         /// Who sent it.
         remote: SocketAddr,
         /// Octets of UDP payload.
@@ -146,7 +146,7 @@ pub enum Hop {
         /// When that began.
         began: u64,
         /// Which way they leave.
-        way: Way,
+        way: Channel,
         /// How many.
         packets: u32,
         /// Octets of UDP payload.
@@ -177,5 +177,5 @@ pub struct Arrival {
     /// When the connection had decrypted it.
     pub opened: u64,
     /// Which way it came.
-    pub way: Option<Way>,
+    pub way: Option<Channel>,
 }

@@ -26,23 +26,23 @@ use std::time::Instant;
 use arc_swap::ArcSwapOption;
 
 pub use clock::Clock;
-pub use event::{Arrival, Event, Hop, ID, MAX_REQUEST, Way, escaped};
+pub use event::{Arrival, Channel, Event, Hop, ID, MAX_REQUEST, escaped};
 use recording::Track;
 pub use recording::{Batch, Filter, Options, Recording, StartError, Tracers};
 pub use switch::StampSwitch;
 
 /// Where an AF_XDP socket is: the name of its interface, and the queue.
-pub type Place = (String, u32);
+pub type XskQueue = (String, u32);
 
 /// A worker's tracer. Clones are of the same worker and stay on its thread.
 #[derive(Clone, Default)]
 pub struct Tracer {
-    lane: Arc<Lane>,
+    shared: Arc<WorkerTrace>,
 }
 
 /// What a worker and readers of its events share.
 #[derive(Default)]
-struct Lane {
+struct WorkerTrace {
     worker: u16,
     /// Of the recording under way; 0: none. All that is looked at while there is none.
     epoch: AtomicU32,
@@ -55,12 +55,12 @@ struct Lane {
     /// Connections that were given numbers.
     connections: AtomicU64,
     /// Where the backend's AF_XDP sockets are, by index.
-    places: Mutex<Vec<Place>>,
+    queues: Mutex<Vec<XskQueue>>,
     /// The programs that give those their packets.
     switches: Mutex<Vec<StampSwitch>>,
 }
 
-impl Lane {
+impl WorkerTrace {
     /// Has the programs stamp packets from now on, or no more.
     fn switch(&self, clock: Option<&Clock>) {
         for switch in self.switches.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -84,7 +84,7 @@ impl Tracer {
     /// The recording under way; 0: none.
     #[inline]
     pub fn epoch(&self) -> u32 {
-        self.lane.epoch.load(Ordering::Acquire)
+        self.shared.epoch.load(Ordering::Acquire)
     }
 
     /// Somebody asks.
@@ -94,7 +94,7 @@ impl Tracer {
     }
 
     fn with<R>(&self, act: impl FnOnce(&Track) -> R) -> Option<R> {
-        self.lane.track.load().as_ref().map(|track| act(track))
+        self.shared.track.load().as_ref().map(|track| act(track))
     }
 
     /// The time now; 0 when nothing is recorded.
@@ -133,8 +133,8 @@ impl Tracer {
 
     /// A number for a connection, or any other flow of events.
     pub fn number(&self) -> u64 {
-        let count = self.lane.connections.fetch_add(1, Ordering::Relaxed) + 1;
-        count << 16 | u64::from(self.lane.worker)
+        let count = self.shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
+        count << 16 | u64::from(self.shared.worker)
     }
 
     /// Records what happens now.
@@ -151,21 +151,21 @@ impl Tracer {
 
     /// Packets are about to be built, of something that is followed.
     pub fn begin_burst(&self) -> OpenBurst {
-        let mark = self.lane.marks.fetch_add(1, Ordering::Relaxed) + 1;
-        self.lane.open.store(mark, Ordering::Relaxed);
-        self.lane.way.store(0, Ordering::Relaxed);
+        let mark = self.shared.marks.fetch_add(1, Ordering::Relaxed) + 1;
+        self.shared.open.store(mark, Ordering::Relaxed);
+        self.shared.way.store(0, Ordering::Relaxed);
         OpenBurst { mark, began: self.now() }
     }
 
     /// They were built.
     pub fn end_burst(&self, burst: OpenBurst, connection: u64, packets: usize, bytes: usize) {
-        self.lane.open.store(0, Ordering::Relaxed);
+        self.shared.open.store(0, Ordering::Relaxed);
         if packets == 0 {
             return;
         }
-        let way = match self.lane.way.load(Ordering::Relaxed) {
-            0 => Way::Kernel,
-            way => Way::Xsk((way - 1) as u16),
+        let way = match self.shared.way.load(Ordering::Relaxed) {
+            0 => Channel::Kernel,
+            way => Channel::Xsk((way - 1) as u16),
         };
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let OpenBurst { mark, began } = burst;
@@ -175,23 +175,23 @@ impl Tracer {
 
     /// For backends: the mark of the burst that is being built, if it is followed.
     pub fn open_burst(&self) -> Option<u64> {
-        let mark = self.lane.open.load(Ordering::Relaxed);
+        let mark = self.shared.open.load(Ordering::Relaxed);
         (mark != 0).then_some(mark)
     }
 
     /// For backends: the burst leaves by that AF_XDP socket, not by the kernel's.
     pub fn leaves_by_xsk(&self, index: usize) {
-        self.lane.way.store(index as u32 + 1, Ordering::Relaxed);
+        self.shared.way.store(index as u32 + 1, Ordering::Relaxed);
     }
 
     /// The last mark that was issued.
     pub fn last_mark(&self) -> u64 {
-        self.lane.marks.load(Ordering::Relaxed)
+        self.shared.marks.load(Ordering::Relaxed)
     }
 
     /// For backends: the programs that stamp packets for them on demand. Those that it had before stamp no more.
     pub fn set_switches(&self, switches: Vec<StampSwitch>) {
-        let mut held = self.lane.switches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.shared.switches.lock().unwrap_or_else(PoisonError::into_inner);
         for gone in held.iter().filter(|switch| !switches.contains(switch)) {
             gone.off();
         }
@@ -203,14 +203,14 @@ impl Tracer {
     }
 
     /// For backends: where their AF_XDP sockets are, by index.
-    pub fn set_places(&self, places: Vec<Place>) {
-        *self.lane.places.lock().unwrap_or_else(PoisonError::into_inner) = places;
+    pub fn set_queues(&self, queues: Vec<XskQueue>) {
+        *self.shared.queues.lock().unwrap_or_else(PoisonError::into_inner) = queues;
     }
 }
 
 impl std::fmt::Debug for Tracer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tracer").field("worker", &self.lane.worker).field("on", &self.is_on()).finish()
+        f.debug_struct("Tracer").field("worker", &self.shared.worker).field("on", &self.is_on()).finish()
     }
 }
 

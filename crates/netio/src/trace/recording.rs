@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use crossbeam_queue::ArrayQueue;
 
 use super::clock::Clock;
-use super::{Event, Lane, Place, Tracer, is_same};
+use super::{Event, Tracer, WorkerTrace, XskQueue, is_same};
 
 /// Events in the rings of all workers together: some 30 MB while a recording is under way, and events of a tenth of a second at
 /// a million packets a second. A worker's ring has no fewer than the least.
@@ -73,16 +73,16 @@ impl Track {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// One at a time.
-    #[error("another trace is running: wait for its end")]
+    #[error("another trace is running: wait until it ends")]
     Busy,
 }
 
 impl Shared {
     fn stop(&self) {
-        for lane in &self.lanes {
-            lane.epoch.store(0, Ordering::Release);
-            lane.track.store(None);
-            lane.switch(None);
+        for worker in &self.workers {
+            worker.epoch.store(0, Ordering::Release);
+            worker.track.store(None);
+            worker.switch(None);
         }
     }
 }
@@ -94,7 +94,7 @@ pub struct Tracers {
 }
 
 struct Shared {
-    lanes: Vec<Arc<Lane>>,
+    workers: Vec<Arc<WorkerTrace>>,
     is_recording: AtomicBool,
     epochs: AtomicU32,
 }
@@ -102,9 +102,9 @@ struct Shared {
 impl Tracers {
     /// For so many workers, up to 65,536.
     pub fn new(workers: usize) -> Self {
-        let lane = |worker| Arc::new(Lane { worker, ..Lane::default() });
-        let lanes = (0..=u16::MAX).take(workers).map(lane).collect();
-        let shared = Shared { lanes, is_recording: AtomicBool::new(false), epochs: AtomicU32::new(0) };
+        let trace = |worker| Arc::new(WorkerTrace { worker, ..WorkerTrace::default() });
+        let workers = (0..=u16::MAX).take(workers).map(trace).collect();
+        let shared = Shared { workers, is_recording: AtomicBool::new(false), epochs: AtomicU32::new(0) };
         Self { shared: Arc::new(shared) }
     }
 
@@ -113,7 +113,7 @@ impl Tracers {
     /// # Panics
     /// Where there is no such worker.
     pub fn tracer(&self, worker: usize) -> Tracer {
-        Tracer { lane: Arc::clone(&self.shared.lanes[worker]) }
+        Tracer { shared: Arc::clone(&self.shared.workers[worker]) }
     }
 
     /// Starts a recording, which lasts until it is dropped.
@@ -126,7 +126,7 @@ impl Tracers {
             return Err(StartError::Busy);
         }
         let clock = Clock::new();
-        let room = (EVENTS / shared.lanes.len().max(1)).clamp(LEAST_EVENTS, MOST_EVENTS);
+        let room = (EVENTS / shared.workers.len().max(1)).clamp(LEAST_EVENTS, MOST_EVENTS);
         let track = || {
             Arc::new(Track {
                 options: options.clone(),
@@ -136,13 +136,13 @@ impl Tracers {
                 asked: AtomicU32::new(0),
             })
         };
-        let tracks: Vec<_> = shared.lanes.iter().map(|_| track()).collect();
+        let tracks: Vec<_> = shared.workers.iter().map(|_| track()).collect();
         // Never 0, and after 2^32 recordings a number comes again, which hurts nobody.
         let epoch = shared.epochs.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
-        for (lane, track) in shared.lanes.iter().zip(&tracks) {
-            lane.track.store(Some(Arc::clone(track)));
-            lane.switch(Some(&clock));
-            lane.epoch.store(epoch, Ordering::Release);
+        for (worker, track) in shared.workers.iter().zip(&tracks) {
+            worker.track.store(Some(Arc::clone(track)));
+            worker.switch(Some(&clock));
+            worker.epoch.store(epoch, Ordering::Release);
         }
         Ok(Recording { shared, tracks, clock, next: 0 })
     }
@@ -199,10 +199,10 @@ impl Recording {
     }
 
     /// Where an AF_XDP socket of a worker is, by its index.
-    pub fn place(&self, worker: usize, index: u16) -> Option<Place> {
-        let lane = self.shared.lanes.get(worker)?;
-        let places = lane.places.lock().unwrap_or_else(PoisonError::into_inner);
-        places.get(usize::from(index)).cloned()
+    pub fn queue(&self, worker: usize, index: u16) -> Option<XskQueue> {
+        let worker = self.shared.workers.get(worker)?;
+        let queues = worker.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.get(usize::from(index)).cloned()
     }
 }
 

@@ -99,7 +99,7 @@ fn a_burst_has_its_mark_and_its_way() {
     let events = recording.take(10).unwrap().events;
     assert_eq!(events.len(), 1, "nothing was built the second time");
     let Hop::Burst { mark, began, way, packets, bytes } = events[0].hop else { panic!("{events:?}") };
-    assert_eq!((mark, way, packets, bytes), (1, Way::Xsk(3), 2, 2400));
+    assert_eq!((mark, way, packets, bytes), (1, Channel::Xsk(3), 2, 2400));
     assert!(began <= events[0].time);
 }
 
@@ -121,11 +121,11 @@ fn stamps_of_other_clocks_are_related_or_refused() {
 
 #[test]
 fn events_pass_through_json() {
-    let datagram = Arrival { arrived: Some(5), taken: 6, opened: 7, way: Some(Way::Xsk(1)) };
+    let datagram = Arrival { arrived: Some(5), taken: 6, opened: 7, way: Some(Channel::Xsk(1)) };
     for hop in [
         Hop::Opened,
         Hop::Connection { remote: remote(1), id: "00ff".into() },
-        Hop::Taken { way: Way::Kernel, remote: remote(2), bytes: 1200, arrived: None },
+        Hop::Taken { way: Channel::Kernel, remote: remote(2), bytes: 1200, arrived: None },
         Hop::Request { stream: 4, request: "GET /a".into(), datagram },
         Hop::Answered { stream: 4, status: 200, source: "here".into() },
         Hop::Written { stream: 4, bytes: u64::MAX, complete: true },

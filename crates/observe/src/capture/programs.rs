@@ -245,7 +245,7 @@ impl Attached {
             Err(error) => {
                 self.refused.insert(program.id);
                 let instead = match self.sees_redirects {
-                    true => "what it redirects and what the kernel receives is shown instead",
+                    true => "packets that it redirects, and those the kernel receives, are shown instead",
                     false => "what the kernel receives is shown instead",
                 };
                 self.note(Some(index), format!("{error}; {instead}"));

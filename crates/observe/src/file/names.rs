@@ -28,7 +28,7 @@ pub enum NameError {
     #[error("-W counts the files of -C or of -G, not of both")]
     Both,
     /// Not a format of strftime.
-    #[error("the file's name is not a format of strftime")]
+    #[error("the file name is not a valid strftime format")]
     Format,
 }
 

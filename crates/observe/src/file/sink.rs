@@ -32,7 +32,7 @@ pub enum FileError {
         source: io::Error,
     },
     /// A file cannot be written. What was written before is whole.
-    #[error("{name}: {source}; what was written before is valid")]
+    #[error("{name}: {source}; everything written before is valid")]
     Write {
         /// Which.
         name: String,

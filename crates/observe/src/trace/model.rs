@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
-use expressway_netio::trace::{Event, Hop, Way};
+use expressway_netio::trace::{Channel, Event, Hop};
 
 use super::line::{Control, Line, Recorded};
 use super::request::{Receiver, Request, Stamp};
@@ -213,7 +213,7 @@ impl Model {
     }
 
     /// Packets were built: for responses that have begun these are the first.
-    fn build(&mut self, worker: usize, number: u64, (mark, time): (u64, u64), way: Way) {
+    fn build(&mut self, worker: usize, number: u64, (mark, time): (u64, u64), way: Channel) {
         let unbuilt = self.connections.get_mut(&number).map(|known| std::mem::take(&mut known.unbuilt));
         let way_out = self.way(worker, way);
         let mut first_of = Vec::new();
@@ -225,7 +225,7 @@ impl Model {
             self.unflushed.entry(worker).or_default().push((mark, (number, stream)));
             first_of.push((number, stream));
         }
-        if matches!(way, Way::Xsk(_)) {
+        if matches!(way, Channel::Xsk(_)) {
             let bursts = self.bursts.entry(worker).or_default();
             while let Some(oldest) = bursts.first_entry().filter(|one| one.get().built + COMPLETED < time) {
                 oldest.remove();
@@ -244,7 +244,7 @@ impl Model {
     /// TCP: octets were written, the first for responses that have begun.
     fn send(&mut self, worker: usize, number: u64, (began, time): (u64, u64)) {
         let unbuilt = self.connections.get_mut(&number).map(|known| std::mem::take(&mut known.unbuilt));
-        let way_out = self.way(worker, Way::Tcp);
+        let way_out = self.way(worker, Channel::Tcp);
         for stream in unbuilt.unwrap_or_default() {
             let Some(request) = self.open.get_mut(&(number, stream)) else { continue };
             request.set(Stamp::Built, began);
@@ -306,20 +306,20 @@ impl Model {
         rest
     }
 
-    fn way(&self, worker: usize, way: Way) -> String {
+    fn way(&self, worker: usize, way: Channel) -> String {
         match way {
-            Way::Xsk(index) => {
+            Channel::Xsk(index) => {
                 self.places.get(&(worker, index)).cloned().unwrap_or_else(|| format!("AF_XDP socket {index}"))
             }
-            Way::Kernel => "kernel socket".to_owned(),
-            Way::Worker => "another worker".to_owned(),
-            Way::Tcp => "TCP".to_owned(),
-            Way::Simulated => "simulated".to_owned(),
+            Channel::Kernel => "kernel socket".to_owned(),
+            Channel::Worker => "another worker".to_owned(),
+            Channel::Tcp => "TCP".to_owned(),
+            Channel::Simulated => "simulated".to_owned(),
         }
     }
 
     /// How a burst or datagram of a worker moved, in words.
-    pub(super) fn way_of(&self, worker: usize, way: Way) -> String {
+    pub(super) fn way_of(&self, worker: usize, way: Channel) -> String {
         self.way(worker, way)
     }
 

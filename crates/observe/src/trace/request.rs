@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use expressway_netio::trace::Way;
+use expressway_netio::trace::Channel;
 
 /// Where a request came by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,12 +44,12 @@ pub enum Receiver {
 
 impl Receiver {
     /// Who it was, by the way that the datagram came.
-    pub(super) const fn of(way: Way) -> Option<Self> {
+    pub(super) const fn of(way: Channel) -> Option<Self> {
         match way {
-            Way::Xsk(_) => Some(Self::Xdp),
-            Way::Kernel | Way::Tcp => Some(Self::Kernel),
+            Channel::Xsk(_) => Some(Self::Xdp),
+            Channel::Kernel | Channel::Tcp => Some(Self::Kernel),
             // Known to whoever took it first, and to nobody.
-            Way::Worker | Way::Simulated => None,
+            Channel::Worker | Channel::Simulated => None,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use expressway_netio::trace::{Batch, Event, Hop, Recording, Way};
+use expressway_netio::trace::{Batch, Channel, Event, Hop, Recording};
 
 use super::line::{Control, Line, Recorded};
 use super::order::Order;
@@ -80,7 +80,7 @@ fn tell(batch: Batch, recording: &Recording, places: &mut HashSet<(usize, u16)>,
     for event in events {
         if let Some(xsk) = socket(&event)
             && places.insert((worker, xsk))
-            && let Some((interface, queue)) = recording.place(worker, xsk)
+            && let Some((interface, queue)) = recording.queue(worker, xsk)
         {
             write(out, Control::Place { worker, xsk, interface, queue });
         }
@@ -96,8 +96,8 @@ fn socket(event: &Event) -> Option<u16> {
         _ => None,
     };
     way.and_then(|way| match way {
-        Way::Xsk(index) => Some(index),
-        Way::Kernel | Way::Worker | Way::Tcp | Way::Simulated => None,
+        Channel::Xsk(index) => Some(index),
+        Channel::Kernel | Channel::Worker | Channel::Tcp | Channel::Simulated => None,
     })
 }
 

@@ -1,4 +1,4 @@
-use expressway_netio::trace::{Arrival, Event, Hop, Tracers, Way};
+use expressway_netio::trace::{Arrival, Channel, Event, Hop, Tracers};
 use proptest::prelude::*;
 
 use super::*;
@@ -9,7 +9,7 @@ fn event(time: u64, connection: u64, hop: Hop) -> Line {
 
 /// All hops of a request over AF_XDP, as a gateway records them.
 fn request(connection: u64, stream: u64, at: u64) -> Vec<Line> {
-    let way = Way::Xsk(0);
+    let way = Channel::Xsk(0);
     let datagram = Arrival { arrived: Some(at), taken: at + 10, opened: at + 30, way: Some(way) };
     let remote = "192.0.2.7:4433".parse().unwrap();
     let mark = at;
@@ -196,7 +196,7 @@ fn a_stream_begins_tells_places_and_ends_with_what_was_lost() {
     let order = Order { seconds: 1, ..Order::default() };
     let recording = tracers.start(&order.options().unwrap()).unwrap();
     let tracer = tracers.tracer(0);
-    tracer.set_places(vec![("eth0".into(), 5)]);
+    tracer.set_queues(vec![("eth0".into(), 5)]);
     let mut stream = Stream::new(recording, order);
     let burst = tracer.begin_burst();
     tracer.leaves_by_xsk(0);
@@ -277,7 +277,7 @@ fn chrome(lines: Vec<Line>) -> String {
 fn bursts_whose_completion_is_lost_are_forgotten() {
     let mut model = Model::default();
     let burst = |mark: u64, time: u64| {
-        event(time, 7, Hop::Burst { mark, began: time, way: Way::Xsk(0), packets: 1, bytes: 1 })
+        event(time, 7, Hop::Burst { mark, began: time, way: Channel::Xsk(0), packets: 1, bytes: 1 })
     };
     let second = 1_000_000_000;
     for mark in 0..200_000 {
@@ -343,10 +343,10 @@ proptest! {
 #[test]
 fn who_stamped_a_datagram_is_told_by_the_way_it_came() {
     for (way, arrived, by) in [
-        (Way::Xsk(0), Some(5), Some(Receiver::Xdp)),
-        (Way::Kernel, Some(5), Some(Receiver::Kernel)),
-        (Way::Worker, None, None),
-        (Way::Xsk(0), None, None),
+        (Channel::Xsk(0), Some(5), Some(Receiver::Xdp)),
+        (Channel::Kernel, Some(5), Some(Receiver::Kernel)),
+        (Channel::Worker, None, None),
+        (Channel::Xsk(0), None, None),
     ] {
         let mut model = Model::default();
         let datagram = Arrival { arrived, taken: 6, opened: 7, way: Some(way) };

@@ -197,7 +197,10 @@ fn room(table: &RoomTable, folder: &Path) -> Result<Room, Problem> {
     let (whip, whep) = (is_set(&table.whip), is_set(&table.whep));
     let input = table.rtp_in.as_ref().map(|input| host(input, true)).transpose()?;
     if input.is_none() && !whip {
-        return Err((table.name.span(), "nobody can publish: set `rtp_in`, `whip` or both".into()));
+        return Err((
+            table.name.span(),
+            "the room has no way to publish: set `rtp_in`, `whip` or both".into(),
+        ));
     }
     if (whip || whep) && table.payload == Payload::Any {
         return Err((table.name.span(), "`whip` and `whep` need `payload = \"rtp\"`".into()));
@@ -216,7 +219,7 @@ fn room(table: &RoomTable, folder: &Path) -> Result<Room, Problem> {
         (table.sources.first().map(Spanned::span), !table.sources.is_empty()),
     ] {
         if let Some(span) = span.filter(|_| is_set && !is_group) {
-            return Err((span, "`rtp_in` is no multicast group".into()));
+            return Err((span, "`rtp_in` is not a multicast group".into()));
         }
     }
     let players = table.players.as_ref().map_or(RECEIVERS, |players| *players.get_ref());
@@ -479,7 +482,7 @@ mod tests {
             (
                 "[[room]]\nname = \"a\"\nrtp_in = \"192.0.2.1:5004\"\ninterface = \"eth0\"\n",
                 4,
-                "no multicast",
+                "not a multicast",
             ),
             ("[[room]]\nname = \"a\"\nrtp_in = \"192.0.2.1:5004\"\nhistory = 100\n", 4, "power of two"),
             ("[[room]]\nname = \"a\"\nrtp_in = \"192.0.2.1:5004\"\nmax_packet = 10\n", 4, "64 to 9000"),

@@ -208,7 +208,7 @@ mod tests {
         let more = |line: &str| format!("{SMALL}\n{line}");
         for (webrtc, room, words) in [
             ("", "whip = true", "there is no [webrtc]"),
-            (SMALL, "whep = true", "nobody can publish"),
+            (SMALL, "whep = true", "the room has no way to publish"),
             (SMALL, "whip = true\npayload = \"any\"", "`payload = \"rtp\"`"),
             (SMALL, "whip = true\nrtp_out = [\"192.0.2.9:5004\"]", "set `from`"),
             (SMALL, "rtp_in = \"192.0.2.1:3478\"", "is used by `[webrtc]`"),

@@ -231,14 +231,14 @@ impl Section {
         let is_tcp = matches!(self.listen.get_ref(), Address::Tcp(_));
         if let Some(mode) = &self.socket_mode {
             if is_tcp {
-                return Err((mode.span(), "`listen` is no unix socket: remove `socket_mode`".into()));
+                return Err((mode.span(), "`listen` is not a unix socket: remove `socket_mode`".into()));
             }
             if !(1..=0o777).contains(mode.get_ref()) {
                 return Err((mode.span(), "give rights from 0o001 to 0o777, such as 0o660".into()));
             }
         }
         if let Some(group) = self.socket_group.as_ref().filter(|_| is_tcp) {
-            return Err((group.span(), "`listen` is no unix socket: remove `socket_group`".into()));
+            return Err((group.span(), "`listen` is not a unix socket: remove `socket_group`".into()));
         }
         for (span, value, low, high) in [
             (self.max_connections.span(), u64::from(*self.max_connections.get_ref()), 1, 10_000),

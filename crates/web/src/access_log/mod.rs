@@ -25,20 +25,26 @@ use http::HeaderMap;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use crate::metrics::{Kind, Metric, count, counters};
 use entry::Entry;
+use expressway_metrics::{Metric, count, counters};
 pub use record::Record;
 use writer::Writer;
 
 counters! {
     /// What became of access log lines.
     pub(crate) struct LogCounters {
-        "Lines written to the access log." access_log_lines,
-        "Bytes written to the access log." access_log_bytes,
-        "Lines lost because the access log's queue was full." access_log_dropped,
-        "Lines lost because writing the access log failed." access_log_failed,
-        "Times that the access log was reopened." access_log_reopened,
-        "Times that reopening the access log failed and the old file was kept." access_log_reopen_failed,
+        /// Lines written to the access log.
+        pub(crate) access_log_lines: AtomicU64,
+        /// Bytes written to the access log.
+        pub(crate) access_log_bytes: AtomicU64,
+        /// Lines lost because the access log's queue was full.
+        pub(crate) access_log_dropped: AtomicU64,
+        /// Lines lost because writing the access log failed.
+        pub(crate) access_log_failed: AtomicU64,
+        /// Times that the access log was reopened.
+        pub(crate) access_log_reopened: AtomicU64,
+        /// Times that reopening the access log failed and the old file was kept.
+        pub(crate) access_log_reopen_failed: AtomicU64,
     }
 }
 
@@ -219,12 +225,9 @@ impl AccessLog {
 
     /// Lines written, dropped and failed.
     pub fn metrics(&self) -> Vec<Metric> {
-        let queued = Metric {
-            name: "access_log_queued_bytes",
-            help: "Bytes of text in the access log's queue.",
-            kind: Kind::Gauge,
-            value: self.shared.queued_bytes.load(Ordering::Relaxed) as u64,
-        };
-        self.shared.counters.fields().chain([queued]).collect()
+        let queued = self.shared.queued_bytes.load(Ordering::Relaxed) as u64;
+        let help = "Bytes of text in the access log's queue.";
+        let queued = Metric::gauge("access_log_queued_bytes", help, queued);
+        self.shared.counters.fields().into_iter().chain([queued]).collect()
     }
 }

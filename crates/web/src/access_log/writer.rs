@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::format::append;
 use super::{Format, Message, Shared, Target};
-use crate::metrics::count;
+use expressway_metrics::count;
 
 /// Octets after which a batch is written.
 const BATCH: usize = 64 * 1024;

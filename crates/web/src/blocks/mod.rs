@@ -20,7 +20,7 @@ use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, Weighter};
 
 use crate::files::{Encoding, Identity};
 use crate::memory::{Memory, Sliced};
-use crate::metrics::{count, counters};
+use expressway_metrics::{count, counters};
 pub(crate) use hold::hold_block;
 pub use hold::{Hold, lend};
 
@@ -37,16 +37,26 @@ const ENTRY_OVERHEAD: usize = 192;
 counters! {
     /// What reading files did.
     pub(crate) struct BlockCounters {
-        "Blocks found in the block cache." block_cache_hits,
-        "Blocks not found in the block cache." block_cache_misses,
-        "Blocks read from the page cache without leaving the worker." block_reads_now,
-        "Blocks read by reader threads." block_reads_pooled,
-        "Partial blocks read from the page cache because their client reads slowly or may hold little memory." piece_reads_now,
-        "Such partial blocks read by reader threads." piece_reads_pooled,
-        "Bytes read from files." block_read_bytes,
-        "Blocks released by responses because their client was not reading them." blocks_released,
-        "Reads that found the file truncated, extended or rewritten while it was served." file_changed,
-        "Reads that failed." file_read_errors,
+        /// Blocks found in the block cache.
+        pub(crate) block_cache_hits: AtomicU64,
+        /// Blocks not found in the block cache.
+        pub(crate) block_cache_misses: AtomicU64,
+        /// Blocks read from the page cache without leaving the worker.
+        pub(crate) block_reads_now: AtomicU64,
+        /// Blocks read by reader threads.
+        pub(crate) block_reads_pooled: AtomicU64,
+        /// Partial blocks read from the page cache because their client reads slowly or may hold little memory.
+        pub(crate) piece_reads_now: AtomicU64,
+        /// Such partial blocks read by reader threads.
+        pub(crate) piece_reads_pooled: AtomicU64,
+        /// Bytes read from files.
+        pub(crate) block_read_bytes: AtomicU64,
+        /// Blocks released by responses because their client was not reading them.
+        pub(crate) blocks_released: AtomicU64,
+        /// Reads that found the file truncated, extended or rewritten while it was served.
+        pub(crate) file_changed: AtomicU64,
+        /// Reads that failed.
+        pub(crate) file_read_errors: AtomicU64,
     }
 }
 

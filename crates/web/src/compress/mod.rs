@@ -25,17 +25,20 @@ use http::HeaderValue;
 use crate::Wake;
 use crate::files::{Encoding, FileStore};
 use crate::memory::Account;
-use crate::metrics::counters;
 pub(crate) use decision::{Compression, recode};
+use expressway_metrics::counters;
 pub(crate) use stream::Stream;
 pub(crate) use whole::{MAX_WHOLE, Whole};
 
 counters! {
     /// What was compressed.
     pub(crate) struct CompressCounters {
-        "Responses compressed here." responses_compressed,
-        "Responses sent as they are because there was no memory for a compressor." compressions_refused,
-        "Files compressed whole, to be kept in the block cache." files_compressed,
+        /// Responses compressed here.
+        pub(crate) responses_compressed: AtomicU64,
+        /// Responses sent as they are because there was no memory for a compressor.
+        pub(crate) compressions_refused: AtomicU64,
+        /// Files compressed whole, to be kept in the block cache.
+        pub(crate) files_compressed: AtomicU64,
     }
 }
 

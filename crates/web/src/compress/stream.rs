@@ -11,8 +11,8 @@ use super::Workshop;
 use super::encoder::Encoder;
 use crate::files::{Encoding, Task};
 use crate::memory::{Charge, Reservation};
-use crate::metrics::count;
 use crate::{BodyError, Exchange, Upstream};
+use expressway_metrics::count;
 
 /// Octets that are compressed by one job: a millisecond or two of a reader thread.
 const SLICE: usize = 32 << 10;

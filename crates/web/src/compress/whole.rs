@@ -12,8 +12,8 @@ use super::encoder::Encoder;
 use crate::blocks::{Block, BlockKey, Hold, hold_block, lend};
 use crate::files::{Encoding, FileStore, OpenFile, Reading};
 use crate::memory::{Account, Reservation};
-use crate::metrics::count;
 use crate::{BodyError, Exchange, ResponseHead};
+use expressway_metrics::count;
 
 /// The longest file that is compressed by one job, in octets: some ten milliseconds of a reader thread.
 pub(crate) const MAX_WHOLE: u64 = 1 << 20;

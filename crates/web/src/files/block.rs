@@ -11,7 +11,7 @@ use super::open::OpenFile;
 use crate::BodyError;
 use crate::blocks::{Block, BlockKey, Blocks, Buffer, held_bytes};
 use crate::log_limit::LogLimit;
-use crate::metrics::count;
+use expressway_metrics::count;
 
 /// Errors of reading.
 static UNREAD: LogLimit = LogLimit::new();

@@ -16,9 +16,9 @@ use super::pool::Blocked;
 use super::store::{FileStore, Job, Outcome};
 use crate::blocks::{Block, BlockKey, Hold, hold_block, lend};
 use crate::memory::{Account, Charge};
-use crate::metrics::count;
 use crate::parts::{BodyParts, Part};
 use crate::{BodyError, Wake};
+use expressway_metrics::count;
 
 /// Blocks are read for a response only up to this multiple of what its client receives; beyond that only the
 /// needed pieces are read. Otherwise scattered single bytes would cost a block each.

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use self::fair_queue::FairQueue;
 use crate::Wake;
-use crate::metrics::{count, counters};
+use expressway_metrics::{count, counters};
 
 mod fair_queue;
 #[cfg(test)]
@@ -42,12 +42,18 @@ const WOKEN: usize = 2;
 counters! {
     /// What the reader threads did.
     pub(crate) struct PoolCounters {
-        "Jobs run by reader threads." reader_jobs,
-        "Waits that joined a job for the same block or path." reader_coalesced,
-        "Jobs dropped because nobody was waiting for them any more." reader_cancelled,
-        "Attempts to queue a job that found the queue or its owner's share of it full and were retried later." reader_queue_full,
-        "Blocks read ahead." reader_prefetches,
-        "Jobs that panicked; indicates a bug." reader_panics,
+        /// Jobs run by reader threads.
+        pub(crate) reader_jobs: AtomicU64,
+        /// Waits that joined a job for the same block or path.
+        pub(crate) reader_coalesced: AtomicU64,
+        /// Jobs dropped because nobody was waiting for them any more.
+        pub(crate) reader_cancelled: AtomicU64,
+        /// Attempts to queue a job that found the queue or its owner's share of it full and were retried later.
+        pub(crate) reader_queue_full: AtomicU64,
+        /// Blocks read ahead.
+        pub(crate) reader_prefetches: AtomicU64,
+        /// Jobs that panicked; indicates a bug.
+        pub(crate) reader_panics: AtomicU64,
     }
 }
 

@@ -11,9 +11,9 @@ use super::lookup::{Found, LookupError, Tree};
 use super::respond::{Question, error, not_allowed, respond};
 use super::root::Root;
 use super::{FileStore, FilesConfig};
-use crate::metrics::count;
 use crate::target::Target;
 use crate::{Exchange, RequestHead, Wake};
+use expressway_metrics::count;
 
 /// A root directory with its options, on the store that all sites share.
 #[derive(Debug)]

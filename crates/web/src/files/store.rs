@@ -19,16 +19,20 @@ use crate::BodyError;
 use crate::blocks::{Block, BlockKey, Blocks};
 use crate::compress::CompressCounters;
 use crate::memory::Memory;
-use crate::metrics::{Kind, Metric, count, counters};
 use crate::timer::{Alarms, Timer};
+use expressway_metrics::{Metric, count, counters};
 
 counters! {
     /// What looking paths up did.
     pub(crate) struct LookupCounters {
-        "Requests answered from the open-file cache." open_file_cache_hits,
-        "Requests whose path was not in the open-file cache or had expired." open_file_cache_misses,
-        "Paths looked up by reader threads because the kernel's directory cache did not know them." lookups_pooled,
-        "Lookups that failed for lack of file descriptors." lookups_exhausted,
+        /// Requests answered from the open-file cache.
+        pub(crate) open_file_cache_hits: AtomicU64,
+        /// Requests whose path was not in the open-file cache or had expired.
+        pub(crate) open_file_cache_misses: AtomicU64,
+        /// Paths looked up by reader threads because the kernel's directory cache did not know them.
+        pub(crate) lookups_pooled: AtomicU64,
+        /// Lookups that failed for lack of file descriptors.
+        pub(crate) lookups_exhausted: AtomicU64,
     }
 }
 
@@ -225,7 +229,7 @@ impl FileStore {
     pub fn metrics(&self) -> Vec<Metric> {
         let (cache_bytes, cache_blocks) = self.blocks.levels();
         let (queued, blocked) = self.pool.levels();
-        let gauge = |name, help, value| Metric { name, help, kind: Kind::Gauge, value };
+        let gauge = Metric::gauge;
         let levels = [
             gauge("block_cache_bytes", "Bytes held by the block cache.", cache_bytes),
             gauge("block_cache_blocks", "Blocks in the block cache.", cache_blocks as u64),
@@ -239,7 +243,8 @@ impl FileStore {
             gauge("reader_waiters", "Exchanges waiting for reader threads.", self.pool.waiters() as u64),
         ];
         let pool: &PoolCounters = self.pool.counters();
-        let counters = self.counters.fields().chain(self.blocks.counters.fields()).chain(pool.fields());
+        let counters =
+            self.counters.fields().into_iter().chain(self.blocks.counters.fields()).chain(pool.fields());
         let counters = counters.chain(self.compress_counters.fields()).chain(levels);
         counters.chain(self.holds.metrics()).chain(self.memory.metrics()).collect()
     }

@@ -32,7 +32,7 @@ pub use account::{Account, Charge};
 pub(crate) use account::{Pin, Sliced};
 pub(crate) use reservation::Reservation;
 
-use crate::metrics::{Kind, Metric};
+use expressway_metrics::Metric;
 
 /// A connection may hold this part of what the process has left.
 const SHARE: usize = 8;
@@ -209,7 +209,7 @@ impl Memory {
 
     /// The gauges of the metrics page.
     pub(crate) fn metrics(&self) -> impl Iterator<Item = Metric> + use<> {
-        let gauge = |name, help, value: usize| Metric { name, help, kind: Kind::Gauge, value: value as u64 };
+        let gauge = |name, help, value: usize| Metric::gauge(name, help, value as u64);
         let most = self.max_files.load(Ordering::Relaxed);
         let blocks = self.blocks.load(Ordering::Relaxed);
         [

@@ -45,7 +45,7 @@ impl Site {
         }
         for (status, page) in &config.error_pages {
             if !(status.is_client_error() || status.is_server_error()) {
-                return Err(invalid(format!("error page for {}: it is no error", status.as_u16())));
+                return Err(invalid(format!("error page for {}: not an error status", status.as_u16())));
             }
             if Target::parse(page).is_err() {
                 return Err(invalid(format!("error page {page:?} is not a path")));

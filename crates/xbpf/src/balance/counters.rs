@@ -6,40 +6,13 @@
 use std::fmt;
 use std::ops::Index;
 
+use crate::counters::reasons;
 use crate::skeleton::balance::types::{balance_counter, balance_stats};
 
-macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $name:ident = $shared:ident, $verdict:literal, $label:literal;)+) => {
-        /// What became of a packet, and why. Each packet counts under exactly one.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[repr(u32)]
-        pub enum BalanceCounter {
-            $($(#[doc = $doc])+ $name = balance_counter::$shared.0,)+
-        }
+reasons! {
+    /// What became of a packet, and why. Each packet counts under exactly one.
+    BalanceCounter: balance_counter::BALANCE_COUNTERS, &'static str;
 
-        impl BalanceCounter {
-            /// All counters, in the order of the shared header.
-            pub const ALL: [Self; balance_counter::BALANCE_COUNTERS.0 as usize] = [$(Self::$name,)+];
-
-            /// What was done with the packets counted here: `tx`, `pass` or `drop`.
-            pub fn verdict(self) -> &'static str {
-                match self { $(Self::$name => $verdict,)+ }
-            }
-
-            /// The reason in snake case, for metrics labels; unique with the verdict, and stable.
-            pub fn name(self) -> &'static str {
-                match self { $(Self::$name => $label,)+ }
-            }
-
-            /// The reason in a sentence, for help texts.
-            pub fn help(self) -> &'static str {
-                match self { $(Self::$name => concat!($($doc),+).trim_ascii_start(),)+ }
-            }
-        }
-    };
-}
-
-counters! {
     /// To the node of its established flow.
     TxFlow = BALANCE_TX_FLOW, "tx", "flow";
     /// To the node of a flow that is not established yet.

@@ -220,11 +220,9 @@ impl Balance {
     /// # Errors
     /// Those of [`crate::Redirect::join`].
     pub fn join(&self, ifindex: u32, mode: AttachMode) -> Result<Attachment, Error> {
-        let interface = attachment::interface(ifindex);
         let load =
             |dispatcher: BorrowedFd<'_>, function: &str| Ok((self.load_component(dispatcher, function)?, ()));
-        let ((), membership) = dispatcher::join(&interface, mode.flags(), Role::BALANCE, load)?;
-        Ok(attachment::of_membership(interface, mode, membership))
+        attachment::join(Role::BALANCE, ifindex, mode, load).map(|((), attachment)| attachment)
     }
 
     fn load_component(&self, dispatcher: BorrowedFd<'_>, function: &str) -> Result<OwnedFd, Error> {

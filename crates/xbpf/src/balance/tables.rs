@@ -158,7 +158,7 @@ impl Left {
             maps.push(map);
         }
         let Ok([flows, probation, fragments, names]) = <[MapHandle; 4]>::try_from(maps) else {
-            return Err("not all of them are there".to_owned());
+            return Err("some of them are missing".to_owned());
         };
         let layout = names.lookup(&LAYOUT.to_ne_bytes(), MapFlags::ANY).ok().flatten();
         let layout = layout.and_then(|value| value.first_chunk::<4>().copied()).map(u32::from_ne_bytes);

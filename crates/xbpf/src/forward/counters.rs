@@ -9,99 +9,72 @@ use std::ops::{Add, Index};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 pub use crate::counters::Verdict;
+use crate::counters::reasons;
 use crate::error::Error;
 use crate::skeleton::forward::types::{forward_counter, forward_egress, forward_stats, forward_traffic};
 
-macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $name:ident = $shared:ident, $verdict:ident, $label:literal;)+) => {
-        /// The reason for a packet's verdict. Each packet counts under exactly one.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[repr(u32)]
-        pub enum ForwardCounter {
-            $($(#[doc = $doc])+ $name = forward_counter::$shared.0,)+
-        }
+reasons! {
+    /// The reason for a packet's verdict. Each packet counts under exactly one.
+    ForwardCounter: forward_counter::FORWARD_COUNTERS, Verdict;
 
-        impl ForwardCounter {
-            /// All counters, in the order of the shared header.
-            pub const ALL: [Self; forward_counter::FORWARD_COUNTERS.0 as usize] = [$(Self::$name,)+];
-
-            /// The verdict on the packets counted here.
-            pub fn verdict(self) -> Verdict {
-                match self { $(Self::$name => Verdict::$verdict,)+ }
-            }
-
-            /// The reason in snake case, for metrics labels; unique and stable.
-            pub fn name(self) -> &'static str {
-                match self { $(Self::$name => $label,)+ }
-            }
-
-            /// The reason in a sentence or two, for help texts.
-            pub fn help(self) -> &'static str {
-                match self { $(Self::$name => concat!($($doc),+).trim_ascii_start(),)+ }
-            }
-        }
-    };
-}
-
-counters! {
     /// Sent on to its next hop.
-    Forwarded = FORWARD_SENT, Redirect, "forwarded";
+    Forwarded = FORWARD_SENT, Verdict::Redirect, "forwarded";
     /// Copied to the receivers of its feed.
-    Replicated = FORWARD_REPLICATED, Redirect, "replicated";
+    Replicated = FORWARD_REPLICATED, Verdict::Redirect, "replicated";
     /// Came by an interface or VLAN that is not configured.
-    PassOtherPort = FORWARD_PASS_OTHER_PORT, Pass, "other_interface";
+    PassOtherPort = FORWARD_PASS_OTHER_PORT, Verdict::Pass, "other_interface";
     /// More than two VLAN tags.
-    PassVlanDepth = FORWARD_PASS_VLAN_DEPTH, Pass, "vlan_depth";
+    PassVlanDepth = FORWARD_PASS_VLAN_DEPTH, Verdict::Pass, "vlan_depth";
     /// The destination MAC is not the interface's.
-    PassOtherMac = FORWARD_PASS_OTHER_MAC, Pass, "other_mac";
+    PassOtherMac = FORWARD_PASS_OTHER_MAC, Verdict::Pass, "other_mac";
     /// Neither IPv4 nor IPv6.
-    PassNotIp = FORWARD_PASS_NOT_IP, Pass, "not_ip";
+    PassNotIp = FORWARD_PASS_NOT_IP, Verdict::Pass, "not_ip";
     /// The frame ends before the packet, or its headers are in several buffers.
-    PassTruncated = FORWARD_PASS_TRUNCATED, Pass, "truncated";
+    PassTruncated = FORWARD_PASS_TRUNCATED, Verdict::Pass, "truncated";
     /// The IP header contradicts itself, or its checksum is wrong.
-    PassMalformed = FORWARD_PASS_MALFORMED, Pass, "malformed";
+    PassMalformed = FORWARD_PASS_MALFORMED, Verdict::Pass, "malformed";
     /// More bytes follow the packet than Ethernet pads.
-    PassTrailer = FORWARD_PASS_TRAILER, Pass, "trailer";
+    PassTrailer = FORWARD_PASS_TRAILER, Verdict::Pass, "trailer";
     /// IPv4 options.
-    PassIpv4Options = FORWARD_PASS_IPV4_OPTIONS, Pass, "ipv4_options";
+    PassIpv4Options = FORWARD_PASS_IPV4_OPTIONS, Verdict::Pass, "ipv4_options";
     /// IPv6 extension headers that the kernel looks at.
-    PassIpv6Extension = FORWARD_PASS_IPV6_EXTENSION, Pass, "ipv6_extension";
+    PassIpv6Extension = FORWARD_PASS_IPV6_EXTENSION, Verdict::Pass, "ipv6_extension";
     /// The destination is never forwarded: multicast, broadcast, loopback, link-local.
-    PassDestination = FORWARD_PASS_DESTINATION, Pass, "destination";
+    PassDestination = FORWARD_PASS_DESTINATION, Verdict::Pass, "destination";
     /// The source is never forwarded or copied, or is an address of this host.
-    PassSource = FORWARD_PASS_SOURCE, Pass, "source";
+    PassSource = FORWARD_PASS_SOURCE, Verdict::Pass, "source";
     /// The source is not routed as rp_filter demands.
-    PassReversePath = FORWARD_PASS_REVERSE_PATH, Pass, "reverse_path";
+    PassReversePath = FORWARD_PASS_REVERSE_PATH, Verdict::Pass, "reverse_path";
     /// The TTL or hop limit ends here.
-    PassTtl = FORWARD_PASS_TTL, Pass, "ttl";
+    PassTtl = FORWARD_PASS_TTL, Verdict::Pass, "ttl";
     /// An ICMP error.
-    PassIcmpError = FORWARD_PASS_ICMP_ERROR, Pass, "icmp_error";
+    PassIcmpError = FORWARD_PASS_ICMP_ERROR, Verdict::Pass, "icmp_error";
     /// For this host, or without a route.
-    PassNotForwarded = FORWARD_PASS_NOT_FORWARDED, Pass, "local_or_no_route";
+    PassNotForwarded = FORWARD_PASS_NOT_FORWARDED, Verdict::Pass, "local_or_no_route";
     /// The route is of type unreachable or prohibit.
-    PassRefused = FORWARD_PASS_REFUSED, Pass, "refused";
+    PassRefused = FORWARD_PASS_REFUSED, Verdict::Pass, "refused";
     /// Forwarding is off in the kernel.
-    PassDisabled = FORWARD_PASS_DISABLED, Pass, "forwarding_off";
+    PassDisabled = FORWARD_PASS_DISABLED, Verdict::Pass, "forwarding_off";
     /// The route has a tunnel.
-    PassTunnel = FORWARD_PASS_TUNNEL, Pass, "tunnel";
+    PassTunnel = FORWARD_PASS_TUNNEL, Verdict::Pass, "tunnel";
     /// The hardware address of the next hop is unknown.
-    PassNeighbour = FORWARD_PASS_NEIGHBOUR, Pass, "neighbour";
+    PassNeighbour = FORWARD_PASS_NEIGHBOUR, Verdict::Pass, "neighbour";
     /// Larger than the MTU of the route, or of a route to a receiver of its feed.
-    PassTooLarge = FORWARD_PASS_TOO_LARGE, Pass, "too_large";
+    PassTooLarge = FORWARD_PASS_TOO_LARGE, Verdict::Pass, "too_large";
     /// The route leaves by an interface that is not configured or cannot send redirected frames.
-    PassOtherEgress = FORWARD_PASS_OTHER_EGRESS, Pass, "other_egress";
+    PassOtherEgress = FORWARD_PASS_OTHER_EGRESS, Verdict::Pass, "other_egress";
     /// In several buffers, which the device cannot send or which cannot be copied.
-    PassMultiBuffer = FORWARD_PASS_MULTI_BUFFER, Pass, "multi_buffer";
+    PassMultiBuffer = FORWARD_PASS_MULTI_BUFFER, Verdict::Pass, "multi_buffer";
     /// No room for a VLAN tag in front of the frame.
-    PassNoRoom = FORWARD_PASS_NO_ROOM, Pass, "no_room";
+    PassNoRoom = FORWARD_PASS_NO_ROOM, Verdict::Pass, "no_room";
     /// The route lookup failed for another reason.
-    PassLookup = FORWARD_PASS_LOOKUP, Pass, "lookup";
+    PassLookup = FORWARD_PASS_LOOKUP, Verdict::Pass, "lookup";
     /// No receiver of its feed can be reached.
-    PassNoReceiver = FORWARD_PASS_NO_RECEIVER, Pass, "no_receiver";
+    PassNoReceiver = FORWARD_PASS_NO_RECEIVER, Verdict::Pass, "no_receiver";
     /// The route is a blackhole.
-    DropBlackhole = FORWARD_DROP_BLACKHOLE, Drop, "blackhole";
+    DropBlackhole = FORWARD_DROP_BLACKHOLE, Verdict::Drop, "blackhole";
     /// The frame could not be rewritten.
-    DropRewrite = FORWARD_DROP_REWRITE, Drop, "rewrite";
+    DropRewrite = FORWARD_DROP_REWRITE, Verdict::Drop, "rewrite";
 }
 
 const COUNTERS: usize = ForwardCounter::ALL.len();

@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use libbpf_rs::{MapHandle, MapType, libbpf_sys};
 
-use super::port::{tag_words, words};
-use super::{Maps, PORTS, RECEIVERS, Tag, device_value, remove, update};
+use super::interface::{tag_words, words};
+use super::{INTERFACES, Maps, RECEIVERS, Tag, device_value, remove, update};
 use crate::error::Error;
 use crate::skeleton::forward::types::{forward_feed, forward_listen, forward_target, forward_target_key};
 
@@ -23,7 +23,7 @@ pub struct Feed {
     pub listen: SocketAddr,
     /// Where they are counted.
     pub slot: u32,
-    /// [`super::Port::slot`] of the interfaces that they may come by.
+    /// [`super::ForwardInterface::slot`] of the interfaces that they may come by.
     pub ports: Vec<u32>,
     /// Who gets a copy; without any, they are left to the kernel.
     pub receivers: Vec<Receiver>,
@@ -59,7 +59,7 @@ const _: () = {
     assert!(size_of::<forward_target>() == TARGET);
 };
 const LISTEN: usize = 20;
-const FEED: usize = 12 + (PORTS as usize + 1) / 8;
+const FEED: usize = 12 + (INTERFACES as usize + 1) / 8;
 const TARGET: usize = 60;
 
 /// What the maps hold.
@@ -196,7 +196,7 @@ fn listen_key(listen: SocketAddr) -> [u8; LISTEN] {
 /// A `struct forward_feed`.
 fn feed_value(feed: &Feed, plan: u32) -> [u8; FEED] {
     let mtu = feed.receivers.iter().map(|receiver| receiver.mtu).min().unwrap_or(0);
-    let mut ports = [0u32; (PORTS as usize + 1) / 32];
+    let mut ports = [0u32; (INTERFACES as usize + 1) / 32];
     for slot in &feed.ports {
         if let Some(word) = ports.get_mut(*slot as usize / 32) {
             *word |= 1 << (slot % 32);

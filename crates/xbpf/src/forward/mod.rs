@@ -6,7 +6,7 @@
 
 mod counters;
 mod feed;
-mod port;
+mod interface;
 
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
@@ -19,7 +19,7 @@ use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
 pub use counters::{EgressCounts, ForwardCounter, ForwardCounts, TrafficCounts, Verdict};
 pub use feed::{Feed, Receiver};
-pub use port::{Port, SourceCheck, Tag};
+pub use interface::{ForwardInterface, SourceCheck, Tag};
 
 use crate::attachment::{self, AttachMode, Attachment, Existing, Keep};
 use crate::error::{CAPABILITIES, Error};
@@ -29,8 +29,8 @@ use crate::skeleton::forward::ForwardSkelBuilder;
 use crate::skeleton::forward::types::forward_limit;
 use crate::{dispatcher, sys};
 
-/// The most interfaces; a [`Port::slot`] is from 1 to this.
-pub const PORTS: u32 = forward_limit::FORWARD_PORTS.0;
+/// The most interfaces; a [`ForwardInterface::slot`] is from 1 to this.
+pub const INTERFACES: u32 = forward_limit::FORWARD_PORTS.0;
 /// The most feeds; a [`Feed::slot`] is below.
 pub const FEEDS: u32 = forward_limit::FORWARD_FEEDS.0;
 /// The most receivers of all feeds together; a [`Receiver::slot`] is below.
@@ -45,7 +45,7 @@ pub struct Forward {
     /// Counts what devices made of redirected frames; `None` where the kernel refuses it.
     observer: Option<libbpf_rs::Link>,
     /// Interfaces, by what their frames look like.
-    ports: HashMap<Vec<u8>, Port>,
+    ports: HashMap<Vec<u8>, ForwardInterface>,
     locals: HashSet<Ipv4Addr>,
     feeds: feed::Feeds,
     /// There are or were feeds: copies may be under way.
@@ -178,11 +178,9 @@ impl Forward {
     /// # Errors
     /// Those of [`crate::Redirect::join`].
     pub fn join(&self, ifindex: u32, mode: AttachMode) -> Result<Attachment, Error> {
-        let interface = attachment::interface(ifindex);
         let load =
             |dispatcher: BorrowedFd<'_>, function: &str| Ok((self.load_extension(dispatcher, function)?, ()));
-        let ((), membership) = dispatcher::join(&interface, mode.flags(), Role::FORWARD, load)?;
-        Ok(attachment::of_membership(interface, mode, membership))
+        attachment::join(Role::FORWARD, ifindex, mode, load).map(|((), attachment)| attachment)
     }
 
     /// The XDP program, for `bpf(2)` calls of one's own.
@@ -200,8 +198,9 @@ impl Forward {
     ///
     /// # Errors
     /// [`Error::Map`]; then some are changed.
-    pub fn set_ports(&mut self, ports: &[Port]) -> Result<(), Error> {
-        let wanted: HashMap<Vec<u8>, &Port> = ports.iter().map(|port| (port.key().to_vec(), port)).collect();
+    pub fn set_interfaces(&mut self, ports: &[ForwardInterface]) -> Result<(), Error> {
+        let wanted: HashMap<Vec<u8>, &ForwardInterface> =
+            ports.iter().map(|port| (port.key().to_vec(), port)).collect();
         let gone: Vec<Vec<u8>> = self
             .ports
             .iter()
@@ -226,7 +225,7 @@ impl Forward {
         Ok(())
     }
 
-    fn put_egress(&self, port: &Port) -> Result<(), Error> {
+    fn put_egress(&self, port: &ForwardInterface) -> Result<(), Error> {
         let interface = port.interface.to_ne_bytes();
         if !port.sends {
             remove(&self.maps.devices, "devices_map", &interface)?;
@@ -250,7 +249,7 @@ impl Forward {
 
     /// `struct bpf_devmap_val`: where feeds are or were, every bulk of a device goes through the program that addresses
     /// copies.
-    fn device_value(&self, port: &Port) -> [u8; 8] {
+    fn device_value(&self, port: &ForwardInterface) -> [u8; 8] {
         let program = if self.has_copies { self.copy.as_raw_fd() } else { 0 };
         device_value(port.device, program)
     }
@@ -285,7 +284,7 @@ impl Forward {
     }
 
     /// Makes `feeds` those that are replicated, in place of those before. No datagram of a feed that stays is lost or
-    /// given to anyone twice. Interfaces must say [`Port::replicates`] before.
+    /// given to anyone twice. Interfaces must say [`ForwardInterface::replicates`] before.
     ///
     /// # Errors
     /// [`Error::Map`]; then some are changed.

@@ -277,15 +277,13 @@ impl Guard {
     /// # Errors
     /// Those of [`crate::Redirect::join`].
     pub fn join(&self, ifindex: u32, mode: AttachMode) -> Result<Attachment, Error> {
-        let interface = attachment::interface(ifindex);
         let extension = |dispatcher: BorrowedFd<'_>, function: &str| {
             let target = Some((dispatcher, function));
             let share = |open: &mut OpenGuardMaps<'_>| self.maps.share(open);
             load(&self.options, self.block4.as_ref(), (self.seed, self.generation), share, target)
                 .map(|(program, _)| (program, ()))
         };
-        let ((), membership) = dispatcher::join(&interface, mode.flags(), Role::GUARD, extension)?;
-        Ok(attachment::of_membership(interface, mode, membership))
+        attachment::join(Role::GUARD, ifindex, mode, extension).map(|((), attachment)| attachment)
     }
 
     /// The program, for [`Attachment::replace`] and `bpf(2)` calls of one's own.

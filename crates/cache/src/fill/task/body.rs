@@ -4,9 +4,9 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use expressway_metrics::count;
 use expressway_web::Exchange;
 use expressway_web::blocks::{BlockKey, Buffer, Source};
-use expressway_web::metrics::count;
 
 use super::{Plan, within};
 use crate::object::Object;

@@ -39,7 +39,10 @@ fn errors_name_line_and_key() {
         (with("192.0.2.21", "127.0.0.1"), "127.0.0.1 cannot be a node's address"),
         (parse("").unwrap_err(), "no [[service]]"),
         (with("[[service.node]]\n", "[service.check]\nkind = \"tcp\"\n[[service.node]]\nx = 1\n"), "x"),
-        (parse(&format!("{SMALLEST}{SMALLEST}")).unwrap_err(), "192.0.2.10:443 is another service's"),
+        (
+            parse(&format!("{SMALLEST}{SMALLEST}")).unwrap_err(),
+            "192.0.2.10:443 is already used by another service",
+        ),
         (
             parse(&format!("{SMALLEST}[[service.node]]\naddress = \"192.0.2.21\"\n")).unwrap_err(),
             "192.0.2.21 is listed twice",

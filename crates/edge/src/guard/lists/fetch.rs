@@ -259,7 +259,7 @@ async fn read(response: Response<Incoming>, most: u64) -> Result<Answer, String>
         status => return Err(format!("status {status}")),
     }
     if fields.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
-        return Err("is compressed, which nobody asked for".to_owned());
+        return Err("is compressed, although that was not requested".to_owned());
     }
     let too_long = || format!("longer than {most} bytes; raise lists.size");
     let length = fields.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());

@@ -30,7 +30,7 @@ const SHUTTING: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a process has to do with those before and after it.
-pub(crate) struct Succession {
+pub(crate) struct UpgradeState {
     pub(crate) generation: u64,
     /// The processes before, some of which may have ended.
     pub(crate) elders: Arc<Vec<Living>>,
@@ -69,7 +69,7 @@ struct Attempt {
     until: Option<Instant>,
 }
 
-impl Succession {
+impl UpgradeState {
     pub(crate) fn new(
         generation: u64,
         elders: Vec<Living>,
@@ -281,7 +281,7 @@ impl Server {
                     _ => dropped += 1,
                 }
             });
-            tracing::debug!(given, dropped, "no process forwards datagrams any more");
+            tracing::debug!(given, dropped, "no process forwards datagrams any longer");
             let _ = events.send(Event::Orphaned { attempt });
         })
     }
@@ -357,7 +357,7 @@ impl Server {
         };
         match told {
             Told::Started { pid, .. } => {
-                tracing::info!(pid, "upgrade: the next process runs");
+                tracing::info!(pid, "upgrade: the next process is running");
                 attempt.pid = Some(pid);
             }
             Told::Refused { problem, .. } => {
@@ -403,7 +403,7 @@ impl Server {
             && let Some(launcher) = &self.succession.launcher
             && let Err(error) = launcher.kill(attempt.number)
         {
-            tracing::warn!("upgrade: the next process cannot be ended: {error}");
+            tracing::warn!("upgrade: cannot terminate the next process: {error}");
         }
         self.settle_upgrade();
     }
@@ -446,9 +446,9 @@ impl Server {
             && let Some(cache) = &self.cache
             && let Err(error) = cache.take_back()
         {
-            tracing::warn!("upgrade: nothing is written to the cache's disk store any more: {error}");
+            tracing::warn!("upgrade: the cache's disk store is no longer written: {error}");
         }
-        tracing::error!("upgrade failed, this process goes on: {problem}");
+        tracing::error!("upgrade failed, this process keeps serving: {problem}");
         if let Some(report) = attempt.report {
             report.failed(&problem);
         }
@@ -463,7 +463,7 @@ impl Server {
             generation = attempt.generation,
             pid,
             ?limit,
-            "upgrade: the next process serves; finishing open connections"
+            "upgrade: the next process is serving; finishing open connections"
         );
         self.succession.successor = Some(pid);
         *self.status.state.lock().unwrap_or_else(PoisonError::into_inner) =

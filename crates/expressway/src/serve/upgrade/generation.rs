@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use expressway_gateway::metrics::{Registry, Sample};
+use expressway_metrics::{Registry, Sample};
 use serde_json::{Value, json};
 
-use super::attempt::Succession;
+use super::attempt::UpgradeState;
 use super::inheritance::Living;
 
 /// See the module. Clones are the same.
@@ -19,7 +19,7 @@ pub(crate) struct Generation {
 }
 
 impl Generation {
-    pub(crate) fn new(succession: &Succession) -> Self {
+    pub(crate) fn new(succession: &UpgradeState) -> Self {
         let started = (Instant::now(), SystemTime::now());
         Self { number: succession.generation, started, elders: Arc::clone(&succession.elders) }
     }

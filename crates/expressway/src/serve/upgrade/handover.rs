@@ -160,29 +160,29 @@ impl Handover {
 
     /// Receives one with its descriptors.
     pub(crate) fn receive(channel: &Channel) -> Result<(Self, Descriptors), String> {
-        let failed = |error: ChannelError| format!("the process before: {error}");
+        let failed = |error: ChannelError| format!("previous process: {error}");
         let Word::Handover(handover) = channel.receive(0).map_err(failed)?.content else {
-            return Err("the process before said nothing of what it hands over".into());
+            return Err("the previous process did not say what it hands over".into());
         };
         if handover.version != VERSION {
             return Err(format!(
-                "the process before speaks version {} of the handover, this one {VERSION}: restart instead",
+                "the previous process uses version {} of the handover protocol, this one {VERSION}: restart instead",
                 handover.version
             ));
         }
         let wanted = handover.descriptors().filter(|_| handover.older.len() <= MOST_OLDER);
-        let wanted = wanted.ok_or("the process before hands over more than can be")?;
+        let wanted = wanted.ok_or("the previous process hands over too many descriptors")?;
         let mut fds = Vec::new();
         while fds.len() < wanted {
             let received = channel.receive::<Word>(MAX_FDS).map_err(failed)?;
             if !matches!(received.content, Word::Descriptors(count) if count > 0 && count == received.fds.len())
             {
-                return Err("the process before sent no descriptors".into());
+                return Err("the previous process sent no descriptors".into());
             }
             fds.extend(received.fds);
         }
         if fds.len() != wanted {
-            return Err(format!("the process before sent {} descriptors instead of {wanted}", fds.len()));
+            return Err(format!("the previous process sent {} descriptors instead of {wanted}", fds.len()));
         }
         let descriptors = Descriptors::sort(&handover, fds);
         Ok((handover, descriptors))
@@ -279,11 +279,11 @@ mod tests {
             Handover::receive(&theirs).unwrap_err()
         };
         assert!(refused(|handover| handover.version = 9).contains("version 9"));
-        assert!(refused(|handover| handover.workers = usize::MAX).contains("more than can be"));
+        assert!(refused(|handover| handover.workers = usize::MAX).contains("too many descriptors"));
         let older = |handover: &mut Handover| {
             handover.older = vec![Elder::new(1, 1, &CheckKeys::new(&[0; 16], None)); MOST_OLDER + 1];
         };
-        assert!(refused(older).contains("more than can be"));
+        assert!(refused(older).contains("too many descriptors"));
         assert!(refused(|_| {}).contains("closed"), "it ended before it had sent all");
     }
 }

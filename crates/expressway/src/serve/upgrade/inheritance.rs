@@ -62,11 +62,11 @@ impl Inheritance {
     /// Says that it has come so far, and waits until the process before has made way.
     pub(crate) fn step(&self, step: Step) -> Result<(), Failure> {
         let Some(channel) = &self.channel else { return Ok(()) };
-        let failed = |error| Failure::run_time(format!("the process before: {error}"));
+        let failed = |error| Failure::run_time(format!("previous process: {error}"));
         channel.send(0, &step, &[]).map_err(failed)?;
         match channel.receive::<Word>(0).map_err(failed)?.content {
             Word::Go => Ok(()),
-            _ => Err(Failure::run_time("the process before said something else than to go on")),
+            _ => Err(Failure::run_time("unexpected message from the previous process")),
         }
     }
 
@@ -75,7 +75,7 @@ impl Inheritance {
         if let Some(channel) = self.channel.take()
             && let Err(error) = channel.send(0, &Step::Ready, &[])
         {
-            tracing::warn!("the process before has gone: {error}");
+            tracing::warn!("the previous process is gone: {error}");
         }
     }
 

@@ -78,7 +78,7 @@ impl What {
             return Ok(Self::Network(IpNet::from(address)));
         }
         if word.contains('/') {
-            return Err(format!("filter: `{word}` is no network"));
+            return Err(format!("filter: `{word}` is not a network"));
         }
         Ok(Self::Part(word))
     }

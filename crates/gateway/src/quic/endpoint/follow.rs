@@ -4,7 +4,7 @@
 //! Where only some requests are followed, packets are told while one of these is under way.
 
 use expressway_netio::Datagram;
-use expressway_netio::trace::{Arrival, Hop, OpenBurst, Tracer, Way, escaped};
+use expressway_netio::trace::{Arrival, Channel, Hop, OpenBurst, Tracer, escaped};
 
 use super::Endpoint;
 use super::link::Link;
@@ -194,7 +194,7 @@ impl Endpoint {
     #[cold]
     pub(super) fn note_handed_over(&mut self) {
         let taken = self.worker.tracer.now();
-        self.arrival = Some(Arrival { arrived: None, taken, opened: 0, way: Some(Way::Worker) });
+        self.arrival = Some(Arrival { arrived: None, taken, opened: 0, way: Some(Channel::Worker) });
     }
 
     /// Tells of a datagram that no connection has got: a first one, or one that was dropped.
@@ -210,7 +210,7 @@ impl Endpoint {
 
 fn record_taken(tracer: &Tracer, connection: u64, arrival: Arrival, bytes: usize, (_, remote): Path) {
     let Arrival { arrived, taken, way, .. } = arrival;
-    let way = way.unwrap_or(Way::Kernel);
+    let way = way.unwrap_or(Channel::Kernel);
     let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
     tracer.record_at(taken, connection, Hop::Taken { way, remote, bytes, arrived });
 }

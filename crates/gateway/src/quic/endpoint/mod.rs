@@ -38,6 +38,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use expressway_metrics::Published;
 use expressway_netio::mailbox::Mailbox;
 use expressway_netio::trace::{Arrival, Filter, Tracer};
 use expressway_netio::{Context, Datagram, IoError, PacketIo, Service, Transmit};
@@ -55,7 +56,7 @@ use super::older::Generations;
 use super::qlog::{QlogError, Qlogs, Recording};
 use super::reset::Resets;
 use super::settings::Settings;
-use super::stats::{Published, Stats};
+use super::stats::Stats;
 use super::table::{Key, Table};
 use super::tls::Secrets;
 use super::token::{RetryTokens, SharedRetry, SharedRetryKeys};
@@ -100,7 +101,7 @@ pub struct Shared {
     /// The one whose qlog somebody wants.
     qlogs: Arc<Qlogs>,
     pool: BufferPool,
-    published: Box<[Published]>,
+    published: Box<[Published<Stats>]>,
     /// What IDs say to load balancers: as the setup has it, or as it was replaced since.
     routable: Mutex<Option<Routable>>,
     /// What new connections are to be made with, and how often this or `routable` was replaced.
@@ -238,7 +239,7 @@ impl Shared {
         let mut sum = Stats::default();
         for (index, published) in self.published.iter().enumerate() {
             if worker.is_none_or(|worker| worker == index) {
-                sum.add(&published.read());
+                sum += published.load();
             }
         }
         sum
@@ -456,7 +457,7 @@ impl Service for Endpoint {
 
     fn publish(&mut self) {
         if let Some(published) = self.shared.published.get(usize::from(self.worker.number)) {
-            published.write(&self.worker.stats);
+            published.store(&self.worker.stats);
         }
     }
 

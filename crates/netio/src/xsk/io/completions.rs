@@ -50,8 +50,8 @@ impl<K: PacketIo, R: Routes> XskIo<K, R> {
 
     /// Tells the tracer where the bindings are. What is waited for is forgotten: its indices may be others' now.
     pub(super) fn tell_places(&mut self) {
-        let places = self.bindings.iter().map(|binding| (binding.interface().to_owned(), binding.queue()));
-        self.completions.tracer.set_places(places.collect());
+        let queues = self.bindings.iter().map(|binding| (binding.interface().to_owned(), binding.queue()));
+        self.completions.tracer.set_queues(queues.collect());
         let mut switches: Vec<StampSwitch> = Vec::new();
         for switch in self.bindings.iter().filter_map(XskBinding::switch) {
             if !switches.contains(switch) {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use http::header::{HeaderMap, IF_MATCH};
+use http::header::{HeaderMap, HeaderValue, IF_MATCH};
 use str0m::{Candidate, IceCreds};
 
 /// Lines of a fragment that are read: some tens of candidates.
@@ -24,6 +24,11 @@ pub(super) enum Matched {
     Other,
     /// None.
     Missing,
+}
+
+/// The value of ETag for a session (RFC 9110, section 8.8.3); `None` if it has characters that no header may have.
+pub(super) fn entity_tag(tag: &str) -> Option<HeaderValue> {
+    HeaderValue::try_from(format!("\"{tag}\"")).ok()
 }
 
 /// By `If-Match`, of the session with that entity tag (RFC 9110, section 13.1.1).

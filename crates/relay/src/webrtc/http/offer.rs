@@ -9,6 +9,7 @@ use http::header::{CONTENT_TYPE, ETAG, HeaderName, LINK, LOCATION};
 use http::{HeaderValue, StatusCode};
 
 use super::counters::Reason;
+use super::fragment::entity_tag;
 use super::refusal::{Refusal, head, headers};
 use super::{SDP, Shared};
 use crate::service::{Message, owner};
@@ -96,10 +97,10 @@ impl Asked {
             Ok::<_, Refusal>(())
         };
         put(LOCATION, &self.location)?;
-        put(ETAG, &format!("\"{}\"", self.tag))?;
         if self.role == Role::Play {
             put(LINK, &format!("<{}/layer>; rel=\"{LAYER}\"", self.location))?;
         }
+        headers.extend(entity_tag(&self.tag).map(|tag| (ETAG, tag)));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(SDP));
         shared.counters.answer();
         Ok(head(StatusCode::CREATED, headers, Bytes::from(self.sdp)))

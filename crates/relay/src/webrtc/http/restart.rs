@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use str0m::IceCreds;
 
 use super::counters::Reason;
-use super::fragment::{Fragment, Matched, matched};
+use super::fragment::{Fragment, Matched, entity_tag, matched};
 use super::refusal::{Refusal, head, headers};
 use super::{FRAGMENT, Shared};
 use crate::service::{Message, owner};
@@ -43,7 +43,7 @@ impl Restarting {
             Matched::Current => false,
             Matched::Any => true,
             Matched::Other => {
-                let text = "the ICE session is another by now: see ETag";
+                let text = "the ICE session has been restarted since: see ETag";
                 return Err(Refusal::new(Reason::Stale, StatusCode::PRECONDITION_FAILED, text));
             }
             Matched::Missing => {
@@ -102,9 +102,7 @@ impl Asked {
         shared.table.set_tag(&self.name, &self.tag);
         shared.counters.restart();
         let mut headers = headers();
-        if let Ok(tag) = HeaderValue::try_from(format!("\"{}\"", self.tag)) {
-            headers.insert(ETAG, tag);
-        }
+        headers.extend(entity_tag(&self.tag).map(|tag| (ETAG, tag)));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(FRAGMENT));
         Ok(head(StatusCode::OK, headers, Bytes::from(self.fragment)))
     }

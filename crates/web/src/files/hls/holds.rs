@@ -9,8 +9,8 @@ use super::{HlsOptions, Wanted};
 use crate::Wake;
 use crate::files::FileStore;
 use crate::files::lookup::Tree;
-use crate::metrics::{Kind, Metric, counters};
 use crate::timer::Alarms;
+use expressway_metrics::{Metric, counters};
 
 /// Playlists that are remembered though nobody waits for them, for those who come back, and for their hints.
 const MAX_WATCHES: usize = 4096;
@@ -18,10 +18,14 @@ const MAX_WATCHES: usize = 4096;
 counters! {
     /// What became of requests that waited for playlists.
     pub(super) struct HoldCounters {
-        "Requests held for a playlist that did not have what they asked for yet, or for what it hinted at." hls_held,
-        "Held requests that were given up after three target durations (503)." hls_timeouts,
-        "Requests for segments too far in the future (400)." hls_refused,
-        "Playlists read because they had changed while requests waited for them." hls_playlists_read,
+        /// Requests held for a playlist that did not have what they asked for yet, or for what it hinted at.
+        pub(super) hls_held: AtomicU64,
+        /// Held requests that were given up after three target durations (503).
+        pub(super) hls_timeouts: AtomicU64,
+        /// Requests for segments too far in the future (400).
+        pub(super) hls_refused: AtomicU64,
+        /// Playlists read because they had changed while requests waited for them.
+        pub(super) hls_playlists_read: AtomicU64,
     }
 }
 
@@ -88,12 +92,12 @@ impl Holds {
 
     pub(crate) fn metrics(&self) -> impl Iterator<Item = Metric> + use<> {
         let playlists = self.lock().by_path.len() as u64;
-        let gauge = |name, help, value| Metric { name, help, kind: Kind::Gauge, value };
+        let gauge = Metric::gauge;
         let levels = [
             gauge("hls_requests_held", "Requests held.", self.waiting.load(Ordering::Relaxed)),
             gauge("hls_playlists_watched", "Playlists that requests wait for, or did lately.", playlists),
         ];
-        self.counters.fields().chain(levels)
+        self.counters.fields().into_iter().chain(levels)
     }
 }
 

@@ -18,10 +18,10 @@ use crate::files::FileStore;
 use crate::files::lookup::{Found, Tree};
 use crate::files::open::{Identity, OpenFile};
 use crate::files::store::{Job, Outcome};
-use crate::metrics::count;
 use crate::target::{Target, encode_path};
 use crate::timer::Alarm;
 use crate::{Notify, Wake};
+use expressway_metrics::count;
 
 /// From one look to the next: a fraction of the shortest parts.
 const INTERVAL: Duration = Duration::from_millis(40);

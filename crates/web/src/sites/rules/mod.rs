@@ -99,7 +99,7 @@ impl PathRule {
             && !matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
         {
             return Err(format!(
-                "path {}: {} is no redirect; use 301, 302, 303, 307 or 308",
+                "path {}: {} is not a redirect; use 301, 302, 303, 307 or 308",
                 self.path,
                 status.as_u16()
             ));
@@ -107,7 +107,7 @@ impl PathRule {
         if let Some(status) = &self.respond
             && status.is_informational()
         {
-            return Err(format!("path {}: {} is no final status", self.path, status.as_u16()));
+            return Err(format!("path {}: {} is not a final status", self.path, status.as_u16()));
         }
         if let Some(token) = &self.token {
             token.validate().map_err(|problem| format!("path {}: {problem}", self.path))?;

@@ -1,9 +1,0 @@
-//! A UMEM that is shared: by sockets, and with readers in other processes, written in C and in Rust, honest, slow,
-//! killed and hostile.
-
-#[path = "../common/mod.rs"]
-mod common;
-
-mod bed;
-mod readers;
-mod sockets;
