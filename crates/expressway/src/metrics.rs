@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use expressway_dataplane::DataPath;
 use expressway_gateway::metrics::{Histogram, Registry, Sample, Value};
+use expressway_gateway::quic::{Shared, stats};
 use expressway_netio::stats::{StatField, StatsCell};
 use expressway_netio::worker::TURN_BOUNDS;
 use expressway_observe::drops::{DropReason, REASONS};
@@ -109,6 +110,17 @@ pub(crate) fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {
             );
         }
     }
+}
+
+/// The counters of one worker's QUIC endpoint.
+pub(crate) fn quic(shared: &Shared, worker: usize, out: &mut Vec<Sample>) {
+    out.extend(shared.stats(Some(worker)).fields().map(|(field, value)| {
+        let sample = match field.kind {
+            stats::Kind::Counter => Sample::counter(field.name, field.help, value),
+            stats::Kind::Gauge => Sample::gauge(field.name, field.help, value),
+        };
+        sample.label("worker", worker.to_string())
+    }));
 }
 
 /// Registers what belongs to one worker.

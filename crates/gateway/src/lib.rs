@@ -7,3 +7,5 @@ pub mod admin;
 mod h3;
 pub mod metrics;
 pub mod quic;
+
+pub use h3::Http3;

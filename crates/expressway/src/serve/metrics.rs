@@ -8,7 +8,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use expressway_cache::Cache;
 use expressway_dataplane::DataPath;
 use expressway_gateway::metrics::{Histogram, Registry, Sample};
-use expressway_gateway::quic::{Shared, stats};
+use expressway_gateway::quic::Shared;
 use expressway_origin::{Origins, ServerReport};
 use expressway_tls::Tls;
 use expressway_web::access_log::AccessLog;
@@ -36,7 +36,7 @@ pub(crate) fn register(
         );
         data_path(&path, out);
         for worker in 0..workers {
-            out.extend(shared.stats(Some(worker)).fields().map(|(field, value)| quic(field, value, worker)));
+            crate::metrics::quic(&shared, worker, out);
         }
         out.extend(files.metrics().into_iter().map(web_sample));
         if let Some(log) = &*log.load() {
@@ -134,14 +134,6 @@ pub(crate) fn register_tls(registry: &Registry, tls: Arc<ArcSwap<Tls>>) {
             Sample::gauge("certificate_expires_seconds", help, end).label("name", name).label("key", key)
         }));
     });
-}
-
-fn quic(field: &stats::Field, value: u64, worker: usize) -> Sample {
-    let sample = match field.kind {
-        stats::Kind::Counter => Sample::counter(field.name, field.help, value),
-        stats::Kind::Gauge => Sample::gauge(field.name, field.help, value),
-    };
-    sample.label("worker", worker.to_string())
 }
 
 fn web_sample(metric: web::Metric) -> Sample {
